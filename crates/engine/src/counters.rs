@@ -1,0 +1,113 @@
+//! Counters with the kernel's names. They live where the embedder wants them (the pager
+//! keeps them in memory shared by the process tree), so they are plain atomics behind a
+//! shared reference, and adding is relaxed: a reader sees each alone, not a snapshot.
+
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+macro_rules! counters {
+    ($($(#[$doc:meta])* $name:ident),* $(,)?) => {
+        /// Every counter of a process. `repr(C)`, all zeros is a valid start.
+        #[repr(C)]
+        #[derive(Default)]
+        pub struct Counters {
+            $($(#[$doc])* pub $name: Counter,)*
+            /// Folios swapped out whole, per order.
+            pub swpout: [Counter; crate::words::ORDERS],
+            /// Folios that had to be split to be swapped out, per order.
+            pub swpout_fallback: [Counter; crate::words::ORDERS],
+        }
+
+        impl Counters {
+            /// Calls `f` with the name and value of each counter; those per order as `name_ORDER`.
+            pub fn each(&self, mut f: impl FnMut(&str, u64)) {
+                $(f(stringify!($name), self.$name.get());)*
+                for (order, c) in self.swpout.iter().enumerate() {
+                    f(&format!("swpout_{order}"), c.get());
+                }
+                for (order, c) in self.swpout_fallback.iter().enumerate() {
+                    f(&format!("swpout_fallback_{order}"), c.get());
+                }
+            }
+
+            /// Adds every counter of `other` to this one.
+            pub fn absorb(&self, other: &Counters) {
+                $(self.$name.add(other.$name.get());)*
+                for (a, b) in self.swpout.iter().zip(&other.swpout) { a.add(b.get()); }
+                for (a, b) in self.swpout_fallback.iter().zip(&other.swpout_fallback) { a.add(b.get()); }
+            }
+        }
+    };
+}
+
+/// One monotonic count.
+#[repr(transparent)]
+#[derive(Default)]
+pub struct Counter(AtomicU64);
+
+impl Counter {
+    /// Adds `n`.
+    pub fn add(&self, n: u64) {
+        self.0.fetch_add(n, Relaxed);
+    }
+    /// The value now.
+    pub fn get(&self) -> u64 {
+        self.0.load(Relaxed)
+    }
+}
+
+counters! {
+    /// Pages read from devices.
+    pswpin,
+    /// Pages written to devices.
+    pswpout,
+    /// Pages loaded from the pool.
+    zswpin,
+    /// Pages stored in the pool.
+    zswpout,
+    /// Pages moved from the pool to devices.
+    zswpwb,
+    /// Zero or same-filled pages loaded.
+    swpin_zero,
+    /// Zero or same-filled pages stored.
+    swpout_zero,
+    /// Stores that found the pool at its limit.
+    pool_limit_hit,
+    /// Stores refused: the pool was at its limit and no device had room.
+    reject_full,
+    /// Pages that did not compress.
+    reject_compress_poor,
+    /// Writebacks that failed.
+    reject_reclaim_fail,
+    /// Entries written back by the shrinker.
+    written_back_pages,
+    /// Loads of a page evicted not long ago.
+    workingset_refault,
+    /// Evictions that reused a clean copy instead of storing again.
+    clean_reuse,
+    /// Pages brought in beside the one that faulted.
+    readahead,
+    /// Read errors, after one retry.
+    read_error,
+    /// Write errors.
+    write_error,
+    /// Checksum mismatches, after one retry.
+    checksum_error,
+    /// Pages poisoned because their data could not be read back.
+    poisoned,
+    /// Faults served.
+    fault,
+    /// Faults on pages never touched before.
+    fault_zero,
+    /// Faults served by mapping a page still in memory.
+    fault_cache,
+    /// Faults served from the pool.
+    fault_pool,
+    /// Faults served from a device.
+    fault_device,
+    /// Pages evicted.
+    evicted,
+    /// Pages that could not be evicted: pinned or shared.
+    evict_busy,
+    /// Times a thread waited for room under the budget.
+    stall,
+}

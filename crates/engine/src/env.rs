@@ -1,0 +1,112 @@
+//! What the engine needs from outside, and all it may use: the engine makes no system
+//! call, reads no clock and starts no thread. The pager passes real things, the lab
+//! simulated ones, tests faulty ones.
+
+use crate::words::{ClusterIndex, Cpu, Node};
+use std::fmt;
+
+/// Time since an arbitrary start.
+pub trait Clock: Send + Sync {
+    /// Nanoseconds, never going back.
+    fn now_ns(&self) -> u64;
+}
+
+/// Processors and memory nodes.
+pub trait Topology: Send + Sync {
+    /// The processor this thread runs on now; below `cpus()`. A hint: it may be stale.
+    fn cpu(&self) -> Cpu;
+    /// How many processors there are, at least 1.
+    fn cpus(&self) -> usize;
+    /// The memory node of a processor.
+    fn node(&self, cpu: Cpu) -> Node;
+}
+
+/// Gives memory back to the system without giving up its addresses.
+pub trait Memory: Send + Sync {
+    /// Returns the whole pages inside `bytes` to the system. They read as zeros afterwards
+    /// and cost memory again when next written. The part of `bytes` outside whole pages
+    /// keeps its content.
+    fn give_back(&self, bytes: &mut [u8]);
+}
+
+/// Why a store could not do what was asked.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum IoError {
+    /// This transfer failed; another slot may work (EIO on a range, short transfer).
+    Slot,
+    /// No room behind the store: a full file system (ENOSPC, EDQUOT). May pass.
+    NoSpace,
+    /// The device is gone or refuses everything; nothing on it can be used again.
+    Device,
+    /// The request itself was wrong (out of range, not a multiple of a page): our own bug.
+    Request,
+}
+
+impl fmt::Display for IoError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            IoError::Slot => "the transfer failed",
+            IoError::NoSpace => "no space is left behind the device",
+            IoError::Device => "the device is gone",
+            IoError::Request => "the request was out of range",
+        })
+    }
+}
+
+impl std::error::Error for IoError {}
+
+/// One transfer of a batch: consecutive slots and the bytes that go there.
+#[derive(Clone, Copy)]
+pub struct WriteOp<'a> {
+    /// First slot.
+    pub slot: u64,
+    /// Data; a multiple of a page long.
+    pub data: &'a [u8],
+}
+
+/// One transfer of a batch: consecutive slots and the room for their bytes.
+pub struct ReadOp<'a> {
+    /// First slot.
+    pub slot: u64,
+    /// Room; a multiple of a page long.
+    pub data: &'a mut [u8],
+}
+
+/// A device: numbered slots of one page each. Calls block until done; a batch is in flight
+/// all at once. A store keeps no order between batches that overlap in time.
+pub trait Store: Send + Sync {
+    /// Slots of the device, whether or not space is behind them yet.
+    fn slots(&self) -> u64;
+    /// Writes every operation; `results[i]` says how `ops[i]` went. Lengths are equal.
+    fn write(&self, ops: &[WriteOp<'_>], results: &mut [Result<(), IoError>]);
+    /// Reads every operation; `results[i]` says how `ops[i]` went. Lengths are equal.
+    fn read(&self, ops: &mut [ReadOp<'_>], results: &mut [Result<(), IoError>]);
+    /// Says that the slots' content is no longer needed. Reading them afterwards gives
+    /// anything at all.
+    fn discard(&self, slot: u64, slots: u64) -> Result<(), IoError>;
+    /// Whether `discard` is worth calling.
+    fn wants_discard(&self) -> bool;
+    /// Whether the device has a head to move: then one cursor serves all processors.
+    fn rotational(&self) -> bool;
+    /// The memory node the device hangs on, if known.
+    fn node(&self) -> Option<Node>;
+}
+
+/// Shares a device's clusters among processes that each run an engine of their own.
+///
+/// A process allocates only in clusters it holds; after a fork the child may still read
+/// slots of its parent's clusters, which the parent then must not reuse. Single-process
+/// users pass none and hold everything.
+pub trait Lender: Send + Sync {
+    /// Takes one free cluster for this process, or says that none is left.
+    fn acquire(&self) -> Option<ClusterIndex>;
+    /// Gives an empty cluster back.
+    fn release(&self, cluster: ClusterIndex);
+    /// Whether a process other than this one may still read slots of `cluster`, which this
+    /// process owns.
+    fn has_readers(&self, cluster: ClusterIndex) -> bool;
+    /// This process no longer refers to any slot of `cluster`, which another process owns.
+    fn stop_reading(&self, cluster: ClusterIndex);
+    /// Clusters nobody holds, a hint.
+    fn free_clusters(&self) -> u64;
+}

@@ -1,0 +1,14 @@
+//! The engine: virtual swap space, slot allocator, device choice, compressed pool,
+//! shrinker, reclaim policy.
+//!
+//! It makes no system call, reads no clock and starts no thread: those come in through
+//! the traits of [`env`]. So the same engine runs under the pager with real memory, in the
+//! lab with simulated devices, under loom, and in seeded simulations that inject faults.
+#![forbid(unsafe_code)]
+
+pub mod counters;
+pub mod env;
+pub mod sync;
+pub mod words;
+
+pub use words::*;
