@@ -8,6 +8,7 @@
 
 pub mod counters;
 pub mod env;
+pub mod slots;
 pub mod sync;
 pub mod words;
 
