@@ -149,7 +149,7 @@ pub enum Returns {
 }
 
 /// Policies of a [`Devices`].
-#[derive(Clone, Copy, Default, Debug)]
+#[derive(Clone, Copy, Debug)]
 pub struct Options {
     /// Device choice.
     pub choice: DeviceChoice,
@@ -157,6 +157,20 @@ pub struct Options {
     pub clusters: ClusterPolicy,
     /// Free path.
     pub returns: Returns,
+    /// Compaction empties clusters with at most so many used slots, 0..=511. More makes more
+    /// whole clusters, and moves more pages for each.
+    pub compact_used: u16,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            choice: DeviceChoice::default(),
+            clusters: ClusterPolicy::default(),
+            returns: Returns::default(),
+            compact_used: CLUSTER_SLOTS as u16 / 2,
+        }
+    }
 }
 
 /// Why a device was not added.
