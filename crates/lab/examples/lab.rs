@@ -6,9 +6,15 @@ use std::process::ExitCode;
 
 type Experiment = (&'static str, &'static str, fn() -> Report);
 
-const EXPERIMENTS: &[Experiment] = &[("mthp", ebb_lab::mthp::ABOUT, || {
-    ebb_lab::mthp::run(&ebb_lab::mthp::Options::default())
-})];
+macro_rules! experiments {
+    ($($name:ident)*) => {
+        &[$((stringify!($name), ebb_lab::$name::ABOUT, || {
+            ebb_lab::$name::run(&ebb_lab::$name::Options::default())
+        })),*]
+    };
+}
+
+const EXPERIMENTS: &[Experiment] = experiments!(mthp fill scaling);
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();

@@ -3,9 +3,11 @@
 //! is the experiment as published) and `run`, which gives a [`Report`].
 #![forbid(unsafe_code)]
 
+pub mod fill;
 pub mod mthp;
 mod report;
 pub mod rivals;
+pub mod scaling;
 mod sim;
 
 pub use report::{Plot, PlotError, Report, Series};
