@@ -9,5 +9,6 @@ mod report;
 pub mod rivals;
 pub mod scaling;
 mod sim;
+pub mod tail;
 
 pub use report::{Plot, PlotError, Report, Series};

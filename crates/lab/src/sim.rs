@@ -2,6 +2,7 @@
 
 use ebb_engine::env::{IoError, ReadOp, Store, Topology, WriteOp};
 use ebb_engine::{Cpu, Node};
+use std::time::Duration;
 
 /// A number of processors, spread over memory nodes in turn.
 pub struct Machine {
@@ -25,7 +26,8 @@ impl Topology for Machine {
 pub struct Blank {
     pub slots: u64,
     pub node: Option<Node>,
-    pub discard: bool,
+    /// How long a discard keeps its caller waiting; None: not wanted.
+    pub discard: Option<Duration>,
 }
 
 impl Blank {
@@ -33,7 +35,7 @@ impl Blank {
         Self {
             slots,
             node: None,
-            discard: false,
+            discard: None,
         }
     }
 }
@@ -49,10 +51,13 @@ impl Store for Blank {
         results.fill(Ok(()));
     }
     fn discard(&self, _: u64, _: u64) -> Result<(), IoError> {
+        if let Some(time) = self.discard {
+            std::thread::sleep(time);
+        }
         Ok(())
     }
     fn wants_discard(&self) -> bool {
-        self.discard
+        self.discard.is_some()
     }
     fn rotational(&self) -> bool {
         false
