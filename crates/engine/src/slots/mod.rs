@@ -43,6 +43,8 @@ mod device;
 mod drain;
 mod fork;
 mod free;
+#[cfg(all(test, loom))]
+mod models;
 mod percpu;
 mod work;
 
@@ -62,7 +64,7 @@ use percpu::PerCpu;
 use std::sync::{Arc, OnceLock};
 
 /// Devices of one engine at most.
-pub const MAX_DEVICES: usize = 32;
+pub const MAX_DEVICES: usize = if cfg!(loom) { 1 } else { 32 };
 /// Write errors after which a device takes no more allocations.
 pub const DEVICE_ERROR_LIMIT: u32 = 16;
 
