@@ -107,7 +107,14 @@ impl Devices {
             };
             let found = self
                 .search_device(cpu, &device, want, Patience::Wait)
-                .or_else(|| self.take_other_order(cpu, &device, want));
+                .or_else(|| self.take_other_order(cpu, &device, want))
+                .or_else(|| {
+                    if want.pages == 1 {
+                        self.sweep(cpu, &device, want)
+                    } else {
+                        None
+                    }
+                });
             if found.is_some() {
                 return found;
             }
@@ -317,6 +324,40 @@ impl Devices {
         cluster
     }
 
+    /// The last resort of a single slot: goes through the clusters one by one, whoever holds
+    /// them. On lists, a cluster that another thread only looks at would be missed.
+    fn sweep(&self, cpu: Cpu, device: &Device, want: Want) -> Option<Extent> {
+        if device.lender.is_none() && self.used(device) == device.slots {
+            return None;
+        }
+        for (c, cell) in device.cells() {
+            let mut cluster = lock(&cell.cluster);
+            match cluster.state {
+                State::Absent | State::Discard | State::Frozen | State::Inherited => continue,
+                State::OffList(Owner::Discarding) => continue,
+                State::Free | State::Full | State::NonFull(_) | State::Frag(_) => {}
+                State::OffList(Owner::Cpu(_) | Owner::Device | Owner::Scan) => {}
+            }
+            if cluster.state == State::Free {
+                cluster.order = want.order;
+            }
+            let released = cluster.release_gone();
+            device.make_table(&mut cluster);
+            let found = cluster.take_window(0, want.order, want.pages, want.owner);
+            self.cpu(cpu).count(
+                device.id,
+                want.pages as i64 * i64::from(found.is_some()) - released as i64,
+            );
+            if cluster.state.list().is_some() && (found.is_some() || released > 0) {
+                device.settle(c, &mut cluster, After::Free);
+            }
+            if let Some(start) = found {
+                return Some(extent(device, c, start, want.pages));
+            }
+        }
+        None
+    }
+
     /// Makes a cluster this thread holds the current one of the processor, or of a rotating
     /// device, and lets the one before go.
     fn make_cursor(
@@ -474,7 +515,8 @@ impl Devices {
             }
             reclaimed += self.reclaim_owners(&owners[..n]);
             if n > 0 {
-                self.flush_returns(cpu, cpu);
+                // They may have come back through any processor.
+                self.flush_all_returns(cpu);
             }
         }
         reclaimed

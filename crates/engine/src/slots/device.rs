@@ -288,13 +288,18 @@ impl Device {
             &mut cluster,
             State::OffList(Owner::Scan),
         );
-        let past_end = (c.index() + 1) * CLUSTER_SLOTS
-            - (self.slots as usize).min((c.index() + 1) * CLUSTER_SLOTS);
+        let past_end = self.past_end(c);
         if past_end > 0 {
             self.make_table(&mut cluster);
             mark_bad(&mut cluster, CLUSTER_SLOTS - past_end, past_end);
         }
         Some((c, cluster))
+    }
+
+    /// How many slots of a cluster lie past the device's end. They are bad from the start, and
+    /// not counted as taken.
+    pub fn past_end(&self, c: ClusterIndex) -> usize {
+        ((c.index() + 1) * CLUSTER_SLOTS).saturating_sub(self.slots as usize)
     }
 
     /// Makes sure that the cluster has a table.

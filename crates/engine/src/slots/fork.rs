@@ -50,7 +50,7 @@ impl Devices {
                 }
                 let mut freed = cluster.release_gone();
                 if cluster.table.as_ref().is_some_and(|t| t.bad > 0) {
-                    freed += cluster.release_bad();
+                    freed += cluster.release_bad() - device.past_end(c);
                 }
                 self.cpu(Cpu(0)).count(device.id, -(freed as i64));
                 if cluster.count > 0 {

@@ -474,7 +474,7 @@ impl Run {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 60, max_shrink_time: 60_000, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { max_shrink_time: 60_000, ..ProptestConfig::default() })]
     #[test]
     fn behaves_as_a_naive_allocator(options in options(), ops in proptest::collection::vec(op(), 1..250)) {
         let mut run = Run::new(options);
@@ -1148,6 +1148,120 @@ fn a_child_only_reads_and_frees_what_it_inherits() {
     devices.check();
     assert_eq!(*lender.stopped.lock().unwrap(), [2, 1, 0, 3]);
     assert_eq!(devices.usage()[0].used, 0);
+}
+
+#[derive(Clone, Debug)]
+enum ForkOp {
+    Allocate {
+        pages: u16,
+    },
+    Free {
+        nth: usize,
+        len: u16,
+        now: bool,
+    },
+    Work,
+    /// This process goes on as the parent.
+    Fork,
+    /// The child of the last fork ends.
+    ChildEnds,
+    /// This process goes on as the child.
+    BecomeChild,
+}
+
+fn fork_op() -> impl Strategy<Value = ForkOp> {
+    let pages = prop_oneof![Just(1u16), (0u32..=9).prop_map(|o| 1 << o)];
+    prop_oneof![
+        10 => pages.prop_map(|pages| ForkOp::Allocate { pages }),
+        10 => (any::<usize>(), 1u16..=300, any::<bool>())
+            .prop_map(|(nth, len, now)| ForkOp::Free { nth, len, now }),
+        2 => Just(ForkOp::Work),
+        2 => Just(ForkOp::Fork),
+        2 => Just(ForkOp::ChildEnds),
+        1 => Just(ForkOp::BecomeChild),
+    ]
+}
+
+proptest! {
+    #[test]
+    fn forked_processes_keep_out_of_each_others_way(
+        ops in proptest::collection::vec(fork_op(), 1..200)
+    ) {
+        let (devices, lender) = lent(12);
+        let id = DeviceId(0);
+        let mut owner: BTreeMap<u32, u32> = BTreeMap::new();
+        let mut childs: BTreeSet<u32> = BTreeSet::new();
+        let mut foreign: BTreeSet<u32> = BTreeSet::new();
+        let (mut next, mut out) = (0, ExtentList::new());
+        for op in ops {
+            match op {
+                ForkOp::Allocate { pages } => {
+                    out.clear();
+                    let mut entry = next;
+                    if devices.allocate(A, pages, EntryId(next), &mut out).is_ok() {
+                        next += u32::from(pages);
+                    }
+                    for slot in out.iter().flat_map(|e| e.start.0..e.start.0 + u32::from(e.len)) {
+                        prop_assert_eq!(owner.insert(slot, entry), None);
+                        prop_assert!(!childs.contains(&slot), "the child may still read slot {}", slot);
+                        let c = slot / CLUSTER_SLOTS as u32;
+                        prop_assert!(!foreign.contains(&c), "cluster {} is not ours", c);
+                        entry += 1;
+                    }
+                }
+                ForkOp::Free { nth, len, now } => {
+                    let Some(nth) = nth.checked_rem(owner.len()) else { continue };
+                    let slot = *owner.keys().nth(nth).unwrap();
+                    let end = (slot / 512 + 1) * 512;
+                    let run = (slot..end.min(slot + u32::from(len))).take_while(|s| owner.remove(s).is_some());
+                    let extent = Extent { device: id, start: SlotIndex(slot), len: run.count() as u16 };
+                    if now { devices.free_now(B, extent).unwrap() } else { devices.free(B, extent).unwrap() }
+                }
+                ForkOp::Work => {
+                    devices.work(A, 4);
+                }
+                ForkOp::Fork if childs.is_empty() => {
+                    childs = owner.keys().copied().collect();
+                    lender.read.lock().unwrap().extend(0..12);
+                    devices.fork_parent();
+                }
+                ForkOp::Fork => {}
+                ForkOp::ChildEnds => {
+                    childs.clear();
+                    lender.read.lock().unwrap().clear();
+                }
+                ForkOp::BecomeChild => {
+                    devices.fork_child();
+                    childs.clear();
+                    lender.read.lock().unwrap().clear();
+                    let free = lender.free.lock().unwrap();
+                    foreign = (0..12).filter(|c| !free.contains(c)).collect();
+                }
+            }
+            devices.check();
+            for (&slot, &entry) in &owner {
+                prop_assert_eq!(devices.owner(id, SlotIndex(slot)), Some(EntryId(entry)));
+            }
+        }
+        lender.read.lock().unwrap().clear();
+        for &slot in owner.keys() {
+            devices.free(A, Extent { device: id, start: SlotIndex(slot), len: 1 }).unwrap();
+        }
+        while devices.work(A, 4) > 0 {}
+        devices.let_cursors_go(|_| true);
+        while devices.work(A, 4) > 0 {}
+        devices.check();
+        // Every cluster is with the lender, in the reserve, or was said to be read no more,
+        // and those of the parent exactly once.
+        let mut stopped = lender.stopped.lock().unwrap().clone();
+        stopped.retain(|c| foreign.contains(c));
+        let mut once = stopped.clone();
+        once.sort_unstable();
+        once.dedup();
+        prop_assert!(foreign.iter().all(|c| once.contains(c)), "{:?} of {:?}", once, foreign);
+        prop_assert!(lender.free_clusters() as usize + foreign.len() + 3 >= 12);
+        prop_assert_eq!(devices.usage()[0].used, 0);
+    }
 }
 
 #[test]
