@@ -1197,16 +1197,16 @@ proptest! {
             match op {
                 ForkOp::Allocate { pages } => {
                     out.clear();
-                    let mut entry = next;
+                    let first = next;
                     if devices.allocate(A, pages, EntryId(next), &mut out).is_ok() {
                         next += u32::from(pages);
                     }
-                    for slot in out.iter().flat_map(|e| e.start.0..e.start.0 + u32::from(e.len)) {
+                    let slots = out.iter().flat_map(|e| e.start.0..e.start.0 + u32::from(e.len));
+                    for (entry, slot) in (first..).zip(slots) {
                         prop_assert_eq!(owner.insert(slot, entry), None);
                         prop_assert!(!childs.contains(&slot), "the child may still read slot {}", slot);
                         let c = slot / CLUSTER_SLOTS as u32;
                         prop_assert!(!foreign.contains(&c), "cluster {} is not ours", c);
-                        entry += 1;
                     }
                 }
                 ForkOp::Free { nth, len, now } => {
