@@ -264,6 +264,10 @@ impl Devices {
         self.cpu(cpu)
             .count(device.id, -(cluster.release_gone() as i64));
         device.make_table(&mut cluster);
+        if !device.accepting() {
+            device.settle(c, &mut cluster, After::Free);
+            return None;
+        }
         let mut start = cluster.take_window(0, want.order, want.pages, want.owner);
         if start.is_none() && !cluster.table().cached.is_empty() && self.half_full(device) {
             cluster = self.reclaim_window(cpu, device, c, cluster, want);
@@ -332,6 +336,9 @@ impl Devices {
         }
         for (c, cell) in device.cells() {
             let mut cluster = lock(&cell.cluster);
+            if !device.accepting() {
+                return None;
+            }
             match cluster.state {
                 State::Absent | State::Discard | State::Frozen | State::Inherited => continue,
                 State::OffList(Owner::Discarding) => continue,
@@ -427,10 +434,9 @@ impl Devices {
             return None;
         }
         let start = cluster.take_window(0, want.order, want.pages, want.owner);
-        device.settle(c, &mut cluster, After::Free);
-        drop(cluster);
         self.cpu(cpu)
             .count(device.id, want.pages as i64 * i64::from(start.is_some()));
+        device.settle(c, &mut cluster, After::Free);
         Some(extent(device, c, start?, want.pages))
     }
 
@@ -443,7 +449,7 @@ impl Devices {
             let Some(device) = self.device_at(cpu, *id) else {
                 continue;
             };
-            while left.pages > 0 && want.pages > 1 {
+            while left.pages > 0 && want.pages > 1 && device.accepting() {
                 let Some((c, _)) = device.survey(left) else {
                     if with_cursors {
                         break;

@@ -55,7 +55,9 @@ pub(super) struct Device {
     pub wants_discard: bool,
     pub rotational: bool,
     pub node: Option<Node>,
-    /// Whether slots may be allocated: not while it drains, nor after too many errors.
+    /// Whether slots may be allocated: not while it drains, nor after too many errors. Asked
+    /// with the cluster's lock held: so whoever cleared it and then looked at every cluster
+    /// under its lock has seen all slots that will ever be taken.
     pub accepting: AtomicBool,
     /// Write errors so far.
     pub errors: AtomicU32,
@@ -219,12 +221,13 @@ impl Device {
     }
 
     /// As `isolate`, of one cluster, with the lock held already. False if it is not on a
-    /// list from which it may be taken.
+    /// list from which it may be taken, or the device accepts nothing.
     pub fn isolate_this(&self, c: ClusterIndex, cluster: &mut Cluster, owner: Owner) -> bool {
-        if !matches!(
+        let takable = matches!(
             cluster.state,
             State::NonFull(_) | State::Frag(_) | State::Full
-        ) {
+        );
+        if !takable || !self.accepting() {
             return false;
         }
         self.set_state(&mut self.lists(), c, cluster, State::OffList(owner));

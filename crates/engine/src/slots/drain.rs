@@ -2,7 +2,7 @@
 //! a device that is to be removed. A drain goes through the slots' owners, never through
 //! page maps.
 
-use super::cluster::State;
+use super::cluster::{Owner, State};
 use super::device::Device;
 use super::{DEVICE_ERROR_LIMIT, Devices, Extent, ExtentList};
 use crate::sync::{atomic::Ordering::Relaxed, lock};
@@ -35,7 +35,7 @@ pub trait Mover: Send + Sync {
 /// How far a drain has come.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Drain {
-    /// Some slots were moved; call again.
+    /// So many slots were moved; call again.
     Moved(usize),
     /// No slot of the device is in use: it can be removed.
     Done,
@@ -190,7 +190,12 @@ impl Devices {
         let mut moved = 0;
         let mut to = ExtentList::new();
         let mut refused = false;
-        for (owner, from) in device.live_slots(max) {
+        let live_slots = device.live_slots(max);
+        if live_slots.is_empty() {
+            // Another thread holds a cluster for the moment.
+            return Ok(Drain::Moved(0));
+        }
+        for (owner, from) in live_slots {
             to.clear();
             let target = match self.allocate(cpu, 1, owner, &mut to) {
                 Ok(()) => Some(to[0]),
@@ -288,12 +293,16 @@ impl Devices {
 }
 
 impl Device {
-    /// Slots that an entry owns.
+    /// Slots that an entry owns; a cluster in the hands of a thread counts as one at least.
     fn live(&self) -> u64 {
         let live = |(_, cell): (_, &super::cluster::Cell)| {
             let cluster = lock(&cell.cluster);
             let lost = cluster.table.as_ref().map_or(0, |t| t.bad + t.gone);
-            u64::from(cluster.count - lost)
+            let busy = matches!(
+                cluster.state,
+                State::OffList(Owner::Scan | Owner::Discarding)
+            );
+            u64::from(cluster.count - lost).max(u64::from(busy))
         };
         self.cells().map(live).sum()
     }

@@ -115,11 +115,11 @@ impl Devices {
         }
         let unread = device.freed(c, &mut cluster);
         let emptied = cluster.state == State::Discard;
+        per_cpu.count(device.id, -(freed as i64));
         drop(cluster);
         if emptied {
             self.wanted.store(true, Relaxed);
         }
-        per_cpu.count(device.id, -(freed as i64));
         self.after_free(device, c, unread);
         Ok(())
     }
@@ -157,11 +157,12 @@ impl Devices {
             }
             let unread = freed > 0 && device.freed(c, &mut cluster);
             let emptied = cluster.state == State::Discard;
+            // Before the lock is dropped: the device may be removed after.
+            self.cpu(cpu).count(device.id, -freed);
             drop(cluster);
             if emptied {
                 self.wanted.store(true, Relaxed);
             }
-            self.cpu(cpu).count(device.id, -freed);
             self.after_free(device, c, unread);
         }
     }
