@@ -180,7 +180,8 @@ impl Devices {
             } else {
                 THAW_LOOKS
             };
-            if !device.discard_one() && self.thaw(cpu, device, thaw) == 0 {
+            let more = device.discard_one() || self.thaw(cpu, device, thaw) > 0;
+            if !more || !device.accepting() {
                 break;
             }
         }
@@ -263,11 +264,11 @@ impl Devices {
     ) -> Option<Extent> {
         self.cpu(cpu)
             .count(device.id, -(cluster.release_gone() as i64));
-        device.make_table(&mut cluster);
         if !device.accepting() {
             device.settle(c, &mut cluster, After::Free);
             return None;
         }
+        device.make_table(&mut cluster);
         let mut start = cluster.take_window(0, want.order, want.pages, want.owner);
         if start.is_none() && !cluster.table().cached.is_empty() && self.half_full(device) {
             cluster = self.reclaim_window(cpu, device, c, cluster, want);
