@@ -2,7 +2,7 @@
 //! a device that is to be removed. A drain goes through the slots' owners, never through
 //! page maps.
 
-use super::cluster::{Owner, State};
+use super::cluster::{Cell, FROZEN, Owner, State};
 use super::device::Device;
 use super::{DEVICE_ERROR_LIMIT, Devices, Extent, ExtentList};
 use crate::sync::{atomic::Ordering::Relaxed, lock};
@@ -259,7 +259,7 @@ impl Devices {
         self.flush_all_returns(cpu);
         self.stop(&device);
         self.thaw(cpu, &device, usize::MAX);
-        let used = device.live();
+        let used = device.unsettled();
         if used > 0 {
             self.resume(&device);
             return Err(DrainError::InUse {
@@ -267,7 +267,7 @@ impl Devices {
                 used,
             });
         }
-        let clusters = u64::from(device.len(super::cluster::FROZEN));
+        let clusters = u64::from(device.len(FROZEN));
         if clusters > 0 {
             return Err(DrainError::Read {
                 device: device.id,
@@ -293,18 +293,37 @@ impl Devices {
 }
 
 impl Device {
-    /// Slots that an entry owns; a cluster in the hands of a thread counts as one at least.
+    /// Slots that an entry owns.
     fn live(&self) -> u64 {
-        let live = |(_, cell): (_, &super::cluster::Cell)| {
+        let live = |(_, cell): (_, &Cell)| {
             let cluster = lock(&cell.cluster);
             let lost = cluster.table.as_ref().map_or(0, |t| t.bad + t.gone);
+            u64::from(cluster.count - lost)
+        };
+        self.cells().map(live).sum()
+    }
+
+    /// What a removal must wait for: live slots, those on their way through a return cache,
+    /// and clusters in the hands of a thread, each counted as one slot.
+    fn unsettled(&self) -> u64 {
+        let unsettled = |(_, cell): (_, &Cell)| {
+            let cluster = lock(&cell.cluster);
+            let table = cluster.table.as_ref();
+            let done = table.map_or(0, |t| {
+                t.bad
+                    + if cluster.state == State::Frozen {
+                        t.gone
+                    } else {
+                        0
+                    }
+            });
             let busy = matches!(
                 cluster.state,
                 State::OffList(Owner::Scan | Owner::Discarding)
             );
-            u64::from(cluster.count - lost).max(u64::from(busy))
+            u64::from(cluster.count - done).max(u64::from(busy))
         };
-        self.cells().map(live).sum()
+        self.cells().map(unsettled).sum()
     }
 
     /// Slots of the clusters that are ours.
