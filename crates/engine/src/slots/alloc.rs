@@ -1,10 +1,10 @@
 //! Finding slots: the order of attempts, from the processor's cursor to scattered runs.
 
-use super::cluster::{Cluster, FULL, Owner, State, frag, nonfull};
+use super::cluster::{Cluster, ClusterGuard, FULL, Owner, State, frag, nonfull};
 use super::device::{After, Device};
+use super::locks::{lock, try_lock};
 use super::percpu::Spot;
 use super::{AllocError, ClusterPolicy, Devices, Extent, ExtentList, extent, order_of};
-use crate::sync::{MutexGuard, lock, try_lock};
 use crate::words::{CLUSTER_SLOTS, ClusterIndex, Cpu, DeviceId, EntryId, MAX_ORDER, ORDERS};
 use std::sync::Arc;
 
@@ -259,7 +259,7 @@ impl Devices {
         cpu: Cpu,
         device: &'d Device,
         c: ClusterIndex,
-        mut cluster: MutexGuard<'d, Cluster>,
+        mut cluster: ClusterGuard<'d>,
         want: Want,
     ) -> Option<Extent> {
         self.cpu(cpu)
@@ -300,9 +300,9 @@ impl Devices {
         cpu: Cpu,
         device: &'d Device,
         c: ClusterIndex,
-        mut cluster: MutexGuard<'d, Cluster>,
+        mut cluster: ClusterGuard<'d>,
         want: Want,
-    ) -> MutexGuard<'d, Cluster> {
+    ) -> ClusterGuard<'d> {
         let table = cluster.table();
         let Some(start) = table
             .used
@@ -372,7 +372,7 @@ impl Devices {
         &self,
         cpu: Cpu,
         device: &Device,
-        mut cluster: MutexGuard<'_, Cluster>,
+        mut cluster: ClusterGuard<'_>,
         spot: Spot,
         order: u8,
     ) {

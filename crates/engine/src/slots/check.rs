@@ -5,8 +5,9 @@ use super::Devices;
 use super::bitmap::Bitmap;
 use super::cluster::{Cluster, LISTS, NIL, Owner, State};
 use super::device::Device;
+use super::locks::lock;
 use super::percpu::Spot;
-use crate::sync::{atomic::Ordering::Relaxed, lock};
+use crate::sync::atomic::Ordering::Relaxed;
 use crate::words::{CLUSTER_SLOTS, ClusterIndex, Cpu};
 
 impl Devices {
@@ -34,6 +35,7 @@ impl Devices {
         }
         let (mut used, mut tables, mut cells) = (0, 0, 0);
         for (c, cell) in device.cells() {
+            let cursors = self.cursors_at(device, c);
             let cluster = lock(&cell.cluster);
             assert_eq!(
                 cluster.state.list(),
@@ -41,7 +43,6 @@ impl Devices {
                 "device {id}: list of cluster {c}"
             );
             check_cluster(&cluster, c);
-            let cursors = self.cursors_at(device, c);
             match cluster.state {
                 State::OffList(Owner::Cpu(cpu)) => assert_eq!(cursors, [Some(cpu)], "cluster {c}"),
                 State::OffList(Owner::Device) => assert_eq!(cursors, [None], "cluster {c}"),

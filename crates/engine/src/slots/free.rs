@@ -5,11 +5,11 @@
 //! its cluster's lock, unless the cluster is frozen: so an allocator that scans a cluster
 //! uses what waits there, and a notice in a cache may find nothing left to do.
 
-use super::cluster::{Cluster, State};
+use super::cluster::{ClusterGuard, State};
 use super::device::Device;
+use super::locks::lock;
 use super::percpu::{RETURNS, RETURNS_WAKE, Returned, Returns};
 use super::{Devices, Extent, Returns as Policy};
-use crate::sync::{MutexGuard, atomic::Ordering::Relaxed, lock};
 use crate::words::{CLUSTER_SLOTS, ClusterIndex, Cpu, DeviceId, EntryId, SlotIndex};
 use std::sync::Arc;
 
@@ -73,7 +73,7 @@ impl Devices {
         let wake = state.returns.len() == RETURNS_WAKE;
         drop(state);
         if wake {
-            self.wanted.store(true, Relaxed);
+            self.want_work();
         }
         if let Some(batch) = full {
             self.finish_returns(cpu, batch.as_slice());
@@ -118,7 +118,7 @@ impl Devices {
         per_cpu.count(device.id, -(freed as i64));
         drop(cluster);
         if emptied {
-            self.wanted.store(true, Relaxed);
+            self.want_work();
         }
         self.after_free(device, c, unread);
         Ok(())
@@ -161,7 +161,7 @@ impl Devices {
             self.cpu(cpu).count(device.id, -freed);
             drop(cluster);
             if emptied {
-                self.wanted.store(true, Relaxed);
+                self.want_work();
             }
             self.after_free(device, c, unread);
         }
@@ -207,11 +207,7 @@ fn locate(
 }
 
 /// Locks the cluster of an extent whose every slot is in use by somebody.
-fn used(
-    device: &Device,
-    c: ClusterIndex,
-    extent: Extent,
-) -> Result<MutexGuard<'_, Cluster>, FreeError> {
+fn used(device: &Device, c: ClusterIndex, extent: Extent) -> Result<ClusterGuard<'_>, FreeError> {
     let start = extent.start.within();
     let twice = |at: usize, owner| FreeError::DoubleFree {
         device: device.id,
