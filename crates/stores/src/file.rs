@@ -25,6 +25,7 @@ use crate::errno::classify;
 use ebb_engine::env::{IoError, ReadOp, Store, WriteOp};
 use ebb_engine::{Node, PAGE_SIZE};
 use ebb_sys::block;
+use ebb_sys::ring::{Read, Ring, Write};
 use rustix::fd::{AsFd, BorrowedFd, IntoRawFd, OwnedFd};
 use rustix::fs::{Advice, AtFlags, FallocateFlags, StatxFlags};
 use rustix::io::Errno;
@@ -49,10 +50,27 @@ pub struct FileStore {
     reach: usize,
     discards: AtomicBool,
     last_errno: AtomicI32,
+    use_ring: AtomicBool,
+    ring_refusal: AtomicI32,
 }
 
 struct Lane {
     bounce: Bounce,
+    ring: LaneRing,
+}
+
+/// A lane's io_uring, made when the lane first has a batch for it.
+enum LaneRing {
+    Untried,
+    Ready(Ring),
+    Refused,
+}
+
+/// What a round moves its bytes with.
+struct Mover<'a> {
+    fd: BorrowedFd<'a>,
+    bounce: &'a mut [u8],
+    ring: Option<&'a mut LaneRing>,
 }
 
 /// A transfer was in flight at the fork, so the copy cannot be used.
@@ -73,12 +91,15 @@ impl FileStore {
             lanes: std::array::from_fn(|_| {
                 Mutex::new(Lane {
                     bounce: Bounce::new(BOUNCE_PAGES),
+                    ring: LaneRing::Untried,
                 })
             }),
             fd: RwLock::new(fd),
             reach,
             discards: AtomicBool::new(facts.wants_discard),
             last_errno: AtomicI32::new(0),
+            use_ring: AtomicBool::new(true),
+            ring_refusal: AtomicI32::new(0),
         }
     }
 
@@ -86,7 +107,10 @@ impl FileStore {
     /// descriptor's number is left alone, for in the child it may be the program's by now.
     pub fn reattach(&self, fd: OwnedFd) -> Result<(), InUse> {
         for lane in &self.lanes {
-            drop(lane.try_lock().map_err(|_| InUse)?);
+            let mut lane = lane.try_lock().map_err(|_| InUse)?;
+            if let LaneRing::Ready(ring) = std::mem::replace(&mut lane.ring, LaneRing::Untried) {
+                ring.abandon();
+            }
         }
         let mut slot = self.fd.try_write().map_err(|_| InUse)?;
         let _ = std::mem::replace(&mut *slot, fd).into_raw_fd();
@@ -104,6 +128,19 @@ impl FileStore {
             0 => None,
             code => Some(Errno::from_raw_os_error(code)),
         }
+    }
+
+    /// Why io_uring is not used, or none if it is (or no batch has needed it yet).
+    pub fn ring_refusal(&self) -> Option<Errno> {
+        match self.ring_refusal.load(Relaxed) {
+            0 => None,
+            code => Some(Errno::from_raw_os_error(code)),
+        }
+    }
+
+    /// Whether batches go through io_uring where it is allowed; on at first.
+    pub fn set_use_ring(&self, on: bool) {
+        self.use_ring.store(on, Relaxed);
     }
 
     /// Bytes of RAM that the bounce buffers can come to hold.
@@ -147,16 +184,64 @@ impl FileStore {
         classify(errno)
     }
 
-    /// Runs `f` with the descriptor and a bounce buffer, the lane's or a page of the stack.
-    fn with_lane(&self, f: impl FnOnce(BorrowedFd<'_>, &mut [u8])) {
+    /// Runs `f` with the descriptor and a lane, or a page of the stack if all are taken.
+    fn with_mover(&self, f: impl FnOnce(&mut Mover<'_>)) {
         let fd = match self.fd.read() {
             Ok(fd) => fd,
             Err(poisoned) => poisoned.into_inner(),
         };
+        let fd = fd.as_fd();
         match self.lane() {
-            Some(mut lane) => f(fd.as_fd(), lane.bounce.get()),
-            None => f(fd.as_fd(), &mut StackPage([0; PAGE_SIZE]).0),
+            Some(mut lane) => {
+                let Lane { bounce, ring } = &mut *lane;
+                f(&mut Mover {
+                    fd,
+                    bounce: bounce.get(),
+                    ring: self.use_ring.load(Relaxed).then_some(ring),
+                });
+            }
+            None => f(&mut Mover {
+                fd,
+                bounce: &mut StackPage([0; PAGE_SIZE]).0,
+                ring: None,
+            }),
         }
+    }
+
+    /// Lets `f` move `runs` runs through the ring. False: it did not, or not all of them.
+    /// A single run is not worth the ring: one system call moves it either way.
+    fn through_ring(
+        &self,
+        ring: Option<&mut LaneRing>,
+        runs: usize,
+        f: impl FnOnce(&mut Ring) -> Result<(), Errno>,
+    ) -> bool {
+        let Some(ring) = ring.filter(|_| runs > 1) else {
+            return false;
+        };
+        if let LaneRing::Untried = ring {
+            *ring = match Ring::new(PIECES as u32) {
+                Ok(ring) => LaneRing::Ready(ring),
+                Err(errno) => self.ring_refused(errno),
+            };
+        }
+        let LaneRing::Ready(ready) = ring else {
+            return false;
+        };
+        match f(ready) {
+            Ok(()) => true,
+            // Short of memory now: this batch goes the other way.
+            Err(Errno::AGAIN | Errno::BUSY) => false,
+            Err(errno) => {
+                *ring = self.ring_refused(errno);
+                false
+            }
+        }
+    }
+
+    fn ring_refused(&self, errno: Errno) -> LaneRing {
+        self.ring_refusal.store(errno.raw_os_error(), Relaxed);
+        LaneRing::Refused
     }
 
     /// Drops a run from the page cache. It is advice: a page that stays is counted with the
@@ -174,12 +259,13 @@ impl FileStore {
 
     fn write_round(
         &self,
-        fd: BorrowedFd<'_>,
-        bounce: &mut [u8],
+        mover: &mut Mover<'_>,
         round: &Round,
         ops: &[WriteOp<'_>],
         results: &mut [Result<(), IoError>],
     ) {
+        let Mover { fd, bounce, ring } = mover;
+        let fd = *fd;
         for piece in round.pieces() {
             if let Some(at) = piece.bounce {
                 bounce[at..at + piece.len].copy_from_slice(&ops[piece.op].data[piece.range()]);
@@ -193,8 +279,26 @@ impl FileStore {
             });
         }
         let mut moved = [Err(Errno::IO); PIECES];
-        for (run, moved) in round.runs().iter().zip(&mut moved) {
-            *moved = rustix::io::pwritev(fd, &segments[run.pieces()], run.offset);
+        let rung = self.through_ring(ring.as_deref_mut(), round.runs().len(), |ring| {
+            let mut batch: [Write<'_>; PIECES] = std::array::from_fn(|i| {
+                let run = round.runs().get(i).copied().unwrap_or_default();
+                Write {
+                    offset: run.offset,
+                    data: &segments[run.pieces()],
+                    result: Err(Errno::IO),
+                }
+            });
+            let batch = &mut batch[..round.runs().len()];
+            ring.write(fd, batch)?;
+            for (moved, write) in moved.iter_mut().zip(batch) {
+                *moved = write.result;
+            }
+            Ok(())
+        });
+        if !rung {
+            for (run, moved) in round.runs().iter().zip(&mut moved) {
+                *moved = rustix::io::pwritev(fd, &segments[run.pieces()], run.offset);
+            }
         }
         for (run, moved) in round.runs().iter().zip(moved) {
             if moved != Ok(run.len) {
@@ -231,17 +335,18 @@ impl FileStore {
 
     fn read_round(
         &self,
-        fd: BorrowedFd<'_>,
-        bounce: &mut [u8],
+        mover: &mut Mover<'_>,
         round: &Round,
         ops: &mut [ReadOp<'_>],
         results: &mut [Result<(), IoError>],
     ) {
+        let Mover { fd, bounce, ring } = mover;
+        let fd = *fd;
         let mut moved = [Err(Errno::IO); PIECES];
         {
             let mut segments: [IoSliceMut<'_>; PIECES] =
                 std::array::from_fn(|_| IoSliceMut::new(&mut []));
-            let mut bounce_left = &mut *bounce;
+            let mut bounce_left = &mut **bounce;
             let mut ops_left = ops.iter_mut().enumerate();
             for (segment, piece) in segments.iter_mut().zip(round.pieces()) {
                 let op = ops_left.find(|(i, _)| *i == piece.op);
@@ -254,8 +359,29 @@ impl FileStore {
                     }
                 });
             }
-            for (run, moved) in round.runs().iter().zip(&mut moved) {
-                *moved = rustix::io::preadv(fd, &mut segments[run.pieces()], run.offset);
+            let rung = self.through_ring(ring.as_deref_mut(), round.runs().len(), |ring| {
+                let mut left = &mut segments[..];
+                let mut batch: [Read<'_, '_>; PIECES] = std::array::from_fn(|i| {
+                    let run = round.runs().get(i).copied().unwrap_or_default();
+                    let (data, rest) = std::mem::take(&mut left).split_at_mut(run.count);
+                    left = rest;
+                    Read {
+                        offset: run.offset,
+                        data,
+                        result: Err(Errno::IO),
+                    }
+                });
+                let batch = &mut batch[..round.runs().len()];
+                ring.read(fd, batch)?;
+                for (moved, read) in moved.iter_mut().zip(batch) {
+                    *moved = read.result;
+                }
+                Ok(())
+            });
+            if !rung {
+                for (run, moved) in round.runs().iter().zip(&mut moved) {
+                    *moved = rustix::io::preadv(fd, &mut segments[run.pieces()], run.offset);
+                }
             }
         }
         for (run, moved) in round.runs().iter().zip(moved) {
@@ -345,10 +471,11 @@ impl Store for FileStore {
         for (i, result) in results.iter_mut().enumerate() {
             *result = shape(i).map(|_| ()).ok_or(IoError::Request);
         }
-        self.with_lane(|fd, bounce| {
+        self.with_mover(|mover| {
             let mut cursor = Cursor::default();
-            while let Some(round) = Round::next(&mut cursor, ops.len(), bounce.len(), shape) {
-                self.write_round(fd, bounce, &round, ops, results);
+            let bounce = mover.bounce.len();
+            while let Some(round) = Round::next(&mut cursor, ops.len(), bounce, shape) {
+                self.write_round(mover, &round, ops, results);
             }
         });
     }
@@ -361,12 +488,13 @@ impl Store for FileStore {
                 .map(|_| ())
                 .ok_or(IoError::Request);
         }
-        self.with_lane(|fd, bounce| {
+        self.with_mover(|mover| {
             let mut cursor = Cursor::default();
-            while let Some(round) = Round::next(&mut cursor, ops.len(), bounce.len(), |i| {
+            let bounce = mover.bounce.len();
+            while let Some(round) = Round::next(&mut cursor, ops.len(), bounce, |i| {
                 self.shape(ops[i].slot, ops[i].data)
             }) {
-                self.read_round(fd, bounce, &round, ops, results);
+                self.read_round(mover, &round, ops, results);
             }
         });
     }

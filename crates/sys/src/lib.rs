@@ -4,3 +4,4 @@
 //! library exports those names itself.
 
 pub mod block;
+pub mod ring;
