@@ -5,10 +5,15 @@
 //! the preload library those symbols are our own.
 #![allow(clippy::missing_safety_doc)] // Each unsafe fn says "Requires:" in its first lines.
 
+pub mod block;
 pub mod fault;
 pub mod futex;
+pub mod link;
 pub mod memory;
 pub mod pagemap;
+pub mod proc;
+pub mod ring;
+pub mod shm;
 pub mod signal;
 pub mod thread;
 
