@@ -1,1 +1,3 @@
-//! Placeholder of the layer; see design.
+//! The unsafe floor: what the kernel offers, behind safe or narrowly unsafe interfaces.
+
+pub mod heap;
