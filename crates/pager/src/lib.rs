@@ -1,1 +1,3 @@
-//! Placeholder of the layer; see design.
+//! The pager: joins the engine to real memory.
+
+pub mod hooks;
