@@ -8,6 +8,7 @@
 pub mod block;
 pub mod fault;
 pub mod futex;
+pub mod heap;
 pub mod link;
 pub mod memory;
 pub mod pagemap;
