@@ -18,7 +18,10 @@ struct Path {
 
 impl Path {
     fn new(parts: std::fmt::Arguments<'_>) -> Self {
-        let mut path = Self { bytes: [0; 64], len: 0 };
+        let mut path = Self {
+            bytes: [0; 64],
+            len: 0,
+        };
         let mut room = &mut path.bytes[..63];
         let before = room.len();
         // The longest path has two 10-digit numbers: it always fits.
@@ -28,7 +31,11 @@ impl Path {
     }
 
     fn open(&self, flags: OFlags) -> Result<OwnedFd, Errno> {
-        rustix::fs::open(&self.bytes[..self.len], flags | OFlags::CLOEXEC, Mode::empty())
+        rustix::fs::open(
+            &self.bytes[..self.len],
+            flags | OFlags::CLOEXEC,
+            Mode::empty(),
+        )
     }
 }
 
@@ -51,7 +58,8 @@ fn number(field: &[u8]) -> Option<u64> {
         return None;
     }
     field.iter().try_fold(0u64, |n, &b| {
-        b.is_ascii_digit().then(|| n.wrapping_mul(10).wrapping_add((b - b'0') as u64))
+        b.is_ascii_digit()
+            .then(|| n.wrapping_mul(10).wrapping_add((b - b'0') as u64))
     })
 }
 
@@ -125,7 +133,10 @@ pub struct Statm {
 impl Statm {
     fn parse(text: &[u8]) -> Option<Self> {
         let mut fields = text.split(|&b| b == b' ').skip(1);
-        Some(Self { resident: number(fields.next()?)?, shared: number(fields.next()?)? })
+        Some(Self {
+            resident: number(fields.next()?)?,
+            shared: number(fields.next()?)?,
+        })
     }
 
     /// Resident anonymous pages. The kernel counts in per-thread batches, so it may be off
@@ -147,11 +158,18 @@ pub struct Rollup {
 impl Rollup {
     fn parse(text: &[u8]) -> Option<Self> {
         let field = |name: &[u8]| {
-            let line = text.split(|&b| b == b'\n').find(|line| line.starts_with(name))?;
-            let digits = line[name.len()..].split(|&b| b == b' ').find(|f| !f.is_empty())?;
+            let line = text
+                .split(|&b| b == b'\n')
+                .find(|line| line.starts_with(name))?;
+            let digits = line[name.len()..]
+                .split(|&b| b == b' ')
+                .find(|f| !f.is_empty())?;
             number(digits).map(|kib| kib / 4)
         };
-        Some(Self { anonymous: field(b"Anonymous:")?, proportional: field(b"Pss_Anon:")? })
+        Some(Self {
+            anonymous: field(b"Anonymous:")?,
+            proportional: field(b"Pss_Anon:")?,
+        })
     }
 
     /// Pages that are counted for this process but paid for by another that shares them.
@@ -177,7 +195,12 @@ impl Process {
     pub fn open(pid: u32) -> Result<Self, Errno> {
         let stat = Path::new(format_args!("/proc/{pid}/stat")).open(OFlags::RDONLY)?;
         let statm = Path::new(format_args!("/proc/{pid}/statm")).open(OFlags::RDONLY)?;
-        let mut process = Self { pid, stat, statm, start_time: 0 };
+        let mut process = Self {
+            pid,
+            stat,
+            statm,
+            start_time: 0,
+        };
         // Both files were opened by number, one after the other: equal only if the process
         // of the first still lives now.
         process.start_time = process.stat()?.start_time;
@@ -218,8 +241,7 @@ impl Process {
     /// # Errors
     /// ESRCH if it is gone, EACCES if it may not be looked at, EIO on unexpected text.
     pub fn rollup(&self) -> Result<Rollup, Errno> {
-        let fd =
-            Path::new(format_args!("/proc/{}/smaps_rollup", self.pid)).open(OFlags::RDONLY)?;
+        let fd = Path::new(format_args!("/proc/{}/smaps_rollup", self.pid)).open(OFlags::RDONLY)?;
         let mut buf = [0; 2048];
         let rollup = Rollup::parse(read(&fd, &mut buf)?).ok_or(Errno::IO)?;
         // Opened by number: ours only if our process is still there.
@@ -242,20 +264,21 @@ impl Process {
 /// # Errors
 /// ESRCH or ENOENT if it is gone; ENOENT also where the kernel has no such file.
 pub fn children(pid: u32, mut f: impl FnMut(u32)) -> Result<(), Errno> {
-    let dir = Path::new(format_args!("/proc/{pid}/task"))
-        .open(OFlags::RDONLY | OFlags::DIRECTORY)?;
+    let dir =
+        Path::new(format_args!("/proc/{pid}/task")).open(OFlags::RDONLY | OFlags::DIRECTORY)?;
     let mut names = [std::mem::MaybeUninit::uninit(); 2048];
     let mut tasks = rustix::fs::RawDir::new(&dir, &mut names);
     while let Some(task) = tasks.next() {
-        let Some(tid) = number(task?.file_name().to_bytes()) else { continue };
-        let file = match Path::new(format_args!("/proc/{pid}/task/{tid}/children"))
-            .open(OFlags::RDONLY)
-        {
-            Ok(file) => file,
-            // The thread is gone, or (for the first) the kernel has no such file.
-            Err(Errno::NOENT | Errno::SRCH) if tid != pid as u64 => continue,
-            Err(e) => return Err(e),
+        let Some(tid) = number(task?.file_name().to_bytes()) else {
+            continue;
         };
+        let file =
+            match Path::new(format_args!("/proc/{pid}/task/{tid}/children")).open(OFlags::RDONLY) {
+                Ok(file) => file,
+                // The thread is gone, or (for the first) the kernel has no such file.
+                Err(Errno::NOENT | Errno::SRCH) if tid != pid as u64 => continue,
+                Err(e) => return Err(e),
+            };
         // A number may be cut by the end of the buffer: carry its digits over.
         let mut pending: Option<u64> = None;
         let mut buf = [0; 1024];
@@ -282,6 +305,12 @@ pub fn children(pid: u32, mut f: impl FnMut(u32)) -> Result<(), Errno> {
         }
     }
     Ok(())
+}
+
+/// CLOCK_MONOTONIC, in nanoseconds.
+pub fn monotonic_ns() -> u64 {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }
 
 /// The name of a process, as in `/proc/PID/comm`, or "?" if it is gone. Control characters
@@ -315,7 +344,10 @@ mod tests {
                 parent: 7,
                 minor_faults: 123,
                 start_time: 99,
-                image: Image { code: 111, stack: 333 },
+                image: Image {
+                    code: 111,
+                    stack: 333
+                },
             }
         );
         assert_eq!(Stat::parse(b"42 (a) S 7"), None);
@@ -328,15 +360,22 @@ mod tests {
         let before = me.statm().unwrap().anonymous();
         let block = std::hint::black_box(vec![1u8; 8 << 20]);
         let after = me.statm().unwrap().anonymous();
-        assert!(after >= before + 1900, "{before} -> {after}, {} bytes", block.len());
+        assert!(
+            after >= before + 1900,
+            "{before} -> {after}, {} bytes",
+            block.len()
+        );
         let rollup = me.rollup().unwrap();
         assert!(rollup.anonymous >= 2048 && rollup.proportional <= rollup.anonymous);
     }
 
     #[test]
     fn a_child_is_found_and_its_death_seen_for_good() {
-        let mut child =
-            Command::new("sleep").arg("60").stdout(Stdio::null()).spawn().unwrap();
+        let mut child = Command::new("sleep")
+            .arg("60")
+            .stdout(Stdio::null())
+            .spawn()
+            .unwrap();
         let process = Process::open(child.id()).unwrap();
         let mut seen = false;
         children(std::process::id(), |pid| seen |= pid == child.id()).unwrap();

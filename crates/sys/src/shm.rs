@@ -30,7 +30,9 @@ macro_rules! atomics {
         unsafe impl Shared for $atomic {}
     )*};
 }
-atomics!(AtomicU8, AtomicU16, AtomicU32, AtomicU64, AtomicI32, AtomicI64);
+atomics!(
+    AtomicU8, AtomicU16, AtomicU32, AtomicU64, AtomicI32, AtomicI64
+);
 
 // SAFETY: an array has the layout of its elements in a row, and those are `Shared`.
 unsafe impl<T: Shared, const N: usize> Shared for [T; N] {}
@@ -55,13 +57,9 @@ impl Area {
     /// # Errors
     /// Those of memfd_create, ftruncate (EFBIG: over `RLIMIT_FSIZE`) and mmap.
     pub fn create(name: &str, len: usize) -> Result<(Self, OwnedFd), Errno> {
-        let fd =
-            rustix::fs::memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
+        let fd = rustix::fs::memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
         rustix::fs::ftruncate(&fd, len as u64)?;
-        rustix::fs::fcntl_add_seals(
-            &fd,
-            SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL,
-        )?;
+        rustix::fs::fcntl_add_seals(&fd, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
         let area = Self::map_len(fd.as_fd(), len)?;
         Ok((area, fd))
     }
@@ -95,7 +93,10 @@ impl Area {
                 0,
             )?
         };
-        Ok(Self { start: start.cast(), len })
+        Ok(Self {
+            start: start.cast(),
+            len,
+        })
     }
 
     /// Bytes of the mapping.
@@ -124,9 +125,7 @@ impl Area {
         // SAFETY: the range lies inside a readable and writable mapping of a sealed file
         // that is never unmapped, and is aligned as checked; any bytes are a valid `T`, which
         // changes only through atomics.
-        Some(unsafe {
-            std::slice::from_raw_parts(self.start.add(offset).cast::<T>(), count)
-        })
+        Some(unsafe { std::slice::from_raw_parts(self.start.add(offset).cast::<T>(), count) })
     }
 }
 

@@ -67,7 +67,8 @@ impl Table {
             }
             let charged = self.step(me, || {
                 let sum = &self.charged.0;
-                sum.compare_exchange(now, now + pages, SeqCst, SeqCst).ok()?;
+                sum.compare_exchange(now, now + pages, SeqCst, SeqCst)
+                    .ok()?;
                 self.slot(me).charged.fetch_add(pages, SeqCst);
                 Some(now + pages)
             });
@@ -154,7 +155,9 @@ impl Table {
             let charged = slot.charged.swap(0, SeqCst);
             self.charged.0.fetch_sub(charged, SeqCst);
             self.limit.0.fetch_sub(slot.credit.swap(0, SeqCst), SeqCst);
-            self.limit.0.fetch_add(slot.measured.swap(0, SeqCst), SeqCst);
+            self.limit
+                .0
+                .fetch_add(slot.measured.swap(0, SeqCst), SeqCst);
             charged
         };
         match by {

@@ -23,7 +23,10 @@ pub struct Histogram {
 
 impl Default for Histogram {
     fn default() -> Self {
-        Self { max: AtomicU64::new(0), buckets: [const { AtomicU64::new(0) }; BUCKETS] }
+        Self {
+            max: AtomicU64::new(0),
+            buckets: [const { AtomicU64::new(0) }; BUCKETS],
+        }
     }
 }
 
@@ -92,7 +95,13 @@ impl Histogram {
                 })
                 .map_or(0, |bucket| upper(bucket).min(max))
         };
-        Summary { count, p50: at(500), p99: at(990), p999: at(999), max }
+        Summary {
+            count,
+            p50: at(500),
+            p99: at(990),
+            p999: at(999),
+            max,
+        }
     }
 }
 

@@ -97,7 +97,10 @@ impl<'a> Leases<'a> {
             // Before the swap, so that whoever reads `touched` after an inheritance began
             // knows of every cluster the forking process owns.
             self.header.touched.fetch_max(c as u32 + 1, SeqCst);
-            if self.owner[c].compare_exchange(0, me as u32 + 1, SeqCst, Relaxed).is_err() {
+            if self.owner[c]
+                .compare_exchange(0, me as u32 + 1, SeqCst, Relaxed)
+                .is_err()
+            {
                 continue;
             }
             if self.has_readers(c, usize::MAX) {
@@ -107,12 +110,10 @@ impl<'a> Leases<'a> {
             }
             if c >= start {
                 let next = (c as u32 + 1).min(n as u32);
-                let _ = self.header.first_free.compare_exchange(
-                    start as u32,
-                    next,
-                    Relaxed,
-                    Relaxed,
-                );
+                let _ =
+                    self.header
+                        .first_free
+                        .compare_exchange(start as u32, next, Relaxed, Relaxed);
             }
             self.take_free(1);
             return Some(c);
@@ -123,8 +124,13 @@ impl<'a> Leases<'a> {
 
     /// Gives back a cluster that `me` owns. False, and nothing done, if it does not.
     pub fn release(&self, me: usize, c: usize) -> bool {
-        let Some(owner) = self.owner.get(c) else { return false };
-        if owner.compare_exchange(me as u32 + 1, 0, SeqCst, Relaxed).is_err() {
+        let Some(owner) = self.owner.get(c) else {
+            return false;
+        };
+        if owner
+            .compare_exchange(me as u32 + 1, 0, SeqCst, Relaxed)
+            .is_err()
+        {
             return false;
         }
         self.header.free.fetch_add(1, Relaxed);
@@ -138,7 +144,10 @@ impl<'a> Leases<'a> {
     }
 
     fn take_free(&self, n: u64) {
-        let _ = self.header.free.fetch_update(Relaxed, Relaxed, |f| Some(f.saturating_sub(n)));
+        let _ = self
+            .header
+            .free
+            .fetch_update(Relaxed, Relaxed, |f| Some(f.saturating_sub(n)));
     }
 
     /// Whether any process but `me` may read slots of the cluster.
@@ -189,8 +198,17 @@ impl<'a> Leases<'a> {
         let touched = (self.header.touched.load(SeqCst) as usize).min(self.owner.len());
         let parent_reads = self.is_reading(me);
         let mut any = false;
-        for (w, word) in self.row(child).iter().enumerate().take(touched.div_ceil(64)) {
-            let mut bits = if parent_reads { self.row(me)[w].load(SeqCst) } else { 0 };
+        for (w, word) in self
+            .row(child)
+            .iter()
+            .enumerate()
+            .take(touched.div_ceil(64))
+        {
+            let mut bits = if parent_reads {
+                self.row(me)[w].load(SeqCst)
+            } else {
+                0
+            };
             for (i, owner) in self.owner.iter().skip(w * 64).take(64).enumerate() {
                 if owner.load(SeqCst) == me as u32 + 1 {
                     bits |= 1 << i;
@@ -243,7 +261,10 @@ impl<'a> Leases<'a> {
         let mut owned = 0;
         let mut free = self.owner.len() - touched;
         for (c, owner) in self.owner[..touched].iter().enumerate() {
-            if owner.compare_exchange(slot as u32 + 1, 0, SeqCst, SeqCst).is_ok() {
+            if owner
+                .compare_exchange(slot as u32 + 1, 0, SeqCst, SeqCst)
+                .is_ok()
+            {
                 owned += 1;
                 self.header.first_free.fetch_min(c as u32, Relaxed);
             }
@@ -267,7 +288,10 @@ impl<'a> Leases<'a> {
                 return Err(format!("cluster {c} has the impossible owner {owner}"));
             }
             if owner != 0 && !live(owner - 1) {
-                return Err(format!("cluster {c} is owned by the dead slot {}", owner - 1));
+                return Err(format!(
+                    "cluster {c} is owned by the dead slot {}",
+                    owner - 1
+                ));
             }
         }
         for slot in (0..crate::MAX_SLOTS).filter(|&slot| self.is_reading(slot)) {

@@ -31,7 +31,11 @@ impl Device {
     }
 
     fn leases(&self) -> Leases<'_> {
-        Leases { header: &self.header, owner: &self.owner, rows: &self.rows }
+        Leases {
+            header: &self.header,
+            owner: &self.owner,
+            rows: &self.rows,
+        }
     }
 }
 
@@ -57,11 +61,18 @@ fn loom_one_owner() {
         };
         let got = device.leases().acquire(0, &fresh());
         if got.is_some() {
-            assert!(!device.leases().release(1, 0), "released by one who does not own it");
+            assert!(
+                !device.leases().release(1, 0),
+                "released by one who does not own it"
+            );
             assert!(device.leases().release(0, 0));
         }
         let seen = other.join().unwrap();
-        assert_eq!(device.leases().acquire(1, &seen), Some(0), "lost after everyone gave it back");
+        assert_eq!(
+            device.leases().acquire(1, &seen),
+            Some(0),
+            "lost after everyone gave it back"
+        );
     });
 }
 
@@ -115,7 +126,11 @@ fn loom_reap_leaves_readers_alone() {
         assert_ne!(got, Some(0), "slot 2 still reads it");
         supervisor.join().unwrap();
         if got.is_none() {
-            assert_eq!(device.leases().acquire(0, &seen), Some(1), "the reap was not noticed");
+            assert_eq!(
+                device.leases().acquire(0, &seen),
+                Some(1),
+                "the reap was not noticed"
+            );
         }
         device.leases().stop_reading(2, 0);
         assert_eq!(device.leases().acquire(0, &fresh()), Some(0));

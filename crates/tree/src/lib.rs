@@ -53,6 +53,9 @@ mod table;
 mod wire;
 
 #[cfg(not(loom))]
+pub use ebb_stores::Facts;
+
+#[cfg(not(loom))]
 pub use {
     charge::Asked,
     histogram::{Histogram, Summary},

@@ -17,12 +17,12 @@
 use crate::charge::Asked;
 use crate::histogram::Histogram;
 use crate::lease::Leases;
-use crate::table::{Config, DeviceRow, Mode, SlotNumber, SlotState, StateWord, Table, Way};
 use crate::table::map_leases;
+use crate::table::{Config, DeviceRow, Mode, SlotNumber, SlotState, StateWord, Table, Way};
 use crate::wire::{self, Answer, Hello, KEY_BYTES};
+use ebb_engine::ClusterIndex;
 use ebb_engine::counters::Counters;
 use ebb_engine::env::Lender;
-use ebb_engine::ClusterIndex;
 use ebb_sys::link::KeptFd;
 use rustix::io::Errno;
 use rustix::net::{self, AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType};
@@ -138,9 +138,12 @@ fn greet(control: &str, reserved: Option<SlotNumber>) -> Result<Welcome, JoinErr
         }
     }
     match Answer::decode(&packet[..got.bytes]) {
-        Some(Answer::Welcome { slot, key }) => {
-            Ok(Welcome { connection: socket, slot, key, fds })
-        }
+        Some(Answer::Welcome { slot, key }) => Ok(Welcome {
+            connection: socket,
+            slot,
+            key,
+            fds,
+        }),
         Some(Answer::Refused(why)) => Err(JoinError::Refused(why.to_owned())),
         None if got.bytes == 0 => Err(JoinError::Protocol("it closed the connection")),
         None => Err(JoinError::Protocol("an unknown packet")),
@@ -167,14 +170,22 @@ fn devices(
     let mut rows = table.devices.iter();
     while let Some(fd) = fds.next() {
         let (Some(row), Some(lease)) = (rows.next(), fds.next()) else {
-            return Err(JoinError::Protocol("descriptors missing; raise the limit on open files"));
+            return Err(JoinError::Protocol(
+                "descriptors missing; raise the limit on open files",
+            ));
         };
         leases(row, lease)?;
         let facts = crate::Facts::from_words(row.facts());
-        devices.push(Device { fd, facts, priority: row.priority() });
+        devices.push(Device {
+            fd,
+            facts,
+            priority: row.priority(),
+        });
     }
     if devices.len() != table.device_count() {
-        return Err(JoinError::Protocol("descriptors missing; raise the limit on open files"));
+        return Err(JoinError::Protocol(
+            "descriptors missing; raise the limit on open files",
+        ));
     }
     Ok(devices)
 }
@@ -192,18 +203,30 @@ impl Member {
     ) -> Result<(Self, Vec<Device>), JoinError> {
         let welcome = greet(control, reserved.map(|child| child.0))?;
         let mut fds = welcome.fds.into_iter();
-        let fd = fds.next().ok_or(JoinError::Protocol("no table; raise the limit on open files"))?;
+        let fd = fds.next().ok_or(JoinError::Protocol(
+            "no table; raise the limit on open files",
+        ))?;
         let table = Table::map(fd.as_fd()).map_err(JoinError::Map)?;
         let mut leases = Vec::new();
         let devices = devices(table, fds, |row, fd| {
-            let mapped = map_leases(fd.as_fd(), row.clusters.load(SeqCst)).map_err(JoinError::Map)?;
+            let mapped =
+                map_leases(fd.as_fd(), row.clusters.load(SeqCst)).map_err(JoinError::Map)?;
             leases.push(mapped);
             Ok(())
         })?;
         let connection = KeptFd::default();
         connection.keep(welcome.connection);
         let me = Arc::new(AtomicU32::new(welcome.slot.0 as u32));
-        Ok((Self { table, me, leases, connection, key: welcome.key }, devices))
+        Ok((
+            Self {
+                table,
+                me,
+                leases,
+                connection,
+                key: welcome.key,
+            },
+            devices,
+        ))
     }
 
     /// In a forked child, after [`child_started`](Self::child_started), on its new service
@@ -303,7 +326,10 @@ impl Member {
     /// Publishes when (CLOCK_MONOTONIC nanoseconds) the coldest page this process could give
     /// up was last known used; 0: there is none. Others ask the process with the coldest.
     pub fn publish_oldest(&self, since_ns: u64) {
-        self.table.slot(self.slot()).coldest.store(since_ns, Relaxed);
+        self.table
+            .slot(self.slot())
+            .coldest
+            .store(since_ns, Relaxed);
     }
 
     /// Asks the process with the coldest pages to give up at least `pages`.
@@ -364,7 +390,8 @@ impl Member {
         let me = self.slot();
         let child = self.table.take_slot(StateWord::reserved(Some(me)))?;
         let slot = self.table.slot(child);
-        slot.family.store(self.table.slot(me).family.load(SeqCst), SeqCst);
+        slot.family
+            .store(self.table.slot(me).family.load(SeqCst), SeqCst);
         for leases in &self.leases {
             leases.inherit(me.index(), child.index());
         }
@@ -404,7 +431,10 @@ impl Member {
         self.connection.forget();
         self.me.store(child.0.0 as u32, Relaxed);
         // Our parent may be dead already, before it could write our pid.
-        self.table.slot(child.0).pid.store(std::process::id(), SeqCst);
+        self.table
+            .slot(child.0)
+            .pid
+            .store(std::process::id(), SeqCst);
     }
 }
 
@@ -429,7 +459,9 @@ impl DeviceLender {
 
 impl Lender for DeviceLender {
     fn acquire(&self) -> Option<ClusterIndex> {
-        self.leases.acquire(self.me(), &self.vain).map(|c| ClusterIndex(c as u32))
+        self.leases
+            .acquire(self.me(), &self.vain)
+            .map(|c| ClusterIndex(c as u32))
     }
 
     fn release(&self, cluster: ClusterIndex) {

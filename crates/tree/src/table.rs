@@ -79,11 +79,17 @@ impl StateWord {
     pub const FREE: Self = Self::of(SlotState::Free);
 
     pub const fn of(state: SlotState) -> Self {
-        Self { state, parent: None }
+        Self {
+            state,
+            parent: None,
+        }
     }
 
     pub const fn reserved(parent: Option<SlotNumber>) -> Self {
-        Self { state: SlotState::Reserved, parent }
+        Self {
+            state: SlotState::Reserved,
+            parent,
+        }
     }
 
     fn pack(self) -> u32 {
@@ -103,7 +109,9 @@ impl StateWord {
             2 => SlotState::Joined,
             _ => SlotState::Paging,
         };
-        let parent = (word as usize >> 8).checked_sub(1).and_then(SlotNumber::new);
+        let parent = (word as usize >> 8)
+            .checked_sub(1)
+            .and_then(SlotNumber::new);
         Self { state, parent }
     }
 }
@@ -169,7 +177,11 @@ pub struct Config {
 
 impl Default for Config {
     fn default() -> Self {
-        Self { codec: Codec::Lz4, encrypt: true, eager: false }
+        Self {
+            codec: Codec::Lz4,
+            encrypt: true,
+            eager: false,
+        }
     }
 }
 
@@ -189,7 +201,11 @@ impl Config {
             2 => Codec::Zstd((word >> 32) as i32),
             _ => Codec::Lz4,
         };
-        Self { codec, encrypt: word >> 8 & 1 == 1, eager: word >> 9 & 1 == 1 }
+        Self {
+            codec,
+            encrypt: word >> 8 & 1 == 1,
+            eager: word >> 9 & 1 == 1,
+        }
     }
 }
 
@@ -327,7 +343,11 @@ impl Table {
     }
 
     pub fn mode(&self) -> Mode {
-        if self.mode.load(SeqCst) == 0 { Mode::Watching } else { Mode::Paging }
+        if self.mode.load(SeqCst) == 0 {
+            Mode::Watching
+        } else {
+            Mode::Paging
+        }
     }
 
     pub fn config(&self) -> Config {
@@ -374,7 +394,11 @@ impl LeaseLayout {
     fn new(clusters: usize) -> Self {
         let owner = size_of::<LeaseHeader>().next_multiple_of(64);
         let rows = (owner + clusters * 4).next_multiple_of(4096);
-        Self { owner, rows, len: rows + MAX_SLOTS * row_words(clusters) * 8 }
+        Self {
+            owner,
+            rows,
+            len: rows + MAX_SLOTS * row_words(clusters) * 8,
+        }
     }
 }
 
@@ -418,7 +442,12 @@ mod tests {
 
     #[test]
     fn words_carry_everything() {
-        for state in [SlotState::Free, SlotState::Reserved, SlotState::Joined, SlotState::Paging] {
+        for state in [
+            SlotState::Free,
+            SlotState::Reserved,
+            SlotState::Joined,
+            SlotState::Paging,
+        ] {
             for parent in [None, SlotNumber::new(0), SlotNumber::new(511)] {
                 let word = StateWord { state, parent };
                 assert_eq!(StateWord::unpack(word.pack()), word);
@@ -426,7 +455,11 @@ mod tests {
         }
         for codec in [Codec::None, Codec::Lz4, Codec::Zstd(-5), Codec::Zstd(19)] {
             for (encrypt, eager) in [(true, false), (false, true)] {
-                let config = Config { codec, encrypt, eager };
+                let config = Config {
+                    codec,
+                    encrypt,
+                    eager,
+                };
                 assert_eq!(Config::unpack(config.pack()), config);
             }
         }
@@ -442,7 +475,10 @@ mod tests {
         let (_, leases) = create_leases(10).unwrap();
         assert_eq!(Table::map(leases.as_fd()).err(), Some(Errno::INVAL));
         assert!(map_leases(leases.as_fd(), 10).is_ok());
-        assert!(map_leases(leases.as_fd(), 1 << 20).is_err(), "larger than the file");
+        assert!(
+            map_leases(leases.as_fd(), 1 << 20).is_err(),
+            "larger than the file"
+        );
     }
 
     #[test]

@@ -12,6 +12,7 @@
 
 use crate::table::{SlotNumber, VERSION};
 use crate::{MAX_DEVICES, MAX_SLOTS};
+use rustix::net::SocketAddrUnix;
 
 /// Bytes of the key that encrypts what goes to devices.
 pub const KEY_BYTES: usize = 64;
@@ -28,6 +29,20 @@ const POKE: u8 = b'P';
 
 const NO_SLOT: u32 = u32::MAX;
 
+/// Every value of EBB_CONTROL begins with this.
+pub const CONTROL_PREFIX: &str = "ebb-tree-";
+
+/// The address that a value of EBB_CONTROL stands for, if it is one of ours.
+pub fn address(control: &str) -> Option<SocketAddrUnix> {
+    let ours = control.starts_with(CONTROL_PREFIX)
+        && control.len() <= 100
+        && control
+            .bytes()
+            .all(|b| b.is_ascii_alphanumeric() || b == b'-');
+    ours.then(|| SocketAddrUnix::new_abstract_name(control.as_bytes()).ok())
+        .flatten()
+}
+
 /// The first packet of a member.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Hello {
@@ -42,7 +57,11 @@ pub struct Hello {
 
 impl Hello {
     pub fn new(reserved: Option<SlotNumber>) -> Self {
-        Self { version: VERSION, pid: std::process::id(), reserved }
+        Self {
+            version: VERSION,
+            pid: std::process::id(),
+            reserved,
+        }
     }
 
     pub fn encode(&self) -> [u8; 13] {
@@ -55,20 +74,29 @@ impl Hello {
     }
 
     pub fn decode(packet: &[u8]) -> Option<Self> {
-        let [HELLO, rest @ ..] = packet else { return None };
+        let [HELLO, rest @ ..] = packet else {
+            return None;
+        };
         let rest: &[u8; 12] = rest.try_into().ok()?;
         let word = |i: usize| u32::from_le_bytes([rest[i], rest[i + 1], rest[i + 2], rest[i + 3]]);
         let reserved = match word(8) {
             NO_SLOT => None,
             n => Some(SlotNumber::new(n as usize)?),
         };
-        Some(Self { version: word(0), pid: word(4), reserved })
+        Some(Self {
+            version: word(0),
+            pid: word(4),
+            reserved,
+        })
     }
 }
 
 /// The supervisor's answer.
 pub enum Answer<'a> {
-    Welcome { slot: SlotNumber, key: [u8; KEY_BYTES] },
+    Welcome {
+        slot: SlotNumber,
+        key: [u8; KEY_BYTES],
+    },
     Refused(&'a str),
 }
 
@@ -94,9 +122,9 @@ impl<'a> Answer<'a> {
                 slot: SlotNumber::new(u16::from_le_bytes([*a, *b]) as usize)?,
                 key: key.try_into().ok()?,
             }),
-            [REFUSED, why @ ..] => {
-                Some(Answer::Refused(std::str::from_utf8(why).unwrap_or("(unreadable)")))
-            }
+            [REFUSED, why @ ..] => Some(Answer::Refused(
+                std::str::from_utf8(why).unwrap_or("(unreadable)"),
+            )),
             _ => None,
         }
     }
@@ -142,7 +170,11 @@ mod tests {
     #[test]
     fn packets_carry_everything() {
         for reserved in [None, SlotNumber::new(0), SlotNumber::new(511)] {
-            let hello = Hello { version: 3, pid: 77, reserved };
+            let hello = Hello {
+                version: 3,
+                pid: 77,
+                reserved,
+            };
             assert_eq!(Hello::decode(&hello.encode()), Some(hello));
         }
         let slot = SlotNumber::new(300).unwrap();
@@ -158,7 +190,10 @@ mod tests {
         let mut buf = [0; MAX_PACKET];
         let long = "x".repeat(2000);
         let packet = message(&long, &mut buf);
-        assert_eq!(Talk::decode(packet), Some(Talk::Message(&long.as_bytes()[..1023])));
+        assert_eq!(
+            Talk::decode(packet),
+            Some(Talk::Message(&long.as_bytes()[..1023]))
+        );
         assert_eq!(Talk::decode(&POKE_PACKET), Some(Talk::Poke));
     }
 
