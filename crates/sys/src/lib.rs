@@ -6,6 +6,7 @@
 #![allow(clippy::missing_safety_doc)] // Each unsafe fn says "Requires:" in its first lines.
 
 pub mod block;
+pub mod codec;
 pub mod fault;
 pub mod futex;
 pub mod heap;
