@@ -10,6 +10,11 @@ pub mod kernel_swap;
 pub mod tools;
 pub mod workloads;
 
+/// Whether this process may do what only root may.
+pub fn is_root() -> bool {
+    rustix::process::geteuid().is_root()
+}
+
 /// Bytes of a mebibyte.
 pub const MIB: u64 = 1 << 20;
 
