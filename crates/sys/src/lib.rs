@@ -1,5 +1,9 @@
-//! The unsafe floor: everything that talks to the kernel in ways the standard library
-//! does not wrap. Other crates forbid or narrowly confine unsafe code.
+//! The unsafe floor: each kernel interface behind a narrow safe type.
+//!
+//! Memory calls go to the kernel directly, never through libc's symbols: the preload
+//! library exports those names itself.
 
+pub mod block;
 pub mod probe;
+pub mod ring;
 pub mod signal;
