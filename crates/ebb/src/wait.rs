@@ -5,7 +5,7 @@
 //! The program stays in our process group, so terminal keys reach it directly; those are
 //! therefore not forwarded a second time. Does not manage memory.
 
-use ebb_sys::signal::Signals;
+use ebb_sys::sigfd::Signals;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::process::{Pid, Signal, WaitOptions, kill_process, wait};
 use std::io;
