@@ -13,9 +13,11 @@ pub mod heap;
 pub mod link;
 pub mod memory;
 pub mod pagemap;
+pub mod probe;
 pub mod proc;
 pub mod ring;
 pub mod shm;
+pub mod sigfd;
 pub mod signal;
 pub mod thread;
 
