@@ -89,6 +89,7 @@ pub unsafe fn after_fork_child() {
     // SAFETY: as above; the child has this thread alone, and its copy of the lock is held by it.
     let Some((mut locked, slot)) = (unsafe { (*HELD.0.get()).take() }) else { return };
     STAGE.store(0, SeqCst);
+    ebb_sys::thread::forget_threads();
     let Some(parent) = Process::current() else {
         drop(locked);
         if hooks::had_keeper() {

@@ -44,7 +44,7 @@ pub fn control() -> Option<&'static str> {
 
 /// Whether anything is recorded: before `start` one cannot know, so yes.
 fn wanted() -> bool {
-    CONTROL.get().is_none_or(Option::is_some)
+    !thread::is_ours() && CONTROL.get().is_none_or(Option::is_some)
 }
 
 /// Starts the pager; called once, from the library's constructor, before any other library's.
@@ -57,12 +57,15 @@ pub fn start() {
         return;
     }
     thread::prepare_spawn();
-    ready(&state::lock());
+    ready(state::lock());
 }
 
-/// Starts the keeper once there is enough to look after.
-fn ready(state: &State) {
-    if state.ranges.bytes() >= WORTH && control().is_some() && !KEEPER.swap(true, SeqCst) {
+/// Starts the keeper once there is enough to look after. Drops the lock first: starting a thread
+/// maps and allocates memory.
+fn ready(state: Locked) {
+    let enough = state.ranges.bytes() >= WORTH;
+    drop(state);
+    if enough && control().is_some() && !KEEPER.swap(true, SeqCst) {
         start_keeper();
     }
 }
@@ -140,8 +143,7 @@ pub unsafe fn mmap(addr: usize, len: usize, prot: i32, flags: i32, fd: i32, offs
     }
     if ours {
         state.ranges.insert(start, end, Attributes { protection: prot, registered: false, pinned: false });
-        ready(&state);
-        drop(state);
+        ready(state);
         if bytes >= AT_ONCE && prot != libc::PROT_NONE {
             registered(start);
         }
@@ -151,6 +153,10 @@ pub unsafe fn mmap(addr: usize, len: usize, prot: i32, flags: i32, fd: i32, offs
 
 /// `munmap(2)`. Requires: as the system call.
 pub unsafe fn munmap(addr: usize, len: usize) -> Outcome<()> {
+    if !wanted() {
+        // SAFETY: the caller answers for the system call.
+        return unsafe { memory::munmap(addr, len) }.map_err(errno);
+    }
     let end = addr.saturating_add(page_up(len));
     let mut state = state::lock();
     if !state.ranges.overlaps(addr, end) {
@@ -167,6 +173,10 @@ pub unsafe fn munmap(addr: usize, len: usize) -> Outcome<()> {
 
 /// `mremap(2)`. Requires: as the system call.
 pub unsafe fn mremap(old: usize, old_len: usize, new_len: usize, flags: i32, new_addr: usize) -> Outcome<usize> {
+    if !wanted() {
+        // SAFETY: the caller answers for the system call.
+        return unsafe { memory::mremap(old, old_len, new_len, flags, new_addr) }.map_err(errno);
+    }
     let (old_len, bytes) = (page_up(old_len), page_up(new_len));
     let mut state = state::lock();
     let range = state.ranges.find(old).filter(|_| old_len > 0);
@@ -246,6 +256,10 @@ fn carry(state: &mut Locked, old: usize, new: usize, len: usize) {
 
 /// `madvise(2)`. Requires: as the system call.
 pub unsafe fn madvise(addr: usize, len: usize, advice: i32) -> Outcome<()> {
+    if !wanted() {
+        // SAFETY: the caller answers for the system call.
+        return unsafe { memory::madvise(addr, len, advice) }.map_err(errno);
+    }
     let end = addr.saturating_add(page_up(len));
     let paged = Process::current().is_some();
     let mut state = state::lock();
@@ -274,6 +288,10 @@ pub unsafe fn madvise(addr: usize, len: usize, advice: i32) -> Outcome<()> {
 
 /// `mprotect(2)`, and `pkey_mprotect(2)` with no key. Requires: as the system call.
 pub unsafe fn mprotect(addr: usize, len: usize, prot: i32) -> Outcome<()> {
+    if !wanted() {
+        // SAFETY: the caller answers for the system call.
+        return unsafe { memory::mprotect(addr, len, prot) }.map_err(errno);
+    }
     let end = addr.saturating_add(page_up(len));
     let mut state = state::lock();
     if state.ranges.overlaps(addr, end) {
@@ -331,7 +349,8 @@ pub unsafe fn brk_set(addr: usize) -> Outcome<usize> {
     } else if top > old && wanted() {
         let prot = libc::PROT_READ | libc::PROT_WRITE;
         state.ranges.insert(old, top, Attributes { protection: prot, registered: false, pinned: false });
-        ready(&state);
+        BREAK.store(top, SeqCst);
+        ready(state);
     }
     BREAK.store(top, SeqCst);
     Ok(now)
