@@ -1,1 +1,2 @@
 //! Placeholder of the layer; see design.
+pub mod codec;
