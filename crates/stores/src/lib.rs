@@ -1,21 +1,2 @@
-//! Stores: the devices behind the engine's [`Store`](ebb_engine::env::Store).
-//!
-//! [`open`] turns a [`SwapSpec`] into a descriptor and its [`Facts`]; both can be sent to
-//! another process, where [`FileStore::from_fd`] makes a store of them.
-#![forbid(unsafe_code)]
-
-mod batch;
-mod bounce;
-mod errno;
-mod facts;
-mod file;
-mod open;
-mod size;
-mod spec;
-mod sysfs;
-
-pub use facts::Facts;
-pub use file::{FileStore, InUse};
-pub use open::{OpenError, OpenedDevice, open};
-pub use size::{MAX_SIZE, Size, SizeError, human};
-pub use spec::{MAX_NODE, MAX_PRIORITY, Place, SpecError, SwapSpec};
+//! Placeholder of the layer; see design.
+pub mod codec;

@@ -3,7 +3,7 @@
 //! The usual entry points clear 16 KiB of tables for each call, more than what a page
 //! itself costs. These keep them.
 
-use lz4_sys::{c_char, c_int};
+use lz4_sys::{LZ4StreamEncode, c_char, c_int};
 
 unsafe extern "C" {
     // Exported by liblz4, but not declared by lz4-sys.
@@ -15,7 +15,6 @@ unsafe extern "C" {
         room: c_int,
         acceleration: c_int,
     ) -> c_int;
-    fn LZ4_initStream(buffer: *mut core::ffi::c_void, size: usize) -> *mut core::ffi::c_void;
     fn LZ4_decompress_safe_partial(
         source: *const c_char,
         destination: *mut c_char,
@@ -25,11 +24,13 @@ unsafe extern "C" {
     ) -> c_int;
 }
 
-/// A compressor's tables. They are memory of Rust's allocator, never of C's `malloc`: inside the
-/// preload library that is the program's, and may be paged out.
+/// A compressor's tables.
 pub struct Lz4 {
-    state: Box<[u64]>,
+    state: *mut LZ4StreamEncode,
 }
+
+// SAFETY: the state is plain memory owned by this value alone, and used through `&mut`.
+unsafe impl Send for Lz4 {}
 
 impl Lz4 {
     /// Bytes of the tables.
@@ -37,21 +38,23 @@ impl Lz4 {
 
     /// Fresh tables.
     pub fn new() -> Self {
-        let mut state = vec![0u64; Self::BYTES.div_ceil(8)].into_boxed_slice();
-        // SAFETY: the memory is as long as we say and aligned; LZ4 checks both and says null.
-        let ready = unsafe { LZ4_initStream(state.as_mut_ptr().cast(), size_of_val(&*state)) };
-        assert!(!ready.is_null(), "LZ4's tables have grown: raise BYTES");
+        // SAFETY: takes nothing; returns an initialised state, or null without memory.
+        let state = unsafe { lz4_sys::LZ4_createStream() };
+        assert!(!state.is_null(), "no memory for the tables of LZ4");
         Self { state }
     }
 
     /// Compresses `data` into `out`; the length, or none where it does not fit.
     pub fn compress(&mut self, data: &[u8], out: &mut [u8]) -> Option<usize> {
-        let (len, room) = (c_int::try_from(data.len()).ok()?, c_int::try_from(out.len()).ok()?);
-        // SAFETY: the state was initialised by `LZ4_initStream` and is used by nobody else,
+        let (len, room) = (
+            c_int::try_from(data.len()).ok()?,
+            c_int::try_from(out.len()).ok()?,
+        );
+        // SAFETY: the state was initialised by `LZ4_createStream` and is used by nobody else,
         // as `&mut self` says; both ranges are as long as we say, and do not overlap.
         let n = unsafe {
             LZ4_compress_fast_extState_fastReset(
-                self.state.as_mut_ptr().cast(),
+                self.state.cast(),
                 data.as_ptr().cast(),
                 out.as_mut_ptr().cast(),
                 len,
@@ -66,6 +69,13 @@ impl Lz4 {
 impl Default for Lz4 {
     fn default() -> Self {
         Self::new()
+    }
+}
+
+impl Drop for Lz4 {
+    fn drop(&mut self) {
+        // SAFETY: came from `LZ4_createStream`, and is freed once.
+        unsafe { lz4_sys::LZ4_freeStream(self.state) };
     }
 }
 
@@ -114,7 +124,10 @@ mod tests {
             let n = lz4.compress(&data, &mut out).unwrap();
             out[n..n + 31].fill(0);
             let mut back = vec![0xff; 4096];
-            assert!(lz4_decompress(&out[..n + 31], &mut back), "padding confuses the decoder");
+            assert!(
+                lz4_decompress(&out[..n + 31], &mut back),
+                "padding confuses the decoder"
+            );
             assert_eq!(back, data);
             fresh.fill(0);
             let m = Lz4::new().compress(&data, &mut fresh).unwrap();

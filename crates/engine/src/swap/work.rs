@@ -29,10 +29,3 @@ impl Swap {
         self.coders.fill();
     }
 }
-
-impl Swap {
-    /// .
-    pub fn fork_parent(&self) {}
-    /// .
-    pub fn fork_child(&self) {}
-}
