@@ -16,6 +16,7 @@ mod ram;
 mod size;
 mod spec;
 mod sysfs;
+mod xts;
 
 pub use encrypted::{Encrypted, KEY_BYTES, Key};
 pub use facts::Facts;
