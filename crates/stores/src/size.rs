@@ -1,7 +1,8 @@
 //! A size as a user writes it: `512M`, `1.5G`, `50%`.
 //!
-//! Units are powers of 1024. A bare number is refused rather than guessed at: `--memory
-//! 512` means bytes to one reader and mebibytes to another.
+//! Units are powers of 1024. A bare number is bytes if it is a mebibyte or more, as programs
+//! write it; a smaller one is refused rather than guessed at: `--memory 512` means bytes to
+//! one reader and mebibytes to another.
 
 use std::fmt;
 use std::str::FromStr;
@@ -81,7 +82,8 @@ impl FromStr for Size {
         let (number, unit) = text.split_at(unit_at);
         let (number, scale) = decimal(number).ok_or_else(|| SizeError::NotANumber(text.into()))?;
         let factor = match unit.to_ascii_lowercase().as_str() {
-            "" => return Err(SizeError::NoUnit(text.into())),
+            "" if number / scale < 1 << 20 => return Err(SizeError::NoUnit(text.into())),
+            "" => 1,
             "k" | "kib" => 1 << 10,
             "m" | "mib" => 1 << 20,
             "g" | "gib" => 1 << 30,
@@ -168,6 +170,7 @@ mod tests {
         assert_eq!(parse("1.5G"), Ok(Size::Bytes(3 << 29)));
         assert_eq!(parse("4KiB"), Ok(Size::Bytes(4096)));
         assert_eq!(parse(" 16T "), Ok(Size::Bytes(MAX_SIZE)));
+        assert_eq!(parse("1048576"), Ok(Size::Bytes(1 << 20)));
         assert_eq!(parse("50%"), Ok(Size::Share(5000)));
         assert_eq!(parse("12.25%"), Ok(Size::Share(1225)));
         assert_eq!(
@@ -181,6 +184,7 @@ mod tests {
         for (text, says) in [
             ("", "the size is empty"),
             ("512", "512M for mebibytes"),
+            ("1048575", "has no unit"),
             ("banana", "does not start with a number"),
             (".5G", "does not start with a number"),
             ("1.2.3G", "does not start with a number"),

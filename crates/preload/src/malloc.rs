@@ -1,0 +1,256 @@
+//! The malloc family, by mimalloc; failures and odd arguments answered as glibc does.
+
+use core::ffi::{c_int, c_void};
+use core::ptr;
+
+unsafe extern "C" {
+    // csrc/allocator.c
+    pub fn mi_malloc(size: usize) -> *mut c_void;
+    pub fn mi_free(block: *mut c_void);
+    fn mi_calloc(count: usize, size: usize) -> *mut c_void;
+    fn mi_realloc(block: *mut c_void, size: usize) -> *mut c_void;
+    fn mi_malloc_aligned(size: usize, align: usize) -> *mut c_void;
+    fn mi_usable_size(block: *const c_void) -> usize;
+    fn mi_collect(force: bool);
+    fn mi_process_info(
+        elapsed_ms: *mut usize,
+        user_ms: *mut usize,
+        system_ms: *mut usize,
+        current_rss: *mut usize,
+        peak_rss: *mut usize,
+        current_commit: *mut usize,
+        peak_commit: *mut usize,
+        page_faults: *mut usize,
+    );
+}
+
+const PAGE: usize = 4096;
+
+/// Sets `errno` where an allocation failed.
+#[inline(always)]
+fn or_no_memory(block: *mut c_void) -> *mut c_void {
+    if block.is_null() {
+        set_errno(libc::ENOMEM);
+    }
+    block
+}
+
+#[cold]
+fn set_errno(code: c_int) {
+    // SAFETY: the location is this thread's.
+    unsafe { *libc::__errno_location() = code };
+}
+
+/// # Safety
+/// `malloc(3)`'s.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn malloc(size: usize) -> *mut c_void {
+    // SAFETY: any size is legal.
+    or_no_memory(unsafe { mi_malloc(size) })
+}
+
+/// # Safety
+/// `free(3)`'s.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn free(block: *mut c_void) {
+    // SAFETY: the caller gives up a block of this allocator, or null.
+    unsafe { mi_free(block) }
+}
+
+/// # Safety
+/// `free(3)`'s.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cfree(block: *mut c_void) {
+    // SAFETY: as above.
+    unsafe { mi_free(block) }
+}
+
+/// # Safety
+/// `calloc(3)`'s.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn calloc(count: usize, size: usize) -> *mut c_void {
+    // SAFETY: mimalloc checks the product.
+    or_no_memory(unsafe { mi_calloc(count, size) })
+}
+
+/// # Safety
+/// `realloc(3)`'s.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn realloc(block: *mut c_void, size: usize) -> *mut c_void {
+    // glibc frees and answers null, and programs count on it.
+    if size == 0 && !block.is_null() {
+        // SAFETY: the caller gives up the block.
+        unsafe { mi_free(block) };
+        return ptr::null_mut();
+    }
+    // SAFETY: the caller names a block of this allocator, or null.
+    or_no_memory(unsafe { mi_realloc(block, size) })
+}
+
+/// # Safety
+/// `reallocarray(3)`'s.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn reallocarray(
+    block: *mut c_void,
+    count: usize,
+    size: usize,
+) -> *mut c_void {
+    match count.checked_mul(size) {
+        // SAFETY: as for `realloc`.
+        Some(bytes) => unsafe { realloc(block, bytes) },
+        None => or_no_memory(ptr::null_mut()),
+    }
+}
+
+/// An alignment that is no power of two is rounded up to one, as in glibc.
+///
+/// # Safety
+/// `memalign(3)`'s.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn memalign(align: usize, size: usize) -> *mut c_void {
+    match align.max(size_of::<usize>()).checked_next_power_of_two() {
+        // SAFETY: a power of two.
+        Some(align) if align < isize::MAX as usize => {
+            or_no_memory(unsafe { mi_malloc_aligned(size, align) })
+        }
+        _ => {
+            set_errno(libc::EINVAL);
+            ptr::null_mut()
+        }
+    }
+}
+
+/// # Safety
+/// `aligned_alloc(3)`'s.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn aligned_alloc(align: usize, size: usize) -> *mut c_void {
+    // SAFETY: the same in the glibc that programs were built for.
+    unsafe { memalign(align, size) }
+}
+
+/// # Safety
+/// `posix_memalign(3)`'s.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn posix_memalign(out: *mut *mut c_void, align: usize, size: usize) -> c_int {
+    if !align.is_power_of_two() || !align.is_multiple_of(size_of::<usize>()) {
+        return libc::EINVAL;
+    }
+    // SAFETY: a power of two.
+    let block = unsafe { mi_malloc_aligned(size, align) };
+    if block.is_null() {
+        return libc::ENOMEM;
+    }
+    // SAFETY: the caller gives a place for the answer.
+    unsafe { *out = block };
+    0
+}
+
+/// # Safety
+/// `valloc(3)`'s.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn valloc(size: usize) -> *mut c_void {
+    // SAFETY: a power of two.
+    unsafe { memalign(PAGE, size) }
+}
+
+/// # Safety
+/// `pvalloc(3)`'s.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pvalloc(size: usize) -> *mut c_void {
+    match size.checked_next_multiple_of(PAGE) {
+        // SAFETY: a power of two; at least a page, as glibc has it.
+        Some(size) => unsafe { memalign(PAGE, size.max(PAGE)) },
+        None => or_no_memory(ptr::null_mut()),
+    }
+}
+
+/// # Safety
+/// `malloc_usable_size(3)`'s.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn malloc_usable_size(block: *mut c_void) -> usize {
+    // SAFETY: the caller names a block of this allocator, or null.
+    unsafe { mi_usable_size(block) }
+}
+
+/// Gives free memory back: 1, as some always may be.
+///
+/// # Safety
+/// `malloc_trim(3)`'s.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn malloc_trim(_pad: usize) -> c_int {
+    // SAFETY: collects this thread's heap.
+    unsafe { mi_collect(true) };
+    1
+}
+
+/// glibc's tunables mean nothing here; a program that sets one is told that all is well.
+///
+/// # Safety
+/// None.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mallopt(_parameter: c_int, _value: c_int) -> c_int {
+    1
+}
+
+/// What mimalloc holds, told in the fields that have a meaning here: bytes held from the
+/// system, all of them counted as in use.
+///
+/// # Safety
+/// None.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mallinfo2() -> libc::mallinfo2 {
+    let mut held = 0;
+    let unused = ptr::null_mut();
+    // SAFETY: null where a figure is not wanted; a plain struct of integers.
+    let mut info: libc::mallinfo2 = unsafe {
+        mi_process_info(
+            unused, unused, unused, unused, unused, &mut held, unused, unused,
+        );
+        core::mem::zeroed()
+    };
+    info.arena = held;
+    info.uordblks = held;
+    info
+}
+
+/// [`mallinfo2`] in the older struct, whose fields stop at 2 GiB.
+///
+/// # Safety
+/// None.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mallinfo() -> libc::mallinfo {
+    // SAFETY: none is needed; a plain struct of integers.
+    let (wide, mut info): (_, libc::mallinfo) = unsafe { (mallinfo2(), core::mem::zeroed()) };
+    info.arena = c_int::try_from(wide.arena).unwrap_or(c_int::MAX);
+    info.uordblks = info.arena;
+    info
+}
+
+/// The names under which glibc's own parts and old programs reach the same functions.
+mod aliases {
+    use super::*;
+
+    macro_rules! alias {
+        ($($name:ident($($arg:ident: $kind:ty),*) -> $result:ty = $target:ident;)*) => {$(
+            /// # Safety
+            /// The function's without the prefix.
+            #[unsafe(no_mangle)]
+            pub unsafe extern "C" fn $name($($arg: $kind),*) -> $result {
+                // SAFETY: the caller's call as it stands.
+                unsafe { $target($($arg),*) }
+            }
+        )*};
+    }
+
+    alias! {
+        __libc_malloc(size: usize) -> *mut c_void = malloc;
+        __libc_free(block: *mut c_void) -> () = free;
+        __libc_calloc(count: usize, size: usize) -> *mut c_void = calloc;
+        __libc_realloc(block: *mut c_void, size: usize) -> *mut c_void = realloc;
+        __libc_reallocarray(block: *mut c_void, count: usize, size: usize) -> *mut c_void = reallocarray;
+        __libc_memalign(align: usize, size: usize) -> *mut c_void = memalign;
+        __libc_valloc(size: usize) -> *mut c_void = valloc;
+        __libc_pvalloc(size: usize) -> *mut c_void = pvalloc;
+        __posix_memalign(out: *mut *mut c_void, align: usize, size: usize) -> c_int = posix_memalign;
+    }
+}
