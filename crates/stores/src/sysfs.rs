@@ -52,10 +52,11 @@ fn number(path: &Path) -> Option<i64> {
 
 /// Whether the kernel swaps to the file or device with these numbers.
 pub fn is_active_swap(metadata: &fs::Metadata) -> bool {
-    let Ok(table) = fs::read_to_string("/proc/swaps") else {
-        return false;
-    };
-    swap_paths(&table).any(|path| {
+    fs::read_to_string("/proc/swaps").is_ok_and(|table| is_listed(&table, metadata))
+}
+
+fn is_listed(table: &str, metadata: &fs::Metadata) -> bool {
+    swap_paths(table).any(|path| {
         fs::metadata(path).is_ok_and(|swap| {
             let block = |m: &fs::Metadata| m.mode() & 0o170000 == 0o060000;
             if block(metadata) {
@@ -108,6 +109,20 @@ mod tests {
             "Filename\t\tType\t\tSize\n/dev/vdb  partition\t1 0 -2\n/a\\040b\\134c file 1 0 -3\n";
         let paths: Vec<_> = swap_paths(table).collect();
         assert_eq!(paths, [PathBuf::from("/dev/vdb"), PathBuf::from("/a b\\c")]);
+    }
+
+    #[test]
+    fn a_swap_file_is_known_by_any_of_its_names() {
+        let dir = tempfile::tempdir().unwrap();
+        let (swap, other) = (dir.path().join("a swap"), dir.path().join("other"));
+        fs::write(&swap, "").unwrap();
+        fs::write(&other, "").unwrap();
+        let link = dir.path().join("link");
+        std::os::unix::fs::symlink(&swap, &link).unwrap();
+        let listed = swap.display().to_string().replace(' ', "\\040");
+        let table = format!("Filename Type Size Used Priority\n{listed} file 8188 0 -2\n");
+        assert!(is_listed(&table, &fs::metadata(&link).unwrap()));
+        assert!(!is_listed(&table, &fs::metadata(&other).unwrap()));
     }
 
     #[test]
