@@ -36,9 +36,14 @@ fn main() {
             Ok(()) => passed += 1,
             Err(_) => failed += 1,
         }
-        let verdict = outcome.err().map_or("ok".to_owned(), |why| format!("FAILED: {why}"));
+        let verdict = outcome
+            .err()
+            .map_or("ok".to_owned(), |why| format!("FAILED: {why}"));
         println!("test {name} ... {verdict} ({seconds:.2} s)");
     }
-    println!("\ntest result: {}. {passed} passed; {failed} failed;", if failed == 0 { "ok" } else { "FAILED" });
+    println!(
+        "\ntest result: {}. {passed} passed; {failed} failed;",
+        if failed == 0 { "ok" } else { "FAILED" }
+    );
     std::process::exit((failed != 0) as i32);
 }

@@ -39,7 +39,10 @@ fn join() -> (Member, Vec<ebb_tree::Device>) {
 
 /// Waits for a line on standard input.
 fn wait_line() {
-    std::io::stdin().lock().read_line(&mut String::new()).unwrap();
+    std::io::stdin()
+        .lock()
+        .read_line(&mut String::new())
+        .unwrap();
 }
 
 fn sleep_forever() -> ! {
@@ -58,12 +61,22 @@ fn touch(mib: u64) -> Vec<u8> {
 fn charge(pages: u64) {
     let (member, devices) = join();
     assert_eq!(member.key(), &[7; 64]);
-    assert_eq!(member.config(), Config { codec: Codec::Lz4, encrypt: true, eager: false });
+    assert_eq!(
+        member.config(),
+        Config {
+            codec: Codec::Lz4,
+            encrypt: true,
+            eager: false
+        }
+    );
     assert_eq!(devices.len(), 1);
     assert_eq!(devices[0].priority, Some(3));
     assert_eq!(member.mode(), Mode::Watching);
     member.start_paging(pages);
-    assert_eq!((member.own_charge(), member.state()), (pages, SlotState::Paging));
+    assert_eq!(
+        (member.own_charge(), member.state()),
+        (pages, SlotState::Paging)
+    );
     let lender = member.lender(0).unwrap();
     let a = lender.acquire().unwrap();
     let b = lender.acquire().unwrap();
@@ -160,7 +173,10 @@ fn giver(wants: u64, age_s: u64) {
         member.message("hungry");
         let start = Instant::now();
         seen = member.wait(seen, Some(Duration::from_secs(10)));
-        assert!(start.elapsed() < Duration::from_secs(9), "the room was not announced");
+        assert!(
+            start.elapsed() < Duration::from_secs(9),
+            "the room was not announced"
+        );
     }
     member.publish_oldest(ebb_sys::proc::monotonic_ns() - age_s * 1_000_000_000);
     member.message(&format!("has {wants}"));
@@ -192,7 +208,10 @@ fn sharer(mib: u64) {
             member.message("child is in");
             wait_line();
             let half = memory.len() / 2;
-            memory[..half].iter_mut().step_by(4096).for_each(|byte| *byte = 2);
+            memory[..half]
+                .iter_mut()
+                .step_by(4096)
+                .for_each(|byte| *byte = 2);
             member.message("half written");
             sleep_forever();
         }
@@ -230,7 +249,11 @@ fn fork_and_die(how: &str) {
             assert_eq!(stamps[cluster.index()].load(SeqCst), 1234);
             member.message("orphan is in");
             wait_line();
-            assert_eq!(stamps[cluster.index()].load(SeqCst), 1234, "handed out under a reader");
+            assert_eq!(
+                stamps[cluster.index()].load(SeqCst),
+                1234,
+                "handed out under a reader"
+            );
             member.lender(0).unwrap().stop_reading(cluster);
             member.message("orphan read it");
             sleep_forever();
@@ -269,7 +292,10 @@ fn watcher() {
     println!("{limit}");
     std::io::stdout().flush().unwrap();
     wait_line();
-    assert!(member.try_charge(1), "the supervisor is gone, and so is our membership");
+    assert!(
+        member.try_charge(1),
+        "the supervisor is gone, and so is our membership"
+    );
     match Member::join(&control(), None) {
         Err(JoinError::Connect(_)) => println!("alone"),
         other => println!("{:?}", other.err()),
@@ -325,13 +351,27 @@ impl Stormer {
     }
 
     fn check(&self) {
-        for (kind, clusters) in
-            [("owned", &self.owned), ("frozen", &self.frozen), ("inherited", &self.inherited)]
-        {
+        let charged = self.member.own_charge();
+        if charged != self.charged {
+            self.fail(format!(
+                "charged {} became {charged}, generation {} slot {} {:?}",
+                self.charged,
+                self.generation,
+                self.member.slot(),
+                self.member.state()
+            ));
+        }
+        for (kind, clusters) in [
+            ("owned", &self.owned),
+            ("frozen", &self.frozen),
+            ("inherited", &self.inherited),
+        ] {
             for (&cluster, &stamp) in clusters {
                 let now = self.stamps[cluster.index()].load(SeqCst);
                 if now != stamp {
-                    self.fail(format!("{kind} cluster {cluster}: {stamp:x} became {now:x}"));
+                    self.fail(format!(
+                        "{kind} cluster {cluster}: {stamp:x} became {now:x}"
+                    ));
                 }
             }
         }
@@ -396,7 +436,9 @@ impl Stormer {
                 self.member.uncharge(pages);
                 self.charged -= pages;
             }
-            _ if self.generation < 4 && crate::support::descendants(std::process::id()).len() < 3 => {
+            _ if self.generation < 4
+                && crate::support::descendants(std::process::id()).len() < 3 =>
+            {
                 self.fork();
             }
             _ => std::thread::yield_now(),
@@ -407,7 +449,9 @@ impl Stormer {
     }
 
     fn fork(&mut self) {
-        let Some(child) = self.member.reserve_child() else { return };
+        let Some(child) = self.member.reserve_child() else {
+            return;
+        };
         let seed = self.random.below(u64::MAX >> 34);
         if self.random.below(10) == 0 {
             self.member.cancel_child(child);

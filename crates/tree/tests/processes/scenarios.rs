@@ -10,20 +10,76 @@ use std::time::{Duration, Instant};
 const S: fn(u64) -> Duration = Duration::from_secs;
 
 pub const ALL: &[(&str, Duration, fn())] = &[
-    ("a_member_joins_charges_and_leaves", Duration::from_secs(20), joins_and_leaves),
-    ("a_killed_member_leaves_nothing", Duration::from_secs(20), killed),
-    ("exec_takes_everything_back_from_a_living_pid", Duration::from_secs(20), exec),
-    ("who_may_not_join_is_told_why", Duration::from_secs(20), refused),
-    ("unmanaged_memory_lowers_the_limit_and_starts_paging", Duration::from_secs(30), unmanaged),
-    ("a_fast_filler_is_seen_in_time", Duration::from_secs(30), fast_filler),
-    ("room_wakes_the_hungry_and_requests_find_the_coldest", Duration::from_secs(30), hungry),
-    ("too_much_charged_is_asked_back_in_proportion", Duration::from_secs(30), proportion),
-    ("credit_follows_what_is_really_shared", Duration::from_secs(30), credit),
-    ("an_orphan_keeps_its_inheritance", Duration::from_secs(30), orphan),
-    ("a_reservation_without_a_child_is_given_up", Duration::from_secs(30), childless),
-    ("an_orphan_that_execs_is_no_reader", Duration::from_secs(30), orphan_execs),
-    ("members_outlive_the_supervisor", Duration::from_secs(30), outlive),
-    ("run_returns_the_status_and_reaps_orphans", Duration::from_secs(30), run),
+    (
+        "a_member_joins_charges_and_leaves",
+        Duration::from_secs(20),
+        joins_and_leaves,
+    ),
+    (
+        "a_killed_member_leaves_nothing",
+        Duration::from_secs(20),
+        killed,
+    ),
+    (
+        "exec_takes_everything_back_from_a_living_pid",
+        Duration::from_secs(20),
+        exec,
+    ),
+    (
+        "who_may_not_join_is_told_why",
+        Duration::from_secs(20),
+        refused,
+    ),
+    (
+        "unmanaged_memory_lowers_the_limit_and_starts_paging",
+        Duration::from_secs(30),
+        unmanaged,
+    ),
+    (
+        "a_fast_filler_is_seen_in_time",
+        Duration::from_secs(30),
+        fast_filler,
+    ),
+    (
+        "room_wakes_the_hungry_and_requests_find_the_coldest",
+        Duration::from_secs(30),
+        hungry,
+    ),
+    (
+        "too_much_charged_is_asked_back_in_proportion",
+        Duration::from_secs(30),
+        proportion,
+    ),
+    (
+        "credit_follows_what_is_really_shared",
+        Duration::from_secs(30),
+        credit,
+    ),
+    (
+        "an_orphan_keeps_its_inheritance",
+        Duration::from_secs(30),
+        orphan,
+    ),
+    (
+        "a_reservation_without_a_child_is_given_up",
+        Duration::from_secs(30),
+        childless,
+    ),
+    (
+        "an_orphan_that_execs_is_no_reader",
+        Duration::from_secs(30),
+        orphan_execs,
+    ),
+    (
+        "members_outlive_the_supervisor",
+        Duration::from_secs(30),
+        outlive,
+    ),
+    (
+        "run_returns_the_status_and_reaps_orphans",
+        Duration::from_secs(30),
+        run,
+    ),
     ("storm_of_forks_and_kills", Duration::from_secs(120), storm),
 ];
 
@@ -43,7 +99,11 @@ fn joins_and_leaves() {
     assert!(member.wait().unwrap().success());
     tree.expect_empty();
     let totals = tree.sup.totals();
-    assert_eq!(totals.counters.fault.get(), 1000, "counters outlive their process");
+    assert_eq!(
+        totals.counters.fault.get(),
+        1000,
+        "counters outlive their process"
+    );
     let (way, pool) = totals.latency[2];
     assert_eq!((way, pool.count, pool.max), (Way::Pool, 1000, 1_000_000));
     assert!((500_000..=532_000).contains(&pool.p50), "{pool:?}");
@@ -51,7 +111,10 @@ fn joins_and_leaves() {
     assert_eq!(totals.mode, Mode::Watching);
     assert_eq!(totals.processes, 1);
     let name = tree.notices.lock().unwrap()[0].clone();
-    assert!(name.starts_with("processes") && name.contains("]: charged"), "{name}");
+    assert!(
+        name.starts_with("processes") && name.contains("]: charged"),
+        "{name}"
+    );
 }
 
 fn killed() {
@@ -126,7 +189,9 @@ fn unmanaged() {
     tree.expect("paging");
     tree.run_for(Duration::from_millis(100));
     let mut limit = String::new();
-    BufReader::new(watcher.stdout.as_mut().unwrap()).read_line(&mut limit).unwrap();
+    BufReader::new(watcher.stdout.as_mut().unwrap())
+        .read_line(&mut limit)
+        .unwrap();
     let limit: u64 = limit.trim().parse().unwrap();
     assert!(limit < mib(30), "{limit}");
     assert!(tree.sup.totals().peak_pages >= mib(230));
@@ -135,7 +200,10 @@ fn unmanaged() {
         child.wait().unwrap();
     }
     tree.run_for(Duration::from_millis(200));
-    assert!(tree.sup.totals().used_pages < mib(30), "the limit rises again");
+    assert!(
+        tree.sup.totals().used_pages < mib(30),
+        "the limit rises again"
+    );
     watcher.kill().unwrap();
     watcher.wait().unwrap();
     tree.expect_empty();
@@ -192,19 +260,32 @@ fn proportion() {
     tell(&mut filler);
     tree.until(S(10), |tree| tree.sup.totals().used_pages > mib(128));
     let fits = |tree: &mut Tree| tree.sup.totals().used_pages <= mib(128);
-    assert!(tree.until(S(10), fits), "{} used", tree.sup.totals().used_pages);
+    assert!(
+        tree.until(S(10), fits),
+        "{} used",
+        tree.sup.totals().used_pages
+    );
     tree.run_for(Duration::from_millis(100));
     let given = |of: &str| -> u64 {
         let notices = tree.notices.lock().unwrap();
         notices
             .iter()
             .filter(|line| line.ends_with(of))
-            .filter_map(|line| line.split("gave ").nth(1)?.split(' ').next()?.parse::<u64>().ok())
+            .filter_map(|line| {
+                line.split("gave ")
+                    .nth(1)?
+                    .split(' ')
+                    .next()?
+                    .parse::<u64>()
+                    .ok()
+            })
             .sum()
     };
     let (from_cold, from_warm) = (given("of 10240"), given("of 10241"));
-    assert!(from_warm > 0 && from_cold > 2 * from_warm && from_cold < 4 * from_warm,
-        "{from_cold} from the cold one, {from_warm} from the warm one");
+    assert!(
+        from_warm > 0 && from_cold > 2 * from_warm && from_cold < 4 * from_warm,
+        "{from_cold} from the cold one, {from_warm} from the warm one"
+    );
     for child in [&mut cold, &mut warm, &mut filler] {
         child.kill().unwrap();
         child.wait().unwrap();
@@ -234,7 +315,9 @@ fn credit() {
     let used = tree.sup.totals().used_pages;
     assert!((mib(64)..mib(64 + 16)).contains(&used), "{used}");
     tree.sup.check().unwrap();
-    descendants(std::process::id()).iter().for_each(|&pid| kill(pid, libc::SIGKILL));
+    descendants(std::process::id())
+        .iter()
+        .for_each(|&pid| kill(pid, libc::SIGKILL));
     tree.expect_empty();
 }
 
@@ -252,7 +335,9 @@ fn orphan() {
     tree.sup.check().unwrap();
     tell(&mut other);
     tree.expect("got one more");
-    descendants(std::process::id()).iter().for_each(|&pid| kill(pid, libc::SIGKILL));
+    descendants(std::process::id())
+        .iter()
+        .for_each(|&pid| kill(pid, libc::SIGKILL));
     tree.expect_empty();
     other.wait().unwrap();
 }
@@ -262,7 +347,11 @@ fn childless() {
     let mut parent = tree.start(&["fork-and-die", "childless"]);
     tree.expect("reserved");
     tree.run_for(Duration::from_millis(200));
-    assert_eq!(tree.sup.members(), 2, "held while the parent may still fork");
+    assert_eq!(
+        tree.sup.members(),
+        2,
+        "held while the parent may still fork"
+    );
     tell(&mut parent);
     parent.wait().unwrap();
     tree.expect_empty();
@@ -275,8 +364,14 @@ fn orphan_execs() {
     tree.run_for(Duration::from_millis(200));
     assert_eq!(tree.sup.members(), 1);
     tree.expect_empty();
-    assert_eq!(descendants(std::process::id()).len(), 1, "it lives, as another program");
-    descendants(std::process::id()).iter().for_each(|&pid| kill(pid, libc::SIGKILL));
+    assert_eq!(
+        descendants(std::process::id()).len(),
+        1,
+        "it lives, as another program"
+    );
+    descendants(std::process::id())
+        .iter()
+        .for_each(|&pid| kill(pid, libc::SIGKILL));
 }
 
 fn outlive() {
@@ -292,7 +387,10 @@ fn outlive() {
     tell(&mut watcher);
     let out = watcher.wait_with_output().unwrap();
     assert!(out.status.success());
-    assert!(String::from_utf8_lossy(&out.stdout).contains("alone"), "{out:?}");
+    assert!(
+        String::from_utf8_lossy(&out.stdout).contains("alone"),
+        "{out:?}"
+    );
 }
 
 fn run() {
@@ -304,7 +402,10 @@ fn run() {
         .unwrap();
     let status = tree.sup.run(child.id(), || {}).unwrap();
     assert_eq!(status.exit_status(), Some(37));
-    assert!(descendants(std::process::id()).is_empty(), "a zombie is left");
+    assert!(
+        descendants(std::process::id()).is_empty(),
+        "a zombie is left"
+    );
 }
 
 /// Members fork, acquire, release, charge and read what they inherited, while random ones
@@ -316,7 +417,10 @@ fn storm() {
         .unwrap_or_else(ebb_sys::proc::monotonic_ns);
     println!("  EBB_STORM_SEED={seed}");
     let mut random = Random(seed | 1);
-    let seconds = std::env::var("EBB_STORM_SECONDS").ok().and_then(|s| s.parse().ok()).unwrap_or(8);
+    let seconds = std::env::var("EBB_STORM_SECONDS")
+        .ok()
+        .and_then(|s| s.parse().ok())
+        .unwrap_or(8);
     let mut tree = Tree::new(mib(256), 40);
     let end = Instant::now() + S(seconds);
     let (mut kills, mut checks, mut busy) = (0, 0, 0);
@@ -335,14 +439,18 @@ fn storm() {
         }
         if random.below(10) == 0 {
             // A stopped process may be in the middle of a change, and then nothing can be told.
-            descendants(me).iter().for_each(|&pid| kill(pid, libc::SIGSTOP));
+            descendants(me)
+                .iter()
+                .for_each(|&pid| kill(pid, libc::SIGSTOP));
             tree.run_for(Duration::from_millis(20));
             match tree.sup.check() {
                 Ok(()) => checks += 1,
                 Err(why) if why == "changes are under way" => busy += 1,
                 Err(why) => panic!("{why}"),
             }
-            descendants(me).iter().for_each(|&pid| kill(pid, libc::SIGCONT));
+            descendants(me)
+                .iter()
+                .for_each(|&pid| kill(pid, libc::SIGCONT));
         }
         let _ = tree.sup.collect(rustix::process::getpid());
         let notices = tree.notices.lock().unwrap();
@@ -355,7 +463,9 @@ fn storm() {
     );
     assert!(checks > 0 && tree.sup.totals().processes > 10);
     while !descendants(me).is_empty() {
-        descendants(me).iter().for_each(|&pid| kill(pid, libc::SIGKILL));
+        descendants(me)
+            .iter()
+            .for_each(|&pid| kill(pid, libc::SIGKILL));
         let _ = tree.sup.collect(rustix::process::getpid());
         tree.run_for(Duration::from_millis(5));
     }

@@ -107,13 +107,23 @@ impl Tree {
         let facts = Facts::new(clusters as u64 * 512);
         let sup = Supervisor::new(Setup {
             budget_pages,
-            devices: vec![SetupDevice { fd, facts, priority: Some(3) }],
+            devices: vec![SetupDevice {
+                fd,
+                facts,
+                priority: Some(3),
+            }],
             config,
             key: [7; 64],
-            notices: Some(Box::new(move |line| sink.lock().unwrap().push(line.to_owned()))),
+            notices: Some(Box::new(move |line| {
+                sink.lock().unwrap().push(line.to_owned())
+            })),
         })
         .unwrap();
-        Self { sup, notices, stamps: area.many(0, clusters).unwrap() }
+        Self {
+            sup,
+            notices,
+            stamps: area.many(0, clusters).unwrap(),
+        }
     }
 
     /// Starts this program in a role.
@@ -144,9 +154,17 @@ impl Tree {
     #[track_caller]
     pub fn expect(&mut self, text: &str) {
         let heard = self.until(Duration::from_secs(10), |tree| {
-            tree.notices.lock().unwrap().iter().any(|line| line.ends_with(text))
+            tree.notices
+                .lock()
+                .unwrap()
+                .iter()
+                .any(|line| line.ends_with(text))
         });
-        assert!(heard, "nobody said {text:?}: {:?}", self.notices.lock().unwrap());
+        assert!(
+            heard,
+            "nobody said {text:?}: {:?}",
+            self.notices.lock().unwrap()
+        );
     }
 
     pub fn run_for(&mut self, time: Duration) {
@@ -159,7 +177,12 @@ impl Tree {
         let empty = self.until(Duration::from_secs(10), |tree| {
             tree.sup.members() == 0 && tree.sup.check().is_ok()
         });
-        assert!(empty, "{} members left, {:?}", self.sup.members(), self.sup.check());
+        assert!(
+            empty,
+            "{} members left, {:?}",
+            self.sup.members(),
+            self.sup.check()
+        );
         let totals = self.sup.totals();
         assert!(
             totals.used_pages < mib(16),
