@@ -215,13 +215,15 @@ impl Ring {
         // SAFETY: the tail is ours to write and valid as long as the mapping.
         let tail = unsafe { self.sq_tail.as_ref() }.load(Ordering::Relaxed);
         let at = tail.wrapping_add(i) & self.sq_mask;
-        let mut sqe = io_uring_sqe::default();
-        sqe.opcode = transfer.op;
-        sqe.fd = fd.as_raw_fd();
+        let mut sqe = io_uring_sqe {
+            opcode: transfer.op,
+            fd: fd.as_raw_fd(),
+            user_data: io_uring_user_data::from_u64(u64::from(i)),
+            ..io_uring_sqe::default()
+        };
         sqe.off_or_addr2.off = transfer.offset;
         sqe.addr_or_splice_off_in.addr = io_uring_ptr::new(transfer.vectors.cast_mut().cast());
         sqe.len.len = transfer.count;
-        sqe.user_data = io_uring_user_data::from_u64(u64::from(i));
         // SAFETY: masked, so within the entries; the kernel does not look behind the tail.
         unsafe { self.sqes.add(at as usize).write(sqe) };
     }
@@ -237,10 +239,9 @@ impl Ring {
         count: u32,
         mut done: impl FnMut(usize, Result<usize, Errno>),
     ) -> Result<(), Errno> {
-        // SAFETY: (this and the other references to queue words below) they lie in the
-        // mapping, are aligned and live as long as `self`, and both sides use them as atomics.
-        let sq_tail = unsafe { self.sq_tail.as_ref() };
-        let sq_head = unsafe { self.sq_head.as_ref() };
+        // SAFETY: both words lie in the mapping, are aligned and live as long as `self`, and
+        // both sides use them as atomics.
+        let (sq_head, sq_tail) = unsafe { (self.sq_head.as_ref(), self.sq_tail.as_ref()) };
         let start = sq_tail.load(Ordering::Relaxed);
         sq_tail.store(start.wrapping_add(count), Ordering::Release);
         let mut reaped = 0;
