@@ -10,6 +10,7 @@ use crate::process::{Process, cpu};
 use crate::state::{State, lock_service, transit_ended};
 use ebb_engine::swap::{LoadError, Place, Source};
 use ebb_engine::{EntryId, PAGE_SIZE, PageBytes};
+use arrayvec::ArrayVec;
 use ebb_sys::Errno;
 use ebb_sys::fault::Fault;
 use std::sync::MutexGuard;
@@ -195,7 +196,8 @@ impl Process {
             state.map.set(first.plus(i), Page::Loading(e));
             *entry = e;
         }
-        if state.queue.refaulted(&mut state.map, page.unit()) {
+        let State { map, queue, .. } = &mut *state;
+        if queue.refaulted(map, page.unit()) {
             self.counters().workingset_refault.add(1);
         }
         let keep = self.keeps(write);
@@ -208,12 +210,11 @@ impl Process {
             None => &mut desk.buffer.0[..pages],
         };
         let mut results: [Result<Source, LoadError>; UNIT] = std::array::from_fn(|_| Ok(Source::Zero));
-        {
-            // One more than a unit has is never asked for; the spare fills the unused places.
-            let (mut slots, mut spare) = (room.iter_mut(), [[0; PAGE_SIZE]; 0].iter_mut());
-            let mut outs: [&mut PageBytes; UNIT] = todo!();
-            self.swap.load_each(cpu(), &entries[..pages], &mut outs[..pages], keep, &mut results[..pages]);
-        }
+        let mut rest = room.iter_mut();
+        let mut outs: ArrayVec<&mut PageBytes, UNIT> = ArrayVec::new();
+        outs.extend(rest.by_ref().take(pages));
+        self.swap.load_each(cpu(), &entries[..pages], &mut outs, keep, &mut results[..pages]);
+        drop(outs);
 
         let mut state = lock_service();
         let good: Mask = (0..pages).fold(0, |m, i| m | u64::from(results[i].is_ok()) << i);

@@ -7,6 +7,7 @@
 
 pub mod background;
 pub mod block;
+pub mod codec;
 pub mod fault;
 pub mod futex;
 pub mod heap;

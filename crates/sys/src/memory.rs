@@ -66,6 +66,12 @@ pub fn mlock(addr: usize, len: usize) -> Result<(), Errno> {
     Errno::of(unsafe { syscall(libc::SYS_mlock, addr, len) }).map(|_| ())
 }
 
+/// `munlock`, raw.
+pub fn munlock(addr: usize, len: usize) -> Result<(), Errno> {
+    // SAFETY: unlocking changes no content.
+    Errno::of(unsafe { syscall(libc::SYS_munlock, addr, len) }).map(|_| ())
+}
+
 /// New private anonymous read-write memory at an address of the kernel's choice, not reserved
 /// against the commit limit.
 pub fn reserve(len: usize) -> Result<usize, Errno> {
