@@ -89,7 +89,9 @@ pub unsafe extern "C" fn cfree(block: *mut c_void) {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn calloc(count: usize, size: usize) -> *mut c_void {
     if ours() {
-        return count.checked_mul(size).map_or(ptr::null_mut(), |n| c::alloc(n, 16).cast());
+        return count
+            .checked_mul(size)
+            .map_or(ptr::null_mut(), |n| c::alloc(n, 16).cast());
     }
     // SAFETY: mimalloc checks the product.
     or_no_memory(unsafe { mi_calloc(count, size) })
