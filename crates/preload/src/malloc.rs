@@ -2,6 +2,8 @@
 
 use core::ffi::{c_int, c_void};
 use core::ptr;
+use ebb_sys::heap::c;
+use ebb_sys::thread;
 
 unsafe extern "C" {
     // csrc/allocator.c
@@ -26,6 +28,13 @@ unsafe extern "C" {
 
 const PAGE: usize = 4096;
 
+/// C code on a thread of ours (libc's own, mostly) must not be given the program's memory, whose
+/// faults that thread may have to serve.
+#[inline(always)]
+fn ours() -> bool {
+    thread::is_ours()
+}
+
 /// Sets `errno` where an allocation failed.
 #[inline(always)]
 fn or_no_memory(block: *mut c_void) -> *mut c_void {
@@ -45,6 +54,9 @@ fn set_errno(code: c_int) {
 /// `malloc(3)`'s.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn malloc(size: usize) -> *mut c_void {
+    if ours() {
+        return c::alloc(size, 16).cast();
+    }
     // SAFETY: any size is legal.
     or_no_memory(unsafe { mi_malloc(size) })
 }
@@ -53,6 +65,13 @@ pub unsafe extern "C" fn malloc(size: usize) -> *mut c_void {
 /// `free(3)`'s.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn free(block: *mut c_void) {
+    if ours() {
+        if !block.is_null() {
+            // SAFETY: blocks of our threads come from there.
+            unsafe { c::free(block.cast()) };
+        }
+        return;
+    }
     // SAFETY: the caller gives up a block of this allocator, or null.
     unsafe { mi_free(block) }
 }
@@ -69,6 +88,11 @@ pub unsafe extern "C" fn cfree(block: *mut c_void) {
 /// `calloc(3)`'s.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn calloc(count: usize, size: usize) -> *mut c_void {
+    if ours() {
+        return count
+            .checked_mul(size)
+            .map_or(ptr::null_mut(), |n| c::alloc(n, 16).cast());
+    }
     // SAFETY: mimalloc checks the product.
     or_no_memory(unsafe { mi_calloc(count, size) })
 }
@@ -77,6 +101,14 @@ pub unsafe extern "C" fn calloc(count: usize, size: usize) -> *mut c_void {
 /// `realloc(3)`'s.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn realloc(block: *mut c_void, size: usize) -> *mut c_void {
+    if ours() {
+        return match block.is_null() {
+            true => c::alloc(size, 16),
+            // SAFETY: blocks of our threads come from there.
+            false => unsafe { c::realloc(block.cast(), size) },
+        }
+        .cast();
+    }
     // glibc frees and answers null, and programs count on it.
     if size == 0 && !block.is_null() {
         // SAFETY: the caller gives up the block.
@@ -110,6 +142,7 @@ pub unsafe extern "C" fn reallocarray(
 pub unsafe extern "C" fn memalign(align: usize, size: usize) -> *mut c_void {
     match align.max(size_of::<usize>()).checked_next_power_of_two() {
         // SAFETY: a power of two.
+        Some(align) if ours() => c::alloc(size, align.max(16)).cast(),
         Some(align) if align < isize::MAX as usize => {
             or_no_memory(unsafe { mi_malloc_aligned(size, align) })
         }
@@ -135,8 +168,11 @@ pub unsafe extern "C" fn posix_memalign(out: *mut *mut c_void, align: usize, siz
     if !align.is_power_of_two() || !align.is_multiple_of(size_of::<usize>()) {
         return libc::EINVAL;
     }
-    // SAFETY: a power of two.
-    let block = unsafe { mi_malloc_aligned(size, align) };
+    let block = match ours() {
+        true => c::alloc(size, align.max(16)).cast(),
+        // SAFETY: a power of two.
+        false => unsafe { mi_malloc_aligned(size, align) },
+    };
     if block.is_null() {
         return libc::ENOMEM;
     }

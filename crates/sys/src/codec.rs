@@ -46,7 +46,10 @@ impl Lz4 {
 
     /// Compresses `data` into `out`; the length, or none where it does not fit.
     pub fn compress(&mut self, data: &[u8], out: &mut [u8]) -> Option<usize> {
-        let (len, room) = (c_int::try_from(data.len()).ok()?, c_int::try_from(out.len()).ok()?);
+        let (len, room) = (
+            c_int::try_from(data.len()).ok()?,
+            c_int::try_from(out.len()).ok()?,
+        );
         // SAFETY: the state was initialised by `LZ4_initStream` and is used by nobody else,
         // as `&mut self` says; both ranges are as long as we say, and do not overlap.
         let n = unsafe {
@@ -114,7 +117,10 @@ mod tests {
             let n = lz4.compress(&data, &mut out).unwrap();
             out[n..n + 31].fill(0);
             let mut back = vec![0xff; 4096];
-            assert!(lz4_decompress(&out[..n + 31], &mut back), "padding confuses the decoder");
+            assert!(
+                lz4_decompress(&out[..n + 31], &mut back),
+                "padding confuses the decoder"
+            );
             assert_eq!(back, data);
             fresh.fill(0);
             let m = Lz4::new().compress(&data, &mut fresh).unwrap();

@@ -5,6 +5,7 @@
 //! the preload library those symbols are our own.
 #![allow(clippy::missing_safety_doc)] // Each unsafe fn says "Requires:" in its first lines.
 
+pub mod background;
 pub mod block;
 pub mod codec;
 pub mod fault;
@@ -39,7 +40,11 @@ impl Errno {
 
     /// `Ok` with a system call's result, or the error it left.
     pub(crate) fn of(result: libc::c_long) -> Result<usize, Errno> {
-        if result < 0 { Err(Self::last()) } else { Ok(result as usize) }
+        if result < 0 {
+            Err(Self::last())
+        } else {
+            Ok(result as usize)
+        }
     }
 }
 

@@ -307,6 +307,23 @@ pub fn children(pid: u32, mut f: impl FnMut(u32)) -> Result<(), Errno> {
     Ok(())
 }
 
+/// Calls `f` with every pid. The kernel goes by number, so a process that lives throughout
+/// is never skipped.
+///
+/// # Errors
+/// Those of reading `/proc`.
+pub fn all(mut f: impl FnMut(u32)) -> Result<(), Errno> {
+    let dir = Path::new(format_args!("/proc")).open(OFlags::RDONLY | OFlags::DIRECTORY)?;
+    let mut names = [std::mem::MaybeUninit::uninit(); 4096];
+    let mut entries = rustix::fs::RawDir::new(&dir, &mut names);
+    while let Some(entry) = entries.next() {
+        if let Some(pid) = number(entry?.file_name().to_bytes()) {
+            f(pid as u32);
+        }
+    }
+    Ok(())
+}
+
 /// CLOCK_MONOTONIC, in nanoseconds.
 pub fn monotonic_ns() -> u64 {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);

@@ -2,7 +2,7 @@
 //! which descriptors.
 
 use crate::Errno;
-use std::sync::atomic::{AtomicPtr, Ordering::SeqCst};
+use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicUsize, Ordering::Relaxed, Ordering::SeqCst};
 
 /// This thread's id.
 pub fn id() -> u32 {
@@ -25,7 +25,10 @@ pub fn allowed_cpus() -> Vec<usize> {
         set
     };
     // SAFETY: indices stay below CPU_SETSIZE.
-    (0..1024).filter(|c| unsafe { libc::CPU_ISSET(*c, &set) }).take(64).collect()
+    (0..1024)
+        .filter(|c| unsafe { libc::CPU_ISSET(*c, &set) })
+        .take(64)
+        .collect()
 }
 
 /// Binds this thread to one processor.
@@ -34,7 +37,13 @@ pub fn bind(cpu: usize) -> Result<(), Errno> {
     unsafe {
         let mut set: libc::cpu_set_t = std::mem::zeroed();
         libc::CPU_SET(cpu, &mut set);
-        Errno::of(libc::syscall(libc::SYS_sched_setaffinity, 0, size_of_val(&set), &set)).map(|_| ())
+        Errno::of(libc::syscall(
+            libc::SYS_sched_setaffinity,
+            0,
+            size_of_val(&set),
+            &set,
+        ))
+        .map(|_| ())
     }
 }
 
@@ -56,7 +65,8 @@ pub fn set_urgency(id: u32, urgency: Urgency) -> Result<(), Errno> {
     };
     let param = libc::sched_param { sched_priority: 0 };
     // SAFETY: a valid parameter block.
-    Errno::of(unsafe { libc::syscall(libc::SYS_sched_setscheduler, id, policy, &param) }).map(|_| ())
+    Errno::of(unsafe { libc::syscall(libc::SYS_sched_setscheduler, id, policy, &param) })
+        .map(|_| ())
 }
 
 /// The processor thread `id` of this process last ran on. About 5 µs.
@@ -83,13 +93,17 @@ pub fn cpu_of(id: u32) -> Option<usize> {
 pub fn private_descriptors() -> Result<(), Errno> {
     const CLOSE_RANGE_UNSHARE: u32 = 1 << 1;
     // SAFETY: closes descriptors of this thread's own copy of the table only.
-    Errno::of(unsafe { libc::syscall(libc::SYS_close_range, 0u32, u32::MAX, CLOSE_RANGE_UNSHARE) }).map(|_| ())
+    Errno::of(unsafe { libc::syscall(libc::SYS_close_range, 0u32, u32::MAX, CLOSE_RANGE_UNSHARE) })
+        .map(|_| ())
 }
+
+/// A thread's first function.
+pub type Entry = extern "C" fn(*mut libc::c_void) -> *mut libc::c_void;
 
 type Create = unsafe extern "C" fn(
     *mut libc::pthread_t,
     *const libc::pthread_attr_t,
-    extern "C" fn(*mut libc::c_void) -> *mut libc::c_void,
+    Entry,
     *mut libc::c_void,
 ) -> libc::c_int;
 
@@ -99,7 +113,10 @@ static CREATE: AtomicPtr<libc::c_void> = AtomicPtr::new(std::ptr::null_mut());
 /// loader's lock, which the calling thread may hold later.
 pub fn prepare_spawn() {
     // SAFETY: a lookup by name.
-    CREATE.store(unsafe { libc::dlsym(libc::RTLD_NEXT, c"pthread_create".as_ptr()) }, SeqCst);
+    CREATE.store(
+        unsafe { libc::dlsym(libc::RTLD_NEXT, c"pthread_create".as_ptr()) },
+        SeqCst,
+    );
 }
 
 /// The memory node of each processor, by its number.
@@ -107,45 +124,116 @@ pub fn nodes() -> Vec<u16> {
     // SAFETY: no pointers.
     let cpus = unsafe { libc::sysconf(libc::_SC_NPROCESSORS_CONF) }.clamp(1, 1024) as usize;
     let mut nodes = vec![0; cpus];
-    let Ok(dirs) = std::fs::read_dir("/sys/devices/system/node") else { return nodes };
+    let Ok(dirs) = std::fs::read_dir("/sys/devices/system/node") else {
+        return nodes;
+    };
     for dir in dirs.flatten() {
         let name = dir.file_name();
-        let Some(node) = name.to_str().and_then(|n| n.strip_prefix("node")?.parse::<u16>().ok()) else { continue };
+        let Some(node) = name
+            .to_str()
+            .and_then(|n| n.strip_prefix("node")?.parse::<u16>().ok())
+        else {
+            continue;
+        };
         let list = std::fs::read_to_string(dir.path().join("cpulist")).unwrap_or_default();
         for part in list.trim().split(',') {
             let (first, last) = part.split_once('-').unwrap_or((part, part));
             if let (Ok(first), Ok(last)) = (first.parse::<usize>(), last.parse::<usize>()) {
-                (first..=last).filter(|c| *c < cpus).for_each(|c| nodes[c] = node);
+                (first..=last)
+                    .filter(|c| *c < cpus)
+                    .for_each(|c| nodes[c] = node);
             }
         }
     }
     nodes
 }
 
+/// Stacks of our own threads lie in one area, so that a thread of ours knows itself by its stack.
+const STACK: usize = 512 << 10;
+const STACKS: usize = 80;
+static AREA: AtomicUsize = AtomicUsize::new(usize::MAX);
+static TAKEN: AtomicUsize = AtomicUsize::new(0);
+/// The thread that is starting one of ours: what libc allocates for it meanwhile is ours too.
+static STARTING: AtomicU32 = AtomicU32::new(0);
+
+/// Whether the caller is a thread of ours, or is starting one. Such a thread must never be given
+/// memory of the program: it may have to serve the faults on it.
+#[inline(always)]
+pub fn is_ours() -> bool {
+    let here = 0u8;
+    let at = (&raw const here) as usize;
+    at.wrapping_sub(AREA.load(Relaxed)) < STACK * STACKS || is_starting()
+}
+
+#[inline(always)]
+fn is_starting() -> bool {
+    let starting = STARTING.load(Relaxed);
+    starting != 0 && starting == id()
+}
+
+/// In a forked child: none of our threads came along; their stacks are free.
+pub fn forget_threads() {
+    TAKEN.store(0, SeqCst);
+    STARTING.store(0, SeqCst);
+}
+
 /// Starts a thread that the program's interposed `pthread_create` does not see, with every
-/// signal blocked. `entry` must never return into a destroyed state: it gets `argument` as is.
+/// signal blocked. It is never joined and must not end.
 ///
 /// Requires: `argument` stays valid for the thread.
-pub unsafe fn spawn(entry: extern "C" fn(*mut libc::c_void) -> *mut libc::c_void, argument: *mut libc::c_void) -> Result<(), Errno> {
+pub unsafe fn spawn(entry: Entry, argument: *mut libc::c_void) -> Result<(), Errno> {
     let _blocked = crate::signal::Blocked::all();
-    // SAFETY: looks up libc's own function, whose type is as declared; the attribute object is
-    // initialised before use and destroyed after.
-    unsafe {
+    if AREA.load(SeqCst) == usize::MAX {
+        let area = crate::memory::reserve(STACK * STACKS)?;
+        if AREA
+            .compare_exchange(usize::MAX, area, SeqCst, SeqCst)
+            .is_err()
+        {
+            // SAFETY: just reserved, used by nobody.
+            let _ = unsafe { crate::memory::munmap(area, STACK * STACKS) };
+        }
+    }
+    let number = TAKEN.fetch_add(1, SeqCst);
+    if number >= STACKS {
+        return Err(Errno(libc::EAGAIN));
+    }
+    let stack = AREA.load(SeqCst) + number * STACK;
+    while STARTING.compare_exchange(0, id(), SeqCst, SeqCst).is_err() {
+        std::hint::spin_loop();
+    }
+    // SAFETY: calls libc's own function, whose type is as declared, with an attribute object
+    // initialised before use and destroyed after; the stack is ours and used by no other thread.
+    let result = unsafe {
         if CREATE.load(SeqCst).is_null() {
             prepare_spawn();
         }
         let create = CREATE.load(SeqCst);
         if create.is_null() {
-            return Err(Errno(libc::ENOSYS));
+            libc::ENOSYS
+        } else {
+            let create: Create = std::mem::transmute(create);
+            let mut attr: libc::pthread_attr_t = std::mem::zeroed();
+            libc::pthread_attr_init(&mut attr);
+            libc::pthread_attr_setdetachstate(&mut attr, libc::PTHREAD_CREATE_DETACHED);
+            pthread_attr_setstack(&mut attr, stack as *mut libc::c_void, STACK);
+            let mut thread = 0;
+            let r = create(&mut thread, &attr, entry, argument);
+            libc::pthread_attr_destroy(&mut attr);
+            r
         }
-        let create: Create = std::mem::transmute(create);
-        let mut attr: libc::pthread_attr_t = std::mem::zeroed();
-        libc::pthread_attr_init(&mut attr);
-        libc::pthread_attr_setdetachstate(&mut attr, libc::PTHREAD_CREATE_DETACHED);
-        libc::pthread_attr_setstacksize(&mut attr, 512 << 10);
-        let mut thread = 0;
-        let r = create(&mut thread, &attr, entry, argument);
-        libc::pthread_attr_destroy(&mut attr);
-        if r == 0 { Ok(()) } else { Err(Errno(r)) }
+    };
+    STARTING.store(0, SeqCst);
+    if result == 0 {
+        Ok(())
+    } else {
+        Err(Errno(result))
     }
+}
+
+unsafe extern "C" {
+    fn pthread_attr_setstack(
+        attr: *mut libc::pthread_attr_t,
+        stack: *mut libc::c_void,
+        size: libc::size_t,
+    ) -> libc::c_int;
 }

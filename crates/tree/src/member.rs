@@ -72,12 +72,15 @@ pub struct Device {
 
 /// The slot reserved for a child about to be forked.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct ChildSlot(SlotNumber);
+pub struct ChildSlot {
+    slot: SlotNumber,
+    taken: u32,
+}
 
 impl ChildSlot {
     /// Its number.
     pub fn number(self) -> SlotNumber {
-        self.0
+        self.slot
     }
 }
 
@@ -201,7 +204,7 @@ impl Member {
         control: &str,
         reserved: Option<ChildSlot>,
     ) -> Result<(Self, Vec<Device>), JoinError> {
-        let welcome = greet(control, reserved.map(|child| child.0))?;
+        let welcome = greet(control, reserved.map(|child| child.slot))?;
         let mut fds = welcome.fds.into_iter();
         let fd = fds.next().ok_or(JoinError::Protocol(
             "no table; raise the limit on open files",
@@ -388,53 +391,48 @@ impl Member {
     /// if all slots are taken.
     pub fn reserve_child(&self) -> Option<ChildSlot> {
         let me = self.slot();
-        let child = self.table.take_slot(StateWord::reserved(Some(me)))?;
+        let charges = self.table.state(me).is_charging();
+        let child = self
+            .table
+            .take_slot(StateWord::reserved(Some(me), charges))?;
         let slot = self.table.slot(child);
         slot.family
             .store(self.table.slot(me).family.load(SeqCst), SeqCst);
         for leases in &self.leases {
             leases.inherit(me.index(), child.index());
         }
-        if self.state_charges() {
+        if charges {
             self.table.charge_for_child(me, child);
         }
-        Some(ChildSlot(child))
-    }
-
-    /// Whether this process charges for itself: it pages, or its parent did and it has not
-    /// rejoined yet.
-    fn state_charges(&self) -> bool {
-        match self.state() {
-            SlotState::Paging => true,
-            SlotState::Reserved => self.own_charge() > 0,
-            SlotState::Free | SlotState::Joined => false,
-        }
+        Some(ChildSlot {
+            slot: child,
+            taken: self.table.state(child).taken,
+        })
     }
 
     /// After a fork, in the parent.
     pub fn child_forked(&self, child: ChildSlot, pid: u32) {
-        self.table.slot(child.0).pid.store(pid, SeqCst);
+        self.table.slot(child.slot).set_pid(child.taken, pid, true);
     }
 
     /// In the parent, if the fork failed.
     pub fn cancel_child(&self, child: ChildSlot) {
         for leases in &self.leases {
-            leases.forget_reader(child.0.index());
+            leases.forget_reader(child.slot.index());
         }
-        self.table.clear_charges(Some(self.slot()), child.0);
-        self.table.set_state(child.0, StateWord::FREE);
+        self.table.clear_charges(Some(self.slot()), child.slot);
+        self.table.set_state(child.slot, StateWord::FREE);
     }
 
     /// After a fork, first thing in the child: from now on we are `child`, and so are our
     /// lenders. The connection is the parent's: forgotten.
     pub fn child_started(&self, child: ChildSlot) {
         self.connection.forget();
-        self.me.store(child.0.0 as u32, Relaxed);
+        self.me.store(child.slot.0 as u32, Relaxed);
         // Our parent may be dead already, before it could write our pid.
         self.table
-            .slot(child.0)
-            .pid
-            .store(std::process::id(), SeqCst);
+            .slot(child.slot)
+            .set_pid(child.taken, std::process::id(), false);
     }
 }
 

@@ -68,12 +68,21 @@ pub enum SlotState {
 }
 
 /// State, and for a reserved slot who reserved it, in one word, so that a process killed
-/// between the two cannot leave one without the other.
+/// between the two cannot leave one without the other. With it, how often the slot has been
+/// taken: whoever remembers something about a slot can tell that it is another's by now.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct StateWord {
     pub state: SlotState,
     pub parent: Option<SlotNumber>,
+    /// The parent pages, so the child is charged from before it is born.
+    pub charges: bool,
+    /// Modulo 2^14; kept by the table.
+    pub taken: u32,
 }
+
+const TAKEN_SHIFT: u32 = 18;
+const TAKEN_MASK: u32 = (1 << (32 - TAKEN_SHIFT)) - 1;
+const _: () = assert!(MAX_SLOTS < 1 << (TAKEN_SHIFT - 8));
 
 impl StateWord {
     pub const FREE: Self = Self::of(SlotState::Free);
@@ -82,13 +91,26 @@ impl StateWord {
         Self {
             state,
             parent: None,
+            charges: false,
+            taken: 0,
         }
     }
 
-    pub const fn reserved(parent: Option<SlotNumber>) -> Self {
+    pub const fn reserved(parent: Option<SlotNumber>, charges: bool) -> Self {
         Self {
             state: SlotState::Reserved,
             parent,
+            charges,
+            taken: 0,
+        }
+    }
+
+    /// Whether the process charges for itself and is not to be measured.
+    pub fn is_charging(self) -> bool {
+        match self.state {
+            SlotState::Paging => true,
+            SlotState::Reserved => self.charges,
+            SlotState::Free | SlotState::Joined => false,
         }
     }
 
@@ -99,7 +121,8 @@ impl StateWord {
             SlotState::Joined => 2,
             SlotState::Paging => 3,
         };
-        state | self.parent.map_or(0, |slot| (slot.0 as u32 + 1) << 8)
+        let parent = self.parent.map_or(0, |slot| slot.0 as u32 + 1);
+        state | (self.charges as u32) << 2 | parent << 8 | self.taken << TAKEN_SHIFT
     }
 
     fn unpack(word: u32) -> Self {
@@ -109,10 +132,15 @@ impl StateWord {
             2 => SlotState::Joined,
             _ => SlotState::Paging,
         };
-        let parent = (word as usize >> 8)
+        let parent = (word as usize >> 8 & 0x3ff)
             .checked_sub(1)
             .and_then(SlotNumber::new);
-        Self { state, parent }
+        Self {
+            state,
+            parent,
+            charges: word >> 2 & 1 == 1,
+            taken: word >> TAKEN_SHIFT,
+        }
     }
 }
 
@@ -216,8 +244,9 @@ pub(crate) struct Line<T>(pub T);
 /// The part of the table that belongs to one process.
 #[repr(C, align(4096))]
 pub(crate) struct Slot {
-    /// Its pid as the parent or it itself knows it; 0: not known.
-    pub pid: AtomicU32,
+    /// Its pid as the parent or it itself knows it, 0 if not known; above it, to which taking
+    /// of the slot it belongs, because a parent may be late to write it.
+    pid: AtomicU64,
     /// Woken on requests, on a new limit or mode, on room for the hungry.
     pub futex: AtomicU32,
     /// Processes related by fork without exec have the same number.
@@ -237,6 +266,28 @@ pub(crate) struct Slot {
     pub request: AtomicU64,
     pub counters: Line<Counters>,
     pub latency: [Histogram; 4],
+}
+
+impl Slot {
+    /// The slot begins a new life, of a process not known yet.
+    pub fn forget_pid(&self, taken: u32) {
+        self.pid.store((taken as u64) << 32, SeqCst);
+    }
+
+    /// Writes the pid, unless the slot is another's by now. `overwrite` one that is known.
+    pub fn set_pid(&self, taken: u32, pid: u32, overwrite: bool) {
+        let new = (taken as u64) << 32 | pid as u64;
+        // Refused if it is another's: nothing to do then.
+        let _ = self.pid.fetch_update(SeqCst, SeqCst, |old| {
+            (old >> 32 == taken as u64 && (overwrite || old as u32 == 0)).then_some(new)
+        });
+    }
+
+    /// The pid, if it is known and of this taking of the slot.
+    pub fn pid(&self, taken: u32) -> Option<u32> {
+        let word = self.pid.load(SeqCst);
+        (word >> 32 == taken as u64 && word as u32 != 0).then_some(word as u32)
+    }
 }
 
 /// A device as every member sees it.
@@ -320,19 +371,30 @@ impl Table {
         StateWord::unpack(self.states[n.index()].load(SeqCst))
     }
 
+    /// Changes the state of a slot that the caller has a right to: nobody else does so at
+    /// the same time.
     pub fn set_state(&self, n: SlotNumber, to: StateWord) {
-        self.states[n.index()].store(to.pack(), SeqCst);
+        let taken = self.state(n).taken;
+        self.states[n.index()].store(StateWord { taken, ..to }.pack(), SeqCst);
     }
 
     /// Takes the first free slot.
     pub fn take_slot(&self, to: StateWord) -> Option<SlotNumber> {
-        SlotNumber::all().find(|n| {
-            let word = &self.states[n.index()];
-            word.load(Relaxed) == StateWord::FREE.pack()
-                && word
-                    .compare_exchange(StateWord::FREE.pack(), to.pack(), SeqCst, Relaxed)
+        let found = SlotNumber::all().find(|n| {
+            let word = self.state(*n);
+            let taken = word.taken + 1 & TAKEN_MASK;
+            word.state == SlotState::Free
+                && self.states[n.index()]
+                    .compare_exchange(
+                        word.pack(),
+                        StateWord { taken, ..to }.pack(),
+                        SeqCst,
+                        Relaxed,
+                    )
                     .is_ok()
-        })
+        })?;
+        self.slot(found).forget_pid(self.state(found).taken);
+        Some(found)
     }
 
     /// Slots that are not free.
@@ -449,8 +511,15 @@ mod tests {
             SlotState::Paging,
         ] {
             for parent in [None, SlotNumber::new(0), SlotNumber::new(511)] {
-                let word = StateWord { state, parent };
-                assert_eq!(StateWord::unpack(word.pack()), word);
+                for charges in [false, true] {
+                    let word = StateWord {
+                        state,
+                        parent,
+                        charges,
+                        taken: 777,
+                    };
+                    assert_eq!(StateWord::unpack(word.pack()), word);
+                }
             }
         }
         for codec in [Codec::None, Codec::Lz4, Codec::Zstd(-5), Codec::Zstd(19)] {

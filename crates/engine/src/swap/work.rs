@@ -31,8 +31,8 @@ impl Swap {
 }
 
 impl Swap {
-    /// .
+    /// In the parent after a fork: nothing to do without devices.
     pub fn fork_parent(&self) {}
-    /// .
+    /// In the child after a fork: nothing to do without devices.
     pub fn fork_child(&self) {}
 }

@@ -51,13 +51,16 @@ struct Origin {
 
 /// A child that a reserved slot is for.
 pub(super) struct Expected {
+    /// Which taking of the slot this is about.
+    taken: u32,
     origin: Origin,
     child: Option<(Process, OwnedFd)>,
 }
 
 impl Expected {
-    fn of(origin: Origin) -> Self {
+    fn of(taken: u32, origin: Origin) -> Self {
         Self {
+            taken,
             origin,
             child: None,
         }
@@ -182,7 +185,6 @@ impl Supervisor {
                 slot
             }
         };
-        self.table.slot(slot).pid.store(pid, SeqCst);
         let watched = epoll::add(
             &self.epoll,
             &pidfd,
@@ -223,7 +225,7 @@ impl Supervisor {
             return Err(format!("slot {slot} is reserved for another program"));
         }
         // A child of a process that pages has been charged from before it was born.
-        let pages = self.table.slot(slot).charged.load(SeqCst) > 0;
+        let pages = self.table.state(slot).is_charging();
         let state = if pages {
             SlotState::Paging
         } else {
@@ -331,8 +333,13 @@ impl Supervisor {
             .map(|(child, _)| child)
             .collect();
         for child in reserved {
-            self.nursery[child.index()].get_or_insert(Expected::of(origin));
-            self.table.set_state(child, StateWord::reserved(None));
+            let StateWord { taken, charges, .. } = self.table.state(child);
+            let entry = &mut self.nursery[child.index()];
+            if entry.as_ref().is_none_or(|e| e.taken != taken) {
+                *entry = Some(Expected::of(taken, origin));
+            }
+            self.table
+                .set_state(child, StateWord::reserved(None, charges));
         }
 
         for leases in &self.leases {
@@ -344,7 +351,6 @@ impl Supervisor {
         let charged = self.table.clear_charges(None, slot);
         self.lose_credit(family, charged - credit);
         shared.done.store(shared.begun.load(SeqCst), SeqCst);
-        shared.pid.store(0, SeqCst);
         shared.coldest.store(0, SeqCst);
         shared.request.store(0, SeqCst);
         self.table.hungry.0[slot.index() / 64].fetch_and(!(1 << (slot.index() % 64)), SeqCst);
@@ -402,16 +408,20 @@ impl Supervisor {
     /// Begins to keep an eye on a reserved slot, while what is known of the parent is known.
     /// The parent may be a reserved child itself.
     fn expect(&mut self, slot: SlotNumber) {
-        if self.nursery[slot.index()].is_some() {
+        let StateWord { taken, parent, .. } = self.table.state(slot);
+        if self.nursery[slot.index()]
+            .as_ref()
+            .is_some_and(|e| e.taken == taken)
+        {
             return;
         }
         // Marked first: a broken table may name slots in a circle.
-        self.nursery[slot.index()] = Some(Expected::of(Origin::default()));
-        if let Some(parent) = self.table.state(slot).parent {
+        self.nursery[slot.index()] = Some(Expected::of(taken, Origin::default()));
+        if let Some(parent) = parent {
             if self.table.state(parent).state == SlotState::Reserved {
                 self.expect(parent);
             }
-            self.nursery[slot.index()] = Some(Expected::of(self.origin(parent)));
+            self.nursery[slot.index()] = Some(Expected::of(taken, self.origin(parent)));
         }
     }
 
@@ -437,13 +447,25 @@ impl Supervisor {
             return;
         }
         // Which process could still be one of these children: not known to us, and of the
-        // same image.
-        let strangers: Vec<Image> = descendants()
-            .into_iter()
-            .filter(|pid| !self.by_pid.contains_key(pid))
-            .filter_map(|pid| Process::open(pid).and_then(|p| p.stat()).ok())
-            .map(|stat| stat.image)
-            .collect();
+        // same image. The list of a process's children skips some when others end under
+        // it; the list of all processes does not skip one that lives throughout.
+        let mut strangers = Vec::new();
+        let complete = proc::all(|pid| {
+            let Ok(process) = Process::open(pid) else {
+                return;
+            };
+            let seated = self
+                .by_pid
+                .get(&pid)
+                .and_then(|n| self.seats[n.index()].as_ref());
+            let known = seated.is_some_and(|s| s.process.start_time() == process.start_time());
+            if let (false, Ok(stat)) = (known, process.stat()) {
+                strangers.push(stat.image);
+            }
+        });
+        if complete.is_err() {
+            return;
+        }
         for n in orphaned {
             let image = self.nursery[n.index()]
                 .as_ref()
@@ -461,10 +483,9 @@ impl Supervisor {
         };
         let origin = expected.origin;
         if expected.child.is_none() && !origin.foreign {
-            let pid = self.table.slot(slot).pid.load(SeqCst);
-            if pid == 0 {
+            let Some(pid) = self.table.slot(slot).pid(expected.taken) else {
                 return Child::Unborn;
-            }
+            };
             match identify(pid) {
                 // Older than its parent: the number is of another pid namespace.
                 Ok((process, ..)) if process.start_time() < origin.start_time => {
