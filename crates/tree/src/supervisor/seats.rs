@@ -363,32 +363,19 @@ impl Supervisor {
     /// A member of a family is gone: pages that the others share with it alone are now theirs
     /// to pay for. Which those are is not known until they are measured again, so all of
     /// its uncredited charge is assumed.
-    fn lose_credit(&mut self, family: u64, mut pages: i64) {
+    fn lose_credit(&mut self, family: u64, pages: i64) {
         if family == 0 {
             return;
         }
-        for (_, slot) in self.family(family) {
-            if pages <= 0 {
-                break;
-            }
-            let lost = slot.credit.load(SeqCst).clamp(0, pages);
-            slot.credit.fetch_sub(lost, SeqCst);
-            self.table.limit.0.fetch_sub(lost, SeqCst);
-            pages -= lost;
-        }
+        let members: Vec<SlotNumber> = self.family(family).collect();
+        self.take_credit(&members, pages);
         self.watch.share_soon();
     }
 
     /// Live slots of a family.
-    pub(super) fn family(
-        &self,
-        family: u64,
-    ) -> impl Iterator<Item = (SlotNumber, &'static crate::table::Slot)> + use<> {
-        let table = self.table;
-        table
-            .taken()
-            .map(move |(n, _)| (n, &table.slots[n.index()]))
-            .filter(move |(_, slot)| slot.family.load(SeqCst) == family)
+    fn family(&self, family: u64) -> impl Iterator<Item = SlotNumber> + '_ {
+        let slots = self.table.taken().map(|(n, _)| n);
+        slots.filter(move |&n| self.table.slot(n).family.load(SeqCst) == family)
     }
 
     /// What a child forked by the process of a slot has in common with it.

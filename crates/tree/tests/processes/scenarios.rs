@@ -258,7 +258,13 @@ fn proportion() {
     tree.expect("has 10241");
     let mut filler = tree.start(&["fill", "64"]);
     tell(&mut filler);
-    tree.until(S(10), |tree| tree.sup.totals().used_pages > mib(128));
+    tree.until(S(10), |tree| {
+        tree.notices
+            .lock()
+            .unwrap()
+            .iter()
+            .any(|line| line.contains("gave "))
+    });
     let fits = |tree: &mut Tree| tree.sup.totals().used_pages <= mib(128);
     assert!(
         tree.until(S(10), fits),
@@ -315,6 +321,35 @@ fn credit() {
     let used = tree.sup.totals().used_pages;
     assert!((mib(64)..mib(64 + 16)).contains(&used), "{used}");
     tree.sup.check().unwrap();
+    descendants(std::process::id())
+        .iter()
+        .for_each(|&pid| kill(pid, libc::SIGKILL));
+    tree.expect_empty();
+}
+
+fn overlap() {
+    // Five processes with the same 100 MiB: 100 MiB.
+    let mut tree = Tree::new(mib(256), 3);
+    let mut pool = tree.start(&["pool", "100", "4", "30"]);
+    let line = |pool: &mut Child| {
+        let mut line = String::new();
+        BufReader::new(pool.stdout.as_mut().unwrap())
+            .read_line(&mut line)
+            .unwrap();
+        line
+    };
+    tree.run_for(Duration::from_millis(700));
+    assert_eq!(line(&mut pool), "forked\n");
+    let used = tree.sup.totals().used_pages;
+    assert!((mib(90)..mib(125)).contains(&used), "{used} pages");
+    assert_eq!(tree.sup.totals().mode, Mode::Watching);
+    // Each child writes 30 MiB of it: 220 MiB, which stays within; the fifth write does not.
+    tell(&mut pool);
+    tree.run_for(Duration::from_millis(700));
+    let used = tree.sup.totals().used_pages;
+    assert!((mib(215)..mib(245)).contains(&used), "{used} pages");
+    pool.kill().unwrap();
+    pool.wait().unwrap();
     descendants(std::process::id())
         .iter()
         .for_each(|&pid| kill(pid, libc::SIGKILL));
