@@ -147,6 +147,18 @@ impl Supervisor {
         self.due = Instant::now();
     }
 
+    /// A member costs four descriptors here. Raised when the first one joins, and not before,
+    /// so that the program does not inherit another limit than it was given.
+    fn raise_descriptor_limit(&self) {
+        let mut limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
+        let wanted = 8 * crate::MAX_SLOTS as u64;
+        if limit.current.is_some_and(|now| now < wanted) {
+            limit.current = Some(limit.maximum.map_or(wanted, |max| max.min(wanted)));
+            // Refused: then members are, when descriptors run out, with that reason.
+            let _ = rustix::process::setrlimit(rustix::process::Resource::Nofile, limit);
+        }
+    }
+
     /// Gives the peer a slot and tells it; or says why not.
     fn seat(&mut self, connection: &OwnedFd, hello: Hello) -> Result<SlotNumber, String> {
         let peer = net::sockopt::socket_peercred(connection).map_err(|e| e.to_string())?;
@@ -159,6 +171,9 @@ impl Supervisor {
                 "its library speaks version {} and ebb {VERSION}; install the pair of one build",
                 hello.version
             ));
+        }
+        if self.joined == 0 {
+            self.raise_descriptor_limit();
         }
         let pid = peer.pid.as_raw_nonzero().get() as u32;
         let (process, pidfd, image) =
