@@ -86,6 +86,12 @@ pub unsafe fn munlockall() -> Outcome<()> {
 /// Names a range that must never be paged, such as a thread's stack that the program gave.
 pub unsafe fn exclude(_addr: usize, _len: usize) {}
 
+/// Whether memory that the program's allocator holds free should come back at once: true
+/// when the budget nears its low watermark. Asked often, so it must be one load.
+pub fn memory_is_tight() -> bool {
+    true
+}
+
 /// A thread of the program starts; called on it.
 pub fn thread_start() {}
 
