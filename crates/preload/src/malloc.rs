@@ -14,7 +14,10 @@
 use core::ffi::{c_int, c_void};
 use core::ptr;
 
-use crate::{mapped, thread};
+use ebb_sys::heap::c;
+use ebb_sys::thread;
+
+use crate::mapped;
 
 /// Requests of this many bytes and more get a map of their own.
 const MAPPED_MIN: usize = 32 << 20;
@@ -60,6 +63,16 @@ pub fn start() {
 
 const PAGE: usize = 4096;
 
+/// Alignment of blocks for threads of our own.
+const OWN_ALIGN: usize = 16;
+
+/// C code on a thread of ours (libc's own, mostly) must not be given the program's memory, whose
+/// faults that thread may have to serve.
+#[inline(always)]
+fn ours() -> bool {
+    thread::is_ours()
+}
+
 /// Sets `errno` where an allocation failed.
 #[inline(always)]
 fn or_no_memory(block: *mut c_void) -> *mut c_void {
@@ -79,6 +92,9 @@ fn set_errno(code: c_int) {
 /// `malloc(3)`'s.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn malloc(size: usize) -> *mut c_void {
+    if ours() {
+        return c::alloc(size, OWN_ALIGN).cast();
+    }
     if size >= MAPPED_MIN {
         return or_no_memory(mapped::allocate(size, mapped::ALIGN_MIN));
     }
@@ -90,6 +106,13 @@ pub unsafe extern "C" fn malloc(size: usize) -> *mut c_void {
 /// `free(3)`'s.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn free(block: *mut c_void) {
+    if ours() {
+        if !block.is_null() {
+            // SAFETY: blocks of our threads come from there.
+            unsafe { c::free(block.cast()) };
+        }
+        return;
+    }
     // SAFETY: the caller gives up a block of this allocator, or null.
     unsafe {
         if !ebb_mi_free(block) && !block.is_null() {
@@ -110,8 +133,10 @@ pub unsafe extern "C" fn cfree(block: *mut c_void) {
 /// `calloc(3)`'s.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn calloc(count: usize, size: usize) -> *mut c_void {
-    if thread::starts_own() {
-        return or_no_memory(mapped::allocate_unmanaged(count.saturating_mul(size)));
+    if ours() {
+        return count
+            .checked_mul(size)
+            .map_or(ptr::null_mut(), |n| c::alloc(n, OWN_ALIGN).cast());
     }
     match count.checked_mul(size) {
         Some(bytes) if bytes < MAPPED_MIN => {
@@ -127,6 +152,14 @@ pub unsafe extern "C" fn calloc(count: usize, size: usize) -> *mut c_void {
 /// `realloc(3)`'s.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn realloc(block: *mut c_void, size: usize) -> *mut c_void {
+    if ours() {
+        return match block.is_null() {
+            true => c::alloc(size, OWN_ALIGN),
+            // SAFETY: blocks of our threads come from there.
+            false => unsafe { c::realloc(block.cast(), size) },
+        }
+        .cast();
+    }
     // glibc frees and answers null, and programs count on it.
     if size == 0 && !block.is_null() {
         // SAFETY: the caller gives up the block.
@@ -175,6 +208,9 @@ pub unsafe extern "C" fn reallocarray(
 /// # Safety
 /// `align` is a power of two.
 unsafe fn aligned(align: usize, size: usize) -> *mut c_void {
+    if ours() {
+        return c::alloc(size, align.max(OWN_ALIGN)).cast();
+    }
     if size >= MAPPED_MIN {
         return mapped::allocate(size, align);
     }

@@ -50,38 +50,20 @@ pub fn allocate(size: usize, align: usize) -> *mut c_void {
     let Some(len) = map_length(size, offset) else {
         return ptr::null_mut();
     };
-    let base = map_aligned(len, align.max(SLICE));
+    let base = reserve(len, align.max(SLICE));
     if base.is_null() {
         return ptr::null_mut();
     }
-    // SAFETY: the map is longer than the offset.
-    unsafe { seal(base.add(offset).cast(), base, len) }
-}
-
-/// A zeroed block in a map that the pager never hears of, or null; for what threads of our
-/// own read. Up to a slice of addresses before it stays unused.
-pub fn allocate_unmanaged(size: usize) -> *mut c_void {
-    let Some(len) = map_length(size, ALIGN_MIN) else {
-        return ptr::null_mut();
-    };
-    // SAFETY: a fresh map, by the system call itself; behind the boundary in it are `len`
-    // bytes.
+    // SAFETY: the map takes the place of the reservation, and is longer than the offset.
     unsafe {
-        let start = libc::syscall(
-            libc::SYS_mmap,
-            0usize,
-            len.saturating_add(SLICE),
-            libc::PROT_READ | libc::PROT_WRITE,
-            libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
-            -1isize,
-            0usize,
-        );
-        if start == -1 {
+        let protection = libc::PROT_READ | libc::PROT_WRITE;
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+        let at = mmap(base.cast(), len, protection, flags | libc::MAP_FIXED, -1, 0);
+        if at == libc::MAP_FAILED {
+            cancel(base, len);
             return ptr::null_mut();
         }
-        let start = start as *mut u8;
-        let base = start.add(start.align_offset(SLICE));
-        seal(base.add(ALIGN_MIN).cast(), base, len)
+        seal(base.add(offset).cast(), base, len)
     }
 }
 
@@ -106,21 +88,21 @@ pub unsafe fn resize(block: *mut c_void, size: usize) -> *mut c_void {
     if len == old_len {
         return block;
     }
-    // SAFETY: the map is the block's own, and moves only onto a range just made for it.
+    // SAFETY: the map is the block's own, and moves only onto a range just reserved.
     unsafe {
         // In place if it can be: shrinking always, growing if the addresses behind are free.
         let at = mremap(base.cast(), old_len, len, 0, ptr::null_mut());
         if at != libc::MAP_FAILED {
             return seal(block, base, len);
         }
-        let target = map_aligned(len, offset.max(SLICE));
+        let target = reserve(len, offset.max(SLICE));
         if target.is_null() {
             return ptr::null_mut();
         }
         let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
         let at = mremap(base.cast(), old_len, len, flags, target.cast());
         if at == libc::MAP_FAILED {
-            munmap(target.cast(), len);
+            cancel(target, len);
             return ptr::null_mut();
         }
         seal(target.add(offset).cast(), target, len)
@@ -155,32 +137,41 @@ fn map_length(size: usize, offset: usize) -> Option<usize> {
         .filter(|len| *len <= isize::MAX as usize)
 }
 
-/// A fresh map at a multiple of `align`, or null.
-fn map_aligned(len: usize, align: usize) -> *mut u8 {
+/// A reservation at a multiple of `align`, or null: nothing but addresses, which the pager
+/// first hears of when a map takes their place.
+fn reserve(len: usize, align: usize) -> *mut u8 {
     let Some(padded) = len.checked_add(align) else {
         return ptr::null_mut();
     };
     // SAFETY: a fresh map; what is cut off it is ours.
     unsafe {
-        let start = mmap(
-            ptr::null_mut(),
+        let start = libc::syscall(
+            libc::SYS_mmap,
+            0usize,
             padded,
-            libc::PROT_READ | libc::PROT_WRITE,
+            libc::PROT_NONE,
             libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE,
-            -1,
-            0,
+            -1isize,
+            0usize,
         );
-        if start == libc::MAP_FAILED {
+        if start == -1 {
             return ptr::null_mut();
         }
-        let start = start.cast::<u8>();
+        let start = start as *mut u8;
         let head = start.align_offset(align);
         let base = start.add(head);
-        if head > 0 {
-            munmap(start.cast(), head);
-        }
-        munmap(base.add(len).cast(), padded - head - len);
+        cancel(start, head);
+        cancel(base.add(len), padded - head - len);
         base
+    }
+}
+
+/// # Safety
+/// The range is part of a reservation.
+unsafe fn cancel(start: *mut u8, len: usize) {
+    if len > 0 {
+        // SAFETY: nothing but addresses of ours.
+        unsafe { libc::syscall(libc::SYS_munmap, start, len) };
     }
 }
 

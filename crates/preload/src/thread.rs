@@ -1,15 +1,12 @@
 //! Threads of the program: the pager learns of each as it starts and ends, and stacks that
 //! the program brought itself are left out of paging.
 //!
-//! Threads that this library starts (the pager's own) are known by their entry lying in our
-//! code. They are not reported, and what libc allocates for them while they start (the
-//! thread-local vector) is kept out of managed memory, which they must never touch. Such a
-//! thread uses no thread-local of a library that is loaded later: libc would grow the vector
-//! by `realloc`.
+//! Threads that this library starts itself, by whatever way, are known by their entry lying
+//! in our code, and pass untouched.
 
 use core::ffi::{c_int, c_void};
 use core::ptr;
-use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicU32, Ordering};
 
 use ebb_pager::hooks;
 
@@ -97,10 +94,8 @@ pub unsafe extern "C" fn pthread_create(
     };
     // SAFETY: looks at the address only.
     if unsafe { ebb_is_own_code(start as *const c_void) } != 0 {
-        return start_own(|| {
-            // SAFETY: the caller's call as it stands.
-            unsafe { next(thread, attributes, start, arg) }
-        });
+        // SAFETY: the caller's call as it stands.
+        return unsafe { next(thread, attributes, start, arg) };
     }
     if !attributes.is_null() {
         // SAFETY: attributes given to pthread_create are initialised.
@@ -144,29 +139,6 @@ pub unsafe extern "C" fn thrd_create(
         }
         status
     }
-}
-
-/// The thread that is starting one of our own, by the address of its `errno`; 0 for none.
-/// Ours start one at a time: in the constructor, or in the one thread of a forked child.
-static STARTER: AtomicUsize = AtomicUsize::new(0);
-
-fn start_own(create: impl FnOnce() -> c_int) -> c_int {
-    STARTER.store(this_thread(), Ordering::Relaxed);
-    let status = create();
-    STARTER.store(0, Ordering::Relaxed);
-    status
-}
-
-/// Whether this thread is inside the creation of a thread of our own.
-#[inline(always)]
-pub fn starts_own() -> bool {
-    let starter = STARTER.load(Ordering::Relaxed);
-    starter != 0 && starter == this_thread()
-}
-
-fn this_thread() -> usize {
-    // SAFETY: takes an address that is this thread's alone.
-    unsafe { libc::__errno_location() as usize }
 }
 
 fn new_boot(start: *const c_void, arg: *mut c_void) -> *mut c_void {

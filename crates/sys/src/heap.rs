@@ -60,6 +60,65 @@ impl InternalHeap {
     }
 }
 
+/// `malloc` and its siblings for C code that runs on a thread of ours: blocks with their size
+/// before them.
+pub mod c {
+    use super::*;
+
+    const HEAD: usize = 16;
+
+    fn layout(size: usize, align: usize) -> Option<(Layout, usize)> {
+        let head = HEAD.max(align);
+        Some((Layout::from_size_align(size.checked_add(head)?, head).ok()?, head))
+    }
+
+    /// A block of zeros, or null. `align`: a power of two.
+    pub fn alloc(size: usize, align: usize) -> *mut u8 {
+        let Some((layout, head)) = layout(size, align) else { return ptr::null_mut() };
+        // SAFETY: the layout is not empty; the head has room for two words before the block.
+        unsafe {
+            let base = InternalHeap.alloc_zeroed(layout);
+            if base.is_null() {
+                return base;
+            }
+            let block = base.add(head);
+            block.cast::<usize>().sub(1).write(size);
+            block.cast::<usize>().sub(2).write(align);
+            block
+        }
+    }
+
+    /// The size that was asked for. Requires: a block of `alloc`.
+    pub unsafe fn size(block: *mut u8) -> usize {
+        // SAFETY: written by `alloc`.
+        unsafe { block.cast::<usize>().sub(1).read() }
+    }
+
+    /// Gives a block up. Requires: a block of `alloc`, used by nobody any more.
+    pub unsafe fn free(block: *mut u8) {
+        // SAFETY: written by `alloc`, which made the layout in the same way.
+        unsafe {
+            let align = block.cast::<usize>().sub(2).read();
+            if let Some((layout, head)) = layout(size(block), align) {
+                InternalHeap.dealloc(block.sub(head), layout);
+            }
+        }
+    }
+
+    /// Another size, content kept. Requires: a block of `alloc`.
+    pub unsafe fn realloc(block: *mut u8, new: usize) -> *mut u8 {
+        let moved = alloc(new, HEAD);
+        if !moved.is_null() {
+            // SAFETY: two blocks of at least the lesser size.
+            unsafe {
+                ptr::copy_nonoverlapping(block, moved, size(block).min(new));
+                free(block);
+            }
+        }
+        moved
+    }
+}
+
 // SAFETY: blocks come from dlmalloc or from fresh maps, both of the size and alignment of
 // the layout; `layout` alone decides which of the two, and `dealloc` is given the same one.
 unsafe impl GlobalAlloc for InternalHeap {

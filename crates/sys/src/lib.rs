@@ -1,3 +1,2 @@
-//! The unsafe floor: what the kernel offers, behind safe or narrowly unsafe interfaces.
-
-pub mod heap;
+//! Placeholder of the layer; see design.
+pub mod codec;

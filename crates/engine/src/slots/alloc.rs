@@ -1,0 +1,573 @@
+//! Finding slots: the order of attempts, from the processor's cursor to scattered runs.
+
+use super::cluster::{Cluster, FULL, Owner, State, frag, nonfull};
+use super::device::{After, Device};
+use super::percpu::Spot;
+use super::{AllocError, ClusterPolicy, Devices, Extent, ExtentList, extent, order_of};
+use crate::sync::{MutexGuard, lock, try_lock};
+use crate::words::{CLUSTER_SLOTS, ClusterIndex, Cpu, DeviceId, EntryId, MAX_ORDER, ORDERS};
+use std::sync::Arc;
+
+/// FRAG clusters looked at in one allocation.
+const FRAG_SCANS: u32 = 16;
+/// Frozen clusters whose readers are asked for in one allocation, but for the last attempt.
+const THAW_LOOKS: usize = 16;
+/// Clusters compared when a folio has to be scattered.
+const SURVEY: usize = 32;
+
+/// What is asked for.
+#[derive(Clone, Copy)]
+pub(super) struct Want {
+    pub pages: usize,
+    pub order: u8,
+    pub owner: EntryId,
+}
+
+/// Whether another thread's hold on a cluster is waited for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Patience {
+    /// Contended clusters are passed over.
+    Skip,
+    /// The last attempt: they are waited for.
+    Wait,
+}
+
+impl Devices {
+    /// Allocates `pages` slots for the entries `owner`, `owner + 1`, ... and appends them to
+    /// `out`: one aligned extent if one can be had on any device, else as few extents as
+    /// are found.
+    ///
+    /// # Errors
+    /// `Full` if all devices together have too few free slots: nothing is allocated then.
+    pub fn allocate(
+        &self,
+        cpu: Cpu,
+        pages: u16,
+        owner: EntryId,
+        out: &mut ExtentList,
+    ) -> Result<(), AllocError> {
+        if pages == 0 || usize::from(pages) > CLUSTER_SLOTS {
+            return Err(AllocError::Pages(pages));
+        }
+        let want = Want {
+            pages: usize::from(pages),
+            order: order_of(pages),
+            owner,
+        };
+        let found = self
+            .take_at_cursor(cpu, want)
+            .or_else(|| self.search_devices(cpu, want));
+        match found {
+            Some(extent) => {
+                out.0.push(extent);
+                Ok(())
+            }
+            None => self.scatter(cpu, want, out),
+        }
+    }
+
+    /// The fast path: the processor's current cluster for the order.
+    fn take_at_cursor(&self, cpu: Cpu, want: Want) -> Option<Extent> {
+        let per_cpu = self.cpu(cpu);
+        let mut state = lock(&per_cpu.state);
+        let state = &mut *state;
+        let order = usize::from(want.order);
+        let found = if let Some(id) = state.rotating[order] {
+            let device = state.devices[id.index()].as_deref()?;
+            let mut cursors = lock(&device.shared);
+            device.allocate_at(&mut cursors.0[order], want)
+        } else {
+            let spot = &mut state.cursors.0[order];
+            let device = state.devices[spot.as_ref()?.device.index()].as_deref()?;
+            device.allocate_at(spot, want)
+        };
+        per_cpu.count(found?.device, want.pages as i64);
+        found
+    }
+
+    /// The slow path: the lists of every device, best device first.
+    fn search_devices(&self, cpu: Cpu, want: Want) -> Option<Extent> {
+        for id in self.order(cpu).as_slice() {
+            let Some(device) = self.device_at(cpu, *id) else {
+                continue;
+            };
+            if let Some(found) = self.search_device(cpu, &device, want, Patience::Skip) {
+                return Some(found);
+            }
+        }
+        // Nothing that waits or that another processor holds may make an allocation fail.
+        self.flush_all_returns(cpu);
+        self.let_cursors_go(|cluster| {
+            let table = cluster.table.as_ref();
+            table.is_none_or(|t| t.used.window(0, want.order, want.pages).is_some())
+        });
+        for id in self.order(cpu).as_slice() {
+            let Some(device) = self.device_at(cpu, *id) else {
+                continue;
+            };
+            let found = self
+                .search_device(cpu, &device, want, Patience::Wait)
+                .or_else(|| self.take_other_order(cpu, &device, want));
+            if found.is_some() {
+                return found;
+            }
+        }
+        None
+    }
+
+    fn order(&self, cpu: Cpu) -> super::choice::Order {
+        let cpu = Cpu((cpu.index() % self.cpus.len()) as u16);
+        lock(&self.control).choice.order(self.topology.node(cpu))
+    }
+
+    fn device_at(&self, cpu: Cpu, id: DeviceId) -> Option<Arc<Device>> {
+        let device = lock(&self.cpu(cpu).state).devices[id.index()].clone()?;
+        device.accepting().then_some(device)
+    }
+
+    fn search_device(
+        &self,
+        cpu: Cpu,
+        device: &Device,
+        want: Want,
+        patience: Patience,
+    ) -> Option<Extent> {
+        let free_first = match self.options.clusters {
+            ClusterPolicy::Auto => device.wants_discard,
+            ClusterPolicy::FreeFirst => true,
+            ClusterPolicy::NonFullFirst => false,
+        };
+        if device.rotational {
+            let found =
+                device.allocate_at(&mut lock(&device.shared).0[usize::from(want.order)], want);
+            if let Some(found) = found {
+                let per_cpu = self.cpu(cpu);
+                per_cpu.count(device.id, want.pages as i64);
+                lock(&per_cpu.state).rotating[usize::from(want.order)] = Some(device.id);
+                return Some(found);
+            }
+        }
+        loop {
+            let begun = || self.scan(cpu, device, nonfull(want.order), u32::MAX, want, patience);
+            let whole = || self.take_whole(cpu, device, want);
+            let found = if free_first {
+                whole().or_else(begun)
+            } else {
+                begun().or_else(whole)
+            };
+            if found.is_some() {
+                return found;
+            }
+            if self.half_full(device) && self.reclaim_full(cpu, device, 1) > 0 {
+                let found = self.scan(cpu, device, nonfull(want.order), u32::MAX, want, patience);
+                if found.is_some() {
+                    return found;
+                }
+            }
+            let found = self.scan(cpu, device, frag(want.order), FRAG_SCANS, want, patience);
+            if found.is_some() {
+                return found;
+            }
+            let thaw = if patience == Patience::Wait {
+                usize::MAX
+            } else {
+                THAW_LOOKS
+            };
+            if !device.discard_one() && self.thaw(cpu, device, thaw) == 0 {
+                break;
+            }
+        }
+        if want.order > 0 {
+            return None;
+        }
+        (1..=MAX_ORDER).find_map(|order| {
+            self.scan(cpu, device, nonfull(order), u32::MAX, want, patience)
+                .or_else(|| self.scan(cpu, device, frag(order), u32::MAX, want, patience))
+        })
+    }
+
+    /// A place in a cluster in use, not in a whole one.
+    pub(super) fn take_begun(&self, cpu: Cpu, device: &Device, want: Want) -> Option<Extent> {
+        self.scan(
+            cpu,
+            device,
+            nonfull(want.order),
+            u32::MAX,
+            want,
+            Patience::Skip,
+        )
+        .or_else(|| {
+            self.scan(
+                cpu,
+                device,
+                frag(want.order),
+                FRAG_SCANS,
+                want,
+                Patience::Skip,
+            )
+        })
+        .or_else(|| self.take_other_order(cpu, device, want))
+    }
+
+    fn take_whole(&self, cpu: Cpu, device: &Device, want: Want) -> Option<Extent> {
+        let (c, cluster) = device.take_empty(want.order, &mut false)?;
+        self.allocate_in(cpu, device, c, cluster, want)
+    }
+
+    /// Tries at most `limit` clusters of a list, each at most once.
+    fn scan(
+        &self,
+        cpu: Cpu,
+        device: &Device,
+        list: usize,
+        limit: u32,
+        want: Want,
+        patience: Patience,
+    ) -> Option<Extent> {
+        for _ in 0..device.len(list).min(limit) {
+            let (c, cluster) = match device.isolate(list, Owner::Scan, &mut false) {
+                Some(isolated) => isolated,
+                None if patience == Patience::Skip => return None,
+                None => {
+                    let c = device.next_of(list)?;
+                    let mut cluster = lock(&device.cell(c)?.cluster);
+                    if !device.isolate_this(c, &mut cluster, Owner::Scan) {
+                        continue;
+                    }
+                    (c, cluster)
+                }
+            };
+            if let Some(found) = self.allocate_in(cpu, device, c, cluster, want) {
+                return Some(found);
+            }
+        }
+        None
+    }
+
+    /// Tries a cluster that this thread holds, and puts it where it belongs then.
+    fn allocate_in<'d>(
+        &self,
+        cpu: Cpu,
+        device: &'d Device,
+        c: ClusterIndex,
+        mut cluster: MutexGuard<'d, Cluster>,
+        want: Want,
+    ) -> Option<Extent> {
+        self.cpu(cpu)
+            .count(device.id, -(cluster.release_gone() as i64));
+        device.make_table(&mut cluster);
+        let mut start = cluster.take_window(0, want.order, want.pages, want.owner);
+        if start.is_none() && !cluster.table().cached.is_empty() && self.half_full(device) {
+            cluster = self.reclaim_window(cpu, device, c, cluster, want);
+            start = cluster.take_window(0, want.order, want.pages, want.owner);
+        }
+        let Some(start) = start else {
+            device.settle(c, &mut cluster, After::Scan);
+            return None;
+        };
+        self.cpu(cpu).count(device.id, want.pages as i64);
+        if usize::from(cluster.count) == CLUSTER_SLOTS {
+            device.settle(c, &mut cluster, After::Scan);
+        } else {
+            let next = (start + (1 << want.order)) % CLUSTER_SLOTS;
+            let spot = Spot {
+                device: device.id,
+                cluster: c,
+                next: next as u16,
+            };
+            self.make_cursor(cpu, device, cluster, spot, want.order);
+        }
+        Some(extent(device, c, start, want.pages))
+    }
+
+    /// Reclaims the cached slots of a window that could hold the folio. The cluster stays
+    /// held, but its lock is dropped meanwhile: look again afterwards.
+    fn reclaim_window<'d>(
+        &self,
+        cpu: Cpu,
+        device: &'d Device,
+        c: ClusterIndex,
+        mut cluster: MutexGuard<'d, Cluster>,
+        want: Want,
+    ) -> MutexGuard<'d, Cluster> {
+        let table = cluster.table();
+        let Some(start) = table
+            .used
+            .without(&table.cached)
+            .window(0, want.order, want.pages)
+        else {
+            return cluster;
+        };
+        let mut owners = [EntryId(0); CLUSTER_SLOTS];
+        let mut n = 0;
+        for at in start..start + want.pages {
+            if table.cached.get(at)
+                && let Some(owner) = table.words[at].entry()
+            {
+                owners[n] = owner;
+                n += 1;
+            }
+        }
+        drop(cluster);
+        self.reclaim_owners(&owners[..n]);
+        let mut cluster = lock(&device.cell(c).expect("a cluster in use has a cell").cluster);
+        self.cpu(cpu)
+            .count(device.id, -(cluster.release_gone() as i64));
+        cluster
+    }
+
+    /// Makes a cluster this thread holds the current one of the processor, or of a rotating
+    /// device, and lets the one before go.
+    fn make_cursor(
+        &self,
+        cpu: Cpu,
+        device: &Device,
+        mut cluster: MutexGuard<'_, Cluster>,
+        spot: Spot,
+        order: u8,
+    ) {
+        let order = usize::from(order);
+        let cpu = Cpu((cpu.index() % self.cpus.len()) as u16);
+        let owner = if device.rotational {
+            Owner::Device
+        } else {
+            Owner::Cpu(cpu)
+        };
+        cluster.state = State::OffList(owner);
+        drop(cluster);
+        let mut state = lock(&self.cpu(cpu).state);
+        let mut unused = Some(spot);
+        // Looked at under the lock that `let_cursors_go` takes: so a device that was told to
+        // accept nothing more is left without cursors.
+        if device.accepting() {
+            if device.rotational {
+                unused = lock(&device.shared).0[order].replace(spot);
+                state.rotating[order] = Some(device.id);
+            } else {
+                unused = state.cursors.0[order].replace(spot);
+                state.rotating[order] = None;
+            }
+        }
+        if let Some(unused) = unused
+            && let Some(device) = state.devices[unused.device.index()].as_deref()
+        {
+            device.let_go(unused);
+        }
+    }
+
+    /// Puts current clusters back on their lists, of every processor and every rotating
+    /// device, where `which` says so.
+    pub(super) fn let_cursors_go(&self, which: impl Fn(&Cluster) -> bool) {
+        for per_cpu in &self.cpus {
+            let mut state = lock(&per_cpu.state);
+            let state = &mut *state;
+            for spot in &mut state.cursors.0 {
+                let device = spot.and_then(|s| state.devices[s.device.index()].as_deref());
+                if let Some(device) = device {
+                    device.let_go_if(spot, &which);
+                }
+            }
+        }
+        for device in self.devices() {
+            for spot in &mut lock(&device.shared).0 {
+                device.let_go_if(spot, &which);
+            }
+        }
+    }
+
+    /// A window in a cluster of any order: the aligned place of last resort.
+    fn take_other_order(&self, cpu: Cpu, device: &Device, want: Want) -> Option<Extent> {
+        let (c, true) = device.survey(want)? else {
+            return None;
+        };
+        let mut cluster = lock(&device.cell(c)?.cluster);
+        if !device.isolate_this(c, &mut cluster, Owner::Scan) {
+            return None;
+        }
+        let start = cluster.take_window(0, want.order, want.pages, want.owner);
+        device.settle(c, &mut cluster, After::Free);
+        drop(cluster);
+        self.cpu(cpu)
+            .count(device.id, want.pages as i64 * i64::from(start.is_some()));
+        Some(extent(device, c, start?, want.pages))
+    }
+
+    /// Virtual contiguity: runs of slots wherever they are, the longest found first.
+    fn scatter(&self, cpu: Cpu, want: Want, out: &mut ExtentList) -> Result<(), AllocError> {
+        let before = out.0.len();
+        let mut left = want;
+        let mut with_cursors = false;
+        for id in self.order(cpu).as_slice() {
+            let Some(device) = self.device_at(cpu, *id) else {
+                continue;
+            };
+            while left.pages > 0 && want.pages > 1 {
+                let Some((c, _)) = device.survey(left) else {
+                    if with_cursors {
+                        break;
+                    }
+                    self.let_cursors_go(|_| true);
+                    with_cursors = true;
+                    continue;
+                };
+                let Some(cell) = device.cell(c) else { break };
+                let mut cluster = lock(&cell.cluster);
+                if !device.isolate_this(c, &mut cluster, Owner::Scan) {
+                    continue;
+                }
+                if let Some((start, len)) = cluster.table().used.longest_run(left.pages) {
+                    let pages = len.min(left.pages);
+                    cluster.take(start, pages, left.owner);
+                    self.cpu(cpu).count(device.id, pages as i64);
+                    out.push(extent(&device, c, start, pages), before);
+                    left.pages -= pages;
+                    left.owner = left.owner.plus(pages as u32);
+                }
+                device.settle(c, &mut cluster, After::Free);
+            }
+        }
+        // Whatever is still missing may be in clusters that became empty, or are cached.
+        while left.pages > 0 && want.pages > 1 {
+            let single = Want {
+                pages: 1,
+                order: 0,
+                owner: left.owner,
+            };
+            let Some(found) = self
+                .take_at_cursor(cpu, single)
+                .or_else(|| self.search_devices(cpu, single))
+            else {
+                break;
+            };
+            out.push(found, before);
+            left.pages -= 1;
+            left.owner = left.owner.plus(1);
+        }
+        if left.pages == 0 {
+            return Ok(());
+        }
+        for extent in out.0.drain(before..) {
+            let freed = self.free_now(cpu, extent);
+            debug_assert!(freed.is_ok(), "{freed:?}");
+        }
+        Err(AllocError::Full)
+    }
+
+    /// Reclaims the cached slots of up to `clusters` full clusters; says how many slots'
+    /// owners agreed.
+    pub(super) fn reclaim_full(&self, cpu: Cpu, device: &Device, clusters: usize) -> usize {
+        if self.reclaim.get().is_none() {
+            return 0;
+        }
+        let mut reclaimed = 0;
+        for _ in 0..clusters {
+            let Some(c) = device.next_of(FULL) else { break };
+            let Some(cell) = device.cell(c) else { break };
+            let mut owners = [EntryId(0); CLUSTER_SLOTS];
+            let mut n = 0;
+            if let Some(table) = &lock(&cell.cluster).table {
+                for owner in table.cached.iter().filter_map(|at| table.words[at].entry()) {
+                    owners[n] = owner;
+                    n += 1;
+                }
+            }
+            reclaimed += self.reclaim_owners(&owners[..n]);
+            if n > 0 {
+                self.flush_returns(cpu, cpu);
+            }
+        }
+        reclaimed
+    }
+
+    fn reclaim_owners(&self, owners: &[EntryId]) -> usize {
+        let Some(reclaim) = self.reclaim.get() else {
+            return 0;
+        };
+        owners
+            .iter()
+            .filter(|owner| reclaim.reclaim(**owner))
+            .count()
+    }
+}
+
+impl Device {
+    /// Allocates at a cursor; lets the cluster go when it is full or has nothing that fits.
+    fn allocate_at(&self, cursor: &mut Option<Spot>, want: Want) -> Option<Extent> {
+        let spot = cursor.as_mut()?;
+        let c = spot.cluster;
+        let mut cluster = lock(&self.cell(c)?.cluster);
+        debug_assert!(matches!(
+            cluster.state,
+            State::OffList(Owner::Cpu(_) | Owner::Device)
+        ));
+        let found = cluster.take_window(usize::from(spot.next), want.order, want.pages, want.owner);
+        match found {
+            Some(start) if usize::from(cluster.count) < CLUSTER_SLOTS => {
+                spot.next = ((start + (1 << want.order)) % CLUSTER_SLOTS) as u16;
+            }
+            _ => {
+                *cursor = None;
+                self.settle(c, &mut cluster, After::Scan);
+            }
+        }
+        Some(extent(self, c, found?, want.pages))
+    }
+
+    /// Puts a cursor's cluster back on a list.
+    fn let_go(&self, spot: Spot) {
+        if let Some(cell) = self.cell(spot.cluster) {
+            self.settle(spot.cluster, &mut lock(&cell.cluster), After::Free);
+        }
+    }
+
+    fn let_go_if(&self, cursor: &mut Option<Spot>, which: impl Fn(&Cluster) -> bool) {
+        let Some(spot) = *cursor else { return };
+        let Some(cell) = self.cell(spot.cluster) else {
+            return;
+        };
+        let mut cluster = lock(&cell.cluster);
+        if which(&cluster) {
+            *cursor = None;
+            self.settle(spot.cluster, &mut cluster, After::Free);
+        }
+    }
+
+    /// Of some clusters with free slots, of any order, the one that serves best: an aligned
+    /// window (true), or else the longest run.
+    fn survey(&self, want: Want) -> Option<(ClusterIndex, bool)> {
+        let mut lists = self.lists();
+        let mut best: Option<(ClusterIndex, usize)> = None;
+        let mut seen = 0;
+        for order in 0..ORDERS as u8 {
+            for list in [nonfull(order), frag(order)] {
+                let mut share = SURVEY / 4;
+                let mut at = lists.heads[list].first;
+                while let Some(cell) = self.cell(ClusterIndex(at))
+                    && share > 0
+                    && (seen < SURVEY || best.is_none())
+                {
+                    share -= 1;
+                    seen += 1;
+                    let c = ClusterIndex(at);
+                    at = cell.next.load(crate::sync::atomic::Ordering::Relaxed);
+                    let Some(cluster) = try_lock(&cell.cluster) else {
+                        continue;
+                    };
+                    let Some(table) = &cluster.table else {
+                        continue;
+                    };
+                    if table.used.window(0, want.order, want.pages).is_some() {
+                        return Some((c, true));
+                    }
+                    if let Some((_, len)) = table.used.longest_run(want.pages)
+                        && best.is_none_or(|(_, b)| len > b)
+                    {
+                        best = Some((c, len));
+                    }
+                }
+                self.rotate(&mut lists, list);
+            }
+        }
+        best.map(|(c, _)| (c, false))
+    }
+}

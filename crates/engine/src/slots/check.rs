@@ -1,0 +1,168 @@
+//! The allocator's invariants, all of them, in one place. For tests and debugging: no other
+//! thread may be inside meanwhile.
+
+use super::Devices;
+use super::bitmap::Bitmap;
+use super::cluster::{Cluster, LISTS, NIL, Owner, State};
+use super::device::Device;
+use super::percpu::Spot;
+use crate::sync::{atomic::Ordering::Relaxed, lock};
+use crate::words::{CLUSTER_SLOTS, ClusterIndex, Cpu};
+
+impl Devices {
+    /// Panics, saying what is wrong, if an invariant does not hold.
+    pub fn check(&self) {
+        for device in self.devices() {
+            self.check_device(&device);
+        }
+    }
+
+    fn check_device(&self, device: &Device) {
+        let id = device.id;
+        let mut on_list = vec![None; device.clusters as usize];
+        for list in 0..LISTS {
+            let members = device.members(list);
+            assert_eq!(
+                members.len() as u32,
+                device.len(list),
+                "device {id}: length of list {list}"
+            );
+            for c in members {
+                let was = on_list[c.index()].replace(list);
+                assert_eq!(was, None, "device {id}: cluster {c} is on two lists");
+            }
+        }
+        let (mut used, mut tables, mut cells) = (0, 0, 0);
+        for (c, cell) in device.cells() {
+            let cluster = lock(&cell.cluster);
+            assert_eq!(
+                cluster.state.list(),
+                on_list[c.index()],
+                "device {id}: list of cluster {c}"
+            );
+            check_cluster(&cluster, c);
+            let cursors = self.cursors_at(device, c);
+            match cluster.state {
+                State::OffList(Owner::Cpu(cpu)) => assert_eq!(cursors, [Some(cpu)], "cluster {c}"),
+                State::OffList(Owner::Device) => assert_eq!(cursors, [None], "cluster {c}"),
+                State::OffList(owner) => panic!("device {id}: cluster {c} was left with {owner:?}"),
+                _ => assert!(cursors.is_empty(), "cluster {c} has cursors {cursors:?}"),
+            }
+            used += u32::from(cluster.count);
+            tables += u32::from(cluster.table.is_some());
+            cells += u32::from(cluster.state != State::Absent);
+            // The slots past the end were never counted as taken.
+            let past_end = ((c.index() + 1) * CLUSTER_SLOTS).saturating_sub(device.slots as usize);
+            if past_end > 0 && cluster.table.is_some() {
+                used -= past_end as u32;
+            }
+        }
+        assert_eq!(used, self.used(device), "device {id}: used slots");
+        let lists = device.lists();
+        assert_eq!(tables, lists.tables, "device {id}: tables");
+        if device.lender.is_none() {
+            assert_eq!(
+                cells + lists.fresh,
+                device.clusters,
+                "device {id}: clusters"
+            );
+        }
+    }
+
+    /// Whose cursors stand at a cluster: of processors, or the device's own (None).
+    fn cursors_at(&self, device: &Device, c: ClusterIndex) -> Vec<Option<Cpu>> {
+        let here = |s: &Option<Spot>| s.is_some_and(|s| s.device == device.id && s.cluster == c);
+        let mut found = Vec::new();
+        for (cpu, per_cpu) in self.cpus.iter().enumerate() {
+            let state = lock(&per_cpu.state);
+            let n = state.cursors.0.iter().filter(|s| here(s)).count();
+            found.extend((0..n).map(|_| Some(Cpu(cpu as u16))));
+        }
+        let shared = lock(&device.shared);
+        found.extend(shared.0.iter().filter(|s| here(s)).map(|_| None));
+        found
+    }
+}
+
+impl Device {
+    /// The clusters on a list, with the links checked in both directions.
+    fn members(&self, list: usize) -> Vec<ClusterIndex> {
+        let lists = self.lists();
+        let head = lists.heads[list];
+        let (mut found, mut prev, mut at) = (Vec::new(), NIL, head.first);
+        while at != NIL {
+            let cell = self
+                .cell(ClusterIndex(at))
+                .expect("a listed cluster has a cell");
+            assert_eq!(
+                cell.prev.load(Relaxed),
+                prev,
+                "device {}: link before {at}",
+                self.id
+            );
+            found.push(ClusterIndex(at));
+            assert!(
+                found.len() <= self.clusters as usize,
+                "list {list} runs in a circle"
+            );
+            (prev, at) = (at, cell.next.load(Relaxed));
+        }
+        assert_eq!(head.last, prev, "device {}: end of list {list}", self.id);
+        found
+    }
+}
+
+fn check_cluster(cluster: &Cluster, c: ClusterIndex) {
+    let Some(table) = &cluster.table else {
+        assert_eq!(cluster.count, 0, "cluster {c} has used slots but no table");
+        return;
+    };
+    let count = usize::from(cluster.count);
+    assert_eq!(table.used.count(), count, "count of cluster {c}");
+    let words =
+        |which: fn(&super::cluster::Word) -> bool| table.words.iter().filter(|w| which(w)).count();
+    assert_eq!(
+        words(|w| w.bad()),
+        usize::from(table.bad),
+        "bad slots of cluster {c}"
+    );
+    assert_eq!(
+        words(|w| w.gone()),
+        usize::from(table.gone),
+        "gone slots of cluster {c}"
+    );
+    assert_eq!(
+        table.cached.without(&table.used),
+        Bitmap::EMPTY,
+        "cached but unused in {c}"
+    );
+    for (at, word) in table.words.iter().enumerate() {
+        let used = table.used.get(at);
+        assert!(
+            used || !word.gone() && !word.bad(),
+            "slot {at} of cluster {c} is flagged but free"
+        );
+        assert!(
+            !used || word.bad() || word.entry().is_some(),
+            "slot {at} of {c} has no owner"
+        );
+        assert!(
+            !table.cached.get(at) || !word.gone() && !word.bad(),
+            "slot {at} of {c} is cached"
+        );
+    }
+    match cluster.state {
+        State::Free | State::Discard | State::Absent => panic!("empty cluster {c} has a table"),
+        State::NonFull(order) | State::Frag(order) => {
+            assert_eq!(order, cluster.order, "order of cluster {c}");
+            assert!(
+                0 < count && count < CLUSTER_SLOTS,
+                "cluster {c} is {:?} with {count}",
+                cluster.state
+            );
+        }
+        State::Full => assert_eq!(count, CLUSTER_SLOTS, "cluster {c} is not full"),
+        State::Frozen | State::Inherited => assert!(count > 0, "cluster {c} is empty"),
+        State::OffList(_) => assert!(count < CLUSTER_SLOTS, "cursor at full cluster {c}"),
+    }
+}

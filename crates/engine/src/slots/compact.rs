@@ -1,0 +1,131 @@
+//! Background compaction: empties the emptiest clusters into others, so that whole clusters
+//! are there before large folios ask for them.
+
+use super::alloc::Want;
+use super::cluster::{FREE, Owner, frag, nonfull};
+use super::device::{After, Device};
+use super::drain::Moved;
+use super::{Devices, Extent, extent, order_of};
+use crate::sync::{atomic::Ordering::Relaxed, lock, try_lock};
+use crate::words::{CLUSTER_SLOTS, ClusterIndex, Cpu, EntryId, ORDERS};
+
+/// Whole clusters worth having at hand.
+const RESERVE: u64 = 2;
+/// Clusters compared to find the emptiest.
+const COMPARED: usize = 64;
+/// A cluster with more used slots is not worth emptying.
+const WORTH: u16 = CLUSTER_SLOTS as u16 / 2;
+
+impl Devices {
+    /// Empties one cluster, if whole ones are short. Says how many pages were moved.
+    pub(super) fn compact(&self, cpu: Cpu, device: &Device) -> usize {
+        let Some(mover) = self.mover.get() else {
+            return 0;
+        };
+        let borrowable = device.lender.as_ref().map_or(0, |l| l.free_clusters());
+        if !device.accepting() || device.whole() + borrowable >= RESERVE {
+            return 0;
+        }
+        let Some((c, runs)) = device.emptiest() else {
+            return 0;
+        };
+        let mut moved = 0;
+        for (owner, from) in runs {
+            let want = Want {
+                pages: usize::from(from.len),
+                order: order_of(from.len),
+                owner,
+            };
+            let Some(to) = self.take_begun(cpu, device, want) else {
+                break;
+            };
+            let fate = mover.relocate(cpu, owner, from, Some(to));
+            let loser = if fate == Moved::Yes { from } else { to };
+            let freed = self.free_now(cpu, loser);
+            debug_assert!(freed.is_ok(), "{freed:?}");
+            match fate {
+                Moved::Yes => moved += usize::from(from.len),
+                Moved::Gone => {}
+                Moved::Failed => break,
+            }
+        }
+        if let Some(cell) = device.cell(c) {
+            let mut cluster = lock(&cell.cluster);
+            self.cpu(cpu)
+                .count(device.id, -(cluster.release_gone() as i64));
+            device.settle(c, &mut cluster, After::Free);
+        }
+        moved
+    }
+}
+
+impl Device {
+    /// Empty clusters of ours.
+    fn whole(&self) -> u64 {
+        let lists = self.lists();
+        u64::from(lists.heads[FREE].len + lists.fresh)
+    }
+
+    /// Takes the emptiest of some clusters off its list, if it is worth emptying and the
+    /// others have room, and says what is in it: runs of slots with consecutive owners.
+    fn emptiest(&self) -> Option<(ClusterIndex, Vec<(EntryId, Extent)>)> {
+        let mut best: Option<(ClusterIndex, u16)> = None;
+        let mut free = 0;
+        let mut seen = 0;
+        {
+            let lists = self.lists();
+            for list in (0..ORDERS as u8).flat_map(|o| [nonfull(o), frag(o)]) {
+                let mut at = lists.heads[list].first;
+                while let Some(cell) = self.cell(ClusterIndex(at))
+                    && seen < COMPARED
+                {
+                    seen += 1;
+                    let c = ClusterIndex(at);
+                    at = cell.next.load(Relaxed);
+                    let Some(cluster) = try_lock(&cell.cluster) else {
+                        continue;
+                    };
+                    free += CLUSTER_SLOTS - usize::from(cluster.count);
+                    let bad = cluster.table.as_ref().map_or(0, |t| t.bad);
+                    if bad == 0
+                        && cluster.count <= WORTH
+                        && best.is_none_or(|b| cluster.count < b.1)
+                    {
+                        best = Some((c, cluster.count));
+                    }
+                }
+            }
+        }
+        let (c, count) = best?;
+        // The free slots beside its own must hold what is in it, twice over: else the
+        // pages would only go round.
+        if free < CLUSTER_SLOTS - usize::from(count) + 2 * usize::from(count) {
+            return None;
+        }
+        let mut cluster = lock(&self.cell(c)?.cluster);
+        if !self.isolate_this(c, &mut cluster, Owner::Scan) {
+            return None;
+        }
+        let window = 1usize << cluster.order;
+        let table = cluster.table();
+        let mut runs: Vec<(EntryId, Extent)> = Vec::new();
+        for at in table.used.iter() {
+            let word = table.words[at];
+            let (false, Some(owner)) = (word.gone(), word.entry()) else {
+                continue;
+            };
+            match runs.last_mut() {
+                Some((first, run))
+                    if first.0 + u32::from(run.len) == owner.0
+                        && run.start.within() + usize::from(run.len) == at
+                        // A run ends where a folio of the cluster's order may begin.
+                        && at % window != 0 =>
+                {
+                    run.len += 1;
+                }
+                _ => runs.push((owner, extent(self, c, at, 1))),
+            }
+        }
+        Some((c, runs))
+    }
+}

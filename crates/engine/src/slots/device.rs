@@ -1,0 +1,425 @@
+//! One device: its cells, its lists, and how a cluster moves between them.
+//!
+//! A cluster changes state only with its own lock and the lists' lock held, in that order;
+//! so either lock alone is enough to rely on a state, and the list a cluster is on always
+//! is the one its state names. To go the other way, from a list to a cluster, the lists'
+//! holder only *tries* the cluster's lock ([`Device::isolate`]).
+
+use super::cluster::{Cell, Cluster, DISCARD, FREE, LISTS, NIL, Owner, State, Table};
+use super::percpu::Cursors;
+use crate::env::{Lender, Store};
+use crate::sync::{
+    Mutex, MutexGuard,
+    atomic::{AtomicBool, AtomicU32, Ordering::Relaxed},
+    lock, try_lock,
+};
+use crate::words::{CLUSTER_SLOTS, ClusterIndex, DeviceId, Node};
+use std::sync::{Arc, OnceLock};
+
+/// Cells of a block; blocks are made when one of their clusters is first used.
+const BLOCK: usize = 64;
+
+struct Block([Cell; BLOCK]);
+
+/// Where a cluster's cell is in its block: neighbours in number are far apart in memory.
+const fn position(cluster: usize) -> usize {
+    let within = cluster % BLOCK;
+    within % 32 * 2 + within / 32
+}
+
+/// A doubly linked list through the cells; its links are guarded by the lists' lock.
+#[derive(Clone, Copy)]
+pub(super) struct Head {
+    pub first: u32,
+    pub last: u32,
+    pub len: u32,
+}
+
+/// The lists of a device.
+///
+/// `tables` = clusters that have a table; `fresh` = clusters not used so far, the last ones
+/// of the device (0 with a lender).
+pub(super) struct Lists {
+    pub heads: [Head; LISTS],
+    pub fresh: u32,
+    pub tables: u32,
+}
+
+/// A device as the allocator sees it.
+pub(super) struct Device {
+    pub id: DeviceId,
+    pub store: Arc<dyn Store>,
+    pub lender: Option<Arc<dyn Lender>>,
+    pub slots: u32,
+    pub clusters: u32,
+    pub wants_discard: bool,
+    pub rotational: bool,
+    pub node: Option<Node>,
+    /// Whether slots may be allocated: not while it drains, nor after too many errors.
+    pub accepting: AtomicBool,
+    /// Write errors so far.
+    pub errors: AtomicU32,
+    /// Slots out of service for errors.
+    pub bad: AtomicU32,
+    /// The one cursor of a rotating device.
+    pub shared: Mutex<Cursors>,
+    blocks: Box<[OnceLock<Box<Block>>]>,
+    lists: Mutex<Lists>,
+}
+
+/// Why a cluster is put back on a list.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum After {
+    /// It has nothing for its order.
+    Scan,
+    /// A slot of it was freed, or its holder let it go.
+    Free,
+}
+
+impl Device {
+    pub fn new(
+        id: DeviceId,
+        slots: u32,
+        wants_discard: bool,
+        rotational: bool,
+        node: Option<Node>,
+        store: Arc<dyn Store>,
+        lender: Option<Arc<dyn Lender>>,
+    ) -> Self {
+        let clusters = slots.div_ceil(CLUSTER_SLOTS as u32);
+        let fresh = if lender.is_some() { 0 } else { clusters };
+        Self {
+            id,
+            store,
+            lender,
+            slots,
+            clusters,
+            wants_discard,
+            rotational,
+            node,
+            accepting: AtomicBool::new(true),
+            errors: AtomicU32::new(0),
+            bad: AtomicU32::new(0),
+            shared: Mutex::new(Cursors::default()),
+            blocks: (0..(clusters as usize).div_ceil(BLOCK))
+                .map(|_| OnceLock::new())
+                .collect(),
+            lists: Mutex::new(Lists {
+                heads: [Head {
+                    first: NIL,
+                    last: NIL,
+                    len: 0,
+                }; LISTS],
+                fresh,
+                tables: 0,
+            }),
+        }
+    }
+
+    pub fn accepting(&self) -> bool {
+        self.accepting.load(Relaxed)
+    }
+
+    pub fn bad(&self) -> u32 {
+        self.bad.load(Relaxed)
+    }
+
+    pub fn lists(&self) -> MutexGuard<'_, Lists> {
+        lock(&self.lists)
+    }
+
+    /// The cell of a cluster, if the cluster was ever used.
+    pub fn cell(&self, c: ClusterIndex) -> Option<&Cell> {
+        let block = self.blocks.get(c.index() / BLOCK)?.get()?;
+        Some(&block.0[position(c.index())])
+    }
+
+    /// The cell of a cluster, made if need be.
+    fn make_cell(&self, c: ClusterIndex) -> &Cell {
+        let block = &self.blocks[c.index() / BLOCK];
+        let block = block.get_or_init(|| Box::new(Block(std::array::from_fn(|_| Cell::new()))));
+        &block.0[position(c.index())]
+    }
+
+    /// The cell of a cluster that is on a list.
+    fn listed(&self, c: u32) -> &Cell {
+        self.cell(ClusterIndex(c))
+            .expect("a listed cluster has a cell")
+    }
+
+    fn unlink(&self, lists: &mut Lists, list: usize, c: u32) {
+        let cell = self.listed(c);
+        let (prev, next) = (cell.prev.load(Relaxed), cell.next.load(Relaxed));
+        let head = &mut lists.heads[list];
+        match prev {
+            NIL => head.first = next,
+            p => self.listed(p).next.store(next, Relaxed),
+        }
+        match next {
+            NIL => head.last = prev,
+            n => self.listed(n).prev.store(prev, Relaxed),
+        }
+        head.len -= 1;
+    }
+
+    fn link_last(&self, lists: &mut Lists, list: usize, c: u32) {
+        let cell = self.listed(c);
+        let head = &mut lists.heads[list];
+        cell.prev.store(head.last, Relaxed);
+        cell.next.store(NIL, Relaxed);
+        match head.last {
+            NIL => head.first = c,
+            last => self.listed(last).next.store(c, Relaxed),
+        }
+        head.last = c;
+        head.len += 1;
+    }
+
+    /// Gives a cluster a state and puts it on that state's list, at the end.
+    pub fn set_state(&self, lists: &mut Lists, c: ClusterIndex, cluster: &mut Cluster, to: State) {
+        if let Some(list) = cluster.state.list() {
+            self.unlink(lists, list, c.0);
+        }
+        if let Some(list) = to.list() {
+            self.link_last(lists, list, c.0);
+        }
+        cluster.state = to;
+    }
+
+    /// Moves the first cluster of a list to its end.
+    pub fn rotate(&self, lists: &mut Lists, list: usize) {
+        let first = lists.heads[list].first;
+        if first != NIL && lists.heads[list].len > 1 {
+            self.unlink(lists, list, first);
+            self.link_last(lists, list, first);
+        }
+    }
+
+    /// Takes the first cluster off a list whose lock can be had at once, and returns it
+    /// locked. `contended` becomes true if a lock could not be had.
+    pub fn isolate(
+        &self,
+        list: usize,
+        owner: Owner,
+        contended: &mut bool,
+    ) -> Option<(ClusterIndex, MutexGuard<'_, Cluster>)> {
+        let mut lists = self.lists();
+        let mut at = lists.heads[list].first;
+        while at != NIL {
+            let cell = self.listed(at);
+            if let Some(mut cluster) = try_lock(&cell.cluster) {
+                let c = ClusterIndex(at);
+                self.set_state(&mut lists, c, &mut cluster, State::OffList(owner));
+                return Some((c, cluster));
+            }
+            *contended = true;
+            at = cell.next.load(Relaxed);
+        }
+        None
+    }
+
+    /// As `isolate`, of one cluster, with the lock held already. False if it is not on a
+    /// list from which it may be taken.
+    pub fn isolate_this(&self, c: ClusterIndex, cluster: &mut Cluster, owner: Owner) -> bool {
+        if !matches!(
+            cluster.state,
+            State::NonFull(_) | State::Frag(_) | State::Full
+        ) {
+            return false;
+        }
+        self.set_state(&mut self.lists(), c, cluster, State::OffList(owner));
+        true
+    }
+
+    /// The first cluster of a list, which goes to the list's end.
+    pub fn next_of(&self, list: usize) -> Option<ClusterIndex> {
+        let mut lists = self.lists();
+        let first = lists.heads[list].first;
+        self.rotate(&mut lists, list);
+        (first != NIL).then_some(ClusterIndex(first))
+    }
+
+    /// How many clusters are on a list.
+    pub fn len(&self, list: usize) -> u32 {
+        self.lists().heads[list].len
+    }
+
+    /// An empty cluster, for `order`: one of ours, or one never used, or one borrowed.
+    pub fn take_empty(
+        &self,
+        order: u8,
+        contended: &mut bool,
+    ) -> Option<(ClusterIndex, MutexGuard<'_, Cluster>)> {
+        let (c, mut cluster) = match self.isolate(FREE, Owner::Scan, contended) {
+            Some(found) => found,
+            None => self.take_absent()?,
+        };
+        cluster.order = order;
+        Some((c, cluster))
+    }
+
+    fn take_absent(&self) -> Option<(ClusterIndex, MutexGuard<'_, Cluster>)> {
+        let c = match &self.lender {
+            Some(lender) => lender.acquire()?,
+            None => {
+                let mut lists = self.lists();
+                if lists.fresh == 0 {
+                    return None;
+                }
+                lists.fresh -= 1;
+                ClusterIndex(self.clusters - 1 - lists.fresh)
+            }
+        };
+        assert!(
+            c.0 < self.clusters,
+            "cluster {c} lent to us is beyond device {}",
+            self.id
+        );
+        let mut cluster = lock(&self.make_cell(c).cluster);
+        assert_eq!(
+            cluster.state,
+            State::Absent,
+            "cluster {c} of device {} lent to us twice",
+            self.id
+        );
+        self.set_state(
+            &mut self.lists(),
+            c,
+            &mut cluster,
+            State::OffList(Owner::Scan),
+        );
+        let past_end = (c.index() + 1) * CLUSTER_SLOTS
+            - (self.slots as usize).min((c.index() + 1) * CLUSTER_SLOTS);
+        if past_end > 0 {
+            self.make_table(&mut cluster);
+            mark_bad(&mut cluster, CLUSTER_SLOTS - past_end, past_end);
+        }
+        Some((c, cluster))
+    }
+
+    /// Makes sure that the cluster has a table.
+    pub fn make_table<'a>(&self, cluster: &'a mut Cluster) -> &'a mut Table {
+        cluster.table.get_or_insert_with(|| {
+            self.lists().tables += 1;
+            Table::new()
+        })
+    }
+
+    /// Puts a cluster on the list where it belongs now, whatever it was on.
+    pub fn settle(&self, c: ClusterIndex, cluster: &mut Cluster, after: After) {
+        let to = if cluster.count == 0 {
+            if self.wants_discard && cluster.table.is_some() {
+                State::Discard
+            } else {
+                State::Free
+            }
+        } else if usize::from(cluster.count) == CLUSTER_SLOTS {
+            State::Full
+        } else if cluster.only_bad() {
+            // Of no use whole: small folios may have it, so that they spare whole ones.
+            cluster.order = 0;
+            State::NonFull(0)
+        } else {
+            match after {
+                After::Scan => State::Frag(cluster.order),
+                After::Free => State::NonFull(cluster.order),
+            }
+        };
+        let dropped = if cluster.count == 0 {
+            cluster.table.take()
+        } else {
+            None
+        };
+        let mut lists = self.lists();
+        lists.tables -= u32::from(dropped.is_some());
+        self.set_state(&mut lists, c, cluster, to);
+        drop(lists);
+    }
+
+    /// After slots of a cluster were freed: moves it where it belongs. True if the last slot
+    /// of a cluster that another process lent us to read is gone, and the lender must be
+    /// told (without the cluster's lock).
+    #[must_use]
+    pub fn freed(&self, c: ClusterIndex, cluster: &mut Cluster) -> bool {
+        match cluster.state {
+            State::Full | State::Frag(_) => self.settle(c, cluster, After::Free),
+            State::NonFull(_) if cluster.count == 0 => self.settle(c, cluster, After::Free),
+            State::Inherited if cluster.count == 0 => {
+                self.forget(c, cluster);
+                return true;
+            }
+            _ => {}
+        }
+        false
+    }
+
+    /// The cluster is not ours any more.
+    pub fn forget(&self, c: ClusterIndex, cluster: &mut Cluster) {
+        cluster.count = 0;
+        let dropped = cluster.table.take();
+        let mut lists = self.lists();
+        lists.tables -= u32::from(dropped.is_some());
+        self.set_state(&mut lists, c, cluster, State::Absent);
+    }
+
+    /// Discards one emptied cluster and makes it free. False if none waits.
+    ///
+    /// The cluster is off every list meanwhile, and says who holds it: nobody else can move
+    /// it, whatever happens while no lock is held.
+    pub fn discard_one(&self) -> bool {
+        let Some((c, cluster)) = self.isolate(DISCARD, Owner::Discarding, &mut false) else {
+            return false;
+        };
+        drop(cluster);
+        let start = u64::from(c.first_slot().0);
+        let slots = (CLUSTER_SLOTS as u64).min(u64::from(self.slots) - start);
+        // A failed discard costs room behind the device, not correctness.
+        let _ = self.store.discard(start, slots);
+        let mut cluster = lock(&self.listed(c.0).cluster);
+        debug_assert_eq!(cluster.state, State::OffList(Owner::Discarding));
+        self.set_state(&mut self.lists(), c, &mut cluster, State::Free);
+        true
+    }
+
+    /// Gives one empty cluster back to the lender if more than `reserve` are free.
+    pub fn release_one(&self, reserve: u32) -> bool {
+        let Some(lender) = &self.lender else {
+            return false;
+        };
+        if self.len(FREE) <= reserve {
+            return false;
+        }
+        let Some((c, mut cluster)) = self.isolate(FREE, Owner::Scan, &mut false) else {
+            return false;
+        };
+        self.forget(c, &mut cluster);
+        drop(cluster);
+        lender.release(c);
+        true
+    }
+
+    /// All clusters that have a cell.
+    pub fn cells(&self) -> impl Iterator<Item = (ClusterIndex, &Cell)> {
+        (0..self.clusters).filter_map(|c| Some((ClusterIndex(c), self.cell(ClusterIndex(c))?)))
+    }
+
+    /// Bytes this device costs besides itself: cells and tables.
+    pub fn bookkeeping_bytes(&self) -> usize {
+        let blocks = self.blocks.iter().filter(|b| b.get().is_some()).count();
+        size_of::<Self>()
+            + size_of_val(&*self.blocks)
+            + blocks * size_of::<Block>()
+            + self.lists().tables as usize * size_of::<Table>()
+    }
+}
+
+/// Takes free slots out of service.
+pub(super) fn mark_bad(cluster: &mut Cluster, start: usize, slots: usize) {
+    cluster.count += slots as u16;
+    let table = cluster.table();
+    table.used.set_range(start, slots, true);
+    for word in &mut table.words[start..start + slots] {
+        word.set_bad();
+    }
+    table.bad += slots as u16;
+}

@@ -1,0 +1,332 @@
+//! Taking slots and devices out of service: bad slots, failing devices, and the draining of
+//! a device that is to be removed. A drain goes through the slots' owners, never through
+//! page maps.
+
+use super::cluster::State;
+use super::device::Device;
+use super::{DEVICE_ERROR_LIMIT, Devices, Extent, ExtentList};
+use crate::sync::{atomic::Ordering::Relaxed, lock};
+use crate::words::{CLUSTER_SLOTS, Cpu, DeviceId, EntryId, SlotIndex};
+use std::sync::Arc;
+
+/// What became of a slot that was to be moved.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Moved {
+    /// The owner names the new place; the old slot is the allocator's to free.
+    Yes,
+    /// The owner does not name the old slot any more; whoever changed that frees it. The new
+    /// place is not used.
+    Gone,
+    /// It could not be read or written; nothing changed. The new place is not used.
+    Failed,
+}
+
+/// Moves the content of slots. Implemented by the virtual swap space; called with none of
+/// this module's locks held.
+pub trait Mover: Send + Sync {
+    /// Copies the content of the slots `from` to `to` and lets the owners name the new
+    /// place, in one step each under the entry's lock. `owner` owned `from.start` a moment ago,
+    /// `owner + 1` the next slot, and so on; both extents are `from.len` long. Without `to`
+    /// no slot is to be had elsewhere: the content goes to memory, or it fails.
+    /// All of the extent has one fate.
+    fn relocate(&self, cpu: Cpu, owner: EntryId, from: Extent, to: Option<Extent>) -> Moved;
+}
+
+/// How far a drain has come.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Drain {
+    /// Some slots were moved; call again.
+    Moved(usize),
+    /// No slot of the device is in use: it can be removed.
+    Done,
+}
+
+/// Why a device is not drained or removed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum DrainError {
+    /// No such device.
+    #[error("device {0} is not in use")]
+    NoDevice(DeviceId),
+    /// The other devices have too little room; the device is in service as before.
+    #[error(
+        "the other swap devices lack room for {missing} pages ({mib} MiB): add a device or free memory first",
+        mib = missing.div_ceil(256)
+    )]
+    NoRoom {
+        /// Pages that have no place.
+        missing: u64,
+    },
+    /// Slots could not be moved, for read or write errors.
+    #[error("{left} pages on device {device} could not be moved; they stay where they are")]
+    Stuck {
+        /// The device.
+        device: DeviceId,
+        /// Its slots in use.
+        left: u64,
+    },
+    /// Removal before the drain is done.
+    #[error("device {device} still holds {used} pages: drain it first")]
+    InUse {
+        /// The device.
+        device: DeviceId,
+        /// Its slots in use.
+        used: u64,
+    },
+    /// Other processes read from it.
+    #[error(
+        "forked processes still read {clusters} clusters of device {device}: drain it there first"
+    )]
+    Read {
+        /// The device.
+        device: DeviceId,
+        /// Clusters with readers.
+        clusters: u64,
+    },
+    /// Nothing can move slots: [`Devices::set_mover`] was not called.
+    #[error("there is nothing to move pages with")]
+    NoMover,
+}
+
+impl Devices {
+    /// A write to a slot failed: it leaves service. The owner has lost it and must not free
+    /// it alone (an extent freed as a whole may contain it). After `DEVICE_ERROR_LIMIT`
+    /// errors the device accepts no more allocations.
+    pub fn bad_slot(&self, cpu: Cpu, device: DeviceId, slot: SlotIndex) {
+        let Some(device) = self.device(device) else {
+            return;
+        };
+        if device.errors.fetch_add(1, Relaxed) + 1 >= DEVICE_ERROR_LIMIT {
+            self.stop(&device);
+        }
+        let Some(cell) = device.cell(slot.cluster()) else {
+            return;
+        };
+        let mut cluster = lock(&cell.cluster);
+        let at = slot.within();
+        let inherited = cluster.state == State::Inherited;
+        let Some(table) = &mut cluster.table else {
+            return;
+        };
+        if !table.used.get(at) || table.words[at].bad() {
+            return;
+        }
+        if inherited {
+            // Its real owner finds out for itself.
+            drop(cluster);
+            let _ = self.free_now(
+                cpu,
+                Extent {
+                    device: device.id,
+                    start: slot,
+                    len: 1,
+                },
+            );
+            return;
+        }
+        table.gone -= u16::from(table.words[at].gone());
+        table.words[at].set_bad();
+        table.cached.set(at, false);
+        table.bad += 1;
+        device.bad.fetch_add(1, Relaxed);
+    }
+
+    /// The device is gone, or refuses everything: it accepts no more allocations.
+    pub fn retire(&self, device: DeviceId) {
+        if let Some(device) = self.device(device) {
+            self.stop(&device);
+        }
+    }
+
+    /// No allocation begins on the device after this.
+    fn stop(&self, device: &Device) {
+        if device.accepting.swap(false, Relaxed) {
+            self.let_cursors_go(|_| true);
+        }
+    }
+
+    fn resume(&self, device: &Device) {
+        device
+            .accepting
+            .store(device.errors.load(Relaxed) < DEVICE_ERROR_LIMIT, Relaxed);
+    }
+
+    fn known(&self, device: DeviceId) -> Result<Arc<Device>, DrainError> {
+        self.device(device).ok_or(DrainError::NoDevice(device))
+    }
+
+    /// Free slots of the devices in service.
+    fn room(&self) -> u64 {
+        let accepting = self.devices().into_iter().filter(|d| d.accepting());
+        accepting
+            .map(|d| {
+                let unheld = d
+                    .lender
+                    .as_ref()
+                    .map_or(0, |l| l.free_clusters() * CLUSTER_SLOTS as u64);
+                let held = if d.lender.is_some() {
+                    d.held_slots()
+                } else {
+                    u64::from(d.slots)
+                };
+                (held + unheld).saturating_sub(u64::from(self.used(&d)))
+            })
+            .sum()
+    }
+
+    /// One bounded step of emptying a device: moves up to `max` pages to other devices, by
+    /// the [`Mover`]. The first step takes the device out of service.
+    ///
+    /// # Errors
+    /// `NoRoom` if the other devices have too little: then the device goes on as before.
+    pub fn drain_step(&self, cpu: Cpu, device: DeviceId, max: usize) -> Result<Drain, DrainError> {
+        let device = self.known(device)?;
+        let mover = self.mover.get().ok_or(DrainError::NoMover)?;
+        self.flush_all_returns(cpu);
+        self.stop(&device);
+        let live = device.live();
+        if live == 0 {
+            return Ok(Drain::Done);
+        }
+        let mut moved = 0;
+        let mut to = ExtentList::new();
+        let mut refused = false;
+        for (owner, from) in device.live_slots(max) {
+            to.clear();
+            let target = match self.allocate(cpu, 1, owner, &mut to) {
+                Ok(()) => Some(to[0]),
+                Err(_) => None,
+            };
+            let fate = mover.relocate(cpu, owner, from, target);
+            let loser = if fate == Moved::Yes {
+                Some(from)
+            } else {
+                target
+            };
+            if let Some(loser) = loser {
+                let freed = self.free_now(cpu, loser);
+                debug_assert!(freed.is_ok(), "{freed:?}");
+            }
+            moved += usize::from(fate != Moved::Failed);
+            if fate == Moved::Failed && target.is_none() {
+                refused = true;
+                break;
+            }
+        }
+        if refused {
+            self.resume(&device);
+            let missing = device
+                .live()
+                .saturating_sub(self.room_beside(&device))
+                .max(1);
+            return Err(DrainError::NoRoom { missing });
+        }
+        if moved == 0 {
+            return Err(DrainError::Stuck {
+                device: device.id,
+                left: live,
+            });
+        }
+        Ok(Drain::Moved(moved))
+    }
+
+    fn room_beside(&self, device: &Device) -> u64 {
+        let was = device.accepting.swap(false, Relaxed);
+        let room = self.room();
+        device.accepting.store(was, Relaxed);
+        room
+    }
+
+    /// Pages that would have no slot if the device were drained now: 0 if it can be.
+    ///
+    /// # Errors
+    /// There is no such device.
+    pub fn drain_lacks(&self, device: DeviceId) -> Result<u64, DrainError> {
+        let device = self.known(device)?;
+        Ok(device.live().saturating_sub(self.room_beside(&device)))
+    }
+
+    /// Takes a drained device out. Its clusters go back to the lender.
+    ///
+    /// # Errors
+    /// Slots are in use, or other processes read some.
+    pub fn remove(&self, cpu: Cpu, device: DeviceId) -> Result<(), DrainError> {
+        let device = self.known(device)?;
+        self.flush_all_returns(cpu);
+        self.stop(&device);
+        self.thaw(cpu, &device, usize::MAX);
+        let used = device.live();
+        if used > 0 {
+            self.resume(&device);
+            return Err(DrainError::InUse {
+                device: device.id,
+                used,
+            });
+        }
+        let clusters = u64::from(device.len(super::cluster::FROZEN));
+        if clusters > 0 {
+            return Err(DrainError::Read {
+                device: device.id,
+                clusters,
+            });
+        }
+        while device.discard_one() {}
+        while device.release_one(0) {}
+        let mut control = lock(&self.control);
+        for per_cpu in &self.cpus {
+            let mut state = lock(&per_cpu.state);
+            state.devices[device.id.index()] = None;
+            for rotating in &mut state.rotating {
+                if *rotating == Some(device.id) {
+                    *rotating = None;
+                }
+            }
+        }
+        control.choice.remove(device.id);
+        control.devices[device.id.index()] = None;
+        Ok(())
+    }
+}
+
+impl Device {
+    /// Slots that an entry owns.
+    fn live(&self) -> u64 {
+        let live = |(_, cell): (_, &super::cluster::Cell)| {
+            let cluster = lock(&cell.cluster);
+            let lost = cluster.table.as_ref().map_or(0, |t| t.bad + t.gone);
+            u64::from(cluster.count - lost)
+        };
+        self.cells().map(live).sum()
+    }
+
+    /// Slots of the clusters that are ours.
+    fn held_slots(&self) -> u64 {
+        let held = self.cells().filter(|(_, cell)| {
+            !matches!(
+                lock(&cell.cluster).state,
+                State::Absent | State::Inherited | State::Frozen
+            )
+        });
+        held.count() as u64 * CLUSTER_SLOTS as u64
+    }
+
+    /// Up to `max` slots that an entry owns, each with its owner.
+    fn live_slots(&self, max: usize) -> Vec<(EntryId, Extent)> {
+        let mut found = Vec::new();
+        for (c, cell) in self.cells() {
+            let cluster = lock(&cell.cluster);
+            let Some(table) = &cluster.table else {
+                continue;
+            };
+            for at in table.used.iter() {
+                let word = table.words[at];
+                if let (false, Some(owner)) = (word.gone(), word.entry()) {
+                    found.push((owner, super::extent(self, c, at, 1)));
+                    if found.len() == max {
+                        return found;
+                    }
+                }
+            }
+        }
+        found
+    }
+}

@@ -1,0 +1,91 @@
+//! What fork does to the allocator. Both halves run while no other thread of their process
+//! is in it, after the lender has made the child a reader of every cluster the parent held
+//! or read.
+
+use super::cluster::State;
+use super::device::{After, Device};
+use super::{Devices, cluster::FROZEN};
+use crate::sync::{atomic::Ordering::Relaxed, lock};
+use crate::words::Cpu;
+
+impl Devices {
+    /// In the parent: clusters with used slots are frozen for as long as they have readers.
+    /// Frees in them take effect then. Free slots of other clusters are used on.
+    pub fn fork_parent(&self) {
+        self.flush_all_returns(Cpu(0));
+        self.let_cursors_go(|cluster| !cluster.only_bad());
+        for device in self.devices() {
+            let Some(lender) = &device.lender else {
+                continue;
+            };
+            for (c, cell) in device.cells() {
+                let mut cluster = lock(&cell.cluster);
+                let ours = matches!(
+                    cluster.state,
+                    State::NonFull(_) | State::Frag(_) | State::Full
+                );
+                if ours && !cluster.only_bad() && lender.has_readers(c) {
+                    device.set_state(&mut device.lists(), c, &mut cluster, State::Frozen);
+                }
+            }
+        }
+    }
+
+    /// In the child: nothing is ours any more. Clusters with used slots become the parent's,
+    /// read and free only, until the last slot is freed; the others are forgotten. A device
+    /// without a lender accepts no allocation any more: its slots go on being the parent's,
+    /// who may reuse them at any time.
+    pub fn fork_child(&self) {
+        self.flush_all_returns(Cpu(0));
+        self.let_cursors_go(|_| true);
+        for device in self.devices() {
+            let Some(lender) = &device.lender else {
+                device.accepting.store(false, Relaxed);
+                continue;
+            };
+            for (c, cell) in device.cells() {
+                let mut cluster = lock(&cell.cluster);
+                if cluster.state == State::Absent {
+                    continue;
+                }
+                let mut freed = cluster.release_gone();
+                if cluster.table.as_ref().is_some_and(|t| t.bad > 0) {
+                    freed += cluster.release_bad();
+                }
+                self.cpu(Cpu(0)).count(device.id, -(freed as i64));
+                if cluster.count > 0 {
+                    device.set_state(&mut device.lists(), c, &mut cluster, State::Inherited);
+                } else {
+                    device.forget(c, &mut cluster);
+                    drop(cluster);
+                    lender.stop_reading(c);
+                }
+            }
+        }
+    }
+
+    /// Thaws frozen clusters without readers, looking at no more than `looks`; says how many.
+    pub(super) fn thaw(&self, cpu: Cpu, device: &Device, looks: usize) -> usize {
+        let Some(lender) = &device.lender else {
+            return 0;
+        };
+        let mut thawed = 0;
+        for _ in 0..(device.len(FROZEN) as usize).min(looks) {
+            let Some(c) = device.next_of(FROZEN) else {
+                break;
+            };
+            if lender.has_readers(c) {
+                continue;
+            }
+            let Some(cell) = device.cell(c) else { break };
+            let mut cluster = lock(&cell.cluster);
+            if cluster.state == State::Frozen {
+                self.cpu(cpu)
+                    .count(device.id, -(cluster.release_gone() as i64));
+                device.settle(c, &mut cluster, After::Free);
+                thawed += 1;
+            }
+        }
+        thawed
+    }
+}

@@ -1,0 +1,415 @@
+//! The slot allocator and the devices: room on swap devices for folios of every order.
+//!
+//! A device is divided into clusters of 512 slots. Slots of one order are cut from a
+//! cluster until it is full; a processor keeps one current cluster for each order (its
+//! *cursor*), which is on no list, so that allocating touches nothing but lines of that
+//! processor. Only when a cursor is used up are the device's lists looked at: FREE,
+//! NONFULL and FRAG of the order; then cached slots are reclaimed, waiting discards done,
+//! other orders' clusters and other processors' cursors used; and a folio that has no
+//! aligned place anywhere gets several runs of slots, as few as can be found (its entries
+//! are contiguous all the same: *virtual contiguity*).
+//!
+//! Returned single slots wait in a cache of the processor, to be freed in batches by a
+//! worker ([`Devices::work`]), or by the free that finds the cache full. Larger runs are
+//! freed at once.
+//!
+//! # Locks
+//!
+//! Outer to inner; none is held across a call to a store, a lender's `acquire` or
+//! `release`, [`CacheReclaim`] or [`Mover`]:
+//!
+//! 1. `control`: the device table and the lists of device choice
+//! 2. a processor's state: cursors, return cache
+//! 3. a rotating device's cursor
+//! 4. a cluster
+//! 5. a device's lists
+//!
+//! A cluster's lock is taken while the lists' is held only by trying. Two clusters are
+//! never locked together, nor two processors.
+//!
+//! # What this module does not do
+//!
+//! It moves no data but through [`Mover`], knows nothing of entries but their numbers, and
+//! starts no thread: someone must call [`Devices::work`] now and then, and everything stays
+//! correct, only slower, if nobody does.
+
+mod alloc;
+mod bitmap;
+mod check;
+mod choice;
+mod cluster;
+mod compact;
+mod device;
+mod drain;
+mod fork;
+mod free;
+mod percpu;
+mod work;
+
+#[cfg(all(test, not(loom)))]
+mod tests;
+
+pub use choice::DeviceChoice;
+pub use drain::{Drain, DrainError, Moved, Mover};
+pub use free::FreeError;
+
+use crate::env::{Lender, Store, Topology};
+use crate::sync::{Mutex, atomic::AtomicBool, lock};
+use crate::words::{CLUSTER_SLOTS, ClusterIndex, Cpu, DeviceId, EntryId, Node, ORDERS, SlotIndex};
+use choice::Choice;
+use device::Device;
+use percpu::PerCpu;
+use std::sync::{Arc, OnceLock};
+
+/// Devices of one engine at most.
+pub const MAX_DEVICES: usize = 32;
+/// Write errors after which a device takes no more allocations.
+pub const DEVICE_ERROR_LIMIT: u32 = 16;
+
+/// Consecutive slots, within one cluster.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Extent {
+    /// The device.
+    pub device: DeviceId,
+    /// The first slot.
+    pub start: SlotIndex,
+    /// How many, 1..=512.
+    pub len: u16,
+}
+
+/// Where the pages of one allocation went, in order. Reuse one list, so that it need not
+/// grow again.
+#[derive(Default, Debug)]
+pub struct ExtentList(Vec<Extent>);
+
+impl ExtentList {
+    /// An empty list with room for the worst case of one allocation.
+    pub fn new() -> Self {
+        Self(Vec::with_capacity(CLUSTER_SLOTS))
+    }
+    /// Forgets the extents; frees nothing.
+    pub fn clear(&mut self) {
+        self.0.clear();
+    }
+    /// Appends; joins what follows on in the same cluster, but nothing before `from`.
+    fn push(&mut self, extent: Extent, from: usize) {
+        if let Some(last) = self.0[from..].last_mut()
+            && last.device == extent.device
+            && last.start.0 + u32::from(last.len) == extent.start.0
+            && last.start.cluster() == extent.start.cluster()
+        {
+            last.len += extent.len;
+        } else {
+            self.0.push(extent);
+        }
+    }
+}
+
+impl std::ops::Deref for ExtentList {
+    type Target = [Extent];
+    fn deref(&self) -> &[Extent] {
+        &self.0
+    }
+}
+
+/// What the user, or the system, says of a device. None: ask the store.
+#[derive(Clone, Copy, Default, Debug)]
+pub struct DeviceSpec {
+    /// The user's priority, at least 0; higher is tried first. None: automatic.
+    pub priority: Option<i16>,
+    /// The memory node it hangs on.
+    pub node: Option<Node>,
+    /// Whether to discard emptied clusters.
+    pub discard: Option<bool>,
+    /// Whether it has a head to move.
+    pub rotational: Option<bool>,
+}
+
+/// Which clusters are looked at first.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum ClusterPolicy {
+    /// `NonFullFirst` on devices without discard, else `FreeFirst`: there a cluster that is
+    /// let become empty is worth more.
+    #[default]
+    Auto,
+    /// Whole clusters first: long sequential writes, sooner fragmented.
+    FreeFirst,
+    /// Clusters begun by the same order first: spares whole clusters for large folios.
+    NonFullFirst,
+}
+
+/// How single slots come back.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Returns {
+    /// Through the processor's return cache, freed in batches.
+    #[default]
+    Cached,
+    /// One by one, at once.
+    Direct,
+}
+
+/// Policies of a [`Devices`].
+#[derive(Clone, Copy, Default, Debug)]
+pub struct Options {
+    /// Device choice.
+    pub choice: DeviceChoice,
+    /// Cluster choice.
+    pub clusters: ClusterPolicy,
+    /// Free path.
+    pub returns: Returns,
+}
+
+/// Why a device was not added.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum AddError {
+    /// Less than one cluster.
+    #[error("the device has {slots} slots of 4 KiB; at least {CLUSTER_SLOTS} (2 MiB) are needed")]
+    TooSmall {
+        /// Its slots.
+        slots: u64,
+    },
+    /// More slots than a slot number can name.
+    #[error("the device has {slots} slots of 4 KiB; at most {max} can be used: give a size", max = MAX_SLOTS)]
+    TooLarge {
+        /// Its slots.
+        slots: u64,
+    },
+    /// The device table is full.
+    #[error("{MAX_DEVICES} swap devices are in use already; remove one first")]
+    TooMany,
+}
+
+/// Slots of one device at most: 16 TiB less a cluster.
+const MAX_SLOTS: u64 = u32::MAX as u64 - CLUSTER_SLOTS as u64;
+
+/// Why slots were not allocated. Nothing is allocated then.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum AllocError {
+    /// All devices together have not that many free slots.
+    #[error("no swap device has room")]
+    Full,
+    /// Not 1..=512 pages: the caller's bug.
+    #[error("{0} pages cannot be allocated at a time, only 1 to {CLUSTER_SLOTS}")]
+    Pages(u16),
+}
+
+/// Drops the slots of entries whose page is in memory too. Implemented by the virtual swap
+/// space; called with none of this module's locks held.
+pub trait CacheReclaim: Send + Sync {
+    /// Gives back the slot of a cached entry, by [`Devices::free`]; false if it could not.
+    fn reclaim(&self, owner: EntryId) -> bool;
+}
+
+/// How a device stands.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct DeviceUsage {
+    /// The device.
+    pub device: DeviceId,
+    /// Slots of the device.
+    pub slots: u32,
+    /// Slots not free: in use, returned a moment ago, or out of service.
+    pub used: u32,
+    /// Slots out of service.
+    pub bad: u32,
+    /// The priority, automatic ones from -2 down.
+    pub priority: i16,
+    /// The memory node.
+    pub node: Option<Node>,
+    /// False while it drains and after too many errors.
+    pub accepting: bool,
+    /// One cursor for all processors.
+    pub rotational: bool,
+}
+
+struct Control {
+    devices: [Option<Arc<Device>>; MAX_DEVICES],
+    choice: Choice,
+}
+
+/// All devices of one engine.
+pub struct Devices {
+    topology: Arc<dyn Topology>,
+    options: Options,
+    cpus: Box<[PerCpu]>,
+    control: Mutex<Control>,
+    reclaim: OnceLock<Arc<dyn CacheReclaim>>,
+    mover: OnceLock<Arc<dyn Mover>>,
+    /// Set when a return cache, a discard or a frozen cluster waits for [`Devices::work`].
+    wanted: AtomicBool,
+}
+
+impl Devices {
+    /// No devices yet. `topology` says how many processors there are, and their nodes.
+    pub fn new(topology: Arc<dyn Topology>, options: Options) -> Self {
+        let cpus = topology.cpus().max(1);
+        let nodes = (0..cpus)
+            .map(|c| topology.node(Cpu(c as u16)).index() + 1)
+            .max();
+        Self {
+            options,
+            cpus: (0..cpus).map(|_| PerCpu::new()).collect(),
+            control: Mutex::new(Control {
+                devices: std::array::from_fn(|_| None),
+                choice: Choice::new(options.choice, nodes.unwrap_or(1)),
+            }),
+            topology,
+            reclaim: OnceLock::new(),
+            mover: OnceLock::new(),
+            wanted: AtomicBool::new(false),
+        }
+    }
+
+    /// Says who can drop the slots of cached entries. Only the first call counts.
+    pub fn set_cache_reclaim(&self, reclaim: Arc<dyn CacheReclaim>) {
+        let _ = self.reclaim.set(reclaim);
+    }
+
+    /// Says who can move a slot's content, for compaction. Only the first call counts.
+    pub fn set_mover(&self, mover: Arc<dyn Mover>) {
+        let _ = self.mover.set(mover);
+    }
+
+    /// Puts a device into service. With a `lender`, only clusters it lends are used.
+    ///
+    /// # Errors
+    /// The device is too small or too large, or there are too many.
+    pub fn add(
+        &self,
+        store: Arc<dyn Store>,
+        spec: DeviceSpec,
+        lender: Option<Arc<dyn Lender>>,
+    ) -> Result<DeviceId, AddError> {
+        let slots = store.slots();
+        if slots < CLUSTER_SLOTS as u64 {
+            return Err(AddError::TooSmall { slots });
+        }
+        if slots > MAX_SLOTS {
+            return Err(AddError::TooLarge { slots });
+        }
+        let mut control = lock(&self.control);
+        let free = control.devices.iter().position(Option::is_none);
+        let id = DeviceId(free.ok_or(AddError::TooMany)? as u8);
+        let device = Arc::new(Device::new(
+            id,
+            slots as u32,
+            spec.discard.unwrap_or_else(|| store.wants_discard()),
+            spec.rotational.unwrap_or_else(|| store.rotational()),
+            spec.node.or_else(|| store.node()),
+            store,
+            lender,
+        ));
+        control.choice.add(id, spec.priority, device.node);
+        for cpu in &self.cpus {
+            cpu.reset(id);
+            lock(&cpu.state).devices[id.index()] = Some(device.clone());
+        }
+        control.devices[id.index()] = Some(device);
+        Ok(id)
+    }
+
+    fn cpu(&self, cpu: Cpu) -> &PerCpu {
+        &self.cpus[cpu.index() % self.cpus.len()]
+    }
+
+    /// Through the table of the processor this runs on, so that no line is shared.
+    fn device(&self, id: DeviceId) -> Option<Arc<Device>> {
+        lock(&self.cpu(self.topology.cpu()).state)
+            .devices
+            .get(id.index())?
+            .clone()
+    }
+
+    fn devices(&self) -> Vec<Arc<Device>> {
+        lock(&self.control)
+            .devices
+            .iter()
+            .flatten()
+            .cloned()
+            .collect()
+    }
+
+    /// The store of a device, for reading and writing slots.
+    pub fn store(&self, device: DeviceId) -> Option<Arc<dyn Store>> {
+        Some(self.device(device)?.store.clone())
+    }
+
+    /// The entry that owns a slot. None if the slot is free, given back, or out of range.
+    pub fn owner(&self, device: DeviceId, slot: SlotIndex) -> Option<EntryId> {
+        let device = self.device(device)?;
+        let cluster = lock(&device.cell(slot.cluster())?.cluster);
+        let table = cluster.table.as_ref()?;
+        let word = table.words[slot.within()];
+        (table.used.get(slot.within()) && !word.gone()).then(|| word.entry())?
+    }
+
+    /// Says whether a slot is only a clean copy of a page in memory, and may be reclaimed.
+    pub fn set_cache_only(&self, device: DeviceId, slot: SlotIndex, yes: bool) {
+        let Some(device) = self.device(device) else {
+            return;
+        };
+        let Some(cell) = device.cell(slot.cluster()) else {
+            return;
+        };
+        if let Some(table) = &mut lock(&cell.cluster).table {
+            let word = table.words[slot.within()];
+            if table.used.get(slot.within()) && !word.gone() && !word.bad() {
+                table.cached.set(slot.within(), yes);
+            }
+        }
+    }
+
+    /// Slots not free, by the processors' counts; exact when nobody allocates or frees.
+    fn used(&self, device: &Device) -> u32 {
+        let sum: i64 = self.cpus.iter().map(|c| c.counted(device.id)).sum();
+        sum.clamp(0, i64::from(device.slots)) as u32
+    }
+
+    /// Whether less than half of a device's slots are free: then slots that only hold a
+    /// copy are worth reclaiming.
+    fn half_full(&self, device: &Device) -> bool {
+        match &device.lender {
+            Some(lender) => lender.free_clusters() * 2 < u64::from(device.clusters),
+            None => u64::from(self.used(device)) * 2 > u64::from(device.slots),
+        }
+    }
+
+    /// Every device, in order of its number.
+    pub fn usage(&self) -> Vec<DeviceUsage> {
+        let control = lock(&self.control);
+        let devices = control.devices.iter().flatten();
+        devices
+            .map(|d| DeviceUsage {
+                device: d.id,
+                slots: d.slots,
+                used: self.used(d),
+                bad: d.bad(),
+                priority: control.choice.priority(d.id),
+                node: d.node,
+                accepting: d.accepting(),
+                rotational: d.rotational,
+            })
+            .collect()
+    }
+
+    /// Bytes of all the allocator's own memory.
+    pub fn bookkeeping_bytes(&self) -> usize {
+        let devices: usize = self.devices().iter().map(|d| d.bookkeeping_bytes()).sum();
+        size_of::<Self>() + size_of_val(&*self.cpus) + devices
+    }
+}
+
+/// The order whose windows hold `pages`.
+fn order_of(pages: u16) -> u8 {
+    let order = pages.next_power_of_two().trailing_zeros() as u8;
+    debug_assert!(usize::from(order) < ORDERS);
+    order
+}
+
+/// An extent inside a cluster.
+fn extent(device: &Device, c: ClusterIndex, start: usize, pages: usize) -> Extent {
+    Extent {
+        device: device.id,
+        start: SlotIndex(c.first_slot().0 + start as u32),
+        len: pages as u16,
+    }
+}

@@ -1,0 +1,113 @@
+//! What each processor has of its own, so that the fast path touches no line of another:
+//! cursors, the return cache, a copy of the device table, counts of used slots.
+//!
+//! The processor number is a hint, so two threads may use one set at a time: a lock guards
+//! it, uncontended as a rule.
+
+use super::MAX_DEVICES;
+use super::device::Device;
+use crate::sync::{
+    Mutex,
+    atomic::{AtomicI64, Ordering::Relaxed},
+};
+use crate::words::{ClusterIndex, DeviceId, ORDERS, SlotIndex};
+use std::sync::Arc;
+
+/// Slots a return cache holds.
+pub(super) const RETURNS: usize = if cfg!(loom) { 2 } else { 64 };
+/// Returned slots from which on the worker is asked to come: early enough that it may
+/// arrive before the cache is full.
+pub(super) const RETURNS_WAKE: usize = RETURNS / 2;
+
+/// A cluster to allocate from next, and where in it to look first.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Spot {
+    pub device: DeviceId,
+    pub cluster: ClusterIndex,
+    pub next: u16,
+}
+
+/// One current cluster for each order.
+#[derive(Default)]
+pub(super) struct Cursors(pub [Option<Spot>; ORDERS]);
+
+/// A slot on its way back.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Returned {
+    pub device: DeviceId,
+    pub slot: SlotIndex,
+}
+
+/// Slots given back and not yet free; at most `RETURNS`.
+pub(super) struct Returns {
+    slots: [Returned; RETURNS],
+    len: usize,
+}
+
+impl Returns {
+    pub const EMPTY: Self = Self {
+        slots: [Returned {
+            device: DeviceId(0),
+            slot: SlotIndex(0),
+        }; RETURNS],
+        len: 0,
+    };
+
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    pub fn push(&mut self, slot: Returned) {
+        self.slots[self.len] = slot;
+        self.len += 1;
+    }
+
+    pub fn as_slice(&self) -> &[Returned] {
+        &self.slots[..self.len]
+    }
+}
+
+/// The guarded part.
+pub(super) struct State {
+    pub cursors: Cursors,
+    /// Orders for which a rotating device's own cursor is to be used.
+    pub rotating: [Option<DeviceId>; ORDERS],
+    pub returns: Returns,
+    /// The device table of `Control`, as it was when devices last changed.
+    pub devices: [Option<Arc<Device>>; MAX_DEVICES],
+}
+
+/// One processor's set; alone on its cache lines.
+#[repr(align(128))]
+pub(super) struct PerCpu {
+    pub state: Mutex<State>,
+    /// Slots taken less slots freed through this processor, per device.
+    used: [AtomicI64; MAX_DEVICES],
+}
+
+impl PerCpu {
+    pub fn new() -> Self {
+        Self {
+            state: Mutex::new(State {
+                cursors: Cursors::default(),
+                rotating: [None; ORDERS],
+                returns: Returns::EMPTY,
+                devices: std::array::from_fn(|_| None),
+            }),
+            used: std::array::from_fn(|_| AtomicI64::new(0)),
+        }
+    }
+
+    /// Counts slots taken (or freed, if negative).
+    pub fn count(&self, device: DeviceId, slots: i64) {
+        self.used[device.index()].fetch_add(slots, Relaxed);
+    }
+
+    pub fn counted(&self, device: DeviceId) -> i64 {
+        self.used[device.index()].load(Relaxed)
+    }
+
+    pub fn reset(&self, device: DeviceId) {
+        self.used[device.index()].store(0, Relaxed);
+    }
+}

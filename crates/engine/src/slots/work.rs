@@ -1,0 +1,42 @@
+//! Background work: what the paths in front leave to be done later.
+
+use super::Devices;
+use crate::sync::atomic::Ordering::Relaxed;
+use crate::words::{CLUSTER_SLOTS, Cpu};
+
+/// Empty clusters a process keeps instead of giving them back to the lender.
+const RESERVE: u32 = 2;
+/// The most full clusters searched for cached slots in one step.
+const RECLAIM_CLUSTERS: usize = 32;
+
+impl Devices {
+    /// Whether something waits that is better done soon: a cheap test for the worker's loop.
+    pub fn wants_work(&self) -> bool {
+        self.wanted.load(Relaxed)
+    }
+
+    /// One step of background work: return caches, then up to `max` discards, thawed or
+    /// released clusters; on a nearly full device the reclaim of cached slots; compaction.
+    /// Says how much was done; 0 means that nothing is left.
+    pub fn work(&self, cpu: Cpu, max: usize) -> usize {
+        self.wanted.store(false, Relaxed);
+        let mut done = self.flush_all_returns(cpu);
+        for device in self.devices() {
+            done += self.thaw(cpu, &device, max);
+            let mut left = max;
+            while left > 0 && (device.discard_one() || device.release_one(RESERVE)) {
+                left -= 1;
+                done += 1;
+            }
+            let used = self.used(&device);
+            if self.half_full(&device) && device.slots - used < device.slots / 16 {
+                let clusters = (used as usize / CLUSTER_SLOTS)
+                    .min(RECLAIM_CLUSTERS)
+                    .min(max);
+                done += self.reclaim_full(cpu, &device, clusters);
+            }
+            done += self.compact(cpu, &device);
+        }
+        done
+    }
+}
