@@ -76,6 +76,12 @@ pub struct RunArgs {
     #[arg(long)]
     pub require_managed: bool,
 
+    /// Page from the first instant instead of when the budget is near
+    ///
+    /// Slower; shows what paging does to a program that would fit.
+    #[arg(long, hide_short_help = true)]
+    pub eager: bool,
+
     /// The program and its arguments
     #[arg(value_name = "COMMAND", required = true, trailing_var_arg = true)]
     pub command: Vec<OsString>,

@@ -13,6 +13,8 @@ mod lab;
 mod limits;
 mod program;
 mod run;
+mod setup;
+mod stats;
 mod wait;
 
 use clap::Parser;

@@ -3,10 +3,12 @@
 //! and the program's end becomes our exit status.
 //!
 //! The program stays in our process group, so terminal keys reach it directly; those are
-//! therefore not forwarded a second time. Does not manage memory.
+//! therefore not forwarded a second time. The supervisor gets its turns in between; what it
+//! does is its own matter.
 
 use ebb_sys::sigfd::Signals;
-use rustix::event::{PollFd, PollFlags, poll};
+use ebb_tree::Supervisor;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, Signal, WaitOptions, kill_process, wait};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -66,8 +68,6 @@ impl Running {
     /// # Errors
     /// Those of fork and exec.
     pub fn start(mut command: Command, signals: Signals) -> io::Result<Self> {
-        // Orphans of the tree become our children: they stay within the budget's sight.
-        rustix::process::set_child_subreaper(Some(rustix::process::getpid()))?;
         signals.restore_in(&mut command);
         let child = command.spawn()?;
         // Only a shell with job control knows what to do with a stopped `ebb`.
@@ -79,24 +79,22 @@ impl Running {
         })
     }
 
-    /// The program's process.
-    pub fn pid(&self) -> Pid {
-        self.pid
-    }
-
-    /// Waits until the program has ended.
+    /// Supervises until the program has ended.
     ///
     /// # Errors
     /// Those of poll(2) and wait(2), which mean a bug.
-    pub fn wait(&self) -> io::Result<End> {
+    pub fn wait(&self, supervisor: &mut Supervisor) -> io::Result<End> {
         loop {
             if let Some(end) = self.reap()? {
                 return Ok(end);
             }
-            match poll(
-                &mut [PollFd::new(&self.signals.as_fd(), PollFlags::IN)],
-                None,
-            ) {
+            // The pace of the supervisor's measuring is finer than a millisecond counts.
+            let due = Timespec::try_from(supervisor.due_in()).map_err(io::Error::other)?;
+            let mut ready = [
+                PollFd::from_borrowed_fd(self.signals.as_fd(), PollFlags::IN),
+                PollFd::from_borrowed_fd(supervisor.as_fd(), PollFlags::IN),
+            ];
+            match poll(&mut ready, Some(&due)) {
                 Ok(_) | Err(rustix::io::Errno::INTR) => {}
                 Err(error) => return Err(error.into()),
             }
@@ -105,6 +103,7 @@ impl Running {
                     self.forward(received.signal);
                 }
             }
+            supervisor.turn()?;
         }
     }
 

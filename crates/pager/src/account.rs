@@ -20,7 +20,10 @@ pub struct Account {
 impl Account {
     /// Nothing charged.
     pub const fn new() -> Self {
-        Self { charged: 0, unmanaged: 0 }
+        Self {
+            charged: 0,
+            unmanaged: 0,
+        }
     }
 
     /// Pages charged.

@@ -91,13 +91,23 @@ pub fn runs(mask: Mask) -> impl Iterator<Item = (usize, usize)> {
 }
 
 const fn ones(start: usize, len: usize) -> Mask {
-    if len >= 64 { !0 } else { ((1 << len) - 1) << start }
+    if len >= 64 {
+        !0
+    } else {
+        ((1 << len) - 1) << start
+    }
 }
 
 impl Bays {
     /// Lays `count` bays over the reserved memory at `base`.
     pub fn new(base: usize, count: usize) -> Self {
-        let bay = |_| Bay { state: State::Empty, present: 0, staged: 0, unit: UnitNumber(0), kept: [None; UNIT] };
+        let bay = |_| Bay {
+            state: State::Empty,
+            present: 0,
+            staged: 0,
+            unit: UnitNumber(0),
+            kept: [None; UNIT],
+        };
         Self {
             base,
             bays: (0..count).map(bay).collect(),
@@ -155,14 +165,26 @@ impl Bays {
     }
 
     /// Ends a capture: pages `mask` of `unit` are in the bay now.
-    pub fn captured(&mut self, bay: BayIndex, unit: UnitNumber, mask: Mask, kept: impl Fn(usize) -> Option<EntryId>) {
+    pub fn captured(
+        &mut self,
+        bay: BayIndex,
+        unit: UnitNumber,
+        mask: Mask,
+        kept: impl Fn(usize) -> Option<EntryId>,
+    ) {
         let b = &mut self.bays[bay.0 as usize];
         debug_assert!(b.state == State::Empty && b.present == 0);
         if mask == 0 {
             self.empty.push(bay);
             return;
         }
-        *b = Bay { state: State::Staged, present: mask, staged: mask, unit, kept: std::array::from_fn(kept) };
+        *b = Bay {
+            state: State::Staged,
+            present: mask,
+            staged: mask,
+            unit,
+            kept: std::array::from_fn(kept),
+        };
         self.staged.push_back(bay);
         self.staged_frames += mask.count_ones() as usize;
     }
@@ -216,7 +238,11 @@ impl Bays {
     }
 
     fn leave_staged(&mut self, bay: BayIndex) {
-        let at = self.staged.iter().position(|b| *b == bay).expect("a staged bay is on the staged list");
+        let at = self
+            .staged
+            .iter()
+            .position(|b| *b == bay)
+            .expect("a staged bay is on the staged list");
         self.staged.remove(at);
         let b = &mut self.bays[bay.0 as usize];
         if b.present == 0 {
@@ -237,7 +263,13 @@ impl Bays {
         for (i, bay) in self.free[from..].iter().enumerate().rev() {
             let (start, len) = longest_run(self.bays[bay.0 as usize].present);
             // The tightest run that is long enough, else the longest.
-            let better = best.is_none_or(|(_, _, l)| if l >= want { len >= want && len < l } else { len > l });
+            let better = best.is_none_or(|(_, _, l)| {
+                if l >= want {
+                    len >= want && len < l
+                } else {
+                    len > l
+                }
+            });
             if better {
                 best = Some((from + i, start, len));
             }
@@ -266,7 +298,11 @@ impl Bays {
         self.free_frames += taken.frames;
         if b.state == State::Empty {
             b.state = State::Free;
-            let at = self.empty.iter().rposition(|e| *e == bay).expect("an empty bay is on the empty list");
+            let at = self
+                .empty
+                .iter()
+                .rposition(|e| *e == bay)
+                .expect("an empty bay is on the empty list");
             self.empty.swap_remove(at);
             self.free.push(bay);
         }
@@ -288,7 +324,10 @@ impl Bays {
 
     /// Pages of a captured unit, for a caller that walks the staged bays.
     pub fn page_of(&self, frame: Frame) -> PageNumber {
-        self.bays[frame.0 as usize / UNIT].unit.first().plus(frame.0 as usize % UNIT)
+        self.bays[frame.0 as usize / UNIT]
+            .unit
+            .first()
+            .plus(frame.0 as usize % UNIT)
     }
 
     /// Every invariant of the head comment.
@@ -304,8 +343,15 @@ impl Bays {
         for (list, state) in [(&self.empty, State::Empty), (&self.free, State::Free)] {
             assert!(list.iter().all(|b| self.bays[b.0 as usize].state == state));
         }
-        assert!(self.staged.iter().all(|b| self.bays[b.0 as usize].state == State::Staged));
-        assert_eq!(self.empty.len() + self.free.len() + self.staged.len(), self.bays.len());
+        assert!(
+            self.staged
+                .iter()
+                .all(|b| self.bays[b.0 as usize].state == State::Staged)
+        );
+        assert_eq!(
+            self.empty.len() + self.free.len() + self.staged.len(),
+            self.bays.len()
+        );
     }
 }
 
@@ -327,7 +373,10 @@ mod tests {
         bays.check();
         assert_eq!((bays.free_frames(), bays.staged_frames()), (4, 0));
         let t = bays.take(2, 1).unwrap();
-        assert_eq!((t.frames, t.address), (2, bays.address(bay) + 4 * PAGE_SIZE));
+        assert_eq!(
+            (t.frames, t.address),
+            (2, bays.address(bay) + 4 * PAGE_SIZE)
+        );
         bays.untake(t);
         bays.check();
         assert!(bays.take(3, 3).is_none());
@@ -342,7 +391,10 @@ mod tests {
 
     #[test]
     fn runs_split_masks() {
-        assert_eq!(runs(0b1011_0110).collect::<Vec<_>>(), [(1, 2), (4, 2), (7, 1)]);
+        assert_eq!(
+            runs(0b1011_0110).collect::<Vec<_>>(),
+            [(1, 2), (4, 2), (7, 1)]
+        );
         assert_eq!(runs(!0).collect::<Vec<_>>(), [(0, 64)]);
         assert_eq!(longest_run(0b0111_0011), (4, 3));
     }

@@ -1,7 +1,7 @@
 //! The real codecs behind the engine's seam.
 
 use ebb_engine::PageBytes;
-use ebb_engine::codec::{Codec, Coder, Codecs, Damaged};
+use ebb_engine::codec::{Codec, Codecs, Coder, Damaged};
 use ebb_sys::codec::{Lz4, lz4_decompress};
 
 /// LZ4 and Zstandard from their C libraries.
@@ -27,7 +27,12 @@ impl Coder for Tables {
             _ => None,
         }
     }
-    fn decompress(&mut self, codec: Codec, data: &[u8], page: &mut PageBytes) -> Result<(), Damaged> {
+    fn decompress(
+        &mut self,
+        codec: Codec,
+        data: &[u8],
+        page: &mut PageBytes,
+    ) -> Result<(), Damaged> {
         match codec {
             Codec::Lz4 if lz4_decompress(data, page) => Ok(()),
             _ => Err(Damaged),

@@ -48,10 +48,16 @@ pub fn swap(member: &Member) -> Result<&'static Swap, String> {
         Codec::Zstd(level) => CodecKind::Zstd { level },
     };
     let budget = member.budget() * ebb_engine::PAGE_SIZE as u64;
-    let config = Config { codec, pool_max_bytes: budget.clamp(1 << 20, 64 << 30), ..Config::default() };
+    let config = Config {
+        codec,
+        pool_max_bytes: budget.clamp(1 << 20, 64 << 30),
+        ..Config::default()
+    };
     let env = Env {
         clock: Arc::new(RealClock(Instant::now())),
-        topology: Arc::new(RealTopology { nodes: ebb_sys::thread::nodes().into_iter().map(Node).collect() }),
+        topology: Arc::new(RealTopology {
+            nodes: ebb_sys::thread::nodes().into_iter().map(Node).collect(),
+        }),
         memory: Arc::new(RealMemory),
         counters: CountersRef::Static(member.counters()),
         codecs: Arc::new(crate::codecs::Real),

@@ -43,7 +43,11 @@ impl Process {
             if self.give_back(&mut state) {
                 return Step::Progress;
             }
-        } else if free >= READY || state.account.room(&self.member, used, (READY - free) as i64) {
+        } else if free >= READY
+            || state
+                .account
+                .room(&self.member, used, (READY - free) as i64)
+        {
             return Step::Enough;
         }
         self.evict(state, desk)
@@ -64,7 +68,11 @@ impl Process {
             }
         }
         if state.bays.as_ref().is_none_or(|b| b.staged_frames() == 0) {
-            return if captured > 0 { Step::Progress } else { Step::Nothing };
+            return if captured > 0 {
+                Step::Progress
+            } else {
+                Step::Nothing
+            };
         }
         self.store_oldest(state, desk)
     }
@@ -77,9 +85,19 @@ impl Process {
     /// Captures the unit whose turn it is; how many pages, 0 if none can be.
     fn capture(&self, state: &mut State) -> usize {
         for _ in 0..64 {
-            let State { map, queue, ranges, bays, .. } = state;
-            let resident = |map: &crate::map::PageMap, unit| map.mask(unit, |p| matches!(p, Page::Resident(_)));
-            let Some((unit, victims)) = queue.next(map, LOOK, resident) else { return 0 };
+            let State {
+                map,
+                queue,
+                ranges,
+                bays,
+                ..
+            } = state;
+            let resident = |map: &crate::map::PageMap, unit| {
+                map.mask(unit, |p| matches!(p, Page::Resident(_)))
+            };
+            let Some((unit, victims)) = queue.next(map, LOOK, resident) else {
+                return 0;
+            };
             let Some(bays) = bays.as_mut() else { return 0 };
             if !plain(ranges, unit, victims) {
                 // Comes back to the queue when its protection allows.
@@ -105,7 +123,9 @@ impl Process {
             }
             bays.captured(bay, unit, moved, |i| kept[i]);
             let pages = moved.count_ones();
-            self.counters().evict_busy.add((victims & !moved).count_ones().into());
+            self.counters()
+                .evict_busy
+                .add((victims & !moved).count_ones().into());
             self.counters().evicted.add(pages.into());
             queue.evicted(map, unit, pages);
             if resident(map, unit) != 0 {
@@ -124,8 +144,10 @@ impl Process {
         while at < end {
             let offset = at * PAGE_SIZE;
             // SAFETY: pages that the map says are resident and ours to evict; the bay is empty.
-            let (done, result) =
-                unsafe { self.fault.shift(bay + offset, unit + offset, (end - at) * PAGE_SIZE, false) };
+            let (done, result) = unsafe {
+                self.fault
+                    .shift(bay + offset, unit + offset, (end - at) * PAGE_SIZE, false)
+            };
             let pages = done / PAGE_SIZE;
             moved |= (((1u128 << pages) - 1) << at) as Mask;
             at += pages;
@@ -138,7 +160,9 @@ impl Process {
                         // Shared copy-on-write since a fork: a write fault makes it our own.
                         let page = unit + at * PAGE_SIZE;
                         // SAFETY: populating changes no content.
-                        let _ = unsafe { ebb_sys::memory::madvise(page, PAGE_SIZE, libc::MADV_POPULATE_WRITE) };
+                        let _ = unsafe {
+                            ebb_sys::memory::madvise(page, PAGE_SIZE, libc::MADV_POPULATE_WRITE)
+                        };
                     }
                 }
                 // Pinned, shared for now, or not plain memory: it stays where it is.
@@ -151,7 +175,9 @@ impl Process {
     /// Stores the bay staged longest ago.
     fn store_oldest(&self, mut state: MutexGuard<'static, State>, desk: &mut Desk) -> Step {
         let bays = state.bays.as_mut().expect("something is staged");
-        let Some(bay) = bays.oldest_staged() else { return Step::Nothing };
+        let Some(bay) = bays.oldest_staged() else {
+            return Step::Nothing;
+        };
         let (unit, mask) = bays.staged_of(bay);
         let base = bays.address(bay);
         let mut frames = [Frame(0); UNIT];
@@ -172,7 +198,10 @@ impl Process {
             }
         }
         for &frame in &frames[..n] {
-            state.map.set(unit.first().plus(frame.0 as usize % UNIT), Page::Storing(frame));
+            state.map.set(
+                unit.first().plus(frame.0 as usize % UNIT),
+                Page::Storing(frame),
+            );
         }
         drop(state);
 
@@ -203,16 +232,21 @@ impl Process {
             which[todo] = i;
             todo += 1;
         }
-        let pages: [&PageBytes; UNIT] = std::array::from_fn(|i| content(frames[which[i.min(todo.max(1) - 1)]]));
+        let pages: [&PageBytes; UNIT] =
+            std::array::from_fn(|i| content(frames[which[i.min(todo.max(1) - 1)]]));
         let mut out = [EntryId(0); UNIT];
-        let stored =
-            self.swap.store_each(cpu, GroupId(0), &pages[..todo], &mut out[..todo]).unwrap_or(0);
+        let stored = self
+            .swap
+            .store_each(cpu, GroupId(0), &pages[..todo], &mut out[..todo])
+            .unwrap_or(0);
         for i in 0..stored {
             entries[which[i]] = Some(out[i]);
         }
 
         let mut state = lock_service();
-        let State { map, bays, parked, .. } = &mut *state;
+        let State {
+            map, bays, parked, ..
+        } = &mut *state;
         let bays = bays.as_mut().expect("as above");
         for i in 0..n {
             let page = unit.first().plus(frames[i].0 as usize % UNIT);
@@ -230,7 +264,11 @@ impl Process {
         transit_ended();
         desk.again.append(parked);
         self.pay(&mut state);
-        if stored < todo { Step::Full } else { Step::Progress }
+        if stored < todo {
+            Step::Full
+        } else {
+            Step::Progress
+        }
     }
 
     /// Puts every captured page back where it was; false while some are in transit.
@@ -252,7 +290,11 @@ impl Process {
     /// Learns from a kept page whether keeping is worth it.
     fn learn_keeping(&self, same: bool) {
         let old = self.keep_score.load(Relaxed);
-        let new = if same { old + (1024 - old) / 32 } else { old - old / 32 };
+        let new = if same {
+            old + (1024 - old) / 32
+        } else {
+            old - old / 32
+        };
         self.keep_score.store(new, Relaxed);
     }
 
@@ -283,8 +325,8 @@ impl Process {
 fn plain(ranges: &crate::ranges::Ranges, unit: UnitNumber, victims: Mask) -> bool {
     runs(victims).all(|(first, len)| {
         let start = unit.first().plus(first).address();
-        ranges.find(start).is_some_and(|r| {
-            r.end >= start + len * PAGE_SIZE && r.attributes.evictable()
-        })
+        ranges
+            .find(start)
+            .is_some_and(|r| r.end >= start + len * PAGE_SIZE && r.attributes.evictable())
     })
 }

@@ -67,7 +67,9 @@ pub unsafe fn before_fork() {
 /// The fork is over, in the parent; `child` where it is known.
 pub unsafe fn after_fork_parent(child: Option<i32>) {
     // SAFETY: `before_fork` on this thread took the lock, which is inside.
-    let Some((locked, slot)) = (unsafe { (*HELD.0.get()).take() }) else { return };
+    let Some((locked, slot)) = (unsafe { (*HELD.0.get()).take() }) else {
+        return;
+    };
     if let Some(process) = Process::current() {
         if let Some(slot) = slot {
             process.swap.fork_parent();
@@ -87,7 +89,9 @@ pub unsafe fn after_fork_parent(child: Option<i32>) {
 /// The fork is over, in the child: the first of ours or the program's to run there.
 pub unsafe fn after_fork_child() {
     // SAFETY: as above; the child has this thread alone, and its copy of the lock is held by it.
-    let Some((mut locked, slot)) = (unsafe { (*HELD.0.get()).take() }) else { return };
+    let Some((mut locked, slot)) = (unsafe { (*HELD.0.get()).take() }) else {
+        return;
+    };
     STAGE.store(0, SeqCst);
     ebb_sys::thread::forget_threads();
     let Some(parent) = Process::current() else {
@@ -98,7 +102,8 @@ pub unsafe fn after_fork_child() {
         return;
     };
     let Some(slot) = slot else {
-        parent.fail("too many processes in this tree: a forked child cannot be served and is ended");
+        parent
+            .fail("too many processes in this tree: a forked child cannot be served and is ended");
     };
     parent.member.child_started(slot);
     parent.swap.fork_child();
@@ -110,7 +115,9 @@ pub unsafe fn after_fork_child() {
     locked.parked.clear();
     let charged = parent.member.own_charge();
     locked.account.inherited(charged as i64);
-    locked.ranges.change(0, usize::MAX, |a| a.registered = false);
+    locked
+        .ranges
+        .change(0, usize::MAX, |a| a.registered = false);
     Process::retract();
     INHERITED.store(std::ptr::from_ref(parent).cast_mut(), SeqCst);
     CHILD_READY.store(0, SeqCst);
@@ -121,7 +128,8 @@ pub unsafe fn after_fork_child() {
     }
 }
 
-static INHERITED: std::sync::atomic::AtomicPtr<Process> = std::sync::atomic::AtomicPtr::new(std::ptr::null_mut());
+static INHERITED: std::sync::atomic::AtomicPtr<Process> =
+    std::sync::atomic::AtomicPtr::new(std::ptr::null_mut());
 
 /// In a new keeper: the parent's process, if this is a forked child that must take over from it.
 pub fn inherited() -> Option<&'static Process> {

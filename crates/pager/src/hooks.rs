@@ -106,19 +106,37 @@ fn forget(state: &mut Locked, start: usize, end: usize) {
 
 /// Waits until the keeper has registered what was just mapped.
 fn registered(start: usize) {
-    let Some(process) = Process::current() else { return };
+    let Some(process) = Process::current() else {
+        return;
+    };
     loop {
         let seen = keeper::ANSWERED.load(SeqCst);
-        if state::lock().ranges.find(start).is_none_or(|r| r.attributes.registered) {
+        if state::lock()
+            .ranges
+            .find(start)
+            .is_none_or(|r| r.attributes.registered)
+        {
             return;
         }
         process.member.wake_self();
-        futex::wait(&keeper::ANSWERED, seen, Some(Duration::from_millis(20)), false);
+        futex::wait(
+            &keeper::ANSWERED,
+            seen,
+            Some(Duration::from_millis(20)),
+            false,
+        );
     }
 }
 
 /// `mmap(2)`. Requires: as the system call.
-pub unsafe fn mmap(addr: usize, len: usize, prot: i32, flags: i32, fd: i32, offset: i64) -> Outcome<usize> {
+pub unsafe fn mmap(
+    addr: usize,
+    len: usize,
+    prot: i32,
+    flags: i32,
+    fd: i32,
+    offset: i64,
+) -> Outcome<usize> {
     let bytes = page_up(len);
     let fixed = flags & libc::MAP_FIXED != 0;
     let ours = manageable(bytes, prot, flags);
@@ -142,7 +160,15 @@ pub unsafe fn mmap(addr: usize, len: usize, prot: i32, flags: i32, fd: i32, offs
         forget(&mut state, start, end);
     }
     if ours {
-        state.ranges.insert(start, end, Attributes { protection: prot, registered: false, pinned: false });
+        state.ranges.insert(
+            start,
+            end,
+            Attributes {
+                protection: prot,
+                registered: false,
+                pinned: false,
+            },
+        );
         ready(state);
         if bytes >= AT_ONCE && prot != libc::PROT_NONE {
             registered(start);
@@ -172,7 +198,13 @@ pub unsafe fn munmap(addr: usize, len: usize) -> Outcome<()> {
 }
 
 /// `mremap(2)`. Requires: as the system call.
-pub unsafe fn mremap(old: usize, old_len: usize, new_len: usize, flags: i32, new_addr: usize) -> Outcome<usize> {
+pub unsafe fn mremap(
+    old: usize,
+    old_len: usize,
+    new_len: usize,
+    flags: i32,
+    new_addr: usize,
+) -> Outcome<usize> {
     if !wanted() {
         // SAFETY: the caller answers for the system call.
         return unsafe { memory::mremap(old, old_len, new_len, flags, new_addr) }.map_err(errno);
@@ -180,7 +212,11 @@ pub unsafe fn mremap(old: usize, old_len: usize, new_len: usize, flags: i32, new
     let (old_len, bytes) = (page_up(old_len), page_up(new_len));
     let mut state = state::lock();
     let range = state.ranges.find(old).filter(|_| old_len > 0);
-    if flags & libc::MREMAP_FIXED != 0 && state.ranges.overlaps(new_addr, new_addr.saturating_add(bytes)) {
+    if flags & libc::MREMAP_FIXED != 0
+        && state
+            .ranges
+            .overlaps(new_addr, new_addr.saturating_add(bytes))
+    {
         state = state::settled(state, new_addr, new_addr + bytes);
     }
     if let Some(_range) = range {
@@ -204,7 +240,14 @@ pub unsafe fn mremap(old: usize, old_len: usize, new_len: usize, flags: i32, new
         state.ranges.insert(old, old + old_len, range.attributes);
     }
     // A range that moved is registered no more, and one that grew only in part.
-    state.ranges.insert(new, new + bytes, Attributes { registered: false, ..range.attributes });
+    state.ranges.insert(
+        new,
+        new + bytes,
+        Attributes {
+            registered: false,
+            ..range.attributes
+        },
+    );
     drop(state);
     registered(new);
     Ok(new)
@@ -267,7 +310,11 @@ pub unsafe fn madvise(addr: usize, len: usize, advice: i32) -> Outcome<()> {
         match advice {
             libc::MADV_DONTNEED | libc::MADV_FREE | libc::MADV_DONTNEED_LOCKED if paged => {
                 state = state::settled(state, addr, end);
-                let now = if advice == libc::MADV_FREE { libc::MADV_DONTNEED } else { advice };
+                let now = if advice == libc::MADV_FREE {
+                    libc::MADV_DONTNEED
+                } else {
+                    advice
+                };
                 // SAFETY: the caller answers for the system call; dropping at once is one of the
                 // outcomes that MADV_FREE allows.
                 unsafe { memory::madvise(addr, len, now) }.map_err(errno)?;
@@ -348,7 +395,15 @@ pub unsafe fn brk_set(addr: usize) -> Outcome<usize> {
         forget(&mut state, top, old);
     } else if top > old && wanted() {
         let prot = libc::PROT_READ | libc::PROT_WRITE;
-        state.ranges.insert(old, top, Attributes { protection: prot, registered: false, pinned: false });
+        state.ranges.insert(
+            old,
+            top,
+            Attributes {
+                protection: prot,
+                registered: false,
+                pinned: false,
+            },
+        );
         BREAK.store(top, SeqCst);
         ready(state);
     }

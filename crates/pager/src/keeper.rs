@@ -34,7 +34,9 @@ const QUIET: Duration = Duration::from_millis(250);
 /// The keeper's entry point.
 pub extern "C" fn run(_: *mut libc::c_void) -> *mut libc::c_void {
     let _ = thread::private_descriptors();
-    let Some(control) = crate::hooks::control() else { return std::ptr::null_mut() };
+    let Some(control) = crate::hooks::control() else {
+        return std::ptr::null_mut();
+    };
     let process = match fork::inherited() {
         Some(parent) => {
             // The child of a process that pages: its program waits until this is done.
@@ -44,13 +46,17 @@ pub extern "C" fn run(_: *mut libc::c_void) -> *mut libc::c_void {
             };
             match adopted {
                 Ok(process) => process,
-                Err(why) => parent.fail(&format!("a forked child cannot be served and is ended: {why}")),
+                Err(why) => parent.fail(&format!(
+                    "a forked child cannot be served and is ended: {why}"
+                )),
             }
         }
         None => {
             // Without a supervisor there is nobody to account to: the program runs as it would
             // without us.
-            let Ok((member, _devices)) = Member::join(control, None) else { return std::ptr::null_mut() };
+            let Ok((member, _devices)) = Member::join(control, None) else {
+                return std::ptr::null_mut();
+            };
             let member: &'static Member = Box::leak(Box::new(member));
             let mut seen = 0;
             while member.mode() != Mode::Paging {
@@ -59,7 +65,10 @@ pub extern "C" fn run(_: *mut libc::c_void) -> *mut libc::c_void {
             match adopt(member, None) {
                 Ok(process) => process,
                 Err(why) => {
-                    member.message(&format!("process {} runs unmanaged: {why}", std::process::id()));
+                    member.message(&format!(
+                        "process {} runs unmanaged: {why}",
+                        std::process::id()
+                    ));
                     loop {
                         // Keep the connection: it stands for the process.
                         std::thread::sleep(Duration::from_secs(3600));
@@ -76,7 +85,8 @@ pub extern "C" fn run(_: *mut libc::c_void) -> *mut libc::c_void {
 /// Takes the process under management.
 fn adopt(member: &'static Member, swap: Option<&'static Swap>) -> Result<&'static Process, String> {
     let fault = FaultFd::open().map_err(|e| e.to_string())?;
-    let pagemap = PageMapFile::open().map_err(|e| format!("cannot open /proc/self/pagemap: {e}"))?;
+    let pagemap =
+        PageMapFile::open().map_err(|e| format!("cannot open /proc/self/pagemap: {e}"))?;
     let forked = swap.is_some();
     let swap = match swap {
         Some(swap) => swap,
@@ -96,7 +106,8 @@ fn adopt(member: &'static Member, swap: Option<&'static Swap>) -> Result<&'stati
     });
     let mut state = lock_service();
     let count = (process.member.limit().max(0) as usize / UNIT / 4).clamp(256, 32768);
-    let base = memory::reserve(count * UNIT_BYTES).map_err(|e| format!("no addresses for the staging area: {e}"))?;
+    let base = memory::reserve(count * UNIT_BYTES)
+        .map_err(|e| format!("no addresses for the staging area: {e}"))?;
     process
         .fault
         .register(base, count * UNIT_BYTES)
@@ -136,7 +147,11 @@ pub fn tend(process: &'static Process) -> ! {
             }
             _ => {}
         }
-        let pause = if busy || starved || rescued.is_some() { BUSY } else { QUIET };
+        let pause = if busy || starved || rescued.is_some() {
+            BUSY
+        } else {
+            QUIET
+        };
         seen = process.member.wait(seen, Some(pause));
         fork::attend(process, &mut desk);
         {
@@ -181,7 +196,9 @@ impl Process {
                 state.ranges.remove(range.start, range.end);
                 continue;
             }
-            state.ranges.change(range.start, range.end, |a| a.registered = true);
+            state
+                .ranges
+                .change(range.start, range.end, |a| a.registered = true);
             let State { map, queue, .. } = &mut *state;
             let _ = self.pagemap.present(range.start, range.end, |start, end| {
                 let (mut page, end) = (PageNumber::of(start), PageNumber::of(end));
@@ -206,9 +223,13 @@ impl Process {
 
     /// Measures the anonymous memory of this process, and charges what is not managed.
     pub fn measure(&self, state: &mut State) {
-        let Some(measured) = memory::resident_anonymous_pages() else { return };
+        let Some(measured) = memory::resident_anonymous_pages() else {
+            return;
+        };
         let used = state.used(self.swap);
-        state.account.acknowledge(&self.member, used, measured as i64);
+        state
+            .account
+            .acknowledge(&self.member, used, measured as i64);
         state.account.settle(&self.member, used, 1024);
     }
 

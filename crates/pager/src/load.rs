@@ -8,14 +8,14 @@ use crate::bays::Taken;
 use crate::map::{Frame, Mask, Page, PageNumber, UNIT, UNIT_BYTES};
 use crate::process::{Process, cpu};
 use crate::state::{State, lock_service, transit_ended};
+use arrayvec::ArrayVec;
 use ebb_engine::swap::{LoadError, Place, Source};
 use ebb_engine::{EntryId, PAGE_SIZE, PageBytes};
-use arrayvec::ArrayVec;
 use ebb_sys::Errno;
 use ebb_sys::fault::Fault;
+use ebb_tree::Way;
 use std::sync::MutexGuard;
 use std::sync::atomic::Ordering::Relaxed;
-use ebb_tree::Way;
 use std::time::Instant;
 
 /// A buffer of one unit, aligned as pages are.
@@ -40,7 +40,6 @@ pub enum Served {
     /// There is no frame and no room: make some and serve it again.
     NoRoom,
 }
-
 
 impl Process {
     /// Serves one fault, once.
@@ -82,7 +81,9 @@ impl Process {
             Way::Pool => counters.fault_pool.add(1),
             Way::Device => counters.fault_device.add(1),
         }
-        self.member.latency(way).record(since.elapsed().as_nanos() as u64);
+        self.member
+            .latency(way)
+            .record(since.elapsed().as_nanos() as u64);
         Served::Done
     }
 
@@ -129,10 +130,16 @@ impl Process {
 
     /// A page that is still in a frame goes back where it was.
     pub fn remap(&self, state: &mut State, page: PageNumber, frame: Frame) -> bool {
-        let bays = state.bays.as_mut().expect("staged pages have a staging area");
+        let bays = state
+            .bays
+            .as_mut()
+            .expect("staged pages have a staging area");
         let from = bays.frame_address(frame);
         let kept = bays.kept(frame);
-        let writable = state.ranges.find(page.address()).is_some_and(|r| r.attributes.movable());
+        let writable = state
+            .ranges
+            .find(page.address())
+            .is_some_and(|r| r.attributes.movable());
         if writable {
             // SAFETY: the frame is ours and holds exactly this page's content.
             let (done, result) = unsafe { self.fault.shift(page.address(), from, PAGE_SIZE, true) };
@@ -171,8 +178,15 @@ impl Process {
         let window = state.pattern.window(page);
         let swapped = |p: PageNumber| matches!(state.map.get(p), Page::Swapped(_));
         let (first, pages) = around(page, window.first, window.pages, swapped);
-        let writable = state.ranges.find(page.address()).is_some_and(|r| r.attributes.movable());
-        let taken = if writable { self.take(&mut state, pages) } else { None };
+        let writable = state
+            .ranges
+            .find(page.address())
+            .is_some_and(|r| r.attributes.movable());
+        let taken = if writable {
+            self.take(&mut state, pages)
+        } else {
+            None
+        };
         let (first, pages) = match taken {
             Some(taken) => (fit(page, first, pages, taken.frames), taken.frames),
             None => {
@@ -192,7 +206,9 @@ impl Process {
         }
         let mut entries = [EntryId(0); UNIT];
         for (i, entry) in entries[..pages].iter_mut().enumerate() {
-            let Page::Swapped(e) = state.map.get(first.plus(i)) else { unreachable!("only swapped pages are taken") };
+            let Page::Swapped(e) = state.map.get(first.plus(i)) else {
+                unreachable!("only swapped pages are taken")
+            };
             state.map.set(first.plus(i), Page::Loading(e));
             *entry = e;
         }
@@ -206,14 +222,23 @@ impl Process {
         let device = self.swap.place(entries[page.0 - first.0]) == Place::Slot;
         let room: &mut [PageBytes] = match taken {
             // SAFETY: the frames are present, page-aligned and ours alone until they are placed.
-            Some(t) => unsafe { std::slice::from_raw_parts_mut(t.address as *mut PageBytes, t.frames) },
+            Some(t) => unsafe {
+                std::slice::from_raw_parts_mut(t.address as *mut PageBytes, t.frames)
+            },
             None => &mut desk.buffer.0[..pages],
         };
-        let mut results: [Result<Source, LoadError>; UNIT] = std::array::from_fn(|_| Ok(Source::Zero));
+        let mut results: [Result<Source, LoadError>; UNIT] =
+            std::array::from_fn(|_| Ok(Source::Zero));
         let mut rest = room.iter_mut();
         let mut outs: ArrayVec<&mut PageBytes, UNIT> = ArrayVec::new();
         outs.extend(rest.by_ref().take(pages));
-        self.swap.load_each(cpu(), &entries[..pages], &mut outs, keep, &mut results[..pages]);
+        self.swap.load_each(
+            cpu(),
+            &entries[..pages],
+            &mut outs,
+            keep,
+            &mut results[..pages],
+        );
         drop(outs);
 
         let mut state = lock_service();
@@ -221,16 +246,23 @@ impl Process {
         for (start, len) in crate::bays::runs(good) {
             let at = first.plus(start);
             match taken {
-                Some(t) => {
-                    self.place_move(&mut state, at, Taken { address: t.address + start * PAGE_SIZE, frames: len })
-                }
+                Some(t) => self.place_move(
+                    &mut state,
+                    at,
+                    Taken {
+                        address: t.address + start * PAGE_SIZE,
+                        frames: len,
+                    },
+                ),
                 None => self.place_copy(at, &desk.buffer.0[start..start + len]),
             }
         }
         for i in 0..pages {
             let at = first.plus(i);
             match &results[i] {
-                Ok(_) => state.map.set(at, Page::Resident(keep.then_some(entries[i]))),
+                Ok(_) => state
+                    .map
+                    .set(at, Page::Resident(keep.then_some(entries[i]))),
                 Err(error) => {
                     self.poison(&mut state, at, error);
                     if let Some(t) = taken {
@@ -257,7 +289,8 @@ impl Process {
         if write {
             return false;
         }
-        self.keep_score.load(Relaxed) > 512 || self.loads.fetch_add(1, Relaxed).is_multiple_of(TRY_ANYWAY)
+        self.keep_score.load(Relaxed) > 512
+            || self.loads.fetch_add(1, Relaxed).is_multiple_of(TRY_ANYWAY)
     }
 
     /// The page's data is lost: touching it is fatal from now on, and says why.
@@ -315,7 +348,10 @@ impl Process {
         while at < taken.frames {
             let (to, from) = (first.plus(at).address(), taken.address + at * PAGE_SIZE);
             // SAFETY: the frames are ours and hold what these pages shall hold.
-            let (done, result) = unsafe { self.fault.shift(to, from, (taken.frames - at) * PAGE_SIZE, true) };
+            let (done, result) = unsafe {
+                self.fault
+                    .shift(to, from, (taken.frames - at) * PAGE_SIZE, true)
+            };
             at += done / PAGE_SIZE;
             match result {
                 Ok(()) => {}
@@ -324,7 +360,8 @@ impl Process {
                     // A frame that cannot be moved (the range changed under us): copy it, and let
                     // the frame go.
                     // SAFETY: the frame is present and nobody writes it.
-                    let content = unsafe { &*((taken.address + at * PAGE_SIZE) as *const PageBytes) };
+                    let content =
+                        unsafe { &*((taken.address + at * PAGE_SIZE) as *const PageBytes) };
                     self.place_copy(first.plus(at), std::slice::from_ref(content));
                     self.drop_frames(taken.address + at * PAGE_SIZE, 1);
                     at += 1;
@@ -337,12 +374,18 @@ impl Process {
     /// Gives frames that no bay counts any more back to the system.
     pub fn drop_frames(&self, address: usize, frames: usize) {
         // SAFETY: the frames hold nothing that anybody needs.
-        let _ = unsafe { ebb_sys::memory::madvise(address, frames * PAGE_SIZE, libc::MADV_DONTNEED) };
+        let _ =
+            unsafe { ebb_sys::memory::madvise(address, frames * PAGE_SIZE, libc::MADV_DONTNEED) };
     }
 }
 
 /// The longest run of pages around `page`, inside the window, for which `good` holds.
-fn around(page: PageNumber, first: PageNumber, pages: usize, good: impl Fn(PageNumber) -> bool) -> (PageNumber, usize) {
+fn around(
+    page: PageNumber,
+    first: PageNumber,
+    pages: usize,
+    good: impl Fn(PageNumber) -> bool,
+) -> (PageNumber, usize) {
     let (mut start, mut end) = (page.0, page.0 + 1);
     while start > first.0 && good(PageNumber(start - 1)) {
         start -= 1;
@@ -355,7 +398,11 @@ fn around(page: PageNumber, first: PageNumber, pages: usize, good: impl Fn(PageN
 
 /// Where to begin if only `frames` of `pages` pages from `first` can be had: `page` is among them.
 fn fit(page: PageNumber, first: PageNumber, pages: usize, frames: usize) -> PageNumber {
-    if frames >= pages { first } else { PageNumber(page.0.min(first.0 + pages - frames)) }
+    if frames >= pages {
+        first
+    } else {
+        PageNumber(page.0.min(first.0 + pages - frames))
+    }
 }
 
 const _: () = assert!(size_of::<UnitBuffer>() == UNIT_BYTES);

@@ -151,7 +151,11 @@ struct Chunk {
 
 impl Chunk {
     fn new() -> Box<Self> {
-        Box::new(Self { words: [Word::UNTOUCHED; CHUNK_PAGES], units: [UnitState::default(); UNITS], touched: 0 })
+        Box::new(Self {
+            words: [Word::UNTOUCHED; CHUNK_PAGES],
+            units: [UnitState::default(); UNITS],
+            touched: 0,
+        })
     }
 }
 
@@ -175,12 +179,21 @@ fn table<T>() -> Box<Table<T>> {
 impl PageMap {
     /// An empty map, without memory of its own.
     pub const fn new() -> Self {
-        Self { root: None, chunks: 0, counts: [0; 8] }
+        Self {
+            root: None,
+            chunks: 0,
+            counts: [0; 8],
+        }
     }
 
     fn path(page: PageNumber) -> [usize; 4] {
         let chunk = page.0 / CHUNK_PAGES;
-        [chunk >> 18 & 511, chunk >> 9 & 511, chunk & 511, page.0 % CHUNK_PAGES]
+        [
+            chunk >> 18 & 511,
+            chunk >> 9 & 511,
+            chunk & 511,
+            page.0 % CHUNK_PAGES,
+        ]
     }
 
     fn chunk(&self, page: PageNumber) -> Option<&Chunk> {
@@ -190,7 +203,8 @@ impl PageMap {
 
     fn chunk_mut(&mut self, page: PageNumber) -> &mut Chunk {
         let [a, b, c, _] = Self::path(page);
-        let leaf = &mut self.root.get_or_insert_with(table)[a].get_or_insert_with(table)[b].get_or_insert_with(table)[c];
+        let leaf = &mut self.root.get_or_insert_with(table)[a].get_or_insert_with(table)[b]
+            .get_or_insert_with(table)[c];
         if leaf.is_none() {
             self.chunks += 1;
         }
@@ -199,7 +213,8 @@ impl PageMap {
 
     /// The state of a page.
     pub fn get(&self, page: PageNumber) -> Page {
-        self.chunk(page).map_or(Page::Untouched, |c| c.words[page.0 % CHUNK_PAGES].unpack())
+        self.chunk(page)
+            .map_or(Page::Untouched, |c| c.words[page.0 % CHUNK_PAGES].unpack())
     }
 
     /// Changes the state of a page.
@@ -217,7 +232,8 @@ impl PageMap {
     /// What is known of a unit; one that was never touched has the default.
     pub fn unit(&self, unit: UnitNumber) -> UnitState {
         let page = unit.first();
-        self.chunk(page).map_or_else(UnitState::default, |c| c.units[page.0 % CHUNK_PAGES / UNIT])
+        self.chunk(page)
+            .map_or_else(UnitState::default, |c| c.units[page.0 % CHUNK_PAGES / UNIT])
     }
 
     /// Room to change what is known of a unit.
@@ -229,19 +245,30 @@ impl PageMap {
     /// The pages of a unit for which `f` holds.
     pub fn mask(&self, unit: UnitNumber, f: impl Fn(Page) -> bool) -> Mask {
         let first = unit.first();
-        let Some(chunk) = self.chunk(first) else { return 0 };
+        let Some(chunk) = self.chunk(first) else {
+            return 0;
+        };
         let at = first.0 % CHUNK_PAGES;
-        (0..UNIT).fold(0, |m, i| m | u64::from(f(chunk.words[at + i].unpack())) << i)
+        (0..UNIT).fold(0, |m, i| {
+            m | u64::from(f(chunk.words[at + i].unpack())) << i
+        })
     }
 
     /// Calls `f` for every page of `start..end` that is not untouched, in order, until it says to
     /// stop. Skips what was never touched at the cost of its tables, so ranges of terabytes are cheap.
-    pub fn each(&self, start: PageNumber, end: PageNumber, mut f: impl FnMut(PageNumber, Page) -> ControlFlow<()>) {
+    pub fn each(
+        &self,
+        start: PageNumber,
+        end: PageNumber,
+        mut f: impl FnMut(PageNumber, Page) -> ControlFlow<()>,
+    ) {
         let mut page = start;
         while page < end {
             let [a, b, c, at] = Self::path(page);
             let skip = |span: usize| PageNumber((page.0 / span + 1) * span);
-            let Some(root) = self.root.as_deref() else { return };
+            let Some(root) = self.root.as_deref() else {
+                return;
+            };
             let Some(middle) = root[a].as_deref() else {
                 page = skip(CHUNK_PAGES << 18);
                 continue;
@@ -270,7 +297,9 @@ impl PageMap {
         while page.0 + CHUNK_PAGES <= end.0 {
             let [a, b, c, _] = Self::path(page);
             let skip = |span: usize| PageNumber((page.0 / span + 1) * span);
-            let Some(root) = self.root.as_deref_mut() else { return };
+            let Some(root) = self.root.as_deref_mut() else {
+                return;
+            };
             let Some(middle) = root[a].as_deref_mut() else {
                 page = skip(CHUNK_PAGES << 18);
                 continue;
@@ -279,7 +308,10 @@ impl PageMap {
                 page = skip(CHUNK_PAGES << 9);
                 continue;
             };
-            if gigabyte[c].as_ref().is_some_and(|c| c.touched == 0 && c.units.iter().all(|u| !u.queued)) {
+            if gigabyte[c]
+                .as_ref()
+                .is_some_and(|c| c.touched == 0 && c.units.iter().all(|u| !u.queued))
+            {
                 gigabyte[c] = None;
                 self.chunks -= 1;
             }
@@ -336,7 +368,13 @@ mod tests {
     #[test]
     fn each_skips_what_was_never_touched_and_forget_frees_tables() {
         let mut map = PageMap::new();
-        let far = [PageNumber(5), PageNumber(511), PageNumber(512), PageNumber((1 << 35) - 1), PageNumber(1 << 30)];
+        let far = [
+            PageNumber(5),
+            PageNumber(511),
+            PageNumber(512),
+            PageNumber((1 << 35) - 1),
+            PageNumber(1 << 30),
+        ];
         for p in far {
             map.set(p, Page::Resident(None));
         }

@@ -41,19 +41,41 @@ pub struct Pattern {
 impl Pattern {
     /// Without streams.
     pub const fn new() -> Self {
-        Self { streams: [Stream { above: 0, below: 0, window: 0, used: 0 }; STREAMS], clock: 0, last: 0 }
+        Self {
+            streams: [Stream {
+                above: 0,
+                below: 0,
+                window: 0,
+                used: 0,
+            }; STREAMS],
+            clock: 0,
+            last: 0,
+        }
     }
 
     /// What to bring in for a fault on `page`, at most. Tell with `brought` what was.
     pub fn window(&mut self, page: PageNumber) -> Window {
         self.clock += 1;
         let unit = page.unit().first().0;
-        let hit = self.streams.iter().position(|s| s.window > 0 && (s.above == page.0 || s.below == page.0));
+        let hit = self
+            .streams
+            .iter()
+            .position(|s| s.window > 0 && (s.above == page.0 || s.below == page.0));
         let Some(i) = hit else {
-            let oldest = (0..STREAMS).min_by_key(|i| self.streams[*i].used).unwrap_or(0);
+            let oldest = (0..STREAMS)
+                .min_by_key(|i| self.streams[*i].used)
+                .unwrap_or(0);
             self.last = oldest;
-            self.streams[oldest] = Stream { above: page.0 + 1, below: page.0.wrapping_sub(1), window: 1, used: self.clock };
-            return Window { first: page, pages: 1 };
+            self.streams[oldest] = Stream {
+                above: page.0 + 1,
+                below: page.0.wrapping_sub(1),
+                window: 1,
+                used: self.clock,
+            };
+            return Window {
+                first: page,
+                pages: 1,
+            };
         };
         self.last = i;
         let s = &mut self.streams[i];
@@ -66,7 +88,10 @@ impl Pattern {
         };
         s.above = end;
         s.below = first.wrapping_sub(1);
-        Window { first: PageNumber(first), pages: end - first }
+        Window {
+            first: PageNumber(first),
+            pages: end - first,
+        }
     }
 
     /// Less than the last window was brought in: only `first..first + pages`.
@@ -116,9 +141,17 @@ mod tests {
         }
         for _ in 0..100 {
             for _ in 0..3 {
-                x = x.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+                x = x
+                    .wrapping_mul(6364136223846793005)
+                    .wrapping_add(1442695040888963407);
                 let page = PageNumber(1 << 30 | (x >> 40));
-                assert_eq!(p.window(page), Window { first: page, pages: 1 });
+                assert_eq!(
+                    p.window(page),
+                    Window {
+                        first: page,
+                        pages: 1
+                    }
+                );
             }
             let w = p.window(PageNumber(walk));
             assert!(w.pages > 1 || w.first.within() == UNIT - 1);

@@ -70,7 +70,10 @@ impl Process {
 
 /// Keeps forks and the keeper's work in the engine apart.
 pub fn gate(process: &Process) -> std::sync::MutexGuard<'_, ()> {
-    process.gate.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+    process
+        .gate
+        .lock()
+        .unwrap_or_else(std::sync::PoisonError::into_inner)
 }
 
 /// The processor the caller runs on, as the engine numbers them.

@@ -25,7 +25,10 @@ pub struct Queue {
 impl Queue {
     /// Empty.
     pub const fn new() -> Self {
-        Self { units: VecDeque::new(), clock: 0 }
+        Self {
+            units: VecDeque::new(),
+            clock: 0,
+        }
     }
 
     /// Makes room for `units` more, so that `brought` does not allocate.
@@ -67,7 +70,12 @@ impl Queue {
 
     /// The unit whose turn it is, and which of its resident pages to evict. It is out of the
     /// queue; give it back with `requeue` if pages of it stay. Looks at no more than `limit` units.
-    pub fn next(&mut self, map: &mut PageMap, limit: usize, resident: impl Fn(&PageMap, UnitNumber) -> Mask) -> Option<(UnitNumber, Mask)> {
+    pub fn next(
+        &mut self,
+        map: &mut PageMap,
+        limit: usize,
+        resident: impl Fn(&PageMap, UnitNumber) -> Mask,
+    ) -> Option<(UnitNumber, Mask)> {
         for _ in 0..limit.min(self.units.len()) {
             let unit = self.units.pop_front()?;
             let present = resident(map, unit);
@@ -128,7 +136,10 @@ mod tests {
         q.brought(&mut map, UnitNumber(0), 0b100);
         map.unit_mut(UnitNumber(1)).active = true;
         let all: Mask = (1 << UNIT) - 1;
-        assert_eq!(q.next(&mut map, 8, resident), Some((UnitNumber(0), all & !0b100)));
+        assert_eq!(
+            q.next(&mut map, 8, resident),
+            Some((UnitNumber(0), all & !0b100))
+        );
         q.requeue(&mut map, UnitNumber(0));
         assert_eq!(q.next(&mut map, 8, resident), Some((UnitNumber(2), all)));
         assert_eq!(q.next(&mut map, 8, resident), Some((UnitNumber(0), all)));
@@ -146,7 +157,10 @@ mod tests {
         q.evicted(&mut map, UnitNumber(2), 10);
         assert!(q.refaulted(&mut map, UnitNumber(1)));
         q.evicted(&mut map, UnitNumber(3), 1);
-        assert!(!q.refaulted(&mut map, UnitNumber(1)), "eleven evictions ago, ten resident");
+        assert!(
+            !q.refaulted(&mut map, UnitNumber(1)),
+            "eleven evictions ago, ten resident"
+        );
         assert!(!q.refaulted(&mut map, UnitNumber(99)), "never evicted");
     }
 }

@@ -51,7 +51,10 @@ pub struct Ranges {
 impl Ranges {
     /// None.
     pub const fn new() -> Self {
-        Self { map: BTreeMap::new(), bytes: 0 }
+        Self {
+            map: BTreeMap::new(),
+            bytes: 0,
+        }
     }
 
     /// Bytes in all ranges.
@@ -62,27 +65,45 @@ impl Ranges {
     /// The range that holds `address`.
     pub fn find(&self, address: usize) -> Option<Range> {
         let (&start, &(end, attributes)) = self.map.range(..=address).next_back()?;
-        (address < end).then_some(Range { start, end, attributes })
-    }
-
-    /// Whether any part of `start..end` is managed.
-    pub fn overlaps(&self, start: usize, end: usize) -> bool {
-        self.map.range(..end).next_back().is_some_and(|(_, &(e, _))| e > start)
-    }
-
-    /// The ranges that overlap `start..end`, cut to it.
-    pub fn within(&self, start: usize, end: usize) -> impl Iterator<Item = Range> {
-        let first = self.map.range(..=start).next_back().filter(|(_, v)| v.0 > start).map_or(start, |(k, _)| *k);
-        self.map.range(first..end.max(first)).map(move |(&s, &(e, attributes))| Range {
-            start: s.max(start),
-            end: e.min(end),
+        (address < end).then_some(Range {
+            start,
+            end,
             attributes,
         })
     }
 
+    /// Whether any part of `start..end` is managed.
+    pub fn overlaps(&self, start: usize, end: usize) -> bool {
+        self.map
+            .range(..end)
+            .next_back()
+            .is_some_and(|(_, &(e, _))| e > start)
+    }
+
+    /// The ranges that overlap `start..end`, cut to it.
+    pub fn within(&self, start: usize, end: usize) -> impl Iterator<Item = Range> {
+        let first = self
+            .map
+            .range(..=start)
+            .next_back()
+            .filter(|(_, v)| v.0 > start)
+            .map_or(start, |(k, _)| *k);
+        self.map
+            .range(first..end.max(first))
+            .map(move |(&s, &(e, attributes))| Range {
+                start: s.max(start),
+                end: e.min(end),
+                attributes,
+            })
+    }
+
     /// Every range, in order.
     pub fn all(&self) -> impl Iterator<Item = Range> {
-        self.map.iter().map(|(&start, &(end, attributes))| Range { start, end, attributes })
+        self.map.iter().map(|(&start, &(end, attributes))| Range {
+            start,
+            end,
+            attributes,
+        })
     }
 
     /// Adds or replaces `start..end`.

@@ -49,9 +49,17 @@ impl Services {
         let threads: Vec<_> = cpus
             .iter()
             .take(MAX_CPUS)
-            .map(|c| Service { cpu: AtomicUsize::new(*c), ..Service::default() })
+            .map(|c| Service {
+                cpu: AtomicUsize::new(*c),
+                ..Service::default()
+            })
             .collect();
-        Self { threads, awake: AtomicUsize::new(0), served: AtomicU64::new(0), normal: AtomicU32::new(0) }
+        Self {
+            threads,
+            awake: AtomicUsize::new(0),
+            served: AtomicU64::new(0),
+            normal: AtomicU32::new(0),
+        }
     }
 
     /// Starts them. The caller's descriptor table becomes theirs.
@@ -96,7 +104,11 @@ impl Services {
 
     /// Rests until woken, unless nobody else is awake.
     fn rest(&self, service: &Service) {
-        if self.awake.fetch_update(SeqCst, SeqCst, |n| (n > 1).then(|| n - 1)).is_err() {
+        if self
+            .awake
+            .fetch_update(SeqCst, SeqCst, |n| (n > 1).then(|| n - 1))
+            .is_err()
+        {
             return;
         }
         service.awake.store(0, SeqCst);
@@ -159,7 +171,11 @@ extern "C" fn run(index: *mut libc::c_void) -> *mut libc::c_void {
     let _ = thread::bind(me.cpu.load(SeqCst));
     let _ = thread::set_urgency(0, Urgency::Idle);
     let mut desk = Desk::new();
-    let mut watch = Watch { last: Instant::now(), since: 0, elsewhere: 0 };
+    let mut watch = Watch {
+        last: Instant::now(),
+        since: 0,
+        elsewhere: 0,
+    };
     let mut quiet = 0;
     loop {
         if me.awake.load(SeqCst) == 0 {
@@ -167,7 +183,11 @@ extern "C" fn run(index: *mut libc::c_void) -> *mut libc::c_void {
                 futex::wait(&me.awake, 0, None, false);
             }
         }
-        let mut buffer = [Fault { address: 0, write: false, thread: 0 }; BATCH];
+        let mut buffer = [Fault {
+            address: 0,
+            write: false,
+            thread: 0,
+        }; BATCH];
         let faults = match process.fault.read(&mut buffer) {
             Ok(faults) => faults,
             Err(e) => process.fail(&format!("reading page faults failed: {e}")),
@@ -203,9 +223,14 @@ impl Desk {
         let zero = vec![0u8; size_of::<UnitBuffer>() + 4096].leak();
         let at = zero.as_ptr().align_offset(4096);
         zero.fill(1);
-        let buffer = zero[at..at + size_of::<UnitBuffer>()].as_mut_ptr().cast::<UnitBuffer>();
+        let buffer = zero[at..at + size_of::<UnitBuffer>()]
+            .as_mut_ptr()
+            .cast::<UnitBuffer>();
         // SAFETY: aligned, initialised, leaked, and handed out once.
-        Self { buffer: unsafe { &mut *buffer }, again: Vec::with_capacity(64) }
+        Self {
+            buffer: unsafe { &mut *buffer },
+            again: Vec::with_capacity(64),
+        }
     }
 }
 
@@ -219,7 +244,11 @@ impl Process {
                 Step::Progress | Step::Enough => {}
                 Step::Full => {
                     let _gate = crate::process::gate(self);
-                    if self.swap.shrink_pool(crate::process::cpu(), (8 * UNIT * ebb_engine::PAGE_SIZE) as u64) > 0 {
+                    if self.swap.shrink_pool(
+                        crate::process::cpu(),
+                        (8 * UNIT * ebb_engine::PAGE_SIZE) as u64,
+                    ) > 0
+                    {
                         continue;
                     }
                 }

@@ -13,8 +13,8 @@ use crate::map::{Page, PageMap, PageNumber};
 use crate::pattern::Pattern;
 use crate::queue::Queue;
 use crate::ranges::Ranges;
-use ebb_engine::{Cpu, EntryId};
 use ebb_engine::swap::Swap;
+use ebb_engine::{Cpu, EntryId};
 use ebb_sys::fault::Fault;
 use ebb_sys::futex;
 use ebb_sys::signal::Blocked;
@@ -78,7 +78,10 @@ impl std::ops::DerefMut for Locked {
 /// Locks the state for a thread of the program.
 pub fn lock() -> Locked {
     let signals = Blocked::all();
-    Locked { guard: lock_service(), _signals: signals }
+    Locked {
+        guard: lock_service(),
+        _signals: signals,
+    }
 }
 
 /// Locks the state for a thread of ours, whose signals are blocked for good.
@@ -95,10 +98,12 @@ pub fn settled(mut state: Locked, start: usize, end: usize) -> Locked {
         let mut busy = state.map.in_transit() > 0;
         if busy {
             busy = false;
-            state.map.each(PageNumber::of(start), PageNumber::of(end), |_, page| {
-                busy = matches!(page, Page::Loading(_) | Page::Storing(_));
-                if busy { Break(()) } else { Continue(()) }
-            });
+            state
+                .map
+                .each(PageNumber::of(start), PageNumber::of(end), |_, page| {
+                    busy = matches!(page, Page::Loading(_) | Page::Storing(_));
+                    if busy { Break(()) } else { Continue(()) }
+                });
         }
         if !busy {
             return state;
@@ -166,14 +171,19 @@ impl State {
                 let entry = match page {
                     Page::Resident(kept) => kept,
                     Page::Staged(frame) => {
-                        let bays = self.bays.as_mut().expect("staged pages have a staging area");
+                        let bays = self
+                            .bays
+                            .as_mut()
+                            .expect("staged pages have a staging area");
                         let kept = bays.kept(frame);
                         bays.stored(frame);
                         kept
                     }
                     Page::Swapped(entry) => Some(entry),
                     Page::Untouched | Page::Poisoned => None,
-                    Page::Loading(_) | Page::Storing(_) => unreachable!("dropped a page in transit"),
+                    Page::Loading(_) | Page::Storing(_) => {
+                        unreachable!("dropped a page in transit")
+                    }
                 };
                 self.map.set(number, Page::Untouched);
                 if let (Some(entry), Some(swap)) = (entry, swap) {
@@ -209,17 +219,21 @@ impl State {
             bays.check();
         }
         let mut staged = 0;
-        self.map.each(PageNumber(0), PageNumber(1 << 35), |number, page| {
-            assert!(self.ranges.find(number.address()).is_some(), "{number:?} is {page:?} outside every range");
-            match page {
-                Page::Staged(frame) | Page::Storing(frame) => {
-                    assert_eq!(bays.expect("a staging area").page_of(frame), number);
-                    staged += 1;
+        self.map
+            .each(PageNumber(0), PageNumber(1 << 35), |number, page| {
+                assert!(
+                    self.ranges.find(number.address()).is_some(),
+                    "{number:?} is {page:?} outside every range"
+                );
+                match page {
+                    Page::Staged(frame) | Page::Storing(frame) => {
+                        assert_eq!(bays.expect("a staging area").page_of(frame), number);
+                        staged += 1;
+                    }
+                    _ => {}
                 }
-                _ => {}
-            }
-            Continue(())
-        });
+                Continue(())
+            });
         assert_eq!(staged, bays.map_or(0, Bays::staged_frames));
     }
 }

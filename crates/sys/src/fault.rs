@@ -114,7 +114,10 @@ impl std::fmt::Display for OpenError {
             ),
             OpenError::Absent => write!(f, "this kernel has no userfaultfd (CONFIG_USERFAULTFD)"),
             OpenError::Features(missing) => {
-                write!(f, "this kernel's userfaultfd lacks features {missing:#x} (MOVE needs Linux 6.8)")
+                write!(
+                    f,
+                    "this kernel's userfaultfd lacks features {missing:#x} (MOVE needs Linux 6.8)"
+                )
             }
         }
     }
@@ -155,11 +158,15 @@ impl FaultFd {
             Ok(fd) => return Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) }),
             Err(e) => e,
         };
-        let device = OpenOptions::new().read(true).write(true).open("/dev/userfaultfd");
+        let device = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .open("/dev/userfaultfd");
         match device {
             Ok(device) => {
                 // SAFETY: USERFAULTFD_IOC_NEW takes its flags as the argument itself.
-                let r = unsafe { libc::ioctl(device.as_raw_fd(), NEW as _, flags as libc::c_ulong) };
+                let r =
+                    unsafe { libc::ioctl(device.as_raw_fd(), NEW as _, flags as libc::c_ulong) };
                 match Errno::of(r as _) {
                     // SAFETY: a fresh descriptor that nobody else owns.
                     Ok(fd) => Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) }),
@@ -188,29 +195,57 @@ impl FaultFd {
 
     /// From now on missing pages of the range are faults for this descriptor to serve.
     pub fn register(&self, start: usize, len: usize) -> Result<(), Errno> {
-        let mut arg =
-            RangeMode { range: Range { start: start as u64, len: len as u64 }, mode: MODE_MISSING, out: 0 };
+        let mut arg = RangeMode {
+            range: Range {
+                start: start as u64,
+                len: len as u64,
+            },
+            mode: MODE_MISSING,
+            out: 0,
+        };
         self.ioctl(UFFDIO_REGISTER, &mut arg)
     }
 
     /// Ends that; missing pages read as zeros again, so no page may be swapped out any more.
     pub fn unregister(&self, start: usize, len: usize) -> Result<(), Errno> {
-        self.ioctl(UFFDIO_UNREGISTER, &mut Range { start: start as u64, len: len as u64 })
+        self.ioctl(
+            UFFDIO_UNREGISTER,
+            &mut Range {
+                start: start as u64,
+                len: len as u64,
+            },
+        )
     }
 
     /// Lets the threads that wait for pages of the range try again.
     pub fn wake(&self, start: usize, len: usize) -> Result<(), Errno> {
-        self.ioctl(UFFDIO_WAKE, &mut Range { start: start as u64, len: len as u64 })
+        self.ioctl(
+            UFFDIO_WAKE,
+            &mut Range {
+                start: start as u64,
+                len: len as u64,
+            },
+        )
     }
 
     /// Reads up to `out.len()` faults; empty if none waits. Does not block.
     pub fn read<'a>(&self, out: &'a mut [Fault; BATCH]) -> Result<&'a [Fault], Errno> {
-        const EMPTY: Message =
-            Message { event: 0, reserved: [0; 7], flags: 0, address: 0, thread: 0, pad: 0 };
+        const EMPTY: Message = Message {
+            event: 0,
+            reserved: [0; 7],
+            flags: 0,
+            address: 0,
+            thread: 0,
+            pad: 0,
+        };
         let mut messages = [EMPTY; BATCH];
         // SAFETY: the buffer is as long as we say and holds plain data.
         let r = unsafe {
-            libc::read(self.fd.as_raw_fd(), messages.as_mut_ptr().cast(), size_of_val(&messages))
+            libc::read(
+                self.fd.as_raw_fd(),
+                messages.as_mut_ptr().cast(),
+                size_of_val(&messages),
+            )
         };
         let n = match Errno::of(r as _) {
             Ok(bytes) => bytes / size_of::<Message>(),
@@ -221,7 +256,11 @@ impl FaultFd {
         for m in &messages[..n] {
             // 0x12 is UFFD_EVENT_PAGEFAULT; no other event was asked for.
             if m.event == 0x12 {
-                out[count] = Fault { address: m.address as usize & !4095, write: m.flags & 1 != 0, thread: m.thread };
+                out[count] = Fault {
+                    address: m.address as usize & !4095,
+                    write: m.flags & 1 != 0,
+                    thread: m.thread,
+                };
                 count += 1;
             }
         }
@@ -230,7 +269,11 @@ impl FaultFd {
 
     /// Waits until faults can be read, at most `timeout_ms` (-1: for ever); whether there are any.
     pub fn wait(&self, timeout_ms: i32) -> bool {
-        let mut p = libc::pollfd { fd: self.fd.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+        let mut p = libc::pollfd {
+            fd: self.fd.as_raw_fd(),
+            events: libc::POLLIN,
+            revents: 0,
+        };
         // SAFETY: one valid pollfd.
         unsafe { libc::poll(&mut p, 1, timeout_ms) == 1 && p.revents & libc::POLLIN != 0 }
     }
@@ -239,7 +282,13 @@ impl FaultFd {
     /// waits for them. Returns the bytes done and why it stopped short, if it did: EEXIST, a
     /// page is already there; EAGAIN, try again; ENOMEM; ENOENT, no such range.
     pub fn copy(&self, to: usize, from: &[u8]) -> (usize, Result<(), Errno>) {
-        let arg = Transfer { to: to as u64, from: from.as_ptr() as u64, len: from.len() as u64, mode: 0, done: 0 };
+        let arg = Transfer {
+            to: to as u64,
+            from: from.as_ptr() as u64,
+            len: from.len() as u64,
+            mode: 0,
+            done: 0,
+        };
         self.transfer(UFFDIO_COPY, arg)
     }
 
@@ -250,17 +299,36 @@ impl FaultFd {
     ///
     /// Requires: the caller owns what both ranges mean: no Rust reference points into `from`
     /// or `to`, and whoever maps `from` expects its pages to be gone.
-    pub unsafe fn shift(&self, to: usize, from: usize, len: usize, wake: bool) -> (usize, Result<(), Errno>) {
+    pub unsafe fn shift(
+        &self,
+        to: usize,
+        from: usize,
+        len: usize,
+        wake: bool,
+    ) -> (usize, Result<(), Errno>) {
         let mode = MOVE_ALLOW_HOLES | if wake { 0 } else { DONT_WAKE };
         self.transfer(
             UFFDIO_MOVE,
-            Transfer { to: to as u64, from: from as u64, len: len as u64, mode, done: 0 },
+            Transfer {
+                to: to as u64,
+                from: from as u64,
+                len: len as u64,
+                mode,
+                done: 0,
+            },
         )
     }
 
     /// Makes missing pages fatal to touch: SIGBUS for whoever does, never zeros.
     pub fn poison(&self, start: usize, len: usize) -> Result<(), Errno> {
-        let mut arg = RangeMode { range: Range { start: start as u64, len: len as u64 }, mode: 0, out: 0 };
+        let mut arg = RangeMode {
+            range: Range {
+                start: start as u64,
+                len: len as u64,
+            },
+            mode: 0,
+            out: 0,
+        };
         self.ioctl(UFFDIO_POISON, &mut arg)
     }
 

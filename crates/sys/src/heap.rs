@@ -69,12 +69,17 @@ pub mod c {
 
     fn layout(size: usize, align: usize) -> Option<(Layout, usize)> {
         let head = HEAD.max(align);
-        Some((Layout::from_size_align(size.checked_add(head)?, head).ok()?, head))
+        Some((
+            Layout::from_size_align(size.checked_add(head)?, head).ok()?,
+            head,
+        ))
     }
 
     /// A block of zeros, or null. `align`: a power of two.
     pub fn alloc(size: usize, align: usize) -> *mut u8 {
-        let Some((layout, head)) = layout(size, align) else { return ptr::null_mut() };
+        let Some((layout, head)) = layout(size, align) else {
+            return ptr::null_mut();
+        };
         // SAFETY: the layout is not empty; the head has room for two words before the block.
         unsafe {
             let base = InternalHeap.alloc_zeroed(layout);

@@ -12,7 +12,14 @@ pub const fn page_up(bytes: usize) -> usize {
 }
 
 /// `mmap`, raw. Requires: MAP_FIXED only over memory that the caller may replace.
-pub unsafe fn mmap(addr: usize, len: usize, prot: c_int, flags: c_int, fd: c_int, offset: i64) -> Result<usize, Errno> {
+pub unsafe fn mmap(
+    addr: usize,
+    len: usize,
+    prot: c_int,
+    flags: c_int,
+    fd: c_int,
+    offset: i64,
+) -> Result<usize, Errno> {
     // SAFETY: passed on to the caller.
     Errno::of(unsafe { syscall(libc::SYS_mmap, addr, len, prot, flags, fd, offset) })
 }
@@ -24,7 +31,13 @@ pub unsafe fn munmap(addr: usize, len: usize) -> Result<(), Errno> {
 }
 
 /// `mremap`, raw. Requires: as for `munmap` of the old range and MAP_FIXED of the new.
-pub unsafe fn mremap(old: usize, old_len: usize, new_len: usize, flags: c_int, new: usize) -> Result<usize, Errno> {
+pub unsafe fn mremap(
+    old: usize,
+    old_len: usize,
+    new_len: usize,
+    flags: c_int,
+    new: usize,
+) -> Result<usize, Errno> {
     // SAFETY: passed on to the caller.
     Errno::of(unsafe { syscall(libc::SYS_mremap, old, old_len, new_len, flags, new) })
 }
@@ -69,7 +82,8 @@ pub fn reserve(len: usize) -> Result<usize, Errno> {
 
 /// The same at exactly `addr`, where nothing may be mapped yet.
 pub fn reserve_at(addr: usize, len: usize) -> Result<usize, Errno> {
-    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED_NOREPLACE;
+    let flags =
+        libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED_NOREPLACE;
     // SAFETY: MAP_FIXED_NOREPLACE refuses addresses in use.
     unsafe { mmap(addr, len, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0) }
 }
@@ -89,7 +103,9 @@ pub fn give_back(bytes: &mut [u8]) {
 pub fn resident_anonymous_pages() -> Option<u64> {
     let mut buffer = [0u8; 128];
     let text = read_small(c"/proc/self/statm", &mut buffer)?;
-    let mut fields = text.split(|b| *b == b' ').map(|f| std::str::from_utf8(f).ok()?.parse::<u64>().ok());
+    let mut fields = text
+        .split(|b| *b == b' ')
+        .map(|f| std::str::from_utf8(f).ok()?.parse::<u64>().ok());
     let (_, resident, shared) = (fields.next()??, fields.next()??, fields.next()??);
     Some(resident.saturating_sub(shared))
 }
@@ -98,7 +114,12 @@ pub fn resident_anonymous_pages() -> Option<u64> {
 pub fn read_small<'a>(path: &std::ffi::CStr, buffer: &'a mut [u8]) -> Option<&'a [u8]> {
     // SAFETY: a terminated path, a buffer as long as we say, a descriptor of our own.
     unsafe {
-        let fd = syscall(libc::SYS_openat, libc::AT_FDCWD, path.as_ptr(), libc::O_RDONLY | libc::O_CLOEXEC) as c_int;
+        let fd = syscall(
+            libc::SYS_openat,
+            libc::AT_FDCWD,
+            path.as_ptr(),
+            libc::O_RDONLY | libc::O_CLOEXEC,
+        ) as c_int;
         if fd < 0 {
             return None;
         }

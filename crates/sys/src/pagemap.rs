@@ -41,7 +41,12 @@ impl PageMapFile {
     }
 
     /// Calls `found(start, end)` for each run of present pages in `start..end`. Allocates nothing.
-    pub fn present(&self, start: usize, end: usize, mut found: impl FnMut(usize, usize)) -> Result<(), Errno> {
+    pub fn present(
+        &self,
+        start: usize,
+        end: usize,
+        mut found: impl FnMut(usize, usize),
+    ) -> Result<(), Errno> {
         let mut regions = [Region::default(); 64];
         let mut at = start as u64;
         while at < end as u64 {

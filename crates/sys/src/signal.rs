@@ -9,7 +9,9 @@ pub struct Blocked {
 impl Blocked {
     /// Blocks every signal.
     pub fn all() -> Self {
-        Self { old: swap(u64::MAX) }
+        Self {
+            old: swap(u64::MAX),
+        }
     }
 }
 
@@ -22,6 +24,14 @@ impl Drop for Blocked {
 fn swap(new: u64) -> u64 {
     let mut old = 0u64;
     // SAFETY: two words of the kernel's signal set size, 8 bytes.
-    unsafe { libc::syscall(libc::SYS_rt_sigprocmask, libc::SIG_SETMASK, &new, &mut old, 8) };
+    unsafe {
+        libc::syscall(
+            libc::SYS_rt_sigprocmask,
+            libc::SIG_SETMASK,
+            &new,
+            &mut old,
+            8,
+        )
+    };
     old
 }

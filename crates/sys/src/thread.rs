@@ -25,7 +25,10 @@ pub fn allowed_cpus() -> Vec<usize> {
         set
     };
     // SAFETY: indices stay below CPU_SETSIZE.
-    (0..1024).filter(|c| unsafe { libc::CPU_ISSET(*c, &set) }).take(64).collect()
+    (0..1024)
+        .filter(|c| unsafe { libc::CPU_ISSET(*c, &set) })
+        .take(64)
+        .collect()
 }
 
 /// Binds this thread to one processor.
@@ -34,7 +37,13 @@ pub fn bind(cpu: usize) -> Result<(), Errno> {
     unsafe {
         let mut set: libc::cpu_set_t = std::mem::zeroed();
         libc::CPU_SET(cpu, &mut set);
-        Errno::of(libc::syscall(libc::SYS_sched_setaffinity, 0, size_of_val(&set), &set)).map(|_| ())
+        Errno::of(libc::syscall(
+            libc::SYS_sched_setaffinity,
+            0,
+            size_of_val(&set),
+            &set,
+        ))
+        .map(|_| ())
     }
 }
 
@@ -56,7 +65,8 @@ pub fn set_urgency(id: u32, urgency: Urgency) -> Result<(), Errno> {
     };
     let param = libc::sched_param { sched_priority: 0 };
     // SAFETY: a valid parameter block.
-    Errno::of(unsafe { libc::syscall(libc::SYS_sched_setscheduler, id, policy, &param) }).map(|_| ())
+    Errno::of(unsafe { libc::syscall(libc::SYS_sched_setscheduler, id, policy, &param) })
+        .map(|_| ())
 }
 
 /// The processor thread `id` of this process last ran on. About 5 µs.
@@ -83,7 +93,8 @@ pub fn cpu_of(id: u32) -> Option<usize> {
 pub fn private_descriptors() -> Result<(), Errno> {
     const CLOSE_RANGE_UNSHARE: u32 = 1 << 1;
     // SAFETY: closes descriptors of this thread's own copy of the table only.
-    Errno::of(unsafe { libc::syscall(libc::SYS_close_range, 0u32, u32::MAX, CLOSE_RANGE_UNSHARE) }).map(|_| ())
+    Errno::of(unsafe { libc::syscall(libc::SYS_close_range, 0u32, u32::MAX, CLOSE_RANGE_UNSHARE) })
+        .map(|_| ())
 }
 
 /// A thread's first function.
@@ -102,7 +113,10 @@ static CREATE: AtomicPtr<libc::c_void> = AtomicPtr::new(std::ptr::null_mut());
 /// loader's lock, which the calling thread may hold later.
 pub fn prepare_spawn() {
     // SAFETY: a lookup by name.
-    CREATE.store(unsafe { libc::dlsym(libc::RTLD_NEXT, c"pthread_create".as_ptr()) }, SeqCst);
+    CREATE.store(
+        unsafe { libc::dlsym(libc::RTLD_NEXT, c"pthread_create".as_ptr()) },
+        SeqCst,
+    );
 }
 
 /// The memory node of each processor, by its number.
@@ -110,15 +124,24 @@ pub fn nodes() -> Vec<u16> {
     // SAFETY: no pointers.
     let cpus = unsafe { libc::sysconf(libc::_SC_NPROCESSORS_CONF) }.clamp(1, 1024) as usize;
     let mut nodes = vec![0; cpus];
-    let Ok(dirs) = std::fs::read_dir("/sys/devices/system/node") else { return nodes };
+    let Ok(dirs) = std::fs::read_dir("/sys/devices/system/node") else {
+        return nodes;
+    };
     for dir in dirs.flatten() {
         let name = dir.file_name();
-        let Some(node) = name.to_str().and_then(|n| n.strip_prefix("node")?.parse::<u16>().ok()) else { continue };
+        let Some(node) = name
+            .to_str()
+            .and_then(|n| n.strip_prefix("node")?.parse::<u16>().ok())
+        else {
+            continue;
+        };
         let list = std::fs::read_to_string(dir.path().join("cpulist")).unwrap_or_default();
         for part in list.trim().split(',') {
             let (first, last) = part.split_once('-').unwrap_or((part, part));
             if let (Ok(first), Ok(last)) = (first.parse::<usize>(), last.parse::<usize>()) {
-                (first..=last).filter(|c| *c < cpus).for_each(|c| nodes[c] = node);
+                (first..=last)
+                    .filter(|c| *c < cpus)
+                    .for_each(|c| nodes[c] = node);
             }
         }
     }
@@ -162,7 +185,10 @@ pub unsafe fn spawn(entry: Entry, argument: *mut libc::c_void) -> Result<(), Err
     let _blocked = crate::signal::Blocked::all();
     if AREA.load(SeqCst) == usize::MAX {
         let area = crate::memory::reserve(STACK * STACKS)?;
-        if AREA.compare_exchange(usize::MAX, area, SeqCst, SeqCst).is_err() {
+        if AREA
+            .compare_exchange(usize::MAX, area, SeqCst, SeqCst)
+            .is_err()
+        {
             // SAFETY: just reserved, used by nobody.
             let _ = unsafe { crate::memory::munmap(area, STACK * STACKS) };
         }
@@ -197,7 +223,11 @@ pub unsafe fn spawn(entry: Entry, argument: *mut libc::c_void) -> Result<(), Err
         }
     };
     STARTING.store(0, SeqCst);
-    if result == 0 { Ok(()) } else { Err(Errno(result)) }
+    if result == 0 {
+        Ok(())
+    } else {
+        Err(Errno(result))
+    }
 }
 
 unsafe extern "C" {
