@@ -204,7 +204,7 @@ impl Supervisor {
             by_pid: HashMap::new(),
             used: vec![false; MAX_SLOTS],
             joined: 0,
-            watch: Watch::default(),
+            watch: Watch::new(),
             due: Instant::now(),
             drifted: false,
             notices: setup

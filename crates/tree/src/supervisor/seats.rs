@@ -10,11 +10,11 @@
 //! # Reserved slots
 //! A reserved slot holds leases for a child that may not have joined yet. It is given up only
 //! when the child is known to be dead or to have become another program; or when the parent
-//! has left without saying which process the child is, and no process of the tree has the
-//! parent's image: a forked child has, whatever its pid is.
+//! has left, or has forked, without saying which process the child is, and no process that is
+//! not known otherwise has the parent's image: a forked child has, whatever its pid is.
 
 use super::{Supervisor, Token};
-use crate::table::{SlotNumber, SlotState, StateWord, VERSION};
+use crate::table::{Named, SlotNumber, SlotState, StateWord, VERSION};
 use crate::wire::{self, Hello, Talk};
 use ebb_sys::proc::{self, Image, Process};
 use rustix::event::{PollFd, PollFlags, Timespec, epoll};
@@ -439,6 +439,7 @@ impl Supervisor {
                     self.expect(n);
                     match self.look_at_child(n) {
                         Child::Unborn if word.parent.is_none() => orphaned.push(n),
+                        Child::Unnamed => orphaned.push(n),
                         Child::Unborn | Child::Living => {}
                         Child::Gone => self.reap(n),
                     }
@@ -485,8 +486,10 @@ impl Supervisor {
         };
         let origin = expected.origin;
         if expected.child.is_none() && !origin.foreign {
-            let Some(pid) = self.table.slot(slot).pid(expected.taken) else {
-                return Child::Unborn;
+            let pid = match self.table.slot(slot).named(expected.taken) {
+                Named::Unborn => return Child::Unborn,
+                Named::Unnamed => return Child::Unnamed,
+                Named::Pid(pid) => pid,
             };
             match identify(pid) {
                 // Older than its parent: the number is of another pid namespace.
@@ -499,7 +502,8 @@ impl Supervisor {
             }
         }
         let Some((process, pidfd)) = &expected.child else {
-            return Child::Unborn;
+            // Pids of another namespace say only that there is, or was, a child.
+            return Child::Unnamed;
         };
         if is_dead(pidfd) {
             return Child::Gone;
@@ -516,8 +520,10 @@ impl Supervisor {
 
 /// The child of a reserved slot.
 enum Child {
-    /// Not forked yet, or forked and not named.
+    /// Not forked yet, as far as is known.
     Unborn,
+    /// Forked, if the fork did not fail; which process it is nobody said.
+    Unnamed,
     Living,
     /// Dead, or another program.
     Gone,
