@@ -119,8 +119,11 @@ fn greet(control: &str, reserved: Option<SlotNumber>) -> Result<Welcome, JoinErr
     }
     net::sockopt::set_socket_timeout(&socket, net::sockopt::Timeout::Recv, Some(ANSWER_TIMEOUT))
         .map_err(JoinError::Connect)?;
-    retry(|| net::send(&socket, &Hello::new(reserved).encode(), SendFlags::NOSIGNAL))
-        .map_err(JoinError::Connect)?;
+    match retry(|| net::send(&socket, &Hello::new(reserved).encode(), SendFlags::NOSIGNAL)) {
+        // It has closed already: its reason is waiting for us.
+        Ok(_) | Err(Errno::PIPE) => {}
+        Err(e) => return Err(JoinError::Connect(e)),
+    }
 
     let mut packet = [0; wire::MAX_PACKET];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(wire::MAX_FDS))];

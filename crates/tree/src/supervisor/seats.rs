@@ -97,18 +97,36 @@ fn identify(pid: u32) -> Result<(Process, OwnedFd, Image), Errno> {
 impl Supervisor {
     /// Takes every waiting connection.
     pub(super) fn accept(&mut self) {
-        while let Ok(connection) =
-            net::accept_with(&self.listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK)
-        {
+        loop {
+            let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+            let connection = match net::accept_with(&self.listener, flags) {
+                Ok(connection) => connection,
+                Err(Errno::INTR | Errno::CONNABORTED) => continue,
+                Err(Errno::MFILE | Errno::NFILE) if self.spare.take().is_some() => {
+                    // Left waiting it would keep the queue readable and us spinning: it gets
+                    // the descriptor kept for this, and a no.
+                    let connection = net::accept_with(&self.listener, flags);
+                    if let Ok(connection) = &connection {
+                        // A hello left unread would turn our answer into a reset.
+                        let _ = net::recv(connection, &mut [0; 64], RecvFlags::DONTWAIT);
+                        let why = wire::refused("ebb is out of descriptors; raise `ulimit -n`");
+                        let _ = net::send(connection, &why, SendFlags::NOSIGNAL);
+                    }
+                    // The kernel wants a descriptor before it looks whether anyone waits.
+                    let more = connection.is_ok();
+                    drop(connection);
+                    self.spare = super::spare();
+                    if more {
+                        continue;
+                    }
+                    return;
+                }
+                Err(_) => return,
+            };
             let n = self.next_greeting;
             self.next_greeting = n.wrapping_add(1);
-            let added = epoll::add(
-                &self.epoll,
-                &connection,
-                Token::Greeting(n).pack(),
-                epoll::EventFlags::IN,
-            );
-            if added.is_ok() {
+            let token = Token::Greeting(n).pack();
+            if epoll::add(&self.epoll, &connection, token, epoll::EventFlags::IN).is_ok() {
                 self.greeting.insert(n, connection);
             }
         }

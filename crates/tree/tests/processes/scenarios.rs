@@ -15,6 +15,7 @@ pub const ALL: &[Scenario] = &[
     ("a_killed_member_leaves_nothing", 20, killed),
     ("exec_takes_everything_back_from_a_living_pid", 20, exec),
     ("who_may_not_join_is_told_why", 20, refused),
+    ("out_of_descriptors_is_a_refusal", 20, no_descriptors),
     (
         "unmanaged_memory_lowers_the_limit_and_starts_paging",
         30,
@@ -130,6 +131,36 @@ fn refused() {
     assert_eq!(tree.sup.members(), 1);
     tell(&mut member);
     member.wait().unwrap();
+    tree.expect_empty();
+}
+
+fn no_descriptors() {
+    let mut tree = Tree::new(mib(512), 3);
+    let mut first = tree.start(&["watcher"]);
+    tree.until(S(5), |tree| tree.sup.members() == 1);
+    let mut limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
+    // Room for the pipes of the processes we start below, and not for members.
+    let mut taken: Vec<std::fs::File> = Vec::new();
+    let mut member = tree.start(&["charge", "10"]);
+    limit.current = Some(64);
+    rustix::process::setrlimit(rustix::process::Resource::Nofile, limit).unwrap();
+    while let Ok(file) = std::fs::File::open("/dev/null") {
+        taken.push(file);
+    }
+    let mut status = None;
+    let ended = tree.until(S(10), |_| {
+        status = member.try_wait().unwrap();
+        status.is_some()
+    });
+    assert!(ended && !status.unwrap().success(), "its join was refused");
+    // And those that come later are welcome again.
+    drop(taken);
+    let mut member = tree.start(&["charge", "10"]);
+    tree.expect("charged");
+    for child in [&mut member, &mut first] {
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
     tree.expect_empty();
 }
 
