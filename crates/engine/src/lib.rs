@@ -6,10 +6,15 @@
 //! lab with simulated devices, under loom, and in seeded simulations that inject faults.
 #![forbid(unsafe_code)]
 
+pub mod codec;
 pub mod counters;
 pub mod env;
+pub mod pool;
+pub mod shrinker;
 pub mod slots;
+pub mod swap;
 pub mod sync;
+pub mod vswap;
 pub mod words;
 
 pub use words::*;

@@ -1,0 +1,58 @@
+//! The seam of the codecs. They are C libraries behind unsafe bindings, so the engine sees
+//! only this trait; the embedder passes the real ones, tests a plain one.
+//!
+//! A coder is owned by one caller at a time and keeps its tables between pages, so that
+//! neither call allocates.
+
+use crate::PageBytes;
+
+/// How the bytes of a stored page are to be read. The numbers are written to devices.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u8)]
+pub enum Codec {
+    /// The page as it was.
+    Raw = 0,
+    /// LZ4 block format.
+    Lz4 = 1,
+    /// Zstandard frame without checksum.
+    Zstd = 2,
+}
+
+impl Codec {
+    /// The codec that is written as `number`, if there is one.
+    pub const fn from_number(number: u8) -> Option<Self> {
+        match number {
+            0 => Some(Self::Raw),
+            1 => Some(Self::Lz4),
+            2 => Some(Self::Zstd),
+            _ => None,
+        }
+    }
+}
+
+/// The bytes are not what any compressor of this codec writes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("the compressed bytes are damaged")]
+pub struct Damaged;
+
+/// Makes coders; one is made for each processor, and more if threads crowd on one.
+pub trait Codecs: Send + Sync {
+    /// A coder with tables of its own.
+    fn coder(&self) -> Box<dyn Coder>;
+    /// Bytes one coder holds.
+    fn coder_bytes(&self) -> usize;
+}
+
+/// Compresses and decompresses pages. `Codec::Raw` never reaches it.
+pub trait Coder: Send {
+    /// Compresses `page` into `out`; the length, or none where it does not fit.
+    fn compress(&mut self, codec: Codec, page: &PageBytes, out: &mut [u8]) -> Option<usize>;
+    /// Decompresses exactly one page. `data` is what `compress` wrote, followed by up to
+    /// 31 zero bytes that belong to nothing.
+    fn decompress(
+        &mut self,
+        codec: Codec,
+        data: &[u8],
+        page: &mut PageBytes,
+    ) -> Result<(), Damaged>;
+}

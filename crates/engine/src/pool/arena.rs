@@ -1,0 +1,274 @@
+//! One arena: its bytes and the states of its windows.
+
+use super::class::{Class, Shape};
+use crate::env::Memory;
+use crate::{EntryId, PAGE_SIZE};
+
+/// Bytes of addresses of a window.
+#[cfg(not(loom))]
+pub const WINDOW: usize = 64 << 10;
+#[cfg(loom)]
+pub const WINDOW: usize = 8 << 10;
+/// Windows of an arena.
+#[cfg(not(loom))]
+pub const WINDOWS: usize = 16;
+#[cfg(loom)]
+pub const WINDOWS: usize = 2;
+
+/// Bytes of an object's entry in the table at its window's start.
+pub const OBJECT_ENTRY: usize = 3;
+
+/// An entry of the table: live and its owner's low bits, or free and the next free object.
+const LIVE: u32 = 1 << 23;
+const OWNER_MASK: u32 = LIVE - 1;
+const LAST: u32 = 0x100;
+
+/// Entries that share the same bits in the table, counted from each other.
+pub const OWNER_STRIDE: u32 = LIVE;
+
+/// Which list a window is on.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum State {
+    /// Of no class.
+    Free,
+    /// The one its class fills now.
+    Current,
+    /// At this position among its class's partly free ones.
+    Partial(u32),
+    /// All objects in use, or about to be settled by who freed one.
+    Full,
+    /// Being emptied by compaction: takes no new objects.
+    Draining,
+}
+
+/// Invariants: the free list has `fresh - used` objects, all below `fresh`; the pages of
+/// the table and of the objects below `fresh` are among the `touched` first.
+#[derive(Clone, Copy)]
+struct Window {
+    state: State,
+    class: u8,
+    touched: u8,
+    used: u16,
+    /// Objects ever used: those after are free and untouched.
+    fresh: u16,
+    /// The first of the free list, `LAST` for none.
+    free: u16,
+}
+
+/// An arena.
+pub struct Arena {
+    bytes: Box<[u8]>,
+    /// Where the first page begins: the allocator need not align.
+    offset: usize,
+    windows: [Window; WINDOWS],
+}
+
+impl Arena {
+    /// An arena of free windows that hold no memory.
+    pub fn new() -> Self {
+        let bytes = vec![0u8; WINDOW * WINDOWS + PAGE_SIZE].into_boxed_slice();
+        let offset = bytes.as_ptr().align_offset(PAGE_SIZE);
+        let window = Window {
+            state: State::Free,
+            class: 0,
+            touched: 0,
+            used: 0,
+            fresh: 0,
+            free: LAST as u16,
+        };
+        Self {
+            bytes,
+            offset,
+            windows: [window; WINDOWS],
+        }
+    }
+
+    fn window_bytes(&self, at: usize) -> &[u8] {
+        &self.bytes[self.offset + at * WINDOW..][..WINDOW]
+    }
+
+    fn window_bytes_mut(&mut self, at: usize) -> &mut [u8] {
+        &mut self.bytes[self.offset + at * WINDOW..][..WINDOW]
+    }
+
+    fn entry(&self, at: usize, object: usize) -> u32 {
+        let bytes = &self.window_bytes(at)[object * OBJECT_ENTRY..][..OBJECT_ENTRY];
+        u32::from_le_bytes([bytes[0], bytes[1], bytes[2], 0])
+    }
+
+    fn set_entry(&mut self, at: usize, object: usize, value: u32) {
+        let bytes = &mut self.window_bytes_mut(at)[object * OBJECT_ENTRY..][..OBJECT_ENTRY];
+        bytes.copy_from_slice(&value.to_le_bytes()[..OBJECT_ENTRY]);
+    }
+
+    pub fn state(&self, at: usize) -> State {
+        self.windows[at].state
+    }
+    pub fn set_state(&mut self, at: usize, state: State) {
+        self.windows[at].state = state;
+    }
+    pub fn class(&self, at: usize) -> Class {
+        Class(self.windows[at].class)
+    }
+    pub fn class_if_any(&self, at: usize) -> Option<Class> {
+        (self.windows[at].state != State::Free).then(|| self.class(at))
+    }
+    pub fn used(&self, at: usize) -> usize {
+        self.windows[at].used as usize
+    }
+    pub fn touched(&self, at: usize) -> usize {
+        self.windows[at].touched as usize
+    }
+    /// Free objects in touched pages.
+    pub fn holes(&self, at: usize) -> i64 {
+        i64::from(self.windows[at].fresh) - i64::from(self.windows[at].used)
+    }
+    pub fn has_hole(&self, at: usize) -> bool {
+        self.windows[at].free as u32 != LAST
+    }
+    pub fn is_full(&self, at: usize, shape: &Shape) -> bool {
+        self.windows[at].used == shape.objects
+    }
+
+    /// Gives a free window to a class, as its current one.
+    pub fn assign(&mut self, at: usize, class: Class, _shape: &Shape) {
+        let window = &mut self.windows[at];
+        debug_assert!(window.state == State::Free && window.used == 0);
+        *window = Window {
+            state: State::Current,
+            class: class.0,
+            touched: window.touched,
+            used: 0,
+            fresh: 0,
+            free: LAST as u16,
+        };
+    }
+
+    /// Takes an empty window from its class.
+    pub fn unassign(&mut self, at: usize) {
+        let window = &mut self.windows[at];
+        debug_assert_eq!(window.used, 0);
+        window.state = State::Free;
+        window.fresh = 0;
+        window.free = LAST as u16;
+    }
+
+    /// How many more pages the next object touches.
+    pub fn touched_by_next(&self, at: usize, shape: &Shape) -> usize {
+        let window = &self.windows[at];
+        if window.free as u32 != LAST {
+            return 0;
+        }
+        shape
+            .pages(window.fresh as usize + 1)
+            .saturating_sub(window.touched as usize)
+    }
+
+    /// Takes a free object for `owner`; there must be one.
+    pub fn take(&mut self, at: usize, shape: &Shape, owner: EntryId) -> u8 {
+        let window = &mut self.windows[at];
+        debug_assert!(window.used < shape.objects);
+        window.used += 1;
+        let object = if window.free as u32 == LAST {
+            window.fresh += 1;
+            let pages = shape.pages(window.fresh as usize) as u8;
+            window.touched = window.touched.max(pages);
+            window.fresh as usize - 1
+        } else {
+            window.free as usize
+        };
+        if object as u16 == window.free {
+            let next = self.entry(at, object);
+            debug_assert_eq!(next & LIVE, 0);
+            self.windows[at].free = next as u16;
+        }
+        self.set_entry(at, object, LIVE | owner.0 & OWNER_MASK);
+        object as u8
+    }
+
+    /// Frees a live object.
+    pub fn release(&mut self, at: usize, _shape: &Shape, object: u8) {
+        assert_ne!(
+            self.entry(at, object as usize) & LIVE,
+            0,
+            "pool object freed twice"
+        );
+        self.set_entry(at, object as usize, u32::from(self.windows[at].free));
+        self.windows[at].free = u16::from(object);
+        self.windows[at].used -= 1;
+    }
+
+    /// Writes an object: `data`, then zeros.
+    pub fn write(&mut self, at: usize, shape: &Shape, object: u8, data: &[u8]) {
+        let room = &mut self.window_bytes_mut(at)[shape.start(object)..][..shape.size as usize];
+        let (body, tail) = room.split_at_mut(data.len());
+        body.copy_from_slice(data);
+        tail.fill(0);
+    }
+
+    /// An object's bytes.
+    pub fn object(&self, at: usize, shape: &Shape, object: u8) -> &[u8] {
+        &self.window_bytes(at)[shape.start(object)..][..shape.size as usize]
+    }
+
+    /// The low bits of the owner of an object, if it is live.
+    pub fn owner(&self, at: usize, object: u8) -> Option<u32> {
+        let entry = self.entry(at, object as usize);
+        (u16::from(object) < self.windows[at].fresh && entry & LIVE != 0)
+            .then_some(entry & OWNER_MASK)
+    }
+
+    /// Names another owner for a live object.
+    pub fn fresh(&self, at: usize) -> usize {
+        self.windows[at].fresh as usize
+    }
+
+    /// Returns a free window's memory; how many bytes.
+    pub fn give_back(&mut self, at: usize, memory: &dyn Memory) -> u64 {
+        debug_assert_eq!(self.state(at), State::Free);
+        let bytes = self.touched(at) * PAGE_SIZE;
+        if bytes > 0 {
+            memory.give_back(&mut self.window_bytes_mut(at)[..bytes]);
+        }
+        self.windows[at].touched = 0;
+        bytes as u64
+    }
+
+    /// Whether no window belongs to a class or holds memory.
+    pub fn is_idle(&self) -> bool {
+        self.windows
+            .iter()
+            .all(|w| w.state == State::Free && w.touched == 0)
+    }
+
+    pub fn check(&self, at: usize, shape: Option<&Shape>) {
+        let window = &self.windows[at];
+        let Some(shape) = shape else {
+            assert_eq!((window.state, window.used), (State::Free, 0));
+            return;
+        };
+        let live = (0..window.fresh)
+            .filter(|&o| self.owner(at, o as u8).is_some())
+            .count();
+        assert_eq!(live, window.used as usize);
+        let (mut free, mut listed) = (u32::from(window.free), 0);
+        while free != LAST {
+            assert!(free < u32::from(window.fresh) && self.owner(at, free as u8).is_none());
+            listed += 1;
+            assert!(
+                listed <= window.fresh,
+                "the free list of a window has a loop"
+            );
+            free = self.entry(at, free as usize);
+        }
+        assert_eq!(listed, window.fresh - window.used);
+        assert!(window.fresh <= shape.objects);
+        assert!(window.fresh == 0 || shape.pages(window.fresh as usize) <= window.touched as usize);
+        match window.state {
+            State::Free => panic!("a window of a class is marked free"),
+            State::Full => assert_eq!(window.used, shape.objects),
+            State::Current | State::Draining => {}
+            State::Partial(_) => assert!(window.used > 0 && window.used < shape.objects),
+        }
+    }
+}

@@ -1,0 +1,159 @@
+//! Size classes: which there are, and how many objects fill how many pages of a window.
+
+use super::arena::{OBJECT_ENTRY, WINDOW};
+use crate::PAGE_SIZE;
+use crate::codec::Codec;
+
+/// Sizes are multiples of this. A finer step wastes less behind each object and more in
+/// half-empty windows of more classes.
+pub const STEP: usize = 32;
+/// The largest compressed size worth keeping compressed: above, a page saves too little to
+/// pay for decompressing it.
+pub const MAX_COMPRESSED: usize = 3840;
+
+const SIZES: usize = MAX_COMPRESSED / STEP;
+/// Classes: each size for each codec, and whole pages.
+pub const CLASSES: usize = 2 * SIZES + 1;
+/// The class of pages kept as they are.
+pub const RAW_CLASS: Class = Class(2 * SIZES as u8);
+
+const _: () = assert!(CLASSES <= u8::MAX as usize);
+
+/// A size class, with its codec.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Class(pub(super) u8);
+
+impl Class {
+    /// As an array position.
+    pub const fn index(self) -> usize {
+        self.0 as usize
+    }
+}
+
+/// How a class's windows are cut.
+#[derive(Clone, Copy, Debug)]
+pub struct Shape {
+    /// Bytes of an object.
+    pub size: u32,
+    /// Objects of a window: at most 256, so that a byte names one.
+    pub objects: u16,
+    /// How the objects' bytes are to be read.
+    pub codec: Codec,
+}
+
+impl Shape {
+    /// Where the first object begins: behind the table of owners.
+    pub const fn base(&self) -> usize {
+        (self.objects as usize * OBJECT_ENTRY).next_multiple_of(16)
+    }
+
+    /// Where an object begins.
+    pub const fn start(&self, object: u8) -> usize {
+        self.base() + object as usize * self.size as usize
+    }
+
+    /// Pages that hold the table and the first `objects` objects.
+    pub const fn pages(&self, objects: usize) -> usize {
+        (self.base() + objects * self.size as usize).div_ceil(PAGE_SIZE)
+    }
+
+    /// The fewest pages that waste at most one part in 64 behind their last object, or
+    /// those that waste least.
+    const fn of(size: usize, codec: Codec) -> Self {
+        let mut best = Self {
+            size: size as u32,
+            objects: 1,
+            codec,
+        };
+        let mut least = usize::MAX;
+        let mut pages = 1;
+        while pages <= WINDOW / PAGE_SIZE {
+            let bytes = pages * PAGE_SIZE;
+            let mut objects = bytes / (size + OBJECT_ENTRY);
+            if objects > 256 {
+                objects = 256;
+            }
+            if objects > 0 && (objects * OBJECT_ENTRY).next_multiple_of(16) + objects * size > bytes
+            {
+                objects -= 1;
+            }
+            if objects > 0 {
+                let waste = (bytes - objects * size) * 1024 / bytes;
+                if waste < least {
+                    least = waste;
+                    best.objects = objects as u16;
+                    if waste <= 16 {
+                        return best;
+                    }
+                }
+            }
+            pages += 1;
+        }
+        best
+    }
+}
+
+/// The table of shapes.
+pub struct Classes([Shape; CLASSES]);
+
+impl Classes {
+    pub fn new() -> Self {
+        let of = |class: usize| match class {
+            c if c < SIZES => Shape::of((c + 1) * STEP, Codec::Lz4),
+            c if c < 2 * SIZES => Shape::of((c - SIZES + 1) * STEP, Codec::Zstd),
+            _ => Shape::of(PAGE_SIZE, Codec::Raw),
+        };
+        Self(std::array::from_fn(of))
+    }
+
+    pub fn get(&self, class: Class) -> &Shape {
+        &self.0[class.index()]
+    }
+
+    /// The class for `len` bytes of `codec`.
+    pub fn fitting(&self, codec: Codec, len: usize) -> Class {
+        let size = len.max(1).div_ceil(STEP) - 1;
+        match codec {
+            Codec::Raw => RAW_CLASS,
+            Codec::Lz4 => Class(size as u8),
+            Codec::Zstd => Class((SIZES + size) as u8),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn objects_fit_and_waste_little() {
+        let classes = Classes::new();
+        for shape in &classes.0 {
+            assert!(shape.start(0) + shape.objects as usize * shape.size as usize <= WINDOW);
+            let held = shape.pages(shape.objects as usize) * PAGE_SIZE;
+            let data = shape.objects as usize * shape.size as usize;
+            let waste = (held - data) as f64 / held as f64;
+            // Three bytes an object are the owner; the smallest sizes pay most for them.
+            let bound = if shape.size < 256 {
+                0.12
+            } else if shape.codec == Codec::Raw {
+                0.07
+            } else {
+                0.035
+            };
+            assert!(waste < bound, "size {} wastes {waste:.3}", shape.size);
+        }
+    }
+
+    #[test]
+    fn fitting_is_the_smallest_that_holds() {
+        let classes = Classes::new();
+        for codec in [Codec::Lz4, Codec::Zstd] {
+            for len in 1..=MAX_COMPRESSED {
+                let shape = classes.get(classes.fitting(codec, len));
+                assert_eq!(shape.codec, codec);
+                assert!(shape.size as usize >= len && shape.size as usize - len < STEP);
+            }
+        }
+    }
+}

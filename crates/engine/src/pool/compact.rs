@@ -1,0 +1,200 @@
+//! Choosing what to compact, and giving memory back.
+
+use super::arena::{State, WINDOWS};
+use super::class::Class;
+use super::{OWNER_STRIDE, Pool};
+use crate::sync::lock;
+use crate::vswap::Handle;
+use crate::{EntryId, PAGE_SIZE};
+use std::sync::atomic::Ordering::Relaxed;
+
+/// Partly free windows compared to find the emptiest.
+const COMPARED: usize = 128;
+/// Holes are compacted in the background when they are more than one part in this many of
+/// the pool's data, beyond a window's worth.
+const SLACK_SHARE: u64 = 32;
+
+/// A window that is to be emptied; it takes no new objects.
+pub struct Victim {
+    /// The window.
+    pub window: u32,
+    class: Class,
+    objects: Vec<(u8, u32)>,
+}
+
+impl Victim {
+    /// Its objects, each with the low bits of its owner.
+    pub fn objects(&self) -> &[(u8, u32)] {
+        &self.objects
+    }
+}
+
+const _: () = assert!(OWNER_STRIDE.is_power_of_two());
+
+impl Pool {
+    /// Picks the emptiest window of the class with the most room in holes, such that the
+    /// holes of others take its objects. `pressed`: even if it is little.
+    pub fn victim(&self, pressed: bool) -> Option<Victim> {
+        let free = |class: usize| {
+            let shape = self.classes.get(Class(class as u8));
+            let holes = self.holes[class].load(Relaxed).max(0) as u64;
+            let enough = holes >= u64::from(shape.objects);
+            if enough {
+                holes * u64::from(shape.size)
+            } else {
+                0
+            }
+        };
+        let total: u64 = (0..self.states.len()).map(free).sum();
+        let worth = self.data.load(Relaxed) / SLACK_SHARE + super::arena::WINDOW as u64;
+        if total == 0 || !pressed && total < worth {
+            return None;
+        }
+        let class = (0..self.states.len()).max_by_key(|&class| free(class))?;
+        let class = Class(class as u8);
+        let mut state = lock(&self.states[class.index()]);
+        let used = |&(_, &window): &(usize, &u32)| self.with(window, |arena, at| arena.used(at));
+        let (position, &window) = state
+            .partial
+            .iter()
+            .enumerate()
+            .take(COMPARED)
+            .min_by_key(used)?;
+        state.partial.swap_remove(position);
+        if let Some(&other) = state.partial.get(position) {
+            self.with(other, |arena, at| {
+                arena.set_state(at, State::Partial(position as u32))
+            });
+        }
+        let objects = self.with(window, |arena, at| {
+            arena.set_state(at, State::Draining);
+            let live = |object: u8| arena.owner(at, object).map(|owner| (object, owner));
+            (0..arena.fresh(at))
+                .filter_map(|object| live(object as u8))
+                .collect()
+        });
+        drop(state);
+        // A free that came between may have left it empty with nobody to notice.
+        Some(Victim {
+            window,
+            class,
+            objects,
+        })
+    }
+
+    /// Ends the draining of a window: what is left in it stays.
+    pub fn spare(&self, victim: &Victim) {
+        let mut state = lock(&self.states[victim.class.index()]);
+        let emptied = self.with(victim.window, |arena, at| {
+            if arena.state(at) != State::Draining || arena.class(at) != victim.class {
+                return false;
+            }
+            let full = arena.is_full(at, self.classes.get(victim.class));
+            if full {
+                arena.set_state(at, State::Full);
+            } else {
+                arena.set_state(at, State::Partial(state.partial.len() as u32));
+                state.partial.push(victim.window);
+            }
+            arena.used(at) == 0
+        });
+        drop(state);
+        if emptied {
+            self.settle(victim.class, victim.window);
+        }
+    }
+
+    /// Copies an object into another window of its class; none if that would take memory.
+    pub fn copy_object(&self, handle: Handle, owner: EntryId) -> Option<Handle> {
+        let mut data = [0u8; PAGE_SIZE];
+        let (len, _, class) = self.read(handle, &mut data);
+        if self.holes[class.index()].load(Relaxed) <= 0 {
+            return None;
+        }
+        self.insert_in(class, &data[..len], owner).ok()
+    }
+
+    /// Returns the memory of one emptied window beyond `keep` of them; how many bytes.
+    /// An arena none of whose windows is in use goes back whole.
+    pub fn give_back(&self, keep: usize) -> u64 {
+        let window = {
+            let mut free = lock(&self.free);
+            if free.warm.len() <= keep {
+                return 0;
+            }
+            // The one that emptied first: the last is the warmest.
+            free.warm.swap_remove(0)
+        };
+        let (bytes, idle) = self.with(window, |arena, at| {
+            (arena.give_back(at, &*self.memory), arena.is_idle())
+        });
+        self.bytes.fetch_sub(bytes, Relaxed);
+        let mut free = lock(&self.free);
+        free.cold.push(window);
+        if idle {
+            let number = window / WINDOWS as u32;
+            let ours = |w: &u32| w / WINDOWS as u32 == number;
+            // All of them must be listed: one may have been handed out a moment ago.
+            if free.cold.iter().filter(|w| ours(w)).count() == WINDOWS {
+                free.cold.retain(|w| !ours(w));
+                free.gone.push(number);
+                *lock(self.arena(window)) = None;
+                self.live_arenas.fetch_sub(1, Relaxed);
+            }
+        }
+        bytes
+    }
+
+    /// All invariants of the pool; for a pool at rest. `owner_of` says whether the entry
+    /// whose number ends in the given bits names the object.
+    pub fn check(&self) {
+        let (mut bytes, mut data, mut objects) = (0u64, 0u64, 0u64);
+        let mut holes = vec![0i64; self.states.len()];
+        let free = lock(&self.free);
+        let mut listed = free.warm.len() + free.cold.len();
+        for number in (0..free.arenas).filter(|n| !free.gone.contains(n)) {
+            for window in number * WINDOWS as u32..(number + 1) * WINDOWS as u32 {
+                self.with(window, |arena, at| {
+                    bytes += (arena.touched(at) * crate::PAGE_SIZE) as u64;
+                    let Some(class) = arena.class_if_any(at) else {
+                        assert!(free.warm.contains(&window) || free.cold.contains(&window));
+                        listed -= 1;
+                        return arena.check(at, None);
+                    };
+                    let shape = self.classes.get(class);
+                    arena.check(at, Some(shape));
+                    data += arena.used(at) as u64 * u64::from(shape.size);
+                    objects += arena.used(at) as u64;
+                    holes[class.index()] += arena.holes(at);
+                });
+            }
+        }
+        assert_eq!(listed, 0, "a window is listed free and belongs to a class");
+        drop(free);
+        assert_eq!(bytes, self.bytes.load(Relaxed));
+        assert_eq!(data, self.data.load(Relaxed));
+        assert_eq!(objects, self.objects.load(Relaxed));
+        for (class, state) in self.states.iter().enumerate() {
+            assert_eq!(
+                holes[class],
+                self.holes[class].load(Relaxed),
+                "holes of class {class}"
+            );
+            let state = lock(state);
+            if let Some(window) = state.current {
+                self.with(window, |arena, at| {
+                    assert_eq!(
+                        (arena.state(at), arena.class(at).index()),
+                        (State::Current, class)
+                    );
+                });
+            }
+            for (position, &window) in state.partial.iter().enumerate() {
+                self.with(window, |arena, at| {
+                    assert_eq!(arena.state(at), State::Partial(position as u32));
+                    assert_eq!(arena.class(at).index(), class);
+                });
+            }
+        }
+    }
+}

@@ -1,0 +1,364 @@
+//! The compressed pool: objects of up to a page, packed by size class.
+//!
+//! # Layout
+//!
+//! Memory comes in *arenas* of 1 MiB, each cut into 16 *windows* of 64 KiB of addresses. A
+//! window belongs to one size class and uses as many of its pages as lets the class's
+//! objects fill them best; the rest of its addresses is never touched and costs nothing.
+//! At a window's start lies a table with three bytes an object: the entry that owns it, or
+//! the next free object. Objects never used yet are counted, not listed, so a fresh
+//! window's pages are touched as they are filled.
+//!
+//! An object has its class's size; what the codec wrote is followed by zeros. The class
+//! also says the codec. So an object needs no header.
+//!
+//! The owner is kept in 23 bits: it names one entry of each 32 GiB. The candidates are
+//! told apart by asking which entry names the object back.
+//!
+//! # Protocol
+//!
+//! A class's lock guards which window it fills now and which are partly free; an arena's
+//! lock guards its bytes and its windows' states. Order: class, arena. An object is
+//! reachable through its entry's word alone, so whoever holds the entry's cluster lock,
+//! and sees its word name the object, may read it: nobody frees it meanwhile.
+//!
+//! Emptied windows keep their memory for the next class that needs one;
+//! [`Pool::give_back`], run in the background, returns it.
+//!
+//! Not here: whether to store, what to evict, how to compress.
+
+mod arena;
+mod class;
+mod compact;
+
+pub use arena::OWNER_STRIDE;
+pub use class::{Class, MAX_COMPRESSED};
+pub use compact::Victim;
+
+use crate::codec::Codec;
+use crate::env::Memory;
+use crate::sync::{Mutex, lock};
+use crate::vswap::Handle;
+use crate::{EntryId, PAGE_SIZE};
+use arena::{Arena, State, WINDOWS};
+use class::{CLASSES, Classes};
+use std::sync::atomic::{AtomicI64, AtomicU64, AtomicUsize, Ordering::Relaxed};
+use std::sync::{Arc, OnceLock};
+
+/// The pool is at its limit, or every window number is taken.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Full;
+
+/// Arenas in the directory's leaves.
+const LEAF: usize = 64;
+const TOP: usize = Handle::MAX_WINDOWS as usize / WINDOWS / LEAF;
+
+type Leaf = Box<[Mutex<Option<Arena>>; LEAF]>;
+
+#[derive(Default)]
+struct ClassState {
+    /// The window that new objects go to.
+    current: Option<u32>,
+    /// Windows with a free object; each knows its position here.
+    partial: Vec<u32>,
+}
+
+/// Windows that belong to no class.
+#[derive(Default)]
+struct FreeWindows {
+    /// Still holding memory.
+    warm: Vec<u32>,
+    /// Holding none.
+    cold: Vec<u32>,
+    /// Arenas ever made; the windows of later ones are in no list.
+    arenas: u32,
+    /// Arenas given back whole: their windows are in no list either.
+    gone: Vec<u32>,
+}
+
+/// Invariants: `bytes` = pages touched over all windows, in bytes; `data` = Σ size of live
+/// objects; `slack[c]` = free objects in the windows of class c, each window's fresh
+/// objects included.
+pub struct Pool {
+    classes: Classes,
+    states: Box<[Mutex<ClassState>]>,
+    top: Box<[OnceLock<Leaf>; TOP]>,
+    free: Mutex<FreeWindows>,
+    memory: Arc<dyn Memory>,
+    max: AtomicU64,
+    bytes: AtomicU64,
+    data: AtomicU64,
+    objects: AtomicU64,
+    /// Free objects of each class that lie in touched pages.
+    holes: Box<[AtomicI64]>,
+    leaves: AtomicUsize,
+    live_arenas: AtomicUsize,
+}
+
+/// What the pool holds, in bytes.
+#[derive(Clone, Copy, Default, Debug)]
+pub struct Usage {
+    /// Memory really held: every touched page of every window.
+    pub bytes: u64,
+    /// Σ size of the stored objects.
+    pub data: u64,
+    /// Stored objects.
+    pub objects: u64,
+    /// Directory, lists and window states.
+    pub bookkeeping: u64,
+}
+
+impl Pool {
+    /// An empty pool that will hold at most `max` bytes.
+    pub fn new(max: u64, memory: Arc<dyn Memory>) -> Self {
+        Self {
+            classes: Classes::new(),
+            states: (0..CLASSES).map(|_| Mutex::default()).collect(),
+            top: Box::new([const { OnceLock::new() }; TOP]),
+            free: Mutex::default(),
+            memory,
+            max: AtomicU64::new(max),
+            bytes: AtomicU64::new(0),
+            data: AtomicU64::new(0),
+            objects: AtomicU64::new(0),
+            holes: (0..CLASSES).map(|_| AtomicI64::new(0)).collect(),
+            leaves: AtomicUsize::new(0),
+            live_arenas: AtomicUsize::new(0),
+        }
+    }
+
+    /// The most bytes it may hold.
+    pub fn max(&self) -> u64 {
+        self.max.load(Relaxed)
+    }
+
+    /// Sets the most bytes it may hold; what is above stays until written back.
+    pub fn set_max(&self, max: u64) {
+        self.max.store(max, Relaxed);
+    }
+
+    /// Bytes of memory really held.
+    pub fn bytes(&self) -> u64 {
+        self.bytes.load(Relaxed)
+    }
+
+    /// What it holds.
+    pub fn usage(&self) -> Usage {
+        let free = lock(&self.free);
+        let lists = (free.warm.capacity() + free.cold.capacity() + free.gone.capacity()) * 4;
+        drop(free);
+        let partial: usize = self
+            .states
+            .iter()
+            .map(|s| lock(s).partial.capacity() * 4 + size_of_val(s))
+            .sum();
+        let directory = size_of_val(&*self.top)
+            + self.leaves.load(Relaxed) * size_of::<[Mutex<Option<Arena>>; LEAF]>();
+        Usage {
+            bytes: self.bytes(),
+            data: self.data.load(Relaxed),
+            objects: self.objects.load(Relaxed),
+            bookkeeping: (lists + partial + directory) as u64,
+        }
+    }
+
+    /// The size of objects of a class, in bytes.
+    pub fn size(&self, class: Class) -> usize {
+        self.classes.get(class).size as usize
+    }
+
+    fn arena(&self, window: u32) -> &Mutex<Option<Arena>> {
+        let arena = window as usize / WINDOWS;
+        let leaf = self.top[arena / LEAF].get_or_init(|| {
+            self.leaves.fetch_add(1, Relaxed);
+            Box::new(std::array::from_fn(|_| Mutex::new(None)))
+        });
+        &leaf[arena % LEAF]
+    }
+
+    /// Runs `f` on a window's arena, which exists.
+    fn with<R>(&self, window: u32, f: impl FnOnce(&mut Arena, usize) -> R) -> R {
+        let mut guard = lock(self.arena(window));
+        let arena = guard
+            .as_mut()
+            .unwrap_or_else(|| unreachable!("window {window} has no arena"));
+        f(arena, window as usize % WINDOWS)
+    }
+
+    /// Stores `data`, compressed by `codec`, for `owner`; its handle and class.
+    pub fn insert(
+        &self,
+        codec: Codec,
+        data: &[u8],
+        owner: EntryId,
+    ) -> Result<(Handle, Class), Full> {
+        let class = self.classes.fitting(codec, data.len());
+        self.insert_in(class, data, owner)
+            .map(|handle| (handle, class))
+    }
+
+    fn insert_in(&self, class: Class, data: &[u8], owner: EntryId) -> Result<Handle, Full> {
+        let shape = self.classes.get(class);
+        let mut state = lock(&self.states[class.index()]);
+        let window = match state.current {
+            Some(window) => window,
+            None => {
+                let window = self.next_window(&mut state, class)?;
+                state.current = Some(window);
+                window
+            }
+        };
+        let mut guard = lock(self.arena(window));
+        let arena = guard
+            .as_mut()
+            .unwrap_or_else(|| unreachable!("window {window} has no arena"));
+        let at = window as usize % WINDOWS;
+        let touched = arena.touched_by_next(at, shape);
+        if touched > 0 {
+            let more = (touched * PAGE_SIZE) as u64;
+            let before = self.bytes.fetch_add(more, Relaxed);
+            if before + more > self.max() {
+                self.bytes.fetch_sub(more, Relaxed);
+                return Err(Full);
+            }
+        }
+        let hole = arena.has_hole(at);
+        let object = arena.take(at, shape, owner);
+        if arena.is_full(at, shape) {
+            arena.set_state(at, State::Full);
+            state.current = None;
+        }
+        drop(state);
+        arena.write(at, shape, object, data);
+        drop(guard);
+        if hole {
+            self.holes[class.index()].fetch_sub(1, Relaxed);
+        }
+        self.data.fetch_add(u64::from(shape.size), Relaxed);
+        self.objects.fetch_add(1, Relaxed);
+        Ok(Handle::new(window, object))
+    }
+
+    /// A window of this class with room, made current: a partial one, else a free one.
+    fn next_window(&self, state: &mut ClassState, class: Class) -> Result<u32, Full> {
+        if let Some(window) = state.partial.pop() {
+            self.with(window, |arena, at| arena.set_state(at, State::Current));
+            return Ok(window);
+        }
+        let window = self.free_window()?;
+        self.with(window, |arena, at| {
+            arena.assign(at, class, self.classes.get(class))
+        });
+        Ok(window)
+    }
+
+    /// A window of no class, warm if there is one.
+    fn free_window(&self) -> Result<u32, Full> {
+        let mut free = lock(&self.free);
+        if let Some(window) = free.warm.pop().or_else(|| free.cold.pop()) {
+            return Ok(window);
+        }
+        let number = match free.gone.pop() {
+            Some(number) => number,
+            None if (free.arenas as usize) < TOP * LEAF => {
+                free.arenas += 1;
+                free.arenas - 1
+            }
+            None => return Err(Full),
+        };
+        drop(free);
+        // Its windows are listed once the arena is there, for others may take them at once.
+        let first = number * WINDOWS as u32;
+        *lock(self.arena(first)) = Some(Arena::new());
+        self.live_arenas.fetch_add(1, Relaxed);
+        lock(&self.free)
+            .cold
+            .extend((first + 1..first + WINDOWS as u32).rev());
+        Ok(first)
+    }
+
+    /// Copies an object into `out`; how many bytes, the codec, and the class.
+    pub fn read(&self, handle: Handle, out: &mut [u8]) -> (usize, Codec, Class) {
+        self.with(handle.window(), |arena, at| {
+            let class = arena.class(at);
+            let shape = self.classes.get(class);
+            out[..shape.size as usize].copy_from_slice(arena.object(at, shape, handle.object()));
+            (shape.size as usize, shape.codec, class)
+        })
+    }
+
+    /// Whether an object is live and may belong to `entry`.
+    pub fn names(&self, handle: Handle, entry: EntryId) -> bool {
+        self.with(handle.window(), |arena, at| {
+            arena.owner(at, handle.object()) == Some(entry.0 % OWNER_STRIDE)
+        })
+    }
+
+    /// Frees an object; the bytes it was charged as.
+    pub fn remove(&self, handle: Handle) -> u64 {
+        let window = handle.window();
+        let (class, was_full, emptied) = self.with(window, |arena, at| {
+            let class = arena.class(at);
+            let shape = self.classes.get(class);
+            arena.release(at, shape, handle.object());
+            let was_full = arena.state(at) == State::Full;
+            (
+                class,
+                was_full,
+                arena.used(at) == 0 && arena.state(at) != State::Current,
+            )
+        });
+        self.holes[class.index()].fetch_add(1, Relaxed);
+        let size = u64::from(self.classes.get(class).size);
+        self.data.fetch_sub(size, Relaxed);
+        self.objects.fetch_sub(1, Relaxed);
+        if was_full || emptied {
+            self.settle(class, window);
+        }
+        size
+    }
+
+    /// Puts a window where its fill says, after a free.
+    fn settle(&self, class: Class, window: u32) {
+        let mut state = lock(&self.states[class.index()]);
+        let mut moved = None;
+        let mut freed = false;
+        self.with(window, |arena, at| {
+            // Another free may have come first, and the window may even be of another class.
+            if arena.class_if_any(at) != Some(class) {
+                return;
+            }
+            let shape = self.classes.get(class);
+            match (arena.state(at), arena.used(at)) {
+                (State::Partial(position), 0) => {
+                    moved = Some(position as usize);
+                    self.holes[class.index()].fetch_sub(arena.holes(at), Relaxed);
+                    arena.unassign(at);
+                    freed = true;
+                }
+                (State::Full | State::Draining, 0) => {
+                    self.holes[class.index()].fetch_sub(arena.holes(at), Relaxed);
+                    arena.unassign(at);
+                    freed = true;
+                }
+                (State::Full, used) if used < shape.objects as usize => {
+                    arena.set_state(at, State::Partial(state.partial.len() as u32));
+                    state.partial.push(window);
+                }
+                _ => {}
+            }
+        });
+        if let Some(position) = moved {
+            state.partial.swap_remove(position);
+            if let Some(&other) = state.partial.get(position) {
+                self.with(other, |arena, at| {
+                    arena.set_state(at, State::Partial(position as u32))
+                });
+            }
+        }
+        drop(state);
+        if freed {
+            lock(&self.free).warm.push(window);
+        }
+    }
+}

@@ -1,0 +1,111 @@
+//! Coders and their scratch room, one set for each processor.
+//!
+//! A set is *owned* while it is used, not locked: it is taken out of its processor's
+//! place and put back. Who finds the place empty (its thread was moved, or another is in
+//! the middle of a page) takes a neighbour's, and makes one if all are out.
+
+use crate::codec::{Codecs, Coder};
+use crate::slots::{Extent, ExtentList};
+use crate::sync::{Mutex, lock};
+use crate::{CLUSTER_SLOTS, Cpu, PAGE_SIZE, PageBytes};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+
+/// A page that direct transfers can use.
+#[repr(C, align(4096))]
+pub struct Aligned(pub PageBytes);
+
+/// A coder, room for a compressed page, and room for the slots of a batch.
+pub struct Scratch {
+    pub coder: Box<dyn Coder>,
+    pub data: Box<Aligned>,
+    pub extents: ExtentList,
+}
+
+pub struct Coders {
+    places: Box<[Mutex<Option<Box<Scratch>>>]>,
+    codecs: Arc<dyn Codecs>,
+    made: AtomicUsize,
+}
+
+impl Coders {
+    pub fn new(cpus: usize, codecs: Arc<dyn Codecs>) -> Self {
+        let coders = Self {
+            places: (0..cpus.max(1)).map(|_| Mutex::new(None)).collect(),
+            codecs,
+            made: AtomicUsize::new(0),
+        };
+        coders
+    }
+
+    fn make(&self) -> Box<Scratch> {
+        self.made.fetch_add(1, Relaxed);
+        Box::new(Scratch {
+            coder: self.codecs.coder(),
+            data: Box::new(Aligned([0; PAGE_SIZE])),
+            extents: ExtentList::new(),
+        })
+    }
+
+    /// Takes the processor's set, or another.
+    pub fn take(&self, cpu: Cpu) -> Taken<'_> {
+        let n = self.places.len();
+        let found = (0..n)
+            .map(|i| (cpu.index() + i) % n)
+            .find_map(|place| lock(&self.places[place]).take());
+        Taken {
+            scratch: Some(found.unwrap_or_else(|| self.make())),
+            coders: self,
+            cpu,
+        }
+    }
+
+    /// Makes the processors' sets now, so that no load or store has to.
+    pub fn fill(&self) {
+        for place in &self.places {
+            lock(place).get_or_insert_with(|| self.make());
+        }
+    }
+
+    pub fn bytes(&self) -> usize {
+        let one = size_of::<Scratch>()
+            + 2 * PAGE_SIZE
+            + CLUSTER_SLOTS * size_of::<Extent>()
+            + self.codecs.coder_bytes();
+        self.made.load(Relaxed) * one + self.places.len() * size_of::<Mutex<Option<Box<Scratch>>>>()
+    }
+}
+
+/// A set in use; it goes back when dropped.
+pub struct Taken<'a> {
+    scratch: Option<Box<Scratch>>,
+    coders: &'a Coders,
+    cpu: Cpu,
+}
+
+impl std::ops::Deref for Taken<'_> {
+    type Target = Scratch;
+    fn deref(&self) -> &Scratch {
+        self.scratch.as_ref().unwrap_or_else(|| unreachable!())
+    }
+}
+
+impl std::ops::DerefMut for Taken<'_> {
+    fn deref_mut(&mut self) -> &mut Scratch {
+        self.scratch.as_mut().unwrap_or_else(|| unreachable!())
+    }
+}
+
+impl Drop for Taken<'_> {
+    fn drop(&mut self) {
+        let n = self.coders.places.len();
+        for i in 0..n {
+            let mut place = lock(&self.coders.places[(self.cpu.index() + i) % n]);
+            if place.is_none() {
+                *place = self.scratch.take();
+                return;
+            }
+        }
+        self.coders.made.fetch_sub(1, Relaxed);
+    }
+}

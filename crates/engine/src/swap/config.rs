@@ -1,0 +1,130 @@
+//! What can be set, and what is refused.
+
+use crate::vswap::Handle;
+
+/// How pages in the pool are compressed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum CodecKind {
+    /// LZ4: fast.
+    Lz4,
+    /// Zstandard: denser and slower.
+    Zstd {
+        /// 1 to 19.
+        level: i32,
+    },
+    /// LZ4 at first; idle pages are compressed again with Zstandard in the background.
+    Lz4ThenZstd {
+        /// 1 to 19.
+        level: i32,
+    },
+    /// None: pages are kept as they are, or go straight to a device.
+    None,
+}
+
+/// Settings of a swap.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Config {
+    /// How pages in the pool are compressed.
+    pub codec: CodecKind,
+    /// The most memory the pool may hold, in bytes.
+    pub pool_max_bytes: u64,
+    /// The shrinker starts one percent above this share of `pool_max_bytes`, and works down
+    /// to it.
+    pub accept_threshold_percent: u8,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            codec: CodecKind::Lz4,
+            pool_max_bytes: 1 << 30,
+            accept_threshold_percent: 90,
+        }
+    }
+}
+
+/// A setting out of range. The message says the range.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum ConfigError {
+    /// The pool's limit is too small or too large.
+    #[error(
+        "the pool's limit of {0} bytes is out of range: give {MIN_POOL} (1 MiB) to {MAX_POOL} (64 GiB), or codec none for no pool"
+    )]
+    PoolMax(u64),
+    /// The threshold is no percentage.
+    #[error("the accept threshold of {0}% is out of range: give 1 to 99")]
+    AcceptThreshold(u8),
+    /// There is no such level.
+    #[error("zstd has no level {0}: give 1 (fastest) to 19 (densest)")]
+    ZstdLevel(i32),
+}
+
+const MIN_POOL: u64 = 1 << 20;
+const MAX_POOL: u64 = (Handle::MAX_WINDOWS as u64) << 16;
+
+impl Config {
+    /// Says what is out of range.
+    pub fn check(&self) -> Result<(), ConfigError> {
+        if !(MIN_POOL..=MAX_POOL).contains(&self.pool_max_bytes) {
+            return Err(ConfigError::PoolMax(self.pool_max_bytes));
+        }
+        if !(1..=99).contains(&self.accept_threshold_percent) {
+            return Err(ConfigError::AcceptThreshold(self.accept_threshold_percent));
+        }
+        match self.codec {
+            CodecKind::Zstd { level } | CodecKind::Lz4ThenZstd { level }
+                if !(1..=19).contains(&level) =>
+            {
+                Err(ConfigError::ZstdLevel(level))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn errors_give_the_range() {
+        let bad = |config: Config| config.check().unwrap_err().to_string();
+        let fine = Config::default();
+        assert!(fine.check().is_ok());
+        assert!(
+            bad(Config {
+                pool_max_bytes: 5,
+                ..fine
+            })
+            .contains("1 MiB")
+        );
+        assert!(
+            bad(Config {
+                pool_max_bytes: u64::MAX,
+                ..fine
+            })
+            .contains("64 GiB")
+        );
+        assert!(
+            bad(Config {
+                accept_threshold_percent: 100,
+                ..fine
+            })
+            .contains("1 to 99")
+        );
+        assert!(
+            bad(Config {
+                codec: CodecKind::Zstd { level: 20 },
+                ..fine
+            })
+            .contains("19")
+        );
+        assert!(
+            bad(Config {
+                codec: CodecKind::Lz4ThenZstd { level: 0 },
+                ..fine
+            })
+            .contains("19")
+        );
+    }
+}

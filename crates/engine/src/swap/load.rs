@@ -1,0 +1,190 @@
+//! The way back.
+
+use super::coders::Scratch;
+use super::{Swap, fill, hash};
+use crate::codec::Codec;
+use crate::vswap::{Location, Released, Word};
+use crate::{Cpu, DeviceId, EntryId, PageBytes, SlotIndex};
+
+/// Where a page came from.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Source {
+    /// Zero or same-filled.
+    Zero,
+    /// Pool.
+    Pool,
+    /// Device.
+    Device,
+}
+
+/// Why a page could not be brought back. Its room is not written to with other data; the
+/// entry stays, to be freed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum LoadError {
+    /// What was read twice is not what was written.
+    #[error(
+        "slot {slot} of device {device} does not hold what was written to it: its checksum differs"
+    )]
+    Corrupt {
+        /// The device.
+        device: DeviceId,
+        /// The slot.
+        slot: SlotIndex,
+    },
+    /// The device failed twice.
+    #[error("slot {slot} of device {device} cannot be read")]
+    Io {
+        /// The device.
+        device: DeviceId,
+        /// The slot.
+        slot: SlotIndex,
+    },
+    /// Memory of the pool was overwritten: a bug, or a fault of the machine.
+    #[error("a page in the pool is not what was stored: its checksum differs")]
+    PoolCorrupt,
+    /// The entry holds no page: the caller's bug, or one whose copy was given up.
+    #[error("the entry holds no page")]
+    Empty,
+}
+
+impl Swap {
+    /// Brings one page back. With `keep` the entry stays valid as a clean copy of the
+    /// resident page, else this reference to it is gone.
+    pub fn load(
+        &self,
+        cpu: Cpu,
+        entry: EntryId,
+        out: &mut PageBytes,
+        keep: bool,
+    ) -> Result<Source, LoadError> {
+        let mut scratch = self.coders.take(cpu);
+        self.load_with(cpu, &mut scratch, entry, out, keep)
+    }
+
+    /// Brings many pages back, each into its own `out`; `results` says how each went.
+    pub fn load_each(
+        &self,
+        cpu: Cpu,
+        entries: &[EntryId],
+        out: &mut [&mut PageBytes],
+        keep: bool,
+        results: &mut [Result<Source, LoadError>],
+    ) {
+        assert!(
+            out.len() == entries.len() && results.len() == entries.len(),
+            "lengths differ"
+        );
+        let mut scratch = self.coders.take(cpu);
+        for start in (0..entries.len()).step_by(super::store::BATCH) {
+            let end = entries.len().min(start + super::store::BATCH);
+            let mut words = [Word::FREE; super::store::BATCH];
+            let mut on_device = 0;
+            // Device reads are the slow ones; they are found first and go out together.
+            for i in start..end {
+                let word = self.space.lock(entries[i]).word();
+                if let Location::Slot(_) = word.location() {
+                    words[i - start] = word;
+                    on_device += 1;
+                } else {
+                    results[i] = self.load_with(cpu, &mut scratch, entries[i], out[i], keep);
+                }
+            }
+            if on_device > 0 {
+                self.load_from_devices(
+                    cpu,
+                    &mut scratch,
+                    &entries[start..end],
+                    &words[..end - start],
+                    &mut out[start..end],
+                    keep,
+                    &mut results[start..end],
+                );
+            }
+        }
+    }
+
+    pub(super) fn load_with(
+        &self,
+        cpu: Cpu,
+        scratch: &mut Scratch,
+        entry: EntryId,
+        out: &mut PageBytes,
+        keep: bool,
+    ) -> Result<Source, LoadError> {
+        let mut locked = self.space.lock(entry);
+        let word = locked.word();
+        match word.location() {
+            Location::Same(pattern) => {
+                if keep {
+                    locked.set(word.with_cached(true));
+                    drop(locked);
+                } else {
+                    locked.release();
+                }
+                fill::fill(out, pattern);
+                self.env.counters.swpin_zero.add(1);
+                Ok(Source::Zero)
+            }
+            Location::Pool(handle) => {
+                let (len, codec, _) = self.pool.read(handle, &mut scratch.data.0);
+                drop(locked);
+                let hash = self
+                    .decode(scratch, codec, len, word, out)
+                    .ok_or(LoadError::PoolCorrupt)?;
+                self.env.counters.zswpin.add(1);
+                self.loaded(cpu, entry, hash, keep);
+                Ok(Source::Pool)
+            }
+            Location::Slot(_) => {
+                drop(locked);
+                let mut result = [Err(LoadError::Empty)];
+                self.load_from_devices(
+                    cpu,
+                    scratch,
+                    &[entry],
+                    &[word],
+                    &mut [out],
+                    keep,
+                    &mut result,
+                );
+                result[0]
+            }
+            Location::Free | Location::Reserved | Location::Dropped => Err(LoadError::Empty),
+        }
+    }
+
+    /// Decompresses what lies in the scratch; the page's hash if it is the word's.
+    fn decode(
+        &self,
+        scratch: &mut Scratch,
+        codec: Codec,
+        len: usize,
+        word: Word,
+        out: &mut PageBytes,
+    ) -> Option<u64> {
+        let data = &scratch.data.0[..len];
+        match codec {
+            Codec::Raw => out.copy_from_slice(data),
+            codec => scratch.coder.decompress(codec, data, out).ok()?,
+        }
+        let hash = hash(out);
+        if word.hash_matches(hash) {
+            return Some(hash);
+        }
+        self.env.counters.checksum_error.add(1);
+        None
+    }
+
+    /// After a good load: the entry is kept as a clean copy, or loses this reference.
+    fn loaded(&self, cpu: Cpu, entry: EntryId, hash: u64, keep: bool) {
+        let mut locked = self.space.lock(entry);
+        if keep {
+            locked.cache(hash);
+            return;
+        }
+        let group = locked.cluster().group().clone();
+        if let Released::Freed(location) = locked.release() {
+            self.free_location(cpu, &group, location);
+        }
+    }
+}

@@ -1,0 +1,398 @@
+//! The facade of swapping: takes pages, keeps them in the virtual swap space, the pool or
+//! on devices, and brings them back.
+//!
+//! # The way of a page
+//!
+//! *Store*: a page whose 32-bit words are all the same is recorded in its entry. Any other
+//! is hashed and compressed by a coder that the caller checks out (one for each processor),
+//! then copied into the pool. What does not compress is kept as it is. With the pool at
+//! its limit pages go to devices at once; with those full too the store is refused.
+//!
+//! *Load*: the bytes are copied out under the entry's cluster lock, decompressed without
+//! any, and the page's hash compared with the one in the word. With `keep` the entry stays
+//! as a clean copy, and more bits of the hash are noted, so that [`Swap::unchanged`] can
+//! tell later whether the page was written: 63 bits agree by chance once in 10^19.
+//!
+//! Neither allocates in a steady state, and no lock is held while compressing or waiting
+//! for a device. The locks and their order are described in [`crate::vswap`].
+//!
+//! Not here: which pages to store and when to load them (the pager).
+
+mod coders;
+mod compact;
+pub mod config;
+mod device;
+mod fill;
+mod load;
+mod places;
+mod store;
+mod work;
+mod writeback;
+
+#[cfg(all(test, not(loom)))]
+mod tests;
+
+pub use config::{CodecKind, Config, ConfigError};
+pub use load::{LoadError, Source};
+pub use store::StoreError;
+
+use crate::codec::Codecs;
+use crate::counters::Counters;
+use crate::env::{Clock, Memory, Topology};
+use crate::pool::Pool;
+use crate::slots::Devices;
+use crate::sync::Mutex;
+use crate::vswap::Locked;
+use crate::vswap::{Group, Handle, Location, Released, Space};
+use crate::{Cpu, EntryId, GroupId, PageBytes};
+use coders::Coders;
+use places::Places;
+use std::ops::Deref;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, AtomicU64, AtomicUsize, Ordering::Relaxed};
+
+/// Counters that live where the embedder wants them.
+#[derive(Clone)]
+pub enum CountersRef {
+    /// In memory that is never unmapped, shared by a process tree.
+    Static(&'static Counters),
+    /// Anywhere else.
+    Shared(Arc<Counters>),
+}
+
+impl Deref for CountersRef {
+    type Target = Counters;
+    fn deref(&self) -> &Counters {
+        match self {
+            Self::Static(counters) => counters,
+            Self::Shared(counters) => counters,
+        }
+    }
+}
+
+/// What swapping needs from outside.
+#[derive(Clone)]
+pub struct Env {
+    /// Time.
+    pub clock: Arc<dyn Clock>,
+    /// Processors.
+    pub topology: Arc<dyn Topology>,
+    /// Gives memory back.
+    pub memory: Arc<dyn Memory>,
+    /// Where events are counted.
+    pub counters: CountersRef,
+    /// Compression.
+    pub codecs: Arc<dyn Codecs>,
+}
+
+/// Where an entry's page is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Place {
+    /// Every byte is zero; nothing is kept.
+    Zero,
+    /// Every 32-bit word is the same; nothing is kept.
+    SameFilled,
+    /// In the pool.
+    Pool,
+    /// On a device.
+    Slot,
+    /// Only in memory: the cached entry's copy was given up to make room. Such an entry
+    /// can only be freed; [`Swap::unchanged`] says false for it.
+    Memory,
+    /// Nowhere: the entry is free, or its store has not finished. Asking then is a bug.
+    None,
+}
+
+/// Memory used by swapping, in bytes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct MemoryUse {
+    /// Memory really held by the pool, slack included.
+    pub pool_bytes: u64,
+    /// Σ size of the pool's objects.
+    pub pool_data_bytes: u64,
+    /// Entries, directories, lists, scratch.
+    pub bookkeeping_bytes: u64,
+}
+
+/// An entry cannot be shared: its data is only in memory.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("the entry's copy was given up to make room; store the page again")]
+pub struct NotStored;
+
+/// See the module.
+pub struct Swap {
+    config: Config,
+    env: Env,
+    space: Arc<Space>,
+    pool: Pool,
+    coders: Arc<Coders>,
+    devices: Option<Arc<Devices>>,
+    /// When a load or a refused store last used a device.
+    last_demand_ns: AtomicU64,
+    staging_bytes: AtomicUsize,
+    accept_percent: AtomicU8,
+    /// Owned by whoever does background work, while they do it: one at a time.
+    background: Mutex<Option<Box<writeback::Background>>>,
+}
+
+impl Swap {
+    /// An empty swap.
+    pub fn new(
+        config: Config,
+        env: Env,
+        devices: Option<Arc<Devices>>,
+    ) -> Result<Self, ConfigError> {
+        config.check()?;
+        let space = Arc::new(Space::new(env.topology.cpus()));
+        let coders = Arc::new(Coders::new(env.topology.cpus(), env.codecs.clone()));
+        if let Some(devices) = &devices {
+            let places = Arc::new(Places {
+                space: space.clone(),
+                coders: coders.clone(),
+                devices: Arc::downgrade(devices),
+                topology: env.topology.clone(),
+            });
+            devices.set_cache_reclaim(places.clone());
+            devices.set_mover(places);
+        }
+        Ok(Self {
+            space,
+            pool: Pool::new(config.pool_max_bytes, env.memory.clone()),
+            coders,
+            devices,
+            last_demand_ns: AtomicU64::new(0),
+            staging_bytes: AtomicUsize::new(0),
+            accept_percent: AtomicU8::new(config.accept_threshold_percent),
+            background: Mutex::new(Some(Box::new(writeback::Background::new()))),
+            config,
+            env,
+        })
+    }
+
+    /// Where an entry's page is now. It may move at any time.
+    pub fn place(&self, entry: EntryId) -> Place {
+        let Some(mut locked) = self.space.lock_if_used(entry) else {
+            return Place::None;
+        };
+        locked.seek(entry);
+        match locked.word().location() {
+            Location::Free | Location::Reserved => Place::None,
+            Location::Dropped => Place::Memory,
+            Location::Same(0) => Place::Zero,
+            Location::Same(_) => Place::SameFilled,
+            Location::Pool(_) => Place::Pool,
+            Location::Slot(_) => Place::Slot,
+        }
+    }
+
+    /// Whether `page` is still what the kept entry holds, by 63 bits of its hash.
+    pub fn unchanged(&self, entry: EntryId, page: &PageBytes) -> bool {
+        // Hashed before the lock is taken; an entry without a hash is rare here.
+        let hash = hash(page);
+        let locked = self.space.lock(entry);
+        let word = locked.word();
+        match word.location() {
+            Location::Same(pattern) => {
+                drop(locked);
+                word.cached() && fill::same_filled(page) == Some(pattern)
+            }
+            Location::Pool(_) | Location::Slot(_) => locked.hash_matches(hash),
+            Location::Free | Location::Reserved | Location::Dropped => false,
+        }
+    }
+
+    /// The kept entry's page was evicted again, clean: the entry has its only copy now.
+    /// Only after [`Swap::unchanged`] said yes, with no writer in between.
+    pub fn uncache(&self, entry: EntryId) {
+        let mut locked = self.space.lock(entry);
+        let word = locked.word();
+        assert!(
+            word.location() != Location::Dropped,
+            "entry {entry} has no copy to go back to"
+        );
+        let same = matches!(word.location(), Location::Same(_));
+        locked.set(word.with_cached(false).with_referenced(!same));
+        drop(locked);
+        if let (Location::Slot(place), Some(devices)) = (word.location(), &self.devices) {
+            devices.set_cache_only(place.device, place.slot, false);
+        }
+    }
+
+    /// One more reference to an entry.
+    pub fn dup(&self, entry: EntryId) -> Result<(), NotStored> {
+        let mut locked = self.space.lock(entry);
+        if locked.word().location() == Location::Dropped {
+            return Err(NotStored);
+        }
+        locked.dup();
+        Ok(())
+    }
+
+    /// Takes a reference from each of `count` entries; those that had one are free.
+    pub fn free(&self, cpu: Cpu, first: EntryId, count: u32) {
+        let mut next = first;
+        let end = first.plus(count);
+        while next < end {
+            let mut freed = [Location::Free; 64];
+            let mut n = 0;
+            let mut locked = self.space.lock(next);
+            let group = locked.cluster().group().clone();
+            while next < end && n < freed.len() && locked.seek(next) {
+                if let Released::Freed(location) = locked.release_unsettled() {
+                    freed[n] = location;
+                    n += 1;
+                }
+                next = next.plus(1);
+            }
+            locked.settle();
+            for &location in &freed[..n] {
+                self.free_location(cpu, &group, location);
+            }
+        }
+    }
+
+    /// Frees what was at a location that no entry names any more.
+    fn free_location(&self, cpu: Cpu, group: &Group, location: Location) {
+        match location {
+            Location::Pool(handle) => self.free_object(group, handle),
+            Location::Slot(place) => self.free_slot(cpu, place),
+            Location::Free | Location::Reserved | Location::Dropped | Location::Same(_) => {}
+        }
+    }
+
+    fn free_object(&self, group: &Group, handle: Handle) {
+        let size = self.pool.remove(handle);
+        group.uncharge(size);
+    }
+
+    /// Memory used, without a walk over the entries.
+    pub fn memory(&self) -> MemoryUse {
+        let pool = self.pool.usage();
+        MemoryUse {
+            pool_bytes: pool.bytes,
+            pool_data_bytes: pool.data,
+            bookkeeping_bytes: pool.bookkeeping
+                + (self.space.bytes()
+                    + self.coders.bytes()
+                    + self.staging_bytes.load(Relaxed)
+                    + self.devices.as_ref().map_or(0, |d| d.bookkeeping_bytes()))
+                    as u64,
+        }
+    }
+
+    /// Memory held by the pool, as in [`Swap::memory`], at the cost of reading one word.
+    pub fn pool_bytes(&self) -> u64 {
+        self.pool.bytes()
+    }
+
+    /// Entries in use.
+    pub fn entries(&self) -> usize {
+        self.space.used()
+    }
+
+    /// Sets a group's limits: bytes of pool objects, and whether its pages may be written
+    /// to devices.
+    pub fn set_group_limits(&self, group: GroupId, pool_max: u64, writeback: bool) {
+        self.space.group(group).set_limits(pool_max, writeback);
+    }
+
+    /// Forgets a group that ended. Its entries stay until they are freed.
+    pub fn remove_group(&self, group: GroupId) {
+        self.space.remove_group(group);
+    }
+
+    /// Bytes of pool objects a group holds.
+    pub fn group_pool_bytes(&self, group: GroupId) -> u64 {
+        self.space.group(group).pool_bytes()
+    }
+
+    /// Sets the pool's limit in bytes, and the percentage of it that the shrinker works
+    /// down to. What is above leaves in the background.
+    pub fn set_limits(&self, pool_max_bytes: u64, accept_percent: u8) -> Result<(), ConfigError> {
+        let accept_threshold_percent = accept_percent;
+        Config {
+            pool_max_bytes,
+            accept_threshold_percent,
+            ..self.config
+        }
+        .check()?;
+        self.pool.set_max(pool_max_bytes);
+        self.accept_percent.store(accept_percent, Relaxed);
+        Ok(())
+    }
+
+    fn accept_percent(&self) -> u8 {
+        self.accept_percent.load(Relaxed)
+    }
+
+    /// After a fork, in the parent; see [`Devices::fork_parent`].
+    pub fn fork_parent(&self) {
+        if let Some(devices) = &self.devices {
+            devices.fork_parent();
+        }
+    }
+
+    /// After a fork, in the child; see [`Devices::fork_child`].
+    pub fn fork_child(&self) {
+        if let Some(devices) = &self.devices {
+            devices.fork_child();
+        }
+    }
+
+    /// All invariants, for a swap at rest: those of the space and of the pool, that entries
+    /// and objects name each other, and that charges add up.
+    pub fn check(&self) {
+        self.space.check();
+        self.pool.check();
+        let (mut objects, mut slots) = (0, 0u64);
+        self.space.each_word(|entry, word| {
+            assert!(
+                word.location() != Location::Reserved,
+                "entry {entry} was left reserved"
+            );
+            assert!(!word.busy(), "entry {entry} was left busy");
+            if let Location::Pool(handle) = word.location() {
+                objects += 1;
+                assert!(
+                    self.pool.names(handle, entry),
+                    "object of {entry} names another owner"
+                );
+            }
+            if let (Location::Slot(place), Some(devices)) = (word.location(), &self.devices) {
+                slots += 1;
+                let owner = devices.owner(place.device, place.slot);
+                assert_eq!(
+                    owner,
+                    Some(entry),
+                    "slot {} of device {}",
+                    place.slot,
+                    place.device
+                );
+            }
+        });
+        assert_eq!(
+            objects,
+            self.pool.usage().objects,
+            "objects without an entry"
+        );
+        if let Some(devices) = &self.devices {
+            devices.check();
+            let used: u64 = devices
+                .usage()
+                .iter()
+                .map(|u| u64::from(u.used - u.bad))
+                .sum();
+            assert!(
+                slots <= used,
+                "{slots} entries name slots, {used} are in use"
+            );
+        }
+        let charged: u64 = self.space.groups().iter().map(|g| g.pool_bytes()).sum();
+        assert_eq!(charged, self.pool.usage().data, "charges of the groups");
+    }
+}
+
+/// The checksum and fingerprint of a page.
+pub(crate) fn hash(page: &PageBytes) -> u64 {
+    xxhash_rust::xxh3::xxh3_64(page)
+}

@@ -1,0 +1,239 @@
+//! One cluster: 512 consecutive entries, their words, and what few of them need besides.
+
+use super::fifo::Stamp;
+use super::group::Group;
+use super::word::{Location, Word};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// Entries of a cluster.
+#[cfg(not(loom))]
+pub const CLUSTER_ENTRIES: usize = crate::CLUSTER_SLOTS;
+#[cfg(loom)]
+pub const CLUSTER_ENTRIES: usize = 4;
+
+/// The words of a cluster: exactly one page, which every allocator packs without waste.
+pub type Words = Box<[Word; CLUSTER_ENTRIES]>;
+
+/// Who may allocate in a cluster. Freeing is always allowed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum State {
+    /// The cursor of one processor allocates in it.
+    Open,
+    /// On its group's list of clusters worth opening again.
+    Partial(Stamp),
+    /// Too full to be worth opening: on no list.
+    Closed,
+}
+
+/// Invariants: `used` = words that are not free; `cached` = words with the cached bit;
+/// `pooled` = words that are in the pool; `tags` exists if a cached word
+/// has a hash; every key of `extra`
+/// is a used entry; `clock` is set if `pooled > 0`.
+pub struct Cluster {
+    pub(super) words: Words,
+    /// For cached entries, 32 more bits of their page's hash.
+    tags: Option<Box<[u32; CLUSTER_ENTRIES]>>,
+    /// References beyond the first, of the few entries that have them.
+    extra: Option<Box<BTreeMap<u16, u32>>>,
+    /// Who is charged.
+    pub(super) group: Arc<Group>,
+    pub(super) used: u16,
+    cached: u16,
+    pub(super) pooled: u16,
+    /// No free entry lies before this one.
+    hint: u16,
+    pub(super) state: State,
+    /// Its place in the order in which the shrinker visits the group's clusters.
+    pub(super) clock: Option<Stamp>,
+    /// Opened a second time: what is stored now is younger than its neighbours.
+    pub(super) reopened: bool,
+}
+
+/// What became of an entry that lost a reference.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Released {
+    /// It has others.
+    Shared,
+    /// It is free; the caller frees what was at this location.
+    Freed(Location),
+}
+
+impl Cluster {
+    pub(super) fn new(group: Arc<Group>) -> Self {
+        Self {
+            words: Box::new([Word::FREE; CLUSTER_ENTRIES]),
+            tags: None,
+            extra: None,
+            group,
+            used: 0,
+            cached: 0,
+            pooled: 0,
+            hint: 0,
+            state: State::Open,
+            clock: None,
+            reopened: false,
+        }
+    }
+
+    /// An emptied cluster made ready for another life; it keeps its memory.
+    pub(super) fn recycle(&mut self, group: Arc<Group>) {
+        debug_assert!(self.used == 0 && self.pooled == 0 && self.extra.is_none());
+        self.group = group;
+        self.hint = 0;
+        self.state = State::Open;
+        self.clock = None;
+        self.reopened = false;
+    }
+
+    /// Whether it holds the table of further hash bits.
+    pub(super) fn tagged(&self) -> bool {
+        self.tags.is_some()
+    }
+
+    /// The word of an entry.
+    pub fn word(&self, at: usize) -> Word {
+        self.words[at]
+    }
+
+    /// The group that is charged for this cluster's entries.
+    pub fn group(&self) -> &Arc<Group> {
+        &self.group
+    }
+
+    /// Replaces a used entry's word by another used one.
+    pub fn set(&mut self, at: usize, word: Word) {
+        let old = self.words[at];
+        debug_assert!(!old.is_free() && !word.is_free());
+        let pooled = |w: Word| u16::from(matches!(w.location(), Location::Pool(_)));
+        self.pooled = self.pooled - pooled(old) + pooled(word);
+        self.cached = self.cached - u16::from(old.cached()) + u16::from(word.cached());
+        self.words[at] = word;
+    }
+
+    /// Marks a used entry cached, and notes its page's hash for [`Cluster::hash_matches`].
+    pub fn cache(&mut self, at: usize, hash: u64) {
+        let word = self.words[at].with_cached(true);
+        self.set(at, word);
+        let tags = self
+            .tags
+            .get_or_insert_with(|| Box::new([0; CLUSTER_ENTRIES]));
+        tags[at] = (hash >> 31) as u32;
+    }
+
+    /// Whether a page of this hash is what the cached entry holds: 63 bits agree.
+    pub fn hash_matches(&self, at: usize, hash: u64) -> bool {
+        let tag = self.tags.as_ref().map(|tags| tags[at]);
+        self.words[at].cached()
+            && self.words[at].hash_matches(hash)
+            && tag == Some((hash >> 31) as u32)
+    }
+
+    /// Reserves up to `out.len()` entries, lowest first; how many.
+    pub(super) fn reserve_each(&mut self, out: &mut [u16]) -> usize {
+        let mut n = 0;
+        let mut at = self.hint as usize;
+        while n < out.len() && at < CLUSTER_ENTRIES {
+            if self.words[at].is_free() {
+                self.words[at] = Word::RESERVED;
+                out[n] = at as u16;
+                n += 1;
+            }
+            at += 1;
+        }
+        self.hint = at as u16;
+        self.used += n as u16;
+        n
+    }
+
+    /// Reserves `pages` consecutive entries, the first a multiple of the next power of two.
+    pub(super) fn reserve_run(&mut self, pages: usize) -> Option<usize> {
+        let align = pages.next_power_of_two();
+        let first = (self.hint as usize).next_multiple_of(align);
+        let start = (first..CLUSTER_ENTRIES)
+            .step_by(align)
+            .find(|&s| self.words[s..s + pages].iter().all(|w| w.is_free()))?;
+        self.words[start..start + pages].fill(Word::RESERVED);
+        self.used += pages as u16;
+        if first == self.hint as usize && start == first {
+            self.hint = (start + pages) as u16;
+        }
+        Some(start)
+    }
+
+    /// A free entry lies at `at` again.
+    pub(super) fn unhint(&mut self, at: usize) {
+        self.hint = self.hint.min(at as u16);
+    }
+
+    /// Adds a reference.
+    pub fn dup(&mut self, at: usize) {
+        debug_assert!(!self.words[at].is_free());
+        *self
+            .extra
+            .get_or_insert_default()
+            .entry(at as u16)
+            .or_insert(0) += 1;
+    }
+
+    /// References of an entry.
+    pub fn references(&self, at: usize) -> u32 {
+        let extra = self
+            .extra
+            .as_ref()
+            .and_then(|extra| extra.get(&(at as u16)));
+        u32::from(!self.words[at].is_free()) + extra.copied().unwrap_or(0)
+    }
+
+    /// Takes a reference away; the last one frees the entry.
+    pub fn release(&mut self, at: usize) -> Released {
+        let word = self.words[at];
+        assert!(!word.is_free(), "entry {at} of its cluster is freed twice");
+        if let Some(extra) = &mut self.extra
+            && let Some(count) = extra.get_mut(&(at as u16))
+        {
+            *count -= 1;
+            if *count == 0 {
+                extra.remove(&(at as u16));
+                if extra.is_empty() {
+                    self.extra = None;
+                }
+            }
+            // Whose copy was cached is not known; without the bit it is stored again.
+            self.set(at, word.with_cached(false));
+            return Released::Shared;
+        }
+        self.set(at, Word::RESERVED);
+        self.words[at] = Word::FREE;
+        self.used -= 1;
+        self.hint = self.hint.min(at as u16);
+        if self.used == 0 {
+            self.reopened = false;
+        }
+        Released::Freed(word.location())
+    }
+
+    pub(super) fn check(&self) {
+        let count = |f: &dyn Fn(Word) -> bool| self.words.iter().filter(|&&w| f(w)).count();
+        assert_eq!(count(&|w| !w.is_free()), self.used as usize);
+        assert_eq!(count(&|w| w.cached()), self.cached as usize);
+        assert_eq!(
+            count(&|w| matches!(w.location(), Location::Pool(_))),
+            self.pooled as usize
+        );
+        let hashed = |w: Word| matches!(w.location(), Location::Pool(_) | Location::Slot(_));
+        assert!(self.tags.is_some() || count(&|w| w.cached() && hashed(w)) == 0);
+        assert!(self.pooled == 0 || self.clock.is_some());
+        assert!(
+            self.words[..self.hint as usize]
+                .iter()
+                .all(|w| !w.is_free())
+        );
+        let extra = self.extra.iter().flat_map(|extra| extra.iter());
+        assert!(
+            extra
+                .into_iter()
+                .all(|(&at, &n)| n > 0 && !self.words[at as usize].is_free())
+        );
+    }
+}

@@ -1,0 +1,138 @@
+//! A queue of clusters that can give up a member from its middle.
+//!
+//! Each push gets a stamp, greater than all before, so the queue stays sorted and a member
+//! is found by binary search. What is taken out leaves a tombstone; those are swept when
+//! they outnumber the members, so that a step costs O(log n) amortised and the memory
+//! is at most twice that of the members.
+
+use std::collections::VecDeque;
+
+/// Bits of a member's number; the rest of a `u64` is the stamp: 2^42 pushes at either end.
+const ITEM_BITS: u32 = 21;
+const ITEM_MASK: u64 = (1 << ITEM_BITS) - 1;
+const TOMB: u64 = ITEM_MASK;
+/// Stamps grow from here for the youngest, and fall for the oldest.
+const MIDDLE: u64 = 1 << (u64::BITS - ITEM_BITS - 1);
+
+/// See the module.
+#[derive(Default)]
+pub struct Fifo {
+    // sorted; len = items - tombs
+    items: VecDeque<u64>,
+    tombs: usize,
+    next: u64,
+    before: u64,
+}
+
+/// Where a member stands in its queue; the member keeps it to be able to leave.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Stamp(u64);
+
+impl Fifo {
+    /// Adds `item` as the youngest.
+    pub fn push(&mut self, item: u32) -> Stamp {
+        let stamp = MIDDLE + self.next;
+        self.next += 1;
+        self.items.push_back(stamp << ITEM_BITS | u64::from(item));
+        Stamp(stamp)
+    }
+
+    /// Adds `item` as the oldest.
+    pub fn push_oldest(&mut self, item: u32) -> Stamp {
+        self.before += 1;
+        let stamp = MIDDLE - self.before;
+        self.items.push_front(stamp << ITEM_BITS | u64::from(item));
+        Stamp(stamp)
+    }
+
+    /// Takes the oldest, with the stamp it had.
+    pub fn pop(&mut self) -> Option<(u32, Stamp)> {
+        let mut found = None;
+        while let Some(packed) = self.items.pop_front() {
+            if packed & ITEM_MASK != TOMB {
+                found = Some(((packed & ITEM_MASK) as u32, Stamp(packed >> ITEM_BITS)));
+                break;
+            }
+            self.tombs -= 1;
+        }
+        self.sweep();
+        found
+    }
+
+    /// Takes a member out, unless somebody has just popped it.
+    pub fn remove(&mut self, stamp: Stamp) {
+        let at = self
+            .items
+            .partition_point(|&packed| packed >> ITEM_BITS < stamp.0);
+        match self.items.get_mut(at) {
+            Some(packed) if *packed >> ITEM_BITS == stamp.0 => *packed |= TOMB,
+            _ => return,
+        }
+        self.tombs += 1;
+        self.sweep();
+    }
+
+    fn sweep(&mut self) {
+        if self.tombs * 2 > self.items.len() {
+            self.items.retain(|&packed| packed & ITEM_MASK != TOMB);
+            self.tombs = 0;
+        }
+    }
+
+    /// Members.
+    pub fn len(&self) -> usize {
+        self.items.len() - self.tombs
+    }
+
+    /// Whether there is no member.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Bytes held.
+    pub fn bytes(&self) -> usize {
+        self.items.capacity() * size_of::<u64>()
+    }
+
+    /// Members, oldest first.
+    pub fn iter(&self) -> impl Iterator<Item = u32> + '_ {
+        self.items
+            .iter()
+            .map(|&packed| packed & ITEM_MASK)
+            .filter(|&item| item != TOMB)
+            .map(|item| item as u32)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::collections::HashMap;
+
+    proptest! {
+        #[test]
+        fn like_a_vector(steps in prop::collection::vec(0u8..8, 1..300)) {
+            let mut fifo = Fifo::default();
+            let mut model: Vec<u32> = Vec::new();
+            let mut stamps = HashMap::new();
+            for (i, step) in steps.iter().enumerate() {
+                match step {
+                    0..4 => {
+                        stamps.insert(i as u32, fifo.push(i as u32));
+                        model.push(i as u32);
+                    }
+                    4 | 5 => prop_assert_eq!(fifo.pop().map(|(item, _)| item), (!model.is_empty()).then(|| model.remove(0))),
+                    _ if !model.is_empty() => {
+                        let item = model.remove(i * 7 % model.len());
+                        fifo.remove(stamps[&item]);
+                    }
+                    _ => {}
+                }
+                prop_assert_eq!(fifo.iter().collect::<Vec<_>>(), model.clone());
+                prop_assert_eq!(fifo.len(), model.len());
+                prop_assert!(fifo.items.len() <= 2 * model.len() + 1);
+            }
+        }
+    }
+}

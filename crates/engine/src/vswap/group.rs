@@ -1,0 +1,71 @@
+//! Groups: who is charged, what they may use, and their clusters in order of age.
+
+use super::fifo::Fifo;
+use crate::GroupId;
+use crate::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+
+/// One group. Its limits and charge are statistics: read and written without order.
+pub struct Group {
+    /// Its number.
+    pub id: GroupId,
+    /// Bytes of pool objects it may hold.
+    pool_max: AtomicU64,
+    /// Bytes of pool objects it holds.
+    pool_bytes: AtomicU64,
+    writeback: AtomicBool,
+    ended: AtomicBool,
+    pub(super) lists: Mutex<Lists>,
+}
+
+/// The clusters of a group that someone may be looking for.
+#[derive(Default)]
+pub(super) struct Lists {
+    /// Every cluster with pages in the pool, in the order the shrinker visits them.
+    pub clock: Fifo,
+    /// Clusters with room enough to be worth opening.
+    pub partial: Fifo,
+}
+
+impl Group {
+    pub(super) fn new(id: GroupId) -> Self {
+        Self {
+            id,
+            pool_max: AtomicU64::new(u64::MAX),
+            pool_bytes: AtomicU64::new(0),
+            writeback: AtomicBool::new(true),
+            ended: AtomicBool::new(false),
+            lists: Mutex::new(Lists::default()),
+        }
+    }
+    /// Bytes of pool objects it is charged for.
+    pub fn pool_bytes(&self) -> u64 {
+        self.pool_bytes.load(Relaxed)
+    }
+    /// Bytes of pool objects it may hold.
+    pub fn pool_max(&self) -> u64 {
+        self.pool_max.load(Relaxed)
+    }
+    /// Whether its pages may go to devices.
+    pub fn writeback(&self) -> bool {
+        self.writeback.load(Relaxed)
+    }
+    /// Whether it was removed: it lives on for the sake of the pages it left.
+    pub fn ended(&self) -> bool {
+        self.ended.load(Relaxed)
+    }
+    pub(super) fn end(&self) {
+        self.ended.store(true, Relaxed);
+    }
+    /// Sets both limits.
+    pub fn set_limits(&self, pool_max: u64, writeback: bool) {
+        self.pool_max.store(pool_max, Relaxed);
+        self.writeback.store(writeback, Relaxed);
+    }
+    pub(crate) fn charge(&self, bytes: u64) {
+        self.pool_bytes.fetch_add(bytes, Relaxed);
+    }
+    pub(crate) fn uncharge(&self, bytes: u64) {
+        self.pool_bytes.fetch_sub(bytes, Relaxed);
+    }
+}

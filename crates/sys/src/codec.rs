@@ -1,0 +1,150 @@
+//! LZ4 with tables that live on between pages.
+//!
+//! The usual entry points clear 16 KiB of tables for each call, more than what a page
+//! itself costs. These keep them.
+
+use lz4_sys::{c_char, c_int};
+
+unsafe extern "C" {
+    // Exported by liblz4, but not declared by lz4-sys.
+    fn LZ4_compress_fast_extState_fastReset(
+        state: *mut core::ffi::c_void,
+        source: *const c_char,
+        destination: *mut c_char,
+        source_size: c_int,
+        room: c_int,
+        acceleration: c_int,
+    ) -> c_int;
+    fn LZ4_initStream(buffer: *mut core::ffi::c_void, size: usize) -> *mut core::ffi::c_void;
+    fn LZ4_decompress_safe_partial(
+        source: *const c_char,
+        destination: *mut c_char,
+        source_size: c_int,
+        target_size: c_int,
+        room: c_int,
+    ) -> c_int;
+}
+
+/// A compressor's tables. They are memory of Rust's allocator, never of C's `malloc`: inside the
+/// preload library that is the program's, and may be paged out.
+pub struct Lz4 {
+    state: Box<[u64]>,
+}
+
+impl Lz4 {
+    /// Bytes of the tables.
+    pub const BYTES: usize = 16416;
+
+    /// Fresh tables.
+    pub fn new() -> Self {
+        let mut state = vec![0u64; Self::BYTES.div_ceil(8)].into_boxed_slice();
+        // SAFETY: the memory is as long as we say and aligned; LZ4 checks both and says null.
+        let ready = unsafe { LZ4_initStream(state.as_mut_ptr().cast(), size_of_val(&*state)) };
+        assert!(!ready.is_null(), "LZ4's tables have grown: raise BYTES");
+        Self { state }
+    }
+
+    /// Compresses `data` into `out`; the length, or none where it does not fit.
+    pub fn compress(&mut self, data: &[u8], out: &mut [u8]) -> Option<usize> {
+        let (len, room) = (
+            c_int::try_from(data.len()).ok()?,
+            c_int::try_from(out.len()).ok()?,
+        );
+        // SAFETY: the state was initialised by `LZ4_initStream` and is used by nobody else,
+        // as `&mut self` says; both ranges are as long as we say, and do not overlap.
+        let n = unsafe {
+            LZ4_compress_fast_extState_fastReset(
+                self.state.as_mut_ptr().cast(),
+                data.as_ptr().cast(),
+                out.as_mut_ptr().cast(),
+                len,
+                room,
+                1,
+            )
+        };
+        (n > 0).then_some(n as usize)
+    }
+}
+
+impl Default for Lz4 {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// Decompresses a block whose end is not known: `data` may go on after it. Exactly
+/// `out.len()` bytes must come out, else false.
+pub fn lz4_decompress(data: &[u8], out: &mut [u8]) -> bool {
+    let (Ok(len), Ok(room)) = (c_int::try_from(data.len()), c_int::try_from(out.len())) else {
+        return false;
+    };
+    // SAFETY: both ranges are as long as we say, and do not overlap; the function reads and
+    // writes inside them whatever `data` holds.
+    let n = unsafe {
+        LZ4_decompress_safe_partial(
+            data.as_ptr().cast(),
+            out.as_mut_ptr().cast(),
+            len,
+            room,
+            room,
+        )
+    };
+    n == room
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn page(seed: u64, random: usize) -> Vec<u8> {
+        let mut s = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+        let mut page = vec![0u8; 4096];
+        for (i, word) in page.as_chunks_mut::<8>().0.iter_mut().enumerate() {
+            s ^= s << 13;
+            s ^= s >> 7;
+            s ^= s << 17;
+            *word = if i < random { s } else { seed + i as u64 % 8 }.to_le_bytes();
+        }
+        page
+    }
+
+    #[test]
+    fn tables_carry_nothing_over() {
+        let (mut lz4, mut fresh) = (Lz4::new(), vec![0; 5000]);
+        for seed in 0..400 {
+            let data = page(seed, (seed as usize * 37) % 500);
+            let mut out = vec![0; 5000];
+            let n = lz4.compress(&data, &mut out).unwrap();
+            out[n..n + 31].fill(0);
+            let mut back = vec![0xff; 4096];
+            assert!(
+                lz4_decompress(&out[..n + 31], &mut back),
+                "padding confuses the decoder"
+            );
+            assert_eq!(back, data);
+            fresh.fill(0);
+            let m = Lz4::new().compress(&data, &mut fresh).unwrap();
+            assert_eq!((n, &out[..n]), (m, &fresh[..m]));
+        }
+    }
+
+    #[test]
+    fn what_does_not_fit_is_refused() {
+        let mut out = vec![0; 3840];
+        assert_eq!(Lz4::new().compress(&page(7, 512), &mut out), None);
+    }
+
+    #[test]
+    fn damage_is_contained() {
+        let data = page(3, 128);
+        let mut out = vec![0; 5000];
+        let n = Lz4::new().compress(&data, &mut out).unwrap();
+        for at in 0..n {
+            let mut bad = out[..n].to_vec();
+            bad[at] ^= 0x41;
+            let mut back = vec![0; 4096];
+            lz4_decompress(&bad, &mut back);
+            lz4_decompress(&bad[..at], &mut back);
+        }
+    }
+}
