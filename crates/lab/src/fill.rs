@@ -215,4 +215,18 @@ mod tests {
         });
         assert_eq!(report.rows().count(), LEVELS.len() * (10 + 10 + 2));
     }
+
+    #[test]
+    fn at_99_percent_the_cost_is_within_three_times_that_at_10() {
+        // Times of one run on a busy machine say little: the best of some counts.
+        let ratio = |order: u8| {
+            let costs = measure(&mut Ours::new(1 << 16), order, 1 << 16, 4096);
+            let at = |level| &costs[LEVELS.iter().position(|l| *l == level).unwrap()];
+            at(99).churn / at(10).churn
+        };
+        for order in [0, 4, 9] {
+            let best = (0..5).map(|_| ratio(order)).fold(f64::MAX, f64::min);
+            assert!(best <= 3.0, "order {order}: {best:.2} times");
+        }
+    }
 }

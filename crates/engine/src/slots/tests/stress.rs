@@ -2,7 +2,7 @@
 
 use super::*;
 use std::sync::Mutex as StdMutex;
-use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 const THREADS: usize = 4;
@@ -165,8 +165,36 @@ fn replace(devices: &Devices, until: Instant) -> usize {
     replaced
 }
 
+/// Ends the test program if the test has not ended in time.
+struct Watchdog(Arc<AtomicBool>);
+
+impl Watchdog {
+    fn new(limit: Duration) -> Self {
+        let done = Arc::new(AtomicBool::new(false));
+        let seen = done.clone();
+        std::thread::spawn(move || {
+            let until = Instant::now() + limit;
+            while !seen.load(Ordering::Relaxed) {
+                if Instant::now() > until {
+                    eprintln!("a stress test hangs: ended after {limit:?}");
+                    std::process::abort();
+                }
+                std::thread::sleep(Duration::from_millis(50));
+            }
+        });
+        Self(done)
+    }
+}
+
+impl Drop for Watchdog {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
 #[test]
 fn threads_share_devices_that_come_and_go() {
+    let _watchdog = Watchdog::new(Duration::from_secs(60));
     let options = Options {
         compact_used: 400,
         ..Options::default()
