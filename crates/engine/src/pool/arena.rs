@@ -198,12 +198,10 @@ impl Arena {
         self.windows[at].used -= 1;
     }
 
-    /// Writes an object: `data`, then zeros.
+    /// Writes an object.
     pub fn write(&mut self, at: usize, shape: &Shape, object: u8, data: &[u8]) {
-        let room = &mut self.window_bytes_mut(at)[shape.start(object)..][..shape.size as usize];
-        let (body, tail) = room.split_at_mut(data.len());
-        body.copy_from_slice(data);
-        tail.fill(0);
+        let room = &mut self.window_bytes_mut(at)[shape.start(object)..];
+        room[..shape.size as usize].copy_from_slice(data);
     }
 
     /// An object's bytes.

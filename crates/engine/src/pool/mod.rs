@@ -32,7 +32,7 @@ mod class;
 mod compact;
 
 pub use arena::OWNER_STRIDE;
-pub use class::{Class, MAX_COMPRESSED};
+pub use class::{Class, MAX_COMPRESSED, STEP};
 pub use compact::Victim;
 
 use crate::codec::Codec;
@@ -162,11 +162,6 @@ impl Pool {
         }
     }
 
-    /// The size of objects of a class, in bytes.
-    pub fn size(&self, class: Class) -> usize {
-        self.classes.get(class).size as usize
-    }
-
     fn arena(&self, window: u32) -> &Mutex<Option<Arena>> {
         let arena = window as usize / WINDOWS;
         let leaf = self.top[arena / LEAF].get_or_init(|| {
@@ -185,16 +180,12 @@ impl Pool {
         f(arena, window as usize % WINDOWS)
     }
 
-    /// Stores `data`, compressed by `codec`, for `owner`; its handle and class.
-    pub fn insert(
-        &self,
-        codec: Codec,
-        data: &[u8],
-        owner: EntryId,
-    ) -> Result<(Handle, Class), Full> {
+    /// Stores `data`, as `codec` wrote it and padded with zeros to a multiple of [`STEP`],
+    /// for `owner`.
+    pub fn insert(&self, codec: Codec, data: &[u8], owner: EntryId) -> Result<Handle, Full> {
         let class = self.classes.fitting(codec, data.len());
+        debug_assert_eq!(data.len(), self.classes.get(class).size as usize);
         self.insert_in(class, data, owner)
-            .map(|handle| (handle, class))
     }
 
     fn insert_in(&self, class: Class, data: &[u8], owner: EntryId) -> Result<Handle, Full> {

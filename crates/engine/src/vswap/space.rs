@@ -443,7 +443,7 @@ impl Space {
         let cluster = size_of::<Cluster>() + size_of::<[Word; CLUSTER_ENTRIES]>();
         let spare = lock(&self.spare).len();
         (self.clusters.load(Relaxed) + spare) * cluster
-            + self.tagged.load(Relaxed) * size_of::<[u32; CLUSTER_ENTRIES]>()
+            + self.tagged.load(Relaxed) * size_of::<[u64; CLUSTER_ENTRIES]>()
             + self.leaves.load(Relaxed) * size_of::<[Slot; LEAF]>()
             + self.middles.load(Relaxed) * size_of::<[OnceLock<Leaf>; MIDDLE]>()
             + lock(&self.numbers).free.capacity() * 4
@@ -598,17 +598,17 @@ impl Locked<'_> {
         self.cluster_mut().set(at, word);
     }
     /// Marks the entry cached.
-    pub fn cache(&mut self, hash: u64) {
+    pub fn cache(&mut self, fingerprint: u64) {
         let at = self.at;
         let tagged = self.cluster().tagged();
-        self.cluster_mut().cache(at, hash);
+        self.cluster_mut().cache(at, fingerprint);
         if !tagged {
             self.space.tagged.fetch_add(1, Relaxed);
         }
     }
     /// Whether the cached entry holds a page of this hash.
-    pub fn hash_matches(&self, hash: u64) -> bool {
-        self.cluster().hash_matches(self.at, hash)
+    pub fn fingerprint_matches(&self, fingerprint: u64) -> bool {
+        self.cluster().fingerprint_matches(self.at, fingerprint)
     }
     /// References of the entry.
     pub fn references(&self) -> u32 {
