@@ -1,1 +1,45 @@
-fn main() {}
+//! The project's own chores: `cargo xtask demo`, `test`, `bench`.
+#![forbid(unsafe_code)]
+
+mod bench;
+mod demo;
+mod setup;
+mod table;
+mod test;
+
+use clap::{Parser, Subcommand};
+use std::process::ExitCode;
+
+/// The project's own chores
+#[derive(Parser)]
+#[command(name = "cargo xtask", max_term_width = 100)]
+struct Cli {
+    #[command(subcommand)]
+    chore: Chore,
+}
+
+#[derive(Subcommand)]
+enum Chore {
+    /// Build ebb and show the main job: a program in half the memory it needs
+    Demo,
+    /// Install what the tests need and run all of them
+    Test(test::Options),
+    /// Compare with the kernel's zram on the same total memory and put the table in the README
+    Bench(bench::Options),
+}
+
+fn main() -> ExitCode {
+    let outcome = match Cli::parse().chore {
+        Chore::Demo => demo::demo(),
+        Chore::Test(options) => test::test(&options),
+        Chore::Bench(options) => bench::bench(&options),
+    };
+    match outcome {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) => {
+            eprintln!("xtask: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}

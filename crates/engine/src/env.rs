@@ -92,6 +92,30 @@ pub trait Store: Send + Sync {
     fn node(&self) -> Option<Node>;
 }
 
+impl<S: Store + ?Sized> Store for std::sync::Arc<S> {
+    fn slots(&self) -> u64 {
+        (**self).slots()
+    }
+    fn write(&self, ops: &[WriteOp<'_>], results: &mut [Result<(), IoError>]) {
+        (**self).write(ops, results);
+    }
+    fn read(&self, ops: &mut [ReadOp<'_>], results: &mut [Result<(), IoError>]) {
+        (**self).read(ops, results);
+    }
+    fn discard(&self, slot: u64, slots: u64) -> Result<(), IoError> {
+        (**self).discard(slot, slots)
+    }
+    fn wants_discard(&self) -> bool {
+        (**self).wants_discard()
+    }
+    fn rotational(&self) -> bool {
+        (**self).rotational()
+    }
+    fn node(&self) -> Option<Node> {
+        (**self).node()
+    }
+}
+
 /// Shares a device's clusters among processes that each run an engine of their own.
 ///
 /// A process allocates only in clusters it holds; after a fork the child may still read

@@ -3,7 +3,7 @@
 //! The usual entry points clear 16 KiB of tables for each call, more than what a page
 //! itself costs. These keep them.
 
-use lz4_sys::{LZ4StreamEncode, c_char, c_int};
+use lz4_sys::{c_char, c_int};
 
 unsafe extern "C" {
     // Exported by liblz4, but not declared by lz4-sys.
@@ -15,6 +15,7 @@ unsafe extern "C" {
         room: c_int,
         acceleration: c_int,
     ) -> c_int;
+    fn LZ4_initStream(buffer: *mut core::ffi::c_void, size: usize) -> *mut core::ffi::c_void;
     fn LZ4_decompress_safe_partial(
         source: *const c_char,
         destination: *mut c_char,
@@ -24,13 +25,11 @@ unsafe extern "C" {
     ) -> c_int;
 }
 
-/// A compressor's tables.
+/// A compressor's tables. They are memory of Rust's allocator, never of C's `malloc`: inside the
+/// preload library that is the program's, and may be paged out.
 pub struct Lz4 {
-    state: *mut LZ4StreamEncode,
+    state: Box<[u64]>,
 }
-
-// SAFETY: the state is plain memory owned by this value alone, and used through `&mut`.
-unsafe impl Send for Lz4 {}
 
 impl Lz4 {
     /// Bytes of the tables.
@@ -38,9 +37,10 @@ impl Lz4 {
 
     /// Fresh tables.
     pub fn new() -> Self {
-        // SAFETY: takes nothing; returns an initialised state, or null without memory.
-        let state = unsafe { lz4_sys::LZ4_createStream() };
-        assert!(!state.is_null(), "no memory for the tables of LZ4");
+        let mut state = vec![0u64; Self::BYTES.div_ceil(8)].into_boxed_slice();
+        // SAFETY: the memory is as long as we say and aligned; LZ4 checks both and says null.
+        let ready = unsafe { LZ4_initStream(state.as_mut_ptr().cast(), size_of_val(&*state)) };
+        assert!(!ready.is_null(), "LZ4's tables have grown: raise BYTES");
         Self { state }
     }
 
@@ -50,11 +50,11 @@ impl Lz4 {
             c_int::try_from(data.len()).ok()?,
             c_int::try_from(out.len()).ok()?,
         );
-        // SAFETY: the state was initialised by `LZ4_createStream` and is used by nobody else,
+        // SAFETY: the state was initialised by `LZ4_initStream` and is used by nobody else,
         // as `&mut self` says; both ranges are as long as we say, and do not overlap.
         let n = unsafe {
             LZ4_compress_fast_extState_fastReset(
-                self.state.cast(),
+                self.state.as_mut_ptr().cast(),
                 data.as_ptr().cast(),
                 out.as_mut_ptr().cast(),
                 len,
@@ -69,13 +69,6 @@ impl Lz4 {
 impl Default for Lz4 {
     fn default() -> Self {
         Self::new()
-    }
-}
-
-impl Drop for Lz4 {
-    fn drop(&mut self) {
-        // SAFETY: came from `LZ4_createStream`, and is freed once.
-        unsafe { lz4_sys::LZ4_freeStream(self.state) };
     }
 }
 

@@ -1,1 +1,65 @@
-//! Placeholder of the layer; see design.
+//! Process trees under one budget.
+//!
+//! `ebb run` stays as the [`Supervisor`]; every managed process is a [`Member`]. Each member
+//! pages with an engine of its own in its own memory; what they share is this crate's
+//! matter: a memfd of atomics with one [slot](SlotNumber) a process (charges against the
+//! budget, requests, counters, latencies), and the leases of the swap devices' clusters.
+//!
+//! # Rules that everything here follows
+//! - **A process may die at any instruction.** Nothing shared is a lock. What one process
+//!   does to the shared words in several steps can be undone or put right by the supervisor
+//!   from what it finds (see `charge`, [`lease`](self) and `reap`).
+//! - **The supervisor may die too**; members then go on with the last limit.
+//! - **Every shared word is an allegation.** A wrong one leads to a wrong figure or a refused
+//!   request, never to a panic or an access out of bounds.
+//! - Member functions on the shared table allocate nothing, take no lock, and make no system
+//!   call but futex wakes, so they may be called on the fault path.
+//!
+//! # Budget
+//! ```text
+//! use   = charged + outside - credit          what the tree really uses
+//! limit = budget - outside + credit           so: charged <= limit  ⇔  use <= budget
+//! ```
+//! *charged*: what paging members say they use, batch by batch. *outside*: the anonymous
+//! memory of every other process of the tree, measured by the supervisor. *credit*: pages
+//! charged twice because fork made two processes share them.
+//!
+//! What this crate does not do: paging, deciding what a member evicts, opening devices.
+#![deny(unsafe_code)]
+
+/// Processes that can be managed at the same time.
+#[cfg(not(loom))]
+pub const MAX_SLOTS: usize = 512;
+#[cfg(loom)]
+#[allow(missing_docs)]
+pub const MAX_SLOTS: usize = 4;
+
+/// Devices of a tree.
+pub const MAX_DEVICES: usize = 8;
+
+mod lease;
+
+#[cfg(not(loom))]
+mod charge;
+#[cfg(not(loom))]
+mod histogram;
+#[cfg(not(loom))]
+mod member;
+#[cfg(not(loom))]
+mod supervisor;
+#[cfg(not(loom))]
+mod table;
+#[cfg(not(loom))]
+mod wire;
+
+#[cfg(not(loom))]
+pub use ebb_stores::Facts;
+
+#[cfg(not(loom))]
+pub use {
+    charge::Asked,
+    histogram::{Histogram, Summary},
+    member::{ChildSlot, Device, JoinError, Member},
+    supervisor::{Setup, SetupDevice, SetupError, Supervisor, Totals},
+    table::{Codec, Config, Mode, SlotNumber, SlotState, Way},
+};

@@ -1,0 +1,132 @@
+//! The one definition of the command line: parser, help and examples.
+
+use clap::{Args, Parser, Subcommand};
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+const EXAMPLES: &str = "\
+Examples:
+  ebb run --memory 2G -- python3 train.py      2 GiB for the script and all it starts
+  ebb run -- make -j8                          what this cgroup or machine has free
+  ebb run --memory 50% --swap none -- sort big.txt
+                                               half the memory, compressed in RAM only
+  ebb run --memory 1G --swap /mnt/nvme:20G,prio=10 --swap /data:100G -- ./solver
+                                               two swap files, the first one preferred
+  ebb doctor                                   does it work on this machine?
+
+Exit status of `ebb run`: that of COMMAND; 125 if ebb failed, 126 if COMMAND cannot be
+executed, 127 if it was not found, 128+N if signal N ended it.";
+
+/// Runs programs in less memory than they need.
+///
+/// Cold pages ebb out of RAM into a compressed pool and from there to a swap file, and come
+/// back when they are touched. No kernel patch, no kernel swap, no change to the program.
+#[derive(Parser)]
+#[command(name = "ebb", version, after_help = EXAMPLES, max_term_width = 100)]
+pub struct Cli {
+    /// What to do.
+    #[command(subcommand)]
+    pub verb: Verb,
+}
+
+/// The verbs.
+#[derive(Subcommand)]
+pub enum Verb {
+    /// Run a program, and all it starts, within a memory budget
+    #[command(after_help = EXAMPLES)]
+    Run(RunArgs),
+    /// Print one of the engine's experiments as a table
+    Lab(LabArgs),
+    /// Say what this machine allows, and the fix for what it does not
+    Doctor(DoctorArgs),
+}
+
+/// Options of `ebb run`.
+#[derive(Args)]
+pub struct RunArgs {
+    /// Memory for the whole process tree: 512M, 2G, 1.5G, or 50% of what is there
+    ///
+    /// It covers everything in RAM: the programs' resident memory, the compressed pool and
+    /// ebb's own bookkeeping. Default: what the memory cgroup allows and does not use yet, or
+    /// the machine's available memory where there is no limit, less a margin.
+    #[arg(long, short = 'm', value_name = "SIZE")]
+    pub memory: Option<String>,
+
+    /// Where cold pages go: PATH[:SIZE][,prio=N][,node=N][,discard=on|off], or "none"
+    ///
+    /// May be given several times. PATH is a directory (a private file is made there and
+    /// vanishes at the end), an existing file, or a block device; the higher prio is used
+    /// first, equal ones in turn. "none" keeps everything in RAM, compressed. Default: one
+    /// private file in $TMPDIR or /var/tmp, taking space only as it is needed. What is
+    /// written is encrypted with a key that exists only in memory.
+    #[arg(long, short = 's', value_name = "SPEC")]
+    pub swap: Vec<String>,
+
+    /// Compression of the pool in RAM: lz4, zstd, zstd:LEVEL, none
+    #[arg(long, value_name = "CODEC", default_value = "lz4")]
+    pub pool: String,
+
+    /// Write counters and fault latencies to FILE as JSON when the program ends
+    #[arg(long, value_name = "FILE")]
+    pub stats: Option<PathBuf>,
+
+    /// Refuse to start a COMMAND whose memory cannot be managed (static, setuid)
+    ///
+    /// Without it such a command runs with a warning, its own memory untouched.
+    #[arg(long)]
+    pub require_managed: bool,
+
+    /// Page from the first instant instead of when the budget is near
+    ///
+    /// Slower; shows what paging does to a program that would fit.
+    #[arg(long, hide_short_help = true)]
+    pub eager: bool,
+
+    /// The program and its arguments
+    #[arg(value_name = "COMMAND", required = true, trailing_var_arg = true)]
+    pub command: Vec<OsString>,
+}
+
+/// Options of `ebb lab`.
+#[derive(Args)]
+pub struct LabArgs {
+    /// Which experiment; without it, the list of them
+    #[arg(value_name = "NAME")]
+    pub name: Option<String>,
+    /// One JSON object per row on stdout instead of the table
+    #[arg(long)]
+    pub json: bool,
+    /// Also draw the result into FILE (SVG)
+    #[arg(long, value_name = "FILE")]
+    pub plot: Option<PathBuf>,
+    /// Options of the experiment itself; `ebb lab NAME -- --help` lists them
+    #[arg(last = true, value_name = "OPTION")]
+    pub options: Vec<String>,
+}
+
+/// Options of `ebb doctor`.
+#[derive(Args)]
+pub struct DoctorArgs {
+    /// One JSON object on stdout instead of text
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_definition_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn options_after_the_command_belong_to_it() {
+        let cli = Cli::try_parse_from(["ebb", "run", "-m", "1G", "ls", "--memory", "x"]).unwrap();
+        let Verb::Run(args) = cli.verb else { panic!() };
+        assert_eq!(args.memory.as_deref(), Some("1G"));
+        assert_eq!(args.command, ["ls", "--memory", "x"]);
+    }
+}

@@ -1,0 +1,342 @@
+//! `ebb doctor`: what this machine allows, found by trying it, and the exact fix for what it
+//! does not. `ebb run` asks the same checks before it starts anything.
+
+use crate::cli::DoctorArgs;
+use crate::limits::{Room, Source};
+use anyhow::{Result, bail};
+use ebb_sys::probe::{self, Door};
+use serde::Serialize;
+use std::fs::read_to_string;
+use std::io;
+use std::process::ExitCode;
+
+/// What a check found.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Verdict {
+    /// As it should be.
+    Ok,
+    /// Works, but slower or with less.
+    Limited,
+    /// `ebb run` cannot work.
+    Missing,
+}
+
+/// One line of the report.
+#[derive(Clone, Debug, Serialize)]
+pub struct Check {
+    /// What was looked at; stable, for machines.
+    pub name: &'static str,
+    /// The outcome.
+    pub verdict: Verdict,
+    /// What was seen.
+    pub detail: String,
+    /// What to do about it, as a command where there is one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub fix: Option<String>,
+}
+
+#[derive(Serialize)]
+struct Report {
+    works: bool,
+    kernel: String,
+    checks: Vec<Check>,
+}
+
+impl Check {
+    fn ok(name: &'static str, detail: impl Into<String>) -> Self {
+        Self {
+            name,
+            verdict: Verdict::Ok,
+            detail: detail.into(),
+            fix: None,
+        }
+    }
+    fn not(
+        name: &'static str,
+        verdict: Verdict,
+        detail: impl Into<String>,
+        fix: impl Into<String>,
+    ) -> Self {
+        Self {
+            name,
+            verdict,
+            detail: detail.into(),
+            fix: Some(fix.into()),
+        }
+    }
+}
+
+/// Prints the report; exit 0 if `ebb run` can work here, 1 if not.
+///
+/// # Errors
+/// stdout cannot be written.
+pub fn doctor(args: DoctorArgs) -> Result<ExitCode> {
+    use std::io::Write;
+    let (mut checks, door) = required();
+    checks.extend(advisory(door));
+    let works = checks.iter().all(|c| c.verdict != Verdict::Missing);
+    let mut out = io::stdout().lock();
+    if args.json {
+        let report = Report {
+            works,
+            kernel: kernel(),
+            checks,
+        };
+        serde_json::to_writer_pretty(&mut out, &report)?;
+        writeln!(out)?;
+    } else {
+        for check in &checks {
+            let mark = match check.verdict {
+                Verdict::Ok => "ok",
+                Verdict::Limited => "limited",
+                Verdict::Missing => "MISSING",
+            };
+            writeln!(out, "{mark:>7}  {:<18} {}", check.name, check.detail)?;
+            if let Some(fix) = &check.fix {
+                writeln!(out, "{:>7}  {:<18} fix: {fix}", "", "")?;
+            }
+        }
+        let verdict = if works {
+            "ebb run works here"
+        } else {
+            "ebb run cannot work here until what is MISSING is fixed"
+        };
+        writeln!(out, "\n{verdict}")?;
+    }
+    Ok(if works {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    })
+}
+
+/// Fails with the first fix if `ebb run` cannot work here.
+///
+/// # Errors
+/// What is missing, and the fix.
+pub fn must_work() -> Result<()> {
+    match required()
+        .0
+        .into_iter()
+        .find(|check| check.verdict == Verdict::Missing)
+    {
+        Some(Check {
+            name, detail, fix, ..
+        }) => {
+            bail!(
+                "{name}: {detail}\n     fix: {}\n     `ebb doctor` tells more",
+                fix.unwrap_or_default()
+            )
+        }
+        None => Ok(()),
+    }
+}
+
+fn kernel() -> String {
+    rustix::system::uname()
+        .release()
+        .to_string_lossy()
+        .into_owned()
+}
+
+/// What `ebb run` cannot do without, and the way to a userfaultfd.
+fn required() -> (Vec<Check>, Option<Door>) {
+    let syscall = probe::userfaultfd(Door::Syscall);
+    let device = probe::userfaultfd(Door::Device);
+    let door = match (&syscall, &device) {
+        (Ok(_), _) => Some(Door::Syscall),
+        (_, Ok(_)) => Some(Door::Device),
+        _ => None,
+    };
+    let Some(door) = door else {
+        return (
+            vec![no_userfaultfd(&syscall.unwrap_err(), &device.unwrap_err())],
+            None,
+        );
+    };
+    let shown = |result: &io::Result<_>| match result {
+        Ok(_) => "permitted".to_string(),
+        Err(error) => error.to_string(),
+    };
+    let mut checks = vec![Check::ok(
+        "userfaultfd",
+        format!(
+            "system call: {}; /dev/userfaultfd: {}",
+            shown(&syscall),
+            shown(&device)
+        ),
+    )];
+    let mut need = |name, result: io::Result<()>, since: &str| {
+        checks.push(match result {
+            Ok(()) => Check::ok(name, "works"),
+            Err(error) => Check::not(
+                name,
+                Verdict::Missing,
+                format!("{error} (kernel {})", kernel()),
+                format!("run Linux {since} or newer"),
+            ),
+        });
+    };
+    need("move", probe::move_works(door), "6.8");
+    need("poison", probe::poison_works(door), "6.6");
+    need("write-tracking", probe::write_tracking_works(door), "6.7");
+    (checks, Some(door))
+}
+
+fn no_userfaultfd(syscall: &io::Error, device: &io::Error) -> Check {
+    let gvisor = read_to_string("/proc/version").is_ok_and(|text| text.contains("gVisor"));
+    let container = ["/.dockerenv", "/run/.containerenv"]
+        .iter()
+        .any(|file| std::path::Path::new(file).exists());
+    let user = rustix::process::getuid().as_raw();
+    let no_device = device.kind() == io::ErrorKind::NotFound;
+    let fix = if gvisor {
+        "gVisor has no userfaultfd: run the container with the runc runtime".into()
+    } else if container {
+        "start the container with `--device /dev/userfaultfd` (its seccomp profile blocks the system call, not the device)".into()
+    } else if syscall.raw_os_error() == Some(libc::ENOSYS) && no_device {
+        "use a kernel built with CONFIG_USERFAULTFD".into()
+    } else if no_device {
+        "as root: `sysctl -w vm.unprivileged_userfaultfd=1`".to_string()
+    } else {
+        format!(
+            "as root: `setfacl -m u:{user}:rw /dev/userfaultfd` or `sysctl -w vm.unprivileged_userfaultfd=1`"
+        )
+    };
+    let detail = format!("not permitted (system call: {syscall}; /dev/userfaultfd: {device})");
+    Check::not("userfaultfd", Verdict::Missing, detail, fix)
+}
+
+/// What makes it faster or roomier.
+fn advisory(door: Option<Door>) -> Vec<Check> {
+    let mut checks = Vec::new();
+    if door.is_some() {
+        checks.push(match probe::process_madvise_works() {
+            Ok(()) => Check::ok("process_madvise", "drops many ranges with one call"),
+            Err(error) => Check::not(
+                "process_madvise",
+                Verdict::Limited,
+                format!("{error}: ranges are dropped one by one"),
+                "run Linux 6.13 or newer, or allow the call in the seccomp profile",
+            ),
+        });
+    }
+    checks.push(match probe::io_uring_works() {
+        Ok(()) => Check::ok("io_uring", "swap files are read and written in batches"),
+        Err(error) => Check::not(
+            "io_uring",
+            Verdict::Limited,
+            format!("{error}: swap files are read and written with pread and pwrite"),
+            "`sysctl -w kernel.io_uring_disabled=0`, or allow io_uring in the container's seccomp profile",
+        ),
+    });
+    checks.push(memory());
+    checks.push(overcommit());
+    checks.push(maps());
+    checks.push(huge_pages());
+    checks.push(match crate::run::preload_library() {
+        Ok(library) => Check::ok("preload-library", library.display().to_string()),
+        Err(error) => Check::not(
+            "preload-library",
+            Verdict::Missing,
+            error.to_string(),
+            "keep ebb and its library together",
+        ),
+    });
+    checks
+}
+
+fn memory() -> Check {
+    let room = Room::here();
+    let (free, total, budget) = (
+        room.free >> 20,
+        room.total >> 20,
+        room.default_budget() >> 20,
+    );
+    let whose = match &room.from {
+        Source::Cgroup(_) => format!("of {total} MiB that {} allows", room.from),
+        Source::Machine => format!("of the machine's {total} MiB"),
+    };
+    Check::ok(
+        "memory",
+        format!("{free} MiB free {whose}; `ebb run` without --memory takes {budget} MiB"),
+    )
+}
+
+fn setting(file: &str) -> String {
+    read_to_string(file).map_or_else(|_| "unknown".into(), |text| text.trim().to_string())
+}
+
+fn overcommit() -> Check {
+    let mode = setting("/proc/sys/vm/overcommit_memory");
+    match mode.as_str() {
+        "2" => Check::not(
+            "overcommit",
+            Verdict::Limited,
+            "vm.overcommit_memory=2: the system counts reservations, so programs may be refused memory that ebb could give",
+            "as root: `sysctl -w vm.overcommit_memory=1`",
+        ),
+        "0" => Check::ok(
+            "overcommit",
+            "heuristic: one reservation may not exceed RAM and swap together; `sysctl -w vm.overcommit_memory=1` lifts that",
+        ),
+        _ => Check::ok("overcommit", format!("vm.overcommit_memory={mode}")),
+    }
+}
+
+fn maps() -> Check {
+    const ENOUGH: u64 = 65530;
+    let count = setting("/proc/sys/vm/max_map_count");
+    if count.parse::<u64>().is_ok_and(|n| n < ENOUGH) {
+        let detail = format!(
+            "vm.max_map_count={count} is below the usual {ENOUGH}: large programs may be refused mappings"
+        );
+        return Check::not(
+            "mappings",
+            Verdict::Limited,
+            detail,
+            format!("as root: `sysctl -w vm.max_map_count={ENOUGH}`"),
+        );
+    }
+    Check::ok("mappings", format!("vm.max_map_count={count}"))
+}
+
+fn huge_pages() -> Check {
+    let text = setting("/sys/kernel/mm/transparent_hugepage/enabled");
+    let chosen = text
+        .split_once('[')
+        .and_then(|(_, rest)| rest.split_once(']'))
+        .map_or(text.as_str(), |(mode, _)| mode);
+    Check::ok(
+        "huge-pages",
+        format!(
+            "transparent huge pages: {chosen} (managed memory uses 4 KiB pages once it is paged)"
+        ),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_check_that_is_not_ok_has_a_fix() {
+        let (mut checks, door) = required();
+        checks.extend(advisory(door));
+        for check in checks {
+            assert_eq!(
+                check.fix.is_none(),
+                check.verdict == Verdict::Ok,
+                "{check:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn the_refusal_names_a_fix_for_each_kind_of_machine() {
+        let errno = io::Error::from_raw_os_error;
+        let eperm = no_userfaultfd(&errno(libc::EPERM), &errno(libc::EACCES));
+        assert!(eperm.fix.unwrap().contains("/dev/userfaultfd"));
+    }
+}

@@ -1,0 +1,216 @@
+//! How much memory there is to give: the memory cgroups this process is in (v1 and v2), and
+//! the machine.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+/// Left free of the default budget: page cache, kernel memory and what other programs of
+/// the cgroup start to use while ours runs.
+const MARGIN: u64 = 64 << 20;
+
+/// Memory that could be used from now on.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Room {
+    /// Bytes not used yet.
+    pub free: u64,
+    /// Bytes in all: the cgroup's limit, or the machine's memory.
+    pub total: u64,
+    /// Who sets the limit.
+    pub from: Source,
+}
+
+/// What bounds the memory.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Source {
+    /// A memory cgroup, by its path.
+    Cgroup(PathBuf),
+    /// The machine: MemAvailable.
+    Machine,
+}
+
+impl fmt::Display for Source {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Source::Cgroup(path) => write!(f, "the memory cgroup {}", path.display()),
+            Source::Machine => f.write_str("the machine's available memory"),
+        }
+    }
+}
+
+impl Room {
+    /// The tightest bound that applies to this process.
+    pub fn here() -> Room {
+        let machine = machine(&read("/proc/meminfo"));
+        groups(&read("/proc/self/cgroup"), &read("/proc/self/mountinfo"))
+            .into_iter()
+            .filter_map(group_room)
+            .chain([machine])
+            .min_by_key(|room| room.free)
+            .expect("the machine is always there")
+    }
+
+    /// The budget where the user names none.
+    pub fn default_budget(&self) -> u64 {
+        self.free - (self.free / 8).min(MARGIN)
+    }
+}
+
+fn read(path: impl AsRef<Path>) -> String {
+    std::fs::read_to_string(path).unwrap_or_default()
+}
+
+fn machine(meminfo: &str) -> Room {
+    let field = |name: &str| {
+        let line = meminfo.lines().find_map(|line| line.strip_prefix(name));
+        let kib = line.and_then(|rest| rest.split_whitespace().next()?.parse::<u64>().ok());
+        kib.unwrap_or(0) << 10
+    };
+    Room {
+        free: field("MemAvailable:"),
+        total: field("MemTotal:"),
+        from: Source::Machine,
+    }
+}
+
+/// The directories of our memory cgroup and all above it: a limit may stand on any of them.
+fn groups(cgroup: &str, mountinfo: &str) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    for line in cgroup.lines() {
+        // ID:CONTROLLERS:PATH; v2 has no controllers.
+        let mut parts = line.splitn(3, ':');
+        let (Some(_), Some(controllers), Some(path)) = (parts.next(), parts.next(), parts.next())
+        else {
+            continue;
+        };
+        let v2 = controllers.is_empty();
+        if !v2 && !controllers.split(',').any(|c| c == "memory") {
+            continue;
+        }
+        for (root, mount) in mounts(mountinfo, v2) {
+            // In a container the mount shows a part of the hierarchy, or the path leads
+            // outside of it; then the mount's own top is the nearest we can see.
+            let below = Path::new(path).strip_prefix(&root).unwrap_or(Path::new(""));
+            let leaf = mount.join(below);
+            found.extend(
+                leaf.ancestors()
+                    .take_while(|dir| dir.starts_with(&mount))
+                    .map(PathBuf::from),
+            );
+        }
+    }
+    found
+}
+
+/// (root inside the hierarchy, mount point) of the memory controller's mounts.
+fn mounts(mountinfo: &str, v2: bool) -> Vec<(PathBuf, PathBuf)> {
+    mountinfo
+        .lines()
+        .filter_map(|line| {
+            let (left, right) = line.split_once(" - ")?;
+            let mut left = left.split(' ').skip(3);
+            let (root, mount) = (left.next()?, left.next()?);
+            let mut right = right.split(' ');
+            let (kind, options) = (right.next()?, right.nth(1)?);
+            let matches = if v2 {
+                kind == "cgroup2"
+            } else {
+                kind == "cgroup" && options.split(',').any(|option| option == "memory")
+            };
+            matches.then(|| (root.into(), mount.into()))
+        })
+        .collect()
+}
+
+/// Limit less usage, page cache that can be dropped counted as free. `None`: no limit here.
+fn group_room(dir: PathBuf) -> Option<Room> {
+    let number = |file: &str| read(dir.join(file)).trim().parse::<u64>().ok();
+    let stat = read(dir.join("memory.stat"));
+    let stat = |name: &str| {
+        let value = stat
+            .lines()
+            .find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+        value.and_then(|v| v.trim().parse::<u64>().ok())
+    };
+    let v2_limit = [number("memory.max"), number("memory.high")]
+        .into_iter()
+        .flatten()
+        .min();
+    let (limit, used, cache) = match v2_limit {
+        Some(limit) => (
+            limit,
+            number("memory.current")?,
+            stat("inactive_file").unwrap_or(0),
+        ),
+        None => (
+            number("memory.limit_in_bytes")?,
+            number("memory.usage_in_bytes")?,
+            stat("total_inactive_file").unwrap_or(0),
+        ),
+    };
+    // v1 says "no limit" with a number near 2^63.
+    (limit < 1 << 60).then(|| Room {
+        free: limit.saturating_sub(used.saturating_sub(cache)),
+        total: limit,
+        from: Source::Cgroup(dir),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn meminfo() {
+        let room = machine("MemTotal:       1024 kB\nMemFree: 1 kB\nMemAvailable:    512 kB\n");
+        assert_eq!((room.total, room.free), (1 << 20, 512 << 10));
+    }
+
+    #[test]
+    fn v1_groups_and_their_parents() {
+        let mounts = "30 25 0:27 / /sys/fs/cgroup/memory rw,nosuid - cgroup cgroup rw,memory\n\
+                      31 25 0:28 / /sys/fs/cgroup/cpu rw - cgroup cgroup rw,cpu\n";
+        let found = groups("4:memory:/a/b\n3:cpu:/c\n0::/\n", mounts);
+        let expected = [
+            "/sys/fs/cgroup/memory/a/b",
+            "/sys/fs/cgroup/memory/a",
+            "/sys/fs/cgroup/memory",
+        ];
+        assert_eq!(found, expected.map(PathBuf::from));
+    }
+
+    #[test]
+    fn v2_in_a_container_that_sees_only_its_own_part() {
+        let mounts = "30 25 0:27 /docker/x /sys/fs/cgroup ro - cgroup2 cgroup rw\n";
+        assert_eq!(
+            groups("0::/docker/x\n", mounts),
+            [PathBuf::from("/sys/fs/cgroup")]
+        );
+        let namespaced = "30 25 0:27 / /sys/fs/cgroup ro - cgroup2 cgroup rw\n";
+        assert_eq!(
+            groups("0::/\n", namespaced),
+            [PathBuf::from("/sys/fs/cgroup")]
+        );
+    }
+
+    #[test]
+    fn a_group_without_limit_bounds_nothing_and_one_with_a_limit_does() {
+        let dir = std::env::temp_dir().join(format!("ebb-limits-{}", std::process::id()));
+        std::fs::create_dir_all(&dir).unwrap();
+        let put = |name: &str, text: &str| std::fs::write(dir.join(name), text).unwrap();
+        put("memory.max", "max\n");
+        put("memory.current", "1000\n");
+        assert_eq!(group_room(dir.clone()), None);
+        put("memory.max", "10000\n");
+        put("memory.stat", "anon 1\ninactive_file 400\n");
+        let room = group_room(dir.clone()).unwrap();
+        assert_eq!((room.free, room.total), (9400, 10000));
+        std::fs::remove_dir_all(&dir).unwrap();
+    }
+
+    #[test]
+    fn this_machine_has_room() {
+        let room = Room::here();
+        assert!(room.free > 0 && room.free <= room.total);
+        assert!(room.default_budget() > 0 && room.default_budget() <= room.free);
+    }
+}

@@ -1,0 +1,191 @@
+//! From the options of `ebb run` to the supervisor's setup: budget, pool, swap devices. What
+//! is refused here is refused before anything has started.
+
+use crate::cli::RunArgs;
+use crate::limits::Room;
+use anyhow::{Context, Result, bail};
+use ebb_engine::PAGE_SIZE;
+use ebb_stores::{FAULTS_VARIABLE, Faults, Size, SwapSpec, human};
+use ebb_tree::{Codec, Config, Setup, SetupDevice};
+use std::ops::RangeInclusive;
+
+/// The least a process tree can run in: what a small program and the paging of it hold at any
+/// time (its unmanaged memory, staging frames, page map) with some room to work.
+pub const SMALLEST: u64 = 16 << 20;
+
+/// Levels of zstd that make sense here; the negative ones are slower than lz4 and denser by
+/// little.
+const ZSTD_LEVELS: RangeInclusive<i32> = 1..=22;
+const ZSTD_DEFAULT: i32 = 1;
+
+/// Reads the options and opens the devices.
+///
+/// # Errors
+/// What is wrong, and what is allowed.
+pub fn setup(args: &RunArgs) -> Result<Setup> {
+    let codec = codec(&args.pool)?;
+    let specs = args
+        .swap
+        .iter()
+        .map(|text| {
+            text.parse::<SwapSpec>()
+                .with_context(|| format!("--swap {text}"))
+        })
+        .collect::<Result<Vec<_>>>()?;
+    if specs.len() > 1 && specs.contains(&SwapSpec::None) {
+        bail!("--swap none cannot stand beside another --swap: leave one of them out");
+    }
+    if specs.contains(&SwapSpec::None) && codec == Codec::None {
+        bail!("--pool none with --swap none leaves no place for cold pages: drop one of them");
+    }
+    let budget = budget(args.memory.as_deref(), &Room::here())?;
+    check_faults()?;
+    let devices = devices(if specs.is_empty() {
+        vec![SwapSpec::default()]
+    } else {
+        specs
+    })?;
+    let mut key = [0; 64];
+    rustix::rand::getrandom(&mut key, rustix::rand::GetRandomFlags::empty())
+        .context("the system gives no random key for the swap files")?;
+    Ok(Setup {
+        budget_pages: budget / PAGE_SIZE as u64,
+        devices,
+        config: Config {
+            codec,
+            encrypt: true,
+            eager: args.eager,
+        },
+        key,
+        notices: None,
+    })
+}
+
+fn budget(text: Option<&str>, room: &Room) -> Result<u64> {
+    let budget = match text {
+        None => room.default_budget(),
+        Some(text) => {
+            let size: Size = text.parse().context("--memory")?;
+            size.of(room.total)
+        }
+    };
+    if budget < SMALLEST {
+        match text {
+            Some(text) => bail!(
+                "--memory {text} is too small: give at least {}",
+                human(SMALLEST)
+            ),
+            None => bail!(
+                "only {} of {} are free: free memory or raise the limit to leave at least {}",
+                human(room.free),
+                room.from,
+                human(SMALLEST)
+            ),
+        }
+    }
+    if let Some(text) = text
+        && budget > room.total
+    {
+        bail!(
+            "--memory {text} is more than the {} that {} has in all: give less, or leave --memory out",
+            human(room.total),
+            room.from
+        );
+    }
+    Ok(budget)
+}
+
+fn codec(text: &str) -> Result<Codec> {
+    let (name, level) = match text.split_once(':') {
+        Some((name, level)) => (name, Some(level)),
+        None => (text, None),
+    };
+    match (name, level) {
+        ("lz4", None) => Ok(Codec::Lz4),
+        ("none", None) => Ok(Codec::None),
+        ("zstd", None) => Ok(Codec::Zstd(ZSTD_DEFAULT)),
+        ("zstd", Some(level)) => match level.parse::<i32>() {
+            Ok(level) if ZSTD_LEVELS.contains(&level) => Ok(Codec::Zstd(level)),
+            _ => bail!(
+                "--pool {text}: \"{level}\" is no level of zstd: allowed are {} to {}",
+                ZSTD_LEVELS.start(),
+                ZSTD_LEVELS.end()
+            ),
+        },
+        ("lz4" | "none", Some(_)) => {
+            bail!("--pool {text}: {name} has no levels: write --pool {name}")
+        }
+        _ => bail!("--pool {text}: no such codec: allowed are lz4, zstd, zstd:LEVEL and none"),
+    }
+}
+
+/// Faults are injected by the members, which cannot refuse a text they do not understand.
+fn check_faults() -> Result<()> {
+    if let Ok(text) = std::env::var(FAULTS_VARIABLE) {
+        text.parse::<Faults>().context(FAULTS_VARIABLE)?;
+    }
+    Ok(())
+}
+
+fn devices(specs: Vec<SwapSpec>) -> Result<Vec<SetupDevice>> {
+    let mut devices = Vec::new();
+    for spec in &specs {
+        if let Some(device) = ebb_stores::open(spec)? {
+            for note in &device.notes {
+                eprintln!("ebb: {note}");
+            }
+            devices.push(SetupDevice {
+                fd: device.fd,
+                facts: device.facts,
+                priority: device.priority,
+            });
+        }
+    }
+    Ok(devices)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::limits::Source;
+
+    fn room(free: u64, total: u64) -> Room {
+        Room {
+            free: free << 20,
+            total: total << 20,
+            from: Source::Machine,
+        }
+    }
+
+    #[test]
+    fn budgets() {
+        let room = room(1024, 2048);
+        assert_eq!(budget(Some("50%"), &room).unwrap(), 1 << 30);
+        assert_eq!(budget(Some("100M"), &room).unwrap(), 100 << 20);
+        assert_eq!(budget(None, &room).unwrap(), 960 << 20);
+        let refused =
+            |text: Option<&str>, room: &Room| format!("{:#}", budget(text, room).unwrap_err());
+        assert!(refused(Some("2M"), &room).contains("at least 16M"));
+        assert!(refused(Some("3G"), &room).contains("2G"));
+        assert!(refused(None, &self::room(4, 2048)).contains("at least 16M"));
+    }
+
+    #[test]
+    fn codecs() {
+        assert_eq!(codec("lz4").unwrap(), Codec::Lz4);
+        assert_eq!(codec("zstd").unwrap(), Codec::Zstd(1));
+        assert_eq!(codec("zstd:19").unwrap(), Codec::Zstd(19));
+        assert_eq!(codec("none").unwrap(), Codec::None);
+        for (text, says) in [
+            ("zstd:23", "1 to 22"),
+            ("zstd:x", "1 to 22"),
+            ("lz4:1", "no levels"),
+            ("lzo", "lz4, zstd"),
+        ] {
+            assert!(
+                codec(text).unwrap_err().to_string().contains(says),
+                "{text}"
+            );
+        }
+    }
+}

@@ -1,0 +1,142 @@
+//! Starting the command and standing in for it: signals sent to `ebb` reach the program, a
+//! stop of the program stops `ebb` so that the shell notices, orphans of the tree are reaped,
+//! and the program's end becomes our exit status.
+//!
+//! The program stays in our process group, so terminal keys reach it directly; those are
+//! therefore not forwarded a second time. The supervisor gets its turns in between; what it
+//! does is its own matter.
+
+use ebb_sys::sigfd::Signals;
+use ebb_tree::Supervisor;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{Pid, Signal, WaitOptions, kill_process, wait};
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::process::Command;
+
+/// Signals taken from whoever sends them to `ebb` and handed to the program.
+const FORWARDED: [i32; 8] = [
+    libc::SIGINT,
+    libc::SIGTERM,
+    libc::SIGHUP,
+    libc::SIGQUIT,
+    libc::SIGUSR1,
+    libc::SIGUSR2,
+    libc::SIGTSTP,
+    libc::SIGALRM,
+];
+
+/// How the program ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum End {
+    /// It exited with this status.
+    Exited(u8),
+    /// This signal killed it.
+    Killed(u8),
+}
+
+impl End {
+    /// As shells report it.
+    pub fn status(self) -> u8 {
+        match self {
+            End::Exited(status) => status,
+            End::Killed(signal) => 128 + signal,
+        }
+    }
+}
+
+/// The running program.
+pub struct Running {
+    pid: Pid,
+    signals: Signals,
+    terminal: Option<OwnedFd>,
+}
+
+/// Blocks the signals to forward. Before any thread is started: they inherit the mask.
+///
+/// # Errors
+/// Those of signalfd(2).
+pub fn prepare() -> io::Result<Signals> {
+    let mut all = FORWARDED.to_vec();
+    all.push(libc::SIGCHLD);
+    Signals::block(&all)
+}
+
+impl Running {
+    /// Starts `command` with the signal mask `ebb` was started with.
+    ///
+    /// # Errors
+    /// Those of fork and exec.
+    pub fn start(mut command: Command, signals: Signals) -> io::Result<Self> {
+        signals.restore_in(&mut command);
+        let child = command.spawn()?;
+        // Only a shell with job control knows what to do with a stopped `ebb`.
+        let terminal = std::fs::File::open("/dev/tty").ok().map(OwnedFd::from);
+        Ok(Self {
+            pid: Pid::from_child(&child),
+            signals,
+            terminal,
+        })
+    }
+
+    /// Supervises until the program has ended.
+    ///
+    /// # Errors
+    /// Those of poll(2) and wait(2), which mean a bug.
+    pub fn wait(&self, supervisor: &mut Supervisor) -> io::Result<End> {
+        loop {
+            if let Some(end) = self.reap()? {
+                return Ok(end);
+            }
+            // The pace of the supervisor's measuring is finer than a millisecond counts.
+            let due = Timespec::try_from(supervisor.due_in()).map_err(io::Error::other)?;
+            let mut ready = [
+                PollFd::from_borrowed_fd(self.signals.as_fd(), PollFlags::IN),
+                PollFd::from_borrowed_fd(supervisor.as_fd(), PollFlags::IN),
+            ];
+            match poll(&mut ready, Some(&due)) {
+                Ok(_) | Err(rustix::io::Errno::INTR) => {}
+                Err(error) => return Err(error.into()),
+            }
+            while let Some(received) = self.signals.take() {
+                if received.signal != libc::SIGCHLD && !received.from_kernel {
+                    self.forward(received.signal);
+                }
+            }
+            supervisor.turn()?;
+        }
+    }
+
+    fn forward(&self, signal: i32) {
+        if let Some(signal) = Signal::from_named_raw(signal) {
+            // Gone already: its end is about to be seen.
+            let _ = kill_process(self.pid, signal);
+        }
+    }
+
+    /// Takes every child that ended or stopped.
+    fn reap(&self) -> io::Result<Option<End>> {
+        loop {
+            let (pid, status) = match wait(WaitOptions::NOHANG | WaitOptions::UNTRACED) {
+                Ok(Some(found)) => found,
+                Ok(None) => return Ok(None),
+                Err(rustix::io::Errno::INTR) => continue,
+                Err(error) => return Err(error.into()),
+            };
+            if pid != self.pid {
+                continue;
+            }
+            if let Some(status) = status.exit_status() {
+                return Ok(Some(End::Exited(status as u8)));
+            }
+            if let Some(signal) = status.terminating_signal() {
+                return Ok(Some(End::Killed(signal as u8)));
+            }
+            if status.stopped() && self.terminal.is_some() {
+                let _ = kill_process(rustix::process::getpid(), Signal::STOP);
+                // We run again: somebody continued us, perhaps us alone.
+                self.forward(libc::SIGCONT);
+            }
+        }
+    }
+}

@@ -1,0 +1,478 @@
+//! The command itself: what it accepts and refuses, exit status, signals, files.
+
+mod common;
+
+use common::{cannot_page, ebb};
+use ebb_harness::MIB;
+use ebb_harness::job::Job;
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::ExitStatusExt;
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+fn run(args: &[&str]) -> Output {
+    let mut child = Command::new(ebb())
+        .arg("run")
+        .args(args)
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("ebb starts");
+    end_of(&mut child, Duration::from_secs(60));
+    child.wait_with_output().expect("output")
+}
+
+/// Waits with a limit; the programs here print little enough for a pipe to hold.
+fn end_of(child: &mut Child, limit: Duration) {
+    let start = Instant::now();
+    while child.try_wait().expect("wait").is_none() {
+        if start.elapsed() > limit {
+            let _ = child.kill();
+            panic!("still running after {limit:?}");
+        }
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+fn status(args: &[&str]) -> i32 {
+    run(args).status.code().expect("ebb exits by itself")
+}
+
+fn stderr(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+#[test]
+fn exit_status() {
+    if cannot_page() {
+        return;
+    }
+    assert_eq!(status(&["--", "true"]), 0);
+    assert_eq!(status(&["sh", "-c", "exit 37"]), 37);
+    assert_eq!(status(&["sh", "-c", "kill -TERM $$"]), 128 + 15);
+    assert_eq!(status(&["sh", "-c", "kill -KILL $$"]), 128 + 9);
+    assert_eq!(status(&["no-such-command-anywhere"]), 127);
+    assert_eq!(status(&["/no/such/file"]), 127);
+    assert_eq!(status(&["/etc/passwd"]), 126);
+    assert_eq!(status(&["/etc"]), 126);
+}
+
+#[test]
+fn bad_options() {
+    let cases: &[(&[&str], &str)] = &[
+        (&["--bogus", "true"], "--bogus"),
+        (&[], "COMMAND"),
+        (&["--memory", "banana", "true"], "number"),
+        (&["--memory", "512", "true"], "512M"),
+        (&["--memory", "0M", "true"], "zero"),
+        (&["--memory", "101%", "true"], "100%"),
+        (&["--memory", "900T", "true"], "16T"),
+        (&["--memory", "5MB", "true"], "MB"),
+        (&["--memory", "2M", "true"], "at least"),
+        (&["--pool", "snappy", "true"], "lz4"),
+        (&["--pool", "zstd:99", "true"], "22"),
+        (&["--swap", "/x,bogus=1", "true"], "prio=N"),
+        (&["--swap", "none", "--swap", "/var/tmp", "true"], "none"),
+        (
+            &["--swap", "/no/such/directory/file", "true"],
+            "/no/such/directory",
+        ),
+        (&["--swap", "/dev/null", "true"], "/dev/null"),
+        (&["--swap", "/var/tmp:1M", "true"], "2M"),
+        (
+            &["--stats", "/no/such/directory/file", "true"],
+            "/no/such/directory",
+        ),
+    ];
+    for (args, says) in cases {
+        let output = run(args);
+        let text = stderr(&output);
+        assert_eq!(output.status.code(), Some(125), "{args:?}: {text}");
+        assert!(
+            text.contains(says),
+            "{args:?} should mention {says:?}: {text}"
+        );
+        assert!(output.stdout.is_empty(), "{args:?} wrote to stdout");
+    }
+}
+
+#[test]
+fn help_goes_to_stdout_and_shows_examples() {
+    for args in [&["--help"][..], &["run", "--help"], &["help", "run"]] {
+        let output = Command::new(ebb()).args(args).output().unwrap();
+        assert!(output.status.success());
+        assert!(String::from_utf8_lossy(&output.stdout).contains("ebb run --memory 2G -- "));
+    }
+}
+
+#[test]
+fn output_is_the_programs_alone() {
+    if cannot_page() {
+        return;
+    }
+    let output = run(&["sh", "-c", "echo out; echo err >&2"]);
+    assert_eq!(
+        (&output.stdout[..], &output.stderr[..]),
+        (&b"out\n"[..], &b"err\n"[..])
+    );
+}
+
+#[test]
+fn arguments_environment_and_directory_pass_through() {
+    if cannot_page() {
+        return;
+    }
+    let output = Command::new(ebb())
+        .args([
+            "run",
+            "--",
+            "sh",
+            "-c",
+            "printf '%s|' \"$@\" \"$VALUE\" \"$PWD\"",
+            "sh",
+            "a b",
+            "--memory",
+            "",
+        ])
+        .env("VALUE", "v")
+        .current_dir("/usr")
+        .output()
+        .unwrap();
+    assert_eq!(
+        String::from_utf8_lossy(&output.stdout),
+        "a b|--memory||v|/usr|"
+    );
+}
+
+#[test]
+fn signals_reach_the_program() {
+    if cannot_page() {
+        return;
+    }
+    for (signal, name) in [(15, "TERM"), (2, "INT"), (1, "HUP"), (10, "USR1")] {
+        // The program counts them, so that one delivered twice shows.
+        let script = format!(
+            "n=0; trap 'n=$((n + 1))' {name}; echo ready; i=0; \
+             while [ $i -lt 8 ]; do sleep 0.05; i=$((i + 1)); done; exit $n"
+        );
+        let mut child = Command::new(ebb())
+            .args(["run", "sh", "-c", &script])
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut ready = [0; 6];
+        std::io::Read::read_exact(child.stdout.as_mut().unwrap(), &mut ready).unwrap();
+        let pid = child.id().to_string();
+        assert!(
+            Command::new("kill")
+                .args([&format!("-{signal}"), &pid])
+                .status()
+                .unwrap()
+                .success()
+        );
+        end_of(&mut child, Duration::from_secs(30));
+        assert_eq!(child.wait().unwrap().code(), Some(1), "SIG{name}");
+    }
+}
+
+#[test]
+fn a_program_that_does_not_handle_the_signal_dies_of_it() {
+    if cannot_page() {
+        return;
+    }
+    let mut command = Command::new(ebb());
+    command.args(["run", "sh", "-c", "echo ready; exec sleep 60"]);
+    let mut child = child_started(&mut command);
+    Command::new("kill")
+        .arg(child.id().to_string())
+        .status()
+        .unwrap();
+    end_of(&mut child, Duration::from_secs(30));
+    assert_eq!(child.wait().unwrap().code(), Some(128 + 15));
+}
+
+fn child_started(command: &mut Command) -> Child {
+    let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
+    let mut ready = [0; 6];
+    std::io::Read::read_exact(child.stdout.as_mut().unwrap(), &mut ready).unwrap();
+    child
+}
+
+#[test]
+fn the_programs_signal_mask_is_its_own() {
+    if cannot_page() {
+        return;
+    }
+    let masks = |wrap: bool| {
+        let mut command = Command::new(if wrap {
+            ebb().as_os_str()
+        } else {
+            "grep".as_ref()
+        });
+        if wrap {
+            command.args(["run", "grep"]);
+        }
+        command.args(["-E", "Sig(Blk|Ign)", "/proc/self/status"]);
+        String::from_utf8_lossy(&command.output().unwrap().stdout).into_owned()
+    };
+    assert_eq!(masks(true), masks(false));
+}
+
+#[test]
+fn orphans_are_reaped_and_outlive_the_command() {
+    if cannot_page() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("late");
+    let script = format!("(sleep 0.5; echo late > {}) & exit 3", file.display());
+    assert_eq!(status(&["sh", "-c", &script]), 3);
+    let start = Instant::now();
+    while !file.exists() {
+        assert!(
+            start.elapsed() < Duration::from_secs(20),
+            "the orphan was lost"
+        );
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+#[test]
+fn static_program() {
+    if cannot_page() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let source = dir.path().join("hello.c");
+    let program = dir.path().join("hello");
+    fs::write(
+        &source,
+        "#include <stdio.h>\nint main(void) { puts(\"hello\"); return 4; }\n",
+    )
+    .unwrap();
+    let built = Command::new("cc")
+        .args(["-static", "-o"])
+        .args([&program, &source])
+        .status();
+    if !built.is_ok_and(|status| status.success()) {
+        println!("skipped: g++ or a static C library is not installed");
+        return;
+    }
+    let program = program.to_str().unwrap();
+    let output = run(&[program]);
+    assert_eq!(
+        (output.status.code(), &output.stdout[..]),
+        (Some(4), &b"hello\n"[..])
+    );
+    assert!(
+        stderr(&output).contains("statically linked"),
+        "{}",
+        stderr(&output)
+    );
+    let refused = run(&["--require-managed", program]);
+    assert_eq!(
+        (refused.status.code(), refused.stdout.len()),
+        (Some(125), 0)
+    );
+    assert!(
+        stderr(&refused).contains("statically linked"),
+        "{}",
+        stderr(&refused)
+    );
+}
+
+#[test]
+fn works_from_anywhere() {
+    if cannot_page() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    for place in ["plain", "with blank", "split/bin"] {
+        let bin = dir.path().join(place);
+        let lib = if place == "split/bin" {
+            dir.path().join("split/lib/ebb")
+        } else {
+            bin.clone()
+        };
+        fs::create_dir_all(&bin).unwrap();
+        fs::create_dir_all(&lib).unwrap();
+        fs::copy(ebb(), bin.join("ebb")).unwrap();
+        fs::copy(
+            ebb().with_file_name("libebb_preload.so"),
+            lib.join("libebb_preload.so"),
+        )
+        .unwrap();
+        let maps = Command::new(bin.join("ebb"))
+            .args(["run", "cat", "/proc/self/maps"])
+            .output()
+            .unwrap();
+        let loaded = String::from_utf8_lossy(&maps.stdout).contains("libebb_preload.so");
+        assert!(
+            loaded && maps.status.success(),
+            "{place}: {}",
+            stderr(&maps)
+        );
+        assert!(maps.stderr.is_empty(), "{place}: {}", stderr(&maps));
+    }
+    let alone = dir.path().join("alone");
+    fs::create_dir_all(&alone).unwrap();
+    fs::copy(ebb(), alone.join("ebb")).unwrap();
+    let output = Command::new(alone.join("ebb"))
+        .args(["run", "true"])
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(125));
+    assert!(
+        stderr(&output).contains("libebb_preload.so is missing"),
+        "{}",
+        stderr(&output)
+    );
+}
+
+#[test]
+fn other_preloaded_libraries_stay() {
+    if cannot_page() {
+        return;
+    }
+    let output = Command::new(ebb())
+        .args(["run", "sh", "-c", "echo $LD_PRELOAD"])
+        .env("LD_PRELOAD", "libm.so.6")
+        .output()
+        .unwrap();
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(
+        text.contains("libebb_preload.so") && text.trim_end().ends_with("libm.so.6"),
+        "{text}"
+    );
+}
+
+#[test]
+fn no_file_stays() {
+    if cannot_page() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    for script in ["exit 0", "kill -9 $$", "kill -9 $PPID"] {
+        let mut child = Command::new(ebb())
+            .args(["run", "sh", "-c", script])
+            .env("TMPDIR", dir.path())
+            .spawn()
+            .unwrap();
+        end_of(&mut child, Duration::from_secs(30));
+        let left: Vec<_> = fs::read_dir(dir.path())
+            .unwrap()
+            .map(|e| e.unwrap().path())
+            .collect();
+        assert!(left.is_empty(), "{script}: {left:?}");
+    }
+}
+
+#[test]
+fn an_unwritable_swap_path_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o500)).unwrap();
+    if ebb_harness::is_root() {
+        println!("skipped: root can write anywhere; needs a user who is not root");
+        return;
+    }
+    let output = run(&["--swap", dir.path().to_str().unwrap(), "true"]);
+    assert_eq!(output.status.code(), Some(125));
+    assert!(
+        stderr(&output).contains("permission"),
+        "{}",
+        stderr(&output)
+    );
+}
+
+#[test]
+fn doctor_reports_in_text_and_json() {
+    let json = Command::new(ebb())
+        .args(["doctor", "--json"])
+        .output()
+        .unwrap();
+    let report: serde_json::Value = serde_json::from_slice(&json.stdout).expect("JSON");
+    assert_eq!(report["works"].as_bool(), Some(json.status.success()));
+    let text = Command::new(ebb()).arg("doctor").output().unwrap();
+    assert_eq!(text.status, json.status);
+    for check in report["checks"].as_array().unwrap() {
+        let name = check["name"].as_str().unwrap();
+        assert!(
+            String::from_utf8_lossy(&text.stdout).contains(name),
+            "{name}"
+        );
+    }
+}
+
+#[test]
+fn stats() {
+    if cannot_page() {
+        return;
+    }
+    let managed = common::Under::budget(256 * MIB).run(&Job::new(["sh", "-c", "exit 5"]));
+    assert_eq!(
+        managed.run.status.and_then(|s| s.code()),
+        Some(5),
+        "{}",
+        managed.run.stderr
+    );
+    for counter in [
+        "pswpin",
+        "pswpout",
+        "zswpin",
+        "zswpout",
+        "swpin_zero",
+        "fault",
+        "workingset_refault",
+        "swpout_9",
+    ] {
+        assert_eq!(
+            managed.counter(counter),
+            0,
+            "{counter}: nothing had to be paged"
+        );
+    }
+    assert!(
+        managed.stats["peak_bytes"]
+            .as_u64()
+            .is_some_and(|peak| peak > 0 && peak < 256 * MIB)
+    );
+    assert_eq!(managed.stats["budget_bytes"].as_u64(), Some(256 * MIB));
+    for way in ["zero", "cache", "pool", "device"] {
+        for figure in ["count", "p50_ns", "p99_ns", "p999_ns", "max_ns"] {
+            assert!(
+                managed.stats["fault_latency"][way][figure].is_u64(),
+                "{way} {figure}: {}",
+                managed.stats
+            );
+        }
+    }
+}
+
+#[test]
+fn the_supervisors_death_harms_nobody() {
+    if cannot_page() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("done");
+    let script = format!(
+        "kill -9 $PPID; sleep 0.2; head -c 50000000 /dev/zero | tail -c 1000000 | wc -c > {0}.new; mv {0}.new {0}",
+        file.display()
+    );
+    let killed = Command::new(ebb())
+        .args(["run", "--memory", "64M", "sh", "-c", &script])
+        .status()
+        .unwrap();
+    assert_eq!(killed.signal(), Some(9));
+    let start = Instant::now();
+    while !file.exists() {
+        assert!(
+            start.elapsed() < Duration::from_secs(30),
+            "the program was lost with its supervisor"
+        );
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    assert_eq!(fs::read_to_string(file).unwrap().trim(), "1000000");
+}

@@ -1,0 +1,219 @@
+//! What the tests of real programs share: the command under test, runs of a program with and
+//! without it, and what must hold of every such pair.
+#![allow(dead_code)] // each test program uses a part of it
+
+use ebb_harness::cgroup::{self, Cgroup, KernelSwap};
+use ebb_harness::job::{Job, Outcome};
+use ebb_harness::{MIB, SLACK, tools, workloads};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::OnceLock;
+
+/// The command, with its preload library built beside it.
+pub fn ebb() -> &'static Path {
+    static EBB: OnceLock<PathBuf> = OnceLock::new();
+    EBB.get_or_init(|| {
+        let ebb = PathBuf::from(env!("CARGO_BIN_EXE_ebb"));
+        let dir = ebb.parent().expect("a directory");
+        let mut build = Command::new("cargo");
+        build.args(["build", "--quiet", "-p", "ebb-preload", "--target-dir"]);
+        build.arg(dir.parent().expect("the target directory"));
+        if dir.ends_with("release") {
+            build.arg("--release");
+        }
+        let status = build
+            .current_dir(tools::project())
+            .status()
+            .expect("cargo runs");
+        assert!(status.success(), "the preload library must build");
+        ebb
+    })
+}
+
+/// Says why this test does not run here, if so; the caller then returns.
+pub fn cannot_page() -> bool {
+    let output = Command::new(ebb())
+        .args(["doctor", "--json"])
+        .output()
+        .expect("ebb runs");
+    if output.status.success() {
+        return false;
+    }
+    println!(
+        "skipped: no userfaultfd here: {}",
+        String::from_utf8_lossy(&output.stdout)
+    );
+    true
+}
+
+/// Why a program cannot be had here, as the reason of a skip.
+pub fn lacks(program: &str) -> bool {
+    let missing = tools::in_path(program).is_none();
+    if missing {
+        println!("skipped: {program} is not installed");
+    }
+    missing
+}
+
+/// A C program of `tests/programs`, compiled.
+pub fn c_program(name: &str) -> PathBuf {
+    workloads::compile(&format!("crates/ebb/tests/programs/{name}.c"))
+        .expect("the test program compiles")
+}
+
+/// How to run a program under `ebb`.
+pub struct Under {
+    /// The budget in bytes.
+    pub budget: u64,
+    /// Options of `ebb run` beside `--memory` and `--stats`.
+    pub options: Vec<String>,
+    /// The value of EBB_FAULTS.
+    pub faults: Option<String>,
+}
+
+impl Under {
+    /// A budget, and the default for everything else.
+    pub fn budget(budget: u64) -> Self {
+        Self {
+            budget,
+            options: Vec::new(),
+            faults: None,
+        }
+    }
+
+    /// Adds options.
+    pub fn options(mut self, options: &[&str]) -> Self {
+        self.options.extend(options.iter().map(|s| s.to_string()));
+        self
+    }
+
+    /// Injects these faults into the devices.
+    pub fn faults(mut self, faults: &str) -> Self {
+        self.faults = Some(faults.into());
+        self
+    }
+
+    /// Runs the job under `ebb`, in a cgroup of budget + slack where there can be one.
+    pub fn run(&self, job: &Job) -> Managed {
+        let stats = tempfile::NamedTempFile::new().expect("a file");
+        let mut front = vec![ebb().as_os_str().to_os_string(), "run".into()];
+        front.extend(["--memory".into(), self.budget.to_string().into()]);
+        front.extend(["--stats".into(), stats.path().into()]);
+        front.extend(self.options.iter().map(Into::into));
+        front.push("--".into());
+        let mut job = job.clone().behind(front);
+        if let Some(faults) = &self.faults {
+            job = job.env("EBB_FAULTS", faults);
+        }
+        let group = match cgroup::unavailable() {
+            None => {
+                Some(Cgroup::new(self.budget + SLACK, KernelSwap::Forbidden).expect("a cgroup"))
+            }
+            Some(_) => None,
+        };
+        let run = job.run(group.as_ref()).expect("ebb starts");
+        let text = std::fs::read_to_string(stats.path()).unwrap_or_default();
+        let stats = serde_json::from_str(&text).unwrap_or_default();
+        Managed {
+            run,
+            stats,
+            budget: self.budget,
+        }
+    }
+}
+
+/// A run under `ebb`.
+pub struct Managed {
+    /// The run.
+    pub run: Outcome,
+    /// What `--stats` wrote; null if nothing.
+    pub stats: serde_json::Value,
+    /// The budget in bytes.
+    pub budget: u64,
+}
+
+impl Managed {
+    /// A counter.
+    pub fn counter(&self, name: &str) -> u64 {
+        self.stats["counters"][name]
+            .as_u64()
+            .unwrap_or_else(|| panic!("no counter {name} in {}", self.stats))
+    }
+
+    /// It ended as by itself, with the same output, and nothing was killed.
+    pub fn assert_same(&self, free: &Outcome, what: &str) {
+        let (run, stderr) = (&self.run, &self.run.stderr);
+        let budget = self.budget / MIB;
+        assert!(
+            run.kills == 0,
+            "{what} in {budget} MiB: killed for memory\n{stderr}"
+        );
+        assert_eq!(
+            run.ending(),
+            free.ending(),
+            "{what} in {budget} MiB\n{stderr}"
+        );
+        assert!(
+            run.stdout == free.stdout,
+            "{what} in {budget} MiB printed something else\n{stderr}"
+        );
+    }
+
+    /// It stayed within its budget, and did page: else the test would show nothing.
+    pub fn assert_paged_within_budget(&self, what: &str) {
+        let peak = self.stats["peak_bytes"]
+            .as_u64()
+            .unwrap_or_else(|| panic!("no peak in {}", self.stats));
+        assert!(
+            peak <= self.budget,
+            "{what}: peak {} of {} MiB",
+            peak / MIB,
+            self.budget / MIB
+        );
+        assert!(
+            self.counter("evicted") > 0,
+            "{what}: nothing was evicted: {}",
+            self.stats
+        );
+    }
+
+    /// `ebb` had nothing to say.
+    pub fn assert_quiet(&self, what: &str) {
+        let ours: Vec<&str> = self
+            .run
+            .stderr
+            .lines()
+            .filter(|line| line.starts_with("ebb"))
+            .collect();
+        assert!(ours.is_empty(), "{what}: {ours:?}");
+    }
+}
+
+/// The program by itself; it must succeed.
+pub fn free(job: &Job, what: &str) -> Outcome {
+    let run = job.run(None).expect("the program starts");
+    assert!(
+        run.ok(),
+        "{what} fails by itself: {}\n{}",
+        run.ending(),
+        run.stderr
+    );
+    run
+}
+
+/// The program prints the same in these parts of its peak memory (2: half), within the budget.
+pub fn same_in_parts(job: &Job, what: &str, divisors: &[u64], options: &[&str]) {
+    let free = free(job, what);
+    for divisor in divisors {
+        let managed = Under::budget((free.peak / divisor).max(SMALLEST))
+            .options(options)
+            .run(job);
+        let what = format!("{what}, 1/{divisor} of {} MiB {options:?}", free.peak / MIB);
+        managed.assert_same(&free, &what);
+        managed.assert_paged_within_budget(&what);
+        managed.assert_quiet(&what);
+    }
+}
+
+/// No test asks for less: what `ebb run` refuses as too small.
+pub const SMALLEST: u64 = 24 * MIB;

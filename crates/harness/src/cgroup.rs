@@ -1,0 +1,142 @@
+//! A memory cgroup with a hard limit, v1 or v2, removed when dropped. Needs root.
+
+use anyhow::{Context, Result, bail};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use std::time::{Duration, Instant};
+
+const V1: &str = "/sys/fs/cgroup/memory";
+const V2: &str = "/sys/fs/cgroup";
+
+/// Whether what does not fit may go to the kernel's swap.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum KernelSwap {
+    /// It may.
+    Allowed,
+    /// It is killed instead.
+    Forbidden,
+}
+
+/// The group.
+pub struct Cgroup {
+    path: PathBuf,
+    v1: bool,
+}
+
+/// Why no memory cgroup can be made here; `None` if one can.
+pub fn unavailable() -> Option<String> {
+    match Cgroup::new(64 << 20, KernelSwap::Forbidden) {
+        Ok(_) => None,
+        Err(error) => Some(format!("no memory cgroup: {error:#}")),
+    }
+}
+
+impl Cgroup {
+    /// A new group of at most `limit` bytes.
+    ///
+    /// # Errors
+    /// No root, no memory controller.
+    pub fn new(limit: u64, swap: KernelSwap) -> Result<Self> {
+        static NUMBER: AtomicU32 = AtomicU32::new(0);
+        if !rustix::process::geteuid().is_root() {
+            bail!("memory cgroups need root");
+        }
+        let v1 = Path::new(V1).join("memory.limit_in_bytes").exists();
+        let top = if v1 { V1 } else { V2 };
+        let number = NUMBER.fetch_add(1, Relaxed);
+        let path = Path::new(top).join(format!("ebbtide-{}-{number}", std::process::id()));
+        fs::create_dir(&path).with_context(|| format!("cannot make {}", path.display()))?;
+        let group = Self { path, v1 };
+        if v1 {
+            group.set("memory.limit_in_bytes", limit)?;
+            group.set(
+                "memory.swappiness",
+                if swap == KernelSwap::Allowed { 100 } else { 0 },
+            )?;
+        } else {
+            group.set("memory.max", limit)?;
+            if swap == KernelSwap::Forbidden {
+                // Absent where the kernel has no swap at all, which is just as well.
+                let _ = group.set("memory.swap.max", 0);
+            }
+        }
+        Ok(group)
+    }
+
+    fn set(&self, file: &str, value: u64) -> Result<()> {
+        fs::write(self.path.join(file), value.to_string()).with_context(|| {
+            format!(
+                "cannot set {file} of {}: is the memory controller on?",
+                self.path.display()
+            )
+        })
+    }
+
+    fn number(&self, file: &str) -> u64 {
+        let text = fs::read_to_string(self.path.join(file)).unwrap_or_default();
+        text.trim().parse().unwrap_or(0)
+    }
+
+    /// Changes the limit.
+    ///
+    /// # Errors
+    /// More is in use and cannot be reclaimed.
+    pub fn limit(&self, bytes: u64) -> Result<()> {
+        self.set(
+            if self.v1 {
+                "memory.limit_in_bytes"
+            } else {
+                "memory.max"
+            },
+            bytes,
+        )
+    }
+
+    /// The most bytes it ever held, page cache included.
+    pub fn peak(&self) -> u64 {
+        self.number(if self.v1 {
+            "memory.max_usage_in_bytes"
+        } else {
+            "memory.peak"
+        })
+    }
+
+    /// Times the kernel killed something in it.
+    pub fn kills(&self) -> u64 {
+        let file = if self.v1 {
+            "memory.oom_control"
+        } else {
+            "memory.events"
+        };
+        let text = fs::read_to_string(self.path.join(file)).unwrap_or_default();
+        let count = text.lines().find_map(|line| line.strip_prefix("oom_kill "));
+        count.and_then(|n| n.trim().parse().ok()).unwrap_or(0)
+    }
+
+    /// Where to write a process number to move it in.
+    pub fn door(&self) -> PathBuf {
+        self.path.join("cgroup.procs")
+    }
+
+    /// Kills everything in it.
+    pub fn kill_all(&self) {
+        let text = fs::read_to_string(self.door()).unwrap_or_default();
+        for pid in text
+            .lines()
+            .filter_map(|line| rustix::process::Pid::from_raw(line.parse().ok()?))
+        {
+            let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
+        }
+    }
+}
+
+impl Drop for Cgroup {
+    fn drop(&mut self) {
+        let patience = Instant::now() + Duration::from_secs(10);
+        while fs::remove_dir(&self.path).is_err() && Instant::now() < patience {
+            self.kill_all();
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+}

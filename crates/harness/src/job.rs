@@ -1,0 +1,301 @@
+//! One run of one command: inside a cgroup or not, with a time limit, its output kept, its
+//! time and memory measured.
+
+use crate::cgroup::Cgroup;
+use anyhow::{Context, Result};
+use std::collections::HashMap;
+use std::ffi::{OsStr, OsString};
+use std::fs::{self, File};
+use std::io::{Read, Seek};
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+/// What to run.
+#[derive(Clone, Debug)]
+pub struct Job {
+    argv: Vec<OsString>,
+    env: Vec<(OsString, OsString)>,
+    dir: Option<std::path::PathBuf>,
+    time_limit: Duration,
+}
+
+/// What happened.
+#[derive(Clone, Debug)]
+pub struct Outcome {
+    /// Exit status, or the signal that killed it; none if it ran out of time.
+    pub status: Option<ExitStatus>,
+    /// All of its standard output.
+    pub stdout: Vec<u8>,
+    /// All of its standard error.
+    pub stderr: String,
+    /// Wall-clock seconds.
+    pub wall: f64,
+    /// Seconds of processor time in user mode, of the tree; resolution 10 ms.
+    pub user: f64,
+    /// The same in the kernel.
+    pub system: f64,
+    /// Peak of the tree's anonymous memory in bytes, sampled.
+    pub peak: u64,
+    /// Peak of the cgroup, page cache included; 0 without one.
+    pub group_peak: u64,
+    /// Processes the kernel killed for memory; 0 without a cgroup.
+    pub kills: u64,
+}
+
+impl Job {
+    /// A command, its program first.
+    pub fn new<S: AsRef<OsStr>>(argv: impl IntoIterator<Item = S>) -> Self {
+        let argv = argv
+            .into_iter()
+            .map(|s| s.as_ref().to_os_string())
+            .collect();
+        Self {
+            argv,
+            env: Vec::new(),
+            dir: None,
+            time_limit: Duration::from_secs(120),
+        }
+    }
+
+    /// Sets a variable of its environment.
+    pub fn env(mut self, name: impl AsRef<OsStr>, value: impl AsRef<OsStr>) -> Self {
+        self.env.push((name.as_ref().into(), value.as_ref().into()));
+        self
+    }
+
+    /// Where it runs.
+    pub fn dir(mut self, dir: impl Into<std::path::PathBuf>) -> Self {
+        self.dir = Some(dir.into());
+        self
+    }
+
+    /// After this it is killed, with all it started in its process group and cgroup.
+    pub fn time_limit(mut self, limit: Duration) -> Self {
+        self.time_limit = limit;
+        self
+    }
+
+    /// The same command behind others: `ebb run ... --`.
+    pub fn behind<S: AsRef<OsStr>>(mut self, wrapper: impl IntoIterator<Item = S>) -> Self {
+        let front: Vec<OsString> = wrapper
+            .into_iter()
+            .map(|s| s.as_ref().to_os_string())
+            .collect();
+        self.argv.splice(0..0, front);
+        self
+    }
+
+    /// Runs it to its end.
+    ///
+    /// # Errors
+    /// It cannot be started.
+    pub fn run(&self, group: Option<&Cgroup>) -> Result<Outcome> {
+        let (mut out, mut err) = (scratch()?, scratch()?);
+        let mut command = match group {
+            // The shell moves itself in before it becomes the command, so that no page of it
+            // is ever charged elsewhere.
+            Some(group) => {
+                let mut shell = Command::new("/bin/sh");
+                shell
+                    .args(["-c", "echo $$ > \"$0\" && exec \"$@\""])
+                    .arg(group.door())
+                    .args(&self.argv);
+                shell
+            }
+            None => {
+                let mut plain = Command::new(&self.argv[0]);
+                plain.args(&self.argv[1..]);
+                plain
+            }
+        };
+        command.envs(self.env.iter().map(|(name, value)| (name, value)));
+        if let Some(dir) = &self.dir {
+            command.current_dir(dir);
+        }
+        command
+            .stdin(Stdio::null())
+            .stdout(out.try_clone()?)
+            .stderr(err.try_clone()?)
+            .process_group(0);
+        let (user, system) = children_seconds();
+        let start = Instant::now();
+        let mut child = command
+            .spawn()
+            .with_context(|| format!("cannot start {:?}", self.argv[0]))?;
+        let (status, peak) = self.watch(&mut child, start, group)?;
+        let wall = start.elapsed().as_secs_f64();
+        let (user_after, system_after) = children_seconds();
+        let mut text = Vec::new();
+        err.rewind()?;
+        err.read_to_end(&mut text)?;
+        let mut stdout = Vec::new();
+        out.rewind()?;
+        out.read_to_end(&mut stdout)?;
+        Ok(Outcome {
+            status,
+            stdout,
+            stderr: String::from_utf8_lossy(&text).into_owned(),
+            wall,
+            user: user_after - user,
+            system: system_after - system,
+            peak,
+            group_peak: group.map_or(0, Cgroup::peak),
+            kills: group.map_or(0, Cgroup::kills),
+        })
+    }
+
+    fn watch(
+        &self,
+        child: &mut Child,
+        start: Instant,
+        group: Option<&Cgroup>,
+    ) -> Result<(Option<ExitStatus>, u64)> {
+        let mut peak = 0;
+        // Often at first, for programs that live milliseconds; then so that it costs nothing.
+        let mut pause = Duration::from_micros(500);
+        loop {
+            if let Some(status) = child.try_wait()? {
+                return Ok((Some(status), peak));
+            }
+            peak = peak.max(tree_memory(child.id()));
+            if start.elapsed() > self.time_limit {
+                if let Some(group) = group {
+                    group.kill_all();
+                }
+                let pid = rustix::process::Pid::from_child(child);
+                let _ = rustix::process::kill_process_group(pid, rustix::process::Signal::KILL);
+                child.wait()?;
+                return Ok((None, peak));
+            }
+            std::thread::sleep(pause);
+            pause = (pause * 5 / 4).min(Duration::from_millis(10));
+        }
+    }
+}
+
+impl Outcome {
+    /// Exited with 0.
+    pub fn ok(&self) -> bool {
+        self.status.is_some_and(|status| status.success())
+    }
+
+    /// In a word or two, for tables and messages.
+    pub fn ending(&self) -> String {
+        match self.status {
+            None => "out of time".into(),
+            _ if self.kills > 0 => "killed for memory".into(),
+            Some(status) => match (status.code(), status.signal()) {
+                (Some(0), _) => "finished".into(),
+                (Some(code), _) => format!("exit {code}"),
+                (_, Some(signal)) => format!("signal {signal}"),
+                _ => "?".into(),
+            },
+        }
+    }
+
+    /// The "phase NAME us_per_page N" lines of its standard error.
+    pub fn phases(&self) -> HashMap<String, f64> {
+        let line = |line: &str| {
+            let mut words = line.strip_prefix("phase ")?.split_whitespace();
+            let name = words.next()?.to_string();
+            Some((name, words.nth(1)?.parse().ok()?))
+        };
+        self.stderr.lines().filter_map(line).collect()
+    }
+}
+
+/// An unnamed file for a program's output.
+fn scratch() -> Result<File> {
+    let path = std::env::temp_dir().join(format!(
+        "ebb-output-{}-{:?}",
+        std::process::id(),
+        std::thread::current().id()
+    ));
+    let file = File::options()
+        .read(true)
+        .write(true)
+        .create(true)
+        .truncate(true)
+        .open(&path)?;
+    fs::remove_file(&path)?;
+    Ok(file)
+}
+
+/// User and system seconds of all children waited for.
+fn children_seconds() -> (f64, f64) {
+    const TICKS: f64 = 100.0;
+    let text = fs::read_to_string("/proc/self/stat").unwrap_or_default();
+    // The fields after the command's closing parenthesis start with the third.
+    let fields: Vec<&str> = text
+        .rsplit(')')
+        .next()
+        .unwrap_or_default()
+        .split_whitespace()
+        .collect();
+    let seconds = |n: usize| {
+        fields
+            .get(n - 3)
+            .and_then(|f| f.parse::<f64>().ok())
+            .unwrap_or(0.0)
+            / TICKS
+    };
+    (seconds(16), seconds(17))
+}
+
+/// Anonymous resident bytes of a process and all under it.
+pub fn tree_memory(pid: u32) -> u64 {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let own = status
+        .lines()
+        .find_map(|line| line.strip_prefix("RssAnon:"))
+        .and_then(|rest| rest.split_whitespace().next()?.parse::<u64>().ok())
+        .unwrap_or(0);
+    let tasks = fs::read_dir(format!("/proc/{pid}/task"))
+        .into_iter()
+        .flatten()
+        .flatten();
+    let children = tasks.flat_map(|task| {
+        let text = fs::read_to_string(task.path().join("children")).unwrap_or_default();
+        text.split_whitespace()
+            .filter_map(|pid| pid.parse().ok())
+            .collect::<Vec<u32>>()
+    });
+    (own << 10) + children.map(tree_memory).sum::<u64>()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn output_status_and_phases() {
+        let script = "echo out; echo phase one us_per_page 1.5 >&2; exit 3";
+        let outcome = Job::new(["sh", "-c", script]).run(None).unwrap();
+        assert_eq!(outcome.stdout, b"out\n");
+        assert_eq!(outcome.ending(), "exit 3");
+        assert_eq!(outcome.phases()["one"], 1.5);
+    }
+
+    #[test]
+    fn the_time_limit_ends_what_hangs_and_what_it_started() {
+        let job =
+            Job::new(["sh", "-c", "sleep 60 & sleep 60"]).time_limit(Duration::from_millis(200));
+        let start = Instant::now();
+        assert!(job.run(None).unwrap().status.is_none());
+        assert!(start.elapsed() < Duration::from_secs(10));
+    }
+
+    #[test]
+    fn a_hard_limit_kills() {
+        if let Some(why) = crate::cgroup::unavailable() {
+            println!("skipped: {why}");
+            return;
+        }
+        let group = Cgroup::new(32 << 20, crate::cgroup::KernelSwap::Forbidden).unwrap();
+        let outcome = Job::new(["sh", "-c", "head -c 100000000 /dev/zero | tail -c 90000000"])
+            .run(Some(&group))
+            .unwrap();
+        assert!(outcome.kills > 0, "{}", outcome.ending());
+    }
+}

@@ -1,0 +1,23 @@
+//! Runs programs under memory limits, with and without `ebb` and the kernel's own swap, and
+//! says what happened: for the tests of real programs, the demo and the benchmark.
+//!
+//! Does not judge: whether a killed run is a failure or the point of it, the caller knows.
+#![forbid(unsafe_code)]
+
+pub mod cgroup;
+pub mod job;
+pub mod kernel_swap;
+pub mod tools;
+pub mod workloads;
+
+/// Whether this process may do what only root may.
+pub fn is_root() -> bool {
+    rustix::process::geteuid().is_root()
+}
+
+/// Bytes of a mebibyte.
+pub const MIB: u64 = 1 << 20;
+
+/// What a program under `ebb run` may use over its budget: page cache of what it reads, kernel
+/// memory, `ebb` itself. Part of the project's promise.
+pub const SLACK: u64 = 48 * MIB;

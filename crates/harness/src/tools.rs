@@ -1,0 +1,52 @@
+//! The programs that tests, demo and benchmark use, and where to find them.
+
+use std::env;
+use std::path::{Path, PathBuf};
+
+/// The top of the project.
+pub fn project() -> PathBuf {
+    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
+    here.ancestors()
+        .nth(2)
+        .expect("crates/harness lies two levels down")
+        .to_path_buf()
+}
+
+/// A program in PATH.
+pub fn in_path(name: &str) -> Option<PathBuf> {
+    let path = env::var_os("PATH")?;
+    env::split_paths(&path)
+        .map(|dir| dir.join(name))
+        .find(|file| file.is_file())
+}
+
+/// Python; the project's virtual environment first, which has NumPy.
+pub fn python() -> Option<PathBuf> {
+    let own = project().join(".venv/bin/python3");
+    if own.exists() {
+        Some(own)
+    } else {
+        in_path("python3")
+    }
+}
+
+/// Python with NumPy.
+pub fn python_with_numpy() -> Option<PathBuf> {
+    let python = python()?;
+    let check = std::process::Command::new(&python)
+        .args(["-c", "import numpy"])
+        .output()
+        .ok()?;
+    check.status.success().then_some(python)
+}
+
+/// The Redis server. Debian's redis-tools carries it too, under the name of its checker, and
+/// starts no service when installed; `cargo xtask` links that one into target/tools.
+pub fn redis() -> Option<PathBuf> {
+    let linked = project().join("target/tools/redis-server");
+    if linked.exists() {
+        Some(linked)
+    } else {
+        in_path("redis-server")
+    }
+}

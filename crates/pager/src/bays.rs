@@ -1,0 +1,401 @@
+//! The staging area: frames outside the program's ranges, in bays of `UNIT` pages.
+//!
+//! Reclaim *moves* pages of a unit to the same positions of an empty bay: from then on nobody
+//! can write them. When they are stored, the frames stay: the next loads are decompressed into
+//! them and moved into place. So in steady state pages go round without the kernel allocating,
+//! zeroing or freeing one.
+//!
+//! A bay is on exactly one list, named by its state:
+//!
+//! ```text
+//! Empty --capture--> Staged (oldest first) --store--> Free --take--> Empty
+//!   ^                   |                               |
+//!   +---- all remapped -+                               +-- give back -> Empty
+//! ```
+//!
+//! Invariant: frames = Σ popcount(bay.present) = staged + free; `staged ⊆ present`; a bay is
+//! Empty iff present = 0.
+
+use crate::map::{Frame, Mask, PageNumber, UNIT, UNIT_BYTES, UnitNumber};
+use ebb_engine::{EntryId, PAGE_SIZE};
+use std::collections::VecDeque;
+
+/// A bay's position in the staging area.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct BayIndex(pub u32);
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum State {
+    Empty,
+    Staged,
+    Free,
+}
+
+struct Bay {
+    state: State,
+    /// Frames that have a page behind them.
+    present: Mask,
+    /// Of those, the ones that hold a captured page; none while Free.
+    staged: Mask,
+    unit: UnitNumber,
+    /// For captured pages, the entry that may still hold the same content.
+    kept: [Option<EntryId>; UNIT],
+}
+
+/// All frames. Plain data under the pager's lock; the pages behind belong to whoever took them.
+pub struct Bays {
+    base: usize,
+    bays: Vec<Bay>,
+    empty: Vec<BayIndex>,
+    free: Vec<BayIndex>,
+    staged: VecDeque<BayIndex>,
+    free_frames: usize,
+    staged_frames: usize,
+}
+
+/// A run of free frames that a load may fill.
+#[derive(Clone, Copy, Debug)]
+pub struct Taken {
+    /// Address of the first.
+    pub address: usize,
+    /// How many.
+    pub frames: usize,
+}
+
+/// The longest run of ones: (start, length).
+fn longest_run(mask: Mask) -> (usize, usize) {
+    let (mut best, mut at) = ((0, 0), 0);
+    while at < 64 && mask >> at != 0 {
+        at += (mask >> at).trailing_zeros() as usize;
+        let len = (!(mask >> at)).trailing_zeros() as usize;
+        if len > best.1 {
+            best = (at, len);
+        }
+        at += len;
+    }
+    best
+}
+
+/// Splits a mask into runs of ones, (start, length).
+pub fn runs(mask: Mask) -> impl Iterator<Item = (usize, usize)> {
+    let mut at = 0;
+    std::iter::from_fn(move || {
+        if at >= 64 || mask >> at == 0 {
+            return None;
+        }
+        let start = at + (mask >> at).trailing_zeros() as usize;
+        let len = (!(mask >> start)).trailing_zeros() as usize;
+        at = start + len;
+        Some((start, len))
+    })
+}
+
+const fn ones(start: usize, len: usize) -> Mask {
+    if len >= 64 {
+        !0
+    } else {
+        ((1 << len) - 1) << start
+    }
+}
+
+impl Bays {
+    /// Lays `count` bays over the reserved memory at `base`.
+    pub fn new(base: usize, count: usize) -> Self {
+        let bay = |_| Bay {
+            state: State::Empty,
+            present: 0,
+            staged: 0,
+            unit: UnitNumber(0),
+            kept: [None; UNIT],
+        };
+        Self {
+            base,
+            bays: (0..count).map(bay).collect(),
+            empty: (0..count as u32).rev().map(BayIndex).collect(),
+            free: Vec::with_capacity(count),
+            staged: VecDeque::with_capacity(count),
+            free_frames: 0,
+            staged_frames: 0,
+        }
+    }
+
+    /// Where the area lies: (address, bytes).
+    pub fn area(&self) -> (usize, usize) {
+        (self.base, self.bays.len() * UNIT_BYTES)
+    }
+
+    /// Frames with a page behind them.
+    pub fn frames(&self) -> usize {
+        self.free_frames + self.staged_frames
+    }
+
+    /// Frames ready to be filled.
+    pub fn free_frames(&self) -> usize {
+        self.free_frames
+    }
+
+    /// Frames that hold captured pages.
+    pub fn staged_frames(&self) -> usize {
+        self.staged_frames
+    }
+
+    /// Bytes of the tables.
+    pub fn bytes(&self) -> usize {
+        self.bays.len() * (size_of::<Bay>() + 3 * size_of::<BayIndex>())
+    }
+
+    /// Address of a bay.
+    pub fn address(&self, bay: BayIndex) -> usize {
+        self.base + bay.0 as usize * UNIT_BYTES
+    }
+
+    /// Address of a frame.
+    pub fn frame_address(&self, frame: Frame) -> usize {
+        self.base + frame.0 as usize * PAGE_SIZE
+    }
+
+    /// The frame at a position of a bay.
+    pub fn frame(bay: BayIndex, within: usize) -> Frame {
+        Frame(bay.0 * UNIT as u32 + within as u32)
+    }
+
+    /// An empty bay to capture into, if one is left. It is the caller's until `captured`.
+    pub fn begin_capture(&mut self) -> Option<BayIndex> {
+        self.empty.pop()
+    }
+
+    /// Ends a capture: pages `mask` of `unit` are in the bay now.
+    pub fn captured(
+        &mut self,
+        bay: BayIndex,
+        unit: UnitNumber,
+        mask: Mask,
+        kept: impl Fn(usize) -> Option<EntryId>,
+    ) {
+        let b = &mut self.bays[bay.0 as usize];
+        debug_assert!(b.state == State::Empty && b.present == 0);
+        if mask == 0 {
+            self.empty.push(bay);
+            return;
+        }
+        *b = Bay {
+            state: State::Staged,
+            present: mask,
+            staged: mask,
+            unit,
+            kept: std::array::from_fn(kept),
+        };
+        self.staged.push_back(bay);
+        self.staged_frames += mask.count_ones() as usize;
+    }
+
+    /// The bay staged longest ago.
+    pub fn oldest_staged(&self) -> Option<BayIndex> {
+        self.staged.front().copied()
+    }
+
+    /// The unit whose pages a staged bay holds, and which.
+    pub fn staged_of(&self, bay: BayIndex) -> (UnitNumber, Mask) {
+        let b = &self.bays[bay.0 as usize];
+        (b.unit, b.staged)
+    }
+
+    /// The entry that may still hold what a captured page holds.
+    pub fn kept(&self, frame: Frame) -> Option<EntryId> {
+        self.bays[frame.0 as usize / UNIT].kept[frame.0 as usize % UNIT]
+    }
+
+    /// The page in `frame` was mapped again: the frame is gone.
+    pub fn remapped(&mut self, frame: Frame) {
+        let bay = BayIndex(frame.0 / UNIT as u32);
+        let bit = 1 << (frame.0 as usize % UNIT);
+        let b = &mut self.bays[bay.0 as usize];
+        debug_assert!(b.staged & bit != 0);
+        b.staged &= !bit;
+        b.present &= !bit;
+        self.staged_frames -= 1;
+        if b.staged == 0 {
+            self.leave_staged(bay);
+        }
+    }
+
+    /// The captured page in `frame` was stored or dropped: the frame is free once its whole bay is.
+    pub fn stored(&mut self, frame: Frame) {
+        let bay = BayIndex(frame.0 / UNIT as u32);
+        let b = &mut self.bays[bay.0 as usize];
+        debug_assert!(b.staged & 1 << (frame.0 as usize % UNIT) != 0);
+        b.staged &= !(1 << (frame.0 as usize % UNIT));
+        self.staged_frames -= 1;
+        self.free_frames += 1;
+        if b.staged == 0 {
+            self.leave_staged(bay);
+        }
+    }
+
+    /// The entry kept for a captured page is gone.
+    pub fn forget_kept(&mut self, frame: Frame) {
+        self.bays[frame.0 as usize / UNIT].kept[frame.0 as usize % UNIT] = None;
+    }
+
+    fn leave_staged(&mut self, bay: BayIndex) {
+        let at = self
+            .staged
+            .iter()
+            .position(|b| *b == bay)
+            .expect("a staged bay is on the staged list");
+        self.staged.remove(at);
+        let b = &mut self.bays[bay.0 as usize];
+        if b.present == 0 {
+            b.state = State::Empty;
+            self.empty.push(bay);
+        } else {
+            b.state = State::Free;
+            self.free.push(bay);
+        }
+    }
+
+    /// Takes a run of free frames: `want` if there is one, else the longest of the bays looked at,
+    /// at least `least`. Looks at few bays, so it is quick.
+    pub fn take(&mut self, want: usize, least: usize) -> Option<Taken> {
+        const LOOK: usize = 8;
+        let from = self.free.len().saturating_sub(LOOK);
+        let mut best: Option<(usize, usize, usize)> = None; // place in the list, start, length
+        for (i, bay) in self.free[from..].iter().enumerate().rev() {
+            let (start, len) = longest_run(self.bays[bay.0 as usize].present);
+            // The tightest run that is long enough, else the longest.
+            let better = best.is_none_or(|(_, _, l)| {
+                if l >= want {
+                    len >= want && len < l
+                } else {
+                    len > l
+                }
+            });
+            if better {
+                best = Some((from + i, start, len));
+            }
+        }
+        let (place, start, len) = best.filter(|(_, _, len)| *len >= least)?;
+        let frames = len.min(want);
+        let bay = self.free[place];
+        let address = self.address(bay) + start * PAGE_SIZE;
+        let b = &mut self.bays[bay.0 as usize];
+        b.present &= !ones(start, frames);
+        self.free_frames -= frames;
+        if b.present == 0 {
+            b.state = State::Empty;
+            self.free.swap_remove(place);
+            self.empty.push(bay);
+        }
+        Some(Taken { address, frames })
+    }
+
+    /// Puts frames that `take` gave back unused.
+    pub fn untake(&mut self, taken: Taken) {
+        let index = (taken.address - self.base) / PAGE_SIZE;
+        let bay = BayIndex((index / UNIT) as u32);
+        let b = &mut self.bays[bay.0 as usize];
+        b.present |= ones(index % UNIT, taken.frames);
+        self.free_frames += taken.frames;
+        if b.state == State::Empty {
+            b.state = State::Free;
+            let at = self
+                .empty
+                .iter()
+                .rposition(|e| *e == bay)
+                .expect("an empty bay is on the empty list");
+            self.empty.swap_remove(at);
+            self.free.push(bay);
+        }
+    }
+
+    /// Takes a whole free bay out, for its pages to be given back to the system: its address and
+    /// how many frames it had.
+    pub fn give_back(&mut self) -> Option<(usize, usize)> {
+        let bay = self.free.pop()?;
+        let address = self.address(bay);
+        let b = &mut self.bays[bay.0 as usize];
+        let frames = b.present.count_ones() as usize;
+        b.present = 0;
+        b.state = State::Empty;
+        self.free_frames -= frames;
+        self.empty.push(bay);
+        Some((address, frames))
+    }
+
+    /// Pages of a captured unit, for a caller that walks the staged bays.
+    pub fn page_of(&self, frame: Frame) -> PageNumber {
+        self.bays[frame.0 as usize / UNIT]
+            .unit
+            .first()
+            .plus(frame.0 as usize % UNIT)
+    }
+
+    /// Every invariant of the head comment.
+    pub fn check(&self) {
+        let (mut free, mut staged) = (0, 0);
+        for b in &self.bays {
+            assert_eq!(b.staged & !b.present, 0);
+            assert_eq!(b.state == State::Empty, b.present == 0 && b.staged == 0);
+            staged += b.staged.count_ones() as usize;
+            free += (b.present & !b.staged).count_ones() as usize;
+        }
+        assert_eq!((free, staged), (self.free_frames, self.staged_frames));
+        for (list, state) in [(&self.empty, State::Empty), (&self.free, State::Free)] {
+            assert!(list.iter().all(|b| self.bays[b.0 as usize].state == state));
+        }
+        assert!(
+            self.staged
+                .iter()
+                .all(|b| self.bays[b.0 as usize].state == State::Staged)
+        );
+        assert_eq!(
+            self.empty.len() + self.free.len() + self.staged.len(),
+            self.bays.len()
+        );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_bay_goes_round() {
+        let mut bays = Bays::new(0x10000, 4);
+        let bay = bays.begin_capture().unwrap();
+        bays.captured(bay, UnitNumber(9), 0b1011_0110, |_| None);
+        bays.check();
+        assert_eq!(bays.staged_frames(), 5);
+        bays.remapped(Bays::frame(bay, 1));
+        for i in [2, 4, 5, 7] {
+            bays.stored(Bays::frame(bay, i));
+        }
+        bays.check();
+        assert_eq!((bays.free_frames(), bays.staged_frames()), (4, 0));
+        let t = bays.take(2, 1).unwrap();
+        assert_eq!(
+            (t.frames, t.address),
+            (2, bays.address(bay) + 4 * PAGE_SIZE)
+        );
+        bays.untake(t);
+        bays.check();
+        assert!(bays.take(3, 3).is_none());
+        for _ in 0..3 {
+            bays.take(1, 1).map(|t| assert_eq!(t.frames, 1)).unwrap();
+        }
+        bays.check();
+        assert_eq!(bays.give_back().unwrap().1, 1);
+        bays.check();
+        assert_eq!(bays.frames(), 0);
+    }
+
+    #[test]
+    fn runs_split_masks() {
+        assert_eq!(
+            runs(0b1011_0110).collect::<Vec<_>>(),
+            [(1, 2), (4, 2), (7, 1)]
+        );
+        assert_eq!(runs(!0).collect::<Vec<_>>(), [(0, 64)]);
+        assert_eq!(longest_run(0b0111_0011), (4, 3));
+    }
+}

@@ -1,0 +1,332 @@
+//! Making room: capture units whose turn it is, store what was captured longest ago, and give
+//! frames back while more is used than charged.
+//!
+//! Capture is a move into a bay: after it nobody can write the page, nothing was copied, and a
+//! page that is pinned (a transfer into it may be under way) or shared refuses and stays.
+
+use crate::bays::{Bays, runs};
+use crate::load::Desk;
+use crate::map::{Frame, Mask, Page, UNIT, UnitNumber};
+use crate::process::{Process, cpu};
+use crate::state::{Freeing, State, lock_service, transit_ended};
+use ebb_engine::{EntryId, GroupId, PAGE_SIZE, PageBytes};
+use ebb_sys::Errno;
+use std::sync::MutexGuard;
+use std::sync::atomic::Ordering::Relaxed;
+
+/// What one step of making room came to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Step {
+    /// There is enough.
+    Enough,
+    /// Some was made.
+    Progress,
+    /// Nothing can be evicted.
+    Nothing,
+    /// Nothing can be stored: the pool is at its limit and no device has room.
+    Full,
+}
+
+/// Free frames that reclaim keeps ready, in pages.
+const READY: usize = 2 * UNIT;
+/// Units looked at for one that can be evicted, before giving up.
+const LOOK: usize = 4096;
+
+impl Process {
+    /// One step towards `READY` free frames (or as much room under the budget). Called without
+    /// the lock.
+    pub fn make_room(&self, desk: &mut Desk) -> Step {
+        let mut state = lock_service();
+        let free = state.bays.as_ref().map_or(0, Bays::free_frames);
+        let used = state.used(self.swap);
+        if state.account.over(used) > 0 && !state.account.room(&self.member, used, 0) {
+            if self.give_back(&mut state) {
+                return Step::Progress;
+            }
+        } else if free >= READY
+            || state
+                .account
+                .room(&self.member, used, (READY - free) as i64)
+        {
+            return Step::Enough;
+        }
+        self.evict(state, desk)
+    }
+
+    /// Evicts something, room or not.
+    pub fn evict_some(&self, desk: &mut Desk) -> Step {
+        self.evict(lock_service(), desk)
+    }
+
+    fn evict(&self, mut state: MutexGuard<'static, State>, desk: &mut Desk) -> Step {
+        let target = self.probation(&state);
+        let mut captured = 0;
+        while state.bays.as_ref().map_or(0, Bays::staged_frames) < target + UNIT {
+            match self.capture(&mut state) {
+                0 => break,
+                n => captured += n,
+            }
+        }
+        if state.bays.as_ref().is_none_or(|b| b.staged_frames() == 0) {
+            return if captured > 0 {
+                Step::Progress
+            } else {
+                Step::Nothing
+            };
+        }
+        self.store_oldest(state, desk)
+    }
+
+    /// How many captured pages to hold back before storing them: a touch meanwhile costs a remap.
+    fn probation(&self, state: &State) -> usize {
+        (state.account.charged().max(0) as usize / 64).clamp(2 * UNIT, 1024)
+    }
+
+    /// Captures the unit whose turn it is; how many pages, 0 if none can be.
+    fn capture(&self, state: &mut State) -> usize {
+        for _ in 0..64 {
+            let State {
+                map,
+                queue,
+                ranges,
+                bays,
+                ..
+            } = state;
+            let resident = |map: &crate::map::PageMap, unit| {
+                map.mask(unit, |p| matches!(p, Page::Resident(_)))
+            };
+            let Some((unit, victims)) = queue.next(map, LOOK, resident) else {
+                return 0;
+            };
+            let Some(bays) = bays.as_mut() else { return 0 };
+            if !plain(ranges, unit, victims) {
+                // Comes back to the queue when its protection allows.
+                continue;
+            }
+            let Some(bay) = bays.begin_capture() else {
+                queue.requeue(map, unit);
+                return 0;
+            };
+            let mut moved: Mask = 0;
+            for (first, len) in runs(victims) {
+                moved |= self.shift_out(unit.first().address(), bays.address(bay), first, len);
+            }
+            let mut kept = [None; UNIT];
+            for (first, len) in runs(moved) {
+                for i in first..first + len {
+                    let page = unit.first().plus(i);
+                    if let Page::Resident(k) = map.get(page) {
+                        kept[i] = k;
+                    }
+                    map.set(page, Page::Staged(Bays::frame(bay, i)));
+                }
+            }
+            bays.captured(bay, unit, moved, |i| kept[i]);
+            let pages = moved.count_ones();
+            self.counters()
+                .evict_busy
+                .add((victims & !moved).count_ones().into());
+            self.counters().evicted.add(pages.into());
+            queue.evicted(map, unit, pages);
+            if resident(map, unit) != 0 {
+                queue.requeue(map, unit);
+            }
+            if pages > 0 {
+                return pages as usize;
+            }
+        }
+        0
+    }
+
+    /// Moves pages `first..first+len` of the unit at `unit` to the bay at `bay`; which were moved.
+    fn shift_out(&self, unit: usize, bay: usize, first: usize, len: usize) -> Mask {
+        let (mut moved, mut at, end, mut retried) = (0, first, first + len, None);
+        while at < end {
+            let offset = at * PAGE_SIZE;
+            // SAFETY: pages that the map says are resident and ours to evict; the bay is empty.
+            let (done, result) = unsafe {
+                self.fault
+                    .shift(bay + offset, unit + offset, (end - at) * PAGE_SIZE, false)
+            };
+            let pages = done / PAGE_SIZE;
+            moved |= (((1u128 << pages) - 1) << at) as Mask;
+            at += pages;
+            match result {
+                Ok(()) => {}
+                Err(Errno(libc::EAGAIN)) if pages > 0 => {}
+                Err(error) if retried != Some(at) && at < end => {
+                    retried = Some(at);
+                    if error == Errno(libc::EBUSY) && self.forked.load(Relaxed) {
+                        // Shared copy-on-write since a fork: a write fault makes it our own.
+                        let page = unit + at * PAGE_SIZE;
+                        // SAFETY: populating changes no content.
+                        let _ = unsafe {
+                            ebb_sys::memory::madvise(page, PAGE_SIZE, libc::MADV_POPULATE_WRITE)
+                        };
+                    }
+                }
+                // Pinned, shared for now, or not plain memory: it stays where it is.
+                Err(_) => at += 1,
+            }
+        }
+        moved
+    }
+
+    /// Stores the bay staged longest ago.
+    fn store_oldest(&self, mut state: MutexGuard<'static, State>, desk: &mut Desk) -> Step {
+        let bays = state.bays.as_mut().expect("something is staged");
+        let Some(bay) = bays.oldest_staged() else {
+            return Step::Nothing;
+        };
+        let (unit, mask) = bays.staged_of(bay);
+        let base = bays.address(bay);
+        let mut frames = [Frame(0); UNIT];
+        let mut kept = [None; UNIT];
+        let mut n = 0;
+        for (first, len) in runs(mask) {
+            for i in first..first + len {
+                frames[n] = Bays::frame(bay, i);
+                kept[n] = bays.kept(frames[n]);
+                n += 1;
+            }
+        }
+        for &frame in &frames[..n] {
+            let page = unit.first().plus(frame.0 as usize % UNIT);
+            if state.map.get(page) != Page::Staged(frame) {
+                // Another service thread is storing this bay.
+                return Step::Progress;
+            }
+        }
+        for &frame in &frames[..n] {
+            state.map.set(
+                unit.first().plus(frame.0 as usize % UNIT),
+                Page::Storing(frame),
+            );
+        }
+        drop(state);
+
+        let content = |frame: Frame| {
+            // SAFETY: the frame is present and in transit: nobody but this thread uses it.
+            unsafe { &*((base + frame.0 as usize % UNIT * PAGE_SIZE) as *const PageBytes) }
+        };
+        let cpu = cpu();
+        let mut entries = [None; UNIT];
+        let mut freeing = Freeing::default();
+        for i in 0..n {
+            if let Some(entry) = kept[i] {
+                let same = self.swap.unchanged(entry, content(frames[i]));
+                self.learn_keeping(same);
+                if same {
+                    self.swap.uncache(entry);
+                    self.counters().clean_reuse.add(1);
+                    entries[i] = Some(entry);
+                } else {
+                    freeing.add(self.swap, cpu, entry);
+                }
+            }
+        }
+        freeing.finish(self.swap, cpu);
+        let mut which = [0; UNIT];
+        let mut todo = 0;
+        for i in (0..n).filter(|i| entries[*i].is_none()) {
+            which[todo] = i;
+            todo += 1;
+        }
+        let pages: [&PageBytes; UNIT] =
+            std::array::from_fn(|i| content(frames[which[i.min(todo.max(1) - 1)]]));
+        let mut out = [EntryId(0); UNIT];
+        let stored = self
+            .swap
+            .store_each(cpu, GroupId(0), &pages[..todo], &mut out[..todo])
+            .unwrap_or(0);
+        for i in 0..stored {
+            entries[which[i]] = Some(out[i]);
+        }
+
+        let mut state = lock_service();
+        let State {
+            map, bays, parked, ..
+        } = &mut *state;
+        let bays = bays.as_mut().expect("as above");
+        for i in 0..n {
+            let page = unit.first().plus(frames[i].0 as usize % UNIT);
+            match entries[i] {
+                Some(entry) => {
+                    map.set(page, Page::Swapped(entry));
+                    bays.stored(frames[i]);
+                }
+                None => {
+                    map.set(page, Page::Staged(frames[i]));
+                    bays.forget_kept(frames[i]);
+                }
+            }
+        }
+        transit_ended();
+        desk.again.append(parked);
+        self.pay(&mut state);
+        if stored < todo {
+            Step::Full
+        } else {
+            Step::Progress
+        }
+    }
+
+    /// Puts every captured page back where it was; false while some are in transit.
+    pub fn unstage(&self, state: &mut State) -> bool {
+        if state.map.in_transit() > 0 {
+            return false;
+        }
+        while let Some(bay) = state.bays.as_ref().and_then(Bays::oldest_staged) {
+            let (unit, mask) = state.bays.as_ref().expect("as above").staged_of(bay);
+            for (first, len) in runs(mask) {
+                for i in first..first + len {
+                    self.remap(state, unit.first().plus(i), Bays::frame(bay, i));
+                }
+            }
+        }
+        true
+    }
+
+    /// Learns from a kept page whether keeping is worth it.
+    fn learn_keeping(&self, same: bool) {
+        let old = self.keep_score.load(Relaxed);
+        let new = if same {
+            old + (1024 - old) / 32
+        } else {
+            old - old / 32
+        };
+        self.keep_score.store(new, Relaxed);
+    }
+
+    /// Gives frames back while more is used than is charged and no more can be charged.
+    fn pay(&self, state: &mut State) {
+        loop {
+            let used = state.used(self.swap);
+            if state.account.room(&self.member, used, 0) || !self.give_back(state) {
+                return;
+            }
+        }
+    }
+
+    /// Gives one free bay's pages back to the system.
+    pub fn give_back(&self, state: &mut State) -> bool {
+        match state.bays.as_mut().and_then(Bays::give_back) {
+            Some((address, _)) => {
+                self.drop_frames(address, UNIT);
+                true
+            }
+            None => false,
+        }
+    }
+}
+
+/// Whether pages of a unit lie in plain read-write memory whose missing pages are our faults:
+/// only such may be moved out, and only from such may they be missing.
+fn plain(ranges: &crate::ranges::Ranges, unit: UnitNumber, victims: Mask) -> bool {
+    runs(victims).all(|(first, len)| {
+        let start = unit.first().plus(first).address();
+        ranges
+            .find(start)
+            .is_some_and(|r| r.end >= start + len * PAGE_SIZE && r.attributes.evictable())
+    })
+}

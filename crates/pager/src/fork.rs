@@ -1,0 +1,165 @@
+//! Forks: how a child comes to a pager of its own.
+//!
+//! The child gets a copy-on-write copy of everything: pages, page map, pool. What it does not get
+//! is threads, descriptors, and registration of its ranges: until those are set up again its
+//! swapped pages would read as zeros, so the program's code does not run before.
+//!
+//! 1. `before_fork` (the forking thread): asks the keeper to bring the process to rest: no page in
+//!    transit, none staged (the staging area is not inherited), no thread of ours inside the engine.
+//!    Then takes the lock and holds it across the fork.
+//! 2. `after_fork_parent`: what was stored on devices at the fork may be read by the child for as
+//!    long as it likes (`Swap::fork_parent`); shared pages cannot be moved until written.
+//! 3. `after_fork_child`: drops what belongs to the parent, starts a keeper of its own that joins
+//!    the tree in the slot reserved for it, opens a userfaultfd, registers every range; and waits
+//!    for that. If it fails the child ends: it must not read zeros.
+
+use crate::hooks;
+use crate::load::Desk;
+use crate::process::{self, Process};
+use crate::state::{self, Locked, lock_service};
+use ebb_sys::{futex, memory};
+use ebb_tree::ChildSlot;
+use std::cell::UnsafeCell;
+use std::sync::MutexGuard;
+use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
+use std::time::Duration;
+
+/// 0 nobody forks; 1 a thread wants to; 2 the process is at rest; 3 the fork is over.
+static STAGE: AtomicU32 = AtomicU32::new(0);
+
+/// What the forking thread holds across the fork.
+struct Held(UnsafeCell<Option<(Locked, Option<ChildSlot>)>>);
+// SAFETY: only the thread that holds the state's lock, inside, touches it.
+unsafe impl Sync for Held {}
+static HELD: Held = Held(UnsafeCell::new(None));
+
+/// The child's state of setting up: 0 under way, 1 done.
+pub static CHILD_READY: AtomicU32 = AtomicU32::new(0);
+
+/// A fork is near. Requires: one of the `after_fork` calls follows on this thread.
+pub unsafe fn before_fork() {
+    let (locked, slot) = match Process::current() {
+        None => (state::lock(), None),
+        Some(process) => {
+            while STAGE.compare_exchange(0, 1, SeqCst, SeqCst).is_err() {
+                std::thread::sleep(Duration::from_micros(100));
+            }
+            loop {
+                process.member.wake_self();
+                futex::wait(&STAGE, 1, Some(Duration::from_millis(5)), false);
+                if STAGE.load(SeqCst) != 2 {
+                    continue;
+                }
+                let locked = state::lock();
+                let staged = locked.bays.as_ref().map_or(0, |b| b.staged_frames());
+                if locked.map.in_transit() == 0 && staged == 0 {
+                    break (locked, process.member.reserve_child());
+                }
+                drop(locked);
+                std::thread::yield_now();
+            }
+        }
+    };
+    // SAFETY: we hold the state's lock.
+    unsafe { *HELD.0.get() = Some((locked, slot)) };
+}
+
+/// The fork is over, in the parent; `child` where it is known.
+pub unsafe fn after_fork_parent(child: Option<i32>) {
+    // SAFETY: `before_fork` on this thread took the lock, which is inside.
+    let Some((locked, slot)) = (unsafe { (*HELD.0.get()).take() }) else {
+        return;
+    };
+    if let Some(process) = Process::current() {
+        if let Some(slot) = slot {
+            process.swap.fork_parent();
+            process.forked.store(true, SeqCst);
+            if let Some(pid) = child.filter(|pid| *pid > 0) {
+                process.member.child_forked(slot, pid as u32);
+            } else if child.is_some() {
+                process.member.cancel_child(slot);
+            }
+        }
+        STAGE.store(3, SeqCst);
+        futex::wake(&STAGE, i32::MAX, false);
+    }
+    drop(locked);
+}
+
+/// The fork is over, in the child: the first of ours or the program's to run there.
+pub unsafe fn after_fork_child() {
+    // SAFETY: as above; the child has this thread alone, and its copy of the lock is held by it.
+    let Some((mut locked, slot)) = (unsafe { (*HELD.0.get()).take() }) else {
+        return;
+    };
+    STAGE.store(0, SeqCst);
+    ebb_sys::thread::forget_threads();
+    let Some(parent) = Process::current() else {
+        drop(locked);
+        if hooks::had_keeper() {
+            hooks::restart_keeper();
+        }
+        return;
+    };
+    let Some(slot) = slot else {
+        parent
+            .fail("too many processes in this tree: a forked child cannot be served and is ended");
+    };
+    parent.member.child_started(slot);
+    parent.swap.fork_child();
+    if let Some(bays) = locked.bays.take() {
+        let (base, len) = bays.area();
+        // SAFETY: the copy of the staging area is of no use here: nothing was staged.
+        let _ = unsafe { memory::munmap(base, len) };
+    }
+    locked.parked.clear();
+    let charged = parent.member.own_charge();
+    locked.account.inherited(charged as i64);
+    locked
+        .ranges
+        .change(0, usize::MAX, |a| a.registered = false);
+    Process::retract();
+    INHERITED.store(std::ptr::from_ref(parent).cast_mut(), SeqCst);
+    CHILD_READY.store(0, SeqCst);
+    drop(locked);
+    hooks::restart_keeper();
+    while CHILD_READY.load(SeqCst) == 0 {
+        futex::wait(&CHILD_READY, 0, Some(Duration::from_millis(100)), false);
+    }
+}
+
+static INHERITED: std::sync::atomic::AtomicPtr<Process> =
+    std::sync::atomic::AtomicPtr::new(std::ptr::null_mut());
+
+/// In a new keeper: the parent's process, if this is a forked child that must take over from it.
+pub fn inherited() -> Option<&'static Process> {
+    // SAFETY: leaked when it was published, in the parent's past and so in ours.
+    unsafe { INHERITED.swap(std::ptr::null_mut(), SeqCst).as_ref() }
+}
+
+/// In the keeper: if a thread wants to fork, brings the process to rest and waits until it has.
+pub fn attend(process: &'static Process, desk: &mut Desk) {
+    if STAGE.load(SeqCst) != 1 {
+        return;
+    }
+    let _gate: MutexGuard<'_, ()> = process::gate(process);
+    let _ = desk;
+    let rest = || {
+        let mut state = lock_service();
+        process.unstage(&mut state)
+    };
+    while !rest() {
+        std::thread::yield_now();
+    }
+    STAGE.store(2, SeqCst);
+    futex::wake(&STAGE, i32::MAX, false);
+    while STAGE.load(SeqCst) != 3 {
+        futex::wait(&STAGE, 2, Some(Duration::from_millis(1)), false);
+        if STAGE.load(SeqCst) == 2 {
+            // The service threads go on while the forking thread waits for the lock.
+            rest();
+        }
+    }
+    STAGE.store(0, SeqCst);
+    futex::wake(&STAGE, i32::MAX, false);
+}

@@ -1,0 +1,484 @@
+//! What the preload library asks of the pager: memory calls, threads, forks.
+//!
+//! All follow the kernel's convention, `Ok(value)` or `Err(errno)`, and allocate nothing from
+//! managed memory. Each call that changes what is mapped runs under the pager's lock together
+//! with its bookkeeping, so that the two never disagree.
+//!
+//! Nothing is registered at first: memory runs at full speed until the tree nears its budget.
+#![allow(clippy::missing_safety_doc)]
+
+use crate::keeper;
+use crate::map::{Page, PageNumber};
+use crate::process::{Process, cpu};
+use crate::ranges::Attributes;
+use crate::state::{self, Locked, State};
+use ebb_sys::memory::{self, page_up};
+use ebb_sys::{Errno, futex, thread};
+use std::ops::ControlFlow::Continue;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
+use std::time::Duration;
+
+type Outcome<T> = Result<T, i32>;
+
+/// Mappings smaller than this are left alone: they are many, and hold little.
+const LEAST: usize = 64 << 10;
+/// A process that has mapped less than this is only measured.
+const WORTH: usize = 8 << 20;
+/// A new mapping at least this large is registered before the program gets it.
+const AT_ONCE: usize = 1 << 20;
+
+static CONTROL: OnceLock<Option<String>> = OnceLock::new();
+static KEEPER: AtomicBool = AtomicBool::new(false);
+/// The end of the heap, once the program asked for it.
+static BREAK: AtomicUsize = AtomicUsize::new(0);
+
+fn errno(e: Errno) -> i32 {
+    e.0
+}
+
+/// How to reach the tree's supervisor, if this process is in a tree.
+pub fn control() -> Option<&'static str> {
+    CONTROL.get()?.as_deref()
+}
+
+/// Whether anything is recorded: before `start` one cannot know, so yes.
+fn wanted() -> bool {
+    !thread::is_ours() && CONTROL.get().is_none_or(Option::is_some)
+}
+
+/// Starts the pager; called once, from the library's constructor, before any other library's.
+/// Memory calls may come earlier than this.
+pub fn start() {
+    CONTROL.get_or_init(|| std::env::var("EBB_CONTROL").ok().filter(|v| !v.is_empty()));
+    if !wanted() {
+        let mut state = state::lock();
+        state.ranges = Default::default();
+        return;
+    }
+    thread::prepare_spawn();
+    ready(state::lock());
+}
+
+/// Starts the keeper once there is enough to look after. Drops the lock first: starting a thread
+/// maps and allocates memory.
+fn ready(state: Locked) {
+    let enough = state.ranges.bytes() >= WORTH;
+    drop(state);
+    if enough && control().is_some() && !KEEPER.swap(true, SeqCst) {
+        start_keeper();
+    }
+}
+
+fn start_keeper() {
+    // SAFETY: the keeper takes no argument.
+    if unsafe { thread::spawn(keeper::run, std::ptr::null_mut()) }.is_err() {
+        KEEPER.store(false, SeqCst);
+    }
+}
+
+/// In a forked child: whether its parent had a keeper.
+pub(crate) fn had_keeper() -> bool {
+    KEEPER.load(SeqCst)
+}
+
+/// In a forked child: its parent's keeper is not there.
+pub(crate) fn restart_keeper() {
+    start_keeper();
+}
+
+const PRIVATE: i32 = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+const NEVER: i32 =
+    libc::MAP_STACK | libc::MAP_GROWSDOWN | libc::MAP_HUGETLB | libc::MAP_LOCKED | libc::MAP_SHARED;
+/// Linux gives MAP_SHARED_VALIDATE the bits of both; anything but plain private is not ours.
+fn manageable(len: usize, prot: i32, flags: i32) -> bool {
+    flags & PRIVATE == PRIVATE && flags & NEVER == 0 && prot & libc::PROT_EXEC == 0 && len >= LEAST
+}
+
+/// Forgets what was mapped in `start..end`; no page of it is in transit, and the memory itself is
+/// gone already.
+fn forget(state: &mut Locked, start: usize, end: usize) {
+    let swap = Process::current().map(|p| p.swap);
+    state.drop_pages(swap, cpu(), start, end);
+    state.ranges.remove(start, end);
+    state.map.forget(PageNumber::of(start), PageNumber::of(end));
+}
+
+/// Waits until the keeper has registered what was just mapped.
+fn registered(start: usize) {
+    let Some(process) = Process::current() else {
+        return;
+    };
+    loop {
+        let seen = keeper::ANSWERED.load(SeqCst);
+        if state::lock()
+            .ranges
+            .find(start)
+            .is_none_or(|r| r.attributes.registered)
+        {
+            return;
+        }
+        process.member.wake_self();
+        futex::wait(
+            &keeper::ANSWERED,
+            seen,
+            Some(Duration::from_millis(20)),
+            false,
+        );
+    }
+}
+
+/// `mmap(2)`. Requires: as the system call.
+pub unsafe fn mmap(
+    addr: usize,
+    len: usize,
+    prot: i32,
+    flags: i32,
+    fd: i32,
+    offset: i64,
+) -> Outcome<usize> {
+    let bytes = page_up(len);
+    let fixed = flags & libc::MAP_FIXED != 0;
+    let ours = manageable(bytes, prot, flags);
+    if !wanted() || !(ours || fixed) {
+        // SAFETY: the caller answers for the system call.
+        return unsafe { memory::mmap(addr, len, prot, flags, fd, offset) }.map_err(errno);
+    }
+    let mut state = state::lock();
+    let replaces = fixed && state.ranges.overlaps(addr, addr.saturating_add(bytes));
+    if replaces {
+        state = state::settled(state, addr, addr + bytes);
+    }
+    // SAFETY: the caller answers for the system call.
+    let start = unsafe { memory::mmap(addr, len, prot, flags, fd, offset) }.map_err(errno)?;
+    let end = start + bytes;
+    if state.ranges.overlaps(start, end) {
+        // Replaced on purpose, or unmapped behind libc's back before.
+        if !replaces {
+            state = state::settled(state, start, end);
+        }
+        forget(&mut state, start, end);
+    }
+    if ours {
+        state.ranges.insert(
+            start,
+            end,
+            Attributes {
+                protection: prot,
+                registered: false,
+                pinned: false,
+            },
+        );
+        ready(state);
+        if bytes >= AT_ONCE && prot != libc::PROT_NONE {
+            registered(start);
+        }
+    }
+    Ok(start)
+}
+
+/// `munmap(2)`. Requires: as the system call.
+pub unsafe fn munmap(addr: usize, len: usize) -> Outcome<()> {
+    if !wanted() {
+        // SAFETY: the caller answers for the system call.
+        return unsafe { memory::munmap(addr, len) }.map_err(errno);
+    }
+    let end = addr.saturating_add(page_up(len));
+    let mut state = state::lock();
+    if !state.ranges.overlaps(addr, end) {
+        drop(state);
+        // SAFETY: the caller answers for the system call.
+        return unsafe { memory::munmap(addr, len) }.map_err(errno);
+    }
+    state = state::settled(state, addr, end);
+    // SAFETY: as above.
+    unsafe { memory::munmap(addr, len) }.map_err(errno)?;
+    forget(&mut state, addr, end);
+    Ok(())
+}
+
+/// `mremap(2)`. Requires: as the system call.
+pub unsafe fn mremap(
+    old: usize,
+    old_len: usize,
+    new_len: usize,
+    flags: i32,
+    new_addr: usize,
+) -> Outcome<usize> {
+    if !wanted() {
+        // SAFETY: the caller answers for the system call.
+        return unsafe { memory::mremap(old, old_len, new_len, flags, new_addr) }.map_err(errno);
+    }
+    let (old_len, bytes) = (page_up(old_len), page_up(new_len));
+    let mut state = state::lock();
+    let range = state.ranges.find(old).filter(|_| old_len > 0);
+    if flags & libc::MREMAP_FIXED != 0
+        && state
+            .ranges
+            .overlaps(new_addr, new_addr.saturating_add(bytes))
+    {
+        state = state::settled(state, new_addr, new_addr + bytes);
+    }
+    if let Some(_range) = range {
+        state = state::settled(state, old, old + old_len);
+    }
+    // SAFETY: the caller answers for the system call.
+    let new = unsafe { memory::mremap(old, old_len, new_len, flags, new_addr) }.map_err(errno)?;
+    if flags & libc::MREMAP_FIXED != 0 && state.ranges.overlaps(new, new + bytes) {
+        forget(&mut state, new, new + bytes);
+    }
+    let Some(range) = range else { return Ok(new) };
+    let kept = old_len.min(bytes);
+    if new != old {
+        carry(&mut state, old, new, kept);
+    }
+    let gone = if new == old { old + kept } else { old };
+    if gone < old + old_len {
+        forget(&mut state, gone, old + old_len);
+    }
+    if flags & libc::MREMAP_DONTUNMAP != 0 {
+        state.ranges.insert(old, old + old_len, range.attributes);
+    }
+    // A range that moved is registered no more, and one that grew only in part.
+    state.ranges.insert(
+        new,
+        new + bytes,
+        Attributes {
+            registered: false,
+            ..range.attributes
+        },
+    );
+    drop(state);
+    registered(new);
+    Ok(new)
+}
+
+/// The pages of `old..` are at `new..` now, and so is what is known of them.
+fn carry(state: &mut Locked, old: usize, new: usize, len: usize) {
+    let (mut at, end) = (PageNumber::of(old), PageNumber::of(old + len));
+    let swap = Process::current().map(|p| p.swap);
+    while at < end {
+        let mut next = None;
+        state.map.each(at, end, |number, page| {
+            next = Some((number, page));
+            std::ops::ControlFlow::Break(())
+        });
+        let Some((number, page)) = next else { return };
+        at = number.plus(1);
+        let to = PageNumber::of(new + (number.address() - old));
+        let page = match page {
+            Page::Staged(frame) => {
+                let State { bays, .. } = &mut **state;
+                let bays = bays.as_mut().expect("staged pages have a staging area");
+                let kept = bays.kept(frame);
+                // SAFETY: the new place is mapped, read-write as all that is staged was, registered
+                // nowhere yet and known to nobody but this call; the frame is present.
+                unsafe {
+                    std::ptr::copy_nonoverlapping(
+                        bays.frame_address(frame) as *const u8,
+                        to.address() as *mut u8,
+                        ebb_engine::PAGE_SIZE,
+                    );
+                }
+                bays.stored(frame);
+                if let (Some(entry), Some(swap)) = (kept, swap) {
+                    swap.free(cpu(), entry, 1);
+                }
+                Page::Resident(None)
+            }
+            page => page,
+        };
+        state.map.set(number, Page::Untouched);
+        state.map.set(to, page);
+        if matches!(page, Page::Resident(_)) {
+            let State { map, queue, .. } = &mut **state;
+            queue.requeue(map, to.unit());
+        }
+    }
+}
+
+/// `madvise(2)`. Requires: as the system call.
+pub unsafe fn madvise(addr: usize, len: usize, advice: i32) -> Outcome<()> {
+    if !wanted() {
+        // SAFETY: the caller answers for the system call.
+        return unsafe { memory::madvise(addr, len, advice) }.map_err(errno);
+    }
+    let end = addr.saturating_add(page_up(len));
+    let paged = Process::current().is_some();
+    let mut state = state::lock();
+    if state.ranges.overlaps(addr, end) {
+        match advice {
+            libc::MADV_DONTNEED | libc::MADV_FREE | libc::MADV_DONTNEED_LOCKED if paged => {
+                state = state::settled(state, addr, end);
+                let now = if advice == libc::MADV_FREE {
+                    libc::MADV_DONTNEED
+                } else {
+                    advice
+                };
+                // SAFETY: the caller answers for the system call; dropping at once is one of the
+                // outcomes that MADV_FREE allows.
+                unsafe { memory::madvise(addr, len, now) }.map_err(errno)?;
+                let swap = Process::current().map(|p| p.swap);
+                state.drop_pages(swap, cpu(), addr, end);
+                return Ok(());
+            }
+            // Filled or merged behind our back, such pages could not be moved out or counted.
+            libc::MADV_HUGEPAGE | libc::MADV_MERGEABLE if paged => return Ok(()),
+            libc::MADV_WILLNEED | libc::MADV_COLD | libc::MADV_PAGEOUT if paged => return Ok(()),
+            _ => {}
+        }
+    }
+    drop(state);
+    // SAFETY: as above.
+    unsafe { memory::madvise(addr, len, advice) }.map_err(errno)
+}
+
+/// `mprotect(2)`, and `pkey_mprotect(2)` with no key. Requires: as the system call.
+pub unsafe fn mprotect(addr: usize, len: usize, prot: i32) -> Outcome<()> {
+    if !wanted() {
+        // SAFETY: the caller answers for the system call.
+        return unsafe { memory::mprotect(addr, len, prot) }.map_err(errno);
+    }
+    let end = addr.saturating_add(page_up(len));
+    let mut state = state::lock();
+    if state.ranges.overlaps(addr, end) {
+        state = state::settled(state, addr, end);
+    }
+    // SAFETY: the caller answers for the system call.
+    unsafe { memory::mprotect(addr, len, prot) }.map_err(errno)?;
+    if state.ranges.overlaps(addr, end) {
+        change(&mut state, addr, end, |a| a.protection = prot);
+    }
+    Ok(())
+}
+
+/// Changes attributes; pages that may be evicted now join the queue again.
+fn change(state: &mut Locked, start: usize, end: usize, f: impl Fn(&mut Attributes)) {
+    state.ranges.change(start, end, f);
+    let State { map, queue, .. } = &mut **state;
+    let mut last = None;
+    let mut at = PageNumber::of(start);
+    let end = PageNumber::of(end);
+    // One unit at a time: the map cannot change while it is walked.
+    while at < end {
+        let mut found = None;
+        map.each(at, end, |number, page| {
+            if matches!(page, Page::Resident(_)) {
+                found = Some(number);
+                return std::ops::ControlFlow::Break(());
+            }
+            Continue(())
+        });
+        let Some(number) = found else { return };
+        if last.replace(number.unit()) != Some(number.unit()) {
+            queue.requeue(map, number.unit());
+        }
+        at = number.unit().first().plus(crate::map::UNIT);
+    }
+}
+
+/// `brk(2)` as the system call has it: asks for a break, answers the break there is.
+pub unsafe fn brk_set(addr: usize) -> Outcome<usize> {
+    let mut state = state::lock();
+    let old = match BREAK.load(SeqCst) {
+        // SAFETY: asks for nothing.
+        0 => page_up(unsafe { memory::brk(0) }),
+        known => known,
+    };
+    if addr < old && addr != 0 {
+        state = state::settled(state, page_up(addr), old);
+    }
+    // SAFETY: the caller answers for the system call.
+    let now = unsafe { memory::brk(addr) };
+    let top = page_up(now);
+    if top < old {
+        forget(&mut state, top, old);
+    } else if top > old && wanted() {
+        let prot = libc::PROT_READ | libc::PROT_WRITE;
+        state.ranges.insert(
+            old,
+            top,
+            Attributes {
+                protection: prot,
+                registered: false,
+                pinned: false,
+            },
+        );
+        BREAK.store(top, SeqCst);
+        ready(state);
+    }
+    BREAK.store(top, SeqCst);
+    Ok(now)
+}
+
+/// `mlock(2)`: what is locked is never evicted. Requires: as the system call.
+pub unsafe fn mlock(addr: usize, len: usize) -> Outcome<()> {
+    pin(addr, len, true);
+    memory::mlock(addr, len).map_err(errno)
+}
+
+/// `munlock(2)`.
+pub unsafe fn munlock(addr: usize, len: usize) -> Outcome<()> {
+    memory::munlock(addr, len).map_err(errno)?;
+    pin(addr, len, false);
+    Ok(())
+}
+
+fn pin(addr: usize, len: usize, pinned: bool) {
+    let (start, end) = (addr & !4095, page_up(addr.saturating_add(len)));
+    let mut state = state::lock();
+    if state.ranges.overlaps(start, end) {
+        change(&mut state, start, end, |a| a.pinned = pinned);
+    }
+}
+
+/// `mlockall(2)`: refused, as where the limit on locked memory is too low: it would make a program
+/// that is to run in less memory than it needs hold all of it.
+pub unsafe fn mlockall(flags: i32) -> Outcome<()> {
+    if wanted() {
+        return Err(libc::ENOMEM);
+    }
+    // SAFETY: locking changes no content.
+    Errno::check(unsafe { libc::syscall(libc::SYS_mlockall, flags) }).map_err(errno)
+}
+
+/// `munlockall(2)`.
+pub unsafe fn munlockall() -> Outcome<()> {
+    // SAFETY: no arguments.
+    Errno::check(unsafe { libc::syscall(libc::SYS_munlockall) }).map_err(errno)
+}
+
+/// Names a range that must never be paged, such as a thread's stack that the program gave.
+/// Requires: the range is mapped.
+pub unsafe fn exclude(addr: usize, len: usize) {
+    let (start, end) = (addr & !4095, page_up(addr.saturating_add(len)));
+    if Process::current().is_none() {
+        let mut state = state::lock();
+        if state.ranges.overlaps(start, end) {
+            forget(&mut state, start, end);
+        }
+        return;
+    }
+    pin(start, end - start, true);
+    let managed = |state: &State| state.ranges.overlaps(start, end);
+    if !managed(&state::lock()) {
+        return;
+    }
+    // Every page is brought in, and none leaves again; then there is nothing left to serve.
+    // SAFETY: populating changes no content.
+    let _ = unsafe { memory::madvise(start, end - start, libc::MADV_POPULATE_WRITE) };
+}
+
+/// Whether memory that the program's allocator holds free should come back at once: true
+/// when the budget nears its low watermark. Asked often, so it must be one load.
+pub fn memory_is_tight() -> bool {
+    true
+}
+
+/// A thread of the program starts; called on it.
+pub fn thread_start() {}
+
+/// A thread of the program ends; called on it, and it may still touch managed memory.
+pub fn thread_exit() {}
+
+pub use crate::fork::{after_fork_child, after_fork_parent, before_fork};

@@ -1,0 +1,258 @@
+//! The keeper: the thread that does everything that need not happen inside a fault.
+//!
+//! While the tree still fits its budget it only waits. When the tree starts paging it takes the
+//! process under management (`adopt`), then: registers ranges the program maps (`REGISTER`),
+//! measures what the pager does not manage, answers requests for memory from other processes of
+//! the tree, gives unused charges back, lets the engine work in the background, and rescues
+//! starved service threads.
+
+use crate::bays::Bays;
+use crate::evict::Step;
+use crate::load::Desk;
+use crate::map::{Page, PageNumber, UNIT, UNIT_BYTES};
+use crate::process::{Process, cpu};
+use crate::service::Services;
+use crate::state::{State, lock_service};
+use crate::{embed, fork};
+use ebb_engine::swap::Swap;
+use ebb_sys::fault::FaultFd;
+use ebb_sys::pagemap::PageMapFile;
+use ebb_sys::{memory, thread};
+use ebb_tree::{Member, Mode};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::SeqCst};
+use std::time::{Duration, Instant};
+
+/// Bumped when requests of the program's threads were answered.
+pub static ANSWERED: AtomicU32 = AtomicU32::new(0);
+
+/// How often the keeper looks while faults are being served.
+const BUSY: Duration = Duration::from_millis(4);
+/// And while none are.
+const QUIET: Duration = Duration::from_millis(250);
+
+/// The keeper's entry point.
+pub extern "C" fn run(_: *mut libc::c_void) -> *mut libc::c_void {
+    let _ = thread::private_descriptors();
+    let Some(control) = crate::hooks::control() else {
+        return std::ptr::null_mut();
+    };
+    let process = match fork::inherited() {
+        Some(parent) => {
+            // The child of a process that pages: its program waits until this is done.
+            let adopted = match parent.member.rejoin(control) {
+                Ok(_devices) => adopt(parent.member, Some(parent.swap)),
+                Err(e) => Err(e.to_string()),
+            };
+            match adopted {
+                Ok(process) => process,
+                Err(why) => parent.fail(&format!(
+                    "a forked child cannot be served and is ended: {why}"
+                )),
+            }
+        }
+        None => {
+            // Without a supervisor there is nobody to account to: the program runs as it would
+            // without us.
+            let Ok((member, _devices)) = Member::join(control, None) else {
+                return std::ptr::null_mut();
+            };
+            let member: &'static Member = Box::leak(Box::new(member));
+            let mut seen = 0;
+            while member.mode() != Mode::Paging {
+                seen = member.wait(seen, Some(QUIET));
+            }
+            match adopt(member, None) {
+                Ok(process) => process,
+                Err(why) => {
+                    member.message(&format!(
+                        "process {} runs unmanaged: {why}",
+                        std::process::id()
+                    ));
+                    loop {
+                        // Keep the connection: it stands for the process.
+                        std::thread::sleep(Duration::from_secs(3600));
+                    }
+                }
+            }
+        }
+    };
+    fork::CHILD_READY.store(1, SeqCst);
+    ebb_sys::futex::wake(&fork::CHILD_READY, i32::MAX, false);
+    tend(process)
+}
+
+/// Takes the process under management.
+fn adopt(member: &'static Member, swap: Option<&'static Swap>) -> Result<&'static Process, String> {
+    let fault = FaultFd::open().map_err(|e| e.to_string())?;
+    let pagemap =
+        PageMapFile::open().map_err(|e| format!("cannot open /proc/self/pagemap: {e}"))?;
+    let forked = swap.is_some();
+    let swap = match swap {
+        Some(swap) => swap,
+        None => embed::swap(member)?,
+    };
+    let cpus = thread::allowed_cpus();
+    let process = Box::new(Process {
+        fault,
+        pagemap,
+        member,
+        swap,
+        services: Services::new(&cpus),
+        gate: Mutex::new(()),
+        forked: AtomicBool::new(forked),
+        keep_score: AtomicU64::new(1024),
+        loads: AtomicU64::new(0),
+    });
+    let mut state = lock_service();
+    let count = (process.member.limit().max(0) as usize / UNIT / 4).clamp(256, 32768);
+    let base = memory::reserve(count * UNIT_BYTES)
+        .map_err(|e| format!("no addresses for the staging area: {e}"))?;
+    process
+        .fault
+        .register(base, count * UNIT_BYTES)
+        .map_err(|e| format!("cannot register the staging area: {e}"))?;
+    state.bays = Some(Bays::new(base, count));
+    state.parked.reserve(1024);
+    process.member.start_paging(0);
+    process.register_all(&mut state);
+    process.measure(&mut state);
+    // Published under the lock: the hooks see it together with the registered ranges.
+    let process = Process::publish(process);
+    drop(state);
+    if let Err(e) = Services::start(process) {
+        process.fail(&format!("cannot start a thread to serve page faults: {e}"));
+    }
+    Ok(process)
+}
+
+/// The keeper's work, for ever.
+pub fn tend(process: &'static Process) -> ! {
+    let mut desk = Desk::new();
+    let (mut seen, mut served, mut rescued) = (0, 0, None::<Instant>);
+    let mut measured = Instant::now();
+    loop {
+        let now_served = process.services.served();
+        let busy = now_served != served;
+        let starved = !busy && process.fault.wait(0);
+        served = now_served;
+        match rescued {
+            _ if starved => {
+                rescued = Some(Instant::now());
+                process.services.rescue(true);
+            }
+            Some(since) if since.elapsed() > Duration::from_secs(1) => {
+                rescued = None;
+                process.services.rescue(false);
+            }
+            _ => {}
+        }
+        let pause = if busy || starved || rescued.is_some() {
+            BUSY
+        } else {
+            QUIET
+        };
+        seen = process.member.wait(seen, Some(pause));
+        fork::attend(process, &mut desk);
+        {
+            let mut state = lock_service();
+            if state.ranges.all().any(|r| !r.attributes.registered) {
+                process.register_all(&mut state);
+            }
+            ANSWERED.fetch_add(1, SeqCst);
+            ebb_sys::futex::wake(&ANSWERED, i32::MAX, false);
+            if measured.elapsed() > Duration::from_millis(20) {
+                measured = Instant::now();
+                process.measure(&mut state);
+            }
+        }
+        let wanted = process.member.take_reclaim_request();
+        if wanted > 0 {
+            process.shed(&mut desk, wanted as i64);
+        }
+        let _gate = crate::process::gate(process);
+        for _ in 0..64 {
+            if !process.swap.work(cpu()) {
+                break;
+            }
+        }
+    }
+}
+
+impl Process {
+    /// Registers every range that is not, and learns which of its pages are present.
+    pub fn register_all(&self, state: &mut State) {
+        let mut at = 0;
+        while let Some(range) = state.ranges.next(at, usize::MAX) {
+            at = range.end;
+            if range.attributes.registered {
+                continue;
+            }
+            let len = range.end - range.start;
+            // SAFETY: advice that changes no content. Huge pages would be filled behind our back.
+            let _ = unsafe { memory::madvise(range.start, len, libc::MADV_NOHUGEPAGE) };
+            if self.fault.register(range.start, len).is_err() {
+                // Not what we took it for (unmapped or replaced behind libc's back): not ours.
+                state.ranges.remove(range.start, range.end);
+                continue;
+            }
+            state
+                .ranges
+                .change(range.start, range.end, |a| a.registered = true);
+            let State { map, queue, .. } = &mut *state;
+            let _ = self.pagemap.present(range.start, range.end, |start, end| {
+                let (mut page, end) = (PageNumber::of(start), PageNumber::of(end));
+                while page < end {
+                    let unit = page.unit();
+                    let stop = PageNumber(end.0.min(unit.first().0 + UNIT));
+                    let mut mask = 0;
+                    while page < stop {
+                        if map.get(page) == Page::Untouched {
+                            map.set(page, Page::Resident(None));
+                            mask |= 1 << page.within();
+                        }
+                        page = page.plus(1);
+                    }
+                    if mask != 0 {
+                        queue.brought(map, unit, mask);
+                    }
+                }
+            });
+        }
+    }
+
+    /// Measures the anonymous memory of this process, and charges what is not managed.
+    pub fn measure(&self, state: &mut State) {
+        let Some(measured) = memory::resident_anonymous_pages() else {
+            return;
+        };
+        let used = state.used(self.swap);
+        state
+            .account
+            .acknowledge(&self.member, used, measured as i64);
+        state.account.settle(&self.member, used, 1024);
+    }
+
+    /// Gives `pages` of the charge back, evicting what it takes.
+    pub fn shed(&self, desk: &mut Desk, pages: i64) {
+        let mut left = pages;
+        while left > 0 {
+            {
+                let mut state = lock_service();
+                let before = state.account.charged();
+                let used = state.used(self.swap);
+                state.account.settle(&self.member, used, 0);
+                left -= before - state.account.charged();
+                if left <= 0 {
+                    return;
+                }
+                if self.give_back(&mut state) {
+                    continue;
+                }
+            }
+            if !matches!(self.evict_some(desk), Step::Progress) {
+                return;
+            }
+        }
+    }
+}

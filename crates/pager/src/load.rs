@@ -1,0 +1,408 @@
+//! Resolving a fault: the page comes in, with its neighbours if the pattern says so.
+//!
+//! Two ways in. *Move*: the data is put into free staging frames and those are moved into place;
+//! nothing is allocated. *Copy*: the kernel fills new pages from a buffer; used while the budget
+//! has room, and where a move is not allowed (ranges that are not plain read-write).
+
+use crate::bays::Taken;
+use crate::map::{Frame, Mask, Page, PageNumber, UNIT, UNIT_BYTES};
+use crate::process::{Process, cpu};
+use crate::state::{State, lock_service, transit_ended};
+use arrayvec::ArrayVec;
+use ebb_engine::swap::{LoadError, Place, Source};
+use ebb_engine::{EntryId, PAGE_SIZE, PageBytes};
+use ebb_sys::Errno;
+use ebb_sys::fault::Fault;
+use ebb_tree::Way;
+use std::sync::MutexGuard;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Instant;
+
+/// A buffer of one unit, aligned as pages are.
+#[repr(C, align(4096))]
+pub struct UnitBuffer(pub [PageBytes; UNIT]);
+
+/// What a service thread owns.
+pub struct Desk {
+    /// Where data is put together for a copy.
+    pub buffer: &'static mut UnitBuffer,
+    /// Faults that were parked and whose turn it is.
+    pub again: Vec<Fault>,
+}
+
+static ZEROS: UnitBuffer = UnitBuffer([[0; PAGE_SIZE]; UNIT]);
+
+/// How a fault ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Served {
+    /// The page is there, or the thread may look again.
+    Done,
+    /// There is no frame and no room: make some and serve it again.
+    NoRoom,
+}
+
+impl Process {
+    /// Serves one fault, once.
+    pub fn serve(&self, desk: &mut Desk, fault: Fault, since: Instant) -> Served {
+        let mut state = lock_service();
+        let page = PageNumber::of(fault.address);
+        let way = match state.map.get(page) {
+            Page::Loading(_) | Page::Storing(_) => {
+                state.parked.push(fault);
+                return Served::Done;
+            }
+            Page::Resident(_) | Page::Poisoned => {
+                // Brought in by now, beside another. If it is missing all the same, it was dropped
+                // behind our back and reads as zeros; a page that is there refuses the copy.
+                let _ = self.copy(page.address(), &ZEROS.0[..1]);
+                self.wake(page, 1);
+                Way::Cache
+            }
+            Page::Staged(frame) => {
+                if !self.remap(&mut state, page, frame) {
+                    return Served::NoRoom;
+                }
+                Way::Cache
+            }
+            Page::Untouched => match self.fill(&mut state, page) {
+                Some(()) => Way::Zero,
+                None => return Served::NoRoom,
+            },
+            Page::Swapped(_) => match self.bring(state, desk, page, fault.write) {
+                Some(way) => way,
+                None => return Served::NoRoom,
+            },
+        };
+        let counters = self.counters();
+        counters.fault.add(1);
+        match way {
+            Way::Zero => counters.fault_zero.add(1),
+            Way::Cache => counters.fault_cache.add(1),
+            Way::Pool => counters.fault_pool.add(1),
+            Way::Device => counters.fault_device.add(1),
+        }
+        self.member
+            .latency(way)
+            .record(since.elapsed().as_nanos() as u64);
+        Served::Done
+    }
+
+    /// First touch: zeros, as many pages as the pattern says.
+    fn fill(&self, state: &mut State, page: PageNumber) -> Option<()> {
+        let Some(range) = state.ranges.find(page.address()) else {
+            // Unmapped meanwhile: the thread that looks again gets what the kernel has for it.
+            self.wake(page, 1);
+            return Some(());
+        };
+        let window = state.pattern.window(page);
+        let inside = |p: PageNumber| p.address() >= range.start && p.address() < range.end;
+        let (first, pages) = around(page, window.first, window.pages, |p| {
+            inside(p) && state.map.get(p) == Page::Untouched
+        });
+        let used = state.used(self.swap);
+        let (first, pages) = if state.account.room(&self.member, used, pages as i64) {
+            self.place_copy(first, &ZEROS.0[..pages]);
+            (first, pages)
+        } else if range.attributes.movable()
+            && let Some(taken) = self.take(state, pages)
+        {
+            let first = fit(page, first, pages, taken.frames);
+            // SAFETY: free frames are ours alone, and present.
+            unsafe { std::ptr::write_bytes(taken.address as *mut u8, 0, taken.frames * PAGE_SIZE) };
+            self.place_move(state, first, taken);
+            (first, taken.frames)
+        } else if state.account.room(&self.member, used, 1) {
+            self.place_copy(page, &ZEROS.0[..1]);
+            (page, 1)
+        } else {
+            state.pattern.brought(page, 0);
+            return None;
+        };
+        if pages < window.pages {
+            state.pattern.brought(first, pages);
+        }
+        for i in 0..pages {
+            state.map.set(first.plus(i), Page::Resident(None));
+        }
+        self.queue(state, first, pages);
+        Some(())
+    }
+
+    /// A page that is still in a frame goes back where it was.
+    pub fn remap(&self, state: &mut State, page: PageNumber, frame: Frame) -> bool {
+        let bays = state
+            .bays
+            .as_mut()
+            .expect("staged pages have a staging area");
+        let from = bays.frame_address(frame);
+        let kept = bays.kept(frame);
+        let writable = state
+            .ranges
+            .find(page.address())
+            .is_some_and(|r| r.attributes.movable());
+        if writable {
+            // SAFETY: the frame is ours and holds exactly this page's content.
+            let (done, result) = unsafe { self.fault.shift(page.address(), from, PAGE_SIZE, true) };
+            if done == PAGE_SIZE || result == Err(Errno(libc::EEXIST)) {
+                bays.remapped(frame);
+                if done == 0 {
+                    // Somebody filled the page behind our back; the frame is left over.
+                    self.drop_frames(from, 1);
+                    self.wake(page, 1);
+                }
+                return self.is_back(state, page, kept);
+            }
+        }
+        // SAFETY: a staged frame is present and nobody writes it.
+        let content = unsafe { &*(from as *const PageBytes) };
+        self.place_copy(page, std::slice::from_ref(content));
+        state.bays.as_mut().expect("as above").stored(frame);
+        self.is_back(state, page, kept)
+    }
+
+    fn is_back(&self, state: &mut State, page: PageNumber, kept: Option<EntryId>) -> bool {
+        state.map.set(page, Page::Resident(kept));
+        state.map.unit_mut(page.unit()).active = true;
+        self.queue(state, page, 1);
+        true
+    }
+
+    /// Brings swapped pages in.
+    fn bring(
+        &self,
+        mut state: MutexGuard<'static, State>,
+        desk: &mut Desk,
+        page: PageNumber,
+        write: bool,
+    ) -> Option<Way> {
+        let window = state.pattern.window(page);
+        let swapped = |p: PageNumber| matches!(state.map.get(p), Page::Swapped(_));
+        let (first, pages) = around(page, window.first, window.pages, swapped);
+        let writable = state
+            .ranges
+            .find(page.address())
+            .is_some_and(|r| r.attributes.movable());
+        let taken = if writable {
+            self.take(&mut state, pages)
+        } else {
+            None
+        };
+        let (first, pages) = match taken {
+            Some(taken) => (fit(page, first, pages, taken.frames), taken.frames),
+            None => {
+                let used = state.used(self.swap);
+                if state.account.room(&self.member, used, pages as i64) {
+                    (first, pages)
+                } else if state.account.room(&self.member, used, 1) {
+                    (page, 1)
+                } else {
+                    state.pattern.brought(page, 0);
+                    return None;
+                }
+            }
+        };
+        if pages < window.pages {
+            state.pattern.brought(first, pages);
+        }
+        let mut entries = [EntryId(0); UNIT];
+        for (i, entry) in entries[..pages].iter_mut().enumerate() {
+            let Page::Swapped(e) = state.map.get(first.plus(i)) else {
+                unreachable!("only swapped pages are taken")
+            };
+            state.map.set(first.plus(i), Page::Loading(e));
+            *entry = e;
+        }
+        let State { map, queue, .. } = &mut *state;
+        if queue.refaulted(map, page.unit()) {
+            self.counters().workingset_refault.add(1);
+        }
+        let keep = self.keeps(write);
+        drop(state);
+
+        let device = self.swap.place(entries[page.0 - first.0]) == Place::Slot;
+        let room: &mut [PageBytes] = match taken {
+            // SAFETY: the frames are present, page-aligned and ours alone until they are placed.
+            Some(t) => unsafe {
+                std::slice::from_raw_parts_mut(t.address as *mut PageBytes, t.frames)
+            },
+            None => &mut desk.buffer.0[..pages],
+        };
+        let mut results: [Result<Source, LoadError>; UNIT] =
+            std::array::from_fn(|_| Ok(Source::Zero));
+        let mut rest = room.iter_mut();
+        let mut outs: ArrayVec<&mut PageBytes, UNIT> = ArrayVec::new();
+        outs.extend(rest.by_ref().take(pages));
+        self.swap.load_each(
+            cpu(),
+            &entries[..pages],
+            &mut outs,
+            keep,
+            &mut results[..pages],
+        );
+        drop(outs);
+
+        let mut state = lock_service();
+        let good: Mask = (0..pages).fold(0, |m, i| m | u64::from(results[i].is_ok()) << i);
+        for (start, len) in crate::bays::runs(good) {
+            let at = first.plus(start);
+            match taken {
+                Some(t) => self.place_move(
+                    &mut state,
+                    at,
+                    Taken {
+                        address: t.address + start * PAGE_SIZE,
+                        frames: len,
+                    },
+                ),
+                None => self.place_copy(at, &desk.buffer.0[start..start + len]),
+            }
+        }
+        for i in 0..pages {
+            let at = first.plus(i);
+            match &results[i] {
+                Ok(_) => state
+                    .map
+                    .set(at, Page::Resident(keep.then_some(entries[i]))),
+                Err(error) => {
+                    self.poison(&mut state, at, error);
+                    if let Some(t) = taken {
+                        self.drop_frames(t.address + i * PAGE_SIZE, 1);
+                    }
+                }
+            }
+        }
+        self.queue(&mut state, first, pages);
+        self.counters().readahead.add(pages as u64 - 1);
+        transit_ended();
+        desk.again.append(&mut state.parked);
+        Some(match results[page.0 - first.0] {
+            _ if device => Way::Device,
+            Ok(Source::Zero) => Way::Zero,
+            _ => Way::Pool,
+        })
+    }
+
+    /// Whether loads keep their entries: if kept pages are mostly still the same when evicted
+    /// again. A page that is loaded to be written is not.
+    fn keeps(&self, write: bool) -> bool {
+        const TRY_ANYWAY: u64 = 32;
+        if write {
+            return false;
+        }
+        self.keep_score.load(Relaxed) > 512
+            || self.loads.fetch_add(1, Relaxed).is_multiple_of(TRY_ANYWAY)
+    }
+
+    /// The page's data is lost: touching it is fatal from now on, and says why.
+    fn poison(&self, state: &mut State, page: PageNumber, error: &LoadError) {
+        self.member.message(&format!(
+            "the page at {:#x} cannot be read back: {error}. Whoever touches it gets SIGBUS; \
+             no other page is affected. Check the device, or run with --swap none",
+            page.address()
+        ));
+        let _ = self.fault.poison(page.address(), PAGE_SIZE);
+        self.wake(page, 1);
+        self.counters().poisoned.add(1);
+        state.map.set(page, Page::Poisoned);
+    }
+
+    fn take(&self, state: &mut State, pages: usize) -> Option<Taken> {
+        state.bays.as_mut()?.take(pages, 1)
+    }
+
+    fn queue(&self, state: &mut State, first: PageNumber, pages: usize) {
+        let mask = (((1u128 << pages) - 1) << first.within()) as Mask;
+        let State { map, queue, .. } = state;
+        queue.brought(map, first.unit(), mask);
+    }
+
+    fn wake(&self, page: PageNumber, pages: usize) {
+        let _ = self.fault.wake(page.address(), pages * PAGE_SIZE);
+    }
+
+    /// Puts copies of `content` where pages are missing.
+    fn place_copy(&self, first: PageNumber, content: &[PageBytes]) {
+        let mut at = 0;
+        while at < content.len() {
+            let (done, result) = self.copy(first.plus(at).address(), &content[at..]);
+            at += done / PAGE_SIZE;
+            match result {
+                Ok(()) | Err(Errno(libc::EAGAIN)) => {}
+                Err(Errno(libc::ENOMEM)) => std::thread::yield_now(),
+                // Already there, or no longer mapped: either way nothing is missing here.
+                Err(_) => {
+                    self.wake(first.plus(at), 1);
+                    at += 1;
+                }
+            }
+        }
+    }
+
+    fn copy(&self, to: usize, content: &[PageBytes]) -> (usize, Result<(), Errno>) {
+        self.fault.copy(to, content.as_flattened())
+    }
+
+    /// Moves filled frames into place.
+    fn place_move(&self, state: &mut State, first: PageNumber, taken: Taken) {
+        let mut at = 0;
+        while at < taken.frames {
+            let (to, from) = (first.plus(at).address(), taken.address + at * PAGE_SIZE);
+            // SAFETY: the frames are ours and hold what these pages shall hold.
+            let (done, result) = unsafe {
+                self.fault
+                    .shift(to, from, (taken.frames - at) * PAGE_SIZE, true)
+            };
+            at += done / PAGE_SIZE;
+            match result {
+                Ok(()) => {}
+                Err(Errno(libc::EAGAIN)) if done > 0 => {}
+                Err(_) => {
+                    // A frame that cannot be moved (the range changed under us): copy it, and let
+                    // the frame go.
+                    // SAFETY: the frame is present and nobody writes it.
+                    let content =
+                        unsafe { &*((taken.address + at * PAGE_SIZE) as *const PageBytes) };
+                    self.place_copy(first.plus(at), std::slice::from_ref(content));
+                    self.drop_frames(taken.address + at * PAGE_SIZE, 1);
+                    at += 1;
+                }
+            }
+        }
+        let _ = state;
+    }
+
+    /// Gives frames that no bay counts any more back to the system.
+    pub fn drop_frames(&self, address: usize, frames: usize) {
+        // SAFETY: the frames hold nothing that anybody needs.
+        let _ =
+            unsafe { ebb_sys::memory::madvise(address, frames * PAGE_SIZE, libc::MADV_DONTNEED) };
+    }
+}
+
+/// The longest run of pages around `page`, inside the window, for which `good` holds.
+fn around(
+    page: PageNumber,
+    first: PageNumber,
+    pages: usize,
+    good: impl Fn(PageNumber) -> bool,
+) -> (PageNumber, usize) {
+    let (mut start, mut end) = (page.0, page.0 + 1);
+    while start > first.0 && good(PageNumber(start - 1)) {
+        start -= 1;
+    }
+    while end < first.0 + pages && good(PageNumber(end)) {
+        end += 1;
+    }
+    (PageNumber(start), end - start)
+}
+
+/// Where to begin if only `frames` of `pages` pages from `first` can be had: `page` is among them.
+fn fit(page: PageNumber, first: PageNumber, pages: usize, frames: usize) -> PageNumber {
+    if frames >= pages {
+        first
+    } else {
+        PageNumber(page.0.min(first.0 + pages - frames))
+    }
+}
+
+const _: () = assert!(size_of::<UnitBuffer>() == UNIT_BYTES);

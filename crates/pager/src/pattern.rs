@@ -1,0 +1,161 @@
+//! Learning from the order of faults how many pages to bring in with one.
+//!
+//! A handful of streams, each the page expected next. A fault at a stream's next page (ahead or
+//! behind, for memory walked downwards) doubles the stream's window up to a unit; any other
+//! fault starts a stream with a window of one page in place of the one used longest ago. So a
+//! sequential walk soon pays one fault for sixteen pages, several walks at once do not disturb
+//! each other, and a random touch brings in its own page only.
+
+use crate::map::{PageNumber, UNIT};
+
+const STREAMS: usize = 8;
+
+#[derive(Clone, Copy, Default)]
+struct Stream {
+    /// The page after the last one brought in.
+    above: usize,
+    /// The page before the first one brought in.
+    below: usize,
+    window: usize,
+    used: u64,
+}
+
+/// How many pages to bring in, and where.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Window {
+    /// The first page.
+    pub first: PageNumber,
+    /// How many; the faulting page is among them, and all lie in its unit.
+    pub pages: usize,
+}
+
+/// The streams of one process.
+#[derive(Default)]
+pub struct Pattern {
+    streams: [Stream; STREAMS],
+    clock: u64,
+    /// The stream of the last window.
+    last: usize,
+}
+
+impl Pattern {
+    /// Without streams.
+    pub const fn new() -> Self {
+        Self {
+            streams: [Stream {
+                above: 0,
+                below: 0,
+                window: 0,
+                used: 0,
+            }; STREAMS],
+            clock: 0,
+            last: 0,
+        }
+    }
+
+    /// What to bring in for a fault on `page`, at most. Tell with `brought` what was.
+    pub fn window(&mut self, page: PageNumber) -> Window {
+        self.clock += 1;
+        let unit = page.unit().first().0;
+        let hit = self
+            .streams
+            .iter()
+            .position(|s| s.window > 0 && (s.above == page.0 || s.below == page.0));
+        let Some(i) = hit else {
+            let oldest = (0..STREAMS)
+                .min_by_key(|i| self.streams[*i].used)
+                .unwrap_or(0);
+            self.last = oldest;
+            self.streams[oldest] = Stream {
+                above: page.0 + 1,
+                below: page.0.wrapping_sub(1),
+                window: 1,
+                used: self.clock,
+            };
+            return Window {
+                first: page,
+                pages: 1,
+            };
+        };
+        self.last = i;
+        let s = &mut self.streams[i];
+        s.used = self.clock;
+        s.window = (s.window * 2).min(UNIT);
+        let (first, end) = if s.above == page.0 {
+            (page.0, (page.0 + s.window).min(unit + UNIT))
+        } else {
+            ((page.0 + 1).saturating_sub(s.window).max(unit), page.0 + 1)
+        };
+        s.above = end;
+        s.below = first.wrapping_sub(1);
+        Window {
+            first: PageNumber(first),
+            pages: end - first,
+        }
+    }
+
+    /// Less than the last window was brought in: only `first..first + pages`.
+    pub fn brought(&mut self, first: PageNumber, pages: usize) {
+        let s = &mut self.streams[self.last];
+        s.above = first.0 + pages;
+        s.below = first.0.wrapping_sub(1);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_sequential_walk_soon_takes_whole_units() {
+        let mut p = Pattern::new();
+        let (mut page, mut faults) = (1000, 0);
+        while page < 1000 + 64 * UNIT {
+            let w = p.window(PageNumber(page));
+            assert_eq!(w.first.0, page);
+            page += w.pages;
+            faults += 1;
+        }
+        assert!(faults < 64 + 6, "{faults} faults for 64 units");
+    }
+
+    #[test]
+    fn a_downward_walk_too() {
+        let mut p = Pattern::new();
+        let (mut page, mut faults) = (100_000, 0);
+        while page > 100_000 - 64 * UNIT {
+            let w = p.window(PageNumber(page));
+            assert_eq!(w.first.0 + w.pages - 1, page);
+            page = w.first.0 - 1;
+            faults += 1;
+        }
+        assert!(faults < 64 + 6, "{faults} faults for 64 units");
+    }
+
+    #[test]
+    fn random_touches_bring_their_own_page_and_do_not_break_a_walk() {
+        let mut p = Pattern::new();
+        let (mut walk, mut x) = (UNIT, 12345usize);
+        for _ in 0..4 {
+            walk += p.window(PageNumber(walk)).pages;
+        }
+        for _ in 0..100 {
+            for _ in 0..3 {
+                x = x
+                    .wrapping_mul(6364136223846793005)
+                    .wrapping_add(1442695040888963407);
+                let page = PageNumber(1 << 30 | (x >> 40));
+                assert_eq!(
+                    p.window(page),
+                    Window {
+                        first: page,
+                        pages: 1
+                    }
+                );
+            }
+            let w = p.window(PageNumber(walk));
+            assert!(w.pages > 1 || w.first.within() == UNIT - 1);
+            walk += w.pages;
+        }
+    }
+}

@@ -1,0 +1,82 @@
+//! A process that pages: what its threads of ours share.
+//!
+//! - *Service threads*, one for each processor (`service.rs`), resolve faults (`load.rs`) and
+//!   make room (`evict.rs`).
+//! - The *keeper* (`keeper.rs`) registers new ranges, measures memory, answers requests of other
+//!   processes for memory, and lets the engine do its background work.
+//!
+//! All of them live in a descriptor table of their own (`sys::thread::private_descriptors`).
+
+use crate::service::Services;
+use ebb_engine::Cpu;
+use ebb_engine::counters::Counters;
+use ebb_engine::swap::Swap;
+use ebb_sys::fault::FaultFd;
+use ebb_sys::pagemap::PageMapFile;
+use ebb_tree::Member;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
+
+/// What the threads of a paging process share.
+pub struct Process {
+    /// Where its faults come from.
+    pub fault: FaultFd,
+    /// Which of its pages are present.
+    pub pagemap: PageMapFile,
+    /// Its place in the process tree: budget, counters, devices.
+    pub member: &'static Member,
+    /// Its swap space.
+    pub swap: &'static Swap,
+    /// The service threads.
+    pub services: Services,
+    /// Held by the keeper while it works in the engine, and by a fork.
+    pub gate: Mutex<()>,
+    /// Pages may be shared copy-on-write with a forked relative: they refuse to be moved until
+    /// one side has written them.
+    pub forked: AtomicBool,
+    /// How worth it kept entries proved: of the kept pages evicted lately, the share that was
+    /// still the same, in 1/1024.
+    pub keep_score: AtomicU64,
+    /// Counts loads, to keep some entries whatever the score says and so learn.
+    pub loads: AtomicU64,
+}
+
+static PROCESS: AtomicPtr<Process> = AtomicPtr::new(std::ptr::null_mut());
+
+impl Process {
+    /// The process, if it pages.
+    pub fn current() -> Option<&'static Process> {
+        // SAFETY: set once from a leaked box, never freed.
+        unsafe { PROCESS.load(Ordering::Acquire).as_ref() }
+    }
+
+    /// Makes `process` the current one, for good.
+    pub fn publish(process: Box<Process>) -> &'static Process {
+        let leaked = Box::leak(process);
+        PROCESS.store(leaked, Ordering::Release);
+        leaked
+    }
+
+    /// In a forked child: there is none until it has set up its own.
+    pub fn retract() {
+        PROCESS.store(std::ptr::null_mut(), Ordering::Release);
+    }
+
+    /// The counters of this process, in the tree's shared memory.
+    pub fn counters(&self) -> &Counters {
+        self.member.counters()
+    }
+}
+
+/// Keeps forks and the keeper's work in the engine apart.
+pub fn gate(process: &Process) -> std::sync::MutexGuard<'_, ()> {
+    process
+        .gate
+        .lock()
+        .unwrap_or_else(std::sync::PoisonError::into_inner)
+}
+
+/// The processor the caller runs on, as the engine numbers them.
+pub fn cpu() -> Cpu {
+    Cpu((ebb_sys::thread::cpu() % crate::service::MAX_CPUS) as u16)
+}

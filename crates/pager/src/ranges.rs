@@ -1,0 +1,227 @@
+//! Which addresses are managed, with which protection: the pager's view of the program's
+//! memory map.
+//!
+//! Ranges do not overlap, are whole pages, and neighbours that are alike are one. It mirrors
+//! what the hooks saw; memory calls made behind libc's back are not in it, and are harmless:
+//! a later call on the same addresses replaces what is recorded.
+
+use std::collections::BTreeMap;
+
+/// What is known of a range.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Attributes {
+    /// PROT_* bits.
+    pub protection: i32,
+    /// Its missing pages are faults of ours. Only then may a page of it be swapped out.
+    pub registered: bool,
+    /// The program locked it, or it must not be paged for another reason: nothing leaves.
+    pub pinned: bool,
+}
+
+impl Attributes {
+    /// Plain read-write memory: pages may be moved into it.
+    pub fn movable(self) -> bool {
+        self.protection == libc::PROT_READ | libc::PROT_WRITE && !self.pinned
+    }
+
+    /// Pages may leave it.
+    pub fn evictable(self) -> bool {
+        self.movable() && self.registered
+    }
+}
+
+/// A managed range.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Range {
+    /// First address.
+    pub start: usize,
+    /// The address after the last.
+    pub end: usize,
+    /// What is known of it.
+    pub attributes: Attributes,
+}
+
+/// All managed ranges of the process.
+#[derive(Default)]
+pub struct Ranges {
+    map: BTreeMap<usize, (usize, Attributes)>,
+    bytes: usize,
+}
+
+impl Ranges {
+    /// None.
+    pub const fn new() -> Self {
+        Self {
+            map: BTreeMap::new(),
+            bytes: 0,
+        }
+    }
+
+    /// Bytes in all ranges.
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// The range that holds `address`.
+    pub fn find(&self, address: usize) -> Option<Range> {
+        let (&start, &(end, attributes)) = self.map.range(..=address).next_back()?;
+        (address < end).then_some(Range {
+            start,
+            end,
+            attributes,
+        })
+    }
+
+    /// Whether any part of `start..end` is managed.
+    pub fn overlaps(&self, start: usize, end: usize) -> bool {
+        self.map
+            .range(..end)
+            .next_back()
+            .is_some_and(|(_, &(e, _))| e > start)
+    }
+
+    /// The ranges that overlap `start..end`, cut to it.
+    pub fn within(&self, start: usize, end: usize) -> impl Iterator<Item = Range> {
+        let first = self
+            .map
+            .range(..=start)
+            .next_back()
+            .filter(|(_, v)| v.0 > start)
+            .map_or(start, |(k, _)| *k);
+        self.map
+            .range(first..end.max(first))
+            .map(move |(&s, &(e, attributes))| Range {
+                start: s.max(start),
+                end: e.min(end),
+                attributes,
+            })
+    }
+
+    /// Every range, in order.
+    pub fn all(&self) -> impl Iterator<Item = Range> {
+        self.map.iter().map(|(&start, &(end, attributes))| Range {
+            start,
+            end,
+            attributes,
+        })
+    }
+
+    /// Adds or replaces `start..end`.
+    pub fn insert(&mut self, start: usize, end: usize, attributes: Attributes) {
+        debug_assert!(start < end);
+        self.remove(start, end);
+        let (mut from, mut to) = (start, end);
+        if let Some((&s, &(e, a))) = self.map.range(..start).next_back()
+            && e == start
+            && a == attributes
+        {
+            self.map.remove(&s);
+            from = s;
+        }
+        if let Some(&(e, a)) = self.map.get(&end)
+            && a == attributes
+        {
+            self.map.remove(&end);
+            to = e;
+        }
+        self.map.insert(from, (to, attributes));
+        self.bytes += end - start;
+    }
+
+    /// Takes `start..end` out, splitting what reaches over.
+    pub fn remove(&mut self, start: usize, end: usize) {
+        while let Some((&s, &(e, a))) = self.map.range(..end).next_back() {
+            if e <= start {
+                break;
+            }
+            self.map.remove(&s);
+            self.bytes -= e.min(end) - s.max(start);
+            if e > end {
+                self.map.insert(end, (e, a));
+            }
+            if s < start {
+                self.map.insert(s, (start, a));
+                break;
+            }
+        }
+    }
+
+    /// Changes the attributes of what is managed in `start..end`.
+    pub fn change(&mut self, start: usize, end: usize, f: impl Fn(&mut Attributes)) {
+        let mut at = start;
+        // A change may join a range with one that reaches beyond `end`.
+        while at < end
+            && let Some(range) = self.next(at, end)
+        {
+            let mut attributes = range.attributes;
+            f(&mut attributes);
+            if attributes != range.attributes {
+                self.insert(range.start, range.end, attributes);
+            }
+            at = range.end;
+        }
+    }
+
+    /// The first part of a range in `at..end`.
+    pub fn next(&self, at: usize, end: usize) -> Option<Range> {
+        self.within(at, end).next()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[derive(Clone, Debug)]
+    enum Op {
+        Insert(usize, usize, i32),
+        Remove(usize, usize),
+        Protect(usize, usize, i32),
+    }
+
+    fn op() -> impl Strategy<Value = Op> {
+        let span = (0usize..60, 1usize..12);
+        prop_oneof![
+            (span.clone(), 0i32..3).prop_map(|((s, l), p)| Op::Insert(s, s + l, p)),
+            span.clone().prop_map(|(s, l)| Op::Remove(s, s + l)),
+            (span, 0i32..3).prop_map(|((s, l), p)| Op::Protect(s, s + l, p)),
+        ]
+    }
+
+    proptest! {
+        #[test]
+        fn behaves_like_an_array_of_pages(ops in prop::collection::vec(op(), 1..60)) {
+            let mut ranges = Ranges::new();
+            let mut model = [None; 80];
+            for op in ops {
+                match op {
+                    Op::Insert(s, e, protection) => {
+                        ranges.insert(s, e, Attributes { protection, registered: false, pinned: false });
+                        model[s..e].fill(Some(protection));
+                    }
+                    Op::Remove(s, e) => {
+                        ranges.remove(s, e);
+                        model[s..e].fill(None);
+                    }
+                    Op::Protect(s, e, p) => {
+                        ranges.change(s, e, |a| a.protection = p);
+                        model[s..e].iter_mut().flatten().for_each(|x| *x = p);
+                    }
+                }
+                for (i, m) in model.iter().enumerate() {
+                    prop_assert_eq!(ranges.find(i).map(|r| r.attributes.protection), *m);
+                }
+                prop_assert_eq!(ranges.bytes(), model.iter().flatten().count());
+                let all: Vec<_> = ranges.all().collect();
+                for w in all.windows(2) {
+                    prop_assert!(w[0].end < w[1].start || w[0].attributes != w[1].attributes);
+                    prop_assert!(w[0].end <= w[1].start);
+                }
+                let cut: Vec<usize> = ranges.within(20, 40).flat_map(|r| r.start..r.end).collect();
+                let expected: Vec<usize> = (20..40).filter(|i| model[*i].is_some()).collect();
+                prop_assert_eq!(cut, expected);
+            }
+        }
+    }
+}

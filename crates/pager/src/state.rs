@@ -1,0 +1,239 @@
+//! What the pager knows, under one lock, and the rules for that lock.
+//!
+//! **The lock protocol.** `STATE` is held for bookkeeping and for the short memory calls that
+//! must agree with it (move, copy, munmap). It is never held across compression, device I/O or
+//! a wait for another thread: pages worked on meanwhile are in a transit state, and whoever
+//! needs them waits for `TRANSIT` to change with the lock dropped. Who takes it blocks all
+//! signals first, and touches no managed memory while holding it: service of a fault needs it.
+//! Order: `Process::gate` (keeper's work, fork), then `STATE`, then the engine's own locks.
+
+use crate::account::Account;
+use crate::bays::Bays;
+use crate::map::{Page, PageMap, PageNumber};
+use crate::pattern::Pattern;
+use crate::queue::Queue;
+use crate::ranges::Ranges;
+use ebb_engine::swap::Swap;
+use ebb_engine::{Cpu, EntryId};
+use ebb_sys::fault::Fault;
+use ebb_sys::futex;
+use ebb_sys::signal::Blocked;
+use std::ops::ControlFlow::{Break, Continue};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Mutex, MutexGuard};
+use std::time::Duration;
+
+/// Everything about this process's memory.
+pub struct State {
+    /// The managed ranges.
+    pub ranges: Ranges,
+    /// The state of their pages.
+    pub map: PageMap,
+    /// Whose turn it is to be evicted.
+    pub queue: Queue,
+    /// Staging frames, once the process pages.
+    pub bays: Option<Bays>,
+    /// Learned access pattern.
+    pub pattern: Pattern,
+    /// Charges against the tree's budget.
+    pub account: Account,
+    /// Faults on pages in transit, to be served when that ends.
+    pub parked: Vec<Fault>,
+}
+
+static STATE: Mutex<State> = Mutex::new(State {
+    ranges: Ranges::new(),
+    map: PageMap::new(),
+    queue: Queue::new(),
+    bays: None,
+    pattern: Pattern::new(),
+    account: Account::new(),
+    parked: Vec::new(),
+});
+
+/// Changes whenever a transit ends while somebody waits.
+static TRANSIT: AtomicU32 = AtomicU32::new(0);
+static TRANSIT_WAITERS: AtomicU32 = AtomicU32::new(0);
+
+/// The state, locked, with this thread's signals blocked.
+pub struct Locked {
+    // Fields drop in order: the lock first, then the signals.
+    guard: MutexGuard<'static, State>,
+    _signals: Blocked,
+}
+
+impl std::ops::Deref for Locked {
+    type Target = State;
+    fn deref(&self) -> &State {
+        &self.guard
+    }
+}
+
+impl std::ops::DerefMut for Locked {
+    fn deref_mut(&mut self) -> &mut State {
+        &mut self.guard
+    }
+}
+
+/// Locks the state for a thread of the program.
+pub fn lock() -> Locked {
+    let signals = Blocked::all();
+    Locked {
+        guard: lock_service(),
+        _signals: signals,
+    }
+}
+
+/// Locks the state for a thread of ours, whose signals are blocked for good.
+pub fn lock_service() -> MutexGuard<'static, State> {
+    match STATE.lock() {
+        Ok(g) => g,
+        Err(poisoned) => poisoned.into_inner(),
+    }
+}
+
+/// Waits, with the lock dropped, until no page of `start..end` is in transit; returns it locked again.
+pub fn settled(mut state: Locked, start: usize, end: usize) -> Locked {
+    loop {
+        let mut busy = state.map.in_transit() > 0;
+        if busy {
+            busy = false;
+            state
+                .map
+                .each(PageNumber::of(start), PageNumber::of(end), |_, page| {
+                    busy = matches!(page, Page::Loading(_) | Page::Storing(_));
+                    if busy { Break(()) } else { Continue(()) }
+                });
+        }
+        if !busy {
+            return state;
+        }
+        TRANSIT_WAITERS.fetch_add(1, Ordering::SeqCst);
+        let seen = TRANSIT.load(Ordering::SeqCst);
+        drop(state);
+        futex::wait(&TRANSIT, seen, Some(Duration::from_millis(10)), false);
+        TRANSIT_WAITERS.fetch_sub(1, Ordering::SeqCst);
+        state = lock();
+    }
+}
+
+/// A transit ended; called with the lock held.
+pub fn transit_ended() {
+    if TRANSIT_WAITERS.load(Ordering::SeqCst) > 0 {
+        TRANSIT.fetch_add(1, Ordering::SeqCst);
+        futex::wake(&TRANSIT, i32::MAX, false);
+    }
+}
+
+/// Frees entries, neighbours in one call.
+#[derive(Default)]
+pub struct Freeing {
+    first: Option<EntryId>,
+    count: u32,
+}
+
+impl Freeing {
+    /// One more entry to free.
+    pub fn add(&mut self, swap: &Swap, cpu: Cpu, entry: EntryId) {
+        match self.first {
+            Some(first) if first.plus(self.count) == entry => self.count += 1,
+            _ => {
+                self.finish(swap, cpu);
+                (self.first, self.count) = (Some(entry), 1);
+            }
+        }
+    }
+
+    /// Frees what was gathered.
+    pub fn finish(&mut self, swap: &Swap, cpu: Cpu) {
+        if let Some(first) = self.first.take() {
+            swap.free(cpu, first, self.count);
+        }
+        self.count = 0;
+    }
+}
+
+impl State {
+    /// Forgets the content of every page in `start..end`: they read as zeros when next touched.
+    /// None of them is in transit. Does not touch the memory itself.
+    pub fn drop_pages(&mut self, swap: Option<&Swap>, cpu: Cpu, start: usize, end: usize) {
+        const SOME: usize = 256;
+        let (mut at, end) = (PageNumber::of(start), PageNumber::of(end));
+        let mut freeing = Freeing::default();
+        loop {
+            let (mut batch, mut n) = ([(PageNumber(0), Page::Untouched); SOME], 0);
+            self.map.each(at, end, |number, page| {
+                batch[n] = (number, page);
+                n += 1;
+                if n == SOME { Break(()) } else { Continue(()) }
+            });
+            for &(number, page) in &batch[..n] {
+                let entry = match page {
+                    Page::Resident(kept) => kept,
+                    Page::Staged(frame) => {
+                        let bays = self
+                            .bays
+                            .as_mut()
+                            .expect("staged pages have a staging area");
+                        let kept = bays.kept(frame);
+                        bays.stored(frame);
+                        kept
+                    }
+                    Page::Swapped(entry) => Some(entry),
+                    Page::Untouched | Page::Poisoned => None,
+                    Page::Loading(_) | Page::Storing(_) => {
+                        unreachable!("dropped a page in transit")
+                    }
+                };
+                self.map.set(number, Page::Untouched);
+                if let (Some(entry), Some(swap)) = (entry, swap) {
+                    freeing.add(swap, cpu, entry);
+                }
+            }
+            if n < SOME {
+                break;
+            }
+            at = batch[n - 1].0.plus(1);
+        }
+        if let Some(swap) = swap {
+            freeing.finish(swap, cpu);
+        }
+    }
+
+    /// Pages of memory in use that the pager knows of, the engine's included.
+    pub fn used(&self, swap: &Swap) -> i64 {
+        let memory = swap.memory();
+        let tables = memory.pool_bytes as usize
+            + memory.bookkeeping_bytes as usize
+            + self.map.bytes()
+            + self.queue.bytes()
+            + self.bays.as_ref().map_or(0, Bays::bytes);
+        let frames = self.bays.as_ref().map_or(0, Bays::frames);
+        (self.map.resident() + frames + tables.div_ceil(ebb_engine::PAGE_SIZE)) as i64
+    }
+
+    /// The pager's invariants.
+    pub fn check(&self) {
+        let bays = self.bays.as_ref();
+        if let Some(bays) = bays {
+            bays.check();
+        }
+        let mut staged = 0;
+        self.map
+            .each(PageNumber(0), PageNumber(1 << 35), |number, page| {
+                assert!(
+                    self.ranges.find(number.address()).is_some(),
+                    "{number:?} is {page:?} outside every range"
+                );
+                match page {
+                    Page::Staged(frame) | Page::Storing(frame) => {
+                        assert_eq!(bays.expect("a staging area").page_of(frame), number);
+                        staged += 1;
+                    }
+                    _ => {}
+                }
+                Continue(())
+            });
+        assert_eq!(staged, bays.map_or(0, Bays::staged_frames));
+    }
+}

@@ -1,0 +1,458 @@
+//! The exec family: a program that passes an environment of its own must not lose ebbtide.
+//!
+//! The constructor remembers how this library came into the process: its place in
+//! `LD_PRELOAD`, and every variable whose name begins with `EBB_`. Each exec checks the
+//! environment it is given, and where something is missing passes a copy with it put back.
+//! A value that differs stays: another `ebb run` inside this one set it.
+//!
+//! Everything after the constructor is fit for the child of a vfork: no lock, no heap. The
+//! copy is built on the stack or, where it does not fit, in a map of its own; that map is
+//! given back if the exec fails, and stays with the parent if a vforked child succeeds.
+//!
+//! What it does not do: repair what `system` and `popen` start, which take the process's
+//! own environment, or reach into static programs, which no variable can.
+
+use core::ffi::{CStr, c_char, c_int, c_void};
+use core::ptr;
+use core::sync::atomic::{AtomicPtr, Ordering};
+
+use crate::next::Next;
+
+type Strings = *const *const c_char;
+type Exec = unsafe extern "C" fn(*const c_char, Strings, Strings) -> c_int;
+type ExecDescriptor = unsafe extern "C" fn(c_int, Strings, Strings) -> c_int;
+type Spawn = unsafe extern "C" fn(
+    *mut libc::pid_t,
+    *const c_char,
+    *const libc::posix_spawn_file_actions_t,
+    *const libc::posix_spawnattr_t,
+    Strings,
+    Strings,
+) -> c_int;
+
+// SAFETY: the types are those of the manual pages.
+static EXECVE: Next<Exec> = unsafe { Next::new(c"execve") };
+// SAFETY: as above.
+static EXECVPE: Next<Exec> = unsafe { Next::new(c"execvpe") };
+// SAFETY: as above.
+static FEXECVE: Next<ExecDescriptor> = unsafe { Next::new(c"fexecve") };
+// SAFETY: as above.
+static POSIX_SPAWN: Next<Spawn> = unsafe { Next::new(c"posix_spawn") };
+// SAFETY: as above.
+static POSIX_SPAWNP: Next<Spawn> = unsafe { Next::new(c"posix_spawnp") };
+
+unsafe extern "C" {
+    static environ: Strings;
+}
+
+pub fn resolve() {
+    EXECVE.get();
+    EXECVPE.get();
+    FEXECVE.get();
+    POSIX_SPAWN.get();
+    POSIX_SPAWNP.get();
+}
+
+const PRELOAD: &[u8] = b"LD_PRELOAD=";
+const OWN_PREFIX: &[u8] = b"EBB_";
+const LIBRARY: &[u8] = b"libebb_preload.so";
+
+/// How ebbtide came into this process. Strings end in a null and live for ever.
+struct Remembered {
+    /// This library's entry of `LD_PRELOAD`.
+    library: &'static [u8],
+    /// `LD_PRELOAD=` and the entry, for an environment without the variable.
+    preload: *const c_char,
+    /// `NAME=value` of the variables of our own.
+    variables: Vec<&'static CStr>,
+}
+
+/// Null until the constructor ran, and for ever where the library was not preloaded by the
+/// variable: then there is nothing to put back.
+static REMEMBERED: AtomicPtr<Remembered> = AtomicPtr::new(ptr::null_mut());
+
+/// # Safety
+/// `envp` is an environment; no other thread runs.
+pub unsafe fn remember(envp: Strings) {
+    // SAFETY: by the caller's contract.
+    let all = unsafe { Environment::of(envp) };
+    let Some(library) = all
+        .iter()
+        .filter_map(|entry| entry.to_bytes().strip_prefix(PRELOAD))
+        .find_map(own_library)
+    else {
+        return;
+    };
+    let library: &'static [u8] = library.to_vec().leak();
+    let preload = [PRELOAD, library, b"\0"].concat().leak();
+    let variables = all
+        .iter()
+        .filter(|entry| entry.to_bytes().starts_with(OWN_PREFIX))
+        .map(|entry| &*Box::leak(Box::<CStr>::from(entry)))
+        .collect();
+    let remembered = Box::new(Remembered {
+        library,
+        preload: preload.as_ptr().cast(),
+        variables,
+    });
+    REMEMBERED.store(Box::into_raw(remembered), Ordering::Release);
+}
+
+/// The entry of a preload list that names this library.
+fn own_library(list: &[u8]) -> Option<&[u8]> {
+    list.split(|byte| matches!(byte, b':' | b' '))
+        .find(|path| path.rsplit(|byte| *byte == b'/').next() == Some(LIBRARY))
+}
+
+/// The name of a variable with its `=`, or all of a malformed entry.
+fn name(entry: &[u8]) -> &[u8] {
+    match entry.iter().position(|byte| *byte == b'=') {
+        Some(at) => &entry[..=at],
+        None => entry,
+    }
+}
+
+/// A null-ended array of strings, or null, which Linux takes for an empty one.
+#[derive(Clone, Copy)]
+struct Environment(Strings);
+
+impl Environment {
+    /// # Safety
+    /// `strings` is such an array and outlives what is borrowed from it.
+    unsafe fn of(strings: Strings) -> Self {
+        Self(strings)
+    }
+
+    fn iter(self) -> impl Iterator<Item = &'static CStr> {
+        let mut at = self.0;
+        core::iter::from_fn(move || {
+            // SAFETY: `at` has not passed the null, by the contract of `of`.
+            unsafe {
+                if at.is_null() || (*at).is_null() {
+                    return None;
+                }
+                let entry = CStr::from_ptr(*at);
+                at = at.add(1);
+                Some(entry)
+            }
+        })
+    }
+
+    fn has(self, variable: &CStr) -> bool {
+        let name = name(variable.to_bytes());
+        self.iter().any(|entry| entry.to_bytes().starts_with(name))
+    }
+
+    fn preload(self) -> Option<&'static [u8]> {
+        self.iter()
+            .find_map(|entry| entry.to_bytes().strip_prefix(PRELOAD))
+    }
+}
+
+/// What an environment lacks.
+struct Repair {
+    /// Entries of the given environment.
+    entries: usize,
+    /// Variables to add, `LD_PRELOAD` included where there is none.
+    missing: usize,
+    /// Bytes of a rewritten `LD_PRELOAD` with its null; 0 where none is.
+    rewritten: usize,
+}
+
+const WORD: usize = size_of::<*const c_char>();
+
+impl Repair {
+    /// `None` where nothing is lacking.
+    fn of(given: Environment, remembered: &Remembered) -> Option<Self> {
+        let absent = remembered.variables.iter().filter(|own| !given.has(own));
+        let mut repair = Self {
+            entries: given.iter().count(),
+            missing: absent.count(),
+            rewritten: 0,
+        };
+        match given.preload() {
+            None => repair.missing += 1,
+            Some(list) if own_library(list).is_some() => {}
+            Some(list) => {
+                repair.rewritten = PRELOAD.len() + remembered.library.len() + 1 + list.len() + 1;
+            }
+        }
+        (repair.missing + repair.rewritten > 0).then_some(repair)
+    }
+
+    /// Words that [`write`](Self::write) needs.
+    fn words(&self) -> usize {
+        self.entries + self.missing + 1 + self.rewritten.div_ceil(WORD)
+    }
+
+    /// Writes the repaired array, and the rewritten string behind it.
+    fn write(&self, given: Environment, remembered: &Remembered, space: &mut [*const c_char]) {
+        let (array, text) = space.split_at_mut(self.entries + self.missing + 1);
+        let mut slots = array.iter_mut();
+        let mut push = |entry: *const c_char| {
+            if let Some(slot) = slots.next() {
+                *slot = entry;
+            }
+        };
+        let mut rewritten = self.rewritten > 0;
+        for entry in given.iter() {
+            match entry.to_bytes().strip_prefix(PRELOAD) {
+                Some(list) if rewritten => {
+                    rewritten = false;
+                    let mut at = text.as_mut_ptr().cast::<u8>();
+                    push(at.cast_const().cast());
+                    for part in [PRELOAD, remembered.library, b":", list, b"\0"] {
+                        // SAFETY: `text` holds at least `self.rewritten` bytes, the sum of
+                        // the parts' lengths.
+                        unsafe {
+                            at.copy_from_nonoverlapping(part.as_ptr(), part.len());
+                            at = at.add(part.len());
+                        }
+                    }
+                }
+                _ => push(entry.as_ptr()),
+            }
+        }
+        for own in &remembered.variables {
+            if !given.has(own) {
+                push(own.as_ptr());
+            }
+        }
+        if given.preload().is_none() {
+            push(remembered.preload);
+        }
+        push(ptr::null());
+    }
+}
+
+/// Words of an environment that is repaired on the stack; 4 KiB, as a thread's stack may be
+/// small.
+const STACK_WORDS: usize = 512;
+
+/// Runs `call` with an environment that has all it needs.
+///
+/// # Safety
+/// `envp` is an environment.
+unsafe fn with_environment(envp: Strings, call: impl FnOnce(Strings) -> c_int) -> c_int {
+    // SAFETY: by the caller's contract.
+    let given = unsafe { Environment::of(envp) };
+    // SAFETY: null or leaked by `remember`, whole since the store.
+    let Some(remembered) = (unsafe { REMEMBERED.load(Ordering::Acquire).as_ref() }) else {
+        return call(envp);
+    };
+    let Some(repair) = Repair::of(given, remembered) else {
+        return call(envp);
+    };
+    if repair.words() <= STACK_WORDS {
+        let mut space = [ptr::null(); STACK_WORDS];
+        repair.write(given, remembered, &mut space);
+        return call(space.as_ptr());
+    }
+    let bytes = repair.words() * WORD;
+    // SAFETY: a fresh map by the system call itself: neither libc's lock nor our hooks.
+    let map = unsafe {
+        libc::syscall(
+            libc::SYS_mmap,
+            0usize,
+            bytes,
+            libc::PROT_READ | libc::PROT_WRITE,
+            libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
+            -1isize,
+            0usize,
+        )
+    };
+    if map == -1 {
+        // errno says ENOMEM, which every function of the family may answer.
+        return -1;
+    }
+    let words = map as *mut *const c_char;
+    // SAFETY: the map is zeroed, aligned, of this many words, and ours alone.
+    let space = unsafe { core::slice::from_raw_parts_mut(words, repair.words()) };
+    repair.write(given, remembered, space);
+    let result = call(words);
+    // SAFETY: the call is over and kept nothing of the map. munmap of a map of ours cannot
+    // fail, so errno stands.
+    unsafe { libc::syscall(libc::SYS_munmap, map, bytes) };
+    result
+}
+
+/// # Safety
+/// The location of errno is this thread's; nothing else is asked.
+fn not_there() -> c_int {
+    // SAFETY: the location is this thread's.
+    unsafe { *libc::__errno_location() = libc::ENOSYS };
+    -1
+}
+
+/// `execve`, also for csrc/glue.c.
+///
+/// # Safety
+/// `execve(2)`'s.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ebb_exec_path(path: *const c_char, argv: Strings, envp: Strings) -> c_int {
+    let Some(next) = EXECVE.get() else {
+        return not_there();
+    };
+    // SAFETY: the caller's call, with the environment made whole; so in each one below.
+    unsafe { with_environment(envp, |envp| next(path, argv, envp)) }
+}
+
+/// `execvpe`, also for csrc/glue.c.
+///
+/// # Safety
+/// `execvpe(3)`'s.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ebb_exec_search(file: *const c_char, argv: Strings, envp: Strings) -> c_int {
+    let Some(next) = EXECVPE.get() else {
+        return not_there();
+    };
+    // SAFETY: as above.
+    unsafe { with_environment(envp, |envp| next(file, argv, envp)) }
+}
+
+/// # Safety
+/// `execve(2)`'s.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn execve(path: *const c_char, argv: Strings, envp: Strings) -> c_int {
+    // SAFETY: as above.
+    unsafe { ebb_exec_path(path, argv, envp) }
+}
+
+/// # Safety
+/// `execv(3)`'s.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn execv(path: *const c_char, argv: Strings) -> c_int {
+    // SAFETY: as above; `environ` is the process's environment.
+    unsafe { ebb_exec_path(path, argv, environ) }
+}
+
+/// # Safety
+/// `execvp(3)`'s.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn execvp(file: *const c_char, argv: Strings) -> c_int {
+    // SAFETY: as above.
+    unsafe { ebb_exec_search(file, argv, environ) }
+}
+
+/// # Safety
+/// `execvpe(3)`'s.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn execvpe(file: *const c_char, argv: Strings, envp: Strings) -> c_int {
+    // SAFETY: as above.
+    unsafe { ebb_exec_search(file, argv, envp) }
+}
+
+/// # Safety
+/// `fexecve(3)`'s.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn fexecve(fd: c_int, argv: Strings, envp: Strings) -> c_int {
+    let Some(next) = FEXECVE.get() else {
+        return not_there();
+    };
+    // SAFETY: as above.
+    unsafe { with_environment(envp, |envp| next(fd, argv, envp)) }
+}
+
+/// # Safety
+/// `execveat(2)`'s.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn execveat(
+    dir: c_int,
+    path: *const c_char,
+    argv: Strings,
+    envp: Strings,
+    flags: c_int,
+) -> c_int {
+    // SAFETY: as above.
+    unsafe {
+        with_environment(envp, |envp| {
+            libc::syscall(libc::SYS_execveat, dir, path, argv, envp, flags) as c_int
+        })
+    }
+}
+
+/// # Safety
+/// `posix_spawn(3)`'s.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn posix_spawn(
+    pid: *mut libc::pid_t,
+    path: *const c_char,
+    actions: *const libc::posix_spawn_file_actions_t,
+    attributes: *const libc::posix_spawnattr_t,
+    argv: Strings,
+    envp: Strings,
+) -> c_int {
+    // SAFETY: the caller's.
+    unsafe { spawn(&POSIX_SPAWN, pid, path, actions, attributes, argv, envp) }
+}
+
+/// # Safety
+/// `posix_spawnp(3)`'s.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn posix_spawnp(
+    pid: *mut libc::pid_t,
+    file: *const c_char,
+    actions: *const libc::posix_spawn_file_actions_t,
+    attributes: *const libc::posix_spawnattr_t,
+    argv: Strings,
+    envp: Strings,
+) -> c_int {
+    // SAFETY: the caller's.
+    unsafe { spawn(&POSIX_SPAWNP, pid, file, actions, attributes, argv, envp) }
+}
+
+unsafe fn spawn(
+    next: &Next<Spawn>,
+    pid: *mut libc::pid_t,
+    path: *const c_char,
+    actions: *const libc::posix_spawn_file_actions_t,
+    attributes: *const libc::posix_spawnattr_t,
+    argv: Strings,
+    envp: Strings,
+) -> c_int {
+    let Some(next) = next.get() else {
+        return libc::ENOSYS;
+    };
+    // SAFETY: as above.
+    let status = unsafe {
+        with_environment(envp, |envp| {
+            next(pid, path, actions, attributes, argv, envp)
+        })
+    };
+    // Spawning answers its error; -1 is ours, for a copy that found no room.
+    if status == -1 { libc::ENOMEM } else { status }
+}
+
+/// The variadic members of the family: a jump, with every argument in its place, to the C
+/// functions of csrc/glue.c, which Rust would not export from a static object.
+mod variadic {
+    use super::{c_char, c_int, c_void};
+    use core::arch::naked_asm;
+
+    unsafe extern "C" {
+        fn ebb_execl(path: *const c_char, first: *const c_char, ...) -> c_int;
+        fn ebb_execlp(file: *const c_char, first: *const c_char, ...) -> c_int;
+        fn ebb_execle(path: *const c_char, first: *const c_char, ...) -> c_int;
+    }
+
+    macro_rules! jump {
+        ($($name:ident => $target:ident;)*) => {$(
+            /// # Safety
+            /// `execl(3)`'s.
+            #[unsafe(no_mangle)]
+            #[unsafe(naked)]
+            pub unsafe extern "C" fn $name(_path: *const c_char, _first: *const c_void) -> c_int {
+                #[cfg(target_arch = "x86_64")]
+                naked_asm!("jmp {}", sym $target);
+                #[cfg(target_arch = "aarch64")]
+                naked_asm!("b {}", sym $target);
+            }
+        )*};
+    }
+
+    jump! {
+        execl => ebb_execl;
+        execlp => ebb_execlp;
+        execle => ebb_execle;
+    }
+}

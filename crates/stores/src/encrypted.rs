@@ -1,0 +1,346 @@
+//! Encryption of what a store holds: AES-256 in XTS mode, as disks are encrypted.
+//!
+//! Each page is one XTS sector; its tweak is the slot and the device number, so the same
+//! page looks different in every slot of every device. The key lives in memory alone and is
+//! wiped when dropped. There is no authentication here: the engine keeps a checksum of
+//! every page in RAM, which whoever can write the device cannot reach.
+//!
+//! A write is encrypted into a preallocated buffer and goes on from there, a read is
+//! decrypted where it arrived. The buffers are taken as in [`crate::FileStore`]: tried,
+//! never waited for, with a page of the stack as the last resort.
+
+use crate::batch::{Cursor, PIECES, Round, Shape};
+use crate::bounce::{Bounce, StackPage};
+use crate::file::{BOUNCE_PAGES, LANES};
+use crate::xts::{Tweak, Xts};
+use ebb_engine::env::{IoError, ReadOp, Store, WriteOp};
+use ebb_engine::{Node, PAGE_SIZE};
+use rustix::rand::{GetRandomFlags, getrandom};
+use std::sync::{Mutex, TryLockError};
+use zeroize::Zeroize;
+
+/// Bytes of a key: two AES-256 keys.
+pub const KEY_BYTES: usize = 64;
+
+/// A key, wiped from memory when dropped.
+#[derive(Clone)]
+pub struct Key([u8; KEY_BYTES]);
+
+impl Key {
+    /// A fresh key from the system's random numbers, or the error of asking for them.
+    pub fn generate() -> Result<Self, rustix::io::Errno> {
+        let mut key = Self([0; KEY_BYTES]);
+        let mut filled = 0;
+        while filled < KEY_BYTES {
+            match getrandom(&mut key.0[filled..], GetRandomFlags::empty()) {
+                Ok(n) => filled += n,
+                Err(rustix::io::Errno::INTR) => {}
+                Err(errno) => return Err(errno),
+            }
+        }
+        Ok(key)
+    }
+
+    /// A key received from elsewhere. The caller wipes its own copy.
+    pub fn from_bytes(bytes: &[u8; KEY_BYTES]) -> Self {
+        Self(*bytes)
+    }
+
+    /// The bytes, to be handed to another process of the tree and to nobody else.
+    pub fn bytes(&self) -> &[u8; KEY_BYTES] {
+        &self.0
+    }
+}
+
+impl Drop for Key {
+    fn drop(&mut self) {
+        self.0.zeroize();
+    }
+}
+
+impl std::fmt::Debug for Key {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Key(..)")
+    }
+}
+
+/// A store whose slots hold nothing readable without the key.
+pub struct Encrypted<S> {
+    inner: S,
+    cipher: Xts,
+    device: u64,
+    lanes: [Mutex<Bounce>; LANES],
+}
+
+impl<S: Store> Encrypted<S> {
+    /// Encrypts what goes to `inner`. `device` must differ between devices that share a key.
+    pub fn new(inner: S, key: &Key, device: u64) -> Self {
+        Self {
+            inner,
+            cipher: Xts::new(&key.0),
+            device,
+            lanes: std::array::from_fn(|_| Mutex::new(Bounce::new(BOUNCE_PAGES))),
+        }
+    }
+
+    /// The store underneath.
+    pub fn inner(&self) -> &S {
+        &self.inner
+    }
+
+    /// Bytes of RAM that the buffers can come to hold.
+    pub fn memory_bytes(&self) -> usize {
+        LANES * BOUNCE_PAGES * PAGE_SIZE
+    }
+
+    fn tweak(&self, slot: u64) -> Tweak {
+        let mut tweak = [0; 16];
+        tweak[..8].copy_from_slice(&slot.to_le_bytes());
+        tweak[8..].copy_from_slice(&self.device.to_le_bytes());
+        tweak
+    }
+
+    fn encrypt(&self, first: u64, data: &mut [u8]) {
+        self.cipher.encrypt(data, |page| self.tweak(first + page));
+    }
+
+    fn decrypt(&self, first: u64, data: &mut [u8]) {
+        self.cipher.decrypt(data, |page| self.tweak(first + page));
+    }
+
+    fn with_buffer(&self, f: impl FnOnce(&mut [u8])) {
+        for lane in &self.lanes {
+            match lane.try_lock() {
+                Ok(mut bounce) => return f(bounce.get()),
+                Err(TryLockError::Poisoned(bounce)) => return f(bounce.into_inner().get()),
+                Err(TryLockError::WouldBlock) => {}
+            }
+        }
+        f(&mut StackPage([0; PAGE_SIZE]).0);
+    }
+
+    fn write_round(
+        &self,
+        buffer: &mut [u8],
+        round: &Round,
+        ops: &[WriteOp<'_>],
+        results: &mut [Result<(), IoError>],
+    ) {
+        for piece in round.pieces() {
+            let at = piece.bounce.unwrap_or(0);
+            let page = &mut buffer[at..at + piece.len];
+            page.copy_from_slice(&ops[piece.op].data[piece.range()]);
+            self.encrypt(ops[piece.op].slot + (piece.at / PAGE_SIZE) as u64, page);
+        }
+        // The pieces of a run lie side by side in the buffer too, so it goes as one.
+        let runs = round.runs();
+        let mut batch = [WriteOp { slot: 0, data: &[] }; PIECES];
+        let mut at = 0;
+        for (op, run) in batch.iter_mut().zip(runs) {
+            op.slot = run.offset / PAGE_SIZE as u64;
+            op.data = &buffer[at..at + run.len];
+            at += run.len;
+        }
+        let mut outcome = [Ok(()); PIECES];
+        self.inner
+            .write(&batch[..runs.len()], &mut outcome[..runs.len()]);
+        for (run, outcome) in runs.iter().zip(outcome) {
+            let pieces = &round.pieces()[run.pieces()];
+            match (outcome, pieces) {
+                (Ok(()), _) => {}
+                (Err(error), [piece]) => results[piece.op] = Err(error),
+                (Err(_), pieces) => {
+                    // One of several operations failed: each on its own shows which.
+                    for piece in pieces {
+                        let at = piece.bounce.unwrap_or(0);
+                        let op = WriteOp {
+                            slot: ops[piece.op].slot + (piece.at / PAGE_SIZE) as u64,
+                            data: &buffer[at..at + piece.len],
+                        };
+                        let mut alone = [Ok(())];
+                        self.inner.write(&[op], &mut alone);
+                        results[piece.op] = results[piece.op].and(alone[0]);
+                    }
+                }
+            }
+        }
+    }
+}
+
+impl<S: Store> Store for Encrypted<S> {
+    fn slots(&self) -> u64 {
+        self.inner.slots()
+    }
+
+    fn write(&self, ops: &[WriteOp<'_>], results: &mut [Result<(), IoError>]) {
+        assert_eq!(ops.len(), results.len());
+        let slots = self.inner.slots();
+        let shape = |i: usize| {
+            let WriteOp { slot, data } = ops[i];
+            let end = slot.checked_add((data.len() / PAGE_SIZE) as u64)?;
+            let whole = !data.is_empty() && data.len().is_multiple_of(PAGE_SIZE);
+            (whole && end <= slots).then(|| Shape {
+                offset: slot * PAGE_SIZE as u64,
+                len: data.len(),
+                direct: false,
+            })
+        };
+        for (i, result) in results.iter_mut().enumerate() {
+            *result = shape(i).map(|_| ()).ok_or(IoError::Request);
+        }
+        self.with_buffer(|buffer| {
+            let mut cursor = Cursor::default();
+            while let Some(round) = Round::next(&mut cursor, ops.len(), buffer.len(), shape) {
+                self.write_round(buffer, &round, ops, results);
+            }
+        });
+    }
+
+    fn read(&self, ops: &mut [ReadOp<'_>], results: &mut [Result<(), IoError>]) {
+        self.inner.read(ops, results);
+        for (op, result) in ops.iter_mut().zip(results) {
+            if result.is_ok() {
+                self.decrypt(op.slot, op.data);
+            }
+        }
+    }
+
+    fn discard(&self, slot: u64, slots: u64) -> Result<(), IoError> {
+        self.inner.discard(slot, slots)
+    }
+
+    fn wants_discard(&self) -> bool {
+        self.inner.wants_discard()
+    }
+
+    fn rotational(&self) -> bool {
+        self.inner.rotational()
+    }
+
+    fn node(&self) -> Option<Node> {
+        self.inner.node()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Faults, FaultyStore, RamStore};
+    use proptest::prelude::*;
+    use std::sync::Arc;
+
+    fn key(byte: u8) -> Key {
+        Key(std::array::from_fn(|i| byte ^ (i * 7) as u8))
+    }
+
+    fn write(store: &dyn Store, slot: u64, data: &[u8]) -> Result<(), IoError> {
+        let mut results = [Ok(())];
+        store.write(&[WriteOp { slot, data }], &mut results);
+        results[0]
+    }
+
+    fn read(store: &dyn Store, slot: u64, pages: usize) -> Vec<u8> {
+        let mut data = vec![0; pages * PAGE_SIZE];
+        let mut results = [Ok(())];
+        store.read(
+            &mut [ReadOp {
+                slot,
+                data: &mut data,
+            }],
+            &mut results,
+        );
+        assert_eq!(results[0], Ok(()));
+        data
+    }
+
+    proptest! {
+        #[test]
+        fn what_was_written_is_read(
+            batches in proptest::collection::vec(
+                proptest::collection::vec((0..300u64, 1..90usize, any::<u8>()), 1..70), 1..4),
+        ) {
+            let store = Encrypted::new(RamStore::new(300), &key(1), 3);
+            let mut model = vec![None; 300];
+            for batch in batches {
+                let data: Vec<_> = batch.iter().map(|op| vec![op.2; op.1 * PAGE_SIZE]).collect();
+                let mut taken = vec![false; 400];
+                let ops: Vec<_> = batch.iter().zip(&data).filter_map(|(&(slot, pages, _), data)| {
+                    let range = slot as usize..slot as usize + pages;
+                    let free = range.clone().all(|slot| !taken[slot]);
+                    taken[range].fill(true);
+                    free.then_some(WriteOp { slot, data })
+                }).collect();
+                let mut results = vec![Ok(()); ops.len()];
+                store.write(&ops, &mut results);
+                for (op, result) in ops.iter().zip(results) {
+                    let range = op.slot as usize..op.slot as usize + op.data.len() / PAGE_SIZE;
+                    prop_assert_eq!(result.is_ok(), range.end <= 300);
+                    if result.is_ok() {
+                        model[range].fill(Some(op.data[0]));
+                    }
+                }
+            }
+            for (slot, byte) in model.into_iter().enumerate() {
+                if let Some(byte) = byte {
+                    prop_assert!(read(&store, slot as u64, 1).iter().all(|b| *b == byte));
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn nothing_readable_lies_below_and_no_two_places_look_alike() {
+        let ram = Arc::new(RamStore::new(8));
+        let other = Arc::new(RamStore::new(8));
+        let data = vec![0x41; 2 * PAGE_SIZE];
+        write(&Encrypted::new(ram.clone(), &key(1), 0), 2, &data).unwrap();
+        write(&Encrypted::new(other.clone(), &key(1), 1), 2, &data).unwrap();
+        let below = read(&ram, 2, 2);
+        assert!(below.windows(8).all(|bytes| bytes != [0x41; 8]));
+        assert!(below[..PAGE_SIZE] != below[PAGE_SIZE..], "slots alike");
+        assert!(below != read(&other, 2, 2), "devices alike");
+        let wrong = Encrypted::new(ram.clone(), &key(2), 0);
+        assert!(read(&wrong, 2, 2) != data, "another key reads it");
+    }
+
+    #[test]
+    fn an_error_is_told_of_the_operation_that_failed() {
+        let faults: Faults = "bad=1/4,seed=3".parse().unwrap();
+        let ram = Arc::new(RamStore::new(256));
+        let plain = FaultyStore::new(ram.clone(), faults);
+        let alone: Vec<_> = (0..64)
+            .map(|slot| write(&plain, slot, &[1; PAGE_SIZE]))
+            .collect();
+        assert!(alone.iter().any(Result::is_err) && alone.iter().any(Result::is_ok));
+        let store = Encrypted::new(FaultyStore::new(ram, faults), &key(1), 0);
+        let page = [1; PAGE_SIZE];
+        let ops: Vec<_> = (0..64).map(|slot| WriteOp { slot, data: &page }).collect();
+        let mut results = vec![Ok(()); 64];
+        store.write(&ops, &mut results);
+        assert_eq!(results, alone);
+    }
+
+    #[test]
+    fn more_threads_than_lanes() {
+        let store = Encrypted::new(RamStore::new(12 * 64), &key(1), 0);
+        std::thread::scope(|scope| {
+            for thread in 0..12u64 {
+                let store = &store;
+                scope.spawn(move || {
+                    for round in 0..8 {
+                        let data = vec![(thread * 8 + round) as u8; 64 * PAGE_SIZE];
+                        write(store, thread * 64, &data).unwrap();
+                        assert!(read(store, thread * 64, 64) == data);
+                    }
+                });
+            }
+        });
+    }
+
+    #[test]
+    fn keys_differ_and_do_not_show() {
+        let (a, b) = (Key::generate().unwrap(), Key::generate().unwrap());
+        assert!(a.bytes() != b.bytes());
+        assert_eq!(format!("{a:?}"), "Key(..)");
+    }
+}

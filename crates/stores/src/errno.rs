@@ -1,0 +1,44 @@
+//! What the system's error numbers mean for a store, in one place.
+
+use ebb_engine::env::IoError;
+use rustix::io::Errno;
+
+/// The kind of failure that a transfer's error number tells of.
+pub fn classify(errno: Errno) -> IoError {
+    match errno {
+        Errno::NOSPC | Errno::DQUOT | Errno::FBIG => IoError::NoSpace,
+        Errno::NXIO
+        | Errno::NODEV
+        | Errno::BADF
+        | Errno::ROFS
+        | Errno::PERM
+        | Errno::ACCESS
+        | Errno::SHUTDOWN
+        | Errno::NOTCONN
+        | Errno::STALE
+        | Errno::TXTBSY
+        | Errno::NOMEDIUM => IoError::Device,
+        Errno::INVAL | Errno::FAULT | Errno::OVERFLOW => IoError::Request,
+        _ => IoError::Slot,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_kinds() {
+        for (errno, kind) in [
+            (Errno::IO, IoError::Slot),
+            (Errno::NOMEM, IoError::Slot),
+            (Errno::NOSPC, IoError::NoSpace),
+            (Errno::DQUOT, IoError::NoSpace),
+            (Errno::NXIO, IoError::Device),
+            (Errno::NODEV, IoError::Device),
+            (Errno::INVAL, IoError::Request),
+        ] {
+            assert_eq!(classify(errno), kind, "{errno}");
+        }
+    }
+}

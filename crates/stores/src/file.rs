@@ -1,0 +1,543 @@
+//! A file or block device as a store.
+//!
+//! Transfers take a *lane*: a bounce buffer (and, where it is allowed, an io_uring) behind a
+//! lock that is only ever tried, never waited for. So no thread waits for another's
+//! transfer; one that finds every lane taken moves its pages through a page on its own
+//! stack. Nothing is allocated after the store was made.
+//!
+//! With O_DIRECT, memory that the device can reach goes as it is, other memory through the
+//! bounce buffer. Without O_DIRECT every transfer ends by dropping its range from the page
+//! cache, a write after having waited for it, so the cache holds at most the batches in
+//! flight: see [`FileStore::page_cache_bytes`].
+//!
+//! A transfer that ends short is taken up again, piece by piece, until it is whole or fails.
+//! The end of a file that was cut behind our back is an error of the slot, never zeros. (A
+//! file cut and then written beyond the cut reads as zeros in between: that is for the
+//! engine's checksums to find.)
+//!
+//! Fork: the store may be copied by a fork while no transfer is in flight. The child then
+//! calls [`FileStore::reattach`] before anything else.
+
+use crate::Facts;
+use crate::batch::{Cursor, PIECES, Piece, Round, Run, Shape};
+use crate::bounce::{Bounce, StackPage};
+use crate::errno::classify;
+use ebb_engine::env::{IoError, ReadOp, Store, WriteOp};
+use ebb_engine::{Node, PAGE_SIZE};
+use ebb_sys::block;
+use ebb_sys::ring::{Read, Ring, Write};
+use rustix::fd::{AsFd, BorrowedFd, IntoRawFd, OwnedFd};
+use rustix::fs::{Advice, AtFlags, FallocateFlags, StatxFlags};
+use rustix::io::Errno;
+use std::io::{IoSlice, IoSliceMut};
+use std::num::NonZeroU64;
+use std::sync::atomic::{AtomicBool, AtomicI32, Ordering::Relaxed};
+use std::sync::{Mutex, MutexGuard, RwLock, TryLockError};
+
+/// Threads that transfer at full speed at the same time; more share nothing but the device.
+pub const LANES: usize = 4;
+/// Pages of a lane's bounce buffer.
+pub const BOUNCE_PAGES: usize = 64;
+
+const PAGE: u64 = PAGE_SIZE as u64;
+
+/// A file or block device by its descriptor.
+pub struct FileStore {
+    facts: Facts,
+    fd: RwLock<OwnedFd>,
+    lanes: [Mutex<Lane>; LANES],
+    /// What the address of memory that the device can reach is a multiple of.
+    reach: usize,
+    discards: AtomicBool,
+    last_errno: AtomicI32,
+    use_ring: AtomicBool,
+    ring_refusal: AtomicI32,
+}
+
+struct Lane {
+    bounce: Bounce,
+    ring: LaneRing,
+}
+
+/// A lane's io_uring, made when the lane first has a batch for it.
+enum LaneRing {
+    Untried,
+    Ready(Ring),
+    Refused,
+}
+
+/// What a round moves its bytes with.
+struct Mover<'a> {
+    fd: BorrowedFd<'a>,
+    bounce: &'a mut [u8],
+    ring: Option<&'a mut LaneRing>,
+}
+
+/// A transfer was in flight at the fork, so the copy cannot be used.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("a transfer of the swap device was in flight at the fork")]
+pub struct InUse;
+
+impl FileStore {
+    /// The store of a descriptor, opened for reading and writing as `facts` say.
+    pub fn from_fd(fd: OwnedFd, facts: Facts) -> Self {
+        let reach = if facts.direct {
+            memory_alignment(&fd)
+        } else {
+            1
+        };
+        Self {
+            facts,
+            lanes: std::array::from_fn(|_| {
+                Mutex::new(Lane {
+                    bounce: Bounce::new(BOUNCE_PAGES),
+                    ring: LaneRing::Untried,
+                })
+            }),
+            fd: RwLock::new(fd),
+            reach,
+            discards: AtomicBool::new(facts.wants_discard),
+            last_errno: AtomicI32::new(0),
+            use_ring: AtomicBool::new(true),
+            ring_refusal: AtomicI32::new(0),
+        }
+    }
+
+    /// In a forked child: goes on with another descriptor of the same device. The old
+    /// descriptor's number is left alone, for in the child it may be the program's by now.
+    pub fn reattach(&self, fd: OwnedFd) -> Result<(), InUse> {
+        for lane in &self.lanes {
+            let mut lane = lane.try_lock().map_err(|_| InUse)?;
+            if let LaneRing::Ready(ring) = std::mem::replace(&mut lane.ring, LaneRing::Untried) {
+                ring.abandon();
+            }
+        }
+        let mut slot = self.fd.try_write().map_err(|_| InUse)?;
+        let _ = std::mem::replace(&mut *slot, fd).into_raw_fd();
+        Ok(())
+    }
+
+    /// The facts it was made with.
+    pub fn facts(&self) -> Facts {
+        self.facts
+    }
+
+    /// The system's error number of the last transfer that failed, for messages.
+    pub fn last_errno(&self) -> Option<Errno> {
+        match self.last_errno.load(Relaxed) {
+            0 => None,
+            code => Some(Errno::from_raw_os_error(code)),
+        }
+    }
+
+    /// Why io_uring is not used, or none if it is (or no batch has needed it yet).
+    pub fn ring_refusal(&self) -> Option<Errno> {
+        match self.ring_refusal.load(Relaxed) {
+            0 => None,
+            code => Some(Errno::from_raw_os_error(code)),
+        }
+    }
+
+    /// Whether batches go through io_uring where it is allowed; on at first.
+    pub fn set_use_ring(&self, on: bool) {
+        self.use_ring.store(on, Relaxed);
+    }
+
+    /// Bytes of RAM that the bounce buffers can come to hold.
+    pub fn memory_bytes(&self) -> usize {
+        LANES * BOUNCE_PAGES * PAGE_SIZE
+    }
+
+    /// Bytes of page cache that a batch in flight of `batch` bytes can hold, per thread:
+    /// 0 with O_DIRECT. Between batches the cache holds nothing of the device.
+    pub fn page_cache_bytes(&self, batch: usize) -> usize {
+        if self.facts.direct { 0 } else { batch }
+    }
+
+    fn lane(&self) -> Option<MutexGuard<'_, Lane>> {
+        self.lanes.iter().find_map(|lane| match lane.try_lock() {
+            Ok(lane) => Some(lane),
+            Err(TryLockError::Poisoned(lane)) => Some(lane.into_inner()),
+            Err(TryLockError::WouldBlock) => None,
+        })
+    }
+
+    /// The operation's place on the device, or none if it is out of range.
+    fn shape(&self, slot: u64, data: &[u8]) -> Option<Shape> {
+        let pages = NonZeroU64::new(data.len() as u64 / PAGE)?.get();
+        let fits = slot
+            .checked_add(pages)
+            .is_some_and(|end| end <= self.facts.slots);
+        (fits && data.len().is_multiple_of(PAGE_SIZE)).then(|| Shape {
+            offset: self.offset(slot),
+            len: data.len(),
+            direct: data.as_ptr().addr().is_multiple_of(self.reach),
+        })
+    }
+
+    fn offset(&self, slot: u64) -> u64 {
+        self.facts.base + slot * PAGE
+    }
+
+    fn failed(&self, errno: Errno) -> IoError {
+        self.last_errno.store(errno.raw_os_error(), Relaxed);
+        classify(errno)
+    }
+
+    /// Runs `f` with the descriptor and a lane, or a page of the stack if all are taken.
+    fn with_mover(&self, f: impl FnOnce(&mut Mover<'_>)) {
+        let fd = match self.fd.read() {
+            Ok(fd) => fd,
+            Err(poisoned) => poisoned.into_inner(),
+        };
+        let fd = fd.as_fd();
+        match self.lane() {
+            Some(mut lane) => {
+                let Lane { bounce, ring } = &mut *lane;
+                f(&mut Mover {
+                    fd,
+                    bounce: bounce.get(),
+                    ring: self.use_ring.load(Relaxed).then_some(ring),
+                });
+            }
+            None => f(&mut Mover {
+                fd,
+                bounce: &mut StackPage([0; PAGE_SIZE]).0,
+                ring: None,
+            }),
+        }
+    }
+
+    /// Lets `f` move `runs` runs through the ring. False: it did not, or not all of them.
+    /// A single run is not worth the ring: one system call moves it either way.
+    fn through_ring(
+        &self,
+        ring: Option<&mut LaneRing>,
+        runs: usize,
+        f: impl FnOnce(&mut Ring) -> Result<(), Errno>,
+    ) -> bool {
+        let Some(ring) = ring.filter(|_| runs > 1) else {
+            return false;
+        };
+        if let LaneRing::Untried = ring {
+            *ring = match Ring::new(PIECES as u32) {
+                Ok(ring) => LaneRing::Ready(ring),
+                Err(errno) => self.ring_refused(errno),
+            };
+        }
+        let LaneRing::Ready(ready) = ring else {
+            return false;
+        };
+        match f(ready) {
+            Ok(()) => true,
+            // Short of memory now: this batch goes the other way.
+            Err(Errno::AGAIN | Errno::BUSY) => false,
+            Err(errno) => {
+                *ring = self.ring_refused(errno);
+                false
+            }
+        }
+    }
+
+    fn ring_refused(&self, errno: Errno) -> LaneRing {
+        self.ring_refusal.store(errno.raw_os_error(), Relaxed);
+        LaneRing::Refused
+    }
+
+    /// Drops a run from the page cache. It is advice: a page that stays is counted with the
+    /// cache that the kernel reclaims by itself.
+    fn drop_cache(&self, fd: BorrowedFd<'_>, run: &Run) {
+        if !self.facts.direct {
+            let _ = rustix::fs::fadvise(
+                fd,
+                run.offset,
+                NonZeroU64::new(run.len as u64),
+                Advice::DontNeed,
+            );
+        }
+    }
+
+    fn write_round(
+        &self,
+        mover: &mut Mover<'_>,
+        round: &Round,
+        ops: &[WriteOp<'_>],
+        results: &mut [Result<(), IoError>],
+    ) {
+        let Mover { fd, bounce, ring } = mover;
+        let fd = *fd;
+        for piece in round.pieces() {
+            if let Some(at) = piece.bounce {
+                bounce[at..at + piece.len].copy_from_slice(&ops[piece.op].data[piece.range()]);
+            }
+        }
+        let mut segments = [IoSlice::new(&[]); PIECES];
+        for (segment, piece) in segments.iter_mut().zip(round.pieces()) {
+            *segment = IoSlice::new(match piece.bounce {
+                Some(at) => &bounce[at..at + piece.len],
+                None => &ops[piece.op].data[piece.range()],
+            });
+        }
+        let mut moved = [Err(Errno::IO); PIECES];
+        let rung = self.through_ring(ring.as_deref_mut(), round.runs().len(), |ring| {
+            let mut batch: [Write<'_>; PIECES] = std::array::from_fn(|i| {
+                let run = round.runs().get(i).copied().unwrap_or_default();
+                Write {
+                    offset: run.offset,
+                    data: &segments[run.pieces()],
+                    result: Err(Errno::IO),
+                }
+            });
+            let batch = &mut batch[..round.runs().len()];
+            ring.write(fd, batch)?;
+            for (moved, write) in moved.iter_mut().zip(batch) {
+                *moved = write.result;
+            }
+            Ok(())
+        });
+        if !rung {
+            for (run, moved) in round.runs().iter().zip(&mut moved) {
+                *moved = rustix::io::pwritev(fd, &segments[run.pieces()], run.offset);
+            }
+        }
+        for (run, moved) in round.runs().iter().zip(moved) {
+            if moved != Ok(run.len) {
+                let mut offset = run.offset;
+                for (piece, segment) in pieces_of(round, run).zip(&segments[run.pieces()]) {
+                    if let Err(errno) = write_whole(fd, segment, offset) {
+                        results[piece.op] = Err(self.failed(errno));
+                    }
+                    offset += piece.len as u64;
+                }
+            }
+        }
+        if !self.facts.direct {
+            self.write_back(fd, round, results);
+        }
+    }
+
+    /// Waits until the page cache's copy of a round is on the device, then drops it.
+    fn write_back(&self, fd: BorrowedFd<'_>, round: &Round, results: &mut [Result<(), IoError>]) {
+        for run in round.runs() {
+            // Starts the transfer only; the second pass tells of its errors.
+            let _ = block::flush_range(fd, run.offset, run.len as u64, false);
+        }
+        for run in round.runs() {
+            if let Err(errno) = block::flush_range(fd, run.offset, run.len as u64, true) {
+                let error = self.failed(errno);
+                for piece in pieces_of(round, run) {
+                    results[piece.op] = results[piece.op].and(Err(error));
+                }
+            }
+            self.drop_cache(fd, run);
+        }
+    }
+
+    fn read_round(
+        &self,
+        mover: &mut Mover<'_>,
+        round: &Round,
+        ops: &mut [ReadOp<'_>],
+        results: &mut [Result<(), IoError>],
+    ) {
+        let Mover { fd, bounce, ring } = mover;
+        let fd = *fd;
+        let mut moved = [Err(Errno::IO); PIECES];
+        {
+            let mut segments: [IoSliceMut<'_>; PIECES] =
+                std::array::from_fn(|_| IoSliceMut::new(&mut []));
+            let mut bounce_left = &mut **bounce;
+            let mut ops_left = ops.iter_mut().enumerate();
+            for (segment, piece) in segments.iter_mut().zip(round.pieces()) {
+                let op = ops_left.find(|(i, _)| *i == piece.op);
+                *segment = IoSliceMut::new(match (piece.bounce, op) {
+                    (None, Some((_, op))) => &mut op.data[piece.range()],
+                    _ => {
+                        let (head, tail) = bounce_left.split_at_mut(piece.len);
+                        bounce_left = tail;
+                        head
+                    }
+                });
+            }
+            let rung = self.through_ring(ring.as_deref_mut(), round.runs().len(), |ring| {
+                let mut left = &mut segments[..];
+                let mut batch: [Read<'_, '_>; PIECES] = std::array::from_fn(|i| {
+                    let run = round.runs().get(i).copied().unwrap_or_default();
+                    let (data, rest) = std::mem::take(&mut left).split_at_mut(run.count);
+                    left = rest;
+                    Read {
+                        offset: run.offset,
+                        data,
+                        result: Err(Errno::IO),
+                    }
+                });
+                let batch = &mut batch[..round.runs().len()];
+                ring.read(fd, batch)?;
+                for (moved, read) in moved.iter_mut().zip(batch) {
+                    *moved = read.result;
+                }
+                Ok(())
+            });
+            if !rung {
+                for (run, moved) in round.runs().iter().zip(&mut moved) {
+                    *moved = rustix::io::preadv(fd, &mut segments[run.pieces()], run.offset);
+                }
+            }
+        }
+        for (run, moved) in round.runs().iter().zip(moved) {
+            let mut offset = run.offset;
+            for piece in pieces_of(round, run) {
+                let op = &mut ops[piece.op].data[piece.range()];
+                let target = match piece.bounce {
+                    Some(at) => &mut bounce[at..at + piece.len],
+                    None => &mut *op,
+                };
+                let whole = if moved == Ok(run.len) {
+                    Ok(())
+                } else {
+                    read_whole(fd, target, offset)
+                };
+                match (whole, piece.bounce) {
+                    (Ok(()), Some(at)) => op.copy_from_slice(&bounce[at..at + piece.len]),
+                    (Ok(()), None) => {}
+                    (Err(errno), _) => results[piece.op] = Err(self.failed(errno)),
+                }
+                offset += piece.len as u64;
+            }
+            self.drop_cache(fd, run);
+        }
+    }
+}
+
+fn pieces_of<'r>(round: &'r Round, run: &Run) -> impl Iterator<Item = &'r Piece> {
+    round.pieces()[run.pieces()].iter()
+}
+
+/// Writes all of `data`, however many transfers it takes.
+fn write_whole(fd: BorrowedFd<'_>, data: &[u8], offset: u64) -> Result<(), Errno> {
+    let mut done = 0;
+    while done < data.len() {
+        match rustix::io::pwrite(fd, &data[done..], offset + done as u64) {
+            Ok(0) => return Err(Errno::IO),
+            Ok(n) => done += n,
+            Err(Errno::INTR) => {}
+            Err(errno) => return Err(short(errno, done)),
+        }
+    }
+    Ok(())
+}
+
+/// Fills all of `data`. EIO at the end of the file: it was cut behind our back.
+fn read_whole(fd: BorrowedFd<'_>, data: &mut [u8], offset: u64) -> Result<(), Errno> {
+    let mut done = 0;
+    while done < data.len() {
+        match rustix::io::pread(fd, &mut data[done..], offset + done as u64) {
+            Ok(0) => return Err(Errno::IO),
+            Ok(n) => done += n,
+            Err(Errno::INTR) => {}
+            Err(errno) => return Err(short(errno, done)),
+        }
+    }
+    Ok(())
+}
+
+/// A transfer cut inside a block leaves a rest that O_DIRECT refuses as unaligned: the
+/// device's failure, not a wrong request.
+fn short(errno: Errno, done: usize) -> Errno {
+    if errno == Errno::INVAL && done > 0 {
+        Errno::IO
+    } else {
+        errno
+    }
+}
+
+/// What addresses must be a multiple of for O_DIRECT, a page where the system does not say.
+fn memory_alignment(fd: &OwnedFd) -> usize {
+    rustix::fs::statx(fd, "", AtFlags::EMPTY_PATH, StatxFlags::DIOALIGN)
+        .ok()
+        .map(|found| found.stx_dio_mem_align as usize)
+        .filter(|align| align.is_power_of_two() && *align <= PAGE_SIZE)
+        .unwrap_or(PAGE_SIZE)
+}
+
+impl Store for FileStore {
+    fn slots(&self) -> u64 {
+        self.facts.slots
+    }
+
+    fn write(&self, ops: &[WriteOp<'_>], results: &mut [Result<(), IoError>]) {
+        assert_eq!(ops.len(), results.len());
+        let shape = |i: usize| self.shape(ops[i].slot, ops[i].data);
+        for (i, result) in results.iter_mut().enumerate() {
+            *result = shape(i).map(|_| ()).ok_or(IoError::Request);
+        }
+        self.with_mover(|mover| {
+            let mut cursor = Cursor::default();
+            let bounce = mover.bounce.len();
+            while let Some(round) = Round::next(&mut cursor, ops.len(), bounce, shape) {
+                self.write_round(mover, &round, ops, results);
+            }
+        });
+    }
+
+    fn read(&self, ops: &mut [ReadOp<'_>], results: &mut [Result<(), IoError>]) {
+        assert_eq!(ops.len(), results.len());
+        for (op, result) in ops.iter().zip(&mut *results) {
+            *result = self
+                .shape(op.slot, op.data)
+                .map(|_| ())
+                .ok_or(IoError::Request);
+        }
+        self.with_mover(|mover| {
+            let mut cursor = Cursor::default();
+            let bounce = mover.bounce.len();
+            while let Some(round) = Round::next(&mut cursor, ops.len(), bounce, |i| {
+                self.shape(ops[i].slot, ops[i].data)
+            }) {
+                self.read_round(mover, &round, ops, results);
+            }
+        });
+    }
+
+    fn discard(&self, slot: u64, slots: u64) -> Result<(), IoError> {
+        let end = slot.checked_add(slots).ok_or(IoError::Request)?;
+        if slots == 0 || end > self.facts.slots {
+            return Err(IoError::Request);
+        }
+        let fd = match self.fd.read() {
+            Ok(fd) => fd,
+            Err(poisoned) => poisoned.into_inner(),
+        };
+        let done = if self.facts.block {
+            block::block_discard(&*fd, self.offset(slot), slots * PAGE)
+        } else {
+            rustix::fs::fallocate(
+                &*fd,
+                FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE,
+                self.offset(slot),
+                slots * PAGE,
+            )
+        };
+        match done {
+            Ok(()) => Ok(()),
+            // Keeping the content is allowed too; only asking again would be a waste.
+            Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::NOTTY) => {
+                self.discards.store(false, Relaxed);
+                Ok(())
+            }
+            Err(errno) => Err(self.failed(errno)),
+        }
+    }
+
+    fn wants_discard(&self) -> bool {
+        self.discards.load(Relaxed)
+    }
+
+    fn rotational(&self) -> bool {
+        self.facts.rotational
+    }
+
+    fn node(&self) -> Option<Node> {
+        self.facts.node()
+    }
+}

@@ -1,0 +1,533 @@
+//! Opening what a [`SwapSpec`] names, and refusing what would do harm.
+//!
+//! - A directory, or no path: a private file in it, without a name (O_TMPFILE, or made with
+//!   mode 0600 and unlinked at once). Nothing is left behind, whatever ends the process.
+//! - A path that does not exist: the same, made at that path and unlinked at once.
+//! - A swap file or block device: used in place, from [`HEADER`] on, so that its swap header
+//!   stays and the kernel can use it again. It must hold a swap header or zeros at its
+//!   start; anything else is somebody's data. It is locked, so that two runs cannot share it.
+//!
+//! No link is followed where something is created.
+
+use crate::Facts;
+use crate::bounce::Bounce;
+use crate::size::{Size, human};
+use crate::spec::{Place, SwapSpec};
+use crate::sysfs::{self, Disk};
+use ebb_engine::{CLUSTER_SLOTS, PAGE_SIZE};
+use ebb_sys::block;
+use rustix::fd::OwnedFd;
+use rustix::fs::{FlockOperation, Mode, OFlags};
+use rustix::io::Errno;
+use rustix::process::Resource;
+use std::ffi::OsString;
+use std::fs;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::path::{Path, PathBuf};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+/// Bytes of a cluster: the least a device can have, and what its size is rounded down to.
+pub const CLUSTER: u64 = (CLUSTER_SLOTS * PAGE_SIZE) as u64;
+/// Bytes at the start of an existing swap file or device that are left as they are.
+pub const HEADER: u64 = CLUSTER;
+
+/// Bytes at the start of an existing area that are looked at before it is taken.
+const LOOKED_AT: usize = 1 << 20;
+/// Bytes of a file system's free space that a private file of no given size leaves alone,
+/// unless a tenth of it is less.
+const MARGIN: u64 = 1 << 30;
+
+const TMPFS: u64 = 0x0102_1994;
+const RAMFS: u64 = 0x8584_58f6;
+
+/// An opened device.
+#[derive(Debug)]
+pub struct OpenedDevice {
+    /// Its descriptor, close-on-exec.
+    pub fd: OwnedFd,
+    /// What is known of it.
+    pub facts: Facts,
+    /// The priority asked for.
+    pub priority: Option<i16>,
+    /// Its name for messages.
+    pub name: String,
+    /// What the user should know, a sentence each.
+    pub notes: Vec<String>,
+}
+
+/// Why a swap device cannot be used. Each message says the next step.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// A directory on the way is missing.
+    #[error("swap {path}: there is no directory {parent}: create it or give another path")]
+    NoParent {
+        /// As given.
+        path: String,
+        /// What is missing.
+        parent: String,
+    },
+    /// Not permitted.
+    #[error(
+        "swap {path}: no permission to {doing}: give a path that you can read and write, or the permission"
+    )]
+    Denied {
+        /// As given.
+        path: String,
+        /// What was tried.
+        doing: &'static str,
+    },
+    /// On a file system mounted read-only.
+    #[error("swap {path}: its file system is read-only: give a path on another one")]
+    ReadOnly {
+        /// As given.
+        path: String,
+    },
+    /// Neither file nor block device.
+    #[error(
+        "swap {path} is a {kind}: give a swap file, a block device, or a directory for a private file"
+    )]
+    Kind {
+        /// As given.
+        path: String,
+        /// What it is.
+        kind: &'static str,
+    },
+    /// The kernel swaps to it.
+    #[error("swap {path} is in use as the kernel's swap: run \"swapoff {path}\" or give another")]
+    ActiveSwap {
+        /// As given.
+        path: String,
+    },
+    /// Mounted, or held by another driver.
+    #[error("swap {path} is mounted or in use by the system: unmount it or give another")]
+    Mounted {
+        /// As given.
+        path: String,
+    },
+    /// Another run uses it.
+    #[error("swap {path} is in use by another run of ebb: give each run a device of its own")]
+    Taken {
+        /// As given.
+        path: String,
+    },
+    /// It holds data.
+    #[error(
+        "swap {path} holds data that is not swap, and ebb would overwrite it: if the data can go, run \"mkswap {path}\" first"
+    )]
+    HoldsData {
+        /// As given.
+        path: String,
+    },
+    /// It holds the image of a suspended system.
+    #[error("swap {path} holds the image of a hibernated system: resume or discard that first")]
+    Hibernated {
+        /// As given.
+        path: String,
+    },
+    /// Less than a cluster.
+    #[error("swap {path} has {size}, too little: at least {least} is needed")]
+    TooSmall {
+        /// As given.
+        path: String,
+        /// What there is.
+        size: String,
+        /// What is needed.
+        least: String,
+    },
+    /// Asked for more than there is.
+    #[error("swap {path} has {size}, less than the {asked} asked for: enlarge it or ask for less")]
+    LessThanAsked {
+        /// As given.
+        path: String,
+        /// What there is.
+        size: String,
+        /// What was asked for.
+        asked: String,
+    },
+    /// The file system or the limits of the process do not allow a file that large.
+    #[error(
+        "swap {path}: a file of {asked} is more than the file system or \"ulimit -f\" allows: ask for less"
+    )]
+    FileLimit {
+        /// As given.
+        path: String,
+        /// What was asked for.
+        asked: String,
+    },
+    /// No directory for the default file.
+    #[error(
+        "no directory can hold a swap file ({tried}): name one with --swap PATH, or use --swap none"
+    )]
+    NoDirectory {
+        /// Each directory and what was wrong with it.
+        tried: String,
+    },
+    /// Anything else the system says.
+    #[error("swap {path}: cannot {doing}: {errno}: give another path, or use --swap none")]
+    System {
+        /// As given.
+        path: String,
+        /// What was tried.
+        doing: &'static str,
+        /// What came of it.
+        errno: Errno,
+    },
+}
+
+/// Opens what `spec` names; none for [`SwapSpec::None`].
+pub fn open(spec: &SwapSpec) -> Result<Option<OpenedDevice>, OpenError> {
+    match spec {
+        SwapSpec::None => Ok(None),
+        SwapSpec::At(place) => match &place.path {
+            Some(path) => open_at(path, place).map(Some),
+            None => open_default(place).map(Some),
+        },
+    }
+}
+
+/// A private file in the first directory that is not in memory; in memory only if there is
+/// no other.
+fn open_default(place: &Place) -> Result<OpenedDevice, OpenError> {
+    let directories: Vec<PathBuf> = std::env::var_os("TMPDIR")
+        .filter(|dir| !dir.is_empty())
+        .into_iter()
+        .chain(["/var/tmp", "/tmp"].map(OsString::from))
+        .map(PathBuf::from)
+        .collect();
+    let mut tried = Vec::new();
+    let mut in_memory = None;
+    for directory in &directories {
+        match private_in(directory, place) {
+            Ok(device) if !device.facts.in_memory => return Ok(device),
+            Ok(device) => in_memory = in_memory.or(Some(device)),
+            Err(error) => tried.push(error.to_string()),
+        }
+    }
+    in_memory.ok_or_else(|| OpenError::NoDirectory {
+        tried: tried.join("; "),
+    })
+}
+
+fn open_at(path: &Path, place: &Place) -> Result<OpenedDevice, OpenError> {
+    let name = path.display().to_string();
+    let metadata = match fs::metadata(path) {
+        Ok(metadata) => metadata,
+        Err(error) => {
+            return match errno(&error) {
+                // A link that leads nowhere must not decide where a file is made.
+                Errno::NOENT if fs::symlink_metadata(path).is_ok() => Err(OpenError::Kind {
+                    path: name,
+                    kind: "link that leads nowhere",
+                }),
+                Errno::NOENT => private_at(path, place),
+                errno => Err(system(&name, "look at it", errno)),
+            };
+        }
+    };
+    let kind = metadata.file_type();
+    if kind.is_dir() {
+        private_in(path, place)
+    } else if kind.is_file() || kind.is_block_device() {
+        existing(path, &metadata, place)
+    } else {
+        Err(OpenError::Kind {
+            path: name,
+            kind: if kind.is_char_device() {
+                "character device"
+            } else if kind.is_fifo() {
+                "pipe"
+            } else {
+                "socket"
+            },
+        })
+    }
+}
+
+/// A private file without a name in `directory`.
+fn private_in(directory: &Path, place: &Place) -> Result<OpenedDevice, OpenError> {
+    let name = directory.display().to_string();
+    let flags = OFlags::TMPFILE | OFlags::EXCL | OFlags::RDWR | OFlags::CLOEXEC;
+    let fd = match rustix::fs::open(directory, flags, Mode::RUSR | Mode::WUSR) {
+        Ok(fd) => fd,
+        // The file system (or an old kernel) does not know nameless files.
+        Err(Errno::OPNOTSUPP | Errno::ISDIR | Errno::INVAL) => {
+            let unique = SystemTime::now()
+                .duration_since(UNIX_EPOCH)
+                .map_or(0, |time| time.as_nanos());
+            let file = format!(".ebb-swap-{}-{unique:x}", std::process::id());
+            create_unlinked(&directory.join(file), &name)?
+        }
+        Err(errno) => return Err(system(&name, "create a file there", errno)),
+    };
+    private(fd, name, place)
+}
+
+/// A private file made at `path`, which does not exist, and unlinked at once.
+fn private_at(path: &Path, place: &Place) -> Result<OpenedDevice, OpenError> {
+    let name = path.display().to_string();
+    let parent = match path.parent() {
+        Some(parent) if parent.as_os_str().is_empty() => Path::new("."),
+        Some(parent) => parent,
+        None => Path::new("/"),
+    };
+    if !parent.is_dir() {
+        return Err(OpenError::NoParent {
+            path: name,
+            parent: parent.display().to_string(),
+        });
+    }
+    private(create_unlinked(path, &name)?, name, place)
+}
+
+/// Creates a file and takes its name away. EXCL follows no link.
+fn create_unlinked(path: &Path, name: &str) -> Result<OwnedFd, OpenError> {
+    let flags = OFlags::CREATE | OFlags::EXCL | OFlags::RDWR | OFlags::CLOEXEC;
+    let fd = rustix::fs::open(path, flags, Mode::RUSR | Mode::WUSR)
+        .map_err(|errno| system(name, "create a file there", errno))?;
+    rustix::fs::unlink(path).map_err(|errno| system(name, "unlink the new file", errno))?;
+    Ok(fd)
+}
+
+fn private(fd: OwnedFd, name: String, place: &Place) -> Result<OpenedDevice, OpenError> {
+    let failed = |doing| {
+        let name = name.clone();
+        move |errno| system(&name, doing, errno)
+    };
+    let space = rustix::fs::fstatvfs(&fd).map_err(failed("see how much is free"))?;
+    let kind = rustix::fs::fstatfs(&fd)
+        .map_err(failed("see its file system"))?
+        .f_type as u64;
+    let free = space.f_bavail.saturating_mul(space.f_frsize);
+    let limit = rustix::process::getrlimit(Resource::Fsize)
+        .current
+        .unwrap_or(u64::MAX);
+    let mut notes = Vec::new();
+    let asked = match place.size {
+        Some(size) => size.of(free),
+        None => (free - MARGIN.min(free / 10))
+            .min(limit)
+            .min(crate::MAX_SIZE),
+    };
+    let size = asked / CLUSTER * CLUSTER;
+    if size == 0 {
+        return Err(OpenError::TooSmall {
+            path: name,
+            size: match place.size {
+                Some(Size::Bytes(bytes)) => human(bytes),
+                Some(share) => format!("{share} of the {} free", human(free)),
+                None => format!("{} free", human(free)),
+            },
+            least: human(CLUSTER),
+        });
+    }
+    if size > limit {
+        return Err(OpenError::FileLimit {
+            path: name,
+            asked: human(size),
+        });
+    }
+    if size > free {
+        notes.push(format!(
+            "swap {name}: only {} of the {} asked for is free now",
+            human(free),
+            human(size)
+        ));
+    }
+    rustix::fs::ftruncate(&fd, size).map_err(|errno| match errno {
+        Errno::FBIG | Errno::INVAL => OpenError::FileLimit {
+            path: name.clone(),
+            asked: human(size),
+        },
+        errno => system(&name, "set its size", errno),
+    })?;
+    let in_memory = matches!(kind, TMPFS | RAMFS);
+    if in_memory {
+        notes.push(format!(
+            "swap {name} is a file system in memory: swapping there frees no RAM; give a directory on a disk"
+        ));
+    }
+    let dev = rustix::fs::fstat(&fd).map_err(failed("look at it"))?.st_dev;
+    let disk = sysfs::disk(dev);
+    let mut facts = facts(size, &disk, place);
+    // Punching holes and filling them again costs several times what writing over does, and
+    // the whole file goes at the end anyway.
+    facts.wants_discard = place.discard.unwrap_or(false);
+    facts.in_memory = in_memory;
+    Ok(finish(fd, facts, name, place, notes))
+}
+
+/// A swap file or block device that is there already.
+fn existing(
+    path: &Path,
+    metadata: &fs::Metadata,
+    place: &Place,
+) -> Result<OpenedDevice, OpenError> {
+    let name = path.display().to_string();
+    if sysfs::is_active_swap(metadata) {
+        return Err(OpenError::ActiveSwap { path: name });
+    }
+    let block = metadata.file_type().is_block_device();
+    let mut flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
+    if block {
+        // Fails while the device is mounted or otherwise claimed, and claims it for us.
+        flags |= OFlags::EXCL;
+    }
+    let fd = rustix::fs::open(path, flags, Mode::empty()).map_err(|errno| match errno {
+        Errno::BUSY => OpenError::Mounted { path: name.clone() },
+        Errno::TXTBSY => OpenError::ActiveSwap { path: name.clone() },
+        errno => system(&name, "open it for reading and writing", errno),
+    })?;
+    let failed = |doing| {
+        let name = name.clone();
+        move |errno| system(&name, doing, errno)
+    };
+    let opened = rustix::fs::fstat(&fd).map_err(failed("look at it"))?;
+    if (opened.st_dev, opened.st_ino) != (metadata.dev(), metadata.ino()) {
+        return Err(system(
+            &name,
+            "open it: it was exchanged meanwhile",
+            Errno::STALE,
+        ));
+    }
+    match rustix::fs::flock(&fd, FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) | Err(Errno::NOLCK | Errno::OPNOTSUPP | Errno::NOSYS) => {}
+        Err(Errno::WOULDBLOCK) => return Err(OpenError::Taken { path: name }),
+        Err(errno) => return Err(system(&name, "lock it", errno)),
+    }
+    let whole = if block {
+        block::block_size_bytes(&fd).map_err(failed("see its size"))?
+    } else {
+        metadata.len()
+    };
+    let end = match place.size {
+        None => whole,
+        Some(size) if size.of(whole) <= whole => size.of(whole),
+        Some(size) => {
+            return Err(OpenError::LessThanAsked {
+                path: name,
+                size: human(whole),
+                asked: size.to_string(),
+            });
+        }
+    };
+    let size = end.saturating_sub(HEADER).min(crate::MAX_SIZE) / CLUSTER * CLUSTER;
+    if size == 0 {
+        return Err(OpenError::TooSmall {
+            path: name,
+            size: human(end),
+            least: human(HEADER + CLUSTER),
+        });
+    }
+    match look(&fd).map_err(failed("read its start"))? {
+        Found::SwapOrZeros => {}
+        Found::Hibernated => return Err(OpenError::Hibernated { path: name }),
+        Found::Data => return Err(OpenError::HoldsData { path: name }),
+    }
+    let disk = sysfs::disk(if block {
+        metadata.rdev()
+    } else {
+        metadata.dev()
+    });
+    let mut facts = facts(size, &disk, place);
+    facts.base = HEADER;
+    facts.block = block;
+    // A swap file with holes is one that the kernel refuses, so none are made in it unless
+    // asked for.
+    facts.wants_discard = place.discard.unwrap_or(block && disk.discards);
+    Ok(finish(fd, facts, name, place, Vec::new()))
+}
+
+/// What the start of an existing area holds.
+#[derive(PartialEq, Eq, Debug)]
+enum Found {
+    SwapOrZeros,
+    Hibernated,
+    Data,
+}
+
+fn look(fd: &OwnedFd) -> Result<Found, Errno> {
+    let mut buffer = Bounce::new(LOOKED_AT / PAGE_SIZE);
+    let start = buffer.get();
+    let mut done = 0;
+    while done < start.len() {
+        match rustix::io::pread(fd, &mut start[done..], done as u64) {
+            Ok(0) => break,
+            Ok(n) => done += n,
+            Err(Errno::INTR) => {}
+            Err(errno) => return Err(errno),
+        }
+    }
+    Ok(judge(start))
+}
+
+fn judge(start: &[u8]) -> Found {
+    match &start[PAGE_SIZE - 10..PAGE_SIZE] {
+        b"SWAPSPACE2" | b"SWAP-SPACE" => Found::SwapOrZeros,
+        signature if signature.starts_with(b"S1SUSPEND") || signature.starts_with(b"S2SUSPEND") => {
+            Found::Hibernated
+        }
+        _ if start.iter().all(|&byte| byte == 0) => Found::SwapOrZeros,
+        _ => Found::Data,
+    }
+}
+
+fn facts(size: u64, disk: &Disk, place: &Place) -> Facts {
+    let mut facts = Facts::new(size / PAGE_SIZE as u64);
+    facts.rotational = place.rotational.unwrap_or(disk.rotational);
+    facts.with_node(place.node.or(disk.node))
+}
+
+/// Turns the page cache off if the file system can do without, else asks it not to read
+/// ahead.
+fn finish(
+    fd: OwnedFd,
+    mut facts: Facts,
+    name: String,
+    place: &Place,
+    mut notes: Vec<String>,
+) -> OpenedDevice {
+    facts.direct = !facts.in_memory && go_direct(&fd, facts.base);
+    if !facts.direct && !facts.in_memory {
+        let _ = rustix::fs::fadvise(&fd, 0, None, rustix::fs::Advice::Random);
+        notes.push(format!(
+            "swap {name}: its file system has no O_DIRECT, so transfers go through the page cache and are slower"
+        ));
+    }
+    OpenedDevice {
+        fd,
+        facts,
+        priority: place.priority,
+        name,
+        notes,
+    }
+}
+
+/// Whether page-sized transfers work past the page cache; the descriptor is left that way.
+fn go_direct(fd: &OwnedFd, base: u64) -> bool {
+    let Ok(flags) = rustix::fs::fcntl_getfl(fd) else {
+        return false;
+    };
+    let flags = flags - OFlags::NONBLOCK;
+    if rustix::fs::fcntl_setfl(fd, flags | OFlags::DIRECT).is_err() {
+        return false;
+    }
+    let mut page = Bounce::new(1);
+    if rustix::io::pread(fd, page.get(), base) == Ok(PAGE_SIZE) {
+        return true;
+    }
+    let _ = rustix::fs::fcntl_setfl(fd, flags);
+    false
+}
+
+fn errno(error: &std::io::Error) -> Errno {
+    Errno::from_io_error(error).unwrap_or(Errno::IO)
+}
+
+fn system(path: &str, doing: &'static str, errno: Errno) -> OpenError {
+    let path = path.to_owned();
+    match errno {
+        Errno::ACCESS | Errno::PERM => OpenError::Denied { path, doing },
+        Errno::ROFS => OpenError::ReadOnly { path },
+        errno => OpenError::System { path, doing, errno },
+    }
+}

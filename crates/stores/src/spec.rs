@@ -1,0 +1,278 @@
+//! The text that names a swap device: `PATH[:SIZE][,prio=N][,node=N][,discard=on|off]
+//! [,rotational=on|off]`, or `none`.
+//!
+//! The text after the last colon is the size unless it holds a slash; a path that itself
+//! holds a colon in its last part ends with one more colon and no size. A path cannot hold
+//! a comma. Nothing is looked up here: opening is [`crate::open`].
+
+use crate::size::{Size, SizeError};
+use ebb_engine::Node;
+use std::path::PathBuf;
+use std::str::FromStr;
+
+/// Largest priority, as for the kernel's swapon.
+pub const MAX_PRIORITY: i16 = 32767;
+/// Largest node number, as in the kernel.
+pub const MAX_NODE: u16 = 1023;
+
+/// A swap device as asked for.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum SwapSpec {
+    /// No swap device: the pool alone.
+    None,
+    /// A file, directory or block device.
+    At(Place),
+}
+
+/// Where, how large, and what the user knows better than the system.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Place {
+    /// A swap file or block device, a directory for a private file, or nothing: then a
+    /// private file in the first directory that serves.
+    pub path: Option<PathBuf>,
+    /// Size; a share is of what the file system has free, or of the device.
+    pub size: Option<Size>,
+    /// 0 to [`MAX_PRIORITY`], higher first; automatic if none.
+    pub priority: Option<i16>,
+    /// NUMA node, instead of the one the system names.
+    pub node: Option<Node>,
+    /// Whether freed slots are discarded. If none: on block devices that support it, and not
+    /// in files.
+    pub discard: Option<bool>,
+    /// Whether a head moves, instead of what the system says.
+    pub rotational: Option<bool>,
+}
+
+impl Default for SwapSpec {
+    /// One private file, as large as may be.
+    fn default() -> Self {
+        SwapSpec::At(Place::default())
+    }
+}
+
+/// Why a text does not name a swap device.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum SpecError {
+    /// Nothing there.
+    #[error(
+        "the swap spec is empty: write PATH[:SIZE][,prio=N][,node=N][,discard=on|off][,rotational=on|off] or none"
+    )]
+    Empty,
+    /// `none` with something behind it.
+    #[error("\"none\" takes no size and no option, but \"{0}\" follows")]
+    NoneTakesNothing(String),
+    /// The size is not one.
+    #[error(
+        "{error} (the text after the last \":\" of a swap spec is its size; if the path itself ends that way, write one more \":\" behind it)"
+    )]
+    Size {
+        /// What is wrong with it.
+        error: SizeError,
+    },
+    /// An option that does not exist.
+    #[error(
+        "unknown swap option \"{0}\": allowed are prio=N, node=N, discard=on|off, rotational=on|off (a path cannot hold a comma)"
+    )]
+    UnknownOption(String),
+    /// An option given twice.
+    #[error("the swap option \"{0}\" is given twice")]
+    Twice(&'static str),
+    /// A value that the option does not take.
+    #[error("\"{value}\" is no value for the swap option {option}: allowed is {allowed}")]
+    Value {
+        /// The option.
+        option: &'static str,
+        /// What was given.
+        value: String,
+        /// What can be given.
+        allowed: &'static str,
+    },
+    /// A path that no file can have.
+    #[error("the swap path holds a zero byte")]
+    ZeroByte,
+}
+
+impl FromStr for SwapSpec {
+    type Err = SpecError;
+
+    fn from_str(text: &str) -> Result<Self, SpecError> {
+        let (place, options) = match text.split_once(',') {
+            Some((place, options)) => (place, Some(options)),
+            None => (text, None),
+        };
+        if place.is_empty() {
+            return Err(SpecError::Empty);
+        }
+        if text.contains('\0') {
+            return Err(SpecError::ZeroByte);
+        }
+        if let Some(rest) = text.strip_prefix("none")
+            && (rest.is_empty() || rest.starts_with([':', ',']))
+        {
+            return match rest {
+                "" => Ok(SwapSpec::None),
+                rest => Err(SpecError::NoneTakesNothing(rest[1..].into())),
+            };
+        }
+        let mut at = Place::default();
+        let (path, size) = match place.rsplit_once(':') {
+            Some((path, size)) if !size.contains('/') => (path, size),
+            _ => (place, ""),
+        };
+        if path.is_empty() {
+            return Err(SpecError::Empty);
+        }
+        at.path = Some(path.into());
+        if !size.is_empty() {
+            at.size = Some(size.parse().map_err(|error| SpecError::Size { error })?);
+        }
+        for option in options.into_iter().flat_map(|options| options.split(',')) {
+            at.set(option)?;
+        }
+        Ok(SwapSpec::At(at))
+    }
+}
+
+impl Place {
+    fn set(&mut self, option: &str) -> Result<(), SpecError> {
+        let Some((name, value)) = option.split_once('=') else {
+            return Err(SpecError::UnknownOption(option.into()));
+        };
+        match name {
+            "prio" => once(&mut self.priority, "prio", || {
+                number(
+                    value,
+                    "prio",
+                    MAX_PRIORITY,
+                    "a whole number from 0 to 32767",
+                )
+            }),
+            "node" => once(&mut self.node, "node", || {
+                number(value, "node", MAX_NODE, "a whole number from 0 to 1023").map(Node)
+            }),
+            "discard" => once(&mut self.discard, "discard", || switch(value, "discard")),
+            "rotational" => once(&mut self.rotational, "rotational", || {
+                switch(value, "rotational")
+            }),
+            _ => Err(SpecError::UnknownOption(option.into())),
+        }
+    }
+}
+
+fn once<T>(
+    place: &mut Option<T>,
+    name: &'static str,
+    value: impl FnOnce() -> Result<T, SpecError>,
+) -> Result<(), SpecError> {
+    if place.is_some() {
+        return Err(SpecError::Twice(name));
+    }
+    *place = Some(value()?);
+    Ok(())
+}
+
+fn number<T: FromStr + PartialOrd + Default>(
+    text: &str,
+    option: &'static str,
+    max: T,
+    allowed: &'static str,
+) -> Result<T, SpecError> {
+    match text.parse::<T>() {
+        Ok(n) if n >= T::default() && n <= max => Ok(n),
+        _ => Err(SpecError::Value {
+            option,
+            value: text.into(),
+            allowed,
+        }),
+    }
+}
+
+fn switch(text: &str, option: &'static str) -> Result<bool, SpecError> {
+    match text {
+        "on" => Ok(true),
+        "off" => Ok(false),
+        _ => Err(SpecError::Value {
+            option,
+            value: text.into(),
+            allowed: "on or off",
+        }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(text: &str) -> Place {
+        match text.parse() {
+            Ok(SwapSpec::At(place)) => place,
+            other => panic!("{text:?} gave {other:?}"),
+        }
+    }
+
+    #[test]
+    fn everything_at_once() {
+        assert_eq!(
+            at("/var/swap:1.5G,prio=5,node=1,discard=off,rotational=on"),
+            Place {
+                path: Some("/var/swap".into()),
+                size: Some(Size::Bytes(3 << 29)),
+                priority: Some(5),
+                node: Some(Node(1)),
+                discard: Some(false),
+                rotational: Some(true),
+            }
+        );
+    }
+
+    #[test]
+    fn the_path_alone() {
+        assert_eq!(at("/dev/vdb").path, Some("/dev/vdb".into()));
+        assert_eq!(at("relative/x").path, Some("relative/x".into()));
+        assert_eq!(at("nonesuch").path, Some("nonesuch".into()));
+        assert_eq!("none".parse(), Ok(SwapSpec::None));
+    }
+
+    #[test]
+    fn colons_in_paths() {
+        assert_eq!(at("/a:b/c").path, Some("/a:b/c".into()));
+        let place = at("/dev/disk/by-path/pci-0000:00:1f.2-ata-1:");
+        assert_eq!(
+            place.path,
+            Some("/dev/disk/by-path/pci-0000:00:1f.2-ata-1".into())
+        );
+        assert_eq!(place.size, None);
+    }
+
+    #[test]
+    fn refusals_say_what_is_allowed() {
+        for (text, says) in [
+            ("", "the swap spec is empty"),
+            (":5G", "the swap spec is empty"),
+            (",prio=1", "the swap spec is empty"),
+            ("none:5G", "takes no size and no option"),
+            ("none,prio=1", "takes no size and no option"),
+            ("/s:banana", "does not start with a number"),
+            ("/s:12", "has no unit"),
+            ("/s,prio", "unknown swap option \"prio\""),
+            ("/s,priority=3", "prio=N, node=N"),
+            ("/s,", "unknown swap option \"\""),
+            ("/s,prio=-1", "from 0 to 32767"),
+            ("/s,prio=32768", "from 0 to 32767"),
+            ("/s,node=70000", "from 0 to 1023"),
+            ("/s,discard=yes", "allowed is on or off"),
+            ("/s,prio=1,prio=2", "given twice"),
+            ("/s\0x", "zero byte"),
+        ] {
+            let error = text.parse::<SwapSpec>().expect_err(text).to_string();
+            assert!(error.contains(says), "{text:?}: {error}");
+        }
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn no_text_panics(text in ".*") {
+            let _ = text.parse::<SwapSpec>();
+        }
+    }
+}

@@ -1,0 +1,132 @@
+//! What sysfs and procfs say about a block device or the disk under a file.
+
+use ebb_engine::Node;
+use rustix::fs::{Dev, major, minor};
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+/// What the system knows of a disk; the defaults where it does not say.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Disk {
+    /// A head moves.
+    pub rotational: bool,
+    /// It takes discards.
+    pub discards: bool,
+    /// Node it hangs on.
+    pub node: Option<Node>,
+}
+
+/// Facts of block device `dev`, a partition taking them from its disk. Nothing is known of
+/// file systems over several devices (btrfs) or none (NFS, overlay): then the defaults.
+pub fn disk(dev: Dev) -> Disk {
+    let Ok(found) = fs::canonicalize(format!("/sys/dev/block/{}:{}", major(dev), minor(dev)))
+    else {
+        return Disk::default();
+    };
+    let disk = if found.join("partition").exists() {
+        found.parent().unwrap_or(&found)
+    } else {
+        &found
+    };
+    Disk {
+        rotational: number(&disk.join("queue/rotational")) == Some(1),
+        discards: number(&disk.join("queue/discard_max_bytes")).is_some_and(|bytes| bytes > 0),
+        node: node(disk),
+    }
+}
+
+/// The node named by the device itself or the nearest thing it hangs on.
+fn node(disk: &Path) -> Option<Node> {
+    disk.ancestors()
+        .take_while(|path| path.starts_with("/sys/devices"))
+        .flat_map(|path| [path.join("numa_node"), path.join("device/numa_node")])
+        .find_map(|path| number(&path))
+        .and_then(|node| u16::try_from(node).ok())
+        .map(Node)
+}
+
+fn number(path: &Path) -> Option<i64> {
+    fs::read_to_string(path).ok()?.trim().parse().ok()
+}
+
+/// Whether the kernel swaps to the file or device with these numbers.
+pub fn is_active_swap(metadata: &fs::Metadata) -> bool {
+    fs::read_to_string("/proc/swaps").is_ok_and(|table| is_listed(&table, metadata))
+}
+
+fn is_listed(table: &str, metadata: &fs::Metadata) -> bool {
+    swap_paths(table).any(|path| {
+        fs::metadata(path).is_ok_and(|swap| {
+            let block = |m: &fs::Metadata| m.mode() & 0o170000 == 0o060000;
+            if block(metadata) {
+                block(&swap) && swap.rdev() == metadata.rdev()
+            } else {
+                swap.dev() == metadata.dev() && swap.ino() == metadata.ino()
+            }
+        })
+    })
+}
+
+/// The paths of /proc/swaps: the first field of each line but the first, with spaces and the
+/// like as octal escapes.
+fn swap_paths(table: &str) -> impl Iterator<Item = PathBuf> {
+    table
+        .lines()
+        .skip(1)
+        .filter_map(|line| line.split_ascii_whitespace().next())
+        .map(|field| PathBuf::from(unescape(field)))
+}
+
+fn unescape(field: &str) -> String {
+    let mut parts = field.split('\\');
+    let mut text = parts.next().unwrap_or("").to_owned();
+    for part in parts {
+        match part
+            .get(..3)
+            .and_then(|code| u8::from_str_radix(code, 8).ok())
+        {
+            Some(code) => {
+                text.push(code as char);
+                text.push_str(&part[3..]);
+            }
+            None => {
+                text.push('\\');
+                text.push_str(part);
+            }
+        }
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_of_the_swap_table() {
+        let table =
+            "Filename\t\tType\t\tSize\n/dev/vdb  partition\t1 0 -2\n/a\\040b\\134c file 1 0 -3\n";
+        let paths: Vec<_> = swap_paths(table).collect();
+        assert_eq!(paths, [PathBuf::from("/dev/vdb"), PathBuf::from("/a b\\c")]);
+    }
+
+    #[test]
+    fn a_swap_file_is_known_by_any_of_its_names() {
+        let dir = tempfile::tempdir().unwrap();
+        let (swap, other) = (dir.path().join("a swap"), dir.path().join("other"));
+        fs::write(&swap, "").unwrap();
+        fs::write(&other, "").unwrap();
+        let link = dir.path().join("link");
+        std::os::unix::fs::symlink(&swap, &link).unwrap();
+        let listed = swap.display().to_string().replace(' ', "\\040");
+        let table = format!("Filename Type Size Used Priority\n{listed} file 8188 0 -2\n");
+        assert!(is_listed(&table, &fs::metadata(&link).unwrap()));
+        assert!(!is_listed(&table, &fs::metadata(&other).unwrap()));
+    }
+
+    #[test]
+    fn an_unknown_device_has_the_defaults() {
+        assert_eq!(disk(rustix::fs::makedev(4095, 999)), Disk::default());
+    }
+}

@@ -1,0 +1,265 @@
+//! Real block devices and full file systems, on loop devices. Needs root; says so otherwise.
+
+use ebb_engine::PAGE_SIZE;
+use ebb_engine::env::{IoError, ReadOp, Store, WriteOp};
+use ebb_stores::{FileStore, OpenedDevice, SwapSpec, open};
+use std::fs::File;
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use tempfile::TempDir;
+
+const MIB: u64 = 1 << 20;
+
+/// Runs a command; its output, or what was wrong.
+fn sh(program: &str, arguments: &[&str]) -> Result<String, String> {
+    let out = Command::new("timeout")
+        .args(["60", program])
+        .args(arguments)
+        .output()
+        .map_err(|error| format!("{program}: {error}"))?;
+    if !out.status.success() {
+        return Err(format!(
+            "{program}: {}",
+            String::from_utf8_lossy(&out.stderr).trim()
+        ));
+    }
+    Ok(String::from_utf8_lossy(&out.stdout).trim().to_owned())
+}
+
+/// A loop device over a sparse file.
+struct Loop {
+    dir: TempDir,
+    device: String,
+}
+
+impl Loop {
+    fn new(bytes: u64) -> Option<Self> {
+        let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+        let backing = dir.path().join("backing");
+        File::create(&backing).unwrap().set_len(bytes).unwrap();
+        match sh(
+            "losetup",
+            &["--find", "--show", &backing.display().to_string()],
+        ) {
+            Ok(device) => Some(Self { dir, device }),
+            Err(error) => {
+                eprintln!("skipped: no loop device: {error}");
+                None
+            }
+        }
+    }
+
+    fn backing(&self) -> File {
+        let path = self.dir.path().join("backing");
+        File::options().read(true).write(true).open(path).unwrap()
+    }
+}
+
+impl Drop for Loop {
+    fn drop(&mut self) {
+        let _ = sh("losetup", &["--detach", &self.device]);
+    }
+}
+
+/// A mounted file system.
+struct Mount {
+    at: PathBuf,
+}
+
+impl Mount {
+    fn new(arguments: &[&str], at: &Path) -> Option<Self> {
+        std::fs::create_dir(at).unwrap();
+        let path = at.display().to_string();
+        match sh("mount", &[arguments, &[&path]].concat()) {
+            Ok(_) => Some(Self { at: at.into() }),
+            Err(error) => {
+                eprintln!("skipped: cannot mount: {error}");
+                None
+            }
+        }
+    }
+}
+
+impl Drop for Mount {
+    fn drop(&mut self) {
+        let _ = sh("umount", &[&self.at.display().to_string()]);
+    }
+}
+
+fn try_open(spec: &str) -> Result<OpenedDevice, String> {
+    open(&spec.parse::<SwapSpec>().unwrap())
+        .map(|device| device.expect("a device"))
+        .map_err(|error| error.to_string())
+}
+
+fn write(store: &FileStore, slot: u64, data: &[u8]) -> Result<(), IoError> {
+    let mut results = [Ok(())];
+    store.write(&[WriteOp { slot, data }], &mut results);
+    results[0]
+}
+
+fn read(store: &FileStore, slot: u64, pages: usize) -> Result<Vec<u8>, IoError> {
+    let mut data = vec![0; pages * PAGE_SIZE];
+    let mut results = [Ok(())];
+    store.read(
+        &mut [ReadOp {
+            slot,
+            data: &mut data,
+        }],
+        &mut results,
+    );
+    results[0].map(|()| data)
+}
+
+#[test]
+fn a_block_device_holds_and_discards() {
+    let Some(device) = Loop::new(32 * MIB) else {
+        return;
+    };
+    let opened = try_open(&format!("{},discard=on", device.device)).unwrap();
+    assert!(opened.facts.block && opened.facts.wants_discard && opened.facts.direct);
+    assert_eq!(opened.facts.slots, 15 * 512);
+    let facts = opened.facts;
+    let store = FileStore::from_fd(opened.fd, facts);
+    let data = vec![7; 512 * PAGE_SIZE];
+    for cluster in 0..15 {
+        write(&store, cluster * 512, &data).unwrap();
+    }
+    assert!(read(&store, 14 * 512, 512).unwrap() == data);
+    let held = || device.backing().metadata().unwrap().blocks() * 512;
+    device.backing().sync_all().unwrap();
+    let before = held();
+    store.discard(0, 512 * 8).unwrap();
+    assert!(held() + 15 * MIB <= before, "{before} then {}", held());
+    let mut start = vec![1; 2 * MIB as usize];
+    device.backing().read_exact_at(&mut start, 0).unwrap();
+    assert!(
+        start.iter().all(|&byte| byte == 0),
+        "the header was written to"
+    );
+}
+
+#[test]
+fn a_device_of_one_run_or_with_a_file_system_is_refused() {
+    let Some(device) = Loop::new(32 * MIB) else {
+        return;
+    };
+    let first = try_open(&device.device).unwrap();
+    let second = try_open(&device.device).unwrap_err();
+    assert!(second.contains("in use"), "{second}");
+    drop(first);
+    if let Err(error) = sh("mkfs.ext4", &["-q", &device.device]) {
+        eprintln!("skipped: no ext4: {error}");
+        return;
+    }
+    let unmounted = try_open(&device.device).unwrap_err();
+    assert!(
+        unmounted.contains("holds data that is not swap"),
+        "{unmounted}"
+    );
+    let at = device.dir.path().join("mounted");
+    let Some(_mount) = Mount::new(&[&device.device], &at) else {
+        return;
+    };
+    let mounted = try_open(&device.device).unwrap_err();
+    assert!(mounted.contains("is mounted or in use"), "{mounted}");
+}
+
+#[test]
+fn a_kernel_swap_area_is_taken_and_stays_one() {
+    let Some(device) = Loop::new(32 * MIB) else {
+        return;
+    };
+    if let Err(error) = sh("mkswap", &[&device.device]) {
+        eprintln!("skipped: no mkswap: {error}");
+        return;
+    }
+    for _ in 0..2 {
+        let opened = try_open(&device.device).unwrap();
+        let facts = opened.facts;
+        let store = FileStore::from_fd(opened.fd, facts);
+        write(&store, 0, &[9; PAGE_SIZE]).unwrap();
+    }
+    let kind = sh(
+        "blkid",
+        &["-p", "-s", "TYPE", "-o", "value", &device.device],
+    );
+    assert!(kind.is_err() || kind == Ok("swap".into()), "{kind:?}");
+}
+
+#[test]
+fn a_read_error_of_the_device_is_of_its_slots_alone() {
+    let Some(device) = Loop::new(32 * MIB) else {
+        return;
+    };
+    let opened = try_open(&device.device).unwrap();
+    let facts = opened.facts;
+    let store = FileStore::from_fd(opened.fd, facts);
+    for slot in [0, 7000] {
+        write(&store, slot, &[3; PAGE_SIZE]).unwrap();
+    }
+    // Behind the device's back its medium ends early: the kernel answers EIO from there on.
+    device.backing().set_len(16 * MIB).unwrap();
+    assert_eq!(read(&store, 7000, 1), Err(IoError::Slot));
+    assert_eq!(store.last_errno(), Some(rustix::io::Errno::IO));
+    assert!(read(&store, 0, 1).unwrap() == [3; PAGE_SIZE]);
+}
+
+/// Writes slots until space ends; how many went well.
+fn fill(store: &FileStore) -> u64 {
+    let data = vec![5; 64 * PAGE_SIZE];
+    for slot in (0..store.slots()).step_by(64) {
+        match write(store, slot, &data) {
+            Ok(()) => {}
+            Err(error) => {
+                assert_eq!(error, IoError::NoSpace, "{:?}", store.last_errno());
+                return slot;
+            }
+        }
+    }
+    panic!("space never ended");
+}
+
+fn full(directory: &Path) {
+    let spec = format!("{}:64M", directory.display());
+    let opened = try_open(&spec).unwrap();
+    assert!(
+        opened.notes.iter().any(|note| note.contains("is free now")),
+        "{:?}",
+        opened.notes
+    );
+    let facts = opened.facts;
+    let store = FileStore::from_fd(opened.fd, facts);
+    let held = fill(&store);
+    assert!(held >= 512, "only {held} slots fitted");
+    assert!(read(&store, 0, 64).unwrap().iter().all(|&byte| byte == 5));
+    store.discard(0, 256).unwrap();
+    write(&store, held, &[6; PAGE_SIZE]).expect("room again after a discard");
+}
+
+#[test]
+fn a_full_file_system_is_no_space_and_passes() {
+    let Some(device) = Loop::new(24 * MIB) else {
+        return;
+    };
+    if let Err(error) = sh("mkfs.ext4", &["-q", &device.device]) {
+        eprintln!("skipped: no ext4: {error}");
+        return;
+    }
+    let at = device.dir.path().join("mounted");
+    let Some(mount) = Mount::new(&[&device.device], &at) else {
+        return;
+    };
+    full(&mount.at);
+}
+
+#[test]
+fn a_full_tmpfs_is_no_space_and_passes() {
+    let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let at = dir.path().join("mounted");
+    let Some(mount) = Mount::new(&["-t", "tmpfs", "-o", "size=8m", "tmpfs"], &at) else {
+        return;
+    };
+    full(&mount.at);
+}

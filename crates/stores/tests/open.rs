@@ -1,0 +1,265 @@
+//! Opening swap devices on real file systems, and every refusal.
+
+use ebb_engine::env::{IoError, ReadOp, Store, WriteOp};
+use ebb_engine::{Node, PAGE_SIZE};
+use ebb_stores::{FileStore, OpenError, OpenedDevice, SwapSpec, open};
+use std::fs::{self, File};
+use std::os::unix::fs::{FileExt, PermissionsExt, symlink};
+use std::path::Path;
+use tempfile::TempDir;
+
+const MIB: u64 = 1 << 20;
+
+fn dir() -> TempDir {
+    tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap()
+}
+
+fn try_open(spec: &str) -> Result<OpenedDevice, OpenError> {
+    open(&spec.parse::<SwapSpec>().unwrap()).map(|device| device.expect("a device"))
+}
+
+fn refusal(spec: &str, says: &str) {
+    let error = try_open(spec).expect_err(spec).to_string();
+    assert!(error.contains(says), "{spec}: {error}");
+}
+
+fn sized(path: &Path, bytes: u64) -> String {
+    File::create(path).unwrap().set_len(bytes).unwrap();
+    path.display().to_string()
+}
+
+fn names(dir: &TempDir) -> usize {
+    fs::read_dir(dir.path()).unwrap().count()
+}
+
+/// Writes and reads back the first and the last slot.
+fn exercise(device: OpenedDevice) {
+    let slots = device.facts.slots;
+    let store = FileStore::from_fd(device.fd, device.facts);
+    let pages = [[5u8; PAGE_SIZE], [6u8; PAGE_SIZE]];
+    let ops = [
+        WriteOp {
+            slot: 0,
+            data: &pages[0],
+        },
+        WriteOp {
+            slot: slots - 1,
+            data: &pages[1],
+        },
+    ];
+    let mut results = [Err(IoError::Slot); 2];
+    store.write(&ops, &mut results);
+    assert_eq!(results, [Ok(()); 2]);
+    let mut back = [[0u8; PAGE_SIZE]; 2];
+    let [first, last] = &mut back;
+    let mut ops = [
+        ReadOp {
+            slot: 0,
+            data: first,
+        },
+        ReadOp {
+            slot: slots - 1,
+            data: last,
+        },
+    ];
+    store.read(&mut ops, &mut results);
+    assert_eq!(results, [Ok(()); 2]);
+    assert!(back == pages);
+}
+
+#[test]
+fn none_is_no_device() {
+    assert!(open(&SwapSpec::None).unwrap().is_none());
+}
+
+#[test]
+fn a_private_file_has_no_name_and_no_other_reader() {
+    let dir = dir();
+    let device = try_open(&format!("{}:9M,prio=3,node=1", dir.path().display())).unwrap();
+    assert_eq!(names(&dir), 0);
+    let stat = rustix::fs::fstat(&device.fd).unwrap();
+    assert_eq!((stat.st_nlink, stat.st_mode & 0o777), (0, 0o600));
+    let flags = rustix::io::fcntl_getfd(&device.fd).unwrap();
+    assert!(flags.contains(rustix::io::FdFlags::CLOEXEC));
+    assert_eq!(device.facts.slots * PAGE_SIZE as u64, 8 * MIB);
+    assert_eq!(
+        (device.priority, device.facts.node()),
+        (Some(3), Some(Node(1)))
+    );
+    assert!(!device.facts.wants_discard);
+    assert!(stat.st_blocks < 64, "sparse until used");
+    exercise(device);
+}
+
+#[test]
+fn the_default_is_a_private_file() {
+    let device = open(&SwapSpec::default()).unwrap().expect("a device");
+    let stat = rustix::fs::fstat(&device.fd).unwrap();
+    let space = rustix::fs::fstatvfs(&device.fd).unwrap();
+    assert_eq!(stat.st_nlink, 0);
+    assert!(device.facts.slots.is_multiple_of(512) && device.facts.slots > 0);
+    assert!((stat.st_size as u64) <= space.f_bavail * space.f_frsize + 64 * MIB);
+    exercise(device);
+}
+
+#[test]
+fn a_share_is_of_what_is_free() {
+    let dir = dir();
+    let device = try_open(&format!("{}:10%", dir.path().display())).unwrap();
+    let space = rustix::fs::fstatvfs(&device.fd).unwrap();
+    let tenth = space.f_bavail * space.f_frsize / 10;
+    let size = device.facts.slots * PAGE_SIZE as u64;
+    assert!(
+        size.abs_diff(tenth) < tenth / 4 + 4 * MIB,
+        "{size} of {tenth}"
+    );
+}
+
+#[test]
+fn a_path_that_does_not_exist_is_made_and_unlinked() {
+    let dir = dir();
+    let device = try_open(&format!("{}:4M", dir.path().join("swap").display())).unwrap();
+    assert_eq!(names(&dir), 0);
+    exercise(device);
+}
+
+#[test]
+fn no_link_decides_where_a_file_is_made() {
+    let dir = dir();
+    let link = dir.path().join("link");
+    let victim = dir.path().join("victim");
+    symlink(&victim, &link).unwrap();
+    refusal(&format!("{}:4M", link.display()), "link that leads nowhere");
+    assert!(!victim.exists());
+}
+
+#[test]
+fn an_existing_swap_file_keeps_its_header() {
+    let dir = dir();
+    let path = dir.path().join("swap");
+    let spec = sized(&path, 8 * MIB);
+    let mut header = vec![0; PAGE_SIZE];
+    header[1024] = 1;
+    header[PAGE_SIZE - 10..].copy_from_slice(b"SWAPSPACE2");
+    File::options()
+        .write(true)
+        .open(&path)
+        .unwrap()
+        .write_at(&header, 0)
+        .unwrap();
+    for _ in 0..2 {
+        let device = try_open(&spec).unwrap();
+        assert_eq!(device.facts.slots, 3 * 512);
+        assert!(
+            !device.facts.wants_discard,
+            "no holes in the kernel's swap file"
+        );
+        exercise(device);
+    }
+    let mut after = vec![0; PAGE_SIZE];
+    File::open(&path)
+        .unwrap()
+        .read_exact_at(&mut after, 0)
+        .unwrap();
+    assert!(after == header);
+}
+
+#[test]
+fn a_smaller_part_can_be_asked_for_and_no_larger_one() {
+    let dir = dir();
+    let path = sized(&dir.path().join("swap"), 16 * MIB);
+    assert_eq!(
+        try_open(&format!("{path}:8M")).unwrap().facts.slots,
+        3 * 512
+    );
+    assert_eq!(
+        try_open(&format!("{path}:50%")).unwrap().facts.slots,
+        3 * 512
+    );
+    refusal(
+        &format!("{path}:17M"),
+        "has 16M, less than the 17M asked for",
+    );
+}
+
+#[test]
+fn data_is_never_overwritten() {
+    let dir = dir();
+    let path = sized(&dir.path().join("thesis"), 8 * MIB);
+    let file = File::options().write(true).open(&path).unwrap();
+    // An ext4 superblock's magic number, all that is not zero at the start.
+    file.write_at(&[0x53, 0xef], 1024 + 56).unwrap();
+    refusal(&path, "holds data that is not swap");
+    let mut signature = [0; 10];
+    signature[..9].copy_from_slice(b"S1SUSPEND");
+    file.write_at(&signature, PAGE_SIZE as u64 - 10).unwrap();
+    refusal(&path, "hibernated");
+}
+
+#[test]
+fn two_runs_do_not_share_a_file() {
+    let dir = dir();
+    let path = sized(&dir.path().join("swap"), 8 * MIB);
+    let first = try_open(&path).unwrap();
+    refusal(&path, "in use by another run of ebb");
+    drop(first);
+    try_open(&path).unwrap();
+}
+
+#[test]
+fn refusals_name_the_next_step() {
+    let dir = dir();
+    let at = |name: &str| dir.path().join(name).display().to_string();
+    refusal(&at("no/such/dir/swap"), "create it or give another path");
+    refusal(
+        &format!("{}:1M", dir.path().display()),
+        "too little: at least 2M",
+    );
+    refusal(
+        &sized(&dir.path().join("small"), MIB),
+        "too little: at least 4M",
+    );
+    refusal("/dev/null", "character device");
+    rustix::fs::mkfifoat(rustix::fs::CWD, at("pipe"), 0o600.into()).unwrap();
+    refusal(&at("pipe"), "is a pipe");
+    let _socket = std::os::unix::net::UnixListener::bind(at("socket")).unwrap();
+    refusal(&at("socket"), "is a socket");
+    refusal("/proc:4M", "swap /proc");
+    refusal(
+        &format!("{}/x:4M", sized(&dir.path().join("file"), 0)),
+        "cannot look at it",
+    );
+}
+
+#[test]
+fn no_permission_is_said() {
+    if rustix::process::geteuid().is_root() {
+        eprintln!("skipped: root may write everywhere");
+        return;
+    }
+    let dir = dir();
+    fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o500)).unwrap();
+    refusal(&format!("{}:4M", dir.path().display()), "no permission");
+}
+
+#[test]
+fn memory_backed_directories_are_told_of() {
+    let dir = match tempfile::tempdir_in("/dev/shm") {
+        Ok(dir) => dir,
+        Err(error) => {
+            eprintln!("skipped: no /dev/shm to write to: {error}");
+            return;
+        }
+    };
+    let device = try_open(&format!("{}:4M", dir.path().display())).unwrap();
+    assert!(device.facts.in_memory && !device.facts.direct);
+    assert!(
+        device
+            .notes
+            .iter()
+            .any(|note| note.contains("frees no RAM")),
+        "{:?}",
+        device.notes
+    );
+    exercise(device);
+}

@@ -1,0 +1,348 @@
+//! userfaultfd: registering ranges, reading faults, filling pages, moving pages.
+//!
+//! The features used: `MOVE` (capture without a copy, from the process itself only), `POISON`
+//! (fail closed), `THREAD_ID` (which thread faulted, so that service can follow its core).
+//! Events (fork, remap, remove) are not asked for: the memory calls that cause them are known
+//! before they happen.
+
+use crate::Errno;
+use std::fs::OpenOptions;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+
+const API: u64 = 0xAA;
+const USER_MODE_ONLY: i32 = 1;
+
+const fn ioc(dir: u64, kind: u8, number: u8, size: usize) -> u64 {
+    dir << 30 | (size as u64) << 16 | (kind as u64) << 8 | number as u64
+}
+const fn both(number: u8, size: usize) -> u64 {
+    ioc(3, 0xAA, number, size)
+}
+const fn read_only(number: u8, size: usize) -> u64 {
+    ioc(2, 0xAA, number, size)
+}
+
+const NEW: u64 = ioc(0, 0xAA, 0, 0);
+const UFFDIO_API: u64 = both(0x3f, 24);
+const UFFDIO_REGISTER: u64 = both(0x00, 32);
+const UFFDIO_UNREGISTER: u64 = read_only(0x01, 16);
+const UFFDIO_WAKE: u64 = read_only(0x02, 16);
+const UFFDIO_COPY: u64 = both(0x03, 40);
+const UFFDIO_MOVE: u64 = both(0x05, 40);
+const UFFDIO_POISON: u64 = both(0x08, 32);
+
+/// Bits of `uffdio_api.features`.
+pub mod feature {
+    /// The faulting thread's id comes with each fault.
+    pub const THREAD_ID: u64 = 1 << 8;
+    /// Pages can be poisoned.
+    pub const POISON: u64 = 1 << 14;
+    /// Pages can be moved.
+    pub const MOVE: u64 = 1 << 16;
+}
+
+/// Features without which nothing can be paged.
+pub const NEEDED: u64 = feature::THREAD_ID | feature::POISON | feature::MOVE;
+
+const MODE_MISSING: u64 = 1;
+const MOVE_ALLOW_HOLES: u64 = 2;
+const DONT_WAKE: u64 = 1;
+
+/// A missing page somebody waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Fault {
+    /// Address touched, as the kernel gives it: its page's start.
+    pub address: usize,
+    /// Whether it was a write.
+    pub write: bool,
+    /// The thread that waits.
+    pub thread: u32,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct Message {
+    event: u8,
+    reserved: [u8; 7],
+    flags: u64,
+    address: u64,
+    thread: u32,
+    pad: u32,
+}
+const _: () = assert!(size_of::<Message>() == 32);
+
+#[repr(C)]
+struct Range {
+    start: u64,
+    len: u64,
+}
+
+#[repr(C)]
+struct Transfer {
+    to: u64,
+    from: u64,
+    len: u64,
+    mode: u64,
+    done: i64,
+}
+
+#[repr(C)]
+struct RangeMode {
+    range: Range,
+    mode: u64,
+    out: u64,
+}
+
+/// Why no userfaultfd could be had.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OpenError {
+    /// The system call is refused and `/dev/userfaultfd` cannot be opened.
+    Permission(Errno),
+    /// The kernel has no userfaultfd at all.
+    Absent,
+    /// The kernel lacks these feature bits.
+    Features(u64),
+}
+
+impl std::fmt::Display for OpenError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            OpenError::Permission(e) => write!(
+                f,
+                "userfaultfd is not permitted ({e}); give the process read-write access to /dev/userfaultfd \
+                 (in a container: --device /dev/userfaultfd), or set vm.unprivileged_userfaultfd=1, or run as root"
+            ),
+            OpenError::Absent => write!(f, "this kernel has no userfaultfd (CONFIG_USERFAULTFD)"),
+            OpenError::Features(missing) => {
+                write!(
+                    f,
+                    "this kernel's userfaultfd lacks features {missing:#x} (MOVE needs Linux 6.8)"
+                )
+            }
+        }
+    }
+}
+
+impl std::error::Error for OpenError {}
+
+/// A userfaultfd of this process.
+pub struct FaultFd {
+    fd: OwnedFd,
+}
+
+impl FaultFd {
+    /// Opens one, by the system call or through `/dev/userfaultfd`, whichever is allowed.
+    /// Faults of system calls are included: user-mode-only descriptors are of no use.
+    pub fn open() -> Result<Self, OpenError> {
+        let fd = Self::create()?;
+        let mut api = [API, NEEDED, 0u64];
+        // SAFETY: UFFDIO_API takes a struct of three u64.
+        let r = unsafe { libc::ioctl(fd.as_raw_fd(), UFFDIO_API as _, api.as_mut_ptr()) };
+        if r < 0 {
+            // Ask again for nothing, to learn what there is.
+            let fd = Self::create()?;
+            let mut api = [API, 0, 0u64];
+            // SAFETY: as above.
+            unsafe { libc::ioctl(fd.as_raw_fd(), UFFDIO_API as _, api.as_mut_ptr()) };
+            return Err(OpenError::Features(NEEDED & !api[1]));
+        }
+        Ok(Self { fd })
+    }
+
+    fn create() -> Result<OwnedFd, OpenError> {
+        let flags = libc::O_CLOEXEC | libc::O_NONBLOCK;
+        // SAFETY: no pointers.
+        let r = unsafe { libc::syscall(libc::SYS_userfaultfd, flags) };
+        let refused = match Errno::of(r) {
+            // SAFETY: a fresh descriptor that nobody else owns.
+            Ok(fd) => return Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) }),
+            Err(e) => e,
+        };
+        let device = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .open("/dev/userfaultfd");
+        match device {
+            Ok(device) => {
+                // SAFETY: USERFAULTFD_IOC_NEW takes its flags as the argument itself.
+                let r =
+                    unsafe { libc::ioctl(device.as_raw_fd(), NEW as _, flags as libc::c_ulong) };
+                match Errno::of(r as _) {
+                    // SAFETY: a fresh descriptor that nobody else owns.
+                    Ok(fd) => Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) }),
+                    Err(e) => Err(OpenError::Permission(e)),
+                }
+            }
+            Err(_) if refused.0 == libc::ENOSYS => Err(OpenError::Absent),
+            Err(_) => Err(OpenError::Permission(refused)),
+        }
+    }
+
+    /// Whether a descriptor for user-mode faults alone could be had: tells a lack of privilege
+    /// from a lack of the feature.
+    pub fn user_mode_only_works() -> bool {
+        // SAFETY: no pointers.
+        let r = unsafe { libc::syscall(libc::SYS_userfaultfd, libc::O_CLOEXEC | USER_MODE_ONLY) };
+        match Errno::of(r) {
+            Ok(fd) => {
+                // SAFETY: a fresh descriptor that nobody else owns.
+                drop(unsafe { OwnedFd::from_raw_fd(fd as i32) });
+                true
+            }
+            Err(_) => false,
+        }
+    }
+
+    /// From now on missing pages of the range are faults for this descriptor to serve.
+    pub fn register(&self, start: usize, len: usize) -> Result<(), Errno> {
+        let mut arg = RangeMode {
+            range: Range {
+                start: start as u64,
+                len: len as u64,
+            },
+            mode: MODE_MISSING,
+            out: 0,
+        };
+        self.ioctl(UFFDIO_REGISTER, &mut arg)
+    }
+
+    /// Ends that; missing pages read as zeros again, so no page may be swapped out any more.
+    pub fn unregister(&self, start: usize, len: usize) -> Result<(), Errno> {
+        self.ioctl(
+            UFFDIO_UNREGISTER,
+            &mut Range {
+                start: start as u64,
+                len: len as u64,
+            },
+        )
+    }
+
+    /// Lets the threads that wait for pages of the range try again.
+    pub fn wake(&self, start: usize, len: usize) -> Result<(), Errno> {
+        self.ioctl(
+            UFFDIO_WAKE,
+            &mut Range {
+                start: start as u64,
+                len: len as u64,
+            },
+        )
+    }
+
+    /// Reads up to `out.len()` faults; empty if none waits. Does not block.
+    pub fn read<'a>(&self, out: &'a mut [Fault; BATCH]) -> Result<&'a [Fault], Errno> {
+        const EMPTY: Message = Message {
+            event: 0,
+            reserved: [0; 7],
+            flags: 0,
+            address: 0,
+            thread: 0,
+            pad: 0,
+        };
+        let mut messages = [EMPTY; BATCH];
+        // SAFETY: the buffer is as long as we say and holds plain data.
+        let r = unsafe {
+            libc::read(
+                self.fd.as_raw_fd(),
+                messages.as_mut_ptr().cast(),
+                size_of_val(&messages),
+            )
+        };
+        let n = match Errno::of(r as _) {
+            Ok(bytes) => bytes / size_of::<Message>(),
+            Err(Errno(libc::EINTR | libc::EAGAIN)) => 0,
+            Err(e) => return Err(e),
+        };
+        let mut count = 0;
+        for m in &messages[..n] {
+            // 0x12 is UFFD_EVENT_PAGEFAULT; no other event was asked for.
+            if m.event == 0x12 {
+                out[count] = Fault {
+                    address: m.address as usize & !4095,
+                    write: m.flags & 1 != 0,
+                    thread: m.thread,
+                };
+                count += 1;
+            }
+        }
+        Ok(&out[..count])
+    }
+
+    /// Waits until faults can be read, at most `timeout_ms` (-1: for ever); whether there are any.
+    pub fn wait(&self, timeout_ms: i32) -> bool {
+        let mut p = libc::pollfd {
+            fd: self.fd.as_raw_fd(),
+            events: libc::POLLIN,
+            revents: 0,
+        };
+        // SAFETY: one valid pollfd.
+        unsafe { libc::poll(&mut p, 1, timeout_ms) == 1 && p.revents & libc::POLLIN != 0 }
+    }
+
+    /// Fills missing pages at `to` with new pages that hold a copy of `from`, and wakes who
+    /// waits for them. Returns the bytes done and why it stopped short, if it did: EEXIST, a
+    /// page is already there; EAGAIN, try again; ENOMEM; ENOENT, no such range.
+    pub fn copy(&self, to: usize, from: &[u8]) -> (usize, Result<(), Errno>) {
+        let arg = Transfer {
+            to: to as u64,
+            from: from.as_ptr() as u64,
+            len: from.len() as u64,
+            mode: 0,
+            done: 0,
+        };
+        self.transfer(UFFDIO_COPY, arg)
+    }
+
+    /// Moves whole pages between two private anonymous ranges of this process. Afterwards
+    /// nobody can reach them at `from`: a capture is atomic. Missing source pages leave holes.
+    /// Stops at a page that is pinned or shared (EBUSY), or where a target page is present
+    /// (EEXIST). Returns the bytes done, holes included. `wake`: whether to wake who waits at `to`.
+    ///
+    /// Requires: the caller owns what both ranges mean: no Rust reference points into `from`
+    /// or `to`, and whoever maps `from` expects its pages to be gone.
+    pub unsafe fn shift(
+        &self,
+        to: usize,
+        from: usize,
+        len: usize,
+        wake: bool,
+    ) -> (usize, Result<(), Errno>) {
+        let mode = MOVE_ALLOW_HOLES | if wake { 0 } else { DONT_WAKE };
+        self.transfer(
+            UFFDIO_MOVE,
+            Transfer {
+                to: to as u64,
+                from: from as u64,
+                len: len as u64,
+                mode,
+                done: 0,
+            },
+        )
+    }
+
+    /// Makes missing pages fatal to touch: SIGBUS for whoever does, never zeros.
+    pub fn poison(&self, start: usize, len: usize) -> Result<(), Errno> {
+        let mut arg = RangeMode {
+            range: Range {
+                start: start as u64,
+                len: len as u64,
+            },
+            mode: 0,
+            out: 0,
+        };
+        self.ioctl(UFFDIO_POISON, &mut arg)
+    }
+
+    fn transfer(&self, request: u64, mut arg: Transfer) -> (usize, Result<(), Errno>) {
+        let result = self.ioctl(request, &mut arg);
+        (arg.done.max(0) as usize, result)
+    }
+
+    fn ioctl<T>(&self, request: u64, arg: &mut T) -> Result<(), Errno> {
+        // SAFETY: the private callers pair each request with its argument's type.
+        let r = unsafe { libc::ioctl(self.fd.as_raw_fd(), request as _, arg as *mut T) };
+        Errno::of(r as _).map(|_| ())
+    }
+}
+
+/// Faults read at once at most.
+pub const BATCH: usize = 8;

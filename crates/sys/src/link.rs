@@ -1,0 +1,51 @@
+//! A descriptor kept by number for the life of the descriptor table it was opened in.
+//!
+//! The threads that serve a managed process have a descriptor table of their own, which
+//! the program cannot see; after fork the child has a copy of our memory but not of that
+//! table. So ownership of such a descriptor is not ownership of an object in memory: a
+//! drop in the child would close a descriptor of the program. A [`KeptFd`] never closes:
+//! the kernel does when the table goes, at exit or exec.
+
+use std::os::fd::{IntoRawFd, OwnedFd};
+use std::sync::atomic::{AtomicI32, Ordering::Relaxed};
+
+/// The number of a descriptor that the kernel will close. Use it only on threads that share
+/// the table in which it was set; elsewhere the calls fail or reach something else.
+#[derive(Debug)]
+pub struct KeptFd(AtomicI32);
+
+impl Default for KeptFd {
+    fn default() -> Self {
+        Self(AtomicI32::new(-1))
+    }
+}
+
+impl KeptFd {
+    /// Takes over `fd`, for good. An older one is forgotten, not closed.
+    pub fn keep(&self, fd: OwnedFd) {
+        self.0.store(fd.into_raw_fd(), Relaxed);
+    }
+
+    /// Forgets the number, in a forked child whose table is another.
+    pub fn forget(&self) {
+        self.0.store(-1, Relaxed);
+    }
+
+    /// Sends one packet without waiting and without SIGPIPE. Whether it went.
+    pub fn send(&self, packet: &[u8]) -> bool {
+        let fd = self.0.load(Relaxed);
+        if fd < 0 {
+            return false;
+        }
+        // SAFETY: send reads `packet` and touches no other memory, whatever `fd` is.
+        let sent = unsafe {
+            libc::send(
+                fd,
+                packet.as_ptr().cast(),
+                packet.len(),
+                libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL,
+            )
+        };
+        sent == packet.len() as isize
+    }
+}

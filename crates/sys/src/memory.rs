@@ -1,0 +1,130 @@
+//! Anonymous memory by raw system calls.
+
+use crate::Errno;
+use libc::{c_int, syscall};
+
+/// Bytes of a page.
+pub const PAGE: usize = 4096;
+
+/// Rounds up to whole pages.
+pub const fn page_up(bytes: usize) -> usize {
+    (bytes + PAGE - 1) & !(PAGE - 1)
+}
+
+/// `mmap`, raw. Requires: MAP_FIXED only over memory that the caller may replace.
+pub unsafe fn mmap(
+    addr: usize,
+    len: usize,
+    prot: c_int,
+    flags: c_int,
+    fd: c_int,
+    offset: i64,
+) -> Result<usize, Errno> {
+    // SAFETY: passed on to the caller.
+    Errno::of(unsafe { syscall(libc::SYS_mmap, addr, len, prot, flags, fd, offset) })
+}
+
+/// `munmap`, raw. Requires: nobody uses the range any more.
+pub unsafe fn munmap(addr: usize, len: usize) -> Result<(), Errno> {
+    // SAFETY: passed on to the caller.
+    Errno::of(unsafe { syscall(libc::SYS_munmap, addr, len) }).map(|_| ())
+}
+
+/// `mremap`, raw. Requires: as for `munmap` of the old range and MAP_FIXED of the new.
+pub unsafe fn mremap(
+    old: usize,
+    old_len: usize,
+    new_len: usize,
+    flags: c_int,
+    new: usize,
+) -> Result<usize, Errno> {
+    // SAFETY: passed on to the caller.
+    Errno::of(unsafe { syscall(libc::SYS_mremap, old, old_len, new_len, flags, new) })
+}
+
+/// `mprotect`, raw. Requires: no Rust reference relies on the old protection.
+pub unsafe fn mprotect(addr: usize, len: usize, prot: c_int) -> Result<(), Errno> {
+    // SAFETY: passed on to the caller.
+    Errno::of(unsafe { syscall(libc::SYS_mprotect, addr, len, prot) }).map(|_| ())
+}
+
+/// `madvise`, raw. Requires: for advice that drops content, that nobody needs it.
+pub unsafe fn madvise(addr: usize, len: usize, advice: c_int) -> Result<(), Errno> {
+    // SAFETY: passed on to the caller.
+    Errno::of(unsafe { syscall(libc::SYS_madvise, addr, len, advice) }).map(|_| ())
+}
+
+/// `brk`, raw: the end of the heap after the call.
+pub unsafe fn brk(addr: usize) -> usize {
+    // SAFETY: passed on to the caller.
+    unsafe { syscall(libc::SYS_brk, addr) as usize }
+}
+
+/// `mlock`, raw.
+pub fn mlock(addr: usize, len: usize) -> Result<(), Errno> {
+    // SAFETY: locking changes no content.
+    Errno::of(unsafe { syscall(libc::SYS_mlock, addr, len) }).map(|_| ())
+}
+
+/// `munlock`, raw.
+pub fn munlock(addr: usize, len: usize) -> Result<(), Errno> {
+    // SAFETY: unlocking changes no content.
+    Errno::of(unsafe { syscall(libc::SYS_munlock, addr, len) }).map(|_| ())
+}
+
+/// New private anonymous read-write memory at an address of the kernel's choice, not reserved
+/// against the commit limit.
+pub fn reserve(len: usize) -> Result<usize, Errno> {
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+    // SAFETY: without MAP_FIXED the kernel picks addresses that nobody uses.
+    unsafe { mmap(0, len, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0) }
+}
+
+/// The same at exactly `addr`, where nothing may be mapped yet.
+pub fn reserve_at(addr: usize, len: usize) -> Result<usize, Errno> {
+    let flags =
+        libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED_NOREPLACE;
+    // SAFETY: MAP_FIXED_NOREPLACE refuses addresses in use.
+    unsafe { mmap(addr, len, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0) }
+}
+
+/// Returns the whole pages inside `bytes` to the system; they read as zeros afterwards.
+pub fn give_back(bytes: &mut [u8]) {
+    let start = page_up(bytes.as_ptr() as usize);
+    let end = (bytes.as_ptr() as usize + bytes.len()) & !(PAGE - 1);
+    if start < end {
+        // SAFETY: the pages lie inside a mutable borrow of plain bytes, for which zeros are
+        // as good a value as any.
+        let _ = unsafe { madvise(start, end - start, libc::MADV_DONTNEED) };
+    }
+}
+
+/// Pages of anonymous memory this process has resident (file and shared pages left out).
+pub fn resident_anonymous_pages() -> Option<u64> {
+    let mut buffer = [0u8; 128];
+    let text = read_small(c"/proc/self/statm", &mut buffer)?;
+    let mut fields = text
+        .split(|b| *b == b' ')
+        .map(|f| std::str::from_utf8(f).ok()?.parse::<u64>().ok());
+    let (_, resident, shared) = (fields.next()??, fields.next()??, fields.next()??);
+    Some(resident.saturating_sub(shared))
+}
+
+/// Reads a small file without allocating.
+pub fn read_small<'a>(path: &std::ffi::CStr, buffer: &'a mut [u8]) -> Option<&'a [u8]> {
+    // SAFETY: a terminated path, a buffer as long as we say, a descriptor of our own.
+    unsafe {
+        let fd = syscall(
+            libc::SYS_openat,
+            libc::AT_FDCWD,
+            path.as_ptr(),
+            libc::O_RDONLY | libc::O_CLOEXEC,
+        ) as c_int;
+        if fd < 0 {
+            return None;
+        }
+        let n = syscall(libc::SYS_read, fd, buffer.as_mut_ptr(), buffer.len());
+        syscall(libc::SYS_close, fd);
+        buffer.get(..usize::try_from(n).ok()?)
+    }
+}

@@ -1,0 +1,80 @@
+//! PAGEMAP_SCAN: which pages of a range are present, found by the kernel in one walk.
+
+use crate::Errno;
+use std::fs::File;
+use std::os::fd::AsRawFd;
+
+const PRESENT: u64 = 1 << 3;
+const SCAN: u64 = 3 << 30 | (size_of::<ScanArg>() as u64) << 16 | (b'f' as u64) << 8 | 16;
+
+#[repr(C)]
+struct ScanArg {
+    size: u64,
+    flags: u64,
+    start: u64,
+    end: u64,
+    walk_end: u64,
+    vec: u64,
+    vec_len: u64,
+    max_pages: u64,
+    category_inverted: u64,
+    category_mask: u64,
+    category_anyof_mask: u64,
+    return_mask: u64,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+struct Region {
+    start: u64,
+    end: u64,
+    categories: u64,
+}
+
+/// This process's page map.
+pub struct PageMapFile(File);
+
+impl PageMapFile {
+    /// Opens `/proc/self/pagemap`.
+    pub fn open() -> std::io::Result<Self> {
+        File::open("/proc/self/pagemap").map(Self)
+    }
+
+    /// Calls `found(start, end)` for each run of present pages in `start..end`. Allocates nothing.
+    pub fn present(
+        &self,
+        start: usize,
+        end: usize,
+        mut found: impl FnMut(usize, usize),
+    ) -> Result<(), Errno> {
+        let mut regions = [Region::default(); 64];
+        let mut at = start as u64;
+        while at < end as u64 {
+            let mut arg = ScanArg {
+                size: size_of::<ScanArg>() as u64,
+                flags: 0,
+                start: at,
+                end: end as u64,
+                walk_end: 0,
+                vec: regions.as_mut_ptr() as u64,
+                vec_len: regions.len() as u64,
+                max_pages: 0,
+                category_inverted: 0,
+                category_mask: PRESENT,
+                category_anyof_mask: 0,
+                return_mask: PRESENT,
+            };
+            // SAFETY: the argument has the kernel's layout and `vec` is as long as it says.
+            let r = unsafe { libc::ioctl(self.0.as_raw_fd(), SCAN as _, &mut arg) };
+            let n = Errno::of(r as _)?;
+            for r in &regions[..n] {
+                found(r.start as usize, r.end as usize);
+            }
+            if arg.walk_end <= at {
+                break;
+            }
+            at = arg.walk_end;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,433 @@
+//! What `/proc` says of other processes.
+//!
+//! The files read every few milliseconds (`statm`, `stat`) are kept open and read into a
+//! buffer on the stack; nothing is allocated. An open file of `/proc/PID` stays bound to that
+//! process: after its death a read fails with ESRCH, even when the number is used again. So
+//! a [`Process`] names one process for good, which a pid does not.
+
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
+use std::io::Write;
+use std::os::fd::OwnedFd;
+
+/// A path under `/proc`, built on the stack.
+struct Path {
+    bytes: [u8; 64],
+    len: usize,
+}
+
+impl Path {
+    fn new(parts: std::fmt::Arguments<'_>) -> Self {
+        let mut path = Self {
+            bytes: [0; 64],
+            len: 0,
+        };
+        let mut room = &mut path.bytes[..63];
+        let before = room.len();
+        // The longest path has two 10-digit numbers: it always fits.
+        let _ = room.write_fmt(parts);
+        path.len = before - room.len();
+        path
+    }
+
+    fn open(&self, flags: OFlags) -> Result<OwnedFd, Errno> {
+        rustix::fs::open(
+            &self.bytes[..self.len],
+            flags | OFlags::CLOEXEC,
+            Mode::empty(),
+        )
+    }
+}
+
+/// Reads a whole small file from its start; a longer one is cut.
+fn read<'a>(fd: &OwnedFd, buf: &'a mut [u8]) -> Result<&'a [u8], Errno> {
+    let mut len = 0;
+    while len < buf.len() {
+        match rustix::io::pread(fd, &mut buf[len..], len as u64) {
+            Ok(0) => break,
+            Ok(n) => len += n,
+            Err(Errno::INTR) => {}
+            Err(e) => return Err(e),
+        }
+    }
+    Ok(&buf[..len])
+}
+
+fn number(field: &[u8]) -> Option<u64> {
+    if field.is_empty() {
+        return None;
+    }
+    field.iter().try_fold(0u64, |n, &b| {
+        b.is_ascii_digit()
+            .then(|| n.wrapping_mul(10).wrapping_add((b - b'0') as u64))
+    })
+}
+
+/// What `/proc/PID/stat` says that we use.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Stat {
+    /// R, S, D, T, Z, X …
+    pub state: u8,
+    /// The parent's pid.
+    pub parent: u32,
+    /// Minor faults of all threads so far.
+    pub minor_faults: u64,
+    /// When the process started, in clock ticks since boot.
+    pub start_time: u64,
+    /// Which program image the process runs.
+    pub image: Image,
+}
+
+/// Identifies a program image: two addresses that exec draws anew (with address
+/// randomisation) and fork copies. Zero once the memory of the process is gone.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Hash)]
+pub struct Image {
+    code: u64,
+    stack: u64,
+}
+
+impl Image {
+    /// Whether the process still had memory.
+    pub fn is_some(&self) -> bool {
+        self.stack != 0
+    }
+}
+
+impl Stat {
+    /// Parses `/proc/PID/stat`; fields are counted from the last parenthesis because the
+    /// name before it may contain anything.
+    fn parse(text: &[u8]) -> Option<Self> {
+        let close = text.iter().rposition(|&b| b == b')')?;
+        let mut stat = Stat::default();
+        let mut seen = 0;
+        for (i, field) in text.get(close + 2..)?.split(|&b| b == b' ').enumerate() {
+            match i + 3 {
+                3 => stat.state = *field.first()?,
+                4 => stat.parent = number(field)? as u32,
+                10 => stat.minor_faults = number(field)?,
+                22 => stat.start_time = number(field)?,
+                26 => stat.image.code = number(field)?,
+                28 => stat.image.stack = number(field)?,
+                _ => continue,
+            }
+            seen += 1;
+        }
+        (seen == 6).then_some(stat)
+    }
+
+    /// Whether the process has ended and only waits to be reaped.
+    pub fn is_dead(&self) -> bool {
+        matches!(self.state, b'Z' | b'X')
+    }
+}
+
+/// Pages from `/proc/PID/statm`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Statm {
+    /// Resident pages of every kind.
+    pub resident: u64,
+    /// Resident pages of files and shared memory.
+    pub shared: u64,
+}
+
+impl Statm {
+    fn parse(text: &[u8]) -> Option<Self> {
+        let mut fields = text.split(|&b| b == b' ').skip(1);
+        Some(Self {
+            resident: number(fields.next()?)?,
+            shared: number(fields.next()?)?,
+        })
+    }
+
+    /// Resident anonymous pages. The kernel counts in per-thread batches, so it may be off
+    /// by some dozens of pages a thread.
+    pub fn anonymous(&self) -> u64 {
+        self.resident.saturating_sub(self.shared)
+    }
+}
+
+/// Anonymous memory of a process as `/proc/PID/smaps_rollup` has it, in pages.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Rollup {
+    /// Resident anonymous pages.
+    pub anonymous: u64,
+    /// The same, each page divided by the number of processes that map it.
+    pub proportional: u64,
+}
+
+impl Rollup {
+    fn parse(text: &[u8]) -> Option<Self> {
+        let field = |name: &[u8]| {
+            let line = text
+                .split(|&b| b == b'\n')
+                .find(|line| line.starts_with(name))?;
+            let digits = line[name.len()..]
+                .split(|&b| b == b' ')
+                .find(|f| !f.is_empty())?;
+            number(digits).map(|kib| kib / 4)
+        };
+        Some(Self {
+            anonymous: field(b"Anonymous:")?,
+            proportional: field(b"Pss_Anon:")?,
+        })
+    }
+
+    /// Pages that are counted for this process but paid for by another that shares them.
+    pub fn shared_away(&self) -> u64 {
+        self.anonymous.saturating_sub(self.proportional)
+    }
+}
+
+/// One process, for good: see the module's text.
+#[derive(Debug)]
+pub struct Process {
+    pid: u32,
+    stat: OwnedFd,
+    statm: OwnedFd,
+    start_time: u64,
+}
+
+impl Process {
+    /// Opens the files of `pid`.
+    ///
+    /// # Errors
+    /// ENOENT or ESRCH if there is no such process, EMFILE.
+    pub fn open(pid: u32) -> Result<Self, Errno> {
+        let stat = Path::new(format_args!("/proc/{pid}/stat")).open(OFlags::RDONLY)?;
+        let statm = Path::new(format_args!("/proc/{pid}/statm")).open(OFlags::RDONLY)?;
+        let mut process = Self {
+            pid,
+            stat,
+            statm,
+            start_time: 0,
+        };
+        // Both files were opened by number, one after the other: equal only if the process
+        // of the first still lives now.
+        process.start_time = process.stat()?.start_time;
+        Ok(process)
+    }
+
+    /// Its number.
+    pub fn pid(&self) -> u32 {
+        self.pid
+    }
+
+    /// When it started, in clock ticks since boot.
+    pub fn start_time(&self) -> u64 {
+        self.start_time
+    }
+
+    /// Its `stat`.
+    ///
+    /// # Errors
+    /// ESRCH once it has been reaped; EIO if the text is not as expected.
+    pub fn stat(&self) -> Result<Stat, Errno> {
+        let mut buf = [0; 1024];
+        Stat::parse(read(&self.stat, &mut buf)?).ok_or(Errno::IO)
+    }
+
+    /// Its `statm`; zeros when it is a zombie.
+    ///
+    /// # Errors
+    /// ESRCH once it has been reaped; EIO if the text is not as expected.
+    pub fn statm(&self) -> Result<Statm, Errno> {
+        let mut buf = [0; 256];
+        Statm::parse(read(&self.statm, &mut buf)?).ok_or(Errno::IO)
+    }
+
+    /// Its `smaps_rollup`: the kernel walks every page table of the process, about 20 ns a
+    /// resident page.
+    ///
+    /// # Errors
+    /// ESRCH if it is gone, EACCES if it may not be looked at, EIO on unexpected text.
+    pub fn rollup(&self) -> Result<Rollup, Errno> {
+        let fd = Path::new(format_args!("/proc/{}/smaps_rollup", self.pid)).open(OFlags::RDONLY)?;
+        let mut buf = [0; 2048];
+        let rollup = Rollup::parse(read(&fd, &mut buf)?).ok_or(Errno::IO)?;
+        // Opened by number: ours only if our process is still there.
+        self.stat()?;
+        Ok(rollup)
+    }
+
+    /// Calls `f` with the pid of each child of any of its threads.
+    ///
+    /// # Errors
+    /// ESRCH or ENOENT if it is gone.
+    pub fn children(&self, f: impl FnMut(u32)) -> Result<(), Errno> {
+        children(self.pid, f)
+    }
+}
+
+/// Calls `f` with the pid of each child of any thread of `pid`. A child that comes or goes
+/// meanwhile may be missed.
+///
+/// # Errors
+/// ESRCH or ENOENT if it is gone; ENOENT also where the kernel has no such file.
+pub fn children(pid: u32, mut f: impl FnMut(u32)) -> Result<(), Errno> {
+    let dir =
+        Path::new(format_args!("/proc/{pid}/task")).open(OFlags::RDONLY | OFlags::DIRECTORY)?;
+    let mut names = [std::mem::MaybeUninit::uninit(); 2048];
+    let mut tasks = rustix::fs::RawDir::new(&dir, &mut names);
+    while let Some(task) = tasks.next() {
+        let Some(tid) = number(task?.file_name().to_bytes()) else {
+            continue;
+        };
+        let file =
+            match Path::new(format_args!("/proc/{pid}/task/{tid}/children")).open(OFlags::RDONLY) {
+                Ok(file) => file,
+                // The thread is gone, or (for the first) the kernel has no such file.
+                Err(Errno::NOENT | Errno::SRCH) if tid != pid as u64 => continue,
+                Err(e) => return Err(e),
+            };
+        // A number may be cut by the end of the buffer: carry its digits over.
+        let mut pending: Option<u64> = None;
+        let mut buf = [0; 1024];
+        loop {
+            let n = match rustix::io::read(&file, &mut buf[..]) {
+                Ok(n) => n,
+                Err(Errno::INTR) => continue,
+                Err(Errno::SRCH) => 0,
+                Err(e) => return Err(e),
+            };
+            if n == 0 {
+                break;
+            }
+            for &b in &buf[..n] {
+                if b.is_ascii_digit() {
+                    pending = Some(pending.unwrap_or(0) * 10 + (b - b'0') as u64);
+                } else if let Some(child) = pending.take() {
+                    f(child as u32);
+                }
+            }
+        }
+        if let Some(child) = pending {
+            f(child as u32);
+        }
+    }
+    Ok(())
+}
+
+/// Calls `f` with every pid. The kernel goes by number, so a process that lives throughout
+/// is never skipped.
+///
+/// # Errors
+/// Those of reading `/proc`.
+pub fn all(mut f: impl FnMut(u32)) -> Result<(), Errno> {
+    let dir = Path::new(format_args!("/proc")).open(OFlags::RDONLY | OFlags::DIRECTORY)?;
+    let mut names = [std::mem::MaybeUninit::uninit(); 4096];
+    let mut entries = rustix::fs::RawDir::new(&dir, &mut names);
+    while let Some(entry) = entries.next() {
+        if let Some(pid) = number(entry?.file_name().to_bytes()) {
+            f(pid as u32);
+        }
+    }
+    Ok(())
+}
+
+/// CLOCK_MONOTONIC, in nanoseconds.
+pub fn monotonic_ns() -> u64 {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+}
+
+/// The name of a process, as in `/proc/PID/comm`, or "?" if it is gone. Control characters
+/// are replaced.
+pub fn name(pid: u32) -> String {
+    let mut buf = [0; 64];
+    let text = Path::new(format_args!("/proc/{pid}/comm"))
+        .open(OFlags::RDONLY)
+        .and_then(|fd| read(&fd, &mut buf).map(<[u8]>::to_vec))
+        .unwrap_or_else(|_| b"?".to_vec());
+    String::from_utf8_lossy(text.trim_ascii_end())
+        .chars()
+        .map(|c| if c.is_control() { '?' } else { c })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::process::{Command, Stdio};
+
+    #[test]
+    fn parses_a_stat_with_a_hostile_name() {
+        let text = b"42 (a) R 1 (b) S 7 42 42 0 -1 4194560 123 0 0 0 1 2 0 0 20 0 1 0 \
+            99 1000 200 18446744073709551615 111 222 333 444 0 0 0";
+        let stat = Stat::parse(text).unwrap();
+        assert_eq!(
+            stat,
+            Stat {
+                state: b'S',
+                parent: 7,
+                minor_faults: 123,
+                start_time: 99,
+                image: Image {
+                    code: 111,
+                    stack: 333
+                },
+            }
+        );
+        assert_eq!(Stat::parse(b"42 (a) S 7"), None);
+        assert_eq!(Stat::parse(b""), None);
+    }
+
+    #[test]
+    fn own_memory_shows_in_statm() {
+        let me = Process::open(std::process::id()).unwrap();
+        let before = me.statm().unwrap().anonymous();
+        let block = std::hint::black_box(vec![1u8; 8 << 20]);
+        let after = me.statm().unwrap().anonymous();
+        assert!(
+            after >= before + 1900,
+            "{before} -> {after}, {} bytes",
+            block.len()
+        );
+        let rollup = me.rollup().unwrap();
+        assert!(rollup.anonymous >= 2048 && rollup.proportional <= rollup.anonymous);
+    }
+
+    #[test]
+    fn a_child_is_found_and_its_death_seen_for_good() {
+        let mut child = Command::new("sleep")
+            .arg("60")
+            .stdout(Stdio::null())
+            .spawn()
+            .unwrap();
+        let process = Process::open(child.id()).unwrap();
+        let mut seen = false;
+        children(std::process::id(), |pid| seen |= pid == child.id()).unwrap();
+        assert!(seen);
+        assert_eq!(process.stat().unwrap().parent, std::process::id());
+        child.kill().unwrap();
+        while !process.stat().unwrap().is_dead() {
+            std::thread::yield_now();
+        }
+        assert!(!process.stat().unwrap().image.is_some());
+        child.wait().unwrap();
+        assert_eq!(process.stat().unwrap_err(), Errno::SRCH);
+        assert_eq!(process.statm().unwrap_err(), Errno::SRCH);
+    }
+
+    #[test]
+    fn exec_changes_the_image() {
+        // A shell that waits for a line and then becomes another program.
+        let mut child = Command::new("sh")
+            .args(["-c", "read x; exec sleep 60"])
+            .stdin(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let process = Process::open(child.id()).unwrap();
+        while name(child.id()) != "sh" {
+            std::thread::yield_now();
+        }
+        let before = process.stat().unwrap().image;
+        assert_eq!(process.stat().unwrap().image, before);
+        child.stdin.take().unwrap().write_all(b"\n").unwrap();
+        while name(child.id()) != "sleep" {
+            std::thread::yield_now();
+        }
+        assert_ne!(process.stat().unwrap().image, before);
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+}

@@ -1,0 +1,239 @@
+//! Threads of our own inside somebody else's process: where they run, how urgently, and with
+//! which descriptors.
+
+use crate::Errno;
+use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicUsize, Ordering::Relaxed, Ordering::SeqCst};
+
+/// This thread's id.
+pub fn id() -> u32 {
+    // SAFETY: no arguments.
+    unsafe { libc::syscall(libc::SYS_gettid) as u32 }
+}
+
+/// The processor this thread runs on now.
+pub fn cpu() -> usize {
+    // SAFETY: no arguments.
+    unsafe { libc::sched_getcpu().max(0) as usize }
+}
+
+/// The processors this process may use, in order; at most 64 are told.
+pub fn allowed_cpus() -> Vec<usize> {
+    // SAFETY: a zeroed set is valid, and the size is its own.
+    let set = unsafe {
+        let mut set: libc::cpu_set_t = std::mem::zeroed();
+        libc::syscall(libc::SYS_sched_getaffinity, 0, size_of_val(&set), &mut set);
+        set
+    };
+    // SAFETY: indices stay below CPU_SETSIZE.
+    (0..1024)
+        .filter(|c| unsafe { libc::CPU_ISSET(*c, &set) })
+        .take(64)
+        .collect()
+}
+
+/// Binds this thread to one processor.
+pub fn bind(cpu: usize) -> Result<(), Errno> {
+    // SAFETY: a zeroed set is valid; the index is checked by CPU_SET.
+    unsafe {
+        let mut set: libc::cpu_set_t = std::mem::zeroed();
+        libc::CPU_SET(cpu, &mut set);
+        Errno::of(libc::syscall(
+            libc::SYS_sched_setaffinity,
+            0,
+            size_of_val(&set),
+            &set,
+        ))
+        .map(|_| ())
+    }
+}
+
+/// How a thread competes for its processor.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Urgency {
+    /// Like any other.
+    Normal,
+    /// Only when nobody else wants the processor; a processor that runs nothing else counts as
+    /// idle when the scheduler looks for a place for a woken thread.
+    Idle,
+}
+
+/// Sets how thread `id` competes.
+pub fn set_urgency(id: u32, urgency: Urgency) -> Result<(), Errno> {
+    let policy = match urgency {
+        Urgency::Normal => libc::SCHED_OTHER,
+        Urgency::Idle => libc::SCHED_IDLE,
+    };
+    let param = libc::sched_param { sched_priority: 0 };
+    // SAFETY: a valid parameter block.
+    Errno::of(unsafe { libc::syscall(libc::SYS_sched_setscheduler, id, policy, &param) })
+        .map(|_| ())
+}
+
+/// The processor thread `id` of this process last ran on. About 5 µs.
+pub fn cpu_of(id: u32) -> Option<usize> {
+    let mut path = [0u8; 48];
+    let text = {
+        use std::io::Write;
+        let mut cursor = std::io::Cursor::new(&mut path[..]);
+        write!(cursor, "/proc/self/task/{id}/stat\0").ok()?;
+        let n = cursor.position() as usize;
+        std::ffi::CStr::from_bytes_with_nul(&path[..n]).ok()?
+    };
+    let mut buffer = [0u8; 512];
+    let stat = crate::memory::read_small(text, &mut buffer)?;
+    // The name, in parentheses, may hold anything; fields are counted after it.
+    let after = stat.iter().rposition(|b| *b == b')')? + 2;
+    let field = stat[after..].split(|b| *b == b' ').nth(36)?;
+    std::str::from_utf8(field).ok()?.parse().ok()
+}
+
+/// Gives this thread a descriptor table of its own with nothing in it. What it opens from now
+/// on, and the threads it starts, are out of the program's reach: the program can neither close
+/// nor leak those descriptors, and none of the program's stay open because of us.
+pub fn private_descriptors() -> Result<(), Errno> {
+    const CLOSE_RANGE_UNSHARE: u32 = 1 << 1;
+    // SAFETY: closes descriptors of this thread's own copy of the table only.
+    Errno::of(unsafe { libc::syscall(libc::SYS_close_range, 0u32, u32::MAX, CLOSE_RANGE_UNSHARE) })
+        .map(|_| ())
+}
+
+/// A thread's first function.
+pub type Entry = extern "C" fn(*mut libc::c_void) -> *mut libc::c_void;
+
+type Create = unsafe extern "C" fn(
+    *mut libc::pthread_t,
+    *const libc::pthread_attr_t,
+    Entry,
+    *mut libc::c_void,
+) -> libc::c_int;
+
+static CREATE: AtomicPtr<libc::c_void> = AtomicPtr::new(std::ptr::null_mut());
+
+/// Looks up libc's own `pthread_create`, so that `spawn` need not: looking symbols up takes the
+/// loader's lock, which the calling thread may hold later.
+pub fn prepare_spawn() {
+    // SAFETY: a lookup by name.
+    CREATE.store(
+        unsafe { libc::dlsym(libc::RTLD_NEXT, c"pthread_create".as_ptr()) },
+        SeqCst,
+    );
+}
+
+/// The memory node of each processor, by its number.
+pub fn nodes() -> Vec<u16> {
+    // SAFETY: no pointers.
+    let cpus = unsafe { libc::sysconf(libc::_SC_NPROCESSORS_CONF) }.clamp(1, 1024) as usize;
+    let mut nodes = vec![0; cpus];
+    let Ok(dirs) = std::fs::read_dir("/sys/devices/system/node") else {
+        return nodes;
+    };
+    for dir in dirs.flatten() {
+        let name = dir.file_name();
+        let Some(node) = name
+            .to_str()
+            .and_then(|n| n.strip_prefix("node")?.parse::<u16>().ok())
+        else {
+            continue;
+        };
+        let list = std::fs::read_to_string(dir.path().join("cpulist")).unwrap_or_default();
+        for part in list.trim().split(',') {
+            let (first, last) = part.split_once('-').unwrap_or((part, part));
+            if let (Ok(first), Ok(last)) = (first.parse::<usize>(), last.parse::<usize>()) {
+                (first..=last)
+                    .filter(|c| *c < cpus)
+                    .for_each(|c| nodes[c] = node);
+            }
+        }
+    }
+    nodes
+}
+
+/// Stacks of our own threads lie in one area, so that a thread of ours knows itself by its stack.
+const STACK: usize = 512 << 10;
+const STACKS: usize = 80;
+static AREA: AtomicUsize = AtomicUsize::new(usize::MAX);
+static TAKEN: AtomicUsize = AtomicUsize::new(0);
+/// The thread that is starting one of ours: what libc allocates for it meanwhile is ours too.
+static STARTING: AtomicU32 = AtomicU32::new(0);
+
+/// Whether the caller is a thread of ours, or is starting one. Such a thread must never be given
+/// memory of the program: it may have to serve the faults on it.
+#[inline(always)]
+pub fn is_ours() -> bool {
+    let here = 0u8;
+    let at = (&raw const here) as usize;
+    at.wrapping_sub(AREA.load(Relaxed)) < STACK * STACKS || is_starting()
+}
+
+#[inline(always)]
+fn is_starting() -> bool {
+    let starting = STARTING.load(Relaxed);
+    starting != 0 && starting == id()
+}
+
+/// In a forked child: none of our threads came along; their stacks are free.
+pub fn forget_threads() {
+    TAKEN.store(0, SeqCst);
+    STARTING.store(0, SeqCst);
+}
+
+/// Starts a thread that the program's interposed `pthread_create` does not see, with every
+/// signal blocked. It is never joined and must not end.
+///
+/// Requires: `argument` stays valid for the thread.
+pub unsafe fn spawn(entry: Entry, argument: *mut libc::c_void) -> Result<(), Errno> {
+    let _blocked = crate::signal::Blocked::all();
+    if AREA.load(SeqCst) == usize::MAX {
+        let area = crate::memory::reserve(STACK * STACKS)?;
+        if AREA
+            .compare_exchange(usize::MAX, area, SeqCst, SeqCst)
+            .is_err()
+        {
+            // SAFETY: just reserved, used by nobody.
+            let _ = unsafe { crate::memory::munmap(area, STACK * STACKS) };
+        }
+    }
+    let number = TAKEN.fetch_add(1, SeqCst);
+    if number >= STACKS {
+        return Err(Errno(libc::EAGAIN));
+    }
+    let stack = AREA.load(SeqCst) + number * STACK;
+    while STARTING.compare_exchange(0, id(), SeqCst, SeqCst).is_err() {
+        std::hint::spin_loop();
+    }
+    // SAFETY: calls libc's own function, whose type is as declared, with an attribute object
+    // initialised before use and destroyed after; the stack is ours and used by no other thread.
+    let result = unsafe {
+        if CREATE.load(SeqCst).is_null() {
+            prepare_spawn();
+        }
+        let create = CREATE.load(SeqCst);
+        if create.is_null() {
+            libc::ENOSYS
+        } else {
+            let create: Create = std::mem::transmute(create);
+            let mut attr: libc::pthread_attr_t = std::mem::zeroed();
+            libc::pthread_attr_init(&mut attr);
+            libc::pthread_attr_setdetachstate(&mut attr, libc::PTHREAD_CREATE_DETACHED);
+            pthread_attr_setstack(&mut attr, stack as *mut libc::c_void, STACK);
+            let mut thread = 0;
+            let r = create(&mut thread, &attr, entry, argument);
+            libc::pthread_attr_destroy(&mut attr);
+            r
+        }
+    };
+    STARTING.store(0, SeqCst);
+    if result == 0 {
+        Ok(())
+    } else {
+        Err(Errno(result))
+    }
+}
+
+unsafe extern "C" {
+    fn pthread_attr_setstack(
+        attr: *mut libc::pthread_attr_t,
+        stack: *mut libc::c_void,
+        size: libc::size_t,
+    ) -> libc::c_int;
+}

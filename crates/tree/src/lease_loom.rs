@@ -1,0 +1,165 @@
+//! The lease protocol under every interleaving.
+
+use super::*;
+use loom::sync::Arc;
+use loom::thread;
+
+/// One device with its words on the heap.
+struct Device {
+    header: LeaseHeader,
+    owner: Vec<AtomicU32>,
+    rows: Vec<AtomicU64>,
+}
+
+impl Device {
+    fn new(clusters: usize) -> Arc<Self> {
+        let words = crate::MAX_SLOTS * row_words(clusters);
+        let device = Self {
+            header: LeaseHeader {
+                reading: std::array::from_fn(|_| AtomicU64::new(0)),
+                inherited: AtomicU64::new(0),
+                returned: AtomicU64::new(0),
+                first_free: AtomicU32::new(0),
+                touched: AtomicU32::new(0),
+                free: AtomicU64::new(0),
+            },
+            owner: (0..clusters).map(|_| AtomicU32::new(0)).collect(),
+            rows: (0..words).map(|_| AtomicU64::new(0)).collect(),
+        };
+        device.leases().init();
+        Arc::new(device)
+    }
+
+    fn leases(&self) -> Leases<'_> {
+        Leases {
+            header: &self.header,
+            owner: &self.owner,
+            rows: &self.rows,
+        }
+    }
+}
+
+fn fresh() -> AtomicU64 {
+    AtomicU64::new(u64::MAX)
+}
+
+/// Two processes want the only cluster: one gets it, the other not, then the first gives
+/// it back, and a scan in vain does not hide that.
+#[test]
+fn loom_one_owner() {
+    loom::model(|| {
+        let device = Device::new(1);
+        let other = {
+            let device = device.clone();
+            thread::spawn(move || {
+                let seen = fresh();
+                if device.leases().acquire(1, &seen).is_some() {
+                    assert!(device.leases().release(1, 0));
+                }
+                seen
+            })
+        };
+        let got = device.leases().acquire(0, &fresh());
+        if got.is_some() {
+            assert!(
+                !device.leases().release(1, 0),
+                "released by one who does not own it"
+            );
+            assert!(device.leases().release(0, 0));
+        }
+        let seen = other.join().unwrap();
+        assert_eq!(
+            device.leases().acquire(1, &seen),
+            Some(0),
+            "lost after everyone gave it back"
+        );
+    });
+}
+
+/// A parent forks and gives its cluster up; while the child reads, nobody else gets it; the
+/// grandchild inherits from the child, which then stops: the bit hops from row to row under
+/// the look of a third process.
+#[test]
+fn loom_a_read_cluster_is_never_handed_out() {
+    use loom::sync::atomic::AtomicBool;
+    loom::model(|| {
+        let device = Device::new(1);
+        let reading = Arc::new(AtomicBool::new(true));
+        // Slot 3 owns it and has forked slot 2, then released it.
+        assert_eq!(device.leases().acquire(3, &fresh()), Some(0));
+        device.leases().inherit(3, 2);
+        assert!(device.leases().release(3, 0));
+        let child = {
+            let (device, reading) = (device.clone(), reading.clone());
+            thread::spawn(move || {
+                // The hop goes against the order of the scan.
+                device.leases().inherit(2, 1);
+                device.leases().stop_reading(2, 0);
+                reading.store(false, SeqCst);
+                device.leases().stop_reading(1, 0);
+            })
+        };
+        if device.leases().acquire(0, &fresh()).is_some() {
+            assert!(!reading.load(SeqCst), "handed out under a reader");
+        }
+        child.join().unwrap();
+        device.leases().reap(0);
+        assert_eq!(device.leases().acquire(0, &fresh()), Some(0));
+    });
+}
+
+/// One look alone is not fooled by a bit that hops from a row it has yet to see to one it
+/// has seen: while any process reads, it finds a reader.
+#[test]
+fn loom_a_look_follows_a_hop() {
+    use loom::sync::atomic::AtomicBool;
+    loom::model(|| {
+        let device = Device::new(1);
+        let reading = Arc::new(AtomicBool::new(true));
+        assert_eq!(device.leases().acquire(0, &fresh()), Some(0));
+        device.leases().inherit(0, 3);
+        let child = {
+            let (device, reading) = (device.clone(), reading.clone());
+            thread::spawn(move || {
+                device.leases().inherit(3, 1);
+                device.leases().stop_reading(3, 0);
+                reading.store(false, SeqCst);
+                device.leases().stop_reading(1, 0);
+            })
+        };
+        if !device.leases().has_readers(0, 0) {
+            assert!(!reading.load(SeqCst), "a reader was overlooked");
+        }
+        child.join().unwrap();
+        assert!(!device.leases().has_readers(0, 0));
+    });
+}
+
+/// The owner dies and is reaped while another process scans and a child of the dead one
+/// still reads: handed out only after the child stopped.
+#[test]
+fn loom_reap_leaves_readers_alone() {
+    loom::model(|| {
+        let device = Device::new(2);
+        assert_eq!(device.leases().acquire(3, &fresh()), Some(0));
+        device.leases().inherit(3, 2);
+        assert_eq!(device.leases().acquire(3, &fresh()), Some(1));
+        let supervisor = {
+            let device = device.clone();
+            thread::spawn(move || assert_eq!(device.leases().reap(3), 2))
+        };
+        let seen = fresh();
+        let got = device.leases().acquire(0, &seen);
+        assert_ne!(got, Some(0), "slot 2 still reads it");
+        supervisor.join().unwrap();
+        if got.is_none() {
+            assert_eq!(
+                device.leases().acquire(0, &seen),
+                Some(1),
+                "the reap was not noticed"
+            );
+        }
+        device.leases().stop_reading(2, 0);
+        assert_eq!(device.leases().acquire(0, &fresh()), Some(0));
+    });
+}

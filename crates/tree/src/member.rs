@@ -1,0 +1,481 @@
+//! A managed process's side.
+//!
+//! # Threads and forks
+//! Functions on the shared table may be called from any thread. Those that use a descriptor
+//! ([`join`](Member::join), [`rejoin`](Member::rejoin), [`message`](Member::message),
+//! [`start_paging`](Member::start_paging)) belong on the threads that share the descriptor
+//! table in which the process joined.
+//!
+//! Around a fork, with nothing else of this process acquiring, releasing or charging:
+//! ```text
+//! parent, before:  child = member.reserve_child()
+//! parent, after:   member.child_forked(child, pid)   or member.cancel_child(child)
+//! child, first:    member.child_started(child)       no system call but getpid
+//! child, later:    member.rejoin(control)            on its new service thread
+//! ```
+
+use crate::charge::Asked;
+use crate::histogram::Histogram;
+use crate::lease::Leases;
+use crate::table::map_leases;
+use crate::table::{Config, DeviceRow, Mode, SlotNumber, SlotState, StateWord, Table, Way};
+use crate::wire::{self, Answer, Hello, KEY_BYTES};
+use ebb_engine::ClusterIndex;
+use ebb_engine::counters::Counters;
+use ebb_engine::env::Lender;
+use ebb_sys::link::KeptFd;
+use rustix::io::Errno;
+use rustix::net::{self, AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
+use std::time::Duration;
+
+/// How long to wait for the supervisor's answer.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Why a process could not join its tree. It can run unmanaged; its memory is then measured
+/// and counted, but not paged.
+#[derive(Debug, thiserror::Error)]
+pub enum JoinError {
+    /// The value of EBB_CONTROL is not one of ours.
+    #[error("EBB_CONTROL is {0:?}, which `ebb run` did not set; unset it")]
+    Control(String),
+    /// Nobody listens: the supervisor is gone, or lives in another network namespace.
+    #[error("cannot reach the `ebb run` that started this tree: {0}; start it again")]
+    Connect(Errno),
+    /// The socket of that name belongs to another user.
+    #[error("EBB_CONTROL names a socket of user {0}, not ours; start the program again")]
+    NotOurs(u32),
+    /// The supervisor said no.
+    #[error("`ebb run` refused this process: {0}")]
+    Refused(String),
+    /// The connection broke or said something unexpected.
+    #[error("`ebb run` did not answer as expected ({0}); are ebb and its library of one version?")]
+    Protocol(&'static str),
+    /// What was received could not be mapped.
+    #[error("cannot map the table shared with `ebb run`: {0}; raise the limit on address space")]
+    Map(Errno),
+}
+
+/// A swap device as received: the descriptor is the caller's.
+#[derive(Debug)]
+pub struct Device {
+    /// Its file, in this thread's descriptor table.
+    pub fd: OwnedFd,
+    /// What is known of it.
+    pub facts: crate::Facts,
+    /// Higher is used first; none: after those with one.
+    pub priority: Option<i16>,
+}
+
+/// The slot reserved for a child about to be forked.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ChildSlot {
+    slot: SlotNumber,
+    taken: u32,
+}
+
+impl ChildSlot {
+    /// Its number.
+    pub fn number(self) -> SlotNumber {
+        self.slot
+    }
+}
+
+/// This process's membership in its tree.
+pub struct Member {
+    table: &'static Table,
+    /// Our slot; another in a forked child. Shared with the lenders.
+    me: Arc<AtomicU32>,
+    leases: Vec<Leases<'static>>,
+    connection: KeptFd,
+    key: [u8; KEY_BYTES],
+}
+
+/// What came with the welcome.
+struct Welcome {
+    connection: OwnedFd,
+    slot: SlotNumber,
+    key: [u8; KEY_BYTES],
+    /// Table, then file and leases of each device.
+    fds: Vec<OwnedFd>,
+}
+
+fn greet(control: &str, reserved: Option<SlotNumber>) -> Result<Welcome, JoinError> {
+    let name = wire::address(control).ok_or_else(|| JoinError::Control(control.to_owned()))?;
+    let socket = net::socket_with(
+        AddressFamily::UNIX,
+        SocketType::SEQPACKET,
+        SocketFlags::CLOEXEC,
+        None,
+    )
+    .map_err(JoinError::Connect)?;
+    retry(|| net::connect(&socket, &name)).map_err(JoinError::Connect)?;
+    let peer = net::sockopt::socket_peercred(&socket).map_err(JoinError::Connect)?;
+    if peer.uid != rustix::process::geteuid() {
+        return Err(JoinError::NotOurs(peer.uid.as_raw()));
+    }
+    net::sockopt::set_socket_timeout(&socket, net::sockopt::Timeout::Recv, Some(ANSWER_TIMEOUT))
+        .map_err(JoinError::Connect)?;
+    retry(|| net::send(&socket, &Hello::new(reserved).encode(), SendFlags::NOSIGNAL))
+        .map_err(JoinError::Connect)?;
+
+    let mut packet = [0; wire::MAX_PACKET];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(wire::MAX_FDS))];
+    let mut control = net::RecvAncillaryBuffer::new(&mut space);
+    let got = loop {
+        let mut iov = [std::io::IoSliceMut::new(&mut packet)];
+        match net::recvmsg(&socket, &mut iov, &mut control, RecvFlags::CMSG_CLOEXEC) {
+            Err(Errno::INTR) => {}
+            Err(Errno::AGAIN) => return Err(JoinError::Protocol("no answer in time")),
+            Err(e) => return Err(JoinError::Connect(e)),
+            Ok(got) => break got,
+        }
+    };
+    let mut fds = Vec::with_capacity(wire::MAX_FDS);
+    for message in control.drain() {
+        if let net::RecvAncillaryMessage::ScmRights(rights) = message {
+            fds.extend(rights);
+        }
+    }
+    match Answer::decode(&packet[..got.bytes]) {
+        Some(Answer::Welcome { slot, key }) => Ok(Welcome {
+            connection: socket,
+            slot,
+            key,
+            fds,
+        }),
+        Some(Answer::Refused(why)) => Err(JoinError::Refused(why.to_owned())),
+        None if got.bytes == 0 => Err(JoinError::Protocol("it closed the connection")),
+        None => Err(JoinError::Protocol("an unknown packet")),
+    }
+}
+
+fn retry<T>(mut f: impl FnMut() -> Result<T, Errno>) -> Result<T, Errno> {
+    loop {
+        match f() {
+            Err(Errno::INTR) => {}
+            result => return result,
+        }
+    }
+}
+
+/// Pairs the received descriptors with the table's rows; calls `leases` for each lease area.
+fn devices(
+    table: &Table,
+    fds: impl Iterator<Item = OwnedFd>,
+    mut leases: impl FnMut(&DeviceRow, OwnedFd) -> Result<(), JoinError>,
+) -> Result<Vec<Device>, JoinError> {
+    let mut fds = fds;
+    let mut devices = Vec::new();
+    let mut rows = table.devices.iter();
+    while let Some(fd) = fds.next() {
+        let (Some(row), Some(lease)) = (rows.next(), fds.next()) else {
+            return Err(JoinError::Protocol(
+                "descriptors missing; raise the limit on open files",
+            ));
+        };
+        leases(row, lease)?;
+        let facts = crate::Facts::from_words(row.facts());
+        devices.push(Device {
+            fd,
+            facts,
+            priority: row.priority(),
+        });
+    }
+    if devices.len() != table.device_count() {
+        return Err(JoinError::Protocol(
+            "descriptors missing; raise the limit on open files",
+        ));
+    }
+    Ok(devices)
+}
+
+impl Member {
+    /// Joins the tree that `control`, the value of EBB_CONTROL, names. `reserved` is for a
+    /// forked child that kept nothing of its parent's membership; one that did calls
+    /// [`rejoin`](Self::rejoin).
+    ///
+    /// # Errors
+    /// See [`JoinError`]. No retry helps but for [`JoinError::Protocol`] "no answer in time".
+    pub fn join(
+        control: &str,
+        reserved: Option<ChildSlot>,
+    ) -> Result<(Self, Vec<Device>), JoinError> {
+        let welcome = greet(control, reserved.map(|child| child.slot))?;
+        let mut fds = welcome.fds.into_iter();
+        let fd = fds.next().ok_or(JoinError::Protocol(
+            "no table; raise the limit on open files",
+        ))?;
+        let table = Table::map(fd.as_fd()).map_err(JoinError::Map)?;
+        let mut leases = Vec::new();
+        let devices = devices(table, fds, |row, fd| {
+            let mapped =
+                map_leases(fd.as_fd(), row.clusters.load(SeqCst)).map_err(JoinError::Map)?;
+            leases.push(mapped);
+            Ok(())
+        })?;
+        let connection = KeptFd::default();
+        connection.keep(welcome.connection);
+        let me = Arc::new(AtomicU32::new(welcome.slot.0 as u32));
+        Ok((
+            Self {
+                table,
+                me,
+                leases,
+                connection,
+                key: welcome.key,
+            },
+            devices,
+        ))
+    }
+
+    /// In a forked child, after [`child_started`](Self::child_started), on its new service
+    /// thread: connects to the supervisor and receives the devices' descriptors again, in the
+    /// same order. Devices added after the parent joined are left out.
+    ///
+    /// # Errors
+    /// See [`JoinError`].
+    pub fn rejoin(&self, control: &str) -> Result<Vec<Device>, JoinError> {
+        let welcome = greet(control, Some(self.slot()))?;
+        if welcome.slot != self.slot() {
+            return Err(JoinError::Protocol("another slot than the reserved one"));
+        }
+        let mut devices = devices(self.table, welcome.fds.into_iter().skip(1), |_, _| Ok(()))?;
+        devices.truncate(self.leases.len());
+        self.connection.keep(welcome.connection);
+        Ok(devices)
+    }
+
+    /// Our slot.
+    pub fn slot(&self) -> SlotNumber {
+        // Only numbers made from a `SlotNumber` are stored.
+        SlotNumber(self.me.load(Relaxed) as u16)
+    }
+
+    /// The state of our slot.
+    pub fn state(&self) -> SlotState {
+        self.table.state(self.slot()).state
+    }
+
+    /// The key for what goes to devices, the same in the whole tree.
+    pub fn key(&self) -> &[u8; KEY_BYTES] {
+        &self.key
+    }
+
+    /// How the run was configured.
+    pub fn config(&self) -> Config {
+        self.table.config()
+    }
+
+    /// The budget of the tree, in pages.
+    pub fn budget(&self) -> u64 {
+        self.table.budget.load(Relaxed).max(0) as u64
+    }
+
+    /// What paging members may charge in all, in pages.
+    pub fn limit(&self) -> u64 {
+        self.table.limit.0.load(Relaxed).max(0) as u64
+    }
+
+    /// What paging members have charged in all, in pages.
+    pub fn charged(&self) -> u64 {
+        self.table.charged.0.load(Relaxed).max(0) as u64
+    }
+
+    /// What this process has charged, in pages.
+    pub fn own_charge(&self) -> u64 {
+        self.table.slot(self.slot()).charged.load(Relaxed).max(0) as u64
+    }
+
+    /// Whether to page.
+    pub fn mode(&self) -> Mode {
+        self.table.mode()
+    }
+
+    /// Charges `pages` if they fit. If not, [`wait`](Self::wait) returns when there is room
+    /// or may be. Every call writes lines shared by all processes: keep a stock and call
+    /// for dozens of pages at a time.
+    pub fn try_charge(&self, pages: u64) -> bool {
+        self.table.try_charge(self.slot(), signed(pages))
+    }
+
+    /// Charges `pages` whether they fit or not.
+    pub fn charge_forced(&self, pages: u64) {
+        self.table.charge_forced(self.slot(), signed(pages));
+    }
+
+    /// Gives `pages` of this process's charge back.
+    pub fn uncharge(&self, pages: u64) {
+        self.table.uncharge(self.slot(), signed(pages));
+    }
+
+    /// From now on this process charges for itself, beginning with `pages`, and the
+    /// supervisor measures it no more.
+    pub fn start_paging(&self, pages: u64) {
+        self.table.start_paging(self.slot(), signed(pages));
+        self.connection.send(&wire::POKE_PACKET);
+    }
+
+    /// Says that `pages` of this process's charge are charged by another process as well,
+    /// which shares them. The limit rises at once; the supervisor corrects the figure later
+    /// by measuring.
+    pub fn shared_credit(&self, pages: u64) {
+        self.table.add_credit(self.slot(), signed(pages));
+    }
+
+    /// Publishes when (CLOCK_MONOTONIC nanoseconds) the coldest page this process could give
+    /// up was last known used; 0: there is none. Others ask the process with the coldest.
+    pub fn publish_oldest(&self, since_ns: u64) {
+        self.table
+            .slot(self.slot())
+            .coldest
+            .store(since_ns, Relaxed);
+    }
+
+    /// Asks the process with the coldest pages to give up at least `pages`.
+    pub fn ask_reclaim(&self, pages: u64) -> Asked {
+        self.table.ask_reclaim(self.slot(), pages)
+    }
+
+    /// Pages that others asked this process to give up, taken over by the caller.
+    pub fn take_reclaim_request(&self) -> u64 {
+        self.table.slot(self.slot()).request.swap(0, SeqCst)
+    }
+
+    /// Sleeps until there is news after `seen` (0 at first) or the time is over; returns what
+    /// to pass as `seen` next. News: a request to reclaim, another mode or limit, or room
+    /// after a charge was refused. May return early.
+    pub fn wait(&self, seen: u32, timeout: Option<Duration>) -> u32 {
+        self.table.wait(self.slot(), seen, timeout)
+    }
+
+    /// Wakes this process's own [`wait`](Self::wait)ers.
+    pub fn wake_self(&self) {
+        self.table.wake(self.slot());
+    }
+
+    /// Our counters.
+    pub fn counters(&self) -> &'static Counters {
+        &self.table.slots[self.slot().index()].counters.0
+    }
+
+    /// Where to record how long faults took, by the way their page came in.
+    pub fn latency(&self, way: Way) -> &'static Histogram {
+        &self.table.slots[self.slot().index()].latency[way as usize]
+    }
+
+    /// A line on the supervisor's standard error, prefixed with our name and pid. Dropped if
+    /// the supervisor is gone or cannot keep up.
+    pub fn message(&self, text: &str) {
+        let mut packet = [0; wire::MAX_PACKET];
+        self.connection.send(wire::message(text, &mut packet));
+    }
+
+    /// The leases of the device that came `device`th from [`join`](Self::join). It follows
+    /// this process's slot number: in a forked child it is the child's.
+    pub fn lender(&self, device: usize) -> Option<Arc<dyn Lender>> {
+        let leases = *self.leases.get(device)?;
+        Some(Arc::new(DeviceLender {
+            leases,
+            me: self.me.clone(),
+            vain: AtomicU64::new(u64::MAX),
+        }))
+    }
+
+    /// Before a fork, in the parent: a slot for the child, which from now on is a reader of
+    /// all clusters that we own or read, so that there is no window. If this process pages,
+    /// its whole charge is charged once more for the child, with credit for all of it. None
+    /// if all slots are taken.
+    pub fn reserve_child(&self) -> Option<ChildSlot> {
+        let me = self.slot();
+        let charges = self.table.state(me).is_charging();
+        let child = self
+            .table
+            .take_slot(StateWord::reserved(Some(me), charges))?;
+        let slot = self.table.slot(child);
+        slot.family
+            .store(self.table.slot(me).family.load(SeqCst), SeqCst);
+        for leases in &self.leases {
+            leases.inherit(me.index(), child.index());
+        }
+        if charges {
+            self.table.charge_for_child(me, child);
+        }
+        Some(ChildSlot {
+            slot: child,
+            taken: self.table.state(child).taken,
+        })
+    }
+
+    /// After a fork, in the parent.
+    pub fn child_forked(&self, child: ChildSlot, pid: u32) {
+        self.table.slot(child.slot).set_pid(child.taken, pid, true);
+    }
+
+    /// In the parent, if the fork failed.
+    pub fn cancel_child(&self, child: ChildSlot) {
+        for leases in &self.leases {
+            leases.forget_reader(child.slot.index());
+        }
+        self.table.clear_charges(Some(self.slot()), child.slot);
+        self.table.set_state(child.slot, StateWord::FREE);
+    }
+
+    /// After a fork, first thing in the child: from now on we are `child`, and so are our
+    /// lenders. The connection is the parent's: forgotten.
+    pub fn child_started(&self, child: ChildSlot) {
+        self.connection.forget();
+        self.me.store(child.slot.0 as u32, Relaxed);
+        // Our parent may be dead already, before it could write our pid.
+        self.table
+            .slot(child.slot)
+            .set_pid(child.taken, std::process::id(), false);
+    }
+}
+
+fn signed(pages: u64) -> i64 {
+    // No machine has 2^62 pages; a sum of two such does not overflow.
+    pages.min(1 << 62) as i64
+}
+
+/// A device's leases for this process.
+struct DeviceLender {
+    leases: Leases<'static>,
+    me: Arc<AtomicU32>,
+    /// What `acquire` remembers of a scan in vain.
+    vain: AtomicU64,
+}
+
+impl DeviceLender {
+    fn me(&self) -> usize {
+        self.me.load(Relaxed) as usize
+    }
+}
+
+impl Lender for DeviceLender {
+    fn acquire(&self) -> Option<ClusterIndex> {
+        self.leases
+            .acquire(self.me(), &self.vain)
+            .map(|c| ClusterIndex(c as u32))
+    }
+
+    fn release(&self, cluster: ClusterIndex) {
+        let ours = self.leases.release(self.me(), cluster.index());
+        debug_assert!(ours, "released cluster {cluster}, which is not ours");
+    }
+
+    fn has_readers(&self, cluster: ClusterIndex) -> bool {
+        self.leases.has_readers(cluster.index(), self.me())
+    }
+
+    fn stop_reading(&self, cluster: ClusterIndex) {
+        self.leases.stop_reading(self.me(), cluster.index());
+    }
+
+    fn free_clusters(&self) -> u64 {
+        self.leases.free()
+    }
+}

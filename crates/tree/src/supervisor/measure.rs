@@ -1,0 +1,280 @@
+//! The tick: measuring who does not page, writing the limit, asking for reclaim.
+//!
+//! # Pace
+//! Memory can be filled at [`FILL_PAGES_PER_MS`] a processor. The next tick comes before the
+//! room that is left until something must be done could be used up at that pace, at least
+//! every [`SLOWEST`], at most every [`FASTEST`], and never so often that ticks cost more than
+//! [`MAX_SHARE`] of a processor. Where nobody is left to measure it is [`SLOWEST`].
+
+use super::Supervisor;
+use super::seats::descendants;
+use super::sharing::{Sharing, cpu_time};
+use crate::table::{Mode, SlotNumber, SlotState};
+use ebb_sys::proc::Process;
+use rustix::io::Errno;
+use std::collections::HashMap;
+use std::sync::atomic::Ordering::*;
+use std::time::{Duration, Instant};
+
+pub(super) const FASTEST: Duration = Duration::from_millis(2);
+const SLOWEST: Duration = Duration::from_millis(50);
+/// Minor faults with huge pages, a page zeroed at about 3 GB/s.
+const FILL_PAGES_PER_MS: i64 = 750;
+/// Ticks may take one part in so many of a processor.
+const MAX_SHARE: u32 = 20;
+/// Walks over the tree may take one part in so many.
+const WALK_SHARE: u32 = 100;
+/// Paging starts when the room left falls under the larger of these, or under half of the
+/// budget if that is less.
+const START_ROOM_PAGES: i64 = (32 << 20) / 4096;
+const START_ROOM_PERCENT: i64 = 12;
+
+/// At which use a tree of this budget starts to page.
+pub(super) fn start_threshold(budget: i64) -> i64 {
+    budget
+        - START_ROOM_PAGES
+            .max(budget * START_ROOM_PERCENT / 100)
+            .min(budget / 2)
+}
+
+/// The supervisor's memory of what it measured.
+#[derive(Default)]
+pub(super) struct Watch {
+    /// Processes of the tree that have not joined.
+    strangers: HashMap<u32, Process>,
+    next_walk: Option<Instant>,
+    pub sharing: Sharing,
+    /// The limit of which all members know.
+    announced: i64,
+    told_mode: bool,
+}
+
+impl Watch {
+    /// `pid` has joined, or is gone.
+    pub fn forget(&mut self, pid: u32) {
+        self.strangers.remove(&pid);
+    }
+
+    /// The tree has changed in a way that a walk will show.
+    pub fn walk_soon(&mut self) {
+        self.next_walk = None;
+    }
+
+    /// What is shared has changed.
+    pub fn share_soon(&mut self) {
+        self.sharing.measure_soon();
+    }
+}
+
+impl Supervisor {
+    pub(super) fn tick(&mut self) {
+        let start = Instant::now();
+        let cpu = cpu_time();
+        self.look_after();
+        if self.watch.next_walk.is_none_or(|at| start >= at) {
+            self.walk();
+        }
+        self.measure();
+        self.correct_credit();
+        if self.drifted
+            && let Some(drift) = self.table.drift()
+        {
+            self.table.charged.0.fetch_sub(drift, SeqCst);
+            self.drifted = false;
+        }
+        let room = self.govern();
+
+        // Processor time: on a busy machine much of the elapsed is others'.
+        let cost = cpu_time().saturating_sub(cpu);
+        let cpus = std::thread::available_parallelism().map_or(1, |n| n.get() as i64);
+        let until_full = Duration::from_millis((room / (FILL_PAGES_PER_MS * cpus)).max(0) as u64);
+        let pace = if self.someone_to_measure() {
+            until_full
+        } else {
+            SLOWEST
+        };
+        self.due = start + pace.clamp(FASTEST, SLOWEST).max(cost * MAX_SHARE);
+    }
+
+    fn someone_to_measure(&self) -> bool {
+        !self.watch.strangers.is_empty()
+            || self
+                .table
+                .taken()
+                .any(|(_, word)| word.state == SlotState::Joined)
+    }
+
+    /// Finds the processes of the tree that have not joined. One that ends is dropped when
+    /// it cannot be measured any more; none leaves the tree otherwise.
+    fn walk(&mut self) {
+        let cpu = cpu_time();
+        let found = descendants();
+        let charging: Vec<u32> = self
+            .table
+            .taken()
+            .filter(|(_, word)| word.is_charging())
+            .filter_map(|(n, _)| self.nursery[n.index()].as_ref()?.pid())
+            .collect();
+        for pid in found {
+            if self.by_pid.contains_key(&pid) || charging.contains(&pid) {
+                self.watch.strangers.remove(&pid);
+            } else if !self.watch.strangers.contains_key(&pid)
+                && let Ok(process) = Process::open(pid)
+            {
+                self.watch.strangers.insert(pid, process);
+            }
+        }
+        let cost = cpu_time().saturating_sub(cpu);
+        self.watch.next_walk = Some(Instant::now() + SLOWEST.max(cost * WALK_SHARE));
+    }
+
+    /// Measures every process that does not charge for itself, and writes the limit.
+    fn measure(&mut self) {
+        let anonymous = |process: &Process| process.statm().map(|s| s.anonymous() as i64);
+        let mut measured = Vec::new();
+        for (n, word) in self.table.taken() {
+            let Some(seat) = &self.seats[n.index()] else {
+                continue;
+            };
+            if word.state != SlotState::Joined {
+                continue;
+            }
+            let slot = self.table.slot(n);
+            // Dying or dead: its end will be noticed soon.
+            let pages = anonymous(&seat.process).unwrap_or(0);
+            slot.measured.store(pages, SeqCst);
+            // It may have begun to charge for itself while it was measured.
+            if self.table.state(n).state == SlotState::Paging {
+                slot.measured.store(0, SeqCst);
+                continue;
+            }
+            measured.push((&seat.process, pages));
+        }
+        // Our own memory is part of the price.
+        let own = Process::open(std::process::id())
+            .as_ref()
+            .map_or(Ok(0), anonymous);
+        let mut others = own.unwrap_or(0);
+        let mut strangers = std::mem::take(&mut self.watch.strangers);
+        strangers.retain(|_, process| match anonymous(process) {
+            Ok(pages) => {
+                others += pages;
+                true
+            }
+            Err(e) => e != Errno::SRCH,
+        });
+        for process in strangers.values() {
+            measured.push((process, anonymous(process).unwrap_or(0)));
+        }
+        let mut sharing = std::mem::take(&mut self.watch.sharing);
+        let overlap = self.overlap(&measured, others, &mut sharing);
+        self.watch.sharing = sharing;
+        self.watch.strangers = strangers;
+        self.write_limit(others - overlap);
+    }
+
+    /// limit = budget - outside + credit, unless a member changes it under our hands.
+    fn write_limit(&self, others: i64) {
+        let budget = self.table.budget.load(SeqCst);
+        let limit = &self.table.limit.0;
+        loop {
+            let before = limit.load(SeqCst);
+            let mut target = budget - others;
+            for (n, _) in self.table.taken() {
+                let slot = self.table.slot(n);
+                target += slot.credit.load(SeqCst) - slot.measured.load(SeqCst);
+            }
+            if limit
+                .compare_exchange(before, target, SeqCst, SeqCst)
+                .is_ok()
+            {
+                if target > before {
+                    self.table.feed();
+                }
+                return;
+            }
+        }
+    }
+
+    /// Starts paging when it is time, asks for reclaim when too much is charged. Returns the
+    /// pages of room until something has to be done.
+    fn govern(&mut self) -> i64 {
+        let used = self.table.in_use();
+        let charged = self.table.charged.0.load(SeqCst);
+        self.table.note_peak(charged);
+        let budget = self.table.budget.load(SeqCst);
+        let start = start_threshold(budget);
+        if self.table.mode() == Mode::Watching && used >= start {
+            self.table.mode.store(1, SeqCst);
+        }
+        let limit = self.table.limit.0.load(SeqCst);
+        let paging = self.table.mode() == Mode::Paging;
+        let tell_mode = paging && !self.watch.told_mode;
+        // Small changes of the limit wake nobody.
+        let tell_limit = (limit - self.watch.announced).abs() > budget / 64;
+        if tell_mode || tell_limit {
+            self.watch.told_mode |= paging;
+            self.watch.announced = limit;
+            for (n, _) in self.table.taken() {
+                self.table.wake(n);
+            }
+        }
+        if charged > limit {
+            self.spread(charged - limit);
+        }
+        if paging {
+            limit - charged
+        } else {
+            start - used
+        }
+    }
+
+    /// Asks paging members to give up `excess` pages in all: each by how much it holds and how
+    /// long its coldest page has not been used.
+    fn spread(&self, excess: i64) {
+        let now = ebb_sys::proc::monotonic_ns();
+        let holders: Vec<(SlotNumber, u128, u128)> = self
+            .table
+            .taken()
+            .filter(|(_, word)| word.state == SlotState::Paging)
+            .map(|(n, _)| {
+                let slot = self.table.slot(n);
+                let held = slot.charged.load(SeqCst).max(0) as u128;
+                let age = match slot.coldest.load(Relaxed) {
+                    0 => 0,
+                    since => now.saturating_sub(since).max(1) as u128,
+                };
+                (n, held, held * age)
+            })
+            .collect();
+        let weights: u128 = holders.iter().map(|h| h.2).sum();
+        let held: u128 = holders.iter().map(|h| h.1).sum();
+        for (n, has, weight) in holders {
+            // Nobody says how old its pages are: by size alone.
+            let (part, whole) = if weights > 0 {
+                (weight, weights)
+            } else {
+                (has, held)
+            };
+            if part > 0 {
+                let pages = (excess as u128 * part).div_ceil(whole).min(has);
+                self.table.request(n, pages as u64);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_start_threshold_leaves_room() {
+        let mib = |n: i64| n << 8;
+        // 12% of a large budget, 32 MiB of a middling one, half of a tiny one.
+        assert_eq!(start_threshold(mib(10_000)), mib(8_800));
+        assert_eq!(start_threshold(mib(100)), mib(68));
+        assert_eq!(start_threshold(mib(20)), mib(10));
+        assert_eq!(start_threshold(0), 0);
+    }
+}

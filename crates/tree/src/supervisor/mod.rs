@@ -1,0 +1,408 @@
+//! The supervisor: `ebb run` while the tree lives.
+//!
+//! One thread, one epoll, and a tick whose pace follows how soon the budget could be used up:
+//! ```text
+//! events   new connections, messages, ends of connections, deaths      (seats)
+//! tick     measure who does not page, write the limit, ask for reclaim (measure)
+//! ```
+//! Whoever embeds it either calls [`Supervisor::run`], which also waits for the child, or
+//! polls its descriptor beside others and calls [`Supervisor::turn`].
+//!
+//! It does not page, holds no data of members, and members do not depend on its being alive:
+//! without it nobody measures, nobody reaps, and the limit stays as it was.
+
+mod measure;
+mod seats;
+mod sharing;
+
+use crate::histogram::{Histogram, Summary};
+use crate::lease::Leases;
+use crate::table::{Config, Mode, SlotNumber, SlotState, Table, Way, clusters_of, create_leases};
+use crate::wire::{self, KEY_BYTES};
+use crate::{Facts, MAX_DEVICES, MAX_SLOTS};
+use ebb_engine::counters::Counters;
+use measure::Watch;
+use rustix::event::epoll;
+use rustix::io::Errno;
+use rustix::net::{self, AddressFamily, SocketFlags, SocketType};
+use rustix::process::{Pid, WaitOptions, WaitStatus};
+use seats::{Expected, Seat};
+use std::collections::HashMap;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::Ordering::*;
+use std::time::{Duration, Instant};
+
+/// What a tree is made with.
+pub struct Setup {
+    /// Pages that the whole tree may use.
+    pub budget_pages: u64,
+    /// Swap devices, at most [`MAX_DEVICES`].
+    pub devices: Vec<SetupDevice>,
+    /// For every member.
+    pub config: Config,
+    /// Encrypts what goes to devices; random, and kept nowhere else.
+    pub key: [u8; KEY_BYTES],
+    /// Where lines for the user go, without their end; none: standard error.
+    pub notices: Option<Box<dyn FnMut(&str) + Send>>,
+}
+
+/// A device of the tree.
+pub struct SetupDevice {
+    /// Its file; every member receives a duplicate.
+    pub fd: OwnedFd,
+    /// What is known of it.
+    pub facts: Facts,
+    /// Higher is used first.
+    pub priority: Option<i16>,
+}
+
+/// Why the supervisor could not be made.
+#[derive(Debug, thiserror::Error)]
+pub enum SetupError {
+    /// More devices than the table has room for.
+    #[error("{0} swap devices were given; at most {MAX_DEVICES} can be used")]
+    TooManyDevices(usize),
+    /// No whole cluster fits on a device.
+    #[error("swap device {0} has {1} pages; at least 512 (2 MiB) are needed")]
+    DeviceTooSmall(usize, u64),
+    /// The system refused a memfd, a socket or the like.
+    #[error("cannot set up the {0}: {1}")]
+    System(&'static str, Errno),
+}
+
+/// What the tree has done so far.
+pub struct Totals {
+    /// Sums over every process that ever was in the tree.
+    pub counters: Counters,
+    /// Fault latency by way in, over the same processes.
+    pub latency: [(Way, Summary); 4],
+    /// The most pages the tree used at any time.
+    pub peak_pages: u64,
+    /// Pages it uses now.
+    pub used_pages: u64,
+    /// Processes that joined so far.
+    pub processes: u64,
+    /// Whether it had to page.
+    pub mode: Mode,
+}
+
+/// See the module's text.
+pub struct Supervisor {
+    table: &'static Table,
+    table_fd: OwnedFd,
+    /// File and lease area of each device.
+    device_fds: Vec<(OwnedFd, OwnedFd)>,
+    leases: Vec<Leases<'static>>,
+    key: [u8; KEY_BYTES],
+    control: String,
+    listener: OwnedFd,
+    epoll: OwnedFd,
+    /// Connections that have not said hello.
+    greeting: HashMap<u32, OwnedFd>,
+    next_greeting: u32,
+    seats: Vec<Option<Seat>>,
+    /// Reserved slots, and what is known of the children they are for.
+    nursery: Vec<Option<Expected>>,
+    by_pid: HashMap<u32, SlotNumber>,
+    /// Slots that have counters.
+    used: Vec<bool>,
+    joined: u64,
+    watch: Watch,
+    due: Instant,
+    /// A death may have left the sum of charges too large.
+    drifted: bool,
+    notices: Box<dyn FnMut(&str) + Send>,
+}
+
+/// What an epoll event is about, packed into its 64 bits.
+#[derive(Clone, Copy)]
+enum Token {
+    Listener,
+    Greeting(u32),
+    Connection(SlotNumber),
+    Death(SlotNumber),
+    MainChild,
+}
+
+impl Token {
+    fn pack(self) -> epoll::EventData {
+        let (kind, n) = match self {
+            Token::Listener => (0, 0),
+            Token::Greeting(n) => (1, n),
+            Token::Connection(slot) => (2, slot.0 as u32),
+            Token::Death(slot) => (3, slot.0 as u32),
+            Token::MainChild => (4, 0),
+        };
+        epoll::EventData::new_u64((kind << 32) | n as u64)
+    }
+
+    fn unpack(data: epoll::EventData) -> Self {
+        let word = data.u64();
+        let slot = SlotNumber(word as u16);
+        match word >> 32 {
+            0 => Token::Listener,
+            1 => Token::Greeting(word as u32),
+            2 => Token::Connection(slot),
+            3 => Token::Death(slot),
+            _ => Token::MainChild,
+        }
+    }
+}
+
+impl Supervisor {
+    /// Makes the shared table and listens. From here on processes with EBB_CONTROL set to
+    /// [`control_value`](Self::control_value) can join, and orphans of the tree become
+    /// children of this process (PR_SET_CHILD_SUBREAPER).
+    ///
+    /// # Errors
+    /// See [`SetupError`]; nothing is left behind.
+    pub fn new(setup: Setup) -> Result<Self, SetupError> {
+        let system = |what| move |e| SetupError::System(what, e);
+        if setup.devices.len() > MAX_DEVICES {
+            return Err(SetupError::TooManyDevices(setup.devices.len()));
+        }
+        let (table, table_fd) =
+            Table::create(setup.budget_pages, setup.config).map_err(system("shared table"))?;
+        let mut device_fds = Vec::new();
+        let mut leases = Vec::new();
+        for (i, device) in setup.devices.into_iter().enumerate() {
+            let clusters = clusters_of(device.facts.slots);
+            if clusters == 0 {
+                return Err(SetupError::DeviceTooSmall(i, device.facts.slots));
+            }
+            let (lease, fd) = create_leases(clusters).map_err(system("leases of a device"))?;
+            table.add_device(device.facts.to_words(), device.priority, clusters);
+            leases.push(lease);
+            device_fds.push((device.fd, fd));
+        }
+
+        let (control, listener) = listen().map_err(system("control socket"))?;
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(system("event queue"))?;
+        epoll::add(
+            &epoll,
+            &listener,
+            Token::Listener.pack(),
+            epoll::EventFlags::IN,
+        )
+        .map_err(system("event queue"))?;
+        rustix::process::set_child_subreaper(Some(rustix::process::getpid()))
+            .map_err(system("reaping of orphans"))?;
+        Ok(Self {
+            table,
+            table_fd,
+            device_fds,
+            leases,
+            key: setup.key,
+            control,
+            listener,
+            epoll,
+            greeting: HashMap::new(),
+            next_greeting: 0,
+            seats: (0..MAX_SLOTS).map(|_| None).collect(),
+            nursery: (0..MAX_SLOTS).map(|_| None).collect(),
+            by_pid: HashMap::new(),
+            used: vec![false; MAX_SLOTS],
+            joined: 0,
+            watch: Watch::default(),
+            due: Instant::now(),
+            drifted: false,
+            notices: setup
+                .notices
+                .unwrap_or_else(|| Box::new(|line| eprintln!("ebb: {line}"))),
+        })
+    }
+
+    /// The value of EBB_CONTROL for the processes of the tree.
+    pub fn control_value(&self) -> &str {
+        &self.control
+    }
+
+    /// When [`turn`](Self::turn) wants to be called even if the descriptor is not readable.
+    pub fn due_in(&self) -> Duration {
+        self.due.saturating_duration_since(Instant::now())
+    }
+
+    /// Handles what has come, without waiting, and ticks if it is time.
+    ///
+    /// # Errors
+    /// Those of the event queue; none is expected.
+    pub fn turn(&mut self) -> io::Result<()> {
+        self.step(Duration::ZERO)
+    }
+
+    /// Waits for at most `timeout` for something to do, and does it. Returns early on a
+    /// signal.
+    ///
+    /// # Errors
+    /// Those of the event queue; none is expected.
+    pub fn step(&mut self, timeout: Duration) -> io::Result<()> {
+        let mut events = [epoll::Event {
+            flags: epoll::EventFlags::empty(),
+            data: Token::MainChild.pack(),
+        }; 64];
+        // The queue counts in milliseconds: round up, or the last one is spent spinning.
+        let wait = timeout.min(self.due_in());
+        let wait = Duration::from_millis(wait.as_nanos().div_ceil(1_000_000) as u64);
+        let wait = wait.try_into().map_err(|_| Errno::INVAL)?;
+        let count = match epoll::wait(&self.epoll, &mut events[..], Some(&wait)) {
+            Ok(count) => count,
+            Err(Errno::INTR) => 0,
+            Err(e) => return Err(e.into()),
+        };
+        for event in &events[..count] {
+            match Token::unpack(event.data) {
+                Token::Listener => self.accept(),
+                Token::Greeting(n) => self.greet(n),
+                Token::Connection(slot) => self.listen_to(slot),
+                Token::Death(slot) => self.died(slot),
+                Token::MainChild => {}
+            }
+        }
+        if Instant::now() >= self.due {
+            self.tick();
+        }
+        Ok(())
+    }
+
+    /// Supervises until the child `pid` ends, and returns how it ended. Reaps every other
+    /// child too. `interrupted` is called after each wait, so that a caller's signal handlers
+    /// get their turn.
+    ///
+    /// # Errors
+    /// If the child is not ours.
+    pub fn run(&mut self, pid: u32, mut interrupted: impl FnMut()) -> io::Result<WaitStatus> {
+        let pid = Pid::from_raw(pid as i32).ok_or(Errno::SRCH)?;
+        let main = rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty())?;
+        epoll::add(
+            &self.epoll,
+            &main,
+            Token::MainChild.pack(),
+            epoll::EventFlags::IN,
+        )?;
+        loop {
+            self.step(Duration::from_secs(1))?;
+            interrupted();
+            if let Some(status) = self.collect(pid)? {
+                return Ok(status);
+            }
+        }
+    }
+
+    /// Reaps ended children; returns how `main` ended if it is among them.
+    ///
+    /// # Errors
+    /// ECHILD if there is no child left, and `main` was not among those reaped.
+    pub fn collect(&mut self, main: Pid) -> io::Result<Option<WaitStatus>> {
+        loop {
+            match rustix::process::waitpid(None, WaitOptions::NOHANG) {
+                Ok(Some((pid, status))) if pid == main => return Ok(Some(status)),
+                Ok(Some(_)) | Err(Errno::INTR) => {}
+                Ok(None) => return Ok(None),
+                Err(e) => return Err(e.into()),
+            }
+        }
+    }
+
+    /// Members and reserved slots at this moment.
+    pub fn members(&self) -> usize {
+        self.table.taken().count()
+    }
+
+    /// What the tree has done so far.
+    pub fn totals(&self) -> Totals {
+        let counters = Counters::default();
+        let latency: [Histogram; 4] = Default::default();
+        for slot in SlotNumber::all().filter(|slot| self.used[slot.index()]) {
+            let slot = self.table.slot(slot);
+            counters.absorb(&slot.counters.0);
+            for (sum, one) in latency.iter().zip(&slot.latency) {
+                sum.absorb(one);
+            }
+        }
+        Totals {
+            counters,
+            latency: Way::ALL.map(|way| (way, latency[way as usize].summary())),
+            peak_pages: self.table.peak.0.load(SeqCst).max(0) as u64,
+            used_pages: self.table.in_use().max(0) as u64,
+            processes: self.joined,
+            mode: self.table.mode(),
+        }
+    }
+
+    /// Checks what must hold whenever no member is in the middle of a change: charges add
+    /// up, every cluster has a living owner or none, every reader lives.
+    ///
+    /// # Errors
+    /// The first thing that does not hold.
+    pub fn check(&self) -> Result<(), String> {
+        match self.table.drift() {
+            None => return Err("changes are under way".into()),
+            Some(0) => {}
+            Some(drift) => {
+                return Err(format!(
+                    "the sum of charges is {drift} pages from the slots'"
+                ));
+            }
+        }
+        let live = |slot: usize| {
+            SlotNumber::new(slot).is_some_and(|n| self.table.state(n).state != SlotState::Free)
+        };
+        for leases in &self.leases {
+            leases.check(live)?;
+        }
+        for (n, slot) in SlotNumber::all().zip(&self.table.slots) {
+            // An unused slot is not looked at: that would make its page resident.
+            let clear = live(n.index()) || !self.used[n.index()] || {
+                slot.charged.load(SeqCst) == 0
+                    && slot.credit.load(SeqCst) == 0
+                    && slot.measured.load(SeqCst) == 0
+            };
+            if !clear {
+                return Err(format!("the free slot {n} still has charges"));
+            }
+        }
+        Ok(())
+    }
+
+    fn notice(&mut self, line: &str) {
+        (self.notices)(line);
+    }
+}
+
+impl AsFd for Supervisor {
+    /// Readable when [`Supervisor::turn`] has something to do.
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.epoll.as_fd()
+    }
+}
+
+impl Drop for Supervisor {
+    fn drop(&mut self) {
+        for byte in &mut self.key {
+            *byte = 0;
+        }
+        std::hint::black_box(&self.key);
+    }
+}
+
+/// Binds a socket of a new random name.
+fn listen() -> Result<(String, OwnedFd), Errno> {
+    let mut random = [0u8; 8];
+    rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty())?;
+    let control = format!(
+        "{}{}-{:016x}",
+        wire::CONTROL_PREFIX,
+        std::process::id(),
+        u64::from_ne_bytes(random)
+    );
+    let socket = net::socket_with(
+        AddressFamily::UNIX,
+        SocketType::SEQPACKET,
+        SocketFlags::CLOEXEC | SocketFlags::NONBLOCK,
+        None,
+    )?;
+    net::bind(&socket, &wire::address(&control).ok_or(Errno::INVAL)?)?;
+    net::listen(&socket, MAX_SLOTS as i32)?;
+    Ok((control, socket))
+}

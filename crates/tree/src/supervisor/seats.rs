@@ -1,0 +1,542 @@
+//! Who is in the tree: joining, dying, becoming another program, being forked.
+//!
+//! # When a process has left
+//! - **Death**: its pidfd is readable, which is when every thread of it is gone and no write
+//!   of it is in flight any more. The end of its connection alone does not say that: the
+//!   thread that held it may die before one that is writing to a device.
+//! - **Exec**: the connection has ended, and the process lives on with another program image
+//!   (addresses drawn anew), or has joined a second time.
+//!
+//! # Reserved slots
+//! A reserved slot holds leases for a child that may not have joined yet. It is given up only
+//! when the child is known to be dead or to have become another program; or when the parent
+//! has left without saying which process the child is, and no process of the tree has the
+//! parent's image: a forked child has, whatever its pid is.
+
+use super::{Supervisor, Token};
+use crate::table::{SlotNumber, SlotState, StateWord, VERSION};
+use crate::wire::{self, Hello, Talk};
+use ebb_sys::proc::{self, Image, Process};
+use rustix::event::{PollFd, PollFlags, Timespec, epoll};
+use rustix::io::Errno;
+use rustix::net::{self, RecvFlags, SendFlags, SocketFlags};
+use rustix::process::{Pid, PidfdFlags};
+use std::io::IoSlice;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::Ordering::*;
+use std::time::Instant;
+
+/// A process that has joined.
+pub(super) struct Seat {
+    pub process: Process,
+    /// None once it has ended.
+    connection: Option<OwnedFd>,
+    /// Kept open: readable when the process is dead.
+    _pidfd: OwnedFd,
+    image: Image,
+    /// It sees other pids than we do, so those it writes into the table mean nothing to us.
+    foreign: bool,
+}
+
+/// What a forked child has in common with its parent.
+#[derive(Clone, Copy, Default)]
+struct Origin {
+    /// The same until the child execs. None: the parent is not known.
+    image: Option<Image>,
+    foreign: bool,
+    /// The parent's; the child's is not before it.
+    start_time: u64,
+}
+
+/// A child that a reserved slot is for.
+pub(super) struct Expected {
+    /// Which taking of the slot this is about.
+    taken: u32,
+    origin: Origin,
+    child: Option<(Process, OwnedFd)>,
+}
+
+impl Expected {
+    fn of(taken: u32, origin: Origin) -> Self {
+        Self {
+            taken,
+            origin,
+            child: None,
+        }
+    }
+
+    pub fn pid(&self) -> Option<u32> {
+        self.process().map(Process::pid)
+    }
+
+    pub fn process(&self) -> Option<&Process> {
+        self.child.as_ref().map(|(process, _)| process)
+    }
+}
+
+fn is_dead(pidfd: &OwnedFd) -> bool {
+    let mut polled = [PollFd::new(pidfd, PollFlags::IN)];
+    matches!(rustix::event::poll(&mut polled, Some(&Timespec::default())), Ok(n) if n > 0)
+}
+
+fn open_pidfd(pid: u32) -> Result<OwnedFd, Errno> {
+    let pid = Pid::from_raw(pid as i32).ok_or(Errno::SRCH)?;
+    rustix::process::pidfd_open(pid, PidfdFlags::empty())
+}
+
+/// Descriptors of one process, bound to it for good: opened by number, then confirmed by a
+/// read from the first that the process was still there.
+fn identify(pid: u32) -> Result<(Process, OwnedFd, Image), Errno> {
+    let process = Process::open(pid)?;
+    let pidfd = open_pidfd(pid)?;
+    let image = process.stat()?.image;
+    Ok((process, pidfd, image))
+}
+
+impl Supervisor {
+    /// Takes every waiting connection.
+    pub(super) fn accept(&mut self) {
+        while let Ok(connection) =
+            net::accept_with(&self.listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK)
+        {
+            let n = self.next_greeting;
+            self.next_greeting = n.wrapping_add(1);
+            let added = epoll::add(
+                &self.epoll,
+                &connection,
+                Token::Greeting(n).pack(),
+                epoll::EventFlags::IN,
+            );
+            if added.is_ok() {
+                self.greeting.insert(n, connection);
+            }
+        }
+    }
+
+    /// A connection that has not said hello has something to read, or ended.
+    pub(super) fn greet(&mut self, n: u32) {
+        let Some(connection) = self.greeting.remove(&n) else {
+            return;
+        };
+        let mut packet = [0; wire::MAX_PACKET];
+        let hello = match net::recv(&connection, &mut packet, RecvFlags::DONTWAIT) {
+            Ok((_, len)) => Hello::decode(&packet[..len.min(packet.len())]),
+            Err(_) => None,
+        };
+        let Some(hello) = hello else { return };
+        let _ = epoll::delete(&self.epoll, &connection);
+        let slot = match self.seat(&connection, hello) {
+            Ok(slot) => slot,
+            Err(why) => {
+                // If the peer is gone already there is nobody to tell.
+                let _ = net::send(&connection, &wire::refused(&why), SendFlags::NOSIGNAL);
+                return;
+            }
+        };
+        let added = epoll::add(
+            &self.epoll,
+            &connection,
+            Token::Connection(slot).pack(),
+            epoll::EventFlags::IN,
+        );
+        if let (Ok(()), Some(seat)) = (added, &mut self.seats[slot.index()]) {
+            seat.connection = Some(connection);
+        }
+        // Its memory was counted as nobody's until now.
+        self.due = Instant::now();
+    }
+
+    /// A member costs four descriptors here. Raised when the first one joins, and not before,
+    /// so that the program does not inherit another limit than it was given.
+    fn raise_descriptor_limit(&self) {
+        let mut limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
+        let wanted = 8 * crate::MAX_SLOTS as u64;
+        if limit.current.is_some_and(|now| now < wanted) {
+            limit.current = Some(limit.maximum.map_or(wanted, |max| max.min(wanted)));
+            // Refused: then members are, when descriptors run out, with that reason.
+            let _ = rustix::process::setrlimit(rustix::process::Resource::Nofile, limit);
+        }
+    }
+
+    /// Gives the peer a slot and tells it; or says why not.
+    fn seat(&mut self, connection: &OwnedFd, hello: Hello) -> Result<SlotNumber, String> {
+        let peer = net::sockopt::socket_peercred(connection).map_err(|e| e.to_string())?;
+        let us = rustix::process::geteuid();
+        if peer.uid != us {
+            return Err(format!("it runs as user {}, not {us}", peer.uid));
+        }
+        if hello.version != VERSION {
+            return Err(format!(
+                "its library speaks version {} and ebb {VERSION}; install the pair of one build",
+                hello.version
+            ));
+        }
+        if self.joined == 0 {
+            self.raise_descriptor_limit();
+        }
+        let pid = peer.pid.as_raw_nonzero().get() as u32;
+        let (process, pidfd, image) =
+            identify(pid).map_err(|e| format!("cannot look at process {pid}: {e}"))?;
+
+        if let Some(&old) = self.by_pid.get(&pid) {
+            let same = self.seats[old.index()]
+                .as_ref()
+                .is_some_and(|seat| seat.connection.is_some() && seat.image == image);
+            if same {
+                return Err(format!("process {pid} has joined already"));
+            }
+            self.reap(old);
+        }
+        let slot = match hello.reserved {
+            Some(slot) => self.claim(slot, image)?,
+            None => {
+                let slot = self
+                    .table
+                    .take_slot(StateWord::of(SlotState::Joined))
+                    .ok_or("every place for a process is taken; run fewer processes at a time")?;
+                let family = self.table.next_family.fetch_add(1, SeqCst) + 1;
+                self.table.slot(slot).family.store(family, SeqCst);
+                slot
+            }
+        };
+        let watched = epoll::add(
+            &self.epoll,
+            &pidfd,
+            Token::Death(slot).pack(),
+            epoll::EventFlags::IN,
+        );
+        let told = watched.and_then(|()| self.welcome(connection, slot));
+        self.nursery[slot.index()] = None;
+        self.by_pid.insert(pid, slot);
+        self.used[slot.index()] = true;
+        self.joined += 1;
+        self.seats[slot.index()] = Some(Seat {
+            process,
+            connection: None,
+            _pidfd: pidfd,
+            image,
+            foreign: hello.pid != pid,
+        });
+        self.watch.forget(pid);
+        if let Err(e) = told {
+            self.reap(slot);
+            return Err(format!("the answer could not be sent: {e}"));
+        }
+        Ok(slot)
+    }
+
+    /// The slot that the peer's parent reserved for it.
+    fn claim(&mut self, slot: SlotNumber, image: Image) -> Result<SlotNumber, String> {
+        let taken = self.seats[slot.index()].is_some();
+        if taken || self.table.state(slot).state != SlotState::Reserved {
+            return Err(format!("slot {slot} is not reserved for it"));
+        }
+        self.expect(slot);
+        let expected = self.nursery[slot.index()]
+            .as_ref()
+            .and_then(|e| e.origin.image);
+        if expected.is_some_and(|expected| expected != image) {
+            return Err(format!("slot {slot} is reserved for another program"));
+        }
+        // A child of a process that pages has been charged from before it was born.
+        let pages = self.table.state(slot).is_charging();
+        let state = if pages {
+            SlotState::Paging
+        } else {
+            SlotState::Joined
+        };
+        self.table.set_state(slot, StateWord::of(state));
+        Ok(slot)
+    }
+
+    fn welcome(&self, connection: &OwnedFd, slot: SlotNumber) -> Result<(), Errno> {
+        let packet = wire::welcome(slot, &self.key);
+        let mut fds = vec![self.table_fd.as_fd()];
+        for (file, leases) in &self.device_fds {
+            fds.extend([file.as_fd(), leases.as_fd()]);
+        }
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(wire::MAX_FDS))];
+        let mut control = net::SendAncillaryBuffer::new(&mut space);
+        if !control.push(net::SendAncillaryMessage::ScmRights(&fds)) {
+            return Err(Errno::INVAL);
+        }
+        let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
+        net::sendmsg(connection, &[IoSlice::new(&packet)], &mut control, flags).map(|_| ())
+    }
+
+    /// A member said something, or its connection ended.
+    pub(super) fn listen_to(&mut self, slot: SlotNumber) {
+        // Bounded, so that one talkative member does not keep the tick from its time.
+        for _ in 0..64 {
+            let Some(seat) = &mut self.seats[slot.index()] else {
+                return;
+            };
+            let Some(connection) = &seat.connection else {
+                return;
+            };
+            let mut packet = [0; wire::MAX_PACKET];
+            match net::recv(connection, &mut packet, RecvFlags::DONTWAIT) {
+                Err(Errno::AGAIN | Errno::INTR) => return,
+                Ok((_, 0)) | Err(_) => {
+                    seat.connection = None;
+                    self.look_whether_left(slot);
+                    return;
+                }
+                Ok((_, len)) => match Talk::decode(&packet[..len.min(packet.len())]) {
+                    Some(Talk::Poke) => self.due = Instant::now(),
+                    Some(Talk::Message(text)) => {
+                        let pid = seat.process.pid();
+                        let text: String = String::from_utf8_lossy(text)
+                            .chars()
+                            .map(|c| if c.is_control() { ' ' } else { c })
+                            .collect();
+                        self.notice(&format!("{}[{pid}]: {text}", proc::name(pid)));
+                    }
+                    None => {}
+                },
+            }
+        }
+    }
+
+    /// Every thread of the process is gone.
+    pub(super) fn died(&mut self, slot: SlotNumber) {
+        // Its last words may still be waiting.
+        self.listen_to(slot);
+        if self.seats[slot.index()].is_some() {
+            self.reap(slot);
+        }
+    }
+
+    /// The connection has ended: has the process become another program? If it is only dying,
+    /// its pidfd will say so.
+    fn look_whether_left(&mut self, slot: SlotNumber) {
+        let Some(seat) = &self.seats[slot.index()] else {
+            return;
+        };
+        if seat.connection.is_some() {
+            return;
+        }
+        if let Ok(stat) = seat.process.stat()
+            && stat.image.is_some()
+            && stat.image != seat.image
+        {
+            self.reap(slot);
+            // The program it has become is measured like any other from now on.
+            self.watch.walk_soon();
+            self.due = Instant::now();
+        }
+    }
+
+    /// Takes back all that belongs to a slot, whose process is no more, and frees it.
+    pub(super) fn reap(&mut self, slot: SlotNumber) {
+        let origin = self.origin(slot);
+        if let Some(seat) = self.seats[slot.index()].take()
+            && self.by_pid.get(&seat.process.pid()) == Some(&slot)
+        {
+            self.by_pid.remove(&seat.process.pid());
+        }
+        self.nursery[slot.index()] = None;
+        self.used[slot.index()] = true;
+
+        // Children it reserved slots for are on their own now; what we know of them, we
+        // know through it.
+        let reserved: Vec<SlotNumber> = self
+            .table
+            .taken()
+            .filter(|(_, word)| word.state == SlotState::Reserved && word.parent == Some(slot))
+            .map(|(child, _)| child)
+            .collect();
+        for child in reserved {
+            let StateWord { taken, charges, .. } = self.table.state(child);
+            let entry = &mut self.nursery[child.index()];
+            if entry.as_ref().is_none_or(|e| e.taken != taken) {
+                *entry = Some(Expected::of(taken, origin));
+            }
+            self.table
+                .set_state(child, StateWord::reserved(None, charges));
+        }
+
+        for leases in &self.leases {
+            leases.reap(slot.index());
+        }
+        let shared = self.table.slot(slot);
+        let family = shared.family.swap(0, SeqCst);
+        let credit = shared.credit.load(SeqCst);
+        let charged = self.table.clear_charges(None, slot);
+        self.lose_credit(family, charged - credit);
+        shared.done.store(shared.begun.load(SeqCst), SeqCst);
+        shared.coldest.store(0, SeqCst);
+        shared.request.store(0, SeqCst);
+        self.table.hungry.0[slot.index() / 64].fetch_and(!(1 << (slot.index() % 64)), SeqCst);
+        self.table.set_state(slot, StateWord::FREE);
+        self.drifted = true;
+        self.table.feed();
+        self.due = Instant::now();
+    }
+
+    /// A member of a family is gone: pages that the others share with it alone are now theirs
+    /// to pay for. Which those are is not known until they are measured again, so all of
+    /// its uncredited charge is assumed.
+    fn lose_credit(&mut self, family: u64, pages: i64) {
+        if family == 0 {
+            return;
+        }
+        let members: Vec<SlotNumber> = self.family(family).collect();
+        self.take_credit(&members, pages);
+        self.watch.share_soon();
+    }
+
+    /// Live slots of a family.
+    fn family(&self, family: u64) -> impl Iterator<Item = SlotNumber> + '_ {
+        let slots = self.table.taken().map(|(n, _)| n);
+        slots.filter(move |&n| self.table.slot(n).family.load(SeqCst) == family)
+    }
+
+    /// What a child forked by the process of a slot has in common with it.
+    fn origin(&self, slot: SlotNumber) -> Origin {
+        if let Some(seat) = &self.seats[slot.index()] {
+            return Origin {
+                image: Some(seat.image),
+                foreign: seat.foreign,
+                start_time: seat.process.start_time(),
+            };
+        }
+        self.nursery[slot.index()]
+            .as_ref()
+            .map_or(Origin::default(), |e| e.origin)
+    }
+
+    /// Begins to keep an eye on a reserved slot, while what is known of the parent is known.
+    /// The parent may be a reserved child itself.
+    fn expect(&mut self, slot: SlotNumber) {
+        let StateWord { taken, parent, .. } = self.table.state(slot);
+        if self.nursery[slot.index()]
+            .as_ref()
+            .is_some_and(|e| e.taken == taken)
+        {
+            return;
+        }
+        // Marked first: a broken table may name slots in a circle.
+        self.nursery[slot.index()] = Some(Expected::of(taken, Origin::default()));
+        if let Some(parent) = parent {
+            if self.table.state(parent).state == SlotState::Reserved {
+                self.expect(parent);
+            }
+            self.nursery[slot.index()] = Some(Expected::of(taken, self.origin(parent)));
+        }
+    }
+
+    /// Looks after reserved slots, and after processes whose connection has ended.
+    pub(super) fn look_after(&mut self) {
+        let mut orphaned = Vec::new();
+        for n in SlotNumber::all() {
+            let word = self.table.state(n);
+            match word.state {
+                SlotState::Joined | SlotState::Paging => self.look_whether_left(n),
+                SlotState::Free => self.nursery[n.index()] = None,
+                SlotState::Reserved => {
+                    self.expect(n);
+                    match self.look_at_child(n) {
+                        Child::Unborn if word.parent.is_none() => orphaned.push(n),
+                        Child::Unborn | Child::Living => {}
+                        Child::Gone => self.reap(n),
+                    }
+                }
+            }
+        }
+        if orphaned.is_empty() {
+            return;
+        }
+        // Which process could still be one of these children: not known to us, and of the
+        // same image. The list of a process's children skips some when others end under
+        // it; the list of all processes does not skip one that lives throughout.
+        let mut strangers = Vec::new();
+        let complete = proc::all(|pid| {
+            let Ok(process) = Process::open(pid) else {
+                return;
+            };
+            let seated = self
+                .by_pid
+                .get(&pid)
+                .and_then(|n| self.seats[n.index()].as_ref());
+            let known = seated.is_some_and(|s| s.process.start_time() == process.start_time());
+            if let (false, Ok(stat)) = (known, process.stat()) {
+                strangers.push(stat.image);
+            }
+        });
+        if complete.is_err() {
+            return;
+        }
+        for n in orphaned {
+            let image = self.nursery[n.index()]
+                .as_ref()
+                .and_then(|e| e.origin.image);
+            // Of unknown parents nothing can be told: wait for the join or the end.
+            if image.is_some_and(|image| !strangers.contains(&image)) {
+                self.reap(n);
+            }
+        }
+    }
+
+    fn look_at_child(&mut self, slot: SlotNumber) -> Child {
+        let Some(expected) = &mut self.nursery[slot.index()] else {
+            return Child::Unborn;
+        };
+        let origin = expected.origin;
+        if expected.child.is_none() && !origin.foreign {
+            let Some(pid) = self.table.slot(slot).pid(expected.taken) else {
+                return Child::Unborn;
+            };
+            match identify(pid) {
+                // Older than its parent: the number is of another pid namespace.
+                Ok((process, ..)) if process.start_time() < origin.start_time => {
+                    expected.origin.foreign = true;
+                }
+                Ok((process, pidfd, _)) => expected.child = Some((process, pidfd)),
+                Err(Errno::MFILE | Errno::NFILE) => return Child::Living,
+                Err(_) => return Child::Gone,
+            }
+        }
+        let Some((process, pidfd)) = &expected.child else {
+            return Child::Unborn;
+        };
+        if is_dead(pidfd) {
+            return Child::Gone;
+        }
+        match process.stat() {
+            Err(_) => Child::Gone,
+            // Dying: the pidfd will say when it is done.
+            Ok(stat) if !stat.image.is_some() => Child::Living,
+            Ok(stat) if origin.image.is_some_and(|image| image != stat.image) => Child::Gone,
+            Ok(_) => Child::Living,
+        }
+    }
+}
+
+/// The child of a reserved slot.
+enum Child {
+    /// Not forked yet, or forked and not named.
+    Unborn,
+    Living,
+    /// Dead, or another program.
+    Gone,
+}
+
+/// Every process of the tree but ourselves.
+pub(super) fn descendants() -> Vec<u32> {
+    let mut found = Vec::new();
+    // Children of one that ends meanwhile become ours; the next walk finds them.
+    let _ = proc::children(std::process::id(), |pid| found.push(pid));
+    let mut next = 0;
+    while next < found.len() {
+        let parent = found[next];
+        next += 1;
+        let _ = proc::children(parent, |pid| {
+            if !found.contains(&pid) {
+                found.push(pid);
+            }
+        });
+    }
+    found
+}

@@ -1,0 +1,513 @@
+//! What member processes do.
+
+use crate::support::{Random, close_inherited, exit_now, fork, stamps_of};
+use ebb_engine::ClusterIndex;
+use ebb_engine::env::Lender;
+use ebb_tree::{Asked, ChildSlot, Codec, Config, JoinError, Member, Mode, SlotState, Way};
+use std::collections::HashMap;
+use std::io::{BufRead, Write};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+use std::time::{Duration, Instant};
+
+pub fn play(role: &[String]) {
+    let number = |i: usize| role[i].parse::<u64>().unwrap();
+    match role[0].as_str() {
+        "charge" => charge(number(1)),
+        "exec" => exec(),
+        "fill" => fill(number(1)),
+        "refused" => refused(),
+        "twice" => twice(),
+        "greedy" => greedy(),
+        "sharer" => sharer(number(1)),
+        "fork-and-die" => fork_and_die(&role[1]),
+        "giver" => giver(number(1), number(2)),
+        "after" => after(),
+        "watcher" => watcher(),
+        "pool" => pool(number(1), number(2), number(3)),
+        "storm" => storm(number(1)),
+        other => panic!("no role {other}"),
+    }
+}
+
+fn control() -> String {
+    std::env::var("EBB_CONTROL").unwrap()
+}
+
+fn join() -> (Member, Vec<ebb_tree::Device>) {
+    Member::join(&control(), None).unwrap()
+}
+
+/// Waits for a line on standard input.
+fn wait_line() {
+    std::io::stdin()
+        .lock()
+        .read_line(&mut String::new())
+        .unwrap();
+}
+
+fn sleep_forever() -> ! {
+    loop {
+        std::thread::sleep(Duration::from_secs(1));
+    }
+}
+
+/// Touches so many MiB of fresh memory.
+fn touch(mib: u64) -> Vec<u8> {
+    let mut memory = vec![0u8; (mib << 20) as usize];
+    memory.iter_mut().step_by(4096).for_each(|byte| *byte = 1);
+    std::hint::black_box(memory)
+}
+
+fn charge(pages: u64) {
+    let (member, devices) = join();
+    assert_eq!(member.key(), &[7; 64]);
+    assert_eq!(
+        member.config(),
+        Config {
+            codec: Codec::Lz4,
+            encrypt: true,
+            eager: false
+        }
+    );
+    assert_eq!(devices.len(), 1);
+    assert_eq!(devices[0].priority, Some(3));
+    assert_eq!(member.mode(), Mode::Watching);
+    member.start_paging(pages);
+    assert_eq!(
+        (member.own_charge(), member.state()),
+        (pages, SlotState::Paging)
+    );
+    let lender = member.lender(0).unwrap();
+    let a = lender.acquire().unwrap();
+    let b = lender.acquire().unwrap();
+    assert_ne!(a, b);
+    lender.release(a);
+    member.counters().fault.add(pages);
+    for ns in 1..=1000 {
+        member.latency(Way::Pool).record(ns * 1000);
+    }
+    member.message("charged");
+    wait_line();
+}
+
+fn exec() {
+    use std::os::unix::process::CommandExt;
+    let (member, _) = join();
+    member.start_paging(1000);
+    member.lender(0).unwrap().acquire().unwrap();
+    member.message("about to exec");
+    wait_line();
+    panic!("{}", std::process::Command::new("sleep").arg("60").exec());
+}
+
+/// Never joins.
+fn fill(mib: u64) {
+    wait_line();
+    let memory = touch(mib);
+    println!("filled");
+    std::io::stdout().flush().unwrap();
+    wait_line();
+    drop(memory);
+}
+
+fn refused() {
+    let child: ChildSlot = {
+        // A slot that nobody reserved for us: our own.
+        let (member, _) = join();
+        let child = member.reserve_child().unwrap();
+        member.cancel_child(child);
+        child
+    };
+    match Member::join(&control(), Some(child)) {
+        Err(JoinError::Refused(why)) => assert!(why.contains("joined already"), "{why}"),
+        other => panic!("{:?}", other.err()),
+    }
+    match Member::join("../../etc/passwd", None) {
+        Err(JoinError::Control(_)) => {}
+        other => panic!("{:?}", other.err()),
+    }
+    match Member::join("ebb-tree-0-nobody", None) {
+        Err(JoinError::Connect(_)) => {}
+        other => panic!("{:?}", other.err()),
+    }
+}
+
+fn twice() {
+    let (member, _) = join();
+    match Member::join(&control(), None) {
+        Err(JoinError::Refused(why)) => assert!(why.contains("joined already"), "{why}"),
+        other => panic!("{:?}", other.err()),
+    }
+    member.message("still here");
+    wait_line();
+}
+
+/// Takes all the room there is, and gives it back when told.
+fn greedy() {
+    let (member, _) = join();
+    member.start_paging(0);
+    while member.try_charge(64) {}
+    member.message("full");
+    let mut seen = 0;
+    wait_line();
+    member.uncharge(640);
+    member.message("gave");
+    // Then ask for it back from whoever has cold pages.
+    wait_line();
+    let end = Instant::now() + Duration::from_secs(5);
+    while !member.try_charge(640) {
+        assert!(Instant::now() < end, "nobody gave");
+        assert!(matches!(member.ask_reclaim(640), Asked::Other(_)));
+        seen = member.wait(seen, Some(Duration::from_millis(100)));
+    }
+    member.message("got it back");
+    wait_line();
+}
+
+/// Waits for room, then gives whatever it is asked for.
+fn giver(wants: u64, age_s: u64) {
+    let (member, _) = join();
+    member.start_paging(0);
+    let mut seen = 0;
+    while !member.try_charge(wants) {
+        member.message("hungry");
+        let start = Instant::now();
+        seen = member.wait(seen, Some(Duration::from_secs(10)));
+        assert!(
+            start.elapsed() < Duration::from_secs(9),
+            "the room was not announced"
+        );
+    }
+    member.publish_oldest(ebb_sys::proc::monotonic_ns() - age_s * 1_000_000_000);
+    member.message(&format!("has {wants}"));
+    loop {
+        seen = member.wait(seen, Some(Duration::from_secs(1)));
+        let asked = member.take_reclaim_request().min(member.own_charge());
+        if asked > 0 {
+            member.uncharge(asked);
+            member.message(&format!("gave {asked} of {wants}"));
+        }
+    }
+}
+
+/// Pages `mib` MiB, forks, and the child writes half of them.
+fn sharer(mib: u64) {
+    let (member, _) = join();
+    let mut memory = touch(mib);
+    member.start_paging(mib << 8);
+    let child = member.reserve_child().unwrap();
+    match fork() {
+        Some(pid) => member.child_forked(child, pid),
+        None => {
+            close_inherited();
+            member.child_started(child);
+            let devices = member.rejoin(&control()).unwrap();
+            assert_eq!(devices.len(), 1);
+            assert_eq!(member.state(), SlotState::Paging);
+            assert_eq!(member.own_charge(), mib << 8);
+            member.message("child is in");
+            wait_line();
+            let half = memory.len() / 2;
+            memory[..half]
+                .iter_mut()
+                .step_by(4096)
+                .for_each(|byte| *byte = 2);
+            member.message("half written");
+            sleep_forever();
+        }
+    }
+    sleep_forever();
+}
+
+/// Touches `mib` MiB, forks `children` that share them, and then each writes `write` MiB.
+fn pool(mib: u64, children: u64, write: u64) {
+    let mut memory = touch(mib);
+    let mut pipes = [0; 2];
+    // SAFETY: `pipes` has room for two descriptors.
+    assert_eq!(unsafe { libc::pipe(pipes.as_mut_ptr()) }, 0);
+    for _ in 0..children {
+        if fork().is_none() {
+            let mut byte = 0u8;
+            // SAFETY: `byte` has room for one byte.
+            unsafe { libc::read(pipes[0], (&raw mut byte).cast(), 1) };
+            let write = (write << 20) as usize;
+            memory[..write]
+                .iter_mut()
+                .step_by(4096)
+                .for_each(|byte| *byte = 2);
+            sleep_forever();
+        }
+    }
+    println!("forked");
+    std::io::stdout().flush().unwrap();
+    wait_line();
+    // SAFETY: four bytes are read from a string of that length at least.
+    unsafe { libc::write(pipes[1], c"........".as_ptr().cast(), children as usize) };
+    sleep_forever();
+}
+
+/// The parent dies as early as it can: before it could say which process its child is.
+fn fork_and_die(how: &str) {
+    let (member, devices) = join();
+    let stamps = stamps_of(&devices[0].fd);
+    member.start_paging(500);
+    let lender = member.lender(0).unwrap();
+    let cluster = lender.acquire().unwrap();
+    stamps[cluster.index()].store(1234, SeqCst);
+    let child = member.reserve_child().unwrap();
+    if how == "childless" {
+        member.message("reserved");
+        wait_line();
+        exit_now(0);
+    }
+    match fork() {
+        Some(_) => exit_now(0),
+        None => {
+            close_inherited();
+            // Long enough for the supervisor to look for us many times.
+            std::thread::sleep(Duration::from_millis(400));
+            member.child_started(child);
+            if how == "exec" {
+                use std::os::unix::process::CommandExt;
+                panic!("{}", std::process::Command::new("sleep").arg("60").exec());
+            }
+            std::thread::sleep(Duration::from_millis(200));
+            member.rejoin(&control()).unwrap();
+            assert_eq!(stamps[cluster.index()].load(SeqCst), 1234);
+            member.message("orphan is in");
+            wait_line();
+            assert_eq!(
+                stamps[cluster.index()].load(SeqCst),
+                1234,
+                "handed out under a reader"
+            );
+            member.lender(0).unwrap().stop_reading(cluster);
+            member.message("orphan read it");
+            sleep_forever();
+        }
+    }
+}
+
+/// Takes every cluster it can get and stamps it.
+fn after() {
+    let (member, devices) = join();
+    let stamps = stamps_of(&devices[0].fd);
+    let lender = member.lender(0).unwrap();
+    let mut got = 0;
+    while let Some(cluster) = lender.acquire() {
+        stamps[cluster.index()].store(9999, SeqCst);
+        got += 1;
+    }
+    member.message(&format!("got {got}"));
+    wait_line();
+    if lender.acquire().is_some() {
+        member.message("got one more");
+    }
+    sleep_forever();
+}
+
+/// Says when it has to page.
+fn watcher() {
+    let (member, _) = join();
+    let mut seen = 0;
+    while member.mode() == Mode::Watching {
+        seen = member.wait(seen, None);
+    }
+    member.start_paging(10);
+    member.message("paging");
+    let limit = member.limit();
+    println!("{limit}");
+    std::io::stdout().flush().unwrap();
+    wait_line();
+    assert!(
+        member.try_charge(1),
+        "the supervisor is gone, and so is our membership"
+    );
+    match Member::join(&control(), None) {
+        Err(JoinError::Connect(_)) => println!("alone"),
+        other => println!("{:?}", other.err()),
+    }
+}
+
+/// A process of the storm: allocates, frees, forks, reads what it inherited, and looks
+/// after every step whether anyone has written over it.
+struct Stormer {
+    member: Member,
+    lender: Arc<dyn Lender>,
+    stamps: &'static [AtomicU64],
+    random: Random,
+    owned: HashMap<ClusterIndex, u64>,
+    /// Owned at a fork: not to be written while there are readers.
+    frozen: HashMap<ClusterIndex, u64>,
+    inherited: HashMap<ClusterIndex, u64>,
+    charged: u64,
+    generation: u64,
+}
+
+static STAMP: AtomicU64 = AtomicU64::new(1);
+
+fn storm(seed: u64) {
+    let (member, devices) = join();
+    member.start_paging(10);
+    let lender = member.lender(0).unwrap();
+    let stamps = stamps_of(&devices[0].fd);
+    let mut stormer = Stormer {
+        member,
+        lender,
+        stamps,
+        random: Random(seed | 1),
+        owned: HashMap::new(),
+        frozen: HashMap::new(),
+        inherited: HashMap::new(),
+        charged: 10,
+        generation: 0,
+    };
+    loop {
+        stormer.step();
+    }
+}
+
+impl Stormer {
+    fn fail(&self, why: String) -> ! {
+        self.member.message(&format!("VIOLATION {why}"));
+        exit_now(99);
+    }
+
+    fn fresh_stamp(&self) -> u64 {
+        (std::process::id() as u64) << 32 | STAMP.fetch_add(1, SeqCst)
+    }
+
+    fn check(&self) {
+        let charged = self.member.own_charge();
+        if charged != self.charged {
+            self.fail(format!(
+                "charged {} became {charged}, generation {} slot {} {:?}",
+                self.charged,
+                self.generation,
+                self.member.slot(),
+                self.member.state()
+            ));
+        }
+        for (kind, clusters) in [
+            ("owned", &self.owned),
+            ("frozen", &self.frozen),
+            ("inherited", &self.inherited),
+        ] {
+            for (&cluster, &stamp) in clusters {
+                let now = self.stamps[cluster.index()].load(SeqCst);
+                if now != stamp {
+                    self.fail(format!(
+                        "{kind} cluster {cluster}: {stamp:x} became {now:x}"
+                    ));
+                }
+            }
+        }
+    }
+
+    fn any(&mut self, which: fn(&Self) -> &HashMap<ClusterIndex, u64>) -> Option<ClusterIndex> {
+        let len = which(self).len() as u64;
+        let at = self.random.below(len.max(1)) as usize;
+        which(self).keys().nth(at).copied()
+    }
+
+    fn step(&mut self) {
+        match self.random.below(100) {
+            0..30 => {
+                if let Some(cluster) = self.lender.acquire() {
+                    if self.lender.has_readers(cluster) {
+                        self.fail(format!("cluster {cluster} was handed out with readers"));
+                    }
+                    if self.inherited.contains_key(&cluster) {
+                        self.fail(format!("cluster {cluster} was handed out while we read it"));
+                    }
+                    let stamp = self.fresh_stamp();
+                    self.stamps[cluster.index()].store(stamp, SeqCst);
+                    self.owned.insert(cluster, stamp);
+                }
+            }
+            30..50 => {
+                if let Some(cluster) = self.any(|s| &s.owned) {
+                    self.owned.remove(&cluster);
+                    self.lender.release(cluster);
+                }
+            }
+            50..60 => {
+                if let Some(cluster) = self.any(|s| &s.frozen) {
+                    // Given back under readers, or used again once there are none.
+                    let stamp = self.frozen.remove(&cluster).unwrap();
+                    if self.random.below(2) == 0 {
+                        self.lender.release(cluster);
+                    } else if self.lender.has_readers(cluster) {
+                        self.frozen.insert(cluster, stamp);
+                    } else {
+                        let stamp = self.fresh_stamp();
+                        self.stamps[cluster.index()].store(stamp, SeqCst);
+                        self.owned.insert(cluster, stamp);
+                    }
+                }
+            }
+            60..75 => {
+                if let Some(cluster) = self.any(|s| &s.inherited) {
+                    self.inherited.remove(&cluster);
+                    self.lender.stop_reading(cluster);
+                }
+            }
+            75..85 => {
+                let pages = self.random.below(200) + 1;
+                if self.member.try_charge(pages) {
+                    self.charged += pages;
+                }
+            }
+            85..97 => {
+                let pages = self.random.below(self.charged + 1);
+                self.member.uncharge(pages);
+                self.charged -= pages;
+            }
+            _ if self.generation < 4
+                && crate::support::descendants(std::process::id()).len() < 3 =>
+            {
+                self.fork();
+            }
+            _ => std::thread::yield_now(),
+        }
+        self.check();
+        // SAFETY: a null status is allowed.
+        unsafe { libc::waitpid(-1, std::ptr::null_mut(), libc::WNOHANG) };
+    }
+
+    fn fork(&mut self) {
+        let Some(child) = self.member.reserve_child() else {
+            return;
+        };
+        let seed = self.random.below(u64::MAX >> 34);
+        if self.random.below(10) == 0 {
+            self.member.cancel_child(child);
+            return;
+        }
+        match fork() {
+            Some(pid) => {
+                if self.random.below(2) == 0 {
+                    self.member.child_forked(child, pid);
+                }
+                self.frozen.extend(self.owned.drain());
+            }
+            None => {
+                close_inherited();
+                self.member.child_started(child);
+                self.random = Random(seed << 16 | 1);
+                self.generation += 1;
+                self.inherited.extend(self.owned.drain());
+                self.inherited.extend(self.frozen.drain());
+                // Some do not live long enough to join again.
+                if self.random.below(5) == 0 {
+                    exit_now(0);
+                }
+                if let Err(e) = self.member.rejoin(&control()) {
+                    eprintln!("a child cannot rejoin: {e}");
+                    exit_now(98);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,472 @@
+//! What must hold, whatever the members do.
+
+use crate::Scenario;
+use crate::support::{Random, Tree, descendants, kill, mib};
+use ebb_tree::{Mode, Way};
+use std::io::{BufRead, BufReader, Write};
+use std::process::Child;
+use std::sync::atomic::Ordering::SeqCst;
+use std::time::{Duration, Instant};
+
+const S: fn(u64) -> Duration = Duration::from_secs;
+
+pub const ALL: &[Scenario] = &[
+    ("a_member_joins_charges_and_leaves", 20, joins_and_leaves),
+    ("a_killed_member_leaves_nothing", 20, killed),
+    ("exec_takes_everything_back_from_a_living_pid", 20, exec),
+    ("who_may_not_join_is_told_why", 20, refused),
+    (
+        "unmanaged_memory_lowers_the_limit_and_starts_paging",
+        30,
+        unmanaged,
+    ),
+    ("a_fast_filler_is_seen_in_time", 30, fast_filler),
+    (
+        "room_wakes_the_hungry_and_requests_find_the_coldest",
+        30,
+        hungry,
+    ),
+    (
+        "too_much_charged_is_asked_back_in_proportion",
+        30,
+        proportion,
+    ),
+    ("credit_follows_what_is_really_shared", 30, credit),
+    ("what_forked_processes_share_counts_once", 30, overlap),
+    ("an_orphan_keeps_its_inheritance", 30, orphan),
+    ("a_reservation_without_a_child_is_given_up", 30, childless),
+    ("an_orphan_that_execs_is_no_reader", 30, orphan_execs),
+    ("members_outlive_the_supervisor", 30, outlive),
+    ("run_returns_the_status_and_reaps_orphans", 30, run),
+    ("storm_of_forks_and_kills", 120, storm),
+];
+
+fn tell(child: &mut Child) {
+    child.stdin.as_mut().unwrap().write_all(b"\n").unwrap();
+}
+
+fn joins_and_leaves() {
+    let mut tree = Tree::new(mib(512), 10);
+    let mut member = tree.start(&["charge", "1000"]);
+    tree.expect("charged");
+    tree.sup.check().unwrap();
+    let used = tree.sup.totals().used_pages;
+    // Its charge and our own memory, which is small.
+    assert!((1000..1000 + mib(16)).contains(&used), "{used}");
+    tell(&mut member);
+    assert!(member.wait().unwrap().success());
+    tree.expect_empty();
+    let totals = tree.sup.totals();
+    assert_eq!(
+        totals.counters.fault.get(),
+        1000,
+        "counters outlive their process"
+    );
+    let (way, pool) = totals.latency[2];
+    assert_eq!((way, pool.count, pool.max), (Way::Pool, 1000, 1_000_000));
+    assert!((500_000..=532_000).contains(&pool.p50), "{pool:?}");
+    assert!(totals.peak_pages >= 1000);
+    assert_eq!(totals.mode, Mode::Watching);
+    assert_eq!(totals.processes, 1);
+    let name = tree.notices.lock().unwrap()[0].clone();
+    assert!(
+        name.starts_with("processes") && name.contains("]: charged"),
+        "{name}"
+    );
+}
+
+fn killed() {
+    let mut tree = Tree::new(mib(512), 3);
+    for _ in 0..20 {
+        tree.notices.lock().unwrap().clear();
+        let mut member = tree.start(&["charge", "1000"]);
+        tree.expect("charged");
+        member.kill().unwrap();
+        member.wait().unwrap();
+        tree.expect_empty();
+    }
+    let mut member = tree.start(&["after"]);
+    tree.expect("got 3");
+    member.kill().unwrap();
+    member.wait().unwrap();
+    tree.expect_empty();
+}
+
+fn exec() {
+    let mut tree = Tree::new(mib(512), 3);
+    let mut member = tree.start(&["exec"]);
+    tree.expect("about to exec");
+    assert_eq!(tree.sup.members(), 1);
+    tell(&mut member);
+    tree.expect_empty();
+    assert!(member.try_wait().unwrap().is_none(), "sleep lives on");
+    let mut other = tree.start(&["after"]);
+    tree.expect("got 3");
+    member.kill().unwrap();
+    other.kill().unwrap();
+    member.wait().unwrap();
+    other.wait().unwrap();
+    tree.expect_empty();
+}
+
+fn refused() {
+    let mut tree = Tree::new(mib(512), 3);
+    let mut member = tree.start(&["refused"]);
+    let mut status = None;
+    tree.until(S(10), |_| {
+        status = member.try_wait().unwrap();
+        status.is_some()
+    });
+    assert!(status.unwrap().success());
+    tree.expect_empty();
+
+    let mut member = tree.start(&["twice"]);
+    tree.expect("still here");
+    assert_eq!(tree.sup.members(), 1);
+    tell(&mut member);
+    member.wait().unwrap();
+    tree.expect_empty();
+}
+
+fn unmanaged() {
+    let mut tree = Tree::new(mib(256), 3);
+    let mut watcher = tree.start(&["watcher"]);
+    let mut filler = tree.start(&["fill", "150"]);
+    tree.until(S(5), |tree| tree.sup.members() == 1);
+    let before = tree.sup.totals().used_pages;
+    assert!(before < mib(30), "{before}");
+    tell(&mut filler);
+    tree.run_for(Duration::from_millis(500));
+    let used = tree.sup.totals().used_pages;
+    assert!((mib(150)..mib(180)).contains(&used), "{used}");
+    assert_eq!(tree.sup.totals().mode, Mode::Watching);
+
+    // 150 + 80 MiB is over 256 - 32.
+    let mut second = tree.start(&["fill", "80"]);
+    tell(&mut second);
+    tree.expect("paging");
+    tree.run_for(Duration::from_millis(100));
+    let mut limit = String::new();
+    BufReader::new(watcher.stdout.as_mut().unwrap())
+        .read_line(&mut limit)
+        .unwrap();
+    let limit: u64 = limit.trim().parse().unwrap();
+    assert!(limit < mib(30), "{limit}");
+    assert!(tree.sup.totals().peak_pages >= mib(230));
+    for child in [&mut filler, &mut second] {
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+    tree.run_for(Duration::from_millis(200));
+    assert!(
+        tree.sup.totals().used_pages < mib(30),
+        "the limit rises again"
+    );
+    watcher.kill().unwrap();
+    watcher.wait().unwrap();
+    tree.expect_empty();
+}
+
+/// How far over the threshold memory gets before the mode is set, with nobody warned.
+fn fast_filler() {
+    let mut tree = Tree::new(mib(600), 3);
+    let mut watcher = tree.start(&["watcher"]);
+    let mut filler = tree.start(&["fill", "560"]);
+    tree.until(S(5), |tree| tree.sup.members() == 1);
+    tree.run_for(Duration::from_millis(200));
+    tell(&mut filler);
+    assert!(tree.until(S(10), |tree| tree.sup.totals().mode == Mode::Paging));
+    let over = tree.sup.totals().peak_pages as i64 - mib(600 - 72) as i64;
+    println!("  noticed {} KiB after the start threshold", over * 4);
+    assert!(over < mib(32) as i64, "{over} pages over the threshold");
+    for child in [&mut filler, &mut watcher] {
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+    tree.expect_empty();
+}
+
+fn hungry() {
+    let mut tree = Tree::new(mib(64), 3);
+    let mut greedy = tree.start(&["greedy"]);
+    tree.expect("full");
+    tree.sup.check().unwrap();
+    let mut giver = tree.start(&["giver", "640", "1000"]);
+    tree.expect("hungry");
+    tell(&mut greedy);
+    tree.expect("has 640");
+    tell(&mut greedy);
+    tree.expect("gave 640 of 640");
+    tree.expect("got it back");
+    tree.sup.check().unwrap();
+    for child in [&mut greedy, &mut giver] {
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+    tree.expect_empty();
+}
+
+fn proportion() {
+    // Two members with equal charges, one three times as cold; then memory from outside
+    // takes 24 MiB of their room.
+    let mut tree = Tree::new(mib(128), 3);
+    let mut cold = tree.start(&["giver", "10240", "3000"]);
+    tree.expect("has 10240");
+    let mut warm = tree.start(&["giver", "10241", "1000"]);
+    tree.expect("has 10241");
+    let mut filler = tree.start(&["fill", "64"]);
+    tell(&mut filler);
+    tree.until(S(10), |tree| {
+        tree.notices
+            .lock()
+            .unwrap()
+            .iter()
+            .any(|line| line.contains("gave "))
+    });
+    let fits = |tree: &mut Tree| tree.sup.totals().used_pages <= mib(128);
+    assert!(
+        tree.until(S(10), fits),
+        "{} used",
+        tree.sup.totals().used_pages
+    );
+    tree.run_for(Duration::from_millis(100));
+    let given = |of: &str| -> u64 {
+        let notices = tree.notices.lock().unwrap();
+        notices
+            .iter()
+            .filter(|line| line.ends_with(of))
+            .filter_map(|line| {
+                line.split("gave ")
+                    .nth(1)?
+                    .split(' ')
+                    .next()?
+                    .parse::<u64>()
+                    .ok()
+            })
+            .sum()
+    };
+    let (from_cold, from_warm) = (given("of 10240"), given("of 10241"));
+    assert!(
+        from_warm > 0 && from_cold > 2 * from_warm && from_cold < 4 * from_warm,
+        "{from_cold} from the cold one, {from_warm} from the warm one"
+    );
+    for child in [&mut cold, &mut warm, &mut filler] {
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+    tree.expect_empty();
+}
+
+fn credit() {
+    let mut tree = Tree::new(mib(512), 3);
+    let mut parent = tree.start(&["sharer", "64"]);
+    tree.expect("child is in");
+    // Charged twice, used once.
+    tree.run_for(Duration::from_millis(300));
+    let used = tree.sup.totals().used_pages;
+    assert!((mib(64)..mib(64 + 16)).contains(&used), "{used}");
+    // Within the next second the child writes 32 MiB.
+    tell(&mut parent);
+    tree.expect("half written");
+    tree.run_for(Duration::from_millis(300));
+    let used = tree.sup.totals().used_pages;
+    assert!((mib(96)..mib(96 + 16)).contains(&used), "{used}");
+    // The parent dies: the child has its 64 MiB alone.
+    parent.kill().unwrap();
+    parent.wait().unwrap();
+    assert!(tree.until(S(5), |tree| tree.sup.members() == 1));
+    tree.run_for(Duration::from_millis(300));
+    let used = tree.sup.totals().used_pages;
+    assert!((mib(64)..mib(64 + 16)).contains(&used), "{used}");
+    tree.sup.check().unwrap();
+    descendants(std::process::id())
+        .iter()
+        .for_each(|&pid| kill(pid, libc::SIGKILL));
+    tree.expect_empty();
+}
+
+fn overlap() {
+    // Five processes with the same 100 MiB: 100 MiB.
+    let mut tree = Tree::new(mib(256), 3);
+    let mut pool = tree.start(&["pool", "100", "4", "30"]);
+    let line = |pool: &mut Child| {
+        let mut line = String::new();
+        BufReader::new(pool.stdout.as_mut().unwrap())
+            .read_line(&mut line)
+            .unwrap();
+        line
+    };
+    tree.run_for(Duration::from_millis(700));
+    assert_eq!(line(&mut pool), "forked\n");
+    let used = tree.sup.totals().used_pages;
+    assert!((mib(90)..mib(125)).contains(&used), "{used} pages");
+    assert_eq!(tree.sup.totals().mode, Mode::Watching);
+    // Each child writes 30 MiB of it: 220 MiB, which stays within; the fifth write does not.
+    tell(&mut pool);
+    tree.run_for(Duration::from_millis(700));
+    let used = tree.sup.totals().used_pages;
+    assert!((mib(215)..mib(245)).contains(&used), "{used} pages");
+    pool.kill().unwrap();
+    pool.wait().unwrap();
+    descendants(std::process::id())
+        .iter()
+        .for_each(|&pid| kill(pid, libc::SIGKILL));
+    tree.expect_empty();
+}
+
+fn orphan() {
+    let mut tree = Tree::new(mib(512), 3);
+    let mut parent = tree.start(&["fork-and-die", "rejoin"]);
+    tree.until(S(5), |_| parent.try_wait().unwrap().is_some());
+    tree.run_for(Duration::from_millis(200));
+    // The parent is gone, the child has not been heard of: its cluster is not given away.
+    let mut other = tree.start(&["after"]);
+    tree.expect("got 2");
+    tree.expect("orphan is in");
+    tell(&mut parent);
+    tree.expect("orphan read it");
+    tree.sup.check().unwrap();
+    tell(&mut other);
+    tree.expect("got one more");
+    descendants(std::process::id())
+        .iter()
+        .for_each(|&pid| kill(pid, libc::SIGKILL));
+    tree.expect_empty();
+    other.wait().unwrap();
+}
+
+fn childless() {
+    let mut tree = Tree::new(mib(512), 3);
+    let mut parent = tree.start(&["fork-and-die", "childless"]);
+    tree.expect("reserved");
+    tree.run_for(Duration::from_millis(200));
+    assert_eq!(
+        tree.sup.members(),
+        2,
+        "held while the parent may still fork"
+    );
+    tell(&mut parent);
+    parent.wait().unwrap();
+    tree.expect_empty();
+}
+
+fn orphan_execs() {
+    let mut tree = Tree::new(mib(512), 3);
+    let mut parent = tree.start(&["fork-and-die", "exec"]);
+    tree.until(S(5), |_| parent.try_wait().unwrap().is_some());
+    tree.run_for(Duration::from_millis(200));
+    assert_eq!(tree.sup.members(), 1);
+    tree.expect_empty();
+    assert_eq!(
+        descendants(std::process::id()).len(),
+        1,
+        "it lives, as another program"
+    );
+    descendants(std::process::id())
+        .iter()
+        .for_each(|&pid| kill(pid, libc::SIGKILL));
+}
+
+fn outlive() {
+    let mut tree = Tree::new(mib(64), 3);
+    let mut watcher = tree.start(&["watcher"]);
+    let mut filler = tree.start(&["fill", "40"]);
+    tell(&mut filler);
+    tree.expect("paging");
+    filler.kill().unwrap();
+    filler.wait().unwrap();
+    tree.run_for(Duration::from_millis(200));
+    drop(tree);
+    tell(&mut watcher);
+    let out = watcher.wait_with_output().unwrap();
+    assert!(out.status.success());
+    assert!(
+        String::from_utf8_lossy(&out.stdout).contains("alone"),
+        "{out:?}"
+    );
+}
+
+fn run() {
+    let mut tree = Tree::new(mib(64), 3);
+    // The shell leaves an orphan behind, which ends before the shell does.
+    let child = std::process::Command::new("sh")
+        .args(["-c", "(sleep 0.1 &) ; sleep 0.5; exit 37"])
+        .spawn()
+        .unwrap();
+    let status = tree.sup.run(child.id(), || {}).unwrap();
+    assert_eq!(status.exit_status(), Some(37));
+    assert!(
+        descendants(std::process::id()).is_empty(),
+        "a zombie is left"
+    );
+}
+
+/// Members fork, acquire, release, charge and read what they inherited, while random ones
+/// are killed. Now and then everyone is stopped, and the invariants are checked.
+fn storm() {
+    let seed = std::env::var("EBB_STORM_SEED")
+        .ok()
+        .and_then(|seed| seed.parse().ok())
+        .unwrap_or_else(ebb_sys::proc::monotonic_ns);
+    println!("  EBB_STORM_SEED={seed}");
+    let mut random = Random(seed | 1);
+    let seconds = std::env::var("EBB_STORM_SECONDS")
+        .ok()
+        .and_then(|s| s.parse().ok())
+        .unwrap_or(8);
+    let mut tree = Tree::new(mib(256), 40);
+    let end = Instant::now() + S(seconds);
+    let (mut kills, mut checks, mut busy) = (0, 0, 0);
+    let me = std::process::id();
+    while Instant::now() < end {
+        if tree.sup.members() < 4 {
+            let seed = random.below(1 << 30).to_string();
+            drop(tree.start(&["storm", &seed]));
+        }
+        tree.run_for(Duration::from_millis(random.below(30)));
+        let pids = descendants(me);
+        if !pids.is_empty() {
+            let victim = pids[random.below(pids.len() as u64) as usize];
+            kill(victim, libc::SIGKILL);
+            kills += 1;
+        }
+        if random.below(10) == 0 {
+            // A stopped process may be in the middle of a change, and then nothing can be told.
+            descendants(me)
+                .iter()
+                .for_each(|&pid| kill(pid, libc::SIGSTOP));
+            tree.run_for(Duration::from_millis(20));
+            match tree.sup.check() {
+                Ok(()) => checks += 1,
+                Err(why) if why == "changes are under way" => busy += 1,
+                Err(why) => panic!("{why}"),
+            }
+            descendants(me)
+                .iter()
+                .for_each(|&pid| kill(pid, libc::SIGCONT));
+        }
+        let _ = tree.sup.collect(rustix::process::getpid());
+        let notices = tree.notices.lock().unwrap();
+        let violation = notices.iter().find(|line| line.contains("VIOLATION"));
+        assert!(violation.is_none(), "{violation:?}");
+    }
+    println!(
+        "  {kills} kills, {} members, {checks} checks, {busy} times in the middle of a change",
+        tree.sup.totals().processes
+    );
+    assert!(checks > 0 && tree.sup.totals().processes > 10);
+    while !descendants(me).is_empty() {
+        descendants(me)
+            .iter()
+            .for_each(|&pid| kill(pid, libc::SIGKILL));
+        let _ = tree.sup.collect(rustix::process::getpid());
+        tree.run_for(Duration::from_millis(5));
+    }
+    let _ = tree.stamps[0].load(SeqCst);
+    tree.expect_empty();
+    // All clusters are there again.
+    let mut other = tree.start(&["after"]);
+    tree.expect("got 40");
+    other.kill().unwrap();
+    other.wait().unwrap();
+}

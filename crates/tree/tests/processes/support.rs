@@ -1,0 +1,209 @@
+//! Starting, killing and watching processes.
+
+use ebb_stores::Facts;
+use ebb_sys::shm::Area;
+use ebb_tree::{Config, Setup, SetupDevice, Supervisor};
+use std::os::fd::OwnedFd;
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+/// Forks. The caller is single-threaded, so the child may do anything.
+pub fn fork() -> Option<u32> {
+    // SAFETY: no other thread exists in these programs, so no lock is held by one.
+    match unsafe { libc::fork() } {
+        0 => None,
+        pid if pid > 0 => Some(pid as u32),
+        _ => panic!("fork: {}", std::io::Error::last_os_error()),
+    }
+}
+
+/// Closes what a forked member would not have inherited: its parent's service threads keep
+/// their descriptors in a table of their own.
+pub fn close_inherited() {
+    // SAFETY: nothing in this process uses a descriptor from 3 on any more.
+    unsafe { libc::syscall(libc::SYS_close_range, 3, u32::MAX, 0) };
+}
+
+pub fn kill(pid: u32, signal: i32) {
+    // SAFETY: kill touches no memory. The pid is a child of ours that was not reaped.
+    unsafe { libc::kill(pid as i32, signal) };
+}
+
+/// Ends this process without running anything of it.
+pub fn exit_now(status: i32) -> ! {
+    // SAFETY: _exit does not return and touches no memory.
+    unsafe { libc::_exit(status) }
+}
+
+pub fn descendants(of: u32) -> Vec<u32> {
+    let mut all = vec![of];
+    let mut i = 0;
+    while i < all.len() {
+        let _ = ebb_sys::proc::children(all[i], |pid| all.push(pid));
+        i += 1;
+    }
+    all.remove(0);
+    all
+}
+
+/// Runs `f` in a forked process that SIGALRM ends after `limit`; kills what it leaves behind.
+pub fn in_a_process(limit: Duration, f: fn()) -> Result<(), String> {
+    rustix::process::set_child_subreaper(Some(rustix::process::getpid())).unwrap();
+    let Some(pid) = fork() else {
+        // SAFETY: alarm touches no memory.
+        unsafe { libc::alarm(limit.as_secs() as u32) };
+        f();
+        exit_now(0);
+    };
+    let mut status = 0;
+    // SAFETY: `status` is valid for writing.
+    unsafe { libc::waitpid(pid as i32, &mut status, 0) };
+    // Whoever is left has become our child.
+    loop {
+        let left = descendants(std::process::id());
+        if left.is_empty() {
+            break;
+        }
+        left.iter().for_each(|&pid| kill(pid, libc::SIGKILL));
+        // SAFETY: a null status is allowed.
+        unsafe { libc::waitpid(-1, std::ptr::null_mut(), libc::WNOHANG) };
+    }
+    if libc::WIFSIGNALED(status) {
+        return Err(match libc::WTERMSIG(status) {
+            libc::SIGALRM => format!("not done after {} s", limit.as_secs()),
+            signal => format!("killed by signal {signal}"),
+        });
+    }
+    match libc::WEXITSTATUS(status) {
+        0 => Ok(()),
+        status => Err(format!("exit status {status}")),
+    }
+}
+
+/// Pages of so many MiB.
+pub const fn mib(n: u64) -> u64 {
+    n << 8
+}
+
+/// A supervisor with one device, whose "file" is shared memory in which each cluster has a
+/// stamp: what its owner wrote there.
+pub struct Tree {
+    pub sup: Supervisor,
+    pub notices: Arc<Mutex<Vec<String>>>,
+    pub stamps: &'static [AtomicU64],
+}
+
+impl Tree {
+    pub fn new(budget_pages: u64, clusters: usize) -> Self {
+        Self::with(budget_pages, clusters, Config::default())
+    }
+
+    pub fn with(budget_pages: u64, clusters: usize, config: Config) -> Self {
+        let (area, fd) = Area::create("stamps", clusters * 8).unwrap();
+        let notices = Arc::new(Mutex::new(Vec::new()));
+        let sink = notices.clone();
+        let facts = Facts::new(clusters as u64 * 512);
+        let sup = Supervisor::new(Setup {
+            budget_pages,
+            devices: vec![SetupDevice {
+                fd,
+                facts,
+                priority: Some(3),
+            }],
+            config,
+            key: [7; 64],
+            notices: Some(Box::new(move |line| {
+                sink.lock().unwrap().push(line.to_owned())
+            })),
+        })
+        .unwrap();
+        Self {
+            sup,
+            notices,
+            stamps: area.many(0, clusters).unwrap(),
+        }
+    }
+
+    /// Starts this program in a role.
+    pub fn start(&self, role: &[&str]) -> Child {
+        Command::new(std::env::current_exe().unwrap())
+            .arg("--role")
+            .args(role)
+            .env("EBB_CONTROL", self.sup.control_value())
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap()
+    }
+
+    /// Supervises until `done`, for at most `limit`; whether it was done.
+    pub fn until(&mut self, limit: Duration, mut done: impl FnMut(&mut Self) -> bool) -> bool {
+        let end = Instant::now() + limit;
+        while Instant::now() < end {
+            if done(self) {
+                return true;
+            }
+            self.sup.step(Duration::from_millis(5)).unwrap();
+        }
+        done(self)
+    }
+
+    /// Supervises until a member has said `text`.
+    #[track_caller]
+    pub fn expect(&mut self, text: &str) {
+        let heard = self.until(Duration::from_secs(10), |tree| {
+            tree.notices
+                .lock()
+                .unwrap()
+                .iter()
+                .any(|line| line.ends_with(text))
+        });
+        assert!(
+            heard,
+            "nobody said {text:?}: {:?}",
+            self.notices.lock().unwrap()
+        );
+    }
+
+    pub fn run_for(&mut self, time: Duration) {
+        self.until(time, |_| false);
+    }
+
+    /// Supervises until nobody is left, then checks that nothing is either.
+    #[track_caller]
+    pub fn expect_empty(&mut self) {
+        let empty = self.until(Duration::from_secs(10), |tree| {
+            // What is left is our own memory.
+            tree.sup.members() == 0
+                && tree.sup.check().is_ok()
+                && tree.sup.totals().used_pages < mib(16)
+        });
+        let (members, check) = (self.sup.members(), self.sup.check());
+        let used = self.sup.totals().used_pages;
+        assert!(
+            empty,
+            "{members} members left, {used} pages used, {check:?}"
+        );
+    }
+}
+
+/// The stamps of the device, from the descriptor that a member received.
+pub fn stamps_of(fd: &OwnedFd) -> &'static [AtomicU64] {
+    use std::os::fd::AsFd;
+    let area = Area::map(fd.as_fd()).unwrap();
+    area.many(0, area.len() / 8).unwrap()
+}
+
+/// xorshift64*: enough for choosing what to do next, the same from the same seed.
+pub struct Random(pub u64);
+
+impl Random {
+    pub fn below(&mut self, n: u64) -> u64 {
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        (self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 33) % n
+    }
+}

@@ -1,0 +1,348 @@
+//! `cargo xtask bench`: every workload in half and in a quarter of its peak memory, under the
+//! kernel's zram-lz4 and under `ebb run`, with the same total memory.
+//!
+//! Kernel side: a cgroup of LIMIT holds the program, the rest goes to zram. zram's memory is
+//! not charged to the cgroup, so its measured peak is added: TOTAL = LIMIT + peak. Ebb's side
+//! gets `--memory TOTAL` in a cgroup of TOTAL + slack without any kernel swap: using more gets
+//! it killed. The sides alternate; times are medians; every run must print the same.
+
+use crate::{setup, table};
+use anyhow::{Context, Result, bail};
+use ebb_harness::cgroup::{Cgroup, KernelSwap};
+use ebb_harness::job::{Job, Outcome};
+use ebb_harness::kernel_swap::Zram;
+use ebb_harness::workloads::{Scale, Workload};
+use ebb_harness::{MIB, SLACK, tools};
+use std::fs;
+use std::path::Path;
+
+const BEGIN: &str = "<!-- bench:begin -->";
+const END: &str = "<!-- bench:end -->";
+
+/// Options.
+#[derive(clap::Args)]
+pub struct Options {
+    /// Runs of each side; the table shows their median
+    #[arg(long, default_value_t = 3)]
+    runs: usize,
+    /// Only workloads whose name contains this
+    #[arg(long, value_name = "NAME")]
+    only: Option<String>,
+    /// The kernel's compression algorithm
+    #[arg(long, default_value = "lz4")]
+    zram: String,
+    /// Options for ebb run, in one word
+    #[arg(long, default_value = "--swap none", allow_hyphen_values = true)]
+    ebb_args: String,
+    /// The small sizes that the tests use: to try the benchmark itself
+    #[arg(long)]
+    small: bool,
+    /// Only print, leave the README alone
+    #[arg(long)]
+    dry: bool,
+}
+
+/// The runs of one side.
+type Runs = Vec<Outcome>;
+
+/// The same program on both sides.
+struct Comparison {
+    name: String,
+    /// What the other side is.
+    other_name: &'static str,
+    /// Bytes that each side had.
+    total: u64,
+    other: Runs,
+    ebb: Runs,
+    expected: Vec<u8>,
+}
+
+/// Runs it; true if no run of ebb's was killed or printed something else.
+///
+/// # Errors
+/// No root, no zram, no cgroup.
+pub fn bench(options: &Options) -> Result<bool> {
+    setup::install(setup::Extent::Full);
+    let ebb = setup::build_release()?;
+    let scale = if options.small {
+        Scale::Small
+    } else {
+        Scale::Full
+    };
+    let chosen = |w: &Workload| {
+        options
+            .only
+            .as_ref()
+            .is_none_or(|only| w.name().contains(only.as_str()))
+    };
+    let (mut rows, mut phases, mut sound) = (Vec::new(), Vec::new(), true);
+    for workload in Workload::ALL.into_iter().filter(chosen) {
+        let job = workload.job(scale)?;
+        let free = job.run(None)?;
+        if !free.ok() {
+            bail!(
+                "{} fails without any limit: {}\n{}",
+                workload.name(),
+                free.ending(),
+                free.stderr
+            );
+        }
+        eprintln!(
+            "{}: {} MiB, {:.1} s without limit",
+            workload.name(),
+            free.peak / MIB,
+            free.wall
+        );
+        let mut compared = vec![roomy(workload, &job, &ebb, &free, options)?];
+        for divisor in [2, 4] {
+            compared.push(limited(workload, &job, &ebb, &free, divisor, options)?);
+        }
+        for compared in compared {
+            eprintln!("  {}", compared.row().join("  "));
+            sound &= compared.sound();
+            rows.push(compared.row());
+            if workload == Workload::Touch && compared.other_name == "zram" {
+                phases.extend(compared.phase_rows());
+            }
+        }
+    }
+    let mut text = table::markdown(
+        &[
+            "program",
+            "total MiB",
+            "other side",
+            "its seconds",
+            "ebb's seconds",
+            "ebb/other",
+            "output",
+        ],
+        &rows,
+    );
+    if !phases.is_empty() {
+        text += "\nPhases of `touch`, microseconds a page:\n\n";
+        text += &table::markdown(
+            &["program", "phase", "kernel", "ebb", "ebb/kernel"],
+            &phases,
+        );
+    }
+    let settings = format!(
+        "\nMedians of {} alternating runs; {}; kernel {}; zram {}; `ebb run {}`.\n",
+        options.runs,
+        machine(),
+        fs::read_to_string("/proc/sys/kernel/osrelease")
+            .unwrap_or_default()
+            .trim(),
+        options.zram,
+        options.ebb_args,
+    );
+    text += &settings;
+    println!("{text}");
+    if !options.dry {
+        into_readme(&text)?;
+    }
+    Ok(sound)
+}
+
+/// Everything fits: what `ebb` costs where it has nothing to do.
+fn roomy(
+    workload: Workload,
+    job: &Job,
+    ebb: &Path,
+    free: &Outcome,
+    options: &Options,
+) -> Result<Comparison> {
+    let mut compared = Comparison {
+        name: format!("{}, all fits", workload.name()),
+        other_name: "plain",
+        total: free.peak * 2 + 256 * MIB,
+        other: Runs::new(),
+        ebb: Runs::new(),
+        expected: free.stdout.clone(),
+    };
+    for _ in 0..options.runs {
+        compared.other.push(job.run(None)?);
+        compared
+            .ebb
+            .push(under_ebb(job, ebb, compared.total, options)?);
+    }
+    Ok(compared)
+}
+
+/// A part of its peak memory: the kernel's swap against `ebb`.
+fn limited(
+    workload: Workload,
+    job: &Job,
+    ebb: &Path,
+    free: &Outcome,
+    divisor: u64,
+    options: &Options,
+) -> Result<Comparison> {
+    let limit = free.peak / divisor;
+    let mut compared = Comparison {
+        name: format!("{}, 1/{divisor}", workload.name()),
+        other_name: "zram",
+        total: limit,
+        other: Runs::new(),
+        ebb: Runs::new(),
+        expected: free.stdout.clone(),
+    };
+    for _ in 0..options.runs {
+        let zram = Zram::on(&options.zram)?;
+        let group = Cgroup::new(limit, KernelSwap::Allowed)?;
+        compared.other.push(job.run(Some(&group))?);
+        // The group's swap must be gone before zram can be turned off.
+        drop(group);
+        compared.total = compared.total.max(limit + zram.peak());
+        drop(zram);
+        compared
+            .ebb
+            .push(under_ebb(job, ebb, compared.total, options)?);
+    }
+    Ok(compared)
+}
+
+fn under_ebb(job: &Job, ebb: &Path, total: u64, options: &Options) -> Result<Outcome> {
+    let group = Cgroup::new(total + SLACK, KernelSwap::Forbidden)?;
+    let mut front = vec![
+        ebb.as_os_str().to_os_string(),
+        "run".into(),
+        "--memory".into(),
+        total.to_string().into(),
+    ];
+    front.extend(options.ebb_args.split_whitespace().map(Into::into));
+    front.push("--".into());
+    job.clone().behind(front).run(Some(&group))
+}
+
+impl Comparison {
+    /// Every run of ebb's finished and printed what the program prints by itself.
+    fn sound(&self) -> bool {
+        self.ebb
+            .iter()
+            .all(|run| run.ok() && run.stdout == self.expected)
+    }
+
+    fn row(&self) -> Vec<String> {
+        let ratio = match (seconds(&self.other), seconds(&self.ebb)) {
+            (Some(other), Some(ebb)) => format!("{:.2}", ebb / other),
+            _ => "-".into(),
+        };
+        vec![
+            self.name.clone(),
+            (self.total / MIB).to_string(),
+            self.other_name.into(),
+            shown(&self.other),
+            shown(&self.ebb),
+            ratio,
+            if self.sound() { "same" } else { "WRONG" }.into(),
+        ]
+    }
+
+    fn phase_rows(&self) -> Vec<Vec<String>> {
+        let of = |runs: &Runs, phase: &str| {
+            median(
+                runs.iter()
+                    .filter_map(|run| run.phases().get(phase).copied()),
+            )
+        };
+        let row = |phase: &str| {
+            let (kernel, ebb) = (of(&self.other, phase)?, of(&self.ebb, phase)?);
+            let cells = [
+                format!("{kernel:.2}"),
+                format!("{ebb:.2}"),
+                format!("{:.2}", ebb / kernel),
+            ];
+            Some(
+                [self.name.clone(), phase.into()]
+                    .into_iter()
+                    .chain(cells)
+                    .collect(),
+            )
+        };
+        ["fill", "seq1", "seq2", "rand"]
+            .into_iter()
+            .filter_map(row)
+            .collect()
+    }
+}
+
+/// Median seconds; none if a run did not finish.
+fn seconds(runs: &Runs) -> Option<f64> {
+    if runs.iter().all(Outcome::ok) {
+        median(runs.iter().map(|run| run.wall))
+    } else {
+        None
+    }
+}
+
+fn shown(runs: &Runs) -> String {
+    match seconds(runs) {
+        Some(seconds) => format!("{seconds:.2}"),
+        None => runs
+            .iter()
+            .find(|run| !run.ok())
+            .map_or_else(String::new, Outcome::ending),
+    }
+}
+
+fn median(values: impl Iterator<Item = f64>) -> Option<f64> {
+    let mut values: Vec<f64> = values.collect();
+    values.sort_by(f64::total_cmp);
+    let middle = values.len() / 2;
+    match values.len() {
+        0 => None,
+        n if n % 2 == 1 => Some(values[middle]),
+        _ => Some((values[middle - 1] + values[middle]) / 2.0),
+    }
+}
+
+fn machine() -> String {
+    let info = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let model = info
+        .lines()
+        .find_map(|line| line.strip_prefix("model name")?.split_once(": "));
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    format!(
+        "{cores} cores, {}",
+        model.map_or("unknown processor", |(_, name)| name.trim())
+    )
+}
+
+fn into_readme(text: &str) -> Result<()> {
+    let path = tools::project().join("README.md");
+    let readme = fs::read_to_string(&path)?;
+    fs::write(
+        &path,
+        between(&readme, text).context("README.md has no place for the table")?,
+    )?;
+    Ok(())
+}
+
+/// `page` with what stands between the markers replaced.
+fn between(page: &str, text: &str) -> Option<String> {
+    let (before, rest) = page.split_once(BEGIN)?;
+    let (_, after) = rest.split_once(END)?;
+    Some(format!("{before}{BEGIN}\n{text}{END}{after}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn medians() {
+        assert_eq!(median([3.0, 1.0, 2.0].into_iter()), Some(2.0));
+        assert_eq!(median([1.0, 2.0].into_iter()), Some(1.5));
+        assert_eq!(median([].into_iter()), None);
+    }
+
+    #[test]
+    fn the_table_replaces_the_one_before() {
+        let page = format!("a\n{BEGIN}\nold\n{END}\nb\n");
+        assert_eq!(
+            between(&page, "new\n"),
+            Some(format!("a\n{BEGIN}\nnew\n{END}\nb\n"))
+        );
+        assert_eq!(between("no markers", "new"), None);
+    }
+}

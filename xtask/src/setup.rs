@@ -1,0 +1,152 @@
+//! What tests, demo and benchmark need from outside: Debian packages, and Python packages in a
+//! virtual environment of the project. What is there already is left alone; what cannot be had
+//! is reported, and the tests that need it say "skipped".
+
+use anyhow::{Context, Result, bail};
+use ebb_harness::tools;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+/// (what proves it is there, Debian package)
+const PACKAGES: [(&str, &str); 9] = [
+    ("cc", "gcc"),
+    ("g++", "g++"),
+    ("make", "make"),
+    ("python3", "python3"),
+    ("sqlite3", "sqlite3"),
+    ("redis-cli", "redis-tools"),
+    ("javac", "default-jdk-headless"),
+    ("node", "nodejs"),
+    ("perl", "perl"),
+];
+
+/// How much to set up.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Extent {
+    /// For the demo and `test --quick`: only what builds and runs Python programs.
+    Small,
+    /// Everything.
+    Full,
+}
+
+/// Installs what is missing, as far as possible.
+pub fn install(extent: Extent) {
+    let missing: Vec<&str> = PACKAGES
+        .into_iter()
+        .filter(|(program, _)| extent == Extent::Full || ["cc", "python3"].contains(program))
+        .filter(|(program, _)| tools::in_path(program).is_none())
+        .map(|(_, package)| package)
+        .collect();
+    if !missing.is_empty()
+        && let Err(error) = apt(&missing)
+    {
+        eprintln!(
+            "xtask: {error:#}; what needs {} will be skipped",
+            missing.join(", ")
+        );
+    }
+    if extent == Extent::Full
+        && let Err(error) = link_redis()
+    {
+        eprintln!("xtask: {error:#}; what needs redis-server will be skipped");
+    }
+    if tools::python_with_numpy().is_none()
+        && let Err(error) = python_packages()
+    {
+        eprintln!("xtask: {error:#}; what needs NumPy will be skipped");
+    }
+}
+
+fn apt(packages: &[&str]) -> Result<()> {
+    if tools::in_path("apt-get").is_none() {
+        bail!("this is no Debian: install {} yourself", packages.join(" "));
+    }
+    let root = run(Command::new("id").arg("-u"))?.trim() == "0";
+    let apt = |args: &[&str]| {
+        eprintln!("xtask: apt-get {}", args.join(" "));
+        let mut command = if root {
+            Command::new("apt-get")
+        } else {
+            let mut sudo = Command::new("sudo");
+            sudo.args(["-n", "apt-get"]);
+            sudo
+        };
+        run(command.args(args).env("DEBIAN_FRONTEND", "noninteractive"))
+    };
+    let install = [&["install", "-y", "--no-install-recommends"], packages].concat();
+    // The lists may be absent or old; they are refreshed only if it fails without.
+    if apt(&install).is_err() {
+        apt(&["update"])?;
+        apt(&install).with_context(|| format!("cannot install {}", packages.join(" ")))?;
+    }
+    Ok(())
+}
+
+/// Debian's redis-tools holds the server's program, which looks at its own name; so no service
+/// is installed on the machine.
+fn link_redis() -> Result<()> {
+    if tools::redis().is_some() {
+        return Ok(());
+    }
+    let program = tools::in_path("redis-check-rdb").context("redis-tools is not installed")?;
+    let link = tools::project().join("target/tools/redis-server");
+    std::fs::create_dir_all(link.parent().unwrap_or(Path::new(".")))?;
+    std::os::unix::fs::symlink(program, link)?;
+    Ok(())
+}
+
+fn python_packages() -> Result<()> {
+    let venv = tools::project().join(".venv");
+    let python = tools::in_path("python3").context("python3 is not installed")?;
+    let make = || run(Command::new(&python).args(["-m", "venv"]).arg(&venv));
+    eprintln!("xtask: NumPy into {}", venv.display());
+    if make().is_err() {
+        // Debian keeps venv in a package of its own.
+        apt(&["python3-venv"])?;
+        make()?;
+    }
+    run(Command::new(venv.join("bin/python3")).args(["-m", "pip", "install", "--quiet", "numpy"]))?;
+    Ok(())
+}
+
+/// Builds `ebb` and its library for release; returns the command's path.
+///
+/// # Errors
+/// The build failed.
+pub fn build_release() -> Result<PathBuf> {
+    cargo(&["build", "--release", "-p", "ebb", "-p", "ebb-preload"])?;
+    Ok(tools::project().join("target/release/ebb"))
+}
+
+/// Runs cargo in the project.
+///
+/// # Errors
+/// It failed; it has said why.
+pub fn cargo(args: &[&str]) -> Result<()> {
+    let status = Command::new("cargo")
+        .args(args)
+        .current_dir(tools::project())
+        .stdin(Stdio::null())
+        .status()?;
+    if !status.success() {
+        bail!("cargo {} failed", args.join(" "));
+    }
+    Ok(())
+}
+
+/// Runs a command and returns its output.
+fn run(command: &mut Command) -> Result<String> {
+    let output = command
+        .stdin(Stdio::null())
+        .output()
+        .with_context(|| format!("cannot run {:?}", command.get_program()))?;
+    if !output.status.success() {
+        let text = String::from_utf8_lossy(&output.stderr);
+        bail!(
+            "{:?} failed: {}",
+            command.get_program(),
+            text.trim().lines().last().unwrap_or_default()
+        );
+    }
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+}

@@ -1,0 +1,309 @@
+//! `cargo xtask test`: sets the machine up, runs every test, counts them, and does not let a
+//! test be skipped that could have run here.
+
+use crate::setup;
+use anyhow::{Context, Result};
+use ebb_harness::{cgroup, kernel_swap, tools};
+use std::io::{BufRead, BufReader};
+use std::process::{Command, Stdio};
+use std::time::Instant;
+
+/// Options.
+#[derive(clap::Args)]
+pub struct Options {
+    /// Unit and model tests only: no packages, no loom, no real programs
+    #[arg(long)]
+    quick: bool,
+    /// Only tests whose name contains this
+    #[arg(value_name = "FILTER")]
+    filter: Option<String>,
+}
+
+/// A group of tests that one cargo command runs.
+struct Group {
+    about: &'static str,
+    args: &'static [&'static str],
+    loom: bool,
+}
+
+const QUICK: Group = Group {
+    about: "unit and model tests",
+    args: &[
+        "test",
+        "--workspace",
+        "--exclude",
+        "ebb",
+        "--exclude",
+        "ebb-preload",
+        "--lib",
+        "--bins",
+    ],
+    loom: false,
+};
+
+const FULL: [Group; 3] = [
+    Group {
+        about: "unit, model and property tests",
+        args: &[
+            "test",
+            "--workspace",
+            "--exclude",
+            "ebb",
+            "--exclude",
+            "ebb-preload",
+        ],
+        loom: false,
+    },
+    Group {
+        about: "models of every interleaving (loom)",
+        args: &[
+            "test",
+            "-p",
+            "ebb-engine",
+            "-p",
+            "ebb-tree",
+            "--release",
+            "--lib",
+            "loom",
+        ],
+        loom: true,
+    },
+    Group {
+        about: "real programs",
+        args: &["test", "-p", "ebb", "-p", "ebb-preload", "--release"],
+        loom: false,
+    },
+];
+
+#[derive(Default)]
+struct Tally {
+    passed: usize,
+    failed: Vec<String>,
+    skipped: Vec<Skip>,
+}
+
+/// A test that did not run, and why.
+struct Skip {
+    test: String,
+    why: String,
+}
+
+/// Runs them; true if all that could run passed.
+///
+/// # Errors
+/// cargo cannot be started.
+pub fn test(options: &Options) -> Result<bool> {
+    let start = Instant::now();
+    let mut tally = Tally::default();
+    if options.quick {
+        run(&QUICK, options, &mut tally)?;
+    } else {
+        setup::install(setup::Extent::Full);
+        setup::build_release()?;
+        for group in &FULL {
+            run(group, options, &mut tally)?;
+        }
+    }
+    let avoidable = report(&tally);
+    println!("took {:.0} s", start.elapsed().as_secs_f64());
+    println!(
+        "{} passed, {} failed, {} skipped",
+        tally.passed,
+        tally.failed.len(),
+        tally.skipped.len()
+    );
+    Ok(tally.failed.is_empty() && avoidable == 0)
+}
+
+fn run(group: &Group, options: &Options, tally: &mut Tally) -> Result<()> {
+    eprintln!("\nxtask: {}", group.about);
+    let mut command = Command::new("cargo");
+    command.args(group.args);
+    // One failure must not hide what the other programs would have said.
+    command.arg("--no-fail-fast").arg("--");
+    command.arg("--show-output");
+    command.args(&options.filter);
+    if group.loom {
+        command
+            .env("RUSTFLAGS", "--cfg loom")
+            .env("CARGO_TARGET_DIR", tools::project().join("target/loom"));
+    }
+    command
+        .current_dir(tools::project())
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped());
+    let mut child = command.spawn().context("cannot run cargo")?;
+    let lines = BufReader::new(child.stdout.take().context("no output")?).lines();
+    let failed_before = tally.failed.len();
+    let mut reader = Reader::default();
+    for line in lines {
+        let line = String::from_utf8_lossy(line?.as_bytes()).into_owned();
+        reader.line(&line, tally);
+    }
+    if !child.wait()?.success() && tally.failed.len() == failed_before {
+        // It did not build, or a test program died without saying a word.
+        tally.failed.push(format!(
+            "{}: cargo {} failed",
+            group.about,
+            group.args.join(" ")
+        ));
+    }
+    Ok(())
+}
+
+/// Follows the output of the test programs.
+#[derive(Default)]
+struct Reader {
+    /// The test whose captured output is being shown.
+    shown: Option<String>,
+    /// Inside the section that repeats the failures' output.
+    failures: bool,
+}
+
+impl Reader {
+    fn line(&mut self, line: &str, tally: &mut Tally) {
+        if let Some((name, result)) = line
+            .strip_prefix("test ")
+            .and_then(|rest| rest.rsplit_once(" ... "))
+        {
+            match result {
+                "ok" => tally.passed += 1,
+                "FAILED" => tally.failed.push(name.into()),
+                _ => {
+                    let why = result
+                        .strip_prefix("ignored")
+                        .unwrap_or(result)
+                        .trim_start_matches([',', ' ']);
+                    tally.skipped.push(Skip {
+                        test: name.into(),
+                        why: why.into(),
+                    });
+                }
+            }
+            println!("{line}");
+        } else if let Some(name) = line
+            .strip_prefix("---- ")
+            .and_then(|rest| rest.strip_suffix(" stdout ----"))
+        {
+            self.shown = Some(name.into());
+            if self.failures {
+                println!("{line}");
+            }
+        } else if line == "successes:" {
+            self.failures = false;
+        } else if line == "failures:" {
+            self.failures = true;
+        } else if line.starts_with("test result:") {
+            *self = Self::default();
+        } else if let Some(why) = line.strip_prefix("skipped: ") {
+            // It returned early, so it was counted as passed.
+            tally.passed = tally.passed.saturating_sub(1);
+            let test = self.shown.clone().unwrap_or_else(|| "?".into());
+            tally.skipped.push(Skip {
+                test,
+                why: why.into(),
+            });
+        } else if self.failures {
+            println!("{line}");
+        }
+    }
+}
+
+/// Lists failures and skips; returns how many of the skips should not have been.
+fn report(tally: &Tally) -> usize {
+    println!();
+    for name in &tally.failed {
+        println!("failed: {name}");
+    }
+    let excuses = Excuses::of_this_machine();
+    let mut avoidable = 0;
+    for Skip { test, why } in &tally.skipped {
+        let excused = excuses.cover(why);
+        avoidable += usize::from(!excused);
+        let note = if excused {
+            ""
+        } else {
+            "  <- must run on this machine"
+        };
+        println!("skipped: {test}: {why}{note}");
+    }
+    avoidable
+}
+
+/// Words that a skip may give as its reason, each with whether it holds here.
+struct Excuses(Vec<(&'static str, bool)>);
+
+impl Excuses {
+    fn of_this_machine() -> Self {
+        let root = ebb_harness::is_root();
+        let missing = |program: &str| tools::in_path(program).is_none();
+        let ebb = tools::project().join("target/release/ebb");
+        let doctor = Command::new(ebb)
+            .args(["doctor", "--json"])
+            .output()
+            .map(|o| o.stdout)
+            .unwrap_or_default();
+        let report: serde_json::Value = serde_json::from_slice(&doctor).unwrap_or_default();
+        let lacks = |name: &str| {
+            let checks = report["checks"].as_array();
+            !checks.is_some_and(|all| {
+                all.iter()
+                    .any(|c| c["name"] == name && c["verdict"] == "ok")
+            })
+        };
+        Self(vec![
+            ("userfaultfd", lacks("userfaultfd") || lacks("move")),
+            ("io_uring", lacks("io_uring")),
+            ("cgroup", cgroup::unavailable().is_some()),
+            ("zram", !root || kernel_swap::in_use()),
+            ("root", !root),
+            ("redis", tools::redis().is_none()),
+            ("NumPy", tools::python_with_numpy().is_none()),
+            ("java", missing("javac")),
+            ("node", missing("node")),
+            ("sqlite3", missing("sqlite3")),
+            ("g++", missing("g++")),
+            ("make", missing("make")),
+            ("perl", missing("perl")),
+        ])
+    }
+
+    /// The first word that the reason contains decides; without any, nothing excuses it.
+    fn cover(&self, why: &str) -> bool {
+        self.0
+            .iter()
+            .find(|(word, _)| why.contains(word))
+            .is_some_and(|&(_, holds)| holds)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counts_what_the_test_programs_print() {
+        let mut tally = Tally::default();
+        let mut reader = Reader::default();
+        let text = "running 3 tests\ntest a::b ... ok\ntest c ... FAILED\ntest d ... ok\n\nsuccesses:\n\n\
+                    ---- d stdout ----\nskipped: needs root\n\n\nsuccesses:\n    a::b\n\nfailures:\n\n---- c stdout ----\n\
+                    boom\n\nfailures:\n    c\n\ntest result: FAILED. 2 passed";
+        text.lines().for_each(|line| reader.line(line, &mut tally));
+        assert_eq!((tally.passed, tally.failed), (1, vec!["c".to_string()]));
+        assert_eq!(
+            (
+                tally.skipped[0].test.as_str(),
+                tally.skipped[0].why.as_str()
+            ),
+            ("d", "needs root")
+        );
+    }
+
+    #[test]
+    fn only_what_holds_here_excuses() {
+        let excuses = Excuses(vec![("zram", true), ("root", false)]);
+        assert!(excuses.cover("zram needs root"));
+        assert!(!excuses.cover("needs root"));
+        assert!(!excuses.cover("did not feel like it"));
+    }
+}
