@@ -131,7 +131,7 @@ impl Arena {
     }
 
     /// Gives a free window to a class, as its current one.
-    pub fn assign(&mut self, at: usize, class: Class, _shape: &Shape) {
+    pub fn assign(&mut self, at: usize, class: Class) {
         let window = &mut self.windows[at];
         debug_assert!(window.state == State::Free && window.used == 0);
         *window = Window {
@@ -187,7 +187,7 @@ impl Arena {
     }
 
     /// Frees a live object.
-    pub fn release(&mut self, at: usize, _shape: &Shape, object: u8) {
+    pub fn release(&mut self, at: usize, object: u8) {
         assert_ne!(
             self.entry(at, object as usize) & LIVE,
             0,
@@ -216,7 +216,7 @@ impl Arena {
             .then_some(entry & OWNER_MASK)
     }
 
-    /// Names another owner for a live object.
+    /// Objects ever used.
     pub fn fresh(&self, at: usize) -> usize {
         self.windows[at].fresh as usize
     }

@@ -158,7 +158,11 @@ impl Swap {
         }
         Ok(Self {
             space,
-            pool: Pool::new(config.pool_max_bytes, env.memory.clone()),
+            pool: Pool::new(
+                config.pool_max_bytes,
+                env.memory.clone(),
+                env.topology.cpus(),
+            ),
             coders: Coders::new(env.topology.cpus(), env.codecs.clone()),
             devices,
             last_demand_ns: AtomicU64::new(0),

@@ -132,7 +132,7 @@ impl Swap {
                 continue;
             }
             if refused.is_none() {
-                match self.make_place(scratch, group, page, entries(k)) {
+                match self.make_place(cpu, scratch, group, page, entries(k)) {
                     Ok(word) => {
                         words[k] = word;
                         pooled += 1;
@@ -176,6 +176,7 @@ impl Swap {
     /// Puts one page into the pool and makes the word that will name it.
     fn make_place(
         &self,
+        cpu: Cpu,
         scratch: &mut Scratch,
         group: &Group,
         page: &PageBytes,
@@ -207,7 +208,7 @@ impl Swap {
                 (Codec::Raw, &page[..])
             }
         };
-        match self.pool.insert(codec, bytes, owner) {
+        match self.pool.insert(cpu, codec, bytes, owner) {
             Ok(handle) => {
                 group.charge(bytes.len() as u64);
                 Ok(Word::pool(handle, checksum(codec, bytes)))
