@@ -102,7 +102,8 @@ impl Pool {
     /// Copies an object into another window of its class; none if that would take memory.
     pub fn copy_object(&self, handle: Handle, owner: EntryId) -> Option<Handle> {
         let mut data = [0u8; PAGE_SIZE];
-        let (len, _, class) = self.read(handle, &mut data);
+        let (len, codec) = self.read(handle, &mut data);
+        let class = self.classes.fitting(codec, len);
         let shard = handle.window() as usize / WINDOWS % self.shards.len();
         if self.holes[class.index()].load(Relaxed) <= 0 {
             return None;

@@ -304,13 +304,13 @@ impl Pool {
         &self.shards[window as usize / WINDOWS % self.shards.len()]
     }
 
-    /// Copies an object into `out`; how many bytes, the codec, and the class.
-    pub fn read(&self, handle: Handle, out: &mut [u8]) -> (usize, Codec, Class) {
+    /// Copies an object into `out`; how many bytes, and the codec.
+    pub fn read(&self, handle: Handle, out: &mut [u8]) -> (usize, Codec) {
         self.with(handle.window(), |arena, at| {
             let class = arena.class(at);
             let shape = self.classes.get(class);
             out[..shape.size as usize].copy_from_slice(arena.object(at, shape, handle.object()));
-            (shape.size as usize, shape.codec, class)
+            (shape.size as usize, shape.codec)
         })
     }
 

@@ -126,7 +126,7 @@ impl Swap {
                 Ok(Source::Zero)
             }
             Location::Pool(handle) => {
-                let (len, codec, _) = self.pool.read(handle, &mut scratch.data.0);
+                let (len, codec) = self.pool.read(handle, &mut scratch.data.0);
                 drop(locked);
                 self.decode(scratch, codec, len, word, out)
                     .ok_or(LoadError::PoolCorrupt)?;

@@ -28,6 +28,7 @@ mod device;
 mod fill;
 mod load;
 mod places;
+mod recompress;
 mod store;
 mod work;
 mod writeback;

@@ -250,6 +250,7 @@ impl Swap {
         locked.set(word.with_referenced(pooled && locked.reopened()));
         if pooled {
             locked.keep_in_clock();
+            locked.set_dense(false);
         }
     }
 }

@@ -48,6 +48,8 @@ pub struct Cluster {
     pub(super) clock: Option<Stamp>,
     /// Opened a second time: what is stored now is younger than its neighbours.
     pub(super) reopened: bool,
+    /// Recompressed since something was last put into the pool.
+    pub(super) dense: bool,
 }
 
 /// What became of an entry that lost a reference.
@@ -73,6 +75,7 @@ impl Cluster {
             state: State::Open,
             clock: None,
             reopened: false,
+            dense: false,
         }
     }
 
@@ -84,6 +87,7 @@ impl Cluster {
         self.state = State::Open;
         self.clock = None;
         self.reopened = false;
+        self.dense = false;
     }
 
     /// Whether it holds the table of pages' hashes.

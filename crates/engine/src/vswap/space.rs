@@ -519,6 +519,28 @@ impl Space {
         }
     }
 
+    /// The first of `looks` clusters from `from` on that is among the older half of its
+    /// group's, has pages in the pool, and was not recompressed.
+    pub fn find_cold(&self, from: u32, looks: u32) -> Option<u32> {
+        let end = lock(&self.numbers).unused_from;
+        (from..end).take(looks as usize).find(|&number| {
+            let guard = lock(self.slot(number));
+            guard.as_ref().is_some_and(|cluster| {
+                let old = |stamp| lock(&cluster.group.lists).clock.is_old(stamp);
+                cluster.pooled > 0 && !cluster.dense && cluster.clock.is_some_and(old)
+            })
+        })
+    }
+
+    /// A cluster number to look on from: the first if there is none after.
+    pub fn wrap(&self, from: u32) -> u32 {
+        if from < lock(&self.numbers).unused_from {
+            from
+        } else {
+            0
+        }
+    }
+
     /// The next cluster of a group in the shrinker's order, locked. It leaves the order;
     /// [`Locked::keep_in_clock`] puts it back as the youngest, [`Locked::resume_in_clock`]
     /// as the oldest.
@@ -618,6 +640,10 @@ impl Locked<'_> {
     pub fn dup(&mut self) {
         let at = self.at;
         self.cluster_mut().dup(at);
+    }
+    /// Notes whether recompression has been through this cluster.
+    pub fn set_dense(&mut self, yes: bool) {
+        self.cluster_mut().dense = yes;
     }
     /// Makes sure that the shrinker will visit this cluster.
     pub fn keep_in_clock(&mut self) {
