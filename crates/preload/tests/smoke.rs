@@ -258,6 +258,13 @@ fn threads_start_and_end_in_every_way() {
 }
 
 #[test]
+fn a_process_ends_with_its_last_thread() {
+    if let Some(program) = built("main_leaves.c") {
+        program.same();
+    }
+}
+
+#[test]
 fn forks_in_the_middle_of_everything() {
     if let Some(program) = built("fork_storm.cpp") {
         // Not compared with a plain run: glibc's own malloc hangs in it.
