@@ -197,7 +197,13 @@ pub fn has_our_descriptors() -> bool {
 #[inline(always)]
 fn is_starting() -> bool {
     let starting = STARTING.load(Relaxed);
-    starting != 0 && starting == id()
+    starting != 0 && is_this(starting)
+}
+
+#[cold]
+#[inline(never)]
+fn is_this(thread: u32) -> bool {
+    thread == id()
 }
 
 /// In a forked child: none of our threads came along; their stacks are free.
