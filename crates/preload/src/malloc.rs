@@ -1,12 +1,31 @@
-//! The malloc family, by mimalloc; failures and odd arguments answered as glibc does.
+//! The malloc family, by mimalloc and by maps of their own ([`mapped`]); failures and odd
+//! arguments are answered as glibc does.
+//!
+//! Which of the two serves a request follows from its size, and which of them a block came
+//! from is asked of mimalloc's page map, which knows its own addresses:
+//!
+//! - [`MAPPED_MIN`] bytes and more: a map of its own, unmapped when freed. It is the size
+//!   at which glibc always does so too.
+//! - A block that `realloc` grows to [`GROWING_MIN`] and more: also a map of its own, as it
+//!   will likely grow again: a map moves by its page tables, while a copy would have both
+//!   blocks in memory at once.
+//! - All else: mimalloc.
 
 use core::ffi::{c_int, c_void};
 use core::ptr;
+
 use ebb_sys::heap::c;
 use ebb_sys::thread;
 
+use crate::mapped;
+
+/// Requests of this many bytes and more get a map of their own.
+const MAPPED_MIN: usize = 32 << 20;
+
+/// So do blocks that grow to this many bytes and more.
+const GROWING_MIN: usize = 1 << 20;
+
 unsafe extern "C" {
-    // csrc/allocator.c
     pub fn mi_malloc(size: usize) -> *mut c_void;
     pub fn mi_free(block: *mut c_void);
     fn mi_calloc(count: usize, size: usize) -> *mut c_void;
@@ -24,9 +43,28 @@ unsafe extern "C" {
         peak_commit: *mut usize,
         page_faults: *mut usize,
     );
+    // csrc/allocator.c
+    fn ebb_mi_start();
+    fn ebb_mi_free(block: *mut c_void) -> bool;
+    fn ebb_mi_owns(block: *const c_void) -> bool;
+}
+
+/// Whether freed memory should go back at once; asked by csrc/allocator.c.
+#[unsafe(no_mangle)]
+extern "C" fn ebb_memory_is_tight() -> bool {
+    ebb_pager::hooks::memory_is_tight()
+}
+
+/// Called once, from the constructor; the functions work before it.
+pub fn start() {
+    // SAFETY: registers a function of ours.
+    unsafe { ebb_mi_start() };
 }
 
 const PAGE: usize = 4096;
+
+/// Alignment of blocks for threads of our own.
+const OWN_ALIGN: usize = 16;
 
 /// C code on a thread of ours (libc's own, mostly) must not be given the program's memory, whose
 /// faults that thread may have to serve.
@@ -55,7 +93,10 @@ fn set_errno(code: c_int) {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn malloc(size: usize) -> *mut c_void {
     if ours() {
-        return c::alloc(size, 16).cast();
+        return c::alloc(size, OWN_ALIGN).cast();
+    }
+    if size >= MAPPED_MIN {
+        return or_no_memory(mapped::allocate(size, mapped::ALIGN_MIN));
     }
     // SAFETY: any size is legal.
     or_no_memory(unsafe { mi_malloc(size) })
@@ -73,7 +114,11 @@ pub unsafe extern "C" fn free(block: *mut c_void) {
         return;
     }
     // SAFETY: the caller gives up a block of this allocator, or null.
-    unsafe { mi_free(block) }
+    unsafe {
+        if !ebb_mi_free(block) && !block.is_null() {
+            mapped::free(block);
+        }
+    }
 }
 
 /// # Safety
@@ -81,7 +126,7 @@ pub unsafe extern "C" fn free(block: *mut c_void) {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cfree(block: *mut c_void) {
     // SAFETY: as above.
-    unsafe { mi_free(block) }
+    unsafe { free(block) }
 }
 
 /// # Safety
@@ -91,10 +136,16 @@ pub unsafe extern "C" fn calloc(count: usize, size: usize) -> *mut c_void {
     if ours() {
         return count
             .checked_mul(size)
-            .map_or(ptr::null_mut(), |n| c::alloc(n, 16).cast());
+            .map_or(ptr::null_mut(), |n| c::alloc(n, OWN_ALIGN).cast());
     }
-    // SAFETY: mimalloc checks the product.
-    or_no_memory(unsafe { mi_calloc(count, size) })
+    match count.checked_mul(size) {
+        Some(bytes) if bytes < MAPPED_MIN => {
+            // SAFETY: any size is legal.
+            or_no_memory(unsafe { mi_calloc(1, bytes) })
+        }
+        Some(bytes) => or_no_memory(mapped::allocate(bytes, mapped::ALIGN_MIN)),
+        None => or_no_memory(ptr::null_mut()),
+    }
 }
 
 /// # Safety
@@ -103,7 +154,7 @@ pub unsafe extern "C" fn calloc(count: usize, size: usize) -> *mut c_void {
 pub unsafe extern "C" fn realloc(block: *mut c_void, size: usize) -> *mut c_void {
     if ours() {
         return match block.is_null() {
-            true => c::alloc(size, 16),
+            true => c::alloc(size, OWN_ALIGN),
             // SAFETY: blocks of our threads come from there.
             false => unsafe { c::realloc(block.cast(), size) },
         }
@@ -112,11 +163,31 @@ pub unsafe extern "C" fn realloc(block: *mut c_void, size: usize) -> *mut c_void
     // glibc frees and answers null, and programs count on it.
     if size == 0 && !block.is_null() {
         // SAFETY: the caller gives up the block.
-        unsafe { mi_free(block) };
+        unsafe { free(block) };
         return ptr::null_mut();
     }
-    // SAFETY: the caller names a block of this allocator, or null.
-    or_no_memory(unsafe { mi_realloc(block, size) })
+    // SAFETY: the caller names a block of this allocator, or null; where it moves by hand,
+    // both blocks hold the bytes copied, and the old one is given up.
+    unsafe {
+        let ours = ebb_mi_owns(block);
+        if !ours && !block.is_null() && size >= GROWING_MIN {
+            return or_no_memory(mapped::resize(block, size));
+        }
+        let old = malloc_usable_size(block);
+        if (ours || block.is_null()) && (size < GROWING_MIN || size <= old) && size < MAPPED_MIN {
+            return or_no_memory(mi_realloc(block, size));
+        }
+        let moved = if size >= GROWING_MIN && !block.is_null() {
+            mapped::allocate(size, mapped::ALIGN_MIN)
+        } else {
+            malloc(size)
+        };
+        if !moved.is_null() && !block.is_null() {
+            ptr::copy_nonoverlapping(block.cast::<u8>(), moved.cast(), old.min(size));
+            free(block);
+        }
+        or_no_memory(moved)
+    }
 }
 
 /// # Safety
@@ -134,6 +205,19 @@ pub unsafe extern "C" fn reallocarray(
     }
 }
 
+/// # Safety
+/// `align` is a power of two.
+unsafe fn aligned(align: usize, size: usize) -> *mut c_void {
+    if ours() {
+        return c::alloc(size, align.max(OWN_ALIGN)).cast();
+    }
+    if size >= MAPPED_MIN {
+        return mapped::allocate(size, align);
+    }
+    // SAFETY: by the caller's contract.
+    unsafe { mi_malloc_aligned(size, align) }
+}
+
 /// An alignment that is no power of two is rounded up to one, as in glibc.
 ///
 /// # Safety
@@ -142,10 +226,7 @@ pub unsafe extern "C" fn reallocarray(
 pub unsafe extern "C" fn memalign(align: usize, size: usize) -> *mut c_void {
     match align.max(size_of::<usize>()).checked_next_power_of_two() {
         // SAFETY: a power of two.
-        Some(align) if ours() => c::alloc(size, align.max(16)).cast(),
-        Some(align) if align < isize::MAX as usize => {
-            or_no_memory(unsafe { mi_malloc_aligned(size, align) })
-        }
+        Some(align) if align < isize::MAX as usize => or_no_memory(unsafe { aligned(align, size) }),
         _ => {
             set_errno(libc::EINVAL);
             ptr::null_mut()
@@ -168,11 +249,8 @@ pub unsafe extern "C" fn posix_memalign(out: *mut *mut c_void, align: usize, siz
     if !align.is_power_of_two() || !align.is_multiple_of(size_of::<usize>()) {
         return libc::EINVAL;
     }
-    let block = match ours() {
-        true => c::alloc(size, align.max(16)).cast(),
-        // SAFETY: a power of two.
-        false => unsafe { mi_malloc_aligned(size, align) },
-    };
+    // SAFETY: a power of two.
+    let block = unsafe { aligned(align, size) };
     if block.is_null() {
         return libc::ENOMEM;
     }
@@ -205,7 +283,13 @@ pub unsafe extern "C" fn pvalloc(size: usize) -> *mut c_void {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn malloc_usable_size(block: *mut c_void) -> usize {
     // SAFETY: the caller names a block of this allocator, or null.
-    unsafe { mi_usable_size(block) }
+    unsafe {
+        if block.is_null() || ebb_mi_owns(block) {
+            mi_usable_size(block)
+        } else {
+            mapped::usable_size(block)
+        }
+    }
 }
 
 /// Gives free memory back: 1, as some always may be.

@@ -1,8 +1,8 @@
 //! Threads of the program: the pager learns of each as it starts and ends, and stacks that
 //! the program brought itself are left out of paging.
 //!
-//! Threads that this library starts (the pager's own) are known by their entry lying in our
-//! code, and pass untouched.
+//! Threads that this library starts itself, by whatever way, are known by their entry lying
+//! in our code, and pass untouched.
 
 use core::ffi::{c_int, c_void};
 use core::ptr;

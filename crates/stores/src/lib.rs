@@ -1,11 +1,16 @@
 //! Stores: the devices behind the engine's [`Store`](ebb_engine::env::Store).
 //!
 //! [`open`] turns a [`SwapSpec`] into a descriptor and its [`Facts`]; both can be sent to
-//! another process, where [`FileStore::from_fd`] makes a store of them.
+//! another process, where [`Device::new`] puts the device together: a [`FileStore`], under
+//! test a [`FaultyStore`] over it, and [`Encrypted`] on top. [`RamStore`] serves the lab.
+//!
+//! Not here: which slots are in use and who may write them (the engine), checksums (the
+//! engine's, kept in RAM), and how descriptors travel (the process tree's).
 #![forbid(unsafe_code)]
 
 mod batch;
 mod bounce;
+mod device;
 mod encrypted;
 mod errno;
 mod facts;
@@ -18,6 +23,7 @@ mod spec;
 mod sysfs;
 mod xts;
 
+pub use device::Device;
 pub use encrypted::{Encrypted, KEY_BYTES, Key};
 pub use facts::Facts;
 pub use faulty::{FAULTS_VARIABLE, Faults, FaultsError, FaultyStore};

@@ -349,7 +349,9 @@ fn private(fd: OwnedFd, name: String, place: &Place) -> Result<OpenedDevice, Ope
     let dev = rustix::fs::fstat(&fd).map_err(failed("look at it"))?.st_dev;
     let disk = sysfs::disk(dev);
     let mut facts = facts(size, &disk, place);
-    facts.wants_discard = place.discard.unwrap_or(true);
+    // Punching holes and filling them again costs several times what writing over does, and
+    // the whole file goes at the end anyway.
+    facts.wants_discard = place.discard.unwrap_or(false);
     facts.in_memory = in_memory;
     Ok(finish(fd, facts, name, place, notes))
 }

@@ -36,7 +36,8 @@ pub struct Place {
     pub priority: Option<i16>,
     /// NUMA node, instead of the one the system names.
     pub node: Option<Node>,
-    /// Whether freed slots are discarded, instead of where the device supports it.
+    /// Whether freed slots are discarded. If none: on block devices that support it, and not
+    /// in files.
     pub discard: Option<bool>,
     /// Whether a head moves, instead of what the system says.
     pub rotational: Option<bool>,

@@ -86,7 +86,7 @@ fn a_private_file_has_no_name_and_no_other_reader() {
         (device.priority, device.facts.node()),
         (Some(3), Some(Node(1)))
     );
-    assert!(device.facts.wants_discard);
+    assert!(!device.facts.wants_discard);
     assert!(stat.st_blocks < 64, "sparse until used");
     exercise(device);
 }

@@ -108,6 +108,33 @@ fn loom_a_read_cluster_is_never_handed_out() {
     });
 }
 
+/// One look alone is not fooled by a bit that hops from a row it has yet to see to one it
+/// has seen: while any process reads, it finds a reader.
+#[test]
+fn loom_a_look_follows_a_hop() {
+    use loom::sync::atomic::AtomicBool;
+    loom::model(|| {
+        let device = Device::new(1);
+        let reading = Arc::new(AtomicBool::new(true));
+        assert_eq!(device.leases().acquire(0, &fresh()), Some(0));
+        device.leases().inherit(0, 3);
+        let child = {
+            let (device, reading) = (device.clone(), reading.clone());
+            thread::spawn(move || {
+                device.leases().inherit(3, 1);
+                device.leases().stop_reading(3, 0);
+                reading.store(false, SeqCst);
+                device.leases().stop_reading(1, 0);
+            })
+        };
+        if !device.leases().has_readers(0, 0) {
+            assert!(!reading.load(SeqCst), "a reader was overlooked");
+        }
+        child.join().unwrap();
+        assert!(!device.leases().has_readers(0, 0));
+    });
+}
+
 /// The owner dies and is reaped while another process scans and a child of the dead one
 /// still reads: handed out only after the child stopped.
 #[test]

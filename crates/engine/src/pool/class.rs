@@ -139,7 +139,7 @@ mod tests {
             } else if shape.codec == Codec::Raw {
                 0.07
             } else {
-                0.03
+                0.035
             };
             assert!(waste < bound, "size {} wastes {waste:.3}", shape.size);
         }

@@ -1,11 +1,119 @@
-//! Giving memory back.
+//! Choosing what to compact, and giving memory back.
 
-use super::Pool;
 use super::arena::{State, WINDOWS};
+use super::class::Class;
+use super::{OWNER_STRIDE, Pool};
 use crate::sync::lock;
+use crate::vswap::Handle;
+use crate::{EntryId, PAGE_SIZE};
 use std::sync::atomic::Ordering::Relaxed;
 
+/// Partly free windows compared to find the emptiest.
+const COMPARED: usize = 128;
+/// Holes are compacted in the background when they are more than one part in this many of
+/// the pool's data, beyond a window's worth.
+const SLACK_SHARE: u64 = 32;
+
+/// A window that is to be emptied; it takes no new objects.
+pub struct Victim {
+    /// The window.
+    pub window: u32,
+    class: Class,
+    objects: Vec<(u8, u32)>,
+}
+
+impl Victim {
+    /// Its objects, each with the low bits of its owner.
+    pub fn objects(&self) -> &[(u8, u32)] {
+        &self.objects
+    }
+}
+
+const _: () = assert!(OWNER_STRIDE.is_power_of_two());
+
 impl Pool {
+    /// Picks the emptiest window of the class with the most room in holes, such that the
+    /// holes of others take its objects. `pressed`: even if it is little.
+    pub fn victim(&self, pressed: bool) -> Option<Victim> {
+        let free = |class: usize| {
+            let shape = self.classes.get(Class(class as u8));
+            let holes = self.holes[class].load(Relaxed).max(0) as u64;
+            let enough = holes >= u64::from(shape.objects);
+            if enough {
+                holes * u64::from(shape.size)
+            } else {
+                0
+            }
+        };
+        let total: u64 = (0..self.states.len()).map(free).sum();
+        let worth = self.data.load(Relaxed) / SLACK_SHARE + super::arena::WINDOW as u64;
+        if total == 0 || !pressed && total < worth {
+            return None;
+        }
+        let class = (0..self.states.len()).max_by_key(|&class| free(class))?;
+        let class = Class(class as u8);
+        let mut state = lock(&self.states[class.index()]);
+        let used = |&(_, &window): &(usize, &u32)| self.with(window, |arena, at| arena.used(at));
+        let (position, &window) = state
+            .partial
+            .iter()
+            .enumerate()
+            .take(COMPARED)
+            .min_by_key(used)?;
+        state.partial.swap_remove(position);
+        if let Some(&other) = state.partial.get(position) {
+            self.with(other, |arena, at| {
+                arena.set_state(at, State::Partial(position as u32))
+            });
+        }
+        let objects = self.with(window, |arena, at| {
+            arena.set_state(at, State::Draining);
+            let live = |object: u8| arena.owner(at, object).map(|owner| (object, owner));
+            (0..arena.fresh(at))
+                .filter_map(|object| live(object as u8))
+                .collect()
+        });
+        drop(state);
+        // A free that came between may have left it empty with nobody to notice.
+        Some(Victim {
+            window,
+            class,
+            objects,
+        })
+    }
+
+    /// Ends the draining of a window: what is left in it stays.
+    pub fn spare(&self, victim: &Victim) {
+        let mut state = lock(&self.states[victim.class.index()]);
+        let emptied = self.with(victim.window, |arena, at| {
+            if arena.state(at) != State::Draining || arena.class(at) != victim.class {
+                return false;
+            }
+            let full = arena.is_full(at, self.classes.get(victim.class));
+            if full {
+                arena.set_state(at, State::Full);
+            } else {
+                arena.set_state(at, State::Partial(state.partial.len() as u32));
+                state.partial.push(victim.window);
+            }
+            arena.used(at) == 0
+        });
+        drop(state);
+        if emptied {
+            self.settle(victim.class, victim.window);
+        }
+    }
+
+    /// Copies an object into another window of its class; none if that would take memory.
+    pub fn copy_object(&self, handle: Handle, owner: EntryId) -> Option<Handle> {
+        let mut data = [0u8; PAGE_SIZE];
+        let (len, _, class) = self.read(handle, &mut data);
+        if self.holes[class.index()].load(Relaxed) <= 0 {
+            return None;
+        }
+        self.insert_in(class, &data[..len], owner).ok()
+    }
+
     /// Returns the memory of one emptied window beyond `keep` of them; how many bytes.
     /// An arena none of whose windows is in use goes back whole.
     pub fn give_back(&self, keep: usize) -> u64 {

@@ -31,7 +31,9 @@ mod arena;
 mod class;
 mod compact;
 
+pub use arena::OWNER_STRIDE;
 pub use class::{Class, MAX_COMPRESSED};
+pub use compact::Victim;
 
 use crate::codec::Codec;
 use crate::env::Memory;
@@ -288,7 +290,7 @@ impl Pool {
     /// Whether an object is live and may belong to `entry`.
     pub fn names(&self, handle: Handle, entry: EntryId) -> bool {
         self.with(handle.window(), |arena, at| {
-            arena.owner(at, handle.object()) == Some(entry.0 % arena::OWNER_STRIDE)
+            arena.owner(at, handle.object()) == Some(entry.0 % OWNER_STRIDE)
         })
     }
 

@@ -5,16 +5,21 @@
 //! the middle of a page) takes a neighbour's, and makes one if all are out.
 
 use crate::codec::{Codecs, Coder};
+use crate::slots::{Extent, ExtentList};
 use crate::sync::{Mutex, lock};
-use crate::{Cpu, PAGE_SIZE, PageBytes};
+use crate::{CLUSTER_SLOTS, Cpu, PAGE_SIZE, PageBytes};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
-/// A coder, room for a compressed page, and room for a page.
+/// A page that direct transfers can use.
+#[repr(C, align(4096))]
+pub struct Aligned(pub PageBytes);
+
+/// A coder, room for a compressed page, and room for the slots of a batch.
 pub struct Scratch {
     pub coder: Box<dyn Coder>,
-    pub data: Box<[u8; PAGE_SIZE]>,
-    pub page: Box<PageBytes>,
+    pub data: Box<Aligned>,
+    pub extents: ExtentList,
 }
 
 pub struct Coders {
@@ -37,8 +42,8 @@ impl Coders {
         self.made.fetch_add(1, Relaxed);
         Box::new(Scratch {
             coder: self.codecs.coder(),
-            data: Box::new([0; PAGE_SIZE]),
-            page: Box::new([0; PAGE_SIZE]),
+            data: Box::new(Aligned([0; PAGE_SIZE])),
+            extents: ExtentList::new(),
         })
     }
 
@@ -63,7 +68,10 @@ impl Coders {
     }
 
     pub fn bytes(&self) -> usize {
-        let one = size_of::<Scratch>() + 2 * PAGE_SIZE + self.codecs.coder_bytes();
+        let one = size_of::<Scratch>()
+            + 2 * PAGE_SIZE
+            + CLUSTER_SLOTS * size_of::<Extent>()
+            + self.codecs.coder_bytes();
         self.made.load(Relaxed) * one + self.places.len() * size_of::<Mutex<Option<Box<Scratch>>>>()
     }
 }

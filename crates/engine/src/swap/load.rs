@@ -58,7 +58,7 @@ impl Swap {
         keep: bool,
     ) -> Result<Source, LoadError> {
         let mut scratch = self.coders.take(cpu);
-        self.load_with(&mut scratch, cpu, entry, out, keep)
+        self.load_with(cpu, &mut scratch, entry, out, keep)
     }
 
     /// Brings many pages back, each into its own `out`; `results` says how each went.
@@ -75,15 +75,38 @@ impl Swap {
             "lengths differ"
         );
         let mut scratch = self.coders.take(cpu);
-        for ((&entry, out), result) in entries.iter().zip(out).zip(results) {
-            *result = self.load_with(&mut scratch, cpu, entry, out, keep);
+        for start in (0..entries.len()).step_by(super::store::BATCH) {
+            let end = entries.len().min(start + super::store::BATCH);
+            let mut words = [Word::FREE; super::store::BATCH];
+            let mut on_device = 0;
+            // Device reads are the slow ones; they are found first and go out together.
+            for i in start..end {
+                let word = self.space.lock(entries[i]).word();
+                if let Location::Slot(_) = word.location() {
+                    words[i - start] = word;
+                    on_device += 1;
+                } else {
+                    results[i] = self.load_with(cpu, &mut scratch, entries[i], out[i], keep);
+                }
+            }
+            if on_device > 0 {
+                self.load_from_devices(
+                    cpu,
+                    &mut scratch,
+                    &entries[start..end],
+                    &words[..end - start],
+                    &mut out[start..end],
+                    keep,
+                    &mut results[start..end],
+                );
+            }
         }
     }
 
-    fn load_with(
+    pub(super) fn load_with(
         &self,
-        scratch: &mut Scratch,
         cpu: Cpu,
+        scratch: &mut Scratch,
         entry: EntryId,
         out: &mut PageBytes,
         keep: bool,
@@ -103,7 +126,7 @@ impl Swap {
                 Ok(Source::Zero)
             }
             Location::Pool(handle) => {
-                let (len, codec, _) = self.pool.read(handle, &mut scratch.data[..]);
+                let (len, codec, _) = self.pool.read(handle, &mut scratch.data.0);
                 drop(locked);
                 let hash = self
                     .decode(scratch, codec, len, word, out)
@@ -112,7 +135,20 @@ impl Swap {
                 self.loaded(cpu, entry, hash, keep);
                 Ok(Source::Pool)
             }
-            Location::Slot(_) => unreachable!("no devices yet"),
+            Location::Slot(_) => {
+                drop(locked);
+                let mut result = [Err(LoadError::Empty)];
+                self.load_from_devices(
+                    cpu,
+                    scratch,
+                    &[entry],
+                    &[word],
+                    &mut [out],
+                    keep,
+                    &mut result,
+                );
+                result[0]
+            }
             Location::Free | Location::Reserved | Location::Dropped => Err(LoadError::Empty),
         }
     }
@@ -126,7 +162,7 @@ impl Swap {
         word: Word,
         out: &mut PageBytes,
     ) -> Option<u64> {
-        let data = &scratch.data[..len];
+        let data = &scratch.data.0[..len];
         match codec {
             Codec::Raw => out.copy_from_slice(data),
             codec => scratch.coder.decompress(codec, data, out).ok()?,
@@ -148,7 +184,7 @@ impl Swap {
         }
         let group = locked.cluster().group().clone();
         if let Released::Freed(location) = locked.release() {
-            self.free_location(cpu, &group, location, entry);
+            self.free_location(cpu, &group, location);
         }
     }
 }

@@ -19,11 +19,18 @@
 //! Not here: which pages to store and when to load them (the pager).
 
 mod coders;
+mod compact;
 pub mod config;
+mod device;
 mod fill;
 mod load;
+mod places;
 mod store;
 mod work;
+mod writeback;
+
+#[cfg(all(test, not(loom)))]
+mod tests;
 
 pub use config::{CodecKind, Config, ConfigError};
 pub use load::{LoadError, Source};
@@ -33,12 +40,16 @@ use crate::codec::Codecs;
 use crate::counters::Counters;
 use crate::env::{Clock, Memory, Topology};
 use crate::pool::Pool;
+use crate::slots::Devices;
+use crate::sync::Mutex;
 use crate::vswap::Locked;
 use crate::vswap::{Group, Handle, Location, Released, Space};
 use crate::{Cpu, EntryId, GroupId, PageBytes};
 use coders::Coders;
+use places::Places;
 use std::ops::Deref;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, AtomicU64, AtomicUsize, Ordering::Relaxed};
 
 /// Counters that live where the embedder wants them.
 #[derive(Clone)]
@@ -108,16 +119,20 @@ pub struct MemoryUse {
 #[error("the entry's copy was given up to make room; store the page again")]
 pub struct NotStored;
 
-/// Swap devices; none can be made yet.
-pub enum Devices {}
-
 /// See the module.
 pub struct Swap {
     config: Config,
     env: Env,
-    space: Space,
+    space: Arc<Space>,
     pool: Pool,
-    coders: Coders,
+    coders: Arc<Coders>,
+    devices: Option<Arc<Devices>>,
+    /// When a load or a refused store last used a device.
+    last_demand_ns: AtomicU64,
+    staging_bytes: AtomicUsize,
+    accept_percent: AtomicU8,
+    /// Owned by whoever does background work, while they do it: one at a time.
+    background: Mutex<Option<Box<writeback::Background>>>,
 }
 
 impl Swap {
@@ -128,11 +143,27 @@ impl Swap {
         devices: Option<Arc<Devices>>,
     ) -> Result<Self, ConfigError> {
         config.check()?;
-        let _ = devices;
+        let space = Arc::new(Space::new(env.topology.cpus()));
+        let coders = Arc::new(Coders::new(env.topology.cpus(), env.codecs.clone()));
+        if let Some(devices) = &devices {
+            let places = Arc::new(Places {
+                space: space.clone(),
+                coders: coders.clone(),
+                devices: Arc::downgrade(devices),
+                topology: env.topology.clone(),
+            });
+            devices.set_cache_reclaim(places.clone());
+            devices.set_mover(places);
+        }
         Ok(Self {
-            space: Space::new(env.topology.cpus()),
+            space,
             pool: Pool::new(config.pool_max_bytes, env.memory.clone()),
-            coders: Coders::new(env.topology.cpus(), env.codecs.clone()),
+            coders,
+            devices,
+            last_demand_ns: AtomicU64::new(0),
+            staging_bytes: AtomicUsize::new(0),
+            accept_percent: AtomicU8::new(config.accept_threshold_percent),
+            background: Mutex::new(Some(Box::new(writeback::Background::new()))),
             config,
             env,
         })
@@ -181,6 +212,10 @@ impl Swap {
         );
         let same = matches!(word.location(), Location::Same(_));
         locked.set(word.with_cached(false).with_referenced(!same));
+        drop(locked);
+        if let (Location::Slot(place), Some(devices)) = (word.location(), &self.devices) {
+            devices.set_cache_only(place.device, place.slot, false);
+        }
     }
 
     /// One more reference to an entry.
@@ -198,29 +233,29 @@ impl Swap {
         let mut next = first;
         let end = first.plus(count);
         while next < end {
-            let mut freed = [(Location::Free, next); 64];
+            let mut freed = [Location::Free; 64];
             let mut n = 0;
             let mut locked = self.space.lock(next);
             let group = locked.cluster().group().clone();
             while next < end && n < freed.len() && locked.seek(next) {
                 if let Released::Freed(location) = locked.release_unsettled() {
-                    freed[n] = (location, next);
+                    freed[n] = location;
                     n += 1;
                 }
                 next = next.plus(1);
             }
             locked.settle();
-            for &(location, owner) in &freed[..n] {
-                self.free_location(cpu, &group, location, owner);
+            for &location in &freed[..n] {
+                self.free_location(cpu, &group, location);
             }
         }
     }
 
     /// Frees what was at a location that no entry names any more.
-    fn free_location(&self, _cpu: Cpu, group: &Group, location: Location, _owner: EntryId) {
+    fn free_location(&self, cpu: Cpu, group: &Group, location: Location) {
         match location {
             Location::Pool(handle) => self.free_object(group, handle),
-            Location::Slot(_) => unreachable!("no devices yet"),
+            Location::Slot(place) => self.free_slot(cpu, place),
             Location::Free | Location::Reserved | Location::Dropped | Location::Same(_) => {}
         }
     }
@@ -236,7 +271,12 @@ impl Swap {
         MemoryUse {
             pool_bytes: pool.bytes,
             pool_data_bytes: pool.data,
-            bookkeeping_bytes: pool.bookkeeping + (self.space.bytes() + self.coders.bytes()) as u64,
+            bookkeeping_bytes: pool.bookkeeping
+                + (self.space.bytes()
+                    + self.coders.bytes()
+                    + self.staging_bytes.load(Relaxed)
+                    + self.devices.as_ref().map_or(0, |d| d.bookkeeping_bytes()))
+                    as u64,
         }
     }
 
@@ -261,15 +301,37 @@ impl Swap {
         self.space.group(group).pool_bytes()
     }
 
-    /// Sets the pool's limit in bytes. What is above it leaves in the background.
-    pub fn set_pool_max(&self, bytes: u64) -> Result<(), ConfigError> {
+    /// Sets the pool's limit in bytes, and the percentage of it that the shrinker works
+    /// down to. What is above leaves in the background.
+    pub fn set_limits(&self, pool_max_bytes: u64, accept_percent: u8) -> Result<(), ConfigError> {
+        let accept_threshold_percent = accept_percent;
         Config {
-            pool_max_bytes: bytes,
+            pool_max_bytes,
+            accept_threshold_percent,
             ..self.config
         }
         .check()?;
-        self.pool.set_max(bytes);
+        self.pool.set_max(pool_max_bytes);
+        self.accept_percent.store(accept_percent, Relaxed);
         Ok(())
+    }
+
+    fn accept_percent(&self) -> u8 {
+        self.accept_percent.load(Relaxed)
+    }
+
+    /// After a fork, in the parent; see [`Devices::fork_parent`].
+    pub fn fork_parent(&self) {
+        if let Some(devices) = &self.devices {
+            devices.fork_parent();
+        }
+    }
+
+    /// After a fork, in the child; see [`Devices::fork_child`].
+    pub fn fork_child(&self) {
+        if let Some(devices) = &self.devices {
+            devices.fork_child();
+        }
     }
 
     /// All invariants, for a swap at rest: those of the space and of the pool, that entries
@@ -277,7 +339,7 @@ impl Swap {
     pub fn check(&self) {
         self.space.check();
         self.pool.check();
-        let mut objects = 0;
+        let (mut objects, mut slots) = (0, 0u64);
         self.space.each_word(|entry, word| {
             assert!(
                 word.location() != Location::Reserved,
@@ -291,12 +353,35 @@ impl Swap {
                     "object of {entry} names another owner"
                 );
             }
+            if let (Location::Slot(place), Some(devices)) = (word.location(), &self.devices) {
+                slots += 1;
+                let owner = devices.owner(place.device, place.slot);
+                assert_eq!(
+                    owner,
+                    Some(entry),
+                    "slot {} of device {}",
+                    place.slot,
+                    place.device
+                );
+            }
         });
         assert_eq!(
             objects,
             self.pool.usage().objects,
             "objects without an entry"
         );
+        if let Some(devices) = &self.devices {
+            devices.check();
+            let used: u64 = devices
+                .usage()
+                .iter()
+                .map(|u| u64::from(u.used - u.bad))
+                .sum();
+            assert!(
+                slots <= used,
+                "{slots} entries name slots, {used} are in use"
+            );
+        }
         let charged: u64 = self.space.groups().iter().map(|g| g.pool_bytes()).sum();
         assert_eq!(charged, self.pool.usage().data, "charges of the groups");
     }

@@ -5,7 +5,7 @@ use super::{CodecKind, Swap, fill, hash};
 use crate::codec::Codec;
 use crate::pool::MAX_COMPRESSED;
 use crate::vswap::{Group, Location, Word};
-use crate::{Cpu, EntryId, GroupId, PageBytes};
+use crate::{Cpu, EntryId, GroupId, PAGE_SIZE, PageBytes};
 
 /// Why pages were not stored. They stay where they were.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
@@ -30,7 +30,7 @@ impl From<crate::vswap::NoEntries> for StoreError {
 }
 
 /// Pages whose words are named in one go.
-const BATCH: usize = 64;
+pub(super) const BATCH: usize = 64;
 
 impl Swap {
     /// Stores the pages of one folio or run, 1 to 512, into consecutive entries and returns
@@ -54,17 +54,15 @@ impl Swap {
         let mut words = [Word::FREE; BATCH];
         for (i, batch) in pages.chunks(BATCH).enumerate() {
             let start = first.plus((i * BATCH) as u32);
-            for (k, page) in batch.iter().enumerate() {
-                match self.make_place(&mut scratch, &group_ref, page, start.plus(k as u32)) {
-                    Ok(word) => words[k] = word,
-                    Err(error) => {
-                        self.name(start, &words[..k]);
-                        self.free(cpu, first, pages.len() as u32);
-                        return Err(error);
-                    }
-                }
+            let words = &mut words[..batch.len()];
+            let entry = |k: usize| start.plus(k as u32);
+            let (named, outcome) =
+                self.make_places(cpu, &mut scratch, &group_ref, batch, entry, words);
+            self.name(start, &words[..named]);
+            if let Err(error) = outcome {
+                self.free(cpu, first, pages.len() as u32);
+                return Err(error);
             }
-            self.name(start, &words[..batch.len()]);
         }
         Ok(first)
     }
@@ -97,22 +95,13 @@ impl Swap {
                     Err(error.into())
                 };
             }
-            let mut failed = None;
-            let mut n = 0;
-            for (page, &entry) in batch.iter().zip(entries.iter()) {
-                match self.make_place(&mut scratch, &group_ref, page, entry) {
-                    Ok(word) => words[n] = word,
-                    Err(error) => {
-                        failed = Some(error);
-                        break;
-                    }
-                }
-                n += 1;
-            }
-            self.name_each(&entries[..n], &words[..n]);
-            done += n;
-            if let Some(error) = failed {
-                for &unused in &entries[n..] {
+            let words = &mut words[..batch.len()];
+            let (named, outcome) =
+                self.make_places(cpu, &mut scratch, &group_ref, batch, |k| entries[k], words);
+            self.name_each(&entries[..named], &words[..named]);
+            done += named;
+            if let Err(error) = outcome {
+                for &unused in &entries[named..] {
                     self.free(cpu, unused, 1);
                 }
                 return if done > 0 { Ok(done) } else { Err(error) };
@@ -121,7 +110,70 @@ impl Swap {
         Ok(done)
     }
 
-    /// Makes the place of one page and the word that will name it.
+    /// Makes the places of a batch; how many words are good, and why no more. Once the pool
+    /// refuses a page, the rest of the batch goes to devices with it.
+    fn make_places(
+        &self,
+        cpu: Cpu,
+        scratch: &mut Scratch,
+        group: &Group,
+        pages: &[&PageBytes],
+        entries: impl Fn(usize) -> EntryId,
+        words: &mut [Word],
+    ) -> (usize, Result<(), StoreError>) {
+        let mut refused = (self.config.codec == CodecKind::None && self.devices.is_some())
+            .then_some(StoreError::Full);
+        let (mut out, mut which, mut n) = ([&[0; PAGE_SIZE]; BATCH], [0; BATCH], 0);
+        let (mut pooled, mut same) = (0, 0);
+        for (k, page) in pages.iter().enumerate() {
+            if let Some(pattern) = fill::same_filled(page) {
+                words[k] = Word::same(pattern);
+                same += 1;
+                continue;
+            }
+            if refused.is_none() {
+                match self.make_place(scratch, group, page, entries(k)) {
+                    Ok(word) => {
+                        words[k] = word;
+                        pooled += 1;
+                        continue;
+                    }
+                    Err(error) => refused = Some(error),
+                }
+            }
+            (out[n], which[n]) = (page, k);
+            n += 1;
+        }
+        let counters = &self.env.counters;
+        counters.swpout_zero.add(same);
+        counters.zswpout.add(pooled);
+        let Some(refused) = refused.filter(|_| n > 0) else {
+            return (pages.len(), Ok(()));
+        };
+        let mut slots = [Word::FREE; BATCH];
+        let outcome = if group.writeback() && self.devices.is_some() {
+            self.store_on_devices(
+                cpu,
+                scratch,
+                &out[..n],
+                |i| entries(which[i]),
+                &mut slots[..n],
+            )
+        } else {
+            Err(refused)
+        };
+        if outcome.is_err() {
+            counters.reject_full.add(n as u64);
+            // Same-filled pages after the first refused one are named by nobody.
+            return (which[0], outcome);
+        }
+        for (&k, &word) in which[..n].iter().zip(&slots) {
+            words[k] = word;
+        }
+        (pages.len(), Ok(()))
+    }
+
+    /// Puts one page into the pool and makes the word that will name it.
     fn make_place(
         &self,
         scratch: &mut Scratch,
@@ -129,9 +181,8 @@ impl Swap {
         page: &PageBytes,
         owner: EntryId,
     ) -> Result<Word, StoreError> {
-        if let Some(pattern) = fill::same_filled(page) {
-            self.env.counters.swpout_zero.add(1);
-            return Ok(Word::same(pattern));
+        if group.pool_bytes() >= group.pool_max() {
+            return Err(StoreError::GroupFull);
         }
         let hash = hash(page);
         let codec = match self.config.codec {
@@ -142,10 +193,10 @@ impl Swap {
         let Scratch { coder, data, .. } = scratch;
         let compressed = match codec {
             Codec::Raw => None,
-            codec => coder.compress(codec, page, &mut data[..MAX_COMPRESSED]),
+            codec => coder.compress(codec, page, &mut data.0[..MAX_COMPRESSED]),
         };
         let (codec, bytes) = match compressed {
-            Some(len) => (codec, &data[..len]),
+            Some(len) => (codec, &data.0[..len]),
             None => {
                 self.env.counters.reject_compress_poor.add(1);
                 (Codec::Raw, &page[..])
@@ -154,12 +205,10 @@ impl Swap {
         match self.pool.insert(codec, bytes, owner) {
             Ok((handle, class)) => {
                 group.charge(self.pool.size(class) as u64);
-                self.env.counters.zswpout.add(1);
                 Ok(Word::pool(handle, hash))
             }
             Err(crate::pool::Full) => {
                 self.env.counters.pool_limit_hit.add(1);
-                self.env.counters.reject_full.add(1);
                 Err(StoreError::Full)
             }
         }
@@ -191,7 +240,10 @@ impl Swap {
     fn name_one(&self, locked: &mut super::Locked<'_>, word: Word) {
         debug_assert_eq!(locked.word(), Word::RESERVED);
         // Entries of a reopened cluster are younger than its place in the clock says.
-        let young = locked.reopened() && matches!(word.location(), Location::Pool(_));
-        locked.set(word.with_referenced(young));
+        let pooled = matches!(word.location(), Location::Pool(_));
+        locked.set(word.with_referenced(pooled && locked.reopened()));
+        if pooled {
+            locked.keep_in_clock();
+        }
     }
 }

@@ -1,27 +1,64 @@
 //! Background work, in bounded steps.
 
 use super::Swap;
+use super::writeback::Background;
 use crate::Cpu;
+use crate::sync::lock;
 
 /// Emptied windows that keep their memory for the next class that needs one.
 const WARM_WINDOWS: usize = 4;
+/// Turns without effect after which `shrink_pool` gives up.
+const IDLE_TURNS: u32 = 16;
+
+/// Waiting things of the slot allocator done in one step.
+const DEVICE_STEPS: usize = 32;
 
 impl Swap {
-    /// One bounded step of background work; false when there is nothing to do now.
-    pub fn work(&self, _cpu: Cpu) -> bool {
-        self.pool.give_back(WARM_WINDOWS) > 0
+    /// One bounded step of background work; false when there is nothing to do now. One
+    /// thread at a time does something; others return at once.
+    pub fn work(&self, cpu: Cpu) -> bool {
+        self.in_background(|background| {
+            self.shrink_step(cpu, background)
+                || self.pool.give_back(WARM_WINDOWS) > 0
+                || self.compact_step(false)
+                || self
+                    .devices
+                    .as_ref()
+                    .is_some_and(|devices| devices.work(cpu, DEVICE_STEPS) > 0)
+        })
+        .unwrap_or(false)
     }
 
-    /// Makes the pool hold at least `bytes` less memory; returns how much was given back.
-    pub fn shrink_pool(&self, _cpu: Cpu, bytes: u64) -> u64 {
-        let mut given = 0;
-        while given < bytes {
-            match self.pool.give_back(0) {
-                0 => break,
-                more => given += more,
+    /// Makes the pool hold at least `bytes` less memory, if that can be done: by compaction,
+    /// then by giving up copies and writing to devices, whoever waits for them. How much
+    /// less it holds.
+    pub fn shrink_pool(&self, cpu: Cpu, bytes: u64) -> u64 {
+        let before = self.pool.bytes();
+        let target = before.saturating_sub(bytes);
+        self.in_background(|background| {
+            let mut idle = 0;
+            while self.pool.bytes() > target && idle < IDLE_TURNS {
+                if self.pool.give_back(0) > 0 || self.compact_step(true) {
+                    continue;
+                }
+                match self.turn(cpu, background) {
+                    // A turn that only took second chances away is progress, once around.
+                    Some(turn) if turn.written + turn.dropped > 0 => idle = 0,
+                    Some(turn) if turn.spared > 0 => {}
+                    Some(_) => idle += 1,
+                    None => break,
+                }
             }
-        }
-        given
+        });
+        before.saturating_sub(self.pool.bytes())
+    }
+
+    /// Runs `f` with what background work keeps, unless somebody else does.
+    fn in_background<R>(&self, f: impl FnOnce(&mut Background) -> R) -> Option<R> {
+        let mut background = lock(&self.background).take()?;
+        let result = f(&mut background);
+        *lock(&self.background) = Some(background);
+        Some(result)
     }
 
     /// Makes the per-processor scratch, so that no load or store has to.

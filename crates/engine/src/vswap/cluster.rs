@@ -27,7 +27,8 @@ pub enum State {
 }
 
 /// Invariants: `used` = words that are not free; `cached` = words with the cached bit;
-/// `pooled` = words that are in the pool; `tags` exists if `cached > 0`; every key of `extra`
+/// `pooled` = words that are in the pool; `tags` exists if a cached word
+/// has a hash; every key of `extra`
 /// is a used entry; `clock` is set if `pooled > 0`.
 pub struct Cluster {
     pub(super) words: Words,
@@ -220,7 +221,8 @@ impl Cluster {
             count(&|w| matches!(w.location(), Location::Pool(_))),
             self.pooled as usize
         );
-        assert!(self.cached == 0 || self.tags.is_some());
+        let hashed = |w: Word| matches!(w.location(), Location::Pool(_) | Location::Slot(_));
+        assert!(self.tags.is_some() || count(&|w| w.cached() && hashed(w)) == 0);
         assert!(self.pooled == 0 || self.clock.is_some());
         assert!(
             self.words[..self.hint as usize]

@@ -7,10 +7,12 @@
 
 use std::collections::VecDeque;
 
-/// Bits of a member's number; the rest of a `u64` is the stamp: 2^43 pushes.
+/// Bits of a member's number; the rest of a `u64` is the stamp: 2^42 pushes at either end.
 const ITEM_BITS: u32 = 21;
 const ITEM_MASK: u64 = (1 << ITEM_BITS) - 1;
 const TOMB: u64 = ITEM_MASK;
+/// Stamps grow from here for the youngest, and fall for the oldest.
+const MIDDLE: u64 = 1 << (u64::BITS - ITEM_BITS - 1);
 
 /// See the module.
 #[derive(Default)]
@@ -19,6 +21,7 @@ pub struct Fifo {
     items: VecDeque<u64>,
     tombs: usize,
     next: u64,
+    before: u64,
 }
 
 /// Where a member stands in its queue; the member keeps it to be able to leave.
@@ -28,21 +31,32 @@ pub struct Stamp(u64);
 impl Fifo {
     /// Adds `item` as the youngest.
     pub fn push(&mut self, item: u32) -> Stamp {
-        let stamp = self.next;
+        let stamp = MIDDLE + self.next;
         self.next += 1;
         self.items.push_back(stamp << ITEM_BITS | u64::from(item));
         Stamp(stamp)
     }
 
+    /// Adds `item` as the oldest.
+    pub fn push_oldest(&mut self, item: u32) -> Stamp {
+        self.before += 1;
+        let stamp = MIDDLE - self.before;
+        self.items.push_front(stamp << ITEM_BITS | u64::from(item));
+        Stamp(stamp)
+    }
+
     /// Takes the oldest, with the stamp it had.
     pub fn pop(&mut self) -> Option<(u32, Stamp)> {
+        let mut found = None;
         while let Some(packed) = self.items.pop_front() {
             if packed & ITEM_MASK != TOMB {
-                return Some(((packed & ITEM_MASK) as u32, Stamp(packed >> ITEM_BITS)));
+                found = Some(((packed & ITEM_MASK) as u32, Stamp(packed >> ITEM_BITS)));
+                break;
             }
             self.tombs -= 1;
         }
-        None
+        self.sweep();
+        found
     }
 
     /// Takes a member out, unless somebody has just popped it.
@@ -55,6 +69,10 @@ impl Fifo {
             _ => return,
         }
         self.tombs += 1;
+        self.sweep();
+    }
+
+    fn sweep(&mut self) {
         if self.tombs * 2 > self.items.len() {
             self.items.retain(|&packed| packed & ITEM_MASK != TOMB);
             self.tombs = 0;

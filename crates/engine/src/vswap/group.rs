@@ -14,6 +14,7 @@ pub struct Group {
     /// Bytes of pool objects it holds.
     pool_bytes: AtomicU64,
     writeback: AtomicBool,
+    ended: AtomicBool,
     pub(super) lists: Mutex<Lists>,
 }
 
@@ -33,6 +34,7 @@ impl Group {
             pool_max: AtomicU64::new(u64::MAX),
             pool_bytes: AtomicU64::new(0),
             writeback: AtomicBool::new(true),
+            ended: AtomicBool::new(false),
             lists: Mutex::new(Lists::default()),
         }
     }
@@ -47,6 +49,13 @@ impl Group {
     /// Whether its pages may go to devices.
     pub fn writeback(&self) -> bool {
         self.writeback.load(Relaxed)
+    }
+    /// Whether it was removed: it lives on for the sake of the pages it left.
+    pub fn ended(&self) -> bool {
+        self.ended.load(Relaxed)
+    }
+    pub(super) fn end(&self) {
+        self.ended.store(true, Relaxed);
     }
     /// Sets both limits.
     pub fn set_limits(&self, pool_max: u64, writeback: bool) {

@@ -2,7 +2,7 @@
 
 use super::cluster::{CLUSTER_ENTRIES, Cluster, Released, State};
 use super::group::Group;
-use super::word::{Location, Word};
+use super::word::Word;
 use crate::sync::{Mutex, MutexGuard, lock};
 use crate::{Cpu, EntryId, GroupId};
 use std::ops::Range;
@@ -109,7 +109,8 @@ impl Space {
 
     /// The group of this number, made without limits if it is new.
     pub fn group(&self, id: GroupId) -> Arc<Group> {
-        let find = |groups: &[Arc<Group>]| groups.iter().find(|g| g.id == id).cloned();
+        let find =
+            |groups: &[Arc<Group>]| groups.iter().find(|g| g.id == id && !g.ended()).cloned();
         if let Some(group) = find(&read(&self.groups)) {
             return group;
         }
@@ -128,12 +129,12 @@ impl Space {
         read(&self.groups).clone()
     }
 
-    /// Forgets a group. Its entries live on, outside the shrinker's sight, until freed.
+    /// Ends a group. Its pages stay where they are until freed, and the shrinker goes on
+    /// visiting those in the pool; a group of the same number is a new one.
     pub fn remove_group(&self, id: GroupId) {
-        self.groups
-            .write()
-            .unwrap_or_else(|poisoned| poisoned.into_inner())
-            .retain(|g| g.id != id);
+        for group in read(&self.groups).iter().filter(|g| g.id == id) {
+            group.end();
+        }
         for cursors in &self.cursors {
             let mut cursors = lock(cursors);
             if let Some(at) = cursors.groups.iter().position(|c| c.group.id == id) {
@@ -141,6 +142,16 @@ impl Space {
                 self.close(cursor);
             }
         }
+        self.prune_groups();
+    }
+
+    /// Forgets ended groups that have nothing in the pool.
+    fn prune_groups(&self) {
+        let mut groups = self
+            .groups
+            .write()
+            .unwrap_or_else(|poisoned| poisoned.into_inner());
+        groups.retain(|g| !g.ended() || g.pool_bytes() > 0);
     }
 
     fn slot(&self, cluster: u32) -> &Slot {
@@ -334,7 +345,7 @@ impl Space {
     ) -> Option<(u32, MutexGuard<'_, Option<Box<Cluster>>>)> {
         let number = {
             let mut numbers = lock(&self.numbers);
-            if range.is_empty() && numbers.free.is_empty() {
+            if range.start == range.end && numbers.free.is_empty() {
                 let end = (numbers.unused_from + RANGE).min(MAX_CLUSTERS);
                 *range = numbers.unused_from..end;
                 numbers.unused_from = end;
@@ -465,26 +476,26 @@ impl Space {
     /// All invariants of this part; for a space at rest.
     pub fn check(&self) {
         let (mut clusters, mut used) = (0, 0);
-        let mut clock: Vec<(GroupId, u32)> = Vec::new();
-        let mut partial: Vec<(GroupId, u32)> = Vec::new();
+        let mut clock: Vec<(*const Group, u32)> = Vec::new();
+        let mut partial: Vec<(*const Group, u32)> = Vec::new();
         self.each_cluster(|number, cluster| {
             cluster.check();
             clusters += 1;
             used += cluster.used as usize;
             if cluster.clock.is_some() {
-                clock.push((cluster.group.id, number));
+                clock.push((Arc::as_ptr(&cluster.group), number));
             }
             if let State::Partial(_) = cluster.state {
-                partial.push((cluster.group.id, number));
+                partial.push((Arc::as_ptr(&cluster.group), number));
             }
         });
         assert_eq!(clusters, self.clusters.load(Relaxed));
         assert_eq!(used, self.used.load(Relaxed));
-        for group in self.groups() {
+        for group in self.groups().iter().filter(|g| !g.ended()) {
             let lists = lock(&group.lists);
-            let of = |all: &[(GroupId, u32)]| -> Vec<u32> {
+            let of = |all: &[(*const Group, u32)]| -> Vec<u32> {
                 all.iter()
-                    .filter(|(id, _)| *id == group.id)
+                    .filter(|(of, _)| *of == Arc::as_ptr(group))
                     .map(|&(_, n)| n)
                     .collect()
             };
@@ -509,7 +520,8 @@ impl Space {
     }
 
     /// The next cluster of a group in the shrinker's order, locked. It leaves the order;
-    /// [`Locked::keep_in_clock`] puts it back as the youngest.
+    /// [`Locked::keep_in_clock`] puts it back as the youngest, [`Locked::resume_in_clock`]
+    /// as the oldest.
     pub fn next_in_clock(&self, group: &Arc<Group>) -> Option<Locked<'_>> {
         loop {
             let (cluster, stamp) = lock(&group.lists).clock.pop()?;
@@ -575,13 +587,15 @@ impl Locked<'_> {
     pub fn reopened(&self) -> bool {
         self.cluster().reopened
     }
-    /// Replaces the entry's word by another used one.
+    /// Makes the entry at this position of the cluster the one asked for.
+    pub fn seek_at(&mut self, at: usize) {
+        self.at = at;
+    }
+    /// Replaces the entry's word by another used one. Whoever puts a page into the pool
+    /// calls [`Locked::keep_in_clock`] before unlocking.
     pub fn set(&mut self, word: Word) {
         let at = self.at;
         self.cluster_mut().set(at, word);
-        if matches!(word.location(), Location::Pool(_)) {
-            self.keep_in_clock();
-        }
     }
     /// Marks the entry cached.
     pub fn cache(&mut self, hash: u64) {
@@ -611,6 +625,14 @@ impl Locked<'_> {
         let cluster = self.cluster_mut();
         if cluster.clock.is_none() && cluster.pooled > 0 {
             cluster.clock = Some(lock(&cluster.group.lists).clock.push(number));
+        }
+    }
+    /// Makes this cluster, which [`Space::next_in_clock`] gave, the next one again.
+    pub fn resume_in_clock(&mut self) {
+        let number = self.cluster;
+        let cluster = self.cluster_mut();
+        if cluster.clock.is_none() && cluster.pooled > 0 {
+            cluster.clock = Some(lock(&cluster.group.lists).clock.push_oldest(number));
         }
     }
     /// Takes a reference of the entry away. Call [`Locked::settle`] before unlocking.

@@ -91,6 +91,31 @@ int main(void) {
   for (size_t s = 3; s < size / 3; s *= 3) ok &= all(grown + s / 3, s - s / 3, s % 251);
   printf("grown %d\n", ok);
   free(grown);
+  // Across the sizes at which blocks get maps of their own, both ways.
+  size_t steps[] = {100, 40u << 20, 100, 3u << 20, 200u << 20, 33u << 20, 900u << 10, 70u << 20, 5};
+  unsigned char* b = NULL;
+  size_t had = 0;
+  ok = 1;
+  for (int i = 0; i < 9; i++) {
+    b = realloc(b, steps[i]);
+    size_t kept = had < steps[i] ? had : steps[i];
+    for (size_t at = 0; at < kept; at += 4093) ok &= b[at] == (unsigned char)(at / 4093);
+    for (size_t at = 0; at < steps[i]; at += 4093) b[at] = (unsigned char)(at / 4093);
+    ok &= malloc_usable_size(b) >= steps[i] && (uintptr_t)b % 16 == 0;
+    had = steps[i];
+  }
+  free(b);
+  b = calloc(1 << 10, 50 << 10);
+  for (size_t at = 0; at < (50u << 20); at += 511) ok &= b[at] == 0;
+  free(b);
+  for (size_t align = 64; align <= 64u << 20; align *= 4) {
+    ok &= posix_memalign((void**)&b, align, 40u << 20) == 0 && (uintptr_t)b % align == 0;
+    b[(40u << 20) - 1] = 1;
+    b = realloc(b, 80u << 20);
+    ok &= b[(40u << 20) - 1] == 1;
+    free(b);
+  }
+  printf("large %d\n", ok);
   printf("mallopt %d trim %d\n", mallopt(M_MMAP_THRESHOLD, 1 << 20), malloc_trim(0) >= 0);
   char* text = NULL;
   printf("asprintf %d ", asprintf(&text, "%0*d", 3000, 7));

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -74,8 +75,9 @@ int main() {
   pthread_t given;
   void* at;
   pthread_create(&given, &attributes, [](void*) -> void* {
-    char local;
-    return &local;
+    volatile char local = 1;
+    volatile uintptr_t at = reinterpret_cast<uintptr_t>(&local);
+    return reinterpret_cast<void*>(at);
   }, nullptr);
   pthread_join(given, &at);
   std::printf("given stack %d\n", at >= stack && at < static_cast<char*>(stack) + size);

@@ -5,17 +5,10 @@
 //! room that is left until something must be done could be used up at that pace, at least
 //! every [`SLOWEST`], at most every [`FASTEST`], and never so often that ticks cost more than
 //! [`MAX_SHARE`] of a processor. Where nobody is left to measure it is [`SLOWEST`].
-//!
-//! # Sharing
-//! After a fork two processes have the same pages charged (or measured) twice. How many, only
-//! `smaps_rollup` tells, which walks all their page tables. In between, each page that is
-//! written and so stops being shared costs its writer a minor fault, and those are cheap to
-//! read: the credit is what was last measured less the minor faults since. So it is never too
-//! large for long, and is measured anew when the decay has eaten enough of it, with at most
-//! [`ROLLUP_SHARE`] of a processor.
 
 use super::Supervisor;
 use super::seats::descendants;
+use super::sharing::{Sharing, cpu_time};
 use crate::table::{Mode, SlotNumber, SlotState};
 use ebb_sys::proc::Process;
 use rustix::io::Errno;
@@ -23,16 +16,14 @@ use std::collections::HashMap;
 use std::sync::atomic::Ordering::*;
 use std::time::{Duration, Instant};
 
-const FASTEST: Duration = Duration::from_millis(2);
+pub(super) const FASTEST: Duration = Duration::from_millis(2);
 const SLOWEST: Duration = Duration::from_millis(50);
 /// Minor faults with huge pages, a page zeroed at about 3 GB/s.
 const FILL_PAGES_PER_MS: i64 = 750;
-/// Of a processor, for ticks.
+/// Ticks may take one part in so many of a processor.
 const MAX_SHARE: u32 = 20;
-/// Of a processor, for walking the tree.
+/// Walks over the tree may take one part in so many.
 const WALK_SHARE: u32 = 100;
-/// Of a processor, for smaps_rollup.
-const ROLLUP_SHARE: u32 = 50;
 /// Paging starts when the room left falls under the larger of these, or under half of the
 /// budget if that is less.
 const START_ROOM_PAGES: i64 = (32 << 20) / 4096;
@@ -52,9 +43,7 @@ pub(super) struct Watch {
     /// Processes of the tree that have not joined.
     strangers: HashMap<u32, Process>,
     next_walk: Option<Instant>,
-    next_rollup: Option<Instant>,
-    /// Minor faults of the members of each family at the last look.
-    faults: HashMap<SlotNumber, u64>,
+    pub sharing: Sharing,
     /// The limit of which all members know.
     announced: i64,
     told_mode: bool,
@@ -73,19 +62,20 @@ impl Watch {
 
     /// What is shared has changed.
     pub fn share_soon(&mut self) {
-        self.next_rollup = None;
+        self.sharing.measure_soon();
     }
 }
 
 impl Supervisor {
     pub(super) fn tick(&mut self) {
         let start = Instant::now();
+        let cpu = cpu_time();
         self.look_after();
         if self.watch.next_walk.is_none_or(|at| start >= at) {
             self.walk();
         }
         self.measure();
-        self.measure_sharing();
+        self.correct_credit();
         if self.drifted
             && let Some(drift) = self.table.drift()
         {
@@ -94,7 +84,8 @@ impl Supervisor {
         }
         let room = self.govern();
 
-        let cost = start.elapsed();
+        // Processor time: on a busy machine much of the elapsed is others'.
+        let cost = cpu_time().saturating_sub(cpu);
         let cpus = std::thread::available_parallelism().map_or(1, |n| n.get() as i64);
         let until_full = Duration::from_millis((room / (FILL_PAGES_PER_MS * cpus)).max(0) as u64);
         let pace = if self.someone_to_measure() {
@@ -113,19 +104,19 @@ impl Supervisor {
                 .any(|(_, word)| word.state == SlotState::Joined)
     }
 
-    /// Finds the processes of the tree that have not joined.
+    /// Finds the processes of the tree that have not joined. One that ends is dropped when
+    /// it cannot be measured any more; none leaves the tree otherwise.
     fn walk(&mut self) {
-        let start = Instant::now();
+        let cpu = cpu_time();
         let found = descendants();
-        let reserved: Vec<u32> = self
-            .nursery
-            .iter()
-            .flatten()
-            .filter_map(|e| e.pid())
+        let charging: Vec<u32> = self
+            .table
+            .taken()
+            .filter(|(_, word)| word.is_charging())
+            .filter_map(|(n, _)| self.nursery[n.index()].as_ref()?.pid())
             .collect();
-        self.watch.strangers.retain(|pid, _| found.contains(pid));
         for pid in found {
-            if self.by_pid.contains_key(&pid) || reserved.contains(&pid) {
+            if self.by_pid.contains_key(&pid) || charging.contains(&pid) {
                 self.watch.strangers.remove(&pid);
             } else if !self.watch.strangers.contains_key(&pid)
                 && let Ok(process) = Process::open(pid)
@@ -133,13 +124,14 @@ impl Supervisor {
                 self.watch.strangers.insert(pid, process);
             }
         }
-        let now = Instant::now();
-        self.watch.next_walk = Some(now + SLOWEST.max((now - start) * WALK_SHARE));
+        let cost = cpu_time().saturating_sub(cpu);
+        self.watch.next_walk = Some(Instant::now() + SLOWEST.max(cost * WALK_SHARE));
     }
 
     /// Measures every process that does not charge for itself, and writes the limit.
     fn measure(&mut self) {
         let anonymous = |process: &Process| process.statm().map(|s| s.anonymous() as i64);
+        let mut measured = Vec::new();
         for (n, word) in self.table.taken() {
             let Some(seat) = &self.seats[n.index()] else {
                 continue;
@@ -148,28 +140,37 @@ impl Supervisor {
                 continue;
             }
             let slot = self.table.slot(n);
-            slot.measured
-                .store(anonymous(&seat.process).unwrap_or(0), SeqCst);
+            // Dying or dead: its end will be noticed soon.
+            let pages = anonymous(&seat.process).unwrap_or(0);
+            slot.measured.store(pages, SeqCst);
             // It may have begun to charge for itself while it was measured.
             if self.table.state(n).state == SlotState::Paging {
                 slot.measured.store(0, SeqCst);
+                continue;
             }
+            measured.push((&seat.process, pages));
         }
         // Our own memory is part of the price.
-        let mut others = Process::open(std::process::id())
+        let own = Process::open(std::process::id())
             .as_ref()
             .map_or(Ok(0), anonymous);
-        self.watch
-            .strangers
-            .retain(|_, process| match anonymous(process) {
-                Ok(pages) => {
-                    others = others.map(|sum| sum + pages);
-                    true
-                }
-                Err(Errno::SRCH) => false,
-                Err(_) => true,
-            });
-        self.write_limit(others.unwrap_or(0));
+        let mut others = own.unwrap_or(0);
+        let mut strangers = std::mem::take(&mut self.watch.strangers);
+        strangers.retain(|_, process| match anonymous(process) {
+            Ok(pages) => {
+                others += pages;
+                true
+            }
+            Err(e) => e != Errno::SRCH,
+        });
+        for process in strangers.values() {
+            measured.push((process, anonymous(process).unwrap_or(0)));
+        }
+        let mut sharing = std::mem::take(&mut self.watch.sharing);
+        let overlap = self.overlap(&measured, others, &mut sharing);
+        self.watch.sharing = sharing;
+        self.watch.strangers = strangers;
+        self.write_limit(others - overlap);
     }
 
     /// limit = budget - outside + credit, unless a member changes it under our hands.
@@ -192,105 +193,6 @@ impl Supervisor {
                 }
                 return;
             }
-        }
-    }
-
-    /// Corrects the credit of families by their minor faults, and now and then by measuring.
-    fn measure_sharing(&mut self) {
-        let mut families: HashMap<u64, Vec<SlotNumber>> = HashMap::new();
-        for (n, word) in self.table.taken() {
-            let slot = self.table.slot(n);
-            if word.state != SlotState::Joined && slot.family.load(SeqCst) != 0 {
-                families
-                    .entry(slot.family.load(SeqCst))
-                    .or_default()
-                    .push(n);
-            }
-        }
-        families.retain(|_, members| {
-            members
-                .iter()
-                .any(|&n| self.table.slot(n).credit.load(SeqCst) > 0)
-        });
-        if families.is_empty() {
-            self.watch.faults.clear();
-            return;
-        }
-        let mut decay = 0;
-        for members in families.values() {
-            let mut faults = 0;
-            for &n in members {
-                let Some(now) = self.process_of(n).and_then(|p| p.stat().ok()) else {
-                    continue;
-                };
-                let before = self.watch.faults.insert(n, now.minor_faults);
-                faults += now
-                    .minor_faults
-                    .saturating_sub(before.unwrap_or(now.minor_faults))
-                    as i64;
-            }
-            decay += faults;
-            self.take_credit(members, faults);
-        }
-        let start = Instant::now();
-        let due = self.watch.next_rollup.is_none_or(|at| start >= at);
-        if !due || decay == 0 && self.watch.next_rollup.is_some() {
-            return;
-        }
-        for members in families.values() {
-            self.roll_up(members);
-        }
-        let now = Instant::now();
-        self.watch.next_rollup = Some(now + FASTEST.max((now - start) * ROLLUP_SHARE));
-    }
-
-    fn process_of(&self, n: SlotNumber) -> Option<&Process> {
-        match &self.seats[n.index()] {
-            Some(seat) => Some(&seat.process),
-            None => self.nursery[n.index()].as_ref()?.process(),
-        }
-    }
-
-    /// Takes `pages` of credit from a family, wherever it has some.
-    fn take_credit(&self, members: &[SlotNumber], mut pages: i64) {
-        for &n in members {
-            let credit = &self.table.slot(n).credit;
-            let lost = credit.load(SeqCst).clamp(0, pages.max(0));
-            credit.fetch_sub(lost, SeqCst);
-            self.table.limit.0.fetch_sub(lost, SeqCst);
-            pages -= lost;
-        }
-    }
-
-    /// Measures how much each member of a family really shares.
-    fn roll_up(&self, members: &[SlotNumber]) {
-        let mut measured = Vec::with_capacity(members.len());
-        for &n in members {
-            let slot = self.table.slot(n);
-            let before = slot.credit.load(SeqCst);
-            let Some(process) = self.process_of(n) else {
-                // Reserved and not forked yet, or not known: its charge is all shared.
-                measured.push((n, before, before));
-                continue;
-            };
-            match process.rollup() {
-                Ok(rollup) => measured.push((n, before, rollup.shared_away() as i64)),
-                // Dying: its end will take the credit. Not to be looked at: keep the figure.
-                Err(_) => measured.push((n, before, before)),
-            }
-        }
-        // No more can be shared than all but the largest have charged.
-        let charges = members
-            .iter()
-            .map(|&n| self.table.slot(n).charged.load(SeqCst).max(0));
-        let (sum, largest) = charges.fold((0, 0), |(sum, max), c| (sum + c, max.max(c)));
-        let mut room = sum - largest;
-        for (n, before, credit) in measured {
-            let credit = credit.min(room);
-            room -= credit;
-            // As a difference: a member may have added credit meanwhile.
-            self.table.slot(n).credit.fetch_add(credit - before, SeqCst);
-            self.table.limit.0.fetch_add(credit - before, SeqCst);
         }
     }
 

@@ -13,6 +13,7 @@
 
 mod measure;
 mod seats;
+mod sharing;
 
 use crate::histogram::{Histogram, Summary};
 use crate::lease::Leases;

@@ -147,6 +147,18 @@ impl Supervisor {
         self.due = Instant::now();
     }
 
+    /// A member costs four descriptors here. Raised when the first one joins, and not before,
+    /// so that the program does not inherit another limit than it was given.
+    fn raise_descriptor_limit(&self) {
+        let mut limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
+        let wanted = 8 * crate::MAX_SLOTS as u64;
+        if limit.current.is_some_and(|now| now < wanted) {
+            limit.current = Some(limit.maximum.map_or(wanted, |max| max.min(wanted)));
+            // Refused: then members are, when descriptors run out, with that reason.
+            let _ = rustix::process::setrlimit(rustix::process::Resource::Nofile, limit);
+        }
+    }
+
     /// Gives the peer a slot and tells it; or says why not.
     fn seat(&mut self, connection: &OwnedFd, hello: Hello) -> Result<SlotNumber, String> {
         let peer = net::sockopt::socket_peercred(connection).map_err(|e| e.to_string())?;
@@ -159,6 +171,9 @@ impl Supervisor {
                 "its library speaks version {} and ebb {VERSION}; install the pair of one build",
                 hello.version
             ));
+        }
+        if self.joined == 0 {
+            self.raise_descriptor_limit();
         }
         let pid = peer.pid.as_raw_nonzero().get() as u32;
         let (process, pidfd, image) =
@@ -363,32 +378,19 @@ impl Supervisor {
     /// A member of a family is gone: pages that the others share with it alone are now theirs
     /// to pay for. Which those are is not known until they are measured again, so all of
     /// its uncredited charge is assumed.
-    fn lose_credit(&mut self, family: u64, mut pages: i64) {
+    fn lose_credit(&mut self, family: u64, pages: i64) {
         if family == 0 {
             return;
         }
-        for (_, slot) in self.family(family) {
-            if pages <= 0 {
-                break;
-            }
-            let lost = slot.credit.load(SeqCst).clamp(0, pages);
-            slot.credit.fetch_sub(lost, SeqCst);
-            self.table.limit.0.fetch_sub(lost, SeqCst);
-            pages -= lost;
-        }
+        let members: Vec<SlotNumber> = self.family(family).collect();
+        self.take_credit(&members, pages);
         self.watch.share_soon();
     }
 
     /// Live slots of a family.
-    pub(super) fn family(
-        &self,
-        family: u64,
-    ) -> impl Iterator<Item = (SlotNumber, &'static crate::table::Slot)> + use<> {
-        let table = self.table;
-        table
-            .taken()
-            .map(move |(n, _)| (n, &table.slots[n.index()]))
-            .filter(move |(_, slot)| slot.family.load(SeqCst) == family)
+    fn family(&self, family: u64) -> impl Iterator<Item = SlotNumber> + '_ {
+        let slots = self.table.taken().map(|(n, _)| n);
+        slots.filter(move |&n| self.table.slot(n).family.load(SeqCst) == family)
     }
 
     /// What a child forked by the process of a slot has in common with it.

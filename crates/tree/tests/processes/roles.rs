@@ -24,6 +24,7 @@ pub fn play(role: &[String]) {
         "giver" => giver(number(1), number(2)),
         "after" => after(),
         "watcher" => watcher(),
+        "pool" => pool(number(1), number(2), number(3)),
         "storm" => storm(number(1)),
         other => panic!("no role {other}"),
     }
@@ -216,6 +217,33 @@ fn sharer(mib: u64) {
             sleep_forever();
         }
     }
+    sleep_forever();
+}
+
+/// Touches `mib` MiB, forks `children` that share them, and then each writes `write` MiB.
+fn pool(mib: u64, children: u64, write: u64) {
+    let mut memory = touch(mib);
+    let mut pipes = [0; 2];
+    // SAFETY: `pipes` has room for two descriptors.
+    assert_eq!(unsafe { libc::pipe(pipes.as_mut_ptr()) }, 0);
+    for _ in 0..children {
+        if fork().is_none() {
+            let mut byte = 0u8;
+            // SAFETY: `byte` has room for one byte.
+            unsafe { libc::read(pipes[0], (&raw mut byte).cast(), 1) };
+            let write = (write << 20) as usize;
+            memory[..write]
+                .iter_mut()
+                .step_by(4096)
+                .for_each(|byte| *byte = 2);
+            sleep_forever();
+        }
+    }
+    println!("forked");
+    std::io::stdout().flush().unwrap();
+    wait_line();
+    // SAFETY: four bytes are read from a string of that length at least.
+    unsafe { libc::write(pipes[1], c"........".as_ptr().cast(), children as usize) };
     sleep_forever();
 }
 

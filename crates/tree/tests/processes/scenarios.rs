@@ -1,5 +1,6 @@
 //! What must hold, whatever the members do.
 
+use crate::Scenario;
 use crate::support::{Random, Tree, descendants, kill, mib};
 use ebb_tree::{Mode, Way};
 use std::io::{BufRead, BufReader, Write};
@@ -9,78 +10,35 @@ use std::time::{Duration, Instant};
 
 const S: fn(u64) -> Duration = Duration::from_secs;
 
-pub const ALL: &[(&str, Duration, fn())] = &[
-    (
-        "a_member_joins_charges_and_leaves",
-        Duration::from_secs(20),
-        joins_and_leaves,
-    ),
-    (
-        "a_killed_member_leaves_nothing",
-        Duration::from_secs(20),
-        killed,
-    ),
-    (
-        "exec_takes_everything_back_from_a_living_pid",
-        Duration::from_secs(20),
-        exec,
-    ),
-    (
-        "who_may_not_join_is_told_why",
-        Duration::from_secs(20),
-        refused,
-    ),
+pub const ALL: &[Scenario] = &[
+    ("a_member_joins_charges_and_leaves", 20, joins_and_leaves),
+    ("a_killed_member_leaves_nothing", 20, killed),
+    ("exec_takes_everything_back_from_a_living_pid", 20, exec),
+    ("who_may_not_join_is_told_why", 20, refused),
     (
         "unmanaged_memory_lowers_the_limit_and_starts_paging",
-        Duration::from_secs(30),
+        30,
         unmanaged,
     ),
-    (
-        "a_fast_filler_is_seen_in_time",
-        Duration::from_secs(30),
-        fast_filler,
-    ),
+    ("a_fast_filler_is_seen_in_time", 30, fast_filler),
     (
         "room_wakes_the_hungry_and_requests_find_the_coldest",
-        Duration::from_secs(30),
+        30,
         hungry,
     ),
     (
         "too_much_charged_is_asked_back_in_proportion",
-        Duration::from_secs(30),
+        30,
         proportion,
     ),
-    (
-        "credit_follows_what_is_really_shared",
-        Duration::from_secs(30),
-        credit,
-    ),
-    (
-        "an_orphan_keeps_its_inheritance",
-        Duration::from_secs(30),
-        orphan,
-    ),
-    (
-        "a_reservation_without_a_child_is_given_up",
-        Duration::from_secs(30),
-        childless,
-    ),
-    (
-        "an_orphan_that_execs_is_no_reader",
-        Duration::from_secs(30),
-        orphan_execs,
-    ),
-    (
-        "members_outlive_the_supervisor",
-        Duration::from_secs(30),
-        outlive,
-    ),
-    (
-        "run_returns_the_status_and_reaps_orphans",
-        Duration::from_secs(30),
-        run,
-    ),
-    ("storm_of_forks_and_kills", Duration::from_secs(120), storm),
+    ("credit_follows_what_is_really_shared", 30, credit),
+    ("what_forked_processes_share_counts_once", 30, overlap),
+    ("an_orphan_keeps_its_inheritance", 30, orphan),
+    ("a_reservation_without_a_child_is_given_up", 30, childless),
+    ("an_orphan_that_execs_is_no_reader", 30, orphan_execs),
+    ("members_outlive_the_supervisor", 30, outlive),
+    ("run_returns_the_status_and_reaps_orphans", 30, run),
+    ("storm_of_forks_and_kills", 120, storm),
 ];
 
 fn tell(child: &mut Child) {
@@ -258,7 +216,13 @@ fn proportion() {
     tree.expect("has 10241");
     let mut filler = tree.start(&["fill", "64"]);
     tell(&mut filler);
-    tree.until(S(10), |tree| tree.sup.totals().used_pages > mib(128));
+    tree.until(S(10), |tree| {
+        tree.notices
+            .lock()
+            .unwrap()
+            .iter()
+            .any(|line| line.contains("gave "))
+    });
     let fits = |tree: &mut Tree| tree.sup.totals().used_pages <= mib(128);
     assert!(
         tree.until(S(10), fits),
@@ -315,6 +279,35 @@ fn credit() {
     let used = tree.sup.totals().used_pages;
     assert!((mib(64)..mib(64 + 16)).contains(&used), "{used}");
     tree.sup.check().unwrap();
+    descendants(std::process::id())
+        .iter()
+        .for_each(|&pid| kill(pid, libc::SIGKILL));
+    tree.expect_empty();
+}
+
+fn overlap() {
+    // Five processes with the same 100 MiB: 100 MiB.
+    let mut tree = Tree::new(mib(256), 3);
+    let mut pool = tree.start(&["pool", "100", "4", "30"]);
+    let line = |pool: &mut Child| {
+        let mut line = String::new();
+        BufReader::new(pool.stdout.as_mut().unwrap())
+            .read_line(&mut line)
+            .unwrap();
+        line
+    };
+    tree.run_for(Duration::from_millis(700));
+    assert_eq!(line(&mut pool), "forked\n");
+    let used = tree.sup.totals().used_pages;
+    assert!((mib(90)..mib(125)).contains(&used), "{used} pages");
+    assert_eq!(tree.sup.totals().mode, Mode::Watching);
+    // Each child writes 30 MiB of it: 220 MiB, which stays within; the fifth write does not.
+    tell(&mut pool);
+    tree.run_for(Duration::from_millis(700));
+    let used = tree.sup.totals().used_pages;
+    assert!((mib(215)..mib(245)).contains(&used), "{used} pages");
+    pool.kill().unwrap();
+    pool.wait().unwrap();
     descendants(std::process::id())
         .iter()
         .for_each(|&pid| kill(pid, libc::SIGKILL));

@@ -175,19 +175,16 @@ impl Tree {
     #[track_caller]
     pub fn expect_empty(&mut self) {
         let empty = self.until(Duration::from_secs(10), |tree| {
-            tree.sup.members() == 0 && tree.sup.check().is_ok()
+            // What is left is our own memory.
+            tree.sup.members() == 0
+                && tree.sup.check().is_ok()
+                && tree.sup.totals().used_pages < mib(16)
         });
+        let (members, check) = (self.sup.members(), self.sup.check());
+        let used = self.sup.totals().used_pages;
         assert!(
             empty,
-            "{} members left, {:?}",
-            self.sup.members(),
-            self.sup.check()
-        );
-        let totals = self.sup.totals();
-        assert!(
-            totals.used_pages < mib(16),
-            "{} pages are still charged or measured",
-            totals.used_pages
+            "{members} members left, {used} pages used, {check:?}"
         );
     }
 }

@@ -1,0 +1,160 @@
+//! The shrinker's judgement: when to move pages from the pool to devices, from which group,
+//! and when to stand back. It moves nothing itself.
+//!
+//! It starts one percent above the accept threshold and works down to the threshold, so
+//! that room is made before it is needed. While others wait for the devices it stands back:
+//! a batch is begun only if nobody has used them for as long as a few batches take, so what
+//! it costs the others is a bounded share of their time, whatever the device. Only when the
+//! pool is nearly at its limit it goes on regardless: then it writes in large batches what
+//! stores would otherwise write page by page.
+//!
+//! Groups take turns by number. The cursor is a number, not a reference: a group that ends
+//! under it changes nothing. Groups without pooled pages, and those that may not write, are
+//! passed over and are no failure. A turn that moved nothing is one; after
+//! [`MAX_FAILURES`] of them in a row it rests for [`REST_NS`].
+
+use crate::GroupId;
+
+/// Turns in a row without success before it rests.
+pub const MAX_FAILURES: u32 = 16;
+/// How long it rests, in ns.
+pub const REST_NS: u64 = 500_000_000;
+/// It stands back until nobody has used the devices for this many times what a batch takes.
+pub const QUIET_BATCHES: u64 = 2;
+/// The longest it stands back after a use, in ns; what the kernel's sixth patch always waits.
+pub const MAX_QUIET_NS: u64 = 500_000_000;
+
+/// How much there is to do.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Need {
+    /// The pool is below its threshold.
+    None,
+    /// Room is to be made, without disturbing others.
+    Background,
+    /// Stores are about to be refused.
+    Urgent,
+}
+
+/// See the module. All zeros at first.
+#[derive(Default, Debug)]
+pub struct Shrinker {
+    running: bool,
+    cursor: Option<GroupId>,
+    failures: u32,
+    rest_until_ns: u64,
+    /// How long a batch takes, smoothed.
+    batch_ns: u64,
+}
+
+impl Shrinker {
+    /// How much there is to do, with `bytes` in a pool of `max`.
+    pub fn need(&mut self, bytes: u64, max: u64, accept_percent: u8) -> Need {
+        let percent = |p: u64| max / 100 * p;
+        let accept = u64::from(accept_percent);
+        if bytes >= percent(accept + 1) {
+            self.running = true;
+        } else if bytes <= percent(accept) {
+            self.running = false;
+        }
+        if !self.running {
+            Need::None
+        } else if bytes >= (percent(accept) + 3 * max) / 4 {
+            Need::Urgent
+        } else {
+            Need::Background
+        }
+    }
+
+    /// Whether a batch may begin now.
+    pub fn may_write(&self, need: Need, now_ns: u64, last_demand_ns: u64) -> bool {
+        if now_ns < self.rest_until_ns {
+            return false;
+        }
+        match need {
+            Need::None => false,
+            Need::Urgent => true,
+            Need::Background => {
+                let quiet = (self.batch_ns * QUIET_BATCHES).min(MAX_QUIET_NS);
+                last_demand_ns == 0 || now_ns.saturating_sub(last_demand_ns) >= quiet
+            }
+        }
+    }
+
+    /// The next group in turn of those that have something to write.
+    pub fn next_group(&mut self, candidates: impl Iterator<Item = GroupId>) -> Option<GroupId> {
+        let (mut first, mut after) = (None::<GroupId>, None::<GroupId>);
+        for id in candidates {
+            first = Some(first.map_or(id, |f| f.min(id)));
+            if self.cursor.is_none_or(|cursor| id > cursor) {
+                after = Some(after.map_or(id, |a| a.min(id)));
+            }
+        }
+        self.cursor = after.or(first);
+        self.cursor
+    }
+
+    /// A turn moved pages and took this long.
+    pub fn succeeded(&mut self, took_ns: u64) {
+        self.failures = 0;
+        self.batch_ns = if self.batch_ns == 0 {
+            took_ns
+        } else {
+            (self.batch_ns * 7 + took_ns) / 8
+        };
+    }
+
+    /// A turn moved nothing.
+    pub fn failed(&mut self, now_ns: u64) {
+        self.failures += 1;
+        if self.failures >= MAX_FAILURES {
+            self.failures = 0;
+            self.rest_until_ns = now_ns + REST_NS;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn works_from_above_the_threshold_down_to_it() {
+        let mut s = Shrinker::default();
+        assert_eq!(s.need(5000, 10000, 50), Need::None);
+        assert_eq!(s.need(5099, 10000, 50), Need::None);
+        assert_eq!(s.need(5100, 10000, 50), Need::Background);
+        assert_eq!(s.need(5001, 10000, 50), Need::Background);
+        assert_eq!(s.need(8750, 10000, 50), Need::Urgent);
+        assert_eq!(s.need(5000, 10000, 50), Need::None);
+        assert_eq!(s.need(5099, 10000, 50), Need::None);
+    }
+
+    #[test]
+    fn every_group_gets_its_turn_whoever_ends() {
+        let mut s = Shrinker::default();
+        let mut turn = |ids: &[u16]| s.next_group(ids.iter().map(|&i| GroupId(i))).map(|g| g.0);
+        assert_eq!(turn(&[7, 3, 5]), Some(3));
+        assert_eq!(turn(&[7, 3, 5]), Some(5));
+        // The group under the cursor ends; a new one appears before it.
+        assert_eq!(turn(&[7, 3, 1]), Some(7));
+        assert_eq!(turn(&[7, 3, 1]), Some(1));
+        assert_eq!(turn(&[]), None);
+        assert_eq!(turn(&[2]), Some(2));
+        assert_eq!(turn(&[2]), Some(2));
+    }
+
+    #[test]
+    fn stands_back_in_proportion_and_rests_after_failures() {
+        let mut s = Shrinker::default();
+        s.succeeded(1_000_000);
+        assert!(!s.may_write(Need::Background, 10_000_000, 9_000_000));
+        assert!(s.may_write(Need::Background, 11_000_000, 9_000_000));
+        assert!(s.may_write(Need::Urgent, 9_000_000, 9_000_000));
+        for _ in 0..MAX_FAILURES {
+            assert!(s.may_write(Need::Urgent, 0, 0));
+            s.failed(0);
+        }
+        assert!(!s.may_write(Need::Urgent, REST_NS - 1, 0));
+        assert!(s.may_write(Need::Urgent, REST_NS, 0));
+    }
+}

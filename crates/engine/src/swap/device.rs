@@ -1,0 +1,416 @@
+//! Pages on devices: how a slot holds one, and the transfers with their second chances.
+//!
+//! A slot holds either the page as it was, or the bytes of its pool object with a footer in
+//! the last four: codec, a zero, and how many bytes. Nothing read is believed before the
+//! page's hash agrees with the one in memory.
+
+use super::coders::Scratch;
+use super::{Swap, hash};
+use crate::codec::Codec;
+use crate::env::{IoError, ReadOp, WriteOp};
+use crate::slots::{Extent, ExtentList};
+use crate::vswap::{Location, SlotPlace, Word};
+use crate::{Cpu, EntryId, PAGE_SIZE, PageBytes, SlotIndex};
+use std::sync::atomic::Ordering::Relaxed;
+
+use super::load::{LoadError, Source};
+use super::store::StoreError;
+
+/// Bytes of the footer of a compressed slot.
+const FOOTER: usize = 4;
+const _: () = assert!(crate::pool::MAX_COMPRESSED + FOOTER <= PAGE_SIZE);
+
+/// Attempts at writing a page, each in another slot.
+const WRITE_TRIES: usize = 3;
+
+/// Lays a pool object out as a slot.
+pub fn seal(slot: &mut PageBytes, codec: Codec, len: usize) {
+    let [high, low] = (len as u16).to_be_bytes();
+    slot[len..PAGE_SIZE - FOOTER].fill(0);
+    slot[PAGE_SIZE - FOOTER..].copy_from_slice(&[codec as u8, 0, high, low]);
+}
+
+/// The codec and length of a compressed slot, if they can be.
+pub fn unseal(slot: &PageBytes) -> Option<(Codec, usize)> {
+    let [codec, zero, high, low] = *slot.last_chunk::<FOOTER>()?;
+    let len = u16::from_be_bytes([high, low]) as usize;
+    let codec = Codec::from_number(codec).filter(|&codec| codec != Codec::Raw)?;
+    (zero == 0 && len <= crate::pool::MAX_COMPRESSED).then_some((codec, len))
+}
+
+/// The place an entry can name, of a slot.
+pub fn place(extent: Extent, i: u32, raw: bool) -> Option<SlotPlace> {
+    let slot = extent.start.0 + i;
+    let fits =
+        extent.device.index() < SlotPlace::MAX_DEVICES && u64::from(slot) < SlotPlace::MAX_SLOTS;
+    fits.then_some(SlotPlace {
+        device: extent.device,
+        slot: SlotIndex(slot),
+        raw,
+    })
+}
+
+pub const fn single(place: SlotPlace) -> Extent {
+    Extent {
+        device: place.device,
+        start: place.slot,
+        len: 1,
+    }
+}
+
+impl Swap {
+    /// Notes that someone waits for the devices: the shrinker stands back.
+    fn demand(&self) {
+        self.last_demand_ns.store(self.env.clock.now_ns(), Relaxed);
+    }
+
+    /// Frees one slot.
+    pub(super) fn free_slot(&self, cpu: Cpu, place: SlotPlace) {
+        if let Some(devices) = &self.devices {
+            let freed = devices.free(cpu, single(place));
+            assert!(
+                freed.is_ok(),
+                "slot {} of device {}: {freed:?}",
+                place.slot,
+                place.device
+            );
+        }
+    }
+
+    /// Takes one slot for `owner`.
+    fn take_slot(&self, cpu: Cpu, owner: EntryId, extents: &mut ExtentList) -> Option<SlotPlace> {
+        let devices = self.devices.as_ref()?;
+        extents.clear();
+        devices.allocate(cpu, 1, owner, extents).ok()?;
+        let found = place(extents[0], 0, true);
+        if found.is_none() {
+            // A device larger than an entry can name; the rest of it is of no use.
+            let _ = devices.free_now(cpu, extents[0]);
+        }
+        found
+    }
+
+    /// What a write error means for the slot: it leaves service, or is free again.
+    pub(super) fn write_failed(&self, cpu: Cpu, place: SlotPlace, error: IoError) {
+        let Some(devices) = &self.devices else { return };
+        self.env.counters.write_error.add(1);
+        match error {
+            IoError::Slot => devices.bad_slot(cpu, place.device, place.slot),
+            IoError::Device => {
+                devices.retire(place.device);
+                self.free_slot(cpu, place);
+            }
+            IoError::NoSpace | IoError::Request => self.free_slot(cpu, place),
+        }
+    }
+
+    /// Writes pages as they are to slots: the way out when the pool takes none. One word for
+    /// each page, or nothing is left allocated.
+    pub(super) fn store_on_devices(
+        &self,
+        cpu: Cpu,
+        scratch: &mut Scratch,
+        pages: &[&PageBytes],
+        entries: impl Fn(usize) -> EntryId,
+        words: &mut [Word],
+    ) -> Result<(), StoreError> {
+        let Some(devices) = &self.devices else {
+            return Err(StoreError::Full);
+        };
+        self.demand();
+        debug_assert!(pages.len() <= super::store::BATCH && words.len() == pages.len());
+        let undo = |words: &[Word]| {
+            for word in words {
+                if let Location::Slot(place) = word.location() {
+                    self.free_slot(cpu, place);
+                }
+            }
+        };
+        words.fill(Word::FREE);
+        let consecutive = (1..pages.len()).all(|i| entries(i).0 == entries(0).0 + i as u32);
+        let mut whole = false;
+        let extents = &mut scratch.extents;
+        extents.clear();
+        // A folio gets neighbouring slots; single pages get them one by one, which are
+        // neighbours too while the processor's cluster lasts.
+        if consecutive
+            && pages.len() > 1
+            && devices
+                .allocate(cpu, pages.len() as u16, entries(0), extents)
+                .is_ok()
+        {
+            whole = extents.len() == 1;
+            let mut at = 0;
+            let mut fits = true;
+            for extent in extents.iter() {
+                for i in 0..u32::from(extent.len) {
+                    match place(*extent, i, true) {
+                        Some(found) => words[at] = Word::slot(found, hash(pages[at])),
+                        None => fits = false,
+                    }
+                    at += 1;
+                }
+            }
+            if !fits {
+                for extent in extents.iter() {
+                    let _ = devices.free_now(cpu, *extent);
+                }
+                words.fill(Word::FREE);
+            }
+        }
+        let mut taken = ExtentList::default();
+        std::mem::swap(&mut taken, &mut scratch.extents);
+        let outcome = self.write_pages(cpu, &mut taken, pages, entries, words);
+        std::mem::swap(&mut taken, &mut scratch.extents);
+        if let Err(error) = outcome {
+            undo(words);
+            return Err(error);
+        }
+        if pages.len() > 1 && consecutive {
+            let order = pages.len().next_power_of_two().trailing_zeros() as usize;
+            let counters = &self.env.counters;
+            if whole {
+                &counters.swpout[order]
+            } else {
+                &counters.swpout_fallback[order]
+            }
+            .add(1);
+        }
+        self.env.counters.pswpout.add(pages.len() as u64);
+        Ok(())
+    }
+
+    /// Writes each page to the slot its word names, or, where that is free, to a new one;
+    /// what fails goes to another slot.
+    fn write_pages(
+        &self,
+        cpu: Cpu,
+        taken: &mut ExtentList,
+        pages: &[&PageBytes],
+        entries: impl Fn(usize) -> EntryId,
+        words: &mut [Word],
+    ) -> Result<(), StoreError> {
+        const N: usize = super::store::BATCH;
+        let Some(devices) = &self.devices else {
+            return Err(StoreError::Full);
+        };
+        let mut done = [false; N];
+        for _ in 0..WRITE_TRIES {
+            for i in 0..pages.len() {
+                if words[i].is_free() {
+                    let found = self
+                        .take_slot(cpu, entries(i), taken)
+                        .ok_or(StoreError::Full)?;
+                    words[i] = Word::slot(found, hash(pages[i]));
+                }
+            }
+            // One batch for each device.
+            for device in 0..SlotPlace::MAX_DEVICES {
+                let mut which = [0usize; N];
+                let mut ops = [WriteOp { slot: 0, data: &[] }; N];
+                let mut n = 0;
+                for i in 0..pages.len() {
+                    if let Location::Slot(place) = words[i].location()
+                        && place.device.index() == device
+                        && !done[i]
+                    {
+                        which[n] = i;
+                        ops[n] = WriteOp {
+                            slot: u64::from(place.slot.0),
+                            data: pages[i],
+                        };
+                        n += 1;
+                    }
+                }
+                if n == 0 {
+                    continue;
+                }
+                let mut results = [Err(IoError::Device); N];
+                if let Some(store) = devices.store(crate::DeviceId(device as u8)) {
+                    store.write(&ops[..n], &mut results[..n]);
+                }
+                for (&i, result) in which[..n].iter().zip(&results) {
+                    match (result, words[i].location()) {
+                        (Ok(()), _) => done[i] = true,
+                        (Err(error), Location::Slot(place)) => {
+                            words[i] = Word::FREE;
+                            self.write_failed(cpu, place, *error);
+                        }
+                        _ => unreachable!("only slots are written"),
+                    }
+                }
+            }
+            if done[..pages.len()].iter().all(|&d| d) {
+                return Ok(());
+            }
+        }
+        Err(StoreError::Full)
+    }
+
+    /// Brings back the pages whose words name slots, all of them in flight at once. They were
+    /// there a moment ago; those that moved since are loaded from where they are.
+    #[allow(clippy::too_many_arguments)]
+    pub(super) fn load_from_devices(
+        &self,
+        cpu: Cpu,
+        scratch: &mut Scratch,
+        entries: &[EntryId],
+        words: &[Word],
+        out: &mut [&mut PageBytes],
+        keep: bool,
+        results: &mut [Result<Source, LoadError>],
+    ) {
+        const N: usize = super::store::BATCH;
+        debug_assert!(entries.len() <= N);
+        let Some(devices) = &self.devices else { return };
+        self.demand();
+        let mut io = [Err(IoError::Device); N];
+        for device in 0..SlotPlace::MAX_DEVICES {
+            let on = |word: &Word| match word.location() {
+                Location::Slot(place) if place.device.index() == device => Some(place.slot),
+                _ => None,
+            };
+            let mut ops: [Option<ReadOp<'_>>; N] = [const { None }; N];
+            let mut n = 0;
+            for (word, out) in words.iter().zip(out.iter_mut()) {
+                if let Some(slot) = on(word) {
+                    ops[n] = Some(ReadOp {
+                        slot: u64::from(slot.0),
+                        data: &mut out[..],
+                    });
+                    n += 1;
+                }
+            }
+            if n == 0 {
+                continue;
+            }
+            let mut got = [Err(IoError::Device); N];
+            if let Some(store) = devices.store(crate::DeviceId(device as u8)) {
+                // The stack has room for them all; the store wants them in one piece.
+                let mut ops = ops.map(|op| {
+                    op.unwrap_or(ReadOp {
+                        slot: 0,
+                        data: &mut [],
+                    })
+                });
+                store.read(&mut ops[..n], &mut got[..n]);
+            }
+            let mut next = got.iter();
+            for (i, word) in words.iter().enumerate() {
+                if on(word).is_some() {
+                    io[i] = next.next().copied().unwrap_or(Err(IoError::Device));
+                }
+            }
+        }
+        for i in 0..entries.len() {
+            if words[i].is_free() {
+                continue;
+            }
+            results[i] = self.finish_read(cpu, scratch, entries[i], words[i], out[i], keep, io[i]);
+        }
+        self.demand();
+    }
+
+    /// What was read is decoded and checked; a failure gets one more read.
+    #[allow(clippy::too_many_arguments)]
+    fn finish_read(
+        &self,
+        cpu: Cpu,
+        scratch: &mut Scratch,
+        entry: EntryId,
+        mut word: Word,
+        out: &mut PageBytes,
+        keep: bool,
+        first: Result<(), IoError>,
+    ) -> Result<Source, LoadError> {
+        let mut io = first;
+        let mut again = false;
+        loop {
+            let Location::Slot(place) = word.location() else {
+                return self.load_with(cpu, scratch, entry, out, keep);
+            };
+            let decoded = io
+                .is_ok()
+                .then(|| decode_slot(scratch, word, out))
+                .flatten();
+            // Only now is it sure that the slot was not given to another while it was read.
+            let mut locked = self.space.lock(entry);
+            let now = locked.word();
+            if now.location() != word.location() {
+                word = now;
+                drop(locked);
+            } else if let Some(hash) = decoded {
+                self.env.counters.pswpin.add(1);
+                if keep {
+                    locked.cache(hash);
+                    let shared = locked.references() > 1;
+                    drop(locked);
+                    if let Some(devices) = &self.devices
+                        && !shared
+                    {
+                        devices.set_cache_only(place.device, place.slot, true);
+                    }
+                } else {
+                    drop(locked);
+                    self.free(cpu, entry, 1);
+                }
+                return Ok(Source::Device);
+            } else {
+                drop(locked);
+                let counters = &self.env.counters;
+                if again {
+                    counters.poisoned.add(1);
+                    let (device, slot) = (place.device, place.slot);
+                    return Err(match io {
+                        Ok(()) => {
+                            counters.checksum_error.add(1);
+                            LoadError::Corrupt { device, slot }
+                        }
+                        Err(_) => {
+                            counters.read_error.add(1);
+                            LoadError::Io { device, slot }
+                        }
+                    });
+                }
+                again = true;
+            }
+            if let Location::Slot(place) = word.location() {
+                io = self.read_slot(place, out);
+            }
+        }
+    }
+
+    pub(super) fn read_slot(&self, place: SlotPlace, out: &mut PageBytes) -> Result<(), IoError> {
+        let store = self
+            .devices
+            .as_ref()
+            .and_then(|devices| devices.store(place.device));
+        let store = store.ok_or(IoError::Device)?;
+        let mut result = [Err(IoError::Device)];
+        store.read(
+            &mut [ReadOp {
+                slot: u64::from(place.slot.0),
+                data: out,
+            }],
+            &mut result,
+        );
+        result[0]
+    }
+}
+
+/// Turns a slot's content into its page, in place; the page's hash if it is the word's.
+pub fn decode_slot(scratch: &mut Scratch, word: Word, out: &mut PageBytes) -> Option<u64> {
+    let Location::Slot(place) = word.location() else {
+        return None;
+    };
+    if !place.raw {
+        let (codec, len) = unseal(out)?;
+        scratch.data.0[..len].copy_from_slice(&out[..len]);
+        scratch
+            .coder
+            .decompress(codec, &scratch.data.0[..len], out)
+            .ok()?;
+    }
+    let hash = hash(out);
+    word.hash_matches(hash).then_some(hash)
+}

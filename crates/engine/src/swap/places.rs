@@ -1,0 +1,160 @@
+//! What the slot allocator asks of the entries: to give up the slots of cached ones, and to
+//! move a slot's content elsewhere.
+
+use super::coders::Coders;
+use super::device::{decode_slot, place, single};
+use crate::env::{IoError, ReadOp, Store, Topology, WriteOp};
+use crate::slots::{CacheReclaim, Devices, Extent, Moved, Mover};
+use crate::vswap::{CLUSTER_ENTRIES, Location, SlotPlace, Space, Word};
+use crate::{Cpu, EntryId, PAGE_SIZE};
+use std::sync::{Arc, Weak};
+
+/// The entries, as the devices see them. The devices hold this, so it does not hold them.
+pub struct Places {
+    pub space: Arc<Space>,
+    pub coders: Arc<Coders>,
+    pub devices: Weak<Devices>,
+    pub topology: Arc<dyn Topology>,
+}
+
+impl CacheReclaim for Places {
+    fn reclaim(&self, owner: EntryId) -> bool {
+        let (Some(devices), Some(mut locked)) =
+            (self.devices.upgrade(), self.space.lock_if_used(owner))
+        else {
+            return false;
+        };
+        let word = locked.word();
+        let Location::Slot(place) = word.location() else {
+            return false;
+        };
+        if !word.cached() || word.busy() || locked.references() > 1 {
+            return false;
+        }
+        locked.set(word.dropped());
+        drop(locked);
+        devices.free_now(self.topology.cpu(), single(place)).is_ok()
+    }
+}
+
+impl Places {
+    /// The words of consecutive entries of one cluster, if they name the slots of `from`.
+    fn words(&self, owner: EntryId, from: Extent) -> Option<Vec<Word>> {
+        let mut locked = self.space.lock_if_used(owner)?;
+        (0..u32::from(from.len))
+            .map(|i| {
+                locked.seek(owner.plus(i));
+                let word = locked.word();
+                names(word, from, i).then_some(word)
+            })
+            .collect()
+    }
+
+    /// Reads the slots of `from`, each page checked against its word; twice if need be.
+    fn read_checked(
+        &self,
+        cpu: Cpu,
+        store: &dyn Store,
+        from: Extent,
+        words: &[Word],
+    ) -> Option<Vec<u8>> {
+        let mut data = vec![0u8; words.len() * PAGE_SIZE];
+        let mut scratch = self.coders.take(cpu);
+        let mut page = [0; PAGE_SIZE];
+        (0..2).find_map(|_| {
+            let mut result = [Err(IoError::Device)];
+            store.read(
+                &mut [ReadOp {
+                    slot: u64::from(from.start.0),
+                    data: &mut data,
+                }],
+                &mut result,
+            );
+            let good = result[0].is_ok()
+                && data
+                    .as_chunks::<PAGE_SIZE>()
+                    .0
+                    .iter()
+                    .zip(words)
+                    .all(|(slot, &word)| {
+                        page = *slot;
+                        decode_slot(&mut scratch, word, &mut page).is_some()
+                    });
+            good.then(|| std::mem::take(&mut data))
+        })
+    }
+}
+
+fn names(word: Word, from: Extent, i: u32) -> bool {
+    match word.location() {
+        Location::Slot(at) => {
+            at.device == from.device && at.slot.0 == from.start.0 + i && !word.busy()
+        }
+        _ => false,
+    }
+}
+
+impl Mover for Places {
+    fn relocate(&self, cpu: Cpu, owner: EntryId, from: Extent, to: Option<Extent>) -> Moved {
+        let (Some(devices), Some(to)) = (self.devices.upgrade(), to) else {
+            return Moved::Failed;
+        };
+        let pages = u32::from(from.len);
+        // The words change in one step only if one lock guards them all.
+        let cluster = |entry: EntryId| entry.0 / CLUSTER_ENTRIES as u32;
+        if cluster(owner) != cluster(owner.plus(pages - 1)) || place(to, pages - 1, false).is_none()
+        {
+            return Moved::Failed;
+        }
+        let Some(words) = self.words(owner, from) else {
+            return Moved::Gone;
+        };
+        let (Some(source), Some(target)) = (devices.store(from.device), devices.store(to.device))
+        else {
+            return Moved::Failed;
+        };
+        // What is damaged stays where it is: a copy would carry the damage on, and give up
+        // the chance that it was the transfer.
+        let Some(data) = self.read_checked(cpu, &*source, from, &words) else {
+            return Moved::Failed;
+        };
+        let mut result = [Err(IoError::Device)];
+        target.write(
+            &[WriteOp {
+                slot: u64::from(to.start.0),
+                data: &data,
+            }],
+            &mut result,
+        );
+        if result[0].is_err() {
+            return Moved::Failed;
+        }
+        let Some(mut locked) = self.space.lock_if_used(owner) else {
+            return Moved::Gone;
+        };
+        let still = (0..pages).all(|i| {
+            locked.seek(owner.plus(i));
+            names(locked.word(), from, i)
+        });
+        if !still {
+            return Moved::Gone;
+        }
+        for i in 0..pages {
+            locked.seek(owner.plus(i));
+            let word = locked.word();
+            if let (Location::Slot(old), Some(new)) = (word.location(), place(to, i, false)) {
+                locked.set(word.moved_to(Word::slot(
+                    SlotPlace {
+                        raw: old.raw,
+                        ..new
+                    },
+                    0,
+                )));
+                if word.cached() && locked.references() == 1 {
+                    devices.set_cache_only(new.device, new.slot, true);
+                }
+            }
+        }
+        Moved::Yes
+    }
+}

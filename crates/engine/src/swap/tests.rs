@@ -1,0 +1,586 @@
+//! The swap beside a naive model, with faults injected at the devices. Every step is
+//! followed by `check()`. Failures print their steps; proptest replays its seeds.
+
+use super::*;
+use crate::codec::{Codec, Coder, Damaged};
+use crate::env::{IoError, ReadOp, Store, WriteOp};
+use crate::slots::{DeviceSpec, Options};
+use crate::{CLUSTER_SLOTS, Node, PAGE_SIZE};
+use proptest::prelude::*;
+use std::collections::BTreeMap;
+use std::sync::atomic::AtomicU32;
+
+/// A codec for test pages: some bytes as they are, then eight bytes repeated.
+struct Plain;
+
+impl Codecs for Plain {
+    fn coder(&self) -> Box<dyn Coder> {
+        Box::new(Plain)
+    }
+    fn coder_bytes(&self) -> usize {
+        0
+    }
+}
+
+impl Coder for Plain {
+    fn compress(&mut self, _: Codec, page: &PageBytes, out: &mut [u8]) -> Option<usize> {
+        let tail = *page.last_chunk::<8>()?;
+        let same = page.rchunks_exact(8).take_while(|c| **c == tail).count();
+        let head = PAGE_SIZE - 8 * same;
+        out.get_mut(..2)?
+            .copy_from_slice(&(head as u16).to_le_bytes());
+        out.get_mut(2..10)?.copy_from_slice(&tail);
+        out.get_mut(10..10 + head)?.copy_from_slice(&page[..head]);
+        Some(10 + head)
+    }
+    fn decompress(&mut self, _: Codec, data: &[u8], page: &mut PageBytes) -> Result<(), Damaged> {
+        let head = usize::from(u16::from_le_bytes([data[0], data[1]]));
+        let tail = data.get(2..10).ok_or(Damaged)?;
+        let bytes = data.get(10..10 + head).ok_or(Damaged)?;
+        page.get_mut(..head).ok_or(Damaged)?.copy_from_slice(bytes);
+        for chunk in page[head..].chunks_mut(8) {
+            chunk.copy_from_slice(&tail[..chunk.len()]);
+        }
+        Ok(())
+    }
+}
+
+/// Time that passes a millisecond with each look, and two processors.
+struct World(AtomicU64);
+
+impl Clock for World {
+    fn now_ns(&self) -> u64 {
+        self.0.fetch_add(1_000_000, Relaxed)
+    }
+}
+impl Topology for World {
+    fn cpu(&self) -> Cpu {
+        Cpu(0)
+    }
+    fn cpus(&self) -> usize {
+        2
+    }
+    fn node(&self, _: Cpu) -> Node {
+        Node(0)
+    }
+}
+impl Memory for World {
+    fn give_back(&self, bytes: &mut [u8]) {
+        assert_eq!(bytes.as_ptr().align_offset(PAGE_SIZE), 0);
+        assert_eq!(bytes.len() % PAGE_SIZE, 0);
+        bytes.fill(0);
+    }
+}
+
+/// A device in memory whose next transfers can be made to fail.
+struct Faulty {
+    data: std::sync::Mutex<Vec<u8>>,
+    /// Each bit is a coming transfer: set, it fails.
+    fail_reads: AtomicU32,
+    fail_writes: AtomicU32,
+    corrupt_reads: AtomicU32,
+}
+
+fn take_bit(bits: &AtomicU32) -> bool {
+    let now = bits.load(Relaxed);
+    bits.store(now >> 1, Relaxed);
+    now & 1 != 0
+}
+
+impl Store for Faulty {
+    fn slots(&self) -> u64 {
+        (self.data.lock().unwrap().len() / PAGE_SIZE) as u64
+    }
+    fn write(&self, ops: &[WriteOp<'_>], results: &mut [Result<(), IoError>]) {
+        for (op, result) in ops.iter().zip(results) {
+            let at = op.slot as usize * PAGE_SIZE;
+            let mut data = self.data.lock().unwrap();
+            if take_bit(&self.fail_writes) {
+                // Half of it arrives: a short write.
+                data[at..at + op.data.len() / 2].copy_from_slice(&op.data[..op.data.len() / 2]);
+                *result = Err(IoError::Slot);
+            } else {
+                data[at..at + op.data.len()].copy_from_slice(op.data);
+                *result = Ok(());
+            }
+        }
+    }
+    fn read(&self, ops: &mut [ReadOp<'_>], results: &mut [Result<(), IoError>]) {
+        for (op, result) in ops.iter_mut().zip(results) {
+            let at = op.slot as usize * PAGE_SIZE;
+            if take_bit(&self.fail_reads) {
+                *result = Err(IoError::Slot);
+                continue;
+            }
+            op.data
+                .copy_from_slice(&self.data.lock().unwrap()[at..at + op.data.len()]);
+            if take_bit(&self.corrupt_reads) {
+                op.data[PAGE_SIZE / 3] ^= 0x20;
+            }
+            *result = Ok(());
+        }
+    }
+    fn discard(&self, slot: u64, slots: u64) -> Result<(), IoError> {
+        let at = slot as usize * PAGE_SIZE;
+        self.data.lock().unwrap()[at..at + slots as usize * PAGE_SIZE].fill(0xdd);
+        Ok(())
+    }
+    fn wants_discard(&self) -> bool {
+        true
+    }
+    fn rotational(&self) -> bool {
+        false
+    }
+    fn node(&self) -> Option<Node> {
+        None
+    }
+}
+
+fn page(seed: u32, random: usize) -> PageBytes {
+    let mut s = u64::from(seed).wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    let mut page = [0; PAGE_SIZE];
+    for (i, chunk) in page.chunks_exact_mut(8).enumerate() {
+        s ^= s << 13;
+        s ^= s >> 7;
+        s ^= s << 17;
+        let word = if i < random {
+            s
+        } else {
+            u64::from(seed % 4) * 0x0101_0101_0101_0101
+        };
+        chunk.copy_from_slice(&word.to_le_bytes());
+    }
+    page
+}
+
+struct Rig {
+    swap: Swap,
+    device: Option<Arc<Faulty>>,
+    counters: Arc<Counters>,
+}
+
+fn rig(config: Config, clusters: Option<usize>) -> Rig {
+    let world = Arc::new(World(AtomicU64::new(1)));
+    let counters = Arc::new(Counters::default());
+    let device = clusters.map(|clusters| {
+        Arc::new(Faulty {
+            data: vec![0; clusters * CLUSTER_SLOTS * PAGE_SIZE].into(),
+            fail_reads: AtomicU32::new(0),
+            fail_writes: AtomicU32::new(0),
+            corrupt_reads: AtomicU32::new(0),
+        })
+    });
+    let devices = device.as_ref().map(|device| {
+        let devices = Devices::new(world.clone(), Options::default());
+        devices
+            .add(device.clone(), DeviceSpec::default(), None)
+            .unwrap();
+        Arc::new(devices)
+    });
+    let env = Env {
+        clock: world.clone(),
+        topology: world.clone(),
+        memory: world,
+        counters: CountersRef::Shared(counters.clone()),
+        codecs: Arc::new(Plain),
+    };
+    Rig {
+        swap: Swap::new(config, env, devices).unwrap(),
+        device,
+        counters,
+    }
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Store {
+        group: u16,
+        pages: usize,
+        random: usize,
+    },
+    StoreEach {
+        group: u16,
+        pages: usize,
+        random: usize,
+    },
+    Load {
+        which: usize,
+        keep: bool,
+    },
+    LoadEach {
+        which: usize,
+        n: usize,
+        keep: bool,
+    },
+    Unchanged {
+        which: usize,
+    },
+    Uncache {
+        which: usize,
+    },
+    Dup {
+        which: usize,
+    },
+    Free {
+        which: usize,
+    },
+    FreeRun {
+        which: usize,
+        n: u32,
+    },
+    Work,
+    Shrink {
+        pages: u64,
+    },
+    PoolMax {
+        mib: u64,
+    },
+    GroupLimit {
+        group: u16,
+        pages: u64,
+        writeback: bool,
+    },
+    EndGroup {
+        group: u16,
+    },
+    FailReads {
+        bits: u32,
+    },
+    FailWrites {
+        bits: u32,
+    },
+    CorruptReads {
+        bits: u32,
+    },
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let random = prop_oneof![Just(0usize), Just(512usize), 1usize..500];
+    let step = prop_oneof![
+        6 => (0..3u16, prop_oneof![1usize..5, Just(16usize), 1usize..130], random.clone())
+            .prop_map(|(group, pages, random)| Step::Store { group, pages, random }),
+        4 => (0..3u16, 1usize..100, random).prop_map(|(group, pages, random)| Step::StoreEach { group, pages, random }),
+        8 => (any::<usize>(), any::<bool>()).prop_map(|(which, keep)| Step::Load { which, keep }),
+        3 => (any::<usize>(), 1usize..90, any::<bool>()).prop_map(|(which, n, keep)| Step::LoadEach { which, n, keep }),
+        3 => any::<usize>().prop_map(|which| Step::Unchanged { which }),
+        3 => any::<usize>().prop_map(|which| Step::Uncache { which }),
+        1 => any::<usize>().prop_map(|which| Step::Dup { which }),
+        3 => any::<usize>().prop_map(|which| Step::Free { which }),
+        3 => (any::<usize>(), 1u32..200).prop_map(|(which, n)| Step::FreeRun { which, n }),
+        4 => Just(Step::Work),
+        2 => (1u64..400).prop_map(|pages| Step::Shrink { pages }),
+        1 => (1u64..4).prop_map(|mib| Step::PoolMax { mib }),
+        1 => (0..3u16, 0u64..300, any::<bool>())
+            .prop_map(|(group, pages, writeback)| Step::GroupLimit { group, pages, writeback }),
+        1 => (0..3u16).prop_map(|group| Step::EndGroup { group }),
+        1 => any::<u32>().prop_map(|bits| Step::FailReads { bits }),
+        1 => any::<u32>().prop_map(|bits| Step::FailWrites { bits }),
+        1 => any::<u32>().prop_map(|bits| Step::CorruptReads { bits }),
+    ];
+    prop::collection::vec(step, 1..120)
+}
+
+/// What the model knows of an entry.
+struct Known {
+    content: Box<PageBytes>,
+    references: u32,
+    cached: bool,
+}
+
+#[derive(Default)]
+struct Model {
+    entries: BTreeMap<EntryId, Known>,
+    seed: u32,
+}
+
+impl Model {
+    fn pages(&mut self, n: usize, random: usize) -> Vec<Box<PageBytes>> {
+        (0..n)
+            .map(|_| {
+                self.seed += 1;
+                Box::new(page(self.seed, random))
+            })
+            .collect()
+    }
+    fn stored(&mut self, entry: EntryId, content: Box<PageBytes>) {
+        let old = self.entries.insert(
+            entry,
+            Known {
+                content,
+                references: 1,
+                cached: false,
+            },
+        );
+        assert!(old.is_none(), "entry {entry} was given out twice");
+    }
+    fn pick(&self, which: usize) -> Option<EntryId> {
+        self.entries
+            .keys()
+            .nth(which % self.entries.len().max(1))
+            .copied()
+    }
+    fn released(&mut self, entry: EntryId) {
+        let known = self.entries.get_mut(&entry).unwrap();
+        known.references -= 1;
+        known.cached = false;
+        if known.references == 0 {
+            self.entries.remove(&entry);
+        }
+    }
+    /// What a load gave is the content, or an error that the faults explain.
+    fn loaded(
+        &mut self,
+        entry: EntryId,
+        out: &PageBytes,
+        keep: bool,
+        result: Result<Source, LoadError>,
+        faulty: bool,
+    ) {
+        let known = self.entries.get_mut(&entry).unwrap();
+        match result {
+            Ok(_) => {
+                assert!(
+                    *out == *known.content,
+                    "entry {entry} came back as something else"
+                );
+                if keep {
+                    known.cached = true;
+                } else {
+                    self.released(entry);
+                }
+            }
+            Err(LoadError::Empty) => assert!(known.cached, "entry {entry} was lost"),
+            Err(_) => assert!(
+                faulty,
+                "entry {entry} cannot be read without a fault: {result:?}"
+            ),
+        }
+    }
+}
+
+fn run(rig: &Rig, steps: &[Step]) {
+    let Rig { swap, device, .. } = rig;
+    let mut model = Model::default();
+    let cpu = Cpu(0);
+    for (i, step) in steps.iter().enumerate() {
+        let cpu_now = Cpu(i as u16 % 2);
+        match *step {
+            Step::Store {
+                group,
+                pages,
+                random,
+            } => {
+                let pages = model.pages(pages, random);
+                let refs: Vec<&PageBytes> = pages.iter().map(|p| &**p).collect();
+                match swap.store(cpu_now, GroupId(group), &refs) {
+                    Ok(first) => {
+                        let align = pages.len().next_power_of_two();
+                        assert_eq!(first.0 as usize % CLUSTER_SLOTS % align, 0);
+                        for (k, page) in pages.into_iter().enumerate() {
+                            model.stored(first.plus(k as u32), page);
+                        }
+                    }
+                    Err(error) => assert_ne!(error, StoreError::NoEntries),
+                }
+            }
+            Step::StoreEach {
+                group,
+                pages,
+                random,
+            } => {
+                let pages = model.pages(pages, random);
+                let refs: Vec<&PageBytes> = pages.iter().map(|p| &**p).collect();
+                let mut out = vec![EntryId(0); pages.len()];
+                let n = swap
+                    .store_each(cpu_now, GroupId(group), &refs, &mut out)
+                    .unwrap_or(0);
+                for (entry, page) in out.into_iter().zip(pages).take(n) {
+                    model.stored(entry, page);
+                }
+            }
+            Step::Load { which, keep } => {
+                let Some(entry) = model.pick(which) else {
+                    continue;
+                };
+                let mut out = [0x77; PAGE_SIZE];
+                let faulty = device.as_ref().is_some_and(|d| d.trouble());
+                let result = swap.load(cpu, entry, &mut out, keep);
+                model.loaded(entry, &out, keep, result, faulty);
+            }
+            Step::LoadEach { which, n, keep } => {
+                let Some(first) = model.pick(which) else {
+                    continue;
+                };
+                let entries: Vec<EntryId> = model
+                    .entries
+                    .range(first..)
+                    .map(|(e, _)| *e)
+                    .take(n)
+                    .collect();
+                let mut rooms = vec![[0x66; PAGE_SIZE]; entries.len()];
+                let mut out: Vec<&mut PageBytes> = rooms.iter_mut().collect();
+                let mut results = vec![Err(LoadError::Empty); entries.len()];
+                let faulty = device.as_ref().is_some_and(|d| d.trouble());
+                swap.load_each(cpu_now, &entries, &mut out, keep, &mut results);
+                for ((entry, out), result) in entries.into_iter().zip(&rooms).zip(results) {
+                    model.loaded(entry, out, keep, result, faulty);
+                }
+            }
+            Step::Unchanged { which } => {
+                let Some(entry) = model.pick(which) else {
+                    continue;
+                };
+                let mut content = *model.entries[&entry].content;
+                if swap.unchanged(entry, &content) {
+                    assert!(model.entries[&entry].cached);
+                    content[which % PAGE_SIZE] ^= 1;
+                    assert!(
+                        !swap.unchanged(entry, &content),
+                        "a written page passes for clean"
+                    );
+                } else {
+                    // Shared entries lose the mark when one reference goes.
+                    let known = &model.entries[&entry];
+                    let kept = known.cached && swap.place(entry) != Place::Memory;
+                    assert!(
+                        !kept || known.references > 1,
+                        "a clean page passes for written"
+                    );
+                }
+            }
+            Step::Uncache { which } => {
+                let Some(entry) = model.pick(which) else {
+                    continue;
+                };
+                let known = model.entries.get_mut(&entry).unwrap();
+                if known.cached && swap.unchanged(entry, &known.content) {
+                    swap.uncache(entry);
+                    known.cached = false;
+                }
+            }
+            Step::Dup { which } => {
+                let Some(entry) = model.pick(which) else {
+                    continue;
+                };
+                match swap.dup(entry) {
+                    Ok(()) => model.entries.get_mut(&entry).unwrap().references += 1,
+                    Err(NotStored) => assert!(model.entries[&entry].cached),
+                }
+            }
+            Step::Free { which } => {
+                let Some(entry) = model.pick(which) else {
+                    continue;
+                };
+                swap.free(cpu_now, entry, 1);
+                model.released(entry);
+            }
+            Step::FreeRun { which, n } => {
+                let Some(first) = model.pick(which) else {
+                    continue;
+                };
+                let mut count = 0;
+                while count < n && model.entries.contains_key(&first.plus(count)) {
+                    count += 1;
+                }
+                swap.free(cpu, first, count);
+                (0..count).for_each(|k| model.released(first.plus(k)));
+            }
+            Step::Work => {
+                for _ in 0..20 {
+                    if !swap.work(cpu_now) {
+                        break;
+                    }
+                }
+            }
+            Step::Shrink { pages } => {
+                let before = swap.memory().pool_bytes;
+                let given = swap.shrink_pool(cpu, pages * PAGE_SIZE as u64);
+                assert_eq!(before - swap.memory().pool_bytes, given);
+            }
+            Step::PoolMax { mib } => swap.set_limits(mib << 20, 60).unwrap(),
+            Step::GroupLimit {
+                group,
+                pages,
+                writeback,
+            } => {
+                swap.set_group_limits(GroupId(group), pages * PAGE_SIZE as u64, writeback);
+            }
+            Step::EndGroup { group } => swap.remove_group(GroupId(group)),
+            Step::FailReads { bits } => device
+                .iter()
+                .for_each(|d| d.fail_reads.store(bits, Relaxed)),
+            Step::FailWrites { bits } => device
+                .iter()
+                .for_each(|d| d.fail_writes.store(bits, Relaxed)),
+            Step::CorruptReads { bits } => device
+                .iter()
+                .for_each(|d| d.corrupt_reads.store(bits, Relaxed)),
+        }
+        swap.check();
+        assert_eq!(swap.entries(), model.entries.len());
+        let extra: u64 = 2 << 20;
+        assert!(swap.memory().pool_bytes <= (3 << 20) + extra);
+    }
+    // Without faults everything that was stored comes back.
+    if let Some(device) = device {
+        device.fail_reads.store(0, Relaxed);
+        device.corrupt_reads.store(0, Relaxed);
+    }
+    let entries: Vec<EntryId> = model.entries.keys().copied().collect();
+    for entry in entries {
+        while model.entries.contains_key(&entry) {
+            let mut out = [0; PAGE_SIZE];
+            match swap.load(cpu, entry, &mut out, false) {
+                Err(LoadError::Empty) if model.entries[&entry].cached => {
+                    swap.free(cpu, entry, 1);
+                    model.released(entry);
+                }
+                result => {
+                    assert!(result.is_ok(), "entry {entry} is lost: {result:?}");
+                    model.loaded(entry, &out, false, result, false);
+                }
+            }
+        }
+    }
+    while swap.work(cpu) {}
+    swap.check();
+    assert_eq!(swap.memory().pool_data_bytes, 0);
+}
+
+impl Faulty {
+    fn trouble(&self) -> bool {
+        self.fail_reads.load(Relaxed) != 0 || self.corrupt_reads.load(Relaxed) != 0
+    }
+}
+
+fn small(codec: CodecKind) -> Config {
+    Config {
+        codec,
+        pool_max_bytes: 1 << 20,
+        accept_threshold_percent: 60,
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 150, max_shrink_iters: 20_000, ..ProptestConfig::default() })]
+
+    #[test]
+    fn like_the_model_without_devices(steps in steps()) {
+        run(&rig(small(CodecKind::Lz4), None), &steps);
+    }
+
+    #[test]
+    fn like_the_model_with_a_device(steps in steps()) {
+        run(&rig(small(CodecKind::Lz4), Some(6)), &steps);
+    }
+
+    #[test]
+    fn like_the_model_without_a_codec(steps in steps()) {
+        run(&rig(small(CodecKind::None), Some(6)), &steps);
+    }
+
+    #[test]
+    fn like_the_model_with_a_tiny_device(steps in steps()) {
+        run(&rig(small(CodecKind::Zstd { level: 1 }), Some(1)), &steps);
+    }
+}

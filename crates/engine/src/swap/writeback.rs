@@ -1,0 +1,335 @@
+//! Writeback: the pool's coldest pages of one group move to devices, a batch at a time.
+//!
+//! The bytes in the pool go to the slot as they are. The steps for each page are those of
+//! the protocol in [`crate::vswap`]: busy and copied under the lock, written without,
+//! repointed if the word is still the busy one. Slots are taken in the order of the batch,
+//! so neighbours in the batch are mostly neighbours on the device, and go out as one write.
+//!
+//! A cached page that comes up is not written: it is resident, so its copy is given up.
+
+use super::Swap;
+use super::device::{place, seal};
+use crate::env::{IoError, WriteOp};
+use crate::shrinker::{Need, Shrinker};
+use crate::slots::ExtentList;
+use crate::vswap::{Group, Handle, Location, SlotPlace, Word};
+use crate::{Cpu, DeviceId, EntryId, PAGE_SIZE, PageBytes};
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+
+/// Pages of a batch: 256 KiB in flight.
+pub const BATCH: usize = 64;
+/// Clusters looked through for one batch.
+const VISITS: usize = 16;
+
+/// What background work keeps between its steps.
+pub struct Background {
+    pub shrinker: Shrinker,
+    /// Room for a batch, page-aligned from `offset`; made when first needed.
+    staging: Vec<u8>,
+    offset: usize,
+    picks: Vec<Pick>,
+    extents: ExtentList,
+}
+
+#[derive(Clone, Copy)]
+struct Pick {
+    entry: EntryId,
+    /// As it was left in the entry: busy.
+    word: Word,
+    raw: bool,
+    slot: Option<SlotPlace>,
+    result: Result<(), IoError>,
+}
+
+/// What one turn did.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
+pub struct Turn {
+    /// Pages moved to devices.
+    pub written: usize,
+    /// Copies of resident pages given up.
+    pub dropped: usize,
+    /// Pages that got their second chance.
+    pub spared: usize,
+}
+
+impl Background {
+    pub fn new() -> Self {
+        Self {
+            shrinker: Shrinker::default(),
+            staging: Vec::new(),
+            offset: 0,
+            picks: Vec::new(),
+            extents: ExtentList::default(),
+        }
+    }
+
+    /// Makes the room for a batch; how many bytes it took.
+    fn prepare(&mut self) -> usize {
+        if !self.staging.is_empty() {
+            return 0;
+        }
+        self.staging = vec![0; (BATCH + 1) * PAGE_SIZE];
+        self.offset = self.staging.as_ptr().align_offset(PAGE_SIZE);
+        self.picks = Vec::with_capacity(BATCH);
+        self.extents = ExtentList::new();
+        self.staging.len()
+    }
+
+    fn page(&mut self, i: usize) -> &mut PageBytes {
+        let at = self.offset + i * PAGE_SIZE;
+        (&mut self.staging[at..at + PAGE_SIZE])
+            .try_into()
+            .unwrap_or_else(|_| unreachable!())
+    }
+}
+
+impl Swap {
+    /// One turn of the shrinker, if it is wanted and nobody would mind.
+    pub(super) fn shrink_step(&self, cpu: Cpu, background: &mut Background) -> bool {
+        let max = self.pool.max();
+        let need = background
+            .shrinker
+            .need(self.pool.bytes(), max, self.accept_percent());
+        if need == Need::None {
+            return false;
+        }
+        let now = self.env.clock.now_ns();
+        if !background
+            .shrinker
+            .may_write(need, now, self.last_demand_ns.load(Relaxed))
+        {
+            return false;
+        }
+        let Some(turn) = self.turn(cpu, background) else {
+            return false;
+        };
+        if turn == Turn::default() {
+            background.shrinker.failed(now);
+            return false;
+        }
+        if turn.written > 0 {
+            background
+                .shrinker
+                .succeeded(self.env.clock.now_ns().saturating_sub(now));
+        }
+        true
+    }
+
+    /// A batch of the next group in turn; none if no group has pages in the pool.
+    pub(super) fn turn(&self, cpu: Cpu, background: &mut Background) -> Option<Turn> {
+        let groups = self.space.groups();
+        // A group that may not write still gives up copies of resident pages, where it is
+        // the only one, or over its limit.
+        let able = |g: &&Arc<Group>| g.pool_bytes() > 0 && self.can_write(g);
+        let keen = |g: &&Arc<Group>| g.pool_bytes() > 0;
+        let shrinker = &mut background.shrinker;
+        let chosen = shrinker.next_group(groups.iter().filter(able).map(|g| g.id));
+        let chosen =
+            chosen.or_else(|| shrinker.next_group(groups.iter().filter(keen).map(|g| g.id)))?;
+        let group = groups.iter().filter(keen).find(|g| g.id == chosen)?;
+        Some(self.write_back(cpu, background, group))
+    }
+
+    fn can_write(&self, group: &Group) -> bool {
+        group.writeback() && self.devices.is_some()
+    }
+
+    /// Moves up to a batch of a group's coldest pages to devices.
+    pub(super) fn write_back(
+        &self,
+        cpu: Cpu,
+        background: &mut Background,
+        group: &Arc<Group>,
+    ) -> Turn {
+        let made = background.prepare();
+        self.staging_bytes.fetch_add(made, Relaxed);
+        let mut turn = Turn::default();
+        self.pick(background, group, &mut turn);
+        if let Some(devices) = self.devices.as_ref() {
+            let Background { picks, extents, .. } = background;
+            for pick in picks.iter_mut() {
+                extents.clear();
+                if devices.allocate(cpu, 1, pick.entry, extents).is_err() {
+                    break;
+                }
+                pick.slot = place(extents[0], 0, pick.raw);
+                if pick.slot.is_none() {
+                    let _ = devices.free_now(cpu, extents[0]);
+                    break;
+                }
+            }
+            self.write_picks(background);
+        }
+        for i in 0..background.picks.len() {
+            let pick = background.picks[i];
+            turn.written += usize::from(self.finish(cpu, group, pick));
+        }
+        self.env.counters.zswpwb.add(turn.written as u64);
+        self.env
+            .counters
+            .written_back_pages
+            .add(turn.written as u64);
+        self.env.counters.pswpout.add(turn.written as u64);
+        turn
+    }
+
+    /// Finds the coldest pages, copies them, and marks them busy.
+    fn pick(&self, background: &mut Background, group: &Arc<Group>, turn: &mut Turn) {
+        background.picks.clear();
+        let can_write = self.can_write(group);
+        for _ in 0..VISITS {
+            let Some(mut locked) = self.space.next_in_clock(group) else {
+                return;
+            };
+            let mut dropped: [Option<Handle>; 64] = [None; 64];
+            let mut n = 0;
+            let mut stopped = false;
+            for at in 0..crate::vswap::CLUSTER_ENTRIES {
+                locked.seek_at(at);
+                let word = locked.word();
+                let Location::Pool(handle) = word.location() else {
+                    continue;
+                };
+                if word.busy() {
+                    continue;
+                }
+                if word.referenced() {
+                    locked.set(word.with_referenced(false));
+                    turn.spared += 1;
+                } else if word.cached() && locked.references() == 1 {
+                    locked.set(word.dropped());
+                    dropped[n] = Some(handle);
+                    n += 1;
+                } else if !can_write {
+                    continue;
+                } else {
+                    let i = background.picks.len();
+                    let slot = background.page(i);
+                    let (len, codec, _) = self.pool.read(handle, slot);
+                    let raw = codec == crate::codec::Codec::Raw;
+                    if !raw {
+                        seal(slot, codec, len);
+                    }
+                    let word = word.with_busy(true);
+                    locked.set(word);
+                    let entry = locked.entry();
+                    background.picks.push(Pick {
+                        entry,
+                        word,
+                        raw,
+                        slot: None,
+                        result: Err(IoError::Device),
+                    });
+                }
+                if background.picks.len() == BATCH || n == dropped.len() {
+                    stopped = at + 1 < crate::vswap::CLUSTER_ENTRIES;
+                    break;
+                }
+            }
+            if stopped {
+                locked.resume_in_clock();
+            } else {
+                locked.keep_in_clock();
+            }
+            drop(locked);
+            for handle in dropped.into_iter().flatten() {
+                self.free_object(group, handle);
+                turn.dropped += 1;
+            }
+            if stopped || background.picks.len() == BATCH {
+                return;
+            }
+        }
+    }
+}
+
+impl Swap {
+    /// Writes what has a slot, one batch for each device, neighbours in one piece.
+    fn write_picks(&self, background: &mut Background) {
+        let Some(devices) = &self.devices else { return };
+        let Background {
+            picks,
+            staging,
+            offset,
+            ..
+        } = background;
+        for device in 0..SlotPlace::MAX_DEVICES {
+            let device = DeviceId(device as u8);
+            let mut ops = [WriteOp { slot: 0, data: &[] }; BATCH];
+            // How many picks each write carries, and the first of them.
+            let mut runs = [(0usize, 0usize); BATCH];
+            let mut n = 0;
+            for (i, pick) in picks.iter().enumerate() {
+                let Some(slot) = pick.slot.filter(|slot| slot.device == device) else {
+                    continue;
+                };
+                let slot = u64::from(slot.slot.0);
+                match runs[..n].last_mut() {
+                    Some((first, len))
+                        if *first + *len == i && ops[n - 1].slot + *len as u64 == slot =>
+                    {
+                        *len += 1
+                    }
+                    _ => {
+                        ops[n].slot = slot;
+                        runs[n] = (i, 1);
+                        n += 1;
+                    }
+                }
+            }
+            if n == 0 {
+                continue;
+            }
+            for (op, &(first, len)) in ops.iter_mut().zip(&runs[..n]) {
+                op.data = &staging[*offset + first * PAGE_SIZE..][..len * PAGE_SIZE];
+            }
+            let mut results = [Err(IoError::Device); BATCH];
+            if let Some(store) = devices.store(device) {
+                store.write(&ops[..n], &mut results[..n]);
+            }
+            for (&(first, len), &result) in runs[..n].iter().zip(&results) {
+                picks[first..first + len]
+                    .iter_mut()
+                    .for_each(|pick| pick.result = result);
+            }
+        }
+    }
+
+    /// Repoints an entry whose page was written, if nothing became of it meanwhile; whether.
+    fn finish(&self, cpu: Cpu, group: &Group, pick: Pick) -> bool {
+        let locked = self.space.lock_if_used(pick.entry);
+        let same = |locked: &mut crate::vswap::Locked<'_>| {
+            locked.seek(pick.entry) && locked.word() == pick.word
+        };
+        let repoint = match (pick.slot, pick.result) {
+            (Some(slot), Ok(())) => Some(slot),
+            _ => None,
+        };
+        let mut old = None;
+        if let Some(mut locked) = locked
+            && same(&mut locked)
+        {
+            let word = pick.word.with_busy(false);
+            match repoint {
+                Some(slot) => {
+                    locked.set(word.moved_to(Word::slot(slot, 0)));
+                    if let Location::Pool(handle) = word.location() {
+                        old = Some(handle);
+                    }
+                }
+                None => locked.set(word),
+            }
+        }
+        match (pick.slot, pick.result, old) {
+            (_, _, Some(handle)) => self.free_object(group, handle),
+            (Some(slot), Ok(()), None) => self.free_slot(cpu, slot),
+            (Some(slot), Err(error), None) => {
+                self.env.counters.reject_reclaim_fail.add(1);
+                self.write_failed(cpu, slot, error);
+            }
+            (None, _, None) => self.env.counters.reject_reclaim_fail.add(1),
+        }
+        old.is_some()
+    }
+}

@@ -1,0 +1,39 @@
+//! A device put together as the engine is to see it: file, faults if a test asks for them,
+//! encryption.
+
+use crate::{Encrypted, Facts, Faults, FaultyStore, FileStore, Key};
+use ebb_engine::env::Store;
+use rustix::fd::OwnedFd;
+use std::sync::Arc;
+
+/// A device of this process.
+#[derive(Clone)]
+pub struct Device {
+    /// The file itself: after a fork, [`FileStore::reattach`] gives it the child's descriptor.
+    pub file: Arc<FileStore>,
+    /// What the engine uses.
+    pub store: Arc<dyn Store>,
+}
+
+impl Device {
+    /// Puts a device together. `number` tells the devices that share `key` apart. Faults
+    /// strike under the encryption, as a failing disk would.
+    pub fn new(
+        fd: OwnedFd,
+        facts: Facts,
+        number: u64,
+        key: Option<&Key>,
+        faults: Option<Faults>,
+    ) -> Self {
+        let file = Arc::new(FileStore::from_fd(fd, facts));
+        let below: Arc<dyn Store> = match faults {
+            Some(faults) => Arc::new(FaultyStore::new(file.clone(), faults)),
+            None => file.clone(),
+        };
+        let store = match key {
+            Some(key) => Arc::new(Encrypted::new(below, key, number)),
+            None => below,
+        };
+        Self { file, store }
+    }
+}

@@ -1,0 +1,95 @@
+//! A store copied by fork: the child goes on with a descriptor of its own, the parent with
+//! what it had, and neither disturbs the other.
+
+use ebb_engine::PAGE_SIZE;
+use ebb_engine::env::{ReadOp, Store, WriteOp};
+use ebb_stores::{Device, Facts, Key};
+use rustix::fd::{AsRawFd, OwnedFd};
+
+const BATCH: u64 = 32;
+
+fn write(store: &dyn Store, first: u64, byte: u8) -> bool {
+    let page = [byte; PAGE_SIZE];
+    // Every other slot: a batch of many transfers, so the ring has work.
+    let ops: [WriteOp<'_>; BATCH as usize] = std::array::from_fn(|i| WriteOp {
+        slot: first + i as u64 * 2,
+        data: &page,
+    });
+    let mut results = [Ok(()); BATCH as usize];
+    store.write(&ops, &mut results);
+    results.iter().all(Result::is_ok)
+}
+
+fn holds(store: &dyn Store, first: u64, byte: u8) -> bool {
+    (0..BATCH).all(|i| {
+        let mut page = [0; PAGE_SIZE];
+        let mut results = [Ok(())];
+        let op = ReadOp {
+            slot: first + i * 2,
+            data: &mut page,
+        };
+        store.read(&mut [op], &mut results);
+        results[0].is_ok() && page == [byte; PAGE_SIZE]
+    })
+}
+
+/// The child's part. What it may not touch: the parent's ring and descriptor numbers.
+fn child(device: &Device, again: OwnedFd, numbers: [i32; 2]) -> bool {
+    // As in a process whose private descriptors did not come along: their numbers are now
+    // something else's.
+    for number in numbers {
+        // SAFETY: the numbers are the parent's store's and ring's, which nobody else here owns.
+        unsafe { libc::dup2(2, number) };
+    }
+    device.file.reattach(again).is_ok()
+        && holds(&*device.store, 0, 1)
+        && write(&*device.store, 1000, 2)
+        && holds(&*device.store, 1000, 2)
+        && numbers.iter().all(|number| {
+            // SAFETY: asks about a descriptor number only.
+            unsafe { libc::fcntl(*number, libc::F_GETFD) >= 0 }
+        })
+}
+
+#[test]
+fn parent_and_child_go_on_apart() {
+    let file = tempfile::tempfile_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    file.set_len(4096 * PAGE_SIZE as u64).unwrap();
+    let again = OwnedFd::from(file.try_clone().unwrap());
+    let fd = OwnedFd::from(file);
+    let number = fd.as_raw_fd();
+    let key = Key::generate().unwrap();
+    let device = Device::new(fd, Facts::new(4096), 0, Some(&key), None);
+    assert!(write(&*device.store, 0, 1));
+    let ring = std::fs::read_dir("/proc/self/fd")
+        .unwrap()
+        .filter_map(|entry| {
+            let entry = entry.ok()?;
+            let link = std::fs::read_link(entry.path()).ok()?;
+            link.to_string_lossy().contains("io_uring").then_some(())?;
+            entry.file_name().to_str()?.parse().ok()
+        })
+        .next();
+    if ring.is_none() {
+        eprintln!("without io_uring: {:?}", device.file.ring_refusal());
+    }
+    // SAFETY: the child only transfers pages and exits; it takes no lock that another thread
+    // of this process may hold.
+    let pid = unsafe { libc::fork() };
+    if pid == 0 {
+        // SAFETY: ends the child should anything hang.
+        unsafe { libc::alarm(20) };
+        let good = child(&device, again, [number, ring.unwrap_or(number)]);
+        // SAFETY: leaves at once, running none of the parent's destructors.
+        unsafe { libc::_exit(if good { 0 } else { 1 }) };
+    }
+    assert!(pid > 0);
+    for round in 0..20 {
+        assert!(write(&*device.store, 2000, round) && holds(&*device.store, 2000, round));
+    }
+    let mut status = 0;
+    // SAFETY: `status` is ours; the child is ours to wait for.
+    assert_eq!(unsafe { libc::waitpid(pid, &mut status, 0) }, pid);
+    assert_eq!(status, 0, "the child failed or hung");
+    assert!(holds(&*device.store, 0, 1) && holds(&*device.store, 1000, 2));
+}

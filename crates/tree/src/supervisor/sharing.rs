@@ -1,0 +1,261 @@
+//! Pages that several processes share after a fork, and so are counted more than once.
+//!
+//! How many there are, only `smaps_rollup` tells, which walks all page tables of a process.
+//! In between, each page that is written and so stops being shared costs its writer a minor
+//! fault, and those are cheap to read. So the figure in use is what was last measured less
+//! the minor faults since: it may be too small for a while, never too large. It is measured
+//! anew when faults have eaten of it, with at most one part in [`ROLLUP_SHARE`] of a
+//! processor, five in a hurry. When a process ends, as much is taken off as it could have shared.
+//!
+//! Two uses: **credit** of members that charge for themselves, family by family; **overlap**
+//! of processes that are measured, which decides whether a tree of forked processes has to
+//! page at all. Processes of the same image (forked, not exec'ed) are taken for a family.
+
+use super::Supervisor;
+use super::measure::{FASTEST, start_threshold};
+use crate::table::{Mode, SlotNumber, SlotState};
+use ebb_sys::proc::{Image, Process};
+use std::collections::HashMap;
+use std::sync::atomic::Ordering::*;
+use std::time::{Duration, Instant};
+
+const ROLLUP_SHARE: u32 = 50;
+/// Processes smaller than this (1 MiB) are not worth a look.
+const SMALL_PAGES: i64 = 256;
+
+/// What is remembered between ticks.
+#[derive(Default)]
+pub(super) struct Sharing {
+    next_rollup: Option<Instant>,
+    /// Between rollups, by what the last one cost.
+    pause: Duration,
+    /// Credit taken for faults since the last one.
+    decay: i64,
+    /// Minor faults of the charging members at the last look.
+    faults: HashMap<SlotNumber, u64>,
+    overlap: Overlap,
+}
+
+/// Pages counted more than once among measured processes.
+#[derive(Default)]
+struct Overlap {
+    pages: i64,
+    /// Minor faults at the last look, by pid and start time, of those that were measured.
+    faults: HashMap<(u32, u64), u64>,
+    next: Option<Instant>,
+}
+
+impl Sharing {
+    /// What is shared has changed.
+    pub fn measure_soon(&mut self) {
+        self.next_rollup = None;
+    }
+}
+
+/// Processor time of this thread.
+pub(super) fn cpu_time() -> Duration {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+    Duration::new(now.tv_sec as u64, now.tv_nsec as u32)
+}
+
+impl Supervisor {
+    /// Pages counted more than once in `measured`, as far as it matters: zero while
+    /// everything fits without looking. `others` is what is used besides members.
+    pub(super) fn overlap(
+        &self,
+        measured: &[(&Process, i64)],
+        others: i64,
+        state: &mut Sharing,
+    ) -> i64 {
+        let budget = self.table.budget.load(SeqCst);
+        let joined: i64 = self
+            .table
+            .taken()
+            .filter(|(_, word)| word.state == SlotState::Joined)
+            .map(|(n, _)| self.table.slot(n).measured.load(SeqCst))
+            .sum();
+        let charged = self.table.charged.0.load(SeqCst);
+        let near = start_threshold(budget) - budget / 8;
+        let used = others + joined + charged;
+        if used < near {
+            state.overlap = Overlap::default();
+            return 0;
+        }
+        // Families: large processes of one image.
+        let mut families: HashMap<Image, Vec<(&Process, i64, u64)>> = HashMap::new();
+        for &(process, pages) in measured.iter().filter(|(_, pages)| *pages >= SMALL_PAGES) {
+            if let Ok(stat) = process.stat()
+                && stat.image.is_some()
+            {
+                families
+                    .entry(stat.image)
+                    .or_default()
+                    .push((process, pages, stat.minor_faults));
+            }
+        }
+        families.retain(|_, members| members.len() > 1);
+
+        let state = &mut state.overlap;
+        let mut faults = HashMap::new();
+        let (mut since, mut come) = (0, false);
+        for &(process, _, now) in families.values().flatten() {
+            let key = (process.pid(), process.start_time());
+            match state.faults.get(&key) {
+                Some(&before) => since += now.saturating_sub(before) as i64,
+                None => come = true,
+            }
+            faults.insert(key, now);
+        }
+        let gone = state.faults.keys().any(|key| !faults.contains_key(key));
+        state.faults = faults;
+        // One that ended may have shared all that is left.
+        state.pages = if gone {
+            0
+        } else {
+            (state.pages - since).max(0)
+        };
+
+        // Measured anew when it pays and is affordable; in any case before a tree is told to
+        // page, because that cannot be taken back.
+        let start = Instant::now();
+        let changed = gone || come || since > 0;
+        let affordable = state.next.is_none_or(|at| start >= at);
+        let decisive =
+            self.table.mode() == Mode::Watching && used - state.pages >= start_threshold(budget);
+        if changed && (affordable || decisive) {
+            let cpu = cpu_time();
+            state.pages = families.values().map(|members| shared_by(members)).sum();
+            let cost = cpu_time().saturating_sub(cpu);
+            state.next = Some(start + FASTEST.max(cost * ROLLUP_SHARE));
+        }
+        state.pages
+    }
+
+    /// Corrects the credit of families by their minor faults, and now and then by measuring.
+    pub(super) fn correct_credit(&mut self) {
+        let mut families: HashMap<u64, Vec<SlotNumber>> = HashMap::new();
+        for (n, word) in self.table.taken() {
+            let slot = self.table.slot(n);
+            if word.is_charging() && slot.family.load(SeqCst) != 0 {
+                families
+                    .entry(slot.family.load(SeqCst))
+                    .or_default()
+                    .push(n);
+            }
+        }
+        families.retain(|_, members| members.len() > 1);
+        let mut faults = HashMap::new();
+        let (mut credit, mut decay) = (0, 0);
+        for members in families.values() {
+            let mut since = 0;
+            for &n in members {
+                let Some(now) = self.process_of(n).and_then(|p| p.stat().ok()) else {
+                    continue;
+                };
+                let before = self.watch.sharing.faults.get(&n).copied();
+                since += now
+                    .minor_faults
+                    .saturating_sub(before.unwrap_or(now.minor_faults))
+                    as i64;
+                faults.insert(n, now.minor_faults);
+                credit += self.table.slot(n).credit.load(SeqCst);
+            }
+            decay += self.take_credit(members, since);
+        }
+        let sharing = &mut self.watch.sharing;
+        sharing.faults = faults;
+        sharing.decay += decay;
+        // Nothing taken since the last measurement: it still holds.
+        if families.is_empty() || sharing.decay == 0 && sharing.next_rollup.is_some() {
+            return;
+        }
+        // Faults that break no sharing are taken for some that do: when they have eaten much,
+        // the truth is worth more.
+        let hurry = if sharing.decay > (credit + decay) / 8 {
+            5
+        } else {
+            1
+        };
+        let start = Instant::now();
+        if sharing
+            .next_rollup
+            .is_some_and(|at| start + sharing.pause * (hurry - 1) / hurry < at)
+        {
+            return;
+        }
+        let cpu = cpu_time();
+        for members in families.values() {
+            self.roll_up(members);
+        }
+        let sharing = &mut self.watch.sharing;
+        sharing.decay = 0;
+        sharing.pause = FASTEST.max(cpu_time().saturating_sub(cpu) * ROLLUP_SHARE);
+        sharing.next_rollup = Some(start + sharing.pause);
+    }
+
+    fn process_of(&self, n: SlotNumber) -> Option<&Process> {
+        match &self.seats[n.index()] {
+            Some(seat) => Some(&seat.process),
+            None => self.nursery[n.index()].as_ref()?.process(),
+        }
+    }
+
+    /// Takes `pages` of credit from a family, wherever it has some. Returns what it had.
+    pub(super) fn take_credit(&self, members: &[SlotNumber], pages: i64) -> i64 {
+        let mut left = pages.max(0);
+        for &n in members {
+            let credit = &self.table.slot(n).credit;
+            let lost = credit.load(SeqCst).clamp(0, left);
+            credit.fetch_sub(lost, SeqCst);
+            self.table.limit.0.fetch_sub(lost, SeqCst);
+            left -= lost;
+        }
+        pages.max(0) - left
+    }
+
+    /// Measures how much each member of a family really shares.
+    fn roll_up(&self, members: &[SlotNumber]) {
+        let mut measured = Vec::with_capacity(members.len());
+        for &n in members {
+            let slot = self.table.slot(n);
+            let before = slot.credit.load(SeqCst);
+            let Some(process) = self.process_of(n) else {
+                // Reserved and not forked yet, or not known: its charge is all shared.
+                measured.push((n, before, before));
+                continue;
+            };
+            match process.rollup() {
+                Ok(rollup) => measured.push((n, before, rollup.shared_away() as i64)),
+                // Dying: its end will take the credit. Not to be looked at: keep the figure.
+                Err(_) => measured.push((n, before, before)),
+            }
+        }
+        // No more can be shared than all but the largest have charged.
+        let charges = members
+            .iter()
+            .map(|&n| self.table.slot(n).charged.load(SeqCst).max(0));
+        let (sum, largest) = charges.fold((0, 0), |(sum, max), c| (sum + c, max.max(c)));
+        let mut room = sum - largest;
+        for (n, before, credit) in measured {
+            let credit = credit.min(room);
+            room -= credit;
+            // As a difference: a member may have added credit meanwhile.
+            self.table.slot(n).credit.fetch_add(credit - before, SeqCst);
+            self.table.limit.0.fetch_add(credit - before, SeqCst);
+        }
+    }
+}
+
+/// Pages counted more than once among processes of one family.
+fn shared_by(members: &[(&Process, i64, u64)]) -> i64 {
+    let away = |process: &Process| process.rollup().map_or(0, |r| r.shared_away() as i64);
+    let shared: i64 = members.iter().map(|&(process, ..)| away(process)).sum();
+    let sum: i64 = members.iter().map(|&(_, pages, _)| pages).sum();
+    let largest = members
+        .iter()
+        .map(|&(_, pages, _)| pages)
+        .max()
+        .unwrap_or(0);
+    // No more can be shared than all but the largest have.
+    shared.min(sum - largest)
+}
