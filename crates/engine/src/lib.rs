@@ -10,6 +10,7 @@ pub mod codec;
 pub mod counters;
 pub mod env;
 pub mod pool;
+pub mod shrinker;
 pub mod slots;
 pub mod swap;
 pub mod sync;

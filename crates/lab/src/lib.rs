@@ -1,1 +1,14 @@
-//! Placeholder of the layer; see design.
+//! The laboratory: workloads, the older allocators as baselines, simulation, and their
+//! tables and plots. One module an experiment, each with `ABOUT`, `Options` (whose default
+//! is the experiment as published) and `run`, which gives a [`Report`].
+#![forbid(unsafe_code)]
+
+pub mod fill;
+pub mod mthp;
+mod report;
+pub mod rivals;
+pub mod scaling;
+mod sim;
+pub mod tail;
+
+pub use report::{Plot, PlotError, Report, Series};

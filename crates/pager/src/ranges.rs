@@ -149,7 +149,10 @@ impl Ranges {
     /// Changes the attributes of what is managed in `start..end`.
     pub fn change(&mut self, start: usize, end: usize, f: impl Fn(&mut Attributes)) {
         let mut at = start;
-        while let Some(range) = self.next(at, end) {
+        // A change may join a range with one that reaches beyond `end`.
+        while at < end
+            && let Some(range) = self.next(at, end)
+        {
             let mut attributes = range.attributes;
             f(&mut attributes);
             if attributes != range.attributes {

@@ -181,8 +181,9 @@ impl Devices {
             return None;
         }
         (1..=MAX_ORDER).find_map(|order| {
-            self.scan(cpu, device, nonfull(order), u32::MAX, want, patience)
-                .or_else(|| self.scan(cpu, device, frag(order), u32::MAX, want, patience))
+            // Those with no room for their own order first.
+            self.scan(cpu, device, frag(order), u32::MAX, want, patience)
+                .or_else(|| self.scan(cpu, device, nonfull(order), u32::MAX, want, patience))
         })
     }
 

@@ -13,8 +13,6 @@ use crate::words::{CLUSTER_SLOTS, ClusterIndex, Cpu, EntryId, ORDERS};
 const RESERVE: u64 = 2;
 /// Clusters compared to find the emptiest.
 const COMPARED: usize = 64;
-/// A cluster with more used slots is not worth emptying.
-const WORTH: u16 = CLUSTER_SLOTS as u16 / 2;
 
 impl Devices {
     /// Empties one cluster, if whole ones are short. Says how many pages were moved.
@@ -26,7 +24,7 @@ impl Devices {
         if !device.accepting() || device.whole() + borrowable >= RESERVE {
             return 0;
         }
-        let Some((c, runs)) = device.emptiest() else {
+        let Some((c, runs)) = device.emptiest(self.options.compact_used) else {
             return 0;
         };
         let mut moved = 0;
@@ -68,7 +66,7 @@ impl Device {
 
     /// Takes the emptiest of some clusters off its list, if it is worth emptying and the
     /// others have room, and says what is in it: runs of slots with consecutive owners.
-    fn emptiest(&self) -> Option<(ClusterIndex, Vec<(EntryId, Extent)>)> {
+    fn emptiest(&self, worth: u16) -> Option<(ClusterIndex, Vec<(EntryId, Extent)>)> {
         let mut best: Option<(ClusterIndex, u16)> = None;
         let mut free = 0;
         let mut seen = 0;
@@ -88,7 +86,7 @@ impl Device {
                     free += CLUSTER_SLOTS - usize::from(cluster.count);
                     let bad = cluster.table.as_ref().map_or(0, |t| t.bad);
                     if bad == 0
-                        && cluster.count <= WORTH
+                        && cluster.count <= worth
                         && best.is_none_or(|b| cluster.count < b.1)
                     {
                         best = Some((c, cluster.count));
@@ -96,10 +94,9 @@ impl Device {
                 }
             }
         }
-        let (c, count) = best?;
-        // The free slots beside its own must hold what is in it, twice over: else the
-        // pages would only go round.
-        if free < CLUSTER_SLOTS - usize::from(count) + 2 * usize::from(count) {
+        let (c, _) = best?;
+        // The free slots beside its own must hold what is in it.
+        if free < CLUSTER_SLOTS {
             return None;
         }
         let mut cluster = lock(&self.cell(c)?.cluster);

@@ -17,14 +17,14 @@ use crate::words::{CLUSTER_SLOTS, ClusterIndex, DeviceId, Node};
 use std::sync::{Arc, OnceLock};
 
 /// Cells of a block; blocks are made when one of their clusters is first used.
-const BLOCK: usize = 64;
+const BLOCK: usize = if cfg!(loom) { 2 } else { 64 };
 
 struct Block([Cell; BLOCK]);
 
 /// Where a cluster's cell is in its block: neighbours in number are far apart in memory.
 const fn position(cluster: usize) -> usize {
     let within = cluster % BLOCK;
-    within % 32 * 2 + within / 32
+    within % (BLOCK / 2) * 2 + within / (BLOCK / 2)
 }
 
 /// A doubly linked list through the cells; its links are guarded by the lists' lock.

@@ -114,7 +114,11 @@ impl Devices {
             }
         }
         let unread = device.freed(c, &mut cluster);
+        let emptied = cluster.state == State::Discard;
         drop(cluster);
+        if emptied {
+            self.wanted.store(true, Relaxed);
+        }
         per_cpu.count(device.id, -(freed as i64));
         self.after_free(device, c, unread);
         Ok(())
@@ -152,7 +156,11 @@ impl Devices {
                 }
             }
             let unread = freed > 0 && device.freed(c, &mut cluster);
+            let emptied = cluster.state == State::Discard;
             drop(cluster);
+            if emptied {
+                self.wanted.store(true, Relaxed);
+            }
             self.cpu(cpu).count(device.id, -freed);
             self.after_free(device, c, unread);
         }

@@ -43,6 +43,8 @@ mod device;
 mod drain;
 mod fork;
 mod free;
+#[cfg(all(test, loom))]
+mod models;
 mod percpu;
 mod work;
 
@@ -62,7 +64,7 @@ use percpu::PerCpu;
 use std::sync::{Arc, OnceLock};
 
 /// Devices of one engine at most.
-pub const MAX_DEVICES: usize = 32;
+pub const MAX_DEVICES: usize = if cfg!(loom) { 1 } else { 32 };
 /// Write errors after which a device takes no more allocations.
 pub const DEVICE_ERROR_LIMIT: u32 = 16;
 
@@ -149,7 +151,7 @@ pub enum Returns {
 }
 
 /// Policies of a [`Devices`].
-#[derive(Clone, Copy, Default, Debug)]
+#[derive(Clone, Copy, Debug)]
 pub struct Options {
     /// Device choice.
     pub choice: DeviceChoice,
@@ -157,6 +159,20 @@ pub struct Options {
     pub clusters: ClusterPolicy,
     /// Free path.
     pub returns: Returns,
+    /// Compaction empties clusters with at most so many used slots, 0..=511. More makes more
+    /// whole clusters, and moves more pages for each.
+    pub compact_used: u16,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            choice: DeviceChoice::default(),
+            clusters: ClusterPolicy::default(),
+            returns: Returns::default(),
+            compact_used: CLUSTER_SLOTS as u16 / 2,
+        }
+    }
 }
 
 /// Why a device was not added.

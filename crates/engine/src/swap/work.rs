@@ -66,10 +66,3 @@ impl Swap {
         self.coders.fill();
     }
 }
-
-impl Swap {
-    /// In the parent after a fork: nothing to do without devices.
-    pub fn fork_parent(&self) {}
-    /// In the child after a fork: nothing to do without devices.
-    pub fn fork_child(&self) {}
-}

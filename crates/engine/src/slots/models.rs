@@ -1,0 +1,208 @@
+//! Loom models: every interleaving, within a bound on preemptions, of two threads that meet
+//! in one cluster, one return cache, one discard, or at the door of a device.
+
+use super::*;
+use crate::env::{IoError, ReadOp, WriteOp};
+use loom::thread;
+
+struct Two;
+
+impl Topology for Two {
+    fn cpu(&self) -> Cpu {
+        Cpu(0)
+    }
+    fn cpus(&self) -> usize {
+        2
+    }
+    fn node(&self, _: Cpu) -> Node {
+        Node(0)
+    }
+}
+
+struct Blank {
+    slots: u64,
+    discard: bool,
+}
+
+impl Store for Blank {
+    fn slots(&self) -> u64 {
+        self.slots
+    }
+    fn write(&self, _: &[WriteOp<'_>], _: &mut [Result<(), IoError>]) {}
+    fn read(&self, _: &mut [ReadOp<'_>], _: &mut [Result<(), IoError>]) {}
+    fn discard(&self, _: u64, _: u64) -> Result<(), IoError> {
+        // A place where everything else may happen.
+        thread::yield_now();
+        Ok(())
+    }
+    fn wants_discard(&self) -> bool {
+        self.discard
+    }
+    fn rotational(&self) -> bool {
+        false
+    }
+    fn node(&self) -> Option<Node> {
+        None
+    }
+}
+
+const A: Cpu = Cpu(0);
+const B: Cpu = Cpu(1);
+
+fn model(body: impl Fn() + Sync + Send + 'static) {
+    let mut builder = loom::model::Builder::new();
+    builder.preemption_bound = Some(2);
+    builder.max_branches = 10_000;
+    builder.check(body);
+}
+
+fn devices(slots: u64, discard: bool, returns: Returns) -> Arc<Devices> {
+    let devices = Devices::new(
+        Arc::new(Two),
+        Options {
+            returns,
+            ..Options::default()
+        },
+    );
+    devices
+        .add(
+            Arc::new(Blank { slots, discard }),
+            DeviceSpec::default(),
+            None,
+        )
+        .unwrap();
+    Arc::new(devices)
+}
+
+fn allocate(devices: &Devices, cpu: Cpu, pages: u16, owner: u32) -> Option<Extent> {
+    let mut out = ExtentList::new();
+    devices
+        .allocate(cpu, pages, EntryId(owner), &mut out)
+        .ok()?;
+    assert_eq!(out.len(), 1);
+    Some(out[0])
+}
+
+fn slot(at: u32, len: u16) -> Extent {
+    Extent {
+        device: DeviceId(0),
+        start: SlotIndex(at),
+        len,
+    }
+}
+
+#[test]
+fn loom_two_threads_share_the_last_slots() {
+    model(|| {
+        let devices = devices(512, false, Returns::Cached);
+        allocate(&devices, A, 510, 0).unwrap();
+        let other = devices.clone();
+        let thread = thread::spawn(move || allocate(&other, B, 1, 1001));
+        let mine = allocate(&devices, A, 1, 1000);
+        let theirs = thread.join().unwrap();
+        let got: Vec<_> = [mine, theirs].into_iter().flatten().collect();
+        for e in &got {
+            let owner = devices.owner(e.device, e.start).unwrap();
+            assert!(owner.0 == 1000 || owner.0 == 1001);
+        }
+        assert!(got.len() < 2 || got[0] != got[1], "one slot for two");
+        assert!(!got.is_empty());
+        devices.check();
+        // Whoever was refused in the heat of it finds room now.
+        if got.len() < 2 {
+            assert!(allocate(&devices, A, 1, 1002).is_some());
+        }
+        assert_eq!(allocate(&devices, B, 1, 1003), None);
+        devices.check();
+    });
+}
+
+#[test]
+fn loom_a_free_meets_an_allocation_in_a_full_cluster() {
+    model(|| {
+        let devices = devices(512, false, Returns::Direct);
+        allocate(&devices, A, 512, 0).unwrap();
+        let other = devices.clone();
+        let thread = thread::spawn(move || other.free(B, slot(7, 1)).unwrap());
+        let got = allocate(&devices, A, 1, 1000);
+        thread.join().unwrap();
+        devices.check();
+        if let Some(e) = got {
+            assert_eq!(e, slot(7, 1));
+            assert_eq!(devices.owner(e.device, e.start), Some(EntryId(1000)));
+        }
+    });
+}
+
+#[test]
+fn loom_the_worker_empties_a_return_cache_that_is_in_use() {
+    model(|| {
+        let devices = devices(512, false, Returns::Cached);
+        allocate(&devices, A, 512, 0).unwrap();
+        devices.free(A, slot(0, 1)).unwrap();
+        let other = devices.clone();
+        let thread = thread::spawn(move || other.work(B, 1));
+        devices.free(A, slot(1, 1)).unwrap();
+        devices.free(A, slot(2, 1)).unwrap();
+        thread.join().unwrap();
+        devices.check();
+        while devices.work(A, 1) > 0 {}
+        devices.check();
+        assert_eq!(devices.usage()[0].used, 509);
+    });
+}
+
+#[test]
+fn loom_a_slot_is_freed_only_once() {
+    model(|| {
+        let devices = devices(512, false, Returns::Cached);
+        allocate(&devices, A, 512, 0).unwrap();
+        let other = devices.clone();
+        let thread = thread::spawn(move || other.free(B, slot(9, 1)).is_ok());
+        let mine = devices.free(A, slot(9, 1)).is_ok();
+        assert!(mine != thread.join().unwrap());
+        devices.check();
+    });
+}
+
+#[test]
+fn loom_a_discard_meets_frees_and_allocations() {
+    model(|| {
+        let devices = devices(1024, true, Returns::Direct);
+        allocate(&devices, A, 512, 0).unwrap();
+        allocate(&devices, A, 512, 512).unwrap();
+        devices.free(A, slot(0, 512)).unwrap();
+        let other = devices.clone();
+        let thread = thread::spawn(move || other.work(B, 1));
+        devices.free(A, slot(512, 512)).unwrap();
+        let got = allocate(&devices, A, 512, 1000);
+        thread.join().unwrap();
+        devices.check();
+        assert!(
+            got.is_some(),
+            "one cluster was empty and only to be discarded"
+        );
+    });
+}
+
+#[test]
+fn loom_a_device_taken_out_keeps_no_cursor() {
+    model(|| {
+        let devices = devices(512, false, Returns::Direct);
+        let other = devices.clone();
+        let thread = thread::spawn(move || other.retire(DeviceId(0)));
+        let got = allocate(&devices, A, 1, 0);
+        thread.join().unwrap();
+        devices.check();
+        assert_eq!(
+            allocate(&devices, A, 1, 1),
+            None,
+            "the device accepts nothing any more"
+        );
+        assert_eq!(devices.usage()[0].used, u32::from(got.is_some()));
+        if let Some(e) = got {
+            devices.free(A, e).unwrap();
+        }
+        devices.remove(A, DeviceId(0)).unwrap();
+    });
+}

@@ -1,0 +1,218 @@
+//! What an allocation costs as a device fills up, from empty to the last slot.
+//!
+//! For each order alone, the device is filled in steps. At each step two costs are taken:
+//! that of the allocations that filled it so far, and that of allocations after random
+//! folios were freed at that level, which is what a device in use looks like.
+
+use crate::report::{Plot, Report, Series};
+use crate::rivals::{FreeOnly, Legacy, SlotAllocator};
+use crate::sim::{Blank, Machine, Random};
+use ebb_engine::slots::{DeviceSpec, Devices, Extent, ExtentList, Options as Policies};
+use ebb_engine::{CLUSTER_SLOTS, Cpu, DeviceId, EntryId, MAX_ORDER, SlotIndex};
+use std::sync::Arc;
+use std::time::Instant;
+
+/// One line for the list of experiments.
+pub const ABOUT: &str = "cost of an allocation from an empty device to a full one, per order";
+
+/// What to run.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Slots of the device, a multiple of 512.
+    pub slots: u32,
+    /// Orders 0..=9.
+    pub orders: Vec<u8>,
+    /// Freed and allocated again at each level, in batches.
+    pub churn: usize,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            slots: 1 << 18,
+            orders: (0..=MAX_ORDER).collect(),
+            churn: 8192,
+        }
+    }
+}
+
+const LEVELS: [u32; 12] = [10, 20, 30, 40, 50, 60, 70, 80, 90, 95, 99, 100];
+/// Folios freed together before as many are allocated.
+const BATCH: usize = 64;
+
+struct Ours {
+    devices: Devices,
+    out: ExtentList,
+}
+
+impl Ours {
+    fn new(slots: u32) -> Self {
+        let devices = Devices::new(Arc::new(Machine { cpus: 1, nodes: 1 }), Policies::default());
+        let store = Arc::new(Blank::new(u64::from(slots)));
+        devices
+            .add(store, DeviceSpec::default(), None)
+            .expect("large enough");
+        Self {
+            devices,
+            out: ExtentList::new(),
+        }
+    }
+}
+
+impl SlotAllocator for Ours {
+    fn allocate(&mut self, order: u8) -> Option<u32> {
+        self.out.clear();
+        self.devices
+            .allocate(Cpu(0), 1 << order, EntryId(0), &mut self.out)
+            .ok()?;
+        // With one order alone every free place is a whole one.
+        assert_eq!(self.out.len(), 1);
+        Some(self.out[0].start.0)
+    }
+    fn free(&mut self, start: u32, pages: u32) {
+        let extent = Extent {
+            device: DeviceId(0),
+            start: SlotIndex(start),
+            len: pages as u16,
+        };
+        self.devices.free(Cpu(0), extent).expect("it was allocated");
+    }
+    fn free_slots(&self) -> u32 {
+        let usage = &self.devices.usage()[0];
+        usage.slots - usage.used
+    }
+}
+
+/// Costs at one level: nanoseconds an allocation.
+struct Cost {
+    fill: f64,
+    churn: f64,
+}
+
+/// Fills a device level by level; `capacity` folios fit.
+fn measure(allocator: &mut dyn SlotAllocator, order: u8, slots: u32, times: usize) -> Vec<Cost> {
+    let pages = 1u32 << order;
+    let free = allocator.free_slots();
+    // The baselines lose slot 0, and for large folios the cluster it is in.
+    let usable = if free < slots && order > 0 {
+        slots - CLUSTER_SLOTS as u32
+    } else {
+        free
+    };
+    let capacity = (usable / pages) as usize;
+    let mut held: Vec<u32> = Vec::with_capacity(capacity);
+    let mut random = Random::new(u64::from(order));
+    let mut costs = Vec::new();
+    for level in LEVELS {
+        let target = capacity * level as usize / 100;
+        let mut fill = Batches::default();
+        while held.len() < target {
+            let batch = BATCH.min(target - held.len());
+            fill.time(batch, || {
+                for _ in 0..batch {
+                    held.push(allocator.allocate(order).expect("the device is not full"));
+                }
+            });
+        }
+        let mut churn = Batches::default();
+        for _ in 0..times.div_ceil(BATCH) {
+            let batch = BATCH.min(held.len());
+            for _ in 0..batch {
+                let start = held.swap_remove(random.below(held.len()));
+                allocator.free(start, pages);
+            }
+            churn.time(batch, || {
+                for _ in 0..batch {
+                    held.push(allocator.allocate(order).expect("as many were just freed"));
+                }
+            });
+        }
+        costs.push(Cost {
+            fill: fill.median(),
+            churn: churn.median(),
+        });
+    }
+    assert!(allocator.allocate(order).is_none(), "the device is full");
+    costs
+}
+
+/// Batches timed one by one: their median is not disturbed by what else the machine does.
+#[derive(Default)]
+struct Batches(Vec<f64>);
+
+impl Batches {
+    fn time(&mut self, allocations: usize, batch: impl FnOnce()) {
+        let begun = Instant::now();
+        batch();
+        self.0
+            .push(begun.elapsed().as_nanos() as f64 / allocations.max(1) as f64);
+    }
+    fn median(mut self) -> f64 {
+        self.0.sort_by(f64::total_cmp);
+        self.0.get(self.0.len() / 2).copied().unwrap_or(0.0)
+    }
+}
+
+/// Runs the experiment.
+#[must_use]
+pub fn run(options: &Options) -> Report {
+    let mut report = Report::new(&["allocator", "order", "full_percent", "fill_ns", "churn_ns"]);
+    let mut series = Vec::new();
+    for name in ["ebb", "legacy", "free-only"] {
+        for &order in &options.orders {
+            let mut allocator: Box<dyn SlotAllocator> = match name {
+                "ebb" => Box::new(Ours::new(options.slots)),
+                "legacy" => Box::new(Legacy::new(options.slots)),
+                _ => Box::new(FreeOnly::new(options.slots)),
+            };
+            // Large folios of a fragmented device find nothing there: nothing to time.
+            if name == "free-only" && order > 0 && order < MAX_ORDER {
+                continue;
+            }
+            let costs = measure(&mut *allocator, order, options.slots, options.churn);
+            let mut points = Vec::new();
+            for (level, cost) in LEVELS.into_iter().zip(&costs) {
+                report.row(vec![
+                    name.into(),
+                    order.into(),
+                    level.into(),
+                    cost.fill.into(),
+                    cost.churn.into(),
+                ]);
+                points.push((f64::from(level), cost.churn));
+            }
+            series.push(Series {
+                name: format!("{name}, order {order}"),
+                points,
+            });
+        }
+    }
+    report.note("fill_ns: an allocation while filling up to this level; churn_ns: after random folios were freed");
+    report.note(format!(
+        "both are medians over batches of {BATCH} allocations"
+    ));
+    report.note("free-only finds no place for orders 1 to 8 once folios were freed at random, and is left out");
+    report.set_plot(Plot {
+        title: "cost of an allocation after random frees".into(),
+        x: "device used, %".into(),
+        y: "ns".into(),
+        series,
+    });
+    report
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_order_fills_the_device_to_its_last_slot() {
+        // `measure` itself insists on it.
+        let report = run(&Options {
+            slots: 8192,
+            churn: 256,
+            ..Options::default()
+        });
+        assert_eq!(report.rows().count(), LEVELS.len() * (10 + 10 + 2));
+    }
+}

@@ -1,0 +1,208 @@
+//! Allocations and frees per second against the number of threads, ours beside an older
+//! allocator under one global lock. Each thread holds some folios and in each step
+//! allocates one and frees its oldest.
+
+use crate::report::{Plot, Report, Series};
+use crate::rivals::{Legacy, SlotAllocator};
+use crate::sim::{Blank, Machine};
+use ebb_engine::slots::{DeviceSpec, Devices, Extent, ExtentList, Options as Policies};
+use ebb_engine::{Cpu, EntryId, SlotIndex};
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Barrier, Mutex};
+use std::time::{Duration, Instant};
+
+/// One line for the list of experiments.
+pub const ABOUT: &str = "allocate and free on 1 to N threads, against one global lock";
+
+/// What to run.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Numbers of threads; those beyond the processors there are, are left out.
+    pub threads: Vec<usize>,
+    /// For each measurement.
+    pub duration: Duration,
+    /// Measurements of which the best counts.
+    pub repeats: u32,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            threads: vec![1, 2, 4, 8, 16],
+            duration: Duration::from_millis(400),
+            repeats: 3,
+        }
+    }
+}
+
+/// Folios a thread holds.
+const HELD: usize = 128;
+/// Slots of the device.
+const SLOTS: u32 = 1 << 20;
+
+/// Something that allocates and frees, from a numbered thread.
+trait Shared: Sync {
+    fn allocate(&self, thread: usize, order: u8, out: &mut ExtentList) -> u32;
+    fn free(&self, thread: usize, start: u32, order: u8);
+}
+
+struct Ours(Devices);
+
+impl Shared for Ours {
+    fn allocate(&self, thread: usize, order: u8, out: &mut ExtentList) -> u32 {
+        out.clear();
+        let cpu = Cpu(thread as u16);
+        self.0
+            .allocate(cpu, 1 << order, EntryId(0), out)
+            .expect("the device is not full");
+        out[0].start.0
+    }
+    fn free(&self, thread: usize, start: u32, order: u8) {
+        let device = ebb_engine::DeviceId(0);
+        let extent = Extent {
+            device,
+            start: SlotIndex(start),
+            len: 1 << order,
+        };
+        self.0
+            .free(Cpu(thread as u16), extent)
+            .expect("it was allocated");
+    }
+}
+
+struct OneLock(Mutex<Legacy>);
+
+impl Shared for OneLock {
+    fn allocate(&self, _: usize, order: u8, _: &mut ExtentList) -> u32 {
+        self.0
+            .lock()
+            .expect("no panic")
+            .allocate(order)
+            .expect("the device is not full")
+    }
+    fn free(&self, _: usize, start: u32, order: u8) {
+        self.0.lock().expect("no panic").free(start, 1 << order);
+    }
+}
+
+/// Pairs per second of all threads together.
+fn measure(shared: &dyn Shared, threads: usize, order: u8, duration: Duration) -> f64 {
+    let stop = AtomicBool::new(false);
+    let pairs = AtomicU64::new(0);
+    let start = Barrier::new(threads + 1);
+    let mut elapsed = Duration::ZERO;
+    std::thread::scope(|scope| {
+        for thread in 0..threads {
+            let (stop, pairs, start) = (&stop, &pairs, &start);
+            scope.spawn(move || {
+                let mut out = ExtentList::new();
+                let mut held: VecDeque<u32> = VecDeque::with_capacity(HELD + 1);
+                for _ in 0..HELD {
+                    held.push_back(shared.allocate(thread, order, &mut out));
+                }
+                start.wait();
+                let mut done = 0;
+                while !stop.load(Ordering::Relaxed) {
+                    for _ in 0..256 {
+                        held.push_back(shared.allocate(thread, order, &mut out));
+                        shared.free(thread, held.pop_front().expect("some are held"), order);
+                    }
+                    done += 256;
+                }
+                pairs.fetch_add(done, Ordering::Relaxed);
+                for slot in held {
+                    shared.free(thread, slot, order);
+                }
+            });
+        }
+        start.wait();
+        let begun = Instant::now();
+        std::thread::sleep(duration);
+        stop.store(true, Ordering::Relaxed);
+        elapsed = begun.elapsed();
+    });
+    pairs.into_inner() as f64 / elapsed.as_secs_f64()
+}
+
+/// Runs the experiment.
+#[must_use]
+pub fn run(options: &Options) -> Report {
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let mut report = Report::new(&[
+        "allocator",
+        "order",
+        "threads",
+        "pairs_per_s",
+        "ns_per_pair",
+    ]);
+    let mut series = Vec::new();
+    for (name, ours) in [("ebb", true), ("one-lock", false)] {
+        for order in [0u8, 4] {
+            let mut points = Vec::new();
+            for &threads in options.threads.iter().filter(|t| **t <= cores) {
+                let shared: Box<dyn Shared> = if ours {
+                    let machine = Arc::new(Machine {
+                        cpus: threads,
+                        nodes: 1,
+                    });
+                    let devices = Devices::new(machine, Policies::default());
+                    let store = Arc::new(Blank::new(u64::from(SLOTS)));
+                    devices
+                        .add(store, DeviceSpec::default(), None)
+                        .expect("large enough");
+                    Box::new(Ours(devices))
+                } else {
+                    Box::new(OneLock(Mutex::new(Legacy::new(SLOTS))))
+                };
+                let best = (0..options.repeats)
+                    .map(|_| measure(&*shared, threads, order, options.duration))
+                    .fold(0.0, f64::max);
+                let ns = 1e9 * threads as f64 / best;
+                report.row(vec![
+                    name.into(),
+                    order.into(),
+                    threads.into(),
+                    best.round().into(),
+                    ns.into(),
+                ]);
+                points.push((threads as f64, best));
+            }
+            series.push(Series {
+                name: format!("{name}, order {order}"),
+                points,
+            });
+        }
+    }
+    report.note(format!(
+        "ns_per_pair: of each thread; this machine has {cores} processors"
+    ));
+    report.set_plot(Plot {
+        title: "allocate and free".into(),
+        x: "threads".into(),
+        y: "pairs per second".into(),
+        series,
+    });
+    report
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn both_allocators_make_progress() {
+        let quick = Options {
+            threads: vec![1, 2],
+            duration: Duration::from_millis(5),
+            repeats: 1,
+        };
+        let report = run(&quick);
+        assert!(report.rows().count() >= 4);
+        assert!(
+            report
+                .rows()
+                .all(|r| r["pairs_per_s"].as_f64().unwrap() > 0.0)
+        );
+    }
+}

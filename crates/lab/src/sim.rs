@@ -1,0 +1,89 @@
+//! Simulated surroundings of the engine, for experiments without real devices.
+
+use ebb_engine::env::{IoError, ReadOp, Store, Topology, WriteOp};
+use ebb_engine::{Cpu, Node};
+use std::time::Duration;
+
+/// A number of processors, spread over memory nodes in turn.
+pub struct Machine {
+    pub cpus: usize,
+    pub nodes: u16,
+}
+
+impl Topology for Machine {
+    fn cpu(&self) -> Cpu {
+        Cpu(0)
+    }
+    fn cpus(&self) -> usize {
+        self.cpus
+    }
+    fn node(&self, cpu: Cpu) -> Node {
+        Node(cpu.0 % self.nodes)
+    }
+}
+
+/// A device whose content nobody looks at.
+pub struct Blank {
+    pub slots: u64,
+    pub node: Option<Node>,
+    /// How long a discard keeps its caller waiting; None: not wanted.
+    pub discard: Option<Duration>,
+}
+
+impl Blank {
+    pub fn new(slots: u64) -> Self {
+        Self {
+            slots,
+            node: None,
+            discard: None,
+        }
+    }
+}
+
+impl Store for Blank {
+    fn slots(&self) -> u64 {
+        self.slots
+    }
+    fn write(&self, _: &[WriteOp<'_>], results: &mut [Result<(), IoError>]) {
+        results.fill(Ok(()));
+    }
+    fn read(&self, _: &mut [ReadOp<'_>], results: &mut [Result<(), IoError>]) {
+        results.fill(Ok(()));
+    }
+    fn discard(&self, _: u64, _: u64) -> Result<(), IoError> {
+        if let Some(time) = self.discard {
+            std::thread::sleep(time);
+        }
+        Ok(())
+    }
+    fn wants_discard(&self) -> bool {
+        self.discard.is_some()
+    }
+    fn rotational(&self) -> bool {
+        false
+    }
+    fn node(&self) -> Option<Node> {
+        self.node
+    }
+}
+
+/// Random numbers that are the same in every run: xorshift64* (Vigna, "An experimental
+/// exploration of Marsaglia's xorshift generators, scrambled", 2016).
+pub struct Random(u64);
+
+impl Random {
+    pub fn new(seed: u64) -> Self {
+        // A multiplication by an odd constant keeps small seeds from giving small states.
+        Self(seed.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
+    }
+    pub fn next(&mut self) -> u64 {
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
+    }
+    /// Below `limit`.
+    pub fn below(&mut self, limit: usize) -> usize {
+        ((u128::from(self.next()) * limit as u128) >> 64) as usize
+    }
+}

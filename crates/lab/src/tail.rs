@@ -1,0 +1,327 @@
+//! Who pays for freeing returned slots: latency of the free and fault paths when the free
+//! that finds the return cache full frees the batch itself (inline), and when a worker does
+//! it before that happens (asynchronous).
+//!
+//! Real threads on real processors; a fault frees one slot, the page of another is swapped
+//! out, and the program computes for a while. Two loads:
+//!
+//! - `scattered`: the device is long in use, so that each slot of a batch lies in a cluster
+//!   of its own: cold memory, and a full cluster to be put on another list.
+//! - `discard`: the program drops 2 MiB at a time, which empties clusters, on a device that
+//!   wants those discarded and takes its time.
+
+use crate::report::Report;
+use crate::sim::{Blank, Machine, Random};
+use ebb_engine::slots::{DeviceSpec, Devices, Extent, ExtentList, Options as Policies};
+use ebb_engine::{CLUSTER_SLOTS, Cpu, DeviceId, EntryId, SlotIndex};
+use hdrhistogram::Histogram;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Barrier};
+use std::time::{Duration, Instant};
+
+/// One line for the list of experiments.
+pub const ABOUT: &str = "latency of freeing slots, inline or by a worker";
+
+/// How long the simulated device takes to discard a cluster: a hole of 2 MiB punched into
+/// a file.
+const DISCARD: Duration = Duration::from_micros(200);
+/// How often the worker looks whether it is wanted; a return cache fills in longer.
+const POLL: Duration = Duration::from_micros(200);
+
+/// What to run.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Faulting threads. 0: one for each processor.
+    pub threads: usize,
+    /// Slots of the device of the scattered load.
+    pub slots: u32,
+    /// What the program computes between two faults.
+    pub think: Duration,
+    /// For each measurement.
+    pub duration: Duration,
+    /// Rounds, inline and asynchronous in turn, added up.
+    pub rounds: u32,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            threads: 0,
+            slots: 1 << 22,
+            think: Duration::from_micros(4),
+            duration: Duration::from_secs(1),
+            rounds: 5,
+        }
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Load {
+    Scattered,
+    Discard,
+}
+
+/// What one way of freeing gave.
+struct Outcome {
+    free: Histogram<u64>,
+    fault: Histogram<u64>,
+    operations: u64,
+    elapsed: Duration,
+}
+
+impl Outcome {
+    fn new() -> Self {
+        let histogram =
+            || Histogram::new_with_bounds(1, 60_000_000_000, 3).expect("bounds in order");
+        Self {
+            free: histogram(),
+            fault: histogram(),
+            operations: 0,
+            elapsed: Duration::ZERO,
+        }
+    }
+}
+
+fn spin(time: Duration) {
+    let begun = Instant::now();
+    while begun.elapsed() < time {
+        std::hint::spin_loop();
+    }
+}
+
+/// The slots of a thread.
+#[derive(Clone, Default)]
+struct Held {
+    slots: Vec<u32>,
+    /// Where the discard load goes on.
+    next: usize,
+}
+
+/// Devices under a load.
+struct Bench {
+    load: Load,
+    devices: Devices,
+    held: Vec<Held>,
+}
+
+impl Bench {
+    fn new(load: Load, threads: usize, options: &Options) -> Self {
+        let machine = Arc::new(Machine {
+            cpus: threads,
+            nodes: 1,
+        });
+        let devices = Devices::new(machine, Policies::default());
+        // The discard load goes round a smaller device: it must come back to what it freed.
+        let (slots, percent, discard) = match load {
+            Load::Scattered => (options.slots, 95, None),
+            Load::Discard => (
+                options
+                    .slots
+                    .min(threads as u32 * 16 * CLUSTER_SLOTS as u32),
+                80,
+                Some(DISCARD),
+            ),
+        };
+        let store = Arc::new(Blank {
+            discard,
+            ..Blank::new(u64::from(slots))
+        });
+        devices
+            .add(store, DeviceSpec::default(), None)
+            .expect("large enough");
+        let each = slots as usize * percent / 100 / threads / CLUSTER_SLOTS * CLUSTER_SLOTS;
+        let mut held = vec![Held::default(); threads];
+        let mut out = ExtentList::new();
+        for i in 0..each * threads {
+            // Scattered: every thread's slots everywhere. Discard: each in its own clusters.
+            let (thread, cpu) = match load {
+                Load::Scattered => (i % threads, Cpu(0)),
+                Load::Discard => (i / each, Cpu((i / each) as u16)),
+            };
+            out.clear();
+            devices
+                .allocate(cpu, 1, EntryId(0), &mut out)
+                .expect("the device is not full");
+            held[thread].slots.push(out[0].start.0);
+        }
+        Self {
+            load,
+            devices,
+            held,
+        }
+    }
+
+    fn free(&self, cpu: Cpu, slots: &[u32]) {
+        let follows = |a: &u32, b: &u32| a + 1 == *b && !b.is_multiple_of(CLUSTER_SLOTS as u32);
+        for run in slots.chunk_by(follows) {
+            let extent = Extent {
+                device: DeviceId(0),
+                start: SlotIndex(run[0]),
+                len: run.len() as u16,
+            };
+            self.devices.free(cpu, extent).expect("the slots are ours");
+        }
+    }
+
+    /// A faulting thread: its slots are freed and replaced.
+    fn fault(&self, cpu: Cpu, held: &mut Held, stop: &AtomicBool, think: Duration) -> Outcome {
+        let mut outcome = Outcome::new();
+        let mut random = Random::new(u64::from(cpu.0));
+        let mut out = ExtentList::new();
+        while !stop.load(Ordering::Relaxed) {
+            let at = match self.load {
+                Load::Scattered => random.below(held.slots.len()),
+                Load::Discard => held.next,
+            };
+            held.next = (at + 1) % held.slots.len();
+            let begun = Instant::now();
+            match self.load {
+                Load::Scattered => self.free(cpu, &held.slots[at..=at]),
+                Load::Discard if at % CLUSTER_SLOTS == 0 => {
+                    self.free(cpu, &held.slots[at..at + CLUSTER_SLOTS]);
+                }
+                Load::Discard => {}
+            }
+            let freed = begun.elapsed();
+            out.clear();
+            let owner = EntryId(at as u32);
+            self.devices
+                .allocate(cpu, 1, owner, &mut out)
+                .expect("there is room");
+            let fault = begun.elapsed();
+            held.slots[at] = out[0].start.0;
+            outcome.free.saturating_record(freed.as_nanos() as u64);
+            outcome.fault.saturating_record(fault.as_nanos() as u64);
+            outcome.operations += 1;
+            spin(think);
+        }
+        outcome
+    }
+
+    fn measure(&mut self, worker: bool, options: &Options, total: &mut Outcome) {
+        let mut held = std::mem::take(&mut self.held);
+        let stop = AtomicBool::new(false);
+        let start = Barrier::new(held.len() + 1);
+        std::thread::scope(|scope| {
+            let (stop, start, bench) = (&stop, &start, &*self);
+            let threads: Vec<_> = held
+                .iter_mut()
+                .enumerate()
+                .map(|(cpu, held)| {
+                    scope.spawn(move || {
+                        start.wait();
+                        bench.fault(Cpu(cpu as u16), held, stop, options.think)
+                    })
+                })
+                .collect();
+            if worker {
+                scope.spawn(move || {
+                    while !stop.load(Ordering::Relaxed) {
+                        if bench.devices.wants_work() {
+                            bench.devices.work(Cpu(0), 16);
+                        }
+                        std::thread::sleep(POLL);
+                    }
+                });
+            }
+            start.wait();
+            let begun = Instant::now();
+            std::thread::sleep(options.duration);
+            stop.store(true, Ordering::Relaxed);
+            for thread in threads {
+                let outcome = thread.join().expect("no panic");
+                total
+                    .free
+                    .add(&outcome.free)
+                    .expect("histograms of one kind");
+                total
+                    .fault
+                    .add(&outcome.fault)
+                    .expect("histograms of one kind");
+                total.operations += outcome.operations;
+            }
+            total.elapsed += begun.elapsed();
+        });
+        self.held = held;
+    }
+}
+
+fn over(histogram: &Histogram<u64>, ns: u64) -> f64 {
+    let over = histogram.len() - histogram.count_between(0, ns);
+    100.0 * over as f64 / histogram.len().max(1) as f64
+}
+
+/// Runs the experiment.
+#[must_use]
+pub fn run(options: &Options) -> Report {
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let threads = if options.threads == 0 {
+        cores
+    } else {
+        options.threads
+    };
+    let mut report = Report::new(&[
+        "load",
+        "free",
+        "path",
+        "p50_ns",
+        "p99_ns",
+        "p999_ns",
+        "max_ns",
+        "over_10us_percent",
+        "over_100us_percent",
+        "ops_per_s",
+    ]);
+    for (load, label) in [(Load::Scattered, "scattered"), (Load::Discard, "discard")] {
+        let mut bench = Bench::new(load, threads, options);
+        let mut outcomes = [("inline", Outcome::new()), ("async", Outcome::new())];
+        for _ in 0..options.rounds {
+            for (name, outcome) in &mut outcomes {
+                bench.measure(*name == "async", options, outcome);
+            }
+        }
+        for (name, outcome) in &outcomes {
+            for (path, h) in [("free", &outcome.free), ("fault", &outcome.fault)] {
+                report.row(vec![
+                    label.into(),
+                    (*name).into(),
+                    path.into(),
+                    h.value_at_quantile(0.5).into(),
+                    h.value_at_quantile(0.99).into(),
+                    h.value_at_quantile(0.999).into(),
+                    h.max().into(),
+                    over(h, 10_000).into(),
+                    over(h, 100_000).into(),
+                    (outcome.operations as f64 / outcome.elapsed.as_secs_f64())
+                        .round()
+                        .into(),
+                ]);
+            }
+        }
+    }
+    report.note(format!(
+        "{threads} threads on {cores} processors; a fault frees one slot and allocates another"
+    ));
+    report
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn both_ways_are_measured() {
+        let report = run(&Options {
+            slots: 1 << 16,
+            duration: Duration::from_millis(20),
+            rounds: 1,
+            ..Options::default()
+        });
+        assert_eq!(report.rows().count(), 8);
+        assert!(
+            report
+                .rows()
+                .all(|r| r["ops_per_s"].as_f64().unwrap() > 0.0)
+        );
+    }
+}
