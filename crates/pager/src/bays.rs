@@ -8,13 +8,16 @@
 //! A bay is on exactly one list, named by its state:
 //!
 //! ```text
-//! Empty --capture--> Staged (oldest first) --store--> Free --take--> Empty
+//! Empty --capture--> Staged (oldest first) --store--> Free --take--> Lent --placed--> Empty
 //!   ^                   |                               |
-//!   +---- all remapped -+                               +-- give back -> Empty
+//!   +---- all remapped -+                               +-- give back --> Empty
 //! ```
 //!
-//! Invariant: frames = Σ popcount(bay.present) = staged + free; `staged ⊆ present`; a bay is
-//! Empty iff present = 0.
+//! Frames taken for a load are *lent* until their pages are in place: meanwhile another thread
+//! may take others of the same bay, but nobody gives them back or captures over them.
+//!
+//! Invariants: frames = Σ popcount(bay.present) = staged + free; `staged ⊆ present`; present and
+//! lent are disjoint; a bay is Empty iff nothing is present or lent, Lent iff all that is left is lent.
 
 use crate::map::{Frame, Mask, PageNumber, UNIT, UNIT_BYTES, UnitNumber};
 use ebb_engine::{EntryId, PAGE_SIZE};
@@ -29,13 +32,17 @@ enum State {
     Empty,
     Staged,
     Free,
+    /// On no list: all its frames are lent.
+    Lent,
 }
 
 struct Bay {
     state: State,
     /// Frames that have a page behind them.
     present: Mask,
-    /// Of those, the ones that hold a captured page; none while Free.
+    /// Frames out for a load.
+    lent: Mask,
+    /// Of those present, the ones that hold a captured page; none while Free.
     staged: Mask,
     unit: UnitNumber,
     /// For captured pages, the entry that may still hold the same content.
@@ -104,6 +111,7 @@ impl Bays {
         let bay = |_| Bay {
             state: State::Empty,
             present: 0,
+            lent: 0,
             staged: 0,
             unit: UnitNumber(0),
             kept: [None; UNIT],
@@ -181,6 +189,7 @@ impl Bays {
         *b = Bay {
             state: State::Staged,
             present: mask,
+            lent: 0,
             staged: mask,
             unit,
             kept: std::array::from_fn(kept),
@@ -280,45 +289,43 @@ impl Bays {
         let address = self.address(bay) + start * PAGE_SIZE;
         let b = &mut self.bays[bay.0 as usize];
         b.present &= !ones(start, frames);
+        b.lent |= ones(start, frames);
         self.free_frames -= frames;
         if b.present == 0 {
-            b.state = State::Empty;
+            b.state = State::Lent;
             self.free.swap_remove(place);
-            self.empty.push(bay);
         }
         Some(Taken { address, frames })
     }
 
-    /// Puts frames that `take` gave back unused.
-    pub fn untake(&mut self, taken: Taken) {
+    /// The pages of lent frames are in place, or given back: the frames are gone.
+    pub fn placed(&mut self, taken: Taken) {
         let index = (taken.address - self.base) / PAGE_SIZE;
         let bay = BayIndex((index / UNIT) as u32);
         let b = &mut self.bays[bay.0 as usize];
-        b.present |= ones(index % UNIT, taken.frames);
-        self.free_frames += taken.frames;
-        if b.state == State::Empty {
-            b.state = State::Free;
-            let at = self
-                .empty
-                .iter()
-                .rposition(|e| *e == bay)
-                .expect("an empty bay is on the empty list");
-            self.empty.swap_remove(at);
-            self.free.push(bay);
+        let mask = ones(index % UNIT, taken.frames);
+        debug_assert!(b.lent & mask == mask);
+        b.lent &= !mask;
+        if b.state == State::Lent && b.lent == 0 {
+            b.state = State::Empty;
+            self.empty.push(bay);
         }
     }
 
-    /// Takes a whole free bay out, for its pages to be given back to the system: its address and
-    /// how many frames it had.
-    pub fn give_back(&mut self) -> Option<(usize, usize)> {
+    /// Takes the frames of a free bay out, for their pages to be given back to the system: the
+    /// bay's address and which frames.
+    pub fn give_back(&mut self) -> Option<(usize, Mask)> {
         let bay = self.free.pop()?;
         let address = self.address(bay);
         let b = &mut self.bays[bay.0 as usize];
-        let frames = b.present.count_ones() as usize;
-        b.present = 0;
-        b.state = State::Empty;
-        self.free_frames -= frames;
-        self.empty.push(bay);
+        let frames = std::mem::take(&mut b.present);
+        self.free_frames -= frames.count_ones() as usize;
+        if b.lent == 0 {
+            b.state = State::Empty;
+            self.empty.push(bay);
+        } else {
+            b.state = State::Lent;
+        }
         Some((address, frames))
     }
 
@@ -334,8 +341,9 @@ impl Bays {
     pub fn check(&self) {
         let (mut free, mut staged) = (0, 0);
         for b in &self.bays {
-            assert_eq!(b.staged & !b.present, 0);
-            assert_eq!(b.state == State::Empty, b.present == 0 && b.staged == 0);
+            assert_eq!((b.staged & !b.present, b.lent & b.present), (0, 0));
+            assert_eq!(b.state == State::Empty, b.present | b.lent == 0);
+            assert_eq!(b.state == State::Lent, b.present == 0 && b.lent != 0);
             staged += b.staged.count_ones() as usize;
             free += (b.present & !b.staged).count_ones() as usize;
         }
@@ -348,10 +356,8 @@ impl Bays {
                 .iter()
                 .all(|b| self.bays[b.0 as usize].state == State::Staged)
         );
-        assert_eq!(
-            self.empty.len() + self.free.len() + self.staged.len(),
-            self.bays.len()
-        );
+        let lent = self.bays.iter().filter(|b| b.state == State::Lent).count();
+        assert_eq!(self.empty.len() + self.free.len() + self.staged.len() + lent, self.bays.len());
     }
 }
 
@@ -377,16 +383,16 @@ mod tests {
             (t.frames, t.address),
             (2, bays.address(bay) + 4 * PAGE_SIZE)
         );
-        bays.untake(t);
         bays.check();
         assert!(bays.take(3, 3).is_none());
-        for _ in 0..3 {
-            bays.take(1, 1).map(|t| assert_eq!(t.frames, 1)).unwrap();
-        }
+        bays.take(1, 1).unwrap();
         bays.check();
-        assert_eq!(bays.give_back().unwrap().1, 1);
+        assert_eq!(bays.give_back().unwrap().1.count_ones(), 1);
         bays.check();
-        assert_eq!(bays.frames(), 0);
+        assert_eq!((bays.frames(), bays.empty.len()), (0, 3), "the bay waits for what is lent");
+        bays.placed(t);
+        bays.check();
+        assert_eq!(bays.empty.len(), 3);
     }
 
     #[test]

@@ -310,13 +310,13 @@ impl Process {
 
     /// Gives one free bay's pages back to the system.
     pub fn give_back(&self, state: &mut State) -> bool {
-        match state.bays.as_mut().and_then(Bays::give_back) {
-            Some((address, _)) => {
-                self.drop_frames(address, UNIT);
-                true
-            }
-            None => false,
+        let Some((address, frames)) = state.bays.as_mut().and_then(Bays::give_back) else {
+            return false;
+        };
+        for (first, len) in runs(frames) {
+            self.drop_frames(address + first * PAGE_SIZE, len);
         }
+        true
     }
 }
 

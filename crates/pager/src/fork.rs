@@ -74,10 +74,11 @@ pub unsafe fn after_fork_parent(child: Option<i32>) {
         if let Some(slot) = slot {
             process.swap.fork_parent();
             process.forked.store(true, SeqCst);
-            if let Some(pid) = child.filter(|pid| *pid > 0) {
-                process.member.child_forked(slot, pid as u32);
-            } else if child.is_some() {
-                process.member.cancel_child(slot);
+            match child {
+                Some(pid) if pid > 0 => process.member.child_forked(slot, pid as u32),
+                Some(_) => process.member.cancel_child(slot),
+                // The supervisor finds out whether there is one.
+                None => process.member.child_forked(slot, 0),
             }
         }
         STAGE.store(3, SeqCst);

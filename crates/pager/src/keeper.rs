@@ -129,33 +129,23 @@ fn adopt(member: &'static Member, swap: Option<&'static Swap>) -> Result<&'stati
 /// The keeper's work, for ever.
 pub fn tend(process: &'static Process) -> ! {
     let mut desk = Desk::new();
-    let (mut seen, mut served, mut rescued) = (0, 0, None::<Instant>);
+    let (mut seen, mut served) = (0, 0);
+    let mut crowd = Crowd::new();
     let mut measured = Instant::now();
     loop {
         let now_served = process.services.served();
         let busy = now_served != served;
-        let starved = !busy && process.fault.wait(0);
         served = now_served;
-        match rescued {
-            _ if starved => {
-                rescued = Some(Instant::now());
-                process.services.rescue(true);
-            }
-            Some(since) if since.elapsed() > Duration::from_secs(1) => {
-                rescued = None;
-                process.services.rescue(false);
-            }
-            _ => {}
+        let starved = !busy && process.fault.wait(0);
+        if busy || starved {
+            process.services.compete(crowd.look() || starved);
         }
-        let pause = if busy || starved || rescued.is_some() {
-            BUSY
-        } else {
-            QUIET
-        };
+        let pause = if busy || starved { BUSY } else { QUIET };
         seen = process.member.wait(seen, Some(pause));
         fork::attend(process, &mut desk);
         {
             let mut state = lock_service();
+            state.queue.now_ms = thread::uptime_ms();
             if state.ranges.all().any(|r| !r.attributes.registered) {
                 process.register_all(&mut state);
             }
@@ -164,6 +154,8 @@ pub fn tend(process: &'static Process) -> ! {
             if measured.elapsed() > Duration::from_millis(20) {
                 measured = Instant::now();
                 process.measure(&mut state);
+                let oldest = state.queue.oldest_ms(&state.map).unwrap_or(0);
+                process.member.publish_oldest(oldest as u64 * 1_000_000);
             }
         }
         let wanted = process.member.take_reclaim_request();
@@ -176,6 +168,32 @@ pub fn tend(process: &'static Process) -> ! {
                 break;
             }
         }
+    }
+}
+
+/// Watches whether the processors are taken: whether more threads want to run than there are
+/// processors, our own left out.
+struct Crowd {
+    processors: i32,
+    /// Decaying mean of the threads that want to run, in sixteenths.
+    mean: i32,
+    crowded: bool,
+}
+
+impl Crowd {
+    fn new() -> Self {
+        Self { processors: thread::processors() as i32, mean: 16, crowded: false }
+    }
+
+    /// One more look; whether the processors are taken.
+    fn look(&mut self) -> bool {
+        // This thread is one, and a service thread with idle urgency that waits for its turn
+        // while the program runs is another.
+        let others = thread::running().unwrap_or(0).saturating_sub(2) as i32;
+        self.mean += (others * 16 - self.mean) / 8;
+        let full = self.processors * 16;
+        self.crowded = if self.crowded { self.mean > full * 5 / 8 } else { self.mean > full * 7 / 8 };
+        self.crowded
     }
 }
 
@@ -226,6 +244,7 @@ impl Process {
         let Some(measured) = memory::resident_anonymous_pages() else {
             return;
         };
+        state.count_tables(self.swap);
         let used = state.used(self.swap);
         state
             .account

@@ -141,6 +141,8 @@ pub struct UnitState {
     pub fresh: Mask,
     /// The eviction clock when pages of it were last evicted; 0 never.
     pub evicted_at: u32,
+    /// When it was queued, in the keeper's milliseconds.
+    pub queued_ms: u32,
 }
 
 struct Chunk {

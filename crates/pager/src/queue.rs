@@ -20,6 +20,8 @@ pub struct Queue {
     units: VecDeque<UnitNumber>,
     /// Counts evicted pages: the eviction clock that refault distances are measured with.
     clock: u32,
+    /// The keeper's milliseconds, for units queued from now on.
+    pub now_ms: u32,
 }
 
 impl Queue {
@@ -28,6 +30,7 @@ impl Queue {
         Self {
             units: VecDeque::new(),
             clock: 0,
+            now_ms: 0,
         }
     }
 
@@ -54,6 +57,7 @@ impl Queue {
         } else {
             state.queued = true;
             state.fresh = 0;
+            state.queued_ms = self.now_ms;
             self.units.push_back(unit);
         }
     }
@@ -107,6 +111,11 @@ impl Queue {
         if !std::mem::replace(&mut map.unit_mut(unit).queued, true) {
             self.units.push_back(unit);
         }
+    }
+
+    /// When the unit at the front was queued: what it holds was not seen to be used since.
+    pub fn oldest_ms(&self, map: &PageMap) -> Option<u32> {
+        self.units.front().map(|u| map.unit(*u).queued_ms)
     }
 
     /// Bytes of its memory.

@@ -11,8 +11,8 @@
 //! processor has faulting threads wait there; the others are *resting* on a futex. Which processor
 //! a fault came from is sampled. One is always awake.
 //!
-//! Idle urgency would starve service when other work fills the processor: the keeper watches for
-//! faults that nobody serves (`Services::rescue`) and raises all service threads to normal for a while.
+//! Idle urgency would starve service when other work fills the processors: the keeper watches for
+//! that, and for faults that nobody serves, and then lets service compete (`Services::compete`).
 
 use crate::evict::Step;
 use crate::load::{Desk, Served, UnitBuffer};
@@ -81,17 +81,16 @@ impl Services {
         self.served.load(SeqCst)
     }
 
-    /// Raises every service thread to normal urgency and wakes all, or lets them be idle again.
-    pub fn rescue(&self, on: bool) {
+    /// Lets the service threads compete for their processors like any other thread, or be idle
+    /// work again. Idle urgency keeps woken threads where they are, but starves where other work
+    /// fills the processors; there no thread would be sent elsewhere anyway.
+    pub fn compete(&self, on: bool) {
         if self.normal.swap(u32::from(on), SeqCst) == u32::from(on) {
             return;
         }
         let urgency = if on { Urgency::Normal } else { Urgency::Idle };
         for t in &self.threads {
             let _ = thread::set_urgency(t.id.load(SeqCst), urgency);
-            if on {
-                self.wake(t);
-            }
         }
     }
 

@@ -39,6 +39,8 @@ pub struct State {
     pub account: Account,
     /// Faults on pages in transit, to be served when that ends.
     pub parked: Vec<Fault>,
+    /// Pages that the tables take, as last counted.
+    pub tables: i64,
 }
 
 static STATE: Mutex<State> = Mutex::new(State {
@@ -49,6 +51,7 @@ static STATE: Mutex<State> = Mutex::new(State {
     pattern: Pattern::new(),
     account: Account::new(),
     parked: Vec::new(),
+    tables: 0,
 });
 
 /// Changes whenever a transit ends while somebody waits.
@@ -202,14 +205,18 @@ impl State {
 
     /// Pages of memory in use that the pager knows of, the engine's included.
     pub fn used(&self, swap: &Swap) -> i64 {
-        let memory = swap.memory();
-        let tables = memory.pool_bytes as usize
-            + memory.bookkeeping_bytes as usize
+        let pool = swap.pool_bytes().div_ceil(ebb_engine::PAGE_SIZE as u64);
+        let frames = self.bays.as_ref().map_or(0, Bays::frames);
+        (self.map.resident() + frames) as i64 + pool as i64 + self.tables
+    }
+
+    /// Counts the tables of pager and engine again: too slow for every fault, and they grow slowly.
+    pub fn count_tables(&mut self, swap: &Swap) {
+        let bytes = swap.memory().bookkeeping_bytes as usize
             + self.map.bytes()
             + self.queue.bytes()
             + self.bays.as_ref().map_or(0, Bays::bytes);
-        let frames = self.bays.as_ref().map_or(0, Bays::frames);
-        (self.map.resident() + frames + tables.div_ceil(ebb_engine::PAGE_SIZE)) as i64
+        self.tables = bytes.div_ceil(ebb_engine::PAGE_SIZE) as i64;
     }
 
     /// The pager's invariants.

@@ -235,7 +235,7 @@ impl Process {
         Statm::parse(read(&self.statm, &mut buf)?).ok_or(Errno::IO)
     }
 
-    /// Its `smaps_rollup`: the kernel walks every page table of the process, about 20 ns a
+    /// Its `smaps_rollup`: the kernel walks every page table of the process, about 100 ns a
     /// resident page.
     ///
     /// # Errors

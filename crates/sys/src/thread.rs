@@ -119,6 +119,29 @@ pub fn prepare_spawn() {
     );
 }
 
+/// Processors of the system that are online.
+pub fn processors() -> usize {
+    // SAFETY: no pointers.
+    unsafe { libc::sysconf(libc::_SC_NPROCESSORS_ONLN) }.max(1) as usize
+}
+
+/// Threads of the whole system that run or want to, at this moment.
+pub fn running() -> Option<usize> {
+    let mut buffer = [0u8; 96];
+    let text = crate::memory::read_small(c"/proc/loadavg", &mut buffer)?;
+    let field = text.split(|b| *b == b' ').nth(3)?;
+    let running = field.split(|b| *b == b'/').next()?;
+    std::str::from_utf8(running).ok()?.parse().ok()
+}
+
+/// Milliseconds of the system's monotonic clock, which every process reads alike.
+pub fn uptime_ms() -> u32 {
+    let mut t = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: a valid timespec.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut t) };
+    (t.tv_sec as u64 * 1000 + t.tv_nsec as u64 / 1_000_000) as u32
+}
+
 /// The memory node of each processor, by its number.
 pub fn nodes() -> Vec<u16> {
     // SAFETY: no pointers.

@@ -26,7 +26,7 @@ pub enum Asked {
     Me,
     /// Another process was woken.
     Other(SlotNumber),
-    /// No process has said that it has cold pages.
+    /// No process pages.
     Nobody,
 }
 
@@ -215,20 +215,29 @@ impl Table {
         }
     }
 
-    /// Asks the paging process with the coldest pages.
+    /// Asks the paging process with the coldest pages, or where nobody has published how cold
+    /// its pages are, the largest.
     pub fn ask_reclaim(&self, me: SlotNumber, pages: u64) -> Asked {
-        let coldest = self
-            .taken()
-            .filter(|(_, word)| word.state == SlotState::Paging)
-            .filter_map(|(n, _)| match self.slot(n).coldest.load(Relaxed) {
+        let candidates = || {
+            let paging = self
+                .taken()
+                .filter(|(_, word)| word.state == SlotState::Paging);
+            paging
+                .map(|(n, _)| n)
+                .filter(|&n| self.slot(n).charged.load(Relaxed) > 0)
+        };
+        let coldest = candidates()
+            .filter_map(|n| match self.slot(n).coldest.load(Relaxed) {
                 0 => None,
                 since => Some((since, n)),
             })
-            .min();
-        match coldest {
+            .min()
+            .map(|(_, n)| n);
+        let largest = || candidates().max_by_key(|&n| self.slot(n).charged.load(Relaxed));
+        match coldest.or_else(largest) {
             None => Asked::Nobody,
-            Some((_, n)) if n == me => Asked::Me,
-            Some((_, n)) => {
+            Some(n) if n == me => Asked::Me,
+            Some(n) => {
                 self.request(n, pages);
                 Asked::Other(n)
             }

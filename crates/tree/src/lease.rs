@@ -69,6 +69,7 @@ pub(crate) const fn row_words(clusters: usize) -> usize {
     clusters.div_ceil(64).next_multiple_of(8)
 }
 
+#[cfg_attr(loom, allow(dead_code, reason = "the models do not need all of it"))]
 impl<'a> Leases<'a> {
     fn row(&self, slot: usize) -> &'a [AtomicU64] {
         let words = row_words(self.owner.len());

@@ -18,7 +18,7 @@ use crate::charge::Asked;
 use crate::histogram::Histogram;
 use crate::lease::Leases;
 use crate::table::map_leases;
-use crate::table::{Config, DeviceRow, Mode, SlotNumber, SlotState, StateWord, Table, Way};
+use crate::table::{Config, DeviceRow, Mode, Named, SlotNumber, SlotState, StateWord, Table, Way};
 use crate::wire::{self, Answer, Hello, KEY_BYTES};
 use ebb_engine::ClusterIndex;
 use ebb_engine::counters::Counters;
@@ -119,8 +119,11 @@ fn greet(control: &str, reserved: Option<SlotNumber>) -> Result<Welcome, JoinErr
     }
     net::sockopt::set_socket_timeout(&socket, net::sockopt::Timeout::Recv, Some(ANSWER_TIMEOUT))
         .map_err(JoinError::Connect)?;
-    retry(|| net::send(&socket, &Hello::new(reserved).encode(), SendFlags::NOSIGNAL))
-        .map_err(JoinError::Connect)?;
+    match retry(|| net::send(&socket, &Hello::new(reserved).encode(), SendFlags::NOSIGNAL)) {
+        // It has closed already: its reason is waiting for us.
+        Ok(_) | Err(Errno::PIPE) => {}
+        Err(e) => return Err(JoinError::Connect(e)),
+    }
 
     let mut packet = [0; wire::MAX_PACKET];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(wire::MAX_FDS))];
@@ -335,7 +338,8 @@ impl Member {
             .store(since_ns, Relaxed);
     }
 
-    /// Asks the process with the coldest pages to give up at least `pages`.
+    /// Asks the process with the coldest pages (the largest, if none has published how cold
+    /// they are) to give up at least `pages`.
     pub fn ask_reclaim(&self, pages: u64) -> Asked {
         self.table.ask_reclaim(self.slot(), pages)
     }
@@ -410,9 +414,15 @@ impl Member {
         })
     }
 
-    /// After a fork, in the parent.
+    /// After a fork, in the parent. `pid` 0: not known, or the fork may have failed; the
+    /// supervisor then finds out by itself whether there is a child.
     pub fn child_forked(&self, child: ChildSlot, pid: u32) {
-        self.table.slot(child.slot).set_pid(child.taken, pid, true);
+        let named = if pid == 0 {
+            Named::Unnamed
+        } else {
+            Named::Pid(pid)
+        };
+        self.table.slot(child.slot).name(child.taken, named, true);
     }
 
     /// In the parent, if the fork failed.
@@ -430,9 +440,8 @@ impl Member {
         self.connection.forget();
         self.me.store(child.slot.0 as u32, Relaxed);
         // Our parent may be dead already, before it could write our pid.
-        self.table
-            .slot(child.slot)
-            .set_pid(child.taken, std::process::id(), false);
+        let named = Named::Pid(std::process::id());
+        self.table.slot(child.slot).name(child.taken, named, false);
     }
 }
 

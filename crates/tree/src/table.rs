@@ -268,25 +268,51 @@ pub(crate) struct Slot {
     pub latency: [Histogram; 4],
 }
 
+/// In place of a pid: the child has been forked, and its parent does not know which it is.
+const UNNAMED: u32 = u32::MAX;
+
+/// What is known of the process that a slot is for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Named {
+    /// Perhaps not forked yet.
+    Unborn,
+    /// Forked, or dead already.
+    Unnamed,
+    Pid(u32),
+}
+
 impl Slot {
     /// The slot begins a new life, of a process not known yet.
     pub fn forget_pid(&self, taken: u32) {
         self.pid.store((taken as u64) << 32, SeqCst);
     }
 
-    /// Writes the pid, unless the slot is another's by now. `overwrite` one that is known.
-    pub fn set_pid(&self, taken: u32, pid: u32, overwrite: bool) {
+    /// Writes who the slot is for, unless it is another's by now, or more is known already.
+    /// `Pid` of the parent is worth more than the child's own, which may be of another
+    /// namespace: it `overrules`.
+    pub fn name(&self, taken: u32, named: Named, overrules: bool) {
+        let (pid, known) = match named {
+            Named::Unborn => return,
+            Named::Unnamed => (UNNAMED, 0),
+            Named::Pid(pid) => (pid, if overrules { u32::MAX } else { 0 }),
+        };
         let new = (taken as u64) << 32 | pid as u64;
-        // Refused if it is another's: nothing to do then.
+        // Refused: nothing to do then.
         let _ = self.pid.fetch_update(SeqCst, SeqCst, |old| {
-            (old >> 32 == taken as u64 && (overwrite || old as u32 == 0)).then_some(new)
+            let is = old as u32;
+            let less = is <= known || is == UNNAMED;
+            (old >> 32 == taken as u64 && less).then_some(new)
         });
     }
 
-    /// The pid, if it is known and of this taking of the slot.
-    pub fn pid(&self, taken: u32) -> Option<u32> {
+    /// Who the slot is for, as far as it was said since it was taken.
+    pub fn named(&self, taken: u32) -> Named {
         let word = self.pid.load(SeqCst);
-        (word >> 32 == taken as u64 && word as u32 != 0).then_some(word as u32)
+        match word as u32 {
+            pid if pid == 0 || word >> 32 != taken as u64 => Named::Unborn,
+            UNNAMED => Named::Unnamed,
+            pid => Named::Pid(pid),
+        }
     }
 }
 
@@ -548,6 +574,29 @@ mod tests {
             map_leases(leases.as_fd(), 1 << 20).is_err(),
             "larger than the file"
         );
+    }
+
+    #[test]
+    fn a_late_name_is_not_taken_for_another_child() {
+        let (table, _fd) = Table::create(100, Config::default()).unwrap();
+        let n = table.take_slot(StateWord::reserved(None, false)).unwrap();
+        let taken = table.state(n).taken;
+        let slot = table.slot(n);
+        assert_eq!(slot.named(taken), Named::Unborn);
+        slot.name(taken, Named::Unnamed, true);
+        assert_eq!(slot.named(taken), Named::Unnamed);
+        slot.name(taken, Named::Pid(5), false);
+        slot.name(taken, Named::Unnamed, true);
+        slot.name(taken, Named::Pid(6), false);
+        assert_eq!(slot.named(taken), Named::Pid(5));
+        slot.name(taken, Named::Pid(7), true);
+        assert_eq!(slot.named(taken), Named::Pid(7));
+
+        table.set_state(n, StateWord::FREE);
+        assert_eq!(table.take_slot(StateWord::reserved(None, false)), Some(n));
+        let later = table.state(n).taken;
+        slot.name(taken, Named::Pid(7), true);
+        assert_eq!(slot.named(later), Named::Unborn);
     }
 
     #[test]

@@ -280,6 +280,11 @@ impl Swap {
         }
     }
 
+    /// Memory held by the pool, as in [`Swap::memory`], at the cost of reading one word.
+    pub fn pool_bytes(&self) -> u64 {
+        self.pool.bytes()
+    }
+
     /// Entries in use.
     pub fn entries(&self) -> usize {
         self.space.used()

@@ -37,11 +37,20 @@ pub(super) fn start_threshold(budget: i64) -> i64 {
             .min(budget / 2)
 }
 
+/// A process of the tree that has not joined.
+struct Stranger {
+    process: Process,
+    /// As last measured.
+    pages: i64,
+}
+
 /// The supervisor's memory of what it measured.
 #[derive(Default)]
 pub(super) struct Watch {
     /// Processes of the tree that have not joined.
-    strangers: HashMap<u32, Process>,
+    strangers: HashMap<u32, Stranger>,
+    /// Ourselves.
+    own: Option<Process>,
     next_walk: Option<Instant>,
     pub sharing: Sharing,
     /// The limit of which all members know.
@@ -50,6 +59,13 @@ pub(super) struct Watch {
 }
 
 impl Watch {
+    pub fn new() -> Self {
+        Self {
+            own: Process::open(std::process::id()).ok(),
+            ..Self::default()
+        }
+    }
+
     /// `pid` has joined, or is gone.
     pub fn forget(&mut self, pid: u32) {
         self.strangers.remove(&pid);
@@ -121,7 +137,9 @@ impl Supervisor {
             } else if !self.watch.strangers.contains_key(&pid)
                 && let Ok(process) = Process::open(pid)
             {
-                self.watch.strangers.insert(pid, process);
+                self.watch
+                    .strangers
+                    .insert(pid, Stranger { process, pages: 0 });
             }
         }
         let cost = cpu_time().saturating_sub(cpu);
@@ -151,21 +169,21 @@ impl Supervisor {
             measured.push((&seat.process, pages));
         }
         // Our own memory is part of the price.
-        let own = Process::open(std::process::id())
+        let mut others = self
+            .watch
+            .own
             .as_ref()
-            .map_or(Ok(0), anonymous);
-        let mut others = own.unwrap_or(0);
+            .map_or(0, |own| anonymous(own).unwrap_or(0));
         let mut strangers = std::mem::take(&mut self.watch.strangers);
-        strangers.retain(|_, process| match anonymous(process) {
+        strangers.retain(|_, stranger| match anonymous(&stranger.process) {
             Ok(pages) => {
+                stranger.pages = pages;
                 others += pages;
                 true
             }
             Err(e) => e != Errno::SRCH,
         });
-        for process in strangers.values() {
-            measured.push((process, anonymous(process).unwrap_or(0)));
-        }
+        measured.extend(strangers.values().map(|s| (&s.process, s.pages)));
         let mut sharing = std::mem::take(&mut self.watch.sharing);
         let overlap = self.overlap(&measured, others, &mut sharing);
         self.watch.sharing = sharing;

@@ -98,6 +98,8 @@ pub struct Supervisor {
     control: String,
     listener: OwnedFd,
     epoll: OwnedFd,
+    /// Kept to be able to say no when there are no more descriptors.
+    spare: Option<OwnedFd>,
     /// Connections that have not said hello.
     greeting: HashMap<u32, OwnedFd>,
     next_greeting: u32,
@@ -197,6 +199,7 @@ impl Supervisor {
             control,
             listener,
             epoll,
+            spare: spare(),
             greeting: HashMap::new(),
             next_greeting: 0,
             seats: (0..MAX_SLOTS).map(|_| None).collect(),
@@ -204,7 +207,7 @@ impl Supervisor {
             by_pid: HashMap::new(),
             used: vec![false; MAX_SLOTS],
             joined: 0,
-            watch: Watch::default(),
+            watch: Watch::new(),
             due: Instant::now(),
             drifted: false,
             notices: setup
@@ -384,6 +387,11 @@ impl Drop for Supervisor {
         }
         std::hint::black_box(&self.key);
     }
+}
+
+/// A descriptor of nothing.
+fn spare() -> Option<OwnedFd> {
+    rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC).ok()
 }
 
 /// Binds a socket of a new random name.

@@ -10,11 +10,11 @@
 //! # Reserved slots
 //! A reserved slot holds leases for a child that may not have joined yet. It is given up only
 //! when the child is known to be dead or to have become another program; or when the parent
-//! has left without saying which process the child is, and no process of the tree has the
-//! parent's image: a forked child has, whatever its pid is.
+//! has left, or has forked, without saying which process the child is, and no process that is
+//! not known otherwise has the parent's image: a forked child has, whatever its pid is.
 
 use super::{Supervisor, Token};
-use crate::table::{SlotNumber, SlotState, StateWord, VERSION};
+use crate::table::{Named, SlotNumber, SlotState, StateWord, VERSION};
 use crate::wire::{self, Hello, Talk};
 use ebb_sys::proc::{self, Image, Process};
 use rustix::event::{PollFd, PollFlags, Timespec, epoll};
@@ -97,18 +97,36 @@ fn identify(pid: u32) -> Result<(Process, OwnedFd, Image), Errno> {
 impl Supervisor {
     /// Takes every waiting connection.
     pub(super) fn accept(&mut self) {
-        while let Ok(connection) =
-            net::accept_with(&self.listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK)
-        {
+        loop {
+            let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+            let connection = match net::accept_with(&self.listener, flags) {
+                Ok(connection) => connection,
+                Err(Errno::INTR | Errno::CONNABORTED) => continue,
+                Err(Errno::MFILE | Errno::NFILE) if self.spare.take().is_some() => {
+                    // Left waiting it would keep the queue readable and us spinning: it gets
+                    // the descriptor kept for this, and a no.
+                    let connection = net::accept_with(&self.listener, flags);
+                    if let Ok(connection) = &connection {
+                        // A hello left unread would turn our answer into a reset.
+                        let _ = net::recv(connection, &mut [0; 64], RecvFlags::DONTWAIT);
+                        let why = wire::refused("ebb is out of descriptors; raise `ulimit -n`");
+                        let _ = net::send(connection, &why, SendFlags::NOSIGNAL);
+                    }
+                    // The kernel wants a descriptor before it looks whether anyone waits.
+                    let more = connection.is_ok();
+                    drop(connection);
+                    self.spare = super::spare();
+                    if more {
+                        continue;
+                    }
+                    return;
+                }
+                Err(_) => return,
+            };
             let n = self.next_greeting;
             self.next_greeting = n.wrapping_add(1);
-            let added = epoll::add(
-                &self.epoll,
-                &connection,
-                Token::Greeting(n).pack(),
-                epoll::EventFlags::IN,
-            );
-            if added.is_ok() {
+            let token = Token::Greeting(n).pack();
+            if epoll::add(&self.epoll, &connection, token, epoll::EventFlags::IN).is_ok() {
                 self.greeting.insert(n, connection);
             }
         }
@@ -439,6 +457,7 @@ impl Supervisor {
                     self.expect(n);
                     match self.look_at_child(n) {
                         Child::Unborn if word.parent.is_none() => orphaned.push(n),
+                        Child::Unnamed => orphaned.push(n),
                         Child::Unborn | Child::Living => {}
                         Child::Gone => self.reap(n),
                     }
@@ -485,8 +504,10 @@ impl Supervisor {
         };
         let origin = expected.origin;
         if expected.child.is_none() && !origin.foreign {
-            let Some(pid) = self.table.slot(slot).pid(expected.taken) else {
-                return Child::Unborn;
+            let pid = match self.table.slot(slot).named(expected.taken) {
+                Named::Unborn => return Child::Unborn,
+                Named::Unnamed => return Child::Unnamed,
+                Named::Pid(pid) => pid,
             };
             match identify(pid) {
                 // Older than its parent: the number is of another pid namespace.
@@ -499,7 +520,8 @@ impl Supervisor {
             }
         }
         let Some((process, pidfd)) = &expected.child else {
-            return Child::Unborn;
+            // Pids of another namespace say only that there is, or was, a child.
+            return Child::Unnamed;
         };
         if is_dead(pidfd) {
             return Child::Gone;
@@ -516,8 +538,10 @@ impl Supervisor {
 
 /// The child of a reserved slot.
 enum Child {
-    /// Not forked yet, or forked and not named.
+    /// Not forked yet, as far as is known.
     Unborn,
+    /// Forked, if the fork did not fail; which process it is nobody said.
+    Unnamed,
     Living,
     /// Dead, or another program.
     Gone,

@@ -262,9 +262,17 @@ fn fork_and_die(how: &str) {
         exit_now(0);
     }
     match fork() {
+        Some(_) if how == "nameless" => {
+            member.child_forked(child, 0);
+            member.message("forked");
+            sleep_forever();
+        }
         Some(_) => exit_now(0),
         None => {
             close_inherited();
+            if how == "nameless" {
+                exit_now(0);
+            }
             // Long enough for the supervisor to look for us many times.
             std::thread::sleep(Duration::from_millis(400));
             member.child_started(child);
@@ -487,9 +495,8 @@ impl Stormer {
         }
         match fork() {
             Some(pid) => {
-                if self.random.below(2) == 0 {
-                    self.member.child_forked(child, pid);
-                }
+                let name = [pid, 0][self.random.below(2) as usize];
+                self.member.child_forked(child, name);
                 self.frozen.extend(self.owned.drain());
             }
             None => {

@@ -15,6 +15,7 @@ pub const ALL: &[Scenario] = &[
     ("a_killed_member_leaves_nothing", 20, killed),
     ("exec_takes_everything_back_from_a_living_pid", 20, exec),
     ("who_may_not_join_is_told_why", 20, refused),
+    ("out_of_descriptors_is_a_refusal", 20, no_descriptors),
     (
         "unmanaged_memory_lowers_the_limit_and_starts_paging",
         30,
@@ -35,6 +36,11 @@ pub const ALL: &[Scenario] = &[
     ("what_forked_processes_share_counts_once", 30, overlap),
     ("an_orphan_keeps_its_inheritance", 30, orphan),
     ("a_reservation_without_a_child_is_given_up", 30, childless),
+    (
+        "a_child_that_died_before_anyone_named_it_leaves_nothing",
+        30,
+        nameless,
+    ),
     ("an_orphan_that_execs_is_no_reader", 30, orphan_execs),
     ("members_outlive_the_supervisor", 30, outlive),
     ("run_returns_the_status_and_reaps_orphans", 30, run),
@@ -128,6 +134,36 @@ fn refused() {
     tree.expect_empty();
 }
 
+fn no_descriptors() {
+    let mut tree = Tree::new(mib(512), 3);
+    let mut first = tree.start(&["watcher"]);
+    tree.until(S(5), |tree| tree.sup.members() == 1);
+    let mut limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
+    // Room for the pipes of the processes we start below, and not for members.
+    let mut taken: Vec<std::fs::File> = Vec::new();
+    let mut member = tree.start(&["charge", "10"]);
+    limit.current = Some(64);
+    rustix::process::setrlimit(rustix::process::Resource::Nofile, limit).unwrap();
+    while let Ok(file) = std::fs::File::open("/dev/null") {
+        taken.push(file);
+    }
+    let mut status = None;
+    let ended = tree.until(S(10), |_| {
+        status = member.try_wait().unwrap();
+        status.is_some()
+    });
+    assert!(ended && !status.unwrap().success(), "its join was refused");
+    // And those that come later are welcome again.
+    drop(taken);
+    let mut member = tree.start(&["charge", "10"]);
+    tree.expect("charged");
+    for child in [&mut member, &mut first] {
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+    tree.expect_empty();
+}
+
 fn unmanaged() {
     let mut tree = Tree::new(mib(256), 3);
     let mut watcher = tree.start(&["watcher"]);
@@ -136,9 +172,7 @@ fn unmanaged() {
     let before = tree.sup.totals().used_pages;
     assert!(before < mib(30), "{before}");
     tell(&mut filler);
-    tree.run_for(Duration::from_millis(500));
-    let used = tree.sup.totals().used_pages;
-    assert!((mib(150)..mib(180)).contains(&used), "{used}");
+    tree.settles_at(150..180);
     assert_eq!(tree.sup.totals().mode, Mode::Watching);
 
     // 150 + 80 MiB is over 256 - 32.
@@ -151,7 +185,7 @@ fn unmanaged() {
         .read_line(&mut limit)
         .unwrap();
     let limit: u64 = limit.trim().parse().unwrap();
-    assert!(limit < mib(30), "{limit}");
+    assert!(limit < mib(40), "{limit}");
     assert!(tree.sup.totals().peak_pages >= mib(230));
     for child in [&mut filler, &mut second] {
         child.kill().unwrap();
@@ -262,22 +296,16 @@ fn credit() {
     let mut parent = tree.start(&["sharer", "64"]);
     tree.expect("child is in");
     // Charged twice, used once.
-    tree.run_for(Duration::from_millis(300));
-    let used = tree.sup.totals().used_pages;
-    assert!((mib(64)..mib(64 + 16)).contains(&used), "{used}");
+    tree.settles_at(64..80);
     // Within the next second the child writes 32 MiB.
     tell(&mut parent);
     tree.expect("half written");
-    tree.run_for(Duration::from_millis(300));
-    let used = tree.sup.totals().used_pages;
-    assert!((mib(96)..mib(96 + 16)).contains(&used), "{used}");
+    tree.settles_at(96..112);
     // The parent dies: the child has its 64 MiB alone.
     parent.kill().unwrap();
     parent.wait().unwrap();
     assert!(tree.until(S(5), |tree| tree.sup.members() == 1));
-    tree.run_for(Duration::from_millis(300));
-    let used = tree.sup.totals().used_pages;
-    assert!((mib(64)..mib(64 + 16)).contains(&used), "{used}");
+    tree.settles_at(64..80);
     tree.sup.check().unwrap();
     descendants(std::process::id())
         .iter()
@@ -296,16 +324,14 @@ fn overlap() {
             .unwrap();
         line
     };
-    tree.run_for(Duration::from_millis(700));
+    // It says so once it has.
+    tree.run_for(Duration::from_millis(50));
     assert_eq!(line(&mut pool), "forked\n");
-    let used = tree.sup.totals().used_pages;
-    assert!((mib(90)..mib(125)).contains(&used), "{used} pages");
+    tree.settles_at(90..125);
     assert_eq!(tree.sup.totals().mode, Mode::Watching);
     // Each child writes 30 MiB of it: 220 MiB, which stays within; the fifth write does not.
     tell(&mut pool);
-    tree.run_for(Duration::from_millis(700));
-    let used = tree.sup.totals().used_pages;
-    assert!((mib(215)..mib(245)).contains(&used), "{used} pages");
+    tree.settles_at(215..245);
     pool.kill().unwrap();
     pool.wait().unwrap();
     descendants(std::process::id())
@@ -346,6 +372,20 @@ fn childless() {
         "held while the parent may still fork"
     );
     tell(&mut parent);
+    parent.wait().unwrap();
+    tree.expect_empty();
+}
+
+fn nameless() {
+    let mut tree = Tree::new(mib(512), 3);
+    let mut parent = tree.start(&["fork-and-die", "nameless"]);
+    tree.expect("forked");
+    assert!(
+        tree.until(S(5), |tree| tree.sup.members() == 1),
+        "the dead child's slot is kept"
+    );
+    tree.sup.check().unwrap();
+    parent.kill().unwrap();
     parent.wait().unwrap();
     tree.expect_empty();
 }

@@ -167,6 +167,27 @@ impl Tree {
         );
     }
 
+    /// Supervises until the tree uses so many MiB, and a little longer: it must stay so.
+    #[track_caller]
+    pub fn settles_at(&mut self, range: std::ops::Range<u64>) {
+        let inside = |tree: &mut Self| {
+            let used = tree.sup.totals().used_pages;
+            (mib(range.start)..mib(range.end)).contains(&used)
+        };
+        for _ in 0..5 {
+            let settled = self.until(Duration::from_secs(5), |tree| inside(tree));
+            assert!(settled, "{} pages used", self.sup.totals().used_pages);
+            self.run_for(Duration::from_millis(200));
+            if inside(self) {
+                return;
+            }
+        }
+        panic!(
+            "{} pages used, and it does not settle",
+            self.sup.totals().used_pages
+        );
+    }
+
     pub fn run_for(&mut self, time: Duration) {
         self.until(time, |_| false);
     }
