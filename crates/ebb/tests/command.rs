@@ -379,20 +379,60 @@ fn no_file_stays() {
     }
 }
 
+/// `ebb` as a user without any privilege: as root, by becoming nobody.
+fn unprivileged(dir: &std::path::Path, args: &[&str]) -> Output {
+    let open = fs::Permissions::from_mode(0o755);
+    fs::set_permissions(dir, open).unwrap();
+    for file in ["ebb", "libebb_preload.so"] {
+        fs::copy(ebb().with_file_name(file), dir.join(file)).unwrap();
+    }
+    let mut command = Command::new("timeout");
+    command.arg("60");
+    if ebb_harness::is_root() {
+        command.args([
+            "setpriv",
+            "--reuid=65534",
+            "--regid=65534",
+            "--clear-groups",
+        ]);
+    }
+    command
+        .arg(dir.join("ebb"))
+        .arg("run")
+        .args(args)
+        .current_dir("/")
+        .output()
+        .unwrap()
+}
+
 #[test]
 fn an_unwritable_swap_path_is_refused() {
     let dir = tempfile::tempdir().unwrap();
-    fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o500)).unwrap();
-    if ebb_harness::is_root() {
-        println!("skipped: root can write anywhere; needs a user who is not root");
-        return;
-    }
-    let output = run(&["--swap", dir.path().to_str().unwrap(), "true"]);
+    let locked = dir.path().join("locked");
+    fs::create_dir(&locked).unwrap();
+    fs::set_permissions(&locked, fs::Permissions::from_mode(0o500)).unwrap();
+    let output = unprivileged(dir.path(), &["--swap", locked.to_str().unwrap(), "true"]);
     assert_eq!(output.status.code(), Some(125));
     assert!(
-        stderr(&output).contains("permission"),
+        stderr(&output).contains("no permission"),
         "{}",
         stderr(&output)
+    );
+}
+
+#[test]
+fn without_permission_for_userfaultfd_the_fix_is_named() {
+    let dir = tempfile::tempdir().unwrap();
+    let output = unprivileged(dir.path(), &["echo", "started"]);
+    if output.status.success() {
+        println!("skipped: userfaultfd is open to everybody here");
+        return;
+    }
+    assert_eq!((output.status.code(), output.stdout.len()), (Some(125), 0));
+    let text = stderr(&output);
+    assert!(
+        text.contains("userfaultfd") && text.contains("fix: "),
+        "{text}"
     );
 }
 
