@@ -4,6 +4,7 @@ use ebb_engine::env::{Clock, Memory, Topology};
 use ebb_engine::slots::{DeviceSpec, Devices, Options};
 use ebb_engine::swap::{CodecKind, Config, CountersRef, Env, Swap};
 use ebb_engine::{Cpu, Node};
+use ebb_stores::codec::PageCodecs;
 use ebb_stores::{self as stores, Faults, FileStore, Key};
 use ebb_tree::{Codec, Member};
 use std::sync::Arc;
@@ -100,7 +101,10 @@ pub fn swap(member: &Member, given: Vec<ebb_tree::Device>) -> Result<&'static Em
         topology,
         memory: Arc::new(RealMemory),
         counters: CountersRef::Static(member.counters()),
-        codecs: Arc::new(crate::codecs::Real),
+        codecs: Arc::new(match config.codec {
+            CodecKind::Zstd { level } | CodecKind::Lz4ThenZstd { level } => PageCodecs::new(level),
+            CodecKind::Lz4 | CodecKind::None => PageCodecs::default(),
+        }),
     };
     let swap = Swap::new(config, env, devices).map_err(|e| e.to_string())?;
     swap.warm_up();
