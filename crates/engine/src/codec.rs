@@ -45,7 +45,8 @@ pub trait Codecs: Send + Sync {
 
 /// Compresses and decompresses pages. `Codec::Raw` never reaches it.
 pub trait Coder: Send {
-    /// Compresses `page` into `out`; the length, or none where it does not fit.
+    /// Compresses `page` into `out`, which has room for two pages, so that no codec need
+    /// watch its end; the length, or none where it gave up.
     fn compress(&mut self, codec: Codec, page: &PageBytes, out: &mut [u8]) -> Option<usize>;
     /// Decompresses exactly one page. `data` is what `compress` wrote, followed by up to
     /// 31 zero bytes that belong to nothing.

@@ -11,5 +11,6 @@ pub mod rivals;
 pub mod scaling;
 mod sim;
 pub mod tail;
+pub mod vswap;
 
 pub use report::{Plot, PlotError, Report, Series};

@@ -10,6 +10,7 @@
 
 mod batch;
 mod bounce;
+pub mod codec;
 mod device;
 mod encrypted;
 mod errno;

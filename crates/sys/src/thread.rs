@@ -188,10 +188,22 @@ pub fn is_ours() -> bool {
     at.wrapping_sub(AREA.load(Relaxed)) < STACK * STACKS || is_starting()
 }
 
+/// Whether the caller may use descriptors that threads of ours opened: in a managed process only
+/// those threads share the table that has them; the same numbers are other files to the program.
+pub fn has_our_descriptors() -> bool {
+    AREA.load(Relaxed) == usize::MAX || is_ours()
+}
+
 #[inline(always)]
 fn is_starting() -> bool {
     let starting = STARTING.load(Relaxed);
-    starting != 0 && starting == id()
+    starting != 0 && is_this(starting)
+}
+
+#[cold]
+#[inline(never)]
+fn is_this(thread: u32) -> bool {
+    thread == id()
 }
 
 /// In a forked child: none of our threads came along; their stacks are free.

@@ -131,7 +131,7 @@ impl Arena {
     }
 
     /// Gives a free window to a class, as its current one.
-    pub fn assign(&mut self, at: usize, class: Class, _shape: &Shape) {
+    pub fn assign(&mut self, at: usize, class: Class) {
         let window = &mut self.windows[at];
         debug_assert!(window.state == State::Free && window.used == 0);
         *window = Window {
@@ -187,7 +187,7 @@ impl Arena {
     }
 
     /// Frees a live object.
-    pub fn release(&mut self, at: usize, _shape: &Shape, object: u8) {
+    pub fn release(&mut self, at: usize, object: u8) {
         assert_ne!(
             self.entry(at, object as usize) & LIVE,
             0,
@@ -198,12 +198,10 @@ impl Arena {
         self.windows[at].used -= 1;
     }
 
-    /// Writes an object: `data`, then zeros.
+    /// Writes an object.
     pub fn write(&mut self, at: usize, shape: &Shape, object: u8, data: &[u8]) {
-        let room = &mut self.window_bytes_mut(at)[shape.start(object)..][..shape.size as usize];
-        let (body, tail) = room.split_at_mut(data.len());
-        body.copy_from_slice(data);
-        tail.fill(0);
+        let room = &mut self.window_bytes_mut(at)[shape.start(object)..];
+        room[..shape.size as usize].copy_from_slice(data);
     }
 
     /// An object's bytes.
@@ -218,7 +216,7 @@ impl Arena {
             .then_some(entry & OWNER_MASK)
     }
 
-    /// Names another owner for a live object.
+    /// Objects ever used.
     pub fn fresh(&self, at: usize) -> usize {
         self.windows[at].fresh as usize
     }

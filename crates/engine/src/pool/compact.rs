@@ -1,7 +1,7 @@
 //! Choosing what to compact, and giving memory back.
 
 use super::arena::{State, WINDOWS};
-use super::class::Class;
+use super::class::{CLASSES, Class};
 use super::{OWNER_STRIDE, Pool};
 use crate::sync::lock;
 use crate::vswap::Handle;
@@ -45,23 +45,18 @@ impl Pool {
                 0
             }
         };
-        let total: u64 = (0..self.states.len()).map(free).sum();
+        let total: u64 = (0..CLASSES).map(free).sum();
         let worth = self.data.load(Relaxed) / SLACK_SHARE + super::arena::WINDOW as u64;
         if total == 0 || !pressed && total < worth {
             return None;
         }
-        let class = (0..self.states.len()).max_by_key(|&class| free(class))?;
+        let class = (0..CLASSES).max_by_key(|&class| free(class))?;
         let class = Class(class as u8);
-        let mut state = lock(&self.states[class.index()]);
+        let mut partial = lock(&self.partial[class.index()]);
         let used = |&(_, &window): &(usize, &u32)| self.with(window, |arena, at| arena.used(at));
-        let (position, &window) = state
-            .partial
-            .iter()
-            .enumerate()
-            .take(COMPARED)
-            .min_by_key(used)?;
-        state.partial.swap_remove(position);
-        if let Some(&other) = state.partial.get(position) {
+        let (position, &window) = partial.iter().enumerate().take(COMPARED).min_by_key(used)?;
+        partial.swap_remove(position);
+        if let Some(&other) = partial.get(position) {
             self.with(other, |arena, at| {
                 arena.set_state(at, State::Partial(position as u32))
             });
@@ -73,7 +68,7 @@ impl Pool {
                 .filter_map(|object| live(object as u8))
                 .collect()
         });
-        drop(state);
+        drop(partial);
         // A free that came between may have left it empty with nobody to notice.
         Some(Victim {
             window,
@@ -84,7 +79,7 @@ impl Pool {
 
     /// Ends the draining of a window: what is left in it stays.
     pub fn spare(&self, victim: &Victim) {
-        let mut state = lock(&self.states[victim.class.index()]);
+        let mut partial = lock(&self.partial[victim.class.index()]);
         let emptied = self.with(victim.window, |arena, at| {
             if arena.state(at) != State::Draining || arena.class(at) != victim.class {
                 return false;
@@ -93,12 +88,12 @@ impl Pool {
             if full {
                 arena.set_state(at, State::Full);
             } else {
-                arena.set_state(at, State::Partial(state.partial.len() as u32));
-                state.partial.push(victim.window);
+                arena.set_state(at, State::Partial(partial.len() as u32));
+                partial.push(victim.window);
             }
             arena.used(at) == 0
         });
-        drop(state);
+        drop(partial);
         if emptied {
             self.settle(victim.class, victim.window);
         }
@@ -107,29 +102,31 @@ impl Pool {
     /// Copies an object into another window of its class; none if that would take memory.
     pub fn copy_object(&self, handle: Handle, owner: EntryId) -> Option<Handle> {
         let mut data = [0u8; PAGE_SIZE];
-        let (len, _, class) = self.read(handle, &mut data);
+        let (len, codec) = self.read(handle, &mut data);
+        let class = self.classes.fitting(codec, len);
+        let shard = handle.window() as usize / WINDOWS % self.shards.len();
         if self.holes[class.index()].load(Relaxed) <= 0 {
             return None;
         }
-        self.insert_in(class, &data[..len], owner).ok()
+        self.insert_in(shard, class, &data[..len], owner).ok()
     }
 
-    /// Returns the memory of one emptied window beyond `keep` of them; how many bytes.
+    /// Returns the memory of one emptied window beyond `keep` of a shard; how many bytes.
     /// An arena none of whose windows is in use goes back whole.
     pub fn give_back(&self, keep: usize) -> u64 {
-        let window = {
-            let mut free = lock(&self.free);
-            if free.warm.len() <= keep {
-                return 0;
-            }
-            // The one that emptied first: the last is the warmest.
-            free.warm.swap_remove(0)
+        // The one that emptied first: the last is the warmest.
+        let take = |shard: &super::Shard| {
+            let mut free = lock(&shard.free);
+            (free.warm.len() > keep).then(|| free.warm.swap_remove(0))
+        };
+        let Some(window) = self.shards.iter().find_map(take) else {
+            return 0;
         };
         let (bytes, idle) = self.with(window, |arena, at| {
             (arena.give_back(at, &*self.memory), arena.is_idle())
         });
         self.bytes.fetch_sub(bytes, Relaxed);
-        let mut free = lock(&self.free);
+        let mut free = lock(&self.shard_of(window).free);
         free.cold.push(window);
         if idle {
             let number = window / WINDOWS as u32;
@@ -149,13 +146,18 @@ impl Pool {
     /// whose number ends in the given bits names the object.
     pub fn check(&self) {
         let (mut bytes, mut data, mut objects) = (0u64, 0u64, 0u64);
-        let mut holes = vec![0i64; self.states.len()];
-        let free = lock(&self.free);
-        let mut listed = free.warm.len() + free.cold.len();
-        for number in (0..free.arenas).filter(|n| !free.gone.contains(n)) {
-            for window in number * WINDOWS as u32..(number + 1) * WINDOWS as u32 {
+        let mut holes = vec![0i64; CLASSES];
+        for (s, shard) in self.shards.iter().enumerate() {
+            let free = lock(&shard.free);
+            let mut listed = free.warm.len() + free.cold.len();
+            let numbers = (0..free.arenas).map(|k| k * self.shards.len() as u32 + s as u32);
+            let numbers: Vec<u32> = numbers.filter(|n| !free.gone.contains(n)).collect();
+            for window in numbers
+                .iter()
+                .flat_map(|n| n * WINDOWS as u32..(n + 1) * WINDOWS as u32)
+            {
                 self.with(window, |arena, at| {
-                    bytes += (arena.touched(at) * crate::PAGE_SIZE) as u64;
+                    bytes += (arena.touched(at) * PAGE_SIZE) as u64;
                     let Some(class) = arena.class_if_any(at) else {
                         assert!(free.warm.contains(&window) || free.cold.contains(&window));
                         listed -= 1;
@@ -168,28 +170,26 @@ impl Pool {
                     holes[class.index()] += arena.holes(at);
                 });
             }
+            assert_eq!(listed, 0, "a window is listed free and belongs to a class");
+            for (class, current) in shard.current.iter().enumerate() {
+                if let Some(window) = *lock(current) {
+                    self.with(window, |arena, at| {
+                        let is = (arena.state(at), arena.class(at).index());
+                        assert_eq!(is, (State::Current, class));
+                    });
+                }
+            }
         }
-        assert_eq!(listed, 0, "a window is listed free and belongs to a class");
-        drop(free);
         assert_eq!(bytes, self.bytes.load(Relaxed));
         assert_eq!(data, self.data.load(Relaxed));
         assert_eq!(objects, self.objects.load(Relaxed));
-        for (class, state) in self.states.iter().enumerate() {
+        for (class, partial) in self.partial.iter().enumerate() {
             assert_eq!(
                 holes[class],
                 self.holes[class].load(Relaxed),
                 "holes of class {class}"
             );
-            let state = lock(state);
-            if let Some(window) = state.current {
-                self.with(window, |arena, at| {
-                    assert_eq!(
-                        (arena.state(at), arena.class(at).index()),
-                        (State::Current, class)
-                    );
-                });
-            }
-            for (position, &window) in state.partial.iter().enumerate() {
+            for (position, &window) in lock(partial).iter().enumerate() {
                 self.with(window, |arena, at| {
                     assert_eq!(arena.state(at), State::Partial(position as u32));
                     assert_eq!(arena.class(at).index(), class);

@@ -17,8 +17,10 @@
 //!
 //! # Protocol
 //!
-//! A class's lock guards which window it fills now and which are partly free; an arena's
-//! lock guards its bytes and its windows' states. Order: class, arena. An object is
+//! Processors are divided into shards. A shard fills one window of each class, under that
+//! window's *current* lock; a class's *partial* lock guards the list of its windows with
+//! holes; an arena's lock guards its bytes and its windows' states. Order: current, partial,
+//! arena; the lists of free windows are leaves. An object is
 //! reachable through its entry's word alone, so whoever holds the entry's cluster lock,
 //! and sees its word name the object, may read it: nobody frees it meanwhile.
 //!
@@ -32,14 +34,14 @@ mod class;
 mod compact;
 
 pub use arena::OWNER_STRIDE;
-pub use class::{Class, MAX_COMPRESSED};
+pub use class::{Class, MAX_COMPRESSED, STEP};
 pub use compact::Victim;
 
 use crate::codec::Codec;
 use crate::env::Memory;
 use crate::sync::{Mutex, lock};
 use crate::vswap::Handle;
-use crate::{EntryId, PAGE_SIZE};
+use crate::{Cpu, EntryId, PAGE_SIZE};
 use arena::{Arena, State, WINDOWS};
 use class::{CLASSES, Classes};
 use std::sync::atomic::{AtomicI64, AtomicU64, AtomicUsize, Ordering::Relaxed};
@@ -55,22 +57,27 @@ const TOP: usize = Handle::MAX_WINDOWS as usize / WINDOWS / LEAF;
 
 type Leaf = Box<[Mutex<Option<Arena>>; LEAF]>;
 
-#[derive(Default)]
-struct ClassState {
-    /// The window that new objects go to.
-    current: Option<u32>,
-    /// Windows with a free object; each knows its position here.
-    partial: Vec<u32>,
+/// A class's windows with a free object; each knows its position here.
+type Partial = Mutex<Vec<u32>>;
+
+/// What the processors of one shard share: the window each class fills now, and windows
+/// that belong to no class, of arenas this shard made.
+struct Shard {
+    current: Box<[Mutex<Option<u32>>]>,
+    free: Mutex<FreeWindows>,
 }
 
-/// Windows that belong to no class.
+/// Most shards. More would let more processors store pages of one class at the same time,
+/// and leave more windows begun.
+const MAX_SHARDS: usize = 8;
+
 #[derive(Default)]
 struct FreeWindows {
     /// Still holding memory.
     warm: Vec<u32>,
     /// Holding none.
     cold: Vec<u32>,
-    /// Arenas ever made; the windows of later ones are in no list.
+    /// Arenas ever made by this shard; the windows of later ones are in no list.
     arenas: u32,
     /// Arenas given back whole: their windows are in no list either.
     gone: Vec<u32>,
@@ -81,9 +88,9 @@ struct FreeWindows {
 /// objects included.
 pub struct Pool {
     classes: Classes,
-    states: Box<[Mutex<ClassState>]>,
+    partial: Box<[Partial]>,
+    shards: Box<[Shard]>,
     top: Box<[OnceLock<Leaf>; TOP]>,
-    free: Mutex<FreeWindows>,
     memory: Arc<dyn Memory>,
     max: AtomicU64,
     bytes: AtomicU64,
@@ -110,12 +117,16 @@ pub struct Usage {
 
 impl Pool {
     /// An empty pool that will hold at most `max` bytes.
-    pub fn new(max: u64, memory: Arc<dyn Memory>) -> Self {
+    pub fn new(max: u64, memory: Arc<dyn Memory>, cpus: usize) -> Self {
+        let shard = |_| Shard {
+            current: (0..CLASSES).map(|_| Mutex::default()).collect(),
+            free: Mutex::default(),
+        };
         Self {
             classes: Classes::new(),
-            states: (0..CLASSES).map(|_| Mutex::default()).collect(),
+            partial: (0..CLASSES).map(|_| Mutex::default()).collect(),
+            shards: (0..cpus.clamp(1, MAX_SHARDS)).map(shard).collect(),
             top: Box::new([const { OnceLock::new() }; TOP]),
-            free: Mutex::default(),
             memory,
             max: AtomicU64::new(max),
             bytes: AtomicU64::new(0),
@@ -144,13 +155,19 @@ impl Pool {
 
     /// What it holds.
     pub fn usage(&self) -> Usage {
-        let free = lock(&self.free);
-        let lists = (free.warm.capacity() + free.cold.capacity() + free.gone.capacity()) * 4;
-        drop(free);
-        let partial: usize = self
-            .states
+        let shards: usize = self
+            .shards
             .iter()
-            .map(|s| lock(s).partial.capacity() * 4 + size_of_val(s))
+            .map(|shard| {
+                let free = lock(&shard.free);
+                let lists = free.warm.capacity() + free.cold.capacity() + free.gone.capacity();
+                lists * 4 + size_of_val(&*shard.current)
+            })
+            .sum();
+        let partial: usize = self
+            .partial
+            .iter()
+            .map(|p| lock(p).capacity() * 4 + size_of_val(p))
             .sum();
         let directory = size_of_val(&*self.top)
             + self.leaves.load(Relaxed) * size_of::<[Mutex<Option<Arena>>; LEAF]>();
@@ -158,13 +175,8 @@ impl Pool {
             bytes: self.bytes(),
             data: self.data.load(Relaxed),
             objects: self.objects.load(Relaxed),
-            bookkeeping: (lists + partial + directory) as u64,
+            bookkeeping: (shards + partial + directory) as u64,
         }
-    }
-
-    /// The size of objects of a class, in bytes.
-    pub fn size(&self, class: Class) -> usize {
-        self.classes.get(class).size as usize
     }
 
     fn arena(&self, window: u32) -> &Mutex<Option<Arena>> {
@@ -185,28 +197,32 @@ impl Pool {
         f(arena, window as usize % WINDOWS)
     }
 
-    /// Stores `data`, compressed by `codec`, for `owner`; its handle and class.
+    /// Stores `data`, as `codec` wrote it and padded with zeros to a multiple of [`STEP`],
+    /// for `owner`.
     pub fn insert(
         &self,
+        cpu: Cpu,
         codec: Codec,
         data: &[u8],
         owner: EntryId,
-    ) -> Result<(Handle, Class), Full> {
+    ) -> Result<Handle, Full> {
         let class = self.classes.fitting(codec, data.len());
-        self.insert_in(class, data, owner)
-            .map(|handle| (handle, class))
+        debug_assert_eq!(data.len(), self.classes.get(class).size as usize);
+        self.insert_in(cpu.index() % self.shards.len(), class, data, owner)
     }
 
-    fn insert_in(&self, class: Class, data: &[u8], owner: EntryId) -> Result<Handle, Full> {
+    fn insert_in(
+        &self,
+        shard: usize,
+        class: Class,
+        data: &[u8],
+        owner: EntryId,
+    ) -> Result<Handle, Full> {
         let shape = self.classes.get(class);
-        let mut state = lock(&self.states[class.index()]);
-        let window = match state.current {
+        let mut current = lock(&self.shards[shard].current[class.index()]);
+        let window = match *current {
             Some(window) => window,
-            None => {
-                let window = self.next_window(&mut state, class)?;
-                state.current = Some(window);
-                window
-            }
+            None => *current.insert(self.next_window(shard, class)?),
         };
         let mut guard = lock(self.arena(window));
         let arena = guard
@@ -226,9 +242,9 @@ impl Pool {
         let object = arena.take(at, shape, owner);
         if arena.is_full(at, shape) {
             arena.set_state(at, State::Full);
-            state.current = None;
+            *current = None;
         }
-        drop(state);
+        drop(current);
         arena.write(at, shape, object, data);
         drop(guard);
         if hole {
@@ -240,29 +256,37 @@ impl Pool {
     }
 
     /// A window of this class with room, made current: a partial one, else a free one.
-    fn next_window(&self, state: &mut ClassState, class: Class) -> Result<u32, Full> {
-        if let Some(window) = state.partial.pop() {
+    fn next_window(&self, shard: usize, class: Class) -> Result<u32, Full> {
+        let mut partial = lock(&self.partial[class.index()]);
+        if let Some(window) = partial.pop() {
+            // Still under the list's lock: its position there must not outlive it.
             self.with(window, |arena, at| arena.set_state(at, State::Current));
             return Ok(window);
         }
-        let window = self.free_window()?;
-        self.with(window, |arena, at| {
-            arena.assign(at, class, self.classes.get(class))
-        });
+        drop(partial);
+        let window = self.free_window(shard)?;
+        self.with(window, |arena, at| arena.assign(at, class));
         Ok(window)
     }
 
-    /// A window of no class, warm if there is one.
-    fn free_window(&self) -> Result<u32, Full> {
-        let mut free = lock(&self.free);
-        if let Some(window) = free.warm.pop().or_else(|| free.cold.pop()) {
+    /// A window of no class: a warm one of this shard, else of another, else one of an arena
+    /// of this shard, so that processors share no arena while they fill theirs.
+    fn free_window(&self, shard: usize) -> Result<u32, Full> {
+        let n = self.shards.len();
+        for i in 0..n {
+            if let Some(window) = lock(&self.shards[(shard + i) % n].free).warm.pop() {
+                return Ok(window);
+            }
+        }
+        let mut free = lock(&self.shards[shard].free);
+        if let Some(window) = free.cold.pop() {
             return Ok(window);
         }
         let number = match free.gone.pop() {
             Some(number) => number,
-            None if (free.arenas as usize) < TOP * LEAF => {
+            None if (free.arenas as usize + 1) * n <= TOP * LEAF => {
                 free.arenas += 1;
-                free.arenas - 1
+                (free.arenas - 1) * n as u32 + shard as u32
             }
             None => return Err(Full),
         };
@@ -271,19 +295,22 @@ impl Pool {
         let first = number * WINDOWS as u32;
         *lock(self.arena(first)) = Some(Arena::new());
         self.live_arenas.fetch_add(1, Relaxed);
-        lock(&self.free)
-            .cold
-            .extend((first + 1..first + WINDOWS as u32).rev());
+        let others = (first + 1..first + WINDOWS as u32).rev();
+        lock(&self.shards[shard].free).cold.extend(others);
         Ok(first)
     }
 
-    /// Copies an object into `out`; how many bytes, the codec, and the class.
-    pub fn read(&self, handle: Handle, out: &mut [u8]) -> (usize, Codec, Class) {
+    fn shard_of(&self, window: u32) -> &Shard {
+        &self.shards[window as usize / WINDOWS % self.shards.len()]
+    }
+
+    /// Copies an object into `out`; how many bytes, and the codec.
+    pub fn read(&self, handle: Handle, out: &mut [u8]) -> (usize, Codec) {
         self.with(handle.window(), |arena, at| {
             let class = arena.class(at);
             let shape = self.classes.get(class);
             out[..shape.size as usize].copy_from_slice(arena.object(at, shape, handle.object()));
-            (shape.size as usize, shape.codec, class)
+            (shape.size as usize, shape.codec)
         })
     }
 
@@ -299,8 +326,7 @@ impl Pool {
         let window = handle.window();
         let (class, was_full, emptied) = self.with(window, |arena, at| {
             let class = arena.class(at);
-            let shape = self.classes.get(class);
-            arena.release(at, shape, handle.object());
+            arena.release(at, handle.object());
             let was_full = arena.state(at) == State::Full;
             (
                 class,
@@ -320,7 +346,7 @@ impl Pool {
 
     /// Puts a window where its fill says, after a free.
     fn settle(&self, class: Class, window: u32) {
-        let mut state = lock(&self.states[class.index()]);
+        let mut partial = lock(&self.partial[class.index()]);
         let mut moved = None;
         let mut freed = false;
         self.with(window, |arena, at| {
@@ -342,23 +368,23 @@ impl Pool {
                     freed = true;
                 }
                 (State::Full, used) if used < shape.objects as usize => {
-                    arena.set_state(at, State::Partial(state.partial.len() as u32));
-                    state.partial.push(window);
+                    arena.set_state(at, State::Partial(partial.len() as u32));
+                    partial.push(window);
                 }
                 _ => {}
             }
         });
         if let Some(position) = moved {
-            state.partial.swap_remove(position);
-            if let Some(&other) = state.partial.get(position) {
+            partial.swap_remove(position);
+            if let Some(&other) = partial.get(position) {
                 self.with(other, |arena, at| {
                     arena.set_state(at, State::Partial(position as u32))
                 });
             }
         }
-        drop(state);
+        drop(partial);
         if freed {
-            lock(&self.free).warm.push(window);
+            lock(&self.shard_of(window).free).warm.push(window);
         }
     }
 }

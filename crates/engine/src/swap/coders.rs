@@ -7,18 +7,17 @@
 use crate::codec::{Codecs, Coder};
 use crate::slots::{Extent, ExtentList};
 use crate::sync::{Mutex, lock};
-use crate::{CLUSTER_SLOTS, Cpu, PAGE_SIZE, PageBytes};
+use crate::{CLUSTER_SLOTS, Cpu, PAGE_SIZE};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
-/// A page that direct transfers can use.
-#[repr(C, align(4096))]
-pub struct Aligned(pub PageBytes);
+/// Room for what a coder writes before it is known whether it is short enough.
+pub struct Room(pub [u8; 2 * PAGE_SIZE]);
 
-/// A coder, room for a compressed page, and room for the slots of a batch.
+/// A coder, room for compressed bytes, and room for the slots of a batch.
 pub struct Scratch {
     pub coder: Box<dyn Coder>,
-    pub data: Box<Aligned>,
+    pub data: Box<Room>,
     pub extents: ExtentList,
 }
 
@@ -30,19 +29,18 @@ pub struct Coders {
 
 impl Coders {
     pub fn new(cpus: usize, codecs: Arc<dyn Codecs>) -> Self {
-        let coders = Self {
+        Self {
             places: (0..cpus.max(1)).map(|_| Mutex::new(None)).collect(),
             codecs,
             made: AtomicUsize::new(0),
-        };
-        coders
+        }
     }
 
     fn make(&self) -> Box<Scratch> {
         self.made.fetch_add(1, Relaxed);
         Box::new(Scratch {
             coder: self.codecs.coder(),
-            data: Box::new(Aligned([0; PAGE_SIZE])),
+            data: Box::new(Room([0; 2 * PAGE_SIZE])),
             extents: ExtentList::new(),
         })
     }

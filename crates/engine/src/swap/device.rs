@@ -2,10 +2,10 @@
 //!
 //! A slot holds either the page as it was, or the bytes of its pool object with a footer in
 //! the last four: codec, a zero, and how many bytes. Nothing read is believed before the
-//! page's hash agrees with the one in memory.
+//! checksum agrees with the one in memory, not even the footer.
 
 use super::coders::Scratch;
-use super::{Swap, hash};
+use super::{Swap, checksum, fingerprint};
 use crate::codec::Codec;
 use crate::env::{IoError, ReadOp, WriteOp};
 use crate::slots::{Extent, ExtentList};
@@ -145,7 +145,9 @@ impl Swap {
             for extent in extents.iter() {
                 for i in 0..u32::from(extent.len) {
                     match place(*extent, i, true) {
-                        Some(found) => words[at] = Word::slot(found, hash(pages[at])),
+                        Some(found) => {
+                            words[at] = Word::slot(found, checksum(Codec::Raw, pages[at]))
+                        }
                         None => fits = false,
                     }
                     at += 1;
@@ -201,7 +203,7 @@ impl Swap {
                     let found = self
                         .take_slot(cpu, entries(i), taken)
                         .ok_or(StoreError::Full)?;
-                    words[i] = Word::slot(found, hash(pages[i]));
+                    words[i] = Word::slot(found, checksum(Codec::Raw, pages[i]));
                 }
             }
             // One batch for each device.
@@ -333,16 +335,17 @@ impl Swap {
                 .is_ok()
                 .then(|| decode_slot(scratch, word, out))
                 .flatten();
+            let print = (keep && decoded.is_some()).then(|| fingerprint(out));
             // Only now is it sure that the slot was not given to another while it was read.
             let mut locked = self.space.lock(entry);
             let now = locked.word();
             if now.location() != word.location() {
                 word = now;
                 drop(locked);
-            } else if let Some(hash) = decoded {
+            } else if decoded.is_some() {
                 self.env.counters.pswpin.add(1);
-                if keep {
-                    locked.cache(hash);
+                if let Some(print) = print {
+                    locked.cache(print);
                     let shared = locked.references() > 1;
                     drop(locked);
                     if let Some(devices) = &self.devices
@@ -398,19 +401,29 @@ impl Swap {
     }
 }
 
-/// Turns a slot's content into its page, in place; the page's hash if it is the word's.
-pub fn decode_slot(scratch: &mut Scratch, word: Word, out: &mut PageBytes) -> Option<u64> {
+/// Whether a slot's content is what the word says: its codec and how many bytes.
+pub fn verify(word: Word, slot: &PageBytes) -> Option<(Codec, usize)> {
     let Location::Slot(place) = word.location() else {
         return None;
     };
-    if !place.raw {
-        let (codec, len) = unseal(out)?;
+    let (codec, len) = if place.raw {
+        (Codec::Raw, PAGE_SIZE)
+    } else {
+        unseal(slot)?
+    };
+    word.checksum_matches(checksum(codec, &slot[..len]))
+        .then_some((codec, len))
+}
+
+/// Turns a slot's content into its page, in place, if it is what the word says.
+fn decode_slot(scratch: &mut Scratch, word: Word, out: &mut PageBytes) -> Option<()> {
+    let (codec, len) = verify(word, out)?;
+    if codec != Codec::Raw {
         scratch.data.0[..len].copy_from_slice(&out[..len]);
         scratch
             .coder
             .decompress(codec, &scratch.data.0[..len], out)
             .ok()?;
     }
-    let hash = hash(out);
-    word.hash_matches(hash).then_some(hash)
+    Some(())
 }

@@ -1,7 +1,7 @@
 //! The way back.
 
 use super::coders::Scratch;
-use super::{Swap, fill, hash};
+use super::{Swap, checksum, fill, fingerprint};
 use crate::codec::Codec;
 use crate::vswap::{Location, Released, Word};
 use crate::{Cpu, DeviceId, EntryId, PageBytes, SlotIndex};
@@ -126,13 +126,12 @@ impl Swap {
                 Ok(Source::Zero)
             }
             Location::Pool(handle) => {
-                let (len, codec, _) = self.pool.read(handle, &mut scratch.data.0);
+                let (len, codec) = self.pool.read(handle, &mut scratch.data.0);
                 drop(locked);
-                let hash = self
-                    .decode(scratch, codec, len, word, out)
+                self.decode(scratch, codec, len, word, out)
                     .ok_or(LoadError::PoolCorrupt)?;
                 self.env.counters.zswpin.add(1);
-                self.loaded(cpu, entry, hash, keep);
+                self.loaded(cpu, entry, out, keep);
                 Ok(Source::Pool)
             }
             Location::Slot(_) => {
@@ -153,7 +152,7 @@ impl Swap {
         }
     }
 
-    /// Decompresses what lies in the scratch; the page's hash if it is the word's.
+    /// Decompresses what lies in the scratch, if it is what the word says.
     fn decode(
         &self,
         scratch: &mut Scratch,
@@ -161,25 +160,25 @@ impl Swap {
         len: usize,
         word: Word,
         out: &mut PageBytes,
-    ) -> Option<u64> {
+    ) -> Option<()> {
         let data = &scratch.data.0[..len];
+        if !word.checksum_matches(checksum(codec, data)) {
+            self.env.counters.checksum_error.add(1);
+            return None;
+        }
         match codec {
             Codec::Raw => out.copy_from_slice(data),
             codec => scratch.coder.decompress(codec, data, out).ok()?,
         }
-        let hash = hash(out);
-        if word.hash_matches(hash) {
-            return Some(hash);
-        }
-        self.env.counters.checksum_error.add(1);
-        None
+        Some(())
     }
 
     /// After a good load: the entry is kept as a clean copy, or loses this reference.
-    fn loaded(&self, cpu: Cpu, entry: EntryId, hash: u64, keep: bool) {
+    fn loaded(&self, cpu: Cpu, entry: EntryId, out: &PageBytes, keep: bool) {
+        let print = keep.then(|| fingerprint(out));
         let mut locked = self.space.lock(entry);
-        if keep {
-            locked.cache(hash);
+        if let Some(print) = print {
+            locked.cache(print);
             return;
         }
         let group = locked.cluster().group().clone();

@@ -4,14 +4,17 @@
 //! # The way of a page
 //!
 //! *Store*: a page whose 32-bit words are all the same is recorded in its entry. Any other
-//! is hashed and compressed by a coder that the caller checks out (one for each processor),
-//! then copied into the pool. What does not compress is kept as it is. With the pool at
-//! its limit pages go to devices at once; with those full too the store is refused.
+//! is compressed by a coder that the caller checks out (one for each processor), then
+//! copied into the pool. What does not compress is kept as it is. With the pool at its
+//! limit pages go to devices at once; with those full too the store is refused.
 //!
-//! *Load*: the bytes are copied out under the entry's cluster lock, decompressed without
-//! any, and the page's hash compared with the one in the word. With `keep` the entry stays
-//! as a clean copy, and more bits of the hash are noted, so that [`Swap::unchanged`] can
-//! tell later whether the page was written: 63 bits agree by chance once in 10^19.
+//! *Load*: the bytes are copied out under the entry's cluster lock, compared with the
+//! checksum in the word, and decompressed, both without any lock. The checksum (31 bits of
+//! xxh3) is that of the *compressed* bytes: there are a third as many to hash, on both ways,
+//! writeback and moves carry it along, and no decoder sees damaged input. With `keep` the
+//! entry stays as a clean copy, and 64 bits of the page's own hash are noted, so that
+//! [`Swap::unchanged`] can tell later whether the page was written; only pages that are
+//! resident pay for that.
 //!
 //! Neither allocates in a steady state, and no lock is held while compressing or waiting
 //! for a device. The locks and their order are described in [`crate::vswap`].
@@ -25,6 +28,7 @@ mod device;
 mod fill;
 mod load;
 mod places;
+mod recompress;
 mod store;
 mod work;
 mod writeback;
@@ -36,7 +40,7 @@ pub use config::{CodecKind, Config, ConfigError};
 pub use load::{LoadError, Source};
 pub use store::StoreError;
 
-use crate::codec::Codecs;
+use crate::codec::{Codec, Codecs};
 use crate::counters::Counters;
 use crate::env::{Clock, Memory, Topology};
 use crate::pool::Pool;
@@ -125,7 +129,7 @@ pub struct Swap {
     env: Env,
     space: Arc<Space>,
     pool: Pool,
-    coders: Arc<Coders>,
+    coders: Coders,
     devices: Option<Arc<Devices>>,
     /// When a load or a refused store last used a device.
     last_demand_ns: AtomicU64,
@@ -144,11 +148,9 @@ impl Swap {
     ) -> Result<Self, ConfigError> {
         config.check()?;
         let space = Arc::new(Space::new(env.topology.cpus()));
-        let coders = Arc::new(Coders::new(env.topology.cpus(), env.codecs.clone()));
         if let Some(devices) = &devices {
             let places = Arc::new(Places {
                 space: space.clone(),
-                coders: coders.clone(),
                 devices: Arc::downgrade(devices),
                 topology: env.topology.clone(),
             });
@@ -157,8 +159,12 @@ impl Swap {
         }
         Ok(Self {
             space,
-            pool: Pool::new(config.pool_max_bytes, env.memory.clone()),
-            coders,
+            pool: Pool::new(
+                config.pool_max_bytes,
+                env.memory.clone(),
+                env.topology.cpus(),
+            ),
+            coders: Coders::new(env.topology.cpus(), env.codecs.clone()),
             devices,
             last_demand_ns: AtomicU64::new(0),
             staging_bytes: AtomicUsize::new(0),
@@ -185,10 +191,10 @@ impl Swap {
         }
     }
 
-    /// Whether `page` is still what the kept entry holds, by 63 bits of its hash.
+    /// Whether `page` is still what the kept entry holds, by 64 bits of its hash.
     pub fn unchanged(&self, entry: EntryId, page: &PageBytes) -> bool {
         // Hashed before the lock is taken; an entry without a hash is rare here.
-        let hash = hash(page);
+        let print = fingerprint(page);
         let locked = self.space.lock(entry);
         let word = locked.word();
         match word.location() {
@@ -196,7 +202,7 @@ impl Swap {
                 drop(locked);
                 word.cached() && fill::same_filled(page) == Some(pattern)
             }
-            Location::Pool(_) | Location::Slot(_) => locked.hash_matches(hash),
+            Location::Pool(_) | Location::Slot(_) => locked.fingerprint_matches(print),
             Location::Free | Location::Reserved | Location::Dropped => false,
         }
     }
@@ -392,7 +398,13 @@ impl Swap {
     }
 }
 
-/// The checksum and fingerprint of a page.
-pub(crate) fn hash(page: &PageBytes) -> u64 {
+/// What is kept of the stored bytes, to know them again when they are read. The codec is
+/// part of it, so that bytes are never read as another one's.
+fn checksum(codec: Codec, bytes: &[u8]) -> u64 {
+    xxhash_rust::xxh3::xxh3_64(bytes) ^ (codec as u64)
+}
+
+/// What is kept of a resident page's content, to see whether it was written since.
+fn fingerprint(page: &PageBytes) -> u64 {
     xxhash_rust::xxh3::xxh3_64(page)
 }

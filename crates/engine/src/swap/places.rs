@@ -1,8 +1,7 @@
 //! What the slot allocator asks of the entries: to give up the slots of cached ones, and to
 //! move a slot's content elsewhere.
 
-use super::coders::Coders;
-use super::device::{decode_slot, place, single};
+use super::device::{place, single, verify};
 use crate::env::{IoError, ReadOp, Store, Topology, WriteOp};
 use crate::slots::{CacheReclaim, Devices, Extent, Moved, Mover};
 use crate::vswap::{CLUSTER_ENTRIES, Location, SlotPlace, Space, Word};
@@ -12,7 +11,6 @@ use std::sync::{Arc, Weak};
 /// The entries, as the devices see them. The devices hold this, so it does not hold them.
 pub struct Places {
     pub space: Arc<Space>,
-    pub coders: Arc<Coders>,
     pub devices: Weak<Devices>,
     pub topology: Arc<dyn Topology>,
 }
@@ -51,16 +49,8 @@ impl Places {
     }
 
     /// Reads the slots of `from`, each page checked against its word; twice if need be.
-    fn read_checked(
-        &self,
-        cpu: Cpu,
-        store: &dyn Store,
-        from: Extent,
-        words: &[Word],
-    ) -> Option<Vec<u8>> {
+    fn read_checked(store: &dyn Store, from: Extent, words: &[Word]) -> Option<Vec<u8>> {
         let mut data = vec![0u8; words.len() * PAGE_SIZE];
-        let mut scratch = self.coders.take(cpu);
-        let mut page = [0; PAGE_SIZE];
         (0..2).find_map(|_| {
             let mut result = [Err(IoError::Device)];
             store.read(
@@ -76,10 +66,7 @@ impl Places {
                     .0
                     .iter()
                     .zip(words)
-                    .all(|(slot, &word)| {
-                        page = *slot;
-                        decode_slot(&mut scratch, word, &mut page).is_some()
-                    });
+                    .all(|(slot, &word)| verify(word, slot).is_some());
             good.then(|| std::mem::take(&mut data))
         })
     }
@@ -95,7 +82,7 @@ fn names(word: Word, from: Extent, i: u32) -> bool {
 }
 
 impl Mover for Places {
-    fn relocate(&self, cpu: Cpu, owner: EntryId, from: Extent, to: Option<Extent>) -> Moved {
+    fn relocate(&self, _cpu: Cpu, owner: EntryId, from: Extent, to: Option<Extent>) -> Moved {
         let (Some(devices), Some(to)) = (self.devices.upgrade(), to) else {
             return Moved::Failed;
         };
@@ -115,7 +102,7 @@ impl Mover for Places {
         };
         // What is damaged stays where it is: a copy would carry the damage on, and give up
         // the chance that it was the transfer.
-        let Some(data) = self.read_checked(cpu, &*source, from, &words) else {
+        let Some(data) = Self::read_checked(&*source, from, &words) else {
             return Moved::Failed;
         };
         let mut result = [Err(IoError::Device)];

@@ -1,9 +1,9 @@
 //! The way out: reserve entries, make their places, name them.
 
 use super::coders::Scratch;
-use super::{CodecKind, Swap, fill, hash};
+use super::{CodecKind, Swap, checksum, fill};
 use crate::codec::Codec;
-use crate::pool::MAX_COMPRESSED;
+use crate::pool::{MAX_COMPRESSED, STEP};
 use crate::vswap::{Group, Location, Word};
 use crate::{Cpu, EntryId, GroupId, PAGE_SIZE, PageBytes};
 
@@ -132,7 +132,7 @@ impl Swap {
                 continue;
             }
             if refused.is_none() {
-                match self.make_place(scratch, group, page, entries(k)) {
+                match self.make_place(cpu, scratch, group, page, entries(k)) {
                     Ok(word) => {
                         words[k] = word;
                         pooled += 1;
@@ -176,6 +176,7 @@ impl Swap {
     /// Puts one page into the pool and makes the word that will name it.
     fn make_place(
         &self,
+        cpu: Cpu,
         scratch: &mut Scratch,
         group: &Group,
         page: &PageBytes,
@@ -184,7 +185,6 @@ impl Swap {
         if group.pool_bytes() >= group.pool_max() {
             return Err(StoreError::GroupFull);
         }
-        let hash = hash(page);
         let codec = match self.config.codec {
             CodecKind::Lz4 | CodecKind::Lz4ThenZstd { .. } => Codec::Lz4,
             CodecKind::Zstd { .. } => Codec::Zstd,
@@ -193,19 +193,25 @@ impl Swap {
         let Scratch { coder, data, .. } = scratch;
         let compressed = match codec {
             Codec::Raw => None,
-            codec => coder.compress(codec, page, &mut data.0[..MAX_COMPRESSED]),
+            codec => coder
+                .compress(codec, page, &mut data.0)
+                .filter(|&len| len <= MAX_COMPRESSED),
         };
         let (codec, bytes) = match compressed {
-            Some(len) => (codec, &data.0[..len]),
+            Some(len) => {
+                let padded = len.next_multiple_of(STEP);
+                data.0[len..padded].fill(0);
+                (codec, &data.0[..padded])
+            }
             None => {
                 self.env.counters.reject_compress_poor.add(1);
                 (Codec::Raw, &page[..])
             }
         };
-        match self.pool.insert(codec, bytes, owner) {
-            Ok((handle, class)) => {
-                group.charge(self.pool.size(class) as u64);
-                Ok(Word::pool(handle, hash))
+        match self.pool.insert(cpu, codec, bytes, owner) {
+            Ok(handle) => {
+                group.charge(bytes.len() as u64);
+                Ok(Word::pool(handle, checksum(codec, bytes)))
             }
             Err(crate::pool::Full) => {
                 self.env.counters.pool_limit_hit.add(1);
@@ -244,6 +250,7 @@ impl Swap {
         locked.set(word.with_referenced(pooled && locked.reopened()));
         if pooled {
             locked.keep_in_clock();
+            locked.set_dense(false);
         }
     }
 }

@@ -21,6 +21,7 @@ impl Swap {
             self.shrink_step(cpu, background)
                 || self.pool.give_back(WARM_WINDOWS) > 0
                 || self.compact_step(false)
+                || self.recompress_step(cpu, background)
                 || self
                     .devices
                     .as_ref()

@@ -30,6 +30,8 @@ pub struct Background {
     offset: usize,
     picks: Vec<Pick>,
     extents: ExtentList,
+    /// The cluster at which recompression looks on.
+    pub recompress_from: u32,
 }
 
 #[derive(Clone, Copy)]
@@ -61,6 +63,7 @@ impl Background {
             offset: 0,
             picks: Vec::new(),
             extents: ExtentList::default(),
+            recompress_from: 0,
         }
     }
 
@@ -206,7 +209,7 @@ impl Swap {
                 } else {
                     let i = background.picks.len();
                     let slot = background.page(i);
-                    let (len, codec, _) = self.pool.read(handle, slot);
+                    let (len, codec) = self.pool.read(handle, slot);
                     let raw = codec == crate::codec::Codec::Raw;
                     if !raw {
                         seal(slot, codec, len);

@@ -32,8 +32,8 @@ pub enum State {
 /// is a used entry; `clock` is set if `pooled > 0`.
 pub struct Cluster {
     pub(super) words: Words,
-    /// For cached entries, 32 more bits of their page's hash.
-    tags: Option<Box<[u32; CLUSTER_ENTRIES]>>,
+    /// For cached entries, the hash of their page.
+    tags: Option<Box<[u64; CLUSTER_ENTRIES]>>,
     /// References beyond the first, of the few entries that have them.
     extra: Option<Box<BTreeMap<u16, u32>>>,
     /// Who is charged.
@@ -48,6 +48,8 @@ pub struct Cluster {
     pub(super) clock: Option<Stamp>,
     /// Opened a second time: what is stored now is younger than its neighbours.
     pub(super) reopened: bool,
+    /// Recompressed since something was last put into the pool.
+    pub(super) dense: bool,
 }
 
 /// What became of an entry that lost a reference.
@@ -73,6 +75,7 @@ impl Cluster {
             state: State::Open,
             clock: None,
             reopened: false,
+            dense: false,
         }
     }
 
@@ -84,9 +87,10 @@ impl Cluster {
         self.state = State::Open;
         self.clock = None;
         self.reopened = false;
+        self.dense = false;
     }
 
-    /// Whether it holds the table of further hash bits.
+    /// Whether it holds the table of pages' hashes.
     pub(super) fn tagged(&self) -> bool {
         self.tags.is_some()
     }
@@ -111,22 +115,20 @@ impl Cluster {
         self.words[at] = word;
     }
 
-    /// Marks a used entry cached, and notes its page's hash for [`Cluster::hash_matches`].
-    pub fn cache(&mut self, at: usize, hash: u64) {
+    /// Marks a used entry cached, and notes its page's hash.
+    pub fn cache(&mut self, at: usize, fingerprint: u64) {
         let word = self.words[at].with_cached(true);
         self.set(at, word);
         let tags = self
             .tags
             .get_or_insert_with(|| Box::new([0; CLUSTER_ENTRIES]));
-        tags[at] = (hash >> 31) as u32;
+        tags[at] = fingerprint;
     }
 
-    /// Whether a page of this hash is what the cached entry holds: 63 bits agree.
-    pub fn hash_matches(&self, at: usize, hash: u64) -> bool {
+    /// Whether a page of this hash is what the cached entry holds.
+    pub fn fingerprint_matches(&self, at: usize, fingerprint: u64) -> bool {
         let tag = self.tags.as_ref().map(|tags| tags[at]);
-        self.words[at].cached()
-            && self.words[at].hash_matches(hash)
-            && tag == Some((hash >> 31) as u32)
+        self.words[at].cached() && tag == Some(fingerprint)
     }
 
     /// Reserves up to `out.len()` entries, lowest first; how many.

@@ -79,6 +79,14 @@ impl Fifo {
         }
     }
 
+    /// Whether a member stands in the older half.
+    pub fn is_old(&self, stamp: Stamp) -> bool {
+        let before = self
+            .items
+            .partition_point(|&packed| packed >> ITEM_BITS < stamp.0);
+        before * 2 < self.items.len()
+    }
+
     /// Members.
     pub fn len(&self) -> usize {
         self.items.len() - self.tombs

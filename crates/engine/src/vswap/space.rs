@@ -443,7 +443,7 @@ impl Space {
         let cluster = size_of::<Cluster>() + size_of::<[Word; CLUSTER_ENTRIES]>();
         let spare = lock(&self.spare).len();
         (self.clusters.load(Relaxed) + spare) * cluster
-            + self.tagged.load(Relaxed) * size_of::<[u32; CLUSTER_ENTRIES]>()
+            + self.tagged.load(Relaxed) * size_of::<[u64; CLUSTER_ENTRIES]>()
             + self.leaves.load(Relaxed) * size_of::<[Slot; LEAF]>()
             + self.middles.load(Relaxed) * size_of::<[OnceLock<Leaf>; MIDDLE]>()
             + lock(&self.numbers).free.capacity() * 4
@@ -516,6 +516,28 @@ impl Space {
                 "partial of group {}",
                 group.id
             );
+        }
+    }
+
+    /// The first of `looks` clusters from `from` on that is among the older half of its
+    /// group's, has pages in the pool, and was not recompressed.
+    pub fn find_cold(&self, from: u32, looks: u32) -> Option<u32> {
+        let end = lock(&self.numbers).unused_from;
+        (from..end).take(looks as usize).find(|&number| {
+            let guard = lock(self.slot(number));
+            guard.as_ref().is_some_and(|cluster| {
+                let old = |stamp| lock(&cluster.group.lists).clock.is_old(stamp);
+                cluster.pooled > 0 && !cluster.dense && cluster.clock.is_some_and(old)
+            })
+        })
+    }
+
+    /// A cluster number to look on from: the first if there is none after.
+    pub fn wrap(&self, from: u32) -> u32 {
+        if from < lock(&self.numbers).unused_from {
+            from
+        } else {
+            0
         }
     }
 
@@ -598,17 +620,17 @@ impl Locked<'_> {
         self.cluster_mut().set(at, word);
     }
     /// Marks the entry cached.
-    pub fn cache(&mut self, hash: u64) {
+    pub fn cache(&mut self, fingerprint: u64) {
         let at = self.at;
         let tagged = self.cluster().tagged();
-        self.cluster_mut().cache(at, hash);
+        self.cluster_mut().cache(at, fingerprint);
         if !tagged {
             self.space.tagged.fetch_add(1, Relaxed);
         }
     }
     /// Whether the cached entry holds a page of this hash.
-    pub fn hash_matches(&self, hash: u64) -> bool {
-        self.cluster().hash_matches(self.at, hash)
+    pub fn fingerprint_matches(&self, fingerprint: u64) -> bool {
+        self.cluster().fingerprint_matches(self.at, fingerprint)
     }
     /// References of the entry.
     pub fn references(&self) -> u32 {
@@ -618,6 +640,10 @@ impl Locked<'_> {
     pub fn dup(&mut self) {
         let at = self.at;
         self.cluster_mut().dup(at);
+    }
+    /// Notes whether recompression has been through this cluster.
+    pub fn set_dense(&mut self, yes: bool) {
+        self.cluster_mut().dense = yes;
     }
     /// Makes sure that the shrinker will visit this cluster.
     pub fn keep_in_clock(&mut self) {

@@ -1,4 +1,4 @@
-//! The entry's word: one `u64` that says where a page is and what it hashes to.
+//! The entry's word: one `u64` that says where a page is and how to know its bytes.
 //!
 //! | bits | meaning |
 //! |---|---|
@@ -7,10 +7,10 @@
 //! | 30 | cached: the page is resident too, and unwritten as far as anyone knows |
 //! | 31 | busy: writeback is copying it; only writeback repoints it, anyone may free it |
 //! | 32 | referenced: gets a second chance from the shrinker |
-//! | 33..64 | the low 31 bits of the page's xxh3 |
+//! | 33..64 | the low 31 bits of the checksum of the bytes stored |
 //!
-//! A same-filled page needs no hash: its repeated 32-bit pattern takes the hash's bits and
-//! one more.
+//! A same-filled page needs no checksum: its repeated 32-bit pattern takes the bits of one,
+//! and one more.
 
 use crate::{DeviceId, SlotIndex};
 
@@ -84,7 +84,7 @@ impl Word {
     const CACHED: u64 = 1 << 30;
     const BUSY: u64 = 1 << 31;
     const REFERENCED: u64 = 1 << 32;
-    const HASH: u32 = 33;
+    const CHECKSUM: u32 = 33;
     const PLACE_MASK: u64 = (1 << Self::PLACE_BITS) - 1;
 
     const SPECIAL_RESERVED: u64 = 1;
@@ -99,17 +99,17 @@ impl Word {
     /// A same-filled page.
     pub const fn same(pattern: u32) -> Self {
         let low = (pattern & 1) as u64;
-        Self(((pattern >> 1) as u64) << Self::HASH | Self::SPECIAL_SAME | low)
+        Self(((pattern >> 1) as u64) << Self::CHECKSUM | Self::SPECIAL_SAME | low)
     }
     /// A page in the pool.
-    pub const fn pool(handle: Handle, hash: u64) -> Self {
-        Self(hash << Self::HASH | 1 << Self::KIND | handle.0 as u64)
+    pub const fn pool(handle: Handle, checksum: u64) -> Self {
+        Self(checksum << Self::CHECKSUM | 1 << Self::KIND | handle.0 as u64)
     }
     /// A page on a device.
-    pub const fn slot(place: SlotPlace, hash: u64) -> Self {
+    pub const fn slot(place: SlotPlace, checksum: u64) -> Self {
         let kind = if place.raw { 3u64 } else { 2 };
         let at = (place.device.0 as u64) << SlotPlace::SLOT_BITS | place.slot.0 as u64;
-        Self(hash << Self::HASH | kind << Self::KIND | at)
+        Self(checksum << Self::CHECKSUM | kind << Self::KIND | at)
     }
 
     /// Where the page is.
@@ -121,7 +121,7 @@ impl Word {
                 0 => Location::Free,
                 Self::SPECIAL_RESERVED => Location::Reserved,
                 Self::SPECIAL_DROPPED => Location::Dropped,
-                _ => Location::Same((self.hash() as u32) << 1 | (place & 1) as u32),
+                _ => Location::Same((self.checksum() as u32) << 1 | (place & 1) as u32),
             },
             1 => Location::Pool(Handle(place as u32)),
             _ => Location::Slot(SlotPlace {
@@ -131,13 +131,13 @@ impl Word {
             }),
         }
     }
-    /// The low 31 bits of the page's hash.
-    pub const fn hash(self) -> u64 {
-        self.0 >> Self::HASH
+    /// The low 31 bits of the checksum of the bytes stored.
+    const fn checksum(self) -> u64 {
+        self.0 >> Self::CHECKSUM
     }
-    /// Whether a page of this hash may be the stored one.
-    pub const fn hash_matches(self, hash: u64) -> bool {
-        (hash << Self::HASH) >> Self::HASH == self.hash()
+    /// Whether bytes of this checksum may be the stored ones.
+    pub const fn checksum_matches(self, checksum: u64) -> bool {
+        (checksum << Self::CHECKSUM) >> Self::CHECKSUM == self.checksum()
     }
     /// Whether the entry is free.
     pub const fn is_free(self) -> bool {
@@ -170,7 +170,7 @@ impl Word {
     pub const fn with_referenced(self, on: bool) -> Self {
         self.with(Self::REFERENCED, on)
     }
-    /// The same page at another place: flags and hash stay.
+    /// The same page at another place: flags and checksum stay.
     pub const fn moved_to(self, to: Word) -> Self {
         let place = Self::PLACE_MASK | 3 << Self::KIND;
         Self(self.0 & !place | to.0 & place)
@@ -205,11 +205,11 @@ mod tests {
                 }
             }
             let word = Word::pool(handle, hash);
-            prop_assert!(word.hash_matches(hash));
-            prop_assert!(!word.hash_matches(hash ^ 1 << 30));
+            prop_assert!(word.checksum_matches(hash));
+            prop_assert!(!word.checksum_matches(hash ^ 1 << 30));
             let moved = word.with_cached(true).moved_to(Word::slot(place, 0));
             prop_assert_eq!(moved.location(), Location::Slot(place));
-            prop_assert!(moved.hash_matches(hash) && moved.cached());
+            prop_assert!(moved.checksum_matches(hash) && moved.cached());
             prop_assert_eq!((handle.window(), handle.object()), (window, object));
             prop_assert_eq!(word.with_cached(true).dropped().location(), Location::Dropped);
         }

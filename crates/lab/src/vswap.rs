@@ -1,0 +1,339 @@
+//! The virtual swap space: what it costs in memory, and how fast pages and ranges go through
+//! it.
+//!
+//! Memory is measured, not computed: what the kernel says this process holds, before and
+//! after, less the pool's data. Speed is that of the engine without a codec's work (the
+//! pages are almost empty), for some numbers of threads: with each thread on a processor of
+//! its own (the per-processor ranges), with all on the same (one range, one lock), and for
+//! page maps that would hold slots directly: the slot allocator alone, in the same run.
+
+use crate::report::{Plot, Report, Series};
+use crate::sim::{Blank, Machine};
+use ebb_engine::codec::{Codec, Codecs, Coder, Damaged};
+use ebb_engine::counters::Counters;
+use ebb_engine::env::{Clock, Memory};
+use ebb_engine::slots::{DeviceSpec, Devices, ExtentList, Options as Policies};
+use ebb_engine::swap::{CodecKind, Config, CountersRef, Env, Swap};
+use ebb_engine::{Cpu, EntryId, GroupId, PAGE_SIZE, PageBytes};
+use serde_json::json;
+use std::sync::{Arc, Barrier};
+use std::time::Instant;
+
+/// One line for the list of experiments.
+pub const ABOUT: &str = "virtual swap space: memory for each swapped page, and throughput";
+
+/// What to run.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// GiB of swapped pages at 100%.
+    pub gib: u64,
+    /// The largest number of threads. 0: one for each processor.
+    pub threads: usize,
+    /// Pages of each thread in the throughput part.
+    pub pages: usize,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            gib: 32,
+            threads: 0,
+            pages: 1 << 17,
+        }
+    }
+}
+
+/// Keeps 16 bytes of a page: what the engine costs, without a codec.
+struct Little;
+
+impl Codecs for Little {
+    fn coder(&self) -> Box<dyn Coder> {
+        Box::new(Little)
+    }
+    fn coder_bytes(&self) -> usize {
+        0
+    }
+}
+
+impl Coder for Little {
+    fn compress(&mut self, _: Codec, page: &PageBytes, out: &mut [u8]) -> Option<usize> {
+        out[..16].copy_from_slice(&page[..16]);
+        Some(16)
+    }
+    fn decompress(&mut self, _: Codec, data: &[u8], page: &mut PageBytes) -> Result<(), Damaged> {
+        page[..16].copy_from_slice(&data[..16]);
+        Ok(())
+    }
+}
+
+struct Stopped;
+impl Clock for Stopped {
+    fn now_ns(&self) -> u64 {
+        0
+    }
+}
+/// Nothing is given back: freed windows are used again.
+struct Kept;
+impl Memory for Kept {
+    fn give_back(&self, _: &mut [u8]) {}
+}
+
+fn swap(cpus: usize, codec: CodecKind, gib: u64) -> Swap {
+    let machine = Arc::new(Machine { cpus, nodes: 1 });
+    let devices = (codec == CodecKind::None).then(|| {
+        let devices = Devices::new(machine.clone(), Policies::default());
+        let blank = Blank::new((gib << 18) + 512);
+        devices
+            .add(Arc::new(blank), DeviceSpec::default(), None)
+            .expect("a device of this size");
+        Arc::new(devices)
+    });
+    let env = Env {
+        clock: Arc::new(Stopped),
+        topology: machine,
+        memory: Arc::new(Kept),
+        counters: CountersRef::Shared(Arc::new(Counters::default())),
+        codecs: Arc::new(Little),
+    };
+    let config = Config {
+        codec,
+        pool_max_bytes: 32 << 30,
+        ..Config::default()
+    };
+    Swap::new(config, env, devices).expect("the settings are in range")
+}
+
+/// Bytes of this process in memory.
+fn resident() -> u64 {
+    let text = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
+    let pages = text
+        .split(' ')
+        .nth(1)
+        .and_then(|field| field.parse::<u64>().ok());
+    pages.unwrap_or(0) * rustix::param::page_size() as u64
+}
+
+fn page(i: u64) -> PageBytes {
+    let mut page = [0; PAGE_SIZE];
+    page[..8].copy_from_slice(&(i + 1).to_le_bytes());
+    page
+}
+
+/// The engine has no page map: what the pager keeps for a swapped page is not counted.
+fn memory(report: &mut Report, options: &Options) -> Vec<Series> {
+    let mut lines = Vec::new();
+    for (backend, codec) in [("pool", CodecKind::Lz4), ("device", CodecKind::None)] {
+        let before = resident();
+        let swap = swap(1, codec, options.gib);
+        let total = options.gib << 18;
+        let mut stored = 0;
+        let mut line = Series {
+            name: backend.into(),
+            points: Vec::new(),
+        };
+        for percent in [0, 25, 50, 75, 100] {
+            while stored < total * percent / 100 {
+                let pages: [PageBytes; 64] = std::array::from_fn(|i| page(stored + i as u64));
+                let refs: [&PageBytes; 64] = std::array::from_fn(|i| &pages[i]);
+                let mut out = [EntryId(0); 64];
+                match swap.store_each(Cpu(0), GroupId(0), &refs, &mut out) {
+                    Ok(n) => stored += n as u64,
+                    Err(error) => panic!("page {stored} of {total}: {error}"),
+                }
+            }
+            let held = resident().saturating_sub(before);
+            let data = swap.memory().pool_data_bytes;
+            let bytes = held.saturating_sub(data);
+            let per_page = if stored == 0 {
+                0.0
+            } else {
+                bytes as f64 / stored as f64
+            };
+            let said = swap.memory();
+            let said = said.bookkeeping_bytes + said.pool_bytes - said.pool_data_bytes;
+            let mib = bytes as f64 / (1 << 20) as f64;
+            report.row(vec![
+                json!(percent),
+                json!(backend),
+                json!((per_page * 100.0).round() / 100.0),
+                json!((mib * 32.0 / options.gib as f64 * 10.0).round() / 10.0),
+                json!((said as f64 / (1 << 20) as f64 * 10.0).round() / 10.0),
+                json!(null),
+                json!(null),
+                json!(null),
+            ]);
+            line.points.push((percent as f64, mib));
+        }
+        lines.push(line);
+        // Else its memory would be the next one's to use, and not seen.
+        std::mem::forget(swap);
+    }
+    lines
+}
+
+/// Million pages a second: out, and freed in ranges of 64.
+fn throughput(
+    threads: usize,
+    pages: usize,
+    work: impl Fn(usize, bool, &mut Vec<EntryId>) + Sync,
+) -> (f64, f64) {
+    let barrier = Barrier::new(threads + 1);
+    let mut times = [0.0; 2];
+    std::thread::scope(|scope| {
+        for thread in 0..threads {
+            let (barrier, work) = (&barrier, &work);
+            scope.spawn(move || {
+                let mut entries = Vec::with_capacity(pages);
+                for out in [true, false] {
+                    barrier.wait();
+                    work(thread, out, &mut entries);
+                    barrier.wait();
+                }
+            });
+        }
+        for time in &mut times {
+            barrier.wait();
+            let start = Instant::now();
+            barrier.wait();
+            *time = (threads * pages) as f64 / start.elapsed().as_secs_f64() / 1e6;
+        }
+    });
+    (times[0], times[1])
+}
+
+fn speed(report: &mut Report, options: &Options) {
+    let all = std::thread::available_parallelism().map_or(1, |n| n.get());
+    let most = if options.threads == 0 {
+        all
+    } else {
+        options.threads
+    };
+    let counts = (0..)
+        .map(|i| 1 << i)
+        .take_while(|&n| n < most)
+        .chain([most]);
+    for threads in counts {
+        for how in ["partitions", "one range", "slots in the page map"] {
+            let pages = options.pages;
+            let (out, free) = if how == "slots in the page map" {
+                let machine = Arc::new(Machine {
+                    cpus: threads,
+                    nodes: 1,
+                });
+                let devices = Devices::new(machine, Policies::default());
+                let slots = (threads * pages * 2 + (1 << 16)) as u64;
+                devices
+                    .add(Arc::new(Blank::new(slots)), DeviceSpec::default(), None)
+                    .expect("fits");
+                let extents: Vec<_> = (0..threads)
+                    .map(|_| std::sync::Mutex::new(Vec::with_capacity(pages)))
+                    .collect();
+                throughput(threads, pages, |thread, out, _| {
+                    let mut mine = extents[thread].lock().expect("no panic");
+                    let cpu = Cpu(thread as u16);
+                    if out {
+                        let mut list = ExtentList::new();
+                        for i in 0..pages {
+                            list.clear();
+                            devices
+                                .allocate(cpu, 1, EntryId(i as u32), &mut list)
+                                .expect("room");
+                            mine.push(list[0]);
+                        }
+                    } else {
+                        for extent in mine.drain(..) {
+                            devices.free(cpu, extent).expect("ours");
+                        }
+                    }
+                })
+            } else {
+                let swap = swap(threads, CodecKind::Lz4, 1);
+                swap.warm_up();
+                throughput(threads, pages, |thread, out, entries| {
+                    let cpu = Cpu(if how == "partitions" {
+                        thread as u16
+                    } else {
+                        0
+                    });
+                    if out {
+                        let one = page(thread as u64 + 1);
+                        let refs = [&one; 64];
+                        while entries.len() < pages {
+                            let mut room = [EntryId(0); 64];
+                            let n = swap
+                                .store_each(cpu, GroupId(0), &refs, &mut room)
+                                .expect("room");
+                            entries.extend_from_slice(&room[..n]);
+                        }
+                    } else {
+                        let mut rest = &entries[..];
+                        while let Some(&first) = rest.first() {
+                            let run = rest
+                                .iter()
+                                .zip(0..64)
+                                .take_while(|(e, i)| e.0 == first.0 + i)
+                                .count();
+                            swap.free(cpu, first, run as u32);
+                            rest = &rest[run..];
+                        }
+                    }
+                })
+            };
+            let round = |x: f64| (x * 100.0).round() / 100.0;
+            report.row(vec![
+                json!(null),
+                json!(how),
+                json!(null),
+                json!(null),
+                json!(null),
+                json!(threads),
+                json!(round(out)),
+                json!(round(free)),
+            ]);
+        }
+    }
+}
+
+/// Runs both parts.
+pub fn run(options: &Options) -> Report {
+    let mut report = Report::new(&[
+        "use_percent",
+        "backend",
+        "bytes_per_page",
+        "mib_for_32gib",
+        "mib_by_own_account",
+        "threads",
+        "out_mpages_s",
+        "free_mpages_s",
+    ]);
+    let series = memory(&mut report, options);
+    speed(&mut report, options);
+    report.note("bytes_per_page: resident memory of the process that came with the pages, less the objects in the pool; checksums, reverse map and slot allocator included");
+    report.note("goal at 100%: at most 12 in the pool and 14 on a device");
+    report.set_plot(Plot {
+        title: format!("Bookkeeping of {} GiB of swapped pages", options.gib),
+        x: "use (%)".into(),
+        y: "MiB".into(),
+        series,
+    });
+    report
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn speed_and_memory_are_reported() {
+        let report = run(&Options {
+            gib: 1,
+            threads: 2,
+            pages: 1 << 12,
+        });
+        let rows: Vec<_> = report.rows().collect();
+        assert_eq!(rows.len(), 10 + 6);
+        let own = rows[4]["mib_by_own_account"].as_f64().expect("a number");
+        assert!(own > 1.0 && own < 20.0, "{own} MiB for 2^18 pages");
+        assert!(rows[10]["out_mpages_s"].as_f64().expect("a number") > 0.0);
+    }
+}
