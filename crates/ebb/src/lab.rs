@@ -30,6 +30,7 @@ const EXPERIMENTS: &[Experiment] = &[
         run: run_mthp,
     },
     plain!(fill),
+    plain!(numa),
     plain!(scaling),
     plain!(tail),
 ];
