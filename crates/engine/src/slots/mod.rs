@@ -24,6 +24,7 @@
 //! 4. a cluster
 //! 5. a device's lists
 //!
+//! `locks` sees to it in debug builds.
 //! A cluster's lock is taken while the lists' is held only by trying. Two clusters are
 //! never locked together, nor two processors.
 //!
@@ -47,6 +48,7 @@ mod locks;
 #[cfg(all(test, loom))]
 mod models;
 mod percpu;
+mod scatter;
 mod work;
 
 #[cfg(all(test, not(loom)))]
@@ -203,7 +205,8 @@ const MAX_SLOTS: u64 = u32::MAX as u64 - CLUSTER_SLOTS as u64;
 /// Why slots were not allocated. Nothing is allocated then.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum AllocError {
-    /// All devices together have not that many free slots.
+    /// All devices together have not that many free slots. A cluster that another thread
+    /// discards at this moment does not count as free.
     #[error("no swap device has room")]
     Full,
     /// Not 1..=512 pages: the caller's bug.

@@ -1,0 +1,176 @@
+//! When no cluster of the order has a window: windows in clusters of other orders, runs of
+//! slots wherever they are (virtual contiguity), and the last free slot, whoever holds its
+//! cluster.
+
+use super::alloc::Want;
+use super::cluster::{Owner, State, frag, nonfull};
+use super::device::{After, Device};
+use super::locks::{lock, try_lock};
+use super::{AllocError, Devices, Extent, ExtentList, extent};
+use crate::sync::atomic::Ordering::Relaxed;
+use crate::words::{ClusterIndex, Cpu, ORDERS};
+
+/// Clusters compared when a folio has to be scattered.
+const SURVEY: usize = 32;
+
+impl Devices {
+    /// A window in a cluster of any order: the aligned place of last resort.
+    pub(super) fn take_other_order(&self, cpu: Cpu, device: &Device, want: Want) -> Option<Extent> {
+        let (c, true) = device.survey(want)? else {
+            return None;
+        };
+        let mut cluster = lock(&device.cell(c)?.cluster);
+        if !device.isolate_this(c, &mut cluster, Owner::Scan) {
+            return None;
+        }
+        let start = cluster.take_window(0, want.order, want.pages, want.owner);
+        self.cpu(cpu)
+            .count(device.id, want.pages as i64 * i64::from(start.is_some()));
+        device.settle(c, &mut cluster, After::Free);
+        Some(extent(device, c, start?, want.pages))
+    }
+
+    /// Virtual contiguity: runs of slots wherever they are, the longest found first.
+    pub(super) fn scatter(
+        &self,
+        cpu: Cpu,
+        want: Want,
+        out: &mut ExtentList,
+    ) -> Result<(), AllocError> {
+        let before = out.0.len();
+        let mut left = want;
+        let mut with_cursors = false;
+        for id in self.order(cpu).as_slice() {
+            let Some(device) = self.device_at(cpu, *id) else {
+                continue;
+            };
+            while left.pages > 0 && want.pages > 1 && device.accepting() {
+                let Some((c, _)) = device.survey(left) else {
+                    if with_cursors {
+                        break;
+                    }
+                    self.let_cursors_go(|_| true);
+                    with_cursors = true;
+                    continue;
+                };
+                let Some(cell) = device.cell(c) else { break };
+                let mut cluster = lock(&cell.cluster);
+                if !device.isolate_this(c, &mut cluster, Owner::Scan) {
+                    continue;
+                }
+                if let Some((start, len)) = cluster.table().used.longest_run(left.pages) {
+                    let pages = len.min(left.pages);
+                    cluster.take(start, pages, left.owner);
+                    self.cpu(cpu).count(device.id, pages as i64);
+                    out.push(extent(&device, c, start, pages), before);
+                    left.pages -= pages;
+                    left.owner = left.owner.plus(pages as u32);
+                }
+                device.settle(c, &mut cluster, After::Free);
+            }
+        }
+        // Whatever is still missing may be in clusters that became empty, or are cached.
+        while left.pages > 0 && want.pages > 1 {
+            let single = Want {
+                pages: 1,
+                order: 0,
+                owner: left.owner,
+            };
+            let Some(found) = self
+                .take_at_cursor(cpu, single)
+                .or_else(|| self.search_devices(cpu, single))
+            else {
+                break;
+            };
+            out.push(found, before);
+            left.pages -= 1;
+            left.owner = left.owner.plus(1);
+        }
+        if left.pages == 0 {
+            return Ok(());
+        }
+        for extent in out.0.drain(before..) {
+            let freed = self.free_now(cpu, extent);
+            debug_assert!(freed.is_ok(), "{freed:?}");
+        }
+        Err(AllocError::Full)
+    }
+
+    /// The last resort of a single slot: goes through the clusters one by one, whoever holds
+    /// them. On lists, a cluster that another thread only looks at would be missed.
+    pub(super) fn sweep(&self, cpu: Cpu, device: &Device, want: Want) -> Option<Extent> {
+        if device.lender.is_none() && self.used(device) == device.slots {
+            return None;
+        }
+        for (c, cell) in device.cells() {
+            let mut cluster = lock(&cell.cluster);
+            if !device.accepting() {
+                return None;
+            }
+            match cluster.state {
+                State::Absent | State::Discard | State::Frozen | State::Inherited => continue,
+                State::OffList(Owner::Discarding) => continue,
+                State::Free | State::Full | State::NonFull(_) | State::Frag(_) => {}
+                State::OffList(Owner::Cpu(_) | Owner::Device | Owner::Scan) => {}
+            }
+            if cluster.state == State::Free {
+                cluster.order = want.order;
+            }
+            let released = cluster.release_gone();
+            device.make_table(&mut cluster);
+            let found = cluster.take_window(0, want.order, want.pages, want.owner);
+            self.cpu(cpu).count(
+                device.id,
+                want.pages as i64 * i64::from(found.is_some()) - released as i64,
+            );
+            if cluster.state.list().is_some() && (found.is_some() || released > 0) {
+                device.settle(c, &mut cluster, After::Free);
+            }
+            if let Some(start) = found {
+                return Some(extent(device, c, start, want.pages));
+            }
+        }
+        None
+    }
+}
+
+impl Device {
+    /// Of some clusters with free slots, of any order, the one that serves best: an aligned
+    /// window (true), or else the longest run.
+    fn survey(&self, want: Want) -> Option<(ClusterIndex, bool)> {
+        let mut lists = self.lists();
+        let mut best: Option<(ClusterIndex, usize)> = None;
+        let mut seen = 0;
+        for order in 0..ORDERS as u8 {
+            for list in [nonfull(order), frag(order)] {
+                let mut share = SURVEY / 4;
+                let mut at = lists.heads[list].first;
+                while let Some(cell) = self.cell(ClusterIndex(at))
+                    && share > 0
+                    && (seen < SURVEY || best.is_none())
+                {
+                    share -= 1;
+                    seen += 1;
+                    let c = ClusterIndex(at);
+                    at = cell.next.load(Relaxed);
+                    let Some(cluster) = try_lock(&cell.cluster) else {
+                        continue;
+                    };
+                    let Some(table) = &cluster.table else {
+                        continue;
+                    };
+                    if table.used.window(0, want.order, want.pages).is_some() {
+                        return Some((c, true));
+                    }
+                    if let Some((_, len)) = table.used.longest_run(want.pages)
+                        && best.is_none_or(|(_, b)| len > b)
+                    {
+                        best = Some((c, len));
+                    }
+                }
+                self.rotate(&mut lists, list);
+            }
+        }
+        best.map(|(c, _)| (c, false))
+    }
+}
