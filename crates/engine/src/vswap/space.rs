@@ -63,6 +63,7 @@ pub struct Space {
     top: [OnceLock<Middle>; TOP],
     cursors: Vec<Mutex<Cursors>>,
     numbers: Mutex<Numbers>,
+    #[allow(clippy::vec_box)] // They go in and out of the directory as boxes.
     spare: Mutex<Vec<Box<Cluster>>>,
     groups: RwLock<Vec<Arc<Group>>>,
     // Statistics; kept so that asking costs no walk.
