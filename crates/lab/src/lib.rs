@@ -9,6 +9,7 @@ mod report;
 pub mod rivals;
 pub mod scaling;
 mod sim;
+pub mod shrinker;
 pub mod tail;
 pub mod vswap;
 
