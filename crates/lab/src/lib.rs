@@ -8,8 +8,8 @@ pub mod mthp;
 mod report;
 pub mod rivals;
 pub mod scaling;
-mod sim;
 pub mod shrinker;
+mod sim;
 pub mod tail;
 pub mod vswap;
 
