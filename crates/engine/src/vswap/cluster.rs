@@ -7,10 +7,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// Entries of a cluster.
-#[cfg(not(loom))]
-pub const CLUSTER_ENTRIES: usize = crate::CLUSTER_SLOTS;
-#[cfg(loom)]
-pub const CLUSTER_ENTRIES: usize = 4;
+pub const CLUSTER_ENTRIES: usize = if cfg!(loom) { 4 } else { crate::CLUSTER_SLOTS };
 
 /// The words of a cluster: exactly one page, which every allocator packs without waste.
 pub type Words = Box<[Word; CLUSTER_ENTRIES]>;
