@@ -33,6 +33,9 @@ const EXPERIMENTS: &[Experiment] = &[
     plain!(numa),
     plain!(scaling),
     plain!(tail),
+    plain!(numa),
+    plain!(vswap),
+    plain!(shrinker),
 ];
 
 /// Runs the experiment the arguments name; lists them if they name none.

@@ -9,6 +9,7 @@ pub mod numa;
 mod report;
 pub mod rivals;
 pub mod scaling;
+pub mod shrinker;
 mod sim;
 pub mod tail;
 pub mod vswap;

@@ -64,7 +64,11 @@ pub fn swap(member: &Member, given: Vec<ebb_tree::Device>) -> Result<&'static Em
         Codec::Zstd(level) => CodecKind::Zstd { level },
     };
     let budget = member.budget() * ebb_engine::PAGE_SIZE as u64;
-    let pool = if given.is_empty() { budget } else { budget * POOL_SHARE / 100 };
+    let pool = if given.is_empty() {
+        budget
+    } else {
+        budget * POOL_SHARE / 100
+    };
     let topology = Arc::new(RealTopology {
         nodes: ebb_sys::thread::nodes().into_iter().map(Node).collect(),
     });
@@ -77,7 +81,7 @@ pub fn swap(member: &Member, given: Vec<ebb_tree::Device>) -> Result<&'static Em
         let faults = Faults::from_environment().map_err(|e| e.to_string())?;
         for (number, device) in given.into_iter().enumerate() {
             let facts = device.facts;
-            let real = stores::Device::new(device.fd, facts, number as u64, key.as_ref(), faults.clone());
+            let real = stores::Device::new(device.fd, facts, number as u64, key.as_ref(), faults);
             let spec = DeviceSpec {
                 priority: device.priority,
                 node: real.store.node(),
@@ -118,7 +122,8 @@ impl Embedded {
             return Err("a swap device of the parent was not handed on".into());
         }
         for (file, device) in self.files.iter().zip(given) {
-            file.reattach(device.fd).map_err(|e| format!("a swap device cannot be taken over: {e:?}"))?;
+            file.reattach(device.fd)
+                .map_err(|e| format!("a swap device cannot be taken over: {e:?}"))?;
         }
         Ok(())
     }

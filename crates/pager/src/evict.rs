@@ -39,15 +39,11 @@ impl Process {
         let mut state = lock_service();
         let free = state.bays.as_ref().map_or(0, Bays::free_frames);
         let used = state.used(self.swap);
-        if state.account.over(used) > 0 && !state.account.room(&self.member, used, 0) {
+        if state.account.over(used) > 0 && !state.account.room(self.member, used, 0) {
             if self.give_back(&mut state) {
                 return Step::Progress;
             }
-        } else if free >= READY
-            || state
-                .account
-                .room(&self.member, used, (READY - free) as i64)
-        {
+        } else if free >= READY || state.account.room(self.member, used, (READY - free) as i64) {
             return Step::Enough;
         }
         self.evict(state, desk)
@@ -113,10 +109,10 @@ impl Process {
             }
             let mut kept = [None; UNIT];
             for (first, len) in runs(moved) {
-                for i in first..first + len {
+                for (i, kept) in kept.iter_mut().enumerate().skip(first).take(len) {
                     let page = unit.first().plus(i);
                     if let Page::Resident(k) = map.get(page) {
-                        kept[i] = k;
+                        *kept = k;
                     }
                     map.set(page, Page::Staged(Bays::frame(bay, i)));
                 }
@@ -302,7 +298,7 @@ impl Process {
     fn pay(&self, state: &mut State) {
         loop {
             let used = state.used(self.swap);
-            if state.account.room(&self.member, used, 0) || !self.give_back(state) {
+            if state.account.room(self.member, used, 0) || !self.give_back(state) {
                 return;
             }
         }

@@ -13,6 +13,8 @@
 //!    the tree in the slot reserved for it, opens a userfaultfd, registers every range; and waits
 //!    for that. If it fails the child ends: it must not read zeros.
 
+#![allow(clippy::missing_safety_doc)] // Each says "Requires:".
+
 use crate::hooks;
 use crate::load::Desk;
 use crate::process::{self, Process};
@@ -64,7 +66,7 @@ pub unsafe fn before_fork() {
     unsafe { *HELD.0.get() = Some((locked, slot)) };
 }
 
-/// The fork is over, in the parent; `child` where it is known.
+/// The fork is over, in the parent; `child` where it is known. Requires: `before_fork` on this thread.
 pub unsafe fn after_fork_parent(child: Option<i32>) {
     // SAFETY: `before_fork` on this thread took the lock, which is inside.
     let Some((locked, slot)) = (unsafe { (*HELD.0.get()).take() }) else {
@@ -87,7 +89,8 @@ pub unsafe fn after_fork_parent(child: Option<i32>) {
     drop(locked);
 }
 
-/// The fork is over, in the child: the first of ours or the program's to run there.
+/// The fork is over, in the child: the first of ours or the program's to run there. Requires:
+/// `before_fork` on the thread that forked.
 pub unsafe fn after_fork_child() {
     // SAFETY: as above; the child has this thread alone, and its copy of the lock is held by it.
     let Some((mut locked, slot)) = (unsafe { (*HELD.0.get()).take() }) else {

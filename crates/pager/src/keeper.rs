@@ -7,14 +7,14 @@
 //! starved service threads.
 
 use crate::bays::Bays;
+use crate::embed::{self, Embedded};
 use crate::evict::Step;
+use crate::fork;
 use crate::load::Desk;
 use crate::map::{Page, PageNumber, UNIT, UNIT_BYTES};
 use crate::process::{Process, cpu};
 use crate::service::Services;
 use crate::state::{State, lock_service};
-use crate::embed::{self, Embedded};
-use crate::fork;
 use ebb_sys::fault::FaultFd;
 use ebb_sys::pagemap::PageMapFile;
 use ebb_sys::{memory, thread};
@@ -92,7 +92,8 @@ fn adopt(
     forked: bool,
 ) -> Result<&'static Process, String> {
     let fault = FaultFd::open().map_err(|e| e.to_string())?;
-    let pagemap = PageMapFile::open().map_err(|e| format!("cannot open /proc/self/pagemap: {e}"))?;
+    let pagemap =
+        PageMapFile::open().map_err(|e| format!("cannot open /proc/self/pagemap: {e}"))?;
     let cpus = thread::allowed_cpus();
     let process = Box::new(Process {
         fault,
@@ -107,7 +108,7 @@ fn adopt(
         loads: AtomicU64::new(0),
     });
     let mut state = lock_service();
-    let count = (process.member.limit().max(0) as usize / UNIT / 4).clamp(256, 32768);
+    let count = (process.member.limit() as usize / UNIT / 4).clamp(256, 32768);
     let base = memory::reserve(count * UNIT_BYTES)
         .map_err(|e| format!("no addresses for the staging area: {e}"))?;
     process
@@ -116,6 +117,9 @@ fn adopt(
         .map_err(|e| format!("cannot register the staging area: {e}"))?;
     state.bays = Some(Bays::new(base, count));
     state.parked.reserve(1024);
+    state
+        .queue
+        .reserve(process.member.limit() as usize / UNIT * 2);
     process.member.start_paging(0);
     process.register_all(&mut state);
     process.measure(&mut state);
@@ -134,6 +138,8 @@ pub fn tend(process: &'static Process) -> ! {
     let (mut seen, mut served) = (0, 0);
     let mut crowd = Crowd::new();
     let mut measured = Instant::now();
+    // For tests: every invariant of the pager, again and again while the program runs.
+    let checking = std::env::var_os("EBB_CHECK").is_some();
     loop {
         let now_served = process.services.served();
         let busy = now_served != served;
@@ -156,6 +162,9 @@ pub fn tend(process: &'static Process) -> ! {
             if measured.elapsed() > Duration::from_millis(20) {
                 measured = Instant::now();
                 process.measure(&mut state);
+                if checking {
+                    state.check();
+                }
                 let oldest = state.queue.oldest_ms(&state.map).unwrap_or(0);
                 process.member.publish_oldest(oldest as u64 * 1_000_000);
             }
@@ -163,6 +172,7 @@ pub fn tend(process: &'static Process) -> ! {
         let wanted = process.member.take_reclaim_request();
         if wanted > 0 {
             process.shed(&mut desk, wanted as i64);
+            process.serve_again(&mut desk);
         }
         let _gate = crate::process::gate(process);
         for _ in 0..64 {
@@ -184,7 +194,11 @@ struct Crowd {
 
 impl Crowd {
     fn new() -> Self {
-        Self { processors: thread::processors() as i32, mean: 16, crowded: false }
+        Self {
+            processors: thread::processors() as i32,
+            mean: 16,
+            crowded: false,
+        }
     }
 
     /// One more look; whether the processors are taken.
@@ -194,7 +208,11 @@ impl Crowd {
         let others = thread::running().unwrap_or(0).saturating_sub(2) as i32;
         self.mean += (others * 16 - self.mean) / 8;
         let full = self.processors * 16;
-        self.crowded = if self.crowded { self.mean > full * 5 / 8 } else { self.mean > full * 7 / 8 };
+        self.crowded = if self.crowded {
+            self.mean > full * 5 / 8
+        } else {
+            self.mean > full * 7 / 8
+        };
         self.crowded
     }
 }
@@ -250,8 +268,8 @@ impl Process {
         let used = state.used(self.swap);
         state
             .account
-            .acknowledge(&self.member, used, measured as i64);
-        state.account.settle(&self.member, used, 1024);
+            .acknowledge(self.member, used, measured as i64);
+        state.account.settle(self.member, used, 1024);
     }
 
     /// Gives `pages` of the charge back, evicting what it takes.
@@ -262,7 +280,7 @@ impl Process {
                 let mut state = lock_service();
                 let before = state.account.charged();
                 let used = state.used(self.swap);
-                state.account.settle(&self.member, used, 0);
+                state.account.settle(self.member, used, 0);
                 left -= before - state.account.charged();
                 if left <= 0 {
                     return;

@@ -100,7 +100,7 @@ impl Process {
             inside(p) && state.map.get(p) == Page::Untouched
         });
         let used = state.used(self.swap);
-        let (first, pages) = if state.account.room(&self.member, used, pages as i64) {
+        let (first, pages) = if state.account.room(self.member, used, pages as i64) {
             self.place_copy(first, &ZEROS.0[..pages]);
             (first, pages)
         } else if range.attributes.movable()
@@ -111,7 +111,7 @@ impl Process {
             unsafe { std::ptr::write_bytes(taken.address as *mut u8, 0, taken.frames * PAGE_SIZE) };
             self.place_move(state, first, taken);
             (first, taken.frames)
-        } else if state.account.room(&self.member, used, 1) {
+        } else if state.account.room(self.member, used, 1) {
             self.place_copy(page, &ZEROS.0[..1]);
             (page, 1)
         } else {
@@ -191,9 +191,9 @@ impl Process {
             Some(taken) => (fit(page, first, pages, taken.frames), taken.frames),
             None => {
                 let used = state.used(self.swap);
-                if state.account.room(&self.member, used, pages as i64) {
+                if state.account.room(self.member, used, pages as i64) {
                     (first, pages)
-                } else if state.account.room(&self.member, used, 1) {
+                } else if state.account.room(self.member, used, 1) {
                     (page, 1)
                 } else {
                     state.pattern.brought(page, 0);
@@ -266,9 +266,16 @@ impl Process {
                 Err(error) => {
                     self.poison(&mut state, at, error);
                     if let Some(t) = taken {
-                        let unused = Taken { address: t.address + i * PAGE_SIZE, frames: 1 };
+                        let unused = Taken {
+                            address: t.address + i * PAGE_SIZE,
+                            frames: 1,
+                        };
                         self.drop_frames(unused.address, 1);
-                        state.bays.as_mut().expect("it was taken from there").placed(unused);
+                        state
+                            .bays
+                            .as_mut()
+                            .expect("it was taken from there")
+                            .placed(unused);
                     }
                 }
             }
@@ -370,7 +377,11 @@ impl Process {
                 }
             }
         }
-        state.bays.as_mut().expect("frames come from a staging area").placed(taken);
+        state
+            .bays
+            .as_mut()
+            .expect("frames come from a staging area")
+            .placed(taken);
     }
 
     /// Gives frames that no bay counts any more back to the system.

@@ -326,19 +326,9 @@ impl PageMap {
         self.counts[1] + self.counts[2]
     }
 
-    /// Resident pages that keep an entry.
-    pub fn kept(&self) -> usize {
-        self.counts[2]
-    }
-
     /// Pages in transit.
     pub fn in_transit(&self) -> usize {
         self.counts[4] + self.counts[6]
-    }
-
-    /// Pages in the swap space.
-    pub fn swapped(&self) -> usize {
-        self.counts[5]
     }
 
     /// Bytes of the map's tables.

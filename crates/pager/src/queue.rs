@@ -39,16 +39,6 @@ impl Queue {
         self.units.reserve(units);
     }
 
-    /// Units queued.
-    pub fn len(&self) -> usize {
-        self.units.len()
-    }
-
-    /// Whether none is queued.
-    pub fn is_empty(&self) -> bool {
-        self.units.is_empty()
-    }
-
     /// Pages `mask` of `unit` are resident now.
     pub fn brought(&mut self, map: &mut PageMap, unit: UnitNumber, mask: Mask) {
         let state = map.unit_mut(unit);

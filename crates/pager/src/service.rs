@@ -206,10 +206,8 @@ extern "C" fn run(index: *mut libc::c_void) -> *mut libc::c_void {
             services.served.fetch_add(1, SeqCst);
             leave |= watch.look(services, me, fault, now);
         }
-        while let Some(fault) = desk.again.pop() {
-            process.serve_fully(&mut desk, fault, now);
-        }
         process.make_room(&mut desk);
+        process.serve_again(&mut desk);
         if leave {
             services.rest(me);
         }
@@ -225,8 +223,8 @@ impl Desk {
         let buffer = zero[at..at + size_of::<UnitBuffer>()]
             .as_mut_ptr()
             .cast::<UnitBuffer>();
-        // SAFETY: aligned, initialised, leaked, and handed out once.
         Self {
+            // SAFETY: aligned, initialised, leaked, and handed out once.
             buffer: unsafe { &mut *buffer },
             again: Vec::with_capacity(64),
         }
@@ -234,6 +232,14 @@ impl Desk {
 }
 
 impl Process {
+    /// Serves the faults whose page was in transit when they came. Whoever ends a transit gets
+    /// them on its desk, and must call this: nobody else will.
+    pub fn serve_again(&self, desk: &mut Desk) {
+        while let Some(fault) = desk.again.pop() {
+            self.serve_fully(desk, fault, Instant::now());
+        }
+    }
+
     /// Serves a fault, making room as often as it takes.
     fn serve_fully(&self, desk: &mut Desk, fault: Fault, since: Instant) {
         let mut stuck: Option<Instant> = None;

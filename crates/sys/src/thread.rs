@@ -136,7 +136,10 @@ pub fn running() -> Option<usize> {
 
 /// Milliseconds of the system's monotonic clock, which every process reads alike.
 pub fn uptime_ms() -> u32 {
-    let mut t = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    let mut t = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
     // SAFETY: a valid timespec.
     unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut t) };
     (t.tv_sec as u64 * 1000 + t.tv_nsec as u64 / 1_000_000) as u32

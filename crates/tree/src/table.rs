@@ -408,7 +408,7 @@ impl Table {
     pub fn take_slot(&self, to: StateWord) -> Option<SlotNumber> {
         let found = SlotNumber::all().find(|n| {
             let word = self.state(*n);
-            let taken = word.taken + 1 & TAKEN_MASK;
+            let taken = (word.taken + 1) & TAKEN_MASK;
             word.state == SlotState::Free
                 && self.states[n.index()]
                     .compare_exchange(

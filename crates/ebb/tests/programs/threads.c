@@ -7,7 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-enum { BLOCKS = 4096, STEPS = 12000 };
+enum { BLOCKS = 4096, STEPS = 4000 };
 
 struct block {
 	size_t words;

@@ -2,7 +2,7 @@
 
 use super::arena::{State, WINDOWS};
 use super::class::{CLASSES, Class};
-use super::{OWNER_STRIDE, Pool};
+use super::{Grow, OWNER_STRIDE, Pool};
 use crate::sync::lock;
 use crate::vswap::Handle;
 use crate::{EntryId, PAGE_SIZE};
@@ -105,10 +105,8 @@ impl Pool {
         let (len, codec) = self.read(handle, &mut data);
         let class = self.classes.fitting(codec, len);
         let shard = handle.window() as usize / WINDOWS % self.shards.len();
-        if self.holes[class.index()].load(Relaxed) <= 0 {
-            return None;
-        }
-        self.insert_in(shard, class, &data[..len], owner).ok()
+        self.insert_in(shard, class, &data[..len], owner, Grow::No)
+            .ok()
     }
 
     /// Returns the memory of one emptied window beyond `keep` of a shard; how many bytes.

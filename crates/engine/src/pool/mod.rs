@@ -51,6 +51,13 @@ use std::sync::{Arc, OnceLock};
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Full;
 
+/// Whether an object may take more memory, or only what the pool holds.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Grow {
+    Yes,
+    No,
+}
+
 /// Arenas in the directory's leaves.
 const LEAF: usize = 64;
 const TOP: usize = Handle::MAX_WINDOWS as usize / WINDOWS / LEAF;
@@ -208,7 +215,13 @@ impl Pool {
     ) -> Result<Handle, Full> {
         let class = self.classes.fitting(codec, data.len());
         debug_assert_eq!(data.len(), self.classes.get(class).size as usize);
-        self.insert_in(cpu.index() % self.shards.len(), class, data, owner)
+        self.insert_in(
+            cpu.index() % self.shards.len(),
+            class,
+            data,
+            owner,
+            Grow::Yes,
+        )
     }
 
     fn insert_in(
@@ -217,6 +230,7 @@ impl Pool {
         class: Class,
         data: &[u8],
         owner: EntryId,
+        grow: Grow,
     ) -> Result<Handle, Full> {
         let shape = self.classes.get(class);
         let mut current = lock(&self.shards[shard].current[class.index()]);
@@ -233,7 +247,7 @@ impl Pool {
         if touched > 0 {
             let more = (touched * PAGE_SIZE) as u64;
             let before = self.bytes.fetch_add(more, Relaxed);
-            if before + more > self.max() {
+            if grow == Grow::No || before + more > self.max() {
                 self.bytes.fetch_sub(more, Relaxed);
                 return Err(Full);
             }

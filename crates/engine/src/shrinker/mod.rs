@@ -4,9 +4,9 @@
 //! It starts one percent above the accept threshold and works down to the threshold, so
 //! that room is made before it is needed. While others wait for the devices it stands back:
 //! a batch is begun only if nobody has used them for as long as a few batches take, so what
-//! it costs the others is a bounded share of their time, whatever the device. Only when the
-//! pool is nearly at its limit it goes on regardless: then it writes in large batches what
-//! stores would otherwise write page by page.
+//! it costs the others is a bounded share of their time, whatever the device. When the pool
+//! is nearly at its limit it goes on beside loads, but not beside refused stores: those are
+//! written at once already.
 //!
 //! Groups take turns by number. The cursor is a number, not a reference: a group that ends
 //! under it changes nothing. Groups without pooled pages, and those that may not write, are
@@ -65,19 +65,25 @@ impl Shrinker {
         }
     }
 
-    /// Whether a batch may begin now.
-    pub fn may_write(&self, need: Need, now_ns: u64, last_demand_ns: u64) -> bool {
-        if now_ns < self.rest_until_ns {
-            return false;
-        }
-        match need {
-            Need::None => false,
-            Need::Urgent => true,
-            Need::Background => {
-                let quiet = (self.batch_ns * QUIET_BATCHES).min(MAX_QUIET_NS);
-                last_demand_ns == 0 || now_ns.saturating_sub(last_demand_ns) >= quiet
+    /// Whether a batch may begin now, with the last load from a device and the last refused
+    /// store at these times (0: never). Refused stores are written at once, in batches
+    /// too: what is written beside them only makes them wait. Loads wait when it is urgent,
+    /// for a store that is refused costs more.
+    pub fn may_write(
+        &self,
+        need: Need,
+        now_ns: u64,
+        last_load_ns: u64,
+        last_refused_ns: u64,
+    ) -> bool {
+        let quiet_for = (self.batch_ns * QUIET_BATCHES).min(MAX_QUIET_NS);
+        let quiet = |last_ns: u64| last_ns == 0 || now_ns.saturating_sub(last_ns) >= quiet_for;
+        now_ns >= self.rest_until_ns
+            && match need {
+                Need::None => false,
+                Need::Urgent => quiet(last_refused_ns),
+                Need::Background => quiet(last_refused_ns) && quiet(last_load_ns),
             }
-        }
     }
 
     /// The next group in turn of those that have something to write.
@@ -147,14 +153,18 @@ mod tests {
     fn stands_back_in_proportion_and_rests_after_failures() {
         let mut s = Shrinker::default();
         s.succeeded(1_000_000);
-        assert!(!s.may_write(Need::Background, 10_000_000, 9_000_000));
-        assert!(s.may_write(Need::Background, 11_000_000, 9_000_000));
-        assert!(s.may_write(Need::Urgent, 9_000_000, 9_000_000));
+        let (soon, later) = (10_000_000, 11_000_000);
+        assert!(!s.may_write(Need::Background, soon, 9_000_000, 0));
+        assert!(!s.may_write(Need::Background, soon, 0, 9_000_000));
+        assert!(s.may_write(Need::Background, later, 9_000_000, 9_000_000));
+        assert!(s.may_write(Need::Urgent, soon, 9_000_000, 0));
+        assert!(!s.may_write(Need::Urgent, soon, 0, 9_000_000));
+        assert!(s.may_write(Need::Urgent, later, later, 9_000_000));
         for _ in 0..MAX_FAILURES {
-            assert!(s.may_write(Need::Urgent, 0, 0));
+            assert!(s.may_write(Need::Urgent, 0, 0, 0));
             s.failed(0);
         }
-        assert!(!s.may_write(Need::Urgent, REST_NS - 1, 0));
-        assert!(s.may_write(Need::Urgent, REST_NS, 0));
+        assert!(!s.may_write(Need::Urgent, REST_NS - 1, 0, 0));
+        assert!(s.may_write(Need::Urgent, REST_NS, 0, 0));
     }
 }

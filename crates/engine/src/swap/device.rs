@@ -11,7 +11,7 @@ use crate::env::{IoError, ReadOp, WriteOp};
 use crate::slots::{Extent, ExtentList};
 use crate::vswap::{Location, SlotPlace, Word};
 use crate::{Cpu, EntryId, PAGE_SIZE, PageBytes, SlotIndex};
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use super::load::{LoadError, Source};
 use super::store::StoreError;
@@ -59,9 +59,9 @@ pub const fn single(place: SlotPlace) -> Extent {
 }
 
 impl Swap {
-    /// Notes that someone waits for the devices: the shrinker stands back.
-    fn demand(&self) {
-        self.last_demand_ns.store(self.env.clock.now_ns(), Relaxed);
+    /// Notes that someone uses the devices: the shrinker stands back.
+    fn note(&self, when: &AtomicU64) {
+        when.store(self.env.clock.now_ns(), Relaxed);
     }
 
     /// Frees one slot.
@@ -117,7 +117,7 @@ impl Swap {
         let Some(devices) = &self.devices else {
             return Err(StoreError::Full);
         };
-        self.demand();
+        self.note(&self.last_refused_ns);
         debug_assert!(pages.len() <= super::store::BATCH && words.len() == pages.len());
         let undo = |words: &[Word]| {
             for word in words {
@@ -179,6 +179,7 @@ impl Swap {
             .add(1);
         }
         self.env.counters.pswpout.add(pages.len() as u64);
+        self.note(&self.last_refused_ns);
         Ok(())
     }
 
@@ -265,7 +266,7 @@ impl Swap {
         const N: usize = super::store::BATCH;
         debug_assert!(entries.len() <= N);
         let Some(devices) = &self.devices else { return };
-        self.demand();
+        self.note(&self.last_load_ns);
         let mut io = [Err(IoError::Device); N];
         for device in 0..SlotPlace::MAX_DEVICES {
             let on = |word: &Word| match word.location() {
@@ -310,7 +311,7 @@ impl Swap {
             }
             results[i] = self.finish_read(cpu, scratch, entries[i], words[i], out[i], keep, io[i]);
         }
-        self.demand();
+        self.note(&self.last_load_ns);
     }
 
     /// What was read is decoded and checked; a failure gets one more read.

@@ -131,8 +131,10 @@ pub struct Swap {
     pool: Pool,
     coders: Coders,
     devices: Option<Arc<Devices>>,
-    /// When a load or a refused store last used a device.
-    last_demand_ns: AtomicU64,
+    /// When a load last used a device.
+    last_load_ns: AtomicU64,
+    /// When a store that the pool refused last did.
+    last_refused_ns: AtomicU64,
     staging_bytes: AtomicUsize,
     accept_percent: AtomicU8,
     /// Owned by whoever does background work, while they do it: one at a time.
@@ -166,7 +168,8 @@ impl Swap {
             ),
             coders: Coders::new(env.topology.cpus(), env.codecs.clone()),
             devices,
-            last_demand_ns: AtomicU64::new(0),
+            last_load_ns: AtomicU64::new(0),
+            last_refused_ns: AtomicU64::new(0),
             staging_bytes: AtomicUsize::new(0),
             accept_percent: AtomicU8::new(config.accept_threshold_percent),
             background: Mutex::new(Some(Box::new(writeback::Background::new()))),

@@ -98,10 +98,12 @@ impl Swap {
             return false;
         }
         let now = self.env.clock.now_ns();
-        if !background
-            .shrinker
-            .may_write(need, now, self.last_demand_ns.load(Relaxed))
-        {
+        if !background.shrinker.may_write(
+            need,
+            now,
+            self.last_load_ns.load(Relaxed),
+            self.last_refused_ns.load(Relaxed),
+        ) {
             return false;
         }
         let Some(turn) = self.turn(cpu, background) else {

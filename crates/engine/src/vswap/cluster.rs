@@ -7,10 +7,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// Entries of a cluster.
-#[cfg(not(loom))]
-pub const CLUSTER_ENTRIES: usize = crate::CLUSTER_SLOTS;
-#[cfg(loom)]
-pub const CLUSTER_ENTRIES: usize = 4;
+pub const CLUSTER_ENTRIES: usize = if cfg!(loom) { 4 } else { crate::CLUSTER_SLOTS };
 
 /// The words of a cluster: exactly one page, which every allocator packs without waste.
 pub type Words = Box<[Word; CLUSTER_ENTRIES]>;
@@ -35,6 +32,8 @@ pub struct Cluster {
     /// For cached entries, the hash of their page.
     tags: Option<Box<[u64; CLUSTER_ENTRIES]>>,
     /// References beyond the first, of the few entries that have them.
+    // Boxed, so that the many clusters without any pay one word.
+    #[allow(clippy::box_collection)]
     extra: Option<Box<BTreeMap<u16, u32>>>,
     /// Who is charged.
     pub(super) group: Arc<Group>,

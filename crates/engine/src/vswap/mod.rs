@@ -35,6 +35,8 @@
 pub mod cluster;
 pub mod fifo;
 pub mod group;
+#[cfg(all(test, loom))]
+mod models;
 mod space;
 pub mod word;
 

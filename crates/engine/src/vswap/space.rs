@@ -9,12 +9,16 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock, RwLock};
 
-/// All entries an `EntryId` can name, but the last cluster, whose number marks tombstones.
-const MAX_CLUSTERS: u32 = (crate::MAX_ENTRIES + 1) / crate::CLUSTER_SLOTS as u32 - 1;
-const LEAF: usize = 256;
-const MIDDLE: usize = 128;
-const TOP: usize = (MAX_CLUSTERS as usize + 1) / (LEAF * MIDDLE);
-const _: () = assert!(TOP * LEAF * MIDDLE == MAX_CLUSTERS as usize + 1);
+/// The directory's three levels; loom, whose stacks are small, gets small ones.
+const LEAF: usize = if cfg!(loom) { 4 } else { 256 };
+const MIDDLE: usize = if cfg!(loom) { 2 } else { 128 };
+const TOP: usize = if cfg!(loom) { 2 } else { 32 };
+/// All clusters an `EntryId` can name, but the last, whose number marks tombstones.
+const MAX_CLUSTERS: u32 = (TOP * MIDDLE * LEAF) as u32 - 1;
+const _: () = assert!(
+    cfg!(loom)
+        || (MAX_CLUSTERS as u64 + 1) * crate::CLUSTER_SLOTS as u64 == crate::MAX_ENTRIES as u64 + 1
+);
 
 /// Cluster numbers a processor takes at a time: a few cache lines of the directory.
 const RANGE: u32 = 16;
@@ -63,6 +67,7 @@ pub struct Space {
     top: [OnceLock<Middle>; TOP],
     cursors: Vec<Mutex<Cursors>>,
     numbers: Mutex<Numbers>,
+    #[allow(clippy::vec_box)] // They go in and out of the directory as boxes.
     spare: Mutex<Vec<Box<Cluster>>>,
     groups: RwLock<Vec<Arc<Group>>>,
     // Statistics; kept so that asking costs no walk.

@@ -33,6 +33,9 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::Ordering::*;
 use std::time::{Duration, Instant};
 
+/// Where the supervisor's lines for a person go.
+pub type Notices = Box<dyn FnMut(&str) + Send>;
+
 /// What a tree is made with.
 pub struct Setup {
     /// Pages that the whole tree may use.
@@ -44,7 +47,7 @@ pub struct Setup {
     /// Encrypts what goes to devices; random, and kept nowhere else.
     pub key: [u8; KEY_BYTES],
     /// Where lines for the user go, without their end; none: standard error.
-    pub notices: Option<Box<dyn FnMut(&str) + Send>>,
+    pub notices: Option<Notices>,
 }
 
 /// A device of the tree.
@@ -114,7 +117,7 @@ pub struct Supervisor {
     due: Instant,
     /// A death may have left the sum of charges too large.
     drifted: bool,
-    notices: Box<dyn FnMut(&str) + Send>,
+    notices: Notices,
 }
 
 /// What an epoll event is about, packed into its 64 bits.

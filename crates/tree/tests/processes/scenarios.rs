@@ -429,6 +429,7 @@ fn outlive() {
 fn run() {
     let mut tree = Tree::new(mib(64), 3);
     // The shell leaves an orphan behind, which ends before the shell does.
+    #[allow(clippy::zombie_processes)] // The supervisor waits for it.
     let child = std::process::Command::new("sh")
         .args(["-c", "(sleep 0.1 &) ; sleep 0.5; exit 37"])
         .spawn()

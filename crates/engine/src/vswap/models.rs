@@ -1,0 +1,216 @@
+//! Loom models of the protocol: load, writeback, and free of one entry, in every order.
+//! Places are flags that say whether they are in use; using or freeing one that is not fails.
+
+use super::{Location, Released, SlotPlace, Space, Word, word::Handle};
+use crate::sync::{Arc, Mutex, lock};
+use crate::{Cpu, DeviceId, EntryId, GroupId, SlotIndex};
+
+const OBJECT: Handle = Handle::new(0, 0);
+const SLOT: SlotPlace = SlotPlace {
+    device: DeviceId(0),
+    slot: SlotIndex(0),
+    raw: false,
+};
+
+/// Every order of at most three preemptions: more take hours, and find what three find.
+fn model(f: impl Fn() + Sync + Send + 'static) {
+    let mut builder = loom::model::Builder::new();
+    builder.preemption_bound = Some(3);
+    builder.check(f);
+}
+
+/// Whether the pool object and the slot are in use.
+struct Rig {
+    space: Space,
+    live: Mutex<[bool; 2]>,
+}
+
+impl Rig {
+    fn new() -> (Arc<Self>, EntryId) {
+        let space = Space::new(1);
+        let mut out = [EntryId(0)];
+        space.reserve_each(Cpu(0), GroupId(0), &mut out).unwrap();
+        let mut locked = space.lock(out[0]);
+        locked.set(Word::pool(OBJECT, 7));
+        locked.keep_in_clock();
+        drop(locked);
+        (
+            Arc::new(Self {
+                space,
+                live: Mutex::new([true, false]),
+            }),
+            out[0],
+        )
+    }
+    fn index(location: Location) -> Option<usize> {
+        match location {
+            Location::Pool(_) => Some(0),
+            Location::Slot(_) => Some(1),
+            _ => None,
+        }
+    }
+    fn drop_place(&self, location: Location) {
+        if let Some(i) = Self::index(location) {
+            assert!(
+                std::mem::replace(&mut lock(&self.live)[i], false),
+                "{location:?} freed twice"
+            );
+        }
+    }
+    /// Frees the entry's only reference.
+    fn free(&self, entry: EntryId) {
+        if let Released::Freed(location) = self.space.lock(entry).release() {
+            self.drop_place(location);
+        }
+    }
+    /// As `swap::writeback`: busy under the lock, written without, repointed if still busy.
+    fn write_back(&self, entry: EntryId) {
+        let Some(mut locked) = self.space.lock_if_used(entry) else {
+            return;
+        };
+        let word = locked.word();
+        if !matches!(word.location(), Location::Pool(_)) || word.busy() {
+            return;
+        }
+        let busy = word.with_busy(true);
+        locked.set(busy);
+        drop(locked);
+        lock(&self.live)[1] = true;
+        let mut moved = false;
+        if let Some(mut locked) = self.space.lock_if_used(entry)
+            && locked.word() == busy
+        {
+            locked.set(word.moved_to(Word::slot(SLOT, 0)));
+            moved = true;
+        }
+        self.drop_place(if moved {
+            Location::Pool(OBJECT)
+        } else {
+            Location::Slot(SLOT)
+        });
+    }
+    /// As `swap::load`: pool bytes are read under the lock; a slot without it, and the word
+    /// looked at again.
+    fn load(&self, entry: EntryId) {
+        loop {
+            let Some(locked) = self.space.lock_if_used(entry) else {
+                return;
+            };
+            let word = locked.word();
+            match word.location() {
+                Location::Pool(_) => {
+                    assert!(lock(&self.live)[0], "the object of a named entry is gone");
+                    return;
+                }
+                Location::Slot(_) => {
+                    drop(locked);
+                    let read = lock(&self.live)[1];
+                    let Some(locked) = self.space.lock_if_used(entry) else {
+                        return;
+                    };
+                    if locked.word().location() == word.location() {
+                        assert!(read, "the slot of a named entry was gone when read");
+                        return;
+                    }
+                }
+                _ => return,
+            }
+        }
+    }
+    /// As the slot allocator's reclaim of a cached entry.
+    fn reclaim(&self, entry: EntryId) {
+        let Some(mut locked) = self.space.lock_if_used(entry) else {
+            return;
+        };
+        let word = locked.word();
+        if word.cached() && !word.busy() && matches!(word.location(), Location::Slot(_)) {
+            locked.set(word.dropped());
+            drop(locked);
+            self.drop_place(word.location());
+        }
+    }
+    fn leaves_nothing(&self) {
+        assert_eq!(*lock(&self.live), [false, false], "a place was left behind");
+        assert_eq!(self.space.used(), 0);
+        self.space.check();
+    }
+}
+
+#[test]
+fn loom_load_against_writeback_against_free() {
+    model(|| {
+        let (rig, entry) = Rig::new();
+        let writer = {
+            let rig = rig.clone();
+            loom::thread::spawn(move || rig.write_back(entry))
+        };
+        let freer = {
+            let rig = rig.clone();
+            loom::thread::spawn(move || {
+                rig.load(entry);
+                rig.free(entry)
+            })
+        };
+        writer.join().unwrap();
+        freer.join().unwrap();
+        rig.leaves_nothing();
+    });
+}
+
+#[test]
+fn loom_two_loads_against_writeback() {
+    model(|| {
+        let (rig, entry) = Rig::new();
+        let threads: Vec<_> = (0..2)
+            .map(|_| {
+                let rig = rig.clone();
+                loom::thread::spawn(move || rig.load(entry))
+            })
+            .collect();
+        rig.write_back(entry);
+        threads.into_iter().for_each(|t| t.join().unwrap());
+        rig.free(entry);
+        rig.leaves_nothing();
+    });
+}
+
+#[test]
+fn loom_swapoff_of_a_cached_slot_against_free() {
+    model(|| {
+        let (rig, entry) = Rig::new();
+        rig.write_back(entry);
+        rig.space.lock(entry).cache(9);
+        let reclaimer = {
+            let rig = rig.clone();
+            loom::thread::spawn(move || rig.reclaim(entry))
+        };
+        rig.load(entry);
+        rig.free(entry);
+        reclaimer.join().unwrap();
+        rig.leaves_nothing();
+    });
+}
+
+#[test]
+fn loom_store_against_free_of_neighbours() {
+    model(|| {
+        let (rig, entry) = Rig::new();
+        let other = {
+            let rig = rig.clone();
+            loom::thread::spawn(move || {
+                let mut out = [EntryId(0)];
+                rig.space
+                    .reserve_each(Cpu(0), GroupId(0), &mut out)
+                    .unwrap();
+                assert_ne!(out[0], entry);
+                rig.space.lock(out[0]).set(Word::same(3));
+                rig.space.lock(out[0]).release();
+            })
+        };
+        rig.write_back(entry);
+        rig.load(entry);
+        other.join().unwrap();
+        rig.free(entry);
+        rig.leaves_nothing();
+    });
+}
