@@ -251,7 +251,12 @@ impl Excuses {
                     .any(|c| c["name"] == name && c["verdict"] == "ok")
             })
         };
+        let sysctl = std::fs::read_to_string("/proc/sys/vm/unprivileged_userfaultfd");
         Self(vec![
+            (
+                "open to everybody",
+                sysctl.is_ok_and(|text| text.trim() == "1"),
+            ),
             ("userfaultfd", lacks("userfaultfd") || lacks("move")),
             ("io_uring", lacks("io_uring")),
             ("cgroup", cgroup::unavailable().is_some()),

@@ -99,9 +99,9 @@ pub struct LabArgs {
     /// Also draw the result into FILE (SVG)
     #[arg(long, value_name = "FILE")]
     pub plot: Option<PathBuf>,
-    /// Options of the experiment itself; `ebb lab NAME -- --help` lists them
-    #[arg(last = true, value_name = "OPTION")]
-    pub options: Vec<String>,
+    /// mthp: only this allocator: ebb, ebb-large-in, ebb-compact, legacy, free-only
+    #[arg(long, value_name = "NAME")]
+    pub allocator: Option<String>,
 }
 
 /// Options of `ebb doctor`.

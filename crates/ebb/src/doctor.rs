@@ -193,7 +193,7 @@ fn no_userfaultfd(syscall: &io::Error, device: &io::Error) -> Check {
     let no_device = device.kind() == io::ErrorKind::NotFound;
     let fix = if gvisor {
         "gVisor has no userfaultfd: run the container with the runc runtime".into()
-    } else if container {
+    } else if container && no_device {
         "start the container with `--device /dev/userfaultfd` (its seccomp profile blocks the system call, not the device)".into()
     } else if syscall.raw_os_error() == Some(libc::ENOSYS) && no_device {
         "use a kernel built with CONFIG_USERFAULTFD".into()

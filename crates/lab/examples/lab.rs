@@ -14,7 +14,7 @@ macro_rules! experiments {
     };
 }
 
-const EXPERIMENTS: &[Experiment] = experiments!(mthp fill tail scaling vswap shrinker);
+const EXPERIMENTS: &[Experiment] = experiments!(mthp fill numa tail scaling vswap shrinker);
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();

@@ -5,6 +5,7 @@
 
 pub mod fill;
 pub mod mthp;
+pub mod numa;
 mod report;
 pub mod rivals;
 pub mod scaling;

@@ -357,7 +357,10 @@ impl Bays {
                 .all(|b| self.bays[b.0 as usize].state == State::Staged)
         );
         let lent = self.bays.iter().filter(|b| b.state == State::Lent).count();
-        assert_eq!(self.empty.len() + self.free.len() + self.staged.len() + lent, self.bays.len());
+        assert_eq!(
+            self.empty.len() + self.free.len() + self.staged.len() + lent,
+            self.bays.len()
+        );
     }
 }
 
@@ -389,7 +392,11 @@ mod tests {
         bays.check();
         assert_eq!(bays.give_back().unwrap().1.count_ones(), 1);
         bays.check();
-        assert_eq!((bays.frames(), bays.empty.len()), (0, 3), "the bay waits for what is lent");
+        assert_eq!(
+            (bays.frames(), bays.empty.len()),
+            (0, 3),
+            "the bay waits for what is lent"
+        );
         bays.placed(t);
         bays.check();
         assert_eq!(bays.empty.len(), 3);

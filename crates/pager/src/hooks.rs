@@ -470,9 +470,9 @@ pub unsafe fn exclude(addr: usize, len: usize) {
 }
 
 /// Whether memory that the program's allocator holds free should come back at once: true
-/// when the budget nears its low watermark. Asked often, so it must be one load.
+/// once the tree pages. Asked often, so it must be one load.
 pub fn memory_is_tight() -> bool {
-    true
+    Process::current().is_some()
 }
 
 /// A thread of the program starts; called on it.

@@ -7,14 +7,14 @@
 //! starved service threads.
 
 use crate::bays::Bays;
+use crate::embed::{self, Embedded};
 use crate::evict::Step;
+use crate::fork;
 use crate::load::Desk;
 use crate::map::{Page, PageNumber, UNIT, UNIT_BYTES};
 use crate::process::{Process, cpu};
 use crate::service::Services;
 use crate::state::{State, lock_service};
-use crate::{embed, fork};
-use ebb_engine::swap::Swap;
 use ebb_sys::fault::FaultFd;
 use ebb_sys::pagemap::PageMapFile;
 use ebb_sys::{memory, thread};
@@ -41,7 +41,10 @@ pub extern "C" fn run(_: *mut libc::c_void) -> *mut libc::c_void {
         Some(parent) => {
             // The child of a process that pages: its program waits until this is done.
             let adopted = match parent.member.rejoin(control) {
-                Ok(_devices) => adopt(parent.member, Some(parent.swap)),
+                Ok(devices) => parent
+                    .embedded
+                    .reattach(devices)
+                    .and_then(|()| adopt(parent.member, parent.embedded, true)),
                 Err(e) => Err(e.to_string()),
             };
             match adopted {
@@ -54,7 +57,7 @@ pub extern "C" fn run(_: *mut libc::c_void) -> *mut libc::c_void {
         None => {
             // Without a supervisor there is nobody to account to: the program runs as it would
             // without us.
-            let Ok((member, _devices)) = Member::join(control, None) else {
+            let Ok((member, devices)) = Member::join(control, None) else {
                 return std::ptr::null_mut();
             };
             let member: &'static Member = Box::leak(Box::new(member));
@@ -62,7 +65,7 @@ pub extern "C" fn run(_: *mut libc::c_void) -> *mut libc::c_void {
             while member.mode() != Mode::Paging {
                 seen = member.wait(seen, Some(QUIET));
             }
-            match adopt(member, None) {
+            match embed::swap(member, devices).and_then(|e| adopt(member, e, false)) {
                 Ok(process) => process,
                 Err(why) => {
                     member.message(&format!(
@@ -83,21 +86,21 @@ pub extern "C" fn run(_: *mut libc::c_void) -> *mut libc::c_void {
 }
 
 /// Takes the process under management.
-fn adopt(member: &'static Member, swap: Option<&'static Swap>) -> Result<&'static Process, String> {
+fn adopt(
+    member: &'static Member,
+    embedded: &'static Embedded,
+    forked: bool,
+) -> Result<&'static Process, String> {
     let fault = FaultFd::open().map_err(|e| e.to_string())?;
     let pagemap =
         PageMapFile::open().map_err(|e| format!("cannot open /proc/self/pagemap: {e}"))?;
-    let forked = swap.is_some();
-    let swap = match swap {
-        Some(swap) => swap,
-        None => embed::swap(member)?,
-    };
     let cpus = thread::allowed_cpus();
     let process = Box::new(Process {
         fault,
         pagemap,
         member,
-        swap,
+        swap: &embedded.swap,
+        embedded,
         services: Services::new(&cpus),
         gate: Mutex::new(()),
         forked: AtomicBool::new(forked),
@@ -182,7 +185,11 @@ struct Crowd {
 
 impl Crowd {
     fn new() -> Self {
-        Self { processors: thread::processors() as i32, mean: 16, crowded: false }
+        Self {
+            processors: thread::processors() as i32,
+            mean: 16,
+            crowded: false,
+        }
     }
 
     /// One more look; whether the processors are taken.
@@ -192,7 +199,11 @@ impl Crowd {
         let others = thread::running().unwrap_or(0).saturating_sub(2) as i32;
         self.mean += (others * 16 - self.mean) / 8;
         let full = self.processors * 16;
-        self.crowded = if self.crowded { self.mean > full * 5 / 8 } else { self.mean > full * 7 / 8 };
+        self.crowded = if self.crowded {
+            self.mean > full * 5 / 8
+        } else {
+            self.mean > full * 7 / 8
+        };
         self.crowded
     }
 }

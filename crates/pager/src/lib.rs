@@ -8,7 +8,6 @@
 
 mod account;
 mod bays;
-mod codecs;
 mod embed;
 mod evict;
 mod fork;

@@ -266,9 +266,16 @@ impl Process {
                 Err(error) => {
                     self.poison(&mut state, at, error);
                     if let Some(t) = taken {
-                        let unused = Taken { address: t.address + i * PAGE_SIZE, frames: 1 };
+                        let unused = Taken {
+                            address: t.address + i * PAGE_SIZE,
+                            frames: 1,
+                        };
                         self.drop_frames(unused.address, 1);
-                        state.bays.as_mut().expect("it was taken from there").placed(unused);
+                        state
+                            .bays
+                            .as_mut()
+                            .expect("it was taken from there")
+                            .placed(unused);
                     }
                 }
             }
@@ -370,7 +377,11 @@ impl Process {
                 }
             }
         }
-        state.bays.as_mut().expect("frames come from a staging area").placed(taken);
+        state
+            .bays
+            .as_mut()
+            .expect("frames come from a staging area")
+            .placed(taken);
     }
 
     /// Gives frames that no bay counts any more back to the system.

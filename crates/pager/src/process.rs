@@ -7,6 +7,7 @@
 //!
 //! All of them live in a descriptor table of their own (`sys::thread::private_descriptors`).
 
+use crate::embed::Embedded;
 use crate::service::Services;
 use ebb_engine::Cpu;
 use ebb_engine::counters::Counters;
@@ -27,6 +28,8 @@ pub struct Process {
     pub member: &'static Member,
     /// Its swap space.
     pub swap: &'static Swap,
+    /// The same with the files behind it.
+    pub embedded: &'static Embedded,
     /// The service threads.
     pub services: Services,
     /// Held by the keeper while it works in the engine, and by a fork.

@@ -95,6 +95,7 @@ impl Ranges {
                 end: e.min(end),
                 attributes,
             })
+            .filter(|range| range.start < range.end)
     }
 
     /// Every range, in order.

@@ -15,6 +15,7 @@ use ebb_pager::hooks;
 use ebb_sys::heap::InternalHeap;
 
 use crate::next::Next;
+use crate::thread;
 
 unsafe extern "C" {
     fn _IO_list_lock();
@@ -84,6 +85,7 @@ unsafe extern "C" fn after_in_child() {
     // SAFETY: this thread is the copy of the one that ran `before`.
     unsafe {
         InternalHeap::unlock_after_fork();
+        thread::only_this();
         hooks::after_fork_child();
         ebb_malloc_after_fork();
         // libc's fork has reset it in a process that had threads, and not in others.
@@ -133,7 +135,8 @@ unsafe extern "C" fn child_entry(start: *mut c_void) -> c_int {
     unsafe {
         let ChildStart { entry, arg } = start.cast::<ChildStart>().read();
         after_in_child();
-        entry(arg)
+        // libc ends the thread alone, and the child has threads of ours.
+        libc::_exit(entry(arg))
     }
 }
 

@@ -73,6 +73,26 @@ fn ours() -> bool {
     thread::is_ours()
 }
 
+// Out of line, so that the program's path saves no registers for it.
+
+/// A zeroed block for a thread of ours, or null.
+#[cold]
+#[inline(never)]
+fn own_block(size: usize, align: usize) -> *mut c_void {
+    c::alloc(size, align).cast()
+}
+
+/// # Safety
+/// A block of [`own_block`], given up, or null.
+#[cold]
+#[inline(never)]
+unsafe fn free_own(block: *mut c_void) {
+    if !block.is_null() {
+        // SAFETY: by the caller's contract.
+        unsafe { c::free(block.cast()) };
+    }
+}
+
 /// Sets `errno` where an allocation failed.
 #[inline(always)]
 fn or_no_memory(block: *mut c_void) -> *mut c_void {
@@ -93,7 +113,7 @@ fn set_errno(code: c_int) {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn malloc(size: usize) -> *mut c_void {
     if ours() {
-        return c::alloc(size, OWN_ALIGN).cast();
+        return own_block(size, OWN_ALIGN);
     }
     if size >= MAPPED_MIN {
         return or_no_memory(mapped::allocate(size, mapped::ALIGN_MIN));
@@ -107,11 +127,8 @@ pub unsafe extern "C" fn malloc(size: usize) -> *mut c_void {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn free(block: *mut c_void) {
     if ours() {
-        if !block.is_null() {
-            // SAFETY: blocks of our threads come from there.
-            unsafe { c::free(block.cast()) };
-        }
-        return;
+        // SAFETY: blocks of our threads come from there.
+        return unsafe { free_own(block) };
     }
     // SAFETY: the caller gives up a block of this allocator, or null.
     unsafe {
@@ -136,7 +153,7 @@ pub unsafe extern "C" fn calloc(count: usize, size: usize) -> *mut c_void {
     if ours() {
         return count
             .checked_mul(size)
-            .map_or(ptr::null_mut(), |n| c::alloc(n, OWN_ALIGN).cast());
+            .map_or(ptr::null_mut(), |n| own_block(n, OWN_ALIGN));
     }
     match count.checked_mul(size) {
         Some(bytes) if bytes < MAPPED_MIN => {
@@ -209,7 +226,7 @@ pub unsafe extern "C" fn reallocarray(
 /// `align` is a power of two.
 unsafe fn aligned(align: usize, size: usize) -> *mut c_void {
     if ours() {
-        return c::alloc(size, align.max(OWN_ALIGN)).cast();
+        return own_block(size, align.max(OWN_ALIGN));
     }
     if size >= MAPPED_MIN {
         return mapped::allocate(size, align);

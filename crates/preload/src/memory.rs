@@ -199,6 +199,10 @@ pub unsafe extern "C" fn munlock(addr: *const c_void, len: usize) -> c_int {
 /// `mlockall(2)`'s.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mlockall(flags: c_int) -> c_int {
+    let known = libc::MCL_CURRENT | libc::MCL_FUTURE | libc::MCL_ONFAULT;
+    if flags & !known != 0 || flags & !libc::MCL_ONFAULT == 0 {
+        return status(|| Err(libc::EINVAL));
+    }
     // SAFETY: as above.
     status(|| unsafe { hooks::mlockall(flags) })
 }

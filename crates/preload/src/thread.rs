@@ -6,7 +6,7 @@
 
 use core::ffi::{c_int, c_void};
 use core::ptr;
-use core::sync::atomic::{AtomicU32, Ordering};
+use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
 use ebb_pager::hooks;
 
@@ -55,13 +55,35 @@ pub fn resolve() {
 static EXIT_KEY: AtomicU32 = AtomicU32::new(NO_KEY);
 const NO_KEY: u32 = u32::MAX;
 
-/// Makes the key. Being among the first of the process, it lies in the part of a thread's
+/// Threads of the program, from before they start, so that the count is never 0 while one is
+/// to come. libc ends the process with its last thread, but counts ours too.
+static PROGRAM_THREADS: AtomicUsize = AtomicUsize::new(1);
+
+/// In a forked child: the thread that forked is the only one.
+pub fn only_this() {
+    PROGRAM_THREADS.store(1, Ordering::Relaxed);
+}
+
+/// libc runs the destructors of keys in this many rounds (`PTHREAD_DESTRUCTOR_ITERATIONS`).
+const ROUNDS: usize = 4;
+
+/// Makes the key, and sets it for the main thread. Being among the first of the process, it lies in the part of a thread's
 /// key table that is always there, so setting it never allocates.
 pub fn prepare() {
     let mut key = 0;
     // SAFETY: the destructor lives as long as the process (`-z nodelete`).
     if unsafe { libc::pthread_key_create(&mut key, Some(exit)) } == 0 {
         EXIT_KEY.store(key, Ordering::Relaxed);
+        mark(1);
+    }
+}
+
+/// Has the destructor run when this thread ends, with this round.
+fn mark(round: usize) {
+    let key = EXIT_KEY.load(Ordering::Relaxed);
+    if key != NO_KEY {
+        // SAFETY: the key was made.
+        unsafe { libc::pthread_setspecific(key, ptr::without_provenance(round)) };
     }
 }
 
@@ -69,15 +91,19 @@ pub fn prepare() {
 #[unsafe(no_mangle)]
 extern "C" fn ebb_thread_enter() {
     hooks::thread_start();
-    let key = EXIT_KEY.load(Ordering::Relaxed);
-    if key != NO_KEY {
-        // SAFETY: the key was made; any value but null has its destructor run.
-        unsafe { libc::pthread_setspecific(key, ptr::without_provenance(1)) };
-    }
+    mark(1);
 }
 
-unsafe extern "C" fn exit(_value: *mut c_void) {
+/// Acts in the last round, behind the program's own destructors.
+unsafe extern "C" fn exit(round: *mut c_void) {
+    if (round as usize) < ROUNDS {
+        return mark(round as usize + 1);
+    }
     hooks::thread_exit();
+    if PROGRAM_THREADS.fetch_sub(1, Ordering::AcqRel) == 1 {
+        // SAFETY: what libc does where no thread of ours is left behind.
+        unsafe { libc::exit(0) };
+    }
 }
 
 /// # Safety
@@ -108,8 +134,10 @@ pub unsafe extern "C" fn pthread_create(
     // SAFETY: the caller's call, with our entry before its own; where no thread starts, the
     // boot block is still ours.
     unsafe {
+        PROGRAM_THREADS.fetch_add(1, Ordering::Relaxed);
         let status = next(thread, attributes, ebb_thread_boot, boot);
         if status != 0 {
+            PROGRAM_THREADS.fetch_sub(1, Ordering::Relaxed);
             mi_free(boot);
         }
         status
@@ -133,8 +161,10 @@ pub unsafe extern "C" fn thrd_create(
     }
     // SAFETY: as for `pthread_create`.
     unsafe {
+        PROGRAM_THREADS.fetch_add(1, Ordering::Relaxed);
         let status = next(thread, ebb_c11_thread_boot, boot);
         if status != 0 {
+            PROGRAM_THREADS.fetch_sub(1, Ordering::Relaxed);
             mi_free(boot);
         }
         status

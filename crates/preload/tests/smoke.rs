@@ -9,17 +9,34 @@ use std::fs::{self, File};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 const TIME_LIMIT: Duration = Duration::from_secs(90);
 const CONTROL: &str = "smoke-test";
 
-/// The library that cargo built along with this test.
+/// The library, built once a run: cargo does not, as no test can link with it.
 fn library() -> PathBuf {
-    let tests = std::env::current_exe().unwrap();
-    let library = tests.with_file_name("libebb_preload.so");
-    assert!(library.exists(), "{} was not built", library.display());
-    library
+    static LIBRARY: OnceLock<PathBuf> = OnceLock::new();
+    let build = || {
+        let test = std::env::current_exe().unwrap();
+        // target/PROFILE/deps/test
+        let folder = test.ancestors().nth(2).unwrap();
+        let profile = match folder.file_name().and_then(OsStr::to_str).unwrap() {
+            "debug" => "dev",
+            name => name,
+        };
+        let status = Command::new(env!("CARGO"))
+            .args(["build", "--quiet", "-p", env!("CARGO_PKG_NAME")])
+            .args(["--profile", profile, "--target-dir"])
+            .arg(folder.parent().unwrap())
+            .current_dir(env!("CARGO_MANIFEST_DIR"))
+            .status()
+            .unwrap();
+        assert!(status.success(), "the library does not build");
+        folder.join("libebb_preload.so")
+    };
+    LIBRARY.get_or_init(build).clone()
 }
 
 #[derive(Debug, PartialEq)]
@@ -193,6 +210,39 @@ fn malloc_answers_as_glibc_does() {
     }
 }
 
+/// What is freed goes back soon, growing moves and does not copy, and a program starts small.
+#[test]
+fn freed_memory_does_not_stay() {
+    if let Some(program) = built("freed_memory.c") {
+        let said = program.run(Some(&library())).stdout;
+        assert!(
+            !said.is_empty() && said.lines().all(|line| line.ends_with(": ok")),
+            "{said}"
+        );
+    }
+}
+
+/// What a process pays to start, at its best: below half a millisecond.
+#[test]
+fn starting_costs_little() {
+    let best = |preload: Option<&Path>| {
+        let start = |_| {
+            let mut command = Command::new("/bin/true");
+            if let Some(library) = preload {
+                command.env("LD_PRELOAD", library);
+            }
+            let start = Instant::now();
+            assert!(command.status().unwrap().success());
+            start.elapsed()
+        };
+        (0..100).map(start).min().unwrap()
+    };
+    let (plain, under) = (best(None), best(Some(&library())));
+    let cost = under.saturating_sub(plain);
+    eprintln!("plain {plain:?}, under the library {under:?}");
+    assert!(cost < Duration::from_micros(500), "starting costs {cost:?}");
+}
+
 #[test]
 fn memory_calls_answer_as_the_kernel_does() {
     if let Some(program) = built("memory_calls.c") {
@@ -203,6 +253,13 @@ fn memory_calls_answer_as_the_kernel_does() {
 #[test]
 fn threads_start_and_end_in_every_way() {
     if let Some(program) = built("threads.cpp") {
+        program.same();
+    }
+}
+
+#[test]
+fn a_process_ends_with_its_last_thread() {
+    if let Some(program) = built("main_leaves.c") {
         program.same();
     }
 }
@@ -392,4 +449,17 @@ fn redis_with_a_background_save() {
         redis-cli -s $sock shutdown nosave; wait $server; echo "exit $?"; rm -r $dir
     "#;
     Program::new("bash").arg("-c").arg(script).same();
+}
+
+/// `cargo test --release -p ebb-preload -- --ignored --nocapture speed` prints the table.
+#[test]
+#[ignore = "a benchmark"]
+fn speed_of_malloc_beside_glibc() {
+    if let Some(program) = built("malloc_speed.cpp") {
+        let (plain, under) = (program.run(None), program.run(Some(&library())));
+        println!("{:<24} {:>8} {:>8}  ns", "", "glibc", "ours");
+        for (plain, under) in plain.stdout.lines().zip(under.stdout.lines()) {
+            println!("{plain} {}", &under[24..]);
+        }
+    }
 }

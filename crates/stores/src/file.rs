@@ -460,6 +460,12 @@ fn memory_alignment(fd: &OwnedFd) -> usize {
         .unwrap_or(PAGE_SIZE)
 }
 
+/// Whether this thread's descriptor table is the one that the file was opened in. In another the
+/// same number may be a file of the program's.
+fn ours() -> bool {
+    ebb_sys::thread::has_our_descriptors()
+}
+
 impl Store for FileStore {
     fn slots(&self) -> u64 {
         self.facts.slots
@@ -470,6 +476,9 @@ impl Store for FileStore {
         let shape = |i: usize| self.shape(ops[i].slot, ops[i].data);
         for (i, result) in results.iter_mut().enumerate() {
             *result = shape(i).map(|_| ()).ok_or(IoError::Request);
+        }
+        if !ours() {
+            return results.fill(Err(IoError::Request));
         }
         self.with_mover(|mover| {
             let mut cursor = Cursor::default();
@@ -488,6 +497,9 @@ impl Store for FileStore {
                 .map(|_| ())
                 .ok_or(IoError::Request);
         }
+        if !ours() {
+            return results.fill(Err(IoError::Request));
+        }
         self.with_mover(|mover| {
             let mut cursor = Cursor::default();
             let bounce = mover.bounce.len();
@@ -501,7 +513,7 @@ impl Store for FileStore {
 
     fn discard(&self, slot: u64, slots: u64) -> Result<(), IoError> {
         let end = slot.checked_add(slots).ok_or(IoError::Request)?;
-        if slots == 0 || end > self.facts.slots {
+        if slots == 0 || end > self.facts.slots || !ours() {
             return Err(IoError::Request);
         }
         let fd = match self.fd.read() {

@@ -136,7 +136,10 @@ pub fn running() -> Option<usize> {
 
 /// Milliseconds of the system's monotonic clock, which every process reads alike.
 pub fn uptime_ms() -> u32 {
-    let mut t = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    let mut t = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
     // SAFETY: a valid timespec.
     unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut t) };
     (t.tv_sec as u64 * 1000 + t.tv_nsec as u64 / 1_000_000) as u32
@@ -188,10 +191,22 @@ pub fn is_ours() -> bool {
     at.wrapping_sub(AREA.load(Relaxed)) < STACK * STACKS || is_starting()
 }
 
+/// Whether the caller may use descriptors that threads of ours opened: in a managed process only
+/// those threads share the table that has them; the same numbers are other files to the program.
+pub fn has_our_descriptors() -> bool {
+    AREA.load(Relaxed) == usize::MAX || is_ours()
+}
+
 #[inline(always)]
 fn is_starting() -> bool {
     let starting = STARTING.load(Relaxed);
-    starting != 0 && starting == id()
+    starting != 0 && is_this(starting)
+}
+
+#[cold]
+#[inline(never)]
+fn is_this(thread: u32) -> bool {
+    thread == id()
 }
 
 /// In a forked child: none of our threads came along; their stacks are free.

@@ -1,10 +1,10 @@
 //! Finding slots: the order of attempts, from the processor's cursor to scattered runs.
 
-use super::cluster::{Cluster, FULL, Owner, State, frag, nonfull};
+use super::cluster::{Cluster, ClusterGuard, FULL, Owner, State, frag, nonfull};
 use super::device::{After, Device};
+use super::locks::{lock, try_lock};
 use super::percpu::Spot;
 use super::{AllocError, ClusterPolicy, Devices, Extent, ExtentList, extent, order_of};
-use crate::sync::{MutexGuard, lock, try_lock};
 use crate::words::{CLUSTER_SLOTS, ClusterIndex, Cpu, DeviceId, EntryId, MAX_ORDER, ORDERS};
 use std::sync::Arc;
 
@@ -107,7 +107,14 @@ impl Devices {
             };
             let found = self
                 .search_device(cpu, &device, want, Patience::Wait)
-                .or_else(|| self.take_other_order(cpu, &device, want));
+                .or_else(|| self.take_other_order(cpu, &device, want))
+                .or_else(|| {
+                    if want.pages == 1 {
+                        self.sweep(cpu, &device, want)
+                    } else {
+                        None
+                    }
+                });
             if found.is_some() {
                 return found;
             }
@@ -173,7 +180,8 @@ impl Devices {
             } else {
                 THAW_LOOKS
             };
-            if !device.discard_one() && self.thaw(cpu, device, thaw) == 0 {
+            let more = device.discard_one() || self.thaw(cpu, device, thaw) > 0;
+            if !more || !device.accepting() {
                 break;
             }
         }
@@ -251,11 +259,15 @@ impl Devices {
         cpu: Cpu,
         device: &'d Device,
         c: ClusterIndex,
-        mut cluster: MutexGuard<'d, Cluster>,
+        mut cluster: ClusterGuard<'d>,
         want: Want,
     ) -> Option<Extent> {
         self.cpu(cpu)
             .count(device.id, -(cluster.release_gone() as i64));
+        if !device.accepting() {
+            device.settle(c, &mut cluster, After::Free);
+            return None;
+        }
         device.make_table(&mut cluster);
         let mut start = cluster.take_window(0, want.order, want.pages, want.owner);
         if start.is_none() && !cluster.table().cached.is_empty() && self.half_full(device) {
@@ -288,9 +300,9 @@ impl Devices {
         cpu: Cpu,
         device: &'d Device,
         c: ClusterIndex,
-        mut cluster: MutexGuard<'d, Cluster>,
+        mut cluster: ClusterGuard<'d>,
         want: Want,
-    ) -> MutexGuard<'d, Cluster> {
+    ) -> ClusterGuard<'d> {
         let table = cluster.table();
         let Some(start) = table
             .used
@@ -317,13 +329,50 @@ impl Devices {
         cluster
     }
 
+    /// The last resort of a single slot: goes through the clusters one by one, whoever holds
+    /// them. On lists, a cluster that another thread only looks at would be missed.
+    fn sweep(&self, cpu: Cpu, device: &Device, want: Want) -> Option<Extent> {
+        if device.lender.is_none() && self.used(device) == device.slots {
+            return None;
+        }
+        for (c, cell) in device.cells() {
+            let mut cluster = lock(&cell.cluster);
+            if !device.accepting() {
+                return None;
+            }
+            match cluster.state {
+                State::Absent | State::Discard | State::Frozen | State::Inherited => continue,
+                State::OffList(Owner::Discarding) => continue,
+                State::Free | State::Full | State::NonFull(_) | State::Frag(_) => {}
+                State::OffList(Owner::Cpu(_) | Owner::Device | Owner::Scan) => {}
+            }
+            if cluster.state == State::Free {
+                cluster.order = want.order;
+            }
+            let released = cluster.release_gone();
+            device.make_table(&mut cluster);
+            let found = cluster.take_window(0, want.order, want.pages, want.owner);
+            self.cpu(cpu).count(
+                device.id,
+                want.pages as i64 * i64::from(found.is_some()) - released as i64,
+            );
+            if cluster.state.list().is_some() && (found.is_some() || released > 0) {
+                device.settle(c, &mut cluster, After::Free);
+            }
+            if let Some(start) = found {
+                return Some(extent(device, c, start, want.pages));
+            }
+        }
+        None
+    }
+
     /// Makes a cluster this thread holds the current one of the processor, or of a rotating
     /// device, and lets the one before go.
     fn make_cursor(
         &self,
         cpu: Cpu,
         device: &Device,
-        mut cluster: MutexGuard<'_, Cluster>,
+        mut cluster: ClusterGuard<'_>,
         spot: Spot,
         order: u8,
     ) {
@@ -386,10 +435,9 @@ impl Devices {
             return None;
         }
         let start = cluster.take_window(0, want.order, want.pages, want.owner);
-        device.settle(c, &mut cluster, After::Free);
-        drop(cluster);
         self.cpu(cpu)
             .count(device.id, want.pages as i64 * i64::from(start.is_some()));
+        device.settle(c, &mut cluster, After::Free);
         Some(extent(device, c, start?, want.pages))
     }
 
@@ -402,7 +450,7 @@ impl Devices {
             let Some(device) = self.device_at(cpu, *id) else {
                 continue;
             };
-            while left.pages > 0 && want.pages > 1 {
+            while left.pages > 0 && want.pages > 1 && device.accepting() {
                 let Some((c, _)) = device.survey(left) else {
                     if with_cursors {
                         break;
@@ -474,7 +522,8 @@ impl Devices {
             }
             reclaimed += self.reclaim_owners(&owners[..n]);
             if n > 0 {
-                self.flush_returns(cpu, cpu);
+                // They may have come back through any processor.
+                self.flush_all_returns(cpu);
             }
         }
         reclaimed

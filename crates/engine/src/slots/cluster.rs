@@ -5,7 +5,8 @@
 //! the cell's lock; the links are guarded by the lock of the device's lists.
 
 use super::bitmap::Bitmap;
-use crate::sync::{Mutex, atomic::AtomicU32};
+use super::locks::{self, Ordered};
+use crate::sync::atomic::AtomicU32;
 use crate::words::{CLUSTER_SLOTS, Cpu, EntryId, MAX_ENTRIES};
 
 /// Who holds a cluster that is on no list.
@@ -246,7 +247,7 @@ impl Cluster {
 /// clusters handed out one after the other do not.
 #[repr(align(32))]
 pub(super) struct Cell {
-    pub cluster: Mutex<Cluster>,
+    pub cluster: Ordered<Cluster, { locks::CLUSTER }>,
     pub prev: AtomicU32,
     pub next: AtomicU32,
 }
@@ -257,7 +258,7 @@ const _: () = assert!(size_of::<Cell>() == 32);
 impl Cell {
     pub fn new() -> Self {
         Self {
-            cluster: Mutex::new(Cluster {
+            cluster: Ordered::new(Cluster {
                 table: None,
                 count: 0,
                 order: 0,
@@ -268,6 +269,9 @@ impl Cell {
         }
     }
 }
+
+/// A cluster, locked.
+pub(super) type ClusterGuard<'a> = locks::Guard<'a, Cluster, { locks::CLUSTER }>;
 
 /// No cluster, in a link.
 pub(super) const NIL: u32 = u32::MAX;

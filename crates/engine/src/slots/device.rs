@@ -5,14 +5,11 @@
 //! is the one its state names. To go the other way, from a list to a cluster, the lists'
 //! holder only *tries* the cluster's lock ([`Device::isolate`]).
 
-use super::cluster::{Cell, Cluster, DISCARD, FREE, LISTS, NIL, Owner, State, Table};
+use super::cluster::{Cell, Cluster, ClusterGuard, DISCARD, FREE, LISTS, NIL, Owner, State, Table};
+use super::locks::{self, Guard, Ordered, lock, try_lock};
 use super::percpu::Cursors;
 use crate::env::{Lender, Store};
-use crate::sync::{
-    Mutex, MutexGuard,
-    atomic::{AtomicBool, AtomicU32, Ordering::Relaxed},
-    lock, try_lock,
-};
+use crate::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 use crate::words::{CLUSTER_SLOTS, ClusterIndex, DeviceId, Node};
 use std::sync::{Arc, OnceLock};
 
@@ -20,6 +17,10 @@ use std::sync::{Arc, OnceLock};
 const BLOCK: usize = if cfg!(loom) { 2 } else { 64 };
 
 struct Block([Cell; BLOCK]);
+
+/// Something that changes often, away from what is only read.
+#[repr(align(128))]
+pub(super) struct Alone<T>(pub T);
 
 /// Where a cluster's cell is in its block: neighbours in number are far apart in memory.
 const fn position(cluster: usize) -> usize {
@@ -55,16 +56,18 @@ pub(super) struct Device {
     pub wants_discard: bool,
     pub rotational: bool,
     pub node: Option<Node>,
-    /// Whether slots may be allocated: not while it drains, nor after too many errors.
+    /// Whether slots may be allocated: not while it drains, nor after too many errors. Asked
+    /// with the cluster's lock held: so whoever cleared it and then looked at every cluster
+    /// under its lock has seen all slots that will ever be taken.
     pub accepting: AtomicBool,
     /// Write errors so far.
     pub errors: AtomicU32,
     /// Slots out of service for errors.
     pub bad: AtomicU32,
     /// The one cursor of a rotating device.
-    pub shared: Mutex<Cursors>,
+    pub shared: Ordered<Cursors, { locks::SHARED_CURSOR }>,
     blocks: Box<[OnceLock<Box<Block>>]>,
-    lists: Mutex<Lists>,
+    lists: Alone<Ordered<Lists, { locks::LISTS }>>,
 }
 
 /// Why a cluster is put back on a list.
@@ -100,11 +103,11 @@ impl Device {
             accepting: AtomicBool::new(true),
             errors: AtomicU32::new(0),
             bad: AtomicU32::new(0),
-            shared: Mutex::new(Cursors::default()),
+            shared: Ordered::new(Cursors::default()),
             blocks: (0..(clusters as usize).div_ceil(BLOCK))
                 .map(|_| OnceLock::new())
                 .collect(),
-            lists: Mutex::new(Lists {
+            lists: Alone(Ordered::new(Lists {
                 heads: [Head {
                     first: NIL,
                     last: NIL,
@@ -112,7 +115,7 @@ impl Device {
                 }; LISTS],
                 fresh,
                 tables: 0,
-            }),
+            })),
         }
     }
 
@@ -124,8 +127,8 @@ impl Device {
         self.bad.load(Relaxed)
     }
 
-    pub fn lists(&self) -> MutexGuard<'_, Lists> {
-        lock(&self.lists)
+    pub fn lists(&self) -> Guard<'_, Lists, { locks::LISTS }> {
+        lock(&self.lists.0)
     }
 
     /// The cell of a cluster, if the cluster was ever used.
@@ -202,7 +205,7 @@ impl Device {
         list: usize,
         owner: Owner,
         contended: &mut bool,
-    ) -> Option<(ClusterIndex, MutexGuard<'_, Cluster>)> {
+    ) -> Option<(ClusterIndex, ClusterGuard<'_>)> {
         let mut lists = self.lists();
         let mut at = lists.heads[list].first;
         while at != NIL {
@@ -219,12 +222,13 @@ impl Device {
     }
 
     /// As `isolate`, of one cluster, with the lock held already. False if it is not on a
-    /// list from which it may be taken.
+    /// list from which it may be taken, or the device accepts nothing.
     pub fn isolate_this(&self, c: ClusterIndex, cluster: &mut Cluster, owner: Owner) -> bool {
-        if !matches!(
+        let takable = matches!(
             cluster.state,
             State::NonFull(_) | State::Frag(_) | State::Full
-        ) {
+        );
+        if !takable || !self.accepting() {
             return false;
         }
         self.set_state(&mut self.lists(), c, cluster, State::OffList(owner));
@@ -249,7 +253,7 @@ impl Device {
         &self,
         order: u8,
         contended: &mut bool,
-    ) -> Option<(ClusterIndex, MutexGuard<'_, Cluster>)> {
+    ) -> Option<(ClusterIndex, ClusterGuard<'_>)> {
         let (c, mut cluster) = match self.isolate(FREE, Owner::Scan, contended) {
             Some(found) => found,
             None => self.take_absent()?,
@@ -258,7 +262,7 @@ impl Device {
         Some((c, cluster))
     }
 
-    fn take_absent(&self) -> Option<(ClusterIndex, MutexGuard<'_, Cluster>)> {
+    fn take_absent(&self) -> Option<(ClusterIndex, ClusterGuard<'_>)> {
         let c = match &self.lender {
             Some(lender) => lender.acquire()?,
             None => {
@@ -288,13 +292,18 @@ impl Device {
             &mut cluster,
             State::OffList(Owner::Scan),
         );
-        let past_end = (c.index() + 1) * CLUSTER_SLOTS
-            - (self.slots as usize).min((c.index() + 1) * CLUSTER_SLOTS);
+        let past_end = self.past_end(c);
         if past_end > 0 {
             self.make_table(&mut cluster);
             mark_bad(&mut cluster, CLUSTER_SLOTS - past_end, past_end);
         }
         Some((c, cluster))
+    }
+
+    /// How many slots of a cluster lie past the device's end. They are bad from the start, and
+    /// not counted as taken.
+    pub fn past_end(&self, c: ClusterIndex) -> usize {
+        ((c.index() + 1) * CLUSTER_SLOTS).saturating_sub(self.slots as usize)
     }
 
     /// Makes sure that the cluster has a table.

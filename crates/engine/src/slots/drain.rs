@@ -2,10 +2,11 @@
 //! a device that is to be removed. A drain goes through the slots' owners, never through
 //! page maps.
 
-use super::cluster::State;
+use super::cluster::{Cell, FROZEN, Owner, State};
 use super::device::Device;
+use super::locks::lock;
 use super::{DEVICE_ERROR_LIMIT, Devices, Extent, ExtentList};
-use crate::sync::{atomic::Ordering::Relaxed, lock};
+use crate::sync::atomic::Ordering::Relaxed;
 use crate::words::{CLUSTER_SLOTS, Cpu, DeviceId, EntryId, SlotIndex};
 use std::sync::Arc;
 
@@ -35,7 +36,7 @@ pub trait Mover: Send + Sync {
 /// How far a drain has come.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Drain {
-    /// Some slots were moved; call again.
+    /// So many slots were moved; call again.
     Moved(usize),
     /// No slot of the device is in use: it can be removed.
     Done,
@@ -190,7 +191,12 @@ impl Devices {
         let mut moved = 0;
         let mut to = ExtentList::new();
         let mut refused = false;
-        for (owner, from) in device.live_slots(max) {
+        let live_slots = device.live_slots(max);
+        if live_slots.is_empty() {
+            // Another thread holds a cluster for the moment.
+            return Ok(Drain::Moved(0));
+        }
+        for (owner, from) in live_slots {
             to.clear();
             let target = match self.allocate(cpu, 1, owner, &mut to) {
                 Ok(()) => Some(to[0]),
@@ -254,7 +260,7 @@ impl Devices {
         self.flush_all_returns(cpu);
         self.stop(&device);
         self.thaw(cpu, &device, usize::MAX);
-        let used = device.live();
+        let used = device.unsettled();
         if used > 0 {
             self.resume(&device);
             return Err(DrainError::InUse {
@@ -262,7 +268,7 @@ impl Devices {
                 used,
             });
         }
-        let clusters = u64::from(device.len(super::cluster::FROZEN));
+        let clusters = u64::from(device.len(FROZEN));
         if clusters > 0 {
             return Err(DrainError::Read {
                 device: device.id,
@@ -290,12 +296,35 @@ impl Devices {
 impl Device {
     /// Slots that an entry owns.
     fn live(&self) -> u64 {
-        let live = |(_, cell): (_, &super::cluster::Cell)| {
+        let live = |(_, cell): (_, &Cell)| {
             let cluster = lock(&cell.cluster);
             let lost = cluster.table.as_ref().map_or(0, |t| t.bad + t.gone);
             u64::from(cluster.count - lost)
         };
         self.cells().map(live).sum()
+    }
+
+    /// What a removal must wait for: live slots, those on their way through a return cache,
+    /// and clusters in the hands of a thread, each counted as one slot.
+    fn unsettled(&self) -> u64 {
+        let unsettled = |(_, cell): (_, &Cell)| {
+            let cluster = lock(&cell.cluster);
+            let table = cluster.table.as_ref();
+            let done = table.map_or(0, |t| {
+                t.bad
+                    + if cluster.state == State::Frozen {
+                        t.gone
+                    } else {
+                        0
+                    }
+            });
+            let busy = matches!(
+                cluster.state,
+                State::OffList(Owner::Scan | Owner::Discarding)
+            );
+            u64::from(cluster.count - done).max(u64::from(busy))
+        };
+        self.cells().map(unsettled).sum()
     }
 
     /// Slots of the clusters that are ours.

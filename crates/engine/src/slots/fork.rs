@@ -4,8 +4,9 @@
 
 use super::cluster::State;
 use super::device::{After, Device};
+use super::locks::lock;
 use super::{Devices, cluster::FROZEN};
-use crate::sync::{atomic::Ordering::Relaxed, lock};
+use crate::sync::atomic::Ordering::Relaxed;
 use crate::words::Cpu;
 
 impl Devices {
@@ -50,7 +51,7 @@ impl Devices {
                 }
                 let mut freed = cluster.release_gone();
                 if cluster.table.as_ref().is_some_and(|t| t.bad > 0) {
-                    freed += cluster.release_bad();
+                    freed += cluster.release_bad() - device.past_end(c);
                 }
                 self.cpu(Cpu(0)).count(device.id, -(freed as i64));
                 if cluster.count > 0 {

@@ -5,11 +5,11 @@
 //! its cluster's lock, unless the cluster is frozen: so an allocator that scans a cluster
 //! uses what waits there, and a notice in a cache may find nothing left to do.
 
-use super::cluster::{Cluster, State};
+use super::cluster::{ClusterGuard, State};
 use super::device::Device;
+use super::locks::lock;
 use super::percpu::{RETURNS, RETURNS_WAKE, Returned, Returns};
 use super::{Devices, Extent, Returns as Policy};
-use crate::sync::{MutexGuard, atomic::Ordering::Relaxed, lock};
 use crate::words::{CLUSTER_SLOTS, ClusterIndex, Cpu, DeviceId, EntryId, SlotIndex};
 use std::sync::Arc;
 
@@ -73,7 +73,7 @@ impl Devices {
         let wake = state.returns.len() == RETURNS_WAKE;
         drop(state);
         if wake {
-            self.wanted.store(true, Relaxed);
+            self.want_work();
         }
         if let Some(batch) = full {
             self.finish_returns(cpu, batch.as_slice());
@@ -115,11 +115,11 @@ impl Devices {
         }
         let unread = device.freed(c, &mut cluster);
         let emptied = cluster.state == State::Discard;
+        per_cpu.count(device.id, -(freed as i64));
         drop(cluster);
         if emptied {
-            self.wanted.store(true, Relaxed);
+            self.want_work();
         }
-        per_cpu.count(device.id, -(freed as i64));
         self.after_free(device, c, unread);
         Ok(())
     }
@@ -157,11 +157,12 @@ impl Devices {
             }
             let unread = freed > 0 && device.freed(c, &mut cluster);
             let emptied = cluster.state == State::Discard;
+            // Before the lock is dropped: the device may be removed after.
+            self.cpu(cpu).count(device.id, -freed);
             drop(cluster);
             if emptied {
-                self.wanted.store(true, Relaxed);
+                self.want_work();
             }
-            self.cpu(cpu).count(device.id, -freed);
             self.after_free(device, c, unread);
         }
     }
@@ -206,11 +207,7 @@ fn locate(
 }
 
 /// Locks the cluster of an extent whose every slot is in use by somebody.
-fn used(
-    device: &Device,
-    c: ClusterIndex,
-    extent: Extent,
-) -> Result<MutexGuard<'_, Cluster>, FreeError> {
+fn used(device: &Device, c: ClusterIndex, extent: Extent) -> Result<ClusterGuard<'_>, FreeError> {
     let start = extent.start.within();
     let twice = |at: usize, owner| FreeError::DoubleFree {
         device: device.id,

@@ -43,6 +43,7 @@ mod device;
 mod drain;
 mod fork;
 mod free;
+mod locks;
 #[cfg(all(test, loom))]
 mod models;
 mod percpu;
@@ -56,10 +57,11 @@ pub use drain::{Drain, DrainError, Moved, Mover};
 pub use free::FreeError;
 
 use crate::env::{Lender, Store, Topology};
-use crate::sync::{Mutex, atomic::AtomicBool, lock};
+use crate::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use crate::words::{CLUSTER_SLOTS, ClusterIndex, Cpu, DeviceId, EntryId, Node, ORDERS, SlotIndex};
 use choice::Choice;
-use device::Device;
+use device::{Alone, Device};
+use locks::{Ordered, lock};
 use percpu::PerCpu;
 use std::sync::{Arc, OnceLock};
 
@@ -247,11 +249,11 @@ pub struct Devices {
     topology: Arc<dyn Topology>,
     options: Options,
     cpus: Box<[PerCpu]>,
-    control: Mutex<Control>,
+    control: Ordered<Control, { locks::CONTROL }>,
     reclaim: OnceLock<Arc<dyn CacheReclaim>>,
     mover: OnceLock<Arc<dyn Mover>>,
     /// Set when a return cache, a discard or a frozen cluster waits for [`Devices::work`].
-    wanted: AtomicBool,
+    wanted: Alone<AtomicBool>,
 }
 
 impl Devices {
@@ -264,14 +266,14 @@ impl Devices {
         Self {
             options,
             cpus: (0..cpus).map(|_| PerCpu::new()).collect(),
-            control: Mutex::new(Control {
+            control: Ordered::new(Control {
                 devices: std::array::from_fn(|_| None),
                 choice: Choice::new(options.choice, nodes.unwrap_or(1)),
             }),
             topology,
             reclaim: OnceLock::new(),
             mover: OnceLock::new(),
-            wanted: AtomicBool::new(false),
+            wanted: Alone(AtomicBool::new(false)),
         }
     }
 
@@ -321,6 +323,13 @@ impl Devices {
         }
         control.devices[id.index()] = Some(device);
         Ok(id)
+    }
+
+    /// Has the worker look for work.
+    fn want_work(&self) {
+        if !self.wanted.0.load(Relaxed) {
+            self.wanted.0.store(true, Relaxed);
+        }
     }
 
     fn cpu(&self, cpu: Cpu) -> &PerCpu {

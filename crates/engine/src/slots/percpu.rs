@@ -6,10 +6,8 @@
 
 use super::MAX_DEVICES;
 use super::device::Device;
-use crate::sync::{
-    Mutex,
-    atomic::{AtomicI64, Ordering::Relaxed},
-};
+use super::locks::{self, Ordered};
+use crate::sync::atomic::{AtomicI64, Ordering::Relaxed};
 use crate::words::{ClusterIndex, DeviceId, ORDERS, SlotIndex};
 use std::sync::Arc;
 
@@ -80,7 +78,7 @@ pub(super) struct State {
 /// One processor's set; alone on its cache lines.
 #[repr(align(128))]
 pub(super) struct PerCpu {
-    pub state: Mutex<State>,
+    pub state: Ordered<State, { locks::CPU }>,
     /// Slots taken less slots freed through this processor, per device.
     used: [AtomicI64; MAX_DEVICES],
 }
@@ -88,7 +86,7 @@ pub(super) struct PerCpu {
 impl PerCpu {
     pub fn new() -> Self {
         Self {
-            state: Mutex::new(State {
+            state: Ordered::new(State {
                 cursors: Cursors::default(),
                 rotating: [None; ORDERS],
                 returns: Returns::EMPTY,

@@ -12,14 +12,14 @@ const RECLAIM_CLUSTERS: usize = 32;
 impl Devices {
     /// Whether something waits that is better done soon: a cheap test for the worker's loop.
     pub fn wants_work(&self) -> bool {
-        self.wanted.load(Relaxed)
+        self.wanted.0.load(Relaxed)
     }
 
     /// One step of background work: return caches, then up to `max` discards, thawed or
     /// released clusters; on a nearly full device the reclaim of cached slots; compaction.
     /// Says how much was done; 0 means that nothing is left.
     pub fn work(&self, cpu: Cpu, max: usize) -> usize {
-        self.wanted.store(false, Relaxed);
+        self.wanted.0.store(false, Relaxed);
         let mut done = self.flush_all_returns(cpu);
         for device in self.devices() {
             done += self.thaw(cpu, &device, max);

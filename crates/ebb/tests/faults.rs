@@ -1,0 +1,193 @@
+//! Devices that fail: the program's output is right, or the program is ended with a message;
+//! it never reads wrong data.
+
+mod common;
+
+use common::{Managed, Under, cannot_page, free};
+use ebb_harness::MIB;
+use ebb_harness::job::{Job, Outcome};
+use ebb_harness::workloads;
+use std::os::unix::process::ExitStatusExt;
+use std::process::Command;
+use std::time::Duration;
+
+/// Pages of random words: they do not compress, so they go to the device.
+fn incompressible() -> Job {
+    let touch = workloads::compile("bench/touch.c").expect("touch compiles");
+    Job::new([touch.as_os_str(), "128".as_ref(), "512".as_ref()])
+}
+
+const BUDGET: u64 = 64 * MIB;
+
+/// It printed what it prints by itself; or it printed nothing, and somebody said why.
+fn right_or_ended(managed: &Managed, alone: &Outcome, what: &str) {
+    let run = &managed.run;
+    if run.ok() {
+        assert!(
+            run.stdout == alone.stdout,
+            "{what}: wrong data\n{}",
+            run.stderr
+        );
+        return;
+    }
+    assert!(
+        run.stdout.is_empty(),
+        "{what}: {} after output\n{}",
+        run.ending(),
+        run.stderr
+    );
+    assert!(run.status.is_some(), "{what}: it hung\n{}", run.stderr);
+    let said = run.stderr.lines().any(|line| line.starts_with("ebb"));
+    assert!(
+        said,
+        "{what}: {} without a word\n{}",
+        run.ending(),
+        run.stderr
+    );
+}
+
+#[test]
+fn write_errors_cost_slots_not_data() {
+    if cannot_page() {
+        return;
+    }
+    let job = incompressible();
+    let alone = free(&job, "touch");
+    let managed = Under::budget(BUDGET).faults("write=1/100,seed=3").run(&job);
+    managed.assert_same(&alone, "write errors");
+    assert!(managed.counter("write_error") > 0, "{}", managed.stats);
+}
+
+#[test]
+fn a_transient_read_error_is_read_again() {
+    if cannot_page() {
+        return;
+    }
+    let job = incompressible();
+    let alone = free(&job, "touch");
+    let managed = Under::budget(BUDGET).faults("read=1/2000,seed=5").run(&job);
+    right_or_ended(&managed, &alone, "read errors");
+}
+
+#[test]
+fn corrupted_data_is_noticed() {
+    if cannot_page() {
+        return;
+    }
+    let job = incompressible();
+    let alone = free(&job, "touch");
+    for seed in 1..=3 {
+        let managed = Under::budget(BUDGET)
+            .faults(&format!("corrupt=1/500,seed={seed}"))
+            .run(&job);
+        right_or_ended(&managed, &alone, "corruption");
+        let noticed = managed.counter("checksum_error") + managed.counter("read_error");
+        assert!(managed.run.ok() || noticed > 0, "{}", managed.stats);
+    }
+}
+
+#[test]
+fn a_device_that_goes_away() {
+    if cannot_page() {
+        return;
+    }
+    let job = incompressible().time_limit(Duration::from_secs(60));
+    let alone = free(&job, "touch");
+    for after in ["200", "2000"] {
+        let managed = Under::budget(BUDGET)
+            .faults(&format!("gone-after={after},seed=1"))
+            .run(&job);
+        right_or_ended(&managed, &alone, "device gone");
+    }
+}
+
+#[test]
+fn a_full_disk() {
+    if cannot_page() {
+        return;
+    }
+    let job = incompressible().time_limit(Duration::from_secs(60));
+    let alone = free(&job, "touch");
+    let managed = Under::budget(BUDGET)
+        .faults("enospc-after=16M,seed=1")
+        .run(&job);
+    right_or_ended(&managed, &alone, "disk full");
+    // With room for the rest on a second device nothing is lost.
+    let dir = tempfile::tempdir_in("/var/tmp").unwrap();
+    let small = format!("{}:16M,prio=9", dir.path().display());
+    let large = format!("{}:1G,prio=1", dir.path().display());
+    let managed = Under::budget(BUDGET)
+        .options(&["--swap", &small, "--swap", &large])
+        .run(&job);
+    managed.assert_same(&alone, "two devices");
+}
+
+#[test]
+fn a_swap_file_truncated_while_in_use() {
+    if cannot_page() {
+        return;
+    }
+    let dir = tempfile::tempdir_in("/var/tmp").unwrap();
+    let file = dir.path().join("swap");
+    std::fs::File::create(&file)
+        .unwrap()
+        .set_len(512 * MIB)
+        .unwrap();
+    let job = incompressible().time_limit(Duration::from_secs(60));
+    let alone = free(&job, "touch");
+    let truncated = file.clone();
+    let saboteur = std::thread::spawn(move || {
+        // Once there is data in it.
+        for _ in 0..3000 {
+            std::thread::sleep(Duration::from_millis(5));
+            let used = Command::new("du")
+                .args(["-k"])
+                .arg(&truncated)
+                .output()
+                .unwrap()
+                .stdout;
+            let kib: u64 = String::from_utf8_lossy(&used)
+                .split_whitespace()
+                .next()
+                .unwrap()
+                .parse()
+                .unwrap();
+            if kib > 8 << 10 {
+                std::fs::File::options()
+                    .write(true)
+                    .open(&truncated)
+                    .unwrap()
+                    .set_len(4 * MIB)
+                    .unwrap();
+                return true;
+            }
+        }
+        false
+    });
+    let managed = Under::budget(BUDGET)
+        .options(&["--swap", file.to_str().unwrap()])
+        .run(&job);
+    assert!(
+        saboteur.join().unwrap(),
+        "the file was never used: {}",
+        managed.stats
+    );
+    right_or_ended(&managed, &alone, "truncated file");
+}
+
+#[test]
+fn everything_full_ends_with_a_word_not_with_damage() {
+    if cannot_page() {
+        return;
+    }
+    let job = incompressible().time_limit(Duration::from_secs(60));
+    let alone = free(&job, "touch");
+    let managed = Under::budget(BUDGET).options(&["--swap", "none"]).run(&job);
+    right_or_ended(&managed, &alone, "nowhere to go");
+    let status = managed.run.status.expect("it must not hang");
+    assert!(
+        !status.success() && status.signal().is_none(),
+        "{}",
+        managed.run.ending()
+    );
+}

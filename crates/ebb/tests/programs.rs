@@ -1,0 +1,116 @@
+//! Programs people use, with memory managers of their own: a C++ compiler, the JVM, Node.js,
+//! make, perl, sqlite3. Each prints the same in half its memory.
+
+mod common;
+
+use common::{cannot_page, lacks, same_in_parts};
+use ebb_harness::job::Job;
+use std::fs;
+use std::time::Duration;
+
+/// A source file that costs a C++ compiler some memory.
+fn cpp(number: usize) -> String {
+    let mut text = "#include <algorithm>\n#include <functional>\n#include <iostream>\n#include <map>\n\
+                    #include <regex>\n#include <string>\n#include <unordered_map>\n#include <vector>\n"
+        .to_string();
+    for i in 0..12 {
+        text += &format!(
+            "struct K{i} {{ int v; bool operator<(const K{i} &o) const {{ return v < o.v; }} }};\n\
+             int f{number}_{i}(int n) {{ std::map<K{i}, std::vector<std::string>> m; for (int j = 0; j < n; j++) \
+             m[K{i}{{j % {}}}].push_back(std::to_string(j)); std::regex r(\"{i}+\"); int s = 0; for (auto &p : m) \
+             for (auto &x : p.second) s += std::regex_search(x, r); return s; }}\n",
+            i + 3
+        );
+    }
+    text
+}
+
+#[test]
+fn a_cpp_compiler() {
+    if cannot_page() || lacks("g++") {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    fs::write(dir.path().join("a.cpp"), cpp(0)).unwrap();
+    let job = Job::new(["g++", "-O1", "-S", "-o", "-", "a.cpp"])
+        .dir(dir.path())
+        .time_limit(Duration::from_secs(240));
+    same_in_parts(&job, "g++", &[2], &[]);
+}
+
+#[test]
+fn make_with_two_jobs() {
+    if cannot_page() || lacks("make") || lacks("g++") {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    for i in 0..3 {
+        fs::write(dir.path().join(format!("f{i}.cpp")), cpp(i)).unwrap();
+    }
+    let rules = "all: f0.s f1.s f2.s\n\t@cat $^ | sha256sum\n\t@rm $^\n%.s: %.cpp\n\t@g++ -O1 -S -o $@ $<\n";
+    fs::write(dir.path().join("Makefile"), rules).unwrap();
+    let job = Job::new(["make", "-j2"])
+        .dir(dir.path())
+        .time_limit(Duration::from_secs(300));
+    same_in_parts(&job, "make -j2", &[2], &[]);
+}
+
+#[test]
+fn java() {
+    if cannot_page() || lacks("javac") {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let source = "import java.util.*;\npublic class Main { public static void main(String[] a) {\n\
+                  HashMap<Integer, String> m = new HashMap<>(); long s = 0;\n\
+                  for (int i = 0; i < 600000; i++) m.put(i, \"value-\" + i * 7919L % 600000);\n\
+                  for (int r = 0; r < 2; r++) for (int i = 0; i < 600000; i++) s = s * 31 + m.get((int) (i * 104729L % 600000)).hashCode();\n\
+                  System.out.println(s); } }\n";
+    fs::write(dir.path().join("Main.java"), source).unwrap();
+    let built = Job::new(["javac", "Main.java"])
+        .dir(dir.path())
+        .run(None)
+        .unwrap();
+    assert!(built.ok(), "{}", built.stderr);
+    let job =
+        Job::new(["java", "-Xmx512m", "-XX:+UseSerialGC", "-cp", ".", "Main"]).dir(dir.path());
+    same_in_parts(&job, "java", &[2], &[]);
+}
+
+#[test]
+fn node() {
+    if cannot_page() || lacks("node") {
+        return;
+    }
+    let script = "const m = new Map(); for (let i = 0; i < 700000; i++) m.set('k' + i, {id: i, tags: [i % 97, i % 89]});\
+                  let s = 0; for (let r = 0; r < 2; r++) for (let i = 0; i < 700000; i++) {\
+                  const v = m.get('k' + (i * 104729) % 700000); s = (s * 31 + v.id + v.tags[1]) % 1000000007; } console.log(s);";
+    same_in_parts(&Job::new(["node", "-e", script]), "node", &[2], &[]);
+}
+
+#[test]
+fn perl() {
+    if cannot_page() || lacks("perl") {
+        return;
+    }
+    let script = "my %h; $h{$_ * 7919 % 700001} = \"value $_\" for 1..600000; my $s = 0;\
+                  for (sort { $a <=> $b } keys %h) { $s = ($s * 31 + length($h{$_}) + $_) % 1000000007 } print \"$s\\n\";";
+    same_in_parts(&Job::new(["perl", "-e", script]), "perl", &[2], &[]);
+}
+
+#[test]
+fn sqlite3_on_the_command_line() {
+    if cannot_page() || lacks("sqlite3") {
+        return;
+    }
+    let script = "pragma temp_store=memory; create table t(a integer primary key, b text);\
+                  with recursive n(i) as (select 1 union all select i + 1 from n where i < 700000)\
+                  insert into t select i, printf('row %d of many, with a text of some length', i * 7919 % 700001) from n;\
+                  create index x on t(b); select count(*), sum(a), min(b), max(b) from (select * from t order by b desc limit 500000);";
+    same_in_parts(
+        &Job::new(["sqlite3", ":memory:", script]),
+        "sqlite3",
+        &[2],
+        &[],
+    );
+}

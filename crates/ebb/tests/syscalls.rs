@@ -1,0 +1,34 @@
+//! System calls whose buffers are swapped out: the kernel itself takes the faults then.
+
+mod common;
+
+use common::{Under, c_program, cannot_page, free};
+use ebb_harness::MIB;
+use ebb_harness::job::Job;
+
+#[test]
+fn every_kind_of_buffer() {
+    if cannot_page() {
+        return;
+    }
+    let dir = tempfile::tempdir_in("/var/tmp").unwrap();
+    let job = Job::new([c_program("syscalls").as_os_str(), "160".as_ref()]).dir(dir.path());
+    let alone = free(&job, "syscalls");
+    for options in [&[][..], &["--swap", "none"]] {
+        let managed = Under::budget(56 * MIB).options(options).run(&job);
+        managed.assert_same(&alone, "syscalls");
+        managed.assert_paged_within_budget("syscalls");
+        // The program says of each buffer whether it was out when the call began.
+        let out = managed
+            .run
+            .stderr
+            .lines()
+            .filter(|line| line.ends_with(" was out"))
+            .count();
+        assert!(
+            out >= 5,
+            "only {out} buffers were out:\n{}",
+            managed.run.stderr
+        );
+    }
+}

@@ -1,0 +1,217 @@
+//! Process trees under one budget: fork with and without exec, spawned programs, parents that
+//! die first, children killed at any moment, threads.
+
+mod common;
+
+use common::{Under, c_program, cannot_page, free, same_in_parts};
+use ebb_harness::MIB;
+use ebb_harness::job::Job;
+use ebb_harness::tools;
+use std::time::{Duration, Instant};
+
+fn python(script: &str) -> Job {
+    Job::new([
+        tools::python().expect("python3").into_os_string(),
+        "-c".into(),
+        script.into(),
+    ])
+}
+
+/// A heap that every script here starts with: about 100 MiB of small objects.
+const HEAP: &str = "
+import hashlib, os, sys
+data = {i: f'record {i} of many, {i * 7919 % 100003}' for i in range(700_000)}
+def digest(step):
+    h = hashlib.sha256()
+    for i in range(0, len(data), step): h.update(data[i].encode())
+    return h.hexdigest()
+";
+
+#[test]
+fn python_multiprocessing_forks_without_exec() {
+    if cannot_page() {
+        return;
+    }
+    let script = format!(
+        "{HEAP}
+import multiprocessing
+multiprocessing.set_start_method('fork')
+with multiprocessing.Pool(3) as pool:
+    print(pool.map(digest, [1, 2, 3, 5, 7, 11]))
+print(digest(1))
+"
+    );
+    same_in_parts(&python(&script), "multiprocessing", &[2], &[]);
+}
+
+#[test]
+fn a_snapshot_in_a_forked_child_does_not_see_the_parents_writes() {
+    if cannot_page() {
+        return;
+    }
+    let job = Job::new([c_program("snapshot").as_os_str()]);
+    same_in_parts(&job, "snapshot", &[2, 3], &[]);
+}
+
+#[test]
+fn spawned_programs_and_system() {
+    if cannot_page() {
+        return;
+    }
+    let script = format!(
+        "{HEAP}
+import subprocess
+print(subprocess.run(['sh', '-c', 'echo run; exit 3'], capture_output=True))
+sys.stdout.flush()
+for _ in range(5):
+    os.system('echo system')
+    pid = os.posix_spawn('/bin/sh', ['sh', '-c', 'echo spawned $VALUE'], {{'VALUE': 'v'}})
+    os.waitpid(pid, 0)
+print(digest(1))
+"
+    );
+    same_in_parts(&python(&script), "spawn", &[2], &[]);
+}
+
+#[test]
+fn children_of_children_and_exec_from_a_fork() {
+    if cannot_page() {
+        return;
+    }
+    let script = format!(
+        "{HEAP}
+def child(depth):
+    sys.stdout.flush()
+    pid = os.fork()
+    if pid:
+        assert os.waitpid(pid, 0)[1] == 0
+        return
+    data[depth] = f'changed at depth {{depth}}'
+    if depth < 3: child(depth + 1)
+    print(depth, digest(1))
+    sys.stdout.flush()
+    os.execvp('true', ['true'])
+child(0)
+print(digest(1))
+"
+    );
+    same_in_parts(&python(&script), "fork chain", &[2], &[]);
+}
+
+#[test]
+fn a_parent_that_dies_first() {
+    if cannot_page() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let script = format!(
+        "{HEAP}
+if os.fork() == 0:
+    import time
+    while os.getppid() == int(sys.argv[2]): time.sleep(0.01)
+    with open(sys.argv[1] + '.new', 'w') as f: f.write(digest(1))
+    os.rename(sys.argv[1] + '.new', sys.argv[1])
+    os._exit(0)
+if len(sys.argv) > 3: os.kill(os.getpid(), 9)
+os._exit(7)
+"
+    );
+    // The first of them shows what the digest is.
+    let mut digests = Vec::new();
+    for (i, killed) in [("free", false), ("exits", false), ("killed", true)] {
+        let file = dir.path().join(i);
+        let shell = "exec \"$@\"";
+        let mut argv: Vec<std::ffi::OsString> = ["sh", "-c", shell, "sh"].map(Into::into).to_vec();
+        argv.push(tools::python().unwrap().into());
+        argv.extend(["-c".into(), script.clone().into(), file.clone().into()]);
+        // Its own number, which the shell has kept through exec.
+        let inner = "import os, sys; sys.argv.insert(2, str(os.getpid()))\n".to_string() + &script;
+        argv[6] = inner.into();
+        if killed {
+            argv.push("kill".into());
+        }
+        let job = Job::new(argv);
+        let run = if i == "free" {
+            job.run(None).unwrap()
+        } else {
+            Under::budget(64 * MIB).run(&job).run
+        };
+        let expected = if killed { "exit 137" } else { "exit 7" };
+        assert_eq!(run.ending(), expected, "{i}: {}", run.stderr);
+        let start = Instant::now();
+        while !file.exists() {
+            assert!(
+                start.elapsed() < Duration::from_secs(60),
+                "{i}: the child was lost: {}",
+                run.stderr
+            );
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        digests.push(std::fs::read_to_string(file).unwrap());
+    }
+    assert!(digests.iter().all(|d| *d == digests[0]), "{digests:?}");
+}
+
+#[test]
+fn children_killed_at_any_moment() {
+    if cannot_page() {
+        return;
+    }
+    let script = format!(
+        "{HEAP}
+import random, signal, time
+r = random.Random(int(sys.argv[1]))
+for n in range(25):
+    pid = os.fork()
+    if pid == 0:
+        while True:
+            for i in range(0, len(data), 3): data[i] = 'child'
+    time.sleep(r.random() * 0.08)
+    os.kill(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
+    data[n] = f'parent {{n}}'
+print(digest(1))
+"
+    );
+    for seed in ["1", "2"] {
+        let job = Job::new([
+            tools::python().unwrap().as_os_str(),
+            "-c".as_ref(),
+            script.as_ref(),
+            seed.as_ref(),
+        ]);
+        same_in_parts(&job, &format!("killed children, seed {seed}"), &[2], &[]);
+    }
+}
+
+#[test]
+fn many_threads_that_allocate_and_free() {
+    if cannot_page() {
+        return;
+    }
+    let job = Job::new([c_program("threads").as_os_str(), "16".as_ref()]);
+    same_in_parts(&job, "16 threads", &[2, 3], &[]);
+}
+
+#[test]
+fn several_programs_share_one_budget() {
+    if cannot_page() {
+        return;
+    }
+    let one =
+        "python3 -c 'd = {i: str(i) * 3 for i in range(500000)}; print(sum(map(len, d.values())))'";
+    let job = Job::new([
+        "sh".to_string(),
+        "-c".into(),
+        format!("{one} & {one} & {one} & wait"),
+    ]);
+    let alone = free(&job, "three programs");
+    let managed = Under::budget(alone.peak / 2).run(&job);
+    managed.assert_same(&alone, "three programs");
+    managed.assert_paged_within_budget("three programs");
+    assert!(
+        managed.stats["processes"].as_u64().is_some_and(|n| n >= 4),
+        "{}",
+        managed.stats
+    );
+}

@@ -1,0 +1,51 @@
+//! The main job: each workload prints the same in half and in a quarter of its peak memory,
+//! in a cgroup of its budget + 48 MiB without kernel swap.
+
+mod common;
+
+use common::{cannot_page, same_in_parts};
+use ebb_harness::workloads::{Scale, Workload};
+
+fn check(workload: Workload, options: &[&str]) {
+    if cannot_page() {
+        return;
+    }
+    match workload.job(Scale::Small) {
+        Ok(job) => same_in_parts(&job, workload.name(), &[2, 4], options),
+        Err(error) => println!("skipped: {error:#}"),
+    }
+}
+
+macro_rules! workloads {
+    ($($test:ident: $workload:ident $options:expr;)*) => {
+        $(#[test] fn $test() { check(Workload::$workload, &$options); })*
+    };
+}
+
+workloads! {
+    touch: Touch [];
+    touch_in_two_threads: TouchThreads [];
+    touch_without_a_device: Touch ["--swap", "none"];
+    touch_without_a_pool: Touch ["--pool", "none"];
+    touch_with_zstd: Touch ["--pool", "zstd:3"];
+    numpy: Numpy [];
+    python_heap: Heap [];
+    sqlite: Sqlite [];
+    redis_and_its_client: Redis [];
+    gnu_sort: Sort [];
+    gnu_sort_in_two_threads: SortThreads [];
+}
+
+/// All fits, but paging is forced from the first page on.
+#[test]
+fn python_heap_paged_from_the_start() {
+    if cannot_page() {
+        return;
+    }
+    let job = Workload::Heap.job(Scale::Small).expect("python3");
+    let free = common::free(&job, "python-heap");
+    let managed = common::Under::budget(free.peak * 2)
+        .options(&["--eager"])
+        .run(&job);
+    managed.assert_same(&free, "python-heap, eager");
+}

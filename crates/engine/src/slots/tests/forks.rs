@@ -1,0 +1,295 @@
+//! Clusters lent, inherited and frozen.
+
+use super::*;
+use proptest::prelude::*;
+use std::collections::BTreeMap;
+
+#[test]
+fn clusters_are_borrowed_when_needed_and_given_back_when_empty() {
+    let (devices, lender) = lent(16);
+    let mut out = ExtentList::new();
+    for i in 0..16 * 512 - 12 {
+        devices.allocate(A, 1, EntryId(i), &mut out).unwrap();
+    }
+    assert_eq!(
+        devices.allocate(A, 1, EntryId(0), &mut out),
+        Err(AllocError::Full)
+    );
+    assert_eq!(lender.free_clusters(), 0);
+    devices.check();
+    for extent in out.iter() {
+        devices.free(A, *extent).unwrap();
+    }
+    while devices.work(A, 4) > 0 {
+        devices.check();
+    }
+    // The last cluster has slots past the device's end, and stays ours.
+    assert_eq!(lender.free_clusters(), 16 - 2 - 1);
+    let idle = devices.bookkeeping_bytes();
+    assert!(idle < 64 * 1024, "{idle}");
+}
+
+#[test]
+fn a_fork_freezes_what_the_child_may_read() {
+    let (devices, lender) = lent(8);
+    let id = DeviceId(0);
+    let mut out = ExtentList::new();
+    for i in 0..700 {
+        devices.allocate(A, 1, EntryId(i), &mut out).unwrap();
+    }
+    devices
+        .free(
+            A,
+            Extent {
+                device: id,
+                start: SlotIndex(5),
+                len: 1,
+            },
+        )
+        .unwrap();
+    lender.read.lock().unwrap().extend([0, 1]);
+    devices.fork_parent();
+    devices.check();
+    // What was free at the fork, or is freed since, is not used while the child may read.
+    devices
+        .free(
+            B,
+            Extent {
+                device: id,
+                start: SlotIndex(6),
+                len: 1,
+            },
+        )
+        .unwrap();
+    devices
+        .free(
+            B,
+            Extent {
+                device: id,
+                start: SlotIndex(512),
+                len: 188,
+            },
+        )
+        .unwrap();
+    devices.check();
+    while devices.work(A, 8) > 0 {}
+    out.clear();
+    for i in 0..600 {
+        devices.allocate(A, 1, EntryId(1000 + i), &mut out).unwrap();
+    }
+    assert!(out.iter().all(|e| e.start.cluster().0 >= 2), "{out:?}");
+    let twice = devices.free(
+        A,
+        Extent {
+            device: id,
+            start: SlotIndex(6),
+            len: 1,
+        },
+    );
+    assert!(
+        matches!(
+            twice,
+            Err(FreeError::DoubleFree {
+                owner: Some(EntryId(6)),
+                ..
+            })
+        ),
+        "{twice:?}"
+    );
+    assert_eq!(devices.owner(id, SlotIndex(6)), None);
+    assert_eq!(devices.owner(id, SlotIndex(7)), Some(EntryId(7)));
+    devices.check();
+    lender.read.lock().unwrap().clear();
+    assert!(devices.work(A, 8) > 0);
+    devices.check();
+    assert_eq!(devices.usage()[0].used, 700 - 190 + 600);
+}
+
+#[test]
+fn a_child_only_reads_and_frees_what_it_inherits() {
+    let (devices, lender) = lent(8);
+    let id = DeviceId(0);
+    let mut out = ExtentList::new();
+    for i in 0..600 {
+        devices.allocate(A, 1, EntryId(i), &mut out).unwrap();
+    }
+    devices.allocate(A, 512, EntryId(1000), &mut out).unwrap();
+    devices
+        .free(
+            A,
+            Extent {
+                device: id,
+                start: SlotIndex(1024),
+                len: 512,
+            },
+        )
+        .unwrap();
+    devices.bad_slot(A, id, SlotIndex(513));
+    devices
+        .free(
+            A,
+            Extent {
+                device: id,
+                start: SlotIndex(512),
+                len: 1,
+            },
+        )
+        .unwrap();
+    devices.fork_child();
+    devices.check();
+    assert_eq!(
+        *lender.stopped.lock().unwrap(),
+        [2],
+        "the empty cluster is not read"
+    );
+    assert_eq!(devices.owner(id, SlotIndex(599)), Some(EntryId(599)));
+    assert_eq!(devices.owner(id, SlotIndex(513)), None);
+    out.clear();
+    devices.allocate(A, 1, EntryId(5000), &mut out).unwrap();
+    assert_eq!(out[0].start.cluster(), ClusterIndex(3));
+    devices
+        .free(
+            A,
+            Extent {
+                device: id,
+                start: SlotIndex(514),
+                len: 86,
+            },
+        )
+        .unwrap();
+    assert_eq!(*lender.stopped.lock().unwrap(), [2, 1]);
+    devices.check();
+    // A grandchild inherits both what its parent inherited and what its parent took.
+    devices.fork_child();
+    devices.check();
+    for slot in (0..512).chain([out[0].start.0]) {
+        devices
+            .free(
+                A,
+                Extent {
+                    device: id,
+                    start: SlotIndex(slot),
+                    len: 1,
+                },
+            )
+            .unwrap();
+    }
+    while devices.work(A, 8) > 0 {}
+    devices.check();
+    assert_eq!(*lender.stopped.lock().unwrap(), [2, 1, 0, 3]);
+    assert_eq!(devices.usage()[0].used, 0);
+}
+
+#[derive(Clone, Debug)]
+enum ForkOp {
+    Allocate {
+        pages: u16,
+    },
+    Free {
+        nth: usize,
+        len: u16,
+        now: bool,
+    },
+    Work,
+    /// This process goes on as the parent.
+    Fork,
+    /// The child of the last fork ends.
+    ChildEnds,
+    /// This process goes on as the child.
+    BecomeChild,
+}
+
+fn fork_op() -> impl Strategy<Value = ForkOp> {
+    let pages = prop_oneof![Just(1u16), (0u32..=9).prop_map(|o| 1 << o)];
+    prop_oneof![
+        10 => pages.prop_map(|pages| ForkOp::Allocate { pages }),
+        10 => (any::<usize>(), 1u16..=300, any::<bool>())
+            .prop_map(|(nth, len, now)| ForkOp::Free { nth, len, now }),
+        2 => Just(ForkOp::Work),
+        2 => Just(ForkOp::Fork),
+        2 => Just(ForkOp::ChildEnds),
+        1 => Just(ForkOp::BecomeChild),
+    ]
+}
+
+proptest! {
+    #[test]
+    fn forked_processes_keep_out_of_each_others_way(
+        ops in proptest::collection::vec(fork_op(), 1..200)
+    ) {
+        let (devices, lender) = lent(12);
+        let id = DeviceId(0);
+        let mut owner: BTreeMap<u32, u32> = BTreeMap::new();
+        let mut childs: BTreeSet<u32> = BTreeSet::new();
+        let mut foreign: BTreeSet<u32> = BTreeSet::new();
+        let (mut next, mut out) = (0, ExtentList::new());
+        for op in ops {
+            match op {
+                ForkOp::Allocate { pages } => {
+                    out.clear();
+                    let first = next;
+                    if devices.allocate(A, pages, EntryId(next), &mut out).is_ok() {
+                        next += u32::from(pages);
+                    }
+                    let slots = out.iter().flat_map(|e| e.start.0..e.start.0 + u32::from(e.len));
+                    for (entry, slot) in (first..).zip(slots) {
+                        prop_assert_eq!(owner.insert(slot, entry), None);
+                        prop_assert!(!childs.contains(&slot), "the child may still read slot {}", slot);
+                        let c = slot / CLUSTER_SLOTS as u32;
+                        prop_assert!(!foreign.contains(&c), "cluster {} is not ours", c);
+                    }
+                }
+                ForkOp::Free { nth, len, now } => {
+                    let Some(nth) = nth.checked_rem(owner.len()) else { continue };
+                    let slot = *owner.keys().nth(nth).unwrap();
+                    let end = (slot / 512 + 1) * 512;
+                    let run = (slot..end.min(slot + u32::from(len))).take_while(|s| owner.remove(s).is_some());
+                    let extent = Extent { device: id, start: SlotIndex(slot), len: run.count() as u16 };
+                    if now { devices.free_now(B, extent).unwrap() } else { devices.free(B, extent).unwrap() }
+                }
+                ForkOp::Work => {
+                    devices.work(A, 4);
+                }
+                ForkOp::Fork if childs.is_empty() => {
+                    childs = owner.keys().copied().collect();
+                    lender.read.lock().unwrap().extend(0..12);
+                    devices.fork_parent();
+                }
+                ForkOp::Fork => {}
+                ForkOp::ChildEnds => {
+                    childs.clear();
+                    lender.read.lock().unwrap().clear();
+                }
+                ForkOp::BecomeChild => {
+                    devices.fork_child();
+                    childs.clear();
+                    lender.read.lock().unwrap().clear();
+                    let free = lender.free.lock().unwrap();
+                    foreign = (0..12).filter(|c| !free.contains(c)).collect();
+                }
+            }
+            devices.check();
+            for (&slot, &entry) in &owner {
+                prop_assert_eq!(devices.owner(id, SlotIndex(slot)), Some(EntryId(entry)));
+            }
+        }
+        lender.read.lock().unwrap().clear();
+        for &slot in owner.keys() {
+            devices.free(A, Extent { device: id, start: SlotIndex(slot), len: 1 }).unwrap();
+        }
+        while devices.work(A, 4) > 0 {}
+        devices.let_cursors_go(|_| true);
+        while devices.work(A, 4) > 0 {}
+        devices.check();
+        // Every cluster is with the lender, in the reserve, or was said to be read no more,
+        // and those of the parent exactly once.
+        let mut stopped = lender.stopped.lock().unwrap().clone();
+        stopped.retain(|c| foreign.contains(c));
+        let mut once = stopped.clone();
+        once.sort_unstable();
+        once.dedup();
+        prop_assert!(foreign.iter().all(|c| once.contains(c)), "{:?} of {:?}", once, foreign);
+        prop_assert!(lender.free_clusters() as usize + foreign.len() + 3 >= 12);
+        prop_assert_eq!(devices.usage()[0].used, 0);
+    }
+}

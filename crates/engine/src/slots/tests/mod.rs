@@ -1,0 +1,123 @@
+//! Tests of the slot allocator: random operations beside a naive allocator (`model`,
+//! `forks`), one test for each rule that random operations seldom reach (`rules`), and many
+//! threads at once (`stress`). Here is what they share.
+
+mod forks;
+mod model;
+mod rules;
+mod stress;
+
+use super::*;
+use crate::env::{IoError, ReadOp, WriteOp};
+use std::collections::BTreeSet;
+
+struct Cpus(usize);
+
+impl Topology for Cpus {
+    fn cpu(&self) -> Cpu {
+        Cpu(0)
+    }
+    fn cpus(&self) -> usize {
+        self.0
+    }
+    fn node(&self, cpu: Cpu) -> Node {
+        Node(cpu.0 % 2)
+    }
+}
+
+/// A device without content that remembers what was discarded.
+#[derive(Default)]
+struct Blank {
+    slots: u64,
+    discard: bool,
+    rotational: bool,
+    discarded: std::sync::Mutex<Vec<(u64, u64)>>,
+}
+
+impl Store for Blank {
+    fn slots(&self) -> u64 {
+        self.slots
+    }
+    fn write(&self, _: &[WriteOp<'_>], results: &mut [Result<(), IoError>]) {
+        results.fill(Ok(()));
+    }
+    fn read(&self, _: &mut [ReadOp<'_>], results: &mut [Result<(), IoError>]) {
+        results.fill(Ok(()));
+    }
+    fn discard(&self, slot: u64, slots: u64) -> Result<(), IoError> {
+        self.discarded.lock().unwrap().push((slot, slots));
+        Ok(())
+    }
+    fn wants_discard(&self) -> bool {
+        self.discard
+    }
+    fn rotational(&self) -> bool {
+        self.rotational
+    }
+    fn node(&self) -> Option<Node> {
+        None
+    }
+}
+
+fn blank(slots: u64) -> Arc<Blank> {
+    Arc::new(Blank {
+        slots,
+        ..Blank::default()
+    })
+}
+
+fn one(slots: u64, options: Options) -> (Devices, DeviceId) {
+    let devices = Devices::new(Arc::new(Cpus(2)), options);
+    let id = devices
+        .add(blank(slots), DeviceSpec::default(), None)
+        .unwrap();
+    (devices, id)
+}
+
+const A: Cpu = Cpu(0);
+const B: Cpu = Cpu(1);
+
+/// A lender of one process; readers are set by the test.
+#[derive(Default)]
+struct Lent {
+    free: std::sync::Mutex<Vec<u32>>,
+    read: std::sync::Mutex<BTreeSet<u32>>,
+    stopped: std::sync::Mutex<Vec<u32>>,
+}
+
+impl Lender for Lent {
+    fn acquire(&self) -> Option<ClusterIndex> {
+        let mut free = self.free.lock().unwrap();
+        let read = self.read.lock().unwrap();
+        let at = free.iter().rposition(|c| !read.contains(c))?;
+        Some(ClusterIndex(free.remove(at)))
+    }
+    fn release(&self, cluster: ClusterIndex) {
+        let mut free = self.free.lock().unwrap();
+        assert!(
+            !free.contains(&cluster.0),
+            "cluster {cluster} released twice"
+        );
+        free.push(cluster.0);
+    }
+    fn has_readers(&self, cluster: ClusterIndex) -> bool {
+        self.read.lock().unwrap().contains(&cluster.0)
+    }
+    fn stop_reading(&self, cluster: ClusterIndex) {
+        self.stopped.lock().unwrap().push(cluster.0);
+    }
+    fn free_clusters(&self) -> u64 {
+        self.free.lock().unwrap().len() as u64
+    }
+}
+
+fn lent(clusters: u32) -> (Devices, Arc<Lent>) {
+    let devices = Devices::new(Arc::new(Cpus(2)), Options::default());
+    let lender = Arc::new(Lent::default());
+    lender.free.lock().unwrap().extend((0..clusters).rev());
+    let store = blank(u64::from(clusters) * 512 - 12);
+    devices
+        .add(store, DeviceSpec::default(), Some(lender.clone()))
+        .unwrap();
+    (devices, lender)
+}

@@ -1,0 +1,497 @@
+//! One test for each rule that random operations seldom reach.
+
+use super::model::{Op, Run};
+use super::*;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+#[test]
+fn the_last_free_slot_is_found() {
+    for order in [0u8, 4, 9] {
+        let (devices, id) = one(4096 + 100, Options::default());
+        let mut out = ExtentList::new();
+        let pages = 1u16 << order;
+        let mut got = 0;
+        while devices
+            .allocate(
+                if got % 2 == 0 { A } else { B },
+                pages,
+                EntryId(got),
+                &mut out,
+            )
+            .is_ok()
+        {
+            got += u32::from(pages);
+        }
+        while devices.allocate(A, 1, EntryId(got), &mut out).is_ok() {
+            got += 1;
+        }
+        assert_eq!(got, 4196);
+        devices.check();
+        // One slot anywhere, parked in the other processor's return cache.
+        devices
+            .free(
+                B,
+                Extent {
+                    device: id,
+                    start: SlotIndex(1234),
+                    len: 1,
+                },
+            )
+            .unwrap();
+        out.clear();
+        devices.allocate(A, 1, EntryId(9999), &mut out).unwrap();
+        assert_eq!(
+            out[0],
+            Extent {
+                device: id,
+                start: SlotIndex(1234),
+                len: 1
+            }
+        );
+        devices.check();
+    }
+}
+
+#[test]
+fn a_folio_is_scattered_only_over_what_is_there() {
+    let (devices, id) = one(1024, Options::default());
+    let mut out = ExtentList::new();
+    for i in 0..1024 {
+        devices.allocate(A, 1, EntryId(i), &mut out).unwrap();
+    }
+    for slot in (1..1024).step_by(64) {
+        devices
+            .free(
+                A,
+                Extent {
+                    device: id,
+                    start: SlotIndex(slot),
+                    len: 1,
+                },
+            )
+            .unwrap();
+    }
+    devices
+        .free(
+            A,
+            Extent {
+                device: id,
+                start: SlotIndex(102),
+                len: 8,
+            },
+        )
+        .unwrap();
+    out.clear();
+    devices.allocate(B, 16, EntryId(5000), &mut out).unwrap();
+    assert_eq!(
+        out[0],
+        Extent {
+            device: id,
+            start: SlotIndex(102),
+            len: 8
+        },
+        "the longest run first"
+    );
+    assert_eq!(out.len(), 9);
+    assert_eq!(devices.owner(id, out[8].start), Some(EntryId(5015)));
+    out.clear();
+    assert_eq!(
+        devices.allocate(B, 9, EntryId(6000), &mut out),
+        Err(AllocError::Full)
+    );
+    assert!(out.is_empty());
+    devices.check();
+    devices.allocate(B, 8, EntryId(6000), &mut out).unwrap();
+    assert_eq!(
+        devices.allocate(B, 1, EntryId(6008), &mut out),
+        Err(AllocError::Full)
+    );
+}
+
+#[test]
+fn emptied_clusters_are_discarded_before_they_are_used_again() {
+    let devices = Devices::new(Arc::new(Cpus(1)), Options::default());
+    let store = Arc::new(Blank {
+        slots: 1024,
+        discard: true,
+        ..Blank::default()
+    });
+    let id = devices
+        .add(store.clone(), DeviceSpec::default(), None)
+        .unwrap();
+    let mut out = ExtentList::new();
+    for i in 0..2 {
+        devices
+            .allocate(A, 512, EntryId(i * 512), &mut out)
+            .unwrap();
+    }
+    devices
+        .free(
+            A,
+            Extent {
+                device: id,
+                start: SlotIndex(0),
+                len: 512,
+            },
+        )
+        .unwrap();
+    devices.check();
+    assert!(
+        store.discarded.lock().unwrap().is_empty(),
+        "not on the path of a free"
+    );
+    // No worker ran: the allocation discards for itself.
+    devices.allocate(A, 512, EntryId(0), &mut out).unwrap();
+    assert_eq!(*store.discarded.lock().unwrap(), [(0, 512)]);
+    devices
+        .free(
+            A,
+            Extent {
+                device: id,
+                start: SlotIndex(512),
+                len: 512,
+            },
+        )
+        .unwrap();
+    assert!(devices.work(A, 8) > 0);
+    assert_eq!(*store.discarded.lock().unwrap(), [(0, 512), (512, 512)]);
+    assert_eq!(devices.work(A, 8), 0);
+    devices.check();
+}
+
+/// The failure reported against the series of the seed: a cluster is taken off its list by
+/// the discard worker, and something else frees or moves it as if it were still listed.
+#[test]
+fn a_cluster_being_discarded_is_on_no_list() {
+    struct Meddler {
+        devices: OnceLock<std::sync::Weak<Devices>>,
+        calls: AtomicU64,
+    }
+    impl Store for Meddler {
+        fn slots(&self) -> u64 {
+            1024
+        }
+        fn write(&self, _: &[WriteOp<'_>], _: &mut [Result<(), IoError>]) {}
+        fn read(&self, _: &mut [ReadOp<'_>], _: &mut [Result<(), IoError>]) {}
+        fn discard(&self, slot: u64, _: u64) -> Result<(), IoError> {
+            // In the midst of the discard, no lock held: everything else goes on.
+            let devices = self.devices.get().unwrap().upgrade().unwrap();
+            let extent = Extent {
+                device: DeviceId(0),
+                start: SlotIndex(slot as u32),
+                len: 1,
+            };
+            assert!(matches!(
+                devices.free(A, extent),
+                Err(FreeError::DoubleFree { .. })
+            ));
+            assert!(matches!(
+                devices.free_now(A, extent),
+                Err(FreeError::DoubleFree { .. })
+            ));
+            let mut out = ExtentList::new();
+            assert_eq!(
+                devices.allocate(A, 512, EntryId(0), &mut out),
+                Err(AllocError::Full)
+            );
+            devices.bad_slot(A, DeviceId(0), SlotIndex(slot as u32));
+            devices.work(A, 8);
+            self.calls.fetch_add(1, Ordering::Relaxed);
+            Err(IoError::Slot)
+        }
+        fn wants_discard(&self) -> bool {
+            true
+        }
+        fn rotational(&self) -> bool {
+            false
+        }
+        fn node(&self) -> Option<Node> {
+            None
+        }
+    }
+    let devices = Arc::new(Devices::new(Arc::new(Cpus(1)), Options::default()));
+    let store = Arc::new(Meddler {
+        devices: OnceLock::new(),
+        calls: AtomicU64::new(0),
+    });
+    store.devices.set(Arc::downgrade(&devices)).unwrap();
+    let id = devices
+        .add(store.clone(), DeviceSpec::default(), None)
+        .unwrap();
+    let mut out = ExtentList::new();
+    for i in 0..2 {
+        devices
+            .allocate(A, 512, EntryId(i * 512), &mut out)
+            .unwrap();
+    }
+    devices
+        .free(
+            A,
+            Extent {
+                device: id,
+                start: SlotIndex(512),
+                len: 512,
+            },
+        )
+        .unwrap();
+    assert!(devices.work(A, 8) > 0);
+    assert_eq!(store.calls.load(Ordering::Relaxed), 1);
+    devices.check();
+    devices.allocate(A, 512, EntryId(512), &mut out).unwrap();
+    devices.check();
+}
+
+#[test]
+fn a_rotating_device_has_one_cursor() {
+    let devices = Devices::new(Arc::new(Cpus(2)), Options::default());
+    let store = Arc::new(Blank {
+        slots: 4096,
+        rotational: true,
+        ..Blank::default()
+    });
+    devices.add(store, DeviceSpec::default(), None).unwrap();
+    let mut out = ExtentList::new();
+    for i in 0..600 {
+        devices
+            .allocate(if i % 2 == 0 { A } else { B }, 1, EntryId(i), &mut out)
+            .unwrap();
+        devices.check();
+    }
+    let forward = |out: &ExtentList| {
+        out.windows(2)
+            .all(|w| w[1].start.0 == w[0].start.0 + u32::from(w[0].len))
+    };
+    assert!(forward(&out), "the head only moves forward: {out:?}");
+    out.clear();
+    for i in 0..8 {
+        devices
+            .allocate(
+                if i % 2 == 0 { A } else { B },
+                16,
+                EntryId(1000 + i * 16),
+                &mut out,
+            )
+            .unwrap();
+    }
+    assert!(forward(&out), "{out:?}");
+}
+
+#[test]
+fn cached_slots_are_reclaimed_when_over_half_full() {
+    let mut run = Run::new(Options::default());
+    for _ in 0..2048 {
+        run.allocate(A, 1);
+    }
+    run.step(Op::Cache { nth: 100, count: 1 });
+    run.step(Op::Cache {
+        nth: 1024,
+        count: 64,
+    });
+    assert_eq!(run.entries.naive.lock().unwrap().cached.len(), 65);
+    run.allocate(A, 1);
+    run.check();
+    run.allocate(B, 32);
+    run.check();
+    assert_eq!(
+        run.entries.naive.lock().unwrap().owner.len(),
+        2048 - 65 + 33
+    );
+    for _ in 33..65 {
+        run.allocate(B, 1);
+    }
+    run.allocate(B, 1);
+    assert_eq!(run.entries.naive.lock().unwrap().owner.len(), 2048);
+}
+
+#[test]
+fn repeated_errors_take_the_device_out() {
+    let (devices, id) = one(1024, Options::default());
+    let other = devices
+        .add(blank(1024), DeviceSpec::default(), None)
+        .unwrap();
+    let mut out = ExtentList::new();
+    for i in 0..DEVICE_ERROR_LIMIT {
+        out.clear();
+        devices.allocate(A, 1, EntryId(i), &mut out).unwrap();
+        assert_eq!(out[0].device, id);
+        devices.bad_slot(A, id, out[0].start);
+        devices.check();
+    }
+    let usage = devices.usage();
+    assert_eq!(
+        (usage[0].bad, usage[0].accepting),
+        (DEVICE_ERROR_LIMIT, false)
+    );
+    out.clear();
+    devices.allocate(A, 1, EntryId(100), &mut out).unwrap();
+    assert_eq!(out[0].device, other);
+}
+
+#[test]
+fn a_drain_without_room_says_how_much_is_missing() {
+    let mut run = Run::new(Options::default());
+    run.devices
+        .add(blank(1024), DeviceSpec::default(), None)
+        .unwrap();
+    for _ in 0..2000 {
+        run.allocate(A, 1);
+    }
+    assert_eq!(run.devices.drain_lacks(DeviceId(0)), Ok(976));
+    let error = loop {
+        match run.devices.drain_step(A, DeviceId(0), 300) {
+            Ok(step) => assert_ne!(step, Drain::Done),
+            Err(e) => break e,
+        }
+    };
+    assert_eq!(error, DrainError::NoRoom { missing: 976 });
+    assert!(run.devices.usage()[0].accepting);
+    run.check();
+    assert_eq!(
+        run.devices.remove(A, DeviceId(0)),
+        Err(DrainError::InUse {
+            device: DeviceId(0),
+            used: 976
+        })
+    );
+    run.devices
+        .add(blank(1024), DeviceSpec::default(), None)
+        .unwrap();
+    run.drain(0);
+    run.check();
+    assert_eq!(run.devices.usage().len(), 2);
+    // The number is used again, and nothing of the old device is left under it.
+    let id = run
+        .devices
+        .add(blank(512), DeviceSpec::default(), None)
+        .unwrap();
+    assert_eq!(id, DeviceId(0));
+    run.check();
+}
+
+#[test]
+fn parameters_out_of_range_are_errors() {
+    let (devices, id) = one(700, Options::default());
+    let mut out = ExtentList::new();
+    for pages in [0, 513, u16::MAX] {
+        assert_eq!(
+            devices.allocate(A, pages, EntryId(0), &mut out),
+            Err(AllocError::Pages(pages))
+        );
+    }
+    for (start, len) in [
+        (0, 0),
+        (511, 2),
+        (700, 1),
+        (690, 11),
+        (u32::MAX, 1),
+        (0, 513),
+    ] {
+        let start = SlotIndex(start);
+        let error = devices.free(
+            A,
+            Extent {
+                device: id,
+                start,
+                len,
+            },
+        );
+        assert_eq!(
+            error,
+            Err(FreeError::OutOfRange {
+                device: id,
+                start,
+                len
+            })
+        );
+    }
+    let nowhere = Extent {
+        device: DeviceId(200),
+        start: SlotIndex(0),
+        len: 1,
+    };
+    assert_eq!(
+        devices.free(A, nowhere),
+        Err(FreeError::NoDevice(DeviceId(200)))
+    );
+    assert_eq!(devices.owner(DeviceId(200), SlotIndex(0)), None);
+    assert_eq!(devices.owner(id, SlotIndex(u32::MAX)), None);
+    let free = Extent {
+        device: id,
+        start: SlotIndex(3),
+        len: 1,
+    };
+    assert!(matches!(
+        devices.free(A, free),
+        Err(FreeError::DoubleFree { owner: None, .. })
+    ));
+    let small = devices.add(blank(511), DeviceSpec::default(), None);
+    assert_eq!(small, Err(AddError::TooSmall { slots: 511 }));
+    let large = devices.add(blank(1 << 40), DeviceSpec::default(), None);
+    assert_eq!(large, Err(AddError::TooLarge { slots: 1 << 40 }));
+    devices.check();
+}
+
+#[test]
+fn memory_stays_within_the_promises() {
+    let slots = 1 << 20;
+    let (devices, id) = one(slots, Options::default());
+    let empty = Devices::new(Arc::new(Cpus(2)), Options::default()).bookkeeping_bytes();
+    let per_slot = |devices: &Devices| (devices.bookkeeping_bytes() - empty) as f64 / slots as f64;
+    assert!(
+        per_slot(&devices) < 0.01,
+        "idle: {} bytes a slot",
+        per_slot(&devices)
+    );
+    let mut out = ExtentList::new();
+    for i in 0..slots as u32 {
+        out.clear();
+        devices.allocate(A, 1, EntryId(i), &mut out).unwrap();
+    }
+    assert!(
+        per_slot(&devices) < 4.5,
+        "full: {} bytes a slot",
+        per_slot(&devices)
+    );
+    for i in 0..slots as u32 {
+        devices
+            .free(
+                A,
+                Extent {
+                    device: id,
+                    start: SlotIndex(i),
+                    len: 1,
+                },
+            )
+            .unwrap();
+    }
+    while devices.work(A, 64) > 0 {}
+    devices.check();
+    assert!(
+        per_slot(&devices) < 0.1,
+        "idle again: {} bytes a slot",
+        per_slot(&devices)
+    );
+}
+
+#[test]
+fn compaction_makes_whole_clusters() {
+    let mut run = Run::new(Options::default());
+    for _ in 0..2048 / 16 {
+        run.allocate(A, 16);
+    }
+    for i in 0..4096 {
+        if let Some((device, slot)) = run.owned(i * 7919)
+            && run.entries.naive.lock().unwrap().owner.len() > 700
+        {
+            run.free(A, device, slot, 1, true);
+        }
+    }
+    run.check();
+    let held = run.entries.naive.lock().unwrap().owner.len();
+    while run.devices.work(A, 4) > 0 {
+        run.check();
+    }
+    assert_eq!(run.entries.naive.lock().unwrap().owner.len(), held);
+    run.allocate(A, 512);
+    assert_eq!(run.out.len(), 1, "{:?}", run.out);
+}

@@ -1,0 +1,226 @@
+//! Threads that allocate, free, and move slots while devices come and go.
+
+use super::*;
+use std::sync::Mutex as StdMutex;
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+const THREADS: usize = 4;
+const ENTRIES: usize = 6000;
+const SLOTS: usize = 4096;
+const DEVICES: usize = 4;
+
+/// Entries with one slot each, and who owns each slot: 0 for nobody.
+struct World {
+    places: Vec<StdMutex<Option<Extent>>>,
+    owners: Vec<AtomicU32>,
+    moved: AtomicUsize,
+}
+
+impl World {
+    fn owner(&self, device: DeviceId, slot: u32) -> &AtomicU32 {
+        &self.owners[device.index() * SLOTS + slot as usize]
+    }
+
+    fn own(&self, e: Extent, entry: EntryId) {
+        let was = self
+            .owner(e.device, e.start.0)
+            .swap(entry.0 + 1, Ordering::AcqRel);
+        assert_eq!(
+            was, 0,
+            "slot {} was given to {entry} and to another",
+            e.start
+        );
+    }
+
+    fn disown(&self, e: Extent, entry: EntryId) {
+        let was = self.owner(e.device, e.start.0).swap(0, Ordering::AcqRel);
+        assert_eq!(was, entry.0 + 1, "slot {} is not of entry {entry}", e.start);
+    }
+}
+
+impl Mover for World {
+    fn relocate(&self, _: Cpu, owner: EntryId, from: Extent, to: Option<Extent>) -> Moved {
+        let Some(to) = to else { return Moved::Failed };
+        // One fate for all: every entry is locked, in order, before any is changed.
+        let mut places: Vec<_> = (0..u32::from(from.len))
+            .map(|i| self.places[owner.index() + i as usize].lock().unwrap())
+            .collect();
+        let at = |e: Extent, i: usize| Extent {
+            start: SlotIndex(e.start.0 + i as u32),
+            len: 1,
+            ..e
+        };
+        if places
+            .iter()
+            .enumerate()
+            .any(|(i, place)| **place != Some(at(from, i)))
+        {
+            return Moved::Gone;
+        }
+        for (i, place) in places.iter_mut().enumerate() {
+            let entry = owner.plus(i as u32);
+            self.disown(at(from, i), entry);
+            self.own(at(to, i), entry);
+            **place = Some(at(to, i));
+        }
+        self.moved.fetch_add(places.len(), Ordering::Relaxed);
+        Moved::Yes
+    }
+}
+
+impl CacheReclaim for World {
+    fn reclaim(&self, _: EntryId) -> bool {
+        false
+    }
+}
+
+/// Takes and gives back runs of its own entries, in all sizes.
+fn churn(world: &World, devices: &Devices, cpu: u16, until: Instant) {
+    let mut state = u64::from(cpu) + 1;
+    let mut random = |limit: usize| {
+        state = state
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1);
+        (state >> 33) as usize % limit
+    };
+    let mine = ENTRIES / THREADS;
+    let first = usize::from(cpu) * mine;
+    let mut out = ExtentList::new();
+    while Instant::now() < until {
+        let pages = 1usize << random(6);
+        let run = first + random(mine - pages);
+        // Whatever is there goes away.
+        for entry in run..run + pages {
+            let mut place = world.places[entry].lock().unwrap();
+            if let Some(extent) = place.take() {
+                world.disown(extent, EntryId(entry as u32));
+                devices.free(Cpu(cpu), extent).unwrap();
+            }
+        }
+        if random(3) == 0 {
+            continue;
+        }
+        // A mover may meet a slot before its entry knows it, and lets it be. So the entries'
+        // places and the slots' owners are set as one.
+        let mut places: Vec<_> = world.places[run..run + pages]
+            .iter()
+            .map(|p| p.lock().unwrap())
+            .collect();
+        out.clear();
+        if devices
+            .allocate(Cpu(cpu), pages as u16, EntryId(run as u32), &mut out)
+            .is_ok()
+        {
+            let slots = out.iter().flat_map(|e| {
+                (0..u32::from(e.len)).map(|i| Extent {
+                    start: SlotIndex(e.start.0 + i),
+                    len: 1,
+                    ..*e
+                })
+            });
+            for (i, (slot, place)) in slots.zip(&mut places).enumerate() {
+                world.own(slot, EntryId((run + i) as u32));
+                **place = Some(slot);
+            }
+        }
+    }
+}
+
+/// Takes devices out and puts others in.
+fn replace(devices: &Devices, until: Instant) -> usize {
+    let mut replaced = 0;
+    while Instant::now() < until {
+        let usage = devices.usage();
+        if usage.len() < DEVICES {
+            let store = Arc::new(Blank {
+                slots: SLOTS as u64,
+                discard: replaced % 2 == 0,
+                rotational: replaced % 3 == 0,
+                ..Blank::default()
+            });
+            devices.add(store, DeviceSpec::default(), None).unwrap();
+            continue;
+        }
+        let id = usage[replaced % usage.len()].device;
+        loop {
+            match devices.drain_step(Cpu(0), id, 64) {
+                Ok(Drain::Moved(_)) => {}
+                Ok(Drain::Done) => match devices.remove(Cpu(0), id) {
+                    Ok(()) => break,
+                    // An allocation that was under way came in last.
+                    Err(DrainError::InUse { .. }) => {}
+                    Err(e) => panic!("{e}"),
+                },
+                // Every slot seen was given back meanwhile, or the others are full.
+                Err(DrainError::NoRoom { .. } | DrainError::Stuck { .. }) => break,
+                Err(e) => panic!("{e}"),
+            }
+            if Instant::now() > until {
+                break;
+            }
+        }
+        replaced += 1;
+    }
+    replaced
+}
+
+#[test]
+fn threads_share_devices_that_come_and_go() {
+    let options = Options {
+        compact_used: 400,
+        ..Options::default()
+    };
+    let devices = Arc::new(Devices::new(Arc::new(Cpus(THREADS)), options));
+    let world = Arc::new(World {
+        places: (0..ENTRIES).map(|_| StdMutex::new(None)).collect(),
+        owners: (0..MAX_DEVICES * SLOTS)
+            .map(|_| AtomicU32::new(0))
+            .collect(),
+        moved: AtomicUsize::new(0),
+    });
+    devices.set_mover(world.clone());
+    devices.set_cache_reclaim(world.clone());
+    for _ in 0..2 {
+        devices
+            .add(blank(SLOTS as u64), DeviceSpec::default(), None)
+            .unwrap();
+    }
+    let until = Instant::now() + Duration::from_millis(1500);
+    std::thread::scope(|scope| {
+        let (devices, world) = (&*devices, &*world);
+        for cpu in 0..THREADS as u16 {
+            scope.spawn(move || churn(world, devices, cpu, until));
+        }
+        scope.spawn(move || {
+            while Instant::now() < until {
+                devices.work(Cpu(1), 8);
+                std::thread::yield_now();
+            }
+        });
+        let replacer = scope.spawn(move || replace(devices, until));
+        assert!(replacer.join().unwrap() > 0, "no device was replaced");
+    });
+    assert!(world.moved.load(Ordering::Relaxed) > 0, "nothing was moved");
+    devices.check();
+    let mut held = 0;
+    for (entry, place) in world.places.iter().enumerate() {
+        if let Some(e) = *place.lock().unwrap() {
+            assert_eq!(
+                devices.owner(e.device, e.start),
+                Some(EntryId(entry as u32))
+            );
+            world.disown(e, EntryId(entry as u32));
+            devices.free(Cpu(2), e).unwrap();
+            held += 1;
+        }
+    }
+    assert!(held > 0);
+    while devices.work(Cpu(0), 64) > 0 {}
+    devices.check();
+    assert!(
+        devices.usage().iter().all(|d| d.used == 0),
+        "{:?}",
+        devices.usage()
+    );
+}
