@@ -38,7 +38,7 @@ impl Default for Options {
         Self {
             gib: 32,
             threads: 0,
-            pages: 1 << 17,
+            pages: 1 << 20,
         }
     }
 }

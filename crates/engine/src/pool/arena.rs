@@ -55,7 +55,8 @@ struct Window {
     free: u16,
 }
 
-/// An arena.
+/// An arena. On lines of its own: neighbours belong to other processors.
+#[repr(align(128))]
 pub struct Arena {
     bytes: Box<[u8]>,
     /// Where the first page begins: the allocator need not align.

@@ -46,7 +46,7 @@ impl Pool {
             }
         };
         let total: u64 = (0..CLASSES).map(free).sum();
-        let worth = self.data.load(Relaxed) / SLACK_SHARE + super::arena::WINDOW as u64;
+        let worth = self.data() / SLACK_SHARE + super::arena::WINDOW as u64;
         if total == 0 || !pressed && total < worth {
             return None;
         }
@@ -179,8 +179,7 @@ impl Pool {
             }
         }
         assert_eq!(bytes, self.bytes.load(Relaxed));
-        assert_eq!(data, self.data.load(Relaxed));
-        assert_eq!(objects, self.objects.load(Relaxed));
+        assert_eq!((data, objects), (self.data(), self.objects()));
         for (class, partial) in self.partial.iter().enumerate() {
             assert_eq!(
                 holes[class],

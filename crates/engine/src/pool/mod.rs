@@ -69,8 +69,13 @@ type Partial = Mutex<Vec<u32>>;
 
 /// What the processors of one shard share: the window each class fills now, and windows
 /// that belong to no class, of arenas this shard made.
+#[repr(align(64))]
 struct Shard {
     current: Box<[Mutex<Option<u32>>]>,
+    /// Bytes and number of objects put in by its processors, less those freed in its
+    /// arenas: only the sums over all shards mean something.
+    data: AtomicI64,
+    objects: AtomicI64,
     free: Mutex<FreeWindows>,
 }
 
@@ -101,8 +106,6 @@ pub struct Pool {
     memory: Arc<dyn Memory>,
     max: AtomicU64,
     bytes: AtomicU64,
-    data: AtomicU64,
-    objects: AtomicU64,
     /// Free objects of each class that lie in touched pages.
     holes: Box<[AtomicI64]>,
     leaves: AtomicUsize,
@@ -127,6 +130,8 @@ impl Pool {
     pub fn new(max: u64, memory: Arc<dyn Memory>, cpus: usize) -> Self {
         let shard = |_| Shard {
             current: (0..CLASSES).map(|_| Mutex::default()).collect(),
+            data: AtomicI64::new(0),
+            objects: AtomicI64::new(0),
             free: Mutex::default(),
         };
         Self {
@@ -137,8 +142,6 @@ impl Pool {
             memory,
             max: AtomicU64::new(max),
             bytes: AtomicU64::new(0),
-            data: AtomicU64::new(0),
-            objects: AtomicU64::new(0),
             holes: (0..CLASSES).map(|_| AtomicI64::new(0)).collect(),
             leaves: AtomicUsize::new(0),
             live_arenas: AtomicUsize::new(0),
@@ -158,6 +161,18 @@ impl Pool {
     /// Bytes of memory really held.
     pub fn bytes(&self) -> u64 {
         self.bytes.load(Relaxed)
+    }
+
+    /// Σ size of live objects. A shard's share alone may be negative: objects are counted
+    /// where they are put and where they lie.
+    fn data(&self) -> u64 {
+        let sum: i64 = self.shards.iter().map(|s| s.data.load(Relaxed)).sum();
+        sum.max(0) as u64
+    }
+
+    fn objects(&self) -> u64 {
+        let sum: i64 = self.shards.iter().map(|s| s.objects.load(Relaxed)).sum();
+        sum.max(0) as u64
     }
 
     /// What it holds.
@@ -180,8 +195,8 @@ impl Pool {
             + self.leaves.load(Relaxed) * size_of::<[Mutex<Option<Arena>>; LEAF]>();
         Usage {
             bytes: self.bytes(),
-            data: self.data.load(Relaxed),
-            objects: self.objects.load(Relaxed),
+            data: self.data(),
+            objects: self.objects(),
             bookkeeping: (shards + partial + directory) as u64,
         }
     }
@@ -264,8 +279,10 @@ impl Pool {
         if hole {
             self.holes[class.index()].fetch_sub(1, Relaxed);
         }
-        self.data.fetch_add(u64::from(shape.size), Relaxed);
-        self.objects.fetch_add(1, Relaxed);
+        self.shards[shard]
+            .data
+            .fetch_add(i64::from(shape.size), Relaxed);
+        self.shards[shard].objects.fetch_add(1, Relaxed);
         Ok(Handle::new(window, object))
     }
 
@@ -350,8 +367,9 @@ impl Pool {
         });
         self.holes[class.index()].fetch_add(1, Relaxed);
         let size = u64::from(self.classes.get(class).size);
-        self.data.fetch_sub(size, Relaxed);
-        self.objects.fetch_sub(1, Relaxed);
+        let shard = self.shard_of(window);
+        shard.data.fetch_sub(size as i64, Relaxed);
+        shard.objects.fetch_sub(1, Relaxed);
         if was_full || emptied {
             self.settle(class, window);
         }

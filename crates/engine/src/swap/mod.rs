@@ -45,7 +45,7 @@ use crate::counters::Counters;
 use crate::env::{Clock, Memory, Topology};
 use crate::pool::Pool;
 use crate::slots::Devices;
-use crate::sync::Mutex;
+use crate::sync::{Mutex, lock};
 use crate::vswap::Locked;
 use crate::vswap::{Group, Handle, Location, Released, Space};
 use crate::{Cpu, EntryId, GroupId, PageBytes};
@@ -346,6 +346,8 @@ impl Swap {
         if let Some(devices) = &self.devices {
             devices.fork_child();
         }
+        // What a thread of the parent had taken stayed there.
+        lock(&self.background).get_or_insert_with(|| Box::new(writeback::Background::new()));
     }
 
     /// All invariants, for a swap at rest: those of the space and of the pool, that entries

@@ -124,7 +124,7 @@ impl Swap {
         let mut refused = (self.config.codec == CodecKind::None && self.devices.is_some())
             .then_some(StoreError::Full);
         let (mut out, mut which, mut n) = ([&[0; PAGE_SIZE]; BATCH], [0; BATCH], 0);
-        let (mut pooled, mut same) = (0, 0);
+        let (mut pooled, mut same, mut charge) = (0, 0, 0);
         for (k, page) in pages.iter().enumerate() {
             if let Some(pattern) = fill::same_filled(page) {
                 words[k] = Word::same(pattern);
@@ -133,8 +133,9 @@ impl Swap {
             }
             if refused.is_none() {
                 match self.make_place(cpu, scratch, group, page, entries(k)) {
-                    Ok(word) => {
+                    Ok((word, bytes)) => {
                         words[k] = word;
+                        charge += bytes;
                         pooled += 1;
                         continue;
                     }
@@ -147,6 +148,8 @@ impl Swap {
         let counters = &self.env.counters;
         counters.swpout_zero.add(same);
         counters.zswpout.add(pooled);
+        // Before the words are named: who frees them uncharges.
+        group.charge(charge);
         let Some(refused) = refused.filter(|_| n > 0) else {
             return (pages.len(), Ok(()));
         };
@@ -173,7 +176,7 @@ impl Swap {
         (pages.len(), Ok(()))
     }
 
-    /// Puts one page into the pool and makes the word that will name it.
+    /// Puts one page into the pool; the word that will name it, and its bytes to charge.
     fn make_place(
         &self,
         cpu: Cpu,
@@ -181,7 +184,7 @@ impl Swap {
         group: &Group,
         page: &PageBytes,
         owner: EntryId,
-    ) -> Result<Word, StoreError> {
+    ) -> Result<(Word, u64), StoreError> {
         if group.pool_bytes() >= group.pool_max() {
             return Err(StoreError::GroupFull);
         }
@@ -210,8 +213,8 @@ impl Swap {
         };
         match self.pool.insert(cpu, codec, bytes, owner) {
             Ok(handle) => {
-                group.charge(bytes.len() as u64);
-                Ok(Word::pool(handle, checksum(codec, bytes)))
+                let word = Word::pool(handle, checksum(codec, bytes));
+                Ok((word, bytes.len() as u64))
             }
             Err(crate::pool::Full) => {
                 self.env.counters.pool_limit_hit.add(1);

@@ -295,6 +295,8 @@ struct Known {
 struct Model {
     entries: BTreeMap<EntryId, Known>,
     seed: u32,
+    /// Good loads by source: zero, pool, device.
+    loads: [u64; 3],
 }
 
 impl Model {
@@ -342,7 +344,8 @@ impl Model {
     ) {
         let known = self.entries.get_mut(&entry).unwrap();
         match result {
-            Ok(_) => {
+            Ok(source) => {
+                self.loads[source as usize] += 1;
                 assert!(
                     *out == *known.content,
                     "entry {entry} came back as something else"
@@ -363,7 +366,11 @@ impl Model {
 }
 
 fn run(rig: &Rig, steps: &[Step]) {
-    let Rig { swap, device, .. } = rig;
+    let Rig {
+        swap,
+        device,
+        counters,
+    } = rig;
     let mut model = Model::default();
     let cpu = Cpu(0);
     for (i, step) in steps.iter().enumerate() {
@@ -549,6 +556,9 @@ fn run(rig: &Rig, steps: &[Step]) {
     while swap.work(cpu) {}
     swap.check();
     assert_eq!(swap.memory().pool_data_bytes, 0);
+    let counted = [&counters.swpin_zero, &counters.zswpin, &counters.pswpin].map(|c| c.get());
+    assert_eq!(counted, model.loads, "loads by source");
+    assert_eq!(counters.zswpwb.get(), counters.written_back_pages.get());
 }
 
 impl Faulty {

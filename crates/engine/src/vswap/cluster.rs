@@ -32,9 +32,7 @@ pub struct Cluster {
     /// For cached entries, the hash of their page.
     tags: Option<Box<[u64; CLUSTER_ENTRIES]>>,
     /// References beyond the first, of the few entries that have them.
-    // Boxed, so that the many clusters without any pay one word.
-    #[allow(clippy::box_collection)]
-    extra: Option<Box<BTreeMap<u16, u32>>>,
+    extra: Option<BTreeMap<u16, u32>>,
     /// Who is charged.
     pub(super) group: Arc<Group>,
     pub(super) used: u16,

@@ -6,6 +6,7 @@ use crate::sync::{Arc, Mutex, lock};
 use crate::{Cpu, DeviceId, EntryId, GroupId, SlotIndex};
 
 const OBJECT: Handle = Handle::new(0, 0);
+const OTHER: Handle = Handle::new(0, 1);
 const SLOT: SlotPlace = SlotPlace {
     device: DeviceId(0),
     slot: SlotIndex(0),
@@ -22,7 +23,7 @@ fn model(f: impl Fn() + Sync + Send + 'static) {
 /// Whether the pool object and the slot are in use.
 struct Rig {
     space: Space,
-    live: Mutex<[bool; 2]>,
+    live: Mutex<[bool; 3]>,
 }
 
 impl Rig {
@@ -37,14 +38,15 @@ impl Rig {
         (
             Arc::new(Self {
                 space,
-                live: Mutex::new([true, false]),
+                live: Mutex::new([true, false, false]),
             }),
             out[0],
         )
     }
     fn index(location: Location) -> Option<usize> {
         match location {
-            Location::Pool(_) => Some(0),
+            Location::Pool(OBJECT) => Some(0),
+            Location::Pool(_) => Some(2),
             Location::Slot(_) => Some(1),
             _ => None,
         }
@@ -69,7 +71,7 @@ impl Rig {
             return;
         };
         let word = locked.word();
-        if !matches!(word.location(), Location::Pool(_)) || word.busy() {
+        if word.location() != Location::Pool(OBJECT) || word.busy() {
             return;
         }
         let busy = word.with_busy(true);
@@ -130,7 +132,7 @@ impl Rig {
         }
     }
     fn leaves_nothing(&self) {
-        assert_eq!(*lock(&self.live), [false, false], "a place was left behind");
+        assert_eq!(*lock(&self.live), [false; 3], "a place was left behind");
         assert_eq!(self.space.used(), 0);
         self.space.check();
     }
@@ -210,6 +212,37 @@ fn loom_store_against_free_of_neighbours() {
         rig.write_back(entry);
         rig.load(entry);
         other.join().unwrap();
+        rig.free(entry);
+        rig.leaves_nothing();
+    });
+}
+
+#[test]
+fn loom_writeback_against_free_and_another_store_in_the_same_entry() {
+    model(|| {
+        let (rig, entry) = Rig::new();
+        let other = {
+            let rig = rig.clone();
+            loom::thread::spawn(move || {
+                rig.free(entry);
+                let mut out = [EntryId(0)];
+                rig.space
+                    .reserve_each(Cpu(0), GroupId(0), &mut out)
+                    .unwrap();
+                assert_eq!(out[0], entry);
+                lock(&rig.live)[2] = true;
+                let mut locked = rig.space.lock(entry);
+                locked.set(Word::pool(OTHER, 8));
+                locked.keep_in_clock();
+            })
+        };
+        // What was begun for the first page must not repoint the second.
+        rig.write_back(entry);
+        other.join().unwrap();
+        assert_eq!(
+            rig.space.lock(entry).word().location(),
+            Location::Pool(OTHER)
+        );
         rig.free(entry);
         rig.leaves_nothing();
     });

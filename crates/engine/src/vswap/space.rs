@@ -67,7 +67,10 @@ pub struct Space {
     top: [OnceLock<Middle>; TOP],
     cursors: Vec<Mutex<Cursors>>,
     numbers: Mutex<Numbers>,
-    #[allow(clippy::vec_box)] // They go in and out of the directory as boxes.
+    #[expect(
+        clippy::vec_box,
+        reason = "the directory holds boxes: these go there as they are"
+    )]
     spare: Mutex<Vec<Box<Cluster>>>,
     groups: RwLock<Vec<Arc<Group>>>,
     // Statistics; kept so that asking costs no walk.
