@@ -122,10 +122,6 @@ impl Under {
     }
 }
 
-/// What the budget may be exceeded by, for a moment: a batch of charges for each process, and
-/// memory that was measured instead of asked for. The tests' control groups allow no more.
-pub const SLACK: u64 = 48 * MIB;
-
 /// A run under `ebb`.
 pub struct Managed {
     /// The run.
