@@ -11,6 +11,7 @@ use crate::process::{Process, cpu};
 use crate::state::{Freeing, State, lock_service, transit_ended};
 use ebb_engine::{EntryId, GroupId, PAGE_SIZE, PageBytes};
 use ebb_sys::Errno;
+use std::ops::Range;
 use std::sync::MutexGuard;
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -58,10 +59,16 @@ impl Process {
         let target = self.probation(&state);
         let mut captured = 0;
         while state.bays.as_ref().map_or(0, Bays::staged_frames) < target + UNIT {
-            match self.capture(&mut state) {
+            match self.capture(&mut state, false) {
                 0 => break,
                 n => captured += n,
             }
+        }
+        if captured == 0
+            && self.forked.load(Relaxed)
+            && state.bays.as_ref().is_some_and(|b| b.staged_frames() == 0)
+        {
+            captured = self.capture(&mut state, true);
         }
         if state.bays.as_ref().is_none_or(|b| b.staged_frames() == 0) {
             return if captured > 0 {
@@ -78,8 +85,9 @@ impl Process {
         (state.account.charged().max(0) as usize / 64).clamp(2 * UNIT, 1024)
     }
 
-    /// Captures the unit whose turn it is; how many pages, 0 if none can be.
-    fn capture(&self, state: &mut State) -> usize {
+    /// Captures the unit whose turn it is; how many pages, 0 if none can be. Pages that a forked
+    /// relative still maps are left unless `shared`: evicting them here frees nothing there.
+    fn capture(&self, state: &mut State, shared: bool) -> usize {
         for _ in 0..64 {
             let State {
                 map,
@@ -105,7 +113,12 @@ impl Process {
             };
             let mut moved: Mask = 0;
             for (first, len) in runs(victims) {
-                moved |= self.shift_out(unit.first().address(), bays.address(bay), first, len);
+                moved |= self.shift_out(
+                    unit.first().address(),
+                    bays.address(bay),
+                    first..first + len,
+                    shared,
+                );
             }
             let mut kept = [None; UNIT];
             for (first, len) in runs(moved) {
@@ -134,9 +147,9 @@ impl Process {
         0
     }
 
-    /// Moves pages `first..first+len` of the unit at `unit` to the bay at `bay`; which were moved.
-    fn shift_out(&self, unit: usize, bay: usize, first: usize, len: usize) -> Mask {
-        let (mut moved, mut at, end, mut retried) = (0, first, first + len, None);
+    /// Moves `pages` of the unit at `unit` to the bay at `bay`; which were moved.
+    fn shift_out(&self, unit: usize, bay: usize, pages: Range<usize>, shared: bool) -> Mask {
+        let (mut moved, mut at, end, mut retried) = (0, pages.start, pages.end, None);
         while at < end {
             let offset = at * PAGE_SIZE;
             // SAFETY: pages that the map says are resident and ours to evict; the bay is empty.
@@ -153,12 +166,17 @@ impl Process {
                 Err(error) if retried != Some(at) && at < end => {
                     retried = Some(at);
                     if error == Errno(libc::EBUSY) && self.forked.load(Relaxed) {
-                        // Shared copy-on-write since a fork: a write fault makes it our own.
                         let page = unit + at * PAGE_SIZE;
-                        // SAFETY: populating changes no content.
-                        let _ = unsafe {
-                            ebb_sys::memory::madvise(page, PAGE_SIZE, libc::MADV_POPULATE_WRITE)
-                        };
+                        if shared || self.pagemap.exclusive(page) {
+                            // Shared copy-on-write since a fork: a write fault makes it our own,
+                            // without a copy if nobody else maps it any more.
+                            // SAFETY: populating changes no content.
+                            let _ = unsafe {
+                                ebb_sys::memory::madvise(page, PAGE_SIZE, libc::MADV_POPULATE_WRITE)
+                            };
+                        } else {
+                            at += 1;
+                        }
                     }
                 }
                 // Pinned, shared for now, or not plain memory: it stays where it is.

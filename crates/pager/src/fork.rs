@@ -4,8 +4,8 @@
 //! is threads, descriptors, and registration of its ranges: until those are set up again its
 //! swapped pages would read as zeros, so the program's code does not run before.
 //!
-//! 1. `before_fork` (the forking thread): asks the keeper to bring the process to rest: no page in
-//!    transit, none staged (the staging area is not inherited), no thread of ours inside the engine.
+//! 1. `before_fork` (the forking thread): asks the keeper to bring the process to rest: most of what
+//!    the budget has no room to duplicate is evicted, no page is in transit, none staged (the staging area is not inherited), no thread of ours inside the engine.
 //!    Then takes the lock and holds it across the fork.
 //! 2. `after_fork_parent`: what was stored on devices at the fork may be read by the child for as
 //!    long as it likes (`Swap::fork_parent`); shared pages cannot be moved until written.
@@ -15,6 +15,7 @@
 
 #![allow(clippy::missing_safety_doc)] // Each says "Requires:".
 
+use crate::evict::Step;
 use crate::hooks;
 use crate::load::Desk;
 use crate::process::{self, Process};
@@ -141,13 +142,31 @@ pub fn inherited() -> Option<&'static Process> {
     unsafe { INHERITED.swap(std::ptr::null_mut(), SeqCst).as_ref() }
 }
 
+/// Resident pages that may always be shared with a child: duplicating them takes no more than the
+/// slack over the budget. 24 MiB.
+const SHARED_ANYWAY: usize = 6144;
+
+impl Process {
+    /// Evicts what could not be duplicated within the budget. What parent and child share costs
+    /// nothing until one writes it, but then twice as much, without a fault of ours to notice it by;
+    /// what is swapped out at the fork comes back under the budget's control. An eighth of the
+    /// budget is left: programs that fork only to exec come back to their pages at once.
+    fn evict_before_fork(&self, desk: &mut Desk) {
+        let limit = self.member.limit() as usize;
+        let room = limit.saturating_sub(self.member.charged() as usize);
+        let target = (limit / 8).max(SHARED_ANYWAY).max(room);
+        while lock_service().map.resident() > target && self.evict_some(desk) == Step::Progress {}
+        self.serve_again(desk);
+    }
+}
+
 /// In the keeper: if a thread wants to fork, brings the process to rest and waits until it has.
 pub fn attend(process: &'static Process, desk: &mut Desk) {
     if STAGE.load(SeqCst) != 1 {
         return;
     }
+    process.evict_before_fork(desk);
     let _gate: MutexGuard<'_, ()> = process::gate(process);
-    let _ = desk;
     let rest = || {
         let mut state = lock_service();
         process.unstage(&mut state)

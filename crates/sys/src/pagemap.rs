@@ -3,6 +3,7 @@
 use crate::Errno;
 use std::fs::File;
 use std::os::fd::AsRawFd;
+use std::os::unix::fs::FileExt;
 
 const PRESENT: u64 = 1 << 3;
 const SCAN: u64 = 3 << 30 | (size_of::<ScanArg>() as u64) << 16 | (b'f' as u64) << 8 | 16;
@@ -76,5 +77,14 @@ impl PageMapFile {
             at = arg.walk_end;
         }
         Ok(())
+    }
+
+    /// Whether this process alone maps the page at `address`.
+    pub fn exclusive(&self, address: usize) -> bool {
+        const EXCLUSIVE: u64 = 1 << 56;
+        let mut entry = [0; 8];
+        self.0
+            .read_exact_at(&mut entry, (address / 4096 * 8) as u64)
+            .is_ok_and(|()| u64::from_ne_bytes(entry) & EXCLUSIVE != 0)
     }
 }

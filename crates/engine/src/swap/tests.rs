@@ -162,6 +162,7 @@ fn page(seed: u32, random: usize) -> PageBytes {
 struct Rig {
     swap: Swap,
     device: Option<Arc<Faulty>>,
+    counters: Arc<Counters>,
 }
 
 fn rig(config: Config, clusters: Option<usize>) -> Rig {
@@ -186,12 +187,13 @@ fn rig(config: Config, clusters: Option<usize>) -> Rig {
         clock: world.clone(),
         topology: world.clone(),
         memory: world,
-        counters: CountersRef::Shared(counters),
+        counters: CountersRef::Shared(counters.clone()),
         codecs: Arc::new(Plain),
     };
     Rig {
         swap: Swap::new(config, env, devices).unwrap(),
         device,
+        counters,
     }
 }
 
