@@ -132,10 +132,12 @@ os._exit(7)
             argv.push("kill".into());
         }
         let job = Job::new(argv);
-        let run = if i == "free" {
-            job.run(None).unwrap()
+        // The group outlives the parent, for the child's sake.
+        let (run, _group) = if i == "free" {
+            (job.run(None).unwrap(), None)
         } else {
-            Under::budget(64 * MIB).run(&job).run
+            let managed = Under::budget(64 * MIB).run(&job);
+            (managed.run, managed.group)
         };
         let expected = if killed { "exit 137" } else { "exit 7" };
         assert_eq!(run.ending(), expected, "{i}: {}", run.stderr);

@@ -118,6 +118,7 @@ impl Under {
             run,
             stats,
             budget: self.budget,
+            group,
         }
     }
 }
@@ -130,6 +131,8 @@ pub struct Managed {
     pub stats: serde_json::Value,
     /// The budget in bytes.
     pub budget: u64,
+    /// What it ran in; dropping it ends what is left of the program's children.
+    pub group: Option<Cgroup>,
 }
 
 impl Managed {
