@@ -53,6 +53,8 @@ pub unsafe fn before_fork() {
                 if STAGE.load(SeqCst) != 2 {
                     continue;
                 }
+                bring_in_streams();
+                bring_in_locale();
                 let locked = state::lock();
                 let staged = locked.bays.as_ref().map_or(0, |b| b.staged_frames());
                 if locked.map.in_transit() == 0 && staged == 0 {
@@ -65,6 +67,43 @@ pub unsafe fn before_fork() {
     };
     // SAFETY: we hold the state's lock.
     unsafe { *HELD.0.get() = Some((locked, slot)) };
+}
+
+/// Brings in the locale: a starting thread reads it, ours too, and in the child those start before
+/// anybody can serve a fault of theirs.
+fn bring_in_locale() {
+    // LC_GLOBAL_LOCALE, which the libc crate lacks for glibc.
+    let global = usize::MAX as libc::locale_t;
+    // SAFETY: reads the global locale, which is never freed, and puts the thread's own back.
+    unsafe {
+        let own = libc::uselocale(global);
+        std::hint::black_box(libc::nl_langinfo(libc::CODESET));
+        libc::uselocale(own);
+    }
+}
+
+/// Brings in the C library's streams. In the child libc resets their locks before anything of ours
+/// runs, when their pages, if they were out, would read as zeros.
+fn bring_in_streams() {
+    unsafe extern "C" {
+        #[link_name = "_IO_list_all"]
+        static STREAMS: *const u8;
+    }
+    // Where glibc's FILE has its lock and the next stream.
+    const LOCK: usize = 136;
+    const CHAIN: usize = 104;
+    // SAFETY: the list is locked by whoever called `before_fork`; its streams and their locks are
+    // live. They may be out, and then these reads bring them in.
+    unsafe {
+        let mut stream = STREAMS;
+        while !stream.is_null() {
+            let lock = stream.add(LOCK).cast::<*const u8>().read_volatile();
+            if !lock.is_null() {
+                lock.read_volatile();
+            }
+            stream = stream.add(CHAIN).cast::<*const u8>().read_volatile();
+        }
+    }
 }
 
 /// The fork is over, in the parent; `child` where it is known. Requires: `before_fork` on this thread.

@@ -19,6 +19,7 @@ use ebb_sys::fault::FaultFd;
 use ebb_sys::pagemap::PageMapFile;
 use ebb_sys::{memory, thread};
 use ebb_tree::{Member, Mode};
+use std::ops::ControlFlow::{Break, Continue};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::SeqCst};
 use std::time::{Duration, Instant};
@@ -229,8 +230,21 @@ impl Process {
             let len = range.end - range.start;
             // SAFETY: advice that changes no content. Huge pages would be filled behind our back.
             let _ = unsafe { memory::madvise(range.start, len, libc::MADV_NOHUGEPAGE) };
-            if self.fault.register(range.start, len).is_err() {
-                // Not what we took it for (unmapped or replaced behind libc's back): not ours.
+            if let Err(error) = self.fault.register(range.start, len) {
+                // Not what we took it for (unmapped or replaced behind libc's back): not ours, and
+                // harmless, unless some of it is swapped out, which would now read as zeros.
+                let mut lost = false;
+                let (first, end) = (PageNumber::of(range.start), PageNumber::of(range.end));
+                state.map.each(first, end, |_, page| {
+                    lost = !matches!(page, Page::Resident(_));
+                    if lost { Break(()) } else { Continue(()) }
+                });
+                if lost {
+                    self.fail(&format!(
+                        "memory at {:#x}..{:#x} cannot be registered again ({error}), and part of it is swapped out",
+                        range.start, range.end
+                    ));
+                }
                 state.ranges.remove(range.start, range.end);
                 continue;
             }
@@ -245,9 +259,15 @@ impl Process {
                     let stop = PageNumber(end.0.min(unit.first().0 + UNIT));
                     let mut mask = 0;
                     while page < stop {
-                        if map.get(page) == Page::Untouched {
-                            map.set(page, Page::Resident(None));
-                            mask |= 1 << page.within();
+                        match map.get(page) {
+                            Page::Untouched => {
+                                map.set(page, Page::Resident(None));
+                                mask |= 1 << page.within();
+                            }
+                            Page::Resident(_) => {}
+                            // Swapped out, and yet there is a page: in a forked child libc touched
+                            // it before it was registered, and the kernel gave it zeros.
+                            _ => self.drop_frames(page.address(), 1),
                         }
                         page = page.plus(1);
                     }
