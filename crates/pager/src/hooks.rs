@@ -469,10 +469,10 @@ pub unsafe fn exclude(addr: usize, len: usize) {
     let _ = unsafe { memory::madvise(start, end - start, libc::MADV_POPULATE_WRITE) };
 }
 
-/// Whether memory that the program's allocator holds free should come back at once: true
-/// once the tree pages. Asked often, so it must be one load.
+/// Whether memory that the program's allocator holds free should come back at once. Asked often,
+/// so it must cost next to nothing. Always, so far: memory kept free would count as unmanaged.
 pub fn memory_is_tight() -> bool {
-    Process::current().is_some()
+    true
 }
 
 /// A thread of the program starts; called on it.
