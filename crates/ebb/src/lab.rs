@@ -33,7 +33,6 @@ const EXPERIMENTS: &[Experiment] = &[
     plain!(numa),
     plain!(scaling),
     plain!(tail),
-    plain!(numa),
     plain!(vswap),
     plain!(shrinker),
 ];

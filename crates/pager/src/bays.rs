@@ -97,7 +97,8 @@ pub fn runs(mask: Mask) -> impl Iterator<Item = (usize, usize)> {
     })
 }
 
-const fn ones(start: usize, len: usize) -> Mask {
+/// `len` ones from `start` on.
+pub const fn ones(start: usize, len: usize) -> Mask {
     if len >= 64 {
         !0
     } else {

@@ -4,7 +4,7 @@
 //! Capture is a move into a bay: after it nobody can write the page, nothing was copied, and a
 //! page that is pinned (a transfer into it may be under way) or shared refuses and stays.
 
-use crate::bays::{Bays, runs};
+use crate::bays::{Bays, ones, runs};
 use crate::load::Desk;
 use crate::map::{Frame, Mask, Page, UNIT, UnitNumber};
 use crate::process::{Process, cpu};
@@ -57,25 +57,13 @@ impl Process {
 
     fn evict(&self, mut state: MutexGuard<'static, State>, desk: &mut Desk) -> Step {
         let target = self.probation(&state);
-        let mut captured = 0;
-        while state.bays.as_ref().map_or(0, Bays::staged_frames) < target + UNIT {
-            match self.capture(&mut state, false) {
-                0 => break,
-                n => captured += n,
-            }
+        let staged = |state: &State| state.bays.as_ref().map_or(0, Bays::staged_frames);
+        while staged(&state) < target + UNIT && self.capture(&mut state, false) > 0 {}
+        if staged(&state) == 0 && self.forked.load(Relaxed) {
+            self.capture(&mut state, true);
         }
-        if captured == 0
-            && self.forked.load(Relaxed)
-            && state.bays.as_ref().is_some_and(|b| b.staged_frames() == 0)
-        {
-            captured = self.capture(&mut state, true);
-        }
-        if state.bays.as_ref().is_none_or(|b| b.staged_frames() == 0) {
-            return if captured > 0 {
-                Step::Progress
-            } else {
-                Step::Nothing
-            };
+        if staged(&state) == 0 {
+            return Step::Nothing;
         }
         self.store_oldest(state, desk)
     }
@@ -158,7 +146,7 @@ impl Process {
                     .shift(bay + offset, unit + offset, (end - at) * PAGE_SIZE, false)
             };
             let pages = done / PAGE_SIZE;
-            moved |= (((1u128 << pages) - 1) << at) as Mask;
+            moved |= ones(at, pages);
             at += pages;
             match result {
                 Ok(()) => {}

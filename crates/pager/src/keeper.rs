@@ -154,12 +154,12 @@ pub fn tend(process: &'static Process) -> ! {
         fork::attend(process, &mut desk);
         {
             let mut state = lock_service();
-            state.queue.now_ms = thread::uptime_ms();
+            state.queue.now_ms = (ebb_sys::proc::monotonic_ns() / 1_000_000) as u32;
             if state.ranges.all().any(|r| !r.attributes.registered) {
                 process.register_all(&mut state);
+                ANSWERED.fetch_add(1, SeqCst);
+                ebb_sys::futex::wake(&ANSWERED, i32::MAX, false);
             }
-            ANSWERED.fetch_add(1, SeqCst);
-            ebb_sys::futex::wake(&ANSWERED, i32::MAX, false);
             if measured.elapsed() > Duration::from_millis(20) {
                 measured = Instant::now();
                 process.measure(&mut state);

@@ -4,7 +4,7 @@
 //! nothing is allocated. *Copy*: the kernel fills new pages from a buffer; used while the budget
 //! has room, and where a move is not allowed (ranges that are not plain read-write).
 
-use crate::bays::Taken;
+use crate::bays::{Taken, ones, runs};
 use crate::map::{Frame, Mask, Page, PageNumber, UNIT, UNIT_BYTES};
 use crate::process::{Process, cpu};
 use crate::state::{State, lock_service, transit_ended};
@@ -59,9 +59,7 @@ impl Process {
                 Way::Cache
             }
             Page::Staged(frame) => {
-                if !self.remap(&mut state, page, frame) {
-                    return Served::NoRoom;
-                }
+                self.remap(&mut state, page, frame);
                 Way::Cache
             }
             Page::Untouched => match self.fill(&mut state, page) {
@@ -129,17 +127,14 @@ impl Process {
     }
 
     /// A page that is still in a frame goes back where it was.
-    pub fn remap(&self, state: &mut State, page: PageNumber, frame: Frame) -> bool {
+    pub fn remap(&self, state: &mut State, page: PageNumber, frame: Frame) {
+        let writable = state.movable(page);
         let bays = state
             .bays
             .as_mut()
             .expect("staged pages have a staging area");
         let from = bays.frame_address(frame);
         let kept = bays.kept(frame);
-        let writable = state
-            .ranges
-            .find(page.address())
-            .is_some_and(|r| r.attributes.movable());
         if writable {
             // SAFETY: the frame is ours and holds exactly this page's content.
             let (done, result) = unsafe { self.fault.shift(page.address(), from, PAGE_SIZE, true) };
@@ -157,14 +152,13 @@ impl Process {
         let content = unsafe { &*(from as *const PageBytes) };
         self.place_copy(page, std::slice::from_ref(content));
         state.bays.as_mut().expect("as above").stored(frame);
-        self.is_back(state, page, kept)
+        self.is_back(state, page, kept);
     }
 
-    fn is_back(&self, state: &mut State, page: PageNumber, kept: Option<EntryId>) -> bool {
+    fn is_back(&self, state: &mut State, page: PageNumber, kept: Option<EntryId>) {
         state.map.set(page, Page::Resident(kept));
         state.map.unit_mut(page.unit()).active = true;
         self.queue(state, page, 1);
-        true
     }
 
     /// Brings swapped pages in.
@@ -178,11 +172,7 @@ impl Process {
         let window = state.pattern.window(page);
         let swapped = |p: PageNumber| matches!(state.map.get(p), Page::Swapped(_));
         let (first, pages) = around(page, window.first, window.pages, swapped);
-        let writable = state
-            .ranges
-            .find(page.address())
-            .is_some_and(|r| r.attributes.movable());
-        let taken = if writable {
+        let taken = if state.movable(page) {
             self.take(&mut state, pages)
         } else {
             None
@@ -229,9 +219,7 @@ impl Process {
         };
         let mut results: [Result<Source, LoadError>; UNIT] =
             std::array::from_fn(|_| Ok(Source::Zero));
-        let mut rest = room.iter_mut();
-        let mut outs: ArrayVec<&mut PageBytes, UNIT> = ArrayVec::new();
-        outs.extend(rest.by_ref().take(pages));
+        let mut outs: ArrayVec<&mut PageBytes, UNIT> = room.iter_mut().collect();
         self.swap.load_each(
             cpu(),
             &entries[..pages],
@@ -243,7 +231,7 @@ impl Process {
 
         let mut state = lock_service();
         let good: Mask = (0..pages).fold(0, |m, i| m | u64::from(results[i].is_ok()) << i);
-        for (start, len) in crate::bays::runs(good) {
+        for (start, len) in runs(good) {
             let at = first.plus(start);
             match taken {
                 Some(t) => self.place_move(
@@ -320,9 +308,8 @@ impl Process {
     }
 
     fn queue(&self, state: &mut State, first: PageNumber, pages: usize) {
-        let mask = (((1u128 << pages) - 1) << first.within()) as Mask;
         let State { map, queue, .. } = state;
-        queue.brought(map, first.unit(), mask);
+        queue.brought(map, first.unit(), ones(first.within(), pages));
     }
 
     fn wake(&self, page: PageNumber, pages: usize) {

@@ -35,6 +35,14 @@ struct Service {
     awake: AtomicU32,
 }
 
+impl Service {
+    fn until_woken(&self) {
+        while self.awake.load(SeqCst) == 0 {
+            futex::wait(&self.awake, 0, None, false);
+        }
+    }
+}
+
 /// All service threads of a process.
 pub struct Services {
     threads: Vec<Service>,
@@ -111,9 +119,7 @@ impl Services {
             return;
         }
         service.awake.store(0, SeqCst);
-        while service.awake.load(SeqCst) == 0 {
-            futex::wait(&service.awake, 0, None, false);
-        }
+        service.until_woken();
     }
 
     fn on_cpu(&self, cpu: usize) -> Option<&Service> {
@@ -177,11 +183,7 @@ extern "C" fn run(index: *mut libc::c_void) -> *mut libc::c_void {
     };
     let mut quiet = 0;
     loop {
-        if me.awake.load(SeqCst) == 0 {
-            while me.awake.load(SeqCst) == 0 {
-                futex::wait(&me.awake, 0, None, false);
-            }
-        }
+        me.until_woken();
         let mut buffer = [Fault {
             address: 0,
             write: false,

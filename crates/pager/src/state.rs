@@ -210,6 +210,13 @@ impl State {
         (self.map.resident() + frames) as i64 + pool as i64 + self.tables
     }
 
+    /// Whether pages can be moved to where `page` is.
+    pub fn movable(&self, page: PageNumber) -> bool {
+        self.ranges
+            .find(page.address())
+            .is_some_and(|r| r.attributes.movable())
+    }
+
     /// Counts the tables of pager and engine again: too slow for every fault, and they grow slowly.
     pub fn count_tables(&mut self, swap: &Swap) {
         let bytes = swap.memory().bookkeeping_bytes as usize

@@ -3,6 +3,8 @@
 //! Every probe works on memory and descriptors of its own and leaves nothing behind. A probe
 //! answers `Ok` or the error the system call gave: what follows from it is the caller's to say.
 
+use crate::fault::feature;
+use crate::pagemap::{Region, ScanArg};
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::ptr;
@@ -51,41 +53,6 @@ struct Move {
     len: u64,
     mode: u64,
     moved: i64,
-}
-
-#[repr(C)]
-#[derive(Default)]
-struct PageRegion {
-    start: u64,
-    end: u64,
-    categories: u64,
-}
-
-#[repr(C)]
-#[derive(Default)]
-struct ScanArg {
-    size: u64,
-    flags: u64,
-    start: u64,
-    end: u64,
-    walk_end: u64,
-    vec: u64,
-    vec_len: u64,
-    max_pages: u64,
-    category_inverted: u64,
-    category_mask: u64,
-    category_anyof_mask: u64,
-    return_mask: u64,
-}
-
-/// Feature bits of userfaultfd.
-pub mod feature {
-    /// A page can be marked so that touching it raises SIGBUS.
-    pub const POISON: u64 = 1 << 14;
-    /// Write protection that the kernel resolves by itself and PAGEMAP_SCAN reports.
-    pub const WP_ASYNC: u64 = 1 << 15;
-    /// Pages can be moved out of and into a registered range.
-    pub const MOVE: u64 = 1 << 16;
 }
 
 /// How a userfaultfd was had.
@@ -272,7 +239,7 @@ pub fn write_tracking_works(door: Door) -> io::Result<()> {
     register(&uffd, pages.address(0), 4 * PAGE, 2)?;
     let pagemap = std::fs::File::open("/proc/self/pagemap")?;
     let mut found = [const {
-        PageRegion {
+        Region {
             start: 0,
             end: 0,
             categories: 0,

@@ -134,17 +134,6 @@ pub fn running() -> Option<usize> {
     std::str::from_utf8(running).ok()?.parse().ok()
 }
 
-/// Milliseconds of the system's monotonic clock, which every process reads alike.
-pub fn uptime_ms() -> u32 {
-    let mut t = libc::timespec {
-        tv_sec: 0,
-        tv_nsec: 0,
-    };
-    // SAFETY: a valid timespec.
-    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut t) };
-    (t.tv_sec as u64 * 1000 + t.tv_nsec as u64 / 1_000_000) as u32
-}
-
 /// The memory node of each processor, by its number.
 pub fn nodes() -> Vec<u16> {
     // SAFETY: no pointers.
