@@ -66,10 +66,12 @@ impl UnitState {
     fn warm(&mut self, within: usize, age: u8, epoch: u8) {
         let at = within * 4;
         let heat = self.heat >> at & 15;
-        let heat = match age {
-            ..=AT_ONCE => (heat + 2).min(MAX_HEAT),
-            ..=RESIDENT_SET => (heat + 1).min(MAX_HEAT),
-            _ => heat / 2,
+        let heat = if age <= AT_ONCE {
+            (heat + 2).min(MAX_HEAT)
+        } else if age <= RESIDENT_SET {
+            (heat + 1).min(MAX_HEAT)
+        } else {
+            heat / 2
         };
         self.heat = self.heat & !(15 << at) | heat << at;
         self.epochs[within] = epoch.wrapping_add(if age <= RESIDENT_SET { span(heat) } else { 0 });
@@ -272,7 +274,7 @@ mod tests {
             let page = PageNumber(if is_hot {
                 (x >> 33) as usize % hot
             } else {
-                1 << 20 | step / 4 % cold
+                (1 << 20) + step / 4 % cold
             });
             let count = is_hot && step > 200_000;
             touches += u32::from(count);
