@@ -7,6 +7,7 @@
 use crate::bays::{Taken, ones, runs};
 use crate::map::{Frame, Mask, Page, PageNumber, UNIT, UNIT_BYTES};
 use crate::process::{Process, cpu};
+use crate::queue::RESIDENT_SET;
 use crate::state::{State, lock_service, transit_ended};
 use arrayvec::ArrayVec;
 use ebb_engine::swap::{LoadError, Place, Source};
@@ -79,9 +80,11 @@ impl Process {
             Way::Pool => counters.fault_pool.add(1),
             Way::Device => counters.fault_device.add(1),
         }
-        self.member
-            .latency(way)
-            .record(since.elapsed().as_nanos() as u64);
+        let took = since.elapsed().as_nanos() as u64;
+        self.member.latency(way).record(took);
+        if matches!(way, Way::Pool | Way::Device) {
+            self.costs.took(way == Way::Device, took);
+        }
         Served::Done
     }
 
@@ -205,10 +208,12 @@ impl Process {
             *entry = e;
         }
         let age = state.queue.age(&state.map, page);
+        state.balance.came_back(age);
+        let late = usize::from(age) > self.pool_span(&state);
         drop(state);
 
         let device = self.swap.place(entries[page.0 - first.0]) == Place::Slot;
-        let keep = device && self.keeps(write);
+        let keep = device && late && self.keeps(write);
         let room: &mut [PageBytes] = match taken {
             // SAFETY: the frames are present, page-aligned and ours alone until they are placed.
             Some(t) => unsafe {
@@ -280,6 +285,14 @@ impl Process {
             Ok(Source::Zero) => Way::Zero,
             _ => Way::Pool,
         })
+    }
+
+    /// How many epochs ago the oldest pages in the pool were evicted, about: a page that comes back
+    /// from a device sooner would rather be in the pool, and goes there when it is evicted again.
+    fn pool_span(&self, state: &State) -> usize {
+        const DENSITY: usize = 2;
+        let pool = DENSITY * self.swap.pool_bytes() as usize / PAGE_SIZE;
+        usize::from(RESIDENT_SET) * (1 + pool / state.map.resident().max(1))
     }
 
     /// Whether loads from a device keep their entries: if kept pages are mostly still the same when

@@ -29,7 +29,7 @@ use crate::map::{Mask, PageMap, PageNumber, UNIT, UnitNumber, UnitState};
 use std::collections::VecDeque;
 
 /// Epochs in which as much is evicted as is resident.
-const RESIDENT_SET: u8 = 8;
+pub const RESIDENT_SET: u8 = 8;
 /// Comes back within this: touched all the time, heat rises twice as fast.
 const AT_ONCE: u8 = 2;
 const MAX_HEAT: u64 = 5;
