@@ -29,8 +29,9 @@ use std::time::{Duration, Instant};
 /// Bumped when requests of the program's threads were answered.
 pub static ANSWERED: AtomicU32 = AtomicU32::new(0);
 
-/// How often the keeper looks while faults are being served.
-const BUSY: Duration = Duration::from_millis(4);
+/// How often the keeper looks while faults are being served. Not more often: each time it goes
+/// back to sleep, its processor is idle anew and the scheduler moves the program's thread there.
+const BUSY: Duration = Duration::from_millis(20);
 /// Of the pool's limit, what its shrinker works down to in the background.
 const ACCEPT_PERCENT: u8 = 90;
 /// And while none are.
