@@ -29,7 +29,9 @@ pub static ANSWERED: AtomicU32 = AtomicU32::new(0);
 
 /// How often the keeper looks while faults are being served.
 const BUSY: Duration = Duration::from_millis(4);
-/// And while none are.
+/// While pages move from a device that is to go.
+const MOVING: Duration = Duration::from_millis(1);
+/// While nothing happens.
 const QUIET: Duration = Duration::from_millis(250);
 
 /// The keeper's entry point.
@@ -42,9 +44,10 @@ pub extern "C" fn run(_: *mut libc::c_void) -> *mut libc::c_void {
         Some(parent) => {
             // The child of a process that pages: its program waits until this is done.
             let adopted = match parent.member.rejoin(control) {
-                Ok(devices) => parent
+                Ok(()) => parent
                     .embedded
-                    .reattach(devices)
+                    .devices
+                    .reattach(parent.member)
                     .and_then(|()| adopt(parent.member, parent.embedded, true)),
                 Err(e) => Err(e.to_string()),
             };
@@ -58,7 +61,7 @@ pub extern "C" fn run(_: *mut libc::c_void) -> *mut libc::c_void {
         None => {
             // Without a supervisor there is nobody to account to: the program runs as it would
             // without us.
-            let Ok((member, devices)) = Member::join(control, None) else {
+            let Ok(member) = Member::join(control, None) else {
                 return std::ptr::null_mut();
             };
             let member: &'static Member = Box::leak(Box::new(member));
@@ -66,7 +69,9 @@ pub extern "C" fn run(_: *mut libc::c_void) -> *mut libc::c_void {
             while member.mode() != Mode::Paging {
                 seen = member.wait(seen, Some(QUIET));
             }
-            match embed::swap(member, devices).and_then(|e| adopt(member, e, false)) {
+            let adopted = embed::swap(member)
+                .and_then(|e| adopt(member, e, false).inspect_err(|_| e.devices.abandon(member)));
+            match adopted {
                 Ok(process) => process,
                 Err(why) => {
                     member.message(&format!(
@@ -136,7 +141,7 @@ fn adopt(
 /// The keeper's work, for ever.
 pub fn tend(process: &'static Process) -> ! {
     let mut desk = Desk::new();
-    let (mut seen, mut served) = (0, 0);
+    let (mut seen, mut served, mut moving) = (0, 0, false);
     let mut crowd = Crowd::new();
     let mut measured = Instant::now();
     // For tests: every invariant of the pager, again and again while the program runs.
@@ -149,7 +154,11 @@ pub fn tend(process: &'static Process) -> ! {
         if busy || starved {
             process.services.compete(crowd.look() || starved);
         }
-        let pause = if busy || starved { BUSY } else { QUIET };
+        let pause = match () {
+            _ if moving => MOVING,
+            _ if busy || starved => BUSY,
+            _ => QUIET,
+        };
         seen = process.member.wait(seen, Some(pause));
         fork::attend(process, &mut desk);
         {
@@ -176,6 +185,8 @@ pub fn tend(process: &'static Process) -> ! {
             process.serve_again(&mut desk);
         }
         let _gate = crate::process::gate(process);
+        let Embedded { devices, swap } = process.embedded;
+        moving = devices.tend(process.member, swap, cpu());
         for _ in 0..64 {
             if !process.swap.work(cpu()) {
                 break;

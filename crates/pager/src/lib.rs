@@ -8,6 +8,7 @@
 
 mod account;
 mod bays;
+mod devices;
 mod embed;
 mod evict;
 mod fork;

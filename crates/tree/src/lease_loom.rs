@@ -22,6 +22,7 @@ impl Device {
                 first_free: AtomicU32::new(0),
                 touched: AtomicU32::new(0),
                 free: AtomicU64::new(0),
+                closed: AtomicU32::new(0),
             },
             owner: (0..clusters).map(|_| AtomicU32::new(0)).collect(),
             rows: (0..words).map(|_| AtomicU64::new(0)).collect(),

@@ -35,7 +35,9 @@ fn control() -> String {
 }
 
 fn join() -> (Member, Vec<ebb_tree::Device>) {
-    Member::join(&control(), None).unwrap()
+    let member = Member::join(&control(), None).unwrap();
+    let devices = member.attach(1).unwrap();
+    (member, devices)
 }
 
 /// Waits for a line on standard input.
@@ -202,7 +204,8 @@ fn sharer(mib: u64) {
         None => {
             close_inherited();
             member.child_started(child);
-            let devices = member.rejoin(&control()).unwrap();
+            member.rejoin(&control()).unwrap();
+            let devices = member.attach(1).unwrap();
             assert_eq!(devices.len(), 1);
             assert_eq!(member.state(), SlotState::Paging);
             assert_eq!(member.own_charge(), mib << 8);
