@@ -363,7 +363,6 @@ impl Swap {
                 drop(locked);
                 let counters = &self.env.counters;
                 if again {
-                    counters.poisoned.add(1);
                     let (device, slot) = (place.device, place.slot);
                     return Err(match io {
                         Ok(()) => {
