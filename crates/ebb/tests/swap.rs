@@ -14,7 +14,8 @@ const BUDGET: &str = "40M";
 
 /// A tree that pages until it is told to stop.
 struct Tree {
-    child: Child,
+    /// None once it was stopped.
+    child: Option<Child>,
     dir: tempfile::TempDir,
     pid: String,
     /// Of the forked child.
@@ -59,7 +60,7 @@ impl Tree {
         };
         let mut pids = pids.split_whitespace().map(str::to_owned);
         Self {
-            child,
+            child: Some(child),
             dir,
             pid: pids.next().unwrap(),
             second: pids.next().unwrap(),
@@ -135,11 +136,11 @@ impl Tree {
     fn stop(mut self, intact: usize) -> String {
         fs::write(self.dir.path().join("stop"), "").unwrap();
         let started = Instant::now();
-        while self.child.try_wait().unwrap().is_none() {
+        while self.child.as_mut().unwrap().try_wait().unwrap().is_none() {
             assert!(started.elapsed().as_secs() < 140, "it does not stop");
             std::thread::sleep(Duration::from_millis(20));
         }
-        let output = self.child.wait_with_output().unwrap();
+        let output = self.child.take().unwrap().wait_with_output().unwrap();
         let (out, err) = (
             String::from_utf8_lossy(&output.stdout),
             String::from_utf8_lossy(&output.stderr).into_owned(),
@@ -147,6 +148,30 @@ impl Tree {
         assert!(output.status.success(), "{}\n{err}", output.status);
         assert_eq!(out, "intact\n".repeat(intact), "{err}");
         err
+    }
+}
+
+impl Drop for Tree {
+    /// A test that failed leaves no process behind: they are told to stop, and waited for.
+    fn drop(&mut self) {
+        if let Some(mut child) = self.child.take() {
+            let _ = fs::write(self.dir.path().join("stop"), "");
+            for _ in 0..200 {
+                if let Ok(Some(_)) = child.try_wait() {
+                    return;
+                }
+                std::thread::sleep(Duration::from_millis(50));
+            }
+            for pid in [&self.pid, &self.second] {
+                // "-1" stands for no child, and is no number of a process.
+                let pid = pid.parse::<u32>().ok();
+                let pid = pid.and_then(|pid| rustix::process::Pid::from_raw(pid as i32));
+                if let Some(pid) = pid {
+                    let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
+                }
+            }
+            let _ = child.kill();
+        }
     }
 }
 

@@ -25,6 +25,7 @@ pub fn play(role: &[String]) {
         "after" => after(),
         "watcher" => watcher(),
         "pool" => pool(number(1), number(2), number(3)),
+        "erring" => erring(),
         "storm" => storm(number(1)),
         other => panic!("no role {other}"),
     }
@@ -298,6 +299,17 @@ fn fork_and_die(how: &str) {
             sleep_forever();
         }
     }
+}
+
+/// Says that a device fails it, twice: first some writes, then all.
+fn erring() {
+    let (member, devices) = join();
+    let row = devices[0].row;
+    member.tell_share(row, 5, 3, false, None);
+    wait_line();
+    member.tell_share(row, 5, 16, true, None);
+    wait_line();
+    exit_now(0);
 }
 
 /// Takes every cluster it can get and stamps it.
