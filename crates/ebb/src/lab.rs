@@ -118,7 +118,13 @@ fn run_mthp_real() -> Result<Report> {
         let stats: serde_json::Value =
             serde_json::from_str(&text.context("no statistics were written")?)?;
         let counter = |name: &str| stats["counters"][name].as_u64().unwrap_or(0);
-        rows.push((mode, counter("swpout_4"), counter("swpout_fallback_4")));
+        let folios: u64 = (0..=9).map(|n| counter(&format!("swpout_{n}"))).sum();
+        rows.push(mthp::RealRow {
+            mode,
+            whole: counter("swpout_4"),
+            fallback: counter("swpout_fallback_4"),
+            writes: counter("swpout_runs") as f64 / folios.max(1) as f64,
+        });
     }
     Ok(mthp::real(&rows, REAL_ITERATIONS))
 }

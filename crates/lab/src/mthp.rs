@@ -245,10 +245,22 @@ impl Memory {
     }
 }
 
+/// A run through the real pager.
+pub struct RealRow {
+    /// The mode.
+    pub mode: &'static str,
+    /// Folios of 64 KiB stored whole: entries side by side, slots in one or more runs.
+    pub whole: u64,
+    /// Those that were split.
+    pub fallback: u64,
+    /// Writes a folio, of every order.
+    pub writes: f64,
+}
+
 /// The report of runs through the real pager: for each mode the folios of 64 KiB that were
 /// stored whole, and those that were split, as its counters say.
 #[must_use]
-pub fn real(rows: &[(&'static str, u64, u64)], iterations: u32) -> Report {
+pub fn real(rows: &[RealRow], iterations: u32) -> Report {
     let mut report = Report::new(&[
         "allocator",
         "mode",
@@ -256,19 +268,21 @@ pub fn real(rows: &[(&'static str, u64, u64)], iterations: u32) -> Report {
         "swpout",
         "fallback",
         "overall_percent",
+        "writes_per_folio",
     ]);
-    for &(mode, whole, fallback) in rows {
+    for row in rows {
         report.row(vec![
             "pager".into(),
-            mode.into(),
+            row.mode.into(),
             iterations.into(),
-            whole.into(),
-            fallback.into(),
-            percent(fallback, whole + fallback).into(),
+            row.whole.into(),
+            row.fallback.into(),
+            percent(row.fallback, row.whole + row.fallback).into(),
+            row.writes.into(),
         ]);
     }
     report.note("64 MiB of swap (66 with -s) and no pool under `ebb run`; the counters swpout_4 and swpout_fallback_4 of --stats");
-    report.note("fallback: stored in several extents, its entries contiguous all the same; nothing was split into single entries");
+    report.note("writes_per_folio: runs of slots of a folio stored whole; the cost of no fallback");
     report
 }
 
