@@ -12,6 +12,7 @@ Examples:
                                                half the memory, compressed in RAM only
   ebb run --memory 1G --swap /mnt/nvme:20G,prio=10 --swap /data:100G -- ./solver
                                                two swap files, the first one preferred
+  ebb swap on /mnt/nvme:20G 4711               one more swap file for a program that runs
   ebb doctor                                   does it work on this machine?
 
 Exit status of `ebb run`: that of COMMAND; 125 if ebb failed, 126 if COMMAND cannot be
@@ -35,6 +36,8 @@ pub enum Verb {
     /// Run a program, and all it starts, within a memory budget
     #[command(after_help = EXAMPLES)]
     Run(RunArgs),
+    /// Add, remove or list swap devices of a program that runs
+    Swap(SwapArgs),
     /// Print one of the engine's experiments as a table
     Lab(LabArgs),
     /// Say what this machine allows, and the fix for what it does not
@@ -87,6 +90,49 @@ pub struct RunArgs {
     pub command: Vec<OsString>,
 }
 
+/// Options of `ebb swap`.
+#[derive(Args)]
+pub struct SwapArgs {
+    /// What to do.
+    #[command(subcommand)]
+    pub verb: SwapVerb,
+}
+
+/// PID is that of an `ebb run`, or of any process under it.
+#[derive(Subcommand)]
+pub enum SwapVerb {
+    /// Swap to another device too
+    On {
+        /// PATH[:SIZE][,prio=N][,node=N][,discard=on|off], as for `ebb run --swap`
+        #[arg(value_name = "SPEC")]
+        spec: String,
+        /// The `ebb run`, or any process under it
+        #[arg(value_name = "PID")]
+        pid: u32,
+    },
+    /// Move all pages away from a device, then let go of it
+    ///
+    /// A private file is gone then. If the other devices have too little room it says how much
+    /// is missing, and the device stays in use; so it does if this command is interrupted.
+    Off {
+        /// The device as it was given, or its number as `ebb swap show` prints it
+        #[arg(value_name = "PATH")]
+        device: String,
+        /// The `ebb run`, or any process under it
+        #[arg(value_name = "PID")]
+        pid: u32,
+    },
+    /// List the devices and what is on them
+    Show {
+        /// The `ebb run`, or any process under it
+        #[arg(value_name = "PID")]
+        pid: u32,
+        /// A JSON array on stdout instead of the table
+        #[arg(long)]
+        json: bool,
+    },
+}
+
 /// Options of `ebb lab`.
 #[derive(Args)]
 pub struct LabArgs {
@@ -99,6 +145,12 @@ pub struct LabArgs {
     /// Also draw the result into FILE (SVG)
     #[arg(long, value_name = "FILE")]
     pub plot: Option<PathBuf>,
+    /// mthp: drive the real pager, under an `ebb run` of its own
+    #[arg(long)]
+    pub real: bool,
+    /// mthp --real: be the program that is paged, in this mode
+    #[arg(long, hide = true, value_name = "MODE", allow_hyphen_values = true)]
+    pub work: Option<String>,
     /// mthp: only this allocator: ebb, ebb-large-in, ebb-compact, legacy, free-only
     #[arg(long, value_name = "NAME")]
     pub allocator: Option<String>,

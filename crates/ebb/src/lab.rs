@@ -1,10 +1,10 @@
 //! `ebb lab NAME`: the engine's experiments.
 
 use crate::cli::LabArgs;
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail};
 use ebb_lab::{Report, mthp};
 use std::io::{Write, stdout};
-use std::process::ExitCode;
+use std::process::{Command, ExitCode};
 
 struct Experiment {
     name: &'static str,
@@ -30,6 +30,8 @@ const EXPERIMENTS: &[Experiment] = &[
         run: run_mthp,
     },
     plain!(fill),
+    plain!(policy),
+    plain!(bookkeeping),
     plain!(numa),
     plain!(scaling),
     plain!(tail),
@@ -45,7 +47,7 @@ pub fn lab(args: LabArgs) -> Result<ExitCode> {
     let mut out = stdout().lock();
     let Some(name) = &args.name else {
         for experiment in EXPERIMENTS {
-            writeln!(out, "{:<9} {}", experiment.name, experiment.about)?;
+            writeln!(out, "{:<11} {}", experiment.name, experiment.about)?;
         }
         return Ok(ExitCode::SUCCESS);
     };
@@ -58,6 +60,13 @@ pub fn lab(args: LabArgs) -> Result<ExitCode> {
     };
     if args.allocator.is_some() && name != "mthp" {
         bail!("--allocator is an option of the experiment mthp alone");
+    }
+    if (args.real || args.work.is_some()) && name != "mthp" {
+        bail!("--real is an option of the experiment mthp alone");
+    }
+    if let Some(mode) = &args.work {
+        mthp::work(mode, REAL_ITERATIONS, 1).map_err(anyhow::Error::msg)?;
+        return Ok(ExitCode::SUCCESS);
     }
     let report = (experiment.run)(&args)?;
     let text = if args.json {
@@ -72,7 +81,61 @@ pub fn lab(args: LabArgs) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
+/// Iterations of the experiment with real memory; the simulated one does 100.
+const REAL_ITERATIONS: u32 = 20;
+/// The budget of its programs: much less than they touch.
+const REAL_BUDGET: &str = "24M";
+
+/// The mTHP test through the real pager: this very command is the program, under `ebb run`.
+fn run_mthp_real() -> Result<Report> {
+    let own = std::env::current_exe().context("cannot tell where ebb itself is")?;
+    let mut rows = Vec::new();
+    for mode in mthp::modes() {
+        let stats = std::env::temp_dir().join(format!("ebb-mthp-{}.json", std::process::id()));
+        let swap = format!("{}:{}", "/var/tmp", mthp::swap_bytes(mode));
+        let status = Command::new(&own)
+            .args([
+                "run",
+                "--memory",
+                REAL_BUDGET,
+                "--pool",
+                "none",
+                "--swap",
+                &swap,
+            ])
+            .arg("--stats")
+            .arg(&stats)
+            .arg("--")
+            .arg(&own)
+            .args(["lab", "mthp", "--work", mode])
+            .status()
+            .context("cannot start ebb again")?;
+        let text = std::fs::read_to_string(&stats);
+        let _ = std::fs::remove_file(&stats);
+        if !status.success() {
+            bail!("mode {mode}: the program ended with {status}");
+        }
+        let stats: serde_json::Value =
+            serde_json::from_str(&text.context("no statistics were written")?)?;
+        let counter = |name: &str| stats["counters"][name].as_u64().unwrap_or(0);
+        let folios: u64 = (0..=9).map(|n| counter(&format!("swpout_{n}"))).sum();
+        rows.push(mthp::RealRow {
+            mode,
+            whole: counter("swpout_4"),
+            fallback: counter("swpout_fallback_4"),
+            writes: counter("swpout_runs") as f64 / folios.max(1) as f64,
+        });
+    }
+    Ok(mthp::real(&rows, REAL_ITERATIONS))
+}
+
 fn run_mthp(args: &LabArgs) -> Result<Report> {
+    if args.real {
+        if args.allocator.is_some() {
+            bail!("--real measures the pager as it is: leave --allocator out");
+        }
+        return run_mthp_real();
+    }
     let allocator = match &args.allocator {
         None => None,
         Some(name) => Some(name.parse().map_err(anyhow::Error::msg)?),

@@ -1,6 +1,6 @@
 //! The `ebb` command: `ebb run` gives a program and all it starts less memory than they
-//! need, `ebb doctor` says whether that can work here, `ebb lab` prints the engine's
-//! experiments.
+//! need, `ebb swap` changes the swap devices of one that runs, `ebb doctor` says whether that
+//! can work here, `ebb lab` prints the engine's experiments.
 //!
 //! Exit status of `ebb run`: the program's own; 125 if ebb itself failed, 126 if the command
 //! cannot be executed, 127 if it was not found, 128+N if signal N ended it. Everything ebb
@@ -15,6 +15,7 @@ mod program;
 mod run;
 mod setup;
 mod stats;
+mod swap;
 mod wait;
 
 use clap::Parser;
@@ -38,6 +39,7 @@ fn main() -> ExitCode {
     };
     let outcome = match cli.verb {
         cli::Verb::Run(args) => run::run(args),
+        cli::Verb::Swap(args) => swap::swap(args),
         cli::Verb::Lab(args) => lab::lab(args),
         cli::Verb::Doctor(args) => doctor::doctor(args),
     };

@@ -5,7 +5,7 @@ use crate::cli::RunArgs;
 use crate::limits::Room;
 use anyhow::{Context, Result, bail};
 use ebb_engine::PAGE_SIZE;
-use ebb_stores::{FAULTS_VARIABLE, Faults, Size, SwapSpec, human};
+use ebb_stores::{FAULTS_VARIABLE, Faults, OpenError, Size, SwapSpec, human};
 use ebb_tree::{Codec, Config, Setup, SetupDevice};
 use std::ops::RangeInclusive;
 
@@ -58,6 +58,7 @@ pub fn setup(args: &RunArgs) -> Result<Setup> {
         },
         key,
         notices: None,
+        open: Some(Box::new(open_later)),
     })
 }
 
@@ -130,18 +131,29 @@ fn check_faults() -> Result<()> {
 fn devices(specs: Vec<SwapSpec>) -> Result<Vec<SetupDevice>> {
     let mut devices = Vec::new();
     for spec in &specs {
-        if let Some(device) = ebb_stores::open(spec)? {
-            for note in &device.notes {
-                eprintln!("ebb: {note}");
-            }
-            devices.push(SetupDevice {
-                fd: device.fd,
-                facts: device.facts,
-                priority: device.priority,
-            });
-        }
+        devices.extend(device(spec)?);
     }
     Ok(devices)
+}
+
+fn device(spec: &SwapSpec) -> Result<Option<SetupDevice>, OpenError> {
+    let opened = ebb_stores::open(spec)?;
+    for note in opened.iter().flat_map(|device| &device.notes) {
+        eprintln!("ebb: {note}");
+    }
+    Ok(opened.map(|device| SetupDevice {
+        name: device.name,
+        fd: device.fd,
+        facts: device.facts,
+        priority: device.priority,
+    }))
+}
+
+/// Opens a device that is added while the tree runs.
+fn open_later(spec: &str) -> Result<SetupDevice, String> {
+    let parsed: SwapSpec = spec.parse().map_err(|e| format!("swap {spec}: {e}"))?;
+    let device = device(&parsed).map_err(|e| e.to_string())?;
+    device.ok_or_else(|| format!("swap {spec}: that is no device"))
 }
 
 #[cfg(test)]

@@ -60,6 +60,27 @@ fn write_errors_cost_slots_not_data() {
 }
 
 #[test]
+fn a_device_that_fails_to_write_is_named_with_the_next_step() {
+    if cannot_page() {
+        return;
+    }
+    let job = incompressible().time_limit(Duration::from_secs(60));
+    let alone = free(&job, "touch");
+    let managed = Under::budget(BUDGET).faults("write=1/500,seed=3").run(&job);
+    right_or_ended(&managed, &alone, "write errors");
+    assert!(managed.counter("write_error") > 0, "{}", managed.stats);
+    let said = &managed.run.stderr;
+    for part in [
+        "swap device 1, ",
+        "failed to write",
+        "Look at the device",
+        "ebb swap",
+    ] {
+        assert!(said.contains(part), "{part:?} is missing: {said}");
+    }
+}
+
+#[test]
 fn a_transient_read_error_is_read_again() {
     if cannot_page() {
         return;

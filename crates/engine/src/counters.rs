@@ -92,6 +92,8 @@ counters! {
     write_error,
     /// Checksum mismatches, after one retry.
     checksum_error,
+    /// Runs of slots that folios swapped out whole were written to: with `swpout`, writes a folio.
+    swpout_runs,
     /// Pages poisoned because their data could not be read back.
     poisoned,
     /// Faults served.

@@ -3,9 +3,11 @@
 //! is the experiment as published) and `run`, which gives a [`Report`].
 #![forbid(unsafe_code)]
 
+pub mod bookkeeping;
 pub mod fill;
 pub mod mthp;
 pub mod numa;
+pub mod policy;
 mod report;
 pub mod rivals;
 pub mod scaling;

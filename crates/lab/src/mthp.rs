@@ -129,6 +129,163 @@ const MODES: [Mode; 4] = [
     },
 ];
 
+/// The names of the modes.
+pub fn modes() -> impl Iterator<Item = &'static str> {
+    MODES.iter().map(|mode| mode.name)
+}
+
+/// Bytes of swap of a mode: 64 MiB. Where the workload needs every page of that, a cluster more:
+/// the pager ends a program that it finds no room for, where the kernel would leave a page in
+/// memory.
+pub fn swap_bytes(mode: &str) -> u64 {
+    let small = MODES.iter().any(|m| m.name == mode && m.small);
+    (u64::from(SLOTS) + if small { 512 } else { 0 }) * 4096
+}
+
+/// The workload on the memory of this very process, which somebody pages: under `ebb run` it
+/// drives the real pager. Memory cannot be asked to go out, so a walk over zeros, which need no
+/// slot, drives it out; folios are renewed by writing over them. At the end every page must
+/// hold what was written last.
+///
+/// # Errors
+/// There is no such mode, or a page holds something else.
+pub fn work(mode: &str, iterations: u32, seed: u64) -> Result<(), String> {
+    let mode = MODES.iter().find(|m| m.name == mode);
+    let mode = mode.ok_or("there is no such mode")?;
+    let mut memory = Memory::new(seed);
+    let all = if mode.small { PAGES } else { UNITS * UNIT };
+    (0..all).for_each(|page| memory.write(page));
+    memory.drive_out();
+    for _ in 0..iterations {
+        for _ in 0..if mode.aligned { 256 } else { 4096 } {
+            if mode.aligned {
+                let unit = memory.random.below(UNITS) * UNIT;
+                (unit..unit + UNIT).for_each(|page| memory.write(page));
+            } else {
+                let page = memory.random.below(UNITS * UNIT);
+                memory.write(page);
+            }
+        }
+        for _ in 0..256 {
+            let unit = memory.random.below(UNITS) * UNIT;
+            (unit..unit + UNIT).for_each(|page| memory.write(page));
+        }
+        if mode.small {
+            for _ in 0..256 {
+                let page = UNITS * UNIT + memory.random.below(SMALL);
+                memory.write(page);
+            }
+        }
+        memory.drive_out();
+    }
+    (0..all).try_for_each(|page| memory.check(page))
+}
+
+/// Bytes that the walk touches: more than a small budget holds.
+const DRIVER: usize = 40 << 20;
+
+/// Real memory with a folio's alignment.
+struct Memory {
+    bytes: Vec<u8>,
+    first: usize,
+    versions: Vec<u32>,
+    driver: Vec<u8>,
+    random: Random,
+}
+
+impl Memory {
+    fn new(seed: u64) -> Self {
+        let folio = UNIT * 4096;
+        let bytes = vec![0; PAGES * 4096 + folio];
+        let first = bytes.as_ptr().align_offset(folio);
+        Self {
+            bytes,
+            first,
+            versions: vec![0; PAGES],
+            driver: vec![0; DRIVER],
+            random: Random::new(seed),
+        }
+    }
+
+    fn page(&mut self, page: usize) -> &mut [u8] {
+        let at = self.first + page * 4096;
+        &mut self.bytes[at..at + 4096]
+    }
+
+    fn words(&self, page: usize) -> impl Iterator<Item = [u8; 8]> + use<> {
+        let seed = page as u64 + (u64::from(self.versions[page]) << 32);
+        let mut random = Random::new(seed);
+        std::iter::repeat_with(move || random.next().to_le_bytes())
+    }
+
+    /// Fills a page with what does not compress, new each time.
+    fn write(&mut self, page: usize) {
+        self.versions[page] += 1;
+        let words = self.words(page);
+        for (to, word) in self.page(page).as_chunks_mut::<8>().0.iter_mut().zip(words) {
+            *to = word;
+        }
+    }
+
+    fn check(&mut self, page: usize) -> Result<(), String> {
+        let mut words = self.words(page);
+        let held = self.page(page).as_chunks::<8>().0;
+        let same = held.iter().all(|word| words.next().as_ref() == Some(word));
+        same.then_some(())
+            .ok_or_else(|| format!("page {page} holds something else"))
+    }
+
+    /// Twice: pages brought in of late stay once.
+    fn drive_out(&mut self) {
+        for _ in 0..2 {
+            for byte in self.driver.iter_mut().step_by(4096) {
+                *byte = std::hint::black_box(0);
+            }
+        }
+    }
+}
+
+/// A run through the real pager.
+pub struct RealRow {
+    /// The mode.
+    pub mode: &'static str,
+    /// Folios of 64 KiB stored whole: entries side by side, slots in one or more runs.
+    pub whole: u64,
+    /// Those that were split.
+    pub fallback: u64,
+    /// Writes a folio, of every order.
+    pub writes: f64,
+}
+
+/// The report of runs through the real pager: for each mode the folios of 64 KiB that were
+/// stored whole, and those that were split, as its counters say.
+#[must_use]
+pub fn real(rows: &[RealRow], iterations: u32) -> Report {
+    let mut report = Report::new(&[
+        "allocator",
+        "mode",
+        "iterations",
+        "swpout",
+        "fallback",
+        "overall_percent",
+        "writes_per_folio",
+    ]);
+    for row in rows {
+        report.row(vec![
+            "pager".into(),
+            row.mode.into(),
+            iterations.into(),
+            row.whole.into(),
+            row.fallback.into(),
+            percent(row.fallback, row.whole + row.fallback).into(),
+            row.writes.into(),
+        ]);
+    }
+    report.note("64 MiB of swap (66 with -s) and no pool under `ebb run`; the counters swpout_4 and swpout_fallback_4 of --stats");
+    report.note("writes_per_folio: runs of slots of a folio stored whole; the cost of no fallback");
+    report
+}
+
 /// What the seed shows for a mode, in words short enough for a column.
 fn reference(allocator: Allocator, mode: &Mode) -> Value {
     match (allocator, mode.name) {

@@ -271,6 +271,7 @@ pub fn run(options: &Options) -> Report {
         "over_10us_percent",
         "over_100us_percent",
         "ops_per_s",
+        "ops_percent_of_inline",
     ]);
     for (load, label) in [(Load::Scattered, "scattered"), (Load::Discard, "discard")] {
         let mut bench = Bench::new(load, threads, options);
@@ -280,6 +281,8 @@ pub fn run(options: &Options) -> Report {
                 bench.measure(*name == "async", options, outcome);
             }
         }
+        let per_s = |o: &Outcome| o.operations as f64 / o.elapsed.as_secs_f64();
+        let inline = per_s(&outcomes[0].1);
         for (name, outcome) in &outcomes {
             for (path, h) in [("free", &outcome.free), ("fault", &outcome.fault)] {
                 report.row(vec![
@@ -292,9 +295,8 @@ pub fn run(options: &Options) -> Report {
                     h.max().into(),
                     over(h, 10_000).into(),
                     over(h, 100_000).into(),
-                    (outcome.operations as f64 / outcome.elapsed.as_secs_f64())
-                        .round()
-                        .into(),
+                    per_s(outcome).round().into(),
+                    (100.0 * per_s(outcome) / inline).into(),
                 ]);
             }
         }

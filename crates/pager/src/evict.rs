@@ -237,10 +237,21 @@ impl Process {
         let pages: [&PageBytes; UNIT] =
             std::array::from_fn(|i| content(frames[which[i.min(todo.max(1) - 1)]]));
         let mut out = [EntryId(0); UNIT];
-        let stored = self
-            .swap
-            .store_each(cpu, GroupId(0), &pages[..todo], &mut out[..todo])
-            .unwrap_or(0);
+        // A whole unit is a folio: neighbouring entries, and neighbouring slots on a device.
+        let folio = (todo == UNIT).then(|| self.swap.store(cpu, GroupId(0), &pages));
+        let stored = match folio {
+            Some(Ok(first)) => {
+                for (i, out) in out.iter_mut().enumerate() {
+                    *out = first.plus(i as u32);
+                }
+                UNIT
+            }
+            // Short of room for all of it: as many pages as there is room for.
+            _ => self
+                .swap
+                .store_each(cpu, GroupId(0), &pages[..todo], &mut out[..todo])
+                .unwrap_or(0),
+        };
         for i in 0..stored {
             entries[which[i]] = Some(out[i]);
         }

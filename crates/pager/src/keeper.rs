@@ -8,6 +8,7 @@
 
 use crate::balance::Costs;
 use crate::bays::Bays;
+use crate::devices::ACCEPT_PERCENT;
 use crate::embed::{self, Embedded};
 use crate::evict::Step;
 use crate::fork;
@@ -32,9 +33,9 @@ pub static ANSWERED: AtomicU32 = AtomicU32::new(0);
 /// How often the keeper looks while faults are being served. Not more often: each time it goes
 /// back to sleep, its processor is idle anew and the scheduler moves the program's thread there.
 const BUSY: Duration = Duration::from_millis(20);
-/// Of the pool's limit, what its shrinker works down to in the background.
-const ACCEPT_PERCENT: u8 = 90;
-/// And while none are.
+/// While pages move from a device that is to go.
+const MOVING: Duration = Duration::from_millis(1);
+/// While nothing happens.
 const QUIET: Duration = Duration::from_millis(250);
 
 /// The keeper's entry point.
@@ -47,9 +48,10 @@ pub extern "C" fn run(_: *mut libc::c_void) -> *mut libc::c_void {
         Some(parent) => {
             // The child of a process that pages: its program waits until this is done.
             let adopted = match parent.member.rejoin(control) {
-                Ok(devices) => parent
+                Ok(()) => parent
                     .embedded
-                    .reattach(devices)
+                    .devices
+                    .reattach(parent.member)
                     .and_then(|()| adopt(parent.member, parent.embedded, true)),
                 Err(e) => Err(e.to_string()),
             };
@@ -63,7 +65,7 @@ pub extern "C" fn run(_: *mut libc::c_void) -> *mut libc::c_void {
         None => {
             // Without a supervisor there is nobody to account to: the program runs as it would
             // without us.
-            let Ok((member, devices)) = Member::join(control, None) else {
+            let Ok(member) = Member::join(control, None) else {
                 return std::ptr::null_mut();
             };
             let member: &'static Member = Box::leak(Box::new(member));
@@ -71,7 +73,9 @@ pub extern "C" fn run(_: *mut libc::c_void) -> *mut libc::c_void {
             while member.mode() != Mode::Paging {
                 seen = member.wait(seen, Some(QUIET));
             }
-            match embed::swap(member, devices).and_then(|e| adopt(member, e, false)) {
+            let adopted = embed::swap(member)
+                .and_then(|e| adopt(member, e, false).inspect_err(|_| e.devices.abandon(member)));
+            match adopted {
                 Ok(process) => process,
                 Err(why) => {
                     member.message(&format!(
@@ -142,7 +146,7 @@ fn adopt(
 /// The keeper's work, for ever.
 pub fn tend(process: &'static Process) -> ! {
     let mut desk = Desk::new();
-    let (mut seen, mut served) = (0, 0);
+    let (mut seen, mut served, mut moving) = (0, 0, false);
     let mut crowd = Crowd::new();
     let mut measured = Instant::now();
     // For tests: every invariant of the pager, again and again while the program runs.
@@ -155,7 +159,11 @@ pub fn tend(process: &'static Process) -> ! {
         if busy || starved {
             process.services.compete(crowd.look() || starved);
         }
-        let pause = if busy || starved { BUSY } else { QUIET };
+        let pause = match () {
+            _ if moving => MOVING,
+            _ if busy || starved => BUSY,
+            _ => QUIET,
+        };
         seen = process.member.wait(seen, Some(pause));
         fork::attend(process, &mut desk);
         {
@@ -183,6 +191,8 @@ pub fn tend(process: &'static Process) -> ! {
             process.serve_again(&mut desk);
         }
         let _gate = crate::process::gate(process);
+        let Embedded { devices, swap } = process.embedded;
+        moving = devices.tend(process.member, swap, cpu());
         for _ in 0..64 {
             if !process.swap.work(cpu()) {
                 break;
@@ -301,7 +311,7 @@ impl Process {
 
     /// Moves the line between resident pages and pool, where there are devices.
     fn share_budget(&self, state: &mut State) {
-        if self.embedded.files.is_empty() {
+        if self.embedded.devices.devices.is_empty() {
             return;
         }
         let memory = self.swap.memory();

@@ -9,6 +9,7 @@
 mod account;
 mod balance;
 mod bays;
+mod devices;
 mod embed;
 mod evict;
 mod fork;

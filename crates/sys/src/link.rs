@@ -6,7 +6,7 @@
 //! drop in the child would close a descriptor of the program. A [`KeptFd`] never closes:
 //! the kernel does when the table goes, at exit or exec.
 
-use std::os::fd::{IntoRawFd, OwnedFd};
+use std::os::fd::{BorrowedFd, IntoRawFd, OwnedFd};
 use std::sync::atomic::{AtomicI32, Ordering::Relaxed};
 
 /// The number of a descriptor that the kernel will close. Use it only on threads that share
@@ -29,6 +29,14 @@ impl KeptFd {
     /// Forgets the number, in a forked child whose table is another.
     pub fn forget(&self) {
         self.0.store(-1, Relaxed);
+    }
+
+    /// The descriptor, for the calls that this type has not; none if there is none.
+    pub fn get(&self) -> Option<BorrowedFd<'_>> {
+        let fd = self.0.load(Relaxed);
+        // SAFETY: not -1. It is open, for nothing closes it but the end of its table; on a
+        // thread with another table the calls fail or reach something else, as documented.
+        (fd >= 0).then(|| unsafe { BorrowedFd::borrow_raw(fd) })
     }
 
     /// Sends one packet without waiting and without SIGPIPE. Whether it went.

@@ -16,6 +16,7 @@ fn supervisor(budget_pages: u64, device_pages: u64) -> Supervisor {
     Supervisor::new(Setup {
         budget_pages,
         devices: vec![SetupDevice {
+            name: "null".into(),
             fd: OwnedFd::from(file),
             facts: Facts::new(device_pages),
             priority: None,
@@ -23,6 +24,7 @@ fn supervisor(budget_pages: u64, device_pages: u64) -> Supervisor {
         config: Config::default(),
         key: [0; 64],
         notices: None,
+        open: None,
     })
     .expect("a supervisor")
 }
@@ -40,7 +42,7 @@ fn time(name: &str, n: u64, mut f: impl FnMut()) {
 fn member() {
     let start = Instant::now();
     let control = std::env::var("EBB_CONTROL").expect("started by the example");
-    let (member, _devices) = Member::join(&control, None).expect("joins");
+    let member = Member::join(&control, None).expect("joins");
     println!(
         "{:<44} {:>8.1} µs",
         "join",

@@ -20,6 +20,10 @@
 //!   of it is gone (a write of it to the device may be in flight until then): what it owned
 //!   becomes free, its row of reader bits is cleared. Rows of its children are their own.
 //!
+//! - A device that is to be removed is *closed*: nobody acquires. `acquire` looks again after
+//!   its swap, so whoever closed the device and then finds nobody who owns or reads
+//!   ([`Leases::is_idle`]) knows that it stays so.
+//!
 //! # Layout
 //! One word for the owner of each cluster, and for each process slot a row of one bit a
 //! cluster. Rows of processes that inherited nothing are never touched, so they cost no
@@ -52,6 +56,8 @@ pub(crate) struct LeaseHeader {
     touched: AtomicU32,
     /// Clusters without owner; a hint, put right when a process is reaped.
     free: AtomicU64,
+    /// Not 0: nobody acquires.
+    closed: AtomicU32,
 }
 
 /// The leases of one device. `'a` is `'static` but for tests.
@@ -85,7 +91,7 @@ impl<'a> Leases<'a> {
     /// caller's memory of a scan in vain, `u64::MAX` at first.
     pub fn acquire(&self, me: usize, seen: &AtomicU64) -> Option<usize> {
         let returned = self.header.returned.load(SeqCst);
-        if seen.load(Relaxed) == returned {
+        if seen.load(Relaxed) == returned || self.is_closed() {
             return None;
         }
         let n = self.owner.len();
@@ -104,9 +110,13 @@ impl<'a> Leases<'a> {
             {
                 continue;
             }
-            if self.has_readers(c, usize::MAX) {
+            let closed = self.is_closed();
+            if closed || self.has_readers(c, usize::MAX) {
                 self.owner[c].store(0, SeqCst);
                 self.header.returned.fetch_add(1, SeqCst);
+                if closed {
+                    return None;
+                }
                 continue;
             }
             if c >= start {
@@ -121,6 +131,39 @@ impl<'a> Leases<'a> {
         }
         seen.store(returned, Relaxed);
         None
+    }
+
+    /// Nobody acquires from now on.
+    pub fn close(&self) {
+        self.header.closed.store(1, SeqCst);
+    }
+
+    /// The opposite of [`close`](Self::close).
+    pub fn reopen(&self) {
+        self.header.closed.store(0, SeqCst);
+        self.header.returned.fetch_add(1, SeqCst);
+    }
+
+    fn is_closed(&self) -> bool {
+        self.header.closed.load(SeqCst) != 0
+    }
+
+    /// Whether nobody owns or reads a cluster. On a closed device that is for good.
+    pub fn is_idle(&self) -> bool {
+        let reads = |slot: usize| self.row(slot).iter().any(|word| word.load(SeqCst) != 0);
+        loop {
+            let before = self.header.inherited.load(SeqCst);
+            let touched = (self.header.touched.load(SeqCst) as usize).min(self.owner.len());
+            if self.owner[..touched].iter().any(|o| o.load(SeqCst) != 0) {
+                return false;
+            }
+            if (0..crate::MAX_SLOTS).any(|slot| self.is_reading(slot) && reads(slot)) {
+                return false;
+            }
+            if self.header.inherited.load(SeqCst) == before {
+                return true;
+            }
+        }
     }
 
     /// Gives back a cluster that `me` owns. False, and nothing done, if it does not.

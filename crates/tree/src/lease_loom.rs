@@ -22,6 +22,7 @@ impl Device {
                 first_free: AtomicU32::new(0),
                 touched: AtomicU32::new(0),
                 free: AtomicU64::new(0),
+                closed: AtomicU32::new(0),
             },
             owner: (0..clusters).map(|_| AtomicU32::new(0)).collect(),
             rows: (0..words).map(|_| AtomicU64::new(0)).collect(),
@@ -41,6 +42,23 @@ impl Device {
 
 fn fresh() -> AtomicU64 {
     AtomicU64::new(u64::MAX)
+}
+
+/// A device is closed while somebody acquires: once it is seen idle, nobody owns it ever after.
+#[test]
+fn loom_closed_and_idle_stays_so() {
+    loom::model(|| {
+        let device = Device::new(1);
+        let other = {
+            let device = device.clone();
+            thread::spawn(move || device.leases().acquire(1, &fresh()))
+        };
+        device.leases().close();
+        let idle = device.leases().is_idle();
+        let got = other.join().unwrap();
+        assert!(!(idle && got.is_some()), "owned after it was seen idle");
+        assert_eq!(device.leases().is_idle(), got.is_none());
+    });
 }
 
 /// Two processes want the only cluster: one gets it, the other not, then the first gives

@@ -42,6 +42,10 @@ mod lease;
 #[cfg(not(loom))]
 mod charge;
 #[cfg(not(loom))]
+mod command;
+#[cfg(not(loom))]
+mod devices;
+#[cfg(not(loom))]
 mod histogram;
 #[cfg(not(loom))]
 mod member;
@@ -58,8 +62,11 @@ pub use ebb_stores::Facts;
 #[cfg(not(loom))]
 pub use {
     charge::Asked,
+    command::{Ask, AskError},
+    devices::Device,
     histogram::{Histogram, Summary},
-    member::{ChildSlot, Device, JoinError, Member},
-    supervisor::{Setup, SetupDevice, SetupError, Supervisor, Totals},
-    table::{Codec, Config, Mode, SlotNumber, SlotState, Way},
+    member::{ChildSlot, JoinError, Member},
+    supervisor::{DeviceShown, Opener, Setup, SetupDevice, SetupError, Supervisor, Totals},
+    table::{Codec, Config, DeviceState, Mode, Refusal, SlotNumber, SlotState, Way},
+    wire::{Reply, Request},
 };

@@ -2,7 +2,7 @@
 //!
 //! # Threads and forks
 //! Functions on the shared table may be called from any thread. Those that use a descriptor
-//! ([`join`](Member::join), [`rejoin`](Member::rejoin), [`message`](Member::message),
+//! ([`join`](Member::join), [`rejoin`](Member::rejoin), [`message`](Member::message), `attach`,
 //! [`start_paging`](Member::start_paging)) belong on the threads that share the descriptor
 //! table in which the process joined.
 //!
@@ -15,21 +15,17 @@
 //! ```
 
 use crate::charge::Asked;
+use crate::devices::Held;
 use crate::histogram::Histogram;
-use crate::lease::Leases;
-use crate::table::map_leases;
-use crate::table::{Config, DeviceRow, Mode, Named, SlotNumber, SlotState, StateWord, Table, Way};
+use crate::table::{Config, Mode, Named, SlotNumber, SlotState, StateWord, Table, Way};
 use crate::wire::{self, Answer, Hello, KEY_BYTES};
-use ebb_engine::ClusterIndex;
 use ebb_engine::counters::Counters;
-use ebb_engine::env::Lender;
 use ebb_sys::link::KeptFd;
 use rustix::io::Errno;
-use rustix::net::{self, AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType};
-use std::mem::MaybeUninit;
+use rustix::net::{self, AddressFamily, SendFlags, SocketFlags, SocketType};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
+use std::sync::atomic::{AtomicU32, Ordering::*};
 use std::time::Duration;
 
 /// How long to wait for the supervisor's answer.
@@ -59,17 +55,6 @@ pub enum JoinError {
     Map(Errno),
 }
 
-/// A swap device as received: the descriptor is the caller's.
-#[derive(Debug)]
-pub struct Device {
-    /// Its file, in this thread's descriptor table.
-    pub fd: OwnedFd,
-    /// What is known of it.
-    pub facts: crate::Facts,
-    /// Higher is used first; none: after those with one.
-    pub priority: Option<i16>,
-}
-
 /// The slot reserved for a child about to be forked.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ChildSlot {
@@ -86,11 +71,11 @@ impl ChildSlot {
 
 /// This process's membership in its tree.
 pub struct Member {
-    table: &'static Table,
+    pub(crate) table: &'static Table,
     /// Our slot; another in a forked child. Shared with the lenders.
-    me: Arc<AtomicU32>,
-    leases: Vec<Leases<'static>>,
-    connection: KeptFd,
+    pub(crate) me: Arc<AtomicU32>,
+    pub(crate) held: Held,
+    pub(crate) connection: KeptFd,
     key: [u8; KEY_BYTES],
 }
 
@@ -99,8 +84,7 @@ struct Welcome {
     connection: OwnedFd,
     slot: SlotNumber,
     key: [u8; KEY_BYTES],
-    /// Table, then file and leases of each device.
-    fds: Vec<OwnedFd>,
+    table: Option<OwnedFd>,
 }
 
 fn greet(control: &str, reserved: Option<SlotNumber>) -> Result<Welcome, JoinError> {
@@ -125,33 +109,16 @@ fn greet(control: &str, reserved: Option<SlotNumber>) -> Result<Welcome, JoinErr
         Err(e) => return Err(JoinError::Connect(e)),
     }
 
-    let mut packet = [0; wire::MAX_PACKET];
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(wire::MAX_FDS))];
-    let mut control = net::RecvAncillaryBuffer::new(&mut space);
-    let got = loop {
-        let mut iov = [std::io::IoSliceMut::new(&mut packet)];
-        match net::recvmsg(&socket, &mut iov, &mut control, RecvFlags::CMSG_CLOEXEC) {
-            Err(Errno::INTR) => {}
-            Err(Errno::AGAIN) => return Err(JoinError::Protocol("no answer in time")),
-            Err(e) => return Err(JoinError::Connect(e)),
-            Ok(got) => break got,
-        }
-    };
-    let mut fds = Vec::with_capacity(wire::MAX_FDS);
-    for message in control.drain() {
-        if let net::RecvAncillaryMessage::ScmRights(rights) = message {
-            fds.extend(rights);
-        }
-    }
-    match Answer::decode(&packet[..got.bytes]) {
+    let (packet, fds) = wire::receive(&socket)?;
+    match Answer::decode(&packet) {
         Some(Answer::Welcome { slot, key }) => Ok(Welcome {
             connection: socket,
             slot,
             key,
-            fds,
+            table: fds.into_iter().next(),
         }),
         Some(Answer::Refused(why)) => Err(JoinError::Refused(why.to_owned())),
-        None if got.bytes == 0 => Err(JoinError::Protocol("it closed the connection")),
+        None if packet.is_empty() => Err(JoinError::Protocol("it closed the connection")),
         None => Err(JoinError::Protocol("an unknown packet")),
     }
 }
@@ -165,37 +132,6 @@ fn retry<T>(mut f: impl FnMut() -> Result<T, Errno>) -> Result<T, Errno> {
     }
 }
 
-/// Pairs the received descriptors with the table's rows; calls `leases` for each lease area.
-fn devices(
-    table: &Table,
-    fds: impl Iterator<Item = OwnedFd>,
-    mut leases: impl FnMut(&DeviceRow, OwnedFd) -> Result<(), JoinError>,
-) -> Result<Vec<Device>, JoinError> {
-    let mut fds = fds;
-    let mut devices = Vec::new();
-    let mut rows = table.devices.iter();
-    while let Some(fd) = fds.next() {
-        let (Some(row), Some(lease)) = (rows.next(), fds.next()) else {
-            return Err(JoinError::Protocol(
-                "descriptors missing; raise the limit on open files",
-            ));
-        };
-        leases(row, lease)?;
-        let facts = crate::Facts::from_words(row.facts());
-        devices.push(Device {
-            fd,
-            facts,
-            priority: row.priority(),
-        });
-    }
-    if devices.len() != table.device_count() {
-        return Err(JoinError::Protocol(
-            "descriptors missing; raise the limit on open files",
-        ));
-    }
-    Ok(devices)
-}
-
 impl Member {
     /// Joins the tree that `control`, the value of EBB_CONTROL, names. `reserved` is for a
     /// forked child that kept nothing of its parent's membership; one that did calls
@@ -203,53 +139,37 @@ impl Member {
     ///
     /// # Errors
     /// See [`JoinError`]. No retry helps but for [`JoinError::Protocol`] "no answer in time".
-    pub fn join(
-        control: &str,
-        reserved: Option<ChildSlot>,
-    ) -> Result<(Self, Vec<Device>), JoinError> {
+    pub fn join(control: &str, reserved: Option<ChildSlot>) -> Result<Self, JoinError> {
         let welcome = greet(control, reserved.map(|child| child.slot))?;
-        let mut fds = welcome.fds.into_iter();
-        let fd = fds.next().ok_or(JoinError::Protocol(
+        let fd = welcome.table.ok_or(JoinError::Protocol(
             "no table; raise the limit on open files",
         ))?;
         let table = Table::map(fd.as_fd()).map_err(JoinError::Map)?;
-        let mut leases = Vec::new();
-        let devices = devices(table, fds, |row, fd| {
-            let mapped =
-                map_leases(fd.as_fd(), row.clusters.load(SeqCst)).map_err(JoinError::Map)?;
-            leases.push(mapped);
-            Ok(())
-        })?;
         let connection = KeptFd::default();
         connection.keep(welcome.connection);
         let me = Arc::new(AtomicU32::new(welcome.slot.0 as u32));
-        Ok((
-            Self {
-                table,
-                me,
-                leases,
-                connection,
-                key: welcome.key,
-            },
-            devices,
-        ))
+        Ok(Self {
+            table,
+            me,
+            held: Held::default(),
+            connection,
+            key: welcome.key,
+        })
     }
 
     /// In a forked child, after [`child_started`](Self::child_started), on its new service
-    /// thread: connects to the supervisor and receives the devices' descriptors again, in the
-    /// same order. Devices added after the parent joined are left out.
+    /// thread: connects to the supervisor. It holds the leases that the parent held, but none
+    /// of the descriptors: [`attach`](Self::attach) those again.
     ///
     /// # Errors
     /// See [`JoinError`].
-    pub fn rejoin(&self, control: &str) -> Result<Vec<Device>, JoinError> {
+    pub fn rejoin(&self, control: &str) -> Result<(), JoinError> {
         let welcome = greet(control, Some(self.slot()))?;
         if welcome.slot != self.slot() {
             return Err(JoinError::Protocol("another slot than the reserved one"));
         }
-        let mut devices = devices(self.table, welcome.fds.into_iter().skip(1), |_, _| Ok(()))?;
-        devices.truncate(self.leases.len());
         self.connection.keep(welcome.connection);
-        Ok(devices)
+        Ok(())
     }
 
     /// Our slot.
@@ -378,17 +298,6 @@ impl Member {
         self.connection.send(wire::message(text, &mut packet));
     }
 
-    /// The leases of the device that came `device`th from [`join`](Self::join). It follows
-    /// this process's slot number: in a forked child it is the child's.
-    pub fn lender(&self, device: usize) -> Option<Arc<dyn Lender>> {
-        let leases = *self.leases.get(device)?;
-        Some(Arc::new(DeviceLender {
-            leases,
-            me: self.me.clone(),
-            vain: AtomicU64::new(u64::MAX),
-        }))
-    }
-
     /// Before a fork, in the parent: a slot for the child, which from now on is a reader of
     /// all clusters that we own or read, so that there is no window. If this process pages,
     /// its whole charge is charged once more for the child, with credit for all of it. None
@@ -402,9 +311,8 @@ impl Member {
         let slot = self.table.slot(child);
         slot.family
             .store(self.table.slot(me).family.load(SeqCst), SeqCst);
-        for leases in &self.leases {
-            leases.inherit(me.index(), child.index());
-        }
+        self.held
+            .each(|leases| leases.inherit(me.index(), child.index()));
         if charges {
             self.table.charge_for_child(me, child);
         }
@@ -427,9 +335,8 @@ impl Member {
 
     /// In the parent, if the fork failed.
     pub fn cancel_child(&self, child: ChildSlot) {
-        for leases in &self.leases {
-            leases.forget_reader(child.slot.index());
-        }
+        self.held
+            .each(|leases| leases.forget_reader(child.slot.index()));
         self.table.clear_charges(Some(self.slot()), child.slot);
         self.table.set_state(child.slot, StateWord::FREE);
     }
@@ -448,43 +355,4 @@ impl Member {
 fn signed(pages: u64) -> i64 {
     // No machine has 2^62 pages; a sum of two such does not overflow.
     pages.min(1 << 62) as i64
-}
-
-/// A device's leases for this process.
-struct DeviceLender {
-    leases: Leases<'static>,
-    me: Arc<AtomicU32>,
-    /// What `acquire` remembers of a scan in vain.
-    vain: AtomicU64,
-}
-
-impl DeviceLender {
-    fn me(&self) -> usize {
-        self.me.load(Relaxed) as usize
-    }
-}
-
-impl Lender for DeviceLender {
-    fn acquire(&self) -> Option<ClusterIndex> {
-        self.leases
-            .acquire(self.me(), &self.vain)
-            .map(|c| ClusterIndex(c as u32))
-    }
-
-    fn release(&self, cluster: ClusterIndex) {
-        let ours = self.leases.release(self.me(), cluster.index());
-        debug_assert!(ours, "released cluster {cluster}, which is not ours");
-    }
-
-    fn has_readers(&self, cluster: ClusterIndex) -> bool {
-        self.leases.has_readers(cluster.index(), self.me())
-    }
-
-    fn stop_reading(&self, cluster: ClusterIndex) {
-        self.leases.stop_reading(self.me(), cluster.index());
-    }
-
-    fn free_clusters(&self) -> u64 {
-        self.leases.free()
-    }
 }

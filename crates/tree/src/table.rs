@@ -27,7 +27,7 @@ use std::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering::*};
 
 const MAGIC: u64 = u64::from_be_bytes(*b"ebbtree\0");
 /// Raised with every change of layout or meaning.
-pub(crate) const VERSION: u32 = 1;
+pub(crate) const VERSION: u32 = 2;
 
 /// A process's place in the table.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -264,6 +264,10 @@ pub(crate) struct Slot {
     pub coldest: AtomicU64,
     /// Pages that others ask it to give up.
     pub request: AtomicU64,
+    /// Devices whose descriptors it holds, one bit a row. Set by the supervisor when it sends
+    /// them, cleared by the process when it has closed them.
+    pub attached: AtomicU32,
+    pub shares: [Share; MAX_DEVICES],
     pub counters: Line<Counters>,
     pub latency: [Histogram; 4],
 }
@@ -316,14 +320,77 @@ impl Slot {
     }
 }
 
+/// What the tree does with a device.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum DeviceState {
+    /// Pages go there.
+    On,
+    /// What is there moves elsewhere; then the device goes.
+    Leaving,
+}
+
 /// A device as every member sees it.
 #[repr(C)]
 pub(crate) struct DeviceRow {
+    /// 0: the row is free. Else twice the device's serial number, plus one if it is leaving.
+    stamp: AtomicU64,
     /// Device facts, as words.
     pub facts: [AtomicU64; 3],
     /// Bit 16: given; low 16 bits: priority.
     pub priority: AtomicU32,
     pub clusters: AtomicU32,
+}
+
+/// What a process has on a device, by its own word.
+#[repr(C)]
+pub(crate) struct Share {
+    /// Slots in use, those of its forked relatives included that it reads.
+    pub used: AtomicU32,
+    /// Write errors that it met.
+    pub errors: AtomicU32,
+    /// Bit 0: it takes no room there any more, for errors. Bits 1..: why it cannot leave
+    /// ([`Refusal`]).
+    pub flags: AtomicU32,
+    /// How many pages cannot leave.
+    pub kept: AtomicU32,
+}
+
+/// Why a process cannot leave a device.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Refusal {
+    /// So many pages would have no place.
+    NoRoom(u32),
+    /// So many pages can be neither read nor written elsewhere.
+    Stuck(u32),
+}
+
+impl Share {
+    pub fn tell(&self, used: u32, errors: u32, out: bool, refusal: Option<Refusal>) {
+        let (kind, kept) = match refusal {
+            None => (0, 0),
+            Some(Refusal::NoRoom(pages)) => (2, pages),
+            Some(Refusal::Stuck(pages)) => (4, pages),
+        };
+        self.used.store(used, Relaxed);
+        self.errors.store(errors, Relaxed);
+        self.kept.store(kept, Relaxed);
+        self.flags.store(kind | out as u32, SeqCst);
+    }
+
+    /// Whether the process takes no room there any more.
+    pub fn is_out(&self) -> bool {
+        self.flags.load(SeqCst) & 1 != 0
+    }
+
+    pub fn refusal(&self) -> Option<Refusal> {
+        let kind = self.flags.load(SeqCst) & !1;
+        let kept = self.kept.load(Relaxed);
+        match kind {
+            2 => Some(Refusal::NoRoom(kept)),
+            4 => Some(Refusal::Stuck(kept)),
+            _ => None,
+        }
+    }
 }
 
 /// The shared table. Field by field: magic to validate; the sums on lines of their own because
@@ -332,8 +399,9 @@ pub(crate) struct DeviceRow {
 pub(crate) struct Table {
     magic: AtomicU64,
     version: AtomicU32,
-    device_count: AtomicU32,
     size: AtomicU64,
+    /// How often the devices have changed.
+    pub changes: AtomicU64,
     config: AtomicU64,
     pub budget: AtomicI64,
     pub mode: AtomicU32,
@@ -442,25 +510,46 @@ impl Table {
         Config::unpack(self.config.load(SeqCst))
     }
 
-    /// Devices so far, whatever a broken table says.
-    pub fn device_count(&self) -> usize {
-        (self.device_count.load(SeqCst) as usize).min(MAX_DEVICES)
-    }
-
-    /// Adds a device at the end.
-    pub fn add_device(&self, facts: [u64; 3], priority: Option<i16>, clusters: u32) {
-        let row = &self.devices[self.device_count()];
-        for (word, fact) in row.facts.iter().zip(facts) {
-            word.store(fact, SeqCst);
+    /// Says that the devices have changed, and wakes every member to look.
+    pub fn devices_changed(&self) {
+        self.changes.fetch_add(1, SeqCst);
+        for (n, _) in self.taken() {
+            self.wake(n);
         }
-        let priority = priority.map_or(0, |p| 1 << 16 | p as u16 as u32);
-        row.priority.store(priority, SeqCst);
-        row.clusters.store(clusters, SeqCst);
-        self.device_count.fetch_add(1, SeqCst);
     }
 }
 
 impl DeviceRow {
+    /// The row's device by its serial number, and what becomes of it; none if it is free.
+    pub fn device(&self) -> Option<(u64, DeviceState)> {
+        let stamp = self.stamp.load(SeqCst);
+        let state = match stamp & 1 {
+            0 => DeviceState::On,
+            _ => DeviceState::Leaving,
+        };
+        (stamp != 0).then_some((stamp >> 1, state))
+    }
+
+    /// Fills a free row.
+    pub fn fill(&self, serial: u64, facts: [u64; 3], priority: Option<i16>, clusters: u32) {
+        for (word, fact) in self.facts.iter().zip(facts) {
+            word.store(fact, SeqCst);
+        }
+        let priority = priority.map_or(0, |p| 1 << 16 | p as u16 as u32);
+        self.priority.store(priority, SeqCst);
+        self.clusters.store(clusters, SeqCst);
+        self.set_state(serial, DeviceState::On);
+    }
+
+    pub fn set_state(&self, serial: u64, state: DeviceState) {
+        let leaving = (state == DeviceState::Leaving) as u64;
+        self.stamp.store(serial << 1 | leaving, SeqCst);
+    }
+
+    pub fn clear(&self) {
+        self.stamp.store(0, SeqCst);
+    }
+
     pub fn facts(&self) -> [u64; 3] {
         std::array::from_fn(|i| self.facts[i].load(SeqCst))
     }
@@ -600,13 +689,29 @@ mod tests {
     }
 
     #[test]
-    fn devices_keep_their_order_and_priority() {
+    fn a_row_tells_of_its_device() {
         let (table, _fd) = Table::create(100, Config::default()).unwrap();
-        table.add_device([1, 2, 3], Some(-2), 7);
-        table.add_device([4, 5, 6], None, 8);
-        assert_eq!(table.device_count(), 2);
-        assert_eq!(table.devices[0].facts(), [1, 2, 3]);
-        assert_eq!(table.devices[0].priority(), Some(-2));
-        assert_eq!(table.devices[1].priority(), None);
+        let row = &table.devices[1];
+        assert_eq!(row.device(), None);
+        row.fill(7, [1, 2, 3], Some(-2), 9);
+        assert_eq!((row.facts(), row.priority()), ([1, 2, 3], Some(-2)));
+        assert_eq!(row.device(), Some((7, DeviceState::On)));
+        row.set_state(7, DeviceState::Leaving);
+        assert_eq!(row.device(), Some((7, DeviceState::Leaving)));
+        row.clear();
+        assert_eq!(row.device(), None);
+        assert_eq!(table.devices[0].device(), None);
+    }
+
+    #[test]
+    fn a_share_carries_everything() {
+        let (table, _fd) = Table::create(100, Config::default()).unwrap();
+        let share = &table.slots[0].shares[0];
+        for out in [false, true] {
+            for refusal in [None, Some(Refusal::NoRoom(5)), Some(Refusal::Stuck(6))] {
+                share.tell(1, 2, out, refusal);
+                assert_eq!((share.is_out(), share.refusal()), (out, refusal));
+            }
+        }
     }
 }

@@ -3,29 +3,46 @@
 //!
 //! ```text
 //! member → supervisor   HELLO version pid reserved-slot   once
-//! supervisor → member   WELCOME slot key + descriptors    or REFUSED text, once
-//! member → supervisor   MESSAGE text · POKE               any time
+//! supervisor → member   WELCOME slot key + the table      or REFUSED text, once
+//! member → supervisor   MESSAGE text · POKE · ASK rows    any time
+//! supervisor → member   DEVICES (row serial)* + a file and a lease area each, for an ASK
+//!
+//! command → supervisor  REQUEST version verb text         once
+//! supervisor → command  PROGRESS text                     any time
+//!                       DONE text · FAILED text           once, then it hangs up
 //! ```
-//! Descriptors of a WELCOME: the table, then for each device its file and its lease area.
-//! The connection stays open; its end tells the supervisor that the process has died or
-//! become another program.
+//! A member's connection stays open; its end tells the supervisor that the process has died
+//! or become another program. The end of a command's takes its request back, if it is not
+//! done.
 
 use crate::table::{SlotNumber, VERSION};
 use crate::{MAX_DEVICES, MAX_SLOTS};
-use rustix::net::SocketAddrUnix;
+use rustix::io::Errno;
+use rustix::net::{self, RecvFlags, SocketAddrUnix};
+use std::io::{IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 /// Bytes of the key that encrypts what goes to devices.
 pub const KEY_BYTES: usize = 64;
-/// The longest packet.
+/// The longest packet between supervisor and member.
 pub const MAX_PACKET: usize = 1024;
+/// The longest packet between supervisor and command: a path, or what there is to show.
+pub const MAX_REQUEST: usize = 16 << 10;
 /// The most descriptors of a packet.
-pub const MAX_FDS: usize = 1 + 2 * MAX_DEVICES;
+pub const MAX_FDS: usize = 2 * MAX_DEVICES;
 
 const HELLO: u8 = b'H';
 const WELCOME: u8 = b'W';
 const REFUSED: u8 = b'R';
 const MESSAGE: u8 = b'M';
 const POKE: u8 = b'P';
+const ASK: u8 = b'A';
+const DEVICES: u8 = b'D';
+const REQUEST: u8 = b'Q';
+const PROGRESS: u8 = b'.';
+const DONE: u8 = b'+';
+const FAILED: u8 = b'-';
 
 const NO_SLOT: u32 = u32::MAX;
 
@@ -137,6 +154,8 @@ pub enum Talk<'a> {
     Message(&'a [u8]),
     /// Look again now.
     Poke,
+    /// Send the devices of these rows, one bit each.
+    Ask(u8),
 }
 
 /// Encodes a MESSAGE into `buf`, cut to fit.
@@ -150,14 +169,169 @@ pub fn message<'a>(text: &str, buf: &'a mut [u8; MAX_PACKET]) -> &'a [u8] {
 /// The POKE packet.
 pub const POKE_PACKET: [u8; 1] = [POKE];
 
+/// Encodes an ASK.
+pub fn ask(rows: u8) -> [u8; 2] {
+    [ASK, rows]
+}
+
 impl<'a> Talk<'a> {
     pub fn decode(packet: &'a [u8]) -> Option<Self> {
         match packet {
             [MESSAGE, text @ ..] => Some(Talk::Message(text)),
             [POKE] => Some(Talk::Poke),
+            [ASK, rows] => Some(Talk::Ask(*rows)),
             _ => None,
         }
     }
+}
+
+/// Bytes of a device in a DEVICES packet.
+const NAMED: usize = 9;
+
+/// Encodes a DEVICES: row and serial number of each.
+pub fn devices(named: &[(usize, u64)]) -> Vec<u8> {
+    let mut packet = vec![DEVICES];
+    for &(row, serial) in named {
+        packet.push(row as u8);
+        packet.extend_from_slice(&serial.to_le_bytes());
+    }
+    packet
+}
+
+/// Decodes a DEVICES.
+pub fn decode_devices(packet: &[u8]) -> Option<Vec<(usize, u64)>> {
+    let [DEVICES, rest @ ..] = packet else {
+        return None;
+    };
+    let (named, rest) = rest.as_chunks::<NAMED>();
+    if !rest.is_empty() || named.len() > MAX_DEVICES {
+        return None;
+    }
+    let device = |&[row, a, b, c, d, e, f, g, h]: &[u8; NAMED]| {
+        let serial = u64::from_le_bytes([a, b, c, d, e, f, g, h]);
+        ((row as usize) < MAX_DEVICES).then_some((row as usize, serial))
+    };
+    named.iter().map(device).collect()
+}
+
+/// What a command asks of the supervisor.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Request {
+    /// Swap there too: a SPEC.
+    On(String),
+    /// Swap there no more: a device as it is shown, or its number.
+    Off(String),
+    /// Which devices there are.
+    Show,
+}
+
+impl Request {
+    /// As a packet.
+    pub fn encode(&self) -> Vec<u8> {
+        let (verb, text) = match self {
+            Request::On(spec) => (b'+', spec.as_str()),
+            Request::Off(device) => (b'-', device.as_str()),
+            Request::Show => (b'?', ""),
+        };
+        let mut packet = vec![REQUEST];
+        packet.extend_from_slice(&VERSION.to_le_bytes());
+        packet.push(verb);
+        packet.extend_from_slice(text.as_bytes());
+        packet
+    }
+
+    /// The version of whoever asks, and the request if it is one.
+    pub fn decode(packet: &[u8]) -> Option<(u32, Option<Self>)> {
+        let [REQUEST, a, b, c, d, verb, text @ ..] = packet else {
+            return None;
+        };
+        let text = std::str::from_utf8(text).ok()?.to_owned();
+        let request = match verb {
+            b'+' => Some(Request::On(text)),
+            b'-' => Some(Request::Off(text)),
+            b'?' => Some(Request::Show),
+            _ => None,
+        };
+        Some((u32::from_le_bytes([*a, *b, *c, *d]), request))
+    }
+}
+
+/// What the supervisor answers a command.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Reply {
+    /// It goes on; how far it is.
+    Progress(String),
+    /// It was done; what there is to say.
+    Done(String),
+    /// It was not done, and why.
+    Failed(String),
+}
+
+impl Reply {
+    /// As a packet, cut to fit.
+    pub fn encode(&self) -> Vec<u8> {
+        let (kind, text) = match self {
+            Reply::Progress(text) => (PROGRESS, text),
+            Reply::Done(text) => (DONE, text),
+            Reply::Failed(text) => (FAILED, text),
+        };
+        let mut packet = vec![kind];
+        packet.extend_from_slice(&text.as_bytes()[..text.len().min(MAX_REQUEST - 1)]);
+        packet
+    }
+
+    /// From a packet.
+    pub fn decode(packet: &[u8]) -> Option<Self> {
+        let (kind, text) = packet.split_first()?;
+        let text = String::from_utf8_lossy(text).into_owned();
+        match *kind {
+            PROGRESS => Some(Reply::Progress(text)),
+            DONE => Some(Reply::Done(text)),
+            // A supervisor that does not know requests at all answers as to a member.
+            FAILED | REFUSED => Some(Reply::Failed(text)),
+            _ => None,
+        }
+    }
+}
+
+/// Receives one packet and the descriptors with it, close-on-exec. An empty one: the end.
+///
+/// # Errors
+/// Those of recvmsg; EAGAIN if the socket's time limit is over.
+pub fn receive(socket: impl AsFd) -> Result<(Vec<u8>, Vec<OwnedFd>), Errno> {
+    let mut packet = vec![0; MAX_PACKET];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
+    let mut control = net::RecvAncillaryBuffer::new(&mut space);
+    let got = loop {
+        let mut iov = [IoSliceMut::new(&mut packet)];
+        match net::recvmsg(&socket, &mut iov, &mut control, RecvFlags::CMSG_CLOEXEC) {
+            Err(Errno::INTR) => {}
+            Err(e) => return Err(e),
+            Ok(got) => break got,
+        }
+    };
+    let mut fds = Vec::with_capacity(MAX_FDS);
+    for message in control.drain() {
+        if let net::RecvAncillaryMessage::ScmRights(rights) = message {
+            fds.extend(rights);
+        }
+    }
+    packet.truncate(got.bytes);
+    Ok((packet, fds))
+}
+
+/// Sends one packet with descriptors, without waiting.
+///
+/// # Errors
+/// Those of sendmsg.
+pub fn send(socket: impl AsFd, packet: &[u8], fds: &[BorrowedFd<'_>]) -> Result<(), Errno> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
+    let mut control = net::SendAncillaryBuffer::new(&mut space);
+    if !fds.is_empty() && !control.push(net::SendAncillaryMessage::ScmRights(fds)) {
+        return Err(Errno::INVAL);
+    }
+    let flags = net::SendFlags::NOSIGNAL | net::SendFlags::DONTWAIT;
+    net::sendmsg(socket, &[IoSlice::new(packet)], &mut control, flags).map(|_| ())
 }
 
 const _: () = assert!(MAX_SLOTS <= u16::MAX as usize);
@@ -195,6 +369,22 @@ mod tests {
             Some(Talk::Message(&long.as_bytes()[..1023]))
         );
         assert_eq!(Talk::decode(&POKE_PACKET), Some(Talk::Poke));
+        assert_eq!(Talk::decode(&ask(0x81)), Some(Talk::Ask(0x81)));
+        for named in [vec![], vec![(0, 1), (7, u64::MAX)]] {
+            assert_eq!(decode_devices(&devices(&named)), Some(named));
+        }
+        for request in [
+            Request::On("/a:1G,prio=3".into()),
+            Request::Off("7".into()),
+            Request::Show,
+        ] {
+            let decoded = Request::decode(&request.encode());
+            assert_eq!(decoded, Some((VERSION, Some(request))));
+        }
+        for reply in [Reply::Progress, Reply::Done, Reply::Failed] {
+            let reply = reply("text".into());
+            assert_eq!(Reply::decode(&reply.encode()), Some(reply));
+        }
     }
 
     proptest! {
@@ -203,6 +393,7 @@ mod tests {
             packet in proptest::collection::vec(any::<u8>(), 0..100),
         ) {
             let _ = (Hello::decode(&packet), Answer::decode(&packet), Talk::decode(&packet));
+            let _ = (decode_devices(&packet), Request::decode(&packet), Reply::decode(&packet));
         }
     }
 }

@@ -10,6 +10,9 @@ use crate::sync::atomic::Ordering::Relaxed;
 use crate::words::{CLUSTER_SLOTS, Cpu, DeviceId, EntryId, SlotIndex};
 use std::sync::Arc;
 
+/// Entries side by side that can be moved in one step: those of one group of so many.
+const RUN: u32 = 64;
+
 /// What became of a slot that was to be moved.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Moved {
@@ -131,9 +134,10 @@ impl Devices {
         device.bad.fetch_add(1, Relaxed);
     }
 
-    /// The device is gone, or refuses everything: it accepts no more allocations.
+    /// The device is gone, or refuses everything: it accepts no more allocations, ever.
     pub fn retire(&self, device: DeviceId) {
         if let Some(device) = self.device(device) {
+            device.errors.fetch_max(DEVICE_ERROR_LIMIT, Relaxed);
             self.stop(&device);
         }
     }
@@ -149,6 +153,34 @@ impl Devices {
         device
             .accepting
             .store(device.errors.load(Relaxed) < DEVICE_ERROR_LIMIT, Relaxed);
+    }
+
+    /// A drain is taken back: the device is in service again, unless errors took it out.
+    pub fn readmit(&self, device: DeviceId) {
+        if let Some(device) = self.device(device) {
+            self.resume(&device);
+        }
+    }
+
+    /// Clusters that hold nothing but bad slots are on no list of free ones: they go back too.
+    fn give_up_the_rest(&self, device: &Device) {
+        let Some(lender) = &device.lender else { return };
+        for (c, cell) in device.cells() {
+            let mut cluster = lock(&cell.cluster);
+            match cluster.state {
+                State::Absent => {}
+                State::Inherited => {
+                    device.forget(c, &mut cluster);
+                    drop(cluster);
+                    lender.stop_reading(c);
+                }
+                _ => {
+                    device.forget(c, &mut cluster);
+                    drop(cluster);
+                    lender.release(c);
+                }
+            }
+        }
     }
 
     fn known(&self, device: DeviceId) -> Result<Arc<Device>, DrainError> {
@@ -191,30 +223,34 @@ impl Devices {
         let mut moved = 0;
         let mut to = ExtentList::new();
         let mut refused = false;
-        let live_slots = device.live_slots(max);
-        if live_slots.is_empty() {
+        let live_runs = device.live_runs(max);
+        if live_runs.is_empty() {
             // Another thread holds a cluster for the moment.
             return Ok(Drain::Moved(0));
         }
-        for (owner, from) in live_slots {
-            to.clear();
-            let target = match self.allocate(cpu, 1, owner, &mut to) {
-                Ok(()) => Some(to[0]),
-                Err(_) => None,
-            };
-            let fate = mover.relocate(cpu, owner, from, target);
-            let loser = if fate == Moved::Yes {
-                Some(from)
-            } else {
-                target
-            };
-            if let Some(loser) = loser {
-                let freed = self.free_now(cpu, loser);
-                debug_assert!(freed.is_ok(), "{freed:?}");
+        for (owner, from) in live_runs {
+            let whole = from.len > 1 && self.move_run(cpu, &**mover, owner, from, &mut to);
+            if whole {
+                moved += usize::from(from.len);
+                continue;
             }
-            moved += usize::from(fate != Moved::Failed);
-            if fate == Moved::Failed && target.is_none() {
-                refused = true;
+            // Page by page: what cannot be moved does not hold up what can.
+            for i in 0..u32::from(from.len) {
+                let one = Extent {
+                    start: SlotIndex(from.start.0 + i),
+                    len: 1,
+                    ..from
+                };
+                match self.move_one(cpu, &**mover, owner.plus(i), one, &mut to) {
+                    (Moved::Failed, None) => refused = true,
+                    (Moved::Failed, Some(_)) => {}
+                    _ => moved += 1,
+                }
+                if refused {
+                    break;
+                }
+            }
+            if refused {
                 break;
             }
         }
@@ -233,6 +269,60 @@ impl Devices {
             });
         }
         Ok(Drain::Moved(moved))
+    }
+
+    /// Moves one page; its fate, and where it was to go, if anywhere.
+    fn move_one(
+        &self,
+        cpu: Cpu,
+        mover: &dyn Mover,
+        owner: EntryId,
+        from: Extent,
+        to: &mut ExtentList,
+    ) -> (Moved, Option<Extent>) {
+        to.clear();
+        let target = match self.allocate(cpu, 1, owner, to) {
+            Ok(()) => Some(to[0]),
+            Err(_) => None,
+        };
+        let fate = mover.relocate(cpu, owner, from, target);
+        let loser = if fate == Moved::Yes {
+            Some(from)
+        } else {
+            target
+        };
+        if let Some(loser) = loser {
+            let freed = self.free_now(cpu, loser);
+            debug_assert!(freed.is_ok(), "{freed:?}");
+        }
+        (fate, target)
+    }
+
+    /// Moves a run of pages in one piece, with one read and one write; false, and nothing
+    /// done, if that cannot be.
+    fn move_run(
+        &self,
+        cpu: Cpu,
+        mover: &dyn Mover,
+        owner: EntryId,
+        from: Extent,
+        to: &mut ExtentList,
+    ) -> bool {
+        to.clear();
+        if self.allocate(cpu, from.len, owner, to).is_err() {
+            return false;
+        }
+        let fate = match to[..] {
+            [target] => mover.relocate(cpu, owner, from, Some(target)),
+            _ => Moved::Failed,
+        };
+        let yes = fate == Moved::Yes;
+        let losers = if yes { &[from][..] } else { &to[..] };
+        for &loser in losers {
+            let freed = self.free_now(cpu, loser);
+            debug_assert!(freed.is_ok(), "{freed:?}");
+        }
+        yes
     }
 
     fn room_beside(&self, device: &Device) -> u64 {
@@ -258,11 +348,14 @@ impl Devices {
     pub fn remove(&self, cpu: Cpu, device: DeviceId) -> Result<(), DrainError> {
         let device = self.known(device)?;
         self.flush_all_returns(cpu);
+        let was = device.accepting();
         self.stop(&device);
         self.thaw(cpu, &device, usize::MAX);
         let used = device.unsettled();
         if used > 0 {
-            self.resume(&device);
+            if was {
+                self.resume(&device);
+            }
             return Err(DrainError::InUse {
                 device: device.id,
                 used,
@@ -277,6 +370,7 @@ impl Devices {
         }
         while device.discard_one() {}
         while device.release_one(0) {}
+        self.give_up_the_rest(&device);
         let mut control = lock(&self.control);
         for per_cpu in &self.cpus {
             let mut state = lock(&per_cpu.state);
@@ -289,6 +383,7 @@ impl Devices {
         }
         control.choice.remove(device.id);
         control.devices[device.id.index()] = None;
+        self.count.0.fetch_sub(1, Relaxed);
         Ok(())
     }
 }
@@ -338,9 +433,11 @@ impl Device {
         held.count() as u64 * CLUSTER_SLOTS as u64
     }
 
-    /// Up to `max` slots that an entry owns, each with its owner.
-    fn live_slots(&self, max: usize) -> Vec<(EntryId, Extent)> {
-        let mut found = Vec::new();
+    /// Up to `max` slots that an entry owns, as runs of slots and their owners side by side,
+    /// each with its first owner.
+    fn live_runs(&self, max: usize) -> Vec<(EntryId, Extent)> {
+        let mut found: Vec<(EntryId, Extent)> = Vec::new();
+        let mut slots = 0;
         for (c, cell) in self.cells() {
             let cluster = lock(&cell.cluster);
             let Some(table) = &cluster.table else {
@@ -348,11 +445,25 @@ impl Device {
             };
             for at in table.used.iter() {
                 let word = table.words[at];
-                if let (false, Some(owner)) = (word.gone(), word.entry()) {
-                    found.push((owner, super::extent(self, c, at, 1)));
-                    if found.len() == max {
-                        return found;
+                let (false, Some(owner)) = (word.gone(), word.entry()) else {
+                    continue;
+                };
+                if slots == max {
+                    return found;
+                }
+                slots += 1;
+                let one = super::extent(self, c, at, 1);
+                match found.last_mut() {
+                    // Owners of one run are moved under one lock: they share a group of RUN.
+                    Some((first, run))
+                        if run.start.0 + u32::from(run.len) == one.start.0
+                            && run.start.cluster() == c
+                            && first.0 + u32::from(run.len) == owner.0
+                            && first.0 / RUN == owner.0 / RUN =>
+                    {
+                        run.len += 1;
                     }
+                    _ => found.push((owner, one)),
                 }
             }
         }

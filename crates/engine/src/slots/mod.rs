@@ -59,7 +59,7 @@ pub use drain::{Drain, DrainError, Moved, Mover};
 pub use free::FreeError;
 
 use crate::env::{Lender, Store, Topology};
-use crate::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use crate::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 use crate::words::{CLUSTER_SLOTS, ClusterIndex, Cpu, DeviceId, EntryId, Node, ORDERS, SlotIndex};
 use choice::Choice;
 use device::{Alone, Device};
@@ -238,6 +238,10 @@ pub struct DeviceUsage {
     pub node: Option<Node>,
     /// False while it drains and after too many errors.
     pub accepting: bool,
+    /// Write errors so far.
+    pub errors: u32,
+    /// Errors took it out of service.
+    pub out: bool,
     /// One cursor for all processors.
     pub rotational: bool,
 }
@@ -257,6 +261,8 @@ pub struct Devices {
     mover: OnceLock<Arc<dyn Mover>>,
     /// Set when a return cache, a discard or a frozen cluster waits for [`Devices::work`].
     wanted: Alone<AtomicBool>,
+    /// Devices there are.
+    count: Alone<AtomicU32>,
 }
 
 impl Devices {
@@ -277,6 +283,7 @@ impl Devices {
             reclaim: OnceLock::new(),
             mover: OnceLock::new(),
             wanted: Alone(AtomicBool::new(false)),
+            count: Alone(AtomicU32::new(0)),
         }
     }
 
@@ -325,6 +332,7 @@ impl Devices {
             lock(&cpu.state).devices[id.index()] = Some(device.clone());
         }
         control.devices[id.index()] = Some(device);
+        self.count.0.fetch_add(1, Relaxed);
         Ok(id)
     }
 
@@ -354,6 +362,11 @@ impl Devices {
             .flatten()
             .cloned()
             .collect()
+    }
+
+    /// Whether there is no device at all.
+    pub fn is_empty(&self) -> bool {
+        self.count.0.load(Relaxed) == 0
     }
 
     /// The store of a device, for reading and writing slots.
@@ -414,6 +427,8 @@ impl Devices {
                 priority: control.choice.priority(d.id),
                 node: d.node,
                 accepting: d.accepting(),
+                errors: d.errors.load(Relaxed),
+                out: d.errors.load(Relaxed) >= DEVICE_ERROR_LIMIT,
                 rotational: d.rotational,
             })
             .collect()

@@ -128,7 +128,8 @@ impl Swap {
         };
         words.fill(Word::FREE);
         let consecutive = (1..pages.len()).all(|i| entries(i).0 == entries(0).0 + i as u32);
-        let mut whole = false;
+        // How many runs of slots a folio got; none: it is split into pages.
+        let mut runs = 0;
         let extents = &mut scratch.extents;
         extents.clear();
         // A folio gets neighbouring slots; single pages get them one by one, which are
@@ -139,7 +140,7 @@ impl Swap {
                 .allocate(cpu, pages.len() as u16, entries(0), extents)
                 .is_ok()
         {
-            whole = extents.len() == 1;
+            runs = extents.len() as u64;
             let mut at = 0;
             let mut fits = true;
             for extent in extents.iter() {
@@ -158,6 +159,7 @@ impl Swap {
                     let _ = devices.free_now(cpu, *extent);
                 }
                 words.fill(Word::FREE);
+                runs = 0;
             }
         }
         let mut taken = ExtentList::default();
@@ -171,12 +173,12 @@ impl Swap {
         if pages.len() > 1 && consecutive {
             let order = pages.len().next_power_of_two().trailing_zeros() as usize;
             let counters = &self.env.counters;
-            if whole {
-                &counters.swpout[order]
+            if runs > 0 {
+                counters.swpout[order].add(1);
+                counters.swpout_runs.add(runs);
             } else {
-                &counters.swpout_fallback[order]
+                counters.swpout_fallback[order].add(1);
             }
-            .add(1);
         }
         self.env.counters.pswpout.add(pages.len() as u64);
         self.note(&self.last_refused_ns);
@@ -363,7 +365,6 @@ impl Swap {
                 drop(locked);
                 let counters = &self.env.counters;
                 if again {
-                    counters.poisoned.add(1);
                     let (device, slot) = (place.device, place.slot);
                     return Err(match io {
                         Ok(()) => {

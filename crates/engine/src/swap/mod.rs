@@ -333,6 +333,16 @@ impl Swap {
         Ok(())
     }
 
+    /// The pool's limit in bytes.
+    pub fn pool_max(&self) -> u64 {
+        self.pool.max()
+    }
+
+    /// Whether there is a device to write to. They may come later.
+    fn has_devices(&self) -> bool {
+        self.devices.as_ref().is_some_and(|d| !d.is_empty())
+    }
+
     fn accept_percent(&self) -> u8 {
         self.accept_percent.load(Relaxed)
     }

@@ -121,7 +121,7 @@ impl Swap {
         entries: impl Fn(usize) -> EntryId,
         words: &mut [Word],
     ) -> (usize, Result<(), StoreError>) {
-        let mut refused = (self.config.codec == CodecKind::None && self.devices.is_some())
+        let mut refused = (self.config.codec == CodecKind::None && self.has_devices())
             .then_some(StoreError::Full);
         let (mut out, mut which, mut n) = ([&[0; PAGE_SIZE]; BATCH], [0; BATCH], 0);
         let (mut pooled, mut same, mut charge) = (0, 0, 0);
@@ -154,7 +154,7 @@ impl Swap {
             return (pages.len(), Ok(()));
         };
         let mut slots = [Word::FREE; BATCH];
-        let outcome = if group.writeback() && self.devices.is_some() {
+        let outcome = if group.writeback() && self.has_devices() {
             self.store_on_devices(
                 cpu,
                 scratch,

@@ -137,7 +137,7 @@ impl Swap {
     }
 
     fn can_write(&self, group: &Group) -> bool {
-        group.writeback() && self.devices.is_some()
+        group.writeback() && self.has_devices()
     }
 
     /// Moves up to a batch of a group's coldest pages to devices.

@@ -7,6 +7,7 @@
 //! [`MAX_SHARE`] of a processor. Where nobody is left to measure it is [`SLOWEST`].
 
 use super::Supervisor;
+use super::devices::LOOK;
 use super::seats::descendants;
 use super::sharing::{Sharing, cpu_time};
 use crate::table::{Mode, SlotNumber, SlotState};
@@ -109,7 +110,10 @@ impl Supervisor {
         } else {
             SLOWEST
         };
-        self.due = start + pace.clamp(FASTEST, SLOWEST).max(cost * MAX_SHARE);
+        self.look_at_removals();
+        self.look_for_errors();
+        let slowest = if self.removing() { LOOK } else { SLOWEST };
+        self.due = start + pace.clamp(FASTEST, slowest).max(cost * MAX_SHARE);
     }
 
     fn someone_to_measure(&self) -> bool {

@@ -4,6 +4,7 @@
 //! ```text
 //! events   new connections, messages, ends of connections, deaths      (seats)
 //! tick     measure who does not page, write the limit, ask for reclaim (measure)
+//! requests show, add and remove swap devices                           (devices)
 //! ```
 //! Whoever embeds it either calls [`Supervisor::run`], which also waits for the child, or
 //! polls its descriptor beside others and calls [`Supervisor::turn`].
@@ -11,15 +12,17 @@
 //! It does not page, holds no data of members, and members do not depend on its being alive:
 //! without it nobody measures, nobody reaps, and the limit stays as it was.
 
+mod devices;
 mod measure;
 mod seats;
 mod sharing;
 
 use crate::histogram::{Histogram, Summary};
-use crate::lease::Leases;
-use crate::table::{Config, Mode, SlotNumber, SlotState, Table, Way, clusters_of, create_leases};
+use crate::table::{Config, Mode, SlotNumber, SlotState, Table, Way};
 use crate::wire::{self, KEY_BYTES};
 use crate::{Facts, MAX_DEVICES, MAX_SLOTS};
+use devices::Row;
+pub use devices::{DeviceShown, Opener};
 use ebb_engine::counters::Counters;
 use measure::Watch;
 use rustix::event::epoll;
@@ -48,10 +51,14 @@ pub struct Setup {
     pub key: [u8; KEY_BYTES],
     /// Where lines for the user go, without their end; none: standard error.
     pub notices: Option<Notices>,
+    /// Opens devices that are added while the tree runs; none: that is refused.
+    pub open: Option<Opener>,
 }
 
 /// A device of the tree.
 pub struct SetupDevice {
+    /// What it is called in messages: its path.
+    pub name: String,
     /// Its file; every member receives a duplicate.
     pub fd: OwnedFd,
     /// What is known of it.
@@ -64,11 +71,11 @@ pub struct SetupDevice {
 #[derive(Debug, thiserror::Error)]
 pub enum SetupError {
     /// More devices than the table has room for.
-    #[error("{0} swap devices were given; at most {MAX_DEVICES} can be used")]
+    #[error("{0} swap devices are too many: at most {MAX_DEVICES} can be in use at a time")]
     TooManyDevices(usize),
     /// No whole cluster fits on a device.
     #[error("swap device {0} has {1} pages; at least 512 (2 MiB) are needed")]
-    DeviceTooSmall(usize, u64),
+    DeviceTooSmall(String, u64),
     /// The system refused a memfd, a socket or the like.
     #[error("cannot set up the {0}: {1}")]
     System(&'static str, Errno),
@@ -94,9 +101,10 @@ pub struct Totals {
 pub struct Supervisor {
     table: &'static Table,
     table_fd: OwnedFd,
-    /// File and lease area of each device.
-    device_fds: Vec<(OwnedFd, OwnedFd)>,
-    leases: Vec<Leases<'static>>,
+    rows: [Option<Row>; MAX_DEVICES],
+    /// The number of the next device.
+    next_serial: u64,
+    open: Option<Opener>,
     key: [u8; KEY_BYTES],
     control: String,
     listener: OwnedFd,
@@ -128,6 +136,8 @@ enum Token {
     Connection(SlotNumber),
     Death(SlotNumber),
     MainChild,
+    /// Who asked for the removal of a row's device.
+    Client(u32),
 }
 
 impl Token {
@@ -138,6 +148,7 @@ impl Token {
             Token::Connection(slot) => (2, slot.0 as u32),
             Token::Death(slot) => (3, slot.0 as u32),
             Token::MainChild => (4, 0),
+            Token::Client(row) => (5, row),
         };
         epoll::EventData::new_u64((kind << 32) | n as u64)
     }
@@ -150,6 +161,7 @@ impl Token {
             1 => Token::Greeting(word as u32),
             2 => Token::Connection(slot),
             3 => Token::Death(slot),
+            5 => Token::Client(word as u32),
             _ => Token::MainChild,
         }
     }
@@ -169,19 +181,6 @@ impl Supervisor {
         }
         let (table, table_fd) =
             Table::create(setup.budget_pages, setup.config).map_err(system("shared table"))?;
-        let mut device_fds = Vec::new();
-        let mut leases = Vec::new();
-        for (i, device) in setup.devices.into_iter().enumerate() {
-            let clusters = clusters_of(device.facts.slots);
-            if clusters == 0 {
-                return Err(SetupError::DeviceTooSmall(i, device.facts.slots));
-            }
-            let (lease, fd) = create_leases(clusters).map_err(system("leases of a device"))?;
-            table.add_device(device.facts.to_words(), device.priority, clusters);
-            leases.push(lease);
-            device_fds.push((device.fd, fd));
-        }
-
         let (control, listener) = listen().map_err(system("control socket"))?;
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(system("event queue"))?;
         epoll::add(
@@ -193,11 +192,12 @@ impl Supervisor {
         .map_err(system("event queue"))?;
         rustix::process::set_child_subreaper(Some(rustix::process::getpid()))
             .map_err(system("reaping of orphans"))?;
-        Ok(Self {
+        let mut supervisor = Self {
             table,
             table_fd,
-            device_fds,
-            leases,
+            rows: [const { None }; MAX_DEVICES],
+            next_serial: 1,
+            open: setup.open,
             key: setup.key,
             control,
             listener,
@@ -216,7 +216,11 @@ impl Supervisor {
             notices: setup
                 .notices
                 .unwrap_or_else(|| Box::new(|line| eprintln!("ebb: {line}"))),
-        })
+        };
+        for device in setup.devices {
+            supervisor.add_device(device)?;
+        }
+        Ok(supervisor)
     }
 
     /// The value of EBB_CONTROL for the processes of the tree.
@@ -262,6 +266,7 @@ impl Supervisor {
                 Token::Greeting(n) => self.greet(n),
                 Token::Connection(slot) => self.listen_to(slot),
                 Token::Death(slot) => self.died(slot),
+                Token::Client(row) => self.hear_client(row),
                 Token::MainChild => {}
             }
         }
@@ -354,7 +359,7 @@ impl Supervisor {
         let live = |slot: usize| {
             SlotNumber::new(slot).is_some_and(|n| self.table.state(n).state != SlotState::Free)
         };
-        for leases in &self.leases {
+        for leases in self.each_leases() {
             leases.check(live)?;
         }
         for (n, slot) in SlotNumber::all().zip(&self.table.slots) {

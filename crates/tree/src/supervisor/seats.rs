@@ -15,14 +15,12 @@
 
 use super::{Supervisor, Token};
 use crate::table::{Named, SlotNumber, SlotState, StateWord, VERSION};
-use crate::wire::{self, Hello, Talk};
+use crate::wire::{self, Hello, Request, Talk};
 use ebb_sys::proc::{self, Image, Process};
 use rustix::event::{PollFd, PollFlags, Timespec, epoll};
 use rustix::io::Errno;
 use rustix::net::{self, RecvFlags, SendFlags, SocketFlags};
 use rustix::process::{Pid, PidfdFlags};
-use std::io::IoSlice;
-use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::Ordering::*;
 use std::time::Instant;
@@ -137,13 +135,18 @@ impl Supervisor {
         let Some(connection) = self.greeting.remove(&n) else {
             return;
         };
-        let mut packet = [0; wire::MAX_PACKET];
-        let hello = match net::recv(&connection, &mut packet, RecvFlags::DONTWAIT) {
-            Ok((_, len)) => Hello::decode(&packet[..len.min(packet.len())]),
-            Err(_) => None,
+        let mut packet = [0; wire::MAX_REQUEST];
+        let packet = match net::recv(&connection, &mut packet, RecvFlags::DONTWAIT) {
+            Ok((_, len)) => &packet[..len.min(packet.len())],
+            Err(_) => return,
         };
-        let Some(hello) = hello else { return };
         let _ = epoll::delete(&self.epoll, &connection);
+        if let Some((version, request)) = Request::decode(packet) {
+            return self.serve(connection, version, request);
+        }
+        let Some(hello) = Hello::decode(packet) else {
+            return;
+        };
         let slot = match self.seat(&connection, hello) {
             Ok(slot) => slot,
             Err(why) => {
@@ -270,17 +273,12 @@ impl Supervisor {
 
     fn welcome(&self, connection: &OwnedFd, slot: SlotNumber) -> Result<(), Errno> {
         let packet = wire::welcome(slot, &self.key);
-        let mut fds = vec![self.table_fd.as_fd()];
-        for (file, leases) in &self.device_fds {
-            fds.extend([file.as_fd(), leases.as_fd()]);
-        }
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(wire::MAX_FDS))];
-        let mut control = net::SendAncillaryBuffer::new(&mut space);
-        if !control.push(net::SendAncillaryMessage::ScmRights(&fds)) {
-            return Err(Errno::INVAL);
-        }
-        let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
-        net::sendmsg(connection, &[IoSlice::new(&packet)], &mut control, flags).map(|_| ())
+        wire::send(connection, &packet, &[self.table_fd.as_fd()])
+    }
+
+    /// The connection to a member, if it has not ended.
+    pub(super) fn connection(&self, slot: SlotNumber) -> Option<&OwnedFd> {
+        self.seats[slot.index()].as_ref()?.connection.as_ref()
     }
 
     /// A member said something, or its connection ended.
@@ -303,6 +301,7 @@ impl Supervisor {
                 }
                 Ok((_, len)) => match Talk::decode(&packet[..len.min(packet.len())]) {
                     Some(Talk::Poke) => self.due = Instant::now(),
+                    Some(Talk::Ask(rows)) => self.send_devices(slot, rows),
                     Some(Talk::Message(text)) => {
                         let pid = seat.process.pid();
                         let text: String = String::from_utf8_lossy(text)
@@ -375,9 +374,10 @@ impl Supervisor {
                 .set_state(child, StateWord::reserved(None, charges));
         }
 
-        for leases in &self.leases {
+        for leases in self.each_leases() {
             leases.reap(slot.index());
         }
+        self.forget_shares(slot);
         let shared = self.table.slot(slot);
         let family = shared.family.swap(0, SeqCst);
         let credit = shared.credit.load(SeqCst);

@@ -25,6 +25,7 @@ pub fn play(role: &[String]) {
         "after" => after(),
         "watcher" => watcher(),
         "pool" => pool(number(1), number(2), number(3)),
+        "erring" => erring(),
         "storm" => storm(number(1)),
         other => panic!("no role {other}"),
     }
@@ -35,7 +36,9 @@ fn control() -> String {
 }
 
 fn join() -> (Member, Vec<ebb_tree::Device>) {
-    Member::join(&control(), None).unwrap()
+    let member = Member::join(&control(), None).unwrap();
+    let devices = member.attach(1).unwrap();
+    (member, devices)
 }
 
 /// Waits for a line on standard input.
@@ -202,7 +205,8 @@ fn sharer(mib: u64) {
         None => {
             close_inherited();
             member.child_started(child);
-            let devices = member.rejoin(&control()).unwrap();
+            member.rejoin(&control()).unwrap();
+            let devices = member.attach(1).unwrap();
             assert_eq!(devices.len(), 1);
             assert_eq!(member.state(), SlotState::Paging);
             assert_eq!(member.own_charge(), mib << 8);
@@ -295,6 +299,17 @@ fn fork_and_die(how: &str) {
             sleep_forever();
         }
     }
+}
+
+/// Says that a device fails it, twice: first some writes, then all.
+fn erring() {
+    let (member, devices) = join();
+    let row = devices[0].row;
+    member.tell_share(row, 5, 3, false, None);
+    wait_line();
+    member.tell_share(row, 5, 16, true, None);
+    wait_line();
+    exit_now(0);
 }
 
 /// Takes every cluster it can get and stamps it.

@@ -44,11 +44,29 @@ pub const ALL: &[Scenario] = &[
     ("an_orphan_that_execs_is_no_reader", 30, orphan_execs),
     ("members_outlive_the_supervisor", 30, outlive),
     ("run_returns_the_status_and_reaps_orphans", 30, run),
+    ("a_failing_device_is_told_of_once_a_stage", 30, failing),
     ("storm_of_forks_and_kills", 120, storm),
 ];
 
 fn tell(child: &mut Child) {
     child.stdin.as_mut().unwrap().write_all(b"\n").unwrap();
+}
+
+fn failing() {
+    let mut tree = Tree::new(mib(512), 10);
+    let mut member = tree.start(&["erring"]);
+    tree.expect("counts the errors");
+    tell(&mut member);
+    tree.expect("empties this one");
+    let shown = tree.sup.devices().remove(0);
+    assert_eq!((shown.write_errors, shown.given_up_by), (16, 1));
+    tell(&mut member);
+    tree.expect_empty();
+    // What a process met that is gone still counts, and nothing is told twice.
+    let shown = tree.sup.devices().remove(0);
+    assert_eq!((shown.write_errors, shown.given_up_by), (16, 0));
+    tree.run_for(Duration::from_millis(200));
+    assert_eq!(tree.notices.lock().unwrap().len(), 2);
 }
 
 fn joins_and_leaves() {

@@ -108,11 +108,13 @@ impl Tree {
         let sup = Supervisor::new(Setup {
             budget_pages,
             devices: vec![SetupDevice {
+                name: "stamps".into(),
                 fd,
                 facts,
                 priority: Some(3),
             }],
             config,
+            open: None,
             key: [7; 64],
             notices: Some(Box::new(move |line| {
                 sink.lock().unwrap().push(line.to_owned())

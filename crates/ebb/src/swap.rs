@@ -1,0 +1,119 @@
+//! `ebb swap`: swap devices of a tree that runs are added, removed and listed. The work is the
+//! supervisor's and the members'; this asks, and says what came of it.
+
+use crate::cli::{SwapArgs, SwapVerb};
+use anyhow::{Context, Result, bail};
+use ebb_stores::{SwapSpec, human};
+use ebb_tree::{Ask, DeviceShown, Reply, Request};
+use std::io::{IsTerminal, Write, stderr, stdout};
+use std::path::{Path, absolute};
+use std::process::ExitCode;
+
+/// Does what the arguments say.
+///
+/// # Errors
+/// The process is not of a tree of ours; or what the supervisor refused, with the next step.
+pub fn swap(args: SwapArgs) -> Result<ExitCode> {
+    match args.verb {
+        SwapVerb::On { spec, pid } => {
+            let parsed = spec
+                .parse::<SwapSpec>()
+                .with_context(|| format!("swap {spec}"))?;
+            if parsed == SwapSpec::None {
+                bail!("\"none\" is no device: to take one away there is `ebb swap off`");
+            }
+            println!("{}", ask(pid, &Request::On(from_here(&spec)?))?);
+        }
+        SwapVerb::Off { device, pid } => {
+            println!("{}", ask(pid, &Request::Off(from_here(&device)?))?);
+        }
+        SwapVerb::Show { pid, json } => show(&ask(pid, &Request::Show)?, json)?,
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// A path or SPEC for a supervisor that works in another directory. A number of a device is no
+/// path; a file of such a name is written `./7`.
+fn from_here(text: &str) -> Result<String> {
+    if text.is_empty() || text.bytes().all(|b| b.is_ascii_digit()) {
+        return Ok(text.into());
+    }
+    // Options and size follow the path, so it is enough to put the directory in front.
+    let whole = absolute(Path::new(text)).context("cannot tell the current directory")?;
+    let whole = whole.to_str().context("the path is no valid text")?;
+    // `absolute` takes a last slash as it is, and so do we.
+    Ok(whole.into())
+}
+
+/// Asks, shows how far it is, and returns the answer.
+fn ask(pid: u32, request: &Request) -> Result<String> {
+    let mut ask = Ask::send(pid, request)?;
+    let live = stderr().is_terminal();
+    let mut shown = false;
+    let done = loop {
+        match ask.reply()? {
+            Reply::Progress(text) if live => {
+                eprint!("\r\x1b[K{text}");
+                shown = true;
+            }
+            Reply::Progress(text) => eprintln!("{text}"),
+            Reply::Done(text) => break Ok(text),
+            Reply::Failed(why) => break Err(why),
+        }
+    };
+    if shown {
+        eprint!("\r\x1b[K");
+    }
+    done.map_err(anyhow::Error::msg)
+}
+
+fn show(answer: &str, json: bool) -> Result<()> {
+    let devices: Vec<DeviceShown> =
+        serde_json::from_str(answer).context("the answer is of another version of ebb")?;
+    let mut out = stdout().lock();
+    if json {
+        serde_json::to_writer_pretty(&mut out, &devices)?;
+        writeln!(out)?;
+        return Ok(());
+    }
+    if devices.is_empty() {
+        writeln!(out, "no swap devices: cold pages stay in RAM, compressed")?;
+        return Ok(());
+    }
+    writeln!(
+        out,
+        "{:>6} {:>9} {:>9} {:>5} {:>5} {:<8} {:>6}  PATH",
+        "DEVICE", "SIZE", "USED", "PRIO", "NODE", "STATE", "ERRORS"
+    )?;
+    let or = |value: Option<String>| value.unwrap_or_else(|| "-".into());
+    for d in &devices {
+        writeln!(
+            out,
+            "{:>6} {:>9} {:>9} {:>5} {:>5} {:<8} {:>6}  {}",
+            d.device,
+            human(d.size_bytes),
+            human(d.used_bytes),
+            or(d.priority.map(|p| p.to_string())),
+            or(d.node.map(|n| n.to_string())),
+            d.state,
+            d.write_errors,
+            d.path
+        )?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_are_made_whole_and_numbers_left_alone() {
+        let here = std::env::current_dir().unwrap();
+        let here = here.to_str().unwrap();
+        assert_eq!(from_here("7").unwrap(), "7");
+        assert_eq!(from_here("/a:1G,prio=2").unwrap(), "/a:1G,prio=2");
+        assert_eq!(from_here("a:1G").unwrap(), format!("{here}/a:1G"));
+        assert_eq!(from_here("./7").unwrap(), format!("{here}/7"));
+    }
+}

@@ -1,0 +1,313 @@
+//! The tree's swap devices in this process: those that were there when it began to page, those
+//! added later, and those that are to go.
+//!
+//! All of it happens in the keeper, never in a fault. [`DeviceSet::tend`] compares what the
+//! tree's table says with what the engine has:
+//! ```text
+//! in the table, not here       open: descriptor and leases from the supervisor, Devices::add
+//! here, Leaving in the table   no more pages go there; a few milliseconds of moving pages away a
+//!                              turn; when nothing is left Devices::remove, and once no thread
+//!                              reads from it any more, close the file and say so
+//! here, On again               pages go there again
+//! ```
+//! Files are closed here alone: they are descriptors of the service threads' table, and threads of
+//! the program, which may hold the last reference to a device for a moment, have another.
+//!
+//! What it does not do: decide which devices there are (the supervisor), move data (the engine).
+
+use ebb_engine::slots::{DeviceSpec, Devices, Drain, DrainError};
+use ebb_engine::swap::Swap;
+use ebb_engine::{Cpu, DeviceId};
+use ebb_stores::{self as stores, Faults, FileStore, Key};
+use ebb_tree::{DeviceState, MAX_DEVICES, Member, Refusal};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+/// With devices, the share of the budget that the pool may hold at first, in percent: beyond it
+/// cold pages move to the devices; `balance` moves it. Without devices it may hold all of it.
+const POOL_SHARE: u64 = 50;
+/// Down to which part of its limit, in percent, the pool is emptied.
+pub const ACCEPT_PERCENT: u8 = 90;
+/// How long a turn of moving pages away may take: a fork waits for it.
+const TURN: Duration = Duration::from_millis(8);
+/// Pages moved in one step.
+const STEP: usize = 64;
+/// Steps in vain after which pages count as stuck.
+const VAIN: u32 = 16;
+/// How often the tree is told what is on the devices.
+const TELL: Duration = Duration::from_millis(20);
+
+/// A device in use.
+struct Attached {
+    row: usize,
+    serial: u64,
+    id: DeviceId,
+    file: Arc<FileStore>,
+    /// Why the last attempt to leave it failed.
+    refusal: Option<Refusal>,
+    /// Steps in vain, one after the other.
+    vain: u32,
+}
+
+/// A device that is empty, whose file some thread may still be reading.
+struct Closing {
+    row: usize,
+    serial: u64,
+    file: Arc<FileStore>,
+}
+
+struct Inner {
+    attached: Vec<Attached>,
+    closing: Vec<Closing>,
+    /// The tree's count of changes that was acted upon.
+    seen: Option<u64>,
+    told: Instant,
+}
+
+/// See the module.
+pub struct DeviceSet {
+    /// The engine's devices.
+    pub devices: Arc<Devices>,
+    key: Option<Key>,
+    faults: Option<Faults>,
+    /// Only the keeper takes it, so no fork finds it taken.
+    inner: Mutex<Inner>,
+}
+
+/// The most that the pool of this process may hold.
+pub fn pool_bytes(member: &Member, devices: &Devices) -> u64 {
+    let budget = member.budget() * ebb_engine::PAGE_SIZE as u64;
+    let share = if devices.is_empty() { 100 } else { POOL_SHARE };
+    (budget * share / 100).clamp(1 << 20, 64 << 30)
+}
+
+impl DeviceSet {
+    /// All devices that the tree has now.
+    pub fn new(devices: Arc<Devices>, member: &Member) -> Result<Self, String> {
+        let faults = Faults::from_environment().map_err(|e| e.to_string())?;
+        let set = Self {
+            devices,
+            key: member
+                .config()
+                .encrypt
+                .then(|| Key::from_bytes(member.key())),
+            faults,
+            inner: Mutex::new(Inner {
+                attached: Vec::with_capacity(MAX_DEVICES),
+                closing: Vec::with_capacity(MAX_DEVICES),
+                seen: None,
+                told: Instant::now(),
+            }),
+        };
+        set.follow(&mut set.lock(), member)?;
+        Ok(set)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// In a forked child, before anything else is done with the devices: the same files by
+    /// descriptors of its own.
+    pub fn reattach(&self, member: &Member) -> Result<(), String> {
+        let mut inner = self.lock();
+        inner.seen = None;
+        // The numbers of their descriptors mean nothing here.
+        inner
+            .closing
+            .drain(..)
+            .for_each(|closing| std::mem::forget(closing.file));
+        let there = |a: &Attached| member.device(a.row).is_some_and(|(s, _)| s == a.serial);
+        let rows = inner.attached.iter().filter(|a| there(a));
+        let rows = rows.fold(0, |rows, a| rows | 1 << a.row);
+        let mut given = member.attach(rows).map_err(|e| e.to_string())?;
+        let mut kept = Vec::with_capacity(MAX_DEVICES);
+        for attached in inner.attached.drain(..) {
+            match given.iter().position(|d| d.serial == attached.serial) {
+                Some(at) => {
+                    let device = given.swap_remove(at);
+                    let taken = attached.file.reattach(device.fd);
+                    taken.map_err(|e| format!("a swap device cannot be taken over: {e:?}"))?;
+                    kept.push(attached);
+                }
+                // It went while we were born; then we have nothing there.
+                None => {
+                    let removed = self.devices.remove(Cpu(0), attached.id);
+                    removed.map_err(|e| format!("a swap device was not handed on: {e}"))?;
+                    std::mem::forget(attached.file);
+                    member.detach(attached.row, attached.serial);
+                }
+            }
+        }
+        inner.attached = kept;
+        Ok(())
+    }
+
+    /// The process will not page after all: lets go of everything.
+    pub fn abandon(&self, member: &Member) {
+        let mut inner = self.lock();
+        for attached in inner.attached.drain(..) {
+            // Nothing was ever put there.
+            if self.devices.remove(Cpu(0), attached.id).is_ok() {
+                drop(attached.file);
+                member.detach(attached.row, attached.serial);
+            }
+        }
+    }
+
+    /// The keeper's turn; whether there is more to do at once. Requires: the gate.
+    pub fn tend(&self, member: &Member, swap: &Swap, cpu: Cpu) -> bool {
+        let inner = &mut *self.lock();
+        if inner.seen != Some(member.device_changes())
+            && let Err(why) = self.follow(inner, member)
+        {
+            // The supervisor is gone or hangs: what we have stays; the next turn tries again.
+            member.message(&format!("the swap devices cannot be looked at: {why}"));
+        }
+        self.close(inner, member);
+        let limit = pool_bytes(member, &self.devices);
+        if swap.pool_max() != limit {
+            let _ = swap.set_limits(limit, ACCEPT_PERCENT);
+        }
+        let busy = self.leave(inner, member, cpu);
+        if busy || inner.told.elapsed() > TELL {
+            inner.told = Instant::now();
+            self.tell(inner, member);
+        }
+        busy || !inner.closing.is_empty()
+    }
+
+    /// Opens devices that are new, and takes those back into service that were to go.
+    fn follow(&self, inner: &mut Inner, member: &Member) -> Result<(), String> {
+        let changes = member.device_changes();
+        let mut wanted = 0;
+        for row in 0..MAX_DEVICES {
+            let Some((serial, DeviceState::On)) = member.device(row) else {
+                continue;
+            };
+            match inner.attached.iter_mut().find(|a| a.serial == serial) {
+                Some(attached) => {
+                    (attached.refusal, attached.vain) = (None, 0);
+                    self.devices.readmit(attached.id);
+                }
+                // Its file is being closed: it is opened again after that.
+                None if inner.closing.iter().any(|c| c.serial == serial) => return Ok(()),
+                None => wanted |= 1 << row,
+            }
+        }
+        for device in member.attach(wanted).map_err(|e| e.to_string())? {
+            let (row, serial) = (device.row, device.serial);
+            let real = stores::Device::new(
+                device.fd,
+                device.facts,
+                serial,
+                self.key.as_ref(),
+                self.faults,
+            );
+            let spec = DeviceSpec {
+                priority: device.priority,
+                node: real.store.node(),
+                discard: Some(real.store.wants_discard()),
+                rotational: Some(real.store.rotational()),
+            };
+            match self.devices.add(real.store, spec, member.lender(row)) {
+                Ok(id) => inner.attached.push(Attached {
+                    row,
+                    serial,
+                    id,
+                    file: real.file,
+                    refusal: None,
+                    vain: 0,
+                }),
+                Err(e) => {
+                    drop(real.file);
+                    member.detach(row, serial);
+                    return Err(format!("swap device {serial} cannot be used: {e}"));
+                }
+            }
+        }
+        inner.seen = Some(changes);
+        Ok(())
+    }
+
+    /// Moves pages away from devices that are to go, for a while; whether there is more to do.
+    fn leave(&self, inner: &mut Inner, member: &Member, cpu: Cpu) -> bool {
+        let started = Instant::now();
+        let mut more = false;
+        let mut at = 0;
+        while let Some(attached) = inner.attached.get_mut(at) {
+            let leaving = matches!(
+                member.device(attached.row),
+                Some((serial, DeviceState::Leaving)) if serial == attached.serial
+            );
+            if !leaving || attached.refusal.is_some() {
+                at += 1;
+                continue;
+            }
+            more = true;
+            let mut gone = false;
+            while started.elapsed() < TURN {
+                match self.devices.drain_step(cpu, attached.id, STEP) {
+                    // Somebody has a cluster in hand: the next turn.
+                    Ok(Drain::Moved(0)) => break,
+                    Ok(Drain::Moved(_)) => attached.vain = 0,
+                    Ok(Drain::Done) => {
+                        // Not yet while relatives read from it: they are leaving too.
+                        gone = self.devices.remove(cpu, attached.id).is_ok();
+                        break;
+                    }
+                    Err(DrainError::NoRoom { missing }) => {
+                        attached.refusal = Some(Refusal::NoRoom(saturated(missing)));
+                        break;
+                    }
+                    Err(DrainError::Stuck { left, .. }) if attached.vain >= VAIN => {
+                        attached.refusal = Some(Refusal::Stuck(saturated(left)));
+                        break;
+                    }
+                    Err(_) => {
+                        attached.vain += 1;
+                        break;
+                    }
+                }
+            }
+            if gone {
+                let Attached {
+                    row, serial, file, ..
+                } = inner.attached.swap_remove(at);
+                inner.closing.push(Closing { row, serial, file });
+            } else {
+                at += 1;
+            }
+        }
+        more
+    }
+
+    /// Closes files that no thread uses any more.
+    fn close(&self, inner: &mut Inner, member: &Member) {
+        let mut at = 0;
+        while let Some(closing) = inner.closing.get(at) {
+            // At one, nobody can come by another reference: the engine has none.
+            if Arc::strong_count(&closing.file) > 1 {
+                at += 1;
+                continue;
+            }
+            let Closing { row, serial, file } = inner.closing.swap_remove(at);
+            drop(file);
+            member.detach(row, serial);
+        }
+    }
+
+    fn tell(&self, inner: &Inner, member: &Member) {
+        let usage = self.devices.usage();
+        for attached in &inner.attached {
+            if let Some(u) = usage.iter().find(|u| u.device == attached.id) {
+                let used = u.used.saturating_sub(u.bad);
+                member.tell_share(attached.row, used, u.errors, u.out, attached.refusal);
+            }
+        }
+    }
+}
+
+fn saturated(pages: u64) -> u32 {
+    u32::try_from(pages).unwrap_or(u32::MAX)
+}
