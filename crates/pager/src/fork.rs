@@ -41,9 +41,16 @@ pub static CHILD_READY: AtomicU32 = AtomicU32::new(0);
 
 /// A fork is near. Requires: one of the `after_fork` calls follows on this thread.
 pub unsafe fn before_fork() {
-    let (locked, slot) = match Process::current() {
-        None => (state::lock(), None),
-        Some(process) => {
+    ebb_sys::thread::lock_for_fork();
+    let unpaged = || {
+        let locked = state::lock();
+        // It may have been adopted while we waited for the lock.
+        Process::current().is_none().then_some(locked)
+    };
+    let (locked, slot) = match unpaged() {
+        Some(locked) => (locked, None),
+        None => {
+            let process = Process::current().expect("once there, it stays");
             while STAGE.compare_exchange(0, 1, SeqCst, SeqCst).is_err() {
                 std::thread::sleep(Duration::from_micros(100));
             }
@@ -108,6 +115,7 @@ fn bring_in_streams() {
 
 /// The fork is over, in the parent; `child` where it is known. Requires: `before_fork` on this thread.
 pub unsafe fn after_fork_parent(child: Option<i32>) {
+    ebb_sys::thread::unlock_after_fork();
     // SAFETY: `before_fork` on this thread took the lock, which is inside.
     let Some((locked, slot)) = (unsafe { (*HELD.0.get()).take() }) else {
         return;
@@ -129,19 +137,21 @@ pub unsafe fn after_fork_parent(child: Option<i32>) {
     drop(locked);
 }
 
-/// The fork is over, in the child: the first of ours or the program's to run there. Requires:
-/// `before_fork` on the thread that forked.
-pub unsafe fn after_fork_child() {
+/// The fork is over, in the child: the first of ours or the program's to run there. `libc_stuck`:
+/// libc's locks are as they were, while other threads may have held them. Requires: `before_fork`
+/// on the thread that forked.
+pub unsafe fn after_fork_child(libc_stuck: bool) {
+    ebb_sys::thread::forget_threads(libc_stuck);
     // SAFETY: as above; the child has this thread alone, and its copy of the lock is held by it.
     let Some((mut locked, slot)) = (unsafe { (*HELD.0.get()).take() }) else {
         return;
     };
     STAGE.store(0, SeqCst);
-    ebb_sys::thread::forget_threads();
     let Some(parent) = Process::current() else {
         drop(locked);
         if hooks::had_keeper() {
-            hooks::restart_keeper();
+            // Without one the child is measured, as a small process is.
+            let _ = hooks::start_keeper();
         }
         return;
     };
@@ -166,7 +176,11 @@ pub unsafe fn after_fork_child() {
     INHERITED.store(std::ptr::from_ref(parent).cast_mut(), SeqCst);
     CHILD_READY.store(0, SeqCst);
     drop(locked);
-    hooks::restart_keeper();
+    if let Err(e) = hooks::start_keeper() {
+        parent.fail(&format!(
+            "no thread can be started in a forked child, which cannot be served and is ended: {e}"
+        ));
+    }
     while CHILD_READY.load(SeqCst) == 0 {
         futex::wait(&CHILD_READY, 0, Some(Duration::from_millis(100)), false);
     }

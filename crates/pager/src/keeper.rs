@@ -36,6 +36,7 @@ const QUIET: Duration = Duration::from_millis(250);
 pub extern "C" fn run(_: *mut libc::c_void) -> *mut libc::c_void {
     let _ = thread::private_descriptors();
     let Some(control) = crate::hooks::control() else {
+        crate::hooks::keeper_ends();
         return std::ptr::null_mut();
     };
     let process = match fork::inherited() {
@@ -59,6 +60,7 @@ pub extern "C" fn run(_: *mut libc::c_void) -> *mut libc::c_void {
             // Without a supervisor there is nobody to account to: the program runs as it would
             // without us.
             let Ok((member, devices)) = Member::join(control, None) else {
+                crate::hooks::keeper_ends();
                 return std::ptr::null_mut();
             };
             let member: &'static Member = Box::leak(Box::new(member));
@@ -96,6 +98,13 @@ fn adopt(
     let pagemap =
         PageMapFile::open().map_err(|e| format!("cannot open /proc/self/pagemap: {e}"))?;
     let cpus = thread::allowed_cpus();
+    if !thread::can_spawn(cpus.len().min(crate::service::MAX_CPUS)) {
+        return Err(
+            "it was forked by _Fork or clone from a process with threads, where libc \
+             can start none; use fork, or exec after it"
+                .into(),
+        );
+    }
     let process = Box::new(Process {
         fault,
         pagemap,

@@ -82,11 +82,20 @@ unsafe extern "C" fn after_in_parent() {
 }
 
 unsafe extern "C" fn after_in_child() {
-    // SAFETY: this thread is the copy of the one that ran `before`.
+    // SAFETY: libc calls it after `before`.
+    unsafe { begin_child(false) }
+}
+
+/// The first in a child. `libc_stuck`: libc has not reset its own locks.
+///
+/// # Safety
+/// This thread is the copy of the one that ran [`before`].
+unsafe fn begin_child(libc_stuck: bool) {
+    let alone = thread::only_this();
+    // SAFETY: the copy of this thread took the locks.
     unsafe {
         InternalHeap::unlock_after_fork();
-        thread::only_this();
-        hooks::after_fork_child();
+        hooks::after_fork_child(libc_stuck && !alone);
         ebb_malloc_after_fork();
         // libc's fork has reset it in a process that had threads, and not in others.
         _IO_list_resetlock();
@@ -110,7 +119,7 @@ pub unsafe extern "C" fn _Fork() -> libc::pid_t {
         before();
         match fork_alone() {
             0 => {
-                after_in_child();
+                begin_child(true);
                 0
             }
             child => {
@@ -134,7 +143,7 @@ unsafe extern "C" fn child_entry(start: *mut c_void) -> c_int {
     // SAFETY: the child's copy of what `clone` below wrote.
     unsafe {
         let ChildStart { entry, arg } = start.cast::<ChildStart>().read();
-        after_in_child();
+        begin_child(true);
         // libc ends the thread alone, and the child has threads of ours.
         libc::_exit(entry(arg))
     }
