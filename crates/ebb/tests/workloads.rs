@@ -32,16 +32,11 @@ workloads! {
     touch_without_a_device: Touch ["--swap", "none"];
     touch_without_a_pool: Touch ["--pool", "none"];
     touch_with_zstd: Touch ["--pool", "zstd:3"];
-    #[ignore = "pending: thrashes for minutes"]
     numpy: Numpy [];
-    #[ignore = "pending: thrashes for minutes"]
     python_heap: Heap [];
-    #[ignore = "pending: thrashes for minutes"]
     sqlite: Sqlite [];
     redis_and_its_client: Redis [];
-    #[ignore = "pending: thrashes for minutes"]
     gnu_sort: Sort [];
-    #[ignore = "pending: thrashes for minutes"]
     gnu_sort_in_two_threads: SortThreads [];
 }
 
