@@ -7,6 +7,8 @@
 //! 1. `before_fork` (the forking thread): asks the keeper to bring the process to rest: most of what
 //!    the budget has no room to duplicate is evicted, no page is in transit, none staged (the staging area is not inherited), no thread of ours inside the engine.
 //!    Then takes the lock and holds it across the fork.
+//!    Registered ranges are kept from children (`MADV_DONTFORK`) but for the time of such a fork: a
+//!    child made by a system call that we do not see gets SIGSEGV, not zeros.
 //! 2. `after_fork_parent`: what was stored on devices at the fork may be read by the child for as
 //!    long as it likes (`Swap::fork_parent`); shared pages cannot be moved until written.
 //! 3. `after_fork_child`: drops what belongs to the parent, starts a keeper of its own that joins
@@ -18,7 +20,8 @@
 use crate::evict::Step;
 use crate::hooks;
 use crate::load::Desk;
-use crate::process::{self, Process};
+use crate::process::{self, Process, cpu};
+use crate::ranges::{InChild, Range};
 use crate::state::{self, Locked, lock_service};
 use ebb_sys::{futex, memory};
 use ebb_tree::ChildSlot;
@@ -72,8 +75,40 @@ pub unsafe fn before_fork() {
             }
         }
     };
+    inherit(&locked, true);
     // SAFETY: we hold the state's lock.
     unsafe { *HELD.0.get() = Some((locked, slot)) };
+}
+
+/// Lets a forked child have the registered ranges, or not.
+fn inherit(locked: &Locked, on: bool) {
+    let advice = if on {
+        libc::MADV_DOFORK
+    } else {
+        libc::MADV_DONTFORK
+    };
+    let registered =
+        |r: &Range| r.attributes.registered && r.attributes.in_child != InChild::Absent;
+    for range in locked.ranges.all().filter(registered) {
+        // SAFETY: advice that changes no content.
+        let _ = unsafe { memory::madvise(range.start, range.end - range.start, advice) };
+    }
+}
+
+/// In a forked child: forgets the content of what the program wanted it to have no copy of.
+fn disinherit(locked: &mut Locked, parent: &Process) {
+    let mut at = 0;
+    while let Some(range) = locked.ranges.next(at, usize::MAX) {
+        at = range.end;
+        let kind = range.attributes.in_child;
+        if kind == InChild::Copied {
+            continue;
+        }
+        locked.drop_pages(Some(parent.swap), cpu(), range.start, range.end);
+        if kind == InChild::Absent {
+            locked.ranges.remove(range.start, range.end);
+        }
+    }
 }
 
 /// Brings in the locale: a starting thread reads it, ours too, and in the child those start before
@@ -120,6 +155,7 @@ pub unsafe fn after_fork_parent(child: Option<i32>) {
     let Some((locked, slot)) = (unsafe { (*HELD.0.get()).take() }) else {
         return;
     };
+    inherit(&locked, false);
     if let Some(process) = Process::current() {
         if let Some(slot) = slot {
             process.swap.fork_parent();
@@ -148,6 +184,14 @@ pub unsafe fn after_fork_child(libc_stuck: bool) {
     };
     STAGE.store(0, SeqCst);
     let Some(parent) = Process::current() else {
+        let gone: Vec<_> = locked
+            .ranges
+            .all()
+            .filter(|r| r.attributes.in_child == InChild::Absent)
+            .collect();
+        for range in gone {
+            locked.ranges.remove(range.start, range.end);
+        }
         drop(locked);
         if hooks::had_keeper() {
             // Without one the child is measured, as a small process is.
@@ -167,8 +211,9 @@ pub unsafe fn after_fork_child(libc_stuck: bool) {
         let _ = unsafe { memory::munmap(base, len) };
     }
     locked.parked.clear();
+    disinherit(&mut locked, parent);
     let charged = parent.member.own_charge();
-    locked.account.inherited(charged as i64);
+    locked.account.begins_with(charged as i64);
     locked
         .ranges
         .change(0, usize::MAX, |a| a.registered = false);

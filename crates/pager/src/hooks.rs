@@ -10,7 +10,7 @@
 use crate::keeper;
 use crate::map::{Page, PageNumber};
 use crate::process::{Process, cpu};
-use crate::ranges::Attributes;
+use crate::ranges::{Attributes, InChild};
 use crate::state::{self, Locked, State};
 use ebb_sys::memory::{self, page_up};
 use ebb_sys::{Errno, futex, thread};
@@ -176,6 +176,7 @@ pub unsafe fn mmap(
                 protection: prot,
                 registered: false,
                 pinned: false,
+                in_child: InChild::Copied,
             },
         );
         ready(state);
@@ -331,6 +332,23 @@ pub unsafe fn madvise(addr: usize, len: usize, advice: i32) -> Outcome<()> {
                 state.drop_pages(swap, cpu(), addr, end);
                 return Ok(());
             }
+            libc::MADV_DONTFORK
+            | libc::MADV_DOFORK
+            | libc::MADV_WIPEONFORK
+            | libc::MADV_KEEPONFORK => {
+                let now = match advice {
+                    libc::MADV_DONTFORK => InChild::Absent,
+                    libc::MADV_WIPEONFORK => InChild::Wiped,
+                    _ => InChild::Copied,
+                };
+                // Registered ranges are kept from children but at forks that we know of.
+                if !(paged && matches!(advice, libc::MADV_DONTFORK | libc::MADV_DOFORK)) {
+                    // SAFETY: advice that changes no content here.
+                    unsafe { memory::madvise(addr, len, advice) }.map_err(errno)?;
+                }
+                state.ranges.change(addr, end, |a| a.in_child = now);
+                return Ok(());
+            }
             // Filled or merged behind our back, such pages could not be moved out or counted.
             libc::MADV_HUGEPAGE | libc::MADV_MERGEABLE if paged => return Ok(()),
             libc::MADV_WILLNEED | libc::MADV_COLD | libc::MADV_PAGEOUT if paged => return Ok(()),
@@ -411,6 +429,7 @@ pub unsafe fn brk_set(addr: usize) -> Outcome<usize> {
                 protection: prot,
                 registered: false,
                 pinned: false,
+                in_child: InChild::Copied,
             },
         );
         BREAK.store(top, SeqCst);

@@ -135,7 +135,15 @@ fn adopt(
     state
         .queue
         .reserve(process.member.limit() as usize / UNIT * 2);
-    process.member.start_paging(0);
+    if forked {
+        // Its charge was copied from its parent's.
+        process.member.start_paging(0);
+    } else {
+        // Charged at once, so that nobody takes the room it is in while its pages are counted.
+        let pages = memory::resident_anonymous_pages().unwrap_or(0);
+        process.member.start_paging(pages);
+        state.account.begins_with(pages as i64);
+    }
     process.register_all(&mut state);
     process.measure(&mut state);
     // Published under the lock: the hooks see it together with the registered ranges.
@@ -263,6 +271,10 @@ impl Process {
                 state.ranges.remove(range.start, range.end);
                 continue;
             }
+            // A child of a system call that we do not see has it not at all, rather than with zeros
+            // for what is out.
+            // SAFETY: advice that changes no content.
+            let _ = unsafe { memory::madvise(range.start, len, libc::MADV_DONTFORK) };
             state
                 .ranges
                 .change(range.start, range.end, |a| a.registered = true);

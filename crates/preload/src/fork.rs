@@ -1,7 +1,7 @@
 //! Forks: the pager and every lock of ours are brought to rest before, released after.
 //!
 //! `fork`, `forkpty` and `daemon` run the handlers of `pthread_atfork`; `_Fork` and `clone`
-//! without `CLONE_VM` are wrapped. `vfork`, `posix_spawn`, `system` and `popen` share the
+//! without `CLONE_VM` are wrapped, and `syscall` for the same by number. `vfork`, `posix_spawn`, `system` and `popen` share the
 //! address space until the exec and need nothing.
 //!
 //! Lock order at a fork: stdio's list of files → mimalloc → pager → internal heap. libc
@@ -54,7 +54,7 @@ pub fn register() {
     unsafe { libc::pthread_atfork(Some(before), Some(after_in_parent), Some(after_in_child)) };
 }
 
-unsafe extern "C" fn before() {
+pub unsafe extern "C" fn before() {
     // SAFETY: each lock is released by the matching function below.
     unsafe {
         _IO_list_lock();
@@ -64,9 +64,11 @@ unsafe extern "C" fn before() {
     InternalHeap::lock_for_fork();
 }
 
+/// After a fork, in the parent; `child` where it is known.
+///
 /// # Safety
 /// Follows [`before`] on the same thread.
-unsafe fn release_in_parent(child: Option<i32>) {
+pub unsafe fn release_in_parent(child: Option<i32>) {
     // SAFETY: `before` took the locks, on this thread.
     unsafe {
         InternalHeap::unlock_after_fork();
@@ -90,7 +92,7 @@ unsafe extern "C" fn after_in_child() {
 ///
 /// # Safety
 /// This thread is the copy of the one that ran [`before`].
-unsafe fn begin_child(libc_stuck: bool) {
+pub unsafe fn begin_child(libc_stuck: bool) {
     let alone = thread::only_this();
     // SAFETY: the copy of this thread took the locks.
     unsafe {

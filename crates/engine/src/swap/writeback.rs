@@ -293,6 +293,9 @@ impl Swap {
             if let Some(store) = devices.store(device) {
                 store.write(&ops[..n], &mut results[..n]);
             }
+            let written = runs[..n].iter().zip(&results).filter(|(_, r)| r.is_ok());
+            let pages: usize = written.map(|((_, len), _)| len).sum();
+            devices.wrote(device, pages as u32);
             for (&(first, len), &result) in runs[..n].iter().zip(&results) {
                 picks[first..first + len]
                     .iter_mut()
