@@ -240,8 +240,8 @@ pub fn inherited() -> Option<&'static Process> {
     unsafe { INHERITED.swap(std::ptr::null_mut(), SeqCst).as_ref() }
 }
 
-/// Resident pages that may always be shared with a child: duplicating them takes no more than the
-/// slack over the budget. 24 MiB.
+/// Resident pages that may be shared with a child, up to a quarter of the budget: duplicating them
+/// takes no more than the slack over the budget. 24 MiB.
 const SHARED_ANYWAY: usize = 6144;
 
 impl Process {
@@ -252,7 +252,7 @@ impl Process {
     fn evict_before_fork(&self, desk: &mut Desk) {
         let limit = self.member.limit() as usize;
         let room = limit.saturating_sub(self.member.charged() as usize);
-        let target = (limit / 8).max(SHARED_ANYWAY).max(room);
+        let target = (limit / 8).max(SHARED_ANYWAY.min(limit / 4)).max(room);
         while lock_service().map.resident() > target && self.evict_some(desk) == Step::Progress {}
         self.serve_again(desk);
     }
