@@ -7,6 +7,15 @@ use ebb_harness::MIB;
 use ebb_harness::job::Job;
 
 #[test]
+fn memory_calls_on_stacks_of_managed_memory() {
+    if cannot_page() {
+        return;
+    }
+    let job = Job::new([c_program("contexts").as_os_str()]);
+    common::same_in_parts(&job, "contexts", &[2], &[]);
+}
+
+#[test]
 fn every_kind_of_buffer() {
     if cannot_page() {
         return;

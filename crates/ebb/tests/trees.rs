@@ -56,6 +56,15 @@ fn a_snapshot_in_a_forked_child_does_not_see_the_parents_writes() {
 }
 
 #[test]
+fn children_made_by_system_calls() {
+    if cannot_page() {
+        return;
+    }
+    let job = Job::new([c_program("raw_fork").as_os_str()]);
+    same_in_parts(&job, "raw fork", &[2], &[]);
+}
+
+#[test]
 fn spawned_programs_and_system() {
     if cannot_page() {
         return;

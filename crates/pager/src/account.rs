@@ -70,8 +70,9 @@ impl Account {
         }
     }
 
-    /// In a forked child: its charge is its own, and starts as a copy of its parent's use.
-    pub fn inherited(&mut self, charged: i64) {
+    /// Charged already: what a process has when it begins to page, or a forked child's copy of its
+    /// parent's charge.
+    pub fn begins_with(&mut self, charged: i64) {
         self.charged = charged;
     }
 }

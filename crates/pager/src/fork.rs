@@ -7,6 +7,8 @@
 //! 1. `before_fork` (the forking thread): asks the keeper to bring the process to rest: most of what
 //!    the budget has no room to duplicate is evicted, no page is in transit, none staged (the staging area is not inherited), no thread of ours inside the engine.
 //!    Then takes the lock and holds it across the fork.
+//!    Registered ranges are kept from children (`MADV_DONTFORK`) but for the time of such a fork: a
+//!    child made by a system call that we do not see gets SIGSEGV, not zeros.
 //! 2. `after_fork_parent`: what was stored on devices at the fork may be read by the child for as
 //!    long as it likes (`Swap::fork_parent`); shared pages cannot be moved until written.
 //! 3. `after_fork_child`: drops what belongs to the parent, starts a keeper of its own that joins
@@ -18,7 +20,8 @@
 use crate::evict::Step;
 use crate::hooks;
 use crate::load::Desk;
-use crate::process::{self, Process};
+use crate::process::{self, Process, cpu};
+use crate::ranges::{InChild, Range};
 use crate::state::{self, Locked, lock_service};
 use ebb_sys::{futex, memory};
 use ebb_tree::ChildSlot;
@@ -41,9 +44,16 @@ pub static CHILD_READY: AtomicU32 = AtomicU32::new(0);
 
 /// A fork is near. Requires: one of the `after_fork` calls follows on this thread.
 pub unsafe fn before_fork() {
-    let (locked, slot) = match Process::current() {
-        None => (state::lock(), None),
-        Some(process) => {
+    ebb_sys::thread::lock_for_fork();
+    let unpaged = || {
+        let locked = state::lock();
+        // It may have been adopted while we waited for the lock.
+        Process::current().is_none().then_some(locked)
+    };
+    let (locked, slot) = match unpaged() {
+        Some(locked) => (locked, None),
+        None => {
+            let process = Process::current().expect("once there, it stays");
             while STAGE.compare_exchange(0, 1, SeqCst, SeqCst).is_err() {
                 std::thread::sleep(Duration::from_micros(100));
             }
@@ -65,8 +75,40 @@ pub unsafe fn before_fork() {
             }
         }
     };
+    inherit(&locked, true);
     // SAFETY: we hold the state's lock.
     unsafe { *HELD.0.get() = Some((locked, slot)) };
+}
+
+/// Lets a forked child have the registered ranges, or not.
+fn inherit(locked: &Locked, on: bool) {
+    let advice = if on {
+        libc::MADV_DOFORK
+    } else {
+        libc::MADV_DONTFORK
+    };
+    let registered =
+        |r: &Range| r.attributes.registered && r.attributes.in_child != InChild::Absent;
+    for range in locked.ranges.all().filter(registered) {
+        // SAFETY: advice that changes no content.
+        let _ = unsafe { memory::madvise(range.start, range.end - range.start, advice) };
+    }
+}
+
+/// In a forked child: forgets the content of what the program wanted it to have no copy of.
+fn disinherit(locked: &mut Locked, parent: &Process) {
+    let mut at = 0;
+    while let Some(range) = locked.ranges.next(at, usize::MAX) {
+        at = range.end;
+        let kind = range.attributes.in_child;
+        if kind == InChild::Copied {
+            continue;
+        }
+        locked.drop_pages(Some(parent.swap), cpu(), range.start, range.end);
+        if kind == InChild::Absent {
+            locked.ranges.remove(range.start, range.end);
+        }
+    }
 }
 
 /// Brings in the locale: a starting thread reads it, ours too, and in the child those start before
@@ -108,10 +150,12 @@ fn bring_in_streams() {
 
 /// The fork is over, in the parent; `child` where it is known. Requires: `before_fork` on this thread.
 pub unsafe fn after_fork_parent(child: Option<i32>) {
+    ebb_sys::thread::unlock_after_fork();
     // SAFETY: `before_fork` on this thread took the lock, which is inside.
     let Some((locked, slot)) = (unsafe { (*HELD.0.get()).take() }) else {
         return;
     };
+    inherit(&locked, false);
     if let Some(process) = Process::current() {
         if let Some(slot) = slot {
             process.swap.fork_parent();
@@ -129,19 +173,29 @@ pub unsafe fn after_fork_parent(child: Option<i32>) {
     drop(locked);
 }
 
-/// The fork is over, in the child: the first of ours or the program's to run there. Requires:
-/// `before_fork` on the thread that forked.
-pub unsafe fn after_fork_child() {
+/// The fork is over, in the child: the first of ours or the program's to run there. `libc_stuck`:
+/// libc's locks are as they were, while other threads may have held them. Requires: `before_fork`
+/// on the thread that forked.
+pub unsafe fn after_fork_child(libc_stuck: bool) {
+    ebb_sys::thread::forget_threads(libc_stuck);
     // SAFETY: as above; the child has this thread alone, and its copy of the lock is held by it.
     let Some((mut locked, slot)) = (unsafe { (*HELD.0.get()).take() }) else {
         return;
     };
     STAGE.store(0, SeqCst);
-    ebb_sys::thread::forget_threads();
     let Some(parent) = Process::current() else {
+        let gone: Vec<_> = locked
+            .ranges
+            .all()
+            .filter(|r| r.attributes.in_child == InChild::Absent)
+            .collect();
+        for range in gone {
+            locked.ranges.remove(range.start, range.end);
+        }
         drop(locked);
         if hooks::had_keeper() {
-            hooks::restart_keeper();
+            // Without one the child is measured, as a small process is.
+            let _ = hooks::start_keeper();
         }
         return;
     };
@@ -157,8 +211,9 @@ pub unsafe fn after_fork_child() {
         let _ = unsafe { memory::munmap(base, len) };
     }
     locked.parked.clear();
+    disinherit(&mut locked, parent);
     let charged = parent.member.own_charge();
-    locked.account.inherited(charged as i64);
+    locked.account.begins_with(charged as i64);
     locked
         .ranges
         .change(0, usize::MAX, |a| a.registered = false);
@@ -166,7 +221,11 @@ pub unsafe fn after_fork_child() {
     INHERITED.store(std::ptr::from_ref(parent).cast_mut(), SeqCst);
     CHILD_READY.store(0, SeqCst);
     drop(locked);
-    hooks::restart_keeper();
+    if let Err(e) = hooks::start_keeper() {
+        parent.fail(&format!(
+            "no thread can be started in a forked child, which cannot be served and is ended: {e}"
+        ));
+    }
     while CHILD_READY.load(SeqCst) == 0 {
         futex::wait(&CHILD_READY, 0, Some(Duration::from_millis(100)), false);
     }
@@ -181,8 +240,8 @@ pub fn inherited() -> Option<&'static Process> {
     unsafe { INHERITED.swap(std::ptr::null_mut(), SeqCst).as_ref() }
 }
 
-/// Resident pages that may always be shared with a child: duplicating them takes no more than the
-/// slack over the budget. 24 MiB.
+/// Resident pages that may be shared with a child, up to a quarter of the budget: duplicating them
+/// takes no more than the slack over the budget. 24 MiB.
 const SHARED_ANYWAY: usize = 6144;
 
 impl Process {
@@ -193,7 +252,7 @@ impl Process {
     fn evict_before_fork(&self, desk: &mut Desk) {
         let limit = self.member.limit() as usize;
         let room = limit.saturating_sub(self.member.charged() as usize);
-        let target = (limit / 8).max(SHARED_ANYWAY).max(room);
+        let target = (limit / 8).max(SHARED_ANYWAY.min(limit / 4)).max(room);
         while lock_service().map.resident() > target && self.evict_some(desk) == Step::Progress {}
         self.serve_again(desk);
     }

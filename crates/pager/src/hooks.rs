@@ -10,13 +10,13 @@
 use crate::keeper;
 use crate::map::{Page, PageNumber};
 use crate::process::{Process, cpu};
-use crate::ranges::Attributes;
+use crate::ranges::{Attributes, InChild};
 use crate::state::{self, Locked, State};
 use ebb_sys::memory::{self, page_up};
 use ebb_sys::{Errno, futex, thread};
 use std::ops::ControlFlow::Continue;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering::SeqCst};
 use std::time::Duration;
 
 type Outcome<T> = Result<T, i32>;
@@ -29,7 +29,12 @@ const WORTH: usize = 8 << 20;
 const AT_ONCE: usize = 1 << 20;
 
 static CONTROL: OnceLock<Option<String>> = OnceLock::new();
-static KEEPER: AtomicBool = AtomicBool::new(false);
+/// What there is of a keeper: one of the three below.
+static KEEPER: AtomicU32 = AtomicU32::new(NO_KEEPER);
+const NO_KEEPER: u32 = 0;
+const HAS_KEEPER: u32 = 1;
+/// There can be none: the process is not in a tree, or no thread can be started in it.
+const NEVER_A_KEEPER: u32 = 2;
 /// The end of the heap, once the program asked for it.
 static BREAK: AtomicUsize = AtomicUsize::new(0);
 
@@ -65,26 +70,30 @@ pub fn start() {
 fn ready(state: Locked) {
     let enough = state.ranges.bytes() >= WORTH;
     drop(state);
-    if enough && control().is_some() && !KEEPER.swap(true, SeqCst) {
-        start_keeper();
+    let none = || KEEPER.compare_exchange(NO_KEEPER, HAS_KEEPER, SeqCst, SeqCst);
+    if enough && control().is_some() && none().is_ok() {
+        // Without one the process is measured, as a small one is.
+        let _ = start_keeper();
     }
 }
 
-fn start_keeper() {
+pub(crate) fn start_keeper() -> Result<(), Errno> {
     // SAFETY: the keeper takes no argument.
-    if unsafe { thread::spawn(keeper::run, std::ptr::null_mut()) }.is_err() {
-        KEEPER.store(false, SeqCst);
+    let started = unsafe { thread::spawn(keeper::run, std::ptr::null_mut()) };
+    if started.is_err() {
+        KEEPER.store(NEVER_A_KEEPER, SeqCst);
     }
+    started
+}
+
+/// The keeper has nothing to do here, and ends.
+pub(crate) fn keeper_ends() {
+    KEEPER.store(NEVER_A_KEEPER, SeqCst);
 }
 
 /// In a forked child: whether its parent had a keeper.
 pub(crate) fn had_keeper() -> bool {
-    KEEPER.load(SeqCst)
-}
-
-/// In a forked child: its parent's keeper is not there.
-pub(crate) fn restart_keeper() {
-    start_keeper();
+    KEEPER.load(SeqCst) == HAS_KEEPER
 }
 
 const PRIVATE: i32 = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
@@ -167,6 +176,7 @@ pub unsafe fn mmap(
                 protection: prot,
                 registered: false,
                 pinned: false,
+                in_child: InChild::Copied,
             },
         );
         ready(state);
@@ -322,6 +332,23 @@ pub unsafe fn madvise(addr: usize, len: usize, advice: i32) -> Outcome<()> {
                 state.drop_pages(swap, cpu(), addr, end);
                 return Ok(());
             }
+            libc::MADV_DONTFORK
+            | libc::MADV_DOFORK
+            | libc::MADV_WIPEONFORK
+            | libc::MADV_KEEPONFORK => {
+                let now = match advice {
+                    libc::MADV_DONTFORK => InChild::Absent,
+                    libc::MADV_WIPEONFORK => InChild::Wiped,
+                    _ => InChild::Copied,
+                };
+                // Registered ranges are kept from children but at forks that we know of.
+                if !(paged && matches!(advice, libc::MADV_DONTFORK | libc::MADV_DOFORK)) {
+                    // SAFETY: advice that changes no content here.
+                    unsafe { memory::madvise(addr, len, advice) }.map_err(errno)?;
+                }
+                state.ranges.change(addr, end, |a| a.in_child = now);
+                return Ok(());
+            }
             // Filled or merged behind our back, such pages could not be moved out or counted.
             libc::MADV_HUGEPAGE | libc::MADV_MERGEABLE if paged => return Ok(()),
             libc::MADV_WILLNEED | libc::MADV_COLD | libc::MADV_PAGEOUT if paged => return Ok(()),
@@ -402,6 +429,7 @@ pub unsafe fn brk_set(addr: usize) -> Outcome<usize> {
                 protection: prot,
                 registered: false,
                 pinned: false,
+                in_child: InChild::Copied,
             },
         );
         BREAK.store(top, SeqCst);

@@ -42,6 +42,7 @@ const QUIET: Duration = Duration::from_millis(250);
 pub extern "C" fn run(_: *mut libc::c_void) -> *mut libc::c_void {
     let _ = thread::private_descriptors();
     let Some(control) = crate::hooks::control() else {
+        crate::hooks::keeper_ends();
         return std::ptr::null_mut();
     };
     let process = match fork::inherited() {
@@ -66,6 +67,7 @@ pub extern "C" fn run(_: *mut libc::c_void) -> *mut libc::c_void {
             // Without a supervisor there is nobody to account to: the program runs as it would
             // without us.
             let Ok(member) = Member::join(control, None) else {
+                crate::hooks::keeper_ends();
                 return std::ptr::null_mut();
             };
             let member: &'static Member = Box::leak(Box::new(member));
@@ -105,6 +107,13 @@ fn adopt(
     let pagemap =
         PageMapFile::open().map_err(|e| format!("cannot open /proc/self/pagemap: {e}"))?;
     let cpus = thread::allowed_cpus();
+    if !thread::can_spawn(cpus.len().min(crate::service::MAX_CPUS)) {
+        return Err(
+            "it was forked by _Fork or clone from a process with threads, where libc \
+             can start none; use fork, or exec after it"
+                .into(),
+        );
+    }
     let process = Box::new(Process {
         fault,
         pagemap,
@@ -131,7 +140,15 @@ fn adopt(
     state
         .queue
         .reserve(process.member.limit() as usize / UNIT * 2);
-    process.member.start_paging(0);
+    if forked {
+        // Its charge was copied from its parent's.
+        process.member.start_paging(0);
+    } else {
+        // Charged at once, so that nobody takes the room it is in while its pages are counted.
+        let pages = memory::resident_anonymous_pages().unwrap_or(0);
+        process.member.start_paging(pages);
+        state.account.begins_with(pages as i64);
+    }
     process.register_all(&mut state);
     process.measure(&mut state);
     // Published under the lock: the hooks see it together with the registered ranges.
@@ -265,6 +282,10 @@ impl Process {
                 state.ranges.remove(range.start, range.end);
                 continue;
             }
+            // A child of a system call that we do not see has it not at all, rather than with zeros
+            // for what is out.
+            // SAFETY: advice that changes no content.
+            let _ = unsafe { memory::madvise(range.start, len, libc::MADV_DONTFORK) };
             state
                 .ranges
                 .change(range.start, range.end, |a| a.registered = true);

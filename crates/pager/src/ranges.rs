@@ -16,6 +16,21 @@ pub struct Attributes {
     pub registered: bool,
     /// The program locked it, or it must not be paged for another reason: nothing leaves.
     pub pinned: bool,
+    /// What a forked child has of it.
+    pub in_child: InChild,
+}
+
+/// What the program wants a forked child to have of a range. (What the kernel is told is another
+/// matter: see `fork`.)
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum InChild {
+    /// A copy.
+    #[default]
+    Copied,
+    /// Zeros (MADV_WIPEONFORK).
+    Wiped,
+    /// Nothing (MADV_DONTFORK).
+    Absent,
 }
 
 impl Attributes {
@@ -198,7 +213,7 @@ mod tests {
             for op in ops {
                 match op {
                     Op::Insert(s, e, protection) => {
-                        ranges.insert(s, e, Attributes { protection, registered: false, pinned: false });
+                        ranges.insert(s, e, Attributes { protection, registered: false, pinned: false, in_child: InChild::Copied });
                         model[s..e].fill(Some(protection));
                     }
                     Op::Remove(s, e) => {

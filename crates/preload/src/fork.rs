@@ -1,7 +1,7 @@
 //! Forks: the pager and every lock of ours are brought to rest before, released after.
 //!
 //! `fork`, `forkpty` and `daemon` run the handlers of `pthread_atfork`; `_Fork` and `clone`
-//! without `CLONE_VM` are wrapped. `vfork`, `posix_spawn`, `system` and `popen` share the
+//! without `CLONE_VM` are wrapped, and `syscall` for the same by number. `vfork`, `posix_spawn`, `system` and `popen` share the
 //! address space until the exec and need nothing.
 //!
 //! Lock order at a fork: stdio's list of files → mimalloc → pager → internal heap. libc
@@ -54,7 +54,7 @@ pub fn register() {
     unsafe { libc::pthread_atfork(Some(before), Some(after_in_parent), Some(after_in_child)) };
 }
 
-unsafe extern "C" fn before() {
+pub unsafe extern "C" fn before() {
     // SAFETY: each lock is released by the matching function below.
     unsafe {
         _IO_list_lock();
@@ -64,9 +64,11 @@ unsafe extern "C" fn before() {
     InternalHeap::lock_for_fork();
 }
 
+/// After a fork, in the parent; `child` where it is known.
+///
 /// # Safety
 /// Follows [`before`] on the same thread.
-unsafe fn release_in_parent(child: Option<i32>) {
+pub unsafe fn release_in_parent(child: Option<i32>) {
     // SAFETY: `before` took the locks, on this thread.
     unsafe {
         InternalHeap::unlock_after_fork();
@@ -82,11 +84,20 @@ unsafe extern "C" fn after_in_parent() {
 }
 
 unsafe extern "C" fn after_in_child() {
-    // SAFETY: this thread is the copy of the one that ran `before`.
+    // SAFETY: libc calls it after `before`.
+    unsafe { begin_child(false) }
+}
+
+/// The first in a child. `libc_stuck`: libc has not reset its own locks.
+///
+/// # Safety
+/// This thread is the copy of the one that ran [`before`].
+pub unsafe fn begin_child(libc_stuck: bool) {
+    let alone = thread::only_this();
+    // SAFETY: the copy of this thread took the locks.
     unsafe {
         InternalHeap::unlock_after_fork();
-        thread::only_this();
-        hooks::after_fork_child();
+        hooks::after_fork_child(libc_stuck && !alone);
         ebb_malloc_after_fork();
         // libc's fork has reset it in a process that had threads, and not in others.
         _IO_list_resetlock();
@@ -110,7 +121,7 @@ pub unsafe extern "C" fn _Fork() -> libc::pid_t {
         before();
         match fork_alone() {
             0 => {
-                after_in_child();
+                begin_child(true);
                 0
             }
             child => {
@@ -134,7 +145,7 @@ unsafe extern "C" fn child_entry(start: *mut c_void) -> c_int {
     // SAFETY: the child's copy of what `clone` below wrote.
     unsafe {
         let ChildStart { entry, arg } = start.cast::<ChildStart>().read();
-        after_in_child();
+        begin_child(true);
         // libc ends the thread alone, and the child has threads of ours.
         libc::_exit(entry(arg))
     }

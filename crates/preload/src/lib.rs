@@ -5,6 +5,7 @@
 //! - [`malloc`]: the malloc family, served by mimalloc, and by [`mapped`] where blocks are
 //!   large. Their `mmap` and `madvise` calls bind to the symbols of this library, so they are managed like the program's maps.
 //! - [`memory`]: `mmap`, `munmap`, `mremap`, `madvise`, `mprotect`, `brk`, `mlock` and kin.
+//! - [`syscall`]: forks by number; [`stack`]: stacks that the program makes itself.
 //! - [`thread`]: `pthread_create`, so that the pager knows the program's threads.
 //! - [`fork`]: handlers around every fork; [`exec`]: the environment of every exec.
 //!
@@ -25,7 +26,9 @@ mod malloc;
 mod mapped;
 mod memory;
 mod next;
+mod stack;
 mod start;
+mod syscall;
 mod thread;
 
 use ebb_sys::heap::InternalHeap;

@@ -47,5 +47,6 @@ impl<F: Copy> Next<F> {
 pub fn resolve_all() {
     crate::exec::resolve();
     crate::fork::resolve();
+    crate::stack::resolve();
     crate::thread::resolve();
 }

@@ -59,9 +59,9 @@ const NO_KEY: u32 = u32::MAX;
 /// to come. libc ends the process with its last thread, but counts ours too.
 static PROGRAM_THREADS: AtomicUsize = AtomicUsize::new(1);
 
-/// In a forked child: the thread that forked is the only one.
-pub fn only_this() {
-    PROGRAM_THREADS.store(1, Ordering::Relaxed);
+/// In a forked child: the thread that forked is the only one. Whether it was before, too.
+pub fn only_this() -> bool {
+    PROGRAM_THREADS.swap(1, Ordering::Relaxed) == 1
 }
 
 /// libc runs the destructors of keys in this many rounds (`PTHREAD_DESTRUCTOR_ITERATIONS`).

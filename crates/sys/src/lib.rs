@@ -20,6 +20,7 @@ pub mod ring;
 pub mod shm;
 pub mod sigfd;
 pub mod signal;
+mod spawn;
 pub mod thread;
 
 /// An error number of the kernel.

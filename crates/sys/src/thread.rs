@@ -1,8 +1,9 @@
 //! Threads of our own inside somebody else's process: where they run, how urgently, and with
-//! which descriptors.
+//! which descriptors. How they come to be is in `spawn`.
 
 use crate::Errno;
-use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicUsize, Ordering::Relaxed, Ordering::SeqCst};
+
+pub use crate::spawn::*;
 
 /// This thread's id.
 pub fn id() -> u32 {
@@ -97,28 +98,6 @@ pub fn private_descriptors() -> Result<(), Errno> {
         .map(|_| ())
 }
 
-/// A thread's first function.
-pub type Entry = extern "C" fn(*mut libc::c_void) -> *mut libc::c_void;
-
-type Create = unsafe extern "C" fn(
-    *mut libc::pthread_t,
-    *const libc::pthread_attr_t,
-    Entry,
-    *mut libc::c_void,
-) -> libc::c_int;
-
-static CREATE: AtomicPtr<libc::c_void> = AtomicPtr::new(std::ptr::null_mut());
-
-/// Looks up libc's own `pthread_create`, so that `spawn` need not: looking symbols up takes the
-/// loader's lock, which the calling thread may hold later.
-pub fn prepare_spawn() {
-    // SAFETY: a lookup by name.
-    CREATE.store(
-        unsafe { libc::dlsym(libc::RTLD_NEXT, c"pthread_create".as_ptr()) },
-        SeqCst,
-    );
-}
-
 /// Processors of the system that are online.
 pub fn processors() -> usize {
     // SAFETY: no pointers.
@@ -161,106 +140,4 @@ pub fn nodes() -> Vec<u16> {
         }
     }
     nodes
-}
-
-/// Stacks of our own threads lie in one area, so that a thread of ours knows itself by its stack.
-const STACK: usize = 512 << 10;
-const STACKS: usize = 80;
-static AREA: AtomicUsize = AtomicUsize::new(usize::MAX);
-static TAKEN: AtomicUsize = AtomicUsize::new(0);
-/// The thread that is starting one of ours: what libc allocates for it meanwhile is ours too.
-static STARTING: AtomicU32 = AtomicU32::new(0);
-
-/// Whether the caller is a thread of ours, or is starting one. Such a thread must never be given
-/// memory of the program: it may have to serve the faults on it.
-#[inline(always)]
-pub fn is_ours() -> bool {
-    let here = 0u8;
-    let at = (&raw const here) as usize;
-    at.wrapping_sub(AREA.load(Relaxed)) < STACK * STACKS || is_starting()
-}
-
-/// Whether the caller may use descriptors that threads of ours opened: in a managed process only
-/// those threads share the table that has them; the same numbers are other files to the program.
-pub fn has_our_descriptors() -> bool {
-    AREA.load(Relaxed) == usize::MAX || is_ours()
-}
-
-#[inline(always)]
-fn is_starting() -> bool {
-    let starting = STARTING.load(Relaxed);
-    starting != 0 && is_this(starting)
-}
-
-#[cold]
-#[inline(never)]
-fn is_this(thread: u32) -> bool {
-    thread == id()
-}
-
-/// In a forked child: none of our threads came along; their stacks are free.
-pub fn forget_threads() {
-    TAKEN.store(0, SeqCst);
-    STARTING.store(0, SeqCst);
-}
-
-/// Starts a thread that the program's interposed `pthread_create` does not see, with every
-/// signal blocked. It is never joined and must not end.
-///
-/// Requires: `argument` stays valid for the thread.
-pub unsafe fn spawn(entry: Entry, argument: *mut libc::c_void) -> Result<(), Errno> {
-    let _blocked = crate::signal::Blocked::all();
-    if AREA.load(SeqCst) == usize::MAX {
-        let area = crate::memory::reserve(STACK * STACKS)?;
-        if AREA
-            .compare_exchange(usize::MAX, area, SeqCst, SeqCst)
-            .is_err()
-        {
-            // SAFETY: just reserved, used by nobody.
-            let _ = unsafe { crate::memory::munmap(area, STACK * STACKS) };
-        }
-    }
-    let number = TAKEN.fetch_add(1, SeqCst);
-    if number >= STACKS {
-        return Err(Errno(libc::EAGAIN));
-    }
-    let stack = AREA.load(SeqCst) + number * STACK;
-    while STARTING.compare_exchange(0, id(), SeqCst, SeqCst).is_err() {
-        std::hint::spin_loop();
-    }
-    // SAFETY: calls libc's own function, whose type is as declared, with an attribute object
-    // initialised before use and destroyed after; the stack is ours and used by no other thread.
-    let result = unsafe {
-        if CREATE.load(SeqCst).is_null() {
-            prepare_spawn();
-        }
-        let create = CREATE.load(SeqCst);
-        if create.is_null() {
-            libc::ENOSYS
-        } else {
-            let create: Create = std::mem::transmute(create);
-            let mut attr: libc::pthread_attr_t = std::mem::zeroed();
-            libc::pthread_attr_init(&mut attr);
-            libc::pthread_attr_setdetachstate(&mut attr, libc::PTHREAD_CREATE_DETACHED);
-            pthread_attr_setstack(&mut attr, stack as *mut libc::c_void, STACK);
-            let mut thread = 0;
-            let r = create(&mut thread, &attr, entry, argument);
-            libc::pthread_attr_destroy(&mut attr);
-            r
-        }
-    };
-    STARTING.store(0, SeqCst);
-    if result == 0 {
-        Ok(())
-    } else {
-        Err(Errno(result))
-    }
-}
-
-unsafe extern "C" {
-    fn pthread_attr_setstack(
-        attr: *mut libc::pthread_attr_t,
-        stack: *mut libc::c_void,
-        size: libc::size_t,
-    ) -> libc::c_int;
 }

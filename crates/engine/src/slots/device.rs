@@ -60,8 +60,10 @@ pub(super) struct Device {
     /// with the cluster's lock held: so whoever cleared it and then looked at every cluster
     /// under its lock has seen all slots that will ever be taken.
     pub accepting: AtomicBool,
-    /// Write errors so far.
+    /// Write errors so far, less those forgiven.
     pub errors: AtomicU32,
+    /// Pages written well since there were errors.
+    pub written: AtomicU32,
     /// Slots out of service for errors.
     pub bad: AtomicU32,
     /// The one cursor of a rotating device.
@@ -102,6 +104,7 @@ impl Device {
             node,
             accepting: AtomicBool::new(true),
             errors: AtomicU32::new(0),
+            written: AtomicU32::new(0),
             bad: AtomicU32::new(0),
             shared: Ordered::new(Cursors::default()),
             blocks: (0..(clusters as usize).div_ceil(BLOCK))

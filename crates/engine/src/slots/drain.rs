@@ -5,7 +5,7 @@
 use super::cluster::{Cell, FROZEN, Owner, State};
 use super::device::Device;
 use super::locks::lock;
-use super::{DEVICE_ERROR_LIMIT, Devices, Extent, ExtentList};
+use super::{DEVICE_ERROR_LIMIT, Devices, Extent, ExtentList, FORGIVING_PAGES};
 use crate::sync::atomic::Ordering::Relaxed;
 use crate::words::{CLUSTER_SLOTS, Cpu, DeviceId, EntryId, SlotIndex};
 use std::sync::Arc;
@@ -94,7 +94,7 @@ pub enum DrainError {
 impl Devices {
     /// A write to a slot failed: it leaves service. The owner has lost it and must not free
     /// it alone (an extent freed as a whole may contain it). After `DEVICE_ERROR_LIMIT`
-    /// errors the device accepts no more allocations.
+    /// errors that were not forgiven the device accepts no more allocations.
     pub fn bad_slot(&self, cpu: Cpu, device: DeviceId, slot: SlotIndex) {
         let Some(device) = self.device(device) else {
             return;
@@ -132,6 +132,24 @@ impl Devices {
         table.cached.set(at, false);
         table.bad += 1;
         device.bad.fetch_add(1, Relaxed);
+    }
+
+    /// `pages` were written without an error: each `FORGIVING_PAGES` forgive one.
+    pub fn wrote(&self, device: DeviceId, pages: u32) {
+        let Some(device) = self.device(device) else {
+            return;
+        };
+        if device.errors.load(Relaxed) == 0 {
+            return;
+        }
+        let before = device.written.fetch_add(pages, Relaxed) % FORGIVING_PAGES;
+        let forgiven = (before + pages) / FORGIVING_PAGES;
+        if forgiven > 0 {
+            let _ = device.errors.fetch_update(Relaxed, Relaxed, |errors| {
+                // What went out of service stays out.
+                (errors < DEVICE_ERROR_LIMIT).then(|| errors.saturating_sub(forgiven))
+            });
+        }
     }
 
     /// The device is gone, or refuses everything: it accepts no more allocations, ever.

@@ -69,8 +69,11 @@ use std::sync::{Arc, OnceLock};
 
 /// Devices of one engine at most.
 pub const MAX_DEVICES: usize = if cfg!(loom) { 1 } else { 32 };
-/// Write errors after which a device takes no more allocations.
+/// Write errors, less those forgiven, after which a device takes no more allocations.
 pub const DEVICE_ERROR_LIMIT: u32 = 16;
+/// Pages written well that forgive one error: a device with a bad spot here and there stays in
+/// service, one that fails more often than this goes.
+pub const FORGIVING_PAGES: u32 = 32;
 
 /// Consecutive slots, within one cluster.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -234,6 +234,8 @@ impl Swap {
                 if let Some(store) = devices.store(crate::DeviceId(device as u8)) {
                     store.write(&ops[..n], &mut results[..n]);
                 }
+                let good = results[..n].iter().filter(|r| r.is_ok()).count();
+                devices.wrote(crate::DeviceId(device as u8), good as u32);
                 for (&i, result) in which[..n].iter().zip(&results) {
                     match (result, words[i].location()) {
                         (Ok(()), _) => done[i] = true,

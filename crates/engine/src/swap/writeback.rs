@@ -289,15 +289,32 @@ impl Swap {
             for (op, &(first, len)) in ops.iter_mut().zip(&runs[..n]) {
                 op.data = &staging[*offset + first * PAGE_SIZE..][..len * PAGE_SIZE];
             }
+            let Some(store) = devices.store(device) else {
+                continue;
+            };
             let mut results = [Err(IoError::Device); BATCH];
-            if let Some(store) = devices.store(device) {
-                store.write(&ops[..n], &mut results[..n]);
-            }
+            store.write(&ops[..n], &mut results[..n]);
+            let mut good = 0;
             for (&(first, len), &result) in runs[..n].iter().zip(&results) {
-                picks[first..first + len]
-                    .iter_mut()
-                    .for_each(|pick| pick.result = result);
+                let picks = &mut picks[first..first + len];
+                if len > 1 && result == Err(IoError::Slot) {
+                    // One bad spot fails the whole write: page by page it shows which.
+                    let mut ops = [WriteOp { slot: 0, data: &[] }; BATCH];
+                    for (i, (op, pick)) in ops.iter_mut().zip(&*picks).enumerate() {
+                        op.slot = pick.slot.map_or(0, |slot| u64::from(slot.slot.0));
+                        op.data = &staging[*offset + (first + i) * PAGE_SIZE..][..PAGE_SIZE];
+                    }
+                    let mut results = [Err(IoError::Device); BATCH];
+                    store.write(&ops[..len], &mut results[..len]);
+                    for (pick, &result) in picks.iter_mut().zip(&results) {
+                        pick.result = result;
+                    }
+                } else {
+                    picks.iter_mut().for_each(|pick| pick.result = result);
+                }
+                good += picks.iter().filter(|pick| pick.result.is_ok()).count();
             }
+            devices.wrote(device, good as u32);
         }
     }
 

@@ -4,7 +4,8 @@
 //! Memory can be filled at [`FILL_PAGES_PER_MS`] a processor. The next tick comes before the
 //! room that is left until something must be done could be used up at that pace, at least
 //! every [`SLOWEST`], at most every [`FASTEST`], and never so often that ticks cost more than
-//! [`MAX_SHARE`] of a processor. Where nobody is left to measure it is [`SLOWEST`].
+//! [`MAX_SHARE`] of a processor. Where nobody is left to measure, and no forked relatives share
+//! pages (a write to one takes a page that nobody charges), it is [`SLOWEST`].
 
 use super::Supervisor;
 use super::devices::LOOK;
@@ -105,7 +106,7 @@ impl Supervisor {
         let cost = cpu_time().saturating_sub(cpu);
         let cpus = std::thread::available_parallelism().map_or(1, |n| n.get() as i64);
         let until_full = Duration::from_millis((room / (FILL_PAGES_PER_MS * cpus)).max(0) as u64);
-        let pace = if self.someone_to_measure() {
+        let pace = if self.someone_to_measure() || self.someone_shares() {
             until_full
         } else {
             SLOWEST
@@ -114,6 +115,11 @@ impl Supervisor {
         self.look_for_errors();
         let slowest = if self.removing() { LOOK } else { SLOWEST };
         self.due = start + pace.clamp(FASTEST, slowest).max(cost * MAX_SHARE);
+    }
+
+    fn someone_shares(&self) -> bool {
+        let mut taken = self.table.taken();
+        taken.any(|(n, _)| self.table.slot(n).credit.load(SeqCst) > 0)
     }
 
     fn someone_to_measure(&self) -> bool {

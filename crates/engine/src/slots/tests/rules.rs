@@ -304,6 +304,25 @@ fn cached_slots_are_reclaimed_when_over_half_full() {
 }
 
 #[test]
+fn rare_errors_are_forgiven() {
+    let (devices, id) = one(1024, Options::default());
+    let mut out = ExtentList::new();
+    for i in 0..3 * DEVICE_ERROR_LIMIT {
+        out.clear();
+        devices.allocate(A, 1, EntryId(i), &mut out).unwrap();
+        devices.bad_slot(A, id, out[0].start);
+        devices.wrote(id, FORGIVING_PAGES - 1);
+        devices.wrote(id, 1);
+        devices.check();
+    }
+    let usage = devices.usage();
+    assert_eq!(
+        (usage[0].bad, usage[0].accepting),
+        (3 * DEVICE_ERROR_LIMIT, true)
+    );
+}
+
+#[test]
 fn repeated_errors_take_the_device_out() {
     let (devices, id) = one(1024, Options::default());
     let other = devices
