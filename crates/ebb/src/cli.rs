@@ -102,6 +102,15 @@ pub struct LabArgs {
     /// mthp: only this allocator: ebb, ebb-large-in, ebb-compact, legacy, free-only
     #[arg(long, value_name = "NAME")]
     pub allocator: Option<String>,
+    /// corpus: the pages of this process
+    #[arg(long, value_name = "PID")]
+    pub pid: Option<u32>,
+    /// corpus: the pages in FILE, one after the other
+    #[arg(long, value_name = "FILE", conflicts_with = "pid")]
+    pub dump: Option<PathBuf>,
+    /// corpus: run this, and take its pages near its peak
+    #[arg(value_name = "COMMAND", last = true, conflicts_with_all = ["pid", "dump"])]
+    pub command: Vec<String>,
 }
 
 /// Options of `ebb doctor`.

@@ -3,6 +3,7 @@
 //! is the experiment as published) and `run`, which gives a [`Report`].
 #![forbid(unsafe_code)]
 
+pub mod corpus;
 pub mod fill;
 pub mod mthp;
 pub mod numa;
