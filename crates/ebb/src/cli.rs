@@ -62,7 +62,12 @@ pub struct RunArgs {
     #[arg(long, short = 's', value_name = "SPEC")]
     pub swap: Vec<String>,
 
-    /// Compression of the pool in RAM: lz4, zstd, zstd:LEVEL, none
+    /// Compression of the pool in RAM: lz4, zstd, lz4+zstd, none
+    ///
+    /// lz4 is fast, zstd holds more; lz4+zstd compresses with lz4 at first, and idle pages again
+    /// with zstd in the background. zstd may be followed by +dict (a dictionary trained on the
+    /// program's own pages) and by :LEVEL, -7 (fastest) to 19 (densest), 1 if it is left out:
+    /// zstd:3, lz4+zstd+dict:-1.
     #[arg(long, value_name = "CODEC", default_value = "lz4")]
     pub pool: String,
 

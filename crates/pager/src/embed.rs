@@ -61,7 +61,8 @@ pub fn swap(member: &Member, given: Vec<ebb_tree::Device>) -> Result<&'static Em
     let codec = match config.codec {
         Codec::None => CodecKind::None,
         Codec::Lz4 => CodecKind::Lz4,
-        Codec::Zstd(level) => CodecKind::Zstd { level },
+        Codec::Zstd(zstd) => CodecKind::Zstd { level: zstd.level },
+        Codec::Lz4ThenZstd(zstd) => CodecKind::Lz4ThenZstd { level: zstd.level },
     };
     let budget = member.budget() * ebb_engine::PAGE_SIZE as u64;
     let pool = if given.is_empty() {
@@ -105,9 +106,12 @@ pub fn swap(member: &Member, given: Vec<ebb_tree::Device>) -> Result<&'static Em
         topology,
         memory: Arc::new(RealMemory),
         counters: CountersRef::Static(member.counters()),
-        codecs: Arc::new(match config.codec {
-            CodecKind::Zstd { level } | CodecKind::Lz4ThenZstd { level } => PageCodecs::new(level),
-            CodecKind::Lz4 | CodecKind::None => PageCodecs::default(),
+        codecs: Arc::new(match member.config().codec {
+            Codec::Zstd(zstd) | Codec::Lz4ThenZstd(zstd) if zstd.dictionary => {
+                PageCodecs::with_dictionary(zstd.level)
+            }
+            Codec::Zstd(zstd) | Codec::Lz4ThenZstd(zstd) => PageCodecs::new(zstd.level),
+            Codec::Lz4 | Codec::None => PageCodecs::default(),
         }),
     };
     let swap = Swap::new(config, env, devices).map_err(|e| e.to_string())?;

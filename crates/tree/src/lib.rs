@@ -61,5 +61,5 @@ pub use {
     histogram::{Histogram, Summary},
     member::{ChildSlot, Device, JoinError, Member},
     supervisor::{Setup, SetupDevice, SetupError, Supervisor, Totals},
-    table::{Codec, Config, Mode, SlotNumber, SlotState, Way},
+    table::{Codec, Config, Mode, SlotNumber, SlotState, Way, Zstd},
 };

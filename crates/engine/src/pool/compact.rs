@@ -37,7 +37,7 @@ impl Pool {
     pub fn victim(&self, pressed: bool) -> Option<Victim> {
         let free = |class: usize| {
             let shape = self.classes.get(Class(class as u8));
-            let holes = self.holes[class].load(Relaxed).max(0) as u64;
+            let holes = self.holes(class).max(0) as u64;
             let enough = holes >= u64::from(shape.objects);
             if enough {
                 holes * u64::from(shape.size)
@@ -181,11 +181,7 @@ impl Pool {
         assert_eq!(bytes, self.bytes.load(Relaxed));
         assert_eq!((data, objects), (self.data(), self.objects()));
         for (class, partial) in self.partial.iter().enumerate() {
-            assert_eq!(
-                holes[class],
-                self.holes[class].load(Relaxed),
-                "holes of class {class}"
-            );
+            assert_eq!(holes[class], self.holes(class), "holes of class {class}");
             for (position, &window) in lock(partial).iter().enumerate() {
                 self.with(window, |arena, at| {
                     assert_eq!(arena.state(at), State::Partial(position as u32));

@@ -2,7 +2,7 @@
 //!
 //! # Layout
 //!
-//! Memory comes in *arenas* of 1 MiB, each cut into 16 *windows* of 64 KiB of addresses. A
+//! Memory comes in *arenas* of 8 MiB, each cut into 128 *windows* of 64 KiB of addresses. A
 //! window belongs to one size class and uses as many of its pages as lets the class's
 //! objects fill them best; the rest of its addresses is never touched and costs nothing.
 //! At a window's start lies a table with three bytes an object: the entry that owns it, or
@@ -59,7 +59,7 @@ enum Grow {
 }
 
 /// Arenas in the directory's leaves.
-const LEAF: usize = 64;
+const LEAF: usize = 8;
 const TOP: usize = Handle::MAX_WINDOWS as usize / WINDOWS / LEAF;
 
 type Leaf = Box<[Mutex<Option<Arena>>; LEAF]>;
@@ -76,6 +76,8 @@ struct Shard {
     /// arenas: only the sums over all shards mean something.
     data: AtomicI64,
     objects: AtomicI64,
+    /// Free objects of each class that lie in touched pages of its arenas.
+    holes: Box<[AtomicI64]>,
     free: Mutex<FreeWindows>,
 }
 
@@ -106,8 +108,6 @@ pub struct Pool {
     memory: Arc<dyn Memory>,
     max: AtomicU64,
     bytes: AtomicU64,
-    /// Free objects of each class that lie in touched pages.
-    holes: Box<[AtomicI64]>,
     leaves: AtomicUsize,
     live_arenas: AtomicUsize,
 }
@@ -132,6 +132,7 @@ impl Pool {
             current: (0..CLASSES).map(|_| Mutex::default()).collect(),
             data: AtomicI64::new(0),
             objects: AtomicI64::new(0),
+            holes: (0..CLASSES).map(|_| AtomicI64::new(0)).collect(),
             free: Mutex::default(),
         };
         Self {
@@ -142,7 +143,6 @@ impl Pool {
             memory,
             max: AtomicU64::new(max),
             bytes: AtomicU64::new(0),
-            holes: (0..CLASSES).map(|_| AtomicI64::new(0)).collect(),
             leaves: AtomicUsize::new(0),
             live_arenas: AtomicUsize::new(0),
         }
@@ -183,7 +183,7 @@ impl Pool {
             .map(|shard| {
                 let free = lock(&shard.free);
                 let lists = free.warm.capacity() + free.cold.capacity() + free.gone.capacity();
-                lists * 4 + size_of_val(&*shard.current)
+                lists * 4 + size_of_val(&*shard.current) + size_of_val(&*shard.holes)
             })
             .sum();
         let partial: usize = self
@@ -277,7 +277,7 @@ impl Pool {
         arena.write(at, shape, object, data);
         drop(guard);
         if hole {
-            self.holes[class.index()].fetch_sub(1, Relaxed);
+            self.holes_of(class, window).fetch_sub(1, Relaxed);
         }
         self.shards[shard]
             .data
@@ -335,6 +335,19 @@ impl Pool {
         &self.shards[window as usize / WINDOWS % self.shards.len()]
     }
 
+    /// The holes of a class that are counted where a window lies.
+    fn holes_of(&self, class: Class, window: u32) -> &AtomicI64 {
+        &self.shard_of(window).holes[class.index()]
+    }
+
+    /// Free objects of a class in touched pages.
+    fn holes(&self, class: usize) -> i64 {
+        self.shards
+            .iter()
+            .map(|s| s.holes[class].load(Relaxed))
+            .sum()
+    }
+
     /// Copies an object into `out`; how many bytes, and the codec.
     pub fn read(&self, handle: Handle, out: &mut [u8]) -> (usize, Codec) {
         self.with(handle.window(), |arena, at| {
@@ -365,7 +378,7 @@ impl Pool {
                 arena.used(at) == 0 && arena.state(at) != State::Current,
             )
         });
-        self.holes[class.index()].fetch_add(1, Relaxed);
+        self.holes_of(class, window).fetch_add(1, Relaxed);
         let size = u64::from(self.classes.get(class).size);
         let shard = self.shard_of(window);
         shard.data.fetch_sub(size as i64, Relaxed);
@@ -390,12 +403,14 @@ impl Pool {
             match (arena.state(at), arena.used(at)) {
                 (State::Partial(position), 0) => {
                     moved = Some(position as usize);
-                    self.holes[class.index()].fetch_sub(arena.holes(at), Relaxed);
+                    self.holes_of(class, window)
+                        .fetch_sub(arena.holes(at), Relaxed);
                     arena.unassign(at);
                     freed = true;
                 }
                 (State::Full | State::Draining, 0) => {
-                    self.holes[class.index()].fetch_sub(arena.holes(at), Relaxed);
+                    self.holes_of(class, window)
+                        .fetch_sub(arena.holes(at), Relaxed);
                     arena.unassign(at);
                     freed = true;
                 }

@@ -36,7 +36,7 @@ mod writeback;
 #[cfg(all(test, not(loom)))]
 mod tests;
 
-pub use config::{CodecKind, Config, ConfigError};
+pub use config::{CodecKind, Config, ConfigError, ZSTD_LEVELS};
 pub use load::{LoadError, Source};
 pub use store::StoreError;
 
@@ -254,9 +254,15 @@ impl Swap {
                 next = next.plus(1);
             }
             locked.settle();
+            // One uncharge for all: the group's charge is a line that all processors write.
+            let mut bytes = 0;
             for &location in &freed[..n] {
-                self.free_location(cpu, &group, location);
+                match location {
+                    Location::Pool(handle) => bytes += self.pool.remove(handle),
+                    other => self.free_location(cpu, &group, other),
+                }
             }
+            group.uncharge(bytes);
         }
     }
 

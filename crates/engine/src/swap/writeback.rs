@@ -121,6 +121,20 @@ impl Swap {
         true
     }
 
+    /// The pool refused a page: a batch of its coldest moves to devices, so that no young page
+    /// goes there while older ones sit in the pool. Whether there may be room now; not while
+    /// another thread does background work, for waiting would take longer than writing.
+    pub(super) fn relieve(&self, cpu: Cpu) -> bool {
+        if self.devices.is_none() {
+            return false;
+        }
+        self.note_refused();
+        let turn = self
+            .in_background(|background| self.turn(cpu, background))
+            .flatten();
+        turn.is_some_and(|turn| turn.written + turn.dropped > 0)
+    }
+
     /// A batch of the next group in turn; none if no group has pages in the pool.
     pub(super) fn turn(&self, cpu: Cpu, background: &mut Background) -> Option<Turn> {
         let groups = self.space.groups();
