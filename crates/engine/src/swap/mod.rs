@@ -305,10 +305,21 @@ impl Swap {
         self.space.used()
     }
 
-    /// Sets a group's limits: bytes of pool objects, and whether its pages may be written
-    /// to devices.
-    pub fn set_group_limits(&self, group: GroupId, pool_max: u64, writeback: bool) {
+    /// Sets a group's limits: bytes of pool objects (`u64::MAX`: no limit), and whether its
+    /// pages may be written to devices.
+    pub fn set_group_limits(
+        &self,
+        group: GroupId,
+        pool_max: u64,
+        writeback: bool,
+    ) -> Result<(), ConfigError> {
+        let pool = self.pool.max();
+        if pool_max > pool && pool_max != u64::MAX {
+            let asked = pool_max;
+            return Err(ConfigError::GroupMax { asked, pool });
+        }
         self.space.group(group).set_limits(pool_max, writeback);
+        Ok(())
     }
 
     /// Forgets a group that ended. Its entries stay until they are freed.

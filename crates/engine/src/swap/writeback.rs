@@ -30,8 +30,9 @@ pub struct Background {
     offset: usize,
     picks: Vec<Pick>,
     extents: ExtentList,
-    /// The cluster at which recompression looks on.
+    /// The cluster at which recompression looks on, and the entry in it.
     pub recompress_from: u32,
+    pub recompress_at: u32,
 }
 
 #[derive(Clone, Copy)]
@@ -64,6 +65,7 @@ impl Background {
             picks: Vec::new(),
             extents: ExtentList::default(),
             recompress_from: 0,
+            recompress_at: 0,
         }
     }
 

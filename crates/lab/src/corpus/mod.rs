@@ -336,7 +336,7 @@ fn pool(report: &mut Report, name: &str, codec: CodecKind, units: &[Vec<&PageByt
     let storing = cpu_time() - start - working;
     // Recompression looks at some clusters a step, and may find nothing in several.
     let mut idle = 0;
-    while idle < entries.len() {
+    while idle < IDLE_STEPS {
         idle = if swap.work(Cpu(0)) { 0 } else { idle + 1 };
     }
     let held = swap.memory();
@@ -368,6 +368,9 @@ fn pool(report: &mut Report, name: &str, codec: CodecKind, units: &[Vec<&PageByt
         us(loading),
     ]);
 }
+
+/// Steps without work after which there is none left.
+const IDLE_STEPS: usize = 1024;
 
 fn gcd(a: usize, b: usize) -> usize {
     if b == 0 { a } else { gcd(b, a % b) }
