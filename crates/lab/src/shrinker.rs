@@ -662,7 +662,7 @@ mod tests {
     #[test]
     fn the_published_relations_hold_and_ours_is_best() {
         let report = run(&Options {
-            scale: 32,
+            scale: 8,
             ..Options::default()
         });
         let get = |bench: &str, policy: &str, column: &str| {
