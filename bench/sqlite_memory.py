@@ -11,7 +11,7 @@ from phases import Phases
 
 orders = int(sys.argv[1]) if len(sys.argv) > 1 else 2_500_000
 customers = max(1, orders // 20)
-lookups = min(100_000, orders)
+lookups = orders // 100
 rng = random.Random(5)
 phases = Phases(orders)
 

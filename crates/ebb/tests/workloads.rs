@@ -34,16 +34,11 @@ workloads! {
     touch_with_zstd: Touch ["--pool", "zstd:3"];
     touch_recompressed_with_a_dictionary: Touch ["--pool", "lz4+zstd+dict:-1"];
     redis_with_a_dictionary: Redis ["--pool", "zstd+dict"];
-    #[ignore = "pending: thrashes for minutes"]
     numpy: Numpy [];
-    #[ignore = "pending: thrashes for minutes"]
     python_heap: Heap [];
-    #[ignore = "pending: thrashes for minutes"]
     sqlite: Sqlite [];
     redis_and_its_client: Redis [];
-    #[ignore = "pending: thrashes for minutes"]
     gnu_sort: Sort [];
-    #[ignore = "pending: thrashes for minutes"]
     gnu_sort_in_two_threads: SortThreads [];
 }
 

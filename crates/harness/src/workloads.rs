@@ -93,14 +93,14 @@ impl Workload {
                 vec![
                     python.into(),
                     script("numpy_sort.py").into(),
-                    size(40_000_000, 5_000_000).into(),
+                    size(40_000_000, 2_000_000).into(),
                 ]
             }
             Workload::Heap => {
                 vec![
                     python()?.into(),
                     script("python_heap.py").into(),
-                    size(2_000_000, 250_000).into(),
+                    size(2_000_000, 120_000).into(),
                 ]
             }
             Workload::Sqlite => {

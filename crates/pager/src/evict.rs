@@ -31,7 +31,7 @@ pub enum Step {
 /// Free frames that reclaim keeps ready, in pages.
 const READY: usize = 2 * UNIT;
 /// Units looked at for one that can be evicted, before giving up.
-const LOOK: usize = 4096;
+const LOOK: usize = 512;
 
 impl Process {
     /// One step towards `READY` free frames (or as much room under the budget). Called without
@@ -124,7 +124,7 @@ impl Process {
                 .evict_busy
                 .add((victims & !moved).count_ones().into());
             self.counters().evicted.add(pages.into());
-            queue.evicted(map, unit, pages);
+            queue.evicted(map, unit, moved);
             if resident(map, unit) != 0 {
                 queue.requeue(map, unit);
             }

@@ -6,6 +6,7 @@
 //! the tree, gives unused charges back, lets the engine work in the background, and rescues
 //! starved service threads.
 
+use crate::balance::Costs;
 use crate::bays::Bays;
 use crate::embed::{self, Embedded};
 use crate::evict::Step;
@@ -15,6 +16,7 @@ use crate::map::{Page, PageNumber, UNIT, UNIT_BYTES};
 use crate::process::{Process, cpu};
 use crate::service::Services;
 use crate::state::{State, lock_service};
+use ebb_engine::PAGE_SIZE;
 use ebb_sys::fault::FaultFd;
 use ebb_sys::pagemap::PageMapFile;
 use ebb_sys::{memory, thread};
@@ -27,8 +29,11 @@ use std::time::{Duration, Instant};
 /// Bumped when requests of the program's threads were answered.
 pub static ANSWERED: AtomicU32 = AtomicU32::new(0);
 
-/// How often the keeper looks while faults are being served.
-const BUSY: Duration = Duration::from_millis(4);
+/// How often the keeper looks while faults are being served. Not more often: each time it goes
+/// back to sleep, its processor is idle anew and the scheduler moves the program's thread there.
+const BUSY: Duration = Duration::from_millis(20);
+/// Of the pool's limit, what its shrinker works down to in the background.
+const ACCEPT_PERCENT: u8 = 90;
 /// And while none are.
 const QUIET: Duration = Duration::from_millis(250);
 
@@ -105,6 +110,7 @@ fn adopt(
         services: Services::new(&cpus),
         gate: Mutex::new(()),
         forked: AtomicBool::new(forked),
+        costs: Costs::new(),
         keep_score: AtomicU64::new(1024),
         loads: AtomicU64::new(0),
     });
@@ -163,6 +169,7 @@ pub fn tend(process: &'static Process) -> ! {
             if measured.elapsed() > Duration::from_millis(20) {
                 measured = Instant::now();
                 process.measure(&mut state);
+                process.share_budget(&mut state);
                 if checking {
                     state.check();
                 }
@@ -290,6 +297,27 @@ impl Process {
             .account
             .acknowledge(self.member, used, measured as i64);
         state.account.settle(self.member, used, 1024);
+    }
+
+    /// Moves the line between resident pages and pool, where there are devices.
+    fn share_budget(&self, state: &mut State) {
+        if self.embedded.files.is_empty() {
+            return;
+        }
+        let memory = self.swap.memory();
+        let frames = (memory.pool_bytes as usize).div_ceil(PAGE_SIZE);
+        let density = memory.pool_pages as usize * 16 / frames.max(1);
+        let budget = state.account.charged().max(0) as usize;
+        let resident = state.map.resident();
+        if state
+            .balance
+            .adjust(resident, frames, density, budget, &self.costs)
+        {
+            let limit = budget * PAGE_SIZE / 16 * state.balance.share();
+            let _ = self
+                .swap
+                .set_limits(limit.max(1 << 20) as u64, ACCEPT_PERCENT);
+        }
     }
 
     /// Gives `pages` of the charge back, evicting what it takes.

@@ -130,20 +130,21 @@ impl Word {
     }
 }
 
-/// What reclaim knows of a unit.
+/// What reclaim knows of a unit and its pages: 2 bytes a page. See `queue`.
 #[derive(Clone, Copy, Default, Debug)]
 pub struct UnitState {
-    /// It stands in the reclaim queue.
-    pub queued: bool,
-    /// It came back soon after it was evicted: pass it by once.
-    pub active: bool,
-    /// Pages brought in since it was queued: they stay when it is its turn, once.
-    pub fresh: Mask,
-    /// The eviction clock when pages of it were last evicted; 0 never.
-    pub evicted_at: u32,
+    /// A page out: the epoch it was evicted in. A resident page: the epoch until which it stays.
+    pub epochs: [u8; UNIT],
+    /// How hot each page proved to be, 4 bits a page, the first lowest.
+    pub heat: u64,
     /// When it was queued, in the keeper's milliseconds.
     pub queued_ms: u32,
+    /// Pages brought in since it was queued: they stay when it is its turn, once.
+    pub fresh: u16,
+    /// It stands in the reclaim queue.
+    pub queued: bool,
 }
+const _: () = assert!(size_of::<UnitState>() == 32 && UNIT == 16);
 
 struct Chunk {
     words: [Word; CHUNK_PAGES],

@@ -7,6 +7,7 @@
 //!
 //! All of them live in a descriptor table of their own (`sys::thread::private_descriptors`).
 
+use crate::balance::Costs;
 use crate::embed::Embedded;
 use crate::service::Services;
 use ebb_engine::Cpu;
@@ -40,6 +41,8 @@ pub struct Process {
     /// How worth it kept entries proved: of the kept pages evicted lately, the share that was
     /// still the same, in 1/1024.
     pub keep_score: AtomicU64,
+    /// What faults cost.
+    pub costs: Costs,
     /// Counts loads, to keep some entries whatever the score says and so learn.
     pub loads: AtomicU64,
 }

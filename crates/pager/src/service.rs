@@ -142,7 +142,9 @@ impl Watch {
     /// Looks now and then where a fault came from; true: this processor has had none for a while.
     fn look(&mut self, services: &Services, me: &Service, fault: Fault, now: Instant) -> bool {
         self.since += 1;
-        if self.since < Self::EVERY && now - self.last < Self::AT_LEAST {
+        // Once one came from elsewhere the thread has probably moved: look at every fault, so that
+        // two processors share the work, and flush each other's translations, for a short time only.
+        if self.elsewhere == 0 && self.since < Self::EVERY && now - self.last < Self::AT_LEAST {
             return false;
         }
         (self.since, self.last) = (0, now);

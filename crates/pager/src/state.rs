@@ -8,6 +8,7 @@
 //! Order: `Process::gate` (keeper's work, fork), then `STATE`, then the engine's own locks.
 
 use crate::account::Account;
+use crate::balance::Balance;
 use crate::bays::Bays;
 use crate::map::{Page, PageMap, PageNumber};
 use crate::pattern::Pattern;
@@ -35,6 +36,8 @@ pub struct State {
     pub bays: Option<Bays>,
     /// Learned access pattern.
     pub pattern: Pattern,
+    /// The pool's share of the budget.
+    pub balance: Balance,
     /// Charges against the tree's budget.
     pub account: Account,
     /// Faults on pages in transit, to be served when that ends.
@@ -49,6 +52,7 @@ static STATE: Mutex<State> = Mutex::new(State {
     queue: Queue::new(),
     bays: None,
     pattern: Pattern::new(),
+    balance: Balance::new(),
     account: Account::new(),
     parked: Vec::new(),
     tables: 0,

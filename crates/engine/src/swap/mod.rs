@@ -114,6 +114,8 @@ pub struct MemoryUse {
     pub pool_bytes: u64,
     /// Σ size of the pool's objects.
     pub pool_data_bytes: u64,
+    /// Pages in the pool.
+    pub pool_pages: u64,
     /// Entries, directories, lists, scratch.
     pub bookkeeping_bytes: u64,
 }
@@ -286,6 +288,7 @@ impl Swap {
         MemoryUse {
             pool_bytes: pool.bytes,
             pool_data_bytes: pool.data,
+            pool_pages: pool.objects,
             bookkeeping_bytes: pool.bookkeeping
                 + (self.space.bytes()
                     + self.coders.bytes()

@@ -1,0 +1,194 @@
+//! How the budget is shared between resident pages and the pool, where there are devices.
+//!
+//! A page in the pool costs a fault, a page on a device ten times that; but the pool's RAM is RAM
+//! that the program does not have. Which is worth more depends on the program: a working set
+//! that nearly fits wants to be resident; one far larger than memory wants to be in the pool.
+//!
+//! The ages at which pages come back tell (see `queue`; an age is counted in evictions, by epochs
+//! of an eighth of the resident set). With `x` frames moved from the pool to the program, a page
+//! of age below `x` would not have been missed; one of age below `x` + the pool's pages is found in
+//! the pool; an older one on a device:
+//!
+//! ```text
+//! cost(x) = pool_cost * #{x <= age < x + pool(x)} + device_cost * #{age >= x + pool(x)}
+//! pool(x) = (pool_frames - x) * density
+//! ```
+//!
+//! For negative `x` nothing is known of the pages that would be missed then; as many for each frame
+//! are assumed as come back at once now. The limit moves one step at a time towards the cheapest
+//! split, as the ages are a guess that gets worse with distance.
+//!
+//! This is Mattson's stack distance (1970), with refaults as the only samples.
+
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+/// Ages told apart, in epochs.
+const AGES: usize = 128;
+/// Epochs in which as many pages are evicted as are resident.
+const SET: usize = crate::queue::RESIDENT_SET as usize;
+/// The smallest and the largest share of the budget for the pool, in sixteenths, and the first.
+const SHARES: std::ops::RangeInclusive<usize> = 1..=13;
+const FIRST: usize = 8;
+/// A split must be this much cheaper to be taken, in percent.
+const WORTH: u64 = 5;
+/// Faults from which something can be learnt.
+const ENOUGH: u32 = 256;
+
+/// The learned share.
+pub struct Balance {
+    /// Faults by the age of their page, halved now and then.
+    ages: [u32; AGES],
+    seen: u32,
+    share: usize,
+}
+
+/// What a fault costs from pool and device: moving means, in ns.
+pub struct Costs {
+    pool: AtomicU64,
+    device: AtomicU64,
+}
+
+impl Costs {
+    /// Before anything was measured.
+    pub const fn new() -> Self {
+        Self {
+            pool: AtomicU64::new(10_000),
+            device: AtomicU64::new(100_000),
+        }
+    }
+
+    /// A fault took `ns`. Concurrent updates may lose one.
+    pub fn took(&self, device: bool, ns: u64) {
+        let mean = if device { &self.device } else { &self.pool };
+        let old = mean.load(Relaxed);
+        mean.store(old - old / 64 + ns / 64, Relaxed);
+    }
+}
+
+impl Balance {
+    /// Half and half.
+    pub const fn new() -> Self {
+        Self {
+            ages: [0; AGES],
+            seen: 0,
+            share: FIRST,
+        }
+    }
+
+    /// A page came back, `age` epochs after its eviction.
+    pub fn came_back(&mut self, age: u8) {
+        self.ages[usize::from(age).min(AGES - 1)] += 1;
+        self.seen += 1;
+    }
+
+    /// The pool's share of the budget, in sixteenths.
+    pub fn share(&self) -> usize {
+        self.share
+    }
+
+    /// Moves the share a step if that is worth it: `resident` pages and `pool` frames in use,
+    /// which hold `density` pages each in sixteenths, of a budget of `budget` pages.
+    /// True if it was moved.
+    pub fn adjust(
+        &mut self,
+        resident: usize,
+        pool: usize,
+        density: usize,
+        budget: usize,
+        costs: &Costs,
+    ) -> bool {
+        if self.seen < ENOUGH || resident < SET {
+            return false;
+        }
+        let (near, far) = (costs.pool.load(Relaxed), costs.device.load(Relaxed));
+        let cost = |share: usize| {
+            let limit = budget * share / 16;
+            let x = pool as i64 - limit as i64;
+            // In epochs: what is resident is SET of them.
+            let epochs = |pages: i64| pages * SET as i64 / resident as i64;
+            let hit = epochs(x).max(0) as usize;
+            let in_pool = epochs(x + (limit * density / 16) as i64).max(0) as usize;
+            let count = |from: usize, to: usize| -> u64 {
+                self.ages[from.min(AGES)..to.min(AGES).max(from.min(AGES))]
+                    .iter()
+                    .map(|n| u64::from(*n))
+                    .sum()
+            };
+            let missed = epochs(-x).max(0) as u64 * u64::from(self.ages[0].max(self.ages[1]));
+            near * (count(hit, in_pool) + missed) + far * count(in_pool.max(hit), AGES)
+        };
+        let now = cost(self.share);
+        let best = SHARES.min_by_key(|s| cost(*s)).unwrap_or(self.share);
+        let worth = cost(best) + now * WORTH / 100 < now;
+        for age in &mut self.ages {
+            *age /= 2;
+        }
+        self.seen = 0;
+        if !worth || best == self.share {
+            return false;
+        }
+        self.share = if best > self.share {
+            self.share + 1
+        } else {
+            self.share - 1
+        };
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The share that it comes to when ages come from `age`, for 8000 resident pages and a pool of
+    /// as many frames, two pages in each.
+    fn settles(age: impl Fn(usize, usize) -> usize) -> usize {
+        let (mut balance, costs, budget) = (Balance::new(), Costs::new(), 16_000);
+        let mut x = 1u64;
+        for _ in 0..40 {
+            let pool = budget * balance.share() / 16;
+            let resident = budget - pool;
+            for _ in 0..2000 {
+                x = x
+                    .wrapping_mul(6364136223846793005)
+                    .wrapping_add(1442695040888963407);
+                let pages = age((x >> 33) as usize, resident);
+                if pages > 0 {
+                    balance.came_back((pages * SET / resident).min(255) as u8);
+                }
+            }
+            balance.adjust(resident, pool, 32, budget, &costs);
+        }
+        balance.share()
+    }
+
+    #[test]
+    fn a_working_set_that_nearly_fits_becomes_resident() {
+        // 12000 pages at random: what is missing comes back within as many evictions as are missing.
+        let share = settles(|x, resident| {
+            let missing = 12_000usize.saturating_sub(resident);
+            if missing == 0 {
+                0
+            } else {
+                1 + x % (2 * missing)
+            }
+        });
+        assert!(share <= 5, "{share}/16 for the pool");
+    }
+
+    #[test]
+    fn a_working_set_far_larger_than_memory_goes_to_the_pool() {
+        let share = settles(|x, resident| 1 + x % (60_000 - resident));
+        assert!(share >= 11, "{share}/16 for the pool");
+    }
+
+    #[test]
+    fn little_is_learnt_from_few_faults() {
+        let mut balance = Balance::new();
+        for _ in 0..ENOUGH - 1 {
+            balance.came_back(0);
+        }
+        assert!(!balance.adjust(8000, 8000, 32, 16_000, &Costs::new()));
+        assert_eq!(balance.share(), FIRST);
+    }
+}
