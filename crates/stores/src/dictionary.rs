@@ -56,7 +56,7 @@ impl Dictionary {
 
     /// A page is about to be compressed.
     pub fn offer(&self, page: &PageBytes) {
-        if self.full.load(Relaxed) || self.seen.fetch_add(1, Relaxed) % EVERY != 0 {
+        if self.full.load(Relaxed) || !self.seen.fetch_add(1, Relaxed).is_multiple_of(EVERY) {
             return;
         }
         // Whoever finds it locked lets this page go: there are others.

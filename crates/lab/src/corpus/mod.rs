@@ -259,7 +259,7 @@ fn measure(
     report.row(vec![
         json!("codec"),
         json!(name),
-        json!(pages * PAGE_SIZE >> 10),
+        json!((pages * PAGE_SIZE) >> 10),
         round(total as f64 / held as f64),
         Value::Null,
         us(storing, total / PAGE_SIZE),
