@@ -65,7 +65,12 @@ pub struct RunArgs {
     #[arg(long, short = 's', value_name = "SPEC")]
     pub swap: Vec<String>,
 
-    /// Compression of the pool in RAM: lz4, zstd, zstd:LEVEL, none
+    /// Compression of the pool in RAM: lz4, zstd, lz4+zstd, none
+    ///
+    /// lz4 is fast, zstd holds more; lz4+zstd compresses with lz4 at first, and idle pages again
+    /// with zstd in the background. zstd may be followed by +dict (a dictionary trained on the
+    /// program's own pages) and by :LEVEL, -7 (fastest) to 19 (densest), 1 if it is left out:
+    /// zstd:3, lz4+zstd+dict:-1.
     #[arg(long, value_name = "CODEC", default_value = "lz4")]
     pub pool: String,
 
@@ -154,6 +159,15 @@ pub struct LabArgs {
     /// mthp: only this allocator: ebb, ebb-large-in, ebb-compact, legacy, free-only
     #[arg(long, value_name = "NAME")]
     pub allocator: Option<String>,
+    /// corpus: the pages of this process
+    #[arg(long, value_name = "PID")]
+    pub pid: Option<u32>,
+    /// corpus: the pages in FILE, one after the other
+    #[arg(long, value_name = "FILE", conflicts_with = "pid")]
+    pub dump: Option<PathBuf>,
+    /// corpus: run this, and take its pages near its peak
+    #[arg(value_name = "COMMAND", last = true, conflicts_with_all = ["pid", "dump"])]
+    pub command: Vec<String>,
 }
 
 /// Options of `ebb doctor`.

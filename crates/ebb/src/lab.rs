@@ -2,7 +2,7 @@
 
 use crate::cli::LabArgs;
 use anyhow::{Context, Result, bail};
-use ebb_lab::{Report, mthp};
+use ebb_lab::{Report, corpus, mthp};
 use std::io::{Write, stdout};
 use std::process::{Command, ExitCode};
 
@@ -37,6 +37,11 @@ const EXPERIMENTS: &[Experiment] = &[
     plain!(tail),
     plain!(vswap),
     plain!(shrinker),
+    Experiment {
+        name: "corpus",
+        about: corpus::ABOUT,
+        run: run_corpus,
+    },
 ];
 
 /// Runs the experiment the arguments name; lists them if they name none.
@@ -60,6 +65,9 @@ pub fn lab(args: LabArgs) -> Result<ExitCode> {
     };
     if args.allocator.is_some() && name != "mthp" {
         bail!("--allocator is an option of the experiment mthp alone");
+    }
+    if (args.pid.is_some() || args.dump.is_some() || !args.command.is_empty()) && name != "corpus" {
+        bail!("--pid, --dump and a command are for the experiment corpus alone");
     }
     if (args.real || args.work.is_some()) && name != "mthp" {
         bail!("--real is an option of the experiment mthp alone");
@@ -144,4 +152,14 @@ fn run_mthp(args: &LabArgs) -> Result<Report> {
         allocator,
         ..Default::default()
     }))
+}
+
+fn run_corpus(args: &LabArgs) -> Result<Report> {
+    let from = match (args.pid, &args.dump, &args.command[..]) {
+        (Some(pid), ..) => corpus::From::Process(pid),
+        (None, Some(path), _) => corpus::From::Dump(path.clone()),
+        (None, None, []) => bail!("give --pid PID, --dump FILE, or -- COMMAND"),
+        (None, None, words) => corpus::From::Command(words.to_vec()),
+    };
+    Ok(corpus::run(&corpus::Options::from(from))?)
 }

@@ -5,17 +5,14 @@ use crate::cli::RunArgs;
 use crate::limits::Room;
 use anyhow::{Context, Result, bail};
 use ebb_engine::PAGE_SIZE;
+use ebb_engine::swap::ZSTD_LEVELS;
 use ebb_stores::{FAULTS_VARIABLE, Faults, OpenError, Size, SwapSpec, human};
-use ebb_tree::{Codec, Config, Setup, SetupDevice};
-use std::ops::RangeInclusive;
+use ebb_tree::{Codec, Config, Setup, SetupDevice, Zstd};
 
 /// The least a process tree can run in: what a small program and the paging of it hold at any
 /// time (its unmanaged memory, staging frames, page map) with some room to work.
 pub const SMALLEST: u64 = 16 << 20;
 
-/// Levels of zstd that make sense here; the negative ones are slower than lz4 and denser by
-/// little.
-const ZSTD_LEVELS: RangeInclusive<i32> = 1..=22;
 const ZSTD_DEFAULT: i32 = 1;
 
 /// Reads the options and opens the devices.
@@ -101,22 +98,36 @@ fn codec(text: &str) -> Result<Codec> {
         Some((name, level)) => (name, Some(level)),
         None => (text, None),
     };
-    match (name, level) {
-        ("lz4", None) => Ok(Codec::Lz4),
-        ("none", None) => Ok(Codec::None),
-        ("zstd", None) => Ok(Codec::Zstd(ZSTD_DEFAULT)),
-        ("zstd", Some(level)) => match level.parse::<i32>() {
-            Ok(level) if ZSTD_LEVELS.contains(&level) => Ok(Codec::Zstd(level)),
-            _ => bail!(
-                "--pool {text}: \"{level}\" is no level of zstd: allowed are {} to {}",
+    let (plain, dictionary) = match name.strip_suffix("+dict") {
+        Some(plain) => (plain, true),
+        None => (name, false),
+    };
+    let zstd = || -> Result<Zstd> {
+        let level = match level.map(|level| (level, level.parse::<i32>())) {
+            None => ZSTD_DEFAULT,
+            Some((_, Ok(level))) if ZSTD_LEVELS.contains(&level) => level,
+            Some((level, _)) => bail!(
+                "--pool {text}: \"{level}\" is no level of zstd here: allowed are {} (fastest) to {} (densest)",
                 ZSTD_LEVELS.start(),
                 ZSTD_LEVELS.end()
             ),
-        },
+        };
+        Ok(Zstd { level, dictionary })
+    };
+    match (plain, level) {
+        ("zstd", _) => Ok(Codec::Zstd(zstd()?)),
+        ("lz4+zstd", _) => Ok(Codec::Lz4ThenZstd(zstd()?)),
+        ("lz4", None) if !dictionary => Ok(Codec::Lz4),
+        ("none", None) if !dictionary => Ok(Codec::None),
         ("lz4" | "none", Some(_)) => {
-            bail!("--pool {text}: {name} has no levels: write --pool {name}")
+            bail!("--pool {text}: {plain} has no levels: write --pool {plain}")
         }
-        _ => bail!("--pool {text}: no such codec: allowed are lz4, zstd, zstd:LEVEL and none"),
+        ("lz4" | "none", None) => {
+            bail!("--pool {text}: only zstd takes a dictionary: write --pool zstd+dict")
+        }
+        _ => bail!(
+            "--pool {text}: no such codec: allowed are lz4, zstd, lz4+zstd, zstd+dict, lz4+zstd+dict and none; those with zstd may end in :LEVEL"
+        ),
     }
 }
 
@@ -184,14 +195,25 @@ mod tests {
 
     #[test]
     fn codecs() {
-        assert_eq!(codec("lz4").unwrap(), Codec::Lz4);
-        assert_eq!(codec("zstd").unwrap(), Codec::Zstd(1));
-        assert_eq!(codec("zstd:19").unwrap(), Codec::Zstd(19));
-        assert_eq!(codec("none").unwrap(), Codec::None);
+        let zstd = |level, dictionary| Zstd { level, dictionary };
+        for (text, is) in [
+            ("lz4", Codec::Lz4),
+            ("none", Codec::None),
+            ("zstd", Codec::Zstd(zstd(1, false))),
+            ("zstd:19", Codec::Zstd(zstd(19, false))),
+            ("zstd:-7", Codec::Zstd(zstd(-7, false))),
+            ("zstd+dict:3", Codec::Zstd(zstd(3, true))),
+            ("lz4+zstd", Codec::Lz4ThenZstd(zstd(1, false))),
+            ("lz4+zstd+dict:-1", Codec::Lz4ThenZstd(zstd(-1, true))),
+        ] {
+            assert_eq!(codec(text).unwrap(), is, "{text}");
+        }
         for (text, says) in [
-            ("zstd:23", "1 to 22"),
-            ("zstd:x", "1 to 22"),
+            ("zstd:20", "-7 (fastest) to 19"),
+            ("zstd:-8", "-7 (fastest) to 19"),
+            ("lz4+zstd:x", "-7 (fastest) to 19"),
             ("lz4:1", "no levels"),
+            ("lz4+dict", "only zstd"),
             ("lzo", "lz4, zstd"),
         ] {
             assert!(

@@ -72,7 +72,8 @@ fn bad_options() {
         (&["--memory", "5MB", "true"], "MB"),
         (&["--memory", "2M", "true"], "at least"),
         (&["--pool", "snappy", "true"], "lz4"),
-        (&["--pool", "zstd:99", "true"], "22"),
+        (&["--pool", "zstd:99", "true"], "-7 (fastest) to 19"),
+        (&["--pool", "lz4+dict", "true"], "zstd+dict"),
         (&["--swap", "/x,bogus=1", "true"], "prio=N"),
         (&["--swap", "none", "--swap", "/var/tmp", "true"], "none"),
         (

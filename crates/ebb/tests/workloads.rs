@@ -32,6 +32,8 @@ workloads! {
     touch_without_a_device: Touch ["--swap", "none"];
     touch_without_a_pool: Touch ["--pool", "none"];
     touch_with_zstd: Touch ["--pool", "zstd:3"];
+    touch_recompressed_with_a_dictionary: Touch ["--pool", "lz4+zstd+dict:-1"];
+    redis_with_a_dictionary: Redis ["--pool", "zstd+dict"];
     numpy: Numpy [];
     python_heap: Heap [];
     sqlite: Sqlite [];

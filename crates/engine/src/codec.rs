@@ -41,6 +41,14 @@ pub trait Codecs: Send + Sync {
     fn coder(&self) -> Box<dyn Coder>;
     /// Bytes one coder holds.
     fn coder_bytes(&self) -> usize;
+    /// Bytes that all coders have in common.
+    fn shared_bytes(&self) -> usize {
+        0
+    }
+    /// One step of what they do for later pages, where no page waits; whether there was any.
+    fn work(&self) -> bool {
+        false
+    }
 }
 
 /// Compresses and decompresses pages. `Codec::Raw` never reaches it.

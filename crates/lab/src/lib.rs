@@ -4,6 +4,7 @@
 #![forbid(unsafe_code)]
 
 pub mod bookkeeping;
+pub mod corpus;
 pub mod fill;
 pub mod mthp;
 pub mod numa;

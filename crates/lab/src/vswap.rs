@@ -171,6 +171,10 @@ fn memory(report: &mut Report, options: &Options) -> Vec<Series> {
     lines
 }
 
+/// Times that each thread puts its pages out and frees them; the first is to have the memory,
+/// which is the kernel's work, and the best of the others counts: other programs only disturb.
+const ROUNDS: usize = 4;
+
 /// Million pages a second: out, and freed in ranges of 64.
 fn throughput(
     threads: usize,
@@ -178,27 +182,35 @@ fn throughput(
     work: impl Fn(usize, bool, &mut Vec<EntryId>) + Sync,
 ) -> (f64, f64) {
     let barrier = Barrier::new(threads + 1);
-    let mut times = [0.0; 2];
+    let mut best = [0.0f64; 2];
     std::thread::scope(|scope| {
         for thread in 0..threads {
             let (barrier, work) = (&barrier, &work);
             scope.spawn(move || {
                 let mut entries = Vec::with_capacity(pages);
-                for out in [true, false] {
-                    barrier.wait();
-                    work(thread, out, &mut entries);
-                    barrier.wait();
+                for _ in 0..ROUNDS {
+                    entries.clear();
+                    for out in [true, false] {
+                        barrier.wait();
+                        work(thread, out, &mut entries);
+                        barrier.wait();
+                    }
                 }
             });
         }
-        for time in &mut times {
-            barrier.wait();
-            let start = Instant::now();
-            barrier.wait();
-            *time = (threads * pages) as f64 / start.elapsed().as_secs_f64() / 1e6;
+        for round in 0..ROUNDS {
+            for best in &mut best {
+                barrier.wait();
+                let start = Instant::now();
+                barrier.wait();
+                let speed = (threads * pages) as f64 / start.elapsed().as_secs_f64() / 1e6;
+                if round > 0 {
+                    *best = best.max(speed);
+                }
+            }
         }
     });
-    (times[0], times[1])
+    (best[0], best[1])
 }
 
 fn speed(report: &mut Report, options: &Options) {

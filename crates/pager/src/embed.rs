@@ -56,7 +56,8 @@ pub fn swap(member: &Member) -> Result<&'static Embedded, String> {
     let codec = match config.codec {
         Codec::None => CodecKind::None,
         Codec::Lz4 => CodecKind::Lz4,
-        Codec::Zstd(level) => CodecKind::Zstd { level },
+        Codec::Zstd(zstd) => CodecKind::Zstd { level: zstd.level },
+        Codec::Lz4ThenZstd(zstd) => CodecKind::Lz4ThenZstd { level: zstd.level },
     };
     let topology = Arc::new(RealTopology {
         nodes: ebb_sys::thread::nodes().into_iter().map(Node).collect(),
@@ -73,9 +74,12 @@ pub fn swap(member: &Member) -> Result<&'static Embedded, String> {
         topology,
         memory: Arc::new(RealMemory),
         counters: CountersRef::Static(member.counters()),
-        codecs: Arc::new(match config.codec {
-            CodecKind::Zstd { level } | CodecKind::Lz4ThenZstd { level } => PageCodecs::new(level),
-            CodecKind::Lz4 | CodecKind::None => PageCodecs::default(),
+        codecs: Arc::new(match member.config().codec {
+            Codec::Zstd(zstd) | Codec::Lz4ThenZstd(zstd) if zstd.dictionary => {
+                PageCodecs::with_dictionary(zstd.level)
+            }
+            Codec::Zstd(zstd) | Codec::Lz4ThenZstd(zstd) => PageCodecs::new(zstd.level),
+            Codec::Lz4 | Codec::None => PageCodecs::default(),
         }),
     };
     let swap = match Swap::new(config, env, Some(devices)) {

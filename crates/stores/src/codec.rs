@@ -1,19 +1,45 @@
 //! The real codecs behind the engine's seam: LZ4 and Zstandard.
 
+use crate::dictionary::Dictionary;
 use ebb_engine::PageBytes;
 use ebb_engine::codec::{Codec, Codecs, Coder, Damaged};
 use ebb_sys::codec::{Lz4, lz4_decompress};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use zstd_safe::{CCtx, CParameter, DCtx, FrameFormat};
 
 /// Makes coders of LZ4 and of Zstandard at one level.
 pub struct PageCodecs {
     zstd_level: i32,
+    shared: Arc<Shared>,
+}
+
+/// What the coders have in common.
+struct Shared {
+    dictionary: Option<Dictionary>,
+    /// Bytes of the contexts that were made.
+    contexts: AtomicUsize,
 }
 
 impl PageCodecs {
-    /// `zstd_level`: 1 to 19.
+    /// `zstd_level`: one of [`ebb_engine::swap::ZSTD_LEVELS`].
     pub fn new(zstd_level: i32) -> Self {
-        Self { zstd_level }
+        Self::with(zstd_level, None)
+    }
+
+    /// The same, with a dictionary that is trained on the first pages it compresses.
+    pub fn with_dictionary(zstd_level: i32) -> Self {
+        Self::with(zstd_level, Some(Dictionary::new(zstd_level)))
+    }
+
+    fn with(zstd_level: i32, dictionary: Option<Dictionary>) -> Self {
+        Self {
+            zstd_level,
+            shared: Arc::new(Shared {
+                dictionary,
+                contexts: AtomicUsize::new(0),
+            }),
+        }
     }
 }
 
@@ -28,9 +54,22 @@ impl Codecs for PageCodecs {
         Box::new(PageCoder {
             lz4: Lz4::new(),
             zstd: None,
+            with_dictionary: false,
             unzstd: None,
             level: self.zstd_level,
+            counted: 0,
+            shared: self.shared.clone(),
         })
+    }
+    fn shared_bytes(&self) -> usize {
+        let dictionary = self.shared.dictionary.as_ref();
+        self.shared.contexts.load(Relaxed) + dictionary.map_or(0, Dictionary::memory)
+    }
+    fn work(&self) -> bool {
+        self.shared
+            .dictionary
+            .as_ref()
+            .is_some_and(Dictionary::work)
     }
     fn coder_bytes(&self) -> usize {
         Lz4::BYTES
@@ -41,9 +80,31 @@ struct PageCoder {
     lz4: Lz4,
     // Made on first use: they are large, and most processes use LZ4 alone.
     zstd: Option<CCtx<'static>>,
+    /// Whether `zstd` refers to the dictionary already.
+    with_dictionary: bool,
     unzstd: Option<DCtx<'static>>,
     level: i32,
+    /// What `shared.contexts` has of ours.
+    counted: usize,
+    shared: Arc<Shared>,
 }
+
+impl PageCoder {
+    /// Contexts grow when they are first used.
+    fn count(&mut self) {
+        let now = self.zstd.as_ref().map_or(0, CCtx::sizeof)
+            + self.unzstd.as_ref().map_or(0, DCtx::sizeof);
+        if now != self.counted {
+            self.shared.contexts.fetch_add(now, Relaxed);
+            self.shared.contexts.fetch_sub(self.counted, Relaxed);
+            self.counted = now;
+        }
+    }
+}
+
+/// In the two bytes before a frame of Zstandard: its length, and whether it refers to the
+/// dictionary.
+const DICTIONARY: u16 = 1 << 15;
 
 impl Coder for PageCoder {
     fn compress(&mut self, codec: Codec, page: &PageBytes, out: &mut [u8]) -> Option<usize> {
@@ -70,14 +131,31 @@ impl Coder for PageCoder {
                         ] {
                             zstd.set_parameter(parameter).ok()?;
                         }
+                        self.with_dictionary = false;
                         none.insert(zstd)
                     }
                 };
+                if let Some(dictionary) = &self.shared.dictionary
+                    && !self.with_dictionary
+                {
+                    match dictionary.get() {
+                        Some(trained) => {
+                            zstd.ref_cdict(&trained.compress).ok()?;
+                            self.with_dictionary = true;
+                        }
+                        None => dictionary.offer(page),
+                    }
+                }
                 // The frame's length comes first, for whoever reads it knows only about
                 // where it ends; that is shorter than the magic number it replaces.
                 let (head, body) = out.split_first_chunk_mut::<2>()?;
                 let len = zstd.compress2(body, page).ok()?;
-                *head = u16::try_from(len).ok()?.to_le_bytes();
+                let mark = if self.with_dictionary { DICTIONARY } else { 0 };
+                let short = u16::try_from(len)
+                    .ok()
+                    .filter(|len| len & DICTIONARY == 0)?;
+                *head = (short | mark).to_le_bytes();
+                self.count();
                 Some(2 + len)
             }
             Codec::Raw => None,
@@ -109,22 +187,80 @@ impl Coder for PageCoder {
                     }
                 };
                 let (head, body) = data.split_first_chunk::<2>().ok_or(Damaged)?;
-                let frame = body
-                    .get(..u16::from_le_bytes(*head) as usize)
-                    .ok_or(Damaged)?;
-                match unzstd.decompress(&mut page[..], frame) {
-                    Ok(len) if len == page.len() => Ok(()),
-                    _ => Err(Damaged),
+                let head = u16::from_le_bytes(*head);
+                // Sets a pointer, no more; a page of before the dictionary must not see it.
+                if head & DICTIONARY == 0 {
+                    unzstd.disable_dictionary().map_err(|_| Damaged)?;
+                } else {
+                    let dictionary = self.shared.dictionary.as_ref().ok_or(Damaged)?;
+                    let trained = dictionary.get().ok_or(Damaged)?;
+                    unzstd.ref_ddict(&trained.decompress).map_err(|_| Damaged)?;
                 }
+                let frame = body.get(..usize::from(head & !DICTIONARY)).ok_or(Damaged)?;
+                let good = unzstd.decompress(&mut page[..], frame) == Ok(page.len());
+                self.count();
+                good.then_some(()).ok_or(Damaged)
             }
             Codec::Raw => Err(Damaged),
         }
     }
 }
 
+impl Drop for PageCoder {
+    fn drop(&mut self) {
+        self.shared.contexts.fetch_sub(self.counted, Relaxed);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Records that differ in a few bytes: a page has little to repeat, all pages together much.
+    fn records(seed: usize) -> PageBytes {
+        let word = |i: usize| (i.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40) as u8;
+        std::array::from_fn(|i| {
+            let (record, at) = ((seed * 31 + i / 128) % 96, i % 128);
+            if at < 4 {
+                word(seed * 4096 + i)
+            } else {
+                word(record << 8 | at)
+            }
+        })
+    }
+
+    #[test]
+    fn a_dictionary_is_trained_and_older_pages_are_still_read() {
+        let codecs = PageCodecs::with_dictionary(1);
+        let (mut coder, mut other) = (codecs.coder(), codecs.coder());
+        let mut pages = Vec::new();
+        let mut lengths = [0; 2];
+        for after in [false, true] {
+            for seed in 0..4096 {
+                let (page, mut out) = (records(seed), [0; 8192]);
+                let len = coder.compress(Codec::Zstd, &page, &mut out).unwrap();
+                lengths[usize::from(after)] += len;
+                if seed % 64 == 0 {
+                    pages.push((page, out[..len + 31].to_vec()));
+                }
+            }
+            assert_eq!(codecs.work(), !after, "trained once");
+        }
+        assert!(lengths[1] * 10 < lengths[0] * 8, "{lengths:?}: no use");
+        assert!(codecs.shared_bytes() > 32 << 10);
+        for (page, bytes) in pages.iter().rev().chain(&pages) {
+            let mut back = [0; 4096];
+            for coder in [&mut coder, &mut other] {
+                coder.decompress(Codec::Zstd, bytes, &mut back).unwrap();
+                assert_eq!(back, *page);
+            }
+        }
+        let foreign = &pages[pages.len() - 1].1;
+        let without = PageCodecs::new(1)
+            .coder()
+            .decompress(Codec::Zstd, foreign, &mut [0; 4096]);
+        assert_eq!(without, Err(Damaged));
+    }
 
     #[test]
     fn every_codec_gives_the_page_back() {

@@ -12,6 +12,7 @@ mod batch;
 mod bounce;
 pub mod codec;
 mod device;
+mod dictionary;
 mod encrypted;
 mod errno;
 mod facts;

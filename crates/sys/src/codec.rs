@@ -23,6 +23,84 @@ unsafe extern "C" {
         target_size: c_int,
         room: c_int,
     ) -> c_int;
+    fn LZ4_loadDictSlow(
+        stream: *mut core::ffi::c_void,
+        dictionary: *const c_char,
+        size: c_int,
+    ) -> c_int;
+    fn LZ4_resetStream_fast(stream: *mut core::ffi::c_void);
+    fn LZ4_attach_dictionary(stream: *mut core::ffi::c_void, dictionary: *const core::ffi::c_void);
+    fn LZ4_compress_fast_continue(
+        stream: *mut core::ffi::c_void,
+        source: *const c_char,
+        destination: *mut c_char,
+        source_size: c_int,
+        room: c_int,
+        acceleration: c_int,
+    ) -> c_int;
+    fn LZ4_decompress_safe_partial_usingDict(
+        source: *const c_char,
+        destination: *mut c_char,
+        source_size: c_int,
+        target_size: c_int,
+        room: c_int,
+        dictionary: *const c_char,
+        dictionary_size: c_int,
+    ) -> c_int;
+}
+
+/// A dictionary: bytes that every page compressed with it may refer to. Never changed, so any
+/// number of compressors may use it at once.
+pub struct Lz4Dictionary {
+    bytes: Box<[u8]>,
+    state: Box<[u64]>,
+}
+
+impl Lz4Dictionary {
+    /// The most bytes that a page can refer to.
+    pub const MAX: usize = 60 << 10;
+
+    /// Takes the last [`Lz4Dictionary::MAX`] of `bytes` as a dictionary.
+    pub fn new(bytes: &[u8]) -> Self {
+        let bytes: Box<[u8]> = bytes[bytes.len().saturating_sub(Self::MAX)..].into();
+        let mut state = Lz4::new().state;
+        // SAFETY: the state was initialised; the bytes are as long as we say, and stay where
+        // they are as long as the state, which will refer to them.
+        unsafe {
+            LZ4_loadDictSlow(
+                state.as_mut_ptr().cast(),
+                bytes.as_ptr().cast(),
+                bytes.len() as c_int,
+            )
+        };
+        Self { bytes, state }
+    }
+
+    /// Bytes it holds.
+    pub fn memory(&self) -> usize {
+        self.bytes.len() + Lz4::BYTES
+    }
+
+    /// [`lz4_decompress`] of what was compressed with this dictionary.
+    pub fn decompress(&self, data: &[u8], out: &mut [u8]) -> bool {
+        let (Ok(len), Ok(room)) = (c_int::try_from(data.len()), c_int::try_from(out.len())) else {
+            return false;
+        };
+        // SAFETY: all three ranges are as long as we say, and `out` overlaps none; the
+        // function reads and writes inside them whatever `data` holds.
+        let n = unsafe {
+            LZ4_decompress_safe_partial_usingDict(
+                data.as_ptr().cast(),
+                out.as_mut_ptr().cast(),
+                len,
+                room,
+                room,
+                self.bytes.as_ptr().cast(),
+                self.bytes.len() as c_int,
+            )
+        };
+        n == room
+    }
 }
 
 /// A compressor's tables. They are memory of Rust's allocator, never of C's `malloc`: inside the
@@ -61,6 +139,38 @@ impl Lz4 {
                 room,
                 1,
             )
+        };
+        (n > 0).then_some(n as usize)
+    }
+
+    /// [`Lz4::compress`] where `data` may refer to the dictionary.
+    pub fn compress_with(
+        &mut self,
+        dictionary: &Lz4Dictionary,
+        data: &[u8],
+        out: &mut [u8],
+    ) -> Option<usize> {
+        let (len, room) = (
+            c_int::try_from(data.len()).ok()?,
+            c_int::try_from(out.len()).ok()?,
+        );
+        let state = self.state.as_mut_ptr().cast();
+        // SAFETY: the state was initialised and is ours alone; the dictionary's is only read,
+        // lives longer than this block, and is detached before it ends; both ranges are as
+        // long as we say, and do not overlap.
+        let n = unsafe {
+            LZ4_resetStream_fast(state);
+            LZ4_attach_dictionary(state, dictionary.state.as_ptr().cast());
+            let n = LZ4_compress_fast_continue(
+                state,
+                data.as_ptr().cast(),
+                out.as_mut_ptr().cast(),
+                len,
+                room,
+                1,
+            );
+            LZ4_resetStream_fast(state);
+            n
         };
         (n > 0).then_some(n as usize)
     }

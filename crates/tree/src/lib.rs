@@ -67,6 +67,6 @@ pub use {
     histogram::{Histogram, Summary},
     member::{ChildSlot, JoinError, Member},
     supervisor::{DeviceShown, Opener, Setup, SetupDevice, SetupError, Supervisor, Totals},
-    table::{Codec, Config, DeviceState, Mode, Refusal, SlotNumber, SlotState, Way},
+    table::{Codec, Config, DeviceState, Mode, Refusal, SlotNumber, SlotState, Way, Zstd},
     wire::{Reply, Request},
 };

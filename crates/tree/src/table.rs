@@ -188,8 +188,19 @@ pub enum Codec {
     None,
     /// LZ4.
     Lz4,
-    /// Zstandard at a level.
-    Zstd(i32),
+    /// Zstandard.
+    Zstd(Zstd),
+    /// LZ4 at first; idle pages again with Zstandard, in the background.
+    Lz4ThenZstd(Zstd),
+}
+
+/// How Zstandard compresses.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Zstd {
+    /// Its level.
+    pub level: i32,
+    /// Whether with a dictionary trained on the program's own pages.
+    pub dictionary: bool,
 }
 
 /// How the run was configured; the same for every member.
@@ -215,18 +226,32 @@ impl Default for Config {
 
 impl Config {
     fn pack(self) -> u64 {
-        let (codec, level) = match self.codec {
-            Codec::None => (0, 0),
-            Codec::Lz4 => (1, 0),
-            Codec::Zstd(level) => (2, level),
+        let plain = Zstd {
+            level: 0,
+            dictionary: false,
         };
-        codec | (self.encrypt as u64) << 8 | (self.eager as u64) << 9 | (level as u32 as u64) << 32
+        let (codec, zstd) = match self.codec {
+            Codec::None => (0, plain),
+            Codec::Lz4 => (1, plain),
+            Codec::Zstd(zstd) => (2, zstd),
+            Codec::Lz4ThenZstd(zstd) => (3, zstd),
+        };
+        codec
+            | (self.encrypt as u64) << 8
+            | (self.eager as u64) << 9
+            | (zstd.dictionary as u64) << 10
+            | (zstd.level as u32 as u64) << 32
     }
 
     fn unpack(word: u64) -> Self {
+        let zstd = Zstd {
+            level: (word >> 32) as i32,
+            dictionary: word >> 10 & 1 == 1,
+        };
         let codec = match word as u8 {
             0 => Codec::None,
-            2 => Codec::Zstd((word >> 32) as i32),
+            2 => Codec::Zstd(zstd),
+            3 => Codec::Lz4ThenZstd(zstd),
             _ => Codec::Lz4,
         };
         Self {
@@ -637,7 +662,14 @@ mod tests {
                 }
             }
         }
-        for codec in [Codec::None, Codec::Lz4, Codec::Zstd(-5), Codec::Zstd(19)] {
+        let zstd = |level, dictionary| Zstd { level, dictionary };
+        for codec in [
+            Codec::None,
+            Codec::Lz4,
+            Codec::Zstd(zstd(-5, false)),
+            Codec::Zstd(zstd(19, true)),
+            Codec::Lz4ThenZstd(zstd(1, true)),
+        ] {
             for (encrypt, eager) in [(true, false), (false, true)] {
                 let config = Config {
                     codec,

@@ -9,9 +9,10 @@ use crate::{EntryId, PAGE_SIZE};
 pub const WINDOW: usize = 64 << 10;
 #[cfg(loom)]
 pub const WINDOW: usize = 8 << 10;
-/// Windows of an arena.
+/// Windows of an arena. Allocators put a header before so large a piece, on a page of its own;
+/// among so many objects it is a byte each.
 #[cfg(not(loom))]
-pub const WINDOWS: usize = 16;
+pub const WINDOWS: usize = 128;
 #[cfg(loom)]
 pub const WINDOWS: usize = 2;
 

@@ -2,14 +2,12 @@
 
 use super::arena::{State, WINDOWS};
 use super::class::{CLASSES, Class};
-use super::{Grow, OWNER_STRIDE, Pool};
+use super::{Grow, LOOKED_AT, OWNER_STRIDE, Pool};
 use crate::sync::lock;
 use crate::vswap::Handle;
 use crate::{EntryId, PAGE_SIZE};
 use std::sync::atomic::Ordering::Relaxed;
 
-/// Partly free windows compared to find the emptiest.
-const COMPARED: usize = 128;
 /// Holes are compacted in the background when they are more than one part in this many of
 /// the pool's data, beyond a window's worth.
 const SLACK_SHARE: u64 = 32;
@@ -37,7 +35,7 @@ impl Pool {
     pub fn victim(&self, pressed: bool) -> Option<Victim> {
         let free = |class: usize| {
             let shape = self.classes.get(Class(class as u8));
-            let holes = self.holes[class].load(Relaxed).max(0) as u64;
+            let holes = self.holes(class).max(0) as u64;
             let enough = holes >= u64::from(shape.objects);
             if enough {
                 holes * u64::from(shape.size)
@@ -54,13 +52,12 @@ impl Pool {
         let class = Class(class as u8);
         let mut partial = lock(&self.partial[class.index()]);
         let used = |&(_, &window): &(usize, &u32)| self.with(window, |arena, at| arena.used(at));
-        let (position, &window) = partial.iter().enumerate().take(COMPARED).min_by_key(used)?;
-        partial.swap_remove(position);
-        if let Some(&other) = partial.get(position) {
-            self.with(other, |arena, at| {
-                arena.set_state(at, State::Partial(position as u32))
-            });
-        }
+        let (position, &window) = partial
+            .iter()
+            .enumerate()
+            .take(LOOKED_AT)
+            .min_by_key(used)?;
+        self.leave_partial(&mut partial, position);
         let objects = self.with(window, |arena, at| {
             arena.set_state(at, State::Draining);
             let live = |object: u8| arena.owner(at, object).map(|owner| (object, owner));
@@ -181,11 +178,7 @@ impl Pool {
         assert_eq!(bytes, self.bytes.load(Relaxed));
         assert_eq!((data, objects), (self.data(), self.objects()));
         for (class, partial) in self.partial.iter().enumerate() {
-            assert_eq!(
-                holes[class],
-                self.holes[class].load(Relaxed),
-                "holes of class {class}"
-            );
+            assert_eq!(holes[class], self.holes(class), "holes of class {class}");
             for (position, &window) in lock(partial).iter().enumerate() {
                 self.with(window, |arena, at| {
                     assert_eq!(arena.state(at), State::Partial(position as u32));

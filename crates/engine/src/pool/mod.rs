@@ -2,7 +2,7 @@
 //!
 //! # Layout
 //!
-//! Memory comes in *arenas* of 1 MiB, each cut into 16 *windows* of 64 KiB of addresses. A
+//! Memory comes in *arenas* of 8 MiB, each cut into 128 *windows* of 64 KiB of addresses. A
 //! window belongs to one size class and uses as many of its pages as lets the class's
 //! objects fill them best; the rest of its addresses is never touched and costs nothing.
 //! At a window's start lies a table with three bytes an object: the entry that owns it, or
@@ -58,8 +58,11 @@ enum Grow {
     No,
 }
 
+/// Partial windows looked at for one with a hole, or for the emptiest.
+const LOOKED_AT: usize = 128;
+
 /// Arenas in the directory's leaves.
-const LEAF: usize = 64;
+const LEAF: usize = 8;
 const TOP: usize = Handle::MAX_WINDOWS as usize / WINDOWS / LEAF;
 
 type Leaf = Box<[Mutex<Option<Arena>>; LEAF]>;
@@ -76,6 +79,8 @@ struct Shard {
     /// arenas: only the sums over all shards mean something.
     data: AtomicI64,
     objects: AtomicI64,
+    /// Free objects of each class that lie in touched pages of its arenas.
+    holes: Box<[AtomicI64]>,
     free: Mutex<FreeWindows>,
 }
 
@@ -106,8 +111,6 @@ pub struct Pool {
     memory: Arc<dyn Memory>,
     max: AtomicU64,
     bytes: AtomicU64,
-    /// Free objects of each class that lie in touched pages.
-    holes: Box<[AtomicI64]>,
     leaves: AtomicUsize,
     live_arenas: AtomicUsize,
 }
@@ -132,6 +135,7 @@ impl Pool {
             current: (0..CLASSES).map(|_| Mutex::default()).collect(),
             data: AtomicI64::new(0),
             objects: AtomicI64::new(0),
+            holes: (0..CLASSES).map(|_| AtomicI64::new(0)).collect(),
             free: Mutex::default(),
         };
         Self {
@@ -142,7 +146,6 @@ impl Pool {
             memory,
             max: AtomicU64::new(max),
             bytes: AtomicU64::new(0),
-            holes: (0..CLASSES).map(|_| AtomicI64::new(0)).collect(),
             leaves: AtomicUsize::new(0),
             live_arenas: AtomicUsize::new(0),
         }
@@ -183,7 +186,7 @@ impl Pool {
             .map(|shard| {
                 let free = lock(&shard.free);
                 let lists = free.warm.capacity() + free.cold.capacity() + free.gone.capacity();
-                lists * 4 + size_of_val(&*shard.current)
+                lists * 4 + size_of_val(&*shard.current) + size_of_val(&*shard.holes)
             })
             .sum();
         let partial: usize = self
@@ -213,10 +216,7 @@ impl Pool {
     /// Runs `f` on a window's arena, which exists.
     fn with<R>(&self, window: u32, f: impl FnOnce(&mut Arena, usize) -> R) -> R {
         let mut guard = lock(self.arena(window));
-        let arena = guard
-            .as_mut()
-            .unwrap_or_else(|| unreachable!("window {window} has no arena"));
-        f(arena, window as usize % WINDOWS)
+        f(known(&mut guard), window as usize % WINDOWS)
     }
 
     /// Stores `data`, as `codec` wrote it and padded with zeros to a multiple of [`STEP`],
@@ -249,24 +249,20 @@ impl Pool {
     ) -> Result<Handle, Full> {
         let shape = self.classes.get(class);
         let mut current = lock(&self.shards[shard].current[class.index()]);
-        let window = match *current {
+        let mut window = match *current {
             Some(window) => window,
             None => *current.insert(self.next_window(shard, class)?),
         };
-        let mut guard = lock(self.arena(window));
-        let arena = guard
-            .as_mut()
-            .unwrap_or_else(|| unreachable!("window {window} has no arena"));
         let at = window as usize % WINDOWS;
-        let touched = arena.touched_by_next(at, shape);
-        if touched > 0 {
-            let more = (touched * PAGE_SIZE) as u64;
-            let before = self.bytes.fetch_add(more, Relaxed);
-            if grow == Grow::No || before + more > self.max() {
-                self.bytes.fetch_sub(more, Relaxed);
-                return Err(Full);
-            }
+        let mut guard = lock(self.arena(window));
+        let touched = known(&mut guard).touched_by_next(at, shape);
+        if touched > 0 && !self.grow((touched * PAGE_SIZE) as u64, grow) {
+            drop(guard);
+            window = *current.insert(self.exchange(class, window).ok_or(Full)?);
+            guard = lock(self.arena(window));
         }
+        let at = window as usize % WINDOWS;
+        let arena = known(&mut guard);
         let hole = arena.has_hole(at);
         let object = arena.take(at, shape, owner);
         if arena.is_full(at, shape) {
@@ -277,13 +273,62 @@ impl Pool {
         arena.write(at, shape, object, data);
         drop(guard);
         if hole {
-            self.holes[class.index()].fetch_sub(1, Relaxed);
+            self.holes_of(class, window).fetch_sub(1, Relaxed);
         }
         self.shards[shard]
             .data
             .fetch_add(i64::from(shape.size), Relaxed);
         self.shards[shard].objects.fetch_add(1, Relaxed);
         Ok(Handle::new(window, object))
+    }
+
+    /// Counts `more` bytes if the pool may hold them.
+    fn grow(&self, more: u64, grow: Grow) -> bool {
+        let before = self.bytes.fetch_add(more, Relaxed);
+        let good = grow == Grow::Yes && before + more <= self.max();
+        if !good {
+            self.bytes.fetch_sub(more, Relaxed);
+        }
+        good
+    }
+
+    /// The current window cannot have another page: a partial one with a hole takes its place,
+    /// if there is one. The caller holds the current lock.
+    fn exchange(&self, class: Class, window: u32) -> Option<u32> {
+        let mut partial = lock(&self.partial[class.index()]);
+        let hole = |&w: &u32| self.with(w, |arena, at| arena.has_hole(at));
+        let position = partial.iter().rev().take(LOOKED_AT).position(hole)?;
+        let position = partial.len() - 1 - position;
+        let found = partial[position];
+        self.with(found, |arena, at| arena.set_state(at, State::Current));
+        let emptied = self.with(window, |arena, at| {
+            if arena.used(at) > 0 {
+                arena.set_state(at, State::Partial(position as u32));
+                return false;
+            }
+            self.holes_of(class, window)
+                .fetch_sub(arena.holes(at), Relaxed);
+            arena.unassign(at);
+            true
+        });
+        if emptied {
+            self.leave_partial(&mut partial, position);
+            drop(partial);
+            lock(&self.shard_of(window).free).warm.push(window);
+        } else {
+            partial[position] = window;
+        }
+        Some(found)
+    }
+
+    /// Takes a member out of a list of partial windows; the last one moves to its position.
+    fn leave_partial(&self, partial: &mut Vec<u32>, position: usize) {
+        partial.swap_remove(position);
+        if let Some(&other) = partial.get(position) {
+            self.with(other, |arena, at| {
+                arena.set_state(at, State::Partial(position as u32))
+            });
+        }
     }
 
     /// A window of this class with room, made current: a partial one, else a free one.
@@ -335,6 +380,19 @@ impl Pool {
         &self.shards[window as usize / WINDOWS % self.shards.len()]
     }
 
+    /// The holes of a class that are counted where a window lies.
+    fn holes_of(&self, class: Class, window: u32) -> &AtomicI64 {
+        &self.shard_of(window).holes[class.index()]
+    }
+
+    /// Free objects of a class in touched pages.
+    fn holes(&self, class: usize) -> i64 {
+        self.shards
+            .iter()
+            .map(|s| s.holes[class].load(Relaxed))
+            .sum()
+    }
+
     /// Copies an object into `out`; how many bytes, and the codec.
     pub fn read(&self, handle: Handle, out: &mut [u8]) -> (usize, Codec) {
         self.with(handle.window(), |arena, at| {
@@ -365,7 +423,7 @@ impl Pool {
                 arena.used(at) == 0 && arena.state(at) != State::Current,
             )
         });
-        self.holes[class.index()].fetch_add(1, Relaxed);
+        self.holes_of(class, window).fetch_add(1, Relaxed);
         let size = u64::from(self.classes.get(class).size);
         let shard = self.shard_of(window);
         shard.data.fetch_sub(size as i64, Relaxed);
@@ -390,12 +448,14 @@ impl Pool {
             match (arena.state(at), arena.used(at)) {
                 (State::Partial(position), 0) => {
                     moved = Some(position as usize);
-                    self.holes[class.index()].fetch_sub(arena.holes(at), Relaxed);
+                    self.holes_of(class, window)
+                        .fetch_sub(arena.holes(at), Relaxed);
                     arena.unassign(at);
                     freed = true;
                 }
                 (State::Full | State::Draining, 0) => {
-                    self.holes[class.index()].fetch_sub(arena.holes(at), Relaxed);
+                    self.holes_of(class, window)
+                        .fetch_sub(arena.holes(at), Relaxed);
                     arena.unassign(at);
                     freed = true;
                 }
@@ -407,16 +467,18 @@ impl Pool {
             }
         });
         if let Some(position) = moved {
-            partial.swap_remove(position);
-            if let Some(&other) = partial.get(position) {
-                self.with(other, |arena, at| {
-                    arena.set_state(at, State::Partial(position as u32))
-                });
-            }
+            self.leave_partial(&mut partial, position);
         }
         drop(partial);
         if freed {
             lock(&self.shard_of(window).free).warm.push(window);
         }
     }
+}
+
+/// The arena of a window that is in use.
+fn known(guard: &mut Option<Arena>) -> &mut Arena {
+    guard
+        .as_mut()
+        .unwrap_or_else(|| unreachable!("a window in use has an arena"))
 }

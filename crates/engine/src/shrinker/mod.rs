@@ -5,8 +5,8 @@
 //! that room is made before it is needed. While others wait for the devices it stands back:
 //! a batch is begun only if nobody has used them for as long as a few batches take, so what
 //! it costs the others is a bounded share of their time, whatever the device. When the pool
-//! is nearly at its limit it goes on beside loads, but not beside refused stores: those are
-//! written at once already.
+//! is nearly at its limit it stands back for nobody: the devices bound the speed then, and
+//! time in which they do nothing is lost to all.
 //!
 //! Groups take turns by number. The cursor is a number, not a reference: a group that ends
 //! under it changes nothing. Groups without pooled pages, and those that may not write, are
@@ -66,9 +66,7 @@ impl Shrinker {
     }
 
     /// Whether a batch may begin now, with the last load from a device and the last refused
-    /// store at these times (0: never). Refused stores are written at once, in batches
-    /// too: what is written beside them only makes them wait. Loads wait when it is urgent,
-    /// for a store that is refused costs more.
+    /// store at these times (0: never).
     pub fn may_write(
         &self,
         need: Need,
@@ -81,7 +79,7 @@ impl Shrinker {
         now_ns >= self.rest_until_ns
             && match need {
                 Need::None => false,
-                Need::Urgent => quiet(last_refused_ns),
+                Need::Urgent => true,
                 Need::Background => quiet(last_refused_ns) && quiet(last_load_ns),
             }
     }
@@ -158,8 +156,7 @@ mod tests {
         assert!(!s.may_write(Need::Background, soon, 0, 9_000_000));
         assert!(s.may_write(Need::Background, later, 9_000_000, 9_000_000));
         assert!(s.may_write(Need::Urgent, soon, 9_000_000, 0));
-        assert!(!s.may_write(Need::Urgent, soon, 0, 9_000_000));
-        assert!(s.may_write(Need::Urgent, later, later, 9_000_000));
+        assert!(s.may_write(Need::Urgent, soon, 9_000_000, 9_000_000));
         for _ in 0..MAX_FAILURES {
             assert!(s.may_write(Need::Urgent, 0, 0, 0));
             s.failed(0);

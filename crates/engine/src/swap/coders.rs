@@ -21,8 +21,13 @@ pub struct Scratch {
     pub extents: ExtentList,
 }
 
+/// Where a processor's set waits, on a line of its own: taking it writes the lock.
+#[repr(align(64))]
+#[derive(Default)]
+struct Place(Mutex<Option<Box<Scratch>>>);
+
 pub struct Coders {
-    places: Box<[Mutex<Option<Box<Scratch>>>]>,
+    places: Box<[Place]>,
     codecs: Arc<dyn Codecs>,
     made: AtomicUsize,
 }
@@ -30,7 +35,7 @@ pub struct Coders {
 impl Coders {
     pub fn new(cpus: usize, codecs: Arc<dyn Codecs>) -> Self {
         Self {
-            places: (0..cpus.max(1)).map(|_| Mutex::new(None)).collect(),
+            places: (0..cpus.max(1)).map(|_| Place::default()).collect(),
             codecs,
             made: AtomicUsize::new(0),
         }
@@ -50,7 +55,7 @@ impl Coders {
         let n = self.places.len();
         let found = (0..n)
             .map(|i| (cpu.index() + i) % n)
-            .find_map(|place| lock(&self.places[place]).take());
+            .find_map(|place| lock(&self.places[place].0).take());
         Taken {
             scratch: Some(found.unwrap_or_else(|| self.make())),
             coders: self,
@@ -61,7 +66,7 @@ impl Coders {
     /// Makes the processors' sets now, so that no load or store has to.
     pub fn fill(&self) {
         for place in &self.places {
-            lock(place).get_or_insert_with(|| self.make());
+            lock(&place.0).get_or_insert_with(|| self.make());
         }
     }
 
@@ -70,7 +75,9 @@ impl Coders {
             + 2 * PAGE_SIZE
             + CLUSTER_SLOTS * size_of::<Extent>()
             + self.codecs.coder_bytes();
-        self.made.load(Relaxed) * one + self.places.len() * size_of::<Mutex<Option<Box<Scratch>>>>()
+        self.made.load(Relaxed) * one
+            + self.places.len() * size_of::<Place>()
+            + self.codecs.shared_bytes()
     }
 }
 
@@ -98,7 +105,7 @@ impl Drop for Taken<'_> {
     fn drop(&mut self) {
         let n = self.coders.places.len();
         for i in 0..n {
-            let mut place = lock(&self.coders.places[(self.cpu.index() + i) % n]);
+            let mut place = lock(&self.coders.places[(self.cpu.index() + i) % n].0);
             if place.is_none() {
                 *place = self.scratch.take();
                 return;

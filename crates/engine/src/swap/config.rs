@@ -1,6 +1,7 @@
 //! What can be set, and what is refused.
 
 use crate::vswap::Handle;
+use std::ops::RangeInclusive;
 
 /// How pages in the pool are compressed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -9,12 +10,12 @@ pub enum CodecKind {
     Lz4,
     /// Zstandard: denser and slower.
     Zstd {
-        /// 1 to 19.
+        /// One of [`ZSTD_LEVELS`].
         level: i32,
     },
     /// LZ4 at first; idle pages are compressed again with Zstandard in the background.
     Lz4ThenZstd {
-        /// 1 to 19.
+        /// One of [`ZSTD_LEVELS`].
         level: i32,
     },
     /// None: pages are kept as they are, or go straight to a device.
@@ -51,13 +52,28 @@ pub enum ConfigError {
         "the pool's limit of {0} bytes is out of range: give {MIN_POOL} (1 MiB) to {MAX_POOL} (64 GiB), or codec none for no pool"
     )]
     PoolMax(u64),
+    /// A group cannot have more than the whole pool.
+    #[error(
+        "the group's limit of {asked} bytes is more than the pool's: give 0 to {pool}, or {} for none",
+        u64::MAX
+    )]
+    GroupMax {
+        /// What was asked for.
+        asked: u64,
+        /// The pool's limit.
+        pool: u64,
+    },
     /// The threshold is no percentage.
     #[error("the accept threshold of {0}% is out of range: give 1 to 99")]
     AcceptThreshold(u8),
     /// There is no such level.
-    #[error("zstd has no level {0}: give 1 (fastest) to 19 (densest)")]
+    #[error("zstd has no level {0} here: allowed are -7 (fastest) to 19 (densest)")]
     ZstdLevel(i32),
 }
+
+/// Levels of Zstandard, fastest first; 0 is its own default. Faster ones are no denser than LZ4,
+/// denser ones take tens of milliseconds a page.
+pub const ZSTD_LEVELS: RangeInclusive<i32> = -7..=19;
 
 const MIN_POOL: u64 = 1 << 20;
 const MAX_POOL: u64 = (Handle::MAX_WINDOWS as u64) << 16;
@@ -73,7 +89,7 @@ impl Config {
         }
         match self.codec {
             CodecKind::Zstd { level } | CodecKind::Lz4ThenZstd { level }
-                if !(1..=19).contains(&level) =>
+                if !ZSTD_LEVELS.contains(&level) =>
             {
                 Err(ConfigError::ZstdLevel(level))
             }
@@ -117,14 +133,14 @@ mod tests {
                 codec: CodecKind::Zstd { level: 20 },
                 ..fine
             })
-            .contains("19")
+            .contains("-7 (fastest) to 19")
         );
         assert!(
             bad(Config {
-                codec: CodecKind::Lz4ThenZstd { level: 0 },
+                codec: CodecKind::Lz4ThenZstd { level: -8 },
                 ..fine
             })
-            .contains("19")
+            .contains("-7 (fastest) to 19")
         );
     }
 }

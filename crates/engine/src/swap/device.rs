@@ -64,6 +64,11 @@ impl Swap {
         when.store(self.env.clock.now_ns(), Relaxed);
     }
 
+    /// Notes that the pool refused a page: the shrinker's work comes too late.
+    pub(super) fn note_refused(&self) {
+        self.note(&self.last_refused_ns);
+    }
+
     /// Frees one slot.
     pub(super) fn free_slot(&self, cpu: Cpu, place: SlotPlace) {
         if let Some(devices) = &self.devices {

@@ -36,7 +36,7 @@ mod writeback;
 #[cfg(all(test, not(loom)))]
 mod tests;
 
-pub use config::{CodecKind, Config, ConfigError};
+pub use config::{CodecKind, Config, ConfigError, ZSTD_LEVELS};
 pub use load::{LoadError, Source};
 pub use store::StoreError;
 
@@ -256,9 +256,15 @@ impl Swap {
                 next = next.plus(1);
             }
             locked.settle();
+            // One uncharge for all: the group's charge is a line that all processors write.
+            let mut bytes = 0;
             for &location in &freed[..n] {
-                self.free_location(cpu, &group, location);
+                match location {
+                    Location::Pool(handle) => bytes += self.pool.remove(handle),
+                    other => self.free_location(cpu, &group, other),
+                }
             }
+            group.uncharge(bytes);
         }
     }
 
@@ -302,10 +308,21 @@ impl Swap {
         self.space.used()
     }
 
-    /// Sets a group's limits: bytes of pool objects, and whether its pages may be written
-    /// to devices.
-    pub fn set_group_limits(&self, group: GroupId, pool_max: u64, writeback: bool) {
+    /// Sets a group's limits: bytes of pool objects (`u64::MAX`: no limit), and whether its
+    /// pages may be written to devices.
+    pub fn set_group_limits(
+        &self,
+        group: GroupId,
+        pool_max: u64,
+        writeback: bool,
+    ) -> Result<(), ConfigError> {
+        let pool = self.pool.max();
+        if pool_max > pool && pool_max != u64::MAX {
+            let asked = pool_max;
+            return Err(ConfigError::GroupMax { asked, pool });
+        }
         self.space.group(group).set_limits(pool_max, writeback);
+        Ok(())
     }
 
     /// Forgets a group that ended. Its entries stay until they are freed.

@@ -25,15 +25,24 @@ impl Swap {
             background.recompress_from = self.space.wrap(from + LOOKS);
             return false;
         };
+        // Pages that gain nothing stay as they are: it must not begin with them again.
+        let mut at = if cluster == from {
+            background.recompress_at
+        } else {
+            0
+        };
         background.recompress_from = cluster;
         let first = EntryId(cluster * CLUSTER_ENTRIES as u32);
         let mut done = 0;
-        for at in 0..CLUSTER_ENTRIES as u32 {
+        while at < CLUSTER_ENTRIES as u32 {
             if done == PAGES {
+                background.recompress_at = at;
                 return true;
             }
             done += usize::from(self.recompress(cpu, first.plus(at)));
+            at += 1;
         }
+        background.recompress_at = 0;
         if let Some(mut locked) = self.space.lock_if_used(first) {
             locked.set_dense(true);
         }

@@ -110,8 +110,9 @@ impl Swap {
         Ok(done)
     }
 
-    /// Makes the places of a batch; how many words are good, and why no more. Once the pool
-    /// refuses a page, the rest of the batch goes to devices with it.
+    /// Makes the places of a batch; how many words are good, and why no more. When the pool
+    /// is full, its coldest pages make room, once a batch; if it refuses a page all the same,
+    /// the rest of the batch goes to devices with it.
     fn make_places(
         &self,
         cpu: Cpu,
@@ -125,6 +126,7 @@ impl Swap {
             .then_some(StoreError::Full);
         let (mut out, mut which, mut n) = ([&[0; PAGE_SIZE]; BATCH], [0; BATCH], 0);
         let (mut pooled, mut same, mut charge) = (0, 0, 0);
+        let mut relieved = false;
         for (k, page) in pages.iter().enumerate() {
             if let Some(pattern) = fill::same_filled(page) {
                 words[k] = Word::same(pattern);
@@ -132,7 +134,14 @@ impl Swap {
                 continue;
             }
             if refused.is_none() {
-                match self.make_place(cpu, scratch, group, page, entries(k)) {
+                let mut place = self.make_place(cpu, scratch, group, page, entries(k));
+                if place == Err(StoreError::Full) && !relieved {
+                    relieved = true;
+                    if self.relieve(cpu) {
+                        place = self.make_place(cpu, scratch, group, page, entries(k));
+                    }
+                }
+                match place {
                     Ok((word, bytes)) => {
                         words[k] = word;
                         charge += bytes;

@@ -516,7 +516,9 @@ fn run(rig: &Rig, steps: &[Step]) {
                 pages,
                 writeback,
             } => {
-                swap.set_group_limits(GroupId(group), pages * PAGE_SIZE as u64, writeback);
+                let pool_max = pages * PAGE_SIZE as u64;
+                let set = swap.set_group_limits(GroupId(group), pool_max, writeback);
+                assert_eq!(set.is_ok(), pool_max <= swap.pool.max(), "{set:?}");
             }
             Step::EndGroup { group } => swap.remove_group(GroupId(group)),
             Step::FailReads { bits } => device
@@ -604,4 +606,24 @@ proptest! {
     fn like_the_model_with_a_tiny_device(steps in steps()) {
         run(&rig(small(CodecKind::Zstd { level: 1 }), Some(1)), &steps);
     }
+}
+
+#[test]
+fn recompression_ends_where_nothing_is_gained() {
+    let rig = rig(
+        Config {
+            pool_max_bytes: 16 << 20,
+            ..small(CodecKind::Lz4ThenZstd { level: 1 })
+        },
+        None,
+    );
+    let pages: Vec<PageBytes> = (0..64).map(|seed| page(seed, 300)).collect();
+    let refs: Vec<&PageBytes> = pages.iter().collect();
+    for _ in 0..4 * CLUSTER_SLOTS / 64 {
+        let mut out = [EntryId(0); 64];
+        let n = rig.swap.store_each(Cpu(0), GroupId(0), &refs, &mut out);
+        assert_eq!(n, Ok(64));
+    }
+    let busy = (0..10_000).filter(|_| rig.swap.work(Cpu(0))).count();
+    assert!(busy < 1000, "{busy} steps for {} pages", 4 * CLUSTER_SLOTS);
 }

@@ -22,6 +22,7 @@ impl Swap {
                 || self.pool.give_back(WARM_WINDOWS) > 0
                 || self.compact_step(false)
                 || self.recompress_step(cpu, background)
+                || self.env.codecs.work()
                 || self
                     .devices
                     .as_ref()
@@ -55,7 +56,7 @@ impl Swap {
     }
 
     /// Runs `f` with what background work keeps, unless somebody else does.
-    fn in_background<R>(&self, f: impl FnOnce(&mut Background) -> R) -> Option<R> {
+    pub(super) fn in_background<R>(&self, f: impl FnOnce(&mut Background) -> R) -> Option<R> {
         let mut background = lock(&self.background).take()?;
         let result = f(&mut background);
         *lock(&self.background) = Some(background);

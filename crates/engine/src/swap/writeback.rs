@@ -30,8 +30,9 @@ pub struct Background {
     offset: usize,
     picks: Vec<Pick>,
     extents: ExtentList,
-    /// The cluster at which recompression looks on.
+    /// The cluster at which recompression looks on, and the entry in it.
     pub recompress_from: u32,
+    pub recompress_at: u32,
 }
 
 #[derive(Clone, Copy)]
@@ -64,6 +65,7 @@ impl Background {
             picks: Vec::new(),
             extents: ExtentList::default(),
             recompress_from: 0,
+            recompress_at: 0,
         }
     }
 
@@ -119,6 +121,20 @@ impl Swap {
                 .succeeded(self.env.clock.now_ns().saturating_sub(now));
         }
         true
+    }
+
+    /// The pool refused a page: a batch of its coldest moves to devices, so that no young page
+    /// goes there while older ones sit in the pool. Whether there may be room now; not while
+    /// another thread does background work, for waiting would take longer than writing.
+    pub(super) fn relieve(&self, cpu: Cpu) -> bool {
+        if self.devices.is_none() {
+            return false;
+        }
+        self.note_refused();
+        let turn = self
+            .in_background(|background| self.turn(cpu, background))
+            .flatten();
+        turn.is_some_and(|turn| turn.written + turn.dropped > 0)
     }
 
     /// A batch of the next group in turn; none if no group has pages in the pool.

@@ -39,8 +39,9 @@ type Middle = Box<[OnceLock<Leaf>; MIDDLE]>;
 #[error("all 2^29 entries of the virtual swap space are in use")]
 pub struct NoEntries;
 
-/// A processor's open clusters, for each group it stored for lately.
+/// A processor's open clusters, for each group it stored for lately. On lines of its own.
 #[derive(Default)]
+#[repr(align(64))]
 struct Cursors {
     range: Range<u32>,
     groups: Vec<Cursor>,
@@ -191,6 +192,7 @@ impl Space {
             guard,
             cluster,
             at,
+            freed: 0,
         }
     }
 
@@ -208,6 +210,7 @@ impl Space {
             guard,
             cluster,
             at,
+            freed: 0,
         })
     }
 
@@ -568,6 +571,7 @@ impl Space {
                 guard,
                 cluster,
                 at: 0,
+                freed: 0,
             });
         }
     }
@@ -585,6 +589,8 @@ pub struct Locked<'a> {
     guard: MutexGuard<'a, Option<Box<Cluster>>>,
     cluster: u32,
     at: usize,
+    /// Entries freed and not yet taken from the space's count.
+    freed: usize,
 }
 
 impl Locked<'_> {
@@ -673,13 +679,14 @@ impl Locked<'_> {
     pub fn release_unsettled(&mut self) -> Released {
         let at = self.at;
         let released = self.cluster_mut().release(at);
-        if matches!(released, Released::Freed(_)) {
-            self.space.used.fetch_sub(1, Relaxed);
-        }
+        self.freed += usize::from(matches!(released, Released::Freed(_)));
         released
     }
     /// Puts the cluster where its fill says, after releases.
     pub fn settle(mut self) {
+        if self.freed > 0 {
+            self.space.used.fetch_sub(self.freed, Relaxed);
+        }
         self.space.settle(&mut self.guard, self.cluster);
     }
     /// Takes a reference of the entry away.

@@ -1,0 +1,407 @@
+//! Real pages: how well and how fast each codec takes them, for blocks of 4 to 64 KiB, what
+//! the pool makes of them, and what zram does.
+//!
+//! Pages of one 32-bit value are counted and left out: no codec sees them. A block is made of
+//! the pages of one unit of 64 KiB addresses, in order; what compresses to more than 15/16
+//! counts as it is. Dictionaries are trained on one unit of eight, and all are compressed.
+//!
+//! `load_one_us` is what the average page of a block costs alone: LZ4 stops behind it,
+//! Zstandard takes the whole block.
+
+mod packers;
+mod sample;
+mod zram;
+
+use crate::report::Report;
+use crate::sim::Machine;
+use ebb_engine::counters::Counters;
+use ebb_engine::env::{Clock, Memory};
+use ebb_engine::swap::{CodecKind, Config, CountersRef, Env, Swap};
+use ebb_engine::{Cpu, EntryId, GroupId, PAGE_SIZE, PageBytes};
+use ebb_stores::codec::PageCodecs;
+use packers::{DictLz4, Packer, PlainLz4, Zstd, train};
+use sample::Sample;
+use serde_json::{Value, json};
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// One line for the list of experiments.
+pub const ABOUT: &str = "corpus: pages of a real program under every codec and block size";
+
+/// Where pages come from.
+#[derive(Clone, Debug)]
+pub enum From {
+    /// A running process.
+    Process(u32),
+    /// Pages one after the other in a file.
+    Dump(PathBuf),
+    /// A command, sampled near its peak.
+    Command(Vec<String>),
+}
+
+/// What to run.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Where pages come from.
+    pub from: From,
+    /// The most pages taken.
+    pub pages: usize,
+    /// When a command is ended.
+    pub after: Duration,
+}
+
+impl Options {
+    /// The usual amount of pages from there.
+    pub fn from(from: From) -> Self {
+        Self {
+            from,
+            pages: 1 << 14,
+            after: Duration::from_secs(60),
+        }
+    }
+}
+
+/// Why there is no table.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// A file or command could not be used.
+    #[error("{path}: {why}; give a process you may read, a file, or a command that exists")]
+    File {
+        /// Which.
+        path: String,
+        /// What the system said.
+        why: String,
+    },
+    /// There was nothing to measure.
+    #[error("no anonymous pages were found: give a program that uses some memory for a while")]
+    NoPages,
+}
+
+impl Error {
+    fn file(path: &Path, why: &std::io::Error) -> Self {
+        Self::File {
+            path: path.display().to_string(),
+            why: why.to_string(),
+        }
+    }
+}
+
+const BLOCKS: [usize; 5] = [1, 2, 4, 8, 16];
+const DICTIONARY: usize = 32 << 10;
+/// One unit of so many trains the dictionary.
+const TRAIN_SHARE: usize = 8;
+const LEVELS: [i32; 5] = [-5, -1, 1, 3, 9];
+
+/// Takes the sample and measures it.
+///
+/// # Errors
+/// The pages cannot be had, or there are none.
+pub fn run(options: &Options) -> Result<Report, Error> {
+    let sample = match &options.from {
+        From::Process(pid) => sample::process(*pid, options.pages)?,
+        From::Dump(path) => sample::dump(path, options.pages)?,
+        From::Command(words) => sample::command(words, options.pages, options.after)?,
+    };
+    let all = sample.pages();
+    let mut report = Report::new(&[
+        "what",
+        "codec",
+        "block_kib",
+        "ratio",
+        "waste_percent",
+        "store_us_page",
+        "load_us_page",
+        "load_one_us",
+    ]);
+    let units = without_same_filled(&sample);
+    let pages: usize = units.iter().map(Vec::len).sum();
+    if pages == 0 {
+        return Err(Error::NoPages);
+    }
+    for pages in BLOCKS {
+        measure(&mut report, "lz4", pages, &units, &mut PlainLz4::new());
+    }
+    for level in LEVELS {
+        for pages in BLOCKS {
+            let name = format!("zstd:{level}");
+            measure(
+                &mut report,
+                &name,
+                pages,
+                &units,
+                &mut Zstd::new(level, None),
+            );
+        }
+    }
+    let samples: Vec<&[u8]> = units
+        .iter()
+        .step_by(TRAIN_SHARE)
+        .flatten()
+        .map(|page| &page[..])
+        .collect();
+    let start = Instant::now();
+    if let Some(dictionary) = train(&samples, DICTIONARY) {
+        report.note(format!(
+            "a dictionary of {} KiB was trained on {} pages in {} ms",
+            dictionary.len() >> 10,
+            samples.len(),
+            start.elapsed().as_millis()
+        ));
+        for pages in [1, 4] {
+            measure(
+                &mut report,
+                "lz4+dict",
+                pages,
+                &units,
+                &mut DictLz4::new(&dictionary),
+            );
+            for level in [-1, 1, 3] {
+                let name = format!("zstd:{level}+dict");
+                let mut zstd = Zstd::new(level, Some(&dictionary));
+                measure(&mut report, &name, pages, &units, &mut zstd);
+            }
+        }
+    }
+    for (name, codec) in POOLS {
+        pool(&mut report, name, codec, &units);
+    }
+    let flat: Vec<&PageBytes> = units.iter().flatten().copied().collect();
+    for algorithm in ["lz4", "lzo-rle", "zstd"] {
+        match zram::measure(algorithm, &flat) {
+            Some(f) => report.row(vec![
+                json!("zram"),
+                json!(algorithm),
+                json!(4),
+                round(f.ratio),
+                round(f.waste_percent),
+                round(f.write_us),
+                round(f.read_us),
+                round(f.read_us),
+            ]),
+            None => report.note(format!(
+                "no figures of zram {algorithm}: it takes root, and a kernel that adds zram devices"
+            )),
+        }
+    }
+    report.note("times are processor time; of zram, elapsed time with the block layer's part; work in the background (recompression, training) is in none");
+    report.note(format!(
+        "{all} pages of {} resident; {} of them of one value, which no codec sees",
+        sample.resident,
+        all - pages
+    ));
+    Ok(report)
+}
+
+fn round(x: f64) -> Value {
+    json!((x * 100.0).round() / 100.0)
+}
+
+fn without_same_filled(sample: &Sample) -> Vec<Vec<&PageBytes>> {
+    let same = |page: &PageBytes| page[4..] == page[..PAGE_SIZE - 4];
+    let mut units = Vec::with_capacity(sample.units.len());
+    for unit in &sample.units {
+        let pages = unit.iter().map(|page| &**page);
+        let kept: Vec<&PageBytes> = pages.filter(|page| !same(page)).collect();
+        if !kept.is_empty() {
+            units.push(kept);
+        }
+    }
+    units
+}
+
+/// One codec on blocks of `pages` pages.
+fn measure(
+    report: &mut Report,
+    name: &str,
+    pages: usize,
+    units: &[Vec<&PageBytes>],
+    packer: &mut dyn Packer,
+) {
+    let blocks: Vec<Vec<u8>> = units
+        .iter()
+        .flat_map(|unit| unit.chunks(pages))
+        .map(|block| block.iter().flat_map(|page| page.iter().copied()).collect())
+        .collect();
+    let total: usize = blocks.iter().map(Vec::len).sum();
+    // Where each block's bytes lie; none: it is kept as it is.
+    let mut packed = vec![0; total + 2 * 16 * PAGE_SIZE];
+    let mut places: Vec<Option<Range<usize>>> = Vec::with_capacity(blocks.len());
+    let (mut at, mut held) = (0, 0);
+    let start = cpu_time();
+    for block in &blocks {
+        let len = packer.compress(block, &mut packed[at..at + 2 * block.len()]);
+        let place = len
+            .filter(|len| len * 16 <= block.len() * 15)
+            .map(|len| at..at + len);
+        held += place.as_ref().map_or(block.len(), |place| place.len());
+        at = place.as_ref().map_or(at, |place| place.end);
+        places.push(place);
+    }
+    let storing = cpu_time() - start;
+    let mut room = vec![0; 16 * PAGE_SIZE];
+    let mut load = |upto: &dyn Fn(usize, usize) -> usize| {
+        let start = cpu_time();
+        for (i, (block, place)) in blocks.iter().zip(&places).enumerate() {
+            if let Some(place) = place {
+                let out = &mut room[..upto(i, block.len())];
+                let good = packer.decompress(&packed[place.clone()], block.len(), out);
+                assert!(good && out[..64] == block[..64], "{name} lost a block");
+            }
+        }
+        cpu_time() - start
+    };
+    let loading = load(&|_, len| len);
+    // Each position of a page in its turn.
+    let loading_one = load(&|i, len| (1 + i % (len / PAGE_SIZE)) * PAGE_SIZE);
+    let us = |time: Duration, n: usize| round(time.as_secs_f64() * 1e6 / n as f64);
+    report.row(vec![
+        json!("codec"),
+        json!(name),
+        json!((pages * PAGE_SIZE) >> 10),
+        round(total as f64 / held as f64),
+        Value::Null,
+        us(storing, total / PAGE_SIZE),
+        us(loading, total / PAGE_SIZE),
+        us(loading_one, blocks.len()),
+    ]);
+}
+
+/// Processor time of this thread: other programs on the machine do not count.
+fn cpu_time() -> Duration {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+    Duration::new(now.tv_sec as u64, now.tv_nsec as u32)
+}
+
+struct Wall(Instant);
+impl Clock for Wall {
+    fn now_ns(&self) -> u64 {
+        self.0.elapsed().as_nanos() as u64
+    }
+}
+/// Keeps the memory: what the pool holds is counted by the pool.
+struct Kept;
+impl Memory for Kept {
+    fn give_back(&self, _: &mut [u8]) {}
+}
+
+const POOLS: [(&str, CodecKind); 6] = [
+    ("lz4", CodecKind::Lz4),
+    ("zstd:-1", CodecKind::Zstd { level: -1 }),
+    ("zstd:1", CodecKind::Zstd { level: 1 }),
+    ("zstd+dict:1", CodecKind::Zstd { level: 1 }),
+    ("lz4+zstd:1", CodecKind::Lz4ThenZstd { level: 1 }),
+    ("lz4+zstd+dict:1", CodecKind::Lz4ThenZstd { level: 1 }),
+];
+
+/// The pages through the engine itself, a unit at a time as the pager stores them, and back one
+/// by one in an order of no meaning.
+fn pool(report: &mut Report, name: &str, codec: CodecKind, units: &[Vec<&PageBytes>]) {
+    let level = match codec {
+        CodecKind::Zstd { level } | CodecKind::Lz4ThenZstd { level } => level,
+        CodecKind::Lz4 | CodecKind::None => 1,
+    };
+    let env = Env {
+        clock: Arc::new(Wall(Instant::now())),
+        topology: Arc::new(Machine { cpus: 1, nodes: 1 }),
+        memory: Arc::new(Kept),
+        counters: CountersRef::Shared(Arc::new(Counters::default())),
+        codecs: Arc::new(if name.contains("+dict") {
+            PageCodecs::with_dictionary(level)
+        } else {
+            PageCodecs::new(level)
+        }),
+    };
+    let config = Config {
+        codec,
+        pool_max_bytes: 8 << 30,
+        ..Config::default()
+    };
+    let swap = Swap::new(config, env, None).expect("the settings are in range");
+    swap.warm_up();
+    let mut entries: Vec<(EntryId, &PageBytes)> = Vec::new();
+    let mut working = Duration::ZERO;
+    let start = cpu_time();
+    for unit in units {
+        let mut out = [EntryId(0); sample::UNIT];
+        let n = swap
+            .store_each(Cpu(0), GroupId(0), unit, &mut out)
+            .expect("the pool has room for all");
+        entries.extend(out[..n].iter().copied().zip(unit.iter().copied()));
+        let stored = cpu_time();
+        swap.work(Cpu(0));
+        working += cpu_time() - stored;
+    }
+    let storing = cpu_time() - start - working;
+    // Recompression looks at some clusters a step, and may find nothing in several.
+    let mut idle = 0;
+    while idle < IDLE_STEPS {
+        idle = if swap.work(Cpu(0)) { 0 } else { idle + 1 };
+    }
+    let held = swap.memory();
+    let mut out = [0; PAGE_SIZE];
+    // A step that shares no factor with the number of pages meets them all.
+    let n = entries.len();
+    let step = (n / 3 * 2 + 1..)
+        .find(|step| gcd(*step, n) == 1)
+        .unwrap_or(1);
+    let start = cpu_time();
+    for i in 0..n {
+        let (entry, page) = entries[i * step % n];
+        let loaded = swap.load(Cpu(0), entry, &mut out, false);
+        assert!(
+            loaded.is_ok() && out[..64] == page[..64],
+            "the pool lost a page"
+        );
+    }
+    let loading = cpu_time() - start;
+    let us = |time: Duration| round(time.as_secs_f64() * 1e6 / n as f64);
+    report.row(vec![
+        json!("pool"),
+        json!(name),
+        Value::Null,
+        round((n * PAGE_SIZE) as f64 / held.pool_bytes as f64),
+        round((held.pool_bytes - held.pool_data_bytes) as f64 / held.pool_bytes as f64 * 100.0),
+        us(storing),
+        Value::Null,
+        us(loading),
+    ]);
+}
+
+/// Steps without work after which there is none left.
+const IDLE_STEPS: usize = 1024;
+
+fn gcd(a: usize, b: usize) -> usize {
+    if b == 0 { a } else { gcd(b, a % b) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_dump_is_measured() {
+        let path = std::env::temp_dir().join(format!("ebb-corpus-{}", std::process::id()));
+        let mut content = vec![0u8; 64 * PAGE_SIZE];
+        let mut random = crate::sim::Random::new(7);
+        // Records that look alike in every page: larger blocks and dictionaries find them.
+        for record in content.chunks_mut(64).skip(64 * 8) {
+            record[..8].copy_from_slice(&random.next().to_le_bytes());
+            record[20..40].copy_from_slice(b"a record's same part");
+        }
+        std::fs::write(&path, &content).expect("a temporary file");
+        let report = run(&Options::from(From::Dump(path.clone())));
+        let _ = std::fs::remove_file(path);
+        let report = report.expect("there are pages");
+        let ratio = |what: &str, codec: &str, kib: Option<u64>| {
+            let row = report.rows().find(|r| {
+                r["what"] == what && r["codec"] == codec && r["block_kib"].as_u64() == kib
+            });
+            row.expect("a row")["ratio"].as_f64().expect("a number")
+        };
+        assert!(ratio("codec", "lz4", Some(64)) > ratio("codec", "lz4", Some(4)));
+        assert!(ratio("codec", "zstd:3", Some(64)) > ratio("codec", "lz4", Some(64)));
+        assert!(ratio("pool", "lz4", None) > 1.0);
+    }
+}
