@@ -121,7 +121,8 @@ fn measure(policy: ClusterPolicy, discard: bool, full: u32, options: &Options) -
         if pages == FOLIO {
             placed += 1;
             extents += out.len() as u64;
-            aligned += u64::from(out.len() == 1 && out[0].start.0 % u32::from(FOLIO) == 0);
+            let whole = out.len() == 1 && out[0].start.0.is_multiple_of(u32::from(FOLIO));
+            aligned += u64::from(whole);
         }
         held.push(out.to_vec());
     };
