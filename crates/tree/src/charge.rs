@@ -128,12 +128,18 @@ impl Table {
 
     /// From now on `me` charges for itself, beginning with `pages`, and is measured no more.
     pub fn start_paging(&self, me: SlotNumber, pages: i64) {
-        self.charge_forced(me, pages);
+        // What was measured until now is what is charged: counted twice for a moment, which is no
+        // peak.
+        self.step(me, || {
+            self.charged.0.fetch_add(pages, SeqCst);
+            self.slot(me).charged.fetch_add(pages, SeqCst);
+        });
         self.set_state(me, StateWord::of(SlotState::Paging));
         self.step(me, || {
             let measured = self.slot(me).measured.swap(0, SeqCst);
             self.limit.0.fetch_add(measured, SeqCst);
         });
+        self.note_peak(self.charged.0.load(SeqCst));
     }
 
     /// What `parent` has charged, charged once more for `child`, with credit for all of it.
