@@ -250,6 +250,14 @@ impl Process {
         Ok(rollup)
     }
 
+    /// Whether it lives in the memory of process `other`, as a child of `vfork` does until it
+    /// calls exec. False also where kcmp(2) may not say.
+    pub fn lives_in(&self, other: u32) -> bool {
+        const KCMP_VM: libc::c_int = 1;
+        // SAFETY: compares two processes by number, and touches no memory.
+        unsafe { libc::syscall(libc::SYS_kcmp, self.pid(), other, KCMP_VM, 0, 0) == 0 }
+    }
+
     /// Calls `f` with the pid of each child of any of its threads.
     ///
     /// # Errors
@@ -417,6 +425,9 @@ mod tests {
         children(std::process::id(), |pid| seen |= pid == child.id()).unwrap();
         assert!(seen);
         assert_eq!(process.stat().unwrap().parent, std::process::id());
+        // It has called exec, so its memory is its own.
+        let me = Process::open(std::process::id()).unwrap();
+        assert!(!process.lives_in(std::process::id()) && me.lives_in(std::process::id()));
         child.kill().unwrap();
         while !process.stat().unwrap().is_dead() {
             std::thread::yield_now();

@@ -84,6 +84,13 @@ impl Watch {
     }
 }
 
+/// A child of `vfork` that has not called exec: its memory is its parent's, and counted there.
+fn in_its_parent(process: &Process) -> bool {
+    process
+        .stat()
+        .is_ok_and(|stat| process.lives_in(stat.parent))
+}
+
 impl Supervisor {
     pub(super) fn tick(&mut self) {
         let start = Instant::now();
@@ -146,6 +153,7 @@ impl Supervisor {
                 self.watch.strangers.remove(&pid);
             } else if !self.watch.strangers.contains_key(&pid)
                 && let Ok(process) = Process::open(pid)
+                && !in_its_parent(&process)
             {
                 self.watch
                     .strangers
