@@ -35,7 +35,7 @@
 //!
 //! [`Lender`]: ebb_engine::env::Lender
 
-use ebb_engine::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
+use ebb_engine::sync::atomic::{AtomicU32, AtomicU64, Ordering::*, fence};
 
 /// Words of a bitmap of process slots.
 pub(crate) const SLOT_WORDS: usize = crate::MAX_SLOTS.div_ceil(64);
@@ -110,6 +110,9 @@ impl<'a> Leases<'a> {
             {
                 continue;
             }
+            // With the one in `close`: one of the two sees the other. (Loom takes SeqCst on a
+            // load for Acquire, so the fences say it.)
+            fence(SeqCst);
             let closed = self.is_closed();
             if closed || self.has_readers(c, usize::MAX) {
                 self.owner[c].store(0, SeqCst);
@@ -136,6 +139,7 @@ impl<'a> Leases<'a> {
     /// Nobody acquires from now on.
     pub fn close(&self) {
         self.header.closed.store(1, SeqCst);
+        fence(SeqCst);
     }
 
     /// The opposite of [`close`](Self::close).
