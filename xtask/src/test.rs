@@ -162,12 +162,16 @@ struct Reader {
 
 impl Reader {
     fn line(&mut self, line: &str, tally: &mut Tally) {
-        if let Some((name, result)) = line
-            .strip_prefix("test ")
-            .and_then(|rest| rest.rsplit_once(" ... "))
+        // What a test printed may look like a result: results come before any output.
+        if self.shown.is_none()
+            && let Some((name, result)) = line
+                .strip_prefix("test ")
+                .and_then(|rest| rest.rsplit_once(" ... "))
         {
             match result {
                 "ok" => tally.passed += 1,
+                // With the time it took, as a test program with a main of its own says it.
+                timed if timed.starts_with("ok (") => tally.passed += 1,
                 "FAILED" => tally.failed.push(name.into()),
                 _ => {
                     let why = result
@@ -264,6 +268,7 @@ impl Excuses {
             ("io_uring", lacks("io_uring")),
             ("cgroup", cgroup::unavailable().is_some()),
             ("zram", !root || kernel_swap::in_use()),
+            ("root may write everywhere", root),
             ("root", !root),
             ("redis", tools::redis().is_none()),
             ("NumPy", tools::python_with_numpy().is_none()),
@@ -293,11 +298,11 @@ mod tests {
     fn counts_what_the_test_programs_print() {
         let mut tally = Tally::default();
         let mut reader = Reader::default();
-        let text = "running 3 tests\ntest a::b ... ok\ntest c ... FAILED\ntest d ... ok\n\nsuccesses:\n\n\
-                    ---- d stdout ----\nskipped: needs root\n\n\nsuccesses:\n    a::b\n\nfailures:\n\n---- c stdout ----\n\
+        let text = "test own_main ... ok (0.02 s)\nrunning 3 tests\ntest a::b ... ok\ntest c ... FAILED\ntest d ... ok\n\nsuccesses:\n\n\
+                    ---- d stdout ----\nskipped: needs root\ntest e ... FAILED\n\n\nsuccesses:\n    a::b\n\nfailures:\n\n---- c stdout ----\n\
                     boom\n\nfailures:\n    c\n\ntest result: FAILED. 2 passed";
         text.lines().for_each(|line| reader.line(line, &mut tally));
-        assert_eq!((tally.passed, tally.failed), (1, vec!["c".to_string()]));
+        assert_eq!((tally.passed, tally.failed), (2, vec!["c".to_string()]));
         assert_eq!(
             (
                 tally.skipped[0].test.as_str(),
