@@ -60,7 +60,9 @@ pub(super) struct Device {
     /// with the cluster's lock held: so whoever cleared it and then looked at every cluster
     /// under its lock has seen all slots that will ever be taken.
     pub accepting: AtomicBool,
-    /// Write errors so far, less those forgiven.
+    /// Write errors so far.
+    pub failed: AtomicU32,
+    /// The same, less those forgiven.
     pub errors: AtomicU32,
     /// Pages written well since there were errors.
     pub written: AtomicU32,
@@ -103,6 +105,7 @@ impl Device {
             rotational,
             node,
             accepting: AtomicBool::new(true),
+            failed: AtomicU32::new(0),
             errors: AtomicU32::new(0),
             written: AtomicU32::new(0),
             bad: AtomicU32::new(0),

@@ -99,6 +99,7 @@ impl Devices {
         let Some(device) = self.device(device) else {
             return;
         };
+        device.failed.fetch_add(1, Relaxed);
         if device.errors.fetch_add(1, Relaxed) + 1 >= DEVICE_ERROR_LIMIT {
             self.stop(&device);
         }

@@ -430,7 +430,7 @@ impl Devices {
                 priority: control.choice.priority(d.id),
                 node: d.node,
                 accepting: d.accepting(),
-                errors: d.errors.load(Relaxed),
+                errors: d.failed.load(Relaxed),
                 out: d.errors.load(Relaxed) >= DEVICE_ERROR_LIMIT,
                 rotational: d.rotational,
             })
