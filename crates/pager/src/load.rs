@@ -336,17 +336,22 @@ impl Process {
 
     /// Puts copies of `content` where pages are missing.
     fn place_copy(&self, first: PageNumber, content: &[PageBytes]) {
-        let mut at = 0;
+        let (mut at, mut one) = (0, false);
         while at < content.len() {
-            let (done, result) = self.copy(first.plus(at).address(), &content[at..]);
+            let end = if one { at + 1 } else { content.len() };
+            let (done, result) = self.copy(first.plus(at).address(), &content[at..end]);
             at += done / PAGE_SIZE;
             match result {
-                Ok(()) | Err(Errno(libc::EAGAIN)) => {}
+                Ok(()) => one = false,
+                Err(Errno(libc::EAGAIN)) => {}
                 Err(Errno(libc::ENOMEM)) => std::thread::yield_now(),
+                // A range may be several mappings to the kernel, and no copy crosses from one to
+                // the next: nothing of it was done, so the first page alone says what is wrong.
+                Err(_) if end - at > 1 => one = true,
                 // Already there, or no longer mapped: either way nothing is missing here.
                 Err(_) => {
                     self.wake(first.plus(at), 1);
-                    at += 1;
+                    (at, one) = (at + 1, false);
                 }
             }
         }
