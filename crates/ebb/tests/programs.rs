@@ -56,6 +56,7 @@ fn make_with_two_jobs() {
 }
 
 #[test]
+#[ignore = "pending: thrashes for minutes at half of its peak"]
 fn java() {
     if cannot_page() || lacks("javac") {
         return;
