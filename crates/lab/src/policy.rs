@@ -6,14 +6,13 @@
 //! freed at random and allocated again. The worker runs between the steps.
 
 use crate::report::Report;
-use crate::sim::{Machine, Random};
-use ebb_engine::env::{IoError, ReadOp, Store, WriteOp};
+use crate::sim::{Blank, Machine, Random};
 use ebb_engine::slots::{
     ClusterPolicy, DeviceSpec, Devices, Extent, ExtentList, Options as Policies,
 };
-use ebb_engine::{CLUSTER_SLOTS, Cpu, EntryId, Node};
+use ebb_engine::{CLUSTER_SLOTS, Cpu, EntryId};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
 /// One line for the list of experiments.
@@ -47,38 +46,6 @@ const FOLIO: u16 = 16;
 /// Freed together before as many are allocated: a program that ends or drops a buffer.
 const BATCH: usize = 32;
 
-/// Counts what it is asked to discard.
-struct Counting {
-    slots: u64,
-    discard: bool,
-    discarded: AtomicU64,
-}
-
-impl Store for Counting {
-    fn slots(&self) -> u64 {
-        self.slots
-    }
-    fn write(&self, _: &[WriteOp<'_>], results: &mut [Result<(), IoError>]) {
-        results.fill(Ok(()));
-    }
-    fn read(&self, _: &mut [ReadOp<'_>], results: &mut [Result<(), IoError>]) {
-        results.fill(Ok(()));
-    }
-    fn discard(&self, _: u64, slots: u64) -> Result<(), IoError> {
-        self.discarded.fetch_add(slots, Relaxed);
-        Ok(())
-    }
-    fn wants_discard(&self) -> bool {
-        self.discard
-    }
-    fn rotational(&self) -> bool {
-        false
-    }
-    fn node(&self) -> Option<Node> {
-        None
-    }
-}
-
 /// What one policy gave.
 struct Outcome {
     ns: f64,
@@ -100,10 +67,9 @@ fn measure(policy: ClusterPolicy, discard: bool, full: u32, options: &Options) -
         ..Policies::default()
     };
     let devices = Devices::new(machine, policies);
-    let store = Arc::new(Counting {
-        slots: u64::from(options.slots),
-        discard,
-        discarded: AtomicU64::new(0),
+    let store = Arc::new(Blank {
+        discard: discard.then_some(Duration::ZERO),
+        ..Blank::new(u64::from(options.slots))
     });
     devices
         .add(store.clone(), DeviceSpec::default(), None)

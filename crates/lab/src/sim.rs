@@ -2,6 +2,7 @@
 
 use ebb_engine::env::{IoError, ReadOp, Store, Topology, WriteOp};
 use ebb_engine::{Cpu, Node};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 /// A number of processors, spread over memory nodes in turn.
@@ -28,6 +29,8 @@ pub struct Blank {
     pub node: Option<Node>,
     /// How long a discard keeps its caller waiting; None: not wanted.
     pub discard: Option<Duration>,
+    /// Slots discarded so far.
+    pub discarded: AtomicU64,
 }
 
 impl Blank {
@@ -36,6 +39,7 @@ impl Blank {
             slots,
             node: None,
             discard: None,
+            discarded: AtomicU64::new(0),
         }
     }
 }
@@ -50,7 +54,8 @@ impl Store for Blank {
     fn read(&self, _: &mut [ReadOp<'_>], results: &mut [Result<(), IoError>]) {
         results.fill(Ok(()));
     }
-    fn discard(&self, _: u64, _: u64) -> Result<(), IoError> {
+    fn discard(&self, _: u64, slots: u64) -> Result<(), IoError> {
+        self.discarded.fetch_add(slots, Relaxed);
         if let Some(time) = self.discard {
             std::thread::sleep(time);
         }

@@ -26,9 +26,11 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 const AGES: usize = 128;
 /// Epochs in which as many pages are evicted as are resident.
 const SET: usize = crate::queue::RESIDENT_SET as usize;
-/// The smallest and the largest share of the budget for the pool, in sixteenths, and the first.
+/// The smallest and the largest share of the budget for the pool, in parts of `WHOLE`, and the
+/// first.
 const SHARES: std::ops::RangeInclusive<usize> = 1..=13;
-const FIRST: usize = 8;
+pub const FIRST: usize = 8;
+pub const WHOLE: usize = 16;
 /// A split must be this much cheaper to be taken, in percent.
 const WORTH: u64 = 5;
 /// Faults from which something can be learnt.
@@ -81,7 +83,7 @@ impl Balance {
         self.seen += 1;
     }
 
-    /// The pool's share of the budget, in sixteenths.
+    /// The pool's share of the budget, in parts of `WHOLE`.
     pub fn share(&self) -> usize {
         self.share
     }
@@ -102,7 +104,7 @@ impl Balance {
         }
         let (near, far) = (costs.pool.load(Relaxed), costs.device.load(Relaxed));
         let cost = |share: usize| {
-            let limit = budget * share / 16;
+            let limit = budget * share / WHOLE;
             let x = pool as i64 - limit as i64;
             // In epochs: what is resident is SET of them.
             let epochs = |pages: i64| pages * SET as i64 / resident as i64;

@@ -15,6 +15,7 @@
 //!
 //! What it does not do: decide which devices there are (the supervisor), move data (the engine).
 
+use crate::balance::{FIRST, WHOLE};
 use ebb_engine::slots::{DeviceSpec, Devices, Drain, DrainError};
 use ebb_engine::swap::Swap;
 use ebb_engine::{Cpu, DeviceId};
@@ -23,9 +24,6 @@ use ebb_tree::{DeviceState, MAX_DEVICES, Member, Refusal};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// With devices, the share of the budget that the pool may hold at first, in percent: beyond it
-/// cold pages move to the devices; `balance` moves it. Without devices it may hold all of it.
-const POOL_SHARE: u64 = 50;
 /// Down to which part of its limit, in percent, the pool is emptied.
 pub const ACCEPT_PERCENT: u8 = 90;
 /// How long a turn of moving pages away may take: a fork waits for it.
@@ -74,11 +72,12 @@ pub struct DeviceSet {
     inner: Mutex<Inner>,
 }
 
-/// The most that the pool of this process may hold.
+/// The most that the pool of this process may hold at first: with devices a share, which
+/// `balance` moves; beyond it cold pages move to the devices. Without devices all of the budget.
 pub fn pool_bytes(member: &Member, devices: &Devices) -> u64 {
     let budget = member.budget() * ebb_engine::PAGE_SIZE as u64;
-    let share = if devices.is_empty() { 100 } else { POOL_SHARE };
-    (budget * share / 100).clamp(1 << 20, 64 << 30)
+    let share = if devices.is_empty() { WHOLE } else { FIRST };
+    (budget * share as u64 / WHOLE as u64).clamp(1 << 20, 64 << 30)
 }
 
 impl DeviceSet {

@@ -6,7 +6,7 @@
 //! the tree, gives unused charges back, lets the engine work in the background, and rescues
 //! starved service threads.
 
-use crate::balance::Costs;
+use crate::balance::{Costs, WHOLE};
 use crate::bays::Bays;
 use crate::devices::ACCEPT_PERCENT;
 use crate::embed::{self, Embedded};
@@ -344,7 +344,7 @@ impl Process {
             .balance
             .adjust(resident, frames, density, budget, &self.costs)
         {
-            let limit = budget * PAGE_SIZE / 16 * state.balance.share();
+            let limit = budget * PAGE_SIZE / WHOLE * state.balance.share();
             let _ = self
                 .swap
                 .set_limits(limit.max(1 << 20) as u64, ACCEPT_PERCENT);

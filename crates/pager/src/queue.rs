@@ -62,6 +62,15 @@ impl UnitState {
         })
     }
 
+    /// Notes `epoch` for the pages of `mask`.
+    fn stamp(&mut self, mask: Mask, epoch: u8) {
+        for (i, noted) in self.epochs.iter_mut().enumerate() {
+            if mask & 1 << i != 0 {
+                *noted = epoch;
+            }
+        }
+    }
+
     /// Page `within` came back `age` epochs after it was evicted.
     fn warm(&mut self, within: usize, age: u8, epoch: u8) {
         let at = within * 4;
@@ -99,11 +108,7 @@ impl Queue {
     pub fn brought(&mut self, map: &mut PageMap, unit: UnitNumber, mask: Mask) {
         let (epoch, now) = (self.epoch, self.now_ms);
         let state = map.unit_mut(unit);
-        for (i, stays) in state.epochs.iter_mut().enumerate() {
-            if mask & 1 << i != 0 {
-                *stays = epoch;
-            }
-        }
+        state.stamp(mask, epoch);
         if state.queued {
             state.fresh |= mask as u16;
         } else {
@@ -164,12 +169,7 @@ impl Queue {
     /// Pages `mask` of `unit` were evicted.
     pub fn evicted(&mut self, map: &mut PageMap, unit: UnitNumber, mask: Mask) {
         let (epoch, resident) = (self.epoch, map.resident());
-        let state = map.unit_mut(unit);
-        for (i, out) in state.epochs.iter_mut().enumerate() {
-            if mask & 1 << i != 0 {
-                *out = epoch;
-            }
-        }
+        map.unit_mut(unit).stamp(mask, epoch);
         self.evicted += mask.count_ones() as usize;
         if self.evicted >= (resident / usize::from(RESIDENT_SET)).max(UNIT) {
             self.evicted = 0;

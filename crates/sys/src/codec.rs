@@ -83,7 +83,7 @@ impl Lz4Dictionary {
 
     /// [`lz4_decompress`] of what was compressed with this dictionary.
     pub fn decompress(&self, data: &[u8], out: &mut [u8]) -> bool {
-        let (Ok(len), Ok(room)) = (c_int::try_from(data.len()), c_int::try_from(out.len())) else {
+        let Some((len, room)) = lengths(data, out) else {
             return false;
         };
         // SAFETY: all three ranges are as long as we say, and `out` overlaps none; the
@@ -124,10 +124,7 @@ impl Lz4 {
 
     /// Compresses `data` into `out`; the length, or none where it does not fit.
     pub fn compress(&mut self, data: &[u8], out: &mut [u8]) -> Option<usize> {
-        let (len, room) = (
-            c_int::try_from(data.len()).ok()?,
-            c_int::try_from(out.len()).ok()?,
-        );
+        let (len, room) = lengths(data, out)?;
         // SAFETY: the state was initialised by `LZ4_initStream` and is used by nobody else,
         // as `&mut self` says; both ranges are as long as we say, and do not overlap.
         let n = unsafe {
@@ -150,10 +147,7 @@ impl Lz4 {
         data: &[u8],
         out: &mut [u8],
     ) -> Option<usize> {
-        let (len, room) = (
-            c_int::try_from(data.len()).ok()?,
-            c_int::try_from(out.len()).ok()?,
-        );
+        let (len, room) = lengths(data, out)?;
         let state = self.state.as_mut_ptr().cast();
         // SAFETY: the state was initialised and is ours alone; the dictionary's is only read,
         // lives longer than this block, and is detached before it ends; both ranges are as
@@ -182,10 +176,15 @@ impl Default for Lz4 {
     }
 }
 
+/// The lengths as LZ4 takes them; none where one is too large for it.
+fn lengths(data: &[u8], out: &[u8]) -> Option<(c_int, c_int)> {
+    Some((data.len().try_into().ok()?, out.len().try_into().ok()?))
+}
+
 /// Decompresses a block whose end is not known: `data` may go on after it. Exactly
 /// `out.len()` bytes must come out, else false.
 pub fn lz4_decompress(data: &[u8], out: &mut [u8]) -> bool {
-    let (Ok(len), Ok(room)) = (c_int::try_from(data.len()), c_int::try_from(out.len())) else {
+    let Some((len, room)) = lengths(data, out) else {
         return false;
     };
     // SAFETY: both ranges are as long as we say, and do not overlap; the function reads and

@@ -241,45 +241,22 @@ impl Devices {
         }
         let mut moved = 0;
         let mut to = ExtentList::new();
-        let mut refused = false;
         let live_runs = device.live_runs(max);
         if live_runs.is_empty() {
             // Another thread holds a cluster for the moment.
             return Ok(Drain::Moved(0));
         }
         for (owner, from) in live_runs {
-            let whole = from.len > 1 && self.move_run(cpu, &**mover, owner, from, &mut to);
-            if whole {
+            if from.len > 1 && self.move_run(cpu, &**mover, owner, from, &mut to) {
                 moved += usize::from(from.len);
                 continue;
             }
-            // Page by page: what cannot be moved does not hold up what can.
-            for i in 0..u32::from(from.len) {
-                let one = Extent {
-                    start: SlotIndex(from.start.0 + i),
-                    len: 1,
-                    ..from
-                };
-                match self.move_one(cpu, &**mover, owner.plus(i), one, &mut to) {
-                    (Moved::Failed, None) => refused = true,
-                    (Moved::Failed, Some(_)) => {}
-                    _ => moved += 1,
-                }
-                if refused {
-                    break;
-                }
-            }
-            if refused {
-                break;
-            }
-        }
-        if refused {
-            self.resume(&device);
-            let missing = device
-                .live()
-                .saturating_sub(self.room_beside(&device))
-                .max(1);
-            return Err(DrainError::NoRoom { missing });
+            let Some(pages) = self.move_each(cpu, &**mover, owner, from, &mut to) else {
+                self.resume(&device);
+                let missing = self.lacks(&device).max(1);
+                return Err(DrainError::NoRoom { missing });
+            };
+            moved += pages;
         }
         if moved == 0 {
             return Err(DrainError::Stuck {
@@ -288,6 +265,32 @@ impl Devices {
             });
         }
         Ok(Drain::Moved(moved))
+    }
+
+    /// Moves the pages of a run one by one: what cannot be moved does not hold up what can. How
+    /// many were moved, or none if there is no room for one of them.
+    fn move_each(
+        &self,
+        cpu: Cpu,
+        mover: &dyn Mover,
+        owner: EntryId,
+        from: Extent,
+        to: &mut ExtentList,
+    ) -> Option<usize> {
+        let mut moved = 0;
+        for i in 0..u32::from(from.len) {
+            let one = Extent {
+                start: SlotIndex(from.start.0 + i),
+                len: 1,
+                ..from
+            };
+            match self.move_one(cpu, mover, owner.plus(i), one, to) {
+                (Moved::Failed, None) => return None,
+                (Moved::Failed, Some(_)) => {}
+                _ => moved += 1,
+            }
+        }
+        Some(moved)
     }
 
     /// Moves one page; its fate, and where it was to go, if anywhere.
@@ -305,15 +308,7 @@ impl Devices {
             Err(_) => None,
         };
         let fate = mover.relocate(cpu, owner, from, target);
-        let loser = if fate == Moved::Yes {
-            Some(from)
-        } else {
-            target
-        };
-        if let Some(loser) = loser {
-            let freed = self.free_now(cpu, loser);
-            debug_assert!(freed.is_ok(), "{freed:?}");
-        }
+        self.settle_move(cpu, fate, from, target.as_slice());
         (fate, target)
     }
 
@@ -335,20 +330,25 @@ impl Devices {
             [target] => mover.relocate(cpu, owner, from, Some(target)),
             _ => Moved::Failed,
         };
-        let yes = fate == Moved::Yes;
-        let losers = if yes { &[from][..] } else { &to[..] };
+        self.settle_move(cpu, fate, from, to);
+        fate == Moved::Yes
+    }
+
+    /// Frees the slots that a move leaves behind: the old ones, or the new ones if it failed.
+    fn settle_move(&self, cpu: Cpu, fate: Moved, from: Extent, to: &[Extent]) {
+        let losers = if fate == Moved::Yes { &[from][..] } else { to };
         for &loser in losers {
             let freed = self.free_now(cpu, loser);
             debug_assert!(freed.is_ok(), "{freed:?}");
         }
-        yes
     }
 
-    fn room_beside(&self, device: &Device) -> u64 {
+    /// Pages of the device that the others have no room for.
+    fn lacks(&self, device: &Device) -> u64 {
         let was = device.accepting.swap(false, Relaxed);
         let room = self.room();
         device.accepting.store(was, Relaxed);
-        room
+        device.live().saturating_sub(room)
     }
 
     /// Pages that would have no slot if the device were drained now: 0 if it can be.
@@ -357,7 +357,7 @@ impl Devices {
     /// There is no such device.
     pub fn drain_lacks(&self, device: DeviceId) -> Result<u64, DrainError> {
         let device = self.known(device)?;
-        Ok(device.live().saturating_sub(self.room_beside(&device)))
+        Ok(self.lacks(&device))
     }
 
     /// Takes a drained device out. Its clusters go back to the lender.

@@ -109,12 +109,11 @@ mod held {
     }
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(all(test, not(loom), debug_assertions))]
 mod tests {
     use super::*;
 
     #[test]
-    #[cfg(debug_assertions)]
     fn the_order_is_seen_to() {
         let outer: Ordered<(), CPU> = Ordered::new(());
         let inner: Ordered<(), LISTS> = Ordered::new(());
