@@ -6,6 +6,7 @@
 
 use crate::bays::{Taken, ones, runs};
 use crate::map::{Frame, Mask, Page, PageNumber, UNIT, UNIT_BYTES};
+use crate::pattern::Window;
 use crate::process::{Process, cpu};
 use crate::queue::RESIDENT_SET;
 use crate::state::{State, lock_service, transit_ended};
@@ -52,10 +53,12 @@ impl Process {
                 state.parked.push(fault);
                 return Served::Done;
             }
-            Page::Resident(_) | Page::Poisoned => {
-                // Brought in by now, beside another. If it is missing all the same, it was dropped
-                // behind our back and reads as zeros; a page that is there refuses the copy.
-                let _ = self.copy(page.address(), &ZEROS.0[..1]);
+            Page::Resident(_) => {
+                self.look_again(page);
+                Way::Cache
+            }
+            Page::Poisoned => {
+                let _ = self.fault.poison(page.address(), PAGE_SIZE);
                 self.wake(page, 1);
                 Way::Cache
             }
@@ -88,6 +91,16 @@ impl Process {
         Served::Done
     }
 
+    /// A fault on a page that is there by now, brought in beside another: then it refuses the copy.
+    /// If it is missing all the same, the program dropped it without libc (a system call of its own,
+    /// MADV_FREE before it paged): it reads as zeros, as it would without us, and is counted.
+    fn look_again(&self, page: PageNumber) {
+        if self.copy(page.address(), &ZEROS.0[..1]).0 > 0 {
+            self.counters().map_disagrees.add(1);
+        }
+        self.wake(page, 1);
+    }
+
     /// First touch: zeros, as many pages as the pattern says.
     fn fill(&self, state: &mut State, page: PageNumber) -> Option<()> {
         let Some(range) = state.ranges.find(page.address()) else {
@@ -95,7 +108,7 @@ impl Process {
             self.wake(page, 1);
             return Some(());
         };
-        let window = state.pattern.window(page);
+        let window = window(state, page);
         let inside = |p: PageNumber| p.address() >= range.start && p.address() < range.end;
         let (first, pages) = around(page, window.first, window.pages, |p| {
             inside(p) && state.map.get(p) == Page::Untouched
@@ -174,7 +187,7 @@ impl Process {
         page: PageNumber,
         write: bool,
     ) -> Option<Way> {
-        let window = state.pattern.window(page);
+        let window = window(&mut state, page);
         let swapped = |p: PageNumber| matches!(state.map.get(p), Page::Swapped(_));
         let (first, pages) = around(page, window.first, window.pages, swapped);
         let taken = if state.movable(page) {
@@ -274,9 +287,11 @@ impl Process {
         }
         self.queue(&mut state, first, pages);
         let State { map, queue, .. } = &mut *state;
-        if queue.refaulted(map, page, age) {
-            self.counters().workingset_refault.add(1);
-        }
+        let soon = match pages {
+            1 => queue.refaulted(map, page, age),
+            _ => queue.walked(map, first, pages, age),
+        };
+        self.counters().workingset_refault.add(u64::from(soon));
         self.counters().readahead.add(pages as u64 - 1);
         transit_ended();
         desk.again.append(&mut state.parked);
@@ -348,11 +363,16 @@ impl Process {
                 // A range may be several mappings to the kernel, and no copy crosses from one to
                 // the next: nothing of it was done, so the first page alone says what is wrong.
                 Err(_) if end - at > 1 => one = true,
-                // Already there, or no longer mapped: either way nothing is missing here.
-                Err(_) => {
+                // Mapped over or unmapped without libc: what is there now is the program's wish.
+                Err(Errno(libc::EEXIST | libc::ENOENT)) => {
+                    self.counters().map_disagrees.add(1);
                     self.wake(first.plus(at), 1);
                     (at, one) = (at + 1, false);
                 }
+                Err(error) => self.fail(&format!(
+                    "the page at {:#x} could not be put into place: {error:?}",
+                    first.plus(at).address()
+                )),
             }
         }
     }
@@ -400,6 +420,12 @@ impl Process {
         let _ =
             unsafe { ebb_sys::memory::madvise(address, frames * PAGE_SIZE, libc::MADV_DONTNEED) };
     }
+}
+
+/// What the pattern of faults says to bring in with `page`.
+fn window(state: &mut State, page: PageNumber) -> Window {
+    let State { map, pattern, .. } = state;
+    pattern.window(page, |p| matches!(map.get(p), Page::Resident(_)))
 }
 
 /// The longest run of pages around `page`, inside the window, for which `good` holds.
