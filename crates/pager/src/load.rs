@@ -118,13 +118,15 @@ impl Process {
             self.place_copy(first, &ZEROS.0[..pages]);
             (first, pages)
         } else if range.attributes.movable()
-            && let Some(taken) = self.take(state, pages)
+            && let Some(frames) = take(state, pages)
         {
-            let first = fit(page, first, pages, taken.frames);
-            // SAFETY: free frames are ours alone, and present.
-            unsafe { std::ptr::write_bytes(taken.address as *mut u8, 0, taken.frames * PAGE_SIZE) };
-            self.place_move(state, first, taken);
-            (first, taken.frames)
+            let first = fit(page, first, pages, frames.count());
+            for (at, run) in frames.runs() {
+                // SAFETY: free frames are ours alone, and present.
+                unsafe { std::ptr::write_bytes(run.address as *mut u8, 0, run.frames * PAGE_SIZE) };
+                self.place_move(state, first.plus(at), run);
+            }
+            (first, frames.count())
         } else if state.account.room(self.member, used, 1) {
             self.place_copy(page, &ZEROS.0[..1]);
             (page, 1)
@@ -190,13 +192,13 @@ impl Process {
         let window = window(&mut state, page);
         let swapped = |p: PageNumber| matches!(state.map.get(p), Page::Swapped(_));
         let (first, pages) = around(page, window.first, window.pages, swapped);
-        let taken = if state.movable(page) {
-            self.take(&mut state, pages)
+        let frames = if state.movable(page) {
+            take(&mut state, pages)
         } else {
             None
         };
-        let (first, pages) = match taken {
-            Some(taken) => (fit(page, first, pages, taken.frames), taken.frames),
+        let (first, pages) = match &frames {
+            Some(frames) => (fit(page, first, pages, frames.count()), frames.count()),
             None => {
                 let used = state.used(self.swap);
                 if state.account.room(self.member, used, pages as i64) {
@@ -227,16 +229,15 @@ impl Process {
 
         let device = self.swap.place(entries[page.0 - first.0]) == Place::Slot;
         let keep = device && late && self.keeps(write);
-        let room: &mut [PageBytes] = match taken {
-            // SAFETY: the frames are present, page-aligned and ours alone until they are placed.
-            Some(t) => unsafe {
-                std::slice::from_raw_parts_mut(t.address as *mut PageBytes, t.frames)
-            },
-            None => &mut desk.buffer.0[..pages],
-        };
         let mut results: [Result<Source, LoadError>; UNIT] =
             std::array::from_fn(|_| Ok(Source::Zero));
-        let mut outs: ArrayVec<&mut PageBytes, UNIT> = room.iter_mut().collect();
+        let mut outs: ArrayVec<&mut PageBytes, UNIT> = match &frames {
+            // SAFETY: the frames are present, page-aligned and ours alone until they are placed.
+            Some(frames) => (0..pages)
+                .map(|i| unsafe { &mut *(frames.address(i) as *mut PageBytes) })
+                .collect(),
+            None => desk.buffer.0[..pages].iter_mut().collect(),
+        };
         self.swap.load_each(
             cpu(),
             &entries[..pages],
@@ -248,18 +249,22 @@ impl Process {
 
         let mut state = lock_service();
         let good: Mask = (0..pages).fold(0, |m, i| m | u64::from(results[i].is_ok()) << i);
-        for (start, len) in runs(good) {
-            let at = first.plus(start);
-            match taken {
-                Some(t) => self.place_move(
-                    &mut state,
-                    at,
-                    Taken {
-                        address: t.address + start * PAGE_SIZE,
-                        frames: len,
-                    },
-                ),
-                None => self.place_copy(at, &desk.buffer.0[start..start + len]),
+        match &frames {
+            Some(frames) => {
+                for (start, run) in frames.runs() {
+                    for (i, len) in runs(good & ones(start, run.frames)) {
+                        let part = Taken {
+                            address: frames.address(i),
+                            frames: len,
+                        };
+                        self.place_move(&mut state, first.plus(i), part);
+                    }
+                }
+            }
+            None => {
+                for (i, len) in runs(good) {
+                    self.place_copy(first.plus(i), &desk.buffer.0[i..i + len]);
+                }
             }
         }
         for i in 0..pages {
@@ -270,9 +275,9 @@ impl Process {
                     .set(at, Page::Resident(keep.then_some(entries[i]))),
                 Err(error) => {
                     self.poison(&mut state, at, error);
-                    if let Some(t) = taken {
+                    if let Some(frames) = &frames {
                         let unused = Taken {
-                            address: t.address + i * PAGE_SIZE,
+                            address: frames.address(i),
                             frames: 1,
                         };
                         self.drop_frames(unused.address, 1);
@@ -334,10 +339,6 @@ impl Process {
         self.wake(page, 1);
         self.counters().poisoned.add(1);
         state.map.set(page, Page::Poisoned);
-    }
-
-    fn take(&self, state: &mut State, pages: usize) -> Option<Taken> {
-        state.bays.as_mut()?.take(pages, 1)
     }
 
     fn queue(&self, state: &mut State, first: PageNumber, pages: usize) {
@@ -420,6 +421,52 @@ impl Process {
         let _ =
             unsafe { ebb_sys::memory::madvise(address, frames * PAGE_SIZE, libc::MADV_DONTNEED) };
     }
+}
+
+/// Free frames for the pages of one load, from a few bays.
+struct Frames(ArrayVec<Taken, BAYS>);
+
+/// Bays that a load may take frames from: another one is another move, which costs less than
+/// another fault.
+const BAYS: usize = 4;
+
+impl Frames {
+    fn count(&self) -> usize {
+        self.0.iter().map(|run| run.frames).sum()
+    }
+
+    /// Each run of frames, and the number of its first page.
+    fn runs(&self) -> impl Iterator<Item = (usize, Taken)> {
+        self.0.iter().scan(0, |at, run| {
+            let start = *at;
+            *at += run.frames;
+            Some((start, *run))
+        })
+    }
+
+    /// The address of the frame for page `i`.
+    fn address(&self, i: usize) -> usize {
+        let (start, run) = self
+            .runs()
+            .find(|(start, run)| i < start + run.frames)
+            .expect("as many frames as pages");
+        run.address + (i - start) * PAGE_SIZE
+    }
+}
+
+/// Frames for up to `pages` pages, if there are any.
+fn take(state: &mut State, pages: usize) -> Option<Frames> {
+    let bays = state.bays.as_mut()?;
+    let mut frames = Frames(ArrayVec::new());
+    let mut missing = pages;
+    while missing > 0
+        && !frames.0.is_full()
+        && let Some(run) = bays.take(missing)
+    {
+        missing -= run.frames;
+        frames.0.push(run);
+    }
+    (missing < pages).then_some(frames)
 }
 
 /// What the pattern of faults says to bring in with `page`.
