@@ -6,6 +6,7 @@
 
 use crate::bays::{Taken, ones, runs};
 use crate::map::{Frame, Mask, Page, PageNumber, UNIT, UNIT_BYTES};
+use crate::pattern::REACH;
 use crate::process::{Process, cpu};
 use crate::queue::RESIDENT_SET;
 use crate::state::{State, lock_service, transit_ended};
@@ -210,9 +211,24 @@ impl Process {
         let age = state.queue.age(&state.map, page);
         state.balance.came_back(age);
         let late = usize::from(age) > self.pool_span(&state);
+        let device = self.swap.place(entries[page.0 - first.0]) == Place::Slot;
+        let mut expected: ArrayVec<EntryId, REACH> = ArrayVec::new();
+        if device {
+            let ahead = state.pattern.ahead();
+            expected.extend(
+                (ahead.start.0..ahead.end.0)
+                    .filter_map(|p| match state.map.get(PageNumber(p)) {
+                        Page::Swapped(entry) => Some(entry),
+                        _ => None,
+                    })
+                    .take(REACH),
+            );
+        }
         drop(state);
 
-        let device = self.swap.place(entries[page.0 - first.0]) == Place::Slot;
+        if !expected.is_empty() {
+            self.swap.expect(&expected);
+        }
         let keep = device && late && self.keeps(write);
         let room: &mut [PageBytes] = match taken {
             // SAFETY: the frames are present, page-aligned and ours alone until they are placed.

@@ -6,14 +6,21 @@
 //! longest ago. So a sequential walk soon pays one fault for sixteen pages, one that skips pages
 //! (objects of a few pages, every tenth record) still one for several touches, several walks at
 //! once do not disturb each other, and a random touch brings in its own page only.
+//!
+//! A stream at its full window also says what it will come to (`ahead`), so that pages on devices
+//! are on their way before they are touched: twice as far each time, up to `REACH`, and again when
+//! half of that was used up, as the kernel's readahead does.
 
 use crate::map::{PageNumber, UNIT};
+use std::ops::Range;
 
 const STREAMS: usize = 8;
 /// Pages that a walk may skip.
 const SKIP: usize = 4;
+/// How far a walk is looked ahead of, in pages.
+pub const REACH: usize = 64;
 
-#[derive(Clone, Copy, Default)]
+#[derive(Clone, Copy)]
 struct Stream {
     /// The page after the last one brought in.
     above: usize,
@@ -21,9 +28,24 @@ struct Stream {
     below: usize,
     window: usize,
     used: u64,
+    /// How far it looks ahead next, in pages.
+    reach: usize,
+    /// The pages it looked ahead at, at the end that it walks to: none of them is told again.
+    told: usize,
+    downward: bool,
 }
 
 impl Stream {
+    const NEW: Self = Self {
+        above: 0,
+        below: 0,
+        window: 0,
+        used: 0,
+        reach: UNIT,
+        told: 0,
+        downward: false,
+    };
+
     fn ahead(&self, page: PageNumber) -> bool {
         (self.above..=self.above + SKIP).contains(&page.0)
     }
@@ -42,7 +64,6 @@ pub struct Window {
 }
 
 /// The streams of one process.
-#[derive(Default)]
 pub struct Pattern {
     streams: [Stream; STREAMS],
     clock: u64,
@@ -54,12 +75,7 @@ impl Pattern {
     /// Without streams.
     pub const fn new() -> Self {
         Self {
-            streams: [Stream {
-                above: 0,
-                below: 0,
-                window: 0,
-                used: 0,
-            }; STREAMS],
+            streams: [Stream::NEW; STREAMS],
             clock: 0,
             last: 0,
         }
@@ -83,6 +99,8 @@ impl Pattern {
                 below: page.0.wrapping_sub(1),
                 window: 1,
                 used: self.clock,
+                told: page.0,
+                ..Stream::NEW
             };
             return Window {
                 first: page,
@@ -93,7 +111,8 @@ impl Pattern {
         let s = &mut self.streams[i];
         s.used = self.clock;
         s.window = (s.window * 2).min(UNIT);
-        let (first, end) = if s.ahead(page) {
+        s.downward = !s.ahead(page);
+        let (first, end) = if !s.downward {
             (page.0, (page.0 + s.window).min(unit + UNIT))
         } else {
             ((page.0 + 1).saturating_sub(s.window).max(unit), page.0 + 1)
@@ -104,6 +123,32 @@ impl Pattern {
             first: PageNumber(first),
             pages: end - first,
         }
+    }
+
+    /// Which pages the walk of the last window comes to after it, that were not told yet. Empty if
+    /// it is none, or enough was told.
+    pub fn ahead(&mut self) -> Range<PageNumber> {
+        let s = &mut self.streams[self.last];
+        let next = if s.downward { s.below + 1 } else { s.above };
+        let left = if s.downward {
+            next.saturating_sub(s.told)
+        } else {
+            s.told.saturating_sub(next)
+        };
+        if s.window < UNIT || left > s.reach / 2 {
+            return PageNumber(next)..PageNumber(next);
+        }
+        // What was told and lies behind by now, or in another direction, counts for nothing.
+        let from = |told: usize| if left > 0 { told } else { next };
+        let range = if s.downward {
+            let to = next.saturating_sub(s.reach);
+            to..from(s.told).max(to)
+        } else {
+            from(s.told)..next + s.reach
+        };
+        s.told = if s.downward { range.start } else { range.end };
+        s.reach = (s.reach * 2).min(REACH);
+        PageNumber(range.start)..PageNumber(range.end)
     }
 
     /// Less than the last window was brought in: only `first..first + pages`.
@@ -142,6 +187,49 @@ mod tests {
             faults += 1;
         }
         assert!(faults < 64 + 6, "{faults} faults for 64 units");
+    }
+
+    /// Walks `step` pages at a time from `page`; what was told before it was brought, each page
+    /// once, and by how much at most.
+    fn told(mut page: usize, downward: bool) -> (usize, usize) {
+        let mut p = Pattern::new();
+        let (mut told, mut distance) = (std::collections::BTreeSet::new(), 0);
+        let mut late = 0;
+        for _ in 0..64 {
+            let w = p.window(PageNumber(page));
+            late += (w.first.0..w.first.0 + w.pages)
+                .filter(|n| !told.contains(n))
+                .count();
+            page = if downward {
+                w.first.0 - 1
+            } else {
+                w.first.0 + w.pages
+            };
+            let ahead = p.ahead();
+            for n in ahead.start.0..ahead.end.0 {
+                assert!(told.insert(n), "{n} twice");
+                distance = distance.max(n.abs_diff(page));
+            }
+        }
+        (late, distance)
+    }
+
+    #[test]
+    fn a_walk_is_told_before_it_comes() {
+        for (page, downward) in [(1 << 20, false), (1 << 20, true)] {
+            let (late, distance) = told(page, downward);
+            assert!(late <= 2 * UNIT + 15, "{late} pages came as a surprise");
+            assert!(distance <= REACH + UNIT, "{distance} pages ahead");
+        }
+    }
+
+    #[test]
+    fn random_touches_tell_nothing() {
+        let mut p = Pattern::new();
+        for n in 0..100usize {
+            p.window(PageNumber(n * 7919 % 100 * 1000));
+            assert!(p.ahead().is_empty());
+        }
     }
 
     #[test]
