@@ -6,7 +6,7 @@
 
 use crate::bays::{Taken, ones, runs};
 use crate::map::{Frame, Mask, Page, PageNumber, UNIT, UNIT_BYTES};
-use crate::pattern::Window;
+use crate::pattern::{REACH, Window};
 use crate::process::{Process, cpu};
 use crate::queue::RESIDENT_SET;
 use crate::state::{State, lock_service, transit_ended};
@@ -225,9 +225,24 @@ impl Process {
         let age = state.queue.age(&state.map, page);
         state.balance.came_back(age);
         let late = usize::from(age) > self.pool_span(&state);
+        let device = self.swap.place(entries[page.0 - first.0]) == Place::Slot;
+        let mut expected: ArrayVec<EntryId, REACH> = ArrayVec::new();
+        if device {
+            let ahead = state.pattern.ahead();
+            expected.extend(
+                (ahead.start.0..ahead.end.0)
+                    .filter_map(|p| match state.map.get(PageNumber(p)) {
+                        Page::Swapped(entry) => Some(entry),
+                        _ => None,
+                    })
+                    .take(REACH),
+            );
+        }
         drop(state);
 
-        let device = self.swap.place(entries[page.0 - first.0]) == Place::Slot;
+        if !expected.is_empty() {
+            self.swap.expect(&expected);
+        }
         let keep = device && late && self.keeps(write);
         let mut results: [Result<Source, LoadError>; UNIT] =
             std::array::from_fn(|_| Ok(Source::Zero));
@@ -292,9 +307,10 @@ impl Process {
         }
         self.queue(&mut state, first, pages);
         let State { map, queue, .. } = &mut *state;
-        let soon = match pages {
-            1 => queue.refaulted(map, page, age),
-            _ => queue.walked(map, first, pages, age),
+        let soon = if window.walk {
+            queue.walked(map, first, pages, age)
+        } else {
+            queue.refaulted(map, page, age)
         };
         self.counters().workingset_refault.add(u64::from(soon));
         self.counters().readahead.add(pages as u64 - 1);

@@ -5,8 +5,13 @@
 //! unit; any other fault starts a stream with a window of one page in place of the one used
 //! longest ago. So a sequential walk soon pays one fault for sixteen pages, one that skips pages
 //! (objects of a few pages, every tenth record) still one for several touches, several walks at
-//! once do not disturb each other, and a random touch brings in its own page only. Pages that are
-//! in memory cause no fault: a walk that passes some is the same walk.
+//! once do not disturb each other, and a random touch brings in its own page only. One that turns
+//! round begins anew: touches to and fro are no walk. Units that are in memory cause no fault: a
+//! walk that passes some is the same walk.
+//!
+//! A stream at its full window also says what it will come to (`ahead`), so that pages on devices
+//! are on their way before they are touched: twice as far each time, up to `REACH`, and again when
+//! half of that was used up, as the kernel's readahead does.
 
 use crate::map::{PageNumber, UNIT};
 use std::ops::Range;
@@ -14,10 +19,14 @@ use std::ops::Range;
 const STREAMS: usize = 8;
 /// Pages that a walk may skip.
 const SKIP: usize = 4;
+/// Faults in a row where they were expected that make a walk which leaves out no page.
+const EXACT: u8 = 8;
 /// Pages in memory that a walk may pass without a fault of which we hear.
 const PASS: usize = 16 * UNIT;
+/// How far a walk is looked ahead of, in pages.
+pub const REACH: usize = 64;
 
-#[derive(Clone, Copy, Default)]
+#[derive(Clone, Copy)]
 struct Stream {
     /// The page after the last one brought in.
     above: usize,
@@ -25,28 +34,42 @@ struct Stream {
     below: usize,
     window: usize,
     used: u64,
+    /// How far it looks ahead next, in pages.
+    reach: usize,
+    /// The pages it looked ahead at, at the end that it walks to: none of them is told again.
+    told: usize,
+    downward: bool,
+    /// Faults in a row at the very next page that was not in memory.
+    exact: u8,
 }
 
 impl Stream {
+    const NEW: Self = Self {
+        above: 0,
+        below: 0,
+        window: 0,
+        used: 0,
+        reach: UNIT,
+        told: 0,
+        downward: false,
+        exact: 0,
+    };
+
     fn ahead(&self, page: PageNumber) -> bool {
         (self.above..=self.above + SKIP).contains(&page.0)
     }
     fn behind(&self, page: PageNumber) -> bool {
         (self.below.saturating_sub(SKIP)..=self.below).contains(&page.0)
     }
-    /// The pages that lie between the walk and `page`, if it may have passed them: those above it,
-    /// or below.
-    fn between(&self, page: PageNumber) -> Option<(Range<usize>, bool)> {
-        let (up, down) = (self.above..page.0, page.0 + 1..self.below.wrapping_add(1));
-        if self.window <= 1 {
-            None
-        } else if (1..=PASS).contains(&up.len()) {
-            Some((up, true))
-        } else if (1..=PASS).contains(&down.len()) {
-            Some((down, false))
+    /// The pages between the walk and `page`, if it may have passed whole units on its way there.
+    fn between(&self, page: PageNumber) -> Option<Range<usize>> {
+        let (gap, edge) = if self.downward {
+            (page.0 + 1..self.below.wrapping_add(1), UNIT - 1)
         } else {
-            None
-        }
+            (self.above..page.0, 0)
+        };
+        let may = self.window == UNIT && page.within() == edge && gap.len() <= PASS;
+        (may && !gap.is_empty()).then_some(gap)
     }
 }
 
@@ -57,10 +80,11 @@ pub struct Window {
     pub first: PageNumber,
     /// How many; the faulting page is among them, and all lie in its unit.
     pub pages: usize,
+    /// They are part of a walk that leaves out no page.
+    pub walk: bool,
 }
 
 /// The streams of one process.
-#[derive(Default)]
 pub struct Pattern {
     streams: [Stream; STREAMS],
     clock: u64,
@@ -72,12 +96,7 @@ impl Pattern {
     /// Without streams.
     pub const fn new() -> Self {
         Self {
-            streams: [Stream {
-                above: 0,
-                below: 0,
-                window: 0,
-                used: 0,
-            }; STREAMS],
+            streams: [Stream::NEW; STREAMS],
             clock: 0,
             last: 0,
         }
@@ -88,20 +107,14 @@ impl Pattern {
     pub fn window(&mut self, page: PageNumber, present: impl Fn(PageNumber) -> bool) -> Window {
         self.clock += 1;
         let unit = page.unit().first().0;
-        let next = |s: &Stream| match s.window > 0 {
-            true if s.ahead(page) => Some(true),
-            true if s.behind(page) => Some(false),
-            _ => None,
-        };
+        let near = |s: &Stream| s.window > 0 && (s.ahead(page) || s.behind(page));
         let passed = |s: &Stream| {
-            let (mut pages, up) = s.between(page)?;
-            pages.all(|p| present(PageNumber(p))).then_some(up)
+            s.between(page)
+                .is_some_and(|mut pages| pages.all(|p| present(PageNumber(p))))
         };
-        let find = |hit: &dyn Fn(&Stream) -> Option<bool>| {
-            let streams = self.streams.iter().enumerate();
-            streams.filter_map(|(i, s)| Some((i, hit(s)?))).next()
-        };
-        let Some((i, up)) = find(&next).or_else(|| find(&passed)) else {
+        let streams = &self.streams;
+        let hit = (streams.iter().position(near)).or_else(|| streams.iter().position(passed));
+        let Some(i) = hit else {
             let oldest = (0..STREAMS)
                 .min_by_key(|i| self.streams[*i].used)
                 .unwrap_or(0);
@@ -111,17 +124,29 @@ impl Pattern {
                 below: page.0.wrapping_sub(1),
                 window: 1,
                 used: self.clock,
+                told: page.0,
+                ..Stream::NEW
             };
             return Window {
                 first: page,
                 pages: 1,
+                walk: false,
             };
         };
         self.last = i;
         let s = &mut self.streams[i];
         s.used = self.clock;
-        s.window = (s.window * 2).min(UNIT);
-        let (first, end) = if up {
+        let downward = page.0 < s.above;
+        let skipped = [s.above.abs_diff(page.0), s.below.abs_diff(page.0)];
+        let exact = skipped.contains(&0) || !near(s);
+        s.exact = if exact { s.exact.saturating_add(1) } else { 0 };
+        s.window = match s.window {
+            1 => 2,
+            _ if downward != s.downward => 2,
+            window => (window * 2).min(UNIT),
+        };
+        s.downward = downward;
+        let (first, end) = if !downward {
             (page.0, (page.0 + s.window).min(unit + UNIT))
         } else {
             ((page.0 + 1).saturating_sub(s.window).max(unit), page.0 + 1)
@@ -131,7 +156,34 @@ impl Pattern {
         Window {
             first: PageNumber(first),
             pages: end - first,
+            walk: s.window == UNIT && s.exact >= EXACT,
         }
+    }
+
+    /// Which pages the walk of the last window comes to after it, that were not told yet. Empty if
+    /// it is none, or enough was told.
+    pub fn ahead(&mut self) -> Range<PageNumber> {
+        let s = &mut self.streams[self.last];
+        let next = if s.downward { s.below + 1 } else { s.above };
+        let left = if s.downward {
+            next.saturating_sub(s.told)
+        } else {
+            s.told.saturating_sub(next)
+        };
+        if s.window < UNIT || left > s.reach / 2 {
+            return PageNumber(next)..PageNumber(next);
+        }
+        // What was told and lies behind by now, or in another direction, counts for nothing.
+        let from = |told: usize| if left > 0 { told } else { next };
+        let range = if s.downward {
+            let to = next.saturating_sub(s.reach);
+            to..from(s.told).max(to)
+        } else {
+            from(s.told)..next + s.reach
+        };
+        s.told = if s.downward { range.start } else { range.end };
+        s.reach = (s.reach * 2).min(REACH);
+        PageNumber(range.start)..PageNumber(range.end)
     }
 
     /// Less than the last window was brought in: only `first..first + pages`.
@@ -174,6 +226,49 @@ mod tests {
             faults += 1;
         }
         assert!(faults < 64 + 6, "{faults} faults for 64 units");
+    }
+
+    /// Walks `step` pages at a time from `page`; what was told before it was brought, each page
+    /// once, and by how much at most.
+    fn told(mut page: usize, downward: bool) -> (usize, usize) {
+        let mut p = Pattern::new();
+        let (mut told, mut distance) = (std::collections::BTreeSet::new(), 0);
+        let mut late = 0;
+        for _ in 0..64 {
+            let w = p.window(PageNumber(page), absent);
+            late += (w.first.0..w.first.0 + w.pages)
+                .filter(|n| !told.contains(n))
+                .count();
+            page = if downward {
+                w.first.0 - 1
+            } else {
+                w.first.0 + w.pages
+            };
+            let ahead = p.ahead();
+            for n in ahead.start.0..ahead.end.0 {
+                assert!(told.insert(n), "{n} twice");
+                distance = distance.max(n.abs_diff(page));
+            }
+        }
+        (late, distance)
+    }
+
+    #[test]
+    fn a_walk_is_told_before_it_comes() {
+        for (page, downward) in [(1 << 20, false), (1 << 20, true)] {
+            let (late, distance) = told(page, downward);
+            assert!(late <= 2 * UNIT + 15, "{late} pages came as a surprise");
+            assert!(distance <= REACH + UNIT, "{distance} pages ahead");
+        }
+    }
+
+    #[test]
+    fn random_touches_tell_nothing() {
+        let mut p = Pattern::new();
+        for n in 0..100usize {
+            p.window(PageNumber(n * 7919 % 100 * 1000), absent);
+            assert!(p.ahead().is_empty());
+        }
     }
 
     #[test]
@@ -231,7 +326,8 @@ mod tests {
                     p.window(page, absent),
                     Window {
                         first: page,
-                        pages: 1
+                        pages: 1,
+                        walk: false
                     }
                 );
             }

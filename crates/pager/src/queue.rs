@@ -24,9 +24,9 @@
 //! So a working set that is touched at random survives the streams that run past it. Pages that
 //! came in beside the one that was touched get no heat by that.
 //!
-//! Units of which nothing may leave stand aside, in a queue of their own that is looked through
-//! slowly, so that finding a page to evict does not mean passing by all that stay. A unit stands in
-//! one of the two at most once; `UnitState::queued` says so.
+//! Units of which nothing may leave stand aside, in a queue of their own. Both go round in the same
+//! time, so that finding a page to evict never means passing by all that stay in a row. A unit
+//! stands in one of the two at most once; `UnitState::queued` says so.
 //!
 //! Sources: Babaoglu and Joy, *Converting a Swap-Based System to do Paging in an Architecture
 //! Lacking Page-Referenced Bits* (1981), for reclaim without accessed bits; Jiang and Zhang,
@@ -77,6 +77,8 @@ pub struct Queue {
     units: VecDeque<UnitNumber>,
     /// Those whose pages all stayed when it was their turn.
     staying: VecDeque<UnitNumber>,
+    /// How often it was the turn of those that stay, times the length of the other queue.
+    turns: usize,
     epoch: u8,
     /// Pages evicted in this epoch.
     evicted: usize,
@@ -128,6 +130,7 @@ impl Queue {
         Self {
             units: VecDeque::new(),
             staying: VecDeque::new(),
+            turns: 0,
             epoch: 0,
             evicted: 0,
             now_ms: 0,
@@ -198,18 +201,17 @@ impl Queue {
         if self.units.len() * PROBATION < self.staying.len() {
             self.epoch = self.epoch.wrapping_add(1);
         }
-        // One of those that stay, so that all are looked at in the time the others take to leave.
-        if let Some(unit) = self.staying.pop_front() {
-            match self.look(map, unit, resident(map, unit)) {
-                Look::Evict(victims) => return Some((unit, victims)),
-                Look::Keep => self.staying.push_back(unit),
-                Look::Empty => {}
-            }
-        }
         for _ in 0..limit {
-            let Some(unit) = self.units.pop_front() else {
-                break;
+            // Both queues go round in the same time, as if they were one.
+            let aside = self.units.is_empty() || self.turns >= self.units.len();
+            let next = if aside {
+                self.turns = self.turns.saturating_sub(self.units.len());
+                self.staying.pop_front()
+            } else {
+                self.turns += self.staying.len();
+                self.units.pop_front()
             };
+            let Some(unit) = next else { continue };
             let fresh = map.unit(unit).fresh != 0;
             match self.look(map, unit, resident(map, unit)) {
                 Look::Evict(victims) => return Some((unit, victims)),
