@@ -25,8 +25,11 @@ type Outcome<T> = Result<T, i32>;
 const LEAST: usize = 64 << 10;
 /// A process that has mapped less than this is only measured.
 const WORTH: usize = 8 << 20;
-/// A new mapping at least this large is registered before the program gets it.
+/// When the program maps as much as this, at once or bit by bit, it is registered before the
+/// program can fill it.
 const AT_ONCE: usize = 1 << 20;
+/// Bytes that may be written to and are not registered yet, about, in a process that pages.
+pub(crate) static UNREGISTERED: AtomicUsize = AtomicUsize::new(0);
 
 static CONTROL: OnceLock<Option<String>> = OnceLock::new();
 /// What there is of a keeper: one of the three below.
@@ -113,6 +116,14 @@ fn forget(state: &mut Locked, start: usize, end: usize) {
     state.map.forget(PageNumber::of(start), PageNumber::of(end));
 }
 
+/// `len` bytes from `start` on may be written to from now on, and are not registered. Waits for
+/// that if they are many by now: what the program fills meanwhile goes past the budget.
+fn writable(start: usize, len: usize) {
+    if Process::current().is_some() && UNREGISTERED.fetch_add(len, SeqCst) + len >= AT_ONCE {
+        registered(start);
+    }
+}
+
 /// Waits until the keeper has registered what was just mapped.
 fn registered(start: usize) {
     let Some(process) = Process::current() else {
@@ -180,8 +191,8 @@ pub unsafe fn mmap(
             },
         );
         ready(state);
-        if bytes >= AT_ONCE && prot != libc::PROT_NONE {
-            registered(start);
+        if prot != libc::PROT_NONE {
+            writable(start, bytes);
         }
     }
     Ok(start)
@@ -375,6 +386,11 @@ pub unsafe fn mprotect(addr: usize, len: usize, prot: i32) -> Outcome<()> {
     unsafe { memory::mprotect(addr, len, prot) }.map_err(errno)?;
     if state.ranges.overlaps(addr, end) {
         change(&mut state, addr, end, |a| a.protection = prot);
+        let new = state.ranges.find(addr).filter(|r| !r.attributes.registered);
+        drop(state);
+        if new.is_some() && prot != libc::PROT_NONE {
+            writable(addr, end - addr);
+        }
     }
     Ok(())
 }
@@ -434,6 +450,7 @@ pub unsafe fn brk_set(addr: usize) -> Outcome<usize> {
         );
         BREAK.store(top, SeqCst);
         ready(state);
+        writable(old, top - old);
     }
     BREAK.store(top, SeqCst);
     Ok(now)

@@ -12,6 +12,7 @@ use crate::devices::ACCEPT_PERCENT;
 use crate::embed::{self, Embedded};
 use crate::evict::Step;
 use crate::fork;
+use crate::hooks::UNREGISTERED;
 use crate::load::Desk;
 use crate::map::{Page, PageNumber, UNIT, UNIT_BYTES};
 use crate::process::{Process, cpu};
@@ -255,6 +256,7 @@ impl Crowd {
 impl Process {
     /// Registers every range that is not, and learns which of its pages are present.
     pub fn register_all(&self, state: &mut State) {
+        UNREGISTERED.store(0, SeqCst);
         let mut at = 0;
         while let Some(range) = state.ranges.next(at, usize::MAX) {
             at = range.end;

@@ -127,7 +127,7 @@ impl Process {
                 self.place_move(state, first.plus(at), run);
             }
             (first, frames.count())
-        } else if state.account.room(self.member, used, 1) {
+        } else if self.room_for_one(state) {
             self.place_copy(page, &ZEROS.0[..1]);
             (page, 1)
         } else {
@@ -142,6 +142,20 @@ impl Process {
         }
         self.queue(state, first, pages);
         Some(())
+    }
+
+    /// Whether one page may be copied in. Frames that lie free are room for it: where nothing can
+    /// be moved to (a range that is not plain read-write) they are of no other use.
+    fn room_for_one(&self, state: &mut State) -> bool {
+        loop {
+            let used = state.used(self.swap);
+            if state.account.room(self.member, used, 1) {
+                return true;
+            }
+            if !self.give_back(state) {
+                return false;
+            }
+        }
     }
 
     /// A page that is still in a frame goes back where it was.
@@ -203,7 +217,7 @@ impl Process {
                 let used = state.used(self.swap);
                 if state.account.room(self.member, used, pages as i64) {
                     (first, pages)
-                } else if state.account.room(self.member, used, 1) {
+                } else if self.room_for_one(&mut state) {
                     (page, 1)
                 } else {
                     state.pattern.brought(page, 0);
