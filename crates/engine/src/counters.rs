@@ -106,6 +106,10 @@ counters! {
     fault_pool,
     /// Faults served from a device.
     fault_device,
+    /// Faults by writes to pages that forked relatives may share.
+    fault_shared,
+    /// Pages made writable by such faults, and to be evicted: each is copied if it is shared.
+    unshared,
     /// Pages evicted.
     evicted,
     /// Pages that could not be evicted: pinned or shared.

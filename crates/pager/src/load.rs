@@ -48,6 +48,10 @@ impl Process {
         let mut state = lock_service();
         let page = PageNumber::of(fault.address);
         let way = match state.map.get(page) {
+            _ if fault.protected => match self.write_shared(&mut state, page) {
+                Some(()) => Way::Cache,
+                None => return Served::NoRoom,
+            },
             Page::Loading(_) | Page::Storing(_) => {
                 state.parked.push(fault);
                 return Served::Done;
@@ -75,6 +79,7 @@ impl Process {
         let counters = self.counters();
         counters.fault.add(1);
         match way {
+            _ if fault.protected => {}
             Way::Zero => counters.fault_zero.add(1),
             Way::Cache => counters.fault_cache.add(1),
             Way::Pool => counters.fault_pool.add(1),
@@ -403,7 +408,7 @@ impl Process {
 }
 
 /// The longest run of pages around `page`, inside the window, for which `good` holds.
-fn around(
+pub fn around(
     page: PageNumber,
     first: PageNumber,
     pages: usize,

@@ -1,7 +1,8 @@
-//! userfaultfd: registering ranges, reading faults, filling pages, moving pages.
+//! userfaultfd: registering ranges, reading faults, filling pages, moving pages, protecting them.
 //!
 //! The features used: `MOVE` (capture without a copy, from the process itself only), `POISON`
-//! (fail closed), `THREAD_ID` (which thread faulted, so that service can follow its core).
+//! (fail closed), `THREAD_ID` (which thread faulted, so that service can follow its core),
+//! `WRITE_PROTECT` (writes to pages that are there are faults too, where asked for).
 //! Events (fork, remap, remove) are not asked for: the memory calls that cause them are known
 //! before they happen.
 
@@ -29,10 +30,13 @@ const UFFDIO_UNREGISTER: u64 = read_only(0x01, 16);
 const UFFDIO_WAKE: u64 = read_only(0x02, 16);
 const UFFDIO_COPY: u64 = both(0x03, 40);
 const UFFDIO_MOVE: u64 = both(0x05, 40);
+const UFFDIO_WRITEPROTECT: u64 = both(0x06, 24);
 const UFFDIO_POISON: u64 = both(0x08, 32);
 
 /// Bits of `uffdio_api.features`.
 pub mod feature {
+    /// Pages can be write-protected, and faults say so.
+    pub const WRITE_PROTECT: u64 = 1 << 0;
     /// The faulting thread's id comes with each fault.
     pub const THREAD_ID: u64 = 1 << 8;
     /// Pages can be poisoned.
@@ -44,19 +48,23 @@ pub mod feature {
 }
 
 /// Features without which nothing can be paged.
-pub const NEEDED: u64 = feature::THREAD_ID | feature::POISON | feature::MOVE;
+pub const NEEDED: u64 =
+    feature::WRITE_PROTECT | feature::THREAD_ID | feature::POISON | feature::MOVE;
 
 const MODE_MISSING: u64 = 1;
+const MODE_WRITE_PROTECT: u64 = 2;
 const MOVE_ALLOW_HOLES: u64 = 2;
 const DONT_WAKE: u64 = 1;
 
-/// A missing page somebody waits for.
+/// A page that somebody waits for: it is missing, or there and write-protected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fault {
     /// Address touched, as the kernel gives it: its page's start.
     pub address: usize,
     /// Whether it was a write.
     pub write: bool,
+    /// The page is there, but protected from writes.
+    pub protected: bool,
     /// The thread that waits.
     pub thread: u32,
 }
@@ -77,6 +85,12 @@ const _: () = assert!(size_of::<Message>() == 32);
 struct Range {
     start: u64,
     len: u64,
+}
+
+#[repr(C)]
+struct Protection {
+    range: Range,
+    mode: u64,
 }
 
 #[repr(C)]
@@ -118,7 +132,7 @@ impl std::fmt::Display for OpenError {
             OpenError::Features(missing) => {
                 write!(
                     f,
-                    "this kernel's userfaultfd lacks features {missing:#x} (MOVE needs Linux 6.8)"
+                    "this kernel's userfaultfd lacks features {missing:#x} (MOVE needs Linux 6.8; on arm64, write protection 6.11)"
                 )
             }
         }
@@ -195,14 +209,15 @@ impl FaultFd {
         }
     }
 
-    /// From now on missing pages of the range are faults for this descriptor to serve.
+    /// From now on missing pages of the range, and writes to pages of it that are
+    /// [protected](Self::protect), are faults for this descriptor to serve.
     pub fn register(&self, start: usize, len: usize) -> Result<(), Errno> {
         let mut arg = RangeMode {
             range: Range {
                 start: start as u64,
                 len: len as u64,
             },
-            mode: MODE_MISSING,
+            mode: MODE_MISSING | MODE_WRITE_PROTECT,
             out: 0,
         };
         self.ioctl(UFFDIO_REGISTER, &mut arg)
@@ -228,6 +243,20 @@ impl FaultFd {
                 len: len as u64,
             },
         )
+    }
+
+    /// Protects the pages of registered memory that are there now from writes, or lets them be
+    /// written again and wakes who waits for that. What is not mapped is passed over. Protection
+    /// goes with the page: not to where it is moved or remapped, not to a forked child.
+    pub fn protect(&self, start: usize, len: usize, on: bool) -> Result<(), Errno> {
+        let mut arg = Protection {
+            range: Range {
+                start: start as u64,
+                len: len as u64,
+            },
+            mode: u64::from(on),
+        };
+        self.ioctl(UFFDIO_WRITEPROTECT, &mut arg)
     }
 
     /// Reads up to `out.len()` faults; empty if none waits. Does not block.
@@ -261,6 +290,7 @@ impl FaultFd {
                 out[count] = Fault {
                     address: m.address as usize & !4095,
                     write: m.flags & 1 != 0,
+                    protected: m.flags & 2 != 0,
                     thread: m.thread,
                 };
                 count += 1;

@@ -9,7 +9,9 @@
 //!
 //! `limit` is written by the supervisor (compare-and-swap, recomputed if it changed) and
 //! raised by members for pages that would otherwise count twice: credit after a fork, and
-//! what was measured of a process that starts to charge for itself.
+//! what was measured of a process that starts to charge for itself. Members lower it again,
+//! with the credit, when pages that a fork made them share are copied or dropped
+//! ([`Table::part`]).
 //!
 //! # Invariant, when nothing is under way (checked by [`Table::drift`] = 0)
 //! charged = Σ charged of all slots.
@@ -118,12 +120,42 @@ impl Table {
         }
     }
 
-    /// Pages of `me` that another process has charged too: the limit rises at once.
-    pub fn add_credit(&self, me: SlotNumber, pages: i64) {
+    /// Members of a family, `me` among them: what one of them has charged may be shared with the
+    /// others, since a fork.
+    pub fn relatives(&self, me: SlotNumber) -> impl Iterator<Item = SlotNumber> + '_ {
+        let family = self.slot(me).family.load(SeqCst);
+        self.taken()
+            .map(|(n, _)| n)
+            .filter(move |&n| family != 0 && self.slot(n).family.load(SeqCst) == family)
+    }
+
+    /// Takes up to `pages` of credit from these slots, in their order; how much they had.
+    pub fn take_credit(&self, from: impl Iterator<Item = SlotNumber>, pages: i64) -> i64 {
+        let mut left = pages.max(0);
+        for n in from {
+            if left == 0 {
+                break;
+            }
+            let credit = &self.slot(n).credit;
+            let took =
+                credit.fetch_update(SeqCst, SeqCst, |had| (had > 0).then(|| had - had.min(left)));
+            let Ok(had) = took else { continue };
+            self.limit.0.fetch_sub(had.min(left), SeqCst);
+            left -= had.min(left);
+        }
+        pages.max(0) - left
+    }
+
+    /// `pages` that `me` has charged stand for pages it shared with its family and shares no more:
+    /// it has a copy, or has dropped them while others keep them. Use was credit + these pages
+    /// less than what was charged, and is the same after.
+    pub fn part(&self, me: SlotNumber, pages: i64) {
+        // Credit first: for a moment too much is in use, never too little.
         self.step(me, || {
-            self.slot(me).credit.fetch_add(pages, SeqCst);
-            self.limit.0.fetch_add(pages, SeqCst);
+            let others = self.relatives(me).filter(|&n| n != me);
+            self.take_credit(std::iter::once(me).chain(others), pages)
         });
+        self.uncharge(me, pages);
     }
 
     /// From now on `me` charges for itself, beginning with `pages`, and is measured no more.
