@@ -6,8 +6,9 @@
 //! unless the page is write-protected. So:
 //!
 //! 1. A fork is noted on both sides: by the forking thread in the parent, by adoption in the child.
-//! 2. When [`GRACE`] is over (by then most children have called exec) and a relative still lives,
-//!    the keeper protects every page that is there.
+//! 2. When this process has taken [`ENOUGH`] minor faults since, or [`GRACE`] is over, and a relative
+//!    still lives, the keeper protects every page that is there. Most children call exec before, and
+//!    most parents wait for that: there nothing is protected.
 //! 3. A write to such a page is a fault. Service charges the copy, making room where there is none,
 //!    and lets the page be written; the faulting thread makes the copy. A page that nobody else
 //!    maps any more costs nothing.
@@ -17,10 +18,10 @@
 //! 5. When no relative is left, the keeper lets everything be written again, in one call a range:
 //!    0.1 µs a page, a hundredth of what a fault on each would take.
 //!
-//! In between, some copies are made without a fault: in the grace, and of the pages that a fault
-//! made writable beside the one that was touched (those are charged). The supervisor notices them
-//! by minor faults, as it does copies of memory that is not managed: the pool and the tables of
-//! this library, small mappings. Those are never protected: service itself writes them.
+//! Some copies are made without a fault: before step 2, where the supervisor notices them by minor
+//! faults; and of the pages that a fault made writable beside the one that was touched, which are
+//! charged. The supervisor also notices copies of what is never protected, as service itself writes
+//! it, or as it is not managed: the pool and the tables of this library, small mappings.
 //!
 //! Protection is a bit of the page's mapping. It goes where the mapping goes (DONTNEED, munmap,
 //! a move by UFFDIO_MOVE or mremap, the copy that fork makes of it), and mprotect keeps it.
@@ -35,9 +36,12 @@ use ebb_sys::memory;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-/// How long after a fork shared pages stay unprotected. A child that calls exec does so within a
-/// millisecond or two; a thread can copy 3 MiB in one.
-const GRACE: Duration = Duration::from_millis(2);
+/// How long after a fork shared pages stay unprotected at most.
+const GRACE: Duration = Duration::from_millis(100);
+/// Minor faults after which they do not: 2 MiB may have been copied.
+const ENOUGH: u64 = 512;
+/// How often the keeper looks meanwhile: a thread can copy 3 MiB in a millisecond.
+const LOOK: Duration = Duration::from_millis(2);
 
 /// Whether pages are shared with relatives, as far as is known.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -45,7 +49,11 @@ pub enum Sharing {
     /// No relative lives.
     Alone,
     /// There was a fork; whether pages from before it are protected because of an earlier one.
-    Forked { at: Instant, protected: bool },
+    Forked {
+        at: Instant,
+        minor_faults: u64,
+        protected: bool,
+    },
     /// All that was shared is protected.
     Protected,
 }
@@ -75,6 +83,7 @@ impl Sharing {
         RELATIVES.store(true, Relaxed);
         *self = Self::Forked {
             at: Instant::now(),
+            minor_faults: memory::minor_faults(),
             protected,
         };
     }
@@ -103,10 +112,12 @@ impl Process {
                 self.protect_all(state, false);
             }
             state.sharing = Sharing::Alone;
-        } else if let Sharing::Forked { at, .. } = state.sharing {
-            let left = GRACE.saturating_sub(at.elapsed());
-            if !left.is_zero() {
-                return Some(left);
+        } else if let Sharing::Forked {
+            at, minor_faults, ..
+        } = state.sharing
+        {
+            if at.elapsed() < GRACE && memory::minor_faults() - minor_faults < ENOUGH {
+                return Some(LOOK);
             }
             self.protect_all(state, true);
             state.sharing = Sharing::Protected;
