@@ -108,7 +108,7 @@ counters! {
     fault_device,
     /// Faults by writes to pages that forked relatives may share.
     fault_shared,
-    /// Pages made writable by such faults, and to be evicted: each is copied if it is shared.
+    /// Pages that such faults, or their eviction, made this process's own: each is a minor fault.
     unshared,
     /// Pages evicted.
     evicted,

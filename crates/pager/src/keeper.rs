@@ -154,7 +154,7 @@ fn adopt(
     }
     if forked {
         state.sharing.child();
-    } else if fork::before_paging() {
+    } else if fork::before_paging() && member.has_relatives() {
         state.sharing.begins();
     }
     process.register_all(&mut state);

@@ -147,9 +147,10 @@ impl Process {
             inside && matches!(state.map.get(p), Page::Resident(_))
         });
         let shared = self.pagemap.look(first.address(), pages).shared;
-        if !self.charge_copies(state, shared.count_ones()) {
-            let this = shared >> (page.0 - first.0) & 1;
-            if !self.charge_copies(state, this as u32) {
+        let mut copies = shared.count_ones();
+        if !self.charge_copies(state, copies) {
+            copies = (shared >> (page.0 - first.0) & 1) as u32;
+            if !self.charge_copies(state, copies) {
                 state.pattern.brought(page, 0);
                 return None;
             }
@@ -163,7 +164,7 @@ impl Process {
             .fault
             .protect(first.address(), pages * PAGE_SIZE, false);
         self.counters().fault_shared.add(1);
-        self.counters().unshared.add(pages as u64);
+        self.counters().unshared.add(copies.max(1).into());
         Some(())
     }
 

@@ -378,3 +378,52 @@ impl FaultFd {
 
 /// Faults read at once at most.
 pub const BATCH: usize = 8;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{memory, pagemap::PageMapFile};
+    use std::sync::atomic::{AtomicU8, Ordering::SeqCst};
+
+    const PAGE: usize = memory::PAGE;
+
+    #[test]
+    fn protected_pages_fault_when_written() {
+        let fault = match FaultFd::open() {
+            Ok(fault) => fault,
+            Err(e) => return println!("skipped: {e}"),
+        };
+        let area = memory::reserve(2 * PAGE).unwrap();
+        // SAFETY: two pages of ours alone, mapped for the life of the test, used as atomics only.
+        let byte = |page: usize| unsafe { &*((area + page * PAGE) as *const AtomicU8) };
+        byte(0).store(1, SeqCst);
+        byte(1).store(1, SeqCst);
+        fault.register(area, 2 * PAGE).unwrap();
+        fault.protect(area, 2 * PAGE, true).unwrap();
+        assert_eq!(byte(0).load(SeqCst), 1, "reads are free");
+        std::thread::scope(|scope| {
+            let writer = scope.spawn(|| byte(1).store(2, SeqCst));
+            assert!(fault.wait(5000), "a write is a fault");
+            let mut buffer = [Fault {
+                address: 0,
+                write: false,
+                protected: false,
+                thread: 0,
+            }; BATCH];
+            let faults = fault.read(&mut buffer).unwrap();
+            assert_eq!(faults.len(), 1);
+            assert_eq!(faults[0].address, area + PAGE);
+            assert!(faults[0].write && faults[0].protected);
+            assert_eq!(byte(1).load(SeqCst), 1, "the writer waits");
+            fault.protect(area + PAGE, PAGE, false).unwrap();
+            writer.join().unwrap();
+        });
+        assert_eq!(byte(1).load(SeqCst), 2);
+        // Nobody else maps them: a write would copy nothing.
+        let mapped = PageMapFile::open().unwrap().look(area, 2);
+        assert_eq!((mapped.present, mapped.shared), (3, 0));
+        drop(fault);
+        // SAFETY: nothing refers to the pages any more.
+        unsafe { memory::munmap(area, 2 * PAGE).unwrap() };
+    }
+}

@@ -282,3 +282,109 @@ impl Table {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::table::Config;
+    use proptest::prelude::*;
+
+    /// A family of three with ten pages shared by all, then random copies and drops: what the
+    /// table says is in use is what a count of the distinct pages says.
+    #[derive(Clone, Copy, Debug)]
+    enum Op {
+        /// A member writes a page.
+        Write(usize, usize),
+        /// A member drops a page.
+        Drop(usize, usize),
+    }
+
+    fn op() -> impl Strategy<Value = Op> {
+        prop_oneof![
+            (0..3usize, 0..10usize).prop_map(|(m, p)| Op::Write(m, p)),
+            (0..3usize, 0..10usize).prop_map(|(m, p)| Op::Drop(m, p)),
+        ]
+    }
+
+    /// What each member has of each page: nothing, the shared one, or its own.
+    #[derive(Clone, Copy, PartialEq, Debug)]
+    enum Has {
+        Nothing,
+        Shared,
+        Own,
+    }
+
+    fn used(pages: &[[Has; 10]; 3]) -> i64 {
+        let own = pages.iter().flatten().filter(|h| **h == Has::Own).count();
+        let shared = (0..10).filter(|p| pages.iter().any(|m| m[*p] == Has::Shared));
+        (own + shared.count()) as i64
+    }
+
+    proptest! {
+        #[test]
+        fn parting_keeps_use_exact(ops in prop::collection::vec(op(), 1..60)) {
+            let (table, _fd) = Table::create(100, Config::default()).unwrap();
+            let members: Vec<SlotNumber> = (0..3)
+                .map(|_| table.take_slot(StateWord::of(SlotState::Paging)).unwrap())
+                .collect();
+            for &n in &members {
+                table.slot(n).family.store(7, SeqCst);
+            }
+            prop_assert!(table.try_charge(members[0], 10));
+            table.charge_for_child(members[0], members[1]);
+            table.charge_for_child(members[0], members[2]);
+            let mut pages = [[Has::Shared; 10]; 3];
+            prop_assert_eq!(table.in_use(), used(&pages));
+            for op in ops {
+                let (Op::Write(m, p) | Op::Drop(m, p)) = op;
+                let has = pages[m][p];
+                let others = (0..3).any(|o| o != m && pages[o][p] == Has::Shared);
+                pages[m][p] = match op {
+                    Op::Write(..) => Has::Own,
+                    Op::Drop(..) => Has::Nothing,
+                };
+                // As a member does: a page that nobody else maps needs no copy.
+                match (op, has) {
+                    (Op::Write(..), Has::Nothing) => table.charge_forced(members[m], 1),
+                    (Op::Write(..), Has::Shared) if others => {
+                        table.charge_forced(members[m], 1);
+                        table.part(members[m], 1);
+                    }
+                    (Op::Write(..), _) | (Op::Drop(..), Has::Nothing) => {}
+                    (Op::Drop(..), Has::Shared) if others => table.part(members[m], 1),
+                    (Op::Drop(..), _) => table.uncharge(members[m], 1),
+                }
+                prop_assert_eq!(table.in_use(), used(&pages));
+                prop_assert_eq!(table.drift(), Some(0));
+            }
+        }
+    }
+
+    #[test]
+    fn credit_of_strangers_is_not_taken() {
+        let (table, _fd) = Table::create(100, Config::default()).unwrap();
+        let slots: Vec<SlotNumber> = (0..3)
+            .map(|_| table.take_slot(StateWord::of(SlotState::Paging)).unwrap())
+            .collect();
+        for (n, family) in slots.iter().zip([1, 1, 2]) {
+            table.slot(*n).family.store(family, SeqCst);
+        }
+        assert_eq!(table.relatives(slots[0]).count(), 2);
+        assert_eq!(table.relatives(slots[2]).count(), 1);
+        assert!(table.try_charge(slots[0], 10));
+        table.add_credit_for_test(slots[1], 4);
+        table.add_credit_for_test(slots[2], 5);
+        table.part(slots[0], 10);
+        let credit = |i: usize| table.slot(slots[i]).credit.load(SeqCst);
+        assert_eq!((credit(0), credit(1), credit(2)), (0, 0, 5));
+        assert_eq!(table.limit.0.load(SeqCst), 105);
+        assert_eq!(table.charged.0.load(SeqCst), 0);
+    }
+
+    impl Table {
+        fn add_credit_for_test(&self, n: SlotNumber, pages: i64) {
+            self.slot(n).credit.fetch_add(pages, SeqCst);
+            self.limit.0.fetch_add(pages, SeqCst);
+        }
+    }
+}

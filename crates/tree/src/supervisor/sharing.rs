@@ -15,7 +15,8 @@
 //!
 //! Two uses: **credit** of members that charge for themselves, family by family; **overlap**
 //! of processes that are measured, which decides whether a tree of forked processes has to
-//! page at all, and becomes their credit when it has. Processes of the same image (forked, not exec'ed) are taken for a family.
+//! page at all, and becomes their credit when it has. Processes of the same image (forked, not
+//! exec'ed) are taken for a family.
 
 use super::Supervisor;
 use super::measure::{FASTEST, start_threshold};
@@ -39,9 +40,9 @@ pub(super) struct Sharing {
     cost: Duration,
     /// Credit taken for faults since the last one.
     decay: i64,
-    /// Minor faults of the charging members, but for those that the pager served or expects: the
-    /// most so far.
-    faults: HashMap<SlotNumber, i64>,
+    /// Minor faults of the charging members, but for those that their pagers account for: the most
+    /// since the last measurement. By slot, and how often that was taken.
+    faults: HashMap<(SlotNumber, u32), i64>,
     overlap: Overlap,
 }
 
@@ -197,10 +198,10 @@ impl Supervisor {
                     continue;
                 };
                 let now = now.minor_faults as i64 - self.accounted_faults(n);
-                let before = self.watch.sharing.faults.get(&n).copied();
-                let before = before.unwrap_or(now);
+                let key = (n, self.table.state(n).taken);
+                let before = *self.watch.sharing.faults.get(&key).unwrap_or(&now);
                 since += (now - before).max(0);
-                faults.insert(n, now.max(before));
+                faults.insert(key, now.max(before));
                 credit += self.table.slot(n).credit.load(SeqCst);
             }
             decay += self.table.take_credit(members.iter().copied(), since);
@@ -232,6 +233,8 @@ impl Supervisor {
         }
         let sharing = &mut self.watch.sharing;
         sharing.decay = 0;
+        // Some accounted for may never come: what is measured counts from here.
+        sharing.faults.clear();
         let cost = cpu_time().saturating_sub(cpu);
         sharing.cost += cost;
         sharing.pause = FASTEST.max(cost * ROLLUP_SHARE);
