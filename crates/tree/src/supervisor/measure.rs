@@ -240,7 +240,9 @@ impl Supervisor {
     fn govern(&mut self) -> i64 {
         let used = self.table.in_use();
         let charged = self.table.charged.0.load(SeqCst);
-        self.table.note_peak(charged);
+        // Credit taken for faults alone may still be good: measuring will tell.
+        self.table
+            .note_peak(charged - self.watch.sharing.suspected());
         let budget = self.table.budget.load(SeqCst);
         let start = start_threshold(budget);
         if self.table.mode() == Mode::Watching && used >= start {

@@ -63,6 +63,11 @@ impl Sharing {
         std::mem::take(&mut self.cost)
     }
 
+    /// Pages whose sharing may have ended, by faults, since that was measured.
+    pub fn suspected(&self) -> i64 {
+        self.decay
+    }
+
     /// What is shared has changed.
     pub fn measure_soon(&mut self) {
         self.next_rollup = None;
@@ -210,6 +215,9 @@ impl Supervisor {
         sharing.faults = faults;
         sharing.decay += decay;
         // Nothing taken since the last measurement: it still holds.
+        if families.is_empty() {
+            sharing.decay = 0;
+        }
         if families.is_empty() || sharing.decay == 0 && sharing.next_rollup.is_some() {
             return;
         }
