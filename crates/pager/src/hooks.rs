@@ -124,6 +124,16 @@ fn writable(start: usize, len: usize) {
     }
 }
 
+/// Readies `start..end` for being dropped or replaced: waits until no page of it is in transit, and
+/// accounts for those that forked relatives keep.
+fn before_drop(state: Locked, start: usize, end: usize) -> Locked {
+    let mut state = state::settled(state, start, end);
+    if let Some(process) = Process::current() {
+        process.before_drop(&mut state, start, end);
+    }
+    state
+}
+
 /// Waits until the keeper has registered what was just mapped.
 fn registered(start: usize) {
     let Some(process) = Process::current() else {
@@ -167,7 +177,7 @@ pub unsafe fn mmap(
     let mut state = state::lock();
     let replaces = fixed && state.ranges.overlaps(addr, addr.saturating_add(bytes));
     if replaces {
-        state = state::settled(state, addr, addr + bytes);
+        state = before_drop(state, addr, addr + bytes);
     }
     // SAFETY: the caller answers for the system call.
     let start = unsafe { memory::mmap(addr, len, prot, flags, fd, offset) }.map_err(errno)?;
@@ -211,7 +221,7 @@ pub unsafe fn munmap(addr: usize, len: usize) -> Outcome<()> {
         // SAFETY: the caller answers for the system call.
         return unsafe { memory::munmap(addr, len) }.map_err(errno);
     }
-    state = state::settled(state, addr, end);
+    state = before_drop(state, addr, end);
     // SAFETY: as above.
     unsafe { memory::munmap(addr, len) }.map_err(errno)?;
     forget(&mut state, addr, end);
@@ -238,10 +248,13 @@ pub unsafe fn mremap(
             .ranges
             .overlaps(new_addr, new_addr.saturating_add(bytes))
     {
-        state = state::settled(state, new_addr, new_addr + bytes);
+        state = before_drop(state, new_addr, new_addr + bytes);
     }
-    if let Some(_range) = range {
+    if range.is_some() {
         state = state::settled(state, old, old + old_len);
+        if bytes < old_len {
+            state = before_drop(state, old + bytes, old + old_len);
+        }
     }
     // SAFETY: the caller answers for the system call.
     let new = unsafe { memory::mremap(old, old_len, new_len, flags, new_addr) }.map_err(errno)?;
@@ -330,7 +343,7 @@ pub unsafe fn madvise(addr: usize, len: usize, advice: i32) -> Outcome<()> {
     if state.ranges.overlaps(addr, end) {
         match advice {
             libc::MADV_DONTNEED | libc::MADV_FREE | libc::MADV_DONTNEED_LOCKED if paged => {
-                state = state::settled(state, addr, end);
+                state = before_drop(state, addr, end);
                 let now = if advice == libc::MADV_FREE {
                     libc::MADV_DONTNEED
                 } else {
@@ -429,7 +442,7 @@ pub unsafe fn brk_set(addr: usize) -> Outcome<usize> {
         known => known,
     };
     if addr < old && addr != 0 {
-        state = state::settled(state, page_up(addr), old);
+        state = before_drop(state, page_up(addr), old);
     }
     // SAFETY: the caller answers for the system call.
     let now = unsafe { memory::brk(addr) };

@@ -49,6 +49,10 @@ impl Process {
         let mut state = lock_service();
         let page = PageNumber::of(fault.address);
         let way = match state.map.get(page) {
+            _ if fault.protected => match self.write_shared(&mut state, page) {
+                Some(()) => Way::Cache,
+                None => return Served::NoRoom,
+            },
             Page::Loading(_) | Page::Storing(_) => {
                 state.parked.push(fault);
                 return Served::Done;
@@ -78,6 +82,7 @@ impl Process {
         let counters = self.counters();
         counters.fault.add(1);
         match way {
+            _ if fault.protected => {}
             Way::Zero => counters.fault_zero.add(1),
             Way::Cache => counters.fault_cache.add(1),
             Way::Pool => counters.fault_pool.add(1),
@@ -500,13 +505,13 @@ fn take(state: &mut State, pages: usize) -> Option<Frames> {
 }
 
 /// What the pattern of faults says to bring in with `page`.
-fn window(state: &mut State, page: PageNumber) -> Window {
+pub fn window(state: &mut State, page: PageNumber) -> Window {
     let State { map, pattern, .. } = state;
     pattern.window(page, |p| matches!(map.get(p), Page::Resident(_)))
 }
 
 /// The longest run of pages around `page`, inside the window, for which `good` holds.
-fn around(
+pub fn around(
     page: PageNumber,
     first: PageNumber,
     pages: usize,
