@@ -6,6 +6,7 @@ use common::tree::{BUDGET, Tree};
 use common::{cannot_page, ebb};
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
+use std::time::Duration;
 
 #[test]
 fn devices_come_and_go_under_a_program_that_pages() {
