@@ -113,9 +113,15 @@ fn a_process_has_limits_of_its_own() {
     }
     let tree = Tree::start("60M", &["a:512M"], "fork");
     tree.until_used(0, 16);
-    let shown = tree
-        .limit_of(&tree.second, &["--only", "--pool-max", "2M"])
-        .expect("it succeeds");
+    // The child may still be about to join.
+    let started = Instant::now();
+    let shown = loop {
+        match tree.limit_of(&tree.second, &["--only", "--pool-max", "2M"]) {
+            Ok(shown) => break shown,
+            Err(why) if started.elapsed().as_secs() > 30 => panic!("{why}"),
+            Err(_) => std::thread::sleep(Duration::from_millis(100)),
+        }
+    };
     assert_eq!(shown["pool_max"], serde_json::Value::Null);
     let of = |shown: &serde_json::Value, pid: &str| {
         let all = shown["processes"].as_array().unwrap().clone();

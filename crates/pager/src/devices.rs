@@ -62,8 +62,18 @@ struct Inner {
 }
 
 /// Makes room in memory for pages that find none on devices: of so many in all, for so many now.
-/// Whether all of them may go there, and there is room now.
-pub type MakeRoom<'a> = &'a mut dyn FnMut(u64, usize) -> bool;
+pub type MakeRoom<'a> = &'a mut dyn FnMut(u64, usize) -> InMemory;
+
+/// Whether pages that find no room on devices can be kept in memory.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum InMemory {
+    /// There is room for the next of them.
+    Now,
+    /// All would fit, but the program took the room that was made.
+    Later,
+    /// They would not fit.
+    Never,
+}
 
 /// See the module.
 pub struct DeviceSet {
@@ -270,12 +280,21 @@ impl DeviceSet {
                         gone = self.devices.remove(cpu, attached.id).is_ok();
                         break;
                     }
-                    Err(DrainError::NoRoom { missing }) if !pooled && room(missing, STEP) => {
-                        pooled = true;
-                        swap.let_drained_into_pool(STEP as u64);
-                    }
                     Err(DrainError::NoRoom { missing }) => {
-                        attached.refusal = Some(Refusal::NoRoom(saturated(missing)));
+                        let refused = match room(missing, STEP) {
+                            InMemory::Now if !pooled => {
+                                pooled = true;
+                                swap.let_drained_into_pool(STEP as u64);
+                                continue;
+                            }
+                            // Room in the budget is none in the pool, or not this time.
+                            InMemory::Now | InMemory::Later => attached.vain >= VAIN,
+                            InMemory::Never => true,
+                        };
+                        attached.vain += 1;
+                        if refused {
+                            attached.refusal = Some(Refusal::NoRoom(saturated(missing)));
+                        }
                         break;
                     }
                     Err(DrainError::Stuck { left, .. }) if attached.vain >= VAIN => {

@@ -8,6 +8,7 @@
 
 use crate::balance::Costs;
 use crate::bays::Bays;
+use crate::devices::InMemory;
 use crate::embed::{self, Embedded};
 use crate::evict::Step;
 use crate::fork;
@@ -35,7 +36,7 @@ const BUSY: Duration = Duration::from_millis(20);
 /// While pages move from a device that is to go.
 const MOVING: Duration = Duration::from_millis(1);
 /// Pages of the pool from which can be told how well pages compress.
-const FEW: u64 = 256;
+const FEW: u64 = 32;
 /// While nothing happens.
 const QUIET: Duration = Duration::from_millis(250);
 
@@ -211,8 +212,12 @@ pub fn tend(process: &'static Process) -> ! {
         }
         let gate = crate::process::gate(process);
         let Embedded { devices, swap } = process.embedded;
-        moving = devices.tend(process.member, swap, cpu(), &mut |all, now| {
-            process.pool_takes(all) && process.room_for(&mut desk, now)
+        moving = devices.tend(process.member, swap, cpu(), &mut |all, now| match process
+            .pool_takes(all)
+        {
+            false => InMemory::Never,
+            true if process.room_for(&mut desk, now) => InMemory::Now,
+            true => InMemory::Later,
         });
         for _ in 0..64 {
             if !process.swap.work(cpu()) {
@@ -371,11 +376,12 @@ impl Process {
         let memory = (state.account.charged().max(0) as u64 + free) * PAGE_SIZE as u64;
         let held = self.swap.memory();
         let room = (memory * 3 / 4).min(self.swap.pool_max());
-        // A page takes what those do that are there; where there are few, all of its size.
+        // A page takes what those do that are there, and a little for holes; where there are few,
+        // all of its size.
         let each = if held.pool_pages < FEW {
             PAGE_SIZE as u64
         } else {
-            held.pool_bytes.div_ceil(held.pool_pages)
+            held.pool_data_bytes * 9 / 8 / held.pool_pages
         };
         held.pool_bytes + pages * each <= room
     }

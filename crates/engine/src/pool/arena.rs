@@ -237,9 +237,9 @@ impl Arena {
         self.set_entry(at, from as usize, LAST);
     }
 
-    /// Pages that a window holds beyond those that its objects need.
+    /// Pages that squeezing the window gives back.
     pub fn spare_pages(&self, at: usize, shape: &Shape) -> usize {
-        self.touched(at) - shape.pages(self.used(at)).min(self.touched(at))
+        shape.pages(self.fresh(at)) - shape.pages(self.used(at))
     }
 
     /// Lists the holes anew, and returns the memory behind the last live object: how many free
@@ -255,16 +255,22 @@ impl Arena {
                 free = object as u32;
             }
         }
-        let pages = shape.pages(fresh as usize).min(old.touched as usize);
-        let behind = pages * PAGE_SIZE..old.touched as usize * PAGE_SIZE;
-        let bytes = behind.len() as u64;
-        if bytes > 0 {
-            memory.give_back(&mut self.window_bytes_mut(at)[behind]);
-        }
         let window = &mut self.windows[at];
         (window.fresh, window.free) = (fresh, free as u16);
-        window.touched = pages as u8;
+        let bytes = self.keep_pages(at, shape.pages(fresh as usize), memory);
         (old.fresh - fresh, bytes)
+    }
+
+    /// Returns what a window holds beyond its first `pages`; how many bytes.
+    pub fn keep_pages(&mut self, at: usize, pages: usize, memory: &dyn Memory) -> u64 {
+        let behind = pages * PAGE_SIZE..self.touched(at) * PAGE_SIZE;
+        if behind.is_empty() {
+            return 0;
+        }
+        let bytes = behind.len() as u64;
+        memory.give_back(&mut self.window_bytes_mut(at)[behind]);
+        self.windows[at].touched = pages as u8;
+        bytes
     }
 
     /// Objects ever used.
@@ -275,12 +281,7 @@ impl Arena {
     /// Returns a free window's memory; how many bytes.
     pub fn give_back(&mut self, at: usize, memory: &dyn Memory) -> u64 {
         debug_assert_eq!(self.state(at), State::Free);
-        let bytes = self.touched(at) * PAGE_SIZE;
-        if bytes > 0 {
-            memory.give_back(&mut self.window_bytes_mut(at)[..bytes]);
-        }
-        self.windows[at].touched = 0;
-        bytes as u64
+        self.keep_pages(at, 0, memory)
     }
 
     /// Whether no window belongs to a class or holds memory.

@@ -51,12 +51,7 @@ impl Swap {
     /// Lets the entry that names an object name the one that `place` makes of it for that entry,
     /// whose lock is held meanwhile; whether it does. Which of the entries that end in `owner` it
     /// is, is found by asking.
-    fn rename(
-        &self,
-        old: Handle,
-        owner: u32,
-        place: impl Fn(EntryId) -> Option<Handle>,
-    ) -> bool {
+    fn rename(&self, old: Handle, owner: u32, place: impl Fn(EntryId) -> Option<Handle>) -> bool {
         let candidates = (owner..=MAX_ENTRIES).step_by(OWNER_STRIDE as usize);
         for candidate in candidates.map(EntryId) {
             let Some(mut locked) = self.space.lock_if_used(candidate) else {
