@@ -114,7 +114,7 @@ fn a_lost_page_is_told_of_with_device_and_slot() {
     }
     let job = incompressible();
     // Every read is damaged, so the first page that comes back from the device is lost.
-    let managed = Under::budget(BUDGET).faults("corrupt=1,seed=1").run(&job);
+    let managed = Under::budget(BUDGET).faults("corrupt=1/1,seed=1").run(&job);
     assert!(!managed.run.ok());
     let told = &managed.run.stderr;
     let slot = told

@@ -125,7 +125,7 @@ impl Supervisor {
             }
             aim => {
                 if let Some(aim) = aim {
-                    self.table.budget.store(aim, SeqCst);
+                    self.set_budget(aim);
                 }
                 answer(&client, Reply::Done(self.show_limits()));
             }
@@ -224,18 +224,22 @@ impl Supervisor {
         if used < approach.low {
             (approach.low, approach.since) = (used, now);
         }
-        let budget = &self.table.budget;
-        let next = used.clamp(approach.aim, budget.load(SeqCst));
-        budget.store(next, SeqCst);
-        let above = used - approach.aim;
+        let (aim, low, was) = (approach.aim, approach.low, approach.was);
+        let since = approach.since;
+        let above = used - aim;
+        if above > 0 && now - approach.reported > REPORT {
+            approach.reported = now;
+            let text = format!("{} in use", human(bytes(used)));
+            answer(&approach.client, Reply::Progress(text));
+        }
+        self.set_budget(used.clamp(aim, self.table.budget.load(SeqCst)));
         if above <= 0 {
             if let Some(approach) = self.end_approach(None) {
                 answer(&approach.client, Reply::Done(self.show_limits()));
             }
             return 0;
         }
-        if now - approach.since > PATIENCE {
-            let (low, was) = (approach.low, approach.was);
+        if now - since > PATIENCE {
             if let Some(approach) = self.end_approach(Some(was)) {
                 let why = format!(
                     "the budget stays {}: {} are in use and no more can be swapped out; give more, or add a swap device first",
@@ -246,12 +250,16 @@ impl Supervisor {
             }
             return 0;
         }
-        if now - approach.reported > REPORT {
-            approach.reported = now;
-            let text = format!("{} in use", human(bytes(used)));
-            answer(&approach.client, Reply::Progress(text));
-        }
         above
+    }
+
+    /// Writes the budget, and the limit that goes with it until all is measured again.
+    fn set_budget(&self, pages: i64) {
+        let more = pages - self.table.budget.swap(pages, SeqCst);
+        self.table.limit.0.fetch_add(more, SeqCst);
+        if more > 0 {
+            self.table.feed();
+        }
     }
 
     /// Ends the approach, with this budget if one is given.
@@ -259,7 +267,7 @@ impl Supervisor {
         let approach = self.approach.take()?;
         let _ = epoll::delete(&self.epoll, &approach.client);
         if let Some(budget) = budget {
-            self.table.budget.store(budget, SeqCst);
+            self.set_budget(budget);
         }
         self.due = Instant::now();
         Some(approach)
