@@ -4,6 +4,7 @@
 
 use crate::words::{ClusterIndex, Cpu, Node};
 use std::fmt;
+use std::ops::Range;
 
 /// Time since an arbitrary start.
 pub trait Clock: Send + Sync {
@@ -81,6 +82,9 @@ pub trait Store: Send + Sync {
     fn write(&self, ops: &[WriteOp<'_>], results: &mut [Result<(), IoError>]);
     /// Reads every operation; `results[i]` says how `ops[i]` went. Lengths are equal.
     fn read(&self, ops: &mut [ReadOp<'_>], results: &mut [Result<(), IoError>]);
+    /// Says that these slots will probably be read soon, in this order. A store may begin to read
+    /// them; it does not wait, and what goes wrong shows when they are read.
+    fn expect(&self, _slots: &[Range<u64>]) {}
     /// Says that the slots' content is no longer needed. Reading them afterwards gives
     /// anything at all.
     fn discard(&self, slot: u64, slots: u64) -> Result<(), IoError>;
@@ -101,6 +105,9 @@ impl<S: Store + ?Sized> Store for std::sync::Arc<S> {
     }
     fn read(&self, ops: &mut [ReadOp<'_>], results: &mut [Result<(), IoError>]) {
         (**self).read(ops, results);
+    }
+    fn expect(&self, slots: &[Range<u64>]) {
+        (**self).expect(slots);
     }
     fn discard(&self, slot: u64, slots: u64) -> Result<(), IoError> {
         (**self).discard(slot, slots)

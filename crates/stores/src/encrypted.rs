@@ -16,6 +16,7 @@ use crate::xts::{Tweak, Xts};
 use ebb_engine::env::{IoError, ReadOp, Store, WriteOp};
 use ebb_engine::{Node, PAGE_SIZE};
 use rustix::rand::{GetRandomFlags, getrandom};
+use std::ops::Range;
 use std::sync::{Mutex, TryLockError};
 use zeroize::Zeroize;
 
@@ -203,6 +204,10 @@ impl<S: Store> Store for Encrypted<S> {
                 self.decrypt(op.slot, op.data);
             }
         }
+    }
+
+    fn expect(&self, slots: &[Range<u64>]) {
+        self.inner.expect(slots);
     }
 
     fn discard(&self, slot: u64, slots: u64) -> Result<(), IoError> {

@@ -7,6 +7,7 @@
 use crate::size::{Size, SizeError};
 use ebb_engine::env::{IoError, ReadOp, Store, WriteOp};
 use ebb_engine::{Node, PAGE_SIZE};
+use std::ops::Range;
 use std::str::FromStr;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
@@ -359,6 +360,10 @@ impl<S: Store> Store for FaultyStore<S> {
                 self.flip(self.struck(number), op.data);
             }
         }
+    }
+
+    fn expect(&self, slots: &[Range<u64>]) {
+        self.inner.expect(slots);
     }
 
     fn discard(&self, slot: u64, slots: u64) -> Result<(), IoError> {

@@ -19,6 +19,7 @@
 //! calls [`FileStore::reattach`] before anything else.
 
 use crate::Facts;
+use crate::ahead::{AHEAD_PAGES, ReadAhead};
 use crate::batch::{Cursor, PIECES, Piece, Round, Run, Shape};
 use crate::bounce::{Bounce, StackPage};
 use crate::errno::classify;
@@ -31,6 +32,7 @@ use rustix::fs::{Advice, AtFlags, FallocateFlags, StatxFlags};
 use rustix::io::Errno;
 use std::io::{IoSlice, IoSliceMut};
 use std::num::NonZeroU64;
+use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard, RwLock, TryLockError};
 
@@ -46,6 +48,7 @@ pub struct FileStore {
     facts: Facts,
     fd: RwLock<OwnedFd>,
     lanes: [Mutex<Lane>; LANES],
+    ahead: ReadAhead,
     /// What the address of memory that the device can reach is a multiple of.
     reach: usize,
     discards: AtomicBool,
@@ -94,6 +97,7 @@ impl FileStore {
                     ring: LaneRing::Untried,
                 })
             }),
+            ahead: ReadAhead::new(),
             fd: RwLock::new(fd),
             reach,
             discards: AtomicBool::new(facts.wants_discard),
@@ -111,6 +115,9 @@ impl FileStore {
             if let LaneRing::Ready(ring) = std::mem::replace(&mut lane.ring, LaneRing::Untried) {
                 ring.abandon();
             }
+        }
+        if !self.ahead.abandon() {
+            return Err(InUse);
         }
         let mut slot = self.fd.try_write().map_err(|_| InUse)?;
         let _ = std::mem::replace(&mut *slot, fd).into_raw_fd();
@@ -143,9 +150,9 @@ impl FileStore {
         self.use_ring.store(on, Relaxed);
     }
 
-    /// Bytes of RAM that the bounce buffers can come to hold.
+    /// Bytes of RAM that the bounce buffers and reads ahead can come to hold.
     pub fn memory_bytes(&self) -> usize {
-        LANES * BOUNCE_PAGES * PAGE_SIZE
+        (LANES * BOUNCE_PAGES + AHEAD_PAGES) * PAGE_SIZE
     }
 
     /// Bytes of page cache that a batch in flight of `batch` bytes can hold, per thread:
@@ -487,6 +494,9 @@ impl Store for FileStore {
                 self.write_round(mover, &round, ops, results);
             }
         });
+        for op in ops {
+            self.ahead.written(self.offset(op.slot), op.data.len());
+        }
     }
 
     fn read(&self, ops: &mut [ReadOp<'_>], results: &mut [Result<(), IoError>]) {
@@ -500,15 +510,47 @@ impl Store for FileStore {
         if !ours() {
             return results.fill(Err(IoError::Request));
         }
+        // A bit for each operation that was read ahead; those past the last bit are not asked for.
+        let mut here = 0u128;
+        let wanted = ops
+            .iter_mut()
+            .take(u128::BITS as usize)
+            .map(|op| (self.offset(op.slot), &mut *op.data));
+        self.ahead.take(wanted, |i| here |= 1 << i);
+        let left = |i: usize| i >= u128::BITS as usize || here & 1 << i == 0;
+        if (0..ops.len()).all(|i| !left(i)) {
+            return;
+        }
         self.with_mover(|mover| {
             let mut cursor = Cursor::default();
             let bounce = mover.bounce.len();
             while let Some(round) = Round::next(&mut cursor, ops.len(), bounce, |i| {
-                self.shape(ops[i].slot, ops[i].data)
+                left(i)
+                    .then(|| self.shape(ops[i].slot, ops[i].data))
+                    .flatten()
             }) {
                 self.read_round(mover, &round, ops, results);
             }
         });
+    }
+
+    fn expect(&self, slots: &[Range<u64>]) {
+        // Past the page cache alone are reads asynchronous.
+        if !self.facts.direct || !ours() {
+            return;
+        }
+        let fd = match self.fd.read() {
+            Ok(fd) => fd,
+            Err(poisoned) => poisoned.into_inner(),
+        };
+        let stretches = slots
+            .iter()
+            .filter(|slots| slots.start < slots.end && slots.end <= self.facts.slots)
+            .map(|slots| {
+                let pages = (slots.end - slots.start) as usize;
+                (self.offset(slots.start), pages * PAGE_SIZE)
+            });
+        self.ahead.begin(fd.as_fd(), stretches);
     }
 
     fn discard(&self, slot: u64, slots: u64) -> Result<(), IoError> {

@@ -8,6 +8,7 @@
 //! engine's, kept in RAM), and how descriptors travel (the process tree's).
 #![forbid(unsafe_code)]
 
+mod ahead;
 mod batch;
 mod bounce;
 pub mod codec;

@@ -5,6 +5,7 @@
 //! the preload library those symbols are our own.
 #![allow(clippy::missing_safety_doc)] // Each unsafe fn says "Requires:" in its first lines.
 
+pub mod ahead;
 pub mod background;
 pub mod block;
 pub mod codec;

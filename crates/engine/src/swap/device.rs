@@ -323,6 +323,45 @@ impl Swap {
         self.note(&self.last_load_ns);
     }
 
+    /// Says that these pages, at most 64, will probably be loaded soon, in this order: those on
+    /// devices may be on their way then. Neither waits nor promises anything.
+    pub fn expect(&self, entries: &[EntryId]) {
+        const N: usize = super::store::BATCH;
+        debug_assert!(entries.len() <= N);
+        let Some(devices) = &self.devices else { return };
+        let mut places = [None; N];
+        for (place, &entry) in places.iter_mut().zip(entries) {
+            *place = self.space.lock_if_used(entry).and_then(|mut locked| {
+                locked.seek(entry);
+                match locked.word().location() {
+                    Location::Slot(place) => Some(place),
+                    _ => None,
+                }
+            });
+        }
+        for device in 0..SlotPlace::MAX_DEVICES {
+            let mut runs = [const { 0..0 }; N];
+            let mut n = 0;
+            for place in places.iter().flatten() {
+                if place.device.index() != device {
+                    continue;
+                }
+                let slot = u64::from(place.slot.0);
+                if n > 0 && runs[n - 1].end == slot {
+                    runs[n - 1].end += 1;
+                } else {
+                    runs[n] = slot..slot + 1;
+                    n += 1;
+                }
+            }
+            if n > 0
+                && let Some(store) = devices.store(crate::DeviceId(device as u8))
+            {
+                store.expect(&runs[..n]);
+            }
+        }
+    }
+
     /// What was read is decoded and checked; a failure gets one more read.
     #[allow(clippy::too_many_arguments)]
     fn finish_read(
