@@ -125,7 +125,9 @@ fn a_process_has_limits_of_its_own() {
     assert_eq!(shown["pool_max"], serde_json::Value::Null);
     let of = |shown: &serde_json::Value, pid: &str| {
         let all = shown["processes"].as_array().unwrap().clone();
-        let one = all.into_iter().find(|p| p["pid"].to_string() == *pid);
+        let one = all
+            .into_iter()
+            .find(|p| p["pid"].as_u64() == pid.parse().ok());
         one.unwrap_or_else(|| panic!("no process {pid} in {shown}"))
     };
     assert_eq!(of(&shown, &tree.second)["pool_max"], "2M");
