@@ -404,10 +404,10 @@ impl Process {
                 }
             }
             if !matches!(self.evict_some(desk), Step::Progress) {
+                // What is left is in the pool. Who needs more asks again.
                 let _gate = crate::process::gate(self);
-                if self.swap.shrink_pool(cpu(), left as u64 * PAGE_SIZE as u64) == 0 {
-                    return;
-                }
+                self.swap.shrink_pool(cpu(), left as u64 * PAGE_SIZE as u64);
+                return;
             }
         }
     }
