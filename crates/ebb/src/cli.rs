@@ -1,6 +1,6 @@
 //! The one definition of the command line: parser, help and examples.
 
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::ffi::OsString;
 use std::path::PathBuf;
 
@@ -13,6 +13,7 @@ Examples:
   ebb run --memory 1G --swap /mnt/nvme:20G,prio=10 --swap /data:100G -- ./solver
                                                two swap files, the first one preferred
   ebb swap on /mnt/nvme:20G 4711               one more swap file for a program that runs
+  ebb limit 4711 --memory 1G                   another budget for a program that runs
   ebb doctor                                   does it work on this machine?
 
 Exit status of `ebb run`: that of COMMAND; 125 if ebb failed, 126 if COMMAND cannot be
@@ -38,6 +39,8 @@ pub enum Verb {
     Run(RunArgs),
     /// Add, remove or list swap devices of a program that runs
     Swap(SwapArgs),
+    /// Show or change the limits of a program that runs
+    Limit(LimitArgs),
     /// Print one of the engine's experiments as a table
     Lab(LabArgs),
     /// Say what this machine allows, and the fix for what it does not
@@ -74,6 +77,9 @@ pub struct RunArgs {
     #[arg(long, value_name = "CODEC", default_value = "lz4")]
     pub pool: String,
 
+    #[command(flatten)]
+    pub limits: PoolLimits,
+
     /// Write counters and fault latencies to FILE as JSON when the program ends
     #[arg(long, value_name = "FILE")]
     pub stats: Option<PathBuf>,
@@ -93,6 +99,81 @@ pub struct RunArgs {
     /// The program and its arguments
     #[arg(value_name = "COMMAND", required = true, trailing_var_arg = true)]
     pub command: Vec<OsString>,
+}
+
+/// Limits of the pool, for `ebb run` and `ebb limit`.
+#[derive(Args)]
+pub struct PoolLimits {
+    /// The most memory that compressed pages may hold: 256M, or 30% of the budget, or "none"
+    ///
+    /// It bounds the pools of all processes together; each may have a mebibyte in any case. Beyond
+    /// it the coldest pages go to devices. Without it the pool takes what proves best, and the
+    /// whole budget if there is nothing else.
+    #[arg(long = "pool-max", value_name = "SIZE")]
+    pub max: Option<String>,
+
+    /// Pages leave the pool in the background when it is filled a percent above this, until it is
+    /// filled to this percentage of its limit: 1 to 99
+    ///
+    /// 90 if it is left out.
+    #[arg(long, value_name = "PERCENT")]
+    pub accept: Option<u8>,
+
+    /// Whether pages may go to devices; on if it is left out
+    ///
+    /// What is on devices already stays there until it is used.
+    #[arg(long, value_name = "on|off")]
+    pub writeback: Option<Switch>,
+}
+
+impl PoolLimits {
+    /// Whether none was given.
+    pub fn is_empty(&self) -> bool {
+        self.max.is_none() && self.accept.is_none() && self.writeback.is_none()
+    }
+}
+
+/// On or off.
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Switch {
+    /// Yes.
+    On,
+    /// No.
+    Off,
+}
+
+impl From<Switch> for bool {
+    fn from(switch: Switch) -> Self {
+        switch == Switch::On
+    }
+}
+
+/// Options of `ebb limit`.
+#[derive(Args)]
+pub struct LimitArgs {
+    /// The `ebb run`, or any process under it
+    #[arg(value_name = "PID")]
+    pub pid: u32,
+
+    /// Memory for the whole process tree from now on, as for `ebb run --memory`
+    ///
+    /// A smaller one is reached by swapping out, as far as there is room to swap to. If that is not
+    /// enough it says so and the budget stays; so it does if this command is interrupted.
+    #[arg(long, short = 'm', value_name = "SIZE")]
+    pub memory: Option<String>,
+
+    #[command(flatten)]
+    pub pool: PoolLimits,
+
+    /// Limit process PID alone, and what it starts from now on, instead of the whole tree
+    ///
+    /// For --pool-max and --writeback; where tree and process have a limit, the tighter one holds.
+    #[arg(long)]
+    pub only: bool,
+
+    /// A JSON object on stdout instead of text
+    #[arg(long)]
+    pub json: bool,
 }
 
 /// Options of `ebb swap`.

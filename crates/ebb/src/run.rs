@@ -40,7 +40,6 @@ pub fn run(args: RunArgs) -> Result<ExitCode> {
 
     // Before the supervisor: whatever thread it starts must not take our signals.
     let signals = wait::prepare().context("cannot take signals")?;
-    let budget = setup.budget_pages;
     let mut supervisor = Supervisor::new(setup)?;
     let mut command = Command::new(&program.path);
     command.arg0(&args.command[0]).args(&args.command[1..]);
@@ -57,7 +56,6 @@ pub fn run(args: RunArgs) -> Result<ExitCode> {
     let mut report = |supervisor: &Supervisor| match &mut stats_file {
         Some(file) => file.write(&stats::stats(
             &args.command,
-            budget,
             &supervisor.totals(),
             end,
             start.elapsed(),

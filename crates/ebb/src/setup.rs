@@ -1,13 +1,13 @@
 //! From the options of `ebb run` to the supervisor's setup: budget, pool, swap devices. What
 //! is refused here is refused before anything has started.
 
-use crate::cli::RunArgs;
+use crate::cli::{PoolLimits, RunArgs};
 use crate::limits::Room;
 use anyhow::{Context, Result, bail};
 use ebb_engine::PAGE_SIZE;
 use ebb_engine::swap::ZSTD_LEVELS;
 use ebb_stores::{FAULTS_VARIABLE, Faults, OpenError, Size, SwapSpec, human};
-use ebb_tree::{Codec, Config, Setup, SetupDevice, Zstd};
+use ebb_tree::{Codec, Config, Limits, Setup, SetupDevice, Zstd, check_limits};
 
 /// The least a process tree can run in: what a small program and the paging of it hold at any
 /// time (its unmanaged memory, staging frames, page map) with some room to work.
@@ -35,7 +35,12 @@ pub fn setup(args: &RunArgs) -> Result<Setup> {
     if specs.contains(&SwapSpec::None) && codec == Codec::None {
         bail!("--pool none with --swap none leaves no place for cold pages: drop one of them");
     }
-    let budget = budget(args.memory.as_deref(), &Room::here())?;
+    let room = Room::here();
+    let budget = budget(args.memory.as_deref(), &room)?;
+    let limits = limits(&args.limits, budget)?;
+    if codec == Codec::None && !limits.writeback {
+        bail!("--pool none with --writeback off leaves no place for cold pages: drop one of them");
+    }
     check_faults()?;
     let devices = devices(if specs.is_empty() {
         vec![SwapSpec::default()]
@@ -47,6 +52,8 @@ pub fn setup(args: &RunArgs) -> Result<Setup> {
         .context("the system gives no random key for the swap files")?;
     Ok(Setup {
         budget_pages: budget / PAGE_SIZE as u64,
+        budgets: SMALLEST / PAGE_SIZE as u64..=room.total / PAGE_SIZE as u64,
+        limits,
         devices,
         config: Config {
             codec,
@@ -91,6 +98,21 @@ fn budget(text: Option<&str>, room: &Room) -> Result<u64> {
         );
     }
     Ok(budget)
+}
+
+fn limits(args: &PoolLimits, budget: u64) -> Result<Limits> {
+    let mut limits = Limits::default();
+    if let Some(text) = args.max.as_deref().filter(|text| *text != "none") {
+        limits.pool_max = Some(text.parse().context("--pool-max")?);
+    }
+    if let Some(percent) = args.accept {
+        limits.accept_percent = percent;
+    }
+    if let Some(writeback) = args.writeback {
+        limits.writeback = writeback.into();
+    }
+    check_limits(&limits, budget).map_err(anyhow::Error::msg)?;
+    Ok(limits)
 }
 
 fn codec(text: &str) -> Result<Codec> {

@@ -55,13 +55,7 @@ impl StatsFile {
 }
 
 /// Everything the tree did until now.
-pub fn stats(
-    command: &[OsString],
-    budget_pages: u64,
-    totals: &Totals,
-    end: End,
-    wall: Duration,
-) -> Value {
+pub fn stats(command: &[OsString], totals: &Totals, end: End, wall: Duration) -> Value {
     let bytes = |pages: u64| pages * PAGE_SIZE as u64;
     let mut counters = Map::new();
     totals.counters.each(|name, value| {
@@ -84,7 +78,7 @@ pub fn stats(
         "wall_seconds": wall.as_secs_f64(),
         "processes": totals.processes,
         "paged": totals.mode == Mode::Paging,
-        "budget_bytes": bytes(budget_pages),
+        "budget_bytes": bytes(totals.budget_pages),
         "peak_bytes": bytes(totals.peak_pages),
         "faults": totals.counters.fault.get(),
         "counters": counters,

@@ -1,11 +1,12 @@
 //! `ebb swap`: swap devices of a tree that runs are added, removed and listed. The work is the
 //! supervisor's and the members'; this asks, and says what came of it.
 
+use crate::ask::ask;
 use crate::cli::{SwapArgs, SwapVerb};
 use anyhow::{Context, Result, bail};
 use ebb_stores::{SwapSpec, human};
-use ebb_tree::{Ask, DeviceShown, Reply, Request};
-use std::io::{IsTerminal, Write, stderr, stdout};
+use ebb_tree::{DeviceShown, Request};
+use std::io::{Write, stdout};
 use std::path::{Path, absolute};
 use std::process::ExitCode;
 
@@ -43,28 +44,6 @@ fn from_here(text: &str) -> Result<String> {
     let whole = whole.to_str().context("the path is no valid text")?;
     // `absolute` takes a last slash as it is, and so do we.
     Ok(whole.into())
-}
-
-/// Asks, shows how far it is, and returns the answer.
-fn ask(pid: u32, request: &Request) -> Result<String> {
-    let mut ask = Ask::send(pid, request)?;
-    let live = stderr().is_terminal();
-    let mut shown = false;
-    let done = loop {
-        match ask.reply()? {
-            Reply::Progress(text) if live => {
-                eprint!("\r\x1b[K{text}");
-                shown = true;
-            }
-            Reply::Progress(text) => eprintln!("{text}"),
-            Reply::Done(text) => break Ok(text),
-            Reply::Failed(why) => break Err(why),
-        }
-    };
-    if shown {
-        eprint!("\r\x1b[K");
-    }
-    done.map_err(anyhow::Error::msg)
 }
 
 fn show(answer: &str, json: bool) -> Result<()> {

@@ -6,6 +6,7 @@ use common::{cannot_page, ebb};
 use ebb_harness::MIB;
 use ebb_harness::job::Job;
 use std::fs;
+use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, Command, Output, Stdio};
@@ -72,6 +73,14 @@ fn bad_options() {
         (&["--memory", "5MB", "true"], "MB"),
         (&["--memory", "2M", "true"], "at least"),
         (&["--pool", "snappy", "true"], "lz4"),
+        (&["--pool-max", "900G", "true"], "the budget"),
+        (&["--pool-max", "4K", "true"], "give 1M to"),
+        (&["--accept", "0", "true"], "1 to 99"),
+        (&["--writeback", "perhaps", "true"], "on, off"),
+        (
+            &["--pool", "none", "--writeback", "off", "true"],
+            "no place for cold pages",
+        ),
         (&["--pool", "zstd:99", "true"], "-7 (fastest) to 19"),
         (&["--pool", "lz4+dict", "true"], "zstd+dict"),
         (&["--swap", "/x,bogus=1", "true"], "prio=N"),
@@ -526,4 +535,35 @@ fn the_supervisors_death_harms_nobody() {
         std::thread::sleep(Duration::from_millis(20));
     }
     assert_eq!(fs::read_to_string(file).unwrap().trim(), "1000000");
+}
+
+#[test]
+fn terminal_keys_come_once() {
+    if common::lacks("script") {
+        return;
+    }
+    // `script` is the terminal: what it reads are the keys.
+    let program = common::c_program("keys");
+    let command = format!("{} run -- {}", ebb().display(), program.display());
+    let mut terminal = Command::new("timeout")
+        .args(["-k", "2", "60", "script", "-qefc", &command, "/dev/null"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut keys = terminal.stdin.take().unwrap();
+    let mut screen = BufReader::new(terminal.stdout.take().unwrap());
+    let mut shown = String::new();
+    while !shown.contains("ready") {
+        let n = screen.read_line(&mut shown).unwrap();
+        assert!(n > 0, "it ended: {shown}");
+    }
+    for key in [b"\x03", b"\x1c"] {
+        keys.write_all(key).unwrap();
+        std::thread::sleep(Duration::from_millis(300));
+    }
+    screen.read_to_string(&mut shown).unwrap();
+    drop(keys);
+    assert!(terminal.wait().unwrap().success(), "{shown}");
+    assert!(shown.contains("interrupts 1 quits 1"), "{shown}");
 }

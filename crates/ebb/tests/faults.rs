@@ -108,6 +108,25 @@ fn corrupted_data_is_noticed() {
 }
 
 #[test]
+fn a_lost_page_is_told_of_with_device_and_slot() {
+    if cannot_page() {
+        return;
+    }
+    let job = incompressible();
+    // Every read is damaged, so the first page that comes back from the device is lost.
+    let managed = Under::budget(BUDGET).faults("corrupt=1/1,seed=1").run(&job);
+    assert!(!managed.run.ok());
+    let told = &managed.run.stderr;
+    let slot = told
+        .split(" of swap device 1 does not hold")
+        .next()
+        .unwrap();
+    let slot = slot.rsplit("slot ").next().unwrap();
+    assert!(slot.parse::<u32>().is_ok(), "{told}");
+    assert!(told.contains("gets SIGBUS"), "{told}");
+}
+
+#[test]
 fn a_device_that_goes_away() {
     if cannot_page() {
         return;

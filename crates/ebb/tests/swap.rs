@@ -2,184 +2,11 @@
 
 mod common;
 
-use common::{c_program, cannot_page, ebb};
-use std::fs;
+use common::tree::{BUDGET, Tree};
+use common::{cannot_page, ebb};
 use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
-
-/// What the program holds; the budget holds less than a third of it, and its pool half of that.
-const MEMORY_MIB: u64 = 96;
-const BUDGET: &str = "40M";
-
-/// A tree that pages until it is told to stop.
-struct Tree {
-    /// None once it was stopped.
-    child: Option<Child>,
-    dir: tempfile::TempDir,
-    pid: String,
-    /// Of the forked child.
-    second: String,
-}
-
-impl Tree {
-    /// Starts it, and waits until it has filled its memory.
-    fn start(memory: &str, swap: &[&str], how: &str) -> Self {
-        let dir = tempfile::tempdir_in("/var/tmp").unwrap();
-        let file = |name: &str| dir.path().join(name);
-        for name in ["a", "b", "c"] {
-            fs::create_dir(file(name)).unwrap();
-        }
-        let mut command = Command::new("timeout");
-        command.args(["-k", "2", "150"]).arg(ebb());
-        command.args(["run", "--memory", memory]);
-        for spec in swap {
-            let spec = match *spec {
-                "none" => "none".into(),
-                spec => dir.path().join(spec),
-            };
-            command.arg("--swap").arg(spec);
-        }
-        command.arg("--").arg(c_program("keeper"));
-        command.arg(MEMORY_MIB.to_string());
-        command.args([file("pid"), file("stop")]).arg(how);
-        command.stdout(Stdio::piped()).stderr(Stdio::piped());
-        let mut child = command.spawn().unwrap();
-        let started = Instant::now();
-        let pids = loop {
-            if let Ok(pids) = fs::read_to_string(file("pid")) {
-                break pids;
-            }
-            let over = child.try_wait().unwrap();
-            assert!(over.is_none(), "it ended early: {over:?}");
-            assert!(
-                started.elapsed().as_secs() < 100,
-                "it never filled its memory"
-            );
-            std::thread::sleep(Duration::from_millis(20));
-        };
-        let mut pids = pids.split_whitespace().map(str::to_owned);
-        Self {
-            child: Some(child),
-            dir,
-            pid: pids.next().unwrap(),
-            second: pids.next().unwrap(),
-        }
-    }
-
-    fn path(&self, name: &str) -> String {
-        self.dir.path().join(name).to_str().unwrap().to_owned()
-    }
-
-    /// `ebb swap` on it: whether it succeeded, and what it printed.
-    fn swap(&self, args: &[&str]) -> (bool, String) {
-        let output = Command::new("timeout")
-            .args(["-k", "2", "100"])
-            .arg(ebb())
-            .arg("swap")
-            .args(args)
-            .arg(&self.pid)
-            .output()
-            .unwrap();
-        let text = [output.stdout, output.stderr].concat();
-        (
-            output.status.success(),
-            String::from_utf8_lossy(&text).into_owned(),
-        )
-    }
-
-    #[track_caller]
-    fn done(&self, args: &[&str]) -> String {
-        let (ok, text) = self.swap(args);
-        assert!(ok, "ebb swap {args:?}: {text}");
-        text
-    }
-
-    fn show(&self) -> serde_json::Value {
-        serde_json::from_str(&self.done(&["show", "--json"])).unwrap()
-    }
-
-    /// Waits until device `n` of the list holds so many MiB.
-    fn until_used(&self, n: usize, mib: u64) {
-        let started = Instant::now();
-        loop {
-            let shown = self.show();
-            if shown[n]["used_bytes"].as_u64().unwrap_or(0) >= mib << 20 {
-                return;
-            }
-            assert!(started.elapsed().as_secs() < 60, "{shown}");
-            std::thread::sleep(Duration::from_millis(50));
-        }
-    }
-
-    /// Which threads of the tree have a file of this directory open.
-    fn holders(&self, name: &str) -> Vec<PathBuf> {
-        let dir = self.path(name);
-        let supervisor = parent(&self.pid);
-        let mut found = Vec::new();
-        for pid in [&supervisor, &self.pid, &self.second] {
-            let tasks = fs::read_dir(format!("/proc/{pid}/task"));
-            for task in tasks.into_iter().flatten().flatten() {
-                let fds = fs::read_dir(task.path().join("fd"));
-                for fd in fds.into_iter().flatten().flatten() {
-                    if fs::read_link(fd.path()).is_ok_and(|to| to.starts_with(&dir)) {
-                        found.push(fd.path());
-                    }
-                }
-            }
-        }
-        found
-    }
-
-    /// Tells it to stop; every process must have found its memory intact.
-    #[track_caller]
-    fn stop(mut self, intact: usize) -> String {
-        fs::write(self.dir.path().join("stop"), "").unwrap();
-        let started = Instant::now();
-        while self.child.as_mut().unwrap().try_wait().unwrap().is_none() {
-            assert!(started.elapsed().as_secs() < 140, "it does not stop");
-            std::thread::sleep(Duration::from_millis(20));
-        }
-        let output = self.child.take().unwrap().wait_with_output().unwrap();
-        let (out, err) = (
-            String::from_utf8_lossy(&output.stdout),
-            String::from_utf8_lossy(&output.stderr).into_owned(),
-        );
-        assert!(output.status.success(), "{}\n{err}", output.status);
-        assert_eq!(out, "intact\n".repeat(intact), "{err}");
-        err
-    }
-}
-
-impl Drop for Tree {
-    /// A test that failed leaves no process behind: they are told to stop, and waited for.
-    fn drop(&mut self) {
-        if let Some(mut child) = self.child.take() {
-            let _ = fs::write(self.dir.path().join("stop"), "");
-            for _ in 0..200 {
-                if let Ok(Some(_)) = child.try_wait() {
-                    return;
-                }
-                std::thread::sleep(Duration::from_millis(50));
-            }
-            for pid in [&self.pid, &self.second] {
-                // "-1" stands for no child, and is no number of a process.
-                let pid = pid.parse::<u32>().ok();
-                let pid = pid.and_then(|pid| rustix::process::Pid::from_raw(pid as i32));
-                if let Some(pid) = pid {
-                    let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
-                }
-            }
-            let _ = child.kill();
-        }
-    }
-}
-
-fn parent(pid: &str) -> String {
-    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
-    let line = status.lines().find_map(|l| l.strip_prefix("PPid:"));
-    line.unwrap().trim().to_owned()
-}
+use std::process::{Command, Stdio};
+use std::time::Duration;
 
 #[test]
 fn devices_come_and_go_under_a_program_that_pages() {
@@ -251,6 +78,23 @@ fn without_room_it_says_how_much_is_missing_and_nothing_changes() {
     tree.done(&["on", &format!("{}:256M", tree.path("b"))]);
     tree.done(&["off", &tree.path("a")]);
     assert_eq!(tree.holders("a"), Vec::<PathBuf>::new());
+    tree.stop(1);
+}
+
+#[test]
+fn with_no_other_device_pages_go_into_the_pool_if_they_fit() {
+    if cannot_page() {
+        return;
+    }
+    // What compresses well goes to the device only because the pool may hold so little.
+    let tree = Tree::start_with(BUDGET, &["a:256M"], "easy", &["--pool-max", "2M"]);
+    tree.until_used(0, 4);
+    tree.limit(&["--pool-max", "none"]);
+    tree.done(&["off", "1"]);
+    assert_eq!(tree.show(), serde_json::json!([]));
+    assert_eq!(tree.holders("a"), Vec::<PathBuf>::new());
+    let pool = tree.limit(&[])["pool_bytes"].as_u64().unwrap();
+    assert!(pool > 2 << 20, "the pool holds {pool} bytes");
     tree.stop(1);
 }
 

@@ -29,8 +29,8 @@ const SET: usize = crate::queue::RESIDENT_SET as usize;
 /// The smallest and the largest share of the budget for the pool, in parts of `WHOLE`, and the
 /// first.
 const SHARES: std::ops::RangeInclusive<usize> = 1..=13;
-pub const FIRST: usize = 8;
-pub const WHOLE: usize = 16;
+const FIRST: usize = 8;
+const WHOLE: usize = 16;
 /// A split must be this much cheaper to be taken, in percent.
 const WORTH: u64 = 5;
 /// Faults from which something can be learnt.
@@ -42,6 +42,8 @@ pub struct Balance {
     ages: [u32; AGES],
     seen: u32,
     share: usize,
+    /// The share is learnt, not the first.
+    learnt: bool,
 }
 
 /// What a fault costs from pool and device: moving means, in ns.
@@ -74,6 +76,7 @@ impl Balance {
             ages: [0; AGES],
             seen: 0,
             share: FIRST,
+            learnt: false,
         }
     }
 
@@ -83,9 +86,11 @@ impl Balance {
         self.seen += 1;
     }
 
-    /// The pool's share of the budget, in parts of `WHOLE`.
-    pub fn share(&self) -> usize {
-        self.share
+    /// The pool's part, in pages: of the tree's `budget` until something was learnt, for what one
+    /// process makes of it is not known, then of what this process has `charged`.
+    pub fn limit(&self, budget: usize, charged: usize) -> usize {
+        let whole = if self.learnt { charged } else { budget };
+        whole * self.share / WHOLE
     }
 
     /// Moves the share a step if that is worth it: `resident` pages and `pool` frames in use,
@@ -129,6 +134,7 @@ impl Balance {
         if !worth || best == self.share {
             return false;
         }
+        self.learnt = true;
         self.share = if best > self.share {
             self.share + 1
         } else {
@@ -148,7 +154,7 @@ mod tests {
         let (mut balance, costs, budget) = (Balance::new(), Costs::new(), 16_000);
         let mut x = 1u64;
         for _ in 0..40 {
-            let pool = budget * balance.share() / 16;
+            let pool = balance.limit(budget, budget);
             let resident = budget - pool;
             for _ in 0..2000 {
                 x = x
@@ -161,7 +167,7 @@ mod tests {
             }
             balance.adjust(resident, pool, 32, budget, &costs);
         }
-        balance.share()
+        balance.share
     }
 
     #[test]
@@ -191,6 +197,7 @@ mod tests {
             balance.came_back(0);
         }
         assert!(!balance.adjust(8000, 8000, 32, 16_000, &Costs::new()));
-        assert_eq!(balance.share(), FIRST);
+        assert_eq!(balance.share, FIRST);
+        assert_eq!(balance.limit(16_000, 4_000), 8_000);
     }
 }

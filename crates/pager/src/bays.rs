@@ -199,6 +199,13 @@ impl Bays {
         self.staged.front().copied()
     }
 
+    /// The bay staged longest ago has to wait until all others had their turn.
+    pub fn pass_over(&mut self, bay: BayIndex) {
+        if self.oldest_staged() == Some(bay) {
+            self.staged.rotate_left(1);
+        }
+    }
+
     /// The unit whose pages a staged bay holds, and which.
     pub fn staged_of(&self, bay: BayIndex) -> (UnitNumber, Mask) {
         let b = &self.bays[bay.0 as usize];

@@ -6,7 +6,8 @@
 //! ```text
 //! in the table, not here       open: descriptor and leases from the supervisor, Devices::add
 //! here, Leaving in the table   no more pages go there; a few milliseconds of moving pages away a
-//!                              turn; when nothing is left Devices::remove, and once no thread
+//!                              turn, to other devices, or into the pool as far as the budget has
+//!                              room; when nothing is left Devices::remove, and once no thread
 //!                              reads from it any more, close the file and say so
 //! here, On again               pages go there again
 //! ```
@@ -15,17 +16,15 @@
 //!
 //! What it does not do: decide which devices there are (the supervisor), move data (the engine).
 
-use crate::balance::{FIRST, WHOLE};
 use ebb_engine::slots::{DeviceSpec, Devices, Drain, DrainError};
 use ebb_engine::swap::Swap;
 use ebb_engine::{Cpu, DeviceId};
 use ebb_stores::{self as stores, Faults, FileStore, Key};
 use ebb_tree::{DeviceState, MAX_DEVICES, Member, Refusal};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Down to which part of its limit, in percent, the pool is emptied.
-pub const ACCEPT_PERCENT: u8 = 90;
 /// How long a turn of moving pages away may take: a fork waits for it.
 const TURN: Duration = Duration::from_millis(8);
 /// Pages moved in one step.
@@ -62,22 +61,30 @@ struct Inner {
     told: Instant,
 }
 
+/// Makes room in memory for pages that find none on devices: of so many in all, for so many now.
+pub type MakeRoom<'a> = &'a mut dyn FnMut(u64, usize) -> InMemory;
+
+/// Whether pages that find no room on devices can be kept in memory.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum InMemory {
+    /// There is room for the next of them.
+    Now,
+    /// All would fit, but the program took the room that was made.
+    Later,
+    /// They would not fit.
+    Never,
+}
+
 /// See the module.
 pub struct DeviceSet {
     /// The engine's devices.
     pub devices: Arc<Devices>,
     key: Option<Key>,
     faults: Option<Faults>,
+    /// The numbers by which users know the engine's devices.
+    serials: [AtomicU64; MAX_DEVICES],
     /// Only the keeper takes it, so no fork finds it taken.
     inner: Mutex<Inner>,
-}
-
-/// The most that the pool of this process may hold at first: with devices a share, which
-/// `balance` moves; beyond it cold pages move to the devices. Without devices all of the budget.
-pub fn pool_bytes(member: &Member, devices: &Devices) -> u64 {
-    let budget = member.budget() * ebb_engine::PAGE_SIZE as u64;
-    let share = if devices.is_empty() { WHOLE } else { FIRST };
-    (budget * share as u64 / WHOLE as u64).clamp(1 << 20, 64 << 30)
 }
 
 impl DeviceSet {
@@ -91,6 +98,7 @@ impl DeviceSet {
                 .encrypt
                 .then(|| Key::from_bytes(member.key())),
             faults,
+            serials: [const { AtomicU64::new(0) }; MAX_DEVICES],
             inner: Mutex::new(Inner {
                 attached: Vec::with_capacity(MAX_DEVICES),
                 closing: Vec::with_capacity(MAX_DEVICES),
@@ -155,7 +163,7 @@ impl DeviceSet {
     }
 
     /// The keeper's turn; whether there is more to do at once. Requires: the gate.
-    pub fn tend(&self, member: &Member, swap: &Swap, cpu: Cpu) -> bool {
+    pub fn tend(&self, member: &Member, swap: &Swap, cpu: Cpu, room: MakeRoom<'_>) -> bool {
         let inner = &mut *self.lock();
         if inner.seen != Some(member.device_changes())
             && let Err(why) = self.follow(inner, member)
@@ -164,16 +172,23 @@ impl DeviceSet {
             member.message(&format!("the swap devices cannot be looked at: {why}"));
         }
         self.close(inner, member);
-        let limit = pool_bytes(member, &self.devices);
-        if swap.pool_max() != limit {
-            let _ = swap.set_limits(limit, ACCEPT_PERCENT);
-        }
-        let busy = self.leave(inner, member, cpu);
+        let busy = self.leave(inner, member, swap, cpu, room);
         if busy || inner.told.elapsed() > TELL {
             inner.told = Instant::now();
             self.tell(inner, member);
         }
         busy || !inner.closing.is_empty()
+    }
+
+    /// The number by which users know a device of the engine.
+    pub fn serial(&self, id: DeviceId) -> u64 {
+        self.serials[id.index()].load(Relaxed)
+    }
+
+    /// Whether pages can go to a device that is not about to go itself.
+    pub fn stays(&self, member: &Member) -> bool {
+        let on = |row| matches!(member.device(row), Some((_, DeviceState::On)));
+        !self.devices.is_empty() && (0..MAX_DEVICES).any(on)
     }
 
     /// Opens devices that are new, and takes those back into service that were to go.
@@ -210,14 +225,17 @@ impl DeviceSet {
                 rotational: Some(real.store.rotational()),
             };
             match self.devices.add(real.store, spec, member.lender(row)) {
-                Ok(id) => inner.attached.push(Attached {
-                    row,
-                    serial,
-                    id,
-                    file: real.file,
-                    refusal: None,
-                    vain: 0,
-                }),
+                Ok(id) => {
+                    self.serials[id.index()].store(serial, Relaxed);
+                    inner.attached.push(Attached {
+                        row,
+                        serial,
+                        id,
+                        file: real.file,
+                        refusal: None,
+                        vain: 0,
+                    });
+                }
                 Err(e) => {
                     drop(real.file);
                     member.detach(row, serial);
@@ -230,7 +248,14 @@ impl DeviceSet {
     }
 
     /// Moves pages away from devices that are to go, for a while; whether there is more to do.
-    fn leave(&self, inner: &mut Inner, member: &Member, cpu: Cpu) -> bool {
+    fn leave(
+        &self,
+        inner: &mut Inner,
+        member: &Member,
+        swap: &Swap,
+        cpu: Cpu,
+        room: MakeRoom<'_>,
+    ) -> bool {
         let started = Instant::now();
         let mut more = false;
         let mut at = 0;
@@ -244,19 +269,32 @@ impl DeviceSet {
                 continue;
             }
             more = true;
-            let mut gone = false;
+            let (mut gone, mut pooled) = (false, false);
             while started.elapsed() < TURN {
                 match self.devices.drain_step(cpu, attached.id, STEP) {
                     // Somebody has a cluster in hand: the next turn.
                     Ok(Drain::Moved(0)) => break,
-                    Ok(Drain::Moved(_)) => attached.vain = 0,
+                    Ok(Drain::Moved(_)) => (attached.vain, pooled) = (0, false),
                     Ok(Drain::Done) => {
                         // Not yet while relatives read from it: they are leaving too.
                         gone = self.devices.remove(cpu, attached.id).is_ok();
                         break;
                     }
                     Err(DrainError::NoRoom { missing }) => {
-                        attached.refusal = Some(Refusal::NoRoom(saturated(missing)));
+                        let refused = match room(missing, STEP) {
+                            InMemory::Now if !pooled => {
+                                pooled = true;
+                                swap.let_drained_into_pool(STEP as u64);
+                                continue;
+                            }
+                            // Room in the budget is none in the pool, or not this time.
+                            InMemory::Now | InMemory::Later => attached.vain >= VAIN,
+                            InMemory::Never => true,
+                        };
+                        attached.vain += 1;
+                        if refused {
+                            attached.refusal = Some(Refusal::NoRoom(saturated(missing)));
+                        }
                         break;
                     }
                     Err(DrainError::Stuck { left, .. }) if attached.vain >= VAIN => {

@@ -3,8 +3,8 @@
 use crate::devices::DeviceSet;
 use ebb_engine::env::{Clock, Memory, Topology};
 use ebb_engine::slots::{Devices, Options};
-use ebb_engine::swap::{CodecKind, Config, CountersRef, Env, Swap};
-use ebb_engine::{Cpu, Node};
+use ebb_engine::swap::{CodecKind, Config, CountersRef, Env, POOL_MAX, Swap};
+use ebb_engine::{Cpu, GroupId, Node, PAGE_SIZE};
 use ebb_stores::codec::PageCodecs;
 use ebb_tree::{Codec, Member};
 use std::sync::Arc;
@@ -51,6 +51,16 @@ pub struct Embedded {
     pub devices: DeviceSet,
 }
 
+/// Limits the pool to so many pages, or to what the user allows it, if that is less.
+pub fn limit_pool(swap: &Swap, member: &Member, pages: u64) {
+    let bytes = pages.saturating_mul(PAGE_SIZE as u64);
+    let bytes = bytes.min(member.pool_max().unwrap_or(u64::MAX));
+    let bytes = bytes.clamp(*POOL_MAX.start(), *POOL_MAX.end());
+    // In range: the supervisor refuses other percentages.
+    let _ = swap.set_limits(bytes, member.accept_percent());
+    let _ = swap.set_group_limits(GroupId(0), u64::MAX, member.writeback());
+}
+
 /// An empty swap space as the run was configured. It lives as long as the process.
 pub fn swap(member: &Member) -> Result<&'static Embedded, String> {
     let config = member.config();
@@ -67,7 +77,6 @@ pub fn swap(member: &Member) -> Result<&'static Embedded, String> {
     let set = DeviceSet::new(devices.clone(), member)?;
     let config = Config {
         codec,
-        pool_max_bytes: crate::devices::pool_bytes(member, &devices),
         ..Config::default()
     };
     let env = Env {
@@ -90,6 +99,7 @@ pub fn swap(member: &Member) -> Result<&'static Embedded, String> {
             return Err(e.to_string());
         }
     };
+    limit_pool(&swap, member, member.budget());
     swap.warm_up();
     Ok(Box::leak(Box::new(Embedded { swap, devices: set })))
 }

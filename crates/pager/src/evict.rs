@@ -25,7 +25,7 @@ pub enum Step {
     Progress,
     /// Nothing can be evicted.
     Nothing,
-    /// Nothing can be stored: the pool is at its limit and no device has room.
+    /// Of what was looked at nothing can be stored: the pool is at its limit and no device has room.
     Full,
 }
 
@@ -36,6 +36,8 @@ const LOOK: usize = 512;
 /// Where no page was found that relatives do not share, as many units are evicted, shared or not,
 /// before looking again.
 const COPY_UNITS: u32 = 64;
+/// Units tried for pages that need no room, when there is none.
+const TRIES: usize = 32;
 
 impl Process {
     /// One step towards `READY` free frames (or as much room under the budget). Called without
@@ -78,7 +80,39 @@ impl Process {
         if staged(&state) == 0 {
             return Step::Nothing;
         }
-        self.store_oldest(state, desk)
+        let mut step = self.store_oldest(state, desk);
+        // What finds no room does not hold up what needs none: unchanged pages that kept their
+        // entry, and pages of one value.
+        for _ in 0..TRIES {
+            if step != Step::Full {
+                break;
+            }
+            let mut state = lock_service();
+            self.capture(&mut state, false);
+            step = self.store_oldest(state, desk);
+        }
+        step
+    }
+
+    /// Makes room under the budget for `pages` more, evicting what it takes; false if that is not
+    /// to be had. The caller serves the faults on its desk after it, without the gate.
+    pub fn room_for(&self, desk: &mut Desk, pages: usize) -> bool {
+        for _ in 0..4 * pages.div_ceil(UNIT) {
+            {
+                let mut state = lock_service();
+                let used = state.used(self.swap);
+                if state.account.room(self.member, used, pages as i64) {
+                    return true;
+                }
+                if self.give_back(&mut state) {
+                    continue;
+                }
+            }
+            if self.evict_some(desk) != Step::Progress {
+                return false;
+            }
+        }
+        false
     }
 
     /// How many captured pages to hold back before storing them: a touch meanwhile costs a remap.
@@ -291,6 +325,9 @@ impl Process {
             map, bays, parked, ..
         } = &mut *state;
         let bays = bays.as_mut().expect("as above");
+        if stored < todo {
+            bays.pass_over(bay);
+        }
         for i in 0..n {
             let page = unit.first().plus(frames[i].0 as usize % UNIT);
             match entries[i] {
@@ -307,7 +344,7 @@ impl Process {
         transit_ended();
         desk.again.append(parked);
         self.pay(&mut state);
-        if stored < todo {
+        if stored < todo && entries[..n].iter().all(Option::is_none) {
             Step::Full
         } else {
             Step::Progress

@@ -6,9 +6,9 @@
 //! the tree, gives unused charges back, lets the engine work in the background, and rescues
 //! starved service threads.
 
-use crate::balance::{Costs, WHOLE};
+use crate::balance::Costs;
 use crate::bays::Bays;
-use crate::devices::ACCEPT_PERCENT;
+use crate::devices::InMemory;
 use crate::embed::{self, Embedded};
 use crate::evict::Step;
 use crate::fork;
@@ -37,6 +37,8 @@ pub static ANSWERED: AtomicU32 = AtomicU32::new(0);
 const BUSY: Duration = Duration::from_millis(20);
 /// While pages move from a device that is to go.
 const MOVING: Duration = Duration::from_millis(1);
+/// Pages of the pool from which can be told how well pages compress.
+const FEW: u64 = 32;
 /// While nothing happens.
 const QUIET: Duration = Duration::from_millis(250);
 
@@ -160,6 +162,7 @@ fn adopt(
     }
     process.register_all(&mut state);
     process.measure(&mut state);
+    process.share_budget(&mut state);
     // Published under the lock: the hooks see it together with the registered ranges.
     let process = Process::publish(process);
     drop(state);
@@ -219,14 +222,22 @@ pub fn tend(process: &'static Process) -> ! {
             process.shed(&mut desk, wanted as i64);
             process.serve_again(&mut desk);
         }
-        let _gate = crate::process::gate(process);
+        let gate = crate::process::gate(process);
         let Embedded { devices, swap } = process.embedded;
-        moving = devices.tend(process.member, swap, cpu());
+        moving = devices.tend(process.member, swap, cpu(), &mut |all, now| match process
+            .pool_takes(all)
+        {
+            false => InMemory::Never,
+            true if process.room_for(&mut desk, now) => InMemory::Now,
+            true => InMemory::Later,
+        });
         for _ in 0..64 {
             if !process.swap.work(cpu()) {
                 break;
             }
         }
+        drop(gate);
+        process.serve_again(&mut desk);
     }
 }
 
@@ -347,25 +358,49 @@ impl Process {
         state.account.settle(self.member, used, 1024);
     }
 
-    /// Moves the line between resident pages and pool, where there are devices.
+    /// Moves the line between resident pages and pool, where pages can go to devices; and limits
+    /// the pool accordingly, and as the user wants it.
     fn share_budget(&self, state: &mut State) {
-        if self.embedded.devices.devices.is_empty() {
-            return;
+        let budget = self.member.budget() as usize;
+        let elsewhere = self.embedded.devices.stays(self.member) && self.member.writeback();
+        let mut limit = budget;
+        if elsewhere {
+            self.balance(state);
+            let charged = state.account.charged().max(0) as usize;
+            limit = state.balance.limit(budget, charged);
         }
+        self.member.tell_pool(self.swap.pool_bytes());
+        embed::limit_pool(self.swap, self.member, limit as u64);
+    }
+
+    fn balance(&self, state: &mut State) {
         let memory = self.swap.memory();
         let frames = (memory.pool_bytes as usize).div_ceil(PAGE_SIZE);
         let density = memory.pool_pages as usize * 16 / frames.max(1);
         let budget = state.account.charged().max(0) as usize;
         let resident = state.map.resident();
-        if state
+        state
             .balance
-            .adjust(resident, frames, density, budget, &self.costs)
-        {
-            let limit = budget * PAGE_SIZE / WHOLE * state.balance.share();
-            let _ = self
-                .swap
-                .set_limits(limit.max(1 << 20) as u64, ACCEPT_PERCENT);
-        }
+            .adjust(resident, frames, density, budget, &self.costs);
+    }
+
+    /// Whether the pool could come to hold `pages` more that find no room on devices, and leave a
+    /// quarter of the memory to the program.
+    fn pool_takes(&self, pages: u64) -> bool {
+        let mut state = lock_service();
+        self.share_budget(&mut state);
+        let free = self.member.limit().saturating_sub(self.member.charged());
+        let memory = (state.account.charged().max(0) as u64 + free) * PAGE_SIZE as u64;
+        let held = self.swap.memory();
+        let room = (memory * 3 / 4).min(self.swap.pool_max());
+        // A page takes what those do that are there, and a little for holes; where there are few,
+        // all of its size.
+        let each = if held.pool_pages < FEW {
+            PAGE_SIZE as u64
+        } else {
+            held.pool_data_bytes * 9 / 8 / held.pool_pages
+        };
+        held.pool_bytes + pages * each <= room
     }
 
     /// Gives `pages` of the charge back, evicting what it takes.
@@ -386,6 +421,9 @@ impl Process {
                 }
             }
             if !matches!(self.evict_some(desk), Step::Progress) {
+                // What is left is in the pool. Who needs more asks again.
+                let _gate = crate::process::gate(self);
+                self.swap.shrink_pool(cpu(), left as u64 * PAGE_SIZE as u64);
                 return;
             }
         }

@@ -365,8 +365,23 @@ impl Process {
 
     /// The page's data is lost: touching it is fatal from now on, and says why.
     fn poison(&self, state: &mut State, page: PageNumber, error: &LoadError) {
+        // The engine counts its devices from zero; users know them by other numbers.
+        let serial = |device| self.embedded.devices.serial(device);
+        let why = match *error {
+            LoadError::Corrupt { device, slot } => format!(
+                "slot {slot} of swap device {} does not hold what was written to it",
+                serial(device)
+            ),
+            LoadError::Io { device, slot } => {
+                format!(
+                    "slot {slot} of swap device {} cannot be read",
+                    serial(device)
+                )
+            }
+            LoadError::PoolCorrupt | LoadError::Empty => error.to_string(),
+        };
         self.member.message(&format!(
-            "the page at {:#x} cannot be read back: {error}. Whoever touches it gets SIGBUS; \
+            "the page at {:#x} cannot be read back: {why}. Whoever touches it gets SIGBUS; \
              no other page is affected. Check the device, or run with --swap none",
             page.address()
         ));

@@ -5,7 +5,7 @@
 
 use ebb_stores::Facts;
 use ebb_sys::proc::{Process, monotonic_ns};
-use ebb_tree::{Config, Member, Setup, SetupDevice, Supervisor, Way};
+use ebb_tree::{Config, Limits, Member, Setup, SetupDevice, Supervisor, Way};
 use std::io::Write;
 use std::os::fd::OwnedFd;
 use std::process::{Command, Stdio};
@@ -15,6 +15,8 @@ fn supervisor(budget_pages: u64, device_pages: u64) -> Supervisor {
     let file = std::fs::File::open("/dev/null").expect("/dev/null opens");
     Supervisor::new(Setup {
         budget_pages,
+        budgets: 1..=1 << 40,
+        limits: Limits::default(),
         devices: vec![SetupDevice {
             name: "null".into(),
             fd: OwnedFd::from(file),

@@ -48,6 +48,8 @@ mod devices;
 #[cfg(not(loom))]
 mod histogram;
 #[cfg(not(loom))]
+mod limits;
+#[cfg(not(loom))]
 mod member;
 #[cfg(not(loom))]
 mod supervisor;
@@ -65,8 +67,12 @@ pub use {
     command::{Ask, AskError},
     devices::Device,
     histogram::{Histogram, Summary},
+    limits::Limits,
     member::{ChildSlot, JoinError, Member},
-    supervisor::{DeviceShown, Opener, Setup, SetupDevice, SetupError, Supervisor, Totals},
+    supervisor::{
+        DeviceShown, LimitsShown, Opener, ProcessLimits, Setup, SetupDevice, SetupError,
+        Supervisor, Totals, check_limits,
+    },
     table::{Codec, Config, DeviceState, Mode, Refusal, SlotNumber, SlotState, Way, Zstd},
-    wire::{Reply, Request},
+    wire::{LimitChange, Reply, Request},
 };

@@ -317,6 +317,7 @@ impl Member {
         let slot = self.table.slot(child);
         slot.family
             .store(self.table.slot(me).family.load(SeqCst), SeqCst);
+        slot.limits.set(self.table.slot(me).limits.get());
         self.held
             .each(|leases| leases.inherit(me.index(), child.index()));
         if charges {

@@ -16,6 +16,7 @@
 
 use crate::histogram::Histogram;
 use crate::lease::{LeaseHeader, Leases, SLOT_WORDS, row_words};
+use crate::limits::{LimitWords, Limits};
 use crate::{MAX_DEVICES, MAX_SLOTS};
 use ebb_engine::CLUSTER_SLOTS;
 use ebb_engine::counters::Counters;
@@ -292,6 +293,10 @@ pub(crate) struct Slot {
     /// Devices whose descriptors it holds, one bit a row. Set by the supervisor when it sends
     /// them, cleared by the process when it has closed them.
     pub attached: AtomicU32,
+    /// Its own, beside the tree's.
+    pub limits: LimitWords,
+    /// Bytes that its pool holds.
+    pub pool: AtomicU64,
     pub shares: [Share; MAX_DEVICES],
     pub counters: Line<Counters>,
     pub latency: [Histogram; 4],
@@ -430,6 +435,8 @@ pub(crate) struct Table {
     config: AtomicU64,
     pub budget: AtomicI64,
     pub mode: AtomicU32,
+    /// Of the whole tree.
+    pub limits: LimitWords,
     pub next_family: AtomicU64,
     /// budget - outside + credit; may be negative.
     pub limit: Line<AtomicI64>,
@@ -512,7 +519,10 @@ impl Table {
                     )
                     .is_ok()
         })?;
-        self.slot(found).forget_pid(self.state(found).taken);
+        let slot = self.slot(found);
+        slot.forget_pid(self.state(found).taken);
+        slot.limits.set(Limits::default());
+        slot.pool.store(0, Relaxed);
         Some(found)
     }
 

@@ -223,15 +223,36 @@ pub enum Request {
     Off(String),
     /// Which devices there are.
     Show,
+    /// Which limits there are, after this change.
+    Limit(LimitChange),
+}
+
+/// Limits to be changed; what is `None` stays. Nothing at all: they are shown.
+#[derive(Clone, PartialEq, Eq, Debug, Default, serde::Serialize, serde::Deserialize)]
+pub struct LimitChange {
+    /// This process's own; none: the whole tree's.
+    pub process: Option<u32>,
+    /// The budget, as the user wrote it.
+    pub memory: Option<String>,
+    /// The pool's limit, as the user wrote it, or "none".
+    pub pool_max: Option<String>,
+    /// Down to which percentage of its limit a pool is emptied.
+    pub accept_percent: Option<u8>,
+    /// Whether pages may go to devices.
+    pub writeback: Option<bool>,
 }
 
 impl Request {
     /// As a packet.
     pub fn encode(&self) -> Vec<u8> {
         let (verb, text) = match self {
-            Request::On(spec) => (b'+', spec.as_str()),
-            Request::Off(device) => (b'-', device.as_str()),
-            Request::Show => (b'?', ""),
+            Request::On(spec) => (b'+', spec.clone()),
+            Request::Off(device) => (b'-', device.clone()),
+            Request::Show => (b'?', String::new()),
+            Request::Limit(change) => (
+                b'=',
+                serde_json::to_string(change).expect("plain text and numbers"),
+            ),
         };
         let mut packet = vec![REQUEST];
         packet.extend_from_slice(&VERSION.to_le_bytes());
@@ -250,6 +271,7 @@ impl Request {
             b'+' => Some(Request::On(text)),
             b'-' => Some(Request::Off(text)),
             b'?' => Some(Request::Show),
+            b'=' => serde_json::from_str(&text).ok().map(Request::Limit),
             _ => None,
         };
         Some((u32::from_le_bytes([*a, *b, *c, *d]), request))
@@ -377,6 +399,14 @@ mod tests {
             Request::On("/a:1G,prio=3".into()),
             Request::Off("7".into()),
             Request::Show,
+            Request::Limit(LimitChange::default()),
+            Request::Limit(LimitChange {
+                process: Some(7),
+                memory: Some("1G".into()),
+                pool_max: Some("none".into()),
+                accept_percent: Some(50),
+                writeback: Some(false),
+            }),
         ] {
             let decoded = Request::decode(&request.encode());
             assert_eq!(decoded, Some((VERSION, Some(request))));

@@ -2,6 +2,8 @@
 //! without it, and what must hold of every such pair.
 #![allow(dead_code)] // each test program uses a part of it
 
+pub mod tree;
+
 use ebb_harness::cgroup::{self, Cgroup, KernelSwap};
 use ebb_harness::job::{Job, Outcome};
 use ebb_harness::{MIB, SLACK, tools, workloads};

@@ -38,7 +38,7 @@ pub enum State {
     Partial(u32),
     /// All objects in use, or about to be settled by who freed one.
     Full,
-    /// Being emptied by compaction: takes no new objects.
+    /// Being emptied or squeezed by compaction: takes no new objects.
     Draining,
 }
 
@@ -218,6 +218,61 @@ impl Arena {
             .then_some(entry & OWNER_MASK)
     }
 
+    /// The first free object below `object`, from `low` on.
+    pub fn hole_below(&self, at: usize, low: u8, object: u8) -> Option<u8> {
+        (low..object).find(|&hole| self.owner(at, hole).is_none())
+    }
+
+    /// Moves a live object to a free place. The free list is wrong until [`Arena::trim`]: for
+    /// windows that take no new objects.
+    pub fn shift(&mut self, at: usize, shape: &Shape, from: u8, to: u8) {
+        let (source, target) = (shape.start(from), shape.start(to));
+        let size = shape.size as usize;
+        let entry = self.entry(at, from as usize);
+        debug_assert_ne!(entry & LIVE, 0);
+        debug_assert_eq!(self.entry(at, to as usize) & LIVE, 0);
+        self.window_bytes_mut(at)
+            .copy_within(source..source + size, target);
+        self.set_entry(at, to as usize, entry);
+        self.set_entry(at, from as usize, LAST);
+    }
+
+    /// Pages that squeezing the window gives back.
+    pub fn spare_pages(&self, at: usize, shape: &Shape) -> usize {
+        shape.pages(self.fresh(at)) - shape.pages(self.used(at))
+    }
+
+    /// Lists the holes anew, and returns the memory behind the last live object: how many free
+    /// objects there are less, and how many bytes.
+    pub fn trim(&mut self, at: usize, shape: &Shape, memory: &dyn Memory) -> (u16, u64) {
+        let old = self.windows[at];
+        let live = |object: &u16| self.owner(at, *object as u8).is_some();
+        let fresh = (0..old.fresh).rev().find(live).map_or(0, |last| last + 1);
+        let mut free = LAST;
+        for object in (0..fresh as usize).rev() {
+            if self.entry(at, object) & LIVE == 0 {
+                self.set_entry(at, object, free);
+                free = object as u32;
+            }
+        }
+        let window = &mut self.windows[at];
+        (window.fresh, window.free) = (fresh, free as u16);
+        let bytes = self.keep_pages(at, shape.pages(fresh as usize), memory);
+        (old.fresh - fresh, bytes)
+    }
+
+    /// Returns what a window holds beyond its first `pages`; how many bytes.
+    pub fn keep_pages(&mut self, at: usize, pages: usize, memory: &dyn Memory) -> u64 {
+        let behind = pages * PAGE_SIZE..self.touched(at) * PAGE_SIZE;
+        if behind.is_empty() {
+            return 0;
+        }
+        let bytes = behind.len() as u64;
+        memory.give_back(&mut self.window_bytes_mut(at)[behind]);
+        self.windows[at].touched = pages as u8;
+        bytes
+    }
+
     /// Objects ever used.
     pub fn fresh(&self, at: usize) -> usize {
         self.windows[at].fresh as usize
@@ -226,12 +281,7 @@ impl Arena {
     /// Returns a free window's memory; how many bytes.
     pub fn give_back(&mut self, at: usize, memory: &dyn Memory) -> u64 {
         debug_assert_eq!(self.state(at), State::Free);
-        let bytes = self.touched(at) * PAGE_SIZE;
-        if bytes > 0 {
-            memory.give_back(&mut self.window_bytes_mut(at)[..bytes]);
-        }
-        self.windows[at].touched = 0;
-        bytes as u64
+        self.keep_pages(at, 0, memory)
     }
 
     /// Whether no window belongs to a class or holds memory.

@@ -1,4 +1,9 @@
 //! Choosing what to compact, and giving memory back.
+//!
+//! Two ways: where the holes of a class take a window's objects, a window is *emptied* into the
+//! others. Where they do not, each window is *squeezed*: its last objects move into its first
+//! holes, and the pages behind go back. So a class wastes less than a page a window, however many
+//! classes there are and however few objects are left in them.
 
 use super::arena::{State, WINDOWS};
 use super::class::{CLASSES, Class};
@@ -11,8 +16,12 @@ use std::sync::atomic::Ordering::Relaxed;
 /// Holes are compacted in the background when they are more than one part in this many of
 /// the pool's data, beyond a window's worth.
 const SLACK_SHARE: u64 = 32;
+/// The same for what squeezing may gain.
+const SQUEEZE_SHARE: u64 = 64;
+/// Classes looked at for a window to squeeze, those with the most holes.
+const SQUEEZE_CLASSES: usize = 16;
 
-/// A window that is to be emptied; it takes no new objects.
+/// A window that is to be emptied or squeezed; it takes no new objects.
 pub struct Victim {
     /// The window.
     pub window: u32,
@@ -58,6 +67,12 @@ impl Pool {
             .take(LOOKED_AT)
             .min_by_key(used)?;
         self.leave_partial(&mut partial, position);
+        // A free that comes between may leave it empty with nobody to notice but `spare`.
+        Some(self.drain(class, window))
+    }
+
+    /// Takes a window that is on no list, and what is in it.
+    fn drain(&self, class: Class, window: u32) -> Victim {
         let objects = self.with(window, |arena, at| {
             arena.set_state(at, State::Draining);
             let live = |object: u8| arena.owner(at, object).map(|owner| (object, owner));
@@ -65,13 +80,86 @@ impl Pool {
                 .filter_map(|object| live(object as u8))
                 .collect()
         });
-        drop(partial);
-        // A free that came between may have left it empty with nobody to notice.
-        Some(Victim {
+        Victim {
             window,
             class,
             objects,
+        }
+    }
+
+    /// Picks a window that squeezing would make smaller, of the classes with the most room in
+    /// holes. `pressed`: even if it is little.
+    pub fn squeezable(&self, pressed: bool) -> Option<Victim> {
+        let room = |class: usize| {
+            let size = self.classes.get(Class(class as u8)).size;
+            self.holes(class).max(0) as u64 * u64::from(size)
+        };
+        let mut classes: Vec<(u64, usize)> = (0..CLASSES).map(|c| (room(c), c)).collect();
+        let total: u64 = classes.iter().map(|&(room, _)| room).sum();
+        let worth = self.data() / SQUEEZE_SHARE + super::arena::WINDOW as u64;
+        if !pressed && total < worth {
+            return None;
+        }
+        classes.sort_unstable_by(|a, b| b.cmp(a));
+        let classes = classes.iter().take(SQUEEZE_CLASSES);
+        classes
+            .filter(|&&(room, _)| room > 0)
+            .find_map(|&(_, class)| self.squeezable_of(Class(class as u8)))
+    }
+
+    fn squeezable_of(&self, class: Class) -> Option<Victim> {
+        let shape = self.classes.get(class);
+        let gain = |window: u32| self.with(window, |arena, at| arena.spare_pages(at, shape));
+        for shard in &self.shards {
+            let mut current = lock(&shard.current[class.index()]);
+            if let Some(window) = current.take_if(|window| gain(*window) > 0) {
+                return Some(self.drain(class, window));
+            }
+        }
+        let mut partial = lock(&self.partial[class.index()]);
+        let looked_at = partial.iter().enumerate().take(LOOKED_AT);
+        let (gain, position) = looked_at.map(|(at, &window)| (gain(window), at)).max()?;
+        if gain == 0 {
+            return None;
+        }
+        let window = partial[position];
+        self.leave_partial(&mut partial, position);
+        Some(self.drain(class, window))
+    }
+
+    /// The first hole of a window below one of its objects, from `low` on.
+    pub fn hole_below(&self, victim: &Victim, low: u8, object: u8) -> Option<u8> {
+        self.with(victim.window, |arena, at| {
+            let ours = arena.state(at) == State::Draining && arena.class(at) == victim.class;
+            ours.then(|| arena.hole_below(at, low, object)).flatten()
         })
+    }
+
+    /// Moves an object of the window, which the caller keeps from being freed, into a hole.
+    pub fn shift(&self, victim: &Victim, object: u8, hole: u8) -> Handle {
+        let shape = self.classes.get(victim.class);
+        self.with(victim.window, |arena, at| {
+            arena.shift(at, shape, object, hole)
+        });
+        Handle::new(victim.window, hole)
+    }
+
+    /// Returns the memory behind a window's last object; how many bytes. Before
+    /// [`Pool::spare`].
+    pub fn trim(&self, victim: &Victim) -> u64 {
+        let shape = self.classes.get(victim.class);
+        let (fewer, bytes) = self.with(victim.window, |arena, at| {
+            let ours = arena.state(at) == State::Draining && arena.class(at) == victim.class;
+            if ours {
+                arena.trim(at, shape, &*self.memory)
+            } else {
+                (0, 0)
+            }
+        });
+        self.holes_of(victim.class, victim.window)
+            .fetch_sub(i64::from(fewer), Relaxed);
+        self.bytes.fetch_sub(bytes, Relaxed);
+        bytes
     }
 
     /// Ends the draining of a window: what is left in it stays.

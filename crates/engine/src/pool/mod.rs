@@ -341,7 +341,13 @@ impl Pool {
         }
         drop(partial);
         let window = self.free_window(shard)?;
-        self.with(window, |arena, at| arena.assign(at, class));
+        let shape = self.classes.get(class);
+        let bytes = self.with(window, |arena, at| {
+            arena.assign(at, class);
+            // It may hold more pages, of another class, than this one ever fills.
+            arena.keep_pages(at, shape.pages(shape.objects as usize), &*self.memory)
+        });
+        self.bytes.fetch_sub(bytes, Relaxed);
         Ok(window)
     }
 

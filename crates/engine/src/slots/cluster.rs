@@ -123,6 +123,7 @@ const _: () = assert!(MAX_ENTRIES < Word::GONE);
 /// - `cached` ⊆ `used`; a cached slot is neither gone nor bad
 /// - `bad` = number of bad words; bad slots count as used
 /// - `gone` = number of gone words; gone slots count as used
+#[repr(align(64))]
 pub(super) struct Table {
     pub used: Bitmap,
     pub cached: Bitmap,

@@ -14,15 +14,18 @@ use crate::words::{CLUSTER_SLOTS, ClusterIndex, DeviceId, Node};
 use std::sync::{Arc, OnceLock};
 
 /// Cells of a block; blocks are made when one of their clusters is first used.
-const BLOCK: usize = if cfg!(loom) { 2 } else { 64 };
+const BLOCK: usize = if cfg!(loom) { 2 } else { 256 };
 
+/// From the beginning of a cache line on.
+#[repr(align(64))]
 struct Block([Cell; BLOCK]);
 
 /// Something that changes often, away from what is only read.
 #[repr(align(128))]
 pub(super) struct Alone<T>(pub T);
 
-/// Where a cluster's cell is in its block: neighbours in number are far apart in memory.
+/// Where a cluster's cell is in its block: those that share a cache line are half a block apart in
+/// number, 256 MiB of the device, so that processors that fill it side by side share none.
 const fn position(cluster: usize) -> usize {
     let within = cluster % BLOCK;
     within % (BLOCK / 2) * 2 + within / (BLOCK / 2)

@@ -225,8 +225,8 @@ impl Devices {
             .sum()
     }
 
-    /// One bounded step of emptying a device: moves up to `max` pages to other devices, by
-    /// the [`Mover`]. The first step takes the device out of service.
+    /// One bounded step of emptying a device: moves up to `max` pages to other devices, or to
+    /// memory as far as the [`Mover`] takes them there. The first step takes the device out of service.
     ///
     /// # Errors
     /// `NoRoom` if the other devices have too little: then the device goes on as before.

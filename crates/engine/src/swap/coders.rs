@@ -4,10 +4,12 @@
 //! place and put back. Who finds the place empty (its thread was moved, or another is in
 //! the middle of a page) takes a neighbour's, and makes one if all are out.
 
-use crate::codec::{Codecs, Coder};
+use super::CodecKind;
+use crate::codec::{Codec, Codecs, Coder};
+use crate::pool::{MAX_COMPRESSED, STEP};
 use crate::slots::{Extent, ExtentList};
 use crate::sync::{Mutex, lock};
-use crate::{CLUSTER_SLOTS, Cpu, PAGE_SIZE};
+use crate::{CLUSTER_SLOTS, Cpu, PAGE_SIZE, PageBytes};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
@@ -19,6 +21,25 @@ pub struct Scratch {
     pub coder: Box<dyn Coder>,
     pub data: Box<Room>,
     pub extents: ExtentList,
+}
+
+impl Scratch {
+    /// Compresses a page for the pool into `data`, padded to whole steps: the codec, and how many
+    /// bytes. None: it does not compress well enough, and is kept as it is.
+    pub fn pack(&mut self, kind: CodecKind, page: &PageBytes) -> Option<(Codec, usize)> {
+        let codec = match kind {
+            CodecKind::Lz4 | CodecKind::Lz4ThenZstd { .. } => Codec::Lz4,
+            CodecKind::Zstd { .. } => Codec::Zstd,
+            CodecKind::None => return None,
+        };
+        let len = self.coder.compress(codec, page, &mut self.data.0)?;
+        if len > MAX_COMPRESSED {
+            return None;
+        }
+        let padded = len.next_multiple_of(STEP);
+        self.data.0[len..padded].fill(0);
+        Some((codec, padded))
+    }
 }
 
 /// Where a processor's set waits, on a line of its own: taking it writes the lock.

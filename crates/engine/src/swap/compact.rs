@@ -1,44 +1,70 @@
 //! Compaction: objects of the emptiest windows move into holes of their class, so that
-//! windows run empty and their memory goes back.
+//! windows run empty and their memory goes back; or to the front of their own window, so that the
+//! pages behind do.
 
 use super::Swap;
-use crate::pool::{OWNER_STRIDE, Victim};
+use crate::pool::OWNER_STRIDE;
 use crate::vswap::{Handle, Location, Word};
 use crate::{EntryId, MAX_ENTRIES};
 
 impl Swap {
-    /// Empties one window, if there is slack worth it; whether it did anything.
-    /// `pressed`: memory is short, so any window that can be emptied will do.
+    /// Empties or squeezes one window, if there is slack worth it; whether that was of use.
+    /// `pressed`: memory is short, so any window that can be made smaller will do.
     pub(super) fn compact_step(&self, pressed: bool) -> bool {
+        self.empty_window(pressed) || self.squeeze_window(pressed)
+    }
+
+    fn empty_window(&self, pressed: bool) -> bool {
         let Some(victim) = self.pool.victim(pressed) else {
             return false;
         };
         let mut moved = 0;
         for &(object, owner) in victim.objects() {
-            moved += usize::from(self.move_object(&victim, object, owner));
+            let old = Handle::new(victim.window, object);
+            if self.rename(old, owner, |entry| self.pool.copy_object(old, entry)) {
+                self.pool.remove(old);
+                moved += 1;
+            }
         }
         self.pool.spare(&victim);
         moved > 0
     }
 
-    /// Moves one object; which of the entries that end in `owner` has it is found by asking.
-    fn move_object(&self, victim: &Victim, object: u8, owner: u32) -> bool {
-        let handle = Handle::new(victim.window, object);
+    fn squeeze_window(&self, pressed: bool) -> bool {
+        let Some(victim) = self.pool.squeezable(pressed) else {
+            return false;
+        };
+        let mut low = 0;
+        for &(object, owner) in victim.objects().iter().rev() {
+            let Some(hole) = self.pool.hole_below(&victim, low, object) else {
+                break;
+            };
+            low = hole;
+            let old = Handle::new(victim.window, object);
+            self.rename(old, owner, |_| Some(self.pool.shift(&victim, object, hole)));
+        }
+        let bytes = self.pool.trim(&victim);
+        self.pool.spare(&victim);
+        bytes > 0
+    }
+
+    /// Lets the entry that names an object name the one that `place` makes of it for that entry,
+    /// whose lock is held meanwhile; whether it does. Which of the entries that end in `owner` it
+    /// is, is found by asking.
+    fn rename(&self, old: Handle, owner: u32, place: impl Fn(EntryId) -> Option<Handle>) -> bool {
         let candidates = (owner..=MAX_ENTRIES).step_by(OWNER_STRIDE as usize);
         for candidate in candidates.map(EntryId) {
             let Some(mut locked) = self.space.lock_if_used(candidate) else {
                 continue;
             };
             let word = locked.word();
-            if word.location() != Location::Pool(handle) || word.busy() {
+            if word.location() != Location::Pool(old) || word.busy() {
                 continue;
             }
-            let Some(new) = self.pool.copy_object(handle, candidate) else {
+            let Some(new) = place(candidate) else {
                 return false;
             };
             locked.set(word.moved_to(Word::pool(new, 0)));
-            drop(locked);
-            self.pool.remove(handle);
             return true;
         }
         false

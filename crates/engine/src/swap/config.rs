@@ -77,11 +77,13 @@ pub const ZSTD_LEVELS: RangeInclusive<i32> = -7..=19;
 
 const MIN_POOL: u64 = 1 << 20;
 const MAX_POOL: u64 = (Handle::MAX_WINDOWS as u64) << 16;
+/// What the pool can be limited to, in bytes.
+pub const POOL_MAX: RangeInclusive<u64> = MIN_POOL..=MAX_POOL;
 
 impl Config {
     /// Says what is out of range.
     pub fn check(&self) -> Result<(), ConfigError> {
-        if !(MIN_POOL..=MAX_POOL).contains(&self.pool_max_bytes) {
+        if !POOL_MAX.contains(&self.pool_max_bytes) {
             return Err(ConfigError::PoolMax(self.pool_max_bytes));
         }
         if !(1..=99).contains(&self.accept_threshold_percent) {

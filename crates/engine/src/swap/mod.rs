@@ -36,7 +36,7 @@ mod writeback;
 #[cfg(all(test, not(loom)))]
 mod tests;
 
-pub use config::{CodecKind, Config, ConfigError, ZSTD_LEVELS};
+pub use config::{CodecKind, Config, ConfigError, POOL_MAX, ZSTD_LEVELS};
 pub use load::{LoadError, Source};
 pub use store::StoreError;
 
@@ -130,8 +130,10 @@ pub struct Swap {
     config: Config,
     env: Env,
     space: Arc<Space>,
-    pool: Pool,
-    coders: Coders,
+    pool: Arc<Pool>,
+    coders: Arc<Coders>,
+    /// Pages that a drain may still put into the pool.
+    drained: Arc<AtomicU64>,
     devices: Option<Arc<Devices>>,
     /// When a load last used a device.
     last_load_ns: AtomicU64,
@@ -151,24 +153,29 @@ impl Swap {
         devices: Option<Arc<Devices>>,
     ) -> Result<Self, ConfigError> {
         config.check()?;
-        let space = Arc::new(Space::new(env.topology.cpus()));
+        let cpus = env.topology.cpus();
+        let space = Arc::new(Space::new(cpus));
+        let pool = Arc::new(Pool::new(config.pool_max_bytes, env.memory.clone(), cpus));
+        let coders = Arc::new(Coders::new(cpus, env.codecs.clone()));
+        let drained = Arc::new(AtomicU64::new(0));
         if let Some(devices) = &devices {
             let places = Arc::new(Places {
                 space: space.clone(),
                 devices: Arc::downgrade(devices),
                 topology: env.topology.clone(),
+                pool: pool.clone(),
+                coders: coders.clone(),
+                codec: config.codec,
+                allowance: drained.clone(),
             });
             devices.set_cache_reclaim(places.clone());
             devices.set_mover(places);
         }
         Ok(Self {
             space,
-            pool: Pool::new(
-                config.pool_max_bytes,
-                env.memory.clone(),
-                env.topology.cpus(),
-            ),
-            coders: Coders::new(env.topology.cpus(), env.codecs.clone()),
+            pool,
+            coders,
+            drained,
             devices,
             last_load_ns: AtomicU64::new(0),
             last_refused_ns: AtomicU64::new(0),
@@ -348,6 +355,12 @@ impl Swap {
         self.pool.set_max(pool_max_bytes);
         self.accept_percent.store(accept_percent, Relaxed);
         Ok(())
+    }
+
+    /// Until the next call, draining a device may put so many pages into the pool that have no room
+    /// on another device. For whoever has made room for them in memory.
+    pub fn let_drained_into_pool(&self, pages: u64) {
+        self.drained.store(pages, Relaxed);
     }
 
     /// The pool's limit in bytes.

@@ -1,11 +1,16 @@
 //! What the slot allocator asks of the entries: to give up the slots of cached ones, and to
-//! move a slot's content elsewhere.
+//! move a slot's content to another slot, or into the pool if there is none.
 
+use super::coders::Coders;
 use super::device::{place, single, verify};
+use super::{CodecKind, checksum};
+use crate::codec::Codec;
 use crate::env::{IoError, ReadOp, Store, Topology, WriteOp};
+use crate::pool::Pool;
 use crate::slots::{CacheReclaim, Devices, Extent, Moved, Mover};
 use crate::vswap::{CLUSTER_ENTRIES, Location, SlotPlace, Space, Word};
 use crate::{Cpu, EntryId, PAGE_SIZE};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Weak};
 
 /// The entries, as the devices see them. The devices hold this, so it does not hold them.
@@ -13,6 +18,11 @@ pub struct Places {
     pub space: Arc<Space>,
     pub devices: Weak<Devices>,
     pub topology: Arc<dyn Topology>,
+    pub pool: Arc<Pool>,
+    pub coders: Arc<Coders>,
+    pub codec: CodecKind,
+    /// Pages that may be put into the pool: see `Swap::let_drained_into_pool`.
+    pub allowance: Arc<AtomicU64>,
 }
 
 impl CacheReclaim for Places {
@@ -72,6 +82,70 @@ impl Places {
     }
 }
 
+impl Places {
+    /// Moves one slot's content into the pool.
+    fn to_pool(&self, devices: &Devices, cpu: Cpu, owner: EntryId, from: Extent) -> Moved {
+        let take = |left: u64| left.checked_sub(1);
+        if self.codec == CodecKind::None
+            || from.len != 1
+            || self.allowance.fetch_update(Relaxed, Relaxed, take).is_err()
+        {
+            return Moved::Failed;
+        }
+        let Some(words) = self.words(owner, from) else {
+            return Moved::Gone;
+        };
+        let Some(source) = devices.store(from.device) else {
+            return Moved::Failed;
+        };
+        let Some(data) = Self::read_checked(&*source, from, &words) else {
+            return Moved::Failed;
+        };
+        let Some((page, (codec, len))) = data
+            .first_chunk::<PAGE_SIZE>()
+            .and_then(|page| Some((page, verify(words[0], page)?)))
+        else {
+            return Moved::Failed;
+        };
+        // What went to the device as it was may never have been compressed.
+        let mut scratch = self.coders.take(cpu);
+        let packed = match codec {
+            Codec::Raw => scratch.pack(self.codec, page),
+            _ => None,
+        };
+        let (codec, bytes) = match packed {
+            Some((codec, len)) => (codec, &scratch.data.0[..len]),
+            None => (codec, &page[..len]),
+        };
+        let Ok(handle) = self.pool.insert(cpu, codec, bytes, owner) else {
+            return Moved::Failed;
+        };
+        let new = Word::pool(handle, checksum(codec, bytes));
+        let locked = self.space.lock_if_used(owner);
+        if let Some(mut locked) = locked
+            && names(locked.word(), from, 0)
+        {
+            let word = locked.word();
+            let group = locked.cluster().group().clone();
+            // Before it is named: who frees it uncharges.
+            group.charge(bytes.len() as u64);
+            locked.set(
+                new.with_cached(word.cached())
+                    .with_referenced(word.referenced()),
+            );
+            locked.keep_in_clock();
+            locked.set_dense(false);
+            drop(locked);
+            if group.ended() {
+                self.space.recall_group(&group);
+            }
+            return Moved::Yes;
+        }
+        self.pool.remove(handle);
+        Moved::Gone
+    }
+}
+
 fn names(word: Word, from: Extent, i: u32) -> bool {
     match word.location() {
         Location::Slot(at) => {
@@ -82,9 +156,12 @@ fn names(word: Word, from: Extent, i: u32) -> bool {
 }
 
 impl Mover for Places {
-    fn relocate(&self, _cpu: Cpu, owner: EntryId, from: Extent, to: Option<Extent>) -> Moved {
-        let (Some(devices), Some(to)) = (self.devices.upgrade(), to) else {
+    fn relocate(&self, cpu: Cpu, owner: EntryId, from: Extent, to: Option<Extent>) -> Moved {
+        let Some(devices) = self.devices.upgrade() else {
             return Moved::Failed;
+        };
+        let Some(to) = to else {
+            return self.to_pool(&devices, cpu, owner, from);
         };
         let pages = u32::from(from.len);
         // The words change in one step only if one lock guards them all.

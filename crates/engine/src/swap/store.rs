@@ -3,7 +3,6 @@
 use super::coders::Scratch;
 use super::{CodecKind, Swap, checksum, fill};
 use crate::codec::Codec;
-use crate::pool::{MAX_COMPRESSED, STEP};
 use crate::vswap::{Group, Location, Word};
 use crate::{Cpu, EntryId, GroupId, PAGE_SIZE, PageBytes};
 
@@ -197,24 +196,8 @@ impl Swap {
         if group.pool_bytes() >= group.pool_max() {
             return Err(StoreError::GroupFull);
         }
-        let codec = match self.config.codec {
-            CodecKind::Lz4 | CodecKind::Lz4ThenZstd { .. } => Codec::Lz4,
-            CodecKind::Zstd { .. } => Codec::Zstd,
-            CodecKind::None => Codec::Raw,
-        };
-        let Scratch { coder, data, .. } = scratch;
-        let compressed = match codec {
-            Codec::Raw => None,
-            codec => coder
-                .compress(codec, page, &mut data.0)
-                .filter(|&len| len <= MAX_COMPRESSED),
-        };
-        let (codec, bytes) = match compressed {
-            Some(len) => {
-                let padded = len.next_multiple_of(STEP);
-                data.0[len..padded].fill(0);
-                (codec, &data.0[..padded])
-            }
+        let (codec, bytes) = match scratch.pack(self.config.codec, page) {
+            Some((codec, len)) => (codec, &scratch.data.0[..len]),
             None => {
                 self.env.counters.reject_compress_poor.add(1);
                 (Codec::Raw, &page[..])

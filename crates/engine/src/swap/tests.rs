@@ -4,8 +4,8 @@
 use super::*;
 use crate::codec::{Codec, Coder, Damaged};
 use crate::env::{IoError, ReadOp, Store, WriteOp};
-use crate::slots::{DeviceSpec, Options};
-use crate::{CLUSTER_SLOTS, Node, PAGE_SIZE};
+use crate::slots::{DeviceSpec, Drain, DrainError, Options};
+use crate::{CLUSTER_SLOTS, DeviceId, Node, PAGE_SIZE};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 use std::sync::atomic::AtomicU32;
@@ -238,6 +238,10 @@ enum Step {
     Shrink {
         pages: u64,
     },
+    /// A part of the device's pages move into the pool.
+    Drain {
+        pages: u64,
+    },
     PoolMax {
         mib: u64,
     },
@@ -275,6 +279,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         3 => (any::<usize>(), 1u32..200).prop_map(|(which, n)| Step::FreeRun { which, n }),
         4 => Just(Step::Work),
         2 => (1u64..400).prop_map(|pages| Step::Shrink { pages }),
+        1 => (0u64..200).prop_map(|pages| Step::Drain { pages }),
         1 => (1u64..4).prop_map(|mib| Step::PoolMax { mib }),
         1 => (0..3u16, 0u64..300, any::<bool>())
             .prop_map(|(group, pages, writeback)| Step::GroupLimit { group, pages, writeback }),
@@ -510,6 +515,14 @@ fn run(rig: &Rig, steps: &[Step]) {
                 let given = swap.shrink_pool(cpu, pages * PAGE_SIZE as u64);
                 assert_eq!(before - swap.memory().pool_bytes, given);
             }
+            Step::Drain { pages } => {
+                swap.let_drained_into_pool(pages);
+                if let Some(devices) = &swap.devices {
+                    let _ = devices.drain_step(cpu, DeviceId(0), 64);
+                    devices.readmit(DeviceId(0));
+                }
+                swap.let_drained_into_pool(0);
+            }
             Step::PoolMax { mib } => swap.set_limits(mib << 20, 60).unwrap(),
             Step::GroupLimit {
                 group,
@@ -626,4 +639,52 @@ fn recompression_ends_where_nothing_is_gained() {
     }
     let busy = (0..10_000).filter(|_| rig.swap.work(Cpu(0))).count();
     assert!(busy < 1000, "{busy} steps for {} pages", 4 * CLUSTER_SLOTS);
+}
+
+#[test]
+fn a_drained_device_goes_into_the_pool_as_far_as_it_is_let() {
+    let rig = rig(
+        Config {
+            pool_max_bytes: 16 << 20,
+            ..small(CodecKind::Lz4)
+        },
+        Some(3),
+    );
+    let (swap, cpu) = (&rig.swap, Cpu(0));
+    let pages: Vec<PageBytes> = (0..512).map(|seed| page(seed, 100)).collect();
+    let refs: Vec<&PageBytes> = pages.iter().collect();
+    let mut entries = [EntryId(0); 512];
+    assert_eq!(
+        swap.store_each(cpu, GroupId(0), &refs, &mut entries),
+        Ok(512)
+    );
+    swap.shrink_pool(cpu, u64::MAX);
+    let on_device = || {
+        let places = entries.iter().map(|&entry| swap.place(entry));
+        places.filter(|&place| place == Place::Slot).count()
+    };
+    assert_eq!(on_device(), 512);
+
+    let devices = swap.devices.clone().unwrap();
+    let device = DeviceId(0);
+    let drain = || {
+        let step = devices.drain_step(cpu, device, 64);
+        swap.check();
+        step
+    };
+    assert!(matches!(drain(), Err(DrainError::NoRoom { missing: 512 })));
+    swap.let_drained_into_pool(100);
+    while drain().is_ok() {}
+    assert_eq!(on_device(), 412);
+    swap.let_drained_into_pool(1000);
+    while !matches!(drain(), Ok(Drain::Done)) {}
+    devices.remove(cpu, device).unwrap();
+    assert_eq!(on_device(), 0);
+    for (content, entry) in pages.iter().zip(entries) {
+        let mut out = [0; PAGE_SIZE];
+        assert_eq!(swap.load(cpu, entry, &mut out, false), Ok(Source::Pool));
+        assert!(out == *content);
+    }
+    swap.check();
+    assert_eq!(swap.memory().pool_data_bytes, 0);
 }

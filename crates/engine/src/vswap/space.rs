@@ -154,6 +154,17 @@ impl Space {
         self.prune_groups();
     }
 
+    /// Pages of an ended group came back into the pool: the shrinker visits it again.
+    pub fn recall_group(&self, group: &Arc<Group>) {
+        let mut groups = self
+            .groups
+            .write()
+            .unwrap_or_else(|poisoned| poisoned.into_inner());
+        if !groups.iter().any(|known| Arc::ptr_eq(known, group)) {
+            groups.push(group.clone());
+        }
+    }
+
     /// Forgets ended groups that have nothing in the pool.
     fn prune_groups(&self) {
         let mut groups = self

@@ -380,6 +380,47 @@ fn gcd(a: usize, b: usize) -> usize {
 mod tests {
     use super::*;
 
+    /// Pages of a real program, GNU sort with its text and its lines' places in memory.
+    #[test]
+    fn the_pool_wastes_under_5_percent_of_real_pages() {
+        let file = std::env::temp_dir().join(format!("ebb-lines-{}", std::process::id()));
+        let mut random = crate::sim::Random::new(11);
+        let mut text = String::new();
+        for line in 0..900_000 {
+            let word = ["tide", "ebbs", "flows", "again", "at", "dawn"][random.below(6)];
+            text += &format!("{:012x} {word} {line}\n", random.next() >> 16);
+        }
+        std::fs::write(&file, text).expect("a temporary file");
+        let words = ["sort", "-S", "256M", "-o", "/dev/null"].map(String::from);
+        let words = [&words[..], &[file.display().to_string()]].concat();
+        let sample = sample::command(&words, 1 << 14, Duration::from_secs(60));
+        let _ = std::fs::remove_file(file);
+        let sample = match sample {
+            Ok(sample) => sample,
+            Err(why) => return println!("skipped: {why}"),
+        };
+        let units = without_same_filled(&sample);
+        assert!(sample.pages() > 1 << 13, "{} pages", sample.pages());
+        let mut report = Report::new(&[
+            "what",
+            "codec",
+            "block_kib",
+            "ratio",
+            "waste_percent",
+            "store_us_page",
+            "load_us_page",
+            "load_one_us",
+        ]);
+        for (name, codec) in POOLS {
+            pool(&mut report, name, codec, &units);
+        }
+        print!("{}", report.text());
+        for row in report.rows() {
+            let waste = row["waste_percent"].as_f64().expect("a number");
+            assert!(waste < 5.0, "{}: {waste}%", row["codec"]);
+        }
+    }
+
     #[test]
     fn a_dump_is_measured() {
         let path = std::env::temp_dir().join(format!("ebb-corpus-{}", std::process::id()));

@@ -177,6 +177,7 @@ impl Supervisor {
         let reply = match request {
             Some(request) if version == VERSION => match request {
                 Request::Show => Ok(self.show()),
+                Request::Limit(change) => return self.limit(client, &change),
                 Request::On(spec) => self.switch_on(&spec),
                 Request::Off(device) => match self.find(&device) {
                     Ok(n) => return self.switch_off(n, client),
@@ -329,7 +330,7 @@ impl Supervisor {
             let why = if lacking > 0 {
                 let missing = lacking.max(left.saturating_sub(elsewhere));
                 format!(
-                    "device {serial}, {name}, stays in use: the other swap devices lack room for {missing} pages ({} MiB); add a device first, or let the programs free memory",
+                    "device {serial}, {name}, stays in use: the other swap devices and the pool lack room for {missing} pages ({} MiB); add a device first, or let the programs free memory",
                     missing.div_ceil(256)
                 )
             } else {
@@ -476,7 +477,7 @@ fn same_file(a: &str, b: &str) -> bool {
 }
 
 /// Tells a command; one that does not listen is no matter of ours.
-fn answer(client: &OwnedFd, reply: Reply) {
+pub(super) fn answer(client: &OwnedFd, reply: Reply) {
     let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
     let _ = net::send(client, &reply.encode(), flags);
 }

@@ -107,7 +107,8 @@ impl Supervisor {
             self.table.charged.0.fetch_sub(drift, SeqCst);
             self.drifted = false;
         }
-        let room = self.govern();
+        let above = self.approach_budget();
+        let room = self.govern(above);
 
         // Processor time: on a busy machine much of the elapsed is others'. What is shared is measured
         // seldom, but takes as long as a hundred ticks: with it counted here, a tree of forked
@@ -123,7 +124,8 @@ impl Supervisor {
         };
         self.look_at_removals();
         self.look_for_errors();
-        let slowest = if self.removing() { LOOK } else { SLOWEST };
+        let moving = self.removing() || self.approach.is_some();
+        let slowest = if moving { LOOK } else { SLOWEST };
         self.due = start + pace.clamp(FASTEST, slowest).max(cost * MAX_SHARE);
     }
 
@@ -235,9 +237,9 @@ impl Supervisor {
         }
     }
 
-    /// Starts paging when it is time, asks for reclaim when too much is charged. Returns the
-    /// pages of room until something has to be done.
-    fn govern(&mut self) -> i64 {
+    /// Starts paging when it is time, asks for reclaim when too much is charged, or `above` pages
+    /// too much for a lower budget. Returns the pages of room until something has to be done.
+    fn govern(&mut self, above: i64) -> i64 {
         let used = self.table.in_use();
         let charged = self.table.charged.0.load(SeqCst);
         // Credit taken for faults alone may still be good: measuring will tell.
@@ -261,8 +263,9 @@ impl Supervisor {
                 self.table.wake(n);
             }
         }
-        if charged > limit {
-            self.spread(charged - limit);
+        let excess = (charged - limit).max(above);
+        if excess > 0 {
+            self.spread(excess);
         }
         if paging {
             limit - charged

@@ -4,7 +4,7 @@
 //! ```text
 //! events   new connections, messages, ends of connections, deaths      (seats)
 //! tick     measure who does not page, write the limit, ask for reclaim (measure)
-//! requests show, add and remove swap devices                           (devices)
+//! requests show, add and remove swap devices; show and change limits   (devices, limits)
 //! ```
 //! Whoever embeds it either calls [`Supervisor::run`], which also waits for the child, or
 //! polls its descriptor beside others and calls [`Supervisor::turn`].
@@ -13,17 +13,21 @@
 //! without it nobody measures, nobody reaps, and the limit stays as it was.
 
 mod devices;
+mod limits;
 mod measure;
 mod seats;
 mod sharing;
 
 use crate::histogram::{Histogram, Summary};
+use crate::limits::Limits;
 use crate::table::{Config, Mode, SlotNumber, SlotState, Table, Way};
 use crate::wire::{self, KEY_BYTES};
 use crate::{Facts, MAX_DEVICES, MAX_SLOTS};
 use devices::Row;
 pub use devices::{DeviceShown, Opener};
 use ebb_engine::counters::Counters;
+use limits::Approach;
+pub use limits::{LimitsShown, ProcessLimits, check_limits};
 use measure::Watch;
 use rustix::event::epoll;
 use rustix::io::Errno;
@@ -32,6 +36,7 @@ use rustix::process::{Pid, WaitOptions, WaitStatus};
 use seats::{Expected, Seat};
 use std::collections::HashMap;
 use std::io;
+use std::ops::RangeInclusive;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::Ordering::*;
 use std::time::{Duration, Instant};
@@ -43,6 +48,10 @@ pub type Notices = Box<dyn FnMut(&str) + Send>;
 pub struct Setup {
     /// Pages that the whole tree may use.
     pub budget_pages: u64,
+    /// The least and the most pages that it can be given while it runs.
+    pub budgets: RangeInclusive<u64>,
+    /// At first.
+    pub limits: Limits,
     /// Swap devices, at most [`MAX_DEVICES`].
     pub devices: Vec<SetupDevice>,
     /// For every member.
@@ -87,6 +96,8 @@ pub struct Totals {
     pub counters: Counters,
     /// Fault latency by way in, over the same processes.
     pub latency: [(Way, Summary); 4],
+    /// The budget in pages, as it is now.
+    pub budget_pages: u64,
     /// The most pages the tree used at any time.
     pub peak_pages: u64,
     /// Pages it uses now.
@@ -123,6 +134,12 @@ pub struct Supervisor {
     joined: u64,
     watch: Watch,
     due: Instant,
+    /// The budgets that can be given.
+    budgets: RangeInclusive<u64>,
+    /// A lower budget on its way.
+    approach: Option<Approach>,
+    /// Limits that processes were given by number, as long as they live.
+    own_limits: HashMap<u32, Limits>,
     /// A death may have left the sum of charges too large.
     drifted: bool,
     notices: Notices,
@@ -138,6 +155,8 @@ enum Token {
     MainChild,
     /// Who asked for the removal of a row's device.
     Client(u32),
+    /// Who asked for a lower budget.
+    Limiter,
 }
 
 impl Token {
@@ -149,6 +168,7 @@ impl Token {
             Token::Death(slot) => (3, slot.0 as u32),
             Token::MainChild => (4, 0),
             Token::Client(row) => (5, row),
+            Token::Limiter => (6, 0),
         };
         epoll::EventData::new_u64((kind << 32) | n as u64)
     }
@@ -162,6 +182,7 @@ impl Token {
             2 => Token::Connection(slot),
             3 => Token::Death(slot),
             5 => Token::Client(word as u32),
+            6 => Token::Limiter,
             _ => Token::MainChild,
         }
     }
@@ -181,6 +202,7 @@ impl Supervisor {
         }
         let (table, table_fd) =
             Table::create(setup.budget_pages, setup.config).map_err(system("shared table"))?;
+        table.limits.set(setup.limits);
         let (control, listener) = listen().map_err(system("control socket"))?;
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(system("event queue"))?;
         epoll::add(
@@ -212,6 +234,9 @@ impl Supervisor {
             joined: 0,
             watch: Watch::new(),
             due: Instant::now(),
+            budgets: setup.budgets,
+            approach: None,
+            own_limits: HashMap::new(),
             drifted: false,
             notices: setup
                 .notices
@@ -267,6 +292,7 @@ impl Supervisor {
                 Token::Connection(slot) => self.listen_to(slot),
                 Token::Death(slot) => self.died(slot),
                 Token::Client(row) => self.hear_client(row),
+                Token::Limiter => self.hear_limiter(),
                 Token::MainChild => {}
             }
         }
@@ -334,6 +360,7 @@ impl Supervisor {
         Totals {
             counters,
             latency: Way::ALL.map(|way| (way, latency[way as usize].summary())),
+            budget_pages: self.table.budget.load(SeqCst).max(0) as u64,
             peak_pages: self.table.peak.0.load(SeqCst).max(0) as u64,
             used_pages: self.table.in_use().max(0) as u64,
             processes: self.joined,

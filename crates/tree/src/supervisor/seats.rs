@@ -220,6 +220,7 @@ impl Supervisor {
                     .slot(slot)
                     .family
                     .store(self.family_of(image), SeqCst);
+                self.table.slot(slot).limits.set(self.limits_for(pid));
                 slot
             }
         };
@@ -333,7 +334,8 @@ impl Supervisor {
     pub(super) fn died(&mut self, slot: SlotNumber) {
         // Its last words may still be waiting.
         self.listen_to(slot);
-        if self.seats[slot.index()].is_some() {
+        if let Some(seat) = &self.seats[slot.index()] {
+            self.own_limits.remove(&seat.process.pid());
             self.reap(slot);
         }
     }
@@ -399,6 +401,7 @@ impl Supervisor {
         shared.done.store(shared.begun.load(SeqCst), SeqCst);
         shared.coldest.store(0, SeqCst);
         shared.request.store(0, SeqCst);
+        shared.pool.store(0, SeqCst);
         self.table.hungry.0[slot.index() / 64].fetch_and(!(1 << (slot.index() % 64)), SeqCst);
         self.table.set_state(slot, StateWord::FREE);
         self.drifted = true;

@@ -2,7 +2,7 @@
 
 use ebb_stores::Facts;
 use ebb_sys::shm::Area;
-use ebb_tree::{Config, Setup, SetupDevice, Supervisor};
+use ebb_tree::{Config, Limits, Setup, SetupDevice, Supervisor};
 use std::os::fd::OwnedFd;
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::AtomicU64;
@@ -107,6 +107,8 @@ impl Tree {
         let facts = Facts::new(clusters as u64 * 512);
         let sup = Supervisor::new(Setup {
             budget_pages,
+            budgets: 1..=1 << 40,
+            limits: Limits::default(),
             devices: vec![SetupDevice {
                 name: "stamps".into(),
                 fd,

@@ -492,6 +492,53 @@ fn memory_stays_within_the_promises() {
     );
 }
 
+/// Everything that allocating and freeing in current clusters writes, by its addresses: what a
+/// processor has of its own, the cells of its clusters, and their tables.
+#[cfg(not(loom))]
+#[test]
+fn processors_share_no_cache_line_on_the_fast_path() {
+    const CPUS: usize = 8;
+    let devices = Devices::new(Arc::new(Cpus(CPUS)), Options::default());
+    let id = devices
+        .add(blank(1 << 20), DeviceSpec::default(), None)
+        .unwrap();
+    let mut out = ExtentList::new();
+    for round in 0..300u32 {
+        for cpu in 0..CPUS {
+            for order in [0, 4] {
+                out.clear();
+                let cpu = Cpu(cpu as u16);
+                devices
+                    .allocate(cpu, 1 << order, EntryId(0), &mut out)
+                    .unwrap();
+                if round % 3 > 0 {
+                    devices.free(cpu, out[0]).unwrap();
+                }
+            }
+        }
+    }
+    fn lines<T>(thing: &T) -> std::ops::RangeInclusive<usize> {
+        let start = std::ptr::from_ref(thing) as usize;
+        start / 64..=(start + size_of::<T>() - 1) / 64
+    }
+    let mut owners = std::collections::BTreeMap::new();
+    let device = devices.device(id).unwrap();
+    for cpu in 0..CPUS {
+        let per_cpu = devices.cpu(Cpu(cpu as u16));
+        let mut written = vec![lines(per_cpu)];
+        for order in [0, 4] {
+            let spot = lock(&per_cpu.state).cursors.0[order].unwrap();
+            let cell = device.cell(spot.cluster).unwrap();
+            written.push(lines(cell));
+            written.push(lines(&**lock(&cell.cluster).table.as_ref().unwrap()));
+        }
+        for line in written.into_iter().flatten() {
+            let other = owners.insert(line, cpu).filter(|&other| other != cpu);
+            assert_eq!(other, None, "processor {cpu} shares a line");
+        }
+    }
+}
+
 #[test]
 fn compaction_makes_whole_clusters() {
     let mut run = Run::new(Options::default());

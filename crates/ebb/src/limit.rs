@@ -1,0 +1,89 @@
+//! `ebb limit`: shows and changes the limits of a tree that runs. The work is the supervisor's and
+//! the members'; this asks, and shows what came of it.
+
+use crate::ask::ask;
+use crate::cli::LimitArgs;
+use anyhow::{Context, Result, bail};
+use ebb_stores::{Size, human};
+use ebb_tree::{LimitChange, LimitsShown, Request};
+use std::io::{Write, stdout};
+use std::process::ExitCode;
+
+/// Does what the arguments say.
+///
+/// # Errors
+/// The process is not of a tree of ours; or what the supervisor refused, with the allowed range.
+pub fn limit(args: LimitArgs) -> Result<ExitCode> {
+    if let Some(text) = &args.memory {
+        text.parse::<Size>().context("--memory")?;
+    }
+    if let Some(text) = args.pool.max.as_deref().filter(|text| *text != "none") {
+        text.parse::<Size>().context("--pool-max")?;
+    }
+    if args.only && args.pool.is_empty() && args.memory.is_none() {
+        bail!("--only says whose limit is changed: give --pool-max or --writeback too");
+    }
+    let change = LimitChange {
+        process: args.only.then_some(args.pid),
+        memory: args.memory,
+        pool_max: args.pool.max,
+        accept_percent: args.pool.accept,
+        writeback: args.pool.writeback.map(bool::from),
+    };
+    let answer = ask(args.pid, &Request::Limit(change))?;
+    let limits: LimitsShown =
+        serde_json::from_str(&answer).context("the answer is of another version of ebb")?;
+    let mut out = stdout().lock();
+    if args.json {
+        serde_json::to_writer_pretty(&mut out, &limits)?;
+        writeln!(out)?;
+    } else {
+        show(&mut out, &limits)?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn on_off(on: bool) -> &'static str {
+    if on { "on" } else { "off" }
+}
+
+fn show(out: &mut impl Write, limits: &LimitsShown) -> Result<()> {
+    let paging = if limits.paging {
+        "it pages"
+    } else {
+        "it does not page yet"
+    };
+    let (memory, used) = (human(limits.memory_bytes), human(limits.used_bytes));
+    writeln!(out, "memory     {memory}, {used} in use; {paging}")?;
+    let max = match (&limits.pool_max, limits.pool_max_bytes) {
+        (Some(given), Some(bytes)) if *given != human(bytes) => {
+            format!("{given} ({})", human(bytes))
+        }
+        (Some(given), _) => given.clone(),
+        (None, _) => "none".into(),
+    };
+    writeln!(out, "pool-max   {max}, {} in use", human(limits.pool_bytes))?;
+    writeln!(out, "accept     {}%", limits.accept_percent)?;
+    writeln!(out, "writeback  {}", on_off(limits.writeback))?;
+    if limits.processes.is_empty() {
+        return Ok(());
+    }
+    writeln!(
+        out,
+        "\n{:>8} {:>9} {:>9} {:>9} {:<9}  NAME",
+        "PID", "USED", "POOL", "POOL-MAX", "WRITEBACK"
+    )?;
+    for p in &limits.processes {
+        writeln!(
+            out,
+            "{:>8} {:>9} {:>9} {:>9} {:<9}  {}",
+            p.pid,
+            human(p.used_bytes),
+            human(p.pool_bytes),
+            p.pool_max.as_deref().unwrap_or("-"),
+            on_off(p.writeback),
+            p.name
+        )?;
+    }
+    Ok(())
+}

@@ -1,0 +1,380 @@
+//! Limits of a running tree: showing and changing them.
+//!
+//! # A lower budget
+//! A budget below what is in use would make every fault wait, and end processes that wait too
+//! long. So a lower budget is approached: at each tick the budget is what is in use, if that is
+//! less than before, and members are asked to give up what is above the aim. Nobody ever meets a
+//! budget below what is in use.
+//! ```text
+//! steady ──lower──▶ approaching ──in use ≤ aim──▶ steady at the aim
+//!    ▲◀──no progress, or who asked is gone: as it was──┘
+//! ```
+
+use super::devices::answer;
+use super::{Supervisor, Token};
+use crate::limits::Limits;
+use crate::table::SlotState;
+use crate::wire::{LimitChange, Reply};
+use ebb_engine::PAGE_SIZE;
+use ebb_stores::{Size, human};
+use ebb_sys::proc;
+use rustix::event::epoll;
+use rustix::io::Errno;
+use rustix::net::{self, RecvFlags};
+use std::os::fd::OwnedFd;
+use std::sync::atomic::Ordering::*;
+use std::time::{Duration, Instant};
+
+/// Without progress for so long a lower budget is given up.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// How often whoever asked hears how far it is.
+const REPORT: Duration = Duration::from_millis(200);
+/// Ancestors of a process that are looked at for limits of their own.
+const GENERATIONS: usize = 64;
+/// The least that a pool can be limited to, in bytes.
+const LEAST_POOL: u64 = *ebb_engine::swap::POOL_MAX.start();
+
+/// A lower budget that is being approached.
+pub(super) struct Approach {
+    client: OwnedFd,
+    /// In pages.
+    aim: i64,
+    /// The budget before.
+    was: i64,
+    /// The least that was in use so far, and since when.
+    low: i64,
+    since: Instant,
+    reported: Instant,
+}
+
+/// The limits of a tree, for people and scripts.
+#[derive(Clone, PartialEq, Eq, Debug, serde::Serialize, serde::Deserialize)]
+pub struct LimitsShown {
+    /// The budget.
+    pub memory_bytes: u64,
+    /// What is in use of it.
+    pub used_bytes: u64,
+    /// Whether the tree has begun to page.
+    pub paging: bool,
+    /// The limit of all pools together, as it was given.
+    pub pool_max: Option<String>,
+    /// The same in bytes.
+    pub pool_max_bytes: Option<u64>,
+    /// What all pools hold.
+    pub pool_bytes: u64,
+    /// A pool is emptied down to this percentage of its limit.
+    pub accept_percent: u8,
+    /// Whether pages may go to devices.
+    pub writeback: bool,
+    /// The processes that are managed.
+    pub processes: Vec<ProcessLimits>,
+}
+
+/// The limits of a process, for people and scripts.
+#[derive(Clone, PartialEq, Eq, Debug, serde::Serialize, serde::Deserialize)]
+pub struct ProcessLimits {
+    /// Its number.
+    pub pid: u32,
+    /// Its name.
+    pub name: String,
+    /// What it uses: charged by itself, or measured as long as it does not page.
+    pub used_bytes: u64,
+    /// What its pool holds.
+    pub pool_bytes: u64,
+    /// The limit of its pool, if it has one of its own, as it was given.
+    pub pool_max: Option<String>,
+    /// Whether it has leave of its own to write to devices; the tree must have it too.
+    pub writeback: bool,
+}
+
+fn bytes(pages: i64) -> u64 {
+    pages.max(0) as u64 * PAGE_SIZE as u64
+}
+
+impl Supervisor {
+    /// Handles a request to show or change limits.
+    pub(super) fn limit(&mut self, client: OwnedFd, change: &LimitChange) {
+        let (limits, aim) = match self.understand(change) {
+            Ok(understood) => understood,
+            Err(why) => return answer(&client, Reply::Failed(why)),
+        };
+        match change.process {
+            Some(pid) => {
+                self.own_limits.insert(pid, limits);
+                if let Some(&slot) = self.by_pid.get(&pid) {
+                    self.table.slot(slot).limits.set(limits);
+                }
+            }
+            None => self.table.limits.set(limits),
+        }
+        let now = self.table.budget.load(SeqCst);
+        match aim {
+            Some(aim) if aim < now => {
+                let token = Token::Limiter.pack();
+                if epoll::add(&self.epoll, &client, token, epoll::EventFlags::IN).is_err() {
+                    return answer(&client, Reply::Failed("out of memory for events".into()));
+                }
+                self.approach = Some(Approach {
+                    client,
+                    aim,
+                    was: now,
+                    low: i64::MAX,
+                    since: Instant::now(),
+                    reported: Instant::now(),
+                });
+            }
+            aim => {
+                if let Some(aim) = aim {
+                    self.set_budget(aim);
+                }
+                answer(&client, Reply::Done(self.show_limits()));
+            }
+        }
+        self.wake_all();
+        self.due = Instant::now();
+    }
+
+    /// What a change asks for: the limits as they shall be, and the budget if it shall be
+    /// another. Nothing is changed yet.
+    fn understand(&self, change: &LimitChange) -> Result<(Limits, Option<i64>), String> {
+        let mut limits = match change.process {
+            None => self.table.limits.get(),
+            Some(pid) => {
+                if change.memory.is_some() || change.accept_percent.is_some() {
+                    return Err(
+                        "memory and threshold are the whole tree's: leave --only out".into(),
+                    );
+                }
+                let slot = self.by_pid.get(&pid).ok_or_else(|| {
+                    format!("process {pid} is not managed itself: without --only the limits are the whole tree's")
+                })?;
+                self.table.slot(*slot).limits.get()
+            }
+        };
+        let aim = change
+            .memory
+            .as_deref()
+            .map(|text| self.budget_of(text))
+            .transpose()?;
+        let budget = bytes(aim.unwrap_or_else(|| self.table.budget.load(SeqCst)));
+        if let Some(text) = &change.pool_max {
+            limits.pool_max = match text.as_str() {
+                "none" => None,
+                text => Some(text.parse().map_err(|e| format!("--pool-max: {e}"))?),
+            };
+        }
+        if let Some(percent) = change.accept_percent {
+            limits.accept_percent = percent;
+        }
+        if let Some(writeback) = change.writeback {
+            limits.writeback = writeback;
+        }
+        check_limits(&limits, budget)?;
+        if let (Some(_), Some(max), None) = (change.process, limits.pool_max, aim)
+            && let Some(tree) = self.table.limits.get().pool_max
+            && max.of(budget) > tree.of(budget)
+        {
+            return Err(format!(
+                "--pool-max {max} is more than the tree's: give {} to {}",
+                human(LEAST_POOL),
+                human(tree.of(budget))
+            ));
+        }
+        // Limits that were fine under another budget must be so under this one.
+        if aim.is_some() {
+            let others = self
+                .table
+                .taken()
+                .map(|(n, _)| self.table.slot(n).limits.get());
+            for other in others {
+                check_limits(&other, budget)?;
+            }
+        }
+        if !limits.writeback && self.table.config().codec == crate::Codec::None {
+            return Err("without a pool pages can go to devices alone: there is no --writeback off with `ebb run --pool none`".into());
+        }
+        if self.approach.is_some() && change.memory.is_some() {
+            return Err("the budget is being lowered already".into());
+        }
+        Ok((limits, aim))
+    }
+
+    /// A budget in pages, from what a user writes.
+    fn budget_of(&self, text: &str) -> Result<i64, String> {
+        let size: Size = text.parse().map_err(|e| format!("--memory: {e}"))?;
+        let (least, most) = (*self.budgets.start(), *self.budgets.end());
+        let pages = size.of(most * PAGE_SIZE as u64) / PAGE_SIZE as u64;
+        if !self.budgets.contains(&pages) {
+            return Err(format!(
+                "--memory {text} is out of range: give {} to {}",
+                human(least * PAGE_SIZE as u64),
+                human(most * PAGE_SIZE as u64)
+            ));
+        }
+        Ok(pages as i64)
+    }
+
+    /// Lets the budget follow what is in use down to the aim. Pages that are still above it.
+    pub(super) fn approach_budget(&mut self) -> i64 {
+        let Some(approach) = &mut self.approach else {
+            return 0;
+        };
+        let used = self.table.in_use();
+        let now = Instant::now();
+        if used < approach.low {
+            (approach.low, approach.since) = (used, now);
+        }
+        let (aim, low, was) = (approach.aim, approach.low, approach.was);
+        let since = approach.since;
+        let above = used - aim;
+        if above > 0 && now - approach.reported > REPORT {
+            approach.reported = now;
+            let text = format!("{} in use", human(bytes(used)));
+            answer(&approach.client, Reply::Progress(text));
+        }
+        self.set_budget(used.clamp(aim, self.table.budget.load(SeqCst)));
+        if above <= 0 {
+            if let Some(approach) = self.end_approach(None) {
+                answer(&approach.client, Reply::Done(self.show_limits()));
+            }
+            return 0;
+        }
+        if now - since > PATIENCE {
+            if let Some(approach) = self.end_approach(Some(was)) {
+                let why = format!(
+                    "the budget stays {}: {} are in use and no more can be swapped out; give more, or add a swap device first",
+                    human(bytes(was)),
+                    human(bytes(low))
+                );
+                answer(&approach.client, Reply::Failed(why));
+            }
+            return 0;
+        }
+        above
+    }
+
+    /// Writes the budget, and the limit that goes with it until all is measured again.
+    fn set_budget(&self, pages: i64) {
+        let more = pages - self.table.budget.swap(pages, SeqCst);
+        self.table.limit.0.fetch_add(more, SeqCst);
+        if more > 0 {
+            self.table.feed();
+        }
+    }
+
+    /// Ends the approach, with this budget if one is given.
+    fn end_approach(&mut self, budget: Option<i64>) -> Option<Approach> {
+        let approach = self.approach.take()?;
+        let _ = epoll::delete(&self.epoll, &approach.client);
+        if let Some(budget) = budget {
+            self.set_budget(budget);
+        }
+        self.due = Instant::now();
+        Some(approach)
+    }
+
+    /// Whoever asked for a lower budget has spoken, or is gone: then it is taken back.
+    pub(super) fn hear_limiter(&mut self) {
+        let Some(approach) = &self.approach else {
+            return;
+        };
+        match net::recv(&approach.client, &mut [0; 64], RecvFlags::DONTWAIT) {
+            Err(Errno::AGAIN | Errno::INTR) => {}
+            Ok((_, 0)) | Err(_) => {
+                let was = approach.was;
+                self.end_approach(Some(was));
+            }
+            Ok(_) => {}
+        }
+    }
+
+    /// The limits that a process which joins has: its own, or those of the nearest ancestor that
+    /// has some.
+    pub(super) fn limits_for(&self, pid: u32) -> Limits {
+        if self.own_limits.is_empty() {
+            return Limits::default();
+        }
+        let mut next = Some(pid);
+        for _ in 0..GENERATIONS {
+            let Some(pid) = next else { break };
+            if let Some(&limits) = self.own_limits.get(&pid) {
+                return limits;
+            }
+            let stat = proc::Process::open(pid).and_then(|process| process.stat());
+            next = stat.ok().map(|stat| stat.parent);
+        }
+        Limits::default()
+    }
+
+    fn wake_all(&self) {
+        for (n, _) in self.table.taken() {
+            self.table.wake(n);
+        }
+    }
+
+    fn show_limits(&self) -> String {
+        serde_json::to_string(&self.limits()).unwrap_or_else(|_| "{}".into())
+    }
+
+    /// The limits as they are.
+    pub fn limits(&self) -> LimitsShown {
+        let limits = self.table.limits.get();
+        let budget = self.table.budget_bytes();
+        let mut processes: Vec<ProcessLimits> = self
+            .table
+            .taken()
+            .filter_map(|(n, word)| {
+                let pid = self.seats[n.index()].as_ref()?.process.pid();
+                let slot = self.table.slot(n);
+                let used = match word.state {
+                    SlotState::Joined => slot.measured.load(SeqCst),
+                    _ => slot.charged.load(SeqCst),
+                };
+                let own = slot.limits.get();
+                Some(ProcessLimits {
+                    pid,
+                    name: proc::name(pid),
+                    used_bytes: bytes(used),
+                    pool_bytes: slot.pool.load(Relaxed),
+                    pool_max: own.pool_max.map(|max| max.to_string()),
+                    writeback: own.writeback,
+                })
+            })
+            .collect();
+        processes.sort_by_key(|process| process.pid);
+        LimitsShown {
+            memory_bytes: budget,
+            used_bytes: bytes(self.table.in_use()),
+            paging: self.table.mode() == crate::Mode::Paging,
+            pool_max: limits.pool_max.map(|max| max.to_string()),
+            pool_max_bytes: limits.pool_max.map(|max| max.of(budget)),
+            pool_bytes: processes.iter().map(|p| p.pool_bytes).sum(),
+            accept_percent: limits.accept_percent,
+            writeback: limits.writeback,
+            processes,
+        }
+    }
+}
+
+/// Whether limits can stand under a budget of so many bytes.
+///
+/// # Errors
+/// What is out of range, and what is allowed.
+pub fn check_limits(limits: &Limits, budget: u64) -> Result<(), String> {
+    if let Some(max) = limits.pool_max
+        && !(LEAST_POOL..=budget).contains(&max.of(budget))
+    {
+        return Err(format!(
+            "--pool-max {max} is out of range: give {} to {}, the budget, or a percentage of it, or none",
+            human(LEAST_POOL),
+            human(budget)
+        ));
+    }
+    if !(1..=99).contains(&limits.accept_percent) {
+        return Err(format!(
+            "--accept {} is out of range: the threshold must lie below the pool's limit: give 1 to 99",
+            limits.accept_percent
+        ));
+    }
+    Ok(())
+}
