@@ -60,6 +60,8 @@ struct Inner {
     /// The tree's count of changes that was acted upon.
     seen: Option<u64>,
     told: Instant,
+    /// There was no device at the last turn.
+    alone: bool,
 }
 
 /// See the module.
@@ -96,9 +98,13 @@ impl DeviceSet {
                 closing: Vec::with_capacity(MAX_DEVICES),
                 seen: None,
                 told: Instant::now(),
+                alone: true,
             }),
         };
-        set.follow(&mut set.lock(), member)?;
+        let mut inner = set.lock();
+        set.follow(&mut inner, member)?;
+        inner.alone = set.devices.is_empty();
+        drop(inner);
         Ok(set)
     }
 
@@ -164,9 +170,10 @@ impl DeviceSet {
             member.message(&format!("the swap devices cannot be looked at: {why}"));
         }
         self.close(inner, member);
-        let limit = pool_bytes(member, &self.devices);
-        if swap.pool_max() != limit {
-            let _ = swap.set_limits(limit, ACCEPT_PERCENT);
+        // Only when the first one comes or the last one goes: else `balance` moves the limit.
+        let alone = self.devices.is_empty();
+        if std::mem::replace(&mut inner.alone, alone) != alone {
+            let _ = swap.set_limits(pool_bytes(member, &self.devices), ACCEPT_PERCENT);
         }
         let busy = self.leave(inner, member, cpu);
         if busy || inner.told.elapsed() > TELL {

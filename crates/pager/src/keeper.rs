@@ -337,7 +337,13 @@ impl Process {
         }
         let memory = self.swap.memory();
         let frames = (memory.pool_bytes as usize).div_ceil(PAGE_SIZE);
-        let density = memory.pool_pages as usize * 16 / frames.max(1);
+        // Of its data: emptied windows that it still holds say nothing of what others would hold.
+        let data = (memory.pool_data_bytes as usize).div_ceil(PAGE_SIZE);
+        let density = if data < UNIT {
+            2 * 16
+        } else {
+            memory.pool_pages as usize * 16 / data
+        };
         let budget = state.account.charged().max(0) as usize;
         let resident = state.map.resident();
         if state

@@ -162,6 +162,7 @@ impl Process {
     fn is_back(&self, state: &mut State, page: PageNumber, kept: Option<EntryId>) {
         state.map.set(page, Page::Resident(kept));
         let age = state.queue.age(&state.map, page);
+        state.queue.leaves(&state.map, page, 1);
         self.queue(state, page, 1);
         let State { map, queue, .. } = state;
         queue.refaulted(map, page, age);
@@ -209,7 +210,13 @@ impl Process {
             *entry = e;
         }
         let age = state.queue.age(&state.map, page);
-        state.balance.came_back(age);
+        let rank = state.queue.rank(&state.map, page);
+        let resident = state.map.resident();
+        state.balance.came_back(rank, resident);
+        {
+            let State { map, queue, .. } = &mut *state;
+            queue.leaves(map, first, pages);
+        }
         let late = usize::from(age) > self.pool_span(&state);
         let device = self.swap.place(entries[page.0 - first.0]) == Place::Slot;
         let mut expected: ArrayVec<EntryId, REACH> = ArrayVec::new();

@@ -19,6 +19,10 @@
 //! So a working set that is touched at random survives the streams that run past it. Pages that
 //! came in beside the one that was touched get no heat by that.
 //!
+//! What the balance between resident pages and pool needs (`balance`) is a page's *rank*: how many
+//! of the pages that are out were evicted after it. With so many frames more it would have been
+//! resident. Its age says something else: a few pages that come and go make all others old.
+//!
 //! A unit stands in the queue at most once; `UnitState::queued` says so.
 //!
 //! Sources: Babaoglu and Joy, *Converting a Swap-Based System to do Paging in an Architecture
@@ -44,10 +48,12 @@ const fn span(heat: u64) -> u8 {
 }
 
 /// The queue. Its memory is taken ahead of need.
-#[derive(Default)]
 pub struct Queue {
     units: VecDeque<UnitNumber>,
     epoch: u8,
+    /// Pages that are out, by the epoch of their eviction. Those of 256 epochs ago are not told
+    /// from those of now, and counted no more: so it is a good guess.
+    out: [u32; 256],
     /// Pages evicted in this epoch.
     evicted: usize,
     /// The keeper's milliseconds, for units queued from now on.
@@ -93,6 +99,7 @@ impl Queue {
         Self {
             units: VecDeque::new(),
             epoch: 0,
+            out: [0; 256],
             evicted: 0,
             now_ms: 0,
         }
@@ -125,6 +132,26 @@ impl Queue {
             .wrapping_sub(map.unit(page.unit()).epochs[page.within()])
     }
 
+    /// How many pages that are out were evicted after `page`, which is out too; by halves of an
+    /// epoch.
+    pub fn rank(&self, map: &PageMap, page: PageNumber) -> usize {
+        let age = self.age(map, page);
+        let own = self.epoch.wrapping_sub(age);
+        let later: u32 = (0..age)
+            .map(|k| self.out[usize::from(self.epoch.wrapping_sub(k))])
+            .sum();
+        (later + self.out[usize::from(own)] / 2) as usize
+    }
+
+    /// `pages` pages from `first`, all out, come back or are dropped.
+    pub fn leaves(&mut self, map: &PageMap, first: PageNumber, pages: usize) {
+        for page in (0..pages).map(|i| first.plus(i)) {
+            let evicted = map.unit(page.unit()).epochs[page.within()];
+            let out = &mut self.out[usize::from(evicted)];
+            *out = out.saturating_sub(1);
+        }
+    }
+
     /// `page` was touched, and came back `age` epochs after its eviction. True: it would not have
     /// been missed with twice the memory.
     pub fn refaulted(&mut self, map: &mut PageMap, page: PageNumber, age: u8) -> bool {
@@ -154,7 +181,10 @@ impl Queue {
             let fresh = Mask::from(std::mem::take(&mut state.fresh));
             let mut victims = present & !fresh & state.due(self.epoch);
             if look >= limit {
-                self.epoch = self.epoch.wrapping_add(RESIDENT_SET);
+                for _ in 0..RESIDENT_SET {
+                    self.epoch = self.epoch.wrapping_add(1);
+                    self.out[usize::from(self.epoch)] = 0;
+                }
                 victims = present;
             }
             if victims != 0 {
@@ -170,10 +200,12 @@ impl Queue {
     pub fn evicted(&mut self, map: &mut PageMap, unit: UnitNumber, mask: Mask) {
         let (epoch, resident) = (self.epoch, map.resident());
         map.unit_mut(unit).stamp(mask, epoch);
+        self.out[usize::from(epoch)] += mask.count_ones();
         self.evicted += mask.count_ones() as usize;
         if self.evicted >= (resident / usize::from(RESIDENT_SET)).max(UNIT) {
             self.evicted = 0;
             self.epoch = epoch.wrapping_add(1);
+            self.out[usize::from(self.epoch)] = 0;
         }
     }
 
