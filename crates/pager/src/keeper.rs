@@ -126,6 +126,7 @@ fn adopt(
         costs: Costs::new(),
         keep_score: AtomicU64::new(1024),
         loads: AtomicU64::new(0),
+        behind: AtomicBool::new(false),
     });
     let mut state = lock_service();
     let count = (process.member.limit() as usize / UNIT / 4).clamp(256, 32768);
@@ -182,6 +183,7 @@ pub fn tend(process: &'static Process) -> ! {
             _ => QUIET,
         };
         seen = process.member.wait(seen, Some(pause));
+        process.behind.store(false, SeqCst);
         fork::attend(process, &mut desk);
         {
             let mut state = lock_service();

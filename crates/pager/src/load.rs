@@ -5,8 +5,8 @@
 //! has room, and where a move is not allowed (ranges that are not plain read-write).
 
 use crate::bays::{Taken, ones, runs};
-use crate::map::{Frame, Mask, Page, PageNumber, UNIT, UNIT_BYTES};
-use crate::pattern::REACH;
+use crate::map::{Frame, Mask, Page, PageMap, PageNumber, UNIT, UNIT_BYTES};
+use crate::pattern::{REACH, Window};
 use crate::process::{Process, cpu};
 use crate::queue::RESIDENT_SET;
 use crate::state::{State, lock_service, transit_ended};
@@ -176,7 +176,14 @@ impl Process {
         page: PageNumber,
         write: bool,
     ) -> Option<Way> {
-        let window = state.pattern.window(page);
+        let device = match state.map.get(page) {
+            Page::Swapped(entry) => self.swap.place(entry) == Place::Slot,
+            _ => unreachable!("only swapped pages are brought in"),
+        };
+        let mut window = state.pattern.window(page);
+        if device {
+            window = window.max(neighbours(&state.map, page));
+        }
         let swapped = |p: PageNumber| matches!(state.map.get(p), Page::Swapped(_));
         let (first, pages) = around(page, window.first, window.pages, swapped);
         let taken = if state.movable(page) {
@@ -198,7 +205,7 @@ impl Process {
                 }
             }
         };
-        if pages < window.pages {
+        if pages != window.pages || device {
             state.pattern.brought(first, pages);
         }
         let mut entries = [EntryId(0); UNIT];
@@ -218,7 +225,6 @@ impl Process {
             queue.leaves(map, first, pages);
         }
         let late = usize::from(age) > self.pool_span(&state);
-        let device = self.swap.place(entries[page.0 - first.0]) == Place::Slot;
         let mut expected: ArrayVec<EntryId, REACH> = ArrayVec::new();
         if device {
             let ahead = state.pattern.ahead();
@@ -440,6 +446,21 @@ fn around(
         end += 1;
     }
     (PageNumber(start), end - start)
+}
+
+/// What to bring from a device beside `page`, in order or not: as many pages of its unit as are in
+/// memory already, and as many more. Where pages of a unit come back one by one the others are
+/// likely to, and a transfer costs many times what one more page in it does; so a unit that is
+/// used whole comes in with five transfers, one of which a single page is used with one.
+fn neighbours(map: &PageMap, page: PageNumber) -> Window {
+    let here = map
+        .mask(page.unit(), |p| matches!(p, Page::Resident(_)))
+        .count_ones() as usize;
+    let pages = (here + 1).next_power_of_two().min(UNIT);
+    Window {
+        first: PageNumber(page.0 / pages * pages),
+        pages,
+    }
 }
 
 /// Where to begin if only `frames` of `pages` pages from `first` can be had: `page` is among them.

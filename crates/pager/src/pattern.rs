@@ -63,6 +63,17 @@ pub struct Window {
     pub pages: usize,
 }
 
+impl Window {
+    /// The one with more pages.
+    pub fn max(self, other: Self) -> Self {
+        if other.pages > self.pages {
+            other
+        } else {
+            self
+        }
+    }
+}
+
 /// The streams of one process.
 pub struct Pattern {
     streams: [Stream; STREAMS],

@@ -33,6 +33,13 @@ impl Swap {
         .unwrap_or(false)
     }
 
+    /// Whether background work cannot wait: stores are about to find the pool at its limit, and
+    /// there is a device to move pages to. Cheap.
+    pub fn behind(&self) -> bool {
+        let (bytes, max) = (self.pool.bytes(), self.pool.max());
+        bytes >= crate::shrinker::urgent(max, self.accept_percent()) && self.has_devices()
+    }
+
     /// Makes the pool hold at least `bytes` less memory, if that can be done: by compaction,
     /// then by giving up copies and writing to devices, whoever waits for them. How much
     /// less it holds.
