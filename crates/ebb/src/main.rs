@@ -10,6 +10,7 @@
 mod cli;
 mod doctor;
 mod lab;
+mod lab_shrinker;
 mod limits;
 mod program;
 mod run;

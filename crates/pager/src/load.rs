@@ -451,7 +451,7 @@ fn around(
 /// What to bring from a device beside `page`, in order or not: as many pages of its unit as are in
 /// memory already, and as many more. Where pages of a unit come back one by one the others are
 /// likely to, and a transfer costs many times what one more page in it does; so a unit that is
-/// used whole comes in with five transfers, one of which a single page is used with one.
+/// used whole comes in with about five transfers, and a single page with one.
 fn neighbours(map: &PageMap, page: PageNumber) -> Window {
     let here = map
         .mask(page.unit(), |p| matches!(p, Page::Resident(_)))
@@ -473,3 +473,43 @@ fn fit(page: PageNumber, first: PageNumber, pages: usize, frames: usize) -> Page
 }
 
 const _: () = assert!(size_of::<UnitBuffer>() == UNIT_BYTES);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Touches pages of a unit on a device in this order: how many transfers, and pages brought.
+    fn touch(order: impl Iterator<Item = usize>) -> (usize, usize) {
+        let mut map = PageMap::new();
+        let first = 50 * UNIT;
+        for page in first..first + UNIT {
+            map.set(PageNumber(page), Page::Swapped(EntryId(page as u32)));
+        }
+        let mut transfers = 0;
+        for page in order.map(|i| PageNumber(first + i)) {
+            let out = |p| matches!(map.get(p), Page::Swapped(_));
+            if !out(page) {
+                continue;
+            }
+            let window = neighbours(&map, page);
+            let (start, pages) = around(page, window.first, window.pages, out);
+            assert!((start.0..start.0 + pages).contains(&page.0));
+            for i in 0..pages {
+                map.set(start.plus(i), Page::Resident(None));
+            }
+            transfers += 1;
+        }
+        (transfers, map.resident())
+    }
+
+    #[test]
+    fn a_unit_used_whole_takes_few_transfers_and_one_page_takes_one() {
+        for step in [1, 3, 5, 7, 11] {
+            let (transfers, pages) = touch((0..UNIT).map(|i| i * step % UNIT));
+            assert!(transfers <= 6, "{transfers} transfers");
+            assert_eq!(pages, UNIT);
+        }
+        assert_eq!(touch([9].into_iter()), (1, 1));
+        assert_eq!(touch([9, 2].into_iter()), (2, 3));
+    }
+}
