@@ -56,7 +56,6 @@ fn make_with_two_jobs() {
 }
 
 #[test]
-#[ignore = "pending: thrashes for minutes at half of its peak"]
 fn java() {
     if cannot_page() || lacks("javac") {
         return;
@@ -64,8 +63,8 @@ fn java() {
     let dir = tempfile::tempdir().unwrap();
     let source = "import java.util.*;\npublic class Main { public static void main(String[] a) {\n\
                   HashMap<Integer, String> m = new HashMap<>(); long s = 0;\n\
-                  for (int i = 0; i < 300000; i++) m.put(i, \"value-\" + i * 7919L % 300000);\n\
-                  for (int r = 0; r < 2; r++) for (int i = 0; i < 300000; i++) s = s * 31 + m.get((int) (i * 104729L % 300000)).hashCode();\n\
+                  for (int i = 0; i < 1000000; i++) m.put(i, \"value-\" + i * 7919L % 1000000);\n\
+                  for (int r = 0; r < 2; r++) for (int i = 0; i < 1000000; i++) s = s * 31 + m.get((int) (i * 104729L % 1000000)).hashCode();\n\
                   System.out.println(s); } }\n";
     fs::write(dir.path().join("Main.java"), source).unwrap();
     let built = Job::new(["javac", "Main.java"])
@@ -79,7 +78,6 @@ fn java() {
 }
 
 #[test]
-#[ignore = "pending: killed in its group at half of its peak, and slow there"]
 fn node() {
     if cannot_page() || lacks("node") {
         return;

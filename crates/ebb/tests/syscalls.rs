@@ -42,3 +42,25 @@ fn every_kind_of_buffer() {
         );
     }
 }
+
+/// Pinned pages stay where they are; buffers that are out are brought in for the kernel.
+#[test]
+fn rings() {
+    if cannot_page() {
+        return;
+    }
+    let dir = tempfile::tempdir_in("/var/tmp").unwrap();
+    let job = Job::new([c_program("rings").as_os_str(), "160".as_ref()]).dir(dir.path());
+    let alone = free(&job, "rings");
+    if alone.stdout.starts_with(b"no ") {
+        println!("skipped: {}", String::from_utf8_lossy(&alone.stdout));
+        return;
+    }
+    let managed = Under::budget(56 * MIB).run(&job);
+    managed.assert_same(&alone, "rings");
+    managed.assert_paged_within_budget("rings");
+    let stderr = &managed.run.stderr;
+    assert!(stderr.contains("loose was out"), "{stderr}");
+    assert!(stderr.contains("pinned was in"), "{stderr}");
+    assert!(!String::from_utf8_lossy(&alone.stdout).contains("WRONG"));
+}

@@ -112,4 +112,6 @@ counters! {
     evict_busy,
     /// Times a thread waited for room under the budget.
     stall,
+    /// Pages that were not as the page map said: there, or gone, by something that went round libc.
+    map_disagrees,
 }

@@ -264,9 +264,9 @@ impl Bays {
         }
     }
 
-    /// Takes a run of free frames: `want` if there is one, else the longest of the bays looked at,
-    /// at least `least`. Looks at few bays, so it is quick.
-    pub fn take(&mut self, want: usize, least: usize) -> Option<Taken> {
+    /// Takes a run of free frames: `want` if there is one, else the longest of the bays looked at.
+    /// Looks at few bays, so it is quick.
+    pub fn take(&mut self, want: usize) -> Option<Taken> {
         const LOOK: usize = 8;
         let from = self.free.len().saturating_sub(LOOK);
         let mut best: Option<(usize, usize, usize)> = None; // place in the list, start, length
@@ -284,7 +284,7 @@ impl Bays {
                 best = Some((from + i, start, len));
             }
         }
-        let (place, start, len) = best.filter(|(_, _, len)| *len >= least)?;
+        let (place, start, len) = best.filter(|(_, _, len)| *len > 0)?;
         let frames = len.min(want);
         let bay = self.free[place];
         let address = self.address(bay) + start * PAGE_SIZE;
@@ -382,14 +382,13 @@ mod tests {
         }
         bays.check();
         assert_eq!((bays.free_frames(), bays.staged_frames()), (4, 0));
-        let t = bays.take(2, 1).unwrap();
+        let t = bays.take(2).unwrap();
         assert_eq!(
             (t.frames, t.address),
             (2, bays.address(bay) + 4 * PAGE_SIZE)
         );
         bays.check();
-        assert!(bays.take(3, 3).is_none());
-        bays.take(1, 1).unwrap();
+        bays.take(1).unwrap();
         bays.check();
         assert_eq!(bays.give_back().unwrap().1.count_ones(), 1);
         bays.check();

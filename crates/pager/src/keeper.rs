@@ -166,6 +166,7 @@ pub fn tend(process: &'static Process) -> ! {
     let mut desk = Desk::new();
     let (mut seen, mut served, mut moving) = (0, 0, false);
     let mut crowd = Crowd::new();
+    let mut returned = 0;
     let mut measured = Instant::now();
     // For tests: every invariant of the pager, again and again while the program runs.
     let checking = std::env::var_os("EBB_CHECK").is_some();
@@ -202,6 +203,7 @@ pub fn tend(process: &'static Process) -> ! {
                 }
                 let oldest = state.queue.oldest_ms(&state.map).unwrap_or(0);
                 process.member.publish_oldest(oldest as u64 * 1_000_000);
+                process.ask_idle(&mut returned, state.queue.now_ms, oldest);
             }
         }
         let wanted = process.member.take_reclaim_request();
@@ -357,6 +359,32 @@ impl Process {
                 .swap
                 .set_limits(limit.max(1 << 20) as u64, ACCEPT_PERCENT);
         }
+    }
+
+    /// Asks others whose memory lies idle for some of it, if pages that this process needs came
+    /// back from the swap space since the last look: `returned` is how many had by then. Idle is
+    /// what was brought in long before the oldest that is here, at `oldest_ms`: memory goes to those
+    /// that use it, and processes that use what they have alike leave each other alone.
+    fn ask_idle(&self, returned: &mut u64, now_ms: u32, oldest_ms: u32) {
+        /// Fewer since the last look are no need.
+        const NEED: u64 = 32;
+        /// Pages asked for, for each that came back: more of them will.
+        const AHEAD: u64 = 8;
+        const MOST: u64 = 4096;
+        /// How many times as long as ours, and how long at least, idle pages were not touched.
+        const TIMES: u64 = 8;
+        const LEAST_MS: u64 = 500;
+        let counters = self.counters();
+        let now = counters.fault_pool.get() + counters.fault_device.get();
+        let since = now - std::mem::replace(returned, now);
+        if since < NEED {
+            return;
+        }
+        let age = u64::from(now_ms.saturating_sub(oldest_ms));
+        let idle = u64::from(now_ms).saturating_sub((age * TIMES).max(LEAST_MS));
+        let _ = self
+            .member
+            .ask_colder(idle * 1_000_000, (since * AHEAD).min(MOST));
     }
 
     /// Gives `pages` of the charge back, evicting what it takes.

@@ -53,10 +53,12 @@ impl Process {
                 state.parked.push(fault);
                 return Served::Done;
             }
-            Page::Resident(_) | Page::Poisoned => {
-                // Brought in by now, beside another. If it is missing all the same, it was dropped
-                // behind our back and reads as zeros; a page that is there refuses the copy.
-                let _ = self.copy(page.address(), &ZEROS.0[..1]);
+            Page::Resident(_) => {
+                self.look_again(page);
+                Way::Cache
+            }
+            Page::Poisoned => {
+                let _ = self.fault.poison(page.address(), PAGE_SIZE);
                 self.wake(page, 1);
                 Way::Cache
             }
@@ -89,6 +91,16 @@ impl Process {
         Served::Done
     }
 
+    /// A fault on a page that is there by now, brought in beside another: then it refuses the copy.
+    /// If it is missing all the same, the program dropped it without libc (a system call of its own,
+    /// MADV_FREE before it paged): it reads as zeros, as it would without us, and is counted.
+    fn look_again(&self, page: PageNumber) {
+        if self.copy(page.address(), &ZEROS.0[..1]).0 > 0 {
+            self.counters().map_disagrees.add(1);
+        }
+        self.wake(page, 1);
+    }
+
     /// First touch: zeros, as many pages as the pattern says.
     fn fill(&self, state: &mut State, page: PageNumber) -> Option<()> {
         let Some(range) = state.ranges.find(page.address()) else {
@@ -96,7 +108,7 @@ impl Process {
             self.wake(page, 1);
             return Some(());
         };
-        let window = state.pattern.window(page);
+        let window = window(state, page);
         let inside = |p: PageNumber| p.address() >= range.start && p.address() < range.end;
         let (first, pages) = around(page, window.first, window.pages, |p| {
             inside(p) && state.map.get(p) == Page::Untouched
@@ -106,13 +118,15 @@ impl Process {
             self.place_copy(first, &ZEROS.0[..pages]);
             (first, pages)
         } else if range.attributes.movable()
-            && let Some(taken) = self.take(state, pages)
+            && let Some(frames) = take(state, pages)
         {
-            let first = fit(page, first, pages, taken.frames);
-            // SAFETY: free frames are ours alone, and present.
-            unsafe { std::ptr::write_bytes(taken.address as *mut u8, 0, taken.frames * PAGE_SIZE) };
-            self.place_move(state, first, taken);
-            (first, taken.frames)
+            let first = fit(page, first, pages, frames.count());
+            for (at, run) in frames.runs() {
+                // SAFETY: free frames are ours alone, and present.
+                unsafe { std::ptr::write_bytes(run.address as *mut u8, 0, run.frames * PAGE_SIZE) };
+                self.place_move(state, first.plus(at), run);
+            }
+            (first, frames.count())
         } else if state.account.room(self.member, used, 1) {
             self.place_copy(page, &ZEROS.0[..1]);
             (page, 1)
@@ -180,19 +194,19 @@ impl Process {
             Page::Swapped(entry) => self.swap.place(entry) == Place::Slot,
             _ => unreachable!("only swapped pages are brought in"),
         };
-        let mut window = state.pattern.window(page);
+        let mut window = window(&mut state, page);
         if device {
             window = window.max(neighbours(&state.map, page));
         }
         let swapped = |p: PageNumber| matches!(state.map.get(p), Page::Swapped(_));
         let (first, pages) = around(page, window.first, window.pages, swapped);
-        let taken = if state.movable(page) {
-            self.take(&mut state, pages)
+        let frames = if state.movable(page) {
+            take(&mut state, pages)
         } else {
             None
         };
-        let (first, pages) = match taken {
-            Some(taken) => (fit(page, first, pages, taken.frames), taken.frames),
+        let (first, pages) = match &frames {
+            Some(frames) => (fit(page, first, pages, frames.count()), frames.count()),
             None => {
                 let used = state.used(self.swap);
                 if state.account.room(self.member, used, pages as i64) {
@@ -243,16 +257,15 @@ impl Process {
             self.swap.expect(&expected);
         }
         let keep = device && late && self.keeps(write);
-        let room: &mut [PageBytes] = match taken {
-            // SAFETY: the frames are present, page-aligned and ours alone until they are placed.
-            Some(t) => unsafe {
-                std::slice::from_raw_parts_mut(t.address as *mut PageBytes, t.frames)
-            },
-            None => &mut desk.buffer.0[..pages],
-        };
         let mut results: [Result<Source, LoadError>; UNIT] =
             std::array::from_fn(|_| Ok(Source::Zero));
-        let mut outs: ArrayVec<&mut PageBytes, UNIT> = room.iter_mut().collect();
+        let mut outs: ArrayVec<&mut PageBytes, UNIT> = match &frames {
+            // SAFETY: the frames are present, page-aligned and ours alone until they are placed.
+            Some(frames) => (0..pages)
+                .map(|i| unsafe { &mut *(frames.address(i) as *mut PageBytes) })
+                .collect(),
+            None => desk.buffer.0[..pages].iter_mut().collect(),
+        };
         self.swap.load_each(
             cpu(),
             &entries[..pages],
@@ -264,18 +277,22 @@ impl Process {
 
         let mut state = lock_service();
         let good: Mask = (0..pages).fold(0, |m, i| m | u64::from(results[i].is_ok()) << i);
-        for (start, len) in runs(good) {
-            let at = first.plus(start);
-            match taken {
-                Some(t) => self.place_move(
-                    &mut state,
-                    at,
-                    Taken {
-                        address: t.address + start * PAGE_SIZE,
-                        frames: len,
-                    },
-                ),
-                None => self.place_copy(at, &desk.buffer.0[start..start + len]),
+        match &frames {
+            Some(frames) => {
+                for (start, run) in frames.runs() {
+                    for (i, len) in runs(good & ones(start, run.frames)) {
+                        let part = Taken {
+                            address: frames.address(i),
+                            frames: len,
+                        };
+                        self.place_move(&mut state, first.plus(i), part);
+                    }
+                }
+            }
+            None => {
+                for (i, len) in runs(good) {
+                    self.place_copy(first.plus(i), &desk.buffer.0[i..i + len]);
+                }
             }
         }
         for i in 0..pages {
@@ -286,9 +303,9 @@ impl Process {
                     .set(at, Page::Resident(keep.then_some(entries[i]))),
                 Err(error) => {
                     self.poison(&mut state, at, error);
-                    if let Some(t) = taken {
+                    if let Some(frames) = &frames {
                         let unused = Taken {
-                            address: t.address + i * PAGE_SIZE,
+                            address: frames.address(i),
                             frames: 1,
                         };
                         self.drop_frames(unused.address, 1);
@@ -303,9 +320,12 @@ impl Process {
         }
         self.queue(&mut state, first, pages);
         let State { map, queue, .. } = &mut *state;
-        if queue.refaulted(map, page, age) {
-            self.counters().workingset_refault.add(1);
-        }
+        let soon = if window.walk {
+            queue.walked(map, first, pages, age)
+        } else {
+            queue.refaulted(map, page, age)
+        };
+        self.counters().workingset_refault.add(u64::from(soon));
         self.counters().readahead.add(pages as u64 - 1);
         transit_ended();
         desk.again.append(&mut state.parked);
@@ -350,10 +370,6 @@ impl Process {
         state.map.set(page, Page::Poisoned);
     }
 
-    fn take(&self, state: &mut State, pages: usize) -> Option<Taken> {
-        state.bays.as_mut()?.take(pages, 1)
-    }
-
     fn queue(&self, state: &mut State, first: PageNumber, pages: usize) {
         let State { map, queue, .. } = state;
         queue.brought(map, first.unit(), ones(first.within(), pages));
@@ -377,11 +393,16 @@ impl Process {
                 // A range may be several mappings to the kernel, and no copy crosses from one to
                 // the next: nothing of it was done, so the first page alone says what is wrong.
                 Err(_) if end - at > 1 => one = true,
-                // Already there, or no longer mapped: either way nothing is missing here.
-                Err(_) => {
+                // Mapped over or unmapped without libc: what is there now is the program's wish.
+                Err(Errno(libc::EEXIST | libc::ENOENT)) => {
+                    self.counters().map_disagrees.add(1);
                     self.wake(first.plus(at), 1);
                     (at, one) = (at + 1, false);
                 }
+                Err(error) => self.fail(&format!(
+                    "the page at {:#x} could not be put into place: {error:?}",
+                    first.plus(at).address()
+                )),
             }
         }
     }
@@ -431,6 +452,58 @@ impl Process {
     }
 }
 
+/// Free frames for the pages of one load, from a few bays.
+struct Frames(ArrayVec<Taken, BAYS>);
+
+/// Bays that a load may take frames from: another one is another move, which costs less than
+/// another fault.
+const BAYS: usize = 4;
+
+impl Frames {
+    fn count(&self) -> usize {
+        self.0.iter().map(|run| run.frames).sum()
+    }
+
+    /// Each run of frames, and the number of its first page.
+    fn runs(&self) -> impl Iterator<Item = (usize, Taken)> {
+        self.0.iter().scan(0, |at, run| {
+            let start = *at;
+            *at += run.frames;
+            Some((start, *run))
+        })
+    }
+
+    /// The address of the frame for page `i`.
+    fn address(&self, i: usize) -> usize {
+        let (start, run) = self
+            .runs()
+            .find(|(start, run)| i < start + run.frames)
+            .expect("as many frames as pages");
+        run.address + (i - start) * PAGE_SIZE
+    }
+}
+
+/// Frames for up to `pages` pages, if there are any.
+fn take(state: &mut State, pages: usize) -> Option<Frames> {
+    let bays = state.bays.as_mut()?;
+    let mut frames = Frames(ArrayVec::new());
+    let mut missing = pages;
+    while missing > 0
+        && !frames.0.is_full()
+        && let Some(run) = bays.take(missing)
+    {
+        missing -= run.frames;
+        frames.0.push(run);
+    }
+    (missing < pages).then_some(frames)
+}
+
+/// What the pattern of faults says to bring in with `page`.
+fn window(state: &mut State, page: PageNumber) -> Window {
+    let State { map, pattern, .. } = state;
+    pattern.window(page, |p| matches!(map.get(p), Page::Resident(_)))
+}
+
 /// The longest run of pages around `page`, inside the window, for which `good` holds.
 fn around(
     page: PageNumber,
@@ -460,6 +533,7 @@ fn neighbours(map: &PageMap, page: PageNumber) -> Window {
     Window {
         first: PageNumber(page.0 / pages * pages),
         pages,
+        walk: false,
     }
 }
 

@@ -5,7 +5,9 @@
 //! unit; any other fault starts a stream with a window of one page in place of the one used
 //! longest ago. So a sequential walk soon pays one fault for sixteen pages, one that skips pages
 //! (objects of a few pages, every tenth record) still one for several touches, several walks at
-//! once do not disturb each other, and a random touch brings in its own page only.
+//! once do not disturb each other, and a random touch brings in its own page only. One that turns
+//! round begins anew: touches to and fro are no walk. Units that are in memory cause no fault: a
+//! walk that passes some is the same walk.
 //!
 //! A stream at its full window also says what it will come to (`ahead`), so that pages on devices
 //! are on their way before they are touched: twice as far each time, up to `REACH`, and again when
@@ -17,6 +19,10 @@ use std::ops::Range;
 const STREAMS: usize = 8;
 /// Pages that a walk may skip.
 const SKIP: usize = 4;
+/// Faults in a row where they were expected that make a walk which leaves out no page.
+const EXACT: u8 = 8;
+/// Pages in memory that a walk may pass without a fault of which we hear.
+const PASS: usize = 16 * UNIT;
 /// How far a walk is looked ahead of, in pages.
 pub const REACH: usize = 64;
 
@@ -33,6 +39,8 @@ struct Stream {
     /// The pages it looked ahead at, at the end that it walks to: none of them is told again.
     told: usize,
     downward: bool,
+    /// Faults in a row at the very next page that was not in memory.
+    exact: u8,
 }
 
 impl Stream {
@@ -44,6 +52,7 @@ impl Stream {
         reach: UNIT,
         told: 0,
         downward: false,
+        exact: 0,
     };
 
     fn ahead(&self, page: PageNumber) -> bool {
@@ -51,6 +60,16 @@ impl Stream {
     }
     fn behind(&self, page: PageNumber) -> bool {
         (self.below.saturating_sub(SKIP)..=self.below).contains(&page.0)
+    }
+    /// The pages between the walk and `page`, if it may have passed whole units on its way there.
+    fn between(&self, page: PageNumber) -> Option<Range<usize>> {
+        let (gap, edge) = if self.downward {
+            (page.0 + 1..self.below.wrapping_add(1), UNIT - 1)
+        } else {
+            (self.above..page.0, 0)
+        };
+        let may = self.window == UNIT && page.within() == edge && gap.len() <= PASS;
+        (may && !gap.is_empty()).then_some(gap)
     }
 }
 
@@ -61,6 +80,8 @@ pub struct Window {
     pub first: PageNumber,
     /// How many; the faulting page is among them, and all lie in its unit.
     pub pages: usize,
+    /// They are part of a walk that leaves out no page.
+    pub walk: bool,
 }
 
 impl Window {
@@ -92,14 +113,18 @@ impl Pattern {
         }
     }
 
-    /// What to bring in for a fault on `page`, at most. Tell with `brought` what was.
-    pub fn window(&mut self, page: PageNumber) -> Window {
+    /// What to bring in for a fault on `page`, at most. `present` says whether a page is in memory.
+    /// Tell with `brought` what was.
+    pub fn window(&mut self, page: PageNumber, present: impl Fn(PageNumber) -> bool) -> Window {
         self.clock += 1;
         let unit = page.unit().first().0;
-        let hit = self
-            .streams
-            .iter()
-            .position(|s| s.window > 0 && (s.ahead(page) || s.behind(page)));
+        let near = |s: &Stream| s.window > 0 && (s.ahead(page) || s.behind(page));
+        let passed = |s: &Stream| {
+            s.between(page)
+                .is_some_and(|mut pages| pages.all(|p| present(PageNumber(p))))
+        };
+        let streams = &self.streams;
+        let hit = (streams.iter().position(near)).or_else(|| streams.iter().position(passed));
         let Some(i) = hit else {
             let oldest = (0..STREAMS)
                 .min_by_key(|i| self.streams[*i].used)
@@ -116,14 +141,23 @@ impl Pattern {
             return Window {
                 first: page,
                 pages: 1,
+                walk: false,
             };
         };
         self.last = i;
         let s = &mut self.streams[i];
         s.used = self.clock;
-        s.window = (s.window * 2).min(UNIT);
-        s.downward = !s.ahead(page);
-        let (first, end) = if !s.downward {
+        let downward = page.0 < s.above;
+        let skipped = [s.above.abs_diff(page.0), s.below.abs_diff(page.0)];
+        let exact = skipped.contains(&0) || !near(s);
+        s.exact = if exact { s.exact.saturating_add(1) } else { 0 };
+        s.window = match s.window {
+            1 => 2,
+            _ if downward != s.downward => 2,
+            window => (window * 2).min(UNIT),
+        };
+        s.downward = downward;
+        let (first, end) = if !downward {
             (page.0, (page.0 + s.window).min(unit + UNIT))
         } else {
             ((page.0 + 1).saturating_sub(s.window).max(unit), page.0 + 1)
@@ -133,6 +167,7 @@ impl Pattern {
         Window {
             first: PageNumber(first),
             pages: end - first,
+            walk: s.window == UNIT && s.exact >= EXACT,
         }
     }
 
@@ -174,12 +209,16 @@ impl Pattern {
 mod tests {
     use super::*;
 
+    fn absent(_: PageNumber) -> bool {
+        false
+    }
+
     #[test]
     fn a_sequential_walk_soon_takes_whole_units() {
         let mut p = Pattern::new();
         let (mut page, mut faults) = (1000, 0);
         while page < 1000 + 64 * UNIT {
-            let w = p.window(PageNumber(page));
+            let w = p.window(PageNumber(page), absent);
             assert_eq!(w.first.0, page);
             page += w.pages;
             faults += 1;
@@ -192,7 +231,7 @@ mod tests {
         let mut p = Pattern::new();
         let (mut page, mut faults) = (100_000, 0);
         while page > 100_000 - 64 * UNIT {
-            let w = p.window(PageNumber(page));
+            let w = p.window(PageNumber(page), absent);
             assert_eq!(w.first.0 + w.pages - 1, page);
             page = w.first.0 - 1;
             faults += 1;
@@ -207,7 +246,7 @@ mod tests {
         let (mut told, mut distance) = (std::collections::BTreeSet::new(), 0);
         let mut late = 0;
         for _ in 0..64 {
-            let w = p.window(PageNumber(page));
+            let w = p.window(PageNumber(page), absent);
             late += (w.first.0..w.first.0 + w.pages)
                 .filter(|n| !told.contains(n))
                 .count();
@@ -238,7 +277,7 @@ mod tests {
     fn random_touches_tell_nothing() {
         let mut p = Pattern::new();
         for n in 0..100usize {
-            p.window(PageNumber(n * 7919 % 100 * 1000));
+            p.window(PageNumber(n * 7919 % 100 * 1000), absent);
             assert!(p.ahead().is_empty());
         }
     }
@@ -250,7 +289,7 @@ mod tests {
         for page in (5000..5000 + 64 * UNIT).step_by(3) {
             touched += 1;
             if !here.contains(&page) {
-                let w = p.window(PageNumber(page));
+                let w = p.window(PageNumber(page), absent);
                 here = w.first.0..w.first.0 + w.pages;
                 faults += 1;
             }
@@ -262,11 +301,31 @@ mod tests {
     }
 
     #[test]
+    fn a_walk_passes_pages_that_are_in_memory() {
+        let kept = |p: PageNumber| p.unit().0 % 5 < 3;
+        for step in [1, -1] {
+            let mut p = Pattern::new();
+            let mut faults = 0;
+            let mut page = 1000 * UNIT as isize - isize::from(step < 0);
+            for _ in 0..200 * UNIT {
+                let at = PageNumber(page as usize);
+                page += step;
+                let last = p.streams[p.last];
+                if !kept(at) && !(last.below + 1..last.above).contains(&at.0) {
+                    p.window(at, kept);
+                    faults += 1;
+                }
+            }
+            assert!(faults < 80 + 6, "{faults} faults for 80 units");
+        }
+    }
+
+    #[test]
     fn random_touches_bring_their_own_page_and_do_not_break_a_walk() {
         let mut p = Pattern::new();
         let (mut walk, mut x) = (UNIT, 12345usize);
         for _ in 0..4 {
-            walk += p.window(PageNumber(walk)).pages;
+            walk += p.window(PageNumber(walk), absent).pages;
         }
         for _ in 0..100 {
             for _ in 0..3 {
@@ -275,14 +334,15 @@ mod tests {
                     .wrapping_add(1442695040888963407);
                 let page = PageNumber(1 << 30 | (x >> 40));
                 assert_eq!(
-                    p.window(page),
+                    p.window(page, absent),
                     Window {
                         first: page,
-                        pages: 1
+                        pages: 1,
+                        walk: false
                     }
                 );
             }
-            let w = p.window(PageNumber(walk));
+            let w = p.window(PageNumber(walk), absent);
             assert!(w.pages > 1 || w.first.within() == UNIT - 1);
             walk += w.pages;
         }

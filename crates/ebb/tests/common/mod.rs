@@ -160,6 +160,9 @@ impl Managed {
             run.stdout == free.stdout,
             "{what} in {budget} MiB printed something else\n{stderr}"
         );
+        if let Some(disagrees) = self.stats["counters"]["map_disagrees"].as_u64() {
+            assert_eq!(disagrees, 0, "{what}: pages were not as the page map said");
+        }
     }
 
     /// It stayed within its budget, and did page: else the test would show nothing.

@@ -1,0 +1,133 @@
+/*
+ * io_uring on memory that is pushed out meanwhile: rings SIZE_MIB. A registered buffer is pinned:
+ * a transfer into it must be seen by the program, whatever was evicted in between. A buffer
+ * that is not registered is out when the kernel fills it. Prints the results.
+ */
+#define _GNU_SOURCE
+#include <fcntl.h>
+#include <linux/io_uring.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+enum { PAGE = 4096, PAGES = 64, LENGTH = PAGES * PAGE, ENTRIES = 4 };
+
+static struct {
+	int fd;
+	uint32_t *submitted, *mask, *slots;
+	uint32_t *taken, *completed, *completion_mask;
+	struct io_uring_sqe *requests;
+	struct io_uring_cqe *results;
+} ring;
+
+static int start(void)
+{
+	struct io_uring_params p = { 0 };
+	ring.fd = (int)syscall(SYS_io_uring_setup, ENTRIES, &p);
+	if (ring.fd < 0)
+		return 0;
+	size_t length = p.cq_off.cqes + p.cq_entries * sizeof(struct io_uring_cqe);
+	size_t other = p.sq_off.array + p.sq_entries * sizeof(uint32_t);
+	int how = PROT_READ | PROT_WRITE;
+	char *both = mmap(NULL, length > other ? length : other, how, MAP_SHARED | MAP_POPULATE,
+			  ring.fd, IORING_OFF_SQ_RING);
+	ring.requests = mmap(NULL, p.sq_entries * sizeof(struct io_uring_sqe), how,
+			     MAP_SHARED | MAP_POPULATE, ring.fd, IORING_OFF_SQES);
+	if (both == MAP_FAILED || ring.requests == MAP_FAILED)
+		return 0;
+	ring.submitted = (uint32_t *)(both + p.sq_off.tail);
+	ring.mask = (uint32_t *)(both + p.sq_off.ring_mask);
+	ring.slots = (uint32_t *)(both + p.sq_off.array);
+	ring.taken = (uint32_t *)(both + p.cq_off.head);
+	ring.completed = (uint32_t *)(both + p.cq_off.tail);
+	ring.completion_mask = (uint32_t *)(both + p.cq_off.ring_mask);
+	ring.results = (struct io_uring_cqe *)(both + p.cq_off.cqes);
+	return 1;
+}
+
+/* One transfer, waited for: what io_uring says of it. */
+static int transfer(int operation, int file, char *buffer)
+{
+	uint32_t at = *ring.submitted, slot = at & *ring.mask;
+	ring.requests[slot] = (struct io_uring_sqe){
+		.opcode = (uint8_t)operation,
+		.fd = file,
+		.addr = (uintptr_t)buffer,
+		.len = LENGTH,
+	};
+	ring.slots[slot] = slot;
+	__atomic_store_n(ring.submitted, at + 1, __ATOMIC_RELEASE);
+	if (syscall(SYS_io_uring_enter, ring.fd, 1, 1, IORING_ENTER_GETEVENTS, NULL, 0) != 1)
+		return -1;
+	uint32_t done = *ring.taken;
+	if (done == __atomic_load_n(ring.completed, __ATOMIC_ACQUIRE))
+		return -1;
+	int result = ring.results[done & *ring.completion_mask].res;
+	__atomic_store_n(ring.taken, done + 1, __ATOMIC_RELEASE);
+	return result;
+}
+
+static void fill(char *at, size_t length, uint64_t seed)
+{
+	for (size_t i = 0; i < length; i += 8) {
+		uint64_t word = i % PAGE < PAGE / 3 ? (seed += 0x9e3779b97f4a7c15u) * (i + 1) : i / PAGE;
+		memcpy(at + i, &word, 8);
+	}
+}
+
+static const char *compared(const char *a, const char *b)
+{
+	return memcmp(a, b, LENGTH) == 0 ? "same" : "WRONG";
+}
+
+static int in_memory(const char *page)
+{
+	uint64_t word = 0;
+	int fd = open("/proc/self/pagemap", O_RDONLY);
+	if (fd < 0 || pread(fd, &word, 8, (off_t)((uintptr_t)page / PAGE * 8)) != 8)
+		word = 1ull << 63;
+	close(fd);
+	return (int)(word >> 63);
+}
+
+int main(int argc, char **argv)
+{
+	size_t size = (size_t)(argc > 1 ? atoi(argv[1]) : 160) << 20;
+	char *memory = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	int file = open("data", O_RDWR | O_CREAT | O_TRUNC | O_DIRECT, 0600);
+	if (memory == MAP_FAILED || file < 0)
+		return 1;
+	if (!start()) {
+		printf("no io_uring\n");
+		return 0;
+	}
+	char *pinned = memory, *loose = memory + 2 * LENGTH, *rest = memory + 8 * LENGTH;
+	fill(pinned, LENGTH, 1);
+	fill(loose, LENGTH, 2);
+	fill(rest, size - 8 * LENGTH, 3);
+	struct iovec registered = { pinned, LENGTH };
+	if (syscall(SYS_io_uring_register, ring.fd, IORING_REGISTER_BUFFERS, &registered, 1) != 0) {
+		printf("no registered buffers\n");
+		return 0;
+	}
+	fprintf(stderr, "loose %s\n", in_memory(loose) ? "was in" : "was out");
+	printf("write %d\n", transfer(IORING_OP_WRITE, file, loose));
+	fill(rest, size - 8 * LENGTH, 4);
+	fprintf(stderr, "pinned %s\n", in_memory(pinned) ? "was in" : "was out");
+	printf("fixed read %d", transfer(IORING_OP_READ_FIXED, file, pinned));
+	printf(" %s\n", compared(pinned, loose));
+
+	fill(pinned, LENGTH, 5);
+	fill(rest, size - 8 * LENGTH, 6);
+	printf("fixed write %d\n", transfer(IORING_OP_WRITE_FIXED, file, pinned));
+	fprintf(stderr, "loose %s\n", in_memory(loose) ? "was in" : "was out");
+	printf("read %d", transfer(IORING_OP_READ, file, loose));
+	printf(" %s\n", compared(loose, pinned));
+	unlink("data");
+	return 0;
+}
