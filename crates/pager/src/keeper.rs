@@ -97,6 +97,11 @@ pub extern "C" fn run(_: *mut libc::c_void) -> *mut libc::c_void {
     tend(process)
 }
 
+/// Milliseconds of CLOCK_MONOTONIC, as far as pages are dated.
+fn now_ms() -> u32 {
+    (ebb_sys::proc::monotonic_ns() / 1_000_000) as u32
+}
+
 /// Takes the process under management.
 fn adopt(
     member: &'static Member,
@@ -150,6 +155,8 @@ fn adopt(
         process.member.start_paging(pages);
         state.account.begins_with(pages as i64);
     }
+    // What is there now is as old as now, not as the machine.
+    state.queue.now_ms = now_ms();
     process.register_all(&mut state);
     process.measure(&mut state);
     // Published under the lock: the hooks see it together with the registered ranges.
@@ -188,7 +195,7 @@ pub fn tend(process: &'static Process) -> ! {
         fork::attend(process, &mut desk);
         {
             let mut state = lock_service();
-            state.queue.now_ms = (ebb_sys::proc::monotonic_ns() / 1_000_000) as u32;
+            state.queue.now_ms = now_ms();
             if state.ranges.all().any(|r| !r.attributes.registered) {
                 process.register_all(&mut state);
                 ANSWERED.fetch_add(1, SeqCst);

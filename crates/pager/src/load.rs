@@ -196,7 +196,7 @@ impl Process {
         };
         let mut window = window(&mut state, page);
         if device {
-            window = window.max(neighbours(&state.map, page));
+            window = window.widened(neighbours(&state.map, page));
         }
         let swapped = |p: PageNumber| matches!(state.map.get(p), Page::Swapped(_));
         let (first, pages) = around(page, window.first, window.pages, swapped);

@@ -85,12 +85,14 @@ pub struct Window {
 }
 
 impl Window {
-    /// The one with more pages.
-    pub fn max(self, other: Self) -> Self {
-        if other.pages > self.pages {
-            other
-        } else {
-            self
+    /// As many pages as `other`, if that is more.
+    pub fn widened(self, other: Self) -> Self {
+        if other.pages <= self.pages {
+            return self;
+        }
+        Self {
+            walk: self.walk,
+            ..other
         }
     }
 }
