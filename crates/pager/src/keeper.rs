@@ -384,7 +384,8 @@ impl Process {
         let counters = self.counters();
         let now = counters.fault_pool.get() + counters.fault_device.get();
         let since = now - std::mem::replace(returned, now);
-        if since < NEED {
+        // Relatives by fork share pages: evicting those frees nothing, or copies them first.
+        if since < NEED || self.forked.load(SeqCst) {
             return;
         }
         let age = u64::from(now_ms.saturating_sub(oldest_ms));
