@@ -97,11 +97,6 @@ pub extern "C" fn run(_: *mut libc::c_void) -> *mut libc::c_void {
     tend(process)
 }
 
-/// Milliseconds of CLOCK_MONOTONIC, as far as pages are dated.
-fn now_ms() -> u32 {
-    (ebb_sys::proc::monotonic_ns() / 1_000_000) as u32
-}
-
 /// Takes the process under management.
 fn adopt(
     member: &'static Member,
@@ -155,8 +150,6 @@ fn adopt(
         process.member.start_paging(pages);
         state.account.begins_with(pages as i64);
     }
-    // What is there now is as old as now, not as the machine.
-    state.queue.now_ms = now_ms();
     process.register_all(&mut state);
     process.measure(&mut state);
     // Published under the lock: the hooks see it together with the registered ranges.
@@ -173,7 +166,6 @@ pub fn tend(process: &'static Process) -> ! {
     let mut desk = Desk::new();
     let (mut seen, mut served, mut moving) = (0, 0, false);
     let mut crowd = Crowd::new();
-    let mut returned = 0;
     let mut measured = Instant::now();
     // For tests: every invariant of the pager, again and again while the program runs.
     let checking = std::env::var_os("EBB_CHECK").is_some();
@@ -195,7 +187,7 @@ pub fn tend(process: &'static Process) -> ! {
         fork::attend(process, &mut desk);
         {
             let mut state = lock_service();
-            state.queue.now_ms = now_ms();
+            state.queue.now_ms = (ebb_sys::proc::monotonic_ns() / 1_000_000) as u32;
             if state.ranges.all().any(|r| !r.attributes.registered) {
                 process.register_all(&mut state);
                 ANSWERED.fetch_add(1, SeqCst);
@@ -210,7 +202,6 @@ pub fn tend(process: &'static Process) -> ! {
                 }
                 let oldest = state.queue.oldest_ms(&state.map).unwrap_or(0);
                 process.member.publish_oldest(oldest as u64 * 1_000_000);
-                process.ask_idle(&mut returned, state.queue.now_ms, oldest);
             }
         }
         let wanted = process.member.take_reclaim_request();
@@ -366,33 +357,6 @@ impl Process {
                 .swap
                 .set_limits(limit.max(1 << 20) as u64, ACCEPT_PERCENT);
         }
-    }
-
-    /// Asks others whose memory lies idle for some of it, if pages that this process needs came
-    /// back from the swap space since the last look: `returned` is how many had by then. Idle is
-    /// what was brought in long before the oldest that is here, at `oldest_ms`: memory goes to those
-    /// that use it, and processes that use what they have alike leave each other alone.
-    fn ask_idle(&self, returned: &mut u64, now_ms: u32, oldest_ms: u32) {
-        /// Fewer since the last look are no need.
-        const NEED: u64 = 32;
-        /// Pages asked for, for each that came back: more of them will.
-        const AHEAD: u64 = 8;
-        const MOST: u64 = 4096;
-        /// How many times as long as ours, and how long at least, idle pages were not touched.
-        const TIMES: u64 = 8;
-        const LEAST_MS: u64 = 500;
-        let counters = self.counters();
-        let now = counters.fault_pool.get() + counters.fault_device.get();
-        let since = now - std::mem::replace(returned, now);
-        // Relatives by fork share pages: evicting those frees nothing, or copies them first.
-        if since < NEED || self.forked.load(SeqCst) {
-            return;
-        }
-        let age = u64::from(now_ms.saturating_sub(oldest_ms));
-        let idle = u64::from(now_ms).saturating_sub((age * TIMES).max(LEAST_MS));
-        let _ = self
-            .member
-            .ask_colder(idle * 1_000_000, (since * AHEAD).min(MOST));
     }
 
     /// Gives `pages` of the charge back, evicting what it takes.

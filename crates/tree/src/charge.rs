@@ -249,22 +249,4 @@ impl Table {
             }
         }
     }
-
-    /// Asks the paging process with the coldest pages, if it is another one than `me` and they
-    /// were last known used before `before_ns`.
-    pub fn ask_colder(&self, me: SlotNumber, before_ns: u64, pages: u64) -> Asked {
-        let colder = self
-            .taken()
-            .filter(|(n, word)| *n != me && word.state == SlotState::Paging)
-            .map(|(n, _)| (self.slot(n).coldest.load(Relaxed), n))
-            .filter(|(since, _)| (1..before_ns).contains(since))
-            .min_by_key(|(since, _)| *since);
-        match colder {
-            None => Asked::Nobody,
-            Some((_, n)) => {
-                self.request(n, pages);
-                Asked::Other(n)
-            }
-        }
-    }
 }
