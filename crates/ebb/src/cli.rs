@@ -231,10 +231,11 @@ pub struct LabArgs {
     /// Also draw the result into FILE (SVG)
     #[arg(long, value_name = "FILE")]
     pub plot: Option<PathBuf>,
-    /// mthp: drive the real pager, under an `ebb run` of its own
+    /// mthp, shrinker: drive the real pager, under an `ebb run` of its own; shrinker: also the
+    /// kernel's swap, where root may turn it on
     #[arg(long)]
     pub real: bool,
-    /// mthp --real: be the program that is paged, in this mode
+    /// --real: be the program that is paged, in this mode
     #[arg(long, hide = true, value_name = "MODE", allow_hyphen_values = true)]
     pub work: Option<String>,
     /// mthp: only this allocator: ebb, ebb-large-in, ebb-compact, legacy, free-only

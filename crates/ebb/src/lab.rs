@@ -1,8 +1,9 @@
 //! `ebb lab NAME`: the engine's experiments.
 
 use crate::cli::LabArgs;
+use crate::lab_shrinker;
 use anyhow::{Context, Result, bail};
-use ebb_lab::{Report, corpus, mthp};
+use ebb_lab::{Report, corpus, mthp, shrinker};
 use std::io::{Write, stdout};
 use std::process::{Command, ExitCode};
 
@@ -36,7 +37,17 @@ const EXPERIMENTS: &[Experiment] = &[
     plain!(scaling),
     plain!(tail),
     plain!(vswap),
-    plain!(shrinker),
+    Experiment {
+        name: "shrinker",
+        about: shrinker::ABOUT,
+        run: |args| {
+            if args.real {
+                lab_shrinker::run()
+            } else {
+                Ok(shrinker::run(&Default::default()))
+            }
+        },
+    },
     Experiment {
         name: "corpus",
         about: corpus::ABOUT,
@@ -69,11 +80,15 @@ pub fn lab(args: LabArgs) -> Result<ExitCode> {
     if (args.pid.is_some() || args.dump.is_some() || !args.command.is_empty()) && name != "corpus" {
         bail!("--pid, --dump and a command are for the experiment corpus alone");
     }
-    if (args.real || args.work.is_some()) && name != "mthp" {
-        bail!("--real is an option of the experiment mthp alone");
+    if (args.real || args.work.is_some()) && name != "mthp" && name != "shrinker" {
+        bail!("--real is an option of the experiments mthp and shrinker alone");
     }
     if let Some(mode) = &args.work {
-        mthp::work(mode, REAL_ITERATIONS, 1).map_err(anyhow::Error::msg)?;
+        let done = match name.as_str() {
+            "mthp" => mthp::work(mode, REAL_ITERATIONS, 1),
+            _ => shrinker::real::work(mode),
+        };
+        done.map_err(anyhow::Error::msg)?;
         return Ok(ExitCode::SUCCESS);
     }
     let report = (experiment.run)(&args)?;

@@ -11,6 +11,7 @@ mod ask;
 mod cli;
 mod doctor;
 mod lab;
+mod lab_shrinker;
 mod limit;
 mod limits;
 mod program;

@@ -1,9 +1,15 @@
-//! The kernel's zram as swap, for comparison; turned on for a run and left as it was found.
-//! Needs root.
+//! The kernel's own swap, for comparison: zram, or a swap file with or without zswap before it;
+//! turned on for a run and left as it was found. Needs root.
 
 use anyhow::{Context, Result, bail};
-use std::fs;
+use std::fs::{self, OpenOptions};
+use std::io::Write;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::PathBuf;
 use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::time::Duration;
 
 const ZRAM: &str = "/sys/block/zram0";
 const DEVICE: &str = "/dev/zram0";
@@ -71,6 +77,107 @@ impl Drop for Zram {
         let _ = command("swapoff", &[DEVICE]);
         let _ = fs::write(format!("{ZRAM}/reset"), "1");
         let _ = fs::write(format!("{ZRAM}/comp_algorithm"), &self.algorithm_before);
+    }
+}
+
+const ZSWAP: &str = "/sys/module/zswap/parameters/enabled";
+/// What zswap tells of itself, where debugfs is mounted.
+const ZSWAP_FACTS: &str = "/sys/kernel/debug/zswap";
+
+/// A swap file is swap while this lives.
+pub struct SwapFile {
+    path: PathBuf,
+    /// What the setting of zswap was, if it was changed.
+    zswap_before: Option<String>,
+    peak: Arc<AtomicU64>,
+    done: Arc<AtomicBool>,
+}
+
+impl SwapFile {
+    /// Makes a swap file of `size` bytes in the directory for temporary files that is not in
+    /// memory, and turns it on, behind zswap if `zswap`.
+    ///
+    /// # Errors
+    /// No root, swap in use already, no room, or no zswap here.
+    pub fn on(size: u64, zswap: bool) -> Result<Self> {
+        if !crate::is_root() {
+            bail!("a swap file needs root");
+        }
+        if in_use() {
+            bail!("this machine uses swap already (see /proc/swaps); turn it off to compare");
+        }
+        let path = PathBuf::from(format!("/var/tmp/ebb-compare-{}.swap", std::process::id()));
+        let mut swap = Self {
+            path,
+            zswap_before: None,
+            peak: Arc::default(),
+            done: Arc::default(),
+        };
+        let mut file = OpenOptions::new()
+            .write(true)
+            .create_new(true)
+            .mode(0o600)
+            .open(&swap.path)
+            .with_context(|| format!("cannot make {}", swap.path.display()))?;
+        // The kernel takes no file with holes.
+        let zeros = vec![0; 1 << 20];
+        for _ in 0..size >> 20 {
+            file.write_all(&zeros).context("no room for a swap file")?;
+        }
+        file.sync_all()?;
+        drop(file);
+        if zswap {
+            let before = fs::read_to_string(ZSWAP).context("this kernel has no zswap")?;
+            fs::write(ZSWAP, "Y").context("zswap cannot be turned on")?;
+            swap.zswap_before = Some(before);
+            swap.watch();
+        }
+        let name = swap.path.display().to_string();
+        command("mkswap", &[&name])?;
+        command("swapon", &["-p", "10", &name])?;
+        Ok(swap)
+    }
+
+    /// Keeps the largest size of zswap's pool that was seen.
+    fn watch(&self) {
+        let (peak, done) = (self.peak.clone(), self.done.clone());
+        std::thread::spawn(move || {
+            while !done.load(Relaxed) {
+                if let Some(bytes) = zswap_fact("pool_total_size") {
+                    peak.fetch_max(bytes, Relaxed);
+                }
+                std::thread::sleep(Duration::from_millis(20));
+            }
+        });
+    }
+
+    /// The most bytes that zswap's pool held; 0 without zswap, or where it cannot be seen.
+    pub fn peak(&self) -> u64 {
+        self.peak.load(Relaxed)
+    }
+}
+
+/// A figure of zswap's, such as `pool_limit_hit`; none where debugfs is not mounted.
+pub fn zswap_fact(name: &str) -> Option<u64> {
+    let text = fs::read_to_string(format!("{ZSWAP_FACTS}/{name}")).ok()?;
+    text.trim().parse().ok()
+}
+
+/// A counter of the whole machine from `/proc/vmstat`, such as `pswpin`.
+pub fn vmstat(name: &str) -> Option<u64> {
+    let text = fs::read_to_string("/proc/vmstat").ok()?;
+    let value = |line: &str| line.strip_prefix(name)?.strip_prefix(' ')?.parse().ok();
+    text.lines().find_map(value)
+}
+
+impl Drop for SwapFile {
+    fn drop(&mut self) {
+        self.done.store(true, Relaxed);
+        let _ = command("swapoff", &[&self.path.display().to_string()]);
+        if let Some(before) = &self.zswap_before {
+            let _ = fs::write(ZSWAP, before.trim());
+        }
+        let _ = fs::remove_file(&self.path);
     }
 }
 

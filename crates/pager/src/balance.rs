@@ -4,28 +4,28 @@
 //! that the program does not have. Which is worth more depends on the program: a working set
 //! that nearly fits wants to be resident; one far larger than memory wants to be in the pool.
 //!
-//! The ages at which pages come back tell (see `queue`; an age is counted in evictions, by epochs
-//! of an eighth of the resident set). With `x` frames moved from the pool to the program, a page
-//! of age below `x` would not have been missed; one of age below `x` + the pool's pages is found in
-//! the pool; an older one on a device:
+//! The ranks of the pages that come back tell (see `queue`): how many of the pages that are out were
+//! evicted later. With `x` frames moved from the pool to the program, a page of rank below `x`
+//! would not have been missed; one of rank below `x` + the pool's pages is found in the pool; a
+//! later one on a device:
 //!
 //! ```text
-//! cost(x) = pool_cost * #{x <= age < x + pool(x)} + device_cost * #{age >= x + pool(x)}
+//! cost(x) = pool_cost * #{x <= rank < x + pool(x)} + device_cost * #{rank >= x + pool(x)}
 //! pool(x) = (pool_frames - x) * density
 //! ```
 //!
 //! For negative `x` nothing is known of the pages that would be missed then; as many for each frame
 //! are assumed as come back at once now. The limit moves one step at a time towards the cheapest
-//! split, as the ages are a guess that gets worse with distance.
+//! split, as the ranks are a guess that gets worse with distance.
 //!
 //! This is Mattson's stack distance (1970), with refaults as the only samples.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// Ages told apart, in epochs.
-const AGES: usize = 128;
-/// Epochs in which as many pages are evicted as are resident.
-const SET: usize = crate::queue::RESIDENT_SET as usize;
+/// Ranks told apart, in steps.
+const RANKS: usize = 128;
+/// Steps that make as many pages as are resident.
+const SET: usize = 8;
 /// The smallest and the largest share of the budget for the pool, in parts of `WHOLE`, and the
 /// first.
 const SHARES: std::ops::RangeInclusive<usize> = 1..=13;
@@ -38,8 +38,8 @@ const ENOUGH: u32 = 256;
 
 /// The learned share.
 pub struct Balance {
-    /// Faults by the age of their page, halved now and then.
-    ages: [u32; AGES],
+    /// Faults by the rank of their page, halved now and then.
+    ranks: [u32; RANKS],
     seen: u32,
     share: usize,
     /// The share is learnt, not the first.
@@ -73,16 +73,16 @@ impl Balance {
     /// Half and half.
     pub const fn new() -> Self {
         Self {
-            ages: [0; AGES],
+            ranks: [0; RANKS],
             seen: 0,
             share: FIRST,
             learnt: false,
         }
     }
 
-    /// A page came back, `age` epochs after its eviction.
-    pub fn came_back(&mut self, age: u8) {
-        self.ages[usize::from(age).min(AGES - 1)] += 1;
+    /// A page of this rank came back, while `resident` pages were resident.
+    pub fn came_back(&mut self, rank: usize, resident: usize) {
+        self.ranks[(rank * SET / resident.max(1)).min(RANKS - 1)] += 1;
         self.seen += 1;
     }
 
@@ -111,24 +111,24 @@ impl Balance {
         let cost = |share: usize| {
             let limit = budget * share / WHOLE;
             let x = pool as i64 - limit as i64;
-            // In epochs: what is resident is SET of them.
-            let epochs = |pages: i64| pages * SET as i64 / resident as i64;
-            let hit = epochs(x).max(0) as usize;
-            let in_pool = epochs(x + (limit * density / 16) as i64).max(0) as usize;
+            // In steps: what is resident is SET of them.
+            let steps = |pages: i64| pages * SET as i64 / resident as i64;
+            let hit = steps(x).max(0) as usize;
+            let in_pool = steps(x + (limit * density / 16) as i64).max(0) as usize;
             let count = |from: usize, to: usize| -> u64 {
-                self.ages[from.min(AGES)..to.min(AGES).max(from.min(AGES))]
+                self.ranks[from.min(RANKS)..to.min(RANKS).max(from.min(RANKS))]
                     .iter()
                     .map(|n| u64::from(*n))
                     .sum()
             };
-            let missed = epochs(-x).max(0) as u64 * u64::from(self.ages[0].max(self.ages[1]));
-            near * (count(hit, in_pool) + missed) + far * count(in_pool.max(hit), AGES)
+            let missed = steps(-x).max(0) as u64 * u64::from(self.ranks[0].max(self.ranks[1]));
+            near * (count(hit, in_pool) + missed) + far * count(in_pool.max(hit), RANKS)
         };
         let now = cost(self.share);
         let best = SHARES.min_by_key(|s| cost(*s)).unwrap_or(self.share);
         let worth = cost(best) + now * WORTH / 100 < now;
-        for age in &mut self.ages {
-            *age /= 2;
+        for rank in &mut self.ranks {
+            *rank /= 2;
         }
         self.seen = 0;
         if !worth || best == self.share {
@@ -148,9 +148,9 @@ impl Balance {
 mod tests {
     use super::*;
 
-    /// The share that it comes to when ages come from `age`, for 8000 resident pages and a pool of
+    /// The share that it comes to when ranks come from `rank`, for 8000 resident pages and a pool of
     /// as many frames, two pages in each.
-    fn settles(age: impl Fn(usize, usize) -> usize) -> usize {
+    fn settles(rank: impl Fn(usize, usize) -> usize) -> usize {
         let (mut balance, costs, budget) = (Balance::new(), Costs::new(), 16_000);
         let mut x = 1u64;
         for _ in 0..40 {
@@ -160,9 +160,9 @@ mod tests {
                 x = x
                     .wrapping_mul(6364136223846793005)
                     .wrapping_add(1442695040888963407);
-                let pages = age((x >> 33) as usize, resident);
+                let pages = rank((x >> 33) as usize, resident);
                 if pages > 0 {
-                    balance.came_back((pages * SET / resident).min(255) as u8);
+                    balance.came_back(pages, resident);
                 }
             }
             balance.adjust(resident, pool, 32, budget, &costs);
@@ -194,7 +194,7 @@ mod tests {
     fn little_is_learnt_from_few_faults() {
         let mut balance = Balance::new();
         for _ in 0..ENOUGH - 1 {
-            balance.came_back(0);
+            balance.came_back(0, 8000);
         }
         assert!(!balance.adjust(8000, 8000, 32, 16_000, &Costs::new()));
         assert_eq!(balance.share, FIRST);

@@ -320,6 +320,12 @@ impl Process {
             entries[which[i]] = Some(out[i]);
         }
 
+        // Once in a few hundred pages, so it costs little: the keeper writes on another processor
+        // what else the next store would have to.
+        if self.swap.behind() && !self.behind.swap(true, Relaxed) {
+            self.member.wake_self();
+        }
+
         let mut state = lock_service();
         let State {
             map, bays, parked, ..

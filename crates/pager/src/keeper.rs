@@ -130,6 +130,7 @@ fn adopt(
         costs: Costs::new(),
         keep_score: AtomicU64::new(1024),
         loads: AtomicU64::new(0),
+        behind: AtomicBool::new(false),
     });
     let mut state = lock_service();
     let count = (process.member.limit() as usize / UNIT / 4).clamp(256, 32768);
@@ -196,6 +197,7 @@ pub fn tend(process: &'static Process) -> ! {
         };
         let pause = sharing.map_or(pause, |soon| pause.min(soon));
         seen = process.member.wait(seen, Some(pause));
+        process.behind.store(false, SeqCst);
         fork::attend(process, &mut desk);
         {
             let mut state = lock_service();
@@ -376,7 +378,13 @@ impl Process {
     fn balance(&self, state: &mut State) {
         let memory = self.swap.memory();
         let frames = (memory.pool_bytes as usize).div_ceil(PAGE_SIZE);
-        let density = memory.pool_pages as usize * 16 / frames.max(1);
+        // Of its data: emptied windows that it still holds say nothing of what others would hold.
+        let data = (memory.pool_data_bytes as usize).div_ceil(PAGE_SIZE);
+        let density = if data < UNIT {
+            2 * 16
+        } else {
+            memory.pool_pages as usize * 16 / data
+        };
         let budget = state.account.charged().max(0) as usize;
         let resident = state.map.resident();
         state

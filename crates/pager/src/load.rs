@@ -5,7 +5,7 @@
 //! has room, and where a move is not allowed (ranges that are not plain read-write).
 
 use crate::bays::{Taken, ones, runs};
-use crate::map::{Frame, Mask, Page, PageNumber, UNIT, UNIT_BYTES};
+use crate::map::{Frame, Mask, Page, PageMap, PageNumber, UNIT, UNIT_BYTES};
 use crate::pattern::{REACH, Window};
 use crate::process::{Process, cpu};
 use crate::queue::RESIDENT_SET;
@@ -195,6 +195,7 @@ impl Process {
     fn is_back(&self, state: &mut State, page: PageNumber, kept: Option<EntryId>) {
         state.map.set(page, Page::Resident(kept));
         let age = state.queue.age(&state.map, page);
+        state.queue.leaves(&state.map, page, 1);
         self.queue(state, page, 1);
         let State { map, queue, .. } = state;
         queue.refaulted(map, page, age);
@@ -208,7 +209,14 @@ impl Process {
         page: PageNumber,
         write: bool,
     ) -> Option<Way> {
-        let window = window(&mut state, page);
+        let device = match state.map.get(page) {
+            Page::Swapped(entry) => self.swap.place(entry) == Place::Slot,
+            _ => unreachable!("only swapped pages are brought in"),
+        };
+        let mut window = window(&mut state, page);
+        if device {
+            window = window.widened(neighbours(&state.map, page));
+        }
         let swapped = |p: PageNumber| matches!(state.map.get(p), Page::Swapped(_));
         let (first, pages) = around(page, window.first, window.pages, swapped);
         let frames = if state.movable(page) {
@@ -230,7 +238,7 @@ impl Process {
                 }
             }
         };
-        if pages < window.pages {
+        if pages != window.pages || device {
             state.pattern.brought(first, pages);
         }
         let mut entries = [EntryId(0); UNIT];
@@ -242,9 +250,14 @@ impl Process {
             *entry = e;
         }
         let age = state.queue.age(&state.map, page);
-        state.balance.came_back(age);
+        let rank = state.queue.rank(&state.map, page);
+        let resident = state.map.resident();
+        state.balance.came_back(rank, resident);
+        {
+            let State { map, queue, .. } = &mut *state;
+            queue.leaves(map, first, pages);
+        }
         let late = usize::from(age) > self.pool_span(&state);
-        let device = self.swap.place(entries[page.0 - first.0]) == Place::Slot;
         let mut expected: ArrayVec<EntryId, REACH> = ArrayVec::new();
         if device {
             let ahead = state.pattern.ahead();
@@ -542,6 +555,22 @@ pub fn around(
     (PageNumber(start), end - start)
 }
 
+/// What to bring from a device beside `page`, in order or not: as many pages of its unit as are in
+/// memory already, and as many more. Where pages of a unit come back one by one the others are
+/// likely to, and a transfer costs many times what one more page in it does; so a unit that is
+/// used whole comes in with about five transfers, and a single page with one.
+fn neighbours(map: &PageMap, page: PageNumber) -> Window {
+    let here = map
+        .mask(page.unit(), |p| matches!(p, Page::Resident(_)))
+        .count_ones() as usize;
+    let pages = (here + 1).next_power_of_two().min(UNIT);
+    Window {
+        first: PageNumber(page.0 / pages * pages),
+        pages,
+        walk: false,
+    }
+}
+
 /// Where to begin if only `frames` of `pages` pages from `first` can be had: `page` is among them.
 fn fit(page: PageNumber, first: PageNumber, pages: usize, frames: usize) -> PageNumber {
     if frames >= pages {
@@ -552,3 +581,43 @@ fn fit(page: PageNumber, first: PageNumber, pages: usize, frames: usize) -> Page
 }
 
 const _: () = assert!(size_of::<UnitBuffer>() == UNIT_BYTES);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Touches pages of a unit on a device in this order: how many transfers, and pages brought.
+    fn touch(order: impl Iterator<Item = usize>) -> (usize, usize) {
+        let mut map = PageMap::new();
+        let first = 50 * UNIT;
+        for page in first..first + UNIT {
+            map.set(PageNumber(page), Page::Swapped(EntryId(page as u32)));
+        }
+        let mut transfers = 0;
+        for page in order.map(|i| PageNumber(first + i)) {
+            let out = |p| matches!(map.get(p), Page::Swapped(_));
+            if !out(page) {
+                continue;
+            }
+            let window = neighbours(&map, page);
+            let (start, pages) = around(page, window.first, window.pages, out);
+            assert!((start.0..start.0 + pages).contains(&page.0));
+            for i in 0..pages {
+                map.set(start.plus(i), Page::Resident(None));
+            }
+            transfers += 1;
+        }
+        (transfers, map.resident())
+    }
+
+    #[test]
+    fn a_unit_used_whole_takes_few_transfers_and_one_page_takes_one() {
+        for step in [1, 3, 5, 7, 11] {
+            let (transfers, pages) = touch((0..UNIT).map(|i| i * step % UNIT));
+            assert!(transfers <= 6, "{transfers} transfers");
+            assert_eq!(pages, UNIT);
+        }
+        assert_eq!(touch([9].into_iter()), (1, 1));
+        assert_eq!(touch([9, 2].into_iter()), (2, 3));
+    }
+}

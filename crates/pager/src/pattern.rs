@@ -84,6 +84,19 @@ pub struct Window {
     pub walk: bool,
 }
 
+impl Window {
+    /// As many pages as `other`, if that is more.
+    pub fn widened(self, other: Self) -> Self {
+        if other.pages <= self.pages {
+            return self;
+        }
+        Self {
+            walk: self.walk,
+            ..other
+        }
+    }
+}
+
 /// The streams of one process.
 pub struct Pattern {
     streams: [Stream; STREAMS],

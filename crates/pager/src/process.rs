@@ -43,6 +43,8 @@ pub struct Process {
     pub keep_score: AtomicU64,
     /// What faults cost.
     pub costs: Costs,
+    /// The keeper was told that the pool is nearly full, and has not looked yet.
+    pub behind: AtomicBool,
     /// Counts loads, to keep some entries whatever the score says and so learn.
     pub loads: AtomicU64,
 }

@@ -24,6 +24,10 @@
 //! So a working set that is touched at random survives the streams that run past it. Pages that
 //! came in beside the one that was touched get no heat by that.
 //!
+//! What the balance between resident pages and pool needs (`balance`) is a page's *rank*: how many
+//! of the pages that are out were evicted after it. With so many frames more it would have been
+//! resident. Its age says something else: a few pages that come and go make all others old.
+//!
 //! Units of which nothing may leave stand aside, in a queue of their own. Both go round in the same
 //! time, so that finding a page to evict never means passing by all that stay in a row. A unit
 //! stands in one of the two at most once; `UnitState::queued` says so.
@@ -71,7 +75,6 @@ enum Look {
 }
 
 /// The queue. Its memory is taken ahead of need.
-#[derive(Default)]
 pub struct Queue {
     /// In the order in which they came.
     units: VecDeque<UnitNumber>,
@@ -80,6 +83,9 @@ pub struct Queue {
     /// How often it was the turn of those that stay, times the length of the other queue.
     turns: usize,
     epoch: u8,
+    /// Pages that are out, by the epoch of their eviction. Those of 256 epochs ago are not told
+    /// from those of now, and counted no more: so it is a good guess.
+    out: [u32; 256],
     /// Pages evicted in this epoch.
     evicted: usize,
     /// The keeper's milliseconds, for units queued from now on.
@@ -132,6 +138,7 @@ impl Queue {
             staying: VecDeque::new(),
             turns: 0,
             epoch: 0,
+            out: [0; 256],
             evicted: 0,
             now_ms: 0,
         }
@@ -163,6 +170,26 @@ impl Queue {
     pub fn age(&self, map: &PageMap, page: PageNumber) -> u8 {
         self.epoch
             .wrapping_sub(map.unit(page.unit()).epochs[page.within()])
+    }
+
+    /// How many pages that are out were evicted after `page`, which is out too; by halves of an
+    /// epoch.
+    pub fn rank(&self, map: &PageMap, page: PageNumber) -> usize {
+        let age = self.age(map, page);
+        let own = self.epoch.wrapping_sub(age);
+        let later: u32 = (0..age)
+            .map(|k| self.out[usize::from(self.epoch.wrapping_sub(k))])
+            .sum();
+        (later + self.out[usize::from(own)] / 2) as usize
+    }
+
+    /// `pages` pages from `first`, all out, come back or are dropped.
+    pub fn leaves(&mut self, map: &PageMap, first: PageNumber, pages: usize) {
+        for page in (0..pages).map(|i| first.plus(i)) {
+            let evicted = map.unit(page.unit()).epochs[page.within()];
+            let out = &mut self.out[usize::from(evicted)];
+            *out = out.saturating_sub(1);
+        }
     }
 
     /// `page` was touched, and came back `age` epochs after its eviction. True: it would not have
@@ -199,7 +226,7 @@ impl Queue {
         resident: impl Fn(&PageMap, UnitNumber) -> Mask,
     ) -> Option<(UnitNumber, Mask)> {
         if self.units.len() * PROBATION < self.staying.len() {
-            self.epoch = self.epoch.wrapping_add(1);
+            self.pass(1);
         }
         for _ in 0..limit {
             // Both queues go round in the same time, as if they were one.
@@ -220,7 +247,7 @@ impl Queue {
                 Look::Empty => {}
             }
         }
-        self.epoch = self.epoch.wrapping_add(RESIDENT_SET);
+        self.pass(RESIDENT_SET);
         while let Some(unit) = self.units.pop_front().or_else(|| self.staying.pop_front()) {
             map.unit_mut(unit).queued = false;
             let present = resident(map, unit);
@@ -244,14 +271,23 @@ impl Queue {
         }
     }
 
+    /// Lets epochs pass.
+    fn pass(&mut self, epochs: u8) {
+        for _ in 0..epochs {
+            self.epoch = self.epoch.wrapping_add(1);
+            self.out[usize::from(self.epoch)] = 0;
+        }
+    }
+
     /// Pages `mask` of `unit` were evicted.
     pub fn evicted(&mut self, map: &mut PageMap, unit: UnitNumber, mask: Mask) {
         let (epoch, resident) = (self.epoch, map.resident());
         map.unit_mut(unit).stamp(mask, epoch);
+        self.out[usize::from(epoch)] += mask.count_ones();
         self.evicted += mask.count_ones() as usize;
         if self.evicted >= (resident / usize::from(RESIDENT_SET)).max(UNIT) {
             self.evicted = 0;
-            self.epoch = epoch.wrapping_add(1);
+            self.pass(1);
         }
     }
 

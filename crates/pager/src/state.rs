@@ -182,6 +182,9 @@ impl State {
                 if n == SOME { Break(()) } else { Continue(()) }
             });
             for &(number, page) in &batch[..n] {
+                if matches!(page, Page::Staged(_) | Page::Swapped(_)) {
+                    self.queue.leaves(&self.map, number, 1);
+                }
                 let entry = match page {
                     Page::Resident(kept) => kept,
                     Page::Staged(frame) => {

@@ -35,6 +35,12 @@ pub enum Need {
     Urgent,
 }
 
+/// From how many bytes on a pool of `max` is nearly at its limit: three quarters of the way from
+/// the threshold.
+pub const fn urgent(max: u64, accept_percent: u8) -> u64 {
+    (max / 100 * accept_percent as u64 + 3 * max) / 4
+}
+
 /// See the module. All zeros at first.
 #[derive(Default, Debug)]
 pub struct Shrinker {
@@ -58,7 +64,7 @@ impl Shrinker {
         }
         if !self.running {
             Need::None
-        } else if bytes >= (percent(accept) + 3 * max) / 4 {
+        } else if bytes >= urgent(max, accept_percent) {
             Need::Urgent
         } else {
             Need::Background

@@ -18,7 +18,9 @@ impl Swap {
     /// thread at a time does something; others return at once.
     pub fn work(&self, cpu: Cpu) -> bool {
         self.in_background(|background| {
-            self.shrink_step(cpu, background)
+            // Beyond its limit the pool gives up what holds nothing before it writes pages out.
+            (self.pool.bytes() > self.pool.max() && self.tidy_step())
+                || self.shrink_step(cpu, background)
                 || self.pool.give_back(WARM_WINDOWS) > 0
                 || self.compact_step(false)
                 || self.recompress_step(cpu, background)
@@ -31,6 +33,13 @@ impl Swap {
         .unwrap_or(false)
     }
 
+    /// Whether background work cannot wait: stores are about to find the pool at its limit, and
+    /// there is a device to move pages to. Cheap.
+    pub fn behind(&self) -> bool {
+        let (bytes, max) = (self.pool.bytes(), self.pool.max());
+        bytes >= crate::shrinker::urgent(max, self.accept_percent()) && self.has_devices()
+    }
+
     /// Makes the pool hold at least `bytes` less memory, if that can be done: by compaction,
     /// then by giving up copies and writing to devices, whoever waits for them. How much
     /// less it holds.
@@ -40,7 +49,7 @@ impl Swap {
         self.in_background(|background| {
             let mut idle = 0;
             while self.pool.bytes() > target && idle < IDLE_TURNS {
-                if self.pool.give_back(0) > 0 || self.compact_step(true) {
+                if self.tidy_step() {
                     continue;
                 }
                 match self.turn(cpu, background) {
@@ -53,6 +62,11 @@ impl Swap {
             }
         });
         before.saturating_sub(self.pool.bytes())
+    }
+
+    /// Gives back memory of the pool that holds no page, or gathers holes so that some does.
+    pub(super) fn tidy_step(&self) -> bool {
+        self.pool.give_back(0) > 0 || self.compact_step(true)
     }
 
     /// Runs `f` with what background work keeps, unless somebody else does.

@@ -131,10 +131,16 @@ impl Swap {
             return false;
         }
         self.note_refused();
-        let turn = self
-            .in_background(|background| self.turn(cpu, background))
-            .flatten();
-        turn.is_some_and(|turn| turn.written + turn.dropped > 0)
+        let made = self.in_background(|background| {
+            // Emptied windows of another class or processor need no write.
+            while self.pool.give_back(0) > 0 {}
+            if self.pool.bytes() < self.pool.max() {
+                return true;
+            }
+            let turn = self.turn(cpu, background);
+            turn.is_some_and(|turn| turn.written + turn.dropped > 0)
+        });
+        made.unwrap_or(false)
     }
 
     /// A batch of the next group in turn; none if no group has pages in the pool.

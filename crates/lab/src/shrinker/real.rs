@@ -1,0 +1,242 @@
+//! The same two benchmarks on real memory: the program that somebody pages, and the table of what
+//! became of it. A sixteenth of the published sizes or less, so that a run takes seconds.
+//!
+//! - `active`: [`SERVICES`] processes fill [`IDLE`] bytes each and wait. Then one process of the
+//!   same tree works at random in [`ACTIVE`] bytes: it is that time which counts.
+//! - `allocate`: one process fills [`ALLOCATED`] bytes, three quarters of which compress.
+//!
+//! Every page says which it is, and what is read is checked. Who pages, and with how much memory,
+//! is the caller's business; counters are those of the whole run.
+
+use crate::report::Report;
+use crate::sim::Random;
+use serde_json::{Value, json};
+use std::io::{BufRead, BufReader, Read};
+use std::process::{Command, Stdio};
+use std::time::Instant;
+
+/// The benchmarks, by name.
+pub const BENCHES: [&str; 2] = ["active", "allocate"];
+/// Idle processes.
+pub const SERVICES: usize = 4;
+/// Bytes of each.
+pub const IDLE: usize = 24 << 20;
+/// Bytes of the process that works.
+pub const ACTIVE: usize = 36 << 20;
+/// Its accesses.
+const ACCESSES: usize = 40_000;
+/// Bytes that are filled at once.
+pub const ALLOCATED: usize = 128 << 20;
+/// What the line begins with in which a program says how long it took, in seconds.
+pub const ELAPSED: &str = "elapsed_s ";
+
+const PAGE: usize = 4096;
+/// The mode in which this program is one of the idle ones.
+const SERVICE: &str = "service";
+
+/// Pages that know which they are: a quarter of each is random, of every twentieth all.
+struct Pages {
+    bytes: Vec<u8>,
+    seed: u64,
+}
+
+impl Pages {
+    fn filled(bytes: usize, seed: u64) -> Self {
+        let mut pages = Self {
+            bytes: vec![0; bytes],
+            seed,
+        };
+        for page in 0..pages.count() {
+            pages.fill(page);
+        }
+        pages
+    }
+
+    fn count(&self) -> usize {
+        self.bytes.len() / PAGE
+    }
+
+    fn random(&self, page: usize) -> Random {
+        Random::new(self.seed << 32 | page as u64)
+    }
+
+    fn fill(&mut self, page: usize) {
+        let mut random = self.random(page);
+        let whole = page.is_multiple_of(20);
+        let words = self.bytes[page * PAGE..][..PAGE].as_chunks_mut::<8>().0;
+        for (i, word) in words.iter_mut().enumerate() {
+            *word = if whole || i < PAGE / 8 / 4 {
+                random.next().to_le_bytes()
+            } else {
+                (page as u64).to_le_bytes()
+            };
+        }
+    }
+
+    /// Looks at a page's first and last words.
+    fn check(&self, page: usize) -> Result<(), String> {
+        let words = self.bytes[page * PAGE..][..PAGE].as_chunks::<8>().0;
+        let first = self.random(page).next().to_le_bytes();
+        let last = (page as u64).to_le_bytes();
+        let good = words[0] == first && (page.is_multiple_of(20) || words[PAGE / 8 - 1] == last);
+        good.then_some(())
+            .ok_or_else(|| format!("page {page} of {} holds something else", self.seed))
+    }
+}
+
+/// The program: `bench` is one of [`BENCHES`]. Prints how long it took.
+///
+/// # Errors
+/// No such benchmark; a page holds something else; a service cannot be started, or found that its
+/// pages hold something else.
+pub fn work(bench: &str) -> Result<(), String> {
+    match bench {
+        "active" => active(),
+        "allocate" => {
+            let start = Instant::now();
+            let pages = Pages::filled(ALLOCATED, 1);
+            println!("{ELAPSED}{}", start.elapsed().as_secs_f64());
+            (0..pages.count())
+                .step_by(61)
+                .try_for_each(|page| pages.check(page))
+        }
+        SERVICE => {
+            let pages = Pages::filled(IDLE, u64::from(std::process::id()));
+            println!("ready");
+            // Until the one that works is done.
+            let _ = std::io::stdin().read(&mut [0]);
+            (0..pages.count())
+                .step_by(61)
+                .try_for_each(|page| pages.check(page))
+        }
+        other => Err(format!(
+            "there is no benchmark \"{other}\": there are {}",
+            BENCHES.join(", ")
+        )),
+    }
+}
+
+fn active() -> Result<(), String> {
+    let own = std::env::current_exe().map_err(|e| format!("where am I: {e}"))?;
+    let mut services = Vec::new();
+    for _ in 0..SERVICES {
+        let mut service = Command::new(&own)
+            .args(["lab", "shrinker", "--work", SERVICE])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .map_err(|e| format!("cannot start a service: {e}"))?;
+        let mut line = String::new();
+        if let Some(out) = service.stdout.take() {
+            let _ = BufReader::new(out).read_line(&mut line);
+        }
+        services.push(service);
+    }
+    let start = Instant::now();
+    let mut pages = Pages::filled(ACTIVE, 1);
+    let mut random = Random::new(7);
+    for _ in 0..ACCESSES {
+        let page = random.below(pages.count());
+        pages.check(page)?;
+        // Written, but for what is checked.
+        pages.bytes[page * PAGE + 8] = pages.bytes[page * PAGE + 8].wrapping_add(1);
+    }
+    println!("{ELAPSED}{}", start.elapsed().as_secs_f64());
+    for mut service in services {
+        drop(service.stdin.take());
+        let status = service.wait().map_err(|e| format!("a service: {e}"))?;
+        if !status.success() {
+            return Err(format!("a service ended with {status}"));
+        }
+    }
+    Ok(())
+}
+
+/// One run.
+#[derive(Clone, Debug)]
+pub struct Row {
+    /// The benchmark.
+    pub bench: &'static str,
+    /// Who paged, and how.
+    pub policy: String,
+    /// Bytes of memory it had in all.
+    pub total: u64,
+    /// Seconds, or how it ended if it did not finish.
+    pub elapsed: Result<f64, String>,
+    /// pswpin, pswpout, zswpin, zswpout, zswpwb, pool_limit_hit, rejected; none: not to be known.
+    pub counts: [Option<u64>; 7],
+}
+
+/// The table of real runs.
+#[must_use]
+pub fn report(rows: &[Row]) -> Report {
+    let mut report = Report::new(&[
+        "benchmark",
+        "policy",
+        "total_mib",
+        "elapsed_s",
+        "pswpin",
+        "pswpout",
+        "zswpin",
+        "zswpout",
+        "zswpwb",
+        "pool_limit_hit",
+        "rejected",
+    ]);
+    for row in rows {
+        let mut values = vec![
+            json!(row.bench),
+            json!(row.policy),
+            json!(row.total >> 20),
+            match &row.elapsed {
+                Ok(seconds) => json!((seconds * 1000.0).round() / 1000.0),
+                Err(ending) => json!(ending),
+            },
+        ];
+        values.extend(
+            row.counts
+                .iter()
+                .map(|n| n.map_or(Value::Null, Value::from)),
+        );
+        report.row(values);
+    }
+    report.note(format!(
+        "real memory and disk: active: {SERVICES} idle processes of {} MiB, then one that works in {} MiB; allocate: {} MiB filled",
+        IDLE >> 20,
+        ACTIVE >> 20,
+        ALLOCATED >> 20
+    ));
+    report.note("elapsed_s is that of the work alone, the counters are those of the whole run");
+    report
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_page_that_holds_something_else_is_seen() {
+        let mut pages = Pages::filled(64 * PAGE, 3);
+        assert!((0..64).all(|page| pages.check(page).is_ok()));
+        pages.bytes[7 * PAGE + PAGE - 1] ^= 1;
+        pages.bytes[20 * PAGE] ^= 1;
+        let wrong: Vec<usize> = (0..64).filter(|&p| pages.check(p).is_err()).collect();
+        assert_eq!(wrong, [7, 20]);
+    }
+
+    #[test]
+    fn a_run_that_ended_says_how() {
+        let text = report(&[Row {
+            bench: "active",
+            policy: "swap-file".into(),
+            total: 64 << 20,
+            elapsed: Err("killed for memory".into()),
+            counts: [Some(1), None, None, None, None, None, None],
+        }])
+        .json();
+        assert!(
+            text.contains("\"elapsed_s\":\"killed for memory\""),
+            "{text}"
+        );
+    }
+}
