@@ -1,4 +1,5 @@
-//! System calls whose buffers are swapped out: the kernel itself takes the faults then.
+//! System calls whose buffers are swapped out: the kernel itself takes the faults then. And other
+//! memory that is not like the rest.
 
 mod common;
 
@@ -41,6 +42,17 @@ fn every_kind_of_buffer() {
             managed.run.stderr
         );
     }
+}
+
+/// A fault that no frame can be moved in for is served all the same when the budget is full.
+#[test]
+fn memory_that_may_only_be_read() {
+    if cannot_page() {
+        return;
+    }
+    let job = Job::new([c_program("readonly").as_os_str(), "96".as_ref()]);
+    common::same_in_parts(&job, "readonly", &[2], &["--swap", "none"]);
+    common::same_in_parts(&job, "readonly", &[2], &[]);
 }
 
 /// Pinned pages stay where they are; buffers that are out are brought in for the kernel.

@@ -28,7 +28,6 @@ def digest(step):
 ";
 
 #[test]
-#[ignore = "pending: copies of shared pages are noticed, not charged as they happen: outgrows the group"]
 fn python_multiprocessing_forks_without_exec() {
     if cannot_page() {
         return;
@@ -46,7 +45,6 @@ print(digest(1))
 }
 
 #[test]
-#[ignore = "pending: copies of shared pages are noticed, not charged as they happen: outgrows the group"]
 fn a_snapshot_in_a_forked_child_does_not_see_the_parents_writes() {
     if cannot_page() {
         return;

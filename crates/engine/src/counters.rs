@@ -106,6 +106,10 @@ counters! {
     fault_pool,
     /// Faults served from a device.
     fault_device,
+    /// Faults by writes to pages that forked relatives may share.
+    fault_shared,
+    /// Pages that such faults, or their eviction, made this process's own: each is a minor fault.
+    unshared,
     /// Pages evicted.
     evicted,
     /// Pages that could not be evicted: pinned or shared.

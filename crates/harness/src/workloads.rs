@@ -11,7 +11,7 @@ use std::time::Duration;
 /// How large to run it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Scale {
-    /// About a gibibyte, as in the benchmark.
+    /// A gibibyte for `touch`, about 300 MiB for the others: the benchmark.
     Full,
     /// About 100 to 200 MiB, for tests.
     Small,
@@ -93,21 +93,21 @@ impl Workload {
                 vec![
                     python.into(),
                     script("numpy_sort.py").into(),
-                    size(40_000_000, 2_000_000).into(),
+                    size(10_000_000, 2_000_000).into(),
                 ]
             }
             Workload::Heap => {
                 vec![
                     python()?.into(),
                     script("python_heap.py").into(),
-                    size(2_000_000, 120_000).into(),
+                    size(500_000, 120_000).into(),
                 ]
             }
             Workload::Sqlite => {
                 vec![
                     python()?.into(),
                     script("sqlite_memory.py").into(),
-                    size(2_500_000, 400_000).into(),
+                    size(1_000_000, 400_000).into(),
                 ]
             }
             Workload::Redis => {
@@ -115,18 +115,18 @@ impl Workload {
                 vec![
                     python()?.into(),
                     script("redis_kv.py").into(),
-                    size(1_500_000, 250_000).into(),
+                    size(500_000, 250_000).into(),
                 ]
             }
             Workload::Sort => vec![
                 script("sort_text.sh").into(),
-                size(8_000_000, 1_000_000).into(),
+                size(3_000_000, 1_000_000).into(),
                 text("1"),
             ],
             Workload::SortThreads => {
                 vec![
                     script("sort_text.sh").into(),
-                    size(8_000_000, 1_000_000).into(),
+                    size(3_000_000, 1_000_000).into(),
                     text("2"),
                 ]
             }

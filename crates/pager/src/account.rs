@@ -1,8 +1,12 @@
 //! What this process has charged against the tree's budget.
 //!
-//! Invariant: used + unmanaged ≤ charged, and Σ charged over the tree ≤ the tree's limit, up to
-//! the slack of one batch a process. Charges are taken in batches, so that a fault seldom
+//! Invariant: used + unmanaged + parted ≤ charged, and Σ charged over the tree ≤ the tree's limit,
+//! up to the slack of one batch a process. Charges are taken in batches, so that a fault seldom
 //! touches the counter that the processes share.
+//!
+//! *Parted*: pages that were shared with forked relatives and are so no more. While shared they
+//! were charged to each and credited to the family; a copy is charged here first, then (in
+//! batches too) credit and charge go back together.
 
 use ebb_tree::Member;
 
@@ -15,6 +19,8 @@ pub struct Account {
     charged: i64,
     /// Anonymous memory of the process that the pager does not manage, as last measured.
     unmanaged: i64,
+    /// Pages shared no more whose credit has not been given back.
+    parted: i64,
 }
 
 impl Account {
@@ -23,6 +29,7 @@ impl Account {
         Self {
             charged: 0,
             unmanaged: 0,
+            parted: 0,
         }
     }
 
@@ -33,7 +40,7 @@ impl Account {
 
     /// How many pages more than charged are in use; negative: how many are left.
     pub fn over(&self, used: i64) -> i64 {
-        used + self.unmanaged - self.charged
+        used + self.unmanaged + self.parted - self.charged
     }
 
     /// Makes sure that `extra` pages more than `used` are charged; false if the limit forbids it.
@@ -51,6 +58,34 @@ impl Account {
         false
     }
 
+    /// Makes sure that copies of `pages` shared pages are charged, which are made next; false if
+    /// the limit forbids it.
+    pub fn copy(&mut self, member: &Member, used: i64, pages: i64) -> bool {
+        if !self.room(member, used, pages) {
+            return false;
+        }
+        self.part(pages);
+        if self.parted >= BATCH {
+            self.give_credit_back(member);
+        }
+        true
+    }
+
+    /// `pages` are shared no more: dropped here, or copied whether there was room or not.
+    pub fn part(&mut self, pages: i64) {
+        self.parted += pages;
+    }
+
+    /// Gives back the credit for parted pages, and their charge.
+    fn give_credit_back(&mut self, member: &Member) {
+        let pages = self.parted.min(self.charged);
+        if pages > 0 {
+            member.part(pages as u64);
+            self.charged -= pages;
+            self.parted -= pages;
+        }
+    }
+
     /// Charges what is already in use, limit or not: it was measured, not asked for.
     pub fn acknowledge(&mut self, member: &Member, used: i64, measured: i64) {
         self.unmanaged = (measured - used).max(0);
@@ -63,6 +98,7 @@ impl Account {
 
     /// Gives back what is charged beyond need, but for `keep` pages.
     pub fn settle(&mut self, member: &Member, used: i64, keep: i64) {
+        self.give_credit_back(member);
         let surplus = -self.over(used) - keep;
         if surplus > 0 {
             member.uncharge(surplus as u64);
@@ -73,6 +109,6 @@ impl Account {
     /// Charged already: what a process has when it begins to page, or a forked child's copy of its
     /// parent's charge.
     pub fn begins_with(&mut self, charged: i64) {
-        self.charged = charged;
+        (self.charged, self.parted) = (charged, 0);
     }
 }

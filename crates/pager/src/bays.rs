@@ -128,11 +128,6 @@ impl Bays {
         }
     }
 
-    /// Where the area lies: (address, bytes).
-    pub fn area(&self) -> (usize, usize) {
-        (self.base, self.bays.len() * UNIT_BYTES)
-    }
-
     /// Frames with a page behind them.
     pub fn frames(&self) -> usize {
         self.free_frames + self.staged_frames

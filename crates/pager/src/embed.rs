@@ -38,6 +38,7 @@ struct RealMemory;
 
 impl Memory for RealMemory {
     fn give_back(&self, bytes: &mut [u8]) {
+        crate::sharing::before_give_back(bytes);
         ebb_sys::memory::give_back(bytes);
     }
 }

@@ -8,6 +8,7 @@ use crate::bays::{Bays, ones, runs};
 use crate::load::Desk;
 use crate::map::{Frame, Mask, Page, UNIT, UnitNumber};
 use crate::process::{Process, cpu};
+use crate::sharing::Sharing;
 use crate::state::{Freeing, State, lock_service, transit_ended};
 use ebb_engine::{EntryId, GroupId, PAGE_SIZE, PageBytes};
 use ebb_sys::Errno;
@@ -34,6 +35,9 @@ const READY: usize = 2 * UNIT;
 const LOOK: usize = 512;
 /// Units tried for pages that need no room, when there is none.
 const TRIES: usize = 32;
+/// Where no page was found that relatives do not share, as many units are evicted, shared or not,
+/// before looking again.
+const COPY_UNITS: u32 = 64;
 
 impl Process {
     /// One step towards `READY` free frames (or as much room under the budget). Called without
@@ -60,9 +64,18 @@ impl Process {
     fn evict(&self, mut state: MutexGuard<'static, State>, desk: &mut Desk) -> Step {
         let target = self.probation(&state);
         let staged = |state: &State| state.bays.as_ref().map_or(0, Bays::staged_frames);
-        while staged(&state) < target + UNIT && self.capture(&mut state, false) > 0 {}
-        if staged(&state) == 0 && self.forked.load(Relaxed) {
-            self.capture(&mut state, true);
+        if state.copy_units == 0 {
+            while staged(&state) < target + UNIT && self.capture(&mut state, false) > 0 {}
+            if staged(&state) == 0 && self.forked.load(Relaxed) {
+                state.copy_units = COPY_UNITS;
+            }
+        }
+        // Each captured so takes a page more for a moment: no more of them than one store needs.
+        while state.copy_units > 0 && staged(&state) < UNIT {
+            state.copy_units -= 1;
+            if self.capture(&mut state, true) == 0 {
+                break;
+            }
         }
         if staged(&state) == 0 {
             return Step::Nothing;
@@ -116,12 +129,14 @@ impl Process {
                 queue,
                 ranges,
                 bays,
+                account,
+                sharing,
                 ..
             } = state;
             let resident = |map: &crate::map::PageMap, unit| {
                 map.mask(unit, |p| matches!(p, Page::Resident(_)))
             };
-            let Some((unit, victims)) = queue.next(map, LOOK, resident) else {
+            let Some((unit, mut victims)) = queue.next(map, LOOK, resident) else {
                 return 0;
             };
             let Some(bays) = bays.as_mut() else { return 0 };
@@ -129,18 +144,31 @@ impl Process {
                 // Comes back to the queue when its protection allows.
                 continue;
             }
+            if !shared && *sharing != Sharing::Alone {
+                // One look tells what a move would be refused for, page by page.
+                let kept = victims & self.pagemap.look(unit.first().address(), UNIT).shared;
+                self.counters().evict_busy.add(kept.count_ones().into());
+                victims &= !kept;
+                if victims == 0 {
+                    queue.requeue(map, unit);
+                    continue;
+                }
+            }
             let Some(bay) = bays.begin_capture() else {
                 queue.requeue(map, unit);
                 return 0;
             };
             let mut moved: Mask = 0;
             for (first, len) in runs(victims) {
-                moved |= self.shift_out(
+                let (out, copied) = self.shift_out(
                     unit.first().address(),
                     bays.address(bay),
                     first..first + len,
                     shared,
                 );
+                moved |= out;
+                // Over the limit for a moment: what was copied is about to leave.
+                account.part(copied as i64);
             }
             let mut kept = [None; UNIT];
             for (first, len) in runs(moved) {
@@ -169,9 +197,17 @@ impl Process {
         0
     }
 
-    /// Moves `pages` of the unit at `unit` to the bay at `bay`; which were moved.
-    fn shift_out(&self, unit: usize, bay: usize, pages: Range<usize>, shared: bool) -> Mask {
+    /// Moves `pages` of the unit at `unit` to the bay at `bay`; which were moved, and how many had
+    /// to be copied first because relatives share them.
+    fn shift_out(
+        &self,
+        unit: usize,
+        bay: usize,
+        pages: Range<usize>,
+        shared: bool,
+    ) -> (Mask, usize) {
         let (mut moved, mut at, end, mut retried) = (0, pages.start, pages.end, None);
+        let mut copied = 0;
         while at < end {
             let offset = at * PAGE_SIZE;
             // SAFETY: pages that the map says are resident and ours to evict; the bay is empty.
@@ -188,24 +224,18 @@ impl Process {
                 Err(error) if retried != Some(at) && at < end => {
                     retried = Some(at);
                     if error == Errno(libc::EBUSY) && self.forked.load(Relaxed) {
-                        let page = unit + at * PAGE_SIZE;
-                        if shared || self.pagemap.exclusive(page) {
-                            // Shared copy-on-write since a fork: a write fault makes it our own,
-                            // without a copy if nobody else maps it any more.
-                            // SAFETY: populating changes no content.
-                            let _ = unsafe {
-                                ebb_sys::memory::madvise(page, PAGE_SIZE, libc::MADV_POPULATE_WRITE)
-                            };
-                        } else {
-                            at += 1;
-                        }
+                        // Shared copy-on-write since a fork: a write makes it our own, without a
+                        // copy if nobody else maps it any more.
+                        let (own, copies) = self.own(unit + at * PAGE_SIZE, end - at, shared);
+                        copied += copies;
+                        at += usize::from(own == 0);
                     }
                 }
                 // Pinned, shared for now, or not plain memory: it stays where it is.
                 Err(_) => at += 1,
             }
         }
-        moved
+        (moved, copied)
     }
 
     /// Stores the bay staged longest ago.

@@ -27,11 +27,19 @@ use ebb_sys::{futex, memory};
 use ebb_tree::ChildSlot;
 use std::cell::UnsafeCell;
 use std::sync::MutexGuard;
-use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::SeqCst};
 use std::time::Duration;
 
 /// 0 nobody forks; 1 a thread wants to; 2 the process is at rest; 3 the fork is over.
 static STAGE: AtomicU32 = AtomicU32::new(0);
+
+/// There was a fork before this process paged, of it or by it: it may share pages with relatives.
+static EVER: AtomicBool = AtomicBool::new(false);
+
+/// See [`EVER`].
+pub fn before_paging() -> bool {
+    EVER.load(SeqCst)
+}
 
 /// What the forking thread holds across the fork.
 struct Held(UnsafeCell<Option<(Locked, Option<ChildSlot>)>>);
@@ -51,7 +59,10 @@ pub unsafe fn before_fork() {
         Process::current().is_none().then_some(locked)
     };
     let (locked, slot) = match unpaged() {
-        Some(locked) => (locked, None),
+        Some(locked) => {
+            EVER.store(true, SeqCst);
+            (locked, None)
+        }
         None => {
             let process = Process::current().expect("once there, it stays");
             while STAGE.compare_exchange(0, 1, SeqCst, SeqCst).is_err() {
@@ -65,9 +76,13 @@ pub unsafe fn before_fork() {
                 }
                 bring_in_streams();
                 bring_in_locale();
-                let locked = state::lock();
+                let mut locked = state::lock();
                 let staged = locked.bays.as_ref().map_or(0, |b| b.staged_frames());
                 if locked.map.in_transit() == 0 && staged == 0 {
+                    // The child's charge is a copy of ours and all of it is credited as shared:
+                    // nothing must be in it that stands for no page.
+                    let used = locked.used(process.swap);
+                    locked.account.settle(process.member, used, 0);
                     break (locked, process.member.reserve_child());
                 }
                 drop(locked);
@@ -152,7 +167,7 @@ fn bring_in_streams() {
 pub unsafe fn after_fork_parent(child: Option<i32>) {
     ebb_sys::thread::unlock_after_fork();
     // SAFETY: `before_fork` on this thread took the lock, which is inside.
-    let Some((locked, slot)) = (unsafe { (*HELD.0.get()).take() }) else {
+    let Some((mut locked, slot)) = (unsafe { (*HELD.0.get()).take() }) else {
         return;
     };
     inherit(&locked, false);
@@ -160,6 +175,7 @@ pub unsafe fn after_fork_parent(child: Option<i32>) {
         if let Some(slot) = slot {
             process.swap.fork_parent();
             process.forked.store(true, SeqCst);
+            locked.sharing.parent();
             match child {
                 Some(pid) if pid > 0 => process.member.child_forked(slot, pid as u32),
                 Some(_) => process.member.cancel_child(slot),
@@ -205,11 +221,7 @@ pub unsafe fn after_fork_child(libc_stuck: bool) {
     };
     parent.member.child_started(slot);
     parent.swap.fork_child();
-    if let Some(bays) = locked.bays.take() {
-        let (base, len) = bays.area();
-        // SAFETY: the copy of the staging area is of no use here: nothing was staged.
-        let _ = unsafe { memory::munmap(base, len) };
-    }
+    locked.bays = None;
     locked.parked.clear();
     disinherit(&mut locked, parent);
     let charged = parent.member.own_charge();

@@ -25,8 +25,11 @@ type Outcome<T> = Result<T, i32>;
 const LEAST: usize = 64 << 10;
 /// A process that has mapped less than this is only measured.
 const WORTH: usize = 8 << 20;
-/// A new mapping at least this large is registered before the program gets it.
+/// When the program maps as much as this, at once or bit by bit, it is registered before the
+/// program can fill it.
 const AT_ONCE: usize = 1 << 20;
+/// Bytes that may be written to and are not registered yet, about, in a process that pages.
+pub(crate) static UNREGISTERED: AtomicUsize = AtomicUsize::new(0);
 
 static CONTROL: OnceLock<Option<String>> = OnceLock::new();
 /// What there is of a keeper: one of the three below.
@@ -113,6 +116,24 @@ fn forget(state: &mut Locked, start: usize, end: usize) {
     state.map.forget(PageNumber::of(start), PageNumber::of(end));
 }
 
+/// `len` bytes from `start` on may be written to from now on, and are not registered. Waits for
+/// that if they are many by now: what the program fills meanwhile goes past the budget.
+fn writable(start: usize, len: usize) {
+    if Process::current().is_some() && UNREGISTERED.fetch_add(len, SeqCst) + len >= AT_ONCE {
+        registered(start);
+    }
+}
+
+/// Readies `start..end` for being dropped or replaced: waits until no page of it is in transit, and
+/// accounts for those that forked relatives keep.
+fn before_drop(state: Locked, start: usize, end: usize) -> Locked {
+    let mut state = state::settled(state, start, end);
+    if let Some(process) = Process::current() {
+        process.before_drop(&mut state, start, end);
+    }
+    state
+}
+
 /// Waits until the keeper has registered what was just mapped.
 fn registered(start: usize) {
     let Some(process) = Process::current() else {
@@ -156,7 +177,7 @@ pub unsafe fn mmap(
     let mut state = state::lock();
     let replaces = fixed && state.ranges.overlaps(addr, addr.saturating_add(bytes));
     if replaces {
-        state = state::settled(state, addr, addr + bytes);
+        state = before_drop(state, addr, addr + bytes);
     }
     // SAFETY: the caller answers for the system call.
     let start = unsafe { memory::mmap(addr, len, prot, flags, fd, offset) }.map_err(errno)?;
@@ -180,8 +201,8 @@ pub unsafe fn mmap(
             },
         );
         ready(state);
-        if bytes >= AT_ONCE && prot != libc::PROT_NONE {
-            registered(start);
+        if prot != libc::PROT_NONE {
+            writable(start, bytes);
         }
     }
     Ok(start)
@@ -200,7 +221,7 @@ pub unsafe fn munmap(addr: usize, len: usize) -> Outcome<()> {
         // SAFETY: the caller answers for the system call.
         return unsafe { memory::munmap(addr, len) }.map_err(errno);
     }
-    state = state::settled(state, addr, end);
+    state = before_drop(state, addr, end);
     // SAFETY: as above.
     unsafe { memory::munmap(addr, len) }.map_err(errno)?;
     forget(&mut state, addr, end);
@@ -227,10 +248,13 @@ pub unsafe fn mremap(
             .ranges
             .overlaps(new_addr, new_addr.saturating_add(bytes))
     {
-        state = state::settled(state, new_addr, new_addr + bytes);
+        state = before_drop(state, new_addr, new_addr + bytes);
     }
-    if let Some(_range) = range {
+    if range.is_some() {
         state = state::settled(state, old, old + old_len);
+        if bytes < old_len {
+            state = before_drop(state, old + bytes, old + old_len);
+        }
     }
     // SAFETY: the caller answers for the system call.
     let new = unsafe { memory::mremap(old, old_len, new_len, flags, new_addr) }.map_err(errno)?;
@@ -319,7 +343,7 @@ pub unsafe fn madvise(addr: usize, len: usize, advice: i32) -> Outcome<()> {
     if state.ranges.overlaps(addr, end) {
         match advice {
             libc::MADV_DONTNEED | libc::MADV_FREE | libc::MADV_DONTNEED_LOCKED if paged => {
-                state = state::settled(state, addr, end);
+                state = before_drop(state, addr, end);
                 let now = if advice == libc::MADV_FREE {
                     libc::MADV_DONTNEED
                 } else {
@@ -375,6 +399,11 @@ pub unsafe fn mprotect(addr: usize, len: usize, prot: i32) -> Outcome<()> {
     unsafe { memory::mprotect(addr, len, prot) }.map_err(errno)?;
     if state.ranges.overlaps(addr, end) {
         change(&mut state, addr, end, |a| a.protection = prot);
+        let new = state.ranges.find(addr).filter(|r| !r.attributes.registered);
+        drop(state);
+        if new.is_some() && prot != libc::PROT_NONE {
+            writable(addr, end - addr);
+        }
     }
     Ok(())
 }
@@ -413,7 +442,7 @@ pub unsafe fn brk_set(addr: usize) -> Outcome<usize> {
         known => known,
     };
     if addr < old && addr != 0 {
-        state = state::settled(state, page_up(addr), old);
+        state = before_drop(state, page_up(addr), old);
     }
     // SAFETY: the caller answers for the system call.
     let now = unsafe { memory::brk(addr) };
@@ -434,6 +463,7 @@ pub unsafe fn brk_set(addr: usize) -> Outcome<usize> {
         );
         BREAK.store(top, SeqCst);
         ready(state);
+        writable(old, top - old);
     }
     BREAK.store(top, SeqCst);
     Ok(now)

@@ -12,10 +12,12 @@ use crate::devices::InMemory;
 use crate::embed::{self, Embedded};
 use crate::evict::Step;
 use crate::fork;
+use crate::hooks::UNREGISTERED;
 use crate::load::Desk;
 use crate::map::{Page, PageNumber, UNIT, UNIT_BYTES};
 use crate::process::{Process, cpu};
 use crate::service::Services;
+use crate::sharing::Sharing;
 use crate::state::{State, lock_service};
 use ebb_engine::PAGE_SIZE;
 use ebb_sys::fault::FaultFd;
@@ -124,7 +126,7 @@ fn adopt(
         embedded,
         services: Services::new(&cpus),
         gate: Mutex::new(()),
-        forked: AtomicBool::new(forked),
+        forked: AtomicBool::new(forked || fork::before_paging()),
         costs: Costs::new(),
         keep_score: AtomicU64::new(1024),
         loads: AtomicU64::new(0),
@@ -137,6 +139,8 @@ fn adopt(
         .fault
         .register(base, count * UNIT_BYTES)
         .map_err(|e| format!("cannot register the staging area: {e}"))?;
+    // SAFETY: advice that changes no content. A child makes a staging area of its own.
+    let _ = unsafe { memory::madvise(base, count * UNIT_BYTES, libc::MADV_DONTFORK) };
     state.bays = Some(Bays::new(base, count));
     state.parked.reserve(1024);
     state
@@ -150,6 +154,11 @@ fn adopt(
         let pages = memory::resident_anonymous_pages().unwrap_or(0);
         process.member.start_paging(pages);
         state.account.begins_with(pages as i64);
+    }
+    if forked {
+        state.sharing.child();
+    } else if fork::before_paging() && member.has_relatives() {
+        state.sharing.begins();
     }
     process.register_all(&mut state);
     process.measure(&mut state);
@@ -167,6 +176,7 @@ fn adopt(
 pub fn tend(process: &'static Process) -> ! {
     let mut desk = Desk::new();
     let (mut seen, mut served, mut moving) = (0, 0, false);
+    let mut sharing = None;
     let mut crowd = Crowd::new();
     let mut measured = Instant::now();
     // For tests: every invariant of the pager, again and again while the program runs.
@@ -184,6 +194,7 @@ pub fn tend(process: &'static Process) -> ! {
             _ if busy || starved => BUSY,
             _ => QUIET,
         };
+        let pause = sharing.map_or(pause, |soon| pause.min(soon));
         seen = process.member.wait(seen, Some(pause));
         fork::attend(process, &mut desk);
         {
@@ -194,6 +205,7 @@ pub fn tend(process: &'static Process) -> ! {
                 ANSWERED.fetch_add(1, SeqCst);
                 ebb_sys::futex::wake(&ANSWERED, i32::MAX, false);
             }
+            sharing = process.tend_sharing(&mut state);
             if measured.elapsed() > Duration::from_millis(20) {
                 measured = Instant::now();
                 process.measure(&mut state);
@@ -266,6 +278,7 @@ impl Crowd {
 impl Process {
     /// Registers every range that is not, and learns which of its pages are present.
     pub fn register_all(&self, state: &mut State) {
+        UNREGISTERED.store(0, SeqCst);
         let mut at = 0;
         while let Some(range) = state.ranges.next(at, usize::MAX) {
             at = range.end;
@@ -297,6 +310,10 @@ impl Process {
             // for what is out.
             // SAFETY: advice that changes no content.
             let _ = unsafe { memory::madvise(range.start, len, libc::MADV_DONTFORK) };
+            if state.sharing == Sharing::Protected {
+                // New, or moved by mremap, which leaves the protection behind.
+                let _ = self.fault.protect(range.start, len, true);
+            }
             state
                 .ranges
                 .change(range.start, range.end, |a| a.registered = true);

@@ -22,4 +22,5 @@ mod process;
 mod queue;
 mod ranges;
 mod service;
+mod sharing;
 mod state;

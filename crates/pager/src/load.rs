@@ -49,6 +49,10 @@ impl Process {
         let mut state = lock_service();
         let page = PageNumber::of(fault.address);
         let way = match state.map.get(page) {
+            _ if fault.protected => match self.write_shared(&mut state, page) {
+                Some(()) => Way::Cache,
+                None => return Served::NoRoom,
+            },
             Page::Loading(_) | Page::Storing(_) => {
                 state.parked.push(fault);
                 return Served::Done;
@@ -78,6 +82,7 @@ impl Process {
         let counters = self.counters();
         counters.fault.add(1);
         match way {
+            _ if fault.protected => {}
             Way::Zero => counters.fault_zero.add(1),
             Way::Cache => counters.fault_cache.add(1),
             Way::Pool => counters.fault_pool.add(1),
@@ -127,7 +132,7 @@ impl Process {
                 self.place_move(state, first.plus(at), run);
             }
             (first, frames.count())
-        } else if state.account.room(self.member, used, 1) {
+        } else if self.room_for_one(state) {
             self.place_copy(page, &ZEROS.0[..1]);
             (page, 1)
         } else {
@@ -142,6 +147,20 @@ impl Process {
         }
         self.queue(state, first, pages);
         Some(())
+    }
+
+    /// Whether one page may be copied in. Frames that lie free are room for it: where nothing can
+    /// be moved to (a range that is not plain read-write) they are of no other use.
+    fn room_for_one(&self, state: &mut State) -> bool {
+        loop {
+            let used = state.used(self.swap);
+            if state.account.room(self.member, used, 1) {
+                return true;
+            }
+            if !self.give_back(state) {
+                return false;
+            }
+        }
     }
 
     /// A page that is still in a frame goes back where it was.
@@ -203,7 +222,7 @@ impl Process {
                 let used = state.used(self.swap);
                 if state.account.room(self.member, used, pages as i64) {
                     (first, pages)
-                } else if state.account.room(self.member, used, 1) {
+                } else if self.room_for_one(&mut state) {
                     (page, 1)
                 } else {
                     state.pattern.brought(page, 0);
@@ -501,13 +520,13 @@ fn take(state: &mut State, pages: usize) -> Option<Frames> {
 }
 
 /// What the pattern of faults says to bring in with `page`.
-fn window(state: &mut State, page: PageNumber) -> Window {
+pub fn window(state: &mut State, page: PageNumber) -> Window {
     let State { map, pattern, .. } = state;
     pattern.window(page, |p| matches!(map.get(p), Page::Resident(_)))
 }
 
 /// The longest run of pages around `page`, inside the window, for which `good` holds.
-fn around(
+pub fn around(
     page: PageNumber,
     first: PageNumber,
     pages: usize,

@@ -189,6 +189,7 @@ extern "C" fn run(index: *mut libc::c_void) -> *mut libc::c_void {
         let mut buffer = [Fault {
             address: 0,
             write: false,
+            protected: false,
             thread: 0,
         }; BATCH];
         let faults = match process.fault.read(&mut buffer) {

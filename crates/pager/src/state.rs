@@ -14,6 +14,7 @@ use crate::map::{Page, PageMap, PageNumber};
 use crate::pattern::Pattern;
 use crate::queue::Queue;
 use crate::ranges::Ranges;
+use crate::sharing::{self, Sharing};
 use ebb_engine::swap::Swap;
 use ebb_engine::{Cpu, EntryId};
 use ebb_sys::fault::Fault;
@@ -40,6 +41,10 @@ pub struct State {
     pub balance: Balance,
     /// Charges against the tree's budget.
     pub account: Account,
+    /// Whether pages are shared with forked relatives.
+    pub sharing: Sharing,
+    /// So many units may be evicted although relatives share pages of them.
+    pub copy_units: u32,
     /// Faults on pages in transit, to be served when that ends.
     pub parked: Vec<Fault>,
     /// Pages that the tables take, as last counted.
@@ -54,6 +59,8 @@ static STATE: Mutex<State> = Mutex::new(State {
     pattern: Pattern::new(),
     balance: Balance::new(),
     account: Account::new(),
+    sharing: Sharing::Alone,
+    copy_units: 0,
     parked: Vec::new(),
     tables: 0,
 });
@@ -211,7 +218,7 @@ impl State {
     pub fn used(&self, swap: &Swap) -> i64 {
         let pool = swap.pool_bytes().div_ceil(ebb_engine::PAGE_SIZE as u64);
         let frames = self.bays.as_ref().map_or(0, Bays::frames);
-        (self.map.resident() + frames) as i64 + pool as i64 + self.tables
+        (self.map.resident() + frames) as i64 + pool as i64 + self.tables + sharing::given_back()
     }
 
     /// Whether pages can be moved to where `page` is.

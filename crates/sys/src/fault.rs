@@ -1,7 +1,8 @@
-//! userfaultfd: registering ranges, reading faults, filling pages, moving pages.
+//! userfaultfd: registering ranges, reading faults, filling pages, moving pages, protecting them.
 //!
 //! The features used: `MOVE` (capture without a copy, from the process itself only), `POISON`
-//! (fail closed), `THREAD_ID` (which thread faulted, so that service can follow its core).
+//! (fail closed), `THREAD_ID` (which thread faulted, so that service can follow its core),
+//! `WRITE_PROTECT` (writes to pages that are there are faults too, where asked for).
 //! Events (fork, remap, remove) are not asked for: the memory calls that cause them are known
 //! before they happen.
 
@@ -29,10 +30,13 @@ const UFFDIO_UNREGISTER: u64 = read_only(0x01, 16);
 const UFFDIO_WAKE: u64 = read_only(0x02, 16);
 const UFFDIO_COPY: u64 = both(0x03, 40);
 const UFFDIO_MOVE: u64 = both(0x05, 40);
+const UFFDIO_WRITEPROTECT: u64 = both(0x06, 24);
 const UFFDIO_POISON: u64 = both(0x08, 32);
 
 /// Bits of `uffdio_api.features`.
 pub mod feature {
+    /// Pages can be write-protected, and faults say so.
+    pub const WRITE_PROTECT: u64 = 1 << 0;
     /// The faulting thread's id comes with each fault.
     pub const THREAD_ID: u64 = 1 << 8;
     /// Pages can be poisoned.
@@ -44,19 +48,23 @@ pub mod feature {
 }
 
 /// Features without which nothing can be paged.
-pub const NEEDED: u64 = feature::THREAD_ID | feature::POISON | feature::MOVE;
+pub const NEEDED: u64 =
+    feature::WRITE_PROTECT | feature::THREAD_ID | feature::POISON | feature::MOVE;
 
 const MODE_MISSING: u64 = 1;
+const MODE_WRITE_PROTECT: u64 = 2;
 const MOVE_ALLOW_HOLES: u64 = 2;
 const DONT_WAKE: u64 = 1;
 
-/// A missing page somebody waits for.
+/// A page that somebody waits for: it is missing, or there and write-protected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fault {
     /// Address touched, as the kernel gives it: its page's start.
     pub address: usize,
     /// Whether it was a write.
     pub write: bool,
+    /// The page is there, but protected from writes.
+    pub protected: bool,
     /// The thread that waits.
     pub thread: u32,
 }
@@ -77,6 +85,12 @@ const _: () = assert!(size_of::<Message>() == 32);
 struct Range {
     start: u64,
     len: u64,
+}
+
+#[repr(C)]
+struct Protection {
+    range: Range,
+    mode: u64,
 }
 
 #[repr(C)]
@@ -118,7 +132,7 @@ impl std::fmt::Display for OpenError {
             OpenError::Features(missing) => {
                 write!(
                     f,
-                    "this kernel's userfaultfd lacks features {missing:#x} (MOVE needs Linux 6.8)"
+                    "this kernel's userfaultfd lacks features {missing:#x} (MOVE needs Linux 6.8; on arm64, write protection 6.11)"
                 )
             }
         }
@@ -195,14 +209,15 @@ impl FaultFd {
         }
     }
 
-    /// From now on missing pages of the range are faults for this descriptor to serve.
+    /// From now on missing pages of the range, and writes to pages of it that are
+    /// [protected](Self::protect), are faults for this descriptor to serve.
     pub fn register(&self, start: usize, len: usize) -> Result<(), Errno> {
         let mut arg = RangeMode {
             range: Range {
                 start: start as u64,
                 len: len as u64,
             },
-            mode: MODE_MISSING,
+            mode: MODE_MISSING | MODE_WRITE_PROTECT,
             out: 0,
         };
         self.ioctl(UFFDIO_REGISTER, &mut arg)
@@ -228,6 +243,20 @@ impl FaultFd {
                 len: len as u64,
             },
         )
+    }
+
+    /// Protects the pages of registered memory that are there now from writes, or lets them be
+    /// written again and wakes who waits for that. What is not mapped is passed over. Protection
+    /// goes with the page: not to where it is moved or remapped, not to a forked child.
+    pub fn protect(&self, start: usize, len: usize, on: bool) -> Result<(), Errno> {
+        let mut arg = Protection {
+            range: Range {
+                start: start as u64,
+                len: len as u64,
+            },
+            mode: u64::from(on),
+        };
+        self.ioctl(UFFDIO_WRITEPROTECT, &mut arg)
     }
 
     /// Reads up to `out.len()` faults; empty if none waits. Does not block.
@@ -261,6 +290,7 @@ impl FaultFd {
                 out[count] = Fault {
                     address: m.address as usize & !4095,
                     write: m.flags & 1 != 0,
+                    protected: m.flags & 2 != 0,
                     thread: m.thread,
                 };
                 count += 1;
@@ -348,3 +378,52 @@ impl FaultFd {
 
 /// Faults read at once at most.
 pub const BATCH: usize = 8;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{memory, pagemap::PageMapFile};
+    use std::sync::atomic::{AtomicU8, Ordering::SeqCst};
+
+    const PAGE: usize = memory::PAGE;
+
+    #[test]
+    fn protected_pages_fault_when_written() {
+        let fault = match FaultFd::open() {
+            Ok(fault) => fault,
+            Err(e) => return println!("skipped: {e}"),
+        };
+        let area = memory::reserve(2 * PAGE).unwrap();
+        // SAFETY: two pages of ours alone, mapped for the life of the test, used as atomics only.
+        let byte = |page: usize| unsafe { &*((area + page * PAGE) as *const AtomicU8) };
+        byte(0).store(1, SeqCst);
+        byte(1).store(1, SeqCst);
+        fault.register(area, 2 * PAGE).unwrap();
+        fault.protect(area, 2 * PAGE, true).unwrap();
+        assert_eq!(byte(0).load(SeqCst), 1, "reads are free");
+        std::thread::scope(|scope| {
+            let writer = scope.spawn(|| byte(1).store(2, SeqCst));
+            assert!(fault.wait(5000), "a write is a fault");
+            let mut buffer = [Fault {
+                address: 0,
+                write: false,
+                protected: false,
+                thread: 0,
+            }; BATCH];
+            let faults = fault.read(&mut buffer).unwrap();
+            assert_eq!(faults.len(), 1);
+            assert_eq!(faults[0].address, area + PAGE);
+            assert!(faults[0].write && faults[0].protected);
+            assert_eq!(byte(1).load(SeqCst), 1, "the writer waits");
+            fault.protect(area + PAGE, PAGE, false).unwrap();
+            writer.join().unwrap();
+        });
+        assert_eq!(byte(1).load(SeqCst), 2);
+        // Nobody else maps them: a write would copy nothing.
+        let mapped = PageMapFile::open().unwrap().look(area, 2);
+        assert_eq!((mapped.present, mapped.shared), (3, 0));
+        drop(fault);
+        // SAFETY: nothing refers to the pages any more.
+        unsafe { memory::munmap(area, 2 * PAGE).unwrap() };
+    }
+}

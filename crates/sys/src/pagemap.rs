@@ -1,4 +1,5 @@
-//! PAGEMAP_SCAN: which pages of a range are present, found by the kernel in one walk.
+//! Which pages of a range are present, found by the kernel in one walk (PAGEMAP_SCAN), and which
+//! of them other processes map too (`/proc/self/pagemap`).
 
 use crate::Errno;
 use std::fs::File;
@@ -82,12 +83,48 @@ impl PageMapFile {
         Ok(())
     }
 
-    /// Whether this process alone maps the page at `address`.
-    pub fn exclusive(&self, address: usize) -> bool {
+    /// Looks at `pages` pages from `start`, at most 64: about 0.5 µs and 0.04 more a page. None is
+    /// taken for present if they cannot be looked at.
+    pub fn look(&self, start: usize, pages: usize) -> Mapped {
+        const PRESENT: u64 = 1 << 63;
         const EXCLUSIVE: u64 = 1 << 56;
-        let mut entry = [0; 8];
-        self.0
-            .read_exact_at(&mut entry, (address / 4096 * 8) as u64)
-            .is_ok_and(|()| u64::from_ne_bytes(entry) & EXCLUSIVE != 0)
+        let mut entries = [0u8; 64 * 8];
+        let entries = &mut entries[..pages * 8];
+        let mut mapped = Mapped::default();
+        if self
+            .0
+            .read_exact_at(entries, (start / 4096 * 8) as u64)
+            .is_err()
+        {
+            return mapped;
+        }
+        for (i, entry) in entries.as_chunks().0.iter().enumerate() {
+            let entry = u64::from_ne_bytes(*entry);
+            mapped.present |= u64::from(entry & PRESENT != 0) << i;
+            mapped.shared |= u64::from(entry & (PRESENT | EXCLUSIVE) == PRESENT) << i;
+        }
+        mapped
     }
+
+    /// Counts the pages of `start..end` that other processes map too.
+    pub fn shared(&self, start: usize, end: usize) -> usize {
+        let mut count = 0;
+        // What cannot be scanned is not there.
+        let _ = self.present(start, end, |start, end| {
+            for at in (start..end).step_by(64 * 4096) {
+                let pages = ((end - at) / 4096).min(64);
+                count += self.look(at, pages).shared.count_ones() as usize;
+            }
+        });
+        count
+    }
+}
+
+/// What is behind a few pages, bit 0 the first.
+#[derive(Clone, Copy, Default, Debug, PartialEq, Eq)]
+pub struct Mapped {
+    /// There is a page.
+    pub present: u64,
+    /// There is, and another process maps it too (or it is the zero page): a write makes a copy.
+    pub shared: u64,
 }

@@ -9,7 +9,9 @@
 //!
 //! `limit` is written by the supervisor (compare-and-swap, recomputed if it changed) and
 //! raised by members for pages that would otherwise count twice: credit after a fork, and
-//! what was measured of a process that starts to charge for itself.
+//! what was measured of a process that starts to charge for itself. Members lower it again,
+//! with the credit, when pages that a fork made them share are copied or dropped
+//! ([`Table::part`]).
 //!
 //! # Invariant, when nothing is under way (checked by [`Table::drift`] = 0)
 //! charged = Σ charged of all slots.
@@ -79,11 +81,12 @@ impl Table {
         }
     }
 
+    /// If that passes the limit, it is the supervisor who notes the peak: it knows how much of what
+    /// seems to be in use is only suspected.
     pub fn charge_forced(&self, me: SlotNumber, pages: i64) {
         self.step(me, || {
-            let now = self.charged.0.fetch_add(pages, SeqCst) + pages;
+            self.charged.0.fetch_add(pages, SeqCst);
             self.slot(me).charged.fetch_add(pages, SeqCst);
-            self.note_peak(now);
         });
     }
 
@@ -118,12 +121,42 @@ impl Table {
         }
     }
 
-    /// Pages of `me` that another process has charged too: the limit rises at once.
-    pub fn add_credit(&self, me: SlotNumber, pages: i64) {
+    /// Members of a family, `me` among them: what one of them has charged may be shared with the
+    /// others, since a fork.
+    pub fn relatives(&self, me: SlotNumber) -> impl Iterator<Item = SlotNumber> + '_ {
+        let family = self.slot(me).family.load(SeqCst);
+        self.taken()
+            .map(|(n, _)| n)
+            .filter(move |&n| family != 0 && self.slot(n).family.load(SeqCst) == family)
+    }
+
+    /// Takes up to `pages` of credit from these slots, in their order; how much they had.
+    pub fn take_credit(&self, from: impl Iterator<Item = SlotNumber>, pages: i64) -> i64 {
+        let mut left = pages.max(0);
+        for n in from {
+            if left == 0 {
+                break;
+            }
+            let credit = &self.slot(n).credit;
+            let took =
+                credit.fetch_update(SeqCst, SeqCst, |had| (had > 0).then(|| had - had.min(left)));
+            let Ok(had) = took else { continue };
+            self.limit.0.fetch_sub(had.min(left), SeqCst);
+            left -= had.min(left);
+        }
+        pages.max(0) - left
+    }
+
+    /// `pages` that `me` has charged stand for pages it shared with its family and shares no more:
+    /// it has a copy, or has dropped them while others keep them. Use was credit + these pages
+    /// less than what was charged, and is the same after.
+    pub fn part(&self, me: SlotNumber, pages: i64) {
+        // Credit first: for a moment too much is in use, never too little.
         self.step(me, || {
-            self.slot(me).credit.fetch_add(pages, SeqCst);
-            self.limit.0.fetch_add(pages, SeqCst);
+            let others = self.relatives(me).filter(|&n| n != me);
+            self.take_credit(std::iter::once(me).chain(others), pages)
         });
+        self.uncharge(me, pages);
     }
 
     /// From now on `me` charges for itself, beginning with `pages`, and is measured no more.
@@ -247,6 +280,112 @@ impl Table {
                 self.request(n, pages);
                 Asked::Other(n)
             }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::table::Config;
+    use proptest::prelude::*;
+
+    /// A family of three with ten pages shared by all, then random copies and drops: what the
+    /// table says is in use is what a count of the distinct pages says.
+    #[derive(Clone, Copy, Debug)]
+    enum Op {
+        /// A member writes a page.
+        Write(usize, usize),
+        /// A member drops a page.
+        Drop(usize, usize),
+    }
+
+    fn op() -> impl Strategy<Value = Op> {
+        prop_oneof![
+            (0..3usize, 0..10usize).prop_map(|(m, p)| Op::Write(m, p)),
+            (0..3usize, 0..10usize).prop_map(|(m, p)| Op::Drop(m, p)),
+        ]
+    }
+
+    /// What each member has of each page: nothing, the shared one, or its own.
+    #[derive(Clone, Copy, PartialEq, Debug)]
+    enum Has {
+        Nothing,
+        Shared,
+        Own,
+    }
+
+    fn used(pages: &[[Has; 10]; 3]) -> i64 {
+        let own = pages.iter().flatten().filter(|h| **h == Has::Own).count();
+        let shared = (0..10).filter(|p| pages.iter().any(|m| m[*p] == Has::Shared));
+        (own + shared.count()) as i64
+    }
+
+    proptest! {
+        #[test]
+        fn parting_keeps_use_exact(ops in prop::collection::vec(op(), 1..60)) {
+            let (table, _fd) = Table::create(100, Config::default()).unwrap();
+            let members: Vec<SlotNumber> = (0..3)
+                .map(|_| table.take_slot(StateWord::of(SlotState::Paging)).unwrap())
+                .collect();
+            for &n in &members {
+                table.slot(n).family.store(7, SeqCst);
+            }
+            prop_assert!(table.try_charge(members[0], 10));
+            table.charge_for_child(members[0], members[1]);
+            table.charge_for_child(members[0], members[2]);
+            let mut pages = [[Has::Shared; 10]; 3];
+            prop_assert_eq!(table.in_use(), used(&pages));
+            for op in ops {
+                let (Op::Write(m, p) | Op::Drop(m, p)) = op;
+                let has = pages[m][p];
+                let others = (0..3).any(|o| o != m && pages[o][p] == Has::Shared);
+                pages[m][p] = match op {
+                    Op::Write(..) => Has::Own,
+                    Op::Drop(..) => Has::Nothing,
+                };
+                // As a member does: a page that nobody else maps needs no copy.
+                match (op, has) {
+                    (Op::Write(..), Has::Nothing) => table.charge_forced(members[m], 1),
+                    (Op::Write(..), Has::Shared) if others => {
+                        table.charge_forced(members[m], 1);
+                        table.part(members[m], 1);
+                    }
+                    (Op::Write(..), _) | (Op::Drop(..), Has::Nothing) => {}
+                    (Op::Drop(..), Has::Shared) if others => table.part(members[m], 1),
+                    (Op::Drop(..), _) => table.uncharge(members[m], 1),
+                }
+                prop_assert_eq!(table.in_use(), used(&pages));
+                prop_assert_eq!(table.drift(), Some(0));
+            }
+        }
+    }
+
+    #[test]
+    fn credit_of_strangers_is_not_taken() {
+        let (table, _fd) = Table::create(100, Config::default()).unwrap();
+        let slots: Vec<SlotNumber> = (0..3)
+            .map(|_| table.take_slot(StateWord::of(SlotState::Paging)).unwrap())
+            .collect();
+        for (n, family) in slots.iter().zip([1, 1, 2]) {
+            table.slot(*n).family.store(family, SeqCst);
+        }
+        assert_eq!(table.relatives(slots[0]).count(), 2);
+        assert_eq!(table.relatives(slots[2]).count(), 1);
+        assert!(table.try_charge(slots[0], 10));
+        table.add_credit_for_test(slots[1], 4);
+        table.add_credit_for_test(slots[2], 5);
+        table.part(slots[0], 10);
+        let credit = |i: usize| table.slot(slots[i]).credit.load(SeqCst);
+        assert_eq!((credit(0), credit(1), credit(2)), (0, 0, 5));
+        assert_eq!(table.limit.0.load(SeqCst), 105);
+        assert_eq!(table.charged.0.load(SeqCst), 0);
+    }
+
+    impl Table {
+        fn add_credit_for_test(&self, n: SlotNumber, pages: i64) {
+            self.slot(n).credit.fetch_add(pages, SeqCst);
+            self.limit.0.fetch_add(pages, SeqCst);
         }
     }
 }

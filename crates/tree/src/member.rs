@@ -242,11 +242,17 @@ impl Member {
         self.connection.send(&wire::POKE_PACKET);
     }
 
-    /// Says that `pages` of this process's charge are charged by another process as well,
-    /// which shares them. The limit rises at once; the supervisor corrects the figure later
-    /// by measuring.
-    pub fn shared_credit(&self, pages: u64) {
-        self.table.add_credit(self.slot(), signed(pages));
+    /// Whether other processes live that may share pages with this one since a fork.
+    pub fn has_relatives(&self) -> bool {
+        let me = self.slot();
+        self.table.relatives(me).any(|n| n != me)
+    }
+
+    /// Gives back `pages` of this process's charge that stand for pages which it shared with its
+    /// relatives and shares no more: it has copied them, and has charged the copies, or has
+    /// dropped them while others keep them. Every call writes lines shared by all processes.
+    pub fn part(&self, pages: u64) {
+        self.table.part(self.slot(), signed(pages));
     }
 
     /// Publishes when (CLOCK_MONOTONIC nanoseconds) the coldest page this process could give

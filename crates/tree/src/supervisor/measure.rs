@@ -110,8 +110,11 @@ impl Supervisor {
         let above = self.approach_budget();
         let room = self.govern(above);
 
-        // Processor time: on a busy machine much of the elapsed is others'.
-        let cost = cpu_time().saturating_sub(cpu);
+        // Processor time: on a busy machine much of the elapsed is others'. What is shared is measured
+        // seldom, but takes as long as a hundred ticks: with it counted here, a tree of forked
+        // processes would be out of sight for that long, just when it nears its budget.
+        let measuring = self.watch.sharing.take_cost();
+        let cost = cpu_time().saturating_sub(cpu).saturating_sub(measuring);
         let cpus = std::thread::available_parallelism().map_or(1, |n| n.get() as i64);
         let until_full = Duration::from_millis((room / (FILL_PAGES_PER_MS * cpus)).max(0) as u64);
         let pace = if self.someone_to_measure() || self.someone_shares() {
@@ -239,10 +242,13 @@ impl Supervisor {
     fn govern(&mut self, above: i64) -> i64 {
         let used = self.table.in_use();
         let charged = self.table.charged.0.load(SeqCst);
-        self.table.note_peak(charged);
+        // Credit taken for faults alone may still be good: measuring will tell.
+        self.table
+            .note_peak(charged - self.watch.sharing.suspected());
         let budget = self.table.budget.load(SeqCst);
         let start = start_threshold(budget);
         if self.table.mode() == Mode::Watching && used >= start {
+            self.credit_overlap();
             self.table.mode.store(1, SeqCst);
         }
         let limit = self.table.limit.0.load(SeqCst);

@@ -216,8 +216,10 @@ impl Supervisor {
                     .table
                     .take_slot(StateWord::of(SlotState::Joined))
                     .ok_or("every place for a process is taken; run fewer processes at a time")?;
-                let family = self.table.next_family.fetch_add(1, SeqCst) + 1;
-                self.table.slot(slot).family.store(family, SeqCst);
+                self.table
+                    .slot(slot)
+                    .family
+                    .store(self.family_of(image), SeqCst);
                 self.table.slot(slot).limits.set(self.limits_for(pid));
                 slot
             }
@@ -301,7 +303,7 @@ impl Supervisor {
                     return;
                 }
                 Ok((_, len)) => match Talk::decode(&packet[..len.min(packet.len())]) {
-                    Some(Talk::Poke) => self.due = Instant::now(),
+                    Some(Talk::Poke) => self.poked(slot),
                     Some(Talk::Ask(rows)) => self.send_devices(slot, rows),
                     Some(Talk::Message(text)) => {
                         let pid = seat.process.pid();
@@ -314,6 +316,17 @@ impl Supervisor {
                     None => {}
                 },
             }
+        }
+    }
+
+    /// A member has something new: it charges for itself from now on, perhaps.
+    fn poked(&mut self, slot: SlotNumber) {
+        self.due = Instant::now();
+        // What it shares with relatives that page already is charged twice, unless its charge is
+        // a copy of its parent's and was credited with that.
+        let slot = self.table.slot(slot);
+        if slot.credit.load(SeqCst) == 0 && slot.charged.load(SeqCst) > 0 {
+            self.watch.share_soon();
         }
     }
 
@@ -403,9 +416,24 @@ impl Supervisor {
         if family == 0 {
             return;
         }
-        let members: Vec<SlotNumber> = self.family(family).collect();
-        self.take_credit(&members, pages);
+        self.table.take_credit(self.family(family), pages);
+        // Those that are left may be alone now, and look.
+        self.family(family).for_each(|n| self.table.wake(n));
         self.watch.share_soon();
+    }
+
+    /// The family of a process that joins with this image: that of its relatives, if it was forked
+    /// by a process that does not page, or forked some itself.
+    fn family_of(&self, image: Image) -> u64 {
+        let mut members = SlotNumber::all().zip(&self.seats);
+        let relative = members.find(|(_, seat)| {
+            seat.as_ref()
+                .is_some_and(|seat| image.is_some() && seat.image == image)
+        });
+        relative.map_or_else(
+            || self.table.next_family.fetch_add(1, SeqCst) + 1,
+            |(n, _)| self.table.slot(n).family.load(SeqCst),
+        )
     }
 
     /// Live slots of a family.

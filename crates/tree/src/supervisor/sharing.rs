@@ -1,15 +1,22 @@
 //! Pages that several processes share after a fork, and so are counted more than once.
 //!
 //! How many there are, only `smaps_rollup` tells, which walks all page tables of a process.
-//! In between, each page that is written and so stops being shared costs its writer a minor
-//! fault, and those are cheap to read. So the figure in use is what was last measured less
-//! the minor faults since: it may be too small for a while, never too large. It is measured
-//! anew when faults have eaten of it, with at most one part in [`ROLLUP_SHARE`] of a
-//! processor, five in a hurry. When a process ends, as much is taken off as it could have shared.
+//! In between the figure in use is what was last measured less what has been written since:
+//!
+//! - Members that charge for themselves say so page by page for the memory they manage, before
+//!   the kernel makes the copy ([`Member::part`](crate::Member::part)).
+//! - Every other page that is written and so stops being shared (the members' own pools and
+//!   tables, small mappings, all memory of processes that are measured) costs its writer a minor
+//!   fault, and those are cheap to read.
+//!
+//! So the figure may be too small for a while, never too large. It is measured anew when faults
+//! have eaten of it, with at most one part in [`ROLLUP_SHARE`] of a processor, five in a hurry.
+//! When a process ends, as much is taken off as it could have shared.
 //!
 //! Two uses: **credit** of members that charge for themselves, family by family; **overlap**
 //! of processes that are measured, which decides whether a tree of forked processes has to
-//! page at all. Processes of the same image (forked, not exec'ed) are taken for a family.
+//! page at all, and becomes their credit when it has. Processes of the same image (forked, not
+//! exec'ed) are taken for a family.
 
 use super::Supervisor;
 use super::measure::{FASTEST, start_threshold};
@@ -29,10 +36,13 @@ pub(super) struct Sharing {
     next_rollup: Option<Instant>,
     /// Between rollups, by what the last one cost.
     pause: Duration,
+    /// What measuring has cost in this tick, of both kinds: it has a limit of its own.
+    cost: Duration,
     /// Credit taken for faults since the last one.
     decay: i64,
-    /// Minor faults of the charging members at the last look.
-    faults: HashMap<SlotNumber, u64>,
+    /// Minor faults of the charging members, but for those that their pagers account for: the most
+    /// since the last measurement. By slot, and how often that was taken.
+    faults: HashMap<(SlotNumber, u32), i64>,
     overlap: Overlap,
 }
 
@@ -40,12 +50,24 @@ pub(super) struct Sharing {
 #[derive(Default)]
 struct Overlap {
     pages: i64,
+    /// How much of that each process had when it was measured, by pid.
+    shares: HashMap<u32, i64>,
     /// Minor faults at the last look, by pid and start time, of those that were measured.
     faults: HashMap<(u32, u64), u64>,
     next: Option<Instant>,
 }
 
 impl Sharing {
+    /// Processor time spent on measuring since this was asked last.
+    pub fn take_cost(&mut self) -> Duration {
+        std::mem::take(&mut self.cost)
+    }
+
+    /// Pages whose sharing may have ended, by faults, since that was measured.
+    pub fn suspected(&self) -> i64 {
+        self.decay
+    }
+
     /// What is shared has changed.
     pub fn measure_soon(&mut self) {
         self.next_rollup = None;
@@ -95,7 +117,7 @@ impl Supervisor {
         }
         families.retain(|_, members| members.len() > 1);
 
-        let state = &mut state.overlap;
+        let (state, spent) = (&mut state.overlap, &mut state.cost);
         let mut faults = HashMap::new();
         let (mut since, mut come) = (0, false);
         for &(process, _, now) in families.values().flatten() {
@@ -124,11 +146,39 @@ impl Supervisor {
             self.table.mode() == Mode::Watching && used - state.pages >= start_threshold(budget);
         if changed && (affordable || decisive) {
             let cpu = cpu_time();
-            state.pages = families.values().map(|members| shared_by(members)).sum();
+            state.shares.clear();
+            state.pages = families
+                .values()
+                .map(|members| shared_by(members, &mut state.shares))
+                .sum();
             let cost = cpu_time().saturating_sub(cpu);
+            *spent += cost;
             state.next = Some(start + FASTEST.max(cost * ROLLUP_SHARE));
         }
-        state.pages
+        // What members were credited with already (see `credit_overlap`) counts once.
+        let credited: i64 = self
+            .table
+            .taken()
+            .filter(|(_, word)| word.state == SlotState::Joined)
+            .map(|(n, _)| self.table.slot(n).credit.load(SeqCst))
+            .sum();
+        (state.pages - credited).max(0)
+    }
+
+    /// Members are about to charge for themselves: each takes its part of the overlap along as
+    /// credit, so that nothing is counted twice meanwhile.
+    pub(super) fn credit_overlap(&self) {
+        let overlap = &self.watch.sharing.overlap;
+        let whole: i64 = overlap.shares.values().sum();
+        for (n, word) in self.table.taken() {
+            if word.state == SlotState::Joined
+                && let Some(process) = self.process_of(n)
+                && let Some(share) = overlap.shares.get(&process.pid())
+            {
+                let credit = share * overlap.pages / whole.max(1);
+                self.table.slot(n).credit.store(credit, SeqCst);
+            }
+        }
     }
 
     /// Corrects the credit of families by their minor faults, and now and then by measuring.
@@ -152,20 +202,22 @@ impl Supervisor {
                 let Some(now) = self.process_of(n).and_then(|p| p.stat().ok()) else {
                     continue;
                 };
-                let before = self.watch.sharing.faults.get(&n).copied();
-                since += now
-                    .minor_faults
-                    .saturating_sub(before.unwrap_or(now.minor_faults))
-                    as i64;
-                faults.insert(n, now.minor_faults);
+                let now = now.minor_faults as i64 - self.accounted_faults(n);
+                let key = (n, self.table.state(n).taken);
+                let before = *self.watch.sharing.faults.get(&key).unwrap_or(&now);
+                since += (now - before).max(0);
+                faults.insert(key, now.max(before));
                 credit += self.table.slot(n).credit.load(SeqCst);
             }
-            decay += self.take_credit(members, since);
+            decay += self.table.take_credit(members.iter().copied(), since);
         }
         let sharing = &mut self.watch.sharing;
         sharing.faults = faults;
         sharing.decay += decay;
         // Nothing taken since the last measurement: it still holds.
+        if families.is_empty() {
+            sharing.decay = 0;
+        }
         if families.is_empty() || sharing.decay == 0 && sharing.next_rollup.is_some() {
             return;
         }
@@ -189,8 +241,22 @@ impl Supervisor {
         }
         let sharing = &mut self.watch.sharing;
         sharing.decay = 0;
-        sharing.pause = FASTEST.max(cpu_time().saturating_sub(cpu) * ROLLUP_SHARE);
+        // Some accounted for may never come: what is measured counts from here.
+        sharing.faults.clear();
+        let cost = cpu_time().saturating_sub(cpu);
+        sharing.cost += cost;
+        sharing.pause = FASTEST.max(cost * ROLLUP_SHARE);
         sharing.next_rollup = Some(start + sharing.pause);
+    }
+
+    /// Minor faults of a member that broke no sharing, or sharing that it has accounted for: a
+    /// fault served ends as a minor one, and so does the first write to a page made writable.
+    fn accounted_faults(&self, n: SlotNumber) -> i64 {
+        let counters = &self.table.slot(n).counters.0;
+        let [served, shared, unshared] =
+            [&counters.fault, &counters.fault_shared, &counters.unshared]
+                .map(|counter| counter.get() as i64);
+        served - shared + unshared
     }
 
     fn process_of(&self, n: SlotNumber) -> Option<&Process> {
@@ -198,19 +264,6 @@ impl Supervisor {
             Some(seat) => Some(&seat.process),
             None => self.nursery[n.index()].as_ref()?.process(),
         }
-    }
-
-    /// Takes `pages` of credit from a family, wherever it has some. Returns what it had.
-    pub(super) fn take_credit(&self, members: &[SlotNumber], pages: i64) -> i64 {
-        let mut left = pages.max(0);
-        for &n in members {
-            let credit = &self.table.slot(n).credit;
-            let lost = credit.load(SeqCst).clamp(0, left);
-            credit.fetch_sub(lost, SeqCst);
-            self.table.limit.0.fetch_sub(lost, SeqCst);
-            left -= lost;
-        }
-        pages.max(0) - left
     }
 
     /// Measures how much each member of a family really shares.
@@ -246,10 +299,14 @@ impl Supervisor {
     }
 }
 
-/// Pages counted more than once among processes of one family.
-fn shared_by(members: &[(&Process, i64, u64)]) -> i64 {
-    let away = |process: &Process| process.rollup().map_or(0, |r| r.shared_away() as i64);
-    let shared: i64 = members.iter().map(|&(process, ..)| away(process)).sum();
+/// Pages counted more than once among processes of one family; notes each one's share.
+fn shared_by(members: &[(&Process, i64, u64)], shares: &mut HashMap<u32, i64>) -> i64 {
+    let mut shared = 0;
+    for &(process, ..) in members {
+        let away = process.rollup().map_or(0, |r| r.shared_away() as i64);
+        shares.insert(process.pid(), away);
+        shared += away;
+    }
     let sum: i64 = members.iter().map(|&(_, pages, _)| pages).sum();
     let largest = members
         .iter()

@@ -1,0 +1,237 @@
+//! Pages shared with forked relatives: protected from writes, so that a copy is charged before the
+//! kernel makes it.
+//!
+//! A fork leaves parent and child with the same resident pages; they are charged to both and
+//! credited to the family. Whoever writes one gets a copy from the kernel, without a fault of ours
+//! unless the page is write-protected. So:
+//!
+//! 1. A fork is noted on both sides: by the forking thread in the parent, by adoption in the child.
+//! 2. When this process has taken [`ENOUGH`] minor faults since, or [`GRACE`] is over, and a relative
+//!    still lives, the keeper protects every page that is there. Most children call exec before, and
+//!    most parents wait for that: there nothing is protected.
+//! 3. A write to such a page is a fault. Service charges the copy, making room where there is none,
+//!    and lets the page be written; the faulting thread makes the copy. A page that nobody else
+//!    maps any more costs nothing.
+//! 4. What makes pages of ours writable (eviction, which has to own what it moves) or drops them
+//!    counts those that were shared: this process no longer shares them, and its charge for them
+//!    is no longer credited.
+//! 5. When no relative is left, the keeper lets everything be written again, in one call a range:
+//!    0.1 µs a page, a hundredth of what a fault on each would take.
+//!
+//! Some copies are made without a fault: before step 2, where the supervisor notices them by minor
+//! faults; and of the pages that a fault made writable beside the one that was touched, which are
+//! charged. The supervisor also notices copies of what is never protected, as service itself writes
+//! it, or as it is not managed: the pool and the tables of this library, small mappings.
+//!
+//! Protection is a bit of the page's mapping. It goes where the mapping goes (DONTNEED, munmap,
+//! a move by UFFDIO_MOVE or mremap, the copy that fork makes of it), and mprotect keeps it.
+
+use crate::bays::ones;
+use crate::load::{around, window};
+use crate::map::{Mask, Page, PageNumber};
+use crate::process::Process;
+use crate::state::State;
+use ebb_engine::PAGE_SIZE;
+use ebb_sys::memory;
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering::Relaxed};
+use std::time::{Duration, Instant};
+
+/// How long after a fork shared pages stay unprotected at most.
+const GRACE: Duration = Duration::from_millis(100);
+/// Minor faults after which they do not: 2 MiB may have been copied.
+const ENOUGH: u64 = 512;
+/// How often the keeper looks meanwhile: a thread can copy 3 MiB in a millisecond.
+const LOOK: Duration = Duration::from_millis(2);
+
+/// Whether pages are shared with relatives, as far as is known.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Sharing {
+    /// No relative lives.
+    Alone,
+    /// There was a fork; whether pages from before it are protected because of an earlier one.
+    Forked {
+        at: Instant,
+        minor_faults: u64,
+        protected: bool,
+    },
+    /// All that was shared is protected.
+    Protected,
+}
+
+/// The same for who frees memory of the engine, without the lock: whether relatives live.
+static RELATIVES: AtomicBool = AtomicBool::new(false);
+/// Pages that the engine gave back and relatives kept, not yet accounted for.
+static GIVEN_BACK: AtomicI64 = AtomicI64::new(0);
+
+impl Sharing {
+    /// In the parent, after a fork.
+    pub fn parent(&mut self) {
+        let protected = match *self {
+            Self::Alone => false,
+            Self::Forked { protected, .. } => protected,
+            Self::Protected => true,
+        };
+        self.since_now(protected);
+    }
+
+    /// In a forked child, before its ranges are registered: no page is protected.
+    pub fn child(&mut self) {
+        self.since_now(false);
+    }
+
+    fn since_now(&mut self, protected: bool) {
+        RELATIVES.store(true, Relaxed);
+        *self = Self::Forked {
+            at: Instant::now(),
+            minor_faults: memory::minor_faults(),
+            protected,
+        };
+    }
+
+    /// The process begins to page and may share pages since a fork long ago: what is registered
+    /// next is protected at once. The room left is small by now, and relatives that did not call
+    /// exec until now will not.
+    pub fn begins(&mut self) {
+        RELATIVES.store(true, Relaxed);
+        *self = Self::Protected;
+    }
+}
+
+impl Process {
+    /// In the keeper: begins and ends protection. After how long to look again, if soon.
+    pub fn tend_sharing(&self, state: &mut State) -> Option<Duration> {
+        let protected = match state.sharing {
+            Sharing::Alone => return None,
+            Sharing::Forked { protected, .. } => protected,
+            Sharing::Protected => true,
+        };
+        state.account.part(GIVEN_BACK.swap(0, Relaxed));
+        if !self.member.has_relatives() {
+            RELATIVES.store(false, Relaxed);
+            if protected {
+                self.protect_all(state, false);
+            }
+            state.sharing = Sharing::Alone;
+        } else if let Sharing::Forked {
+            at, minor_faults, ..
+        } = state.sharing
+        {
+            if at.elapsed() < GRACE && memory::minor_faults() - minor_faults < ENOUGH {
+                return Some(LOOK);
+            }
+            self.protect_all(state, true);
+            state.sharing = Sharing::Protected;
+        }
+        None
+    }
+
+    /// What is no longer registered as it was is passed over: where a page stays protected, a write
+    /// to it is served, and where one is not, the supervisor notices the copy.
+    fn protect_all(&self, state: &State, on: bool) {
+        for range in state.ranges.all().filter(|r| r.attributes.registered) {
+            let _ = self.fault.protect(range.start, range.end - range.start, on);
+        }
+    }
+
+    /// Serves a write to a protected page: charges a copy if it is shared, and lets it be written.
+    /// In a walk its neighbours too. None: there is no room for a copy.
+    pub fn write_shared(&self, state: &mut State, page: PageNumber) -> Option<()> {
+        let Some(range) = state.ranges.find(page.address()) else {
+            // Unmapped meanwhile: the thread that looks again gets what the kernel has for it.
+            let _ = self.fault.wake(page.address(), PAGE_SIZE);
+            return Some(());
+        };
+        let window = window(state, page);
+        let (mut first, mut pages) = around(page, window.first, window.pages, |p| {
+            let inside = (range.start..range.end).contains(&p.address());
+            inside && matches!(state.map.get(p), Page::Resident(_))
+        });
+        let shared = self.pagemap.look(first.address(), pages).shared;
+        let mut copies = shared.count_ones();
+        if !self.charge_copies(state, copies) {
+            copies = (shared >> (page.0 - first.0) & 1) as u32;
+            if !self.charge_copies(state, copies) {
+                state.pattern.brought(page, 0);
+                return None;
+            }
+            (first, pages) = (page, 1);
+        }
+        if pages < window.pages {
+            state.pattern.brought(first, pages);
+        }
+        // Always, whatever the page is by now: it also wakes who waits.
+        let _ = self
+            .fault
+            .protect(first.address(), pages * PAGE_SIZE, false);
+        self.counters().fault_shared.add(1);
+        self.counters().unshared.add(copies.max(1).into());
+        Some(())
+    }
+
+    /// Charges copies that the kernel is about to make: frames that wait for loads are of no use to
+    /// it, and go first.
+    fn charge_copies(&self, state: &mut State, copies: u32) -> bool {
+        loop {
+            let used = state.used(self.swap);
+            if state.account.copy(self.member, used, copies.into()) {
+                return true;
+            }
+            if !self.give_back(state) {
+                return false;
+            }
+        }
+    }
+
+    /// Makes pages from `start` on writable and nobody else's, as many of the first `pages` as are
+    /// there without a gap and, unless `shared` ones may be copied, as nobody else maps already.
+    /// How many that are, and how many of them were copied.
+    pub fn own(&self, start: usize, pages: usize, shared: bool) -> (usize, usize) {
+        let mapped = self.pagemap.look(start, pages);
+        let good: Mask = mapped.present & if shared { !0 } else { !mapped.shared };
+        let run = (good.trailing_ones() as usize).min(pages);
+        if run > 0 {
+            self.counters().unshared.add(run as u64);
+            // Populating is a write by this thread: protected, it would wait for itself.
+            let _ = self.fault.protect(start, run * PAGE_SIZE, false);
+            // SAFETY: populating changes no content.
+            let _ = unsafe { memory::madvise(start, run * PAGE_SIZE, libc::MADV_POPULATE_WRITE) };
+        }
+        (run, (mapped.shared & ones(0, run)).count_ones() as usize)
+    }
+
+    /// Pages of `start..end` are about to be dropped: those that relatives keep are theirs alone.
+    pub fn before_drop(&self, state: &mut State, start: usize, end: usize) {
+        if state.sharing == Sharing::Alone {
+            return;
+        }
+        let registered = |r: &crate::ranges::Range| r.attributes.registered;
+        let pages: usize = state
+            .ranges
+            .within(start, end)
+            .filter(registered)
+            .map(|range| self.pagemap.shared(range.start, range.end))
+            .sum();
+        state.account.part(pages as i64);
+    }
+}
+
+/// Memory of the engine is about to be given back to the system.
+pub fn before_give_back(bytes: &[u8]) {
+    if !RELATIVES.load(Relaxed) {
+        return;
+    }
+    let Some(process) = Process::current() else {
+        return;
+    };
+    let start = memory::page_up(bytes.as_ptr() as usize);
+    let end = (bytes.as_ptr() as usize + bytes.len()) & !(PAGE_SIZE - 1);
+    if start < end {
+        let pages = process.pagemap.shared(start, end);
+        GIVEN_BACK.fetch_add(pages as i64, Relaxed);
+    }
+}
+
+/// Pages given back by the engine while relatives keep them: still charged here and credited.
+pub fn given_back() -> i64 {
+    GIVEN_BACK.load(Relaxed)
+}
