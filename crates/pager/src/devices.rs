@@ -194,16 +194,17 @@ impl DeviceSet {
     /// Opens devices that are new, and takes those back into service that were to go.
     fn follow(&self, inner: &mut Inner, member: &Member) -> Result<(), String> {
         let changes = member.device_changes();
+        // Another removal than the one refused may be under way, and there may be room by now.
+        for attached in &mut inner.attached {
+            (attached.refusal, attached.vain) = (None, 0);
+        }
         let mut wanted = 0;
         for row in 0..MAX_DEVICES {
             let Some((serial, DeviceState::On)) = member.device(row) else {
                 continue;
             };
             match inner.attached.iter_mut().find(|a| a.serial == serial) {
-                Some(attached) => {
-                    (attached.refusal, attached.vain) = (None, 0);
-                    self.devices.readmit(attached.id);
-                }
+                Some(attached) => self.devices.readmit(attached.id),
                 // Its file is being closed: it is opened again after that.
                 None if inner.closing.iter().any(|c| c.serial == serial) => return Ok(()),
                 None => wanted |= 1 << row,

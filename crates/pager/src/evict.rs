@@ -4,6 +4,7 @@
 //! Capture is a move into a bay: after it nobody can write the page, nothing was copied, and a
 //! page that is pinned (a transfer into it may be under way) or shared refuses and stays.
 
+use crate::account::Account;
 use crate::bays::{Bays, ones, runs};
 use crate::load::Desk;
 use crate::map::{Frame, Mask, Page, UNIT, UnitNumber};
@@ -33,11 +34,11 @@ pub enum Step {
 const READY: usize = 2 * UNIT;
 /// Units looked at for one that can be evicted, before giving up.
 const LOOK: usize = 512;
+/// Units tried for pages that need no room, when there is none.
+const TRIES: usize = 32;
 /// Where no page was found that relatives do not share, as many units are evicted, shared or not,
 /// before looking again.
 const COPY_UNITS: u32 = 64;
-/// Units tried for pages that need no room, when there is none.
-const TRIES: usize = 32;
 
 impl Process {
     /// One step towards `READY` free frames (or as much room under the budget). Called without
@@ -386,10 +387,23 @@ impl Process {
 
     /// Gives frames back while more is used than is charged and no more can be charged.
     fn pay(&self, state: &mut State) {
+        self.give_back_until(state, |account, used| account.room(self.member, used, 0));
+    }
+
+    /// Gives free frames back until that makes enough room under the budget, by what is in use;
+    /// false if all of them do not.
+    pub fn give_back_until(
+        &self,
+        state: &mut State,
+        enough: impl Fn(&mut Account, i64) -> bool,
+    ) -> bool {
         loop {
             let used = state.used(self.swap);
-            if state.account.room(self.member, used, 0) || !self.give_back(state) {
-                return;
+            if enough(&mut state.account, used) {
+                return true;
+            }
+            if !self.give_back(state) {
+                return false;
             }
         }
     }

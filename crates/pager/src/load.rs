@@ -152,15 +152,7 @@ impl Process {
     /// Whether one page may be copied in. Frames that lie free are room for it: where nothing can
     /// be moved to (a range that is not plain read-write) they are of no other use.
     fn room_for_one(&self, state: &mut State) -> bool {
-        loop {
-            let used = state.used(self.swap);
-            if state.account.room(self.member, used, 1) {
-                return true;
-            }
-            if !self.give_back(state) {
-                return false;
-            }
-        }
+        self.give_back_until(state, |account, used| account.room(self.member, used, 1))
     }
 
     /// A page that is still in a frame goes back where it was.

@@ -171,15 +171,9 @@ impl Process {
     /// Charges copies that the kernel is about to make: frames that wait for loads are of no use to
     /// it, and go first.
     fn charge_copies(&self, state: &mut State, copies: u32) -> bool {
-        loop {
-            let used = state.used(self.swap);
-            if state.account.copy(self.member, used, copies.into()) {
-                return true;
-            }
-            if !self.give_back(state) {
-                return false;
-            }
-        }
+        self.give_back_until(state, |account, used| {
+            account.copy(self.member, used, copies.into())
+        })
     }
 
     /// Makes pages from `start` on writable and nobody else's, as many of the first `pages` as are

@@ -21,7 +21,7 @@ const NOTED: usize = 64;
 
 enum Reader {
     Untried,
-    Ready(Ahead),
+    Ready(Box<Ahead>),
     Refused,
 }
 
@@ -85,7 +85,7 @@ impl ReadAhead {
         };
         if let Reader::Untried = *reader {
             *reader = match Ahead::new(AHEAD_PAGES) {
-                Ok(ahead) => Reader::Ready(ahead),
+                Ok(ahead) => Reader::Ready(Box::new(ahead)),
                 Err(_) => Reader::Refused,
             };
             self.active.store(true, SeqCst);
@@ -145,7 +145,7 @@ impl ReadAhead {
             return false;
         };
         if let Reader::Ready(ahead) = std::mem::replace(&mut *reader, Reader::Untried) {
-            ahead.abandon();
+            (*ahead).abandon();
         }
         (written.count, written.overflow) = (0, false);
         self.active.store(false, SeqCst);

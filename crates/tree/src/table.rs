@@ -412,6 +412,11 @@ impl Share {
         self.flags.load(SeqCst) & 1 != 0
     }
 
+    /// It is asked to leave once more: why it could not before is no answer.
+    pub fn ask_again(&self) {
+        self.flags.fetch_and(1, SeqCst);
+    }
+
     pub fn refusal(&self) -> Option<Refusal> {
         let kind = self.flags.load(SeqCst) & !1;
         let kept = self.kept.load(Relaxed);

@@ -248,6 +248,9 @@ impl Supervisor {
             refused: None,
         });
         row.leases.close();
+        for (slot, _) in self.table.taken() {
+            self.table.slot(slot).shares[n].ask_again();
+        }
         self.table.devices[n].set_state(row.serial, DeviceState::Leaving);
         self.table.devices_changed();
         self.due = Instant::now();
