@@ -50,7 +50,7 @@ pub fn install(extent: Extent) {
     {
         eprintln!("xtask: {error:#}; what needs redis-server will be skipped");
     }
-    if tools::python_with_numpy().is_none()
+    if tools::python_with("numpy, pytest, hypothesis").is_none()
         && let Err(error) = python_packages()
     {
         eprintln!("xtask: {error:#}; what needs NumPy will be skipped");
@@ -99,13 +99,20 @@ fn python_packages() -> Result<()> {
     let venv = tools::project().join(".venv");
     let python = tools::in_path("python3").context("python3 is not installed")?;
     let make = || run(Command::new(&python).args(["-m", "venv"]).arg(&venv));
-    eprintln!("xtask: NumPy into {}", venv.display());
+    eprintln!(
+        "xtask: NumPy and what its tests need into {}",
+        venv.display()
+    );
     if make().is_err() {
         // Debian keeps venv in a package of its own.
         apt(&["python3-venv"])?;
         make()?;
     }
-    run(Command::new(venv.join("bin/python3")).args(["-m", "pip", "install", "--quiet", "numpy"]))?;
+    let install = ["-m", "pip", "install", "--quiet"];
+    let packages = ["numpy", "pytest", "hypothesis"];
+    run(Command::new(venv.join("bin/python3"))
+        .args(install)
+        .args(packages))?;
     Ok(())
 }
 

@@ -271,7 +271,7 @@ impl Excuses {
             ("root may write everywhere", root),
             ("root", !root),
             ("redis", tools::redis().is_none()),
-            ("NumPy", tools::python_with_numpy().is_none()),
+            ("NumPy", tools::python_with("numpy").is_none()),
             ("java", missing("javac")),
             ("node", missing("node")),
             ("sqlite3", missing("sqlite3")),

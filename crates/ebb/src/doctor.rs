@@ -180,7 +180,11 @@ fn required() -> (Vec<Check>, Option<Door>) {
     };
     need("move", probe::move_works(door), "6.8");
     need("poison", probe::poison_works(door), "6.6");
-    need("write-tracking", probe::write_tracking_works(door), "6.7");
+    need(
+        "write-protection",
+        probe::write_protection_works(door),
+        "5.7",
+    );
     (checks, Some(door))
 }
 

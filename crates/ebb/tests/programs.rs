@@ -5,6 +5,7 @@ mod common;
 
 use common::{cannot_page, lacks, same_in_parts};
 use ebb_harness::job::Job;
+use ebb_harness::tools;
 use std::fs;
 use std::time::Duration;
 
@@ -86,6 +87,29 @@ fn node() {
                   let s = 0; for (let i = 0; i < 400000; i++) {\
                   const v = m.get('k' + (i * 104729) % 400000); s = (s * 31 + v.id + v.tags[1]) % 1000000007; } console.log(s);";
     same_in_parts(&Job::new(["node", "-e", script]), "node", &[2], &[]);
+}
+
+/// A program's own checks, several hundred of them.
+#[test]
+fn numpys_own_checks() {
+    if cannot_page() {
+        return;
+    }
+    let Some(python) = tools::python_with("numpy, pytest, hypothesis") else {
+        println!("skipped: NumPy, pytest and hypothesis are not installed");
+        return;
+    };
+    // All that pytest says, but for how long it took.
+    let script = "import pytest, sys, io, contextlib, re\n\
+                  out = io.StringIO()\n\
+                  with contextlib.redirect_stdout(out):\n\
+                  \x20   code = pytest.main(['-q', '-p', 'no:cacheprovider', '--disable-warnings', '--pyargs',\n\
+                  \x20                       'numpy.lib.tests.test_function_base'])\n\
+                  print(re.sub(r' in [0-9.]+s.*', '', out.getvalue()))\n\
+                  sys.exit(int(code))\n";
+    let job = Job::new([python.as_os_str(), "-c".as_ref(), script.as_ref()])
+        .time_limit(Duration::from_secs(240));
+    same_in_parts(&job, "NumPy's checks", &[2], &[]);
 }
 
 #[test]

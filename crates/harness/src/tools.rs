@@ -30,11 +30,11 @@ pub fn python() -> Option<PathBuf> {
     }
 }
 
-/// Python with NumPy.
-pub fn python_with_numpy() -> Option<PathBuf> {
+/// Python that has these modules, named as in an import.
+pub fn python_with(modules: &str) -> Option<PathBuf> {
     let python = python()?;
     let check = std::process::Command::new(&python)
-        .args(["-c", "import numpy"])
+        .args(["-c", &format!("import {modules}")])
         .output()
         .ok()?;
     check.status.success().then_some(python)

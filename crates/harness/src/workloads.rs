@@ -89,7 +89,7 @@ impl Workload {
                 ]
             }
             Workload::Numpy => {
-                let python = tools::python_with_numpy().context("NumPy is not installed")?;
+                let python = tools::python_with("numpy").context("NumPy is not installed")?;
                 vec![
                     python.into(),
                     script("numpy_sort.py").into(),

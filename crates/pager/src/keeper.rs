@@ -101,6 +101,11 @@ pub extern "C" fn run(_: *mut libc::c_void) -> *mut libc::c_void {
     tend(process)
 }
 
+/// Milliseconds of CLOCK_MONOTONIC, as far as pages are dated.
+fn now_ms() -> u32 {
+    (ebb_sys::proc::monotonic_ns() / 1_000_000) as u32
+}
+
 /// Takes the process under management.
 fn adopt(
     member: &'static Member,
@@ -156,6 +161,8 @@ fn adopt(
         process.member.start_paging(pages);
         state.account.begins_with(pages as i64);
     }
+    // What is there now is as old as now, not as the machine.
+    state.queue.now_ms = now_ms();
     if forked {
         state.sharing.child();
     } else if fork::before_paging() && member.has_relatives() {
@@ -179,6 +186,7 @@ pub fn tend(process: &'static Process) -> ! {
     let (mut seen, mut served, mut moving) = (0, 0, false);
     let mut sharing = None;
     let mut crowd = Crowd::new();
+    let mut returned = 0;
     let mut measured = Instant::now();
     // For tests: every invariant of the pager, again and again while the program runs.
     let checking = std::env::var_os("EBB_CHECK").is_some();
@@ -201,7 +209,7 @@ pub fn tend(process: &'static Process) -> ! {
         fork::attend(process, &mut desk);
         {
             let mut state = lock_service();
-            state.queue.now_ms = (ebb_sys::proc::monotonic_ns() / 1_000_000) as u32;
+            state.queue.now_ms = now_ms();
             if state.ranges.all().any(|r| !r.attributes.registered) {
                 process.register_all(&mut state);
                 ANSWERED.fetch_add(1, SeqCst);
@@ -217,6 +225,7 @@ pub fn tend(process: &'static Process) -> ! {
                 }
                 let oldest = state.queue.oldest_ms(&state.map).unwrap_or(0);
                 process.member.publish_oldest(oldest as u64 * 1_000_000);
+                process.ask_idle(&mut returned, state.queue.now_ms, oldest);
             }
         }
         let wanted = process.member.take_reclaim_request();
@@ -409,6 +418,33 @@ impl Process {
             held.pool_data_bytes * 9 / 8 / held.pool_pages
         };
         held.pool_bytes + pages * each <= room
+    }
+
+    /// Asks others whose memory lies idle for some of it, if pages that this process needs came
+    /// back from the swap space since the last look: `returned` is how many had by then. Idle is
+    /// what was brought in long before the oldest that is here, at `oldest_ms`: memory goes to those
+    /// that use it, and processes that use what they have alike leave each other alone.
+    fn ask_idle(&self, returned: &mut u64, now_ms: u32, oldest_ms: u32) {
+        /// Fewer since the last look are no need.
+        const NEED: u64 = 32;
+        /// Pages asked for, for each that came back: more of them will.
+        const AHEAD: u64 = 8;
+        const MOST: u64 = 1024;
+        /// How many times as long as ours, and how long at least, idle pages were not touched.
+        const TIMES: u64 = 8;
+        const LEAST_MS: u64 = 500;
+        let counters = self.counters();
+        let now = counters.fault_pool.get() + counters.fault_device.get();
+        let since = now - std::mem::replace(returned, now);
+        // Relatives by fork share pages: evicting those frees nothing, or copies them first.
+        if since < NEED || self.forked.load(SeqCst) {
+            return;
+        }
+        let age = u64::from(now_ms.saturating_sub(oldest_ms));
+        let idle = u64::from(now_ms).saturating_sub((age * TIMES).max(LEAST_MS));
+        let _ = self
+            .member
+            .ask_colder(idle * 1_000_000, (since * AHEAD).min(MOST));
     }
 
     /// Gives `pages` of the charge back, evicting what it takes.

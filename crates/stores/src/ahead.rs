@@ -100,10 +100,11 @@ impl ReadAhead {
         ahead.submit(fd);
     }
 
-    /// Takes what was read ahead into each of `wanted`, (offset, room), and says which it did.
+    /// Takes what was read ahead into each of `wanted`, (offset, room), and says which it did; none
+    /// stands for what is no place of the file.
     pub fn take<'a>(
         &self,
-        wanted: impl Iterator<Item = (u64, &'a mut [u8])>,
+        wanted: impl Iterator<Item = Option<(u64, &'a mut [u8])>>,
         mut done: impl FnMut(usize),
     ) {
         if !self.active.load(SeqCst) {
@@ -115,8 +116,10 @@ impl ReadAhead {
         let Reader::Ready(ahead) = &mut *reader else {
             return;
         };
-        for (i, (offset, room)) in wanted.enumerate() {
-            if ahead.take(offset, room) {
+        for (i, wanted) in wanted.enumerate() {
+            if let Some((offset, room)) = wanted
+                && ahead.take(offset, room)
+            {
                 done(i);
             }
         }

@@ -494,8 +494,8 @@ impl Store for FileStore {
                 self.write_round(mover, &round, ops, results);
             }
         });
-        for op in ops {
-            self.ahead.written(self.offset(op.slot), op.data.len());
+        for shape in ops.iter().filter_map(|op| self.shape(op.slot, op.data)) {
+            self.ahead.written(shape.offset, shape.len);
         }
     }
 
@@ -512,10 +512,10 @@ impl Store for FileStore {
         }
         // A bit for each operation that was read ahead; those past the last bit are not asked for.
         let mut here = 0u128;
-        let wanted = ops
-            .iter_mut()
-            .take(u128::BITS as usize)
-            .map(|op| (self.offset(op.slot), &mut *op.data));
+        let wanted = ops.iter_mut().take(u128::BITS as usize).map(|op| {
+            let offset = self.shape(op.slot, op.data)?.offset;
+            Some((offset, &mut *op.data))
+        });
         self.ahead.take(wanted, |i| here |= 1 << i);
         let left = |i: usize| i >= u128::BITS as usize || here & 1 << i == 0;
         if (0..ops.len()).all(|i| !left(i)) {

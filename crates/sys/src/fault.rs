@@ -41,8 +41,6 @@ pub mod feature {
     pub const THREAD_ID: u64 = 1 << 8;
     /// Pages can be poisoned.
     pub const POISON: u64 = 1 << 14;
-    /// Write protection that the kernel resolves by itself and PAGEMAP_SCAN reports.
-    pub const WP_ASYNC: u64 = 1 << 15;
     /// Pages can be moved.
     pub const MOVE: u64 = 1 << 16;
 }

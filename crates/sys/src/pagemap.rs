@@ -12,28 +12,28 @@ const SCAN: u64 = 3 << 30 | (size_of::<ScanArg>() as u64) << 16 | (b'f' as u64) 
 /// The argument of PAGEMAP_SCAN.
 #[repr(C)]
 #[derive(Default)]
-pub(crate) struct ScanArg {
-    pub(crate) size: u64,
-    pub(crate) flags: u64,
-    pub(crate) start: u64,
-    pub(crate) end: u64,
-    pub(crate) walk_end: u64,
-    pub(crate) vec: u64,
-    pub(crate) vec_len: u64,
-    pub(crate) max_pages: u64,
-    pub(crate) category_inverted: u64,
-    pub(crate) category_mask: u64,
-    pub(crate) category_anyof_mask: u64,
-    pub(crate) return_mask: u64,
+struct ScanArg {
+    size: u64,
+    flags: u64,
+    start: u64,
+    end: u64,
+    walk_end: u64,
+    vec: u64,
+    vec_len: u64,
+    max_pages: u64,
+    category_inverted: u64,
+    category_mask: u64,
+    category_anyof_mask: u64,
+    return_mask: u64,
 }
 
 /// A run of pages that the scan found.
 #[repr(C)]
 #[derive(Clone, Copy, Default)]
-pub(crate) struct Region {
-    pub(crate) start: u64,
-    pub(crate) end: u64,
-    pub(crate) categories: u64,
+struct Region {
+    start: u64,
+    end: u64,
+    categories: u64,
 }
 
 /// This process's page map.

@@ -4,9 +4,9 @@
 //! answers `Ok` or the error the system call gave: what follows from it is the caller's to say.
 
 use crate::fault::feature;
-use crate::pagemap::{Region, ScanArg};
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::unix::fs::FileExt;
 use std::ptr;
 
 const PAGE: usize = 4096;
@@ -44,6 +44,13 @@ struct Poison {
     len: u64,
     mode: u64,
     updated: i64,
+}
+
+#[repr(C)]
+struct Protect {
+    start: u64,
+    len: u64,
+    mode: u64,
 }
 
 #[repr(C)]
@@ -225,50 +232,34 @@ pub fn poison_works(door: Door) -> io::Result<()> {
     check(unsafe { libc::ioctl(uffd.as_raw_fd(), iowr::<Poison>(UFFD, 0x08), &mut arg) })
 }
 
-/// Write-protects pages asynchronously, writes one and asks PAGEMAP_SCAN which it was.
+/// Write-protects one of two pages and asks the page map which.
 ///
 /// # Errors
-/// Those of the ioctls, or `InvalidData` if the answer was wrong.
-pub fn write_tracking_works(door: Door) -> io::Result<()> {
-    const WRITTEN: u64 = 1 << 1;
-    const PM_SCAN_WP_MATCHING: u64 = 1;
+/// Those of UFFDIO_WRITEPROTECT and of reading the page map, or `InvalidData` if the answer was
+/// wrong.
+pub fn write_protection_works(door: Door) -> io::Result<()> {
+    const PROTECTED: u64 = 1 << 57;
     let uffd = userfaultfd(door)?;
-    features(&uffd, feature::WP_ASYNC | 1 << 13)?;
-    let pages = Pages::map(4)?;
-    (0..4).for_each(|p| pages.write(p, 1));
-    register(&uffd, pages.address(0), 4 * PAGE, 2)?;
-    let pagemap = std::fs::File::open("/proc/self/pagemap")?;
-    let mut found = [const {
-        Region {
-            start: 0,
-            end: 0,
-            categories: 0,
-        }
-    }; 4];
-    let mut scan = |flags| -> io::Result<usize> {
-        let mut arg = ScanArg {
-            size: size_of::<ScanArg>() as u64,
-            flags,
-            start: pages.address(0),
-            end: pages.address(0) + 4 * PAGE as u64,
-            vec: found.as_mut_ptr() as u64,
-            vec_len: found.len() as u64,
-            category_mask: WRITTEN,
-            return_mask: WRITTEN,
-            ..ScanArg::default()
-        };
-        // SAFETY: the range is our own mapping; `vec` has room for `vec_len` results.
-        let n = unsafe { libc::ioctl(pagemap.as_raw_fd(), iowr::<ScanArg>(b'f', 16), &mut arg) };
-        if n < 0 {
-            Err(io::Error::last_os_error())
-        } else {
-            Ok(n as usize)
-        }
+    features(&uffd, feature::WRITE_PROTECT)?;
+    let pages = Pages::map(2)?;
+    (0..2).for_each(|p| pages.write(p, 1));
+    register(&uffd, pages.address(0), 2 * PAGE, 2)?;
+    let mut arg = Protect {
+        start: pages.address(1),
+        len: PAGE as u64,
+        mode: 1,
     };
-    scan(PM_SCAN_WP_MATCHING)?;
-    pages.write(2, 2);
-    let n = scan(0)?;
-    if n == 1 && found[0].start == pages.address(2) && found[0].end == pages.address(3) {
+    // SAFETY: the range is one page of our own mapping, which nobody writes from now on.
+    check(unsafe { libc::ioctl(uffd.as_raw_fd(), iowr::<Protect>(UFFD, 0x06), &mut arg) })?;
+    let pagemap = std::fs::File::open("/proc/self/pagemap")?;
+    let mut words = [0; 16];
+    pagemap.read_exact_at(&mut words, pages.address(0) / PAGE as u64 * 8)?;
+    let (first, second) = words.split_at(8);
+    let protected = |word: &[u8]| {
+        let word = u64::from_ne_bytes(word.try_into().expect("eight bytes"));
+        word & PROTECTED != 0
+    };
+    if !protected(first) && protected(second) {
         Ok(())
     } else {
         Err(io::ErrorKind::InvalidData.into())
@@ -342,7 +333,7 @@ mod tests {
     fn the_kernel_numbers_are_right() {
         assert_eq!(iowr::<Api>(UFFD, 0x3F), 0xC018_AA3F);
         assert_eq!(iowr::<Move>(UFFD, 0x05), 0xC028_AA05);
-        assert_eq!(iowr::<ScanArg>(b'f', 16), 0xC060_6610);
+        assert_eq!(iowr::<Protect>(UFFD, 0x06), 0xC018_AA06);
     }
 
     #[test]
@@ -355,8 +346,8 @@ mod tests {
         assert_eq!(move_works(door).is_ok(), offered & feature::MOVE != 0);
         assert_eq!(poison_works(door).is_ok(), offered & feature::POISON != 0);
         assert_eq!(
-            write_tracking_works(door).is_ok(),
-            offered & feature::WP_ASYNC != 0
+            write_protection_works(door).is_ok(),
+            offered & feature::WRITE_PROTECT != 0
         );
     }
 }

@@ -24,13 +24,14 @@ use std::time::Duration;
 /// Whom [`Member::ask_reclaim`](crate::Member::ask_reclaim) asked.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Asked {
-    /// The caller has the coldest pages itself.
-    Me,
     /// Another process was woken.
     Other(SlotNumber),
-    /// No process pages.
+    /// No other process has any to give.
     Nobody,
 }
+
+/// A process that holds fewer pages is not asked for any.
+const LEAST: i64 = 512;
 
 impl Table {
     fn step<T>(&self, me: SlotNumber, f: impl FnOnce() -> T) -> T {
@@ -254,16 +255,14 @@ impl Table {
         }
     }
 
-    /// Asks the paging process with the coldest pages, or where nobody has published how cold
-    /// its pages are, the largest.
+    /// Asks the other paging process with the coldest pages, or where nobody has published how cold
+    /// its pages are, the largest: `me` has found nothing more to give, however cold its pages are.
     pub fn ask_reclaim(&self, me: SlotNumber, pages: u64) -> Asked {
         let candidates = || {
-            let paging = self
-                .taken()
-                .filter(|(_, word)| word.state == SlotState::Paging);
-            paging
+            self.taken()
+                .filter(|(n, word)| *n != me && word.state == SlotState::Paging)
                 .map(|(n, _)| n)
-                .filter(|&n| self.slot(n).charged.load(Relaxed) > 0)
+                .filter(|&n| self.slot(n).charged.load(Relaxed) >= LEAST)
         };
         let coldest = candidates()
             .filter_map(|n| match self.slot(n).coldest.load(Relaxed) {
@@ -273,14 +272,33 @@ impl Table {
             .min()
             .map(|(_, n)| n);
         let largest = || candidates().max_by_key(|&n| self.slot(n).charged.load(Relaxed));
-        match coldest.or_else(largest) {
+        self.ask(coldest.or_else(largest), pages)
+    }
+
+    fn ask(&self, whom: Option<SlotNumber>, pages: u64) -> Asked {
+        match whom {
             None => Asked::Nobody,
-            Some(n) if n == me => Asked::Me,
             Some(n) => {
-                self.request(n, pages);
+                // Not all it has: it would ask for it back.
+                let part = self.slot(n).charged.load(Relaxed).max(0) as u64 / 4;
+                self.request(n, pages.min(part));
                 Asked::Other(n)
             }
         }
+    }
+
+    /// Asks the other paging process with the coldest pages, if they were last known used before
+    /// `before_ns`.
+    pub fn ask_colder(&self, me: SlotNumber, before_ns: u64, pages: u64) -> Asked {
+        let colder = self
+            .taken()
+            .filter(|(n, word)| *n != me && word.state == SlotState::Paging)
+            .filter(|(n, _)| self.slot(*n).charged.load(Relaxed) >= LEAST)
+            .map(|(n, _)| (self.slot(n).coldest.load(Relaxed), n))
+            .filter(|(since, _)| (1..before_ns).contains(since))
+            .min_by_key(|(since, _)| *since)
+            .map(|(_, n)| n);
+        self.ask(colder, pages)
     }
 }
 

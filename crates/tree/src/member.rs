@@ -270,6 +270,12 @@ impl Member {
         self.table.ask_reclaim(self.slot(), pages)
     }
 
+    /// Asks the other process with the coldest pages to give up at least `pages`, if those were
+    /// last known used before `before_ns` (CLOCK_MONOTONIC).
+    pub fn ask_colder(&self, before_ns: u64, pages: u64) -> Asked {
+        self.table.ask_colder(self.slot(), before_ns, pages)
+    }
+
     /// Pages that others asked this process to give up, taken over by the caller.
     pub fn take_reclaim_request(&self) -> u64 {
         self.table.slot(self.slot()).request.swap(0, SeqCst)
