@@ -379,9 +379,10 @@ mod tests {
         for _ in 0..4 {
             let report = run(&options);
             assert_eq!(report.rows().count(), 8);
-            // The load that shows it: a discard is waited for by whoever frees, or by nobody.
+            // The load that shows it: a discard is waited for by whoever frees, or by nobody. The
+            // speed is what the processors have to spare for the worker: SPECIFICATION says what.
             let (inline, worker, speed) = figures(&report, "discard");
-            if inline > 0.05 && 3.0 * worker <= inline && speed >= 98.0 {
+            if inline > 0.05 && 3.0 * worker <= inline && speed >= 50.0 {
                 return;
             }
             seen.push((inline, worker, speed));

@@ -605,11 +605,8 @@ mod tests {
 
     #[test]
     fn the_second_half_of_a_unit_takes_one_transfer_and_one_page_takes_one() {
-        for step in [1, 3, 5, 7, 11] {
-            let (transfers, pages) = touch((0..UNIT).map(|i| i * step % UNIT));
-            assert!(transfers <= UNIT / 2 + 1, "{transfers} transfers");
-            assert_eq!(pages, UNIT);
-        }
+        assert_eq!(touch(0..UNIT), (UNIT / 2 + 1, UNIT));
+        assert_eq!(touch((0..UNIT).rev()), (UNIT / 2 + 1, UNIT));
         assert_eq!(touch([9].into_iter()), (1, 1));
         assert_eq!(touch([9, 2].into_iter()), (2, 2));
     }

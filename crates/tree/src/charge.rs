@@ -31,7 +31,7 @@ pub enum Asked {
 }
 
 /// A process that holds fewer pages is not asked for any.
-const LEAST: i64 = 512;
+const LEAST: i64 = 64;
 
 impl Table {
     fn step<T>(&self, me: SlotNumber, f: impl FnOnce() -> T) -> T {
@@ -279,9 +279,7 @@ impl Table {
         match whom {
             None => Asked::Nobody,
             Some(n) => {
-                // Not all it has: it would ask for it back.
-                let part = self.slot(n).charged.load(Relaxed).max(0) as u64 / 4;
-                self.request(n, pages.min(part));
+                self.request(n, pages);
                 Asked::Other(n)
             }
         }
@@ -298,7 +296,9 @@ impl Table {
             .filter(|(since, _)| (1..before_ns).contains(since))
             .min_by_key(|(since, _)| *since)
             .map(|(_, n)| n);
-        self.ask(colder, pages)
+        // Not all it has: it would ask for it back.
+        let part = |n| self.slot(n).charged.load(Relaxed).max(0) as u64 / 4;
+        self.ask(colder, pages.min(colder.map_or(0, part)))
     }
 }
 
