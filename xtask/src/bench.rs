@@ -15,6 +15,7 @@ use ebb_harness::workloads::{Scale, Workload};
 use ebb_harness::{MIB, SLACK, tools};
 use std::fs;
 use std::path::Path;
+use std::time::Duration;
 
 const BEGIN: &str = "<!-- bench:begin -->";
 const END: &str = "<!-- bench:end -->";
@@ -37,6 +38,9 @@ pub struct Options {
     /// The small sizes that the tests use: to try the benchmark itself
     #[arg(long)]
     small: bool,
+    /// Seconds after which a run is ended
+    #[arg(long, default_value_t = 900, value_name = "SECONDS")]
+    patience: u64,
     /// Only print, leave the README alone
     #[arg(long)]
     dry: bool,
@@ -77,7 +81,8 @@ pub fn bench(options: &Options) -> Result<bool> {
     };
     let (mut rows, mut phases, mut sound) = (Vec::new(), Vec::new(), true);
     for workload in Workload::ALL.into_iter().filter(chosen) {
-        let job = workload.job(scale)?;
+        let patience = Duration::from_secs(options.patience);
+        let job = workload.job(scale)?.time_limit(patience);
         let free = job.run(None)?;
         if !free.ok() {
             bail!(
@@ -105,7 +110,17 @@ pub fn bench(options: &Options) -> Result<bool> {
                 phases.extend(compared.phase_rows());
             }
         }
+        // Each time: who interrupts it keeps what was measured.
+        if !options.dry {
+            into_readme(&page(&rows, &phases, options))?;
+        }
     }
+    println!("{}", page(&rows, &phases, options));
+    Ok(sound)
+}
+
+/// What the README shows.
+fn page(rows: &[Vec<String>], phases: &[Vec<String>], options: &Options) -> String {
     let mut text = table::markdown(
         &[
             "program",
@@ -116,14 +131,11 @@ pub fn bench(options: &Options) -> Result<bool> {
             "ebb/other",
             "output",
         ],
-        &rows,
+        rows,
     );
     if !phases.is_empty() {
         text += "\nPhases of `touch`, microseconds a page:\n\n";
-        text += &table::markdown(
-            &["program", "phase", "kernel", "ebb", "ebb/kernel"],
-            &phases,
-        );
+        text += &table::markdown(&["program", "phase", "kernel", "ebb", "ebb/kernel"], phases);
     }
     let settings = format!(
         "\nMedians of {} alternating runs; {}; kernel {}; zram {}; `ebb run {}`.\n",
@@ -135,12 +147,7 @@ pub fn bench(options: &Options) -> Result<bool> {
         options.zram,
         options.ebb_args,
     );
-    text += &settings;
-    println!("{text}");
-    if !options.dry {
-        into_readme(&text)?;
-    }
-    Ok(sound)
+    text + &settings
 }
 
 /// Everything fits: what `ebb` costs where it has nothing to do.
