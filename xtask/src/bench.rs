@@ -229,6 +229,15 @@ impl Comparison {
             .all(|run| run.ok() && run.stdout == self.expected)
     }
 
+    /// What ebb's runs printed, beside what the program prints by itself.
+    fn output(&self) -> &'static str {
+        match self.ebb.iter().all(Outcome::ok) {
+            true if self.sound() => "same",
+            true => "WRONG",
+            false => "none",
+        }
+    }
+
     fn row(&self) -> Vec<String> {
         let ratio = match (seconds(&self.other), seconds(&self.ebb)) {
             (Some(other), Some(ebb)) => format!("{:.2}", ebb / other),
@@ -241,7 +250,7 @@ impl Comparison {
             shown(&self.other),
             shown(&self.ebb),
             ratio,
-            if self.sound() { "same" } else { "WRONG" }.into(),
+            self.output().into(),
         ]
     }
 
