@@ -133,7 +133,7 @@ impl Workload {
         };
         let time_limit = match scale {
             Scale::Full => Duration::from_secs(900),
-            Scale::Small => Duration::from_secs(180),
+            Scale::Small => Duration::from_secs(300),
         };
         let job = Job::new(argv).time_limit(time_limit);
         Ok(match tools::redis() {
