@@ -101,12 +101,10 @@ impl Process {
         for _ in 0..4 * pages.div_ceil(UNIT) {
             {
                 let mut state = lock_service();
-                let used = state.used(self.swap);
-                if state.account.room(self.member, used, pages as i64) {
+                if self.give_back_until(&mut state, |account, used| {
+                    account.room(self.member, used, pages as i64)
+                }) {
                     return true;
-                }
-                if self.give_back(&mut state) {
-                    continue;
                 }
             }
             if self.evict_some(desk) != Step::Progress {

@@ -399,9 +399,9 @@ pub unsafe fn mprotect(addr: usize, len: usize, prot: i32) -> Outcome<()> {
     unsafe { memory::mprotect(addr, len, prot) }.map_err(errno)?;
     if state.ranges.overlaps(addr, end) {
         change(&mut state, addr, end, |a| a.protection = prot);
-        let new = state.ranges.find(addr).filter(|r| !r.attributes.registered);
+        let range = state.ranges.find(addr);
         drop(state);
-        if new.is_some() && prot != libc::PROT_NONE {
+        if prot != libc::PROT_NONE && range.is_some_and(|r| !r.attributes.registered) {
             writable(addr, end - addr);
         }
     }

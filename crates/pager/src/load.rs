@@ -241,14 +241,15 @@ impl Process {
             state.map.set(first.plus(i), Page::Loading(e));
             *entry = e;
         }
-        let age = state.queue.age(&state.map, page);
-        let rank = state.queue.rank(&state.map, page);
-        let resident = state.map.resident();
-        state.balance.came_back(rank, resident);
-        {
-            let State { map, queue, .. } = &mut *state;
-            queue.leaves(map, first, pages);
-        }
+        let State {
+            map,
+            queue,
+            balance,
+            ..
+        } = &mut *state;
+        let age = queue.age(map, page);
+        balance.came_back(queue.rank(map, page), map.resident());
+        queue.leaves(map, first, pages);
         let late = usize::from(age) > self.pool_span(&state);
         let mut expected: ArrayVec<EntryId, REACH> = ArrayVec::new();
         if device {

@@ -186,12 +186,7 @@ extern "C" fn run(index: *mut libc::c_void) -> *mut libc::c_void {
     let mut quiet = 0;
     loop {
         me.until_woken();
-        let mut buffer = [Fault {
-            address: 0,
-            write: false,
-            protected: false,
-            thread: 0,
-        }; BATCH];
+        let mut buffer = [Fault::default(); BATCH];
         let faults = match process.fault.read(&mut buffer) {
             Ok(faults) => faults,
             Err(e) => process.fail(&format!("reading page faults failed: {e}")),

@@ -55,7 +55,7 @@ const MOVE_ALLOW_HOLES: u64 = 2;
 const DONT_WAKE: u64 = 1;
 
 /// A page that somebody waits for: it is missing, or there and write-protected.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Default, Debug, PartialEq, Eq)]
 pub struct Fault {
     /// Address touched, as the kernel gives it: its page's start.
     pub address: usize,
@@ -402,12 +402,7 @@ mod tests {
         std::thread::scope(|scope| {
             let writer = scope.spawn(|| byte(1).store(2, SeqCst));
             assert!(fault.wait(5000), "a write is a fault");
-            let mut buffer = [Fault {
-                address: 0,
-                write: false,
-                protected: false,
-                thread: 0,
-            }; BATCH];
+            let mut buffer = [Fault::default(); BATCH];
             let faults = fault.read(&mut buffer).unwrap();
             assert_eq!(faults.len(), 1);
             assert_eq!(faults[0].address, area + PAGE);

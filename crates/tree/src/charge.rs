@@ -258,21 +258,29 @@ impl Table {
     /// Asks the other paging process with the coldest pages, or where nobody has published how cold
     /// its pages are, the largest: `me` has found nothing more to give, however cold its pages are.
     pub fn ask_reclaim(&self, me: SlotNumber, pages: u64) -> Asked {
-        let candidates = || {
-            self.taken()
-                .filter(|(n, word)| *n != me && word.state == SlotState::Paging)
-                .map(|(n, _)| n)
-                .filter(|&n| self.slot(n).charged.load(Relaxed) >= LEAST)
+        let largest = || {
+            self.others(me)
+                .max_by_key(|&n| self.slot(n).charged.load(Relaxed))
         };
-        let coldest = candidates()
-            .filter_map(|n| match self.slot(n).coldest.load(Relaxed) {
-                0 => None,
-                since => Some((since, n)),
-            })
+        self.ask(self.coldest(me, u64::MAX).or_else(largest), pages)
+    }
+
+    /// Paging processes beside `me` that have something to give.
+    fn others(&self, me: SlotNumber) -> impl Iterator<Item = SlotNumber> {
+        self.taken()
+            .filter(move |(n, word)| *n != me && word.state == SlotState::Paging)
+            .map(|(n, _)| n)
+            .filter(|&n| self.slot(n).charged.load(Relaxed) >= LEAST)
+    }
+
+    /// Which of them has the coldest pages, of those that published pages last known used before
+    /// `before_ns`.
+    fn coldest(&self, me: SlotNumber, before_ns: u64) -> Option<SlotNumber> {
+        self.others(me)
+            .map(|n| (self.slot(n).coldest.load(Relaxed), n))
+            .filter(|(since, _)| (1..before_ns).contains(since))
             .min()
-            .map(|(_, n)| n);
-        let largest = || candidates().max_by_key(|&n| self.slot(n).charged.load(Relaxed));
-        self.ask(coldest.or_else(largest), pages)
+            .map(|(_, n)| n)
     }
 
     fn ask(&self, whom: Option<SlotNumber>, pages: u64) -> Asked {
@@ -288,14 +296,7 @@ impl Table {
     /// Asks the other paging process with the coldest pages, if they were last known used before
     /// `before_ns`.
     pub fn ask_colder(&self, me: SlotNumber, before_ns: u64, pages: u64) -> Asked {
-        let colder = self
-            .taken()
-            .filter(|(n, word)| *n != me && word.state == SlotState::Paging)
-            .filter(|(n, _)| self.slot(*n).charged.load(Relaxed) >= LEAST)
-            .map(|(n, _)| (self.slot(n).coldest.load(Relaxed), n))
-            .filter(|(since, _)| (1..before_ns).contains(since))
-            .min_by_key(|(since, _)| *since)
-            .map(|(_, n)| n);
+        let colder = self.coldest(me, before_ns);
         // Not all it has: it would ask for it back.
         let part = |n| self.slot(n).charged.load(Relaxed).max(0) as u64 / 4;
         self.ask(colder, pages.min(colder.map_or(0, part)))

@@ -30,6 +30,17 @@ use std::time::{Duration, Instant};
 /// One line for the list of experiments.
 pub const ABOUT: &str = "corpus: pages of a real program under every codec and block size";
 
+const COLUMNS: [&str; 8] = [
+    "what",
+    "codec",
+    "block_kib",
+    "ratio",
+    "waste_percent",
+    "store_us_page",
+    "load_us_page",
+    "load_one_us",
+];
+
 /// Where pages come from.
 #[derive(Clone, Debug)]
 pub enum From {
@@ -105,16 +116,7 @@ pub fn run(options: &Options) -> Result<Report, Error> {
         From::Command(words) => sample::command(words, options.pages, options.after)?,
     };
     let all = sample.pages();
-    let mut report = Report::new(&[
-        "what",
-        "codec",
-        "block_kib",
-        "ratio",
-        "waste_percent",
-        "store_us_page",
-        "load_us_page",
-        "load_one_us",
-    ]);
+    let mut report = Report::new(&COLUMNS);
     let units = without_same_filled(&sample);
     let pages: usize = units.iter().map(Vec::len).sum();
     if pages == 0 {
@@ -401,16 +403,7 @@ mod tests {
         };
         let units = without_same_filled(&sample);
         assert!(sample.pages() > 1 << 13, "{} pages", sample.pages());
-        let mut report = Report::new(&[
-            "what",
-            "codec",
-            "block_kib",
-            "ratio",
-            "waste_percent",
-            "store_us_page",
-            "load_us_page",
-            "load_one_us",
-        ]);
+        let mut report = Report::new(&COLUMNS);
         for (name, codec) in POOLS {
             pool(&mut report, name, codec, &units);
         }

@@ -8,6 +8,7 @@
 //! Every page says which it is, and what is read is checked. Who pages, and with how much memory,
 //! is the caller's business; counters are those of the whole run.
 
+use super::COUNTERS;
 use crate::report::Report;
 use crate::sim::Random;
 use serde_json::{Value, json};
@@ -163,26 +164,15 @@ pub struct Row {
     pub total: u64,
     /// Seconds, or how it ended if it did not finish.
     pub elapsed: Result<f64, String>,
-    /// pswpin, pswpout, zswpin, zswpout, zswpwb, pool_limit_hit, rejected; none: not to be known.
-    pub counts: [Option<u64>; 7],
+    /// Those of `COUNTERS`, in that order; none: not to be known.
+    pub counts: [Option<u64>; COUNTERS.len()],
 }
 
 /// The table of real runs.
 #[must_use]
 pub fn report(rows: &[Row]) -> Report {
-    let mut report = Report::new(&[
-        "benchmark",
-        "policy",
-        "total_mib",
-        "elapsed_s",
-        "pswpin",
-        "pswpout",
-        "zswpin",
-        "zswpout",
-        "zswpwb",
-        "pool_limit_hit",
-        "rejected",
-    ]);
+    let first = ["benchmark", "policy", "total_mib", "elapsed_s"];
+    let mut report = Report::new(&[&first[..], &COUNTERS].concat());
     for row in rows {
         let mut values = vec![
             json!(row.bench),
