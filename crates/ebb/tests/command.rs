@@ -544,9 +544,11 @@ fn terminal_keys_come_once() {
     }
     // `script` is the terminal: what it reads are the keys.
     let program = common::c_program("keys");
-    let command = format!("{} run -- {}", ebb().display(), program.display());
+    // The shell gets the keys as well: it makes way, or it would die of them before the program.
+    let command = format!("exec {} run -- {}", ebb().display(), program.display());
     let mut terminal = Command::new("timeout")
         .args(["-k", "2", "60", "script", "-qefc", &command, "/dev/null"])
+        .env("SHELL", "/bin/sh")
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .spawn()
