@@ -2,7 +2,10 @@
 //!
 //! Two ways in. *Move*: the data is put into free staging frames and those are moved into place;
 //! nothing is allocated. *Copy*: the kernel fills new pages from a buffer; used while the budget
-//! has room, and where a move is not allowed (ranges that are not plain read-write).
+//! has room, where a move is not allowed (ranges that are not plain read-write), and for few pages
+//! where other threads make moves dear (`flushes`).
+//!
+//! Pages that are brought in are placed without the lock: in transit, they are this thread's.
 
 use crate::bays::{Taken, ones, runs};
 use crate::map::{Frame, Mask, Page, PageMap, PageNumber, UNIT, UNIT_BYTES};
@@ -129,8 +132,9 @@ impl Process {
             for (at, run) in frames.runs() {
                 // SAFETY: free frames are ours alone, and present.
                 unsafe { std::ptr::write_bytes(run.address as *mut u8, 0, run.frames * PAGE_SIZE) };
-                self.place_move(state, first.plus(at), run);
+                self.place_move(first.plus(at), run);
             }
+            frames.placed(state);
             (first, frames.count())
         } else if self.room_for_one(state) {
             self.place_copy(page, &ZEROS.0[..1]);
@@ -157,14 +161,14 @@ impl Process {
 
     /// A page that is still in a frame goes back where it was.
     pub fn remap(&self, state: &mut State, page: PageNumber, frame: Frame) {
-        let writable = state.movable(page);
+        let moves = state.movable(page) && !self.prefers_copy(state, 1);
         let bays = state
             .bays
             .as_mut()
             .expect("staged pages have a staging area");
         let from = bays.frame_address(frame);
         let kept = bays.kept(frame);
-        if writable {
+        if moves {
             // SAFETY: the frame is ours and holds exactly this page's content.
             let (done, result) = unsafe { self.fault.shift(page.address(), from, PAGE_SIZE, true) };
             if done == PAGE_SIZE || result == Err(Errno(libc::EEXIST)) {
@@ -182,6 +186,12 @@ impl Process {
         self.place_copy(page, std::slice::from_ref(content));
         state.bays.as_mut().expect("as above").stored(frame);
         self.is_back(state, page, kept);
+    }
+
+    /// Whether pages should come in by copy, and may.
+    fn prefers_copy(&self, state: &mut State, pages: usize) -> bool {
+        let used = state.used(self.swap);
+        self.flushes.dear(pages) && state.account.room(self.member, used, pages as i64)
     }
 
     fn is_back(&self, state: &mut State, page: PageNumber, kept: Option<EntryId>) {
@@ -211,7 +221,7 @@ impl Process {
         }
         let swapped = |p: PageNumber| matches!(state.map.get(p), Page::Swapped(_));
         let (first, pages) = around(page, window.first, window.pages, swapped);
-        let frames = if state.movable(page) {
+        let frames = if state.movable(page) && !self.prefers_copy(&mut state, pages) {
             take(&mut state, pages)
         } else {
             None
@@ -286,18 +296,21 @@ impl Process {
             &mut results[..pages],
         );
         drop(outs);
-
-        let mut state = lock_service();
         let good: Mask = (0..pages).fold(0, |m, i| m | u64::from(results[i].is_ok()) << i);
         match &frames {
             Some(frames) => {
                 for (start, run) in frames.runs() {
                     for (i, len) in runs(good & ones(start, run.frames)) {
-                        let part = Taken {
-                            address: frames.address(i),
-                            frames: len,
-                        };
-                        self.place_move(&mut state, first.plus(i), part);
+                        self.place_move(
+                            first.plus(i),
+                            Taken {
+                                address: frames.address(i),
+                                frames: len,
+                            },
+                        );
+                    }
+                    for (i, len) in runs(!good & ones(start, run.frames)) {
+                        self.drop_frames(frames.address(i), len);
                     }
                 }
             }
@@ -307,27 +320,18 @@ impl Process {
                 }
             }
         }
+
+        let mut state = lock_service();
+        if let Some(frames) = &frames {
+            frames.placed(&mut state);
+        }
         for i in 0..pages {
             let at = first.plus(i);
             match &results[i] {
                 Ok(_) => state
                     .map
                     .set(at, Page::Resident(keep.then_some(entries[i]))),
-                Err(error) => {
-                    self.poison(&mut state, at, error);
-                    if let Some(frames) = &frames {
-                        let unused = Taken {
-                            address: frames.address(i),
-                            frames: 1,
-                        };
-                        self.drop_frames(unused.address, 1);
-                        state
-                            .bays
-                            .as_mut()
-                            .expect("it was taken from there")
-                            .placed(unused);
-                    }
-                }
+                Err(error) => self.poison(&mut state, at, error),
             }
         }
         self.queue(&mut state, first, pages);
@@ -438,8 +442,8 @@ impl Process {
         self.fault.copy(to, content.as_flattened())
     }
 
-    /// Moves filled frames into place.
-    fn place_move(&self, state: &mut State, first: PageNumber, taken: Taken) {
+    /// Moves filled frames into place; they are gone then.
+    fn place_move(&self, first: PageNumber, taken: Taken) {
         let mut at = 0;
         while at < taken.frames {
             let (to, from) = (first.plus(at).address(), taken.address + at * PAGE_SIZE);
@@ -464,14 +468,9 @@ impl Process {
                 }
             }
         }
-        state
-            .bays
-            .as_mut()
-            .expect("frames come from a staging area")
-            .placed(taken);
     }
 
-    /// Gives frames that no bay counts any more back to the system.
+    /// Drops frames that are taken, or counted by no bay any more.
     pub fn drop_frames(&self, address: usize, frames: usize) {
         // SAFETY: the frames hold nothing that anybody needs.
         let _ =
@@ -489,6 +488,15 @@ const BAYS: usize = 4;
 impl Frames {
     fn count(&self) -> usize {
         self.0.iter().map(|run| run.frames).sum()
+    }
+
+    /// None of them is there any more: moved into place or dropped.
+    fn placed(&self, state: &mut State) {
+        let bays = state
+            .bays
+            .as_mut()
+            .expect("frames come from a staging area");
+        self.0.iter().for_each(|run| bays.placed(*run));
     }
 
     /// Each run of frames, and the number of its first page.
