@@ -173,6 +173,7 @@ fn adopt(
     process.register_all(&mut state);
     process.measure(&mut state);
     process.share_budget(&mut state);
+    process.services.compete(Crowd::new().look());
     // Published under the lock: the hooks see it together with the registered ranges.
     let process = Process::publish(process);
     drop(state);
@@ -267,17 +268,20 @@ impl Crowd {
     fn new() -> Self {
         Self {
             processors: thread::processors() as i32,
-            mean: 16,
+            mean: Self::others() * 16,
             crowded: false,
         }
     }
 
-    /// One more look; whether the processors are taken.
-    fn look(&mut self) -> bool {
+    fn others() -> i32 {
         // This thread is one, and a service thread with idle urgency that waits for its turn
         // while the program runs is another.
-        let others = thread::running().unwrap_or(0).saturating_sub(2) as i32;
-        self.mean += (others * 16 - self.mean) / 8;
+        thread::running().unwrap_or(0).saturating_sub(2) as i32
+    }
+
+    /// One more look; whether the processors are taken.
+    fn look(&mut self) -> bool {
+        self.mean += (Self::others() * 16 - self.mean) / 8;
         let full = self.processors * 16;
         self.crowded = if self.crowded {
             self.mean > full * 5 / 8

@@ -153,12 +153,14 @@ impl Supervisor {
             .filter(|(_, word)| word.is_charging())
             .filter_map(|(n, _)| self.nursery[n.index()].as_ref()?.pid())
             .collect();
+        let nameless = self.nameless_children();
         for pid in found {
             if self.by_pid.contains_key(&pid) || charging.contains(&pid) {
                 self.watch.strangers.remove(&pid);
             } else if !self.watch.strangers.contains_key(&pid)
                 && let Ok(process) = Process::open(pid)
                 && !in_its_parent(&process)
+                && !process.stat().is_ok_and(|s| nameless.contains(&s.image))
             {
                 self.watch
                     .strangers
