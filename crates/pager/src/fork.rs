@@ -83,7 +83,9 @@ pub unsafe fn before_fork() {
                     // nothing must be in it that stands for no page.
                     let used = locked.used(process.swap);
                     locked.account.settle(process.member, used, 0);
-                    break (locked, process.member.reserve_child());
+                    // It does not inherit the staging area.
+                    let frames = locked.bays.as_ref().map_or(0, |b| b.unused_frames());
+                    break (locked, process.member.reserve_child(frames as u64));
                 }
                 drop(locked);
                 std::thread::yield_now();
@@ -175,7 +177,7 @@ pub unsafe fn after_fork_parent(child: Option<i32>) {
         if let Some(slot) = slot {
             process.swap.fork_parent();
             process.forked.store(true, SeqCst);
-            locked.sharing.parent();
+            process.share(&mut locked);
             match child {
                 Some(pid) if pid > 0 => process.member.child_forked(slot, pid as u32),
                 Some(_) => process.member.cancel_child(slot),

@@ -165,9 +165,7 @@ fn adopt(
     }
     // What is there now is as old as now, not as the machine.
     state.queue.now_ms = now_ms();
-    if forked {
-        state.sharing.child();
-    } else if fork::before_paging() && member.has_relatives() {
+    if forked || fork::before_paging() && member.has_relatives() {
         state.sharing.begins();
     }
     process.register_all(&mut state);
@@ -187,7 +185,6 @@ fn adopt(
 pub fn tend(process: &'static Process) -> ! {
     let mut desk = Desk::new();
     let (mut seen, mut served, mut moving) = (0, 0, false);
-    let mut sharing = None;
     let mut crowd = Crowd::new();
     let mut returned = 0;
     let mut measured = Instant::now();
@@ -206,7 +203,6 @@ pub fn tend(process: &'static Process) -> ! {
             _ if busy || starved => BUSY,
             _ => QUIET,
         };
-        let pause = sharing.map_or(pause, |soon| pause.min(soon));
         seen = process.member.wait(seen, Some(pause));
         process.behind.store(false, SeqCst);
         fork::attend(process, &mut desk);
@@ -218,7 +214,7 @@ pub fn tend(process: &'static Process) -> ! {
                 ANSWERED.fetch_add(1, SeqCst);
                 ebb_sys::futex::wake(&ANSWERED, i32::MAX, false);
             }
-            sharing = process.tend_sharing(&mut state);
+            process.tend_sharing(&mut state);
             if measured.elapsed() > Duration::from_millis(20) {
                 measured = Instant::now();
                 process.measure(&mut state);

@@ -216,26 +216,34 @@ impl Supervisor {
         self.write_limit(others - overlap);
     }
 
-    /// limit = budget - outside + credit, unless a member changes it under our hands.
+    /// limit = budget - outside + credit. Members change credit and limit one after the other; a
+    /// sum taken in between would count that change twice. So it is one that nothing disturbed, or
+    /// the limit stays until the next tick.
     fn write_limit(&self, others: i64) {
+        /// A change takes less than a microsecond, unless its thread lost its processor.
+        const TRIES: u32 = 20;
         let budget = self.table.budget.load(SeqCst);
         let limit = &self.table.limit.0;
-        loop {
+        let look = || {
             let before = limit.load(SeqCst);
-            let mut target = budget - others;
-            for (n, _) in self.table.taken() {
-                let slot = self.table.slot(n);
-                target += slot.credit.load(SeqCst) - slot.measured.load(SeqCst);
-            }
-            if limit
-                .compare_exchange(before, target, SeqCst, SeqCst)
-                .is_ok()
+            let slots = self.table.taken().map(|(n, _)| self.table.slot(n));
+            let inside: i64 = slots
+                .map(|slot| slot.credit.load(SeqCst) - slot.measured.load(SeqCst))
+                .sum();
+            (before, budget - others + inside)
+        };
+        for _ in 0..TRIES {
+            if let Some((before, target)) = self.table.undisturbed(look)
+                && limit
+                    .compare_exchange(before, target, SeqCst, SeqCst)
+                    .is_ok()
             {
                 if target > before {
                     self.table.feed();
                 }
                 return;
             }
+            std::thread::yield_now();
         }
     }
 
@@ -244,9 +252,11 @@ impl Supervisor {
     fn govern(&mut self, above: i64) -> i64 {
         let used = self.table.in_use();
         let charged = self.table.charged.0.load(SeqCst);
-        // Credit taken for faults alone may still be good: measuring will tell.
-        self.table
-            .note_peak(charged - self.watch.sharing.suspected());
+        if let Some(suspected) = self.watch.sharing.suspected()
+            && let Some((charged, limit)) = self.table.charged_and_limit()
+        {
+            self.table.note_peak(charged - suspected, limit);
+        }
         let budget = self.table.budget.load(SeqCst);
         let start = start_threshold(budget);
         if self.table.mode() == Mode::Watching && used >= start {
