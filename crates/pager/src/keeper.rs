@@ -76,12 +76,15 @@ pub extern "C" fn run(_: *mut libc::c_void) -> *mut libc::c_void {
                 return std::ptr::null_mut();
             };
             let member: &'static Member = Box::leak(Box::new(member));
+            fork::WATCHING.store(std::ptr::from_ref(member).cast_mut(), SeqCst);
             let mut seen = 0;
             while member.mode() != Mode::Paging {
                 seen = member.wait(seen, Some(QUIET));
+                member.pass_wish_on();
             }
             let adopted = embed::swap(member)
                 .and_then(|e| adopt(member, e, false).inspect_err(|_| e.devices.abandon(member)));
+            fork::WATCHING.store(std::ptr::null_mut(), SeqCst);
             match adopted {
                 Ok(process) => process,
                 Err(why) => {

@@ -94,7 +94,7 @@ impl Services {
         }
     }
 
-    /// Starts them. The caller's descriptor table becomes theirs.
+    /// Starts them, and returns when they run. The caller's descriptor table becomes theirs.
     pub fn start(process: &'static Process) -> Result<(), ebb_sys::Errno> {
         let services = &process.services;
         for (i, t) in services.threads.iter().enumerate() {
@@ -104,6 +104,11 @@ impl Services {
             }
             // SAFETY: the argument is an index, not a pointer.
             unsafe { thread::spawn(run, i as *mut libc::c_void)? };
+        }
+        // libc begins a thread with a look at the locale, which is managed memory: nothing may be
+        // evicted before that, as nobody would serve the fault.
+        while services.threads.iter().any(|t| t.id.load(SeqCst) == 0) {
+            std::thread::sleep(Duration::from_micros(50));
         }
         Ok(())
     }

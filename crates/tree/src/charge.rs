@@ -181,6 +181,17 @@ impl Table {
         });
     }
 
+    /// See [`Member::fork_fits`](crate::Member::fork_fits).
+    pub fn fork_fits(&self, me: SlotNumber, pages: i64) -> bool {
+        let grown = (pages - self.slot(me).measured.load(SeqCst)).max(0);
+        let copies = self.overlap.load(SeqCst) + self.forked.fetch_add(pages, SeqCst) + pages;
+        let fits = self.in_use() + grown + copies <= self.budget.load(SeqCst);
+        if !fits {
+            self.forked.fetch_sub(pages, SeqCst);
+        }
+        fits
+    }
+
     /// What `parent` has charged, charged once more for `child`, with credit for all of it; but for
     /// `alone` pages, which the child will not have.
     pub fn charge_for_child(&self, parent: SlotNumber, child: SlotNumber, alone: i64) {

@@ -310,6 +310,26 @@ impl Member {
         self.connection.send(wire::message(text, &mut packet));
     }
 
+    /// Before a fork, in a process of `pages` that does not page: whether the budget holds all that
+    /// the child might copy, beside all that others might. If so, that is kept for it until the
+    /// supervisor has seen the child.
+    pub fn fork_fits(&self, pages: u64) -> bool {
+        self.table.fork_fits(self.slot(), signed(pages))
+    }
+
+    /// The tree shall begin to page: a fork waits for it.
+    pub fn wish_to_page(&self) {
+        self.table.wish.store(1, SeqCst);
+        self.wake_self();
+    }
+
+    /// Tells the supervisor at once if somebody wants the tree to page.
+    pub fn pass_wish_on(&self) {
+        if self.table.wish.load(SeqCst) != 0 {
+            self.connection.send(&wire::POKE_PACKET);
+        }
+    }
+
     /// Before a fork, in the parent: a slot for the child, which from now on is a reader of
     /// all clusters that we own or read, so that there is no window. If this process pages,
     /// its whole charge is charged once more for the child, with credit for all of it, but for

@@ -96,10 +96,13 @@ impl Supervisor {
         let start = Instant::now();
         let cpu = cpu_time();
         self.look_after();
-        if self.watch.next_walk.is_none_or(|at| start >= at) {
+        // Who forked since the last tick: the children are looked for at once, and count then.
+        let forked = self.table.forked.load(SeqCst);
+        if forked != 0 || self.watch.next_walk.is_none_or(|at| start >= at) {
             self.walk();
         }
         self.measure();
+        self.table.forked.fetch_sub(forked, SeqCst);
         self.correct_credit();
         if self.drifted
             && let Some(drift) = self.table.drift()
@@ -213,6 +216,7 @@ impl Supervisor {
         let overlap = self.overlap(&measured, others, &mut sharing);
         self.watch.sharing = sharing;
         self.watch.strangers = strangers;
+        self.table.overlap.store(overlap, SeqCst);
         self.write_limit(others - overlap);
     }
 
@@ -259,7 +263,8 @@ impl Supervisor {
         }
         let budget = self.table.budget.load(SeqCst);
         let start = start_threshold(budget);
-        if self.table.mode() == Mode::Watching && used >= start {
+        let wished = self.table.wish.swap(0, SeqCst) != 0;
+        if self.table.mode() == Mode::Watching && (wished || used >= start) {
             self.credit_overlap();
             self.table.mode.store(1, SeqCst);
         }

@@ -40,7 +40,8 @@ pub(super) struct Sharing {
     cost: Duration,
     /// Credit taken for faults since the last one.
     decay: i64,
-    /// A member was dying, or parted with pages, while it was measured: its credit is too small.
+    /// What is shared has changed since it was measured, or a member was dying or parted with pages
+    /// meanwhile: credit is too small.
     unsure: bool,
     /// Minor faults of the charging members, but for those that their pagers account for: the most
     /// since the last measurement. By slot, and how often that was taken.
@@ -74,6 +75,7 @@ impl Sharing {
     /// What is shared has changed.
     pub fn measure_soon(&mut self) {
         self.next_rollup = None;
+        self.unsure = true;
     }
 }
 
