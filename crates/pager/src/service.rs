@@ -161,7 +161,7 @@ struct Watch {
 }
 
 impl Watch {
-    const EVERY: u32 = 32;
+    const EVERY: u32 = 128;
     const AT_LEAST: Duration = Duration::from_millis(1);
     const LEAVE_AFTER: u32 = 4;
 
@@ -211,7 +211,18 @@ extern "C" fn run(index: *mut libc::c_void) -> *mut libc::c_void {
     let mut quiet = 0;
     loop {
         me.until_woken();
-        if !process.fault.wait(20) {
+        let mut buffer = [Fault::default(); BATCH];
+        // Without asking first: who was woken often faults again before this thread has the
+        // processor back.
+        let faults = match process.fault.read(&mut buffer) {
+            Ok(faults) => faults,
+            Err(e) => process.fail(&format!("reading page faults failed: {e}")),
+        };
+        if faults.is_empty() {
+            if process.fault.wait(20) {
+                quiet = 0;
+                continue;
+            }
             quiet += 1;
             me.competes();
             if quiet >= 3 {
@@ -220,16 +231,7 @@ extern "C" fn run(index: *mut libc::c_void) -> *mut libc::c_void {
             }
             continue;
         }
-        quiet = 0;
-        let mut buffer = [Fault::default(); BATCH];
-        // None, if another thread was faster.
-        let faults = match process.fault.read(&mut buffer) {
-            Ok(faults) => faults,
-            Err(e) => process.fail(&format!("reading page faults failed: {e}")),
-        };
-        if !faults.is_empty() {
-            me.yields(&services.compete);
-        }
+        me.yields(&services.compete);
         let now = Instant::now();
         let mut leave = false;
         for &fault in faults {
