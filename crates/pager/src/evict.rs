@@ -276,7 +276,7 @@ impl Process {
             // SAFETY: pages that the map says are ours to capture; the bay is empty.
             let (done, result) = unsafe {
                 self.fault
-                    .shift(bay + offset, unit + offset, (end - at) * PAGE_SIZE, false)
+                    .shift(bay + offset, unit + offset, (end - at) * PAGE_SIZE)
             };
             calls += 1;
             let pages = done / PAGE_SIZE;

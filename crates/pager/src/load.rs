@@ -46,45 +46,30 @@ pub enum Served {
     NoRoom,
 }
 
+/// What a fault brought in: pages whose waiting threads are to be woken.
+struct Brought {
+    way: Way,
+    first: PageNumber,
+    pages: usize,
+}
+
+impl Brought {
+    fn one(way: Way, page: PageNumber) -> Self {
+        let (first, pages) = (page, 1);
+        Self { way, first, pages }
+    }
+}
+
 impl Process {
     /// Serves one fault, once.
     pub fn serve(&self, desk: &mut Desk, fault: Fault, since: Instant) -> Served {
-        let mut state = lock_service();
-        let page = PageNumber::of(fault.address);
-        let way = match state.map.get(page) {
-            _ if fault.protected => match self.write_shared(&mut state, page) {
-                Some(()) => Way::Cache,
-                None => return Served::NoRoom,
-            },
-            Page::Loading(_) | Page::Storing(_) => {
-                state.parked.push(fault);
-                return Served::Done;
-            }
-            Page::Resident(_) => {
-                self.look_again(page);
-                Way::Cache
-            }
-            Page::Poisoned => {
-                let _ = self.fault.poison(page.address(), PAGE_SIZE);
-                self.wake(page, 1);
-                Way::Cache
-            }
-            Page::Staged(frame) => {
-                self.remap(&mut state, page, frame);
-                Way::Cache
-            }
-            Page::Untouched => match self.fill(&mut state, page) {
-                Some(()) => Way::Zero,
-                None => return Served::NoRoom,
-            },
-            Page::Swapped(_) => match self.bring(state, desk, page, fault.write) {
-                Some(way) => way,
-                None => return Served::NoRoom,
-            },
+        let brought = match self.resolve(desk, fault) {
+            Ok(brought) => brought,
+            Err(served) => return served,
         };
         let counters = self.counters();
         counters.fault.add(1);
-        match way {
+        match brought.way {
             _ if fault.protected => {}
             Way::Zero => counters.fault_zero.add(1),
             Way::Cache => counters.fault_cache.add(1),
@@ -92,11 +77,43 @@ impl Process {
             Way::Device => counters.fault_device.add(1),
         }
         let took = since.elapsed().as_nanos() as u64;
-        self.member.latency(way).record(took);
-        if matches!(way, Way::Pool | Way::Device) {
-            self.costs.took(way == Way::Device, took);
+        self.member.latency(brought.way).record(took);
+        if matches!(brought.way, Way::Pool | Way::Device) {
+            self.costs.took(brought.way == Way::Device, took);
         }
+        self.wake(brought.first, brought.pages);
         Served::Done
+    }
+
+    /// Resolves a fault, and wakes nobody: the woken thread takes this one's processor at once,
+    /// which must not happen while the lock is held.
+    fn resolve(&self, desk: &mut Desk, fault: Fault) -> Result<Brought, Served> {
+        let mut state = lock_service();
+        let page = PageNumber::of(fault.address);
+        match state.map.get(page) {
+            _ if fault.protected => self
+                .write_shared(&mut state, page)
+                .map(|()| Brought::one(Way::Cache, page)),
+            Page::Loading(_) | Page::Storing(_) => {
+                state.parked.push(fault);
+                return Err(Served::Done);
+            }
+            Page::Resident(_) => {
+                self.look_again(page);
+                Some(Brought::one(Way::Cache, page))
+            }
+            Page::Poisoned => {
+                let _ = self.fault.poison(page.address(), PAGE_SIZE);
+                Some(Brought::one(Way::Cache, page))
+            }
+            Page::Staged(frame) => {
+                self.remap(&mut state, page, frame);
+                Some(Brought::one(Way::Cache, page))
+            }
+            Page::Untouched => self.fill(&mut state, page),
+            Page::Swapped(_) => self.bring(state, desk, page, fault.write),
+        }
+        .ok_or(Served::NoRoom)
     }
 
     /// A fault on a page that is there by now, brought in beside another: then it refuses the copy.
@@ -106,15 +123,13 @@ impl Process {
         if self.copy(page.address(), &ZEROS.0[..1]).0 > 0 {
             self.counters().map_disagrees.add(1);
         }
-        self.wake(page, 1);
     }
 
     /// First touch: zeros, as many pages as the pattern says.
-    fn fill(&self, state: &mut State, page: PageNumber) -> Option<()> {
+    fn fill(&self, state: &mut State, page: PageNumber) -> Option<Brought> {
         let Some(range) = state.ranges.find(page.address()) else {
             // Unmapped meanwhile: the thread that looks again gets what the kernel has for it.
-            self.wake(page, 1);
-            return Some(());
+            return Some(Brought::one(Way::Zero, page));
         };
         let window = window(state, page);
         let inside = |p: PageNumber| p.address() >= range.start && p.address() < range.end;
@@ -150,7 +165,11 @@ impl Process {
             state.map.set(first.plus(i), Page::Resident(None));
         }
         self.queue(state, first, pages);
-        Some(())
+        Some(Brought {
+            way: Way::Zero,
+            first,
+            pages,
+        })
     }
 
     /// Whether one page may be copied in. Frames that lie free are room for it: where nothing can
@@ -170,13 +189,12 @@ impl Process {
         let kept = bays.kept(frame);
         if moves {
             // SAFETY: the frame is ours and holds exactly this page's content.
-            let (done, result) = unsafe { self.fault.shift(page.address(), from, PAGE_SIZE, true) };
+            let (done, result) = unsafe { self.fault.shift(page.address(), from, PAGE_SIZE) };
             if done == PAGE_SIZE || result == Err(Errno(libc::EEXIST)) {
                 bays.remapped(frame);
                 if done == 0 {
                     // Somebody filled the page behind our back; the frame is left over.
                     self.drop_frames(from, 1);
-                    self.wake(page, 1);
                 }
                 return self.is_back(state, page, kept);
             }
@@ -210,7 +228,7 @@ impl Process {
         desk: &mut Desk,
         page: PageNumber,
         write: bool,
-    ) -> Option<Way> {
+    ) -> Option<Brought> {
         let device = match state.map.get(page) {
             Page::Swapped(entry) => self.swap.place(entry) == Place::Slot,
             _ => unreachable!("only swapped pages are brought in"),
@@ -345,11 +363,12 @@ impl Process {
         self.counters().readahead.add(pages as u64 - 1);
         transit_ended();
         desk.again.append(&mut state.parked);
-        Some(match results[page.0 - first.0] {
+        let way = match results[page.0 - first.0] {
             _ if device => Way::Device,
             Ok(Source::Zero) => Way::Zero,
             _ => Way::Pool,
-        })
+        };
+        Some(Brought { way, first, pages })
     }
 
     /// How many epochs ago the oldest pages in the pool were evicted, about: a page that comes back
@@ -396,7 +415,6 @@ impl Process {
             page.address()
         ));
         let _ = self.fault.poison(page.address(), PAGE_SIZE);
-        self.wake(page, 1);
         self.counters().poisoned.add(1);
         state.map.set(page, Page::Poisoned);
     }
@@ -410,7 +428,7 @@ impl Process {
         let _ = self.fault.wake(page.address(), pages * PAGE_SIZE);
     }
 
-    /// Puts copies of `content` where pages are missing.
+    /// Puts copies of `content` where pages are missing; wakes nobody, as `place_move`.
     fn place_copy(&self, first: PageNumber, content: &[PageBytes]) {
         let (mut at, mut one) = (0, false);
         while at < content.len() {
@@ -427,7 +445,6 @@ impl Process {
                 // Mapped over or unmapped without libc: what is there now is the program's wish.
                 Err(Errno(libc::EEXIST | libc::ENOENT)) => {
                     self.counters().map_disagrees.add(1);
-                    self.wake(first.plus(at), 1);
                     (at, one) = (at + 1, false);
                 }
                 Err(error) => self.fail(&format!(
@@ -448,10 +465,8 @@ impl Process {
         while at < taken.frames {
             let (to, from) = (first.plus(at).address(), taken.address + at * PAGE_SIZE);
             // SAFETY: the frames are ours and hold what these pages shall hold.
-            let (done, result) = unsafe {
-                self.fault
-                    .shift(to, from, (taken.frames - at) * PAGE_SIZE, true)
-            };
+            let (done, result) =
+                unsafe { self.fault.shift(to, from, (taken.frames - at) * PAGE_SIZE) };
             at += done / PAGE_SIZE;
             match result {
                 Ok(()) => {}
