@@ -141,9 +141,22 @@ impl Bays {
         self.leaving
     }
 
-    /// Frames ready to be filled.
+    /// Frames that hold nothing.
     pub fn free_frames(&self) -> usize {
         self.free_frames
+    }
+
+    /// How many of them can be taken, counted up to about `enough`: not those of a bay of which
+    /// other pages are still staged.
+    pub fn ready_frames(&self, enough: usize) -> usize {
+        let mut ready = 0;
+        for bay in self.free.iter().rev() {
+            if ready >= enough {
+                break;
+            }
+            ready += self.bays[bay.0 as usize].present.count_ones() as usize;
+        }
+        ready
     }
 
     /// Frames that hold captured pages.
@@ -400,10 +413,15 @@ mod tests {
         bays.check();
         assert_eq!(bays.staged_frames(), 5);
         bays.remapped(Bays::frame(bay, 1));
-        for i in [2, 4, 5, 7] {
+        for i in [2, 4, 5] {
             bays.stored(Bays::frame(bay, i));
         }
+        // A page is left there, so none of them can be taken.
+        assert_eq!((bays.free_frames(), bays.ready_frames(9)), (3, 0));
+        assert!(bays.take(1).is_none() && bays.give_back().is_none());
+        bays.stored(Bays::frame(bay, 7));
         bays.check();
+        assert_eq!(bays.ready_frames(9), 4);
         assert_eq!((bays.free_frames(), bays.staged_frames()), (4, 0));
         let t = bays.take(2).unwrap();
         assert_eq!(

@@ -49,7 +49,8 @@ impl Process {
     /// the lock.
     pub fn make_room(&self, desk: &mut Desk) -> Step {
         let mut state = lock_service();
-        let free = state.bays.as_ref().map_or(0, Bays::free_frames);
+        let bays = state.bays.as_ref();
+        let free = bays.map_or(0, |bays| bays.ready_frames(READY));
         let used = state.used(self.swap);
         if state.account.over(used) > 0 && !state.account.room(self.member, used, 0) {
             if self.give_back(&mut state) {
