@@ -58,7 +58,7 @@ impl Appetite {
             self.doubled = 0;
             return None;
         }
-        let pages = (since * AHEAD << self.doubled).min(MOST);
+        let pages = ((since * AHEAD) << self.doubled).min(MOST);
         if pages < MOST {
             self.doubled += 1;
         }
