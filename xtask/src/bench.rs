@@ -1,24 +1,95 @@
 //! `cargo xtask bench`: every workload in half and in a quarter of its peak memory, under the
-//! kernel's zram-lz4 and under `ebb run`, with the same total memory.
+//! kernel's own swap and under `ebb run`, with the same total memory.
 //!
-//! Kernel side: a cgroup of LIMIT holds the program, the rest goes to zram. zram's memory is
-//! not charged to the cgroup, so its measured peak is added: TOTAL = LIMIT + peak. Ebb's side
-//! gets `--memory TOTAL` in a cgroup of TOTAL + slack without any kernel swap: using more gets
-//! it killed. The sides alternate; times are medians; every run must print the same.
+//! Kernel side: a cgroup of LIMIT holds the program, the rest goes to zram, or with `--kernel` to a
+//! swap file, behind zswap or not; then Ebb's side has a swap file too. What zram holds, and
+//! zswap's pool, are not charged to the cgroup (the pool is, on cgroup version 2), so their
+//! measured peak is added: TOTAL = LIMIT + peak. Ebb's side gets `--memory TOTAL` in a cgroup of
+//! TOTAL + slack without any kernel swap: using more gets it killed. The sides alternate; times are
+//! medians; every run must print the same.
+//!
+//! Each kind of kernel swap has a table of its own in the README.
 
 use crate::{setup, table};
 use anyhow::{Context, Result, bail};
-use ebb_harness::cgroup::{Cgroup, KernelSwap};
+use ebb_harness::cgroup::{self, Cgroup, KernelSwap};
 use ebb_harness::job::{Job, Outcome};
-use ebb_harness::kernel_swap::Zram;
+use ebb_harness::kernel_swap::{SwapFile, Zram, zswap_fact};
 use ebb_harness::workloads::{Scale, Workload};
 use ebb_harness::{MIB, SLACK, tools};
 use std::fs;
 use std::path::Path;
 use std::time::Duration;
 
-const BEGIN: &str = "<!-- bench:begin -->";
-const END: &str = "<!-- bench:end -->";
+/// What `--kernel` turns on.
+#[derive(clap::ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
+enum Kernel {
+    /// Compressed memory
+    Zram,
+    /// A swap file behind zswap
+    Zswap,
+    /// A swap file
+    File,
+}
+
+impl Kernel {
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Zram => "zram",
+            Self::Zswap => "zswap",
+            Self::File => "swap file",
+        }
+    }
+
+    /// The marks between which its table stands in the README.
+    const fn marks(self) -> [&'static str; 2] {
+        match self {
+            Self::Zram => ["<!-- bench:begin -->", "<!-- bench:end -->"],
+            Self::Zswap => ["<!-- bench-zswap:begin -->", "<!-- bench-zswap:end -->"],
+            Self::File => ["<!-- bench-file:begin -->", "<!-- bench-file:end -->"],
+        }
+    }
+
+    /// What `ebb run` has in its place.
+    const fn ebb_args(self) -> &'static str {
+        match self {
+            Self::Zram => "--swap none",
+            Self::Zswap | Self::File => "--swap /var/tmp",
+        }
+    }
+}
+
+/// The kernel's swap while a run lasts.
+enum Swap {
+    Zram(Zram),
+    File(SwapFile),
+}
+
+impl Swap {
+    fn on(options: &Options) -> Result<Self> {
+        /// Bytes of a swap file.
+        const SIZE: u64 = 2 << 30;
+        let zswap = options.kernel == Kernel::Zswap;
+        if zswap && cgroup::is_v1() && zswap_fact("pool_total_size").is_none() {
+            bail!(
+                "the size of zswap's pool cannot be seen: mount -t debugfs none /sys/kernel/debug"
+            );
+        }
+        Ok(match options.kernel {
+            Kernel::Zram => Self::Zram(Zram::on(&options.zram)?),
+            Kernel::Zswap | Kernel::File => Self::File(SwapFile::on(SIZE, zswap)?),
+        })
+    }
+
+    /// The most bytes it held that no cgroup was charged for.
+    fn peak(&self) -> u64 {
+        match self {
+            Self::Zram(zram) => zram.peak(),
+            Self::File(file) if cgroup::is_v1() => file.peak(),
+            Self::File(_) => 0,
+        }
+    }
+}
 
 /// Options.
 #[derive(clap::Args)]
@@ -29,12 +100,15 @@ pub struct Options {
     /// Only workloads whose name contains this
     #[arg(long, value_name = "NAME")]
     only: Option<String>,
-    /// The kernel's compression algorithm
+    /// The kernel's swap to compare with
+    #[arg(long, value_enum, default_value = "zram")]
+    kernel: Kernel,
+    /// The compression algorithm of zram
     #[arg(long, default_value = "lz4")]
     zram: String,
-    /// Options for ebb run, in one word
-    #[arg(long, default_value = "--swap none", allow_hyphen_values = true)]
-    ebb_args: String,
+    /// Options for ebb run, in one word [default: --swap none, or /var/tmp against a swap file]
+    #[arg(long, allow_hyphen_values = true)]
+    ebb_args: Option<String>,
     /// The small sizes that the tests use: to try the benchmark itself
     #[arg(long)]
     small: bool,
@@ -46,8 +120,17 @@ pub struct Options {
     dry: bool,
 }
 
+impl Options {
+    fn ebb_args(&self) -> &str {
+        self.ebb_args.as_deref().unwrap_or(self.kernel.ebb_args())
+    }
+}
+
 /// The runs of one side.
 type Runs = Vec<Outcome>;
+
+/// The other side where everything fits.
+const PLAIN: &str = "plain";
 
 /// The same program on both sides.
 struct Comparison {
@@ -98,7 +181,11 @@ pub fn bench(options: &Options) -> Result<bool> {
             free.peak / MIB,
             free.wall
         );
-        let mut compared = vec![roomy(workload, &job, &ebb, &free, options)?];
+        let mut compared = Vec::new();
+        // What `ebb` costs where it has nothing to do does not depend on the kernel's swap.
+        if options.kernel == Kernel::Zram {
+            compared.push(roomy(workload, &job, &ebb, &free, options)?);
+        }
         for divisor in [2, 4] {
             compared.push(limited(workload, &job, &ebb, &free, divisor, options)?);
         }
@@ -106,13 +193,13 @@ pub fn bench(options: &Options) -> Result<bool> {
             eprintln!("  {}", compared.row().join("  "));
             sound &= compared.sound();
             rows.push(compared.row());
-            if workload == Workload::Touch && compared.other_name == "zram" {
+            if workload == Workload::Touch && compared.other_name != PLAIN {
                 phases.extend(compared.phase_rows());
             }
         }
         // Each time: who interrupts it keeps what was measured.
         if !options.dry {
-            into_readme(&page(&rows, &phases, options))?;
+            into_readme(options.kernel, &page(&rows, &phases, options))?;
         }
     }
     println!("{}", page(&rows, &phases, options));
@@ -138,14 +225,17 @@ fn page(rows: &[Vec<String>], phases: &[Vec<String>], options: &Options) -> Stri
         text += &table::markdown(&["program", "phase", "kernel", "ebb", "ebb/kernel"], phases);
     }
     let settings = format!(
-        "\nMedians of {} alternating runs; {}; kernel {}; zram {}; `ebb run {}`.\n",
+        "\nMedians of {} alternating runs; {}; kernel {}; {}; `ebb run {}`.\n",
         options.runs,
         machine(),
         fs::read_to_string("/proc/sys/kernel/osrelease")
             .unwrap_or_default()
             .trim(),
-        options.zram,
-        options.ebb_args,
+        match options.kernel {
+            Kernel::Zram => format!("zram {}", options.zram),
+            other => other.name().to_string(),
+        },
+        options.ebb_args(),
     );
     text + &settings
 }
@@ -160,7 +250,7 @@ fn roomy(
 ) -> Result<Comparison> {
     let mut compared = Comparison {
         name: format!("{}, all fits", workload.name()),
-        other_name: "plain",
+        other_name: PLAIN,
         total: free.peak * 2 + 256 * MIB,
         other: Runs::new(),
         ebb: Runs::new(),
@@ -187,20 +277,20 @@ fn limited(
     let limit = free.peak / divisor;
     let mut compared = Comparison {
         name: format!("{}, 1/{divisor}", workload.name()),
-        other_name: "zram",
+        other_name: options.kernel.name(),
         total: limit,
         other: Runs::new(),
         ebb: Runs::new(),
         expected: free.stdout.clone(),
     };
     for _ in 0..options.runs {
-        let zram = Zram::on(&options.zram)?;
+        let swap = Swap::on(options)?;
         let group = Cgroup::new(limit, KernelSwap::Allowed)?;
         compared.other.push(job.run(Some(&group))?);
-        // The group's swap must be gone before zram can be turned off.
+        // The group's swap must be gone before it can be turned off.
         drop(group);
-        compared.total = compared.total.max(limit + zram.peak());
-        drop(zram);
+        compared.total = compared.total.max(limit + swap.peak());
+        drop(swap);
         compared
             .ebb
             .push(under_ebb(job, ebb, compared.total, options)?);
@@ -216,7 +306,7 @@ fn under_ebb(job: &Job, ebb: &Path, total: u64, options: &Options) -> Result<Out
         "--memory".into(),
         total.to_string().into(),
     ];
-    front.extend(options.ebb_args.split_whitespace().map(Into::into));
+    front.extend(options.ebb_args().split_whitespace().map(Into::into));
     front.push("--".into());
     job.clone().behind(front).run(Some(&group))
 }
@@ -324,21 +414,21 @@ fn machine() -> String {
     )
 }
 
-fn into_readme(text: &str) -> Result<()> {
+fn into_readme(kernel: Kernel, text: &str) -> Result<()> {
     let path = tools::project().join("README.md");
     let readme = fs::read_to_string(&path)?;
     fs::write(
         &path,
-        between(&readme, text).context("README.md has no place for the table")?,
+        between(&readme, kernel.marks(), text).context("README.md has no place for the table")?,
     )?;
     Ok(())
 }
 
-/// `page` with what stands between the markers replaced.
-fn between(page: &str, text: &str) -> Option<String> {
-    let (before, rest) = page.split_once(BEGIN)?;
-    let (_, after) = rest.split_once(END)?;
-    Some(format!("{before}{BEGIN}\n{text}{END}{after}"))
+/// `page` with what stands between the marks replaced.
+fn between(page: &str, [begin, end]: [&str; 2], text: &str) -> Option<String> {
+    let (before, rest) = page.split_once(begin)?;
+    let (_, after) = rest.split_once(end)?;
+    Some(format!("{before}{begin}\n{text}{end}{after}"))
 }
 
 #[cfg(test)]
@@ -354,11 +444,13 @@ mod tests {
 
     #[test]
     fn the_table_replaces_the_one_before() {
-        let page = format!("a\n{BEGIN}\nold\n{END}\nb\n");
+        let marks = Kernel::Zswap.marks();
+        let [begin, end] = marks;
+        let page = format!("a\n{begin}\nold\n{end}\nb\n");
         assert_eq!(
-            between(&page, "new\n"),
-            Some(format!("a\n{BEGIN}\nnew\n{END}\nb\n"))
+            between(&page, marks, "new\n"),
+            Some(format!("a\n{begin}\nnew\n{end}\nb\n"))
         );
-        assert_eq!(between("no markers", "new"), None);
+        assert_eq!(between(&page, Kernel::File.marks(), "new"), None);
     }
 }

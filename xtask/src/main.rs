@@ -24,7 +24,7 @@ enum Chore {
     Demo,
     /// Install what the tests need and run all of them
     Test(test::Options),
-    /// Compare with the kernel's zram on the same total memory and put the table in the README
+    /// Compare with the kernel's swap on the same total memory and put the table in the README
     Bench(bench::Options),
 }
 

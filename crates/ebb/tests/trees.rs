@@ -227,3 +227,65 @@ fn several_programs_share_one_budget() {
         managed.stats
     );
 }
+
+/// A program that sleeps on 40 MiB, and one that works at random in as much: together they need
+/// half as much again as there is.
+#[test]
+fn an_idle_process_gives_its_memory_to_one_that_works() {
+    if cannot_page() {
+        return;
+    }
+    let script = r#"
+import hashlib, random, subprocess, sys
+FILL = '''
+import hashlib, random, sys
+def filled(seed):
+    r = random.Random(seed)
+    data = bytearray(40 << 20)
+    for at in range(0, len(data), 4096): data[at:at + 1024] = r.randbytes(1024)
+    return data
+'''
+IDLE = FILL + '''
+def resident():
+    pages = open('/proc/self/statm').read().split()
+    return (int(pages[1]) - int(pages[2])) // 256
+data = filled(1)
+before = resident()
+print('ready', flush=True)
+sys.stdin.readline()
+print('idle', before, resident(), file=sys.stderr, flush=True)
+print(hashlib.sha256(data).hexdigest())
+'''
+idle = subprocess.Popen([sys.executable, '-c', IDLE], text=True,
+                        stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+assert idle.stdout.readline() == 'ready\n'
+exec(FILL)
+data, r = filled(2), random.Random(3)
+for _ in range(100_000):
+    at = r.randrange(len(data) // 4096) * 4096 + 2048
+    data[at] = (data[at] + 1) % 256
+print(hashlib.sha256(data).hexdigest())
+print(idle.communicate('go')[0])
+"#;
+    let job = python(script);
+    let free = free(&job, "idle and active");
+    for options in [&["--swap", "none"][..], &[]] {
+        let managed = Under::budget(72 * MIB).options(options).run(&job);
+        managed.assert_same(&free, "idle and active");
+        managed.assert_paged_within_budget("idle and active");
+        let stderr = &managed.run.stderr;
+        let line = stderr.lines().find_map(|line| line.strip_prefix("idle "));
+        let sizes: Vec<u64> = line
+            .unwrap_or_else(|| panic!("it does not say what it had: {stderr}"))
+            .split(' ')
+            .map(|size| size.parse().unwrap())
+            .collect();
+        assert!(
+            sizes[1] * 2 < sizes[0],
+            "{options:?}: of {} MiB it kept {}\n{}",
+            sizes[0],
+            sizes[1],
+            managed.stats
+        );
+    }
+}

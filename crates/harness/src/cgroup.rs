@@ -24,6 +24,11 @@ pub struct Cgroup {
     v1: bool,
 }
 
+/// Whether memory cgroups are those of version 1 here: zswap's pool is charged to none of them.
+pub fn is_v1() -> bool {
+    Path::new(V1).join("memory.limit_in_bytes").exists()
+}
+
 /// Why no memory cgroup can be made here; `None` if one can.
 pub fn unavailable() -> Option<String> {
     match Cgroup::new(64 << 20, KernelSwap::Forbidden) {
@@ -42,7 +47,7 @@ impl Cgroup {
         if !rustix::process::geteuid().is_root() {
             bail!("memory cgroups need root");
         }
-        let v1 = Path::new(V1).join("memory.limit_in_bytes").exists();
+        let v1 = is_v1();
         let top = if v1 { V1 } else { V2 };
         let number = NUMBER.fetch_add(1, Relaxed);
         let path = Path::new(top).join(format!("ebbtide-{}-{number}", std::process::id()));

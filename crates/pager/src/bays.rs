@@ -146,7 +146,7 @@ impl Bays {
         self.free_frames + self.spent_frames + self.leaving
     }
 
-    /// Frames ready to be filled.
+    /// Frames ready to be filled: those of bays that hold nothing any more.
     pub fn free_frames(&self) -> usize {
         self.free_frames
     }

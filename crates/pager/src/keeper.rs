@@ -6,6 +6,7 @@
 //! the tree, gives unused charges back, lets the engine work in the background, and rescues
 //! starved service threads.
 
+use crate::appetite::Appetite;
 use crate::balance::Costs;
 use crate::bays::Bays;
 use crate::devices::InMemory;
@@ -189,8 +190,9 @@ pub fn tend(process: &'static Process) -> ! {
     let mut desk = Desk::new();
     let (mut seen, mut served, mut moving) = (0, 0, false);
     let mut crowd = Crowd::new();
-    let mut returned = 0;
+    let mut appetite = Appetite::default();
     let mut measured = Instant::now();
+    let mut heard = Instant::now();
     // For tests: every invariant of the pager, again and again while the program runs.
     let checking = std::env::var_os("EBB_CHECK").is_some();
     loop {
@@ -199,11 +201,13 @@ pub fn tend(process: &'static Process) -> ! {
         served = now_served;
         let starved = !busy && process.fault.wait(0);
         if busy || starved {
+            heard = Instant::now();
             process.services.compete(crowd.look() || starved);
         }
         let pause = match () {
             _ if moving => MOVING,
-            _ if busy || starved => BUSY,
+            // A request may have ended the last wait before there was a fault.
+            _ if heard.elapsed() < 2 * BUSY => BUSY,
             _ => QUIET,
         };
         seen = process.member.wait(seen, Some(pause));
@@ -225,14 +229,16 @@ pub fn tend(process: &'static Process) -> ! {
                 if checking {
                     state.check();
                 }
-                let oldest = state.queue.oldest_ms(&state.map).unwrap_or(0);
-                process.member.publish_oldest(oldest as u64 * 1_000_000);
-                process.ask_idle(&mut returned, state.queue.now_ms, oldest);
+                let oldest = process.publish_oldest(&state);
+                process.ask_idle(&mut appetite, state.queue.now_ms, oldest);
             }
         }
         let wanted = process.member.take_reclaim_request();
         if wanted > 0 {
+            let before = process.counters().evicted.get();
             process.shed(&mut desk, wanted as i64);
+            appetite.gave(process.counters().evicted.get() - before);
+            process.publish_oldest(&lock_service());
             process.serve_again(&mut desk);
         }
         let gate = crate::process::gate(process);
@@ -425,50 +431,48 @@ impl Process {
         held.pool_bytes + pages * each <= room
     }
 
-    /// Asks others whose memory lies idle for some of it, if pages that this process needs came
-    /// back from the swap space since the last look: `returned` is how many had by then. Idle is
-    /// what was brought in long before the oldest that is here, at `oldest_ms`: memory goes to those
-    /// that use it, and processes that use what they have alike leave each other alone.
-    fn ask_idle(&self, returned: &mut u64, now_ms: u32, oldest_ms: u32) {
-        /// Fewer since the last look are no need.
-        const NEED: u64 = 32;
-        /// Pages asked for, for each that came back: more of them will.
-        const AHEAD: u64 = 8;
-        const MOST: u64 = 1024;
-        /// How many times as long as ours, and how long at least, idle pages were not touched.
-        const TIMES: u64 = 8;
-        const LEAST_MS: u64 = 500;
-        let counters = self.counters();
-        let now = counters.fault_pool.get() + counters.fault_device.get();
-        let since = now - std::mem::replace(returned, now);
-        // Relatives by fork share pages: evicting those frees nothing, or copies them first.
-        if since < NEED || self.forked.load(SeqCst) {
-            return;
-        }
-        let age = u64::from(now_ms.saturating_sub(oldest_ms));
-        let idle = u64::from(now_ms).saturating_sub((age * TIMES).max(LEAST_MS));
-        let _ = self
-            .member
-            .ask_colder(idle * 1_000_000, (since * AHEAD).min(MOST));
+    /// Tells the tree when the oldest page here came (the keeper's milliseconds, 0: there is none),
+    /// and the caller.
+    fn publish_oldest(&self, state: &State) -> u32 {
+        let oldest = state.queue.oldest_ms(&state.map).unwrap_or(0);
+        self.member.publish_oldest(u64::from(oldest) * 1_000_000);
+        oldest
     }
 
-    /// Gives `pages` of the charge back, evicting what it takes.
+    /// Asks another process whose memory lies idle for some of it, if this one has to evict.
+    fn ask_idle(&self, appetite: &mut Appetite, now_ms: u32, oldest_ms: u32) {
+        let evicted = self.counters().evicted.get();
+        if let Some(wish) = appetite.turn(evicted, now_ms, oldest_ms) {
+            let _ = self
+                .member
+                .ask_colder(wish.before_ms * 1_000_000, wish.pages);
+        }
+    }
+
+    /// Gives `pages` of the charge back, evicting what it takes. What the program charges meanwhile
+    /// is not made up for: of a program that goes on, all would be evicted.
     pub fn shed(&self, desk: &mut Desk, pages: i64) {
-        let mut left = pages;
-        while left > 0 {
-            {
+        /// Pages evicted at most for each that is to be given back: what is evicted takes room in
+        /// the pool.
+        const EACH: u64 = 2;
+        let evicted = || self.counters().evicted.get();
+        let most = evicted() + EACH * pages as u64 + UNIT as u64;
+        let mut aim = None;
+        while evicted() < most {
+            let left = {
                 let mut state = lock_service();
-                let before = state.account.charged();
+                let aim = *aim.get_or_insert(state.account.charged() - pages);
                 let used = state.used(self.swap);
                 state.account.settle(self.member, used, 0);
-                left -= before - state.account.charged();
+                let left = state.account.charged() - aim;
                 if left <= 0 {
                     return;
                 }
                 if self.give_back(&mut state) {
                     continue;
                 }
-            }
+                left
+            };
             if !matches!(self.evict_some(desk), Step::Progress) {
                 // What is left is in the pool. Who needs more asks again.
                 let _gate = crate::process::gate(self);

@@ -7,6 +7,7 @@
 //! lock guards what all of them know (`state`, where the lock protocol stands).
 
 mod account;
+mod appetite;
 mod balance;
 mod bays;
 mod devices;

@@ -292,7 +292,10 @@ impl Table {
             self.others(me)
                 .max_by_key(|&n| self.slot(n).charged.load(Relaxed))
         };
-        self.ask(self.coldest(me, u64::MAX).or_else(largest), pages)
+        self.ask(
+            self.coldest(self.others(me), u64::MAX).or_else(largest),
+            pages,
+        )
     }
 
     /// Paging processes beside `me` that have something to give.
@@ -303,10 +306,14 @@ impl Table {
             .filter(|&n| self.slot(n).charged.load(Relaxed) >= LEAST)
     }
 
-    /// Which of them has the coldest pages, of those that published pages last known used before
+    /// Which of `these` has the coldest pages, of those that published pages last known used before
     /// `before_ns`.
-    fn coldest(&self, me: SlotNumber, before_ns: u64) -> Option<SlotNumber> {
-        self.others(me)
+    fn coldest(
+        &self,
+        these: impl Iterator<Item = SlotNumber>,
+        before_ns: u64,
+    ) -> Option<SlotNumber> {
+        these
             .map(|n| (self.slot(n).coldest.load(Relaxed), n))
             .filter(|(since, _)| (1..before_ns).contains(since))
             .min()
@@ -324,9 +331,13 @@ impl Table {
     }
 
     /// Asks the other paging process with the coldest pages, if they were last known used before
-    /// `before_ns`.
+    /// `before_ns`. None of the family: evicting what relatives share frees nothing.
     pub fn ask_colder(&self, me: SlotNumber, before_ns: u64, pages: u64) -> Asked {
-        let colder = self.coldest(me, before_ns);
+        let family = |n| self.slot(n).family.load(SeqCst);
+        let strangers = self
+            .others(me)
+            .filter(|&n| family(n) == 0 || family(n) != family(me));
+        let colder = self.coldest(strangers, before_ns);
         // Not all it has: it would ask for it back.
         let part = |n| self.slot(n).charged.load(Relaxed).max(0) as u64 / 4;
         self.ask(colder, pages.min(colder.map_or(0, part)))
@@ -429,6 +440,32 @@ mod tests {
         assert_eq!((credit(0), credit(1), credit(2)), (0, 0, 5));
         assert_eq!(table.limit.0.load(SeqCst), 105);
         assert_eq!(table.charged.0.load(SeqCst), 0);
+    }
+
+    #[test]
+    fn who_asks_gets_a_part_of_the_oldest_memory_of_strangers() {
+        let (table, _fd) = Table::create(10_000, Config::default()).unwrap();
+        let slots: Vec<SlotNumber> = (0..4)
+            .map(|_| table.take_slot(StateWord::of(SlotState::Paging)).unwrap())
+            .collect();
+        // Relatives of the first have older pages than any; the last says nothing of its age.
+        for (n, (family, since)) in slots.iter().zip([(1, 900), (1, 100), (2, 300), (3, 0)]) {
+            table.slot(*n).family.store(family, SeqCst);
+            table.slot(*n).coldest.store(since, SeqCst);
+            assert!(table.try_charge(*n, 1000));
+        }
+        let asked = |n: usize| table.slot(slots[n]).request.swap(0, SeqCst);
+        assert_eq!(table.ask_colder(slots[0], 300, 50), Asked::Nobody);
+        assert_eq!(table.ask_colder(slots[0], 301, 50), Asked::Other(slots[2]));
+        assert_eq!([0, 1, 2, 3].map(asked), [0, 0, 50, 0]);
+        table.ask_colder(slots[0], 301, 5000);
+        assert_eq!(asked(2), 250, "a quarter of what it has");
+        // Who finds nothing more to give asks whoever has the oldest.
+        assert_eq!(table.ask_reclaim(slots[0], 5000), Asked::Other(slots[1]));
+        assert_eq!(asked(1), 5000);
+        // Who has next to nothing is left alone.
+        table.uncharge(slots[2], 1000 - LEAST + 1);
+        assert_eq!(table.ask_colder(slots[0], 301, 50), Asked::Nobody);
     }
 
     impl Table {
