@@ -45,30 +45,6 @@ print(digest(1))
 }
 
 #[test]
-fn numpy_in_a_multiprocessing_pool() {
-    if cannot_page() {
-        return;
-    }
-    let Some(python) = tools::python_with("numpy") else {
-        println!("skipped: no NumPy; cargo xtask test installs it");
-        return;
-    };
-    let script = "
-import multiprocessing, numpy
-rows = numpy.random.default_rng(7).integers(0, 1 << 20, (8, 1_500_000))
-def work(i):
-    rows[i] *= 3
-    return int(numpy.sort(rows[i])[::1000].sum()), int(rows.sum())
-multiprocessing.set_start_method('fork')
-with multiprocessing.Pool(3, maxtasksperchild=1) as pool:
-    print(pool.map(work, range(8), chunksize=1))
-print(int(rows.sum()))
-";
-    let job = Job::new([python.as_os_str(), "-c".as_ref(), script.as_ref()]);
-    same_in_parts(&job, "NumPy in a pool", &[3], &[]);
-}
-
-#[test]
 fn a_snapshot_in_a_forked_child_does_not_see_the_parents_writes() {
     if cannot_page() {
         return;
