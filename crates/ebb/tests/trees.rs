@@ -192,7 +192,13 @@ print(digest(1))
             script.as_ref(),
             seed.as_ref(),
         ]);
-        same_in_parts(&job, &format!("killed children, seed {seed}"), &[2], &[]);
+        let what = format!("killed children, seed {seed}");
+        let alone = free(&job, &what);
+        let managed = Under::budget(alone.peak / 2).run(&job);
+        managed.assert_same(&alone, &what);
+        managed.assert_paged_within_budget(&what);
+        // Every page is charged before it is copied, whoever gets a processor when.
+        managed.assert_close_to_budget(8 * MIB, &what);
     }
 }
 

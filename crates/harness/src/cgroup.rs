@@ -107,6 +107,14 @@ impl Cgroup {
         })
     }
 
+    /// Bytes of anonymous memory in it now.
+    pub fn anonymous(&self) -> u64 {
+        let name = if self.v1 { "rss " } else { "anon " };
+        let text = fs::read_to_string(self.path.join("memory.stat")).unwrap_or_default();
+        let bytes = text.lines().find_map(|line| line.strip_prefix(name));
+        bytes.and_then(|n| n.trim().parse().ok()).unwrap_or(0)
+    }
+
     /// Times the kernel killed something in it.
     pub fn kills(&self) -> u64 {
         let file = if self.v1 {

@@ -65,7 +65,7 @@ pub fn make_ready() {
     let Some(pages) = memory::resident_anonymous_pages() else {
         return;
     };
-    if member.fork_fits(pages as u64) {
+    if member.fork_fits(pages) {
         return;
     }
     member.wish_to_page();
