@@ -50,8 +50,7 @@ impl Devices {
         }
         if let Some(cell) = device.cell(c) {
             let mut cluster = lock(&cell.cluster);
-            self.cpu(cpu)
-                .count(device.id, -(cluster.release_gone() as i64));
+            cluster.release_gone();
             device.settle(c, &mut cluster, After::Free);
         }
         moved
