@@ -8,16 +8,20 @@
 //! A bay is on exactly one list, named by its state:
 //!
 //! ```text
-//! Empty --capture--> Staged (oldest first) --store--> Free --take--> Lent --placed--> Empty
-//!   ^                   |                               |
-//!   +---- all remapped -+                               +-- give back --> Empty
+//! Empty --begin--> Capturing --captured--> Staged (oldest first) --store--> Free --take--> Lent
+//!   ^                  |                     |                               |              |
+//!   +- nothing moved --+----- all remapped --+                               +-- give back -+
+//!   +------------------------------------- placed, or gone ---------------------------------+
 //! ```
 //!
-//! Frames taken for a load are *lent* until their pages are in place: meanwhile another thread
-//! may take others of the same bay, but nobody gives them back or captures over them.
+//! A bay that is being captured into belongs to one thread, which moves the pages without the lock.
+//! Frames taken for a load are *lent* until their pages are in place, those given back until the
+//! system has them: meanwhile another thread may take others of the same bay, but nobody captures
+//! over them.
 //!
 //! Invariants: frames = Σ popcount(bay.present) = staged + free; `staged ⊆ present`; present and
-//! lent are disjoint; a bay is Empty iff nothing is present or lent, Lent iff all that is left is lent.
+//! lent are disjoint; a bay is Empty or Capturing iff nothing is present or lent, Lent iff all that
+//! is left is lent; Σ popcount(bay.lent) ≥ leaving.
 
 use crate::map::{Frame, Mask, PageNumber, UNIT, UNIT_BYTES, UnitNumber};
 use ebb_engine::{EntryId, PAGE_SIZE};
@@ -30,6 +34,8 @@ pub struct BayIndex(pub u32);
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum State {
     Empty,
+    /// On no list: a thread moves pages into it.
+    Capturing,
     Staged,
     Free,
     /// On no list: all its frames are lent.
@@ -58,6 +64,7 @@ pub struct Bays {
     staged: VecDeque<BayIndex>,
     free_frames: usize,
     staged_frames: usize,
+    leaving: usize,
 }
 
 /// A run of free frames that a load may fill.
@@ -125,12 +132,13 @@ impl Bays {
             staged: VecDeque::with_capacity(count),
             free_frames: 0,
             staged_frames: 0,
+            leaving: 0,
         }
     }
 
-    /// Frames with a page behind them.
-    pub fn frames(&self) -> usize {
-        self.free_frames + self.staged_frames
+    /// Frames on their way back to the system.
+    pub fn leaving(&self) -> usize {
+        self.leaving
     }
 
     /// Frames ready to be filled.
@@ -163,22 +171,21 @@ impl Bays {
         Frame(bay.0 * UNIT as u32 + within as u32)
     }
 
-    /// An empty bay to capture into, if one is left. It is the caller's until `captured`.
-    pub fn begin_capture(&mut self) -> Option<BayIndex> {
-        self.empty.pop()
+    /// An empty bay to capture pages of `unit` into, if one is left. It is the caller's until
+    /// `captured`.
+    pub fn begin_capture(&mut self, unit: UnitNumber) -> Option<BayIndex> {
+        let bay = self.empty.pop()?;
+        let b = &mut self.bays[bay.0 as usize];
+        (b.state, b.unit) = (State::Capturing, unit);
+        Some(bay)
     }
 
-    /// Ends a capture: pages `mask` of `unit` are in the bay now.
-    pub fn captured(
-        &mut self,
-        bay: BayIndex,
-        unit: UnitNumber,
-        mask: Mask,
-        kept: impl Fn(usize) -> Option<EntryId>,
-    ) {
+    /// Ends a capture: pages `mask` of the unit are in the bay now.
+    pub fn captured(&mut self, bay: BayIndex, mask: Mask, kept: [Option<EntryId>; UNIT]) {
         let b = &mut self.bays[bay.0 as usize];
-        debug_assert!(b.state == State::Empty && b.present == 0);
+        debug_assert!(b.state == State::Capturing && b.present | b.lent == 0);
         if mask == 0 {
+            b.state = State::Empty;
             self.empty.push(bay);
             return;
         }
@@ -187,8 +194,8 @@ impl Bays {
             present: mask,
             lent: 0,
             staged: mask,
-            unit,
-            kept: std::array::from_fn(kept),
+            unit: b.unit,
+            kept,
         };
         self.staged.push_back(bay);
         self.staged_frames += mask.count_ones() as usize;
@@ -301,12 +308,17 @@ impl Bays {
         Some(Taken { address, frames })
     }
 
-    /// The pages of lent frames are in place, or given back: the frames are gone.
+    /// The pages of lent frames are in place, or dropped: the frames are gone.
     pub fn placed(&mut self, taken: Taken) {
         let index = (taken.address - self.base) / PAGE_SIZE;
-        let bay = BayIndex((index / UNIT) as u32);
+        self.returned(
+            BayIndex((index / UNIT) as u32),
+            ones(index % UNIT, taken.frames),
+        );
+    }
+
+    fn returned(&mut self, bay: BayIndex, mask: Mask) {
         let b = &mut self.bays[bay.0 as usize];
-        let mask = ones(index % UNIT, taken.frames);
         debug_assert!(b.lent & mask == mask);
         b.lent &= !mask;
         if b.state == State::Lent && b.lent == 0 {
@@ -315,21 +327,23 @@ impl Bays {
         }
     }
 
-    /// Takes the frames of a free bay out, for their pages to be given back to the system: the
-    /// bay's address and which frames.
-    pub fn give_back(&mut self) -> Option<(usize, Mask)> {
+    /// Takes the frames of a free bay out, to be given back to the system: which bay and frames.
+    /// They count as `leaving` until `gone`.
+    pub fn give_back(&mut self) -> Option<(BayIndex, Mask)> {
         let bay = self.free.pop()?;
-        let address = self.address(bay);
         let b = &mut self.bays[bay.0 as usize];
         let frames = std::mem::take(&mut b.present);
+        b.lent |= frames;
+        b.state = State::Lent;
         self.free_frames -= frames.count_ones() as usize;
-        if b.lent == 0 {
-            b.state = State::Empty;
-            self.empty.push(bay);
-        } else {
-            b.state = State::Lent;
-        }
-        Some((address, frames))
+        self.leaving += frames.count_ones() as usize;
+        Some((bay, frames))
+    }
+
+    /// The system has the frames that `give_back` took out.
+    pub fn gone(&mut self, bay: BayIndex, frames: Mask) {
+        self.leaving -= frames.count_ones() as usize;
+        self.returned(bay, frames);
     }
 
     /// Pages of a captured unit, for a caller that walks the staged bays.
@@ -342,14 +356,17 @@ impl Bays {
 
     /// Every invariant of the head comment.
     pub fn check(&self) {
-        let (mut free, mut staged) = (0, 0);
+        let (mut free, mut staged, mut lent) = (0, 0, 0);
         for b in &self.bays {
             assert_eq!((b.staged & !b.present, b.lent & b.present), (0, 0));
-            assert_eq!(b.state == State::Empty, b.present | b.lent == 0);
+            let bare = matches!(b.state, State::Empty | State::Capturing);
+            assert_eq!(bare, b.present | b.lent == 0);
             assert_eq!(b.state == State::Lent, b.present == 0 && b.lent != 0);
             staged += b.staged.count_ones() as usize;
             free += (b.present & !b.staged).count_ones() as usize;
+            lent += b.lent.count_ones() as usize;
         }
+        assert!(lent >= self.leaving);
         assert_eq!((free, staged), (self.free_frames, self.staged_frames));
         for (list, state) in [(&self.empty, State::Empty), (&self.free, State::Free)] {
             assert!(list.iter().all(|b| self.bays[b.0 as usize].state == state));
@@ -359,9 +376,12 @@ impl Bays {
                 .iter()
                 .all(|b| self.bays[b.0 as usize].state == State::Staged)
         );
-        let lent = self.bays.iter().filter(|b| b.state == State::Lent).count();
+        let unlisted = |b: &&Bay| matches!(b.state, State::Lent | State::Capturing);
         assert_eq!(
-            self.empty.len() + self.free.len() + self.staged.len() + lent,
+            self.empty.len()
+                + self.free.len()
+                + self.staged.len()
+                + self.bays.iter().filter(unlisted).count(),
             self.bays.len()
         );
     }
@@ -374,8 +394,9 @@ mod tests {
     #[test]
     fn a_bay_goes_round() {
         let mut bays = Bays::new(0x10000, 4);
-        let bay = bays.begin_capture().unwrap();
-        bays.captured(bay, UnitNumber(9), 0b1011_0110, |_| None);
+        let bay = bays.begin_capture(UnitNumber(9)).unwrap();
+        bays.check();
+        bays.captured(bay, 0b1011_0110, [None; UNIT]);
         bays.check();
         assert_eq!(bays.staged_frames(), 5);
         bays.remapped(Bays::frame(bay, 1));
@@ -392,10 +413,13 @@ mod tests {
         bays.check();
         bays.take(1).unwrap();
         bays.check();
-        assert_eq!(bays.give_back().unwrap().1.count_ones(), 1);
+        let (left, frames) = bays.give_back().unwrap();
+        bays.check();
+        assert_eq!((left, frames.count_ones(), bays.leaving()), (bay, 1, 1));
+        bays.gone(left, frames);
         bays.check();
         assert_eq!(
-            (bays.frames(), bays.empty.len()),
+            (bays.free_frames(), bays.empty.len()),
             (0, 3),
             "the bay waits for what is lent"
         );

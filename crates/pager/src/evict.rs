@@ -5,17 +5,19 @@
 //! page that is pinned (a transfer into it may be under way) or shared refuses and stays.
 
 use crate::account::Account;
-use crate::bays::{Bays, ones, runs};
+use crate::bays::{BayIndex, Bays, ones, runs};
 use crate::load::Desk;
-use crate::map::{Frame, Mask, Page, UNIT, UnitNumber};
+use crate::map::{Frame, Mask, Page, PageMap, UNIT, UnitNumber};
 use crate::process::{Process, cpu};
 use crate::sharing::Sharing;
 use crate::state::{Freeing, State, lock_service, transit_ended};
+use arrayvec::ArrayVec;
 use ebb_engine::{EntryId, GroupId, PAGE_SIZE, PageBytes};
 use ebb_sys::Errno;
 use std::ops::Range;
 use std::sync::MutexGuard;
 use std::sync::atomic::Ordering::Relaxed;
+use std::time::Instant;
 
 /// What one step of making room came to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -32,6 +34,8 @@ pub enum Step {
 
 /// Free frames that reclaim keeps ready, in pages.
 const READY: usize = 2 * UNIT;
+/// Bays whose frames are given back at once, at most.
+const TRADED: usize = 4;
 /// Units looked at for one that can be evicted, before giving up.
 const LOOK: usize = 512;
 /// Units tried for pages that need no room, when there is none.
@@ -51,6 +55,14 @@ impl Process {
             if self.give_back(&mut state) {
                 return Step::Progress;
             }
+        } else if self.flushes.dear(1) {
+            if state.account.room(self.member, used, READY as i64) {
+                return Step::Enough;
+            }
+            if free >= READY {
+                self.trade(state);
+                return Step::Progress;
+            }
         } else if free >= READY || state.account.room(self.member, used, (READY - free) as i64) {
             return Step::Enough;
         }
@@ -65,8 +77,14 @@ impl Process {
     fn evict(&self, mut state: MutexGuard<'static, State>, desk: &mut Desk) -> Step {
         let target = self.probation(&state);
         let staged = |state: &State| state.bays.as_ref().map_or(0, Bays::staged_frames);
+        let mut captured;
         if state.copy_units == 0 {
-            while staged(&state) < target + UNIT && self.capture(&mut state, false) > 0 {}
+            while staged(&state) < target + UNIT {
+                (state, captured) = self.capture(state, desk, false);
+                if captured == 0 {
+                    break;
+                }
+            }
             if staged(&state) == 0 && self.forked.load(Relaxed) {
                 state.copy_units = COPY_UNITS;
             }
@@ -74,7 +92,8 @@ impl Process {
         // Each captured so takes a page more for a moment: no more of them than one store needs.
         while state.copy_units > 0 && staged(&state) < UNIT {
             state.copy_units -= 1;
-            if self.capture(&mut state, true) == 0 {
+            (state, captured) = self.capture(state, desk, true);
+            if captured == 0 {
                 break;
             }
         }
@@ -88,8 +107,7 @@ impl Process {
             if step != Step::Full {
                 break;
             }
-            let mut state = lock_service();
-            self.capture(&mut state, false);
+            let (state, _) = self.capture(lock_service(), desk, false);
             step = self.store_oldest(state, desk);
         }
         step
@@ -121,24 +139,92 @@ impl Process {
 
     /// Captures the unit whose turn it is; how many pages, 0 if none can be. Pages that a forked
     /// relative still maps are left unless `shared`: evicting them here frees nothing there.
-    fn capture(&self, state: &mut State, shared: bool) -> usize {
+    fn capture(
+        &self,
+        mut state: MutexGuard<'static, State>,
+        desk: &mut Desk,
+        shared: bool,
+    ) -> (MutexGuard<'static, State>, usize) {
         for _ in 0..64 {
+            let Some((bay, unit, victims)) = self.choose(&mut state, shared) else {
+                return (state, 0);
+            };
+            let State { map, bays, .. } = &mut *state;
+            let address = bays.as_ref().expect("chosen into it").address(bay);
+            let mut kept = [None; UNIT];
+            for (first, len) in runs(victims) {
+                for (i, kept) in kept.iter_mut().enumerate().skip(first).take(len) {
+                    let page = unit.first().plus(i);
+                    if let Page::Resident(k) = map.get(page) {
+                        *kept = k;
+                    }
+                    map.set(page, Page::Storing(Bays::frame(bay, i)));
+                }
+            }
+            // Making a page our own writes to it, which must not meet the keeper protecting it.
+            let held = if self.forked.load(Relaxed) {
+                Some(state)
+            } else {
+                drop(state);
+                None
+            };
+            let Shifted { moved, copied } =
+                self.shift_out(unit.first().address(), address, victims, shared);
+            state = held.unwrap_or_else(lock_service);
+
             let State {
                 map,
                 queue,
-                ranges,
                 bays,
                 account,
-                sharing,
+                parked,
                 ..
-            } = state;
-            let resident = |map: &crate::map::PageMap, unit| {
-                map.mask(unit, |p| matches!(p, Page::Resident(_)))
-            };
-            let Some((unit, mut victims)) = queue.next(map, LOOK, resident) else {
-                return 0;
-            };
-            let Some(bays) = bays.as_mut() else { return 0 };
+            } = &mut *state;
+            // Over the limit for a moment: what was copied is about to leave.
+            account.part(copied as i64);
+            for (first, len) in runs(victims) {
+                for (i, &kept) in kept.iter().enumerate().skip(first).take(len) {
+                    let now = if moved & 1 << i != 0 {
+                        Page::Staged(Bays::frame(bay, i))
+                    } else {
+                        Page::Resident(kept)
+                    };
+                    map.set(unit.first().plus(i), now);
+                }
+            }
+            let bays = bays.as_mut().expect("as above");
+            bays.captured(bay, moved, kept);
+            transit_ended();
+            desk.again.append(parked);
+            let pages = moved.count_ones();
+            self.counters()
+                .evict_busy
+                .add((victims & !moved).count_ones().into());
+            self.counters().evicted.add(pages.into());
+            queue.evicted(map, unit, moved);
+            if resident(map, unit) != 0 {
+                queue.requeue(map, unit);
+            }
+            if pages > 0 {
+                return (state, pages as usize);
+            }
+        }
+        (state, 0)
+    }
+
+    /// The unit whose turn it is, which of its pages to capture, and an empty bay for them.
+    fn choose(&self, state: &mut State, shared: bool) -> Option<(BayIndex, UnitNumber, Mask)> {
+        let State {
+            map,
+            queue,
+            ranges,
+            bays,
+            sharing,
+            ..
+        } = state;
+        let bays = bays.as_mut()?;
+        for _ in 0..64 {
+            let (unit, mut victims) = queue.next(map, LOOK, resident)?;
             if !plain(ranges, unit, victims) {
                 // Comes back to the queue when its protection allows.
                 continue;
@@ -153,69 +239,48 @@ impl Process {
                     continue;
                 }
             }
-            let Some(bay) = bays.begin_capture() else {
+            let Some(bay) = bays.begin_capture(unit) else {
                 queue.requeue(map, unit);
-                return 0;
+                return None;
             };
-            let mut moved: Mask = 0;
-            for (first, len) in runs(victims) {
-                let (out, copied) = self.shift_out(
-                    unit.first().address(),
-                    bays.address(bay),
-                    first..first + len,
-                    shared,
-                );
-                moved |= out;
-                // Over the limit for a moment: what was copied is about to leave.
-                account.part(copied as i64);
-            }
-            let mut kept = [None; UNIT];
-            for (first, len) in runs(moved) {
-                for (i, kept) in kept.iter_mut().enumerate().skip(first).take(len) {
-                    let page = unit.first().plus(i);
-                    if let Page::Resident(k) = map.get(page) {
-                        *kept = k;
-                    }
-                    map.set(page, Page::Staged(Bays::frame(bay, i)));
-                }
-            }
-            bays.captured(bay, unit, moved, |i| kept[i]);
-            let pages = moved.count_ones();
-            self.counters()
-                .evict_busy
-                .add((victims & !moved).count_ones().into());
-            self.counters().evicted.add(pages.into());
-            queue.evicted(map, unit, moved);
-            if resident(map, unit) != 0 {
-                queue.requeue(map, unit);
-            }
-            if pages > 0 {
-                return pages as usize;
-            }
+            return Some((bay, unit, victims));
         }
-        0
+        None
     }
 
-    /// Moves `pages` of the unit at `unit` to the bay at `bay`; which were moved, and how many had
-    /// to be copied first because relatives share them.
-    fn shift_out(
+    /// Moves `victims` of the unit at `unit` to the bay at `bay`.
+    fn shift_out(&self, unit: usize, bay: usize, victims: Mask, shared: bool) -> Shifted {
+        let mut shifted = Shifted::default();
+        let (begin, mut calls) = (Instant::now(), 0);
+        for (first, len) in runs(victims) {
+            calls += self.shift_run(unit, bay, first..first + len, shared, &mut shifted);
+        }
+        self.flushes
+            .moved(begin.elapsed(), calls, shifted.moved.count_ones());
+        shifted
+    }
+
+    /// Moves a run of pages of a unit; how many calls that took.
+    fn shift_run(
         &self,
         unit: usize,
         bay: usize,
         pages: Range<usize>,
         shared: bool,
-    ) -> (Mask, usize) {
-        let (mut moved, mut at, end, mut retried) = (0, pages.start, pages.end, None);
-        let mut copied = 0;
+        shifted: &mut Shifted,
+    ) -> u32 {
+        let (mut at, end, mut retried) = (pages.start, pages.end, None);
+        let mut calls = 0;
         while at < end {
             let offset = at * PAGE_SIZE;
-            // SAFETY: pages that the map says are resident and ours to evict; the bay is empty.
+            // SAFETY: pages that the map says are ours to capture; the bay is empty.
             let (done, result) = unsafe {
                 self.fault
-                    .shift(bay + offset, unit + offset, (end - at) * PAGE_SIZE, false)
+                    .shift(bay + offset, unit + offset, (end - at) * PAGE_SIZE)
             };
+            calls += 1;
             let pages = done / PAGE_SIZE;
-            moved |= ones(at, pages);
+            shifted.moved |= ones(at, pages);
             at += pages;
             match result {
                 Ok(()) => {}
@@ -226,7 +291,7 @@ impl Process {
                         // Shared copy-on-write since a fork: a write makes it our own, without a
                         // copy if nobody else maps it any more.
                         let (own, copies) = self.own(unit + at * PAGE_SIZE, end - at, shared);
-                        copied += copies;
+                        shifted.copied += copies;
                         at += usize::from(own == 0);
                     }
                 }
@@ -234,7 +299,7 @@ impl Process {
                 Err(_) => at += 1,
             }
         }
-        (moved, copied)
+        calls
     }
 
     /// Stores the bay staged longest ago.
@@ -408,14 +473,66 @@ impl Process {
 
     /// Gives one free bay's pages back to the system.
     pub fn give_back(&self, state: &mut State) -> bool {
-        let Some((address, frames)) = state.bays.as_mut().and_then(Bays::give_back) else {
+        let bays = state.bays.as_mut();
+        let Some((bay, frames)) = bays.and_then(Bays::give_back) else {
             return false;
         };
-        for (first, len) in runs(frames) {
-            self.drop_frames(address + first * PAGE_SIZE, len);
-        }
+        let bays = state.bays.as_mut().expect("as above");
+        let mut parts = Parts::new();
+        add_frames(&mut parts, bays.address(bay), frames);
+        // SAFETY: free frames hold nothing that anybody needs.
+        unsafe { ebb_sys::memory::drop_pages(&parts) };
+        bays.gone(bay, frames);
         true
     }
+
+    /// Gives a few free bays' pages back to the system, with one flush for all and without the
+    /// lock. Where other threads run, loads copy: they need room under the budget, not frames.
+    fn trade(&self, mut state: MutexGuard<'static, State>) {
+        let mut parts = Parts::new();
+        let mut taken: ArrayVec<(BayIndex, Mask), TRADED> = ArrayVec::new();
+        if let Some(bays) = state.bays.as_mut() {
+            while !taken.is_full()
+                && let Some((bay, frames)) = bays.give_back()
+            {
+                add_frames(&mut parts, bays.address(bay), frames);
+                taken.push((bay, frames));
+            }
+        }
+        drop(state);
+        // SAFETY: free frames hold nothing that anybody needs.
+        unsafe { ebb_sys::memory::drop_pages(&parts) };
+        let mut state = lock_service();
+        for (bay, frames) in taken {
+            state
+                .bays
+                .as_mut()
+                .expect("taken from there")
+                .gone(bay, frames);
+        }
+    }
+}
+
+/// Runs of pages: address and length in bytes.
+type Parts = ArrayVec<(usize, usize), { TRADED * UNIT.div_ceil(2) }>;
+
+fn add_frames(parts: &mut Parts, address: usize, frames: Mask) {
+    for (first, len) in runs(frames) {
+        parts.push((address + first * PAGE_SIZE, len * PAGE_SIZE));
+    }
+}
+
+/// What became of pages that were to be moved.
+#[derive(Default)]
+struct Shifted {
+    /// Those that were.
+    moved: Mask,
+    /// How many had to be copied first because relatives share them.
+    copied: usize,
+}
+
+fn resident(map: &PageMap, unit: UnitNumber) -> Mask {
+    map.mask(unit, |p| matches!(p, Page::Resident(_)))
 }
 
 /// Whether pages of a unit lie in plain read-write memory whose missing pages are our faults:

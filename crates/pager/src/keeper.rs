@@ -11,6 +11,7 @@ use crate::bays::Bays;
 use crate::devices::InMemory;
 use crate::embed::{self, Embedded};
 use crate::evict::Step;
+use crate::flushes::Flushes;
 use crate::fork;
 use crate::hooks::UNREGISTERED;
 use crate::load::Desk;
@@ -133,6 +134,7 @@ fn adopt(
         gate: Mutex::new(()),
         forked: AtomicBool::new(forked || fork::before_paging()),
         costs: Costs::new(),
+        flushes: Flushes::default(),
         keep_score: AtomicU64::new(1024),
         loads: AtomicU64::new(0),
         behind: AtomicBool::new(false),

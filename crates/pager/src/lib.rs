@@ -12,6 +12,7 @@ mod bays;
 mod devices;
 mod embed;
 mod evict;
+mod flushes;
 mod fork;
 pub mod hooks;
 mod keeper;

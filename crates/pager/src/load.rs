@@ -2,7 +2,10 @@
 //!
 //! Two ways in. *Move*: the data is put into free staging frames and those are moved into place;
 //! nothing is allocated. *Copy*: the kernel fills new pages from a buffer; used while the budget
-//! has room, and where a move is not allowed (ranges that are not plain read-write).
+//! has room, where a move is not allowed (ranges that are not plain read-write), and for few pages
+//! where other threads make moves dear (`flushes`).
+//!
+//! Pages that are brought in are placed without the lock: in transit, they are this thread's.
 
 use crate::bays::{Taken, ones, runs};
 use crate::map::{Frame, Mask, Page, PageMap, PageNumber, UNIT, UNIT_BYTES};
@@ -43,45 +46,30 @@ pub enum Served {
     NoRoom,
 }
 
+/// What a fault brought in: pages whose waiting threads are to be woken.
+struct Brought {
+    way: Way,
+    first: PageNumber,
+    pages: usize,
+}
+
+impl Brought {
+    fn one(way: Way, page: PageNumber) -> Self {
+        let (first, pages) = (page, 1);
+        Self { way, first, pages }
+    }
+}
+
 impl Process {
     /// Serves one fault, once.
     pub fn serve(&self, desk: &mut Desk, fault: Fault, since: Instant) -> Served {
-        let mut state = lock_service();
-        let page = PageNumber::of(fault.address);
-        let way = match state.map.get(page) {
-            _ if fault.protected => match self.write_shared(&mut state, page) {
-                Some(()) => Way::Cache,
-                None => return Served::NoRoom,
-            },
-            Page::Loading(_) | Page::Storing(_) => {
-                state.parked.push(fault);
-                return Served::Done;
-            }
-            Page::Resident(_) => {
-                self.look_again(page);
-                Way::Cache
-            }
-            Page::Poisoned => {
-                let _ = self.fault.poison(page.address(), PAGE_SIZE);
-                self.wake(page, 1);
-                Way::Cache
-            }
-            Page::Staged(frame) => {
-                self.remap(&mut state, page, frame);
-                Way::Cache
-            }
-            Page::Untouched => match self.fill(&mut state, page) {
-                Some(()) => Way::Zero,
-                None => return Served::NoRoom,
-            },
-            Page::Swapped(_) => match self.bring(state, desk, page, fault.write) {
-                Some(way) => way,
-                None => return Served::NoRoom,
-            },
+        let brought = match self.resolve(desk, fault) {
+            Ok(brought) => brought,
+            Err(served) => return served,
         };
         let counters = self.counters();
         counters.fault.add(1);
-        match way {
+        match brought.way {
             _ if fault.protected => {}
             Way::Zero => counters.fault_zero.add(1),
             Way::Cache => counters.fault_cache.add(1),
@@ -89,11 +77,43 @@ impl Process {
             Way::Device => counters.fault_device.add(1),
         }
         let took = since.elapsed().as_nanos() as u64;
-        self.member.latency(way).record(took);
-        if matches!(way, Way::Pool | Way::Device) {
-            self.costs.took(way == Way::Device, took);
+        self.member.latency(brought.way).record(took);
+        if matches!(brought.way, Way::Pool | Way::Device) {
+            self.costs.took(brought.way == Way::Device, took);
         }
+        self.wake(brought.first, brought.pages);
         Served::Done
+    }
+
+    /// Resolves a fault, and wakes nobody: the woken thread takes this one's processor at once,
+    /// which must not happen while the lock is held.
+    fn resolve(&self, desk: &mut Desk, fault: Fault) -> Result<Brought, Served> {
+        let mut state = lock_service();
+        let page = PageNumber::of(fault.address);
+        match state.map.get(page) {
+            _ if fault.protected => self
+                .write_shared(&mut state, page)
+                .map(|()| Brought::one(Way::Cache, page)),
+            Page::Loading(_) | Page::Storing(_) => {
+                state.parked.push(fault);
+                return Err(Served::Done);
+            }
+            Page::Resident(_) => {
+                self.look_again(page);
+                Some(Brought::one(Way::Cache, page))
+            }
+            Page::Poisoned => {
+                let _ = self.fault.poison(page.address(), PAGE_SIZE);
+                Some(Brought::one(Way::Cache, page))
+            }
+            Page::Staged(frame) => {
+                self.remap(&mut state, page, frame);
+                Some(Brought::one(Way::Cache, page))
+            }
+            Page::Untouched => self.fill(&mut state, page),
+            Page::Swapped(_) => self.bring(state, desk, page, fault.write),
+        }
+        .ok_or(Served::NoRoom)
     }
 
     /// A fault on a page that is there by now, brought in beside another: then it refuses the copy.
@@ -103,15 +123,13 @@ impl Process {
         if self.copy(page.address(), &ZEROS.0[..1]).0 > 0 {
             self.counters().map_disagrees.add(1);
         }
-        self.wake(page, 1);
     }
 
     /// First touch: zeros, as many pages as the pattern says.
-    fn fill(&self, state: &mut State, page: PageNumber) -> Option<()> {
+    fn fill(&self, state: &mut State, page: PageNumber) -> Option<Brought> {
         let Some(range) = state.ranges.find(page.address()) else {
             // Unmapped meanwhile: the thread that looks again gets what the kernel has for it.
-            self.wake(page, 1);
-            return Some(());
+            return Some(Brought::one(Way::Zero, page));
         };
         let window = window(state, page);
         let inside = |p: PageNumber| p.address() >= range.start && p.address() < range.end;
@@ -129,8 +147,9 @@ impl Process {
             for (at, run) in frames.runs() {
                 // SAFETY: free frames are ours alone, and present.
                 unsafe { std::ptr::write_bytes(run.address as *mut u8, 0, run.frames * PAGE_SIZE) };
-                self.place_move(state, first.plus(at), run);
+                self.place_move(first.plus(at), run);
             }
+            frames.placed(state);
             (first, frames.count())
         } else if self.room_for_one(state) {
             self.place_copy(page, &ZEROS.0[..1]);
@@ -146,7 +165,11 @@ impl Process {
             state.map.set(first.plus(i), Page::Resident(None));
         }
         self.queue(state, first, pages);
-        Some(())
+        Some(Brought {
+            way: Way::Zero,
+            first,
+            pages,
+        })
     }
 
     /// Whether one page may be copied in. Frames that lie free are room for it: where nothing can
@@ -157,22 +180,21 @@ impl Process {
 
     /// A page that is still in a frame goes back where it was.
     pub fn remap(&self, state: &mut State, page: PageNumber, frame: Frame) {
-        let writable = state.movable(page);
+        let moves = state.movable(page) && !self.prefers_copy(state, 1);
         let bays = state
             .bays
             .as_mut()
             .expect("staged pages have a staging area");
         let from = bays.frame_address(frame);
         let kept = bays.kept(frame);
-        if writable {
+        if moves {
             // SAFETY: the frame is ours and holds exactly this page's content.
-            let (done, result) = unsafe { self.fault.shift(page.address(), from, PAGE_SIZE, true) };
+            let (done, result) = unsafe { self.fault.shift(page.address(), from, PAGE_SIZE) };
             if done == PAGE_SIZE || result == Err(Errno(libc::EEXIST)) {
                 bays.remapped(frame);
                 if done == 0 {
                     // Somebody filled the page behind our back; the frame is left over.
                     self.drop_frames(from, 1);
-                    self.wake(page, 1);
                 }
                 return self.is_back(state, page, kept);
             }
@@ -182,6 +204,12 @@ impl Process {
         self.place_copy(page, std::slice::from_ref(content));
         state.bays.as_mut().expect("as above").stored(frame);
         self.is_back(state, page, kept);
+    }
+
+    /// Whether pages should come in by copy, and may.
+    fn prefers_copy(&self, state: &mut State, pages: usize) -> bool {
+        let used = state.used(self.swap);
+        self.flushes.dear(pages) && state.account.room(self.member, used, pages as i64)
     }
 
     fn is_back(&self, state: &mut State, page: PageNumber, kept: Option<EntryId>) {
@@ -200,7 +228,7 @@ impl Process {
         desk: &mut Desk,
         page: PageNumber,
         write: bool,
-    ) -> Option<Way> {
+    ) -> Option<Brought> {
         let device = match state.map.get(page) {
             Page::Swapped(entry) => self.swap.place(entry) == Place::Slot,
             _ => unreachable!("only swapped pages are brought in"),
@@ -211,7 +239,7 @@ impl Process {
         }
         let swapped = |p: PageNumber| matches!(state.map.get(p), Page::Swapped(_));
         let (first, pages) = around(page, window.first, window.pages, swapped);
-        let frames = if state.movable(page) {
+        let frames = if state.movable(page) && !self.prefers_copy(&mut state, pages) {
             take(&mut state, pages)
         } else {
             None
@@ -286,18 +314,21 @@ impl Process {
             &mut results[..pages],
         );
         drop(outs);
-
-        let mut state = lock_service();
         let good: Mask = (0..pages).fold(0, |m, i| m | u64::from(results[i].is_ok()) << i);
         match &frames {
             Some(frames) => {
                 for (start, run) in frames.runs() {
                     for (i, len) in runs(good & ones(start, run.frames)) {
-                        let part = Taken {
-                            address: frames.address(i),
-                            frames: len,
-                        };
-                        self.place_move(&mut state, first.plus(i), part);
+                        self.place_move(
+                            first.plus(i),
+                            Taken {
+                                address: frames.address(i),
+                                frames: len,
+                            },
+                        );
+                    }
+                    for (i, len) in runs(!good & ones(start, run.frames)) {
+                        self.drop_frames(frames.address(i), len);
                     }
                 }
             }
@@ -307,27 +338,18 @@ impl Process {
                 }
             }
         }
+
+        let mut state = lock_service();
+        if let Some(frames) = &frames {
+            frames.placed(&mut state);
+        }
         for i in 0..pages {
             let at = first.plus(i);
             match &results[i] {
                 Ok(_) => state
                     .map
                     .set(at, Page::Resident(keep.then_some(entries[i]))),
-                Err(error) => {
-                    self.poison(&mut state, at, error);
-                    if let Some(frames) = &frames {
-                        let unused = Taken {
-                            address: frames.address(i),
-                            frames: 1,
-                        };
-                        self.drop_frames(unused.address, 1);
-                        state
-                            .bays
-                            .as_mut()
-                            .expect("it was taken from there")
-                            .placed(unused);
-                    }
-                }
+                Err(error) => self.poison(&mut state, at, error),
             }
         }
         self.queue(&mut state, first, pages);
@@ -341,11 +363,12 @@ impl Process {
         self.counters().readahead.add(pages as u64 - 1);
         transit_ended();
         desk.again.append(&mut state.parked);
-        Some(match results[page.0 - first.0] {
+        let way = match results[page.0 - first.0] {
             _ if device => Way::Device,
             Ok(Source::Zero) => Way::Zero,
             _ => Way::Pool,
-        })
+        };
+        Some(Brought { way, first, pages })
     }
 
     /// How many epochs ago the oldest pages in the pool were evicted, about: a page that comes back
@@ -392,7 +415,6 @@ impl Process {
             page.address()
         ));
         let _ = self.fault.poison(page.address(), PAGE_SIZE);
-        self.wake(page, 1);
         self.counters().poisoned.add(1);
         state.map.set(page, Page::Poisoned);
     }
@@ -406,7 +428,7 @@ impl Process {
         let _ = self.fault.wake(page.address(), pages * PAGE_SIZE);
     }
 
-    /// Puts copies of `content` where pages are missing.
+    /// Puts copies of `content` where pages are missing; wakes nobody, as `place_move`.
     fn place_copy(&self, first: PageNumber, content: &[PageBytes]) {
         let (mut at, mut one) = (0, false);
         while at < content.len() {
@@ -423,7 +445,6 @@ impl Process {
                 // Mapped over or unmapped without libc: what is there now is the program's wish.
                 Err(Errno(libc::EEXIST | libc::ENOENT)) => {
                     self.counters().map_disagrees.add(1);
-                    self.wake(first.plus(at), 1);
                     (at, one) = (at + 1, false);
                 }
                 Err(error) => self.fail(&format!(
@@ -438,16 +459,14 @@ impl Process {
         self.fault.copy(to, content.as_flattened())
     }
 
-    /// Moves filled frames into place.
-    fn place_move(&self, state: &mut State, first: PageNumber, taken: Taken) {
+    /// Moves filled frames into place; they are gone then.
+    fn place_move(&self, first: PageNumber, taken: Taken) {
         let mut at = 0;
         while at < taken.frames {
             let (to, from) = (first.plus(at).address(), taken.address + at * PAGE_SIZE);
             // SAFETY: the frames are ours and hold what these pages shall hold.
-            let (done, result) = unsafe {
-                self.fault
-                    .shift(to, from, (taken.frames - at) * PAGE_SIZE, true)
-            };
+            let (done, result) =
+                unsafe { self.fault.shift(to, from, (taken.frames - at) * PAGE_SIZE) };
             at += done / PAGE_SIZE;
             match result {
                 Ok(()) => {}
@@ -464,14 +483,9 @@ impl Process {
                 }
             }
         }
-        state
-            .bays
-            .as_mut()
-            .expect("frames come from a staging area")
-            .placed(taken);
     }
 
-    /// Gives frames that no bay counts any more back to the system.
+    /// Drops frames that are taken, or counted by no bay any more.
     pub fn drop_frames(&self, address: usize, frames: usize) {
         // SAFETY: the frames hold nothing that anybody needs.
         let _ =
@@ -489,6 +503,15 @@ const BAYS: usize = 4;
 impl Frames {
     fn count(&self) -> usize {
         self.0.iter().map(|run| run.frames).sum()
+    }
+
+    /// None of them is there any more: moved into place or dropped.
+    fn placed(&self, state: &mut State) {
+        let bays = state
+            .bays
+            .as_mut()
+            .expect("frames come from a staging area");
+        self.0.iter().for_each(|run| bays.placed(*run));
     }
 
     /// Each run of frames, and the number of its first page.

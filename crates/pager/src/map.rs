@@ -83,7 +83,7 @@ pub enum Page {
     Resident(Option<EntryId>),
     /// Captured: in a frame, not mapped, not stored yet.
     Staged(Frame),
-    /// In transit: being stored from a frame.
+    /// In transit: being captured into a frame, or stored from it.
     Storing(Frame),
     /// In the swap space.
     Swapped(EntryId),
@@ -325,6 +325,12 @@ impl PageMap {
     /// Pages in memory and mapped.
     pub fn resident(&self) -> usize {
         self.counts[1] + self.counts[2]
+    }
+
+    /// Pages in memory, or with memory set aside for them: all but those untouched, swapped out or
+    /// poisoned.
+    pub fn in_memory(&self) -> usize {
+        self.resident() + self.counts[3] + self.in_transit()
     }
 
     /// Pages in transit.

@@ -9,6 +9,7 @@
 
 use crate::balance::Costs;
 use crate::embed::Embedded;
+use crate::flushes::Flushes;
 use crate::service::Services;
 use ebb_engine::Cpu;
 use ebb_engine::counters::Counters;
@@ -43,6 +44,8 @@ pub struct Process {
     pub keep_score: AtomicU64,
     /// What faults cost.
     pub costs: Costs,
+    /// What moves of pages cost beyond those of a single thread.
+    pub flushes: Flushes,
     /// The keeper was told that the pool is nearly full, and has not looked yet.
     pub behind: AtomicBool,
     /// Counts loads, to keep some entries whatever the score says and so learn.

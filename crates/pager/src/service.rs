@@ -186,19 +186,21 @@ extern "C" fn run(index: *mut libc::c_void) -> *mut libc::c_void {
     let mut quiet = 0;
     loop {
         me.until_woken();
-        let mut buffer = [Fault::default(); BATCH];
-        let faults = match process.fault.read(&mut buffer) {
-            Ok(faults) => faults,
-            Err(e) => process.fail(&format!("reading page faults failed: {e}")),
-        };
-        if faults.is_empty() {
-            quiet = if process.fault.wait(20) { 0 } else { quiet + 1 };
+        if !process.fault.wait(20) {
+            quiet += 1;
             if quiet >= 3 {
                 quiet = 0;
                 services.rest(me);
             }
             continue;
         }
+        quiet = 0;
+        let mut buffer = [Fault::default(); BATCH];
+        // None, if another thread was faster.
+        let faults = match process.fault.read(&mut buffer) {
+            Ok(faults) => faults,
+            Err(e) => process.fail(&format!("reading page faults failed: {e}")),
+        };
         let now = Instant::now();
         let mut leave = false;
         for &fault in faults {

@@ -1,8 +1,9 @@
 //! What the pager knows, under one lock, and the rules for that lock.
 //!
 //! **The lock protocol.** `STATE` is held for bookkeeping and for the short memory calls that
-//! must agree with it (move, copy, munmap). It is never held across compression, device I/O or
-//! a wait for another thread: pages worked on meanwhile are in a transit state, and whoever
+//! must agree with it (munmap, a first touch's pages). It is never held across compression, device
+//! I/O, a wait for another thread, or, while other threads run, a move of pages, which makes every
+//! processor flush its translations: pages worked on meanwhile are in a transit state, and whoever
 //! needs them waits for `TRANSIT` to change with the lock dropped. Who takes it blocks all
 //! signals first, and touches no managed memory while holding it: service of a fault needs it.
 //! Order: `Process::gate` (keeper's work, fork), then `STATE`, then the engine's own locks.
@@ -220,8 +221,11 @@ impl State {
     /// Pages of memory in use that the pager knows of, the engine's included.
     pub fn used(&self, swap: &Swap) -> i64 {
         let pool = swap.pool_bytes().div_ceil(ebb_engine::PAGE_SIZE as u64);
-        let frames = self.bays.as_ref().map_or(0, Bays::frames);
-        (self.map.resident() + frames) as i64 + pool as i64 + self.tables + sharing::given_back()
+        let frames = self
+            .bays
+            .as_ref()
+            .map_or(0, |bays| bays.free_frames() + bays.leaving());
+        (self.map.in_memory() + frames) as i64 + pool as i64 + self.tables + sharing::given_back()
     }
 
     /// Whether pages can be moved to where `page` is.
@@ -246,7 +250,7 @@ impl State {
         if let Some(bays) = bays {
             bays.check();
         }
-        let mut staged = 0;
+        let (mut staged, mut storing) = (0, 0);
         self.map
             .each(PageNumber(0), PageNumber(1 << 35), |number, page| {
                 assert!(
@@ -257,11 +261,14 @@ impl State {
                     Page::Staged(frame) | Page::Storing(frame) => {
                         assert_eq!(bays.expect("a staging area").page_of(frame), number);
                         staged += 1;
+                        storing += usize::from(matches!(page, Page::Storing(_)));
                     }
                     _ => {}
                 }
                 Continue(())
             });
-        assert_eq!(staged, bays.map_or(0, Bays::staged_frames));
+        // Pages that are just being captured are in no frame yet.
+        let frames = bays.map_or(0, Bays::staged_frames);
+        assert!((staged - storing..=staged).contains(&frames));
     }
 }

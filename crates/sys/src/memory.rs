@@ -99,6 +99,52 @@ pub fn give_back(bytes: &mut [u8]) {
     }
 }
 
+/// Drops the content of private anonymous memory: runs of whole pages, (address, bytes), which read
+/// as zeros afterwards. The processors that run other threads are told once for all, where the
+/// kernel can do that for the caller's own memory (Linux 6.16).
+///
+/// Requires: nobody needs the content.
+pub unsafe fn drop_pages(parts: &[(usize, usize)]) {
+    /// `PIDFD_SELF_THREAD`.
+    const SELF: c_int = -10000;
+    let mut vectors = [const {
+        libc::iovec {
+            iov_base: std::ptr::null_mut(),
+            iov_len: 0,
+        }
+    }; PARTS];
+    for (vector, &(start, len)) in vectors.iter_mut().zip(parts) {
+        *vector = libc::iovec {
+            iov_base: start as *mut libc::c_void,
+            iov_len: len,
+        };
+    }
+    let all: usize = parts.iter().map(|(_, len)| len).sum();
+    if parts.len() > 1 && parts.len() <= PARTS {
+        // SAFETY: the vectors live during the call; the rest is passed on to the caller.
+        let done = unsafe {
+            syscall(
+                libc::SYS_process_madvise,
+                SELF,
+                vectors.as_ptr(),
+                parts.len(),
+                libc::MADV_DONTNEED,
+                0,
+            )
+        };
+        if Errno::of(done) == Ok(all) {
+            return;
+        }
+    }
+    for &(start, len) in parts {
+        // SAFETY: passed on to the caller.
+        let _ = unsafe { madvise(start, len, libc::MADV_DONTNEED) };
+    }
+}
+
+/// Runs that `drop_pages` drops with one call, at most.
+const PARTS: usize = 64;
+
 /// Pages of anonymous memory this process has resident (file and shared pages left out).
 pub fn resident_anonymous_pages() -> Option<u64> {
     let mut buffer = [0u8; 128];
