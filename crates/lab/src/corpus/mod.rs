@@ -326,11 +326,10 @@ fn pool(report: &mut Report, name: &str, codec: CodecKind, units: &[Vec<&PageByt
     let mut working = Duration::ZERO;
     let start = cpu_time();
     for unit in units {
-        let mut out = [EntryId(0); sample::UNIT];
-        let n = swap
-            .store_each(Cpu(0), GroupId(0), unit, &mut out)
+        let mut out = [None; sample::UNIT];
+        swap.store_each(Cpu(0), GroupId(0), unit, &mut out)
             .expect("the pool has room for all");
-        entries.extend(out[..n].iter().copied().zip(unit.iter().copied()));
+        entries.extend(out.into_iter().flatten().zip(unit.iter().copied()));
         let stored = cpu_time();
         swap.work(Cpu(0));
         working += cpu_time() - stored;
