@@ -2,9 +2,9 @@
 
 use super::cluster::{Cluster, ClusterGuard, FULL, Owner, State, frag, nonfull};
 use super::device::{After, Device};
-use super::locks::lock;
 use super::percpu::Spot;
 use super::{AllocError, ClusterPolicy, Devices, Extent, ExtentList, extent, order_of};
+use crate::locks::lock;
 use crate::words::{CLUSTER_SLOTS, ClusterIndex, Cpu, DeviceId, EntryId, MAX_ORDER};
 use std::sync::Arc;
 

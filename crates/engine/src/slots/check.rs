@@ -5,8 +5,8 @@ use super::Devices;
 use super::bitmap::Bitmap;
 use super::cluster::{Cluster, LISTS, NIL, Owner, State};
 use super::device::Device;
-use super::locks::lock;
 use super::percpu::Spot;
+use crate::locks::lock;
 use crate::sync::atomic::Ordering::Relaxed;
 use crate::words::{CLUSTER_SLOTS, ClusterIndex, Cpu};
 

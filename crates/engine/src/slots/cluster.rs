@@ -5,7 +5,7 @@
 //! the cell's lock; the links are guarded by the lock of the device's lists.
 
 use super::bitmap::Bitmap;
-use super::locks::{self, Ordered};
+use crate::locks::{self, Ordered};
 use crate::sync::atomic::AtomicU32;
 use crate::words::{CLUSTER_SLOTS, Cpu, EntryId, MAX_ENTRIES};
 

@@ -5,8 +5,8 @@ use super::alloc::Want;
 use super::cluster::{FREE, Owner, frag, nonfull};
 use super::device::{After, Device};
 use super::drain::Moved;
-use super::locks::{lock, try_lock};
 use super::{Devices, Extent, extent, order_of};
+use crate::locks::{lock, try_lock};
 use crate::sync::atomic::Ordering::Relaxed;
 use crate::words::{CLUSTER_SLOTS, ClusterIndex, Cpu, EntryId, ORDERS};
 

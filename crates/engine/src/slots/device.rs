@@ -6,9 +6,9 @@
 //! holder only *tries* the cluster's lock ([`Device::isolate`]).
 
 use super::cluster::{Cell, Cluster, ClusterGuard, DISCARD, FREE, LISTS, NIL, Owner, State, Table};
-use super::locks::{self, Guard, Ordered, lock, try_lock};
 use super::percpu::Cursors;
 use crate::env::{Lender, Store};
+use crate::locks::{self, Guard, Ordered, lock, try_lock};
 use crate::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, Ordering::Relaxed};
 use crate::words::{CLUSTER_SLOTS, ClusterIndex, DeviceId, Node};
 use std::sync::{Arc, OnceLock};

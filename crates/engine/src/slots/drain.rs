@@ -4,8 +4,8 @@
 
 use super::cluster::{Cell, FROZEN, Owner, State};
 use super::device::Device;
-use super::locks::lock;
 use super::{DEVICE_ERROR_LIMIT, Devices, Extent, ExtentList, FORGIVING_PAGES};
+use crate::locks::lock;
 use crate::sync::atomic::Ordering::Relaxed;
 use crate::words::{CLUSTER_SLOTS, Cpu, DeviceId, EntryId, SlotIndex};
 use std::sync::Arc;

@@ -4,8 +4,8 @@
 
 use super::cluster::State;
 use super::device::{After, Device};
-use super::locks::lock;
 use super::{Devices, cluster::FROZEN};
+use crate::locks::lock;
 use crate::sync::atomic::Ordering::Relaxed;
 use crate::words::Cpu;
 

@@ -9,9 +9,9 @@
 
 use super::cluster::{ClusterGuard, State};
 use super::device::Device;
-use super::locks::lock;
 use super::percpu::{RETURNS, RETURNS_WAKE, Returned, Returns};
 use super::{Devices, Extent, Returns as Policy};
+use crate::locks::lock;
 use crate::words::{CLUSTER_SLOTS, ClusterIndex, Cpu, DeviceId, EntryId, SlotIndex};
 use std::sync::Arc;
 

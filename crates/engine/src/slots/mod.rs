@@ -25,7 +25,7 @@
 //! 4. a cluster
 //! 5. a device's lists
 //!
-//! `locks` sees to it in debug builds.
+//! [`crate::locks`] sees to it in debug builds.
 //! A cluster's lock is taken while the lists' is held only by trying. Two clusters are
 //! never locked together, nor two processors.
 //!
@@ -45,7 +45,6 @@ mod device;
 mod drain;
 mod fork;
 mod free;
-mod locks;
 #[cfg(all(test, loom))]
 mod models;
 mod percpu;
@@ -61,11 +60,11 @@ pub use drain::{Drain, DrainError, Moved, Mover};
 pub use free::FreeError;
 
 use crate::env::{Lender, Store, Topology};
+use crate::locks::{self, Ordered, lock};
 use crate::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 use crate::words::{CLUSTER_SLOTS, ClusterIndex, Cpu, DeviceId, EntryId, Node, ORDERS, SlotIndex};
 use choice::Choice;
 use device::{Alone, Device};
-use locks::{Ordered, lock};
 use percpu::PerCpu;
 use std::sync::{Arc, OnceLock};
 

@@ -6,7 +6,7 @@
 
 use super::MAX_DEVICES;
 use super::device::Device;
-use super::locks::{self, Ordered};
+use crate::locks::{self, Ordered};
 use crate::sync::atomic::{AtomicI64, Ordering::Relaxed};
 use crate::words::{ClusterIndex, DeviceId, ORDERS, SlotIndex};
 use std::sync::Arc;

@@ -12,8 +12,8 @@
 
 use super::alloc::Want;
 use super::cluster::{Cluster, State, Word};
-use super::locks::lock;
 use super::{Devices, Extent, extent};
+use crate::locks::lock;
 use crate::words::{CLUSTER_SLOTS, Cpu};
 
 /// What is to be done with the oldest notice of a return cache.

@@ -5,8 +5,8 @@
 use super::alloc::Want;
 use super::cluster::{Owner, State, frag, nonfull};
 use super::device::{After, Device};
-use super::locks::{lock, try_lock};
 use super::{AllocError, Devices, Extent, ExtentList, extent};
+use crate::locks::{lock, try_lock};
 use crate::sync::atomic::Ordering::Relaxed;
 use crate::words::{ClusterIndex, Cpu, ORDERS};
 
