@@ -4,7 +4,8 @@
 //! One order for the whole engine: entries, pool, slots. The allocator calls back into the entries
 //! with none of its locks held. What each lock guards is said where it is.
 //!
-//! Not here: the locks of the coders and of background work, which are held around all of these.
+//! Not here: the table of groups, and the locks that hand out coders and background work; each is
+//! held for a moment, with nothing locked inside.
 
 use crate::sync::{self, Mutex, MutexGuard};
 use std::ops::{Deref, DerefMut};

@@ -1,11 +1,11 @@
 //! Giving slots back.
 //!
-//! A single slot is free at once where its cluster stays on the list it is on: nine times of ten
-//! and more, and it costs the lock that a double free is found under. Where the cluster would have
-//! to move, which takes the lock of the device's lists and touches neighbours that nobody else
-//! needed, the slot is marked *gone* and waits in the processor's return cache. A gone slot may be
-//! released by anybody who holds its cluster's lock, unless the cluster is frozen: so an allocator
-//! that scans a cluster uses what waits there, and a notice in a cache may find nothing left to do.
+//! A single slot is free at once where its cluster stays on the list it is on: under the lock that
+//! shows a double free anyway. Where the cluster would have to move, which takes the lock of the
+//! device's lists and touches neighbours there, the slot is marked *gone* and waits in the
+//! processor's return cache. A gone slot may be released by anybody who holds its cluster's lock,
+//! unless the cluster is frozen: so an allocator that scans a cluster uses what waits there, and a
+//! notice in a cache may find nothing left to do. It counts as used no longer.
 
 use super::cluster::{ClusterGuard, State};
 use super::device::Device;
