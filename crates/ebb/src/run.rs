@@ -50,6 +50,8 @@ pub fn run(args: RunArgs) -> Result<ExitCode> {
         Ok(running) => running,
         Err(error) => return Ok(not_started(&program.path, &error)),
     };
+    // The program has started, so this is none of its.
+    ebb_sys::thread::prompt();
     let end = running
         .wait(&mut supervisor)
         .context("lost sight of the program")?;

@@ -19,7 +19,10 @@
 //! system has them: meanwhile another thread may take others of the same bay, but nobody captures
 //! over them.
 //!
-//! Invariants: frames = Σ popcount(bay.present) = staged + free; `staged ⊆ present`; present and
+//! Frames are free to be taken once their whole bay is; those *spent* before wait for its other
+//! pages.
+//!
+//! Invariants: frames = Σ popcount(bay.present) = staged + spent + free; `staged ⊆ present`; present and
 //! lent are disjoint; a bay is Empty or Capturing iff nothing is present or lent, Lent iff all that
 //! is left is lent; Σ popcount(bay.lent) ≥ leaving.
 
@@ -64,6 +67,7 @@ pub struct Bays {
     staged: VecDeque<BayIndex>,
     free_frames: usize,
     staged_frames: usize,
+    spent_frames: usize,
     leaving: usize,
 }
 
@@ -132,13 +136,14 @@ impl Bays {
             staged: VecDeque::with_capacity(count),
             free_frames: 0,
             staged_frames: 0,
+            spent_frames: 0,
             leaving: 0,
         }
     }
 
-    /// Frames on their way back to the system.
-    pub fn leaving(&self) -> usize {
-        self.leaving
+    /// Frames that hold nothing: free, about to be, or on their way back to the system.
+    pub fn unused_frames(&self) -> usize {
+        self.free_frames + self.spent_frames + self.leaving
     }
 
     /// Frames ready to be filled.
@@ -245,7 +250,7 @@ impl Bays {
         debug_assert!(b.staged & 1 << (frame.0 as usize % UNIT) != 0);
         b.staged &= !(1 << (frame.0 as usize % UNIT));
         self.staged_frames -= 1;
-        self.free_frames += 1;
+        self.spent_frames += 1;
         if b.staged == 0 {
             self.leave_staged(bay);
         }
@@ -264,7 +269,10 @@ impl Bays {
             .expect("a staged bay is on the staged list");
         self.staged.remove(at);
         let b = &mut self.bays[bay.0 as usize];
-        if b.present == 0 {
+        let frames = b.present.count_ones() as usize;
+        self.spent_frames -= frames;
+        self.free_frames += frames;
+        if frames == 0 {
             b.state = State::Empty;
             self.empty.push(bay);
         } else {
@@ -356,18 +364,25 @@ impl Bays {
 
     /// Every invariant of the head comment.
     pub fn check(&self) {
-        let (mut free, mut staged, mut lent) = (0, 0, 0);
+        let (mut free, mut spent, mut staged, mut lent) = (0, 0, 0, 0);
         for b in &self.bays {
             assert_eq!((b.staged & !b.present, b.lent & b.present), (0, 0));
             let bare = matches!(b.state, State::Empty | State::Capturing);
             assert_eq!(bare, b.present | b.lent == 0);
             assert_eq!(b.state == State::Lent, b.present == 0 && b.lent != 0);
             staged += b.staged.count_ones() as usize;
-            free += (b.present & !b.staged).count_ones() as usize;
+            let unused = (b.present & !b.staged).count_ones() as usize;
+            match b.state {
+                State::Staged => spent += unused,
+                _ => free += unused,
+            }
             lent += b.lent.count_ones() as usize;
         }
         assert!(lent >= self.leaving);
-        assert_eq!((free, staged), (self.free_frames, self.staged_frames));
+        assert_eq!(
+            (free, spent, staged),
+            (self.free_frames, self.spent_frames, self.staged_frames)
+        );
         for (list, state) in [(&self.empty, State::Empty), (&self.free, State::Free)] {
             assert!(list.iter().all(|b| self.bays[b.0 as usize].state == state));
         }
@@ -400,9 +415,14 @@ mod tests {
         bays.check();
         assert_eq!(bays.staged_frames(), 5);
         bays.remapped(Bays::frame(bay, 1));
-        for i in [2, 4, 5, 7] {
+        for i in [2, 4, 5] {
             bays.stored(Bays::frame(bay, i));
+            bays.check();
         }
+        // None can be had while the bay holds a page, so none counts.
+        assert_eq!((bays.free_frames(), bays.unused_frames()), (0, 3));
+        assert!(bays.take(1).is_none() && bays.give_back().is_none());
+        bays.stored(Bays::frame(bay, 7));
         bays.check();
         assert_eq!((bays.free_frames(), bays.staged_frames()), (4, 0));
         let t = bays.take(2).unwrap();
@@ -415,7 +435,7 @@ mod tests {
         bays.check();
         let (left, frames) = bays.give_back().unwrap();
         bays.check();
-        assert_eq!((left, frames.count_ones(), bays.leaving()), (bay, 1, 1));
+        assert_eq!((left, frames.count_ones(), bays.leaving), (bay, 1, 1));
         bays.gone(left, frames);
         bays.check();
         assert_eq!(

@@ -285,6 +285,12 @@ impl Process {
             match result {
                 Ok(()) => {}
                 Err(Errno(libc::EAGAIN)) if pages > 0 => {}
+                // The bay is ours and was empty: what is there now was moved (`FaultFd::shift`).
+                Err(Errno(libc::EEXIST)) if self.present(bay + at * PAGE_SIZE, end - at) > 0 => {
+                    let pages = self.present(bay + at * PAGE_SIZE, end - at);
+                    shifted.moved |= ones(at, pages);
+                    at += pages;
+                }
                 Err(error) if retried != Some(at) && at < end => {
                     retried = Some(at);
                     if error == Errno(libc::EBUSY) && self.forked.load(Relaxed) {
@@ -300,6 +306,12 @@ impl Process {
             }
         }
         calls
+    }
+
+    /// How many pages in a row are there from `start` on, of `pages`.
+    fn present(&self, start: usize, pages: usize) -> usize {
+        let present = self.pagemap.look(start, pages).present;
+        (present.trailing_ones() as usize).min(pages)
     }
 
     /// Stores the bay staged longest ago.

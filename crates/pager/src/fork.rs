@@ -4,6 +4,9 @@
 //! is threads, descriptors, and registration of its ranges: until those are set up again its
 //! swapped pages would read as zeros, so the program's code does not run before.
 //!
+//! 0. `make_ready` (the forking thread, before any lock): where the tree does not page yet and has
+//!    no room for all that the child might copy, it pages first. Copies in processes that do not
+//!    page are seen when the supervisor measures them, which may be late.
 //! 1. `before_fork` (the forking thread): asks the keeper to bring the process to rest: most of what
 //!    the budget has no room to duplicate is evicted, no page is in transit, none staged (the staging area is not inherited), no thread of ours inside the engine.
 //!    Then takes the lock and holds it across the fork.
@@ -24,11 +27,12 @@ use crate::process::{self, Process, cpu};
 use crate::ranges::{InChild, Range};
 use crate::state::{self, Locked, lock_service};
 use ebb_sys::{futex, memory};
-use ebb_tree::ChildSlot;
+use ebb_tree::{ChildSlot, Member};
 use std::cell::UnsafeCell;
+use std::ptr::null_mut;
 use std::sync::MutexGuard;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::SeqCst};
-use std::time::Duration;
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering::SeqCst};
+use std::time::{Duration, Instant};
 
 /// 0 nobody forks; 1 a thread wants to; 2 the process is at rest; 3 the fork is over.
 static STAGE: AtomicU32 = AtomicU32::new(0);
@@ -39,6 +43,36 @@ static EVER: AtomicBool = AtomicBool::new(false);
 /// See [`EVER`].
 pub fn before_paging() -> bool {
     EVER.load(SeqCst)
+}
+
+/// Our membership while this process has joined its tree and does not page.
+pub static WATCHING: AtomicPtr<Member> = AtomicPtr::new(null_mut());
+
+fn watching() -> Option<&'static Member> {
+    // SAFETY: leaked by the keeper, or null.
+    unsafe { WATCHING.load(SeqCst).as_ref() }
+}
+
+/// How long a fork waits for the tree to page: a supervisor that is gone limits nobody any more.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// A fork is near, and no lock of ours or of the allocator's is held: starting service takes both.
+/// See the module's text.
+pub fn make_ready() {
+    let Some(member) = watching() else {
+        return;
+    };
+    let Some(pages) = memory::resident_anonymous_pages() else {
+        return;
+    };
+    if member.fork_fits(pages as u64) {
+        return;
+    }
+    member.wish_to_page();
+    let begin = Instant::now();
+    while watching().is_some() && begin.elapsed() < PATIENCE {
+        std::thread::sleep(Duration::from_micros(200));
+    }
 }
 
 /// What the forking thread holds across the fork.
@@ -83,7 +117,9 @@ pub unsafe fn before_fork() {
                     // nothing must be in it that stands for no page.
                     let used = locked.used(process.swap);
                     locked.account.settle(process.member, used, 0);
-                    break (locked, process.member.reserve_child());
+                    // It does not inherit the staging area.
+                    let frames = locked.bays.as_ref().map_or(0, |b| b.unused_frames());
+                    break (locked, process.member.reserve_child(frames as u64));
                 }
                 drop(locked);
                 std::thread::yield_now();
@@ -175,7 +211,7 @@ pub unsafe fn after_fork_parent(child: Option<i32>) {
         if let Some(slot) = slot {
             process.swap.fork_parent();
             process.forked.store(true, SeqCst);
-            locked.sharing.parent();
+            process.share(&mut locked);
             match child {
                 Some(pid) if pid > 0 => process.member.child_forked(slot, pid as u32),
                 Some(_) => process.member.cancel_child(slot),
@@ -208,6 +244,7 @@ pub unsafe fn after_fork_child(libc_stuck: bool) {
         for range in gone {
             locked.ranges.remove(range.start, range.end);
         }
+        WATCHING.store(null_mut(), SeqCst);
         drop(locked);
         if hooks::had_keeper() {
             // Without one the child is measured, as a small process is.
@@ -243,13 +280,12 @@ pub unsafe fn after_fork_child(libc_stuck: bool) {
     }
 }
 
-static INHERITED: std::sync::atomic::AtomicPtr<Process> =
-    std::sync::atomic::AtomicPtr::new(std::ptr::null_mut());
+static INHERITED: AtomicPtr<Process> = AtomicPtr::new(null_mut());
 
 /// In a new keeper: the parent's process, if this is a forked child that must take over from it.
 pub fn inherited() -> Option<&'static Process> {
     // SAFETY: leaked when it was published, in the parent's past and so in ours.
-    unsafe { INHERITED.swap(std::ptr::null_mut(), SeqCst).as_ref() }
+    unsafe { INHERITED.swap(null_mut(), SeqCst).as_ref() }
 }
 
 /// Resident pages that may be shared with a child, up to a quarter of the budget: duplicating them

@@ -539,4 +539,4 @@ pub fn thread_start() {}
 /// A thread of the program ends; called on it, and it may still touch managed memory.
 pub fn thread_exit() {}
 
-pub use crate::fork::{after_fork_child, after_fork_parent, before_fork};
+pub use crate::fork::{after_fork_child, after_fork_parent, before_fork, make_ready};

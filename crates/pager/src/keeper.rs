@@ -76,12 +76,15 @@ pub extern "C" fn run(_: *mut libc::c_void) -> *mut libc::c_void {
                 return std::ptr::null_mut();
             };
             let member: &'static Member = Box::leak(Box::new(member));
+            fork::WATCHING.store(std::ptr::from_ref(member).cast_mut(), SeqCst);
             let mut seen = 0;
             while member.mode() != Mode::Paging {
                 seen = member.wait(seen, Some(QUIET));
+                member.pass_wish_on();
             }
             let adopted = embed::swap(member)
                 .and_then(|e| adopt(member, e, false).inspect_err(|_| e.devices.abandon(member)));
+            fork::WATCHING.store(std::ptr::null_mut(), SeqCst);
             match adopted {
                 Ok(process) => process,
                 Err(why) => {
@@ -165,14 +168,13 @@ fn adopt(
     }
     // What is there now is as old as now, not as the machine.
     state.queue.now_ms = now_ms();
-    if forked {
-        state.sharing.child();
-    } else if fork::before_paging() && member.has_relatives() {
+    if forked || fork::before_paging() && member.has_relatives() {
         state.sharing.begins();
     }
     process.register_all(&mut state);
     process.measure(&mut state);
     process.share_budget(&mut state);
+    process.services.compete(Crowd::new().look());
     // Published under the lock: the hooks see it together with the registered ranges.
     let process = Process::publish(process);
     drop(state);
@@ -186,7 +188,6 @@ fn adopt(
 pub fn tend(process: &'static Process) -> ! {
     let mut desk = Desk::new();
     let (mut seen, mut served, mut moving) = (0, 0, false);
-    let mut sharing = None;
     let mut crowd = Crowd::new();
     let mut returned = 0;
     let mut measured = Instant::now();
@@ -205,7 +206,6 @@ pub fn tend(process: &'static Process) -> ! {
             _ if busy || starved => BUSY,
             _ => QUIET,
         };
-        let pause = sharing.map_or(pause, |soon| pause.min(soon));
         seen = process.member.wait(seen, Some(pause));
         process.behind.store(false, SeqCst);
         fork::attend(process, &mut desk);
@@ -217,7 +217,7 @@ pub fn tend(process: &'static Process) -> ! {
                 ANSWERED.fetch_add(1, SeqCst);
                 ebb_sys::futex::wake(&ANSWERED, i32::MAX, false);
             }
-            sharing = process.tend_sharing(&mut state);
+            process.tend_sharing(&mut state);
             if measured.elapsed() > Duration::from_millis(20) {
                 measured = Instant::now();
                 process.measure(&mut state);
@@ -267,17 +267,20 @@ impl Crowd {
     fn new() -> Self {
         Self {
             processors: thread::processors() as i32,
-            mean: 16,
+            mean: Self::others() * 16,
             crowded: false,
         }
     }
 
-    /// One more look; whether the processors are taken.
-    fn look(&mut self) -> bool {
+    fn others() -> i32 {
         // This thread is one, and a service thread with idle urgency that waits for its turn
         // while the program runs is another.
-        let others = thread::running().unwrap_or(0).saturating_sub(2) as i32;
-        self.mean += (others * 16 - self.mean) / 8;
+        thread::running().unwrap_or(0).saturating_sub(2) as i32
+    }
+
+    /// One more look; whether the processors are taken.
+    fn look(&mut self) -> bool {
+        self.mean += (Self::others() * 16 - self.mean) / 8;
         let full = self.processors * 16;
         self.crowded = if self.crowded {
             self.mean > full * 5 / 8

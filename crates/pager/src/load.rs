@@ -471,6 +471,8 @@ impl Process {
             match result {
                 Ok(()) => {}
                 Err(Errno(libc::EAGAIN)) if done > 0 => {}
+                // The frame was there: it was moved (`FaultFd::shift`).
+                Err(Errno(libc::EEXIST)) if !self.there(from) && self.there(to) => at += 1,
                 Err(_) => {
                     // A frame that cannot be moved (the range changed under us): copy it, and let
                     // the frame go.
@@ -483,6 +485,10 @@ impl Process {
                 }
             }
         }
+    }
+
+    fn there(&self, address: usize) -> bool {
+        self.pagemap.look(address, 1).present != 0
     }
 
     /// Drops frames that are taken, or counted by no bay any more.

@@ -139,8 +139,6 @@ pub struct UnitState {
     pub heat: u64,
     /// When it was queued, in the keeper's milliseconds.
     pub queued_ms: u32,
-    /// Pages brought in since it was queued: they stay when it is its turn, once.
-    pub fresh: u16,
     /// It stands in the reclaim queue.
     pub queued: bool,
 }

@@ -13,6 +13,8 @@
 //!
 //! Idle urgency would starve service when other work fills the processors: the keeper watches for
 //! that, and for faults that nobody serves, and then lets service compete (`Services::compete`).
+//! Threads that have nothing to do compete in any case: a process that is killed goes, and gives
+//! its memory back, only when its last thread has had a processor to end on.
 
 use crate::evict::Step;
 use crate::load::{Desk, Served, UnitBuffer};
@@ -21,7 +23,7 @@ use crate::process::Process;
 use ebb_sys::fault::{BATCH, Fault};
 use ebb_sys::futex;
 use ebb_sys::thread::{self, Urgency};
-use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
 /// Processors served at most; more share.
@@ -33,12 +35,33 @@ struct Service {
     cpu: AtomicUsize,
     /// 1 awake, 0 resting.
     awake: AtomicU32,
+    /// Whether it has idle urgency.
+    idle: AtomicBool,
 }
 
 impl Service {
     fn until_woken(&self) {
         while self.awake.load(SeqCst) == 0 {
             futex::wait(&self.awake, 0, None, false);
+        }
+    }
+
+    /// On the thread itself: serves with idle urgency, unless all `compete`.
+    fn yields(&self, compete: &AtomicBool) {
+        if self.idle.load(SeqCst) || compete.load(SeqCst) {
+            return;
+        }
+        let _ = thread::set_urgency(0, Urgency::Idle);
+        self.idle.store(true, SeqCst);
+        // The keeper may have raised the others since the look.
+        if compete.load(SeqCst) {
+            self.competes();
+        }
+    }
+
+    fn competes(&self) {
+        if self.idle.swap(false, SeqCst) {
+            let _ = thread::set_urgency(self.id.load(SeqCst), Urgency::Normal);
         }
     }
 }
@@ -48,7 +71,8 @@ pub struct Services {
     threads: Vec<Service>,
     awake: AtomicUsize,
     served: AtomicU64,
-    normal: AtomicU32,
+    /// Whether all compete for their processors.
+    compete: AtomicBool,
 }
 
 impl Services {
@@ -66,11 +90,11 @@ impl Services {
             threads,
             awake: AtomicUsize::new(0),
             served: AtomicU64::new(0),
-            normal: AtomicU32::new(0),
+            compete: AtomicBool::new(false),
         }
     }
 
-    /// Starts them. The caller's descriptor table becomes theirs.
+    /// Starts them, and returns when they run. The caller's descriptor table becomes theirs.
     pub fn start(process: &'static Process) -> Result<(), ebb_sys::Errno> {
         let services = &process.services;
         for (i, t) in services.threads.iter().enumerate() {
@@ -80,6 +104,11 @@ impl Services {
             }
             // SAFETY: the argument is an index, not a pointer.
             unsafe { thread::spawn(run, i as *mut libc::c_void)? };
+        }
+        // libc begins a thread with a look at the locale, which is managed memory: nothing may be
+        // evicted before that, as nobody would serve the fault.
+        while services.threads.iter().any(|t| t.id.load(SeqCst) == 0) {
+            std::thread::sleep(Duration::from_micros(50));
         }
         Ok(())
     }
@@ -93,12 +122,8 @@ impl Services {
     /// work again. Idle urgency keeps woken threads where they are, but starves where other work
     /// fills the processors; there no thread would be sent elsewhere anyway.
     pub fn compete(&self, on: bool) {
-        if self.normal.swap(u32::from(on), SeqCst) == u32::from(on) {
-            return;
-        }
-        let urgency = if on { Urgency::Normal } else { Urgency::Idle };
-        for t in &self.threads {
-            let _ = thread::set_urgency(t.id.load(SeqCst), urgency);
+        if !self.compete.swap(on, SeqCst) && on {
+            self.threads.iter().for_each(Service::competes);
         }
     }
 
@@ -118,6 +143,7 @@ impl Services {
         {
             return;
         }
+        service.competes();
         service.awake.store(0, SeqCst);
         service.until_woken();
     }
@@ -135,7 +161,7 @@ struct Watch {
 }
 
 impl Watch {
-    const EVERY: u32 = 32;
+    const EVERY: u32 = 128;
     const AT_LEAST: Duration = Duration::from_millis(1);
     const LEAVE_AFTER: u32 = 4;
 
@@ -176,7 +202,6 @@ extern "C" fn run(index: *mut libc::c_void) -> *mut libc::c_void {
     let me = &services.threads[index as usize];
     me.id.store(thread::id(), SeqCst);
     let _ = thread::bind(me.cpu.load(SeqCst));
-    let _ = thread::set_urgency(0, Urgency::Idle);
     let mut desk = Desk::new();
     let mut watch = Watch {
         last: Instant::now(),
@@ -186,21 +211,27 @@ extern "C" fn run(index: *mut libc::c_void) -> *mut libc::c_void {
     let mut quiet = 0;
     loop {
         me.until_woken();
-        if !process.fault.wait(20) {
+        let mut buffer = [Fault::default(); BATCH];
+        // Without asking first: who was woken often faults again before this thread has the
+        // processor back.
+        let faults = match process.fault.read(&mut buffer) {
+            Ok(faults) => faults,
+            Err(e) => process.fail(&format!("reading page faults failed: {e}")),
+        };
+        if faults.is_empty() {
+            if process.fault.wait(20) {
+                quiet = 0;
+                continue;
+            }
             quiet += 1;
+            me.competes();
             if quiet >= 3 {
                 quiet = 0;
                 services.rest(me);
             }
             continue;
         }
-        quiet = 0;
-        let mut buffer = [Fault::default(); BATCH];
-        // None, if another thread was faster.
-        let faults = match process.fault.read(&mut buffer) {
-            Ok(faults) => faults,
-            Err(e) => process.fail(&format!("reading page faults failed: {e}")),
-        };
+        me.yields(&services.compete);
         let now = Instant::now();
         let mut leave = false;
         for &fault in faults {

@@ -5,23 +5,23 @@
 //! credited to the family. Whoever writes one gets a copy from the kernel, without a fault of ours
 //! unless the page is write-protected. So:
 //!
-//! 1. A fork is noted on both sides: by the forking thread in the parent, by adoption in the child.
-//! 2. When this process has taken [`ENOUGH`] minor faults since, or [`GRACE`] is over, and a relative
-//!    still lives, the keeper protects every page that is there. Most children call exec before, and
-//!    most parents wait for that: there nothing is protected.
-//! 3. A write to such a page is a fault. Service charges the copy, making room where there is none,
+//! 1. Both sides protect every page that is there before the program's code runs on: the forking
+//!    thread in the parent, adoption in the child. That takes 0.1 µs a page, and most of what the
+//!    budget cannot hold twice was evicted before. (Waiting to see whether the child calls exec
+//!    leaves copies uncharged for as long as the keeper gets no processor: 15 MiB were seen.)
+//! 2. A write to such a page is a fault. Service charges the copy, making room where there is none,
 //!    and lets the page be written; the faulting thread makes the copy. A page that nobody else
 //!    maps any more costs nothing.
-//! 4. What makes pages of ours writable (eviction, which has to own what it moves) or drops them
+//! 3. What makes pages of ours writable (eviction, which has to own what it moves) or drops them
 //!    counts those that were shared: this process no longer shares them, and its charge for them
 //!    is no longer credited.
-//! 5. When no relative is left, the keeper lets everything be written again, in one call a range:
+//! 4. When no relative is left, the keeper lets everything be written again, in one call a range:
 //!    0.1 µs a page, a hundredth of what a fault on each would take.
 //!
-//! Some copies are made without a fault: before step 2, where the supervisor notices them by minor
-//! faults; and of the pages that a fault made writable beside the one that was touched, which are
-//! charged. The supervisor also notices copies of what is never protected, as service itself writes
-//! it, or as it is not managed: the pool and the tables of this library, small mappings.
+//! Some copies are made without a fault: of the pages that a fault made writable beside the one
+//! that was touched, which are charged; and of what is never protected, as service itself writes
+//! it, or as it is not managed: the pool and the tables of this library, small mappings. Those the
+//! supervisor notices, by minor faults.
 //!
 //! Protection is a bit of the page's mapping. It goes where the mapping goes (DONTNEED, munmap,
 //! a move by UFFDIO_MOVE or mremap, the copy that fork makes of it), and mprotect keeps it.
@@ -34,27 +34,13 @@ use crate::state::State;
 use ebb_engine::PAGE_SIZE;
 use ebb_sys::memory;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering::Relaxed};
-use std::time::{Duration, Instant};
-
-/// How long after a fork shared pages stay unprotected at most.
-const GRACE: Duration = Duration::from_millis(100);
-/// Minor faults after which they do not: 2 MiB may have been copied.
-const ENOUGH: u64 = 512;
-/// How often the keeper looks meanwhile: a thread can copy 3 MiB in a millisecond.
-const LOOK: Duration = Duration::from_millis(2);
 
 /// Whether pages are shared with relatives, as far as is known.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Sharing {
     /// No relative lives.
     Alone,
-    /// There was a fork; whether pages from before it are protected because of an earlier one.
-    Forked {
-        at: Instant,
-        minor_faults: u64,
-        protected: bool,
-    },
-    /// All that was shared is protected.
+    /// All that may be shared is protected.
     Protected,
 }
 
@@ -64,33 +50,7 @@ static RELATIVES: AtomicBool = AtomicBool::new(false);
 static GIVEN_BACK: AtomicI64 = AtomicI64::new(0);
 
 impl Sharing {
-    /// In the parent, after a fork.
-    pub fn parent(&mut self) {
-        let protected = match *self {
-            Self::Alone => false,
-            Self::Forked { protected, .. } => protected,
-            Self::Protected => true,
-        };
-        self.since_now(protected);
-    }
-
-    /// In a forked child, before its ranges are registered: no page is protected.
-    pub fn child(&mut self) {
-        self.since_now(false);
-    }
-
-    fn since_now(&mut self, protected: bool) {
-        RELATIVES.store(true, Relaxed);
-        *self = Self::Forked {
-            at: Instant::now(),
-            minor_faults: memory::minor_faults(),
-            protected,
-        };
-    }
-
-    /// The process begins to page and may share pages since a fork long ago: what is registered
-    /// next is protected at once. The room left is small by now, and relatives that did not call
-    /// exec until now will not.
+    /// Relatives live, or are about to: what is registered from now on is protected.
     pub fn begins(&mut self) {
         RELATIVES.store(true, Relaxed);
         *self = Self::Protected;
@@ -98,31 +58,23 @@ impl Sharing {
 }
 
 impl Process {
-    /// In the keeper: begins and ends protection. After how long to look again, if soon.
-    pub fn tend_sharing(&self, state: &mut State) -> Option<Duration> {
-        let protected = match state.sharing {
-            Sharing::Alone => return None,
-            Sharing::Forked { protected, .. } => protected,
-            Sharing::Protected => true,
-        };
+    /// In a parent that has just forked: protects what it shares now.
+    pub fn share(&self, state: &mut State) {
+        state.sharing.begins();
+        self.protect_all(state, true);
+    }
+
+    /// In the keeper: ends protection when no relative is left.
+    pub fn tend_sharing(&self, state: &mut State) {
+        if state.sharing == Sharing::Alone {
+            return;
+        }
         state.account.part(GIVEN_BACK.swap(0, Relaxed));
         if !self.member.has_relatives() {
             RELATIVES.store(false, Relaxed);
-            if protected {
-                self.protect_all(state, false);
-            }
+            self.protect_all(state, false);
             state.sharing = Sharing::Alone;
-        } else if let Sharing::Forked {
-            at, minor_faults, ..
-        } = state.sharing
-        {
-            if at.elapsed() < GRACE && memory::minor_faults() - minor_faults < ENOUGH {
-                return Some(LOOK);
-            }
-            self.protect_all(state, true);
-            state.sharing = Sharing::Protected;
         }
-        None
     }
 
     /// What is no longer registered as it was is passed over: where a page stays protected, a write

@@ -55,6 +55,7 @@ pub fn register() {
 }
 
 pub unsafe extern "C" fn before() {
+    hooks::make_ready();
     // SAFETY: each lock is released by the matching function below.
     unsafe {
         _IO_list_lock();

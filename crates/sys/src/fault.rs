@@ -327,6 +327,10 @@ impl FaultFd {
     /// Stops at a page that is pinned or shared (EBUSY), or where a target page is present
     /// (EEXIST). Returns the bytes done, holes included. Who waits at `to` is not woken.
     ///
+    /// EEXIST may also mean that pages *were* moved: where the kernel tries again inside the call,
+    /// because another thread moves pages at the same time, Linux 6.18 does not count what the
+    /// second attempt moved, and finds it there at the third. `from` is empty then.
+    ///
     /// Requires: the caller owns what both ranges mean: no Rust reference points into `from`
     /// or `to`, and whoever maps `from` expects its pages to be gone.
     pub unsafe fn shift(&self, to: usize, from: usize, len: usize) -> (usize, Result<(), Errno>) {

@@ -156,16 +156,6 @@ pub fn resident_anonymous_pages() -> Option<u64> {
     Some(resident.saturating_sub(shared))
 }
 
-/// Minor faults of this process so far: of those that the program takes, one for each page that it
-/// touches first, or writes first while it is shared.
-pub fn minor_faults() -> u64 {
-    // SAFETY: all zeros is a value of this plain struct.
-    let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
-    // SAFETY: the struct is as large as the kernel fills it.
-    unsafe { libc::getrusage(libc::RUSAGE_SELF, &mut usage) };
-    usage.ru_minflt as u64
-}
-
 /// Reads a small file without allocating.
 pub fn read_small<'a>(path: &std::ffi::CStr, buffer: &'a mut [u8]) -> Option<&'a [u8]> {
     // SAFETY: a terminated path, a buffer as long as we say, a descriptor of our own.

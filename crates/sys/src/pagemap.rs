@@ -87,6 +87,7 @@ impl PageMapFile {
     /// taken for present if they cannot be looked at.
     pub fn look(&self, start: usize, pages: usize) -> Mapped {
         const PRESENT: u64 = 1 << 63;
+        const SWAPPED: u64 = 1 << 62;
         const EXCLUSIVE: u64 = 1 << 56;
         let mut entries = [0u8; 64 * 8];
         let entries = &mut entries[..pages * 8];
@@ -100,7 +101,7 @@ impl PageMapFile {
         }
         for (i, entry) in entries.as_chunks().0.iter().enumerate() {
             let entry = u64::from_ne_bytes(*entry);
-            mapped.present |= u64::from(entry & PRESENT != 0) << i;
+            mapped.present |= u64::from(entry & (PRESENT | SWAPPED) != 0) << i;
             mapped.shared |= u64::from(entry & (PRESENT | EXCLUSIVE) == PRESENT) << i;
         }
         mapped

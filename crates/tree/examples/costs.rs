@@ -70,13 +70,13 @@ fn member() {
         .map(|_| lender.acquire().expect("free"))
         .collect();
     time("reserve + cancel a child, 10000 clusters", 1000, || {
-        let child = member.reserve_child().expect("a slot");
+        let child = member.reserve_child(0).expect("a slot");
         member.cancel_child(child);
     });
     time("has_readers, nobody reads", 1_000_000, || {
         assert!(!lender.has_readers(held[0]));
     });
-    let _child = member.reserve_child().expect("a slot");
+    let _child = member.reserve_child(0).expect("a slot");
     time("has_readers, one reader", 1_000_000, || {
         assert!(lender.has_readers(held[0]))
     });

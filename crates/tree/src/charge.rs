@@ -7,8 +7,8 @@
 //! The supervisor puts it right when it finds a moment at which no change was under way
 //! anywhere ([`Table::drift`]).
 //!
-//! `limit` is written by the supervisor (compare-and-swap, recomputed if it changed) and
-//! raised by members for pages that would otherwise count twice: credit after a fork, and
+//! `limit` is written by the supervisor (compare-and-swap, of a sum that no change under way
+//! disturbed) and raised by members for pages that would otherwise count twice: credit after a fork, and
 //! what was measured of a process that starts to charge for itself. Members lower it again,
 //! with the credit, when pages that a fork made them share are copied or dropped
 //! ([`Table::part`]).
@@ -47,27 +47,34 @@ impl Table {
         self.charged.0.load(SeqCst) + self.budget.load(Relaxed) - self.limit.0.load(SeqCst)
     }
 
-    pub fn note_peak(&self, charged: i64) {
-        let used = charged + self.budget.load(Relaxed) - self.limit.0.load(Relaxed);
+    /// Notes what is in use while this is charged under this limit.
+    pub fn note_peak(&self, charged: i64, limit: i64) {
+        let used = charged + self.budget.load(Relaxed) - limit;
         if used > self.peak.0.load(Relaxed) {
             self.peak.0.fetch_max(used, Relaxed);
         }
     }
 
     pub fn try_charge(&self, me: SlotNumber, pages: i64) -> bool {
-        let fits = |charged: i64| charged + pages <= self.limit.0.load(SeqCst);
+        // The limit, if they fit under it.
+        let fits = |charged: i64| {
+            let limit = self.limit.0.load(SeqCst);
+            (charged + pages <= limit).then_some(limit)
+        };
         let bit = 1 << (me.index() % 64);
         let hungry = &self.hungry.0[me.index() / 64];
         loop {
             let mut now = self.charged.0.load(SeqCst);
-            if !fits(now) {
+            let mut under = fits(now);
+            if under.is_none() {
                 // Room made before the bit was set woke nobody: look once more after it.
                 hungry.fetch_or(bit, SeqCst);
                 now = self.charged.0.load(SeqCst);
-                if !fits(now) {
-                    return false;
-                }
+                under = fits(now);
             }
+            let Some(limit) = under else {
+                return false;
+            };
             let charged = self.step(me, || {
                 let sum = &self.charged.0;
                 sum.compare_exchange(now, now + pages, SeqCst, SeqCst)
@@ -76,7 +83,7 @@ impl Table {
                 Some(now + pages)
             });
             if let Some(sum) = charged {
-                self.note_peak(sum);
+                self.note_peak(sum, limit);
                 return true;
             }
         }
@@ -162,8 +169,7 @@ impl Table {
 
     /// From now on `me` charges for itself, beginning with `pages`, and is measured no more.
     pub fn start_paging(&self, me: SlotNumber, pages: i64) {
-        // What was measured until now is what is charged: counted twice for a moment, which is no
-        // peak.
+        // What was measured until now is what is charged: counted twice for a moment.
         self.step(me, || {
             self.charged.0.fetch_add(pages, SeqCst);
             self.slot(me).charged.fetch_add(pages, SeqCst);
@@ -173,17 +179,29 @@ impl Table {
             let measured = self.slot(me).measured.swap(0, SeqCst);
             self.limit.0.fetch_add(measured, SeqCst);
         });
-        self.note_peak(self.charged.0.load(SeqCst));
     }
 
-    /// What `parent` has charged, charged once more for `child`, with credit for all of it.
-    pub fn charge_for_child(&self, parent: SlotNumber, child: SlotNumber) {
+    /// See [`Member::fork_fits`](crate::Member::fork_fits).
+    pub fn fork_fits(&self, me: SlotNumber, pages: i64) -> bool {
+        let grown = (pages - self.slot(me).measured.load(SeqCst)).max(0);
+        let copies = self.overlap.load(SeqCst) + self.forked.fetch_add(pages, SeqCst) + pages;
+        let fits = self.in_use() + grown + copies <= self.budget.load(SeqCst);
+        if !fits {
+            self.forked.fetch_sub(pages, SeqCst);
+        }
+        fits
+    }
+
+    /// What `parent` has charged, charged once more for `child`, with credit for all of it; but for
+    /// `alone` pages, which the child will not have.
+    pub fn charge_for_child(&self, parent: SlotNumber, child: SlotNumber, alone: i64) {
         self.step(parent, || {
-            let pages = self.slot(parent).charged.load(SeqCst);
-            self.slot(child).credit.store(pages, SeqCst);
-            self.limit.0.fetch_add(pages, SeqCst);
+            let pages = (self.slot(parent).charged.load(SeqCst) - alone).max(0);
+            // Charge first: nobody may take for room what the credit adds to the limit.
             self.charged.0.fetch_add(pages, SeqCst);
             self.slot(child).charged.store(pages, SeqCst);
+            self.slot(child).credit.store(pages, SeqCst);
+            self.limit.0.fetch_add(pages, SeqCst);
         });
     }
 
@@ -209,6 +227,22 @@ impl Table {
     /// By how much the sum differs from the slots' charges: what killed processes left
     /// behind. None if changes were under way, so that it cannot be told.
     pub fn drift(&self) -> Option<i64> {
+        self.undisturbed(|| {
+            let slots: i64 = self
+                .taken()
+                .map(|(n, _)| self.slot(n).charged.load(SeqCst))
+                .sum();
+            self.charged.0.load(SeqCst) - slots
+        })
+    }
+
+    /// What is charged, and the limit, at one moment. None as for [`drift`](Self::drift).
+    pub fn charged_and_limit(&self) -> Option<(i64, i64)> {
+        self.undisturbed(|| (self.charged.0.load(SeqCst), self.limit.0.load(SeqCst)))
+    }
+
+    /// What `look` sees, if no change of any member was under way meanwhile.
+    pub fn undisturbed<T>(&self, look: impl FnOnce() -> T) -> Option<T> {
         // Every step begun by the end of the look was done before it began.
         let mut done = [0; crate::MAX_SLOTS];
         let mut in_use = [false; crate::MAX_SLOTS];
@@ -216,17 +250,13 @@ impl Table {
             in_use[n.index()] = true;
             done[n.index()] = self.slot(n).done.load(SeqCst);
         }
-        let sum = self.charged.0.load(SeqCst);
-        let mut slots = 0;
-        for n in SlotNumber::all().filter(|n| in_use[n.index()]) {
-            slots += self.slot(n).charged.load(SeqCst);
-        }
+        let seen = look();
         let quiet = SlotNumber::all().all(|n| {
             let taken = self.state(n).state != SlotState::Free;
             taken == in_use[n.index()]
                 && (!taken || self.slot(n).begun.load(SeqCst) == done[n.index()])
         });
-        quiet.then_some(sum - slots)
+        quiet.then_some(seen)
     }
 
     pub fn wake(&self, n: SlotNumber) {
@@ -351,8 +381,8 @@ mod tests {
                 table.slot(n).family.store(7, SeqCst);
             }
             prop_assert!(table.try_charge(members[0], 10));
-            table.charge_for_child(members[0], members[1]);
-            table.charge_for_child(members[0], members[2]);
+            table.charge_for_child(members[0], members[1], 0);
+            table.charge_for_child(members[0], members[2], 0);
             let mut pages = [[Has::Shared; 10]; 3];
             prop_assert_eq!(table.in_use(), used(&pages));
             for op in ops {

@@ -8,7 +8,7 @@
 //!
 //! Around a fork, with nothing else of this process acquiring, releasing or charging:
 //! ```text
-//! parent, before:  child = member.reserve_child()
+//! parent, before:  child = member.reserve_child(alone)
 //! parent, after:   member.child_forked(child, pid)   or member.cancel_child(child)
 //! child, first:    member.child_started(child)       no system call but getpid
 //! child, later:    member.rejoin(control)            on its new service thread
@@ -310,11 +310,31 @@ impl Member {
         self.connection.send(wire::message(text, &mut packet));
     }
 
+    /// Before a fork, in a process of `pages` that does not page: whether the budget holds all that
+    /// the child might copy, beside all that others might. If so, that is kept for it until the
+    /// supervisor has seen the child.
+    pub fn fork_fits(&self, pages: u64) -> bool {
+        self.table.fork_fits(self.slot(), signed(pages))
+    }
+
+    /// The tree shall begin to page: a fork waits for it.
+    pub fn wish_to_page(&self) {
+        self.table.wish.store(1, SeqCst);
+        self.wake_self();
+    }
+
+    /// Tells the supervisor at once if somebody wants the tree to page.
+    pub fn pass_wish_on(&self) {
+        if self.table.wish.load(SeqCst) != 0 {
+            self.connection.send(&wire::POKE_PACKET);
+        }
+    }
+
     /// Before a fork, in the parent: a slot for the child, which from now on is a reader of
     /// all clusters that we own or read, so that there is no window. If this process pages,
-    /// its whole charge is charged once more for the child, with credit for all of it. None
-    /// if all slots are taken.
-    pub fn reserve_child(&self) -> Option<ChildSlot> {
+    /// its whole charge is charged once more for the child, with credit for all of it, but for
+    /// `alone` pages, which the child does not inherit. None if all slots are taken.
+    pub fn reserve_child(&self, alone: u64) -> Option<ChildSlot> {
         let me = self.slot();
         let charges = self.table.state(me).is_charging();
         let child = self
@@ -327,7 +347,7 @@ impl Member {
         self.held
             .each(|leases| leases.inherit(me.index(), child.index()));
         if charges {
-            self.table.charge_for_child(me, child);
+            self.table.charge_for_child(me, child, signed(alone));
         }
         Some(ChildSlot {
             slot: child,

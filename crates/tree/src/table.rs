@@ -28,7 +28,7 @@ use std::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering::*};
 
 const MAGIC: u64 = u64::from_be_bytes(*b"ebbtree\0");
 /// Raised with every change of layout or meaning.
-pub(crate) const VERSION: u32 = 3;
+pub(crate) const VERSION: u32 = 4;
 
 /// A process's place in the table.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -443,6 +443,12 @@ pub(crate) struct Table {
     /// Of the whole tree.
     pub limits: LimitWords,
     pub next_family: AtomicU64,
+    /// Pages that several measured processes share, and that are counted once.
+    pub overlap: AtomicI64,
+    /// Pages that children might copy which the supervisor has not seen yet.
+    pub forked: AtomicI64,
+    /// 1: a fork waits for the tree to page.
+    pub wish: AtomicU32,
     /// budget - outside + credit; may be negative.
     pub limit: Line<AtomicI64>,
     /// Σ charged of the slots, and what a killed process left half-done.

@@ -96,10 +96,13 @@ impl Supervisor {
         let start = Instant::now();
         let cpu = cpu_time();
         self.look_after();
-        if self.watch.next_walk.is_none_or(|at| start >= at) {
+        // Who forked since the last tick: the children are looked for at once, and count then.
+        let forked = self.table.forked.load(SeqCst);
+        if forked != 0 || self.watch.next_walk.is_none_or(|at| start >= at) {
             self.walk();
         }
         self.measure();
+        self.table.forked.fetch_sub(forked, SeqCst);
         self.correct_credit();
         if self.drifted
             && let Some(drift) = self.table.drift()
@@ -153,12 +156,14 @@ impl Supervisor {
             .filter(|(_, word)| word.is_charging())
             .filter_map(|(n, _)| self.nursery[n.index()].as_ref()?.pid())
             .collect();
+        let nameless = self.nameless_children();
         for pid in found {
             if self.by_pid.contains_key(&pid) || charging.contains(&pid) {
                 self.watch.strangers.remove(&pid);
             } else if !self.watch.strangers.contains_key(&pid)
                 && let Ok(process) = Process::open(pid)
                 && !in_its_parent(&process)
+                && !process.stat().is_ok_and(|s| nameless.contains(&s.image))
             {
                 self.watch
                     .strangers
@@ -211,29 +216,38 @@ impl Supervisor {
         let overlap = self.overlap(&measured, others, &mut sharing);
         self.watch.sharing = sharing;
         self.watch.strangers = strangers;
+        self.table.overlap.store(overlap, SeqCst);
         self.write_limit(others - overlap);
     }
 
-    /// limit = budget - outside + credit, unless a member changes it under our hands.
+    /// limit = budget - outside + credit. Members change credit and limit one after the other; a
+    /// sum taken in between would count that change twice. So it is one that nothing disturbed, or
+    /// the limit stays until the next tick.
     fn write_limit(&self, others: i64) {
+        /// A change takes less than a microsecond, unless its thread lost its processor.
+        const TRIES: u32 = 20;
         let budget = self.table.budget.load(SeqCst);
         let limit = &self.table.limit.0;
-        loop {
+        let look = || {
             let before = limit.load(SeqCst);
-            let mut target = budget - others;
-            for (n, _) in self.table.taken() {
-                let slot = self.table.slot(n);
-                target += slot.credit.load(SeqCst) - slot.measured.load(SeqCst);
-            }
-            if limit
-                .compare_exchange(before, target, SeqCst, SeqCst)
-                .is_ok()
+            let slots = self.table.taken().map(|(n, _)| self.table.slot(n));
+            let inside: i64 = slots
+                .map(|slot| slot.credit.load(SeqCst) - slot.measured.load(SeqCst))
+                .sum();
+            (before, budget - others + inside)
+        };
+        for _ in 0..TRIES {
+            if let Some((before, target)) = self.table.undisturbed(look)
+                && limit
+                    .compare_exchange(before, target, SeqCst, SeqCst)
+                    .is_ok()
             {
                 if target > before {
                     self.table.feed();
                 }
                 return;
             }
+            std::thread::yield_now();
         }
     }
 
@@ -242,12 +256,15 @@ impl Supervisor {
     fn govern(&mut self, above: i64) -> i64 {
         let used = self.table.in_use();
         let charged = self.table.charged.0.load(SeqCst);
-        // Credit taken for faults alone may still be good: measuring will tell.
-        self.table
-            .note_peak(charged - self.watch.sharing.suspected());
+        if let Some(suspected) = self.watch.sharing.suspected()
+            && let Some((charged, limit)) = self.table.charged_and_limit()
+        {
+            self.table.note_peak(charged - suspected, limit);
+        }
         let budget = self.table.budget.load(SeqCst);
         let start = start_threshold(budget);
-        if self.table.mode() == Mode::Watching && used >= start {
+        let wished = self.table.wish.swap(0, SeqCst) != 0;
+        if self.table.mode() == Mode::Watching && (wished || used >= start) {
             self.credit_overlap();
             self.table.mode.store(1, SeqCst);
         }

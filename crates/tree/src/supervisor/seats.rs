@@ -529,6 +529,22 @@ impl Supervisor {
         }
     }
 
+    /// Images of children that were charged for before their forks, while it is not known which
+    /// processes they are: neither parent nor child may have run since to say so. Counted as
+    /// strangers too, such a child would use up the budget a second time.
+    pub(super) fn nameless_children(&mut self) -> Vec<Image> {
+        let taken = self.table.taken();
+        let reserved: Vec<SlotNumber> = taken
+            .filter(|(_, word)| word.state == SlotState::Reserved && word.charges)
+            .map(|(n, _)| n)
+            .collect();
+        // Some may have been reserved since the last look.
+        reserved.iter().for_each(|&n| self.expect(n));
+        let expected = reserved.iter().map(|n| self.nursery[n.index()].as_ref());
+        let nameless = expected.flatten().filter(|e| e.child.is_none());
+        nameless.filter_map(|e| e.origin.image).collect()
+    }
+
     fn look_at_child(&mut self, slot: SlotNumber) -> Child {
         let Some(expected) = &mut self.nursery[slot.index()] else {
             return Child::Unborn;

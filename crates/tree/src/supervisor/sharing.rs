@@ -40,6 +40,9 @@ pub(super) struct Sharing {
     cost: Duration,
     /// Credit taken for faults since the last one.
     decay: i64,
+    /// What is shared has changed since it was measured, or a member was dying or parted with pages
+    /// meanwhile: credit is too small.
+    unsure: bool,
     /// Minor faults of the charging members, but for those that their pagers account for: the most
     /// since the last measurement. By slot, and how often that was taken.
     faults: HashMap<(SlotNumber, u32), i64>,
@@ -63,14 +66,16 @@ impl Sharing {
         std::mem::take(&mut self.cost)
     }
 
-    /// Pages whose sharing may have ended, by faults, since that was measured.
-    pub fn suspected(&self) -> i64 {
-        self.decay
+    /// Pages whose sharing may have ended, by faults, since that was measured: credit taken for
+    /// those may still be good. None: no measurement says how much of it.
+    pub fn suspected(&self) -> Option<i64> {
+        (!self.unsure).then_some(self.decay)
     }
 
     /// What is shared has changed.
     pub fn measure_soon(&mut self) {
         self.next_rollup = None;
+        self.unsure = true;
     }
 }
 
@@ -217,8 +222,10 @@ impl Supervisor {
         // Nothing taken since the last measurement: it still holds.
         if families.is_empty() {
             sharing.decay = 0;
+            sharing.unsure = false;
         }
-        if families.is_empty() || sharing.decay == 0 && sharing.next_rollup.is_some() {
+        let holds = sharing.decay == 0 && !sharing.unsure && sharing.next_rollup.is_some();
+        if families.is_empty() || holds {
             return;
         }
         // Faults that break no sharing are taken for some that do: when they have eaten much,
@@ -236,10 +243,12 @@ impl Supervisor {
             return;
         }
         let cpu = cpu_time();
+        let mut unsure = false;
         for members in families.values() {
-            self.roll_up(members);
+            unsure |= !self.roll_up(members);
         }
         let sharing = &mut self.watch.sharing;
+        sharing.unsure = unsure;
         sharing.decay = 0;
         // Some accounted for may never come: what is measured counts from here.
         sharing.faults.clear();
@@ -266,8 +275,9 @@ impl Supervisor {
         }
     }
 
-    /// Measures how much each member of a family really shares.
-    fn roll_up(&self, members: &[SlotNumber]) {
+    /// Measures how much each member of a family really shares; false if for one that is not sure.
+    fn roll_up(&self, members: &[SlotNumber]) -> bool {
+        let mut complete = true;
         let mut measured = Vec::with_capacity(members.len());
         for &n in members {
             let slot = self.table.slot(n);
@@ -280,7 +290,10 @@ impl Supervisor {
             match process.rollup() {
                 Ok(rollup) => measured.push((n, before, rollup.shared_away() as i64)),
                 // Dying: its end will take the credit. Not to be looked at: keep the figure.
-                Err(_) => measured.push((n, before, before)),
+                Err(_) => {
+                    complete = false;
+                    measured.push((n, before, before));
+                }
             }
         }
         // No more can be shared than all but the largest have charged.
@@ -292,10 +305,13 @@ impl Supervisor {
         for (n, before, credit) in measured {
             let credit = credit.min(room);
             room -= credit;
-            // As a difference: a member may have added credit meanwhile.
+            // As a difference: a member may have added credit meanwhile, or taken some for pages
+            // that were no longer there to be measured.
+            complete &= self.table.slot(n).credit.load(SeqCst) >= before;
             self.table.slot(n).credit.fetch_add(credit - before, SeqCst);
             self.table.limit.0.fetch_add(credit - before, SeqCst);
         }
+        complete
     }
 }
 

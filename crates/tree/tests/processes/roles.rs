@@ -118,7 +118,7 @@ fn refused() {
     let child: ChildSlot = {
         // A slot that nobody reserved for us: our own.
         let (member, _) = join();
-        let child = member.reserve_child().unwrap();
+        let child = member.reserve_child(0).unwrap();
         member.cancel_child(child);
         child
     };
@@ -203,7 +203,7 @@ fn sharer(mib: u64) {
     let (member, _) = join();
     let mut memory = touch(mib);
     member.start_paging(mib << 8);
-    let child = member.reserve_child().unwrap();
+    let child = member.reserve_child(0).unwrap();
     match fork() {
         Some(pid) => member.child_forked(child, pid),
         None => {
@@ -263,7 +263,7 @@ fn fork_and_die(how: &str) {
     let lender = member.lender(0).unwrap();
     let cluster = lender.acquire().unwrap();
     stamps[cluster.index()].store(1234, SeqCst);
-    let child = member.reserve_child().unwrap();
+    let child = member.reserve_child(0).unwrap();
     if how == "childless" {
         member.message("reserved");
         wait_line();
@@ -504,7 +504,7 @@ impl Stormer {
     }
 
     fn fork(&mut self) {
-        let Some(child) = self.member.reserve_child() else {
+        let Some(child) = self.member.reserve_child(0) else {
             return;
         };
         let seed = self.random.below(u64::MAX >> 34);
