@@ -9,6 +9,7 @@
 pub mod codec;
 pub mod counters;
 pub mod env;
+pub mod locks;
 pub mod pool;
 pub mod shrinker;
 pub mod slots;

@@ -127,14 +127,16 @@ fn main() {
     swap.warm_up();
     let refs: Vec<&PageBytes> = pages.iter().map(|p| &**p).collect();
     let mut entries = vec![EntryId(0); n];
+    let mut stored = vec![None; n];
     let (cpu, group) = (Cpu(0), GroupId(0));
     let mut out = [0u8; 4096];
     for round in ["first", "again"] {
         time(&format!("store_each by 64 ({round})"), n, || {
-            for (pages, out) in refs.chunks(64).zip(entries.chunks_mut(64)) {
+            for (pages, out) in refs.chunks(64).zip(stored.chunks_mut(64)) {
                 assert_eq!(swap.store_each(cpu, group, pages, out), Ok(pages.len()));
             }
         });
+        entries = stored.iter().map(|entry| entry.expect("room")).collect();
         let m = swap.memory();
         println!(
             "  pool {:.2} MiB, slack {:.2}%, bookkeeping {:.2} bytes/page",

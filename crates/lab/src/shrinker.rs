@@ -433,12 +433,13 @@ impl Ebb {
                 })
                 .collect();
             let refs: Vec<&PageBytes> = pages.iter().collect();
-            let mut out = vec![EntryId(0); n];
+            let mut out = vec![None; n];
             let stored = self
                 .swap
                 .store_each(Cpu(0), GroupId(group), &refs, &mut out);
             assert_eq!(stored, Ok(n), "the device has room for all");
-            self.entries.extend(batch.iter().map(|b| b.0).zip(out));
+            let entries = out.into_iter().flatten();
+            self.entries.extend(batch.iter().map(|b| b.0).zip(entries));
         }
     }
 }

@@ -5,8 +5,8 @@
 //! Real threads on real processors; a fault frees one slot, the page of another is swapped
 //! out, and the program computes for a while. Two loads:
 //!
-//! - `scattered`: the device is long in use, so that each slot of a batch lies in a cluster
-//!   of its own: cold memory, and a full cluster to be put on another list.
+//! - `scattered`: the device is long in use, so that each slot lies in a cluster of its own: cold
+//!   memory, and a full cluster to be put on another list, unless the slot is recycled.
 //! - `discard`: the program drops 2 MiB at a time, which empties clusters, on a device that
 //!   wants those discarded and takes its time.
 
@@ -25,8 +25,9 @@ pub const ABOUT: &str = "latency of freeing slots, inline or by a worker";
 /// How long the simulated device takes to discard a cluster: a hole of 2 MiB punched into
 /// a file.
 const DISCARD: Duration = Duration::from_micros(200);
-/// How often the worker looks whether it is wanted; a return cache fills in longer.
-const POLL: Duration = Duration::from_micros(200);
+/// How often the worker looks whether it is wanted: as the pager's keeper while pages move. A look
+/// takes the processor from a program thread, which at five times as often costs 3% of the speed.
+const POLL: Duration = Duration::from_millis(1);
 
 /// What to run.
 #[derive(Clone, Debug)]
@@ -375,18 +376,24 @@ mod tests {
             ..Options::default()
         };
         // Other programs may take the processors for a whole run, not for each of several.
-        let mut seen = Vec::new();
-        for _ in 0..4 {
+        let (mut seen, mut rarer, mut fast) = (Vec::new(), false, [false; 2]);
+        for _ in 0..8 {
             let report = run(&options);
             assert_eq!(report.rows().count(), 8);
-            // The load that shows it: a discard is waited for by whoever frees, or by nobody. The
-            // speed is what the processors have to spare for the worker: SPECIFICATION says what.
+            // The load that shows it: a discard is waited for by whoever frees, or by nobody.
             let (inline, worker, speed) = figures(&report, "discard");
-            if inline > 0.05 && 3.0 * worker <= inline && speed >= 50.0 {
+            let (_, _, scattered) = figures(&report, "scattered");
+            rarer |= inline > 0.05 && 3.0 * worker <= inline;
+            fast[0] |= speed >= 98.0;
+            fast[1] |= scattered >= 98.0;
+            if rarer && fast == [true; 2] {
                 return;
             }
-            seen.push((inline, worker, speed));
+            seen.push((inline, worker, speed, scattered));
         }
-        panic!("over 100 µs inline, with a worker, speed in percent: {seen:?}");
+        panic!(
+            "over 100 µs inline, with a worker, its speed in percent, that of the scattered load: \
+             {seen:?}"
+        );
     }
 }

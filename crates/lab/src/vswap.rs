@@ -135,7 +135,7 @@ fn memory(report: &mut Report, options: &Options) -> Vec<Series> {
             while stored < total * percent / 100 {
                 let pages: [PageBytes; 64] = std::array::from_fn(|i| page(stored + i as u64));
                 let refs: [&PageBytes; 64] = std::array::from_fn(|i| &pages[i]);
-                let mut out = [EntryId(0); 64];
+                let mut out = [None; 64];
                 match swap.store_each(Cpu(0), GroupId(0), &refs, &mut out) {
                     Ok(n) => stored += n as u64,
                     Err(error) => panic!("page {stored} of {total}: {error}"),
@@ -271,11 +271,10 @@ fn speed(report: &mut Report, options: &Options) {
                         let one = page(thread as u64 + 1);
                         let refs = [&one; 64];
                         while entries.len() < pages {
-                            let mut room = [EntryId(0); 64];
-                            let n = swap
-                                .store_each(cpu, GroupId(0), &refs, &mut room)
+                            let mut room = [None; 64];
+                            swap.store_each(cpu, GroupId(0), &refs, &mut room)
                                 .expect("room");
-                            entries.extend_from_slice(&room[..n]);
+                            entries.extend(room.into_iter().flatten());
                         }
                     } else {
                         let mut rest = &entries[..];

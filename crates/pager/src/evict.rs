@@ -12,7 +12,7 @@ use crate::process::{Process, cpu};
 use crate::sharing::Sharing;
 use crate::state::{Freeing, State, lock_service, transit_ended};
 use arrayvec::ArrayVec;
-use ebb_engine::{EntryId, GroupId, PAGE_SIZE, PageBytes};
+use ebb_engine::{GroupId, PAGE_SIZE, PageBytes};
 use ebb_sys::Errno;
 use std::ops::Range;
 use std::sync::MutexGuard;
@@ -376,24 +376,22 @@ impl Process {
         }
         let pages: [&PageBytes; UNIT] =
             std::array::from_fn(|i| content(frames[which[i.min(todo.max(1) - 1)]]));
-        let mut out = [EntryId(0); UNIT];
+        let mut out = [None; UNIT];
         // A whole unit is a folio: neighbouring entries, and neighbouring slots on a device.
         let folio = (todo == UNIT).then(|| self.swap.store(cpu, GroupId(0), &pages));
         let stored = match folio {
             Some(Ok(first)) => {
-                for (i, out) in out.iter_mut().enumerate() {
-                    *out = first.plus(i as u32);
-                }
+                out = std::array::from_fn(|i| Some(first.plus(i as u32)));
                 UNIT
             }
-            // Short of room for all of it: as many pages as there is room for.
+            // Short of room for all of it: the pages that there is room for, or that need none.
             _ => self
                 .swap
                 .store_each(cpu, GroupId(0), &pages[..todo], &mut out[..todo])
                 .unwrap_or(0),
         };
-        for i in 0..stored {
-            entries[which[i]] = Some(out[i]);
+        for i in 0..todo {
+            entries[which[i]] = out[i];
         }
 
         // Once in a few hundred pages, so it costs little: the keeper writes on another processor

@@ -81,6 +81,7 @@ impl Process {
 
 /// Keeps forks and the keeper's work in the engine apart.
 pub fn gate(process: &Process) -> std::sync::MutexGuard<'_, ()> {
+    ebb_engine::locks::none_held();
     process
         .gate
         .lock()

@@ -101,6 +101,7 @@ pub fn lock() -> Locked {
 
 /// Locks the state for a thread of ours, whose signals are blocked for good.
 pub fn lock_service() -> MutexGuard<'static, State> {
+    ebb_engine::locks::none_held();
     match STATE.lock() {
         Ok(g) => g,
         Err(poisoned) => poisoned.into_inner(),

@@ -8,7 +8,7 @@
 use super::arena::{State, WINDOWS};
 use super::class::{CLASSES, Class};
 use super::{Grow, LOOKED_AT, OWNER_STRIDE, Pool};
-use crate::sync::lock;
+use crate::locks::lock;
 use crate::vswap::Handle;
 use crate::{EntryId, PAGE_SIZE};
 use std::sync::atomic::Ordering::Relaxed;
@@ -217,9 +217,11 @@ impl Pool {
             // All of them must be listed: one may have been handed out a moment ago.
             if free.cold.iter().filter(|w| ours(w)).count() == WINDOWS {
                 free.cold.retain(|w| !ours(w));
-                free.gone.push(number);
+                drop(free);
+                // On no list, so nobody comes to it until its number is given out again.
                 *lock(self.arena(window)) = None;
                 self.live_arenas.fetch_sub(1, Relaxed);
+                lock(&self.shard_of(window).free).gone.push(number);
             }
         }
         bytes
@@ -231,10 +233,13 @@ impl Pool {
         let (mut bytes, mut data, mut objects) = (0u64, 0u64, 0u64);
         let mut holes = vec![0i64; CLASSES];
         for (s, shard) in self.shards.iter().enumerate() {
-            let free = lock(&shard.free);
-            let mut listed = free.warm.len() + free.cold.len();
-            let numbers = (0..free.arenas).map(|k| k * self.shards.len() as u32 + s as u32);
-            let numbers: Vec<u32> = numbers.filter(|n| !free.gone.contains(n)).collect();
+            let (mut listed, numbers) = {
+                let free = lock(&shard.free);
+                let listed: Vec<u32> = free.warm.iter().chain(&free.cold).copied().collect();
+                let numbers = (0..free.arenas).map(|k| k * self.shards.len() as u32 + s as u32);
+                let numbers: Vec<u32> = numbers.filter(|n| !free.gone.contains(n)).collect();
+                (listed, numbers)
+            };
             for window in numbers
                 .iter()
                 .flat_map(|n| n * WINDOWS as u32..(n + 1) * WINDOWS as u32)
@@ -242,8 +247,8 @@ impl Pool {
                 self.with(window, |arena, at| {
                     bytes += (arena.touched(at) * PAGE_SIZE) as u64;
                     let Some(class) = arena.class_if_any(at) else {
-                        assert!(free.warm.contains(&window) || free.cold.contains(&window));
-                        listed -= 1;
+                        let at_list = listed.iter().position(|&w| w == window);
+                        listed.swap_remove(at_list.expect("a window without a class is listed"));
                         return arena.check(at, None);
                     };
                     let shape = self.classes.get(class);
@@ -253,7 +258,10 @@ impl Pool {
                     holes[class.index()] += arena.holes(at);
                 });
             }
-            assert_eq!(listed, 0, "a window is listed free and belongs to a class");
+            assert!(
+                listed.is_empty(),
+                "windows {listed:?} are listed free and belong to a class"
+            );
             for (class, current) in shard.current.iter().enumerate() {
                 if let Some(window) = *lock(current) {
                     self.with(window, |arena, at| {

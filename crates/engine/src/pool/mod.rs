@@ -39,7 +39,7 @@ pub use compact::Victim;
 
 use crate::codec::Codec;
 use crate::env::Memory;
-use crate::sync::{Mutex, lock};
+use crate::locks::{self, Ordered, lock};
 use crate::vswap::Handle;
 use crate::{Cpu, EntryId, PAGE_SIZE};
 use arena::{Arena, State, WINDOWS};
@@ -65,23 +65,24 @@ const LOOKED_AT: usize = 128;
 const LEAF: usize = 8;
 const TOP: usize = Handle::MAX_WINDOWS as usize / WINDOWS / LEAF;
 
-type Leaf = Box<[Mutex<Option<Arena>>; LEAF]>;
+type Slot = Ordered<Option<Arena>, { locks::ARENA }>;
+type Leaf = Box<[Slot; LEAF]>;
 
 /// A class's windows with a free object; each knows its position here.
-type Partial = Mutex<Vec<u32>>;
+type Partial = Ordered<Vec<u32>, { locks::POOL_PARTIAL }>;
 
 /// What the processors of one shard share: the window each class fills now, and windows
 /// that belong to no class, of arenas this shard made.
 #[repr(align(64))]
 struct Shard {
-    current: Box<[Mutex<Option<u32>>]>,
+    current: Box<[Ordered<Option<u32>, { locks::POOL_CURRENT }>]>,
     /// Bytes and number of objects put in by its processors, less those freed in its
     /// arenas: only the sums over all shards mean something.
     data: AtomicI64,
     objects: AtomicI64,
     /// Free objects of each class that lie in touched pages of its arenas.
     holes: Box<[AtomicI64]>,
-    free: Mutex<FreeWindows>,
+    free: Ordered<FreeWindows, { locks::LEAF }>,
 }
 
 /// Most shards. More would let more processors store pages of one class at the same time,
@@ -132,15 +133,15 @@ impl Pool {
     /// An empty pool that will hold at most `max` bytes.
     pub fn new(max: u64, memory: Arc<dyn Memory>, cpus: usize) -> Self {
         let shard = |_| Shard {
-            current: (0..CLASSES).map(|_| Mutex::default()).collect(),
+            current: (0..CLASSES).map(|_| Ordered::default()).collect(),
             data: AtomicI64::new(0),
             objects: AtomicI64::new(0),
             holes: (0..CLASSES).map(|_| AtomicI64::new(0)).collect(),
-            free: Mutex::default(),
+            free: Ordered::default(),
         };
         Self {
             classes: Classes::new(),
-            partial: (0..CLASSES).map(|_| Mutex::default()).collect(),
+            partial: (0..CLASSES).map(|_| Ordered::default()).collect(),
             shards: (0..cpus.clamp(1, MAX_SHARDS)).map(shard).collect(),
             top: Box::new([const { OnceLock::new() }; TOP]),
             memory,
@@ -194,8 +195,8 @@ impl Pool {
             .iter()
             .map(|p| lock(p).capacity() * 4 + size_of_val(p))
             .sum();
-        let directory = size_of_val(&*self.top)
-            + self.leaves.load(Relaxed) * size_of::<[Mutex<Option<Arena>>; LEAF]>();
+        let directory =
+            size_of_val(&*self.top) + self.leaves.load(Relaxed) * size_of::<[Slot; LEAF]>();
         Usage {
             bytes: self.bytes(),
             data: self.data(),
@@ -204,11 +205,11 @@ impl Pool {
         }
     }
 
-    fn arena(&self, window: u32) -> &Mutex<Option<Arena>> {
+    fn arena(&self, window: u32) -> &Slot {
         let arena = window as usize / WINDOWS;
         let leaf = self.top[arena / LEAF].get_or_init(|| {
             self.leaves.fetch_add(1, Relaxed);
-            Box::new(std::array::from_fn(|_| Mutex::new(None)))
+            Box::new(std::array::from_fn(|_| Ordered::new(None)))
         });
         &leaf[arena % LEAF]
     }

@@ -2,9 +2,9 @@
 
 use super::cluster::{Cluster, ClusterGuard, FULL, Owner, State, frag, nonfull};
 use super::device::{After, Device};
-use super::locks::lock;
 use super::percpu::Spot;
 use super::{AllocError, ClusterPolicy, Devices, Extent, ExtentList, extent, order_of};
+use crate::locks::lock;
 use crate::words::{CLUSTER_SLOTS, ClusterIndex, Cpu, DeviceId, EntryId, MAX_ORDER};
 use std::sync::Arc;
 
@@ -54,6 +54,7 @@ impl Devices {
         };
         let found = self
             .take_at_cursor(cpu, want)
+            .or_else(|| self.recycle(cpu, want))
             .or_else(|| self.search_devices(cpu, want));
         match found {
             Some(extent) => {
@@ -79,12 +80,20 @@ impl Devices {
             let device = state.devices[spot.as_ref()?.device.index()].as_deref()?;
             device.allocate_at(spot, want)
         };
-        per_cpu.count(found?.device, want.pages as i64);
+        per_cpu.count(state, found?.device, want.pages as i64);
         found
     }
 
     /// The slow path: the lists of every device, best device first.
     pub(super) fn search_devices(&self, cpu: Cpu, want: Want) -> Option<Extent> {
+        let found = self.search_lists(cpu, want)?;
+        if want.pages == 1 {
+            self.came_to(cpu, found);
+        }
+        Some(found)
+    }
+
+    fn search_lists(&self, cpu: Cpu, want: Want) -> Option<Extent> {
         for id in self.order(cpu).as_slice() {
             let Some(device) = self.device_at(cpu, *id) else {
                 continue;
@@ -105,10 +114,10 @@ impl Devices {
             };
             let found = self
                 .search_device(cpu, &device, want, Patience::Wait)
-                .or_else(|| self.take_other_order(cpu, &device, want))
+                .or_else(|| device.take_other_order(want))
                 .or_else(|| {
                     if want.pages == 1 {
-                        self.sweep(cpu, &device, want)
+                        self.sweep(&device, want)
                     } else {
                         None
                     }
@@ -146,9 +155,8 @@ impl Devices {
             let found =
                 device.allocate_at(&mut lock(&device.shared).0[usize::from(want.order)], want);
             if let Some(found) = found {
-                let per_cpu = self.cpu(cpu);
-                per_cpu.count(device.id, want.pages as i64);
-                lock(&per_cpu.state).rotating[usize::from(want.order)] = Some(device.id);
+                device.count(want.pages as i64);
+                lock(&self.cpu(cpu).state).rotating[usize::from(want.order)] = Some(device.id);
                 return Some(found);
             }
         }
@@ -178,7 +186,7 @@ impl Devices {
             } else {
                 THAW_LOOKS
             };
-            let more = device.discard_one() || self.thaw(cpu, device, thaw) > 0;
+            let more = device.discard_one() || device.thaw(thaw) > 0;
             if !more || !device.accepting() {
                 break;
             }
@@ -213,7 +221,7 @@ impl Devices {
                 Patience::Skip,
             )
         })
-        .or_else(|| self.take_other_order(cpu, device, want))
+        .or_else(|| device.take_other_order(want))
     }
 
     fn take_whole(&self, cpu: Cpu, device: &Device, want: Want) -> Option<Extent> {
@@ -260,8 +268,7 @@ impl Devices {
         mut cluster: ClusterGuard<'d>,
         want: Want,
     ) -> Option<Extent> {
-        self.cpu(cpu)
-            .count(device.id, -(cluster.release_gone() as i64));
+        cluster.release_gone();
         if !device.accepting() {
             device.settle(c, &mut cluster, After::Free);
             return None;
@@ -269,14 +276,14 @@ impl Devices {
         device.make_table(&mut cluster);
         let mut start = cluster.take_window(0, want.order, want.pages, want.owner);
         if start.is_none() && !cluster.table().cached.is_empty() && self.half_full(device) {
-            cluster = self.reclaim_window(cpu, device, c, cluster, want);
+            cluster = self.reclaim_window(device, c, cluster, want);
             start = cluster.take_window(0, want.order, want.pages, want.owner);
         }
         let Some(start) = start else {
             device.settle(c, &mut cluster, After::Scan);
             return None;
         };
-        self.cpu(cpu).count(device.id, want.pages as i64);
+        device.count(want.pages as i64);
         if usize::from(cluster.count) == CLUSTER_SLOTS {
             device.settle(c, &mut cluster, After::Scan);
         } else {
@@ -295,7 +302,6 @@ impl Devices {
     /// held, but its lock is dropped meanwhile: look again afterwards.
     fn reclaim_window<'d>(
         &self,
-        cpu: Cpu,
         device: &'d Device,
         c: ClusterIndex,
         mut cluster: ClusterGuard<'d>,
@@ -322,8 +328,7 @@ impl Devices {
         drop(cluster);
         self.reclaim_owners(&owners[..n]);
         let mut cluster = lock(&device.cell(c).expect("a cluster in use has a cell").cluster);
-        self.cpu(cpu)
-            .count(device.id, -(cluster.release_gone() as i64));
+        cluster.release_gone();
         cluster
     }
 

@@ -84,6 +84,9 @@ impl Bitmap {
     }
 
     pub fn set_range(&mut self, start: usize, len: usize, to: bool) {
+        if len == 1 {
+            return self.set(start, to);
+        }
         for w in Self::words(start, len) {
             let mask = Self::mask(w, start, len);
             if to {

@@ -5,8 +5,8 @@ use super::Devices;
 use super::bitmap::Bitmap;
 use super::cluster::{Cluster, LISTS, NIL, Owner, State};
 use super::device::Device;
-use super::locks::lock;
 use super::percpu::Spot;
+use crate::locks::lock;
 use crate::sync::atomic::Ordering::Relaxed;
 use crate::words::{CLUSTER_SLOTS, ClusterIndex, Cpu};
 
@@ -49,7 +49,7 @@ impl Devices {
                 State::OffList(owner) => panic!("device {id}: cluster {c} was left with {owner:?}"),
                 _ => assert!(cursors.is_empty(), "cluster {c} has cursors {cursors:?}"),
             }
-            used += u32::from(cluster.count);
+            used += u32::from(cluster.count - cluster.table.as_ref().map_or(0, |t| t.gone));
             tables += u32::from(cluster.table.is_some());
             cells += u32::from(cluster.state != State::Absent);
             if cluster.table.is_some() && cluster.state != State::Inherited {

@@ -5,7 +5,7 @@
 //! the cell's lock; the links are guarded by the lock of the device's lists.
 
 use super::bitmap::Bitmap;
-use super::locks::{self, Ordered};
+use crate::locks::{self, Ordered};
 use crate::sync::atomic::AtomicU32;
 use crate::words::{CLUSTER_SLOTS, Cpu, EntryId, MAX_ENTRIES};
 
@@ -189,6 +189,24 @@ impl Cluster {
         let start = self.table().used.window(from, order, pages)?;
         self.take(start, pages, owner);
         Some(start)
+    }
+
+    /// Whether the cluster stays where it is when `pages` of its slots are freed: held by somebody
+    /// who will put it on a list, or on the right one already.
+    pub const fn stays_without(&self, pages: u16) -> bool {
+        match self.state {
+            State::OffList(_) => true,
+            State::NonFull(_) | State::Inherited => self.count > pages,
+            _ => false,
+        }
+    }
+
+    /// Marks a used slot as given back, to be released later.
+    pub fn set_gone(&mut self, at: usize) {
+        let table = self.table();
+        table.words[at].set_gone(true);
+        table.cached.set(at, false);
+        table.gone += 1;
     }
 
     /// Makes used slots free; the words keep the last owner.

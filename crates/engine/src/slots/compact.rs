@@ -5,8 +5,8 @@ use super::alloc::Want;
 use super::cluster::{FREE, Owner, frag, nonfull};
 use super::device::{After, Device};
 use super::drain::Moved;
-use super::locks::{lock, try_lock};
 use super::{Devices, Extent, extent, order_of};
+use crate::locks::{lock, try_lock};
 use crate::sync::atomic::Ordering::Relaxed;
 use crate::words::{CLUSTER_SLOTS, ClusterIndex, Cpu, EntryId, ORDERS};
 
@@ -50,8 +50,7 @@ impl Devices {
         }
         if let Some(cell) = device.cell(c) {
             let mut cluster = lock(&cell.cluster);
-            self.cpu(cpu)
-                .count(device.id, -(cluster.release_gone() as i64));
+            cluster.release_gone();
             device.settle(c, &mut cluster, After::Free);
         }
         moved

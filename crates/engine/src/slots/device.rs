@@ -6,10 +6,10 @@
 //! holder only *tries* the cluster's lock ([`Device::isolate`]).
 
 use super::cluster::{Cell, Cluster, ClusterGuard, DISCARD, FREE, LISTS, NIL, Owner, State, Table};
-use super::locks::{self, Guard, Ordered, lock, try_lock};
 use super::percpu::Cursors;
 use crate::env::{Lender, Store};
-use crate::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
+use crate::locks::{self, Guard, Ordered, lock, try_lock};
+use crate::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, Ordering::Relaxed};
 use crate::words::{CLUSTER_SLOTS, ClusterIndex, DeviceId, Node};
 use std::sync::{Arc, OnceLock};
 
@@ -74,6 +74,8 @@ pub(super) struct Device {
     /// The one cursor of a rotating device.
     pub shared: Ordered<Cursors, { locks::SHARED_CURSOR }>,
     blocks: Box<[OnceLock<Box<Block>>]>,
+    /// Slots taken less slots freed off the fast path, where no processor's lock is held.
+    used: Alone<AtomicI64>,
     lists: Alone<Ordered<Lists, { locks::LISTS }>>,
 }
 
@@ -116,6 +118,7 @@ impl Device {
             blocks: (0..(clusters as usize).div_ceil(BLOCK))
                 .map(|_| OnceLock::new())
                 .collect(),
+            used: Alone(AtomicI64::new(0)),
             lists: Alone(Ordered::new(Lists {
                 heads: [Head {
                     first: NIL,
@@ -134,6 +137,17 @@ impl Device {
 
     pub fn bad(&self) -> u32 {
         self.bad.load(Relaxed)
+    }
+
+    /// Counts slots taken (or freed, if negative) by somebody who holds no processor's lock.
+    pub fn count(&self, slots: i64) {
+        if slots != 0 {
+            self.used.0.fetch_add(slots, Relaxed);
+        }
+    }
+
+    pub fn counted(&self) -> i64 {
+        self.used.0.load(Relaxed)
     }
 
     pub fn lists(&self) -> Guard<'_, Lists, { locks::LISTS }> {

@@ -4,8 +4,8 @@
 
 use super::cluster::{Cell, FROZEN, Owner, State};
 use super::device::Device;
-use super::locks::lock;
 use super::{DEVICE_ERROR_LIMIT, Devices, Extent, ExtentList, FORGIVING_PAGES};
+use crate::locks::lock;
 use crate::sync::atomic::Ordering::Relaxed;
 use crate::words::{CLUSTER_SLOTS, Cpu, DeviceId, EntryId, SlotIndex};
 use std::sync::Arc;
@@ -128,7 +128,10 @@ impl Devices {
             );
             return;
         }
-        table.gone -= u16::from(table.words[at].gone());
+        if table.words[at].gone() {
+            table.gone -= 1;
+            device.count(1);
+        }
         table.words[at].set_bad();
         table.cached.set(at, false);
         table.bad += 1;
@@ -369,7 +372,7 @@ impl Devices {
         self.flush_all_returns(cpu);
         let was = device.accepting();
         self.stop(&device);
-        self.thaw(cpu, &device, usize::MAX);
+        device.thaw(usize::MAX);
         let used = device.unsettled();
         if used > 0 {
             if was {

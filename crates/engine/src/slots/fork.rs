@@ -4,8 +4,8 @@
 
 use super::cluster::State;
 use super::device::{After, Device};
-use super::locks::lock;
 use super::{Devices, cluster::FROZEN};
+use crate::locks::lock;
 use crate::sync::atomic::Ordering::Relaxed;
 use crate::words::Cpu;
 
@@ -49,11 +49,11 @@ impl Devices {
                 if cluster.state == State::Absent {
                     continue;
                 }
-                let mut freed = cluster.release_gone();
+                cluster.release_gone();
                 if cluster.table.as_ref().is_some_and(|t| t.bad > 0) {
-                    freed += cluster.release_bad() - device.past_end(c);
+                    let bad = cluster.release_bad() - device.past_end(c);
+                    device.count(-(bad as i64));
                 }
-                self.cpu(Cpu(0)).count(device.id, -(freed as i64));
                 if cluster.count > 0 {
                     device.set_state(&mut device.lists(), c, &mut cluster, State::Inherited);
                 } else {
@@ -64,26 +64,27 @@ impl Devices {
             }
         }
     }
+}
 
+impl Device {
     /// Thaws frozen clusters without readers, looking at no more than `looks`; says how many.
-    pub(super) fn thaw(&self, cpu: Cpu, device: &Device, looks: usize) -> usize {
-        let Some(lender) = &device.lender else {
+    pub(super) fn thaw(&self, looks: usize) -> usize {
+        let Some(lender) = &self.lender else {
             return 0;
         };
         let mut thawed = 0;
-        for _ in 0..(device.len(FROZEN) as usize).min(looks) {
-            let Some(c) = device.next_of(FROZEN) else {
+        for _ in 0..(self.len(FROZEN) as usize).min(looks) {
+            let Some(c) = self.next_of(FROZEN) else {
                 break;
             };
             if lender.has_readers(c) {
                 continue;
             }
-            let Some(cell) = device.cell(c) else { break };
+            let Some(cell) = self.cell(c) else { break };
             let mut cluster = lock(&cell.cluster);
             if cluster.state == State::Frozen {
-                self.cpu(cpu)
-                    .count(device.id, -(cluster.release_gone() as i64));
-                device.settle(c, &mut cluster, After::Free);
+                cluster.release_gone();
+                self.settle(c, &mut cluster, After::Free);
                 thawed += 1;
             }
         }

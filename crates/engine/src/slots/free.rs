@@ -1,15 +1,17 @@
 //! Giving slots back.
 //!
-//! A single slot is marked *gone* at once, which is when a double free shows, and then
-//! waits in the processor's return cache. A gone slot may be released by anybody who holds
-//! its cluster's lock, unless the cluster is frozen: so an allocator that scans a cluster
-//! uses what waits there, and a notice in a cache may find nothing left to do.
+//! A single slot is free at once where its cluster stays on the list it is on: under the lock that
+//! shows a double free anyway. Where the cluster would have to move, which takes the lock of the
+//! device's lists and touches neighbours there, the slot is marked *gone* and waits in the
+//! processor's return cache. A gone slot may be released by anybody who holds its cluster's lock,
+//! unless the cluster is frozen: so an allocator that scans a cluster uses what waits there, and a
+//! notice in a cache may find nothing left to do. It counts as used no longer.
 
 use super::cluster::{ClusterGuard, State};
 use super::device::Device;
-use super::locks::lock;
 use super::percpu::{RETURNS, RETURNS_WAKE, Returned, Returns};
 use super::{Devices, Extent, Returns as Policy};
+use crate::locks::lock;
 use crate::words::{CLUSTER_SLOTS, ClusterIndex, Cpu, DeviceId, EntryId, SlotIndex};
 use std::sync::Arc;
 
@@ -51,18 +53,24 @@ impl Devices {
         if extent.len != 1 || self.options.returns == Policy::Direct {
             return self.free_now(cpu, extent);
         }
-        let mut state = lock(&self.cpu(cpu).state);
+        let per_cpu = self.cpu(cpu);
+        let mut state = lock(&per_cpu.state);
         let (device, c) = locate(&state.devices, extent)?;
         let at = extent.start.within();
         {
             let mut cluster = used(device, c, extent)?;
-            let table = cluster.table();
-            if table.words[at].bad() {
+            if cluster.table().words[at].bad() {
                 return Ok(());
             }
-            table.words[at].set_gone(true);
-            table.cached.set(at, false);
-            table.gone += 1;
+            per_cpu.count(&state, device.id, -1);
+            if cluster.stays_without(1) {
+                cluster.release(at, 1);
+                return Ok(());
+            }
+            cluster.set_gone(at);
+            if cluster.state == State::Frozen {
+                return Ok(());
+            }
         }
         let full = (state.returns.len() == RETURNS)
             .then(|| std::mem::replace(&mut state.returns, Returns::EMPTY));
@@ -93,29 +101,25 @@ impl Devices {
         let mut cluster = used(device, c, extent)?;
         let mut freed = 0;
         let frozen = cluster.state == State::Frozen;
-        let table = cluster.table();
-        if frozen {
-            table.cached.set_range(start, len, false);
-            for word in &mut table.words[start..start + len] {
-                if !word.bad() {
-                    word.set_gone(true);
-                    table.gone += 1;
-                }
-            }
-        } else if table.bad == 0 {
+        if !frozen && cluster.table().bad == 0 {
             cluster.release(start, len);
             freed = len;
         } else {
             for at in start..start + len {
-                if !cluster.table().words[at].bad() {
-                    cluster.release(at, 1);
-                    freed += 1;
+                if cluster.table().words[at].bad() {
+                    continue;
                 }
+                if frozen {
+                    cluster.set_gone(at);
+                } else {
+                    cluster.release(at, 1);
+                }
+                freed += 1;
             }
         }
         let unread = device.freed(c, &mut cluster);
         let emptied = cluster.state == State::Discard;
-        per_cpu.count(device.id, -(freed as i64));
+        per_cpu.count(&state, device.id, -(freed as i64));
         drop(cluster);
         if emptied {
             self.want_work();
@@ -147,18 +151,16 @@ impl Devices {
             if cluster.state == State::Frozen || cluster.table.is_none() {
                 continue;
             }
-            let mut freed = 0;
+            let mut freed = false;
             for returned in group {
                 let at = returned.slot.within();
                 if cluster.table().words[at].gone() {
                     cluster.release(at, 1);
-                    freed += 1;
+                    freed = true;
                 }
             }
-            let unread = freed > 0 && device.freed(c, &mut cluster);
+            let unread = freed && device.freed(c, &mut cluster);
             let emptied = cluster.state == State::Discard;
-            // Before the lock is dropped: the device may be removed after.
-            self.cpu(cpu).count(device.id, -freed);
             drop(cluster);
             if emptied {
                 self.want_work();

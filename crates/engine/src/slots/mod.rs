@@ -3,15 +3,16 @@
 //! A device is divided into clusters of 512 slots. Slots of one order are cut from a
 //! cluster until it is full; a processor keeps one current cluster for each order (its
 //! *cursor*), which is on no list, so that allocating touches nothing but lines of that
-//! processor. Only when a cursor is used up are the device's lists looked at: FREE,
-//! NONFULL and FRAG of the order; then cached slots are reclaimed, waiting discards done,
-//! other orders' clusters and other processors' cursors used; and a folio that has no
-//! aligned place anywhere gets several runs of slots, as few as can be found (its entries
-//! are contiguous all the same: *virtual contiguity*).
+//! processor. Only when a cursor is used up, and no slot that the processor gave back can be
+//! recycled, are the device's lists looked at: FREE, NONFULL and FRAG of the order; then cached
+//! slots are reclaimed, waiting discards done, other orders' clusters and other processors' cursors
+//! used; and a folio that has no aligned place anywhere gets several runs of slots, as few as can
+//! be found (its entries are contiguous all the same: *virtual contiguity*).
 //!
-//! Returned single slots wait in a cache of the processor, to be freed in batches by a
-//! worker ([`Devices::work`]), or by the free that finds the cache full. Larger runs are
-//! freed at once.
+//! A returned single slot is free at once where its cluster stays on its list. Where the cluster
+//! would have to move, the slot waits in a cache of the processor: to be recycled there, to be freed
+//! in a batch by a worker ([`Devices::work`]), or by the free that finds the cache full. Larger runs
+//! are freed at once.
 //!
 //! # Locks
 //!
@@ -24,7 +25,7 @@
 //! 4. a cluster
 //! 5. a device's lists
 //!
-//! `locks` sees to it in debug builds.
+//! [`crate::locks`] sees to it in debug builds.
 //! A cluster's lock is taken while the lists' is held only by trying. Two clusters are
 //! never locked together, nor two processors.
 //!
@@ -44,10 +45,10 @@ mod device;
 mod drain;
 mod fork;
 mod free;
-mod locks;
 #[cfg(all(test, loom))]
 mod models;
 mod percpu;
+mod recycle;
 mod scatter;
 mod work;
 
@@ -59,11 +60,11 @@ pub use drain::{Drain, DrainError, Moved, Mover};
 pub use free::FreeError;
 
 use crate::env::{Lender, Store, Topology};
+use crate::locks::{self, Ordered, lock};
 use crate::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 use crate::words::{CLUSTER_SLOTS, ClusterIndex, Cpu, DeviceId, EntryId, Node, ORDERS, SlotIndex};
 use choice::Choice;
 use device::{Alone, Device};
-use locks::{Ordered, lock};
 use percpu::PerCpu;
 use std::sync::{Arc, OnceLock};
 
@@ -231,7 +232,7 @@ pub struct DeviceUsage {
     pub device: DeviceId,
     /// Slots of the device.
     pub slots: u32,
-    /// Slots not free: in use, returned a moment ago, or out of service.
+    /// Slots in use or out of service.
     pub used: u32,
     /// Slots out of service.
     pub bad: u32,
@@ -402,10 +403,11 @@ impl Devices {
         }
     }
 
-    /// Slots not free, by the processors' counts; exact when nobody allocates or frees.
+    /// Slots in use or out of service, by the counts of the processors and the device; exact when
+    /// nobody allocates or frees. Those that wait in a return cache, or for readers, are not.
     fn used(&self, device: &Device) -> u32 {
         let sum: i64 = self.cpus.iter().map(|c| c.counted(device.id)).sum();
-        sum.clamp(0, i64::from(device.slots)) as u32
+        (sum + device.counted()).clamp(0, i64::from(device.slots)) as u32
     }
 
     /// Whether less than half of a device's slots are free: then slots that only hold a

@@ -148,6 +148,29 @@ fn loom_the_worker_empties_a_return_cache_that_is_in_use() {
 }
 
 #[test]
+fn loom_a_returned_slot_is_recycled_or_released() {
+    model(|| {
+        let devices = devices(512, false, Returns::Cached);
+        // A full cluster of single slots, and the processor's home.
+        allocate(&devices, A, 1, 0).unwrap();
+        allocate(&devices, A, 511, 1).unwrap();
+        devices.free(A, slot(7, 1)).unwrap();
+        let other = devices.clone();
+        let thread = thread::spawn(move || other.work(B, 1));
+        let got = allocate(&devices, A, 1, 1000);
+        thread.join().unwrap();
+        devices.check();
+        assert_eq!(got, Some(slot(7, 1)), "it was free, whoever holds it");
+        assert_eq!(
+            devices.owner(DeviceId(0), SlotIndex(7)),
+            Some(EntryId(1000))
+        );
+        assert_eq!(devices.usage()[0].used, 512);
+        assert_eq!(devices.work(A, 1), 0, "nothing is left to do");
+    });
+}
+
+#[test]
 fn loom_a_slot_is_freed_only_once() {
     model(|| {
         let devices = devices(512, false, Returns::Cached);

@@ -6,7 +6,7 @@
 
 use super::MAX_DEVICES;
 use super::device::Device;
-use super::locks::{self, Ordered};
+use crate::locks::{self, Ordered};
 use crate::sync::atomic::{AtomicI64, Ordering::Relaxed};
 use crate::words::{ClusterIndex, DeviceId, ORDERS, SlotIndex};
 use std::sync::Arc;
@@ -36,10 +36,13 @@ pub(super) struct Returned {
     pub slot: SlotIndex,
 }
 
-/// Slots given back and not yet free; at most `RETURNS`.
+/// Slots given back and not yet free, oldest first; at most `RETURNS`.
+///
+/// They are `slots[first..end]`; `first` = `end` only at 0.
 pub(super) struct Returns {
     slots: [Returned; RETURNS],
-    len: usize,
+    first: usize,
+    end: usize,
 }
 
 impl Returns {
@@ -48,20 +51,35 @@ impl Returns {
             device: DeviceId(0),
             slot: SlotIndex(0),
         }; RETURNS],
-        len: 0,
+        first: 0,
+        end: 0,
     };
 
     pub fn len(&self) -> usize {
-        self.len
+        self.end - self.first
     }
 
+    /// Adds one; there must be room.
     pub fn push(&mut self, slot: Returned) {
-        self.slots[self.len] = slot;
-        self.len += 1;
+        if self.end == RETURNS {
+            self.slots.copy_within(self.first.., 0);
+            self.end -= self.first;
+            self.first = 0;
+        }
+        self.slots[self.end] = slot;
+        self.end += 1;
+    }
+
+    /// Forgets the oldest.
+    pub fn pop(&mut self) {
+        self.first += 1;
+        if self.first == self.end {
+            (self.first, self.end) = (0, 0);
+        }
     }
 
     pub fn as_slice(&self) -> &[Returned] {
-        &self.slots[..self.len]
+        &self.slots[self.first..self.end]
     }
 }
 
@@ -71,6 +89,10 @@ pub(super) struct State {
     /// Orders for which a rotating device's own cursor is to be used.
     pub rotating: [Option<DeviceId>; ORDERS],
     pub returns: Returns,
+    /// The device that the last search for a single slot came to, if its slots may be recycled.
+    pub home: Option<DeviceId>,
+    /// Slots recycled since that search.
+    pub recycled: usize,
     /// The device table of `Control`, as it was when devices last changed.
     pub devices: [Option<Arc<Device>>; MAX_DEVICES],
 }
@@ -79,7 +101,7 @@ pub(super) struct State {
 #[repr(align(128))]
 pub(super) struct PerCpu {
     pub state: Ordered<State, { locks::CPU }>,
-    /// Slots taken less slots freed through this processor, per device.
+    /// Slots taken less slots given back with the lock of `state` held, per device. Read without it.
     used: [AtomicI64; MAX_DEVICES],
 }
 
@@ -90,15 +112,18 @@ impl PerCpu {
                 cursors: Cursors::default(),
                 rotating: [None; ORDERS],
                 returns: Returns::EMPTY,
+                home: None,
+                recycled: 0,
                 devices: std::array::from_fn(|_| None),
             }),
             used: std::array::from_fn(|_| AtomicI64::new(0)),
         }
     }
 
-    /// Counts slots taken (or freed, if negative).
-    pub fn count(&self, device: DeviceId, slots: i64) {
-        self.used[device.index()].fetch_add(slots, Relaxed);
+    /// Counts slots taken (or freed, if negative), with the lock held; so nobody else writes.
+    pub fn count(&self, _held: &State, device: DeviceId, slots: i64) {
+        let used = &self.used[device.index()];
+        used.store(used.load(Relaxed) + slots, Relaxed);
     }
 
     pub fn counted(&self, device: DeviceId) -> i64 {

@@ -5,8 +5,8 @@
 use super::alloc::Want;
 use super::cluster::{Owner, State, frag, nonfull};
 use super::device::{After, Device};
-use super::locks::{lock, try_lock};
 use super::{AllocError, Devices, Extent, ExtentList, extent};
+use crate::locks::{lock, try_lock};
 use crate::sync::atomic::Ordering::Relaxed;
 use crate::words::{ClusterIndex, Cpu, ORDERS};
 
@@ -14,22 +14,6 @@ use crate::words::{ClusterIndex, Cpu, ORDERS};
 const SURVEY: usize = 32;
 
 impl Devices {
-    /// A window in a cluster of any order: the aligned place of last resort.
-    pub(super) fn take_other_order(&self, cpu: Cpu, device: &Device, want: Want) -> Option<Extent> {
-        let (c, true) = device.survey(want)? else {
-            return None;
-        };
-        let mut cluster = lock(&device.cell(c)?.cluster);
-        if !device.isolate_this(c, &mut cluster, Owner::Scan) {
-            return None;
-        }
-        let start = cluster.take_window(0, want.order, want.pages, want.owner);
-        self.cpu(cpu)
-            .count(device.id, want.pages as i64 * i64::from(start.is_some()));
-        device.settle(c, &mut cluster, After::Free);
-        Some(extent(device, c, start?, want.pages))
-    }
-
     /// Virtual contiguity: runs of slots wherever they are, the longest found first.
     pub(super) fn scatter(
         &self,
@@ -61,7 +45,7 @@ impl Devices {
                 if let Some((start, len)) = cluster.table().used.longest_run(left.pages) {
                     let pages = len.min(left.pages);
                     cluster.take(start, pages, left.owner);
-                    self.cpu(cpu).count(device.id, pages as i64);
+                    device.count(pages as i64);
                     out.push(extent(&device, c, start, pages), before);
                     left.pages -= pages;
                     left.owner = left.owner.plus(pages as u32);
@@ -98,7 +82,7 @@ impl Devices {
 
     /// The last resort of a single slot: goes through the clusters one by one, whoever holds
     /// them. On lists, a cluster that another thread only looks at would be missed.
-    pub(super) fn sweep(&self, cpu: Cpu, device: &Device, want: Want) -> Option<Extent> {
+    pub(super) fn sweep(&self, device: &Device, want: Want) -> Option<Extent> {
         if device.lender.is_none() && self.used(device) == device.slots {
             return None;
         }
@@ -119,10 +103,7 @@ impl Devices {
             let released = cluster.release_gone();
             device.make_table(&mut cluster);
             let found = cluster.take_window(0, want.order, want.pages, want.owner);
-            self.cpu(cpu).count(
-                device.id,
-                want.pages as i64 * i64::from(found.is_some()) - released as i64,
-            );
+            device.count(want.pages as i64 * i64::from(found.is_some()));
             if cluster.state.list().is_some() && (found.is_some() || released > 0) {
                 device.settle(c, &mut cluster, After::Free);
             }
@@ -135,6 +116,21 @@ impl Devices {
 }
 
 impl Device {
+    /// A window in a cluster of any order: the aligned place of last resort.
+    pub(super) fn take_other_order(&self, want: Want) -> Option<Extent> {
+        let (c, true) = self.survey(want)? else {
+            return None;
+        };
+        let mut cluster = lock(&self.cell(c)?.cluster);
+        if !self.isolate_this(c, &mut cluster, Owner::Scan) {
+            return None;
+        }
+        let start = cluster.take_window(0, want.order, want.pages, want.owner);
+        self.count(want.pages as i64 * i64::from(start.is_some()));
+        self.settle(c, &mut cluster, After::Free);
+        Some(extent(self, c, start?, want.pages))
+    }
+
     /// Of some clusters with free slots, of any order, the one that serves best: an aligned
     /// window (true), or else the longest run.
     fn survey(&self, want: Want) -> Option<(ClusterIndex, bool)> {

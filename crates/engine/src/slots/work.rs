@@ -22,7 +22,7 @@ impl Devices {
         self.wanted.0.store(false, Relaxed);
         let mut done = self.flush_all_returns(cpu);
         for device in self.devices() {
-            done += self.thaw(cpu, &device, max);
+            done += device.thaw(max);
             let mut left = max;
             while left > 0 && (device.discard_one() || device.release_one(RESERVE)) {
                 left -= 1;

@@ -14,7 +14,7 @@ use crate::{Cpu, EntryId, PAGE_SIZE, PageBytes, SlotIndex};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use super::load::{LoadError, Source};
-use super::store::StoreError;
+use super::store::Aim;
 
 /// Bytes of the footer of a compressed slot.
 const FOOTER: usize = 4;
@@ -109,8 +109,8 @@ impl Swap {
         }
     }
 
-    /// Writes pages as they are to slots: the way out when the pool takes none. One word for
-    /// each page, or nothing is left allocated.
+    /// Writes pages as they are to slots: the way out when the pool takes none. Pages that find no
+    /// room keep the word of a free entry; with [`Aim::All`] none is written then.
     pub(super) fn store_on_devices(
         &self,
         cpu: Cpu,
@@ -118,19 +118,11 @@ impl Swap {
         pages: &[&PageBytes],
         entries: impl Fn(usize) -> EntryId,
         words: &mut [Word],
-    ) -> Result<(), StoreError> {
-        let Some(devices) = &self.devices else {
-            return Err(StoreError::Full);
-        };
+        aim: Aim,
+    ) {
+        let Some(devices) = &self.devices else { return };
         self.note(&self.last_refused_ns);
         debug_assert!(pages.len() <= super::store::BATCH && words.len() == pages.len());
-        let undo = |words: &[Word]| {
-            for word in words {
-                if let Location::Slot(place) = word.location() {
-                    self.free_slot(cpu, place);
-                }
-            }
-        };
         words.fill(Word::FREE);
         let consecutive = (1..pages.len()).all(|i| entries(i).0 == entries(0).0 + i as u32);
         // How many runs of slots a folio got; none: it is split into pages.
@@ -169,13 +161,10 @@ impl Swap {
         }
         let mut taken = ExtentList::default();
         std::mem::swap(&mut taken, &mut scratch.extents);
-        let outcome = self.write_pages(cpu, &mut taken, pages, entries, words);
+        self.write_pages(cpu, &mut taken, pages, entries, words, aim);
         std::mem::swap(&mut taken, &mut scratch.extents);
-        if let Err(error) = outcome {
-            undo(words);
-            return Err(error);
-        }
-        if pages.len() > 1 && consecutive {
+        let written = words.iter().filter(|word| !word.is_free()).count();
+        if pages.len() > 1 && consecutive && written == pages.len() {
             let order = pages.len().next_power_of_two().trailing_zeros() as usize;
             let counters = &self.env.counters;
             if runs > 0 {
@@ -185,13 +174,13 @@ impl Swap {
                 counters.swpout_fallback[order].add(1);
             }
         }
-        self.env.counters.pswpout.add(pages.len() as u64);
+        self.env.counters.pswpout.add(written as u64);
         self.note(&self.last_refused_ns);
-        Ok(())
     }
 
-    /// Writes each page to the slot its word names, or, where that is free, to a new one;
-    /// what fails goes to another slot.
+    /// Writes each page to the slot its word names, or, where that is free, to a new one; what
+    /// fails goes to another slot. The words of those that were written name slots afterwards, no
+    /// others.
     fn write_pages(
         &self,
         cpu: Cpu,
@@ -199,20 +188,32 @@ impl Swap {
         pages: &[&PageBytes],
         entries: impl Fn(usize) -> EntryId,
         words: &mut [Word],
-    ) -> Result<(), StoreError> {
+        aim: Aim,
+    ) {
         const N: usize = super::store::BATCH;
-        let Some(devices) = &self.devices else {
-            return Err(StoreError::Full);
+        let Some(devices) = &self.devices else { return };
+        let undo = |words: &mut [Word]| {
+            for word in words {
+                if let Location::Slot(place) = word.location() {
+                    self.free_slot(cpu, place);
+                    *word = Word::FREE;
+                }
+            }
         };
         let mut done = [false; N];
         for _ in 0..WRITE_TRIES {
+            let mut room = true;
             for i in 0..pages.len() {
                 if words[i].is_free() {
-                    let found = self
-                        .take_slot(cpu, entries(i), taken)
-                        .ok_or(StoreError::Full)?;
+                    let Some(found) = self.take_slot(cpu, entries(i), taken) else {
+                        room = false;
+                        break;
+                    };
                     words[i] = Word::slot(found, checksum(Codec::Raw, pages[i]));
                 }
+            }
+            if !room && aim == Aim::All {
+                return undo(words);
             }
             // One batch for each device.
             for device in 0..SlotPlace::MAX_DEVICES {
@@ -252,11 +253,13 @@ impl Swap {
                     }
                 }
             }
-            if done[..pages.len()].iter().all(|&d| d) {
-                return Ok(());
+            if !room || done[..pages.len()].iter().all(|&d| d) {
+                return;
             }
         }
-        Err(StoreError::Full)
+        if aim == Aim::All {
+            undo(words);
+        }
     }
 
     /// Brings back the pages whose words name slots, all of them in flight at once. They were

@@ -28,6 +28,15 @@ impl From<crate::vswap::NoEntries> for StoreError {
     }
 }
 
+/// What is wanted of a batch that finds too little room.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Aim {
+    /// All of it or nothing.
+    All,
+    /// Whatever there is room for.
+    Each,
+}
+
 /// Pages whose words are named in one go.
 pub(super) const BATCH: usize = 64;
 
@@ -55,9 +64,9 @@ impl Swap {
             let start = first.plus((i * BATCH) as u32);
             let words = &mut words[..batch.len()];
             let entry = |k: usize| start.plus(k as u32);
-            let (named, outcome) =
-                self.make_places(cpu, &mut scratch, &group_ref, batch, entry, words);
-            self.name(start, &words[..named]);
+            let outcome =
+                self.make_places(cpu, &mut scratch, &group_ref, batch, entry, words, Aim::All);
+            self.name(start, words);
             if let Err(error) = outcome {
                 self.free(cpu, first, pages.len() as u32);
                 return Err(error);
@@ -66,14 +75,14 @@ impl Swap {
         Ok(first)
     }
 
-    /// Stores single pages: `out[i]` is the entry of `pages[i]`. Stops at the first refusal;
-    /// how many were stored, or why not even one was.
+    /// Stores single pages: `out[i]` is the entry of `pages[i]`, or none if there was no room for
+    /// it; the others are stored all the same. How many were, or why not even one.
     pub fn store_each(
         &self,
         cpu: Cpu,
         group: GroupId,
         pages: &[&PageBytes],
-        out: &mut [EntryId],
+        out: &mut [Option<EntryId>],
     ) -> Result<usize, StoreError> {
         assert!(
             out.len() >= pages.len(),
@@ -84,34 +93,46 @@ impl Swap {
         let group_ref = self.space.group(group);
         let mut scratch = self.coders.take(cpu);
         let mut words = [Word::FREE; BATCH];
-        let mut done = 0;
-        for batch in pages.chunks(BATCH) {
-            let entries = &mut out[done..done + batch.len()];
+        let mut entries = [EntryId(0); BATCH];
+        let (mut stored, mut outcome) = (0, Ok(()));
+        out.fill(None);
+        for (batch, out) in pages.chunks(BATCH).zip(out.chunks_mut(BATCH)) {
+            let entries = &mut entries[..batch.len()];
             if let Err(error) = self.space.reserve_each(cpu, group, entries) {
-                return if done > 0 {
-                    Ok(done)
-                } else {
-                    Err(error.into())
-                };
+                outcome = Err(error.into());
+                break;
             }
             let words = &mut words[..batch.len()];
-            let (named, outcome) =
-                self.make_places(cpu, &mut scratch, &group_ref, batch, |k| entries[k], words);
-            self.name_each(&entries[..named], &words[..named]);
-            done += named;
-            if let Err(error) = outcome {
-                for &unused in &entries[named..] {
-                    self.free(cpu, unused, 1);
+            let places = self.make_places(
+                cpu,
+                &mut scratch,
+                &group_ref,
+                batch,
+                |k| entries[k],
+                words,
+                Aim::Each,
+            );
+            outcome = outcome.and(places);
+            self.name_each(entries, words);
+            for ((out, &entry), word) in out.iter_mut().zip(&*entries).zip(&*words) {
+                if word.is_free() {
+                    self.free(cpu, entry, 1);
+                } else {
+                    *out = Some(entry);
+                    stored += 1;
                 }
-                return if done > 0 { Ok(done) } else { Err(error) };
             }
         }
-        Ok(done)
+        match outcome {
+            Err(error) if stored == 0 => Err(error),
+            _ => Ok(stored),
+        }
     }
 
-    /// Makes the places of a batch; how many words are good, and why no more. When the pool
-    /// is full, its coldest pages make room, once a batch; if it refuses a page all the same,
-    /// the rest of the batch goes to devices with it.
+    /// Makes the places of a batch; a page that has none keeps the word of a free entry, and the
+    /// error says why. When the pool is full, its coldest pages make room, once a batch; if it
+    /// refuses a page all the same, the rest of the batch goes to devices with it.
+    #[allow(clippy::too_many_arguments)]
     fn make_places(
         &self,
         cpu: Cpu,
@@ -120,7 +141,9 @@ impl Swap {
         pages: &[&PageBytes],
         entries: impl Fn(usize) -> EntryId,
         words: &mut [Word],
-    ) -> (usize, Result<(), StoreError>) {
+        aim: Aim,
+    ) -> Result<(), StoreError> {
+        words.fill(Word::FREE);
         let mut refused = (self.config.codec == CodecKind::None && self.has_devices())
             .then_some(StoreError::Full);
         let (mut out, mut which, mut n) = ([&[0; PAGE_SIZE]; BATCH], [0; BATCH], 0);
@@ -159,29 +182,19 @@ impl Swap {
         // Before the words are named: who frees them uncharges.
         group.charge(charge);
         let Some(refused) = refused.filter(|_| n > 0) else {
-            return (pages.len(), Ok(()));
+            return Ok(());
         };
         let mut slots = [Word::FREE; BATCH];
-        let outcome = if group.writeback() && self.has_devices() {
-            self.store_on_devices(
-                cpu,
-                scratch,
-                &out[..n],
-                |i| entries(which[i]),
-                &mut slots[..n],
-            )
-        } else {
-            Err(refused)
-        };
-        if outcome.is_err() {
-            counters.reject_full.add(n as u64);
-            // Same-filled pages after the first refused one are named by nobody.
-            return (which[0], outcome);
+        if group.writeback() && self.has_devices() {
+            let entries = |i: usize| entries(which[i]);
+            self.store_on_devices(cpu, scratch, &out[..n], entries, &mut slots[..n], aim);
         }
         for (&k, &word) in which[..n].iter().zip(&slots) {
             words[k] = word;
         }
-        (pages.len(), Ok(()))
+        let without = slots[..n].iter().filter(|word| word.is_free()).count();
+        counters.reject_full.add(without as u64);
+        if without > 0 { Err(refused) } else { Ok(()) }
     }
 
     /// Puts one page into the pool; the word that will name it, and its bytes to charge.
@@ -215,7 +228,7 @@ impl Swap {
         }
     }
 
-    /// Writes the words of consecutive reserved entries.
+    /// Writes the words of consecutive reserved entries, where there is something to name.
     fn name(&self, first: EntryId, words: &[Word]) {
         let mut at = 0;
         while at < words.len() {
@@ -239,6 +252,9 @@ impl Swap {
     }
 
     fn name_one(&self, locked: &mut super::Locked<'_>, word: Word) {
+        if word.is_free() {
+            return;
+        }
         debug_assert_eq!(locked.word(), Word::RESERVED);
         // Entries of a reopened cluster are younger than its place in the clock says.
         let pooled = matches!(word.location(), Location::Pool(_));

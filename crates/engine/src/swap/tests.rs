@@ -5,7 +5,7 @@ use super::*;
 use crate::codec::{Codec, Coder, Damaged};
 use crate::env::{IoError, ReadOp, Store, WriteOp};
 use crate::slots::{DeviceSpec, Drain, DrainError, Options};
-use crate::{CLUSTER_SLOTS, DeviceId, Node, PAGE_SIZE};
+use crate::{CLUSTER_SLOTS, DeviceId, Node, PAGE_SIZE, SlotIndex};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 use std::sync::atomic::AtomicU32;
@@ -85,6 +85,8 @@ struct Faulty {
     fail_reads: AtomicU32,
     fail_writes: AtomicU32,
     corrupt_reads: AtomicU32,
+    /// What was said to be read soon, since somebody last looked.
+    expected: std::sync::Mutex<Vec<std::ops::Range<u64>>>,
 }
 
 fn take_bit(bits: &AtomicU32) -> bool {
@@ -125,6 +127,13 @@ impl Store for Faulty {
             }
             *result = Ok(());
         }
+    }
+    fn expect(&self, slots: &[std::ops::Range<u64>]) {
+        let all = 0..Store::slots(self);
+        for run in slots {
+            assert!(!run.is_empty() && run.end <= all.end, "{run:?} of {all:?}");
+        }
+        self.expected.lock().unwrap().extend_from_slice(slots);
     }
     fn discard(&self, slot: u64, slots: u64) -> Result<(), IoError> {
         let at = slot as usize * PAGE_SIZE;
@@ -174,6 +183,7 @@ fn rig(config: Config, clusters: Option<usize>) -> Rig {
             fail_reads: AtomicU32::new(0),
             fail_writes: AtomicU32::new(0),
             corrupt_reads: AtomicU32::new(0),
+            expected: Default::default(),
         })
     });
     let devices = device.as_ref().map(|device| {
@@ -217,6 +227,11 @@ enum Step {
         which: usize,
         n: usize,
         keep: bool,
+    },
+    /// Announces entries from one on, whether or not they are in use.
+    Expect {
+        which: usize,
+        n: u32,
     },
     Unchanged {
         which: usize,
@@ -272,6 +287,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         4 => (0..3u16, 1usize..100, random).prop_map(|(group, pages, random)| Step::StoreEach { group, pages, random }),
         8 => (any::<usize>(), any::<bool>()).prop_map(|(which, keep)| Step::Load { which, keep }),
         3 => (any::<usize>(), 1usize..90, any::<bool>()).prop_map(|(which, n, keep)| Step::LoadEach { which, n, keep }),
+        2 => (any::<usize>(), 1u32..=64).prop_map(|(which, n)| Step::Expect { which, n }),
         3 => any::<usize>().prop_map(|which| Step::Unchanged { which }),
         3 => any::<usize>().prop_map(|which| Step::Uncache { which }),
         1 => any::<usize>().prop_map(|which| Step::Dup { which }),
@@ -408,12 +424,21 @@ fn run(rig: &Rig, steps: &[Step]) {
             } => {
                 let pages = model.pages(pages, random);
                 let refs: Vec<&PageBytes> = pages.iter().map(|p| &**p).collect();
-                let mut out = vec![EntryId(0); pages.len()];
-                let n = swap
-                    .store_each(cpu_now, GroupId(group), &refs, &mut out)
-                    .unwrap_or(0);
-                for (entry, page) in out.into_iter().zip(pages).take(n) {
-                    model.stored(entry, page);
+                let mut out = vec![None; pages.len()];
+                let stored = swap.store_each(cpu_now, GroupId(group), &refs, &mut out);
+                let of_one_value = |page: &PageBytes| page.chunks_exact(4).all(|c| c == &page[..4]);
+                for (out, page) in out.iter().zip(&pages) {
+                    assert!(
+                        out.is_some() || !of_one_value(page),
+                        "what needs no room was held up"
+                    );
+                }
+                let n = out.iter().flatten().count();
+                assert_eq!(stored.unwrap_or(0), n);
+                for (entry, page) in out.into_iter().zip(pages) {
+                    if let Some(entry) = entry {
+                        model.stored(entry, page);
+                    }
                 }
             }
             Step::Load { which, keep } => {
@@ -443,6 +468,27 @@ fn run(rig: &Rig, steps: &[Step]) {
                 for ((entry, out), result) in entries.into_iter().zip(&rooms).zip(results) {
                     model.loaded(entry, out, keep, result, faulty);
                 }
+            }
+            Step::Expect { which, n } => {
+                let Some(first) = model.pick(which) else {
+                    continue;
+                };
+                let entries: Vec<EntryId> = (0..n).map(|i| first.plus(i)).collect();
+                swap.expect(&entries);
+                let on_device: Vec<EntryId> = entries
+                    .into_iter()
+                    .filter(|&entry| swap.place(entry) == Place::Slot)
+                    .collect();
+                let Some((device, devices)) = device.as_ref().zip(swap.devices.as_ref()) else {
+                    continue;
+                };
+                // Those on the device and no others, in their order.
+                let said = std::mem::take(&mut *device.expected.lock().unwrap());
+                let slots = said.into_iter().flatten();
+                let owners: Vec<EntryId> = slots
+                    .map(|slot| devices.owner(DeviceId(0), SlotIndex(slot as u32)).unwrap())
+                    .collect();
+                assert_eq!(owners, on_device);
             }
             Step::Unchanged { which } => {
                 let Some(entry) = model.pick(which) else {
@@ -621,6 +667,88 @@ proptest! {
     }
 }
 
+/// A full device refuses what needs a slot. What needs none leaves all the same, whatever it
+/// stands behind, and so does what the last slots hold.
+#[test]
+fn a_full_device_holds_up_only_what_needs_it() {
+    let rig = rig(small(CodecKind::None), Some(1));
+    let (swap, cpu, group) = (&rig.swap, Cpu(0), GroupId(0));
+    let full: Vec<PageBytes> = (0..CLUSTER_SLOTS as u32 - 2)
+        .map(|i| page(i, 512))
+        .collect();
+    for batch in full.chunks(64) {
+        let refs: Vec<&PageBytes> = batch.iter().collect();
+        let stored = swap.store_each(cpu, group, &refs, &mut [None; 64]);
+        assert_eq!(stored, Ok(refs.len()));
+    }
+    let (value, random) = (page(1000, 0), page(1001, 512));
+    let mixed = [&random, &value, &random, &random, &value, &random];
+    // All or nothing takes nothing, not for a moment.
+    let before = rig.counters.pswpout.get();
+    assert_eq!(swap.store(cpu, group, &mixed), Err(StoreError::Full));
+    assert_eq!(rig.counters.pswpout.get(), before);
+    swap.check();
+    let mut out = [None; 6];
+    assert_eq!(swap.store_each(cpu, group, &mixed, &mut out), Ok(4));
+    assert_eq!(
+        out.map(|entry| entry.is_some()),
+        [true, true, true, false, true, false]
+    );
+    swap.check();
+    assert_eq!(
+        swap.store_each(cpu, group, &[&random], &mut [None]),
+        Err(StoreError::Full)
+    );
+    let mut back = [0; PAGE_SIZE];
+    for (entry, content) in out.iter().zip(mixed) {
+        if let Some(entry) = *entry {
+            swap.load(cpu, entry, &mut back, false).unwrap();
+            assert!(back == *content);
+        }
+    }
+    swap.check();
+}
+
+/// Entries are announced while another thread frees them and their slots go to others: that is
+/// said of slots of the device, and disturbs nobody.
+#[test]
+fn what_is_expected_may_be_gone_meanwhile() {
+    let rig = rig(small(CodecKind::None), Some(2));
+    let (swap, group) = (&rig.swap, GroupId(0));
+    let pages: Vec<PageBytes> = (0..64).map(|seed| page(seed, 512)).collect();
+    let refs: Vec<&PageBytes> = pages.iter().collect();
+    let done = std::sync::atomic::AtomicBool::new(false);
+    let said = AtomicUsize::new(0);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            // Until they have met often; that it ends is not left to the scheduler.
+            for round in 0..100_000 {
+                if round > 100 && said.load(Relaxed) > 100 {
+                    break;
+                }
+                let mut out = [None; 64];
+                assert_eq!(swap.store_each(Cpu(0), group, &refs, &mut out), Ok(64));
+                for (entry, content) in out.into_iter().flatten().zip(&pages) {
+                    let mut back = [0; PAGE_SIZE];
+                    swap.load(Cpu(0), entry, &mut back, false).unwrap();
+                    assert!(back == *content);
+                }
+            }
+            done.store(true, Relaxed);
+        });
+        let entries: Vec<EntryId> = (0..64).map(EntryId).collect();
+        while !done.load(Relaxed) {
+            swap.expect(&entries);
+            let device = rig.device.as_ref().unwrap();
+            let runs = std::mem::take(&mut *device.expected.lock().unwrap());
+            said.fetch_add(runs.len(), Relaxed);
+        }
+    });
+    assert!(said.into_inner() > 0, "the threads never met");
+    swap.check();
+    assert_eq!(swap.entries(), 0);
+}
+
 #[test]
 fn recompression_ends_where_nothing_is_gained() {
     let rig = rig(
@@ -633,7 +761,7 @@ fn recompression_ends_where_nothing_is_gained() {
     let pages: Vec<PageBytes> = (0..64).map(|seed| page(seed, 300)).collect();
     let refs: Vec<&PageBytes> = pages.iter().collect();
     for _ in 0..4 * CLUSTER_SLOTS / 64 {
-        let mut out = [EntryId(0); 64];
+        let mut out = [None; 64];
         let n = rig.swap.store_each(Cpu(0), GroupId(0), &refs, &mut out);
         assert_eq!(n, Ok(64));
     }
@@ -653,11 +781,12 @@ fn a_drained_device_goes_into_the_pool_as_far_as_it_is_let() {
     let (swap, cpu) = (&rig.swap, Cpu(0));
     let pages: Vec<PageBytes> = (0..512).map(|seed| page(seed, 100)).collect();
     let refs: Vec<&PageBytes> = pages.iter().collect();
-    let mut entries = [EntryId(0); 512];
+    let mut entries = [None; 512];
     assert_eq!(
         swap.store_each(cpu, GroupId(0), &refs, &mut entries),
         Ok(512)
     );
+    let entries = entries.map(|entry| entry.expect("all were stored"));
     swap.shrink_pool(cpu, u64::MAX);
     let on_device = || {
         let places = entries.iter().map(|&entry| swap.place(entry));

@@ -2,7 +2,7 @@
 
 use super::fifo::Fifo;
 use crate::GroupId;
-use crate::sync::Mutex;
+use crate::locks::{self, Ordered};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
 /// One group. Its limits and charge are statistics: read and written without order.
@@ -15,7 +15,7 @@ pub struct Group {
     pool_bytes: AtomicU64,
     writeback: AtomicBool,
     ended: AtomicBool,
-    pub(super) lists: Mutex<Lists>,
+    pub(super) lists: Ordered<Lists, { locks::GROUP_LISTS }>,
 }
 
 /// The clusters of a group that someone may be looking for.
@@ -35,7 +35,7 @@ impl Group {
             pool_bytes: AtomicU64::new(0),
             writeback: AtomicBool::new(true),
             ended: AtomicBool::new(false),
-            lists: Mutex::new(Lists::default()),
+            lists: Ordered::new(Lists::default()),
         }
     }
     /// Bytes of pool objects it is charged for.

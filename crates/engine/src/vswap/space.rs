@@ -3,7 +3,7 @@
 use super::cluster::{CLUSTER_ENTRIES, Cluster, Released, State};
 use super::group::Group;
 use super::word::Word;
-use crate::sync::{Mutex, MutexGuard, lock};
+use crate::locks::{self, Guard, Ordered, lock};
 use crate::{Cpu, EntryId, GroupId};
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -30,7 +30,9 @@ const SPARE: usize = 8;
 /// Partial clusters tried for a run before a fresh cluster is opened.
 const RUN_TRIES: usize = 4;
 
-type Slot = Mutex<Option<Box<Cluster>>>;
+type Slot = Ordered<Option<Box<Cluster>>, { locks::ENTRY_CLUSTER }>;
+/// One of the directory, locked.
+type SlotGuard<'a> = Guard<'a, Option<Box<Cluster>>, { locks::ENTRY_CLUSTER }>;
 type Leaf = Box<[Slot; LEAF]>;
 type Middle = Box<[OnceLock<Leaf>; MIDDLE]>;
 
@@ -66,13 +68,13 @@ struct Numbers {
 /// The virtual swap space.
 pub struct Space {
     top: [OnceLock<Middle>; TOP],
-    cursors: Vec<Mutex<Cursors>>,
-    numbers: Mutex<Numbers>,
+    cursors: Vec<Ordered<Cursors, { locks::ENTRY_CURSOR }>>,
+    numbers: Ordered<Numbers, { locks::LEAF }>,
     #[expect(
         clippy::vec_box,
         reason = "the directory holds boxes: these go there as they are"
     )]
-    spare: Mutex<Vec<Box<Cluster>>>,
+    spare: Ordered<Vec<Box<Cluster>>, { locks::LEAF }>,
     groups: RwLock<Vec<Arc<Group>>>,
     // Statistics; kept so that asking costs no walk.
     clusters: AtomicUsize,
@@ -104,9 +106,9 @@ impl Space {
     pub fn new(cpus: usize) -> Self {
         Self {
             top: [const { OnceLock::new() }; TOP],
-            cursors: (0..cpus.max(1)).map(|_| Mutex::default()).collect(),
-            numbers: Mutex::default(),
-            spare: Mutex::new(Vec::with_capacity(SPARE)),
+            cursors: (0..cpus.max(1)).map(|_| Ordered::default()).collect(),
+            numbers: Ordered::default(),
+            spare: Ordered::new(Vec::with_capacity(SPARE)),
             groups: RwLock::default(),
             clusters: AtomicUsize::new(0),
             tagged: AtomicUsize::new(0),
@@ -185,7 +187,7 @@ impl Space {
         });
         let leaf = middle[rest / LEAF].get_or_init(|| {
             self.leaves.fetch_add(1, Relaxed);
-            Box::new(std::array::from_fn(|_| Mutex::new(None)))
+            Box::new(std::array::from_fn(|_| Ordered::new(None)))
         });
         &leaf[rest % LEAF]
     }
@@ -285,12 +287,7 @@ impl Space {
     }
 
     /// The open cluster of a cursor, locked; opens one if there is none.
-    fn open(
-        &self,
-        cursors: &mut Cursors,
-        id: GroupId,
-        want: Want,
-    ) -> Option<(u32, MutexGuard<'_, Option<Box<Cluster>>>)> {
+    fn open(&self, cursors: &mut Cursors, id: GroupId, want: Want) -> Option<(u32, SlotGuard<'_>)> {
         let Cursors { range, groups } = cursors;
         let at = groups
             .iter()
@@ -323,11 +320,7 @@ impl Space {
     }
 
     /// Opens a partial cluster that has room for what is wanted.
-    fn reopen(
-        &self,
-        group: &Arc<Group>,
-        want: Want,
-    ) -> Option<(u32, MutexGuard<'_, Option<Box<Cluster>>>)> {
+    fn reopen(&self, group: &Arc<Group>, want: Want) -> Option<(u32, SlotGuard<'_>)> {
         for _ in 0..RUN_TRIES {
             let (cluster, stamp) = lock(&group.lists).partial.pop()?;
             let mut guard = lock(self.slot(cluster));
@@ -360,11 +353,7 @@ impl Space {
         None
     }
 
-    fn fresh(
-        &self,
-        range: &mut Range<u32>,
-        group: &Arc<Group>,
-    ) -> Option<(u32, MutexGuard<'_, Option<Box<Cluster>>>)> {
+    fn fresh(&self, range: &mut Range<u32>, group: &Arc<Group>) -> Option<(u32, SlotGuard<'_>)> {
         let number = {
             let mut numbers = lock(&self.numbers);
             if range.start == range.end && numbers.free.is_empty() {
@@ -416,7 +405,7 @@ impl Space {
     }
 
     /// After entries were freed or a cursor left: the cluster goes where its fill says.
-    fn settle(&self, guard: &mut MutexGuard<'_, Option<Box<Cluster>>>, number: u32) {
+    fn settle(&self, guard: &mut SlotGuard<'_>, number: u32) {
         let Some(cluster) = guard.as_mut() else {
             return;
         };
@@ -469,7 +458,7 @@ impl Space {
             + self.leaves.load(Relaxed) * size_of::<[Slot; LEAF]>()
             + self.middles.load(Relaxed) * size_of::<[OnceLock<Leaf>; MIDDLE]>()
             + lock(&self.numbers).free.capacity() * 4
-            + self.cursors.len() * size_of::<Mutex<Cursors>>()
+            + size_of_val(&*self.cursors)
             + lists
     }
 
@@ -488,7 +477,8 @@ impl Space {
     }
 
     fn each_cluster(&self, mut f: impl FnMut(u32, &Cluster)) {
-        for number in 0..lock(&self.numbers).unused_from {
+        let end = lock(&self.numbers).unused_from;
+        for number in 0..end {
             if let Some(cluster) = lock(self.slot(number)).as_ref() {
                 f(number, cluster);
             }
@@ -597,7 +587,7 @@ fn read<T>(shared: &RwLock<T>) -> std::sync::RwLockReadGuard<'_, T> {
 /// A locked cluster, and one entry of it that the caller asked for.
 pub struct Locked<'a> {
     space: &'a Space,
-    guard: MutexGuard<'a, Option<Box<Cluster>>>,
+    guard: SlotGuard<'a>,
     cluster: u32,
     at: usize,
     /// Entries freed and not yet taken from the space's count.

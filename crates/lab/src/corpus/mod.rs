@@ -19,6 +19,7 @@ use ebb_engine::env::{Clock, Memory};
 use ebb_engine::swap::{CodecKind, Config, CountersRef, Env, Swap};
 use ebb_engine::{Cpu, EntryId, GroupId, PAGE_SIZE, PageBytes};
 use ebb_stores::codec::PageCodecs;
+use ebb_sys::codec::Lz4Dictionary;
 use packers::{DictLz4, Packer, PlainLz4, Zstd, train};
 use sample::Sample;
 use serde_json::{Value, json};
@@ -103,7 +104,7 @@ const BLOCKS: [usize; 5] = [1, 2, 4, 8, 16];
 const DICTIONARY: usize = 32 << 10;
 /// One unit of so many trains the dictionary.
 const TRAIN_SHARE: usize = 8;
-const LEVELS: [i32; 5] = [-5, -1, 1, 3, 9];
+const LEVELS: [i32; 7] = [-7, -5, -3, -1, 1, 3, 9];
 
 /// Takes the sample and measures it.
 ///
@@ -159,13 +160,30 @@ pub fn run(options: &Options) -> Result<Report, Error> {
                 &units,
                 &mut DictLz4::new(&dictionary),
             );
-            for level in [-1, 1, 3] {
+            for level in [-7, -1, 1, 3] {
                 let name = format!("zstd:{level}+dict");
                 let mut zstd = Zstd::new(level, Some(&dictionary));
                 measure(&mut report, &name, pages, &units, &mut zstd);
             }
         }
     }
+    // Pages as they are, instead of what training picks from them: as many as LZ4 can refer to.
+    let many = Lz4Dictionary::MAX / PAGE_SIZE;
+    let every = samples.len().div_ceil(many);
+    let some: Vec<u8> = samples
+        .iter()
+        .step_by(every)
+        .copied()
+        .flatten()
+        .copied()
+        .collect();
+    measure(
+        &mut report,
+        "lz4+pages",
+        1,
+        &units,
+        &mut DictLz4::new(&some),
+    );
     for (name, codec) in POOLS {
         pool(&mut report, name, codec, &units);
     }
@@ -326,11 +344,10 @@ fn pool(report: &mut Report, name: &str, codec: CodecKind, units: &[Vec<&PageByt
     let mut working = Duration::ZERO;
     let start = cpu_time();
     for unit in units {
-        let mut out = [EntryId(0); sample::UNIT];
-        let n = swap
-            .store_each(Cpu(0), GroupId(0), unit, &mut out)
+        let mut out = [None; sample::UNIT];
+        swap.store_each(Cpu(0), GroupId(0), unit, &mut out)
             .expect("the pool has room for all");
-        entries.extend(out[..n].iter().copied().zip(unit.iter().copied()));
+        entries.extend(out.into_iter().flatten().zip(unit.iter().copied()));
         let stored = cpu_time();
         swap.work(Cpu(0));
         working += cpu_time() - stored;

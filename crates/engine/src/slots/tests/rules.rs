@@ -108,6 +108,96 @@ fn a_folio_is_scattered_only_over_what_is_there() {
     );
 }
 
+fn single(id: DeviceId, slot: u32) -> Extent {
+    Extent {
+        device: id,
+        start: SlotIndex(slot),
+        len: 1,
+    }
+}
+
+#[test]
+fn a_free_that_moves_no_cluster_is_done_at_once() {
+    let (devices, id) = one(1024, Options::default());
+    let mut out = ExtentList::new();
+    for i in 0..600 {
+        devices.allocate(A, 1, EntryId(i), &mut out).unwrap();
+    }
+    // The cursor's cluster is on no list.
+    devices.free(A, single(id, 520)).unwrap();
+    assert_eq!(devices.work(A, 1), 0);
+    // A full one would have to move, and waits; the next then finds it where it belongs.
+    devices.free(A, single(id, 5)).unwrap();
+    assert_eq!(devices.work(A, 1), 1);
+    devices.free(A, single(id, 6)).unwrap();
+    assert_eq!(devices.work(A, 1), 0);
+    assert_eq!(devices.usage()[0].used, 597);
+    devices.check();
+}
+
+#[test]
+fn a_processor_takes_again_what_it_gave_back() {
+    let (devices, id) = one(2048, Options::default());
+    let mut out = ExtentList::new();
+    for i in 0..512 {
+        devices.allocate(A, 1, EntryId(i), &mut out).unwrap();
+    }
+    // The cursor is used up: the oldest comes first, and the cluster stays full meanwhile.
+    for (i, slot) in [300, 7, 9].into_iter().enumerate() {
+        devices.free(A, single(id, slot)).unwrap();
+        let twice = devices.free(A, single(id, slot));
+        assert!(matches!(twice, Err(FreeError::DoubleFree { .. })), "{i}");
+    }
+    for (i, slot) in [300, 7].into_iter().enumerate() {
+        out.clear();
+        let owner = EntryId(1000 + i as u32);
+        devices.allocate(A, 1, owner, &mut out).unwrap();
+        assert_eq!(out[0], single(id, slot));
+        assert_eq!(devices.owner(id, SlotIndex(slot)), Some(owner));
+        devices.check();
+    }
+    // Another processor has its own cursor, and a folio its own clusters.
+    out.clear();
+    devices.allocate(B, 16, EntryId(2000), &mut out).unwrap();
+    assert_ne!(out[0].start.cluster(), ClusterIndex(0));
+    assert_eq!(devices.owner(id, SlotIndex(9)), None);
+    while devices.work(B, 1) > 0 {}
+    assert_eq!(devices.usage()[0].used, 511 + 16);
+}
+
+#[test]
+fn recycling_keeps_no_processor_on_a_worse_device() {
+    let devices = Devices::new(Arc::new(Cpus(1)), Options::default());
+    let at = |priority| DeviceSpec {
+        priority: Some(priority),
+        ..DeviceSpec::default()
+    };
+    let better = devices.add(blank(512), at(2), None).unwrap();
+    let worse = devices.add(blank(512), at(1), None).unwrap();
+    let mut out = ExtentList::new();
+    for i in 0..1024 {
+        devices.allocate(A, 1, EntryId(i), &mut out).unwrap();
+    }
+    let run = Extent {
+        device: better,
+        start: SlotIndex(0),
+        len: 512,
+    };
+    devices.free(A, run).unwrap();
+    let mut recycled = 0;
+    loop {
+        devices.free(A, single(worse, 100)).unwrap();
+        out.clear();
+        devices.allocate(A, 1, EntryId(0), &mut out).unwrap();
+        if out[0].device == better {
+            break;
+        }
+        recycled += 1;
+    }
+    assert_eq!(recycled, CLUSTER_SLOTS, "as long as a cursor lasts");
+    devices.check();
+}
+
 #[test]
 fn emptied_clusters_are_discarded_before_they_are_used_again() {
     let devices = Devices::new(Arc::new(Cpus(1)), Options::default());

@@ -1,18 +1,42 @@
 //! Locks that know their place in the order, and, in debug builds, see to it: whoever holds
 //! one may only wait for one further in. Trying is allowed in any order, for it cannot wait.
+//!
+//! One order for the whole engine: entries, pool, slots. The allocator calls back into the entries
+//! with none of its locks held. What each lock guards is said where it is.
+//!
+//! Not here: the table of groups, and the locks that hand out coders and background work; each is
+//! held for a moment, with nothing locked inside.
 
 use crate::sync::{self, Mutex, MutexGuard};
 use std::ops::{Deref, DerefMut};
 
 /// Places in the order, outermost first. One thread holds at most one lock of each.
-pub(super) const CONTROL: usize = 0;
-pub(super) const CPU: usize = 1;
-pub(super) const SHARED_CURSOR: usize = 2;
-pub(super) const CLUSTER: usize = 3;
-pub(super) const LISTS: usize = 4;
+pub(crate) const ENTRY_CURSOR: usize = 0;
+pub(crate) const ENTRY_CLUSTER: usize = 1;
+pub(crate) const GROUP_LISTS: usize = 2;
+/// The pool's, from here on.
+pub(crate) const POOL_CURRENT: usize = 3;
+pub(crate) const POOL_PARTIAL: usize = 4;
+pub(crate) const ARENA: usize = 5;
+/// Free windows, free cluster numbers, spare words: whoever holds one takes no other.
+pub(crate) const LEAF: usize = 6;
+/// The slots', from here on.
+pub(crate) const CONTROL: usize = 7;
+pub(crate) const CPU: usize = 8;
+pub(crate) const SHARED_CURSOR: usize = 9;
+pub(crate) const CLUSTER: usize = 10;
+pub(crate) const LISTS: usize = 11;
+#[cfg(all(debug_assertions, not(loom)))]
+const PLACES: usize = 12;
+
+/// Panics, in debug builds, if this thread holds a lock of the engine: for an embedder to ask
+/// before it waits for a lock of its own that is further out.
+pub fn none_held() {
+    held::check::<0>();
+}
 
 /// A mutex with a place in the order; no larger than one without.
-pub(super) struct Ordered<T, const PLACE: usize>(Mutex<T>);
+pub(crate) struct Ordered<T, const PLACE: usize>(Mutex<T>);
 
 impl<T, const PLACE: usize> Ordered<T, PLACE> {
     pub fn new(value: T) -> Self {
@@ -20,8 +44,14 @@ impl<T, const PLACE: usize> Ordered<T, PLACE> {
     }
 }
 
+impl<T: Default, const PLACE: usize> Default for Ordered<T, PLACE> {
+    fn default() -> Self {
+        Self::new(T::default())
+    }
+}
+
 /// Holds an [`Ordered`].
-pub(super) struct Guard<'a, T, const PLACE: usize> {
+pub(crate) struct Guard<'a, T, const PLACE: usize> {
     guard: MutexGuard<'a, T>,
     _held: held::Held<PLACE>,
 }
@@ -40,7 +70,7 @@ impl<T, const PLACE: usize> DerefMut for Guard<'_, T, PLACE> {
 }
 
 /// Waits for a lock.
-pub(super) fn lock<T, const PLACE: usize>(ordered: &Ordered<T, PLACE>) -> Guard<'_, T, PLACE> {
+pub(crate) fn lock<T, const PLACE: usize>(ordered: &Ordered<T, PLACE>) -> Guard<'_, T, PLACE> {
     held::check::<PLACE>();
     Guard {
         guard: sync::lock(&ordered.0),
@@ -49,7 +79,7 @@ pub(super) fn lock<T, const PLACE: usize>(ordered: &Ordered<T, PLACE>) -> Guard<
 }
 
 /// Takes a lock if that is possible at once.
-pub(super) fn try_lock<T, const PLACE: usize>(
+pub(crate) fn try_lock<T, const PLACE: usize>(
     ordered: &Ordered<T, PLACE>,
 ) -> Option<Guard<'_, T, PLACE>> {
     let guard = sync::try_lock(&ordered.0)?;
@@ -61,11 +91,12 @@ pub(super) fn try_lock<T, const PLACE: usize>(
 
 #[cfg(all(debug_assertions, not(loom)))]
 mod held {
+    use super::PLACES;
     use std::cell::Cell;
 
     thread_local! {
         /// How many locks of each place this thread holds.
-        static HELD: Cell<[u8; 5]> = const { Cell::new([0; 5]) };
+        static HELD: Cell<[u8; PLACES]> = const { Cell::new([0; PLACES]) };
     }
 
     pub fn check<const PLACE: usize>() {

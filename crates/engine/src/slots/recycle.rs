@@ -1,0 +1,91 @@
+//! Slots from the return cache, used again by the processor that gave them back.
+//!
+//! What waits there lies in clusters that would have to change lists to be free, most of them full
+//! ones. Taken from the cache, a slot goes from one owner to the next and its cluster stays where
+//! it is: on a device that has long been in use, where every free opens a full cluster and the
+//! next allocation fills it again, that spares both moves.
+//!
+//! Single slots only, when the cursor is used up, and only on the device that the processor
+//! came to by the last search, as many as a cluster has: then it searches again, so that a better
+//! device, or the next of equal ones, gets its turn as it does when a cursor ends. Never the last
+//! slots of a cluster, which is worth more empty, nor those in clusters of larger folios.
+
+use super::alloc::Want;
+use super::cluster::{Cluster, State, Word};
+use super::{Devices, Extent, extent};
+use crate::locks::lock;
+use crate::words::{CLUSTER_SLOTS, Cpu};
+
+/// What is to be done with the oldest notice of a return cache.
+enum Notice {
+    /// The slot has its next owner.
+    Taken,
+    /// Somebody released the slot already, or will without being told.
+    Void,
+    /// It has to be freed in earnest.
+    Keep,
+}
+
+impl Devices {
+    /// A slot that this processor gave back.
+    pub(super) fn recycle(&self, cpu: Cpu, want: Want) -> Option<Extent> {
+        if want.pages != 1 {
+            return None;
+        }
+        let per_cpu = self.cpu(cpu);
+        let mut state = lock(&per_cpu.state);
+        let state = &mut *state;
+        let home = state.home?;
+        let device = state.devices[home.index()].as_deref()?;
+        while state.recycled < CLUSTER_SLOTS
+            && let Some(returned) = state.returns.as_slice().first().copied()
+            && returned.device == home
+        {
+            let c = returned.slot.cluster();
+            let at = returned.slot.within();
+            let mut cluster = lock(&device.cell(c)?.cluster);
+            // Asked with the lock held, as for any allocation.
+            if !device.accepting() {
+                return None;
+            }
+            match retake(&mut cluster, at, want) {
+                Notice::Taken => {
+                    state.returns.pop();
+                    state.recycled += 1;
+                    per_cpu.count(state, home, 1);
+                    return Some(extent(device, c, at, 1));
+                }
+                Notice::Void => state.returns.pop(),
+                Notice::Keep => return None,
+            }
+        }
+        None
+    }
+
+    /// After a search: from now on slots of this device may be recycled.
+    pub(super) fn came_to(&self, cpu: Cpu, found: Extent) {
+        let mut state = lock(&self.cpu(cpu).state);
+        let device = state.devices[found.device.index()].as_deref();
+        let home = device.filter(|d| !d.rotational).map(|d| d.id);
+        (state.home, state.recycled) = (home, 0);
+    }
+}
+
+fn retake(cluster: &mut Cluster, at: usize, want: Want) -> Notice {
+    let (count, order) = (cluster.count, cluster.order);
+    let Some(table) = &mut cluster.table else {
+        return Notice::Void;
+    };
+    if !table.words[at].gone() {
+        return Notice::Void;
+    }
+    match cluster.state {
+        State::Full | State::NonFull(_) | State::Frag(_) if order == 0 && count > table.gone => {
+            table.gone -= 1;
+            table.words[at] = Word::owned(want.owner);
+            Notice::Taken
+        }
+        State::Frozen => Notice::Void,
+        _ => Notice::Keep,
+    }
+}
