@@ -80,7 +80,12 @@ struct Tally {
     passed: usize,
     failed: Vec<String>,
     skipped: Vec<Skip>,
+    /// What the failed tests printed, repeated at the end: (test, lines).
+    outputs: Vec<(String, Vec<String>)>,
 }
+
+/// Lines of a failed test's output that are repeated at the end: the last ones say what failed.
+const REPEATED: usize = 40;
 
 /// A test that did not run, and why.
 struct Skip {
@@ -192,6 +197,7 @@ impl Reader {
             self.shown = Some(name.into());
             if self.failures {
                 println!("{line}");
+                tally.outputs.push((name.into(), Vec::new()));
             }
         } else if line == "successes:" {
             self.failures = false;
@@ -209,6 +215,9 @@ impl Reader {
             });
         } else if self.failures {
             println!("{line}");
+            if let Some((_, output)) = tally.outputs.last_mut() {
+                output.push(line.into());
+            }
         }
     }
 }
@@ -216,6 +225,12 @@ impl Reader {
 /// Lists failures and skips; returns how many of the skips should not have been.
 fn report(tally: &Tally) -> usize {
     println!();
+    for (name, lines) in &tally.outputs {
+        println!("---- {name} ----");
+        for line in &lines[lines.len().saturating_sub(REPEATED)..] {
+            println!("{line}");
+        }
+    }
     for name in &tally.failed {
         println!("failed: {name}");
     }
@@ -303,6 +318,8 @@ mod tests {
                     boom\n\nfailures:\n    c\n\ntest result: FAILED. 2 passed";
         text.lines().for_each(|line| reader.line(line, &mut tally));
         assert_eq!((tally.passed, tally.failed), (2, vec!["c".to_string()]));
+        assert_eq!(tally.outputs[0].0, "c");
+        assert_eq!(tally.outputs[0].1[0], "boom");
         assert_eq!(
             (
                 tally.skipped[0].test.as_str(),
