@@ -286,8 +286,9 @@ print(idle.communicate('go')[0])
             .split(' ')
             .map(|size| size.parse().unwrap())
             .collect();
+        // No more than the other one needs: it stops asking when it has that.
         assert!(
-            sizes[1] * 2 < sizes[0],
+            sizes[1] * 4 < sizes[0] * 3,
             "{options:?}: of {} MiB it kept {}\n{}",
             sizes[0],
             sizes[1],
