@@ -286,8 +286,9 @@ impl Process {
                 Ok(()) => {}
                 Err(Errno(libc::EAGAIN)) if pages > 0 => {}
                 // The bay is ours and was empty: what is there now was moved (`FaultFd::shift`).
-                Err(Errno(libc::EEXIST)) if self.present(bay + at * PAGE_SIZE, end - at) > 0 => {
-                    let pages = self.present(bay + at * PAGE_SIZE, end - at);
+                Err(Errno(libc::EEXIST))
+                    if let pages @ 1.. = self.present(bay + at * PAGE_SIZE, end - at) =>
+                {
                     shifted.moved |= ones(at, pages);
                     at += pages;
                 }
@@ -483,52 +484,63 @@ impl Process {
 
     /// Gives one free bay's pages back to the system.
     pub fn give_back(&self, state: &mut State) -> bool {
-        let bays = state.bays.as_mut();
-        let Some((bay, frames)) = bays.and_then(Bays::give_back) else {
+        let Some(bays) = state.bays.as_mut() else {
             return false;
         };
-        let bays = state.bays.as_mut().expect("as above");
-        let mut parts = Parts::new();
-        add_frames(&mut parts, bays.address(bay), frames);
-        // SAFETY: free frames hold nothing that anybody needs.
-        unsafe { ebb_sys::memory::drop_pages(&parts) };
-        bays.gone(bay, frames);
-        true
+        let leaving = Leaving::take(bays, 1);
+        leaving.drop_pages();
+        leaving.gone(bays)
     }
 
     /// Gives a few free bays' pages back to the system, with one flush for all and without the
     /// lock. Where other threads run, loads copy: they need room under the budget, not frames.
     fn trade(&self, mut state: MutexGuard<'static, State>) {
-        let mut parts = Parts::new();
-        let mut taken: ArrayVec<(BayIndex, Mask), TRADED> = ArrayVec::new();
-        if let Some(bays) = state.bays.as_mut() {
-            while !taken.is_full()
-                && let Some((bay, frames)) = bays.give_back()
-            {
-                add_frames(&mut parts, bays.address(bay), frames);
-                taken.push((bay, frames));
-            }
-        }
+        let Some(bays) = state.bays.as_mut() else {
+            return;
+        };
+        let leaving = Leaving::take(bays, TRADED);
         drop(state);
-        // SAFETY: free frames hold nothing that anybody needs.
-        unsafe { ebb_sys::memory::drop_pages(&parts) };
+        leaving.drop_pages();
         let mut state = lock_service();
-        for (bay, frames) in taken {
-            state
-                .bays
-                .as_mut()
-                .expect("taken from there")
-                .gone(bay, frames);
-        }
+        leaving.gone(state.bays.as_mut().expect("taken from there"));
     }
 }
 
-/// Runs of pages: address and length in bytes.
-type Parts = ArrayVec<(usize, usize), { TRADED * UNIT.div_ceil(2) }>;
+/// Free frames on their way back to the system.
+struct Leaving {
+    frames: ArrayVec<(BayIndex, Mask), TRADED>,
+    /// The same as runs of pages: address and length in bytes.
+    parts: ArrayVec<(usize, usize), { TRADED * UNIT.div_ceil(2) }>,
+}
 
-fn add_frames(parts: &mut Parts, address: usize, frames: Mask) {
-    for (first, len) in runs(frames) {
-        parts.push((address + first * PAGE_SIZE, len * PAGE_SIZE));
+impl Leaving {
+    /// Those of up to `count` free bays, at most `TRADED`.
+    fn take(bays: &mut Bays, count: usize) -> Self {
+        let (mut frames, mut parts) = (ArrayVec::new(), ArrayVec::new());
+        while frames.len() < count
+            && let Some((bay, mask)) = bays.give_back()
+        {
+            let address = bays.address(bay);
+            parts.extend(
+                runs(mask).map(|(first, len)| (address + first * PAGE_SIZE, len * PAGE_SIZE)),
+            );
+            frames.push((bay, mask));
+        }
+        Self { frames, parts }
+    }
+
+    fn drop_pages(&self) {
+        // SAFETY: free frames hold nothing that anybody needs.
+        unsafe { ebb_sys::memory::drop_pages(&self.parts) };
+    }
+
+    /// The system has them; whether there were any.
+    fn gone(self, bays: &mut Bays) -> bool {
+        let any = !self.frames.is_empty();
+        self.frames
+            .into_iter()
+            .for_each(|(bay, mask)| bays.gone(bay, mask));
+        any
     }
 }
 

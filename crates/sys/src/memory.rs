@@ -107,20 +107,20 @@ pub fn give_back(bytes: &mut [u8]) {
 pub unsafe fn drop_pages(parts: &[(usize, usize)]) {
     /// `PIDFD_SELF_THREAD`.
     const SELF: c_int = -10000;
-    let mut vectors = [const {
-        libc::iovec {
-            iov_base: std::ptr::null_mut(),
-            iov_len: 0,
+    if (2..=PARTS).contains(&parts.len()) {
+        let mut vectors = [const {
+            libc::iovec {
+                iov_base: std::ptr::null_mut(),
+                iov_len: 0,
+            }
+        }; PARTS];
+        for (vector, &(start, len)) in vectors.iter_mut().zip(parts) {
+            *vector = libc::iovec {
+                iov_base: start as *mut libc::c_void,
+                iov_len: len,
+            };
         }
-    }; PARTS];
-    for (vector, &(start, len)) in vectors.iter_mut().zip(parts) {
-        *vector = libc::iovec {
-            iov_base: start as *mut libc::c_void,
-            iov_len: len,
-        };
-    }
-    let all: usize = parts.iter().map(|(_, len)| len).sum();
-    if parts.len() > 1 && parts.len() <= PARTS {
+        let all: usize = parts.iter().map(|(_, len)| len).sum();
         // SAFETY: the vectors live during the call; the rest is passed on to the caller.
         let done = unsafe {
             syscall(
