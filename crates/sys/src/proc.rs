@@ -79,7 +79,9 @@ pub struct Stat {
 }
 
 /// Identifies a program image: two addresses that exec draws anew (with address
-/// randomisation) and fork copies. Zero once the memory of the process is gone.
+/// randomisation) and fork copies. Zero once the memory of the process is gone; for a moment
+/// in the midst of exec, which names the process first, the code is zero and the stack
+/// another: an image of its own, neither the old program's nor the new one's.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Hash)]
 pub struct Image {
     code: u64,
@@ -447,7 +449,8 @@ mod tests {
             .spawn()
             .unwrap();
         let process = Process::open(child.id()).unwrap();
-        while name(child.id()) != "sh" {
+        // Until its own exec is over, not only under way.
+        while name(child.id()) != "sh" || process.stat().unwrap().image.code == 0 {
             std::thread::yield_now();
         }
         let before = process.stat().unwrap().image;
