@@ -22,6 +22,7 @@ use crate::thread::id;
 use std::sync::atomic::{
     AtomicBool, AtomicPtr, AtomicU32, AtomicUsize, Ordering::Relaxed, Ordering::SeqCst,
 };
+use std::time::Duration;
 
 /// A thread's first function; it must not return.
 pub type Entry = extern "C" fn(*mut libc::c_void) -> *mut libc::c_void;
@@ -140,12 +141,7 @@ fn is_this(thread: u32) -> bool {
 
 fn lock_spawning() {
     while SPAWNING.compare_exchange(0, 1, SeqCst, SeqCst).is_err() {
-        crate::futex::wait(
-            &SPAWNING,
-            1,
-            Some(std::time::Duration::from_millis(1)),
-            false,
-        );
+        crate::futex::wait(&SPAWNING, 1, Some(Duration::from_millis(1)), false);
     }
 }
 
@@ -211,19 +207,37 @@ unsafe fn spawn_locked(entry: Entry, argument: *mut libc::c_void) -> Result<(), 
     let seat = SEATS.get(number).ok_or(Errno(libc::EAGAIN))?;
     seat.entry.store(entry as *mut libc::c_void, SeqCst);
     seat.argument.store(argument, SeqCst);
-    // SAFETY: the stack of this number is used by no thread, and the seat says what to run.
-    unsafe {
-        if seat.pointer.load(SeqCst) != 0 {
-            succeed(number)?;
-        } else if LIBC_STUCK.load(SeqCst) {
-            return Err(Errno(libc::EAGAIN));
-        } else {
-            create(number)?;
+    let first = seat.pointer.load(SeqCst) == 0;
+    if first && LIBC_STUCK.load(SeqCst) {
+        return Err(Errno(libc::EAGAIN));
+    }
+    let mut patience = PATIENCE;
+    loop {
+        // SAFETY: the stack of this number is used by no thread, and the seat says what to run.
+        let started = unsafe {
+            if first {
+                create(number)
+            } else {
+                succeed(number)
+            }
+        };
+        match started {
+            Err(Errno(libc::EAGAIN)) if !patience.is_zero() => {
+                std::thread::sleep(PAUSE);
+                patience -= PAUSE;
+            }
+            Err(e) => return Err(e),
+            Ok(()) => break,
         }
     }
     TAKEN.store(number + 1, SeqCst);
     Ok(())
 }
+
+/// While another thread is in the midst of exec, the kernel refuses new ones that share its working
+/// directory: EAGAIN. Soon the exec has ended this thread too, or it has failed.
+const PATIENCE: Duration = Duration::from_secs(5);
+const PAUSE: Duration = Duration::from_millis(1);
 
 /// Starts the first thread of a seat. Requires: nobody uses its stack; its entry is set.
 unsafe fn create(number: usize) -> Result<(), Errno> {
