@@ -40,9 +40,6 @@ const TRADED: usize = 4;
 const LOOK: usize = 512;
 /// Units tried for pages that need no room, when there is none.
 const TRIES: usize = 32;
-/// Where no page was found that relatives do not share, as many units are evicted, shared or not,
-/// before looking again.
-const COPY_UNITS: u32 = 64;
 
 impl Process {
     /// One step towards `READY` free frames (or as much room under the budget). Called without
@@ -84,9 +81,6 @@ impl Process {
                 if captured == 0 {
                     break;
                 }
-            }
-            if staged(&state) == 0 && self.forked.load(Relaxed) {
-                state.copy_units = COPY_UNITS;
             }
         }
         // Each captured so takes a page more for a moment: no more of them than one store needs.
@@ -138,7 +132,8 @@ impl Process {
     }
 
     /// Captures the unit whose turn it is; how many pages, 0 if none can be. Pages that a forked
-    /// relative still maps are left unless `shared`: evicting them here frees nothing there.
+    /// relative still maps are left unless `shared`: evicting them here frees nothing there, and
+    /// stores them once more (`sharing`).
     fn capture(
         &self,
         mut state: MutexGuard<'static, State>,
@@ -234,6 +229,8 @@ impl Process {
                 let kept = victims & self.pagemap.look(unit.first().address(), UNIT).shared;
                 self.counters().evict_busy.add(kept.count_ones().into());
                 victims &= !kept;
+                // Not looked at again before all that is not shared had its turn.
+                queue.postpone(map, unit, kept);
                 if victims == 0 {
                     queue.requeue(map, unit);
                     continue;

@@ -144,7 +144,8 @@ fn adopt(
         behind: AtomicBool::new(false),
     });
     let mut state = lock_service();
-    let count = (process.member.limit() as usize / UNIT / 4).clamp(256, 32768);
+    // The limit is what others leave, this process among them until it charges for itself.
+    let count = (process.member.budget() as usize / UNIT / 4).clamp(256, 32768);
     let base = memory::reserve(count * UNIT_BYTES)
         .map_err(|e| format!("no addresses for the staging area: {e}"))?;
     process

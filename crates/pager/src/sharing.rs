@@ -18,6 +18,13 @@
 //! 4. When no relative is left, the keeper lets everything be written again, in one call a range:
 //!    0.1 µs a page, a hundredth of what a fault on each would take.
 //!
+//! Evicting a page that relatives share frees nothing: they keep it, and this process stores it for
+//! itself alone. So such pages are passed over by eviction, and leave
+//! - before a fork of a process that has relatives already, which is one that starts workers: what
+//!   is out then is stored once for it and for all later children (`fork`);
+//! - when a fault waits for room that nobody has: where there is a device it soon helps that all
+//!   relatives do the same, and without one it does if the pages compress well, so that comes late.
+//!
 //! Some copies are made without a fault: of the pages that a fault made writable beside the one
 //! that was touched, which are charged; and of what is never protected, as service itself writes
 //! it, or as it is not managed: the pool and the tables of this library, small mappings. Those the
@@ -30,10 +37,11 @@ use crate::bays::ones;
 use crate::load::{around, window};
 use crate::map::{Mask, Page, PageNumber};
 use crate::process::Process;
-use crate::state::State;
+use crate::state::{State, lock_service};
 use ebb_engine::PAGE_SIZE;
 use ebb_sys::memory;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering::Relaxed};
+use std::time::Duration;
 
 /// Whether pages are shared with relatives, as far as is known.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -57,7 +65,26 @@ impl Sharing {
     }
 }
 
+/// Units that are evicted at a time although relatives share pages of them.
+const COPY_UNITS: u32 = 64;
+/// How long a fault waits for room before that, where there is a device, and where there is none.
+const COPY_AFTER: [Duration; 2] = [Duration::from_millis(20), Duration::from_secs(1)];
+
 impl Process {
+    /// A fault has waited for room for so long: lets shared pages be evicted, once each time
+    /// [`COPY_AFTER`] has passed; `rounds` counts how often it was.
+    pub fn evict_shared(&self, waited: Duration, rounds: &mut u32) {
+        if !self.forked.load(Relaxed) {
+            return;
+        }
+        let device = self.embedded.devices.stays(self.member) && self.member.writeback();
+        let after = COPY_AFTER[usize::from(!device)];
+        if waited >= after * (*rounds + 1) {
+            *rounds += 1;
+            lock_service().copy_units = COPY_UNITS;
+        }
+    }
+
     /// In a parent that has just forked: protects what it shares now.
     pub fn share(&self, state: &mut State) {
         state.sharing.begins();
@@ -115,6 +142,9 @@ impl Process {
         let _ = self
             .fault
             .protect(first.address(), pages * PAGE_SIZE, false);
+        // They may leave again (`Queue::postpone`).
+        let State { map, queue, .. } = state;
+        queue.brought(map, first.unit(), ones(first.within(), pages));
         self.counters().fault_shared.add(1);
         self.counters().unshared.add(copies.max(1).into());
         Some(())
