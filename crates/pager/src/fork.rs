@@ -23,10 +23,9 @@
 use crate::evict::Step;
 use crate::hooks;
 use crate::load::Desk;
-use crate::map::UNIT;
 use crate::process::{self, Process, cpu};
 use crate::ranges::{InChild, Range};
-use crate::state::{self, Locked, State, lock_service};
+use crate::state::{self, Locked, lock_service};
 use ebb_sys::{futex, memory};
 use ebb_tree::{ChildSlot, Member};
 use std::cell::UnsafeCell;
@@ -289,46 +288,32 @@ pub fn inherited() -> Option<&'static Process> {
     unsafe { INHERITED.swap(null_mut(), SeqCst).as_ref() }
 }
 
-/// Resident pages that may be shared with a child, up to a quarter of the budget: duplicating them
-/// takes no more than the slack over the budget. 24 MiB.
-const SHARED_ANYWAY: usize = 6144;
-/// The part of the budget that may be shared with one child more.
-const SHARED_AGAIN: usize = 32;
+/// Resident pages that may be shared with a child although the budget could not hold them twice, up
+/// to a quarter of it: 8 MiB, and where it is large the part of it below.
+const SHARED_ANYWAY: usize = 2048;
+const SHARED_PART: usize = 16;
 
 impl Process {
     /// Evicts what could not be duplicated within the budget. What parent and child share costs
-    /// nothing until one writes it, but then twice as much; what is swapped out at the fork comes
-    /// back under the budget's control, and is stored once for both. An eighth of the budget is
-    /// left: programs that fork only to exec come back to their pages at once.
-    ///
-    /// A process that has relatives is one that starts workers. What it goes on sharing each of
-    /// them stores for itself when it must leave, and none can before all others do: so nearly all
-    /// of it is stored here, now, for all that come.
+    /// nothing until one writes it, but then twice as much; and it cannot leave before all that is
+    /// not shared has (`sharing`). What is swapped out at the fork comes back under the budget's
+    /// control, and is stored once for the parent and for all children that come. A little is left:
+    /// programs that fork only to exec come back to their pages at once.
     fn evict_before_fork(&self, desk: &mut Desk) {
         let limit = self.member.limit() as usize;
         let room = limit.saturating_sub(self.member.charged() as usize);
-        let target = (limit / 8).max(SHARED_ANYWAY.min(limit / 4)).max(room);
-        self.evict_down_to(target, desk, |_| true);
-        if self.member.has_relatives() && room < target {
-            let least = self.member.budget() as usize / SHARED_AGAIN;
-            self.evict_down_to(least, desk, |state| {
-                // A page is copied before it leaves, and stored beside the one that stays.
-                let used = state.used(self.swap);
-                let room = state.account.room(self.member, used, 2 * UNIT as i64);
-                state.copy_units = u32::from(room);
-                room
-            });
-        }
+        let anyway = (limit / SHARED_PART).max(SHARED_ANYWAY.min(limit / 4));
+        self.evict_down_to(anyway.max(room), desk);
         self.serve_again(desk);
     }
 
     /// Evicts until no more than `target` pages are resident, and gives their frames back: the child
-    /// has no use for them. `on` says whether to go on.
-    fn evict_down_to(&self, target: usize, desk: &mut Desk, on: impl Fn(&mut State) -> bool) {
+    /// has no use for them.
+    fn evict_down_to(&self, target: usize, desk: &mut Desk) {
         loop {
             let mut state = lock_service();
             while self.give_back(&mut state) {}
-            if state.map.resident() <= target || !on(&mut state) {
+            if state.map.resident() <= target {
                 return;
             }
             drop(state);

@@ -19,11 +19,10 @@
 //!    0.1 µs a page, a hundredth of what a fault on each would take.
 //!
 //! Evicting a page that relatives share frees nothing: they keep it, and this process stores it for
-//! itself alone. So such pages are passed over by eviction, and leave
-//! - before a fork of a process that has relatives already, which is one that starts workers: what
-//!   is out then is stored once for it and for all later children (`fork`);
-//! - when a fault waits for room that nobody has: where there is a device it soon helps that all
-//!   relatives do the same, and without one it does if the pages compress well, so that comes late.
+//! itself alone. So eviction passes such pages over; what the budget could not hold twice has left
+//! before the fork, stored once for all. Only where a fault waits for room that nobody has, and
+//! there is a device, do shared pages leave: when all relatives have given one up it is free.
+//! Without a device each would keep it in its pool, which takes more than it makes.
 //!
 //! Some copies are made without a fault: of the pages that a fault made writable beside the one
 //! that was touched, which are charged; and of what is never protected, as service itself writes
@@ -67,19 +66,15 @@ impl Sharing {
 
 /// Units that are evicted at a time although relatives share pages of them.
 const COPY_UNITS: u32 = 64;
-/// How long a fault waits for room before that, where there is a device, and where there is none.
-const COPY_AFTER: [Duration; 2] = [Duration::from_millis(20), Duration::from_secs(1)];
+/// How long a fault waits for room before that.
+const COPY_AFTER: Duration = Duration::from_millis(20);
 
 impl Process {
     /// A fault has waited for room for so long: lets shared pages be evicted, once each time
     /// [`COPY_AFTER`] has passed; `rounds` counts how often it was.
     pub fn evict_shared(&self, waited: Duration, rounds: &mut u32) {
-        if !self.forked.load(Relaxed) {
-            return;
-        }
-        let device = self.embedded.devices.stays(self.member) && self.member.writeback();
-        let after = COPY_AFTER[usize::from(!device)];
-        if waited >= after * (*rounds + 1) {
+        let device = || self.embedded.devices.stays(self.member) && self.member.writeback();
+        if self.forked.load(Relaxed) && device() && waited >= COPY_AFTER * (*rounds + 1) {
             *rounds += 1;
             lock_service().copy_units = COPY_UNITS;
         }
