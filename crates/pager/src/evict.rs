@@ -6,13 +6,14 @@
 
 use crate::account::Account;
 use crate::bays::{BayIndex, Bays, ones, runs};
+use crate::generations;
 use crate::load::Desk;
 use crate::map::{Frame, Mask, Page, PageMap, UNIT, UnitNumber};
 use crate::process::{Process, cpu};
 use crate::sharing::Sharing;
 use crate::state::{Freeing, State, lock_service, transit_ended};
 use arrayvec::ArrayVec;
-use ebb_engine::{GroupId, PAGE_SIZE, PageBytes};
+use ebb_engine::{PAGE_SIZE, PageBytes};
 use ebb_sys::Errno;
 use std::ops::Range;
 use std::sync::MutexGuard;
@@ -375,8 +376,9 @@ impl Process {
         let pages: [&PageBytes; UNIT] =
             std::array::from_fn(|i| content(frames[which[i.min(todo.max(1) - 1)]]));
         let mut out = [None; UNIT];
+        let generation = generations::youngest();
         // A whole unit is a folio: neighbouring entries, and neighbouring slots on a device.
-        let folio = (todo == UNIT).then(|| self.swap.store(cpu, GroupId(0), &pages));
+        let folio = (todo == UNIT).then(|| self.swap.store(cpu, generation, &pages));
         let stored = match folio {
             Some(Ok(first)) => {
                 out = std::array::from_fn(|i| Some(first.plus(i as u32)));
@@ -385,7 +387,7 @@ impl Process {
             // Short of room for all of it: the pages that there is room for, or that need none.
             _ => self
                 .swap
-                .store_each(cpu, GroupId(0), &pages[..todo], &mut out[..todo])
+                .store_each(cpu, generation, &pages[..todo], &mut out[..todo])
                 .unwrap_or(0),
         };
         for i in 0..todo {

@@ -21,6 +21,7 @@
 #![allow(clippy::missing_safety_doc)] // Each says "Requires:".
 
 use crate::evict::Step;
+use crate::generations;
 use crate::hooks;
 use crate::load::Desk;
 use crate::process::{self, Process, cpu};
@@ -210,6 +211,7 @@ pub unsafe fn after_fork_parent(child: Option<i32>) {
     if let Some(process) = Process::current() {
         if let Some(slot) = slot {
             process.swap.fork_parent();
+            generations::begin(process.swap);
             process.forked.store(true, SeqCst);
             process.share(&mut locked);
             match child {
@@ -258,6 +260,7 @@ pub unsafe fn after_fork_child(libc_stuck: bool) {
     };
     parent.member.child_started(slot);
     parent.swap.fork_child();
+    generations::begin(parent.swap);
     locked.bays = None;
     locked.parked.clear();
     disinherit(&mut locked, parent);

@@ -14,6 +14,7 @@ use crate::embed::{self, Embedded};
 use crate::evict::Step;
 use crate::flushes::Flushes;
 use crate::fork;
+use crate::generations;
 use crate::hooks::UNREGISTERED;
 use crate::load::Desk;
 use crate::map::{Page, PageNumber, UNIT, UNIT_BYTES};
@@ -390,7 +391,12 @@ impl Process {
         if elsewhere {
             self.balance(state);
             let charged = state.account.charged().max(0) as usize;
-            limit = state.balance.limit(budget, charged);
+            // What relatives share would be no more for the program if it went to devices.
+            let shared = match self.member.has_relatives() {
+                true => generations::inherited(self.swap) as usize / PAGE_SIZE,
+                false => 0,
+            };
+            limit = shared + state.balance.limit(budget, charged.saturating_sub(shared));
         }
         self.member.tell_pool(self.swap.pool_bytes());
         embed::limit_pool(self.swap, self.member, limit as u64);

@@ -94,6 +94,7 @@ impl Process {
         state.account.part(GIVEN_BACK.swap(0, Relaxed));
         if !self.member.has_relatives() {
             RELATIVES.store(false, Relaxed);
+            self.swap.alone();
             self.protect_all(state, false);
             state.sharing = Sharing::Alone;
         }
