@@ -2,7 +2,7 @@
 //!
 //! Writing to a page of it takes a page more, wherever there is room in it. So every window is
 //! *frozen*, on both sides: objects in it can be read and freed, and new ones go to fresh windows,
-//! which are counted as they are touched. A frozen window that runs empty goes back at once. When
+//! which are counted as they are touched. Windows that are empty, or run empty, go back at once. When
 //! no relative is left, windows are thawed: what has holes can be filled again.
 
 use super::arena::{State, WINDOWS};
@@ -34,6 +34,7 @@ impl Pool {
         for (class, window) in empty {
             self.settle(class, window);
         }
+        while self.give_back(0) > 0 {}
     }
 
     /// Ends what [`Pool::freeze`] began. Other threads may use the pool.

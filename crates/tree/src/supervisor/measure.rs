@@ -157,6 +157,7 @@ impl Supervisor {
             .filter_map(|(n, _)| self.nursery[n.index()].as_ref()?.pid())
             .collect();
         let nameless = self.nameless_children();
+        self.own_limits.prune();
         for pid in found {
             if self.by_pid.contains_key(&pid) || charging.contains(&pid) {
                 self.watch.strangers.remove(&pid);
@@ -165,6 +166,7 @@ impl Supervisor {
                 && !in_its_parent(&process)
                 && !process.stat().is_ok_and(|s| nameless.contains(&s.image))
             {
+                self.own_limits.begin(&process);
                 self.watch
                     .strangers
                     .insert(pid, Stranger { process, pages: 0 });

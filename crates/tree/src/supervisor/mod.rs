@@ -13,6 +13,7 @@
 //! without it nobody measures, nobody reaps, and the limit stays as it was.
 
 mod devices;
+mod heritage;
 mod limits;
 mod measure;
 mod seats;
@@ -26,6 +27,7 @@ use crate::{Facts, MAX_DEVICES, MAX_SLOTS};
 use devices::Row;
 pub use devices::{DeviceShown, Opener};
 use ebb_engine::counters::Counters;
+use heritage::OwnLimits;
 use limits::Approach;
 pub use limits::{LimitsShown, ProcessLimits, check_limits};
 use measure::Watch;
@@ -138,8 +140,8 @@ pub struct Supervisor {
     budgets: RangeInclusive<u64>,
     /// A lower budget on its way.
     approach: Option<Approach>,
-    /// Limits that processes were given by number, as long as they live.
-    own_limits: HashMap<u32, Limits>,
+    /// Limits of single processes.
+    own_limits: OwnLimits,
     /// A death may have left the sum of charges too large.
     drifted: bool,
     notices: Notices,
@@ -236,7 +238,7 @@ impl Supervisor {
             due: Instant::now(),
             budgets: setup.budgets,
             approach: None,
-            own_limits: HashMap::new(),
+            own_limits: OwnLimits::default(),
             drifted: false,
             notices: setup
                 .notices

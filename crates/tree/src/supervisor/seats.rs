@@ -14,6 +14,7 @@
 //! not known otherwise has the parent's image: a forked child has, whatever its pid is.
 
 use super::{Supervisor, Token};
+use crate::limits::Limits;
 use crate::table::{Named, SlotNumber, SlotState, StateWord, VERSION};
 use crate::wire::{self, Hello, Request, Talk};
 use ebb_sys::proc::{self, Image, Process};
@@ -210,7 +211,15 @@ impl Supervisor {
             self.reap(old);
         }
         let slot = match hello.reserved {
-            Some(slot) => self.claim(slot, image)?,
+            Some(slot) => {
+                let slot = self.claim(slot, image)?;
+                // Its parent has copied them: they are here before this, from the first page on.
+                let limits = self.table.slot(slot).limits.get();
+                if limits != Limits::default() {
+                    self.own_limits.give(&process, limits);
+                }
+                slot
+            }
             None => {
                 let slot = self
                     .table
@@ -220,7 +229,8 @@ impl Supervisor {
                     .slot(slot)
                     .family
                     .store(self.family_of(image), SeqCst);
-                self.table.slot(slot).limits.set(self.limits_for(pid));
+                let limits = self.own_limits.begin(&process);
+                self.table.slot(slot).limits.set(limits);
                 slot
             }
         };
@@ -335,7 +345,7 @@ impl Supervisor {
         // Its last words may still be waiting.
         self.listen_to(slot);
         if let Some(seat) = &self.seats[slot.index()] {
-            self.own_limits.remove(&seat.process.pid());
+            self.own_limits.forget(&seat.process);
             self.reap(slot);
         }
     }
