@@ -7,6 +7,7 @@ use common::{Under, c_program, cannot_page, free, same_in_parts};
 use ebb_harness::MIB;
 use ebb_harness::job::Job;
 use ebb_harness::tools;
+use std::ffi::OsStr;
 use std::time::{Duration, Instant};
 
 fn python(script: &str) -> Job {
@@ -42,6 +43,42 @@ print(digest(1))
 "
     );
     same_in_parts(&python(&script), "multiprocessing", &[2], &[]);
+}
+
+/// Workers that each change a part of a large array of their parent's, and end: what they share with
+/// it and with each other costs once, whatever leaves and comes back in any of them.
+#[test]
+fn numpy_in_a_pool_of_processes() {
+    if cannot_page() {
+        return;
+    }
+    let Some(python) = tools::python_with("numpy") else {
+        println!("skipped: NumPy is not installed");
+        return;
+    };
+    let script = "
+import multiprocessing, numpy, sys
+rows = numpy.arange(8 * 600_000, dtype=numpy.int64).reshape(8, -1)
+def work(i):
+    rows[i] *= 3
+    rows[(i + 3) % 8] += 1
+    return int(rows[i].sum() + rows[(i + 3) % 8].sum())
+with multiprocessing.get_context('fork').Pool(int(sys.argv[1]), maxtasksperchild=1) as pool:
+    print(list(pool.imap(work, list(range(8)) * 2)))
+";
+    // With six of them the pools alone cannot hold what each has changed.
+    for (workers, options) in [("3", &["--swap", "none"][..]), ("3", &[]), ("6", &[])] {
+        let argv = ["-c", script, workers].map(OsStr::new);
+        let job = Job::new([python.as_os_str()].into_iter().chain(argv));
+        let job = job.time_limit(Duration::from_secs(60));
+        let what = format!("NumPy in {workers} processes {options:?}");
+        let free = free(&job, &what);
+        let managed = Under::budget(72 * MIB).options(options).run(&job);
+        managed.assert_same(&free, &what);
+        managed.assert_paged_within_budget(&what);
+        managed.assert_close_to_budget(16 * MIB, &what);
+        managed.assert_quiet(&what);
+    }
 }
 
 #[test]

@@ -280,7 +280,8 @@ impl Process {
             match self.make_room(desk) {
                 Step::Progress | Step::Enough if stuck.is_none() => continue,
                 Step::Progress | Step::Enough => {}
-                Step::Full => {
+                // What was stored may yet go to a device.
+                Step::Full | Step::Nothing => {
                     let _gate = crate::process::gate(self);
                     if self.swap.shrink_pool(
                         crate::process::cpu(),
@@ -290,7 +291,6 @@ impl Process {
                         continue;
                     }
                 }
-                Step::Nothing => {}
             }
             // Nothing to evict here, or nowhere to put it: others may have cold memory.
             let begin = *stuck.get_or_insert_with(|| {
