@@ -125,6 +125,10 @@ impl Supervisor {
         } else {
             SLOWEST
         };
+        match self.table.crowded.swap(0, SeqCst) {
+            0 => {}
+            pid => self.tell_crowded(pid, "waits to fork"),
+        }
         self.look_at_removals();
         self.look_for_errors();
         let moving = self.removing() || self.approach.is_some();

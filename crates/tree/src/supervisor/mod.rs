@@ -27,6 +27,7 @@ use crate::{Facts, MAX_DEVICES, MAX_SLOTS};
 use devices::Row;
 pub use devices::{DeviceShown, Opener};
 use ebb_engine::counters::Counters;
+use ebb_sys::proc;
 use heritage::OwnLimits;
 use limits::Approach;
 pub use limits::{LimitsShown, ProcessLimits, check_limits};
@@ -144,6 +145,8 @@ pub struct Supervisor {
     own_limits: OwnLimits,
     /// A death may have left the sum of charges too large.
     drifted: bool,
+    /// The user knows that there are more processes than places.
+    told_crowded: bool,
     notices: Notices,
 }
 
@@ -240,6 +243,7 @@ impl Supervisor {
             approach: None,
             own_limits: OwnLimits::default(),
             drifted: false,
+            told_crowded: false,
             notices: setup
                 .notices
                 .unwrap_or_else(|| Box::new(|line| eprintln!("ebb: {line}"))),
@@ -403,6 +407,17 @@ impl Supervisor {
             }
         }
         Ok(())
+    }
+
+    /// There are more processes than places: once, what becomes of one that is too many.
+    fn tell_crowded(&mut self, pid: u32, what: &str) {
+        if !std::mem::replace(&mut self.told_crowded, true) {
+            self.notice(&format!(
+                "{MAX_SLOTS} processes are managed, as many as can be at a time: {} [{pid}] {what}, \
+                 and so do others until some end; run fewer at a time",
+                proc::name(pid)
+            ));
+        }
     }
 
     fn notice(&mut self, line: &str) {

@@ -221,10 +221,11 @@ impl Supervisor {
                 slot
             }
             None => {
-                let slot = self
-                    .table
-                    .take_slot(StateWord::of(SlotState::Joined))
-                    .ok_or("every place for a process is taken; run fewer processes at a time")?;
+                let slot = self.table.take_slot(StateWord::of(SlotState::Joined));
+                let Some(slot) = slot else {
+                    self.tell_crowded(pid, "runs unmanaged");
+                    return Err("every place for a process is taken; run fewer at a time".into());
+                };
                 self.table
                     .slot(slot)
                     .family
