@@ -445,6 +445,9 @@ pub(crate) struct Table {
     pub next_family: AtomicU64,
     /// Pages that several measured processes share, and that are counted once.
     pub overlap: AtomicI64,
+    /// Pages that seem to be in use, as their credit was taken on suspicion; negative: it is not
+    /// known how many.
+    pub suspected: AtomicI64,
     /// Pages that children might copy which the supervisor has not seen yet.
     pub forked: AtomicI64,
     /// 1: a fork waits for the tree to page.

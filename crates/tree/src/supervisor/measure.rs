@@ -104,6 +104,8 @@ impl Supervisor {
         self.measure();
         self.table.forked.fetch_sub(forked, SeqCst);
         self.correct_credit();
+        let suspected = self.watch.sharing.suspected();
+        self.table.suspected.store(suspected.unwrap_or(-1), SeqCst);
         if self.drifted
             && let Some(drift) = self.table.drift()
         {
@@ -262,10 +264,8 @@ impl Supervisor {
     fn govern(&mut self, above: i64) -> i64 {
         let used = self.table.in_use();
         let charged = self.table.charged.0.load(SeqCst);
-        if let Some(suspected) = self.watch.sharing.suspected()
-            && let Some((charged, limit)) = self.table.charged_and_limit()
-        {
-            self.table.note_peak(charged - suspected, limit);
+        if let Some((charged, limit)) = self.table.charged_and_limit() {
+            self.table.note_peak(charged, limit);
         }
         let budget = self.table.budget.load(SeqCst);
         let start = start_threshold(budget);

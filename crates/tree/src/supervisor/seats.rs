@@ -427,6 +427,8 @@ impl Supervisor {
         if family == 0 {
             return;
         }
+        // How much of that was shared with it alone is not known until then.
+        self.table.suspected.store(-1, SeqCst);
         self.table.take_credit(self.family(family), pages);
         // Those that are left may be alone now, and look.
         self.family(family).for_each(|n| self.table.wake(n));
