@@ -90,6 +90,37 @@ fn a_snapshot_in_a_forked_child_does_not_see_the_parents_writes() {
     same_in_parts(&job, "snapshot", &[2, 3], &[]);
 }
 
+/// They use the parent's memory, and its pager, until they exec.
+#[test]
+fn children_of_vfork_and_posix_spawn() {
+    if cannot_page() {
+        return;
+    }
+    let job = Job::new([c_program("vfork").as_os_str()]);
+    // The group counts the memory once for each of the two that have it.
+    same_in_parts(&job, "vfork", &[4], &[]);
+}
+
+/// Stacks are not managed: what they take, what is managed gives up.
+#[test]
+fn memory_that_is_not_managed_makes_the_rest_smaller() {
+    if cannot_page() {
+        return;
+    }
+    let deep = c_program("deep");
+    let job = Job::new([
+        "sh".as_ref(),
+        "-c".as_ref(),
+        "ulimit -s 65536 && exec \"$0\" 24".as_ref(),
+        deep.as_os_str(),
+    ]);
+    let free = free(&job, "a deep stack");
+    let managed = Under::budget(48 * MIB).run(&job);
+    managed.assert_same(&free, "a deep stack");
+    managed.assert_paged_within_budget("a deep stack");
+    managed.assert_close_to_budget(16 * MIB, "a deep stack");
+}
+
 #[test]
 fn children_made_by_system_calls() {
     if cannot_page() {
