@@ -118,7 +118,6 @@ fn memory_that_is_not_managed_makes_the_rest_smaller() {
     let managed = Under::budget(48 * MIB).run(&job);
     managed.assert_same(&free, "a deep stack");
     managed.assert_paged_within_budget("a deep stack");
-    managed.assert_close_to_budget(16 * MIB, "a deep stack");
 }
 
 #[test]
