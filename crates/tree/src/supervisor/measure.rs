@@ -12,7 +12,7 @@ use super::devices::LOOK;
 use super::seats::descendants;
 use super::sharing::{Sharing, cpu_time};
 use crate::table::{Mode, SlotNumber, SlotState};
-use ebb_sys::proc::Process;
+use ebb_sys::proc::{Image, Process};
 use rustix::io::Errno;
 use std::collections::HashMap;
 use std::sync::atomic::Ordering::*;
@@ -44,6 +44,22 @@ struct Stranger {
     process: Process,
     /// As last measured.
     pages: i64,
+    /// A member that pages made it by a system call that nobody saw: what it has is mostly that
+    /// one's, and charged there.
+    copied: bool,
+}
+
+impl Stranger {
+    /// Anonymous pages that nobody else pays for.
+    fn measure(&self) -> Result<i64, Errno> {
+        if self.copied
+            && let Ok(rollup) = self.process.rollup()
+        {
+            // Of a page that two share, half is each one's.
+            return Ok((rollup.anonymous as i64 - 2 * rollup.shared_away() as i64).max(0));
+        }
+        self.process.statm().map(|s| s.anonymous() as i64)
+    }
 }
 
 /// The supervisor's memory of what it measured.
@@ -163,6 +179,12 @@ impl Supervisor {
             .filter_map(|(n, _)| self.nursery[n.index()].as_ref()?.pid())
             .collect();
         let nameless = self.nameless_children();
+        let images: Vec<Image> = self
+            .table
+            .taken()
+            .filter(|(_, word)| word.is_charging())
+            .filter_map(|(n, _)| self.seats[n.index()].as_ref().map(|seat| seat.image))
+            .collect();
         self.own_limits.prune();
         for pid in found {
             if self.by_pid.contains_key(&pid) || charging.contains(&pid) {
@@ -170,12 +192,16 @@ impl Supervisor {
             } else if !self.watch.strangers.contains_key(&pid)
                 && let Ok(process) = Process::open(pid)
                 && !in_its_parent(&process)
-                && !process.stat().is_ok_and(|s| nameless.contains(&s.image))
+                && let image = process.stat().map_or(Image::default(), |s| s.image)
+                && !nameless.contains(&image)
             {
                 self.own_limits.begin(&process);
-                self.watch
-                    .strangers
-                    .insert(pid, Stranger { process, pages: 0 });
+                let stranger = Stranger {
+                    process,
+                    pages: 0,
+                    copied: image.is_some() && images.contains(&image),
+                };
+                self.watch.strangers.insert(pid, stranger);
             }
         }
         let cost = cpu_time().saturating_sub(cpu);
@@ -211,7 +237,7 @@ impl Supervisor {
             .as_ref()
             .map_or(0, |own| anonymous(own).unwrap_or(0));
         let mut strangers = std::mem::take(&mut self.watch.strangers);
-        strangers.retain(|_, stranger| match anonymous(&stranger.process) {
+        strangers.retain(|_, stranger| match stranger.measure() {
             Ok(pages) => {
                 stranger.pages = pages;
                 others += pages;

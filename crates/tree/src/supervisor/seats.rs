@@ -33,7 +33,7 @@ pub(super) struct Seat {
     connection: Option<OwnedFd>,
     /// Kept open: readable when the process is dead.
     _pidfd: OwnedFd,
-    image: Image,
+    pub image: Image,
     /// It sees other pids than we do, so those it writes into the table mean nothing to us.
     foreign: bool,
 }
