@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 /// (what proves it is there, Debian package)
-const PACKAGES: [(&str, &str); 9] = [
+const PACKAGES: [(&str, &str); 11] = [
     ("cc", "gcc"),
     ("g++", "g++"),
     ("make", "make"),
@@ -18,6 +18,8 @@ const PACKAGES: [(&str, &str); 9] = [
     ("javac", "default-jdk-headless"),
     ("node", "nodejs"),
     ("perl", "perl"),
+    ("ruby", "ruby"),
+    ("php", "php-cli"),
 ];
 
 /// How much to set up.

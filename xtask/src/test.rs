@@ -293,6 +293,8 @@ impl Excuses {
             ("g++", missing("g++")),
             ("make", missing("make")),
             ("perl", missing("perl")),
+            ("ruby", missing("ruby")),
+            ("php", missing("php")),
         ])
     }
 

@@ -1,5 +1,5 @@
 //! Programs people use, with memory managers of their own: compilers of C++ and Rust, the JVM,
-//! Node.js, make, perl, sqlite3. Each prints the same in half its memory.
+//! Node.js, make, perl, ruby, PHP, sqlite3. Each prints the same in half its memory.
 
 mod common;
 
@@ -136,6 +136,32 @@ fn numpys_own_checks() {
     let job = Job::new([python.as_os_str(), "-c".as_ref(), script.as_ref()])
         .time_limit(Duration::from_secs(240));
     same_in_parts(&job, "NumPy's checks", &[2], &[]);
+}
+
+/// Its heap is thousands of mappings of 16 KiB.
+#[test]
+fn ruby() {
+    if cannot_page() || lacks("ruby") {
+        return;
+    }
+    let script = "h = {}; 250_000.times { |i| h[\"k#{i * 7919 % 250_007}\"] = [i, \"v#{i % 977}\"] }; s = 0;\
+                  250_000.times { |i| e = h[\"k#{i}\"]; s = (s * 31 + e[0] + e[1].size) % 1_000_003 if e };\
+                  puts h.size, s";
+    same_in_parts(&Job::new(["ruby", "-e", script]), "ruby", &[2], &[]);
+}
+
+/// Its extensions are opened with RTLD_DEEPBIND, past our malloc if that were left to them.
+#[test]
+fn php() {
+    if cannot_page() || lacks("php") {
+        return;
+    }
+    let script = "ini_set('memory_limit', '-1'); $h = [];\
+                  for ($i = 0; $i < 300000; $i++) $h['k' . ($i * 7919 % 300007)] = [$i, 'v' . ($i % 977)];\
+                  $s = 0; for ($i = 0; $i < 300000; $i++) if (isset($h[\"k$i\"])) {\
+                  $e = $h[\"k$i\"]; $s = ($s * 31 + $e[0] + strlen($e[1])) % 1000003; }\
+                  echo count($h), ' ', $s;";
+    same_in_parts(&Job::new(["php", "-r", script]), "php", &[2], &[]);
 }
 
 #[test]

@@ -268,20 +268,23 @@ impl Process {
         shifted: &mut Shifted,
     ) -> u32 {
         let (mut at, end, mut retried) = (pages.start, pages.end, None);
-        let mut calls = 0;
+        let (mut calls, mut most) = (0, UNIT);
         while at < end {
-            let offset = at * PAGE_SIZE;
+            let (offset, len) = (at * PAGE_SIZE, most.min(end - at));
             // SAFETY: pages that the map says are ours to capture; the bay is empty.
             let (done, result) = unsafe {
                 self.fault
-                    .shift(bay + offset, unit + offset, (end - at) * PAGE_SIZE)
+                    .shift(bay + offset, unit + offset, len * PAGE_SIZE)
             };
             calls += 1;
             let pages = done / PAGE_SIZE;
             shifted.moved |= ones(at, pages);
             at += pages;
             match result {
-                Ok(()) => {}
+                Ok(()) => most = UNIT,
+                // The pages may be several mappings to the kernel, and no move crosses from one to
+                // the next.
+                Err(Errno(libc::EINVAL | libc::ENOENT)) if len > 1 => most = len / 2,
                 Err(Errno(libc::EAGAIN)) if pages > 0 => {}
                 // The bay is ours and was empty: what is there now was moved (`FaultFd::shift`).
                 Err(Errno(libc::EEXIST))

@@ -21,8 +21,6 @@ use std::time::Duration;
 
 type Outcome<T> = Result<T, i32>;
 
-/// Mappings smaller than this are left alone: they are many, and hold little.
-const LEAST: usize = 64 << 10;
 /// A process that has mapped less than this is only measured.
 const WORTH: usize = 8 << 20;
 /// When the program maps as much as this, at once or bit by bit, it is registered before the
@@ -115,8 +113,8 @@ const PRIVATE: i32 = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
 const NEVER: i32 =
     libc::MAP_STACK | libc::MAP_GROWSDOWN | libc::MAP_HUGETLB | libc::MAP_LOCKED | libc::MAP_SHARED;
 /// Linux gives MAP_SHARED_VALIDATE the bits of both; anything but plain private is not ours.
-fn manageable(len: usize, prot: i32, flags: i32) -> bool {
-    flags & PRIVATE == PRIVATE && flags & NEVER == 0 && prot & libc::PROT_EXEC == 0 && len >= LEAST
+fn manageable(prot: i32, flags: i32) -> bool {
+    flags & PRIVATE == PRIVATE && flags & NEVER == 0 && prot & libc::PROT_EXEC == 0
 }
 
 /// Forgets what was mapped in `start..end`; no page of it is in transit, and the memory itself is
@@ -181,7 +179,7 @@ pub unsafe fn mmap(
 ) -> Outcome<usize> {
     let bytes = page_up(len);
     let fixed = flags & libc::MAP_FIXED != 0;
-    let ours = manageable(bytes, prot, flags);
+    let ours = manageable(prot, flags);
     if !wanted() || !(ours || fixed) {
         // SAFETY: the caller answers for the system call.
         return unsafe { memory::mmap(addr, len, prot, flags, fd, offset) }.map_err(errno);

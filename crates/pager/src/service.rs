@@ -283,7 +283,7 @@ impl Process {
             match self.make_room(desk) {
                 Step::Progress | Step::Enough if stuck.is_none() => continue,
                 Step::Progress | Step::Enough => {}
-                // What was stored may yet go to a device.
+                // What the pool holds may go to a device, all the more if nothing else is left.
                 Step::Full | Step::Nothing => {
                     let _gate = crate::process::gate(self);
                     if self.swap.shrink_pool(

@@ -6,6 +6,7 @@
 //!   large. Their `mmap` and `madvise` calls bind to the symbols of this library, so they are managed like the program's maps.
 //! - [`memory`]: `mmap`, `munmap`, `mremap`, `madvise`, `mprotect`, `brk`, `mlock` and kin.
 //! - [`syscall`]: forks by number; [`stack`]: stacks that the program makes itself.
+//! - [`dlopen`]: libraries that would look past this one.
 //! - [`thread`]: `pthread_create`, so that the pager knows the program's threads.
 //! - [`fork`]: handlers around every fork; [`exec`]: the environment of every exec.
 //!
@@ -20,6 +21,7 @@
 //! What it does not do: page anything, which is the pager's part; see into programs that
 //! make system calls without libc (Go, static programs).
 
+mod dlopen;
 mod exec;
 mod fork;
 mod malloc;

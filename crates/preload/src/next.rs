@@ -45,6 +45,7 @@ impl<F: Copy> Next<F> {
 
 /// Looks up every name now, while taking the loader's lock can harm nobody.
 pub fn resolve_all() {
+    crate::dlopen::resolve();
     crate::exec::resolve();
     crate::fork::resolve();
     crate::stack::resolve();
