@@ -303,6 +303,35 @@ fn static_program() {
     );
 }
 
+/// The loader ignores LD_PRELOAD for a program that the kernel runs with other privileges.
+#[test]
+fn a_setuid_program_runs_unmanaged_or_is_refused() {
+    if cannot_page() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let program = dir.path().join("raised");
+    let source = ebb_harness::tools::in_path("echo").expect("echo");
+    fs::copy(source, &program).unwrap();
+    if std::os::unix::fs::chown(&program, Some(65534), None).is_err() {
+        println!("skipped: only root can give a program to another user");
+        return;
+    }
+    fs::set_permissions(&program, fs::Permissions::from_mode(0o4755)).unwrap();
+    let program = program.to_str().unwrap();
+    let output = run(&[program, "hello"]);
+    let ran = (output.status.code(), &output.stdout[..]);
+    assert_eq!(ran, (Some(0), &b"hello\n"[..]), "{}", stderr(&output));
+    assert!(stderr(&output).contains("setuid"), "{}", stderr(&output));
+    let refused = run(&["--require-managed", program, "hello"]);
+    let (status, text) = (refused.status.code(), stderr(&refused));
+    assert_eq!((status, refused.stdout.len()), (Some(125), 0), "{text}");
+    assert!(
+        text.contains("setuid") && text.contains("--require-managed"),
+        "{text}"
+    );
+}
+
 #[test]
 fn works_from_anywhere() {
     if cannot_page() {

@@ -26,6 +26,13 @@ fn number(shown: &serde_json::Value, name: &str) -> u64 {
     shown[name].as_u64().expect(name)
 }
 
+/// A process among those shown, if it is one of them.
+fn one(shown: &serde_json::Value, pid: &str) -> Option<serde_json::Value> {
+    let all = shown["processes"].as_array().unwrap();
+    let found = all.iter().find(|p| p["pid"].as_u64() == pid.parse().ok());
+    found.cloned()
+}
+
 #[test]
 fn a_budget_goes_down_and_up_under_a_program_that_pages() {
     if cannot_page() {
@@ -124,17 +131,41 @@ fn a_process_has_limits_of_its_own() {
     };
     assert_eq!(shown["pool_max"], serde_json::Value::Null);
     let of = |shown: &serde_json::Value, pid: &str| {
-        let all = shown["processes"].as_array().unwrap().clone();
-        let one = all
-            .into_iter()
-            .find(|p| p["pid"].as_u64() == pid.parse().ok());
-        one.unwrap_or_else(|| panic!("no process {pid} in {shown}"))
+        one(shown, pid).unwrap_or_else(|| panic!("no process {pid} in {shown}"))
     };
     assert_eq!(of(&shown, &tree.second)["pool_max"], "2M");
     assert_eq!(of(&shown, &tree.pid)["pool_max"], serde_json::Value::Null);
     until(&tree, "its pool goes down", |shown| {
         number(&of(shown, &tree.second), "pool_bytes") <= 2 * MIB
     });
+    tree.stop(2);
+}
+
+#[test]
+fn limits_of_a_process_stay_through_exec_and_pass_to_what_it_starts() {
+    if cannot_page() {
+        return;
+    }
+    let tree = Tree::start("60M", &["a:512M"], "exec");
+    tree.limit(&["--only", "--pool-max", "3M"]);
+    std::fs::remove_file(tree.path("pid")).unwrap();
+    std::fs::write(tree.path("stop.exec"), "").unwrap();
+    let started = Instant::now();
+    let pids = ["pid", "pid.child"].map(|file| {
+        loop {
+            if let Ok(pids) = std::fs::read_to_string(tree.path(file)) {
+                break pids.split_whitespace().next().unwrap().to_owned();
+            }
+            assert!(started.elapsed().as_secs() < 60, "{file}: not started anew");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    });
+    assert_eq!(pids[0], tree.pid, "exec keeps the number");
+    for pid in &pids {
+        until(&tree, "it has what its ancestor was given", |shown| {
+            one(shown, pid).is_some_and(|p| p["pool_max"] == "3M")
+        });
+    }
     tree.stop(2);
 }
 

@@ -7,6 +7,7 @@ use common::{Under, c_program, cannot_page, free, same_in_parts};
 use ebb_harness::MIB;
 use ebb_harness::job::Job;
 use ebb_harness::tools;
+use std::ffi::OsStr;
 use std::time::{Duration, Instant};
 
 fn python(script: &str) -> Job {
@@ -44,6 +45,42 @@ print(digest(1))
     same_in_parts(&python(&script), "multiprocessing", &[2], &[]);
 }
 
+/// Workers that each change a part of a large array of their parent's, and end: what they share with
+/// it and with each other costs once, whatever leaves and comes back in any of them.
+#[test]
+fn numpy_in_a_pool_of_processes() {
+    if cannot_page() {
+        return;
+    }
+    let Some(python) = tools::python_with("numpy") else {
+        println!("skipped: NumPy is not installed");
+        return;
+    };
+    let script = "
+import multiprocessing, numpy, sys
+rows = numpy.arange(8 * 600_000, dtype=numpy.int64).reshape(8, -1)
+def work(i):
+    rows[i] *= 3
+    rows[(i + 3) % 8] += 1
+    return int(rows[i].sum() + rows[(i + 3) % 8].sum())
+with multiprocessing.get_context('fork').Pool(int(sys.argv[1]), maxtasksperchild=1) as pool:
+    print(list(pool.imap(work, list(range(8)) * 2)))
+";
+    // With six of them the pools alone cannot hold what each has changed.
+    for (workers, options) in [("3", &["--swap", "none"][..]), ("3", &[]), ("6", &[])] {
+        let argv = ["-c", script, workers].map(OsStr::new);
+        let job = Job::new([python.as_os_str()].into_iter().chain(argv));
+        let job = job.time_limit(Duration::from_secs(60));
+        let what = format!("NumPy in {workers} processes {options:?}");
+        let free = free(&job, &what);
+        let managed = Under::budget(72 * MIB).options(options).run(&job);
+        managed.assert_same(&free, &what);
+        managed.assert_paged_within_budget(&what);
+        managed.assert_close_to_budget(32 * MIB, &what);
+        managed.assert_quiet(&what);
+    }
+}
+
 #[test]
 fn a_snapshot_in_a_forked_child_does_not_see_the_parents_writes() {
     if cannot_page() {
@@ -51,6 +88,36 @@ fn a_snapshot_in_a_forked_child_does_not_see_the_parents_writes() {
     }
     let job = Job::new([c_program("snapshot").as_os_str()]);
     same_in_parts(&job, "snapshot", &[2, 3], &[]);
+}
+
+/// They use the parent's memory, and its pager, until they exec.
+#[test]
+fn children_of_vfork_and_posix_spawn() {
+    if cannot_page() {
+        return;
+    }
+    let job = Job::new([c_program("vfork").as_os_str()]);
+    // The group counts the memory once for each of the two that have it.
+    same_in_parts(&job, "vfork", &[4], &[]);
+}
+
+/// Stacks are not managed: what they take, what is managed gives up.
+#[test]
+fn memory_that_is_not_managed_makes_the_rest_smaller() {
+    if cannot_page() {
+        return;
+    }
+    let deep = c_program("deep");
+    let job = Job::new([
+        "sh".as_ref(),
+        "-c".as_ref(),
+        "ulimit -s 65536 && exec \"$0\" 24".as_ref(),
+        deep.as_os_str(),
+    ]);
+    let free = free(&job, "a deep stack");
+    let managed = Under::budget(48 * MIB).run(&job);
+    managed.assert_same(&free, "a deep stack");
+    managed.assert_paged_within_budget("a deep stack");
 }
 
 #[test]

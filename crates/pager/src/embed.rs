@@ -1,10 +1,11 @@
 //! The engine's surroundings in a real process: clock, processors, memory, codecs, devices.
 
 use crate::devices::DeviceSet;
+use crate::generations;
 use ebb_engine::env::{Clock, Memory, Topology};
 use ebb_engine::slots::{Devices, Options};
 use ebb_engine::swap::{CodecKind, Config, CountersRef, Env, POOL_MAX, Swap};
-use ebb_engine::{Cpu, GroupId, Node, PAGE_SIZE};
+use ebb_engine::{Cpu, Node, PAGE_SIZE};
 use ebb_stores::codec::PageCodecs;
 use ebb_tree::{Codec, Member};
 use std::sync::Arc;
@@ -58,7 +59,7 @@ pub fn limit_pool(swap: &Swap, member: &Member, pages: u64) {
     let bytes = bytes.clamp(*POOL_MAX.start(), *POOL_MAX.end());
     // In range: the supervisor refuses other percentages.
     let _ = swap.set_limits(bytes, member.accept_percent());
-    let _ = swap.set_group_limits(GroupId(0), u64::MAX, member.writeback());
+    generations::choose(swap, member.writeback(), member.has_relatives());
 }
 
 /// An empty swap space as the run was configured. It lives as long as the process.

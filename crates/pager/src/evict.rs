@@ -6,13 +6,14 @@
 
 use crate::account::Account;
 use crate::bays::{BayIndex, Bays, ones, runs};
+use crate::generations;
 use crate::load::Desk;
 use crate::map::{Frame, Mask, Page, PageMap, UNIT, UnitNumber};
 use crate::process::{Process, cpu};
 use crate::sharing::Sharing;
 use crate::state::{Freeing, State, lock_service, transit_ended};
 use arrayvec::ArrayVec;
-use ebb_engine::{GroupId, PAGE_SIZE, PageBytes};
+use ebb_engine::{PAGE_SIZE, PageBytes};
 use ebb_sys::Errno;
 use std::ops::Range;
 use std::sync::MutexGuard;
@@ -40,9 +41,6 @@ const TRADED: usize = 4;
 const LOOK: usize = 512;
 /// Units tried for pages that need no room, when there is none.
 const TRIES: usize = 32;
-/// Where no page was found that relatives do not share, as many units are evicted, shared or not,
-/// before looking again.
-const COPY_UNITS: u32 = 64;
 
 impl Process {
     /// One step towards `READY` free frames (or as much room under the budget). Called without
@@ -84,9 +82,6 @@ impl Process {
                 if captured == 0 {
                     break;
                 }
-            }
-            if staged(&state) == 0 && self.forked.load(Relaxed) {
-                state.copy_units = COPY_UNITS;
             }
         }
         // Each captured so takes a page more for a moment: no more of them than one store needs.
@@ -138,7 +133,8 @@ impl Process {
     }
 
     /// Captures the unit whose turn it is; how many pages, 0 if none can be. Pages that a forked
-    /// relative still maps are left unless `shared`: evicting them here frees nothing there.
+    /// relative still maps are left unless `shared`: evicting them here frees nothing there, and
+    /// stores them once more (`sharing`).
     fn capture(
         &self,
         mut state: MutexGuard<'static, State>,
@@ -234,6 +230,8 @@ impl Process {
                 let kept = victims & self.pagemap.look(unit.first().address(), UNIT).shared;
                 self.counters().evict_busy.add(kept.count_ones().into());
                 victims &= !kept;
+                // Not looked at again before all that is not shared had its turn.
+                queue.postpone(map, unit, kept);
                 if victims == 0 {
                     queue.requeue(map, unit);
                     continue;
@@ -381,8 +379,9 @@ impl Process {
         let pages: [&PageBytes; UNIT] =
             std::array::from_fn(|i| content(frames[which[i.min(todo.max(1) - 1)]]));
         let mut out = [None; UNIT];
+        let generation = generations::youngest();
         // A whole unit is a folio: neighbouring entries, and neighbouring slots on a device.
-        let folio = (todo == UNIT).then(|| self.swap.store(cpu, GroupId(0), &pages));
+        let folio = (todo == UNIT).then(|| self.swap.store(cpu, generation, &pages));
         let stored = match folio {
             Some(Ok(first)) => {
                 out = std::array::from_fn(|i| Some(first.plus(i as u32)));
@@ -391,7 +390,7 @@ impl Process {
             // Short of room for all of it: the pages that there is room for, or that need none.
             _ => self
                 .swap
-                .store_each(cpu, GroupId(0), &pages[..todo], &mut out[..todo])
+                .store_each(cpu, generation, &pages[..todo], &mut out[..todo])
                 .unwrap_or(0),
         };
         for i in 0..todo {

@@ -6,7 +6,8 @@
 //!
 //! 0. `make_ready` (the forking thread, before any lock): where the tree does not page yet and has
 //!    no room for all that the child might copy, it pages first. Copies in processes that do not
-//!    page are seen when the supervisor measures them, which may be late.
+//!    page are seen when the supervisor measures them, which may be late. Where it pages, and as
+//!    many processes as can be are managed already, the fork waits until one of them ends.
 //! 1. `before_fork` (the forking thread): asks the keeper to bring the process to rest: most of what
 //!    the budget has no room to duplicate is evicted, no page is in transit, none staged (the staging area is not inherited), no thread of ours inside the engine.
 //!    Then takes the lock and holds it across the fork.
@@ -21,6 +22,7 @@
 #![allow(clippy::missing_safety_doc)] // Each says "Requires:".
 
 use crate::evict::Step;
+use crate::generations;
 use crate::hooks;
 use crate::load::Desk;
 use crate::process::{self, Process, cpu};
@@ -59,6 +61,11 @@ const PATIENCE: Duration = Duration::from_secs(2);
 /// A fork is near, and no lock of ours or of the allocator's is held: starting service takes both.
 /// See the module's text.
 pub fn make_ready() {
+    while let Some(process) = Process::current()
+        && !process.member.has_place()
+    {
+        std::thread::sleep(Duration::from_millis(1));
+    }
     let Some(member) = watching() else {
         return;
     };
@@ -84,8 +91,9 @@ static HELD: Held = Held(UnsafeCell::new(None));
 /// The child's state of setting up: 0 under way, 1 done.
 pub static CHILD_READY: AtomicU32 = AtomicU32::new(0);
 
-/// A fork is near. Requires: one of the `after_fork` calls follows on this thread.
-pub unsafe fn before_fork() {
+/// A fork is near; false if another took the last place for a child since [`make_ready`], and
+/// nothing was done. Requires: unless that, one of the `after_fork` calls follows on this thread.
+pub unsafe fn before_fork() -> bool {
     ebb_sys::thread::lock_for_fork();
     let unpaged = || {
         let locked = state::lock();
@@ -119,7 +127,14 @@ pub unsafe fn before_fork() {
                     locked.account.settle(process.member, used, 0);
                     // It does not inherit the staging area.
                     let frames = locked.bays.as_ref().map_or(0, |b| b.unused_frames());
-                    break (locked, process.member.reserve_child(frames as u64));
+                    let slot = process.member.reserve_child(frames as u64);
+                    if slot.is_none() {
+                        drop(locked);
+                        go_on();
+                        ebb_sys::thread::unlock_after_fork();
+                        return false;
+                    }
+                    break (locked, slot);
                 }
                 drop(locked);
                 std::thread::yield_now();
@@ -129,6 +144,13 @@ pub unsafe fn before_fork() {
     inherit(&locked, true);
     // SAFETY: we hold the state's lock.
     unsafe { *HELD.0.get() = Some((locked, slot)) };
+    true
+}
+
+/// The process needs no rest any more.
+fn go_on() {
+    STAGE.store(3, SeqCst);
+    futex::wake(&STAGE, i32::MAX, false);
 }
 
 /// Lets a forked child have the registered ranges, or not.
@@ -210,6 +232,7 @@ pub unsafe fn after_fork_parent(child: Option<i32>) {
     if let Some(process) = Process::current() {
         if let Some(slot) = slot {
             process.swap.fork_parent();
+            generations::begin(process.swap);
             process.forked.store(true, SeqCst);
             process.share(&mut locked);
             match child {
@@ -219,8 +242,7 @@ pub unsafe fn after_fork_parent(child: Option<i32>) {
                 None => process.member.child_forked(slot, 0),
             }
         }
-        STAGE.store(3, SeqCst);
-        futex::wake(&STAGE, i32::MAX, false);
+        go_on();
     }
     drop(locked);
 }
@@ -252,12 +274,10 @@ pub unsafe fn after_fork_child(libc_stuck: bool) {
         }
         return;
     };
-    let Some(slot) = slot else {
-        parent
-            .fail("too many processes in this tree: a forked child cannot be served and is ended");
-    };
+    let slot = slot.expect("a process that pages forks with a place for its child");
     parent.member.child_started(slot);
     parent.swap.fork_child();
+    generations::begin(parent.swap);
     locked.bays = None;
     locked.parked.clear();
     disinherit(&mut locked, parent);
@@ -288,21 +308,39 @@ pub fn inherited() -> Option<&'static Process> {
     unsafe { INHERITED.swap(null_mut(), SeqCst).as_ref() }
 }
 
-/// Resident pages that may be shared with a child, up to a quarter of the budget: duplicating them
-/// takes no more than the slack over the budget. 24 MiB.
-const SHARED_ANYWAY: usize = 6144;
+/// Resident pages that may be shared with a child although the budget could not hold them twice, up
+/// to a quarter of it: 8 MiB, and where it is large the part of it below.
+const SHARED_ANYWAY: usize = 2048;
+const SHARED_PART: usize = 16;
 
 impl Process {
     /// Evicts what could not be duplicated within the budget. What parent and child share costs
-    /// nothing until one writes it, but then twice as much, without a fault of ours to notice it by;
-    /// what is swapped out at the fork comes back under the budget's control. An eighth of the
-    /// budget is left: programs that fork only to exec come back to their pages at once.
+    /// nothing until one writes it, but then twice as much; and it cannot leave before all that is
+    /// not shared has (`sharing`). What is swapped out at the fork comes back under the budget's
+    /// control, and is stored once for the parent and for all children that come. A little is left:
+    /// programs that fork only to exec come back to their pages at once.
     fn evict_before_fork(&self, desk: &mut Desk) {
         let limit = self.member.limit() as usize;
         let room = limit.saturating_sub(self.member.charged() as usize);
-        let target = (limit / 8).max(SHARED_ANYWAY.min(limit / 4)).max(room);
-        while lock_service().map.resident() > target && self.evict_some(desk) == Step::Progress {}
+        let anyway = (limit / SHARED_PART).max(SHARED_ANYWAY.min(limit / 4));
+        self.evict_down_to(anyway.max(room), desk);
         self.serve_again(desk);
+    }
+
+    /// Evicts until no more than `target` pages are resident, and gives their frames back: the child
+    /// has no use for them.
+    fn evict_down_to(&self, target: usize, desk: &mut Desk) {
+        loop {
+            let mut state = lock_service();
+            while self.give_back(&mut state) {}
+            if state.map.resident() <= target {
+                return;
+            }
+            drop(state);
+            if self.evict_some(desk) != Step::Progress {
+                return;
+            }
+        }
     }
 }
 

@@ -14,6 +14,7 @@ use crate::embed::{self, Embedded};
 use crate::evict::Step;
 use crate::flushes::Flushes;
 use crate::fork;
+use crate::generations;
 use crate::hooks::UNREGISTERED;
 use crate::load::Desk;
 use crate::map::{Page, PageNumber, UNIT, UNIT_BYTES};
@@ -143,7 +144,8 @@ fn adopt(
         loads: AtomicU64::new(0),
         behind: AtomicBool::new(false),
     };
-    let count = (process.member.limit() as usize / UNIT / 4).clamp(256, 32768);
+    // The limit is what others leave, this process among them until it charges for itself.
+    let count = (process.member.budget() as usize / UNIT / 4).clamp(256, 32768);
     let base = memory::reserve(count * UNIT_BYTES)
         .map_err(|e| format!("no addresses for the staging area: {e}"))?;
     process
@@ -393,7 +395,12 @@ impl Process {
         if elsewhere {
             self.balance(state);
             let charged = state.account.charged().max(0) as usize;
-            limit = state.balance.limit(budget, charged);
+            // What relatives share would be no more for the program if it went to devices.
+            let shared = match self.member.has_relatives() {
+                true => generations::inherited(self.swap) as usize / PAGE_SIZE,
+                false => 0,
+            };
+            limit = shared + state.balance.limit(budget, charged.saturating_sub(shared));
         }
         self.member.tell_pool(self.swap.pool_bytes());
         embed::limit_pool(self.swap, self.member, limit as u64);

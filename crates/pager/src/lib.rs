@@ -15,6 +15,7 @@ mod embed;
 mod evict;
 mod flushes;
 mod fork;
+mod generations;
 pub mod hooks;
 mod keeper;
 mod load;

@@ -300,6 +300,12 @@ impl Queue {
         }
     }
 
+    /// Pages `mask` of `unit` cannot leave now, and may later: they stay as if they were used.
+    pub fn postpone(&mut self, map: &mut PageMap, unit: UnitNumber, mask: Mask) {
+        let until = self.epoch.wrapping_add(RESIDENT_SET);
+        map.unit_mut(unit).stamp(mask, until);
+    }
+
     /// Puts a unit back at the end.
     pub fn requeue(&mut self, map: &mut PageMap, unit: UnitNumber) {
         if !std::mem::replace(&mut map.unit_mut(unit).queued, true) {

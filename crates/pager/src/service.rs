@@ -278,7 +278,7 @@ impl Process {
 
     /// Serves a fault, making room as often as it takes.
     fn serve_fully(&self, desk: &mut Desk, fault: Fault, since: Instant) {
-        let mut stuck: Option<Instant> = None;
+        let (mut stuck, mut copies): (Option<Instant>, u32) = (None, 0);
         while self.serve(desk, fault, since) == Served::NoRoom {
             match self.make_room(desk) {
                 Step::Progress | Step::Enough if stuck.is_none() => continue,
@@ -302,6 +302,7 @@ impl Process {
             });
             self.member.ask_reclaim(256);
             std::thread::sleep(Duration::from_millis(1));
+            self.evict_shared(begin.elapsed(), &mut copies);
             if begin.elapsed() > GIVE_UP {
                 self.out_of_memory();
             }

@@ -18,6 +18,12 @@
 //! 4. When no relative is left, the keeper lets everything be written again, in one call a range:
 //!    0.1 µs a page, a hundredth of what a fault on each would take.
 //!
+//! Evicting a page that relatives share frees nothing: they keep it, and this process stores it for
+//! itself alone. So eviction passes such pages over; what the budget could not hold twice has left
+//! before the fork, stored once for all. Only where a fault waits for room that nobody has, and
+//! there is a device, do shared pages leave: when all relatives have given one up it is free.
+//! Without a device each would keep it in its pool, which takes more than it makes.
+//!
 //! Some copies are made without a fault: of the pages that a fault made writable beside the one
 //! that was touched, which are charged; and of what is never protected, as service itself writes
 //! it, or as it is not managed: the pool and the tables of this library, small mappings. Those the
@@ -30,10 +36,11 @@ use crate::bays::ones;
 use crate::load::{around, window};
 use crate::map::{Mask, Page, PageNumber};
 use crate::process::Process;
-use crate::state::State;
+use crate::state::{State, lock_service};
 use ebb_engine::PAGE_SIZE;
 use ebb_sys::memory;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering::Relaxed};
+use std::time::Duration;
 
 /// Whether pages are shared with relatives, as far as is known.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -57,7 +64,22 @@ impl Sharing {
     }
 }
 
+/// Units that are evicted at a time although relatives share pages of them.
+const COPY_UNITS: u32 = 64;
+/// How long a fault waits for room before that.
+const COPY_AFTER: Duration = Duration::from_millis(20);
+
 impl Process {
+    /// A fault has waited for room for so long: lets shared pages be evicted, once each time
+    /// [`COPY_AFTER`] has passed; `rounds` counts how often it was.
+    pub fn evict_shared(&self, waited: Duration, rounds: &mut u32) {
+        let device = || self.embedded.devices.stays(self.member) && self.member.writeback();
+        if self.forked.load(Relaxed) && device() && waited >= COPY_AFTER * (*rounds + 1) {
+            *rounds += 1;
+            lock_service().copy_units = COPY_UNITS;
+        }
+    }
+
     /// In a parent that has just forked: protects what it shares now.
     pub fn share(&self, state: &mut State) {
         state.sharing.begins();
@@ -72,6 +94,7 @@ impl Process {
         state.account.part(GIVEN_BACK.swap(0, Relaxed));
         if !self.member.has_relatives() {
             RELATIVES.store(false, Relaxed);
+            self.swap.alone();
             self.protect_all(state, false);
             state.sharing = Sharing::Alone;
         }
@@ -115,6 +138,9 @@ impl Process {
         let _ = self
             .fault
             .protect(first.address(), pages * PAGE_SIZE, false);
+        // They may leave again (`Queue::postpone`).
+        let State { map, queue, .. } = state;
+        queue.brought(map, first.unit(), ones(first.within(), pages));
         self.counters().fault_shared.add(1);
         self.counters().unshared.add(copies.max(1).into());
         Some(())

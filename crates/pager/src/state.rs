@@ -44,7 +44,7 @@ pub struct State {
     pub account: Account,
     /// Whether pages are shared with forked relatives.
     pub sharing: Sharing,
-    /// So many units may be evicted although relatives share pages of them.
+    /// So many units may be evicted although relatives share pages of them; see `sharing`.
     pub copy_units: u32,
     /// Faults on pages in transit, to be served when that ends.
     pub parked: Vec<Fault>,

@@ -55,12 +55,18 @@ pub fn register() {
 }
 
 pub unsafe extern "C" fn before() {
-    hooks::make_ready();
-    // SAFETY: each lock is released by the matching function below.
-    unsafe {
-        _IO_list_lock();
-        ebb_malloc_before_fork();
-        hooks::before_fork();
+    loop {
+        hooks::make_ready();
+        // SAFETY: each lock is released by the matching function below, or here.
+        unsafe {
+            _IO_list_lock();
+            ebb_malloc_before_fork();
+            if hooks::before_fork() {
+                break;
+            }
+            ebb_malloc_after_fork();
+            _IO_list_unlock();
+        }
     }
     InternalHeap::lock_for_fork();
 }

@@ -47,9 +47,14 @@ impl Table {
         self.charged.0.load(SeqCst) + self.budget.load(Relaxed) - self.limit.0.load(SeqCst)
     }
 
-    /// Notes what is in use while this is charged under this limit.
+    /// Notes what is in use while this is charged under this limit, as far as that is known: what
+    /// only seems to be is none of it.
     pub fn note_peak(&self, charged: i64, limit: i64) {
-        let used = charged + self.budget.load(Relaxed) - limit;
+        let suspected = self.suspected.load(Relaxed);
+        if suspected < 0 {
+            return;
+        }
+        let used = charged - suspected + self.budget.load(Relaxed) - limit;
         if used > self.peak.0.load(Relaxed) {
             self.peak.0.fetch_max(used, Relaxed);
         }
@@ -89,8 +94,7 @@ impl Table {
         }
     }
 
-    /// If that passes the limit, it is the supervisor who notes the peak: it knows how much of what
-    /// seems to be in use is only suspected.
+    /// If that passes the limit, it is the supervisor who notes the peak, when nothing is under way.
     pub fn charge_forced(&self, me: SlotNumber, pages: i64) {
         self.step(me, || {
             self.charged.0.fetch_add(pages, SeqCst);

@@ -330,6 +330,16 @@ impl Member {
         }
     }
 
+    /// Whether there is a place for a child, which [`reserve_child`](Self::reserve_child) may find;
+    /// if not, the supervisor tells the user, once.
+    pub fn has_place(&self) -> bool {
+        let has = self.table.has_place();
+        if !has {
+            self.table.crowded.store(std::process::id(), SeqCst);
+        }
+        has
+    }
+
     /// Before a fork, in the parent: a slot for the child, which from now on is a reader of
     /// all clusters that we own or read, so that there is no window. If this process pages,
     /// its whole charge is charged once more for the child, with credit for all of it, but for

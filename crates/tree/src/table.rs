@@ -28,7 +28,7 @@ use std::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering::*};
 
 const MAGIC: u64 = u64::from_be_bytes(*b"ebbtree\0");
 /// Raised with every change of layout or meaning.
-pub(crate) const VERSION: u32 = 4;
+pub(crate) const VERSION: u32 = 5;
 
 /// A process's place in the table.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -445,10 +445,16 @@ pub(crate) struct Table {
     pub next_family: AtomicU64,
     /// Pages that several measured processes share, and that are counted once.
     pub overlap: AtomicI64,
+    /// Pages that seem to be in use, as their credit was taken on suspicion; negative: it is not
+    /// known how many.
+    pub suspected: AtomicI64,
     /// Pages that children might copy which the supervisor has not seen yet.
     pub forked: AtomicI64,
     /// 1: a fork waits for the tree to page.
     pub wish: AtomicU32,
+    /// The number of a process that waits for a place for a child; 0: none has since the
+    /// supervisor looked.
+    pub crowded: AtomicU32,
     /// budget - outside + credit; may be negative.
     pub limit: Line<AtomicI64>,
     /// Σ charged of the slots, and what a killed process left half-done.
@@ -535,6 +541,11 @@ impl Table {
         slot.limits.set(Limits::default());
         slot.pool.store(0, Relaxed);
         Some(found)
+    }
+
+    /// Whether there is a place for a process more.
+    pub fn has_place(&self) -> bool {
+        SlotNumber::all().any(|n| self.state(n).state == SlotState::Free)
     }
 
     /// Slots that are not free.

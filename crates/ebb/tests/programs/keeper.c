@@ -1,6 +1,8 @@
 /* Keeps MIB of memory that does not compress (with "easy": to a tenth), walks over it and rewrites parts of it until the
  * file STOP exists, and checks every page whenever it comes by. Writes its process number to the
- * file PID once the memory is filled. With "fork" a child does the same with its copy.
+ * file PID once the memory is filled. With "fork" a child does the same with its copy. With "exec" it
+ * waits for the file STOP.exec, then starts itself anew, and once more in a child, which writes its
+ * number to PID.child.
  * Prints "intact" for each process; the first damaged page otherwise. */
 #include <stdint.h>
 #include <stdio.h>
@@ -41,6 +43,16 @@ static void check(const uint64_t *page, size_t number, uint32_t version) {
         }
 }
 
+/* Two processes in place of one: the same program from its beginning. */
+static void start_anew(char **argv) {
+    char name[4096];
+    snprintf(name, sizeof name, "%s.child", argv[2]);
+    char *child[] = {argv[0], argv[1], name, argv[3], "alone", NULL};
+    char *self[] = {argv[0], argv[1], argv[2], argv[3], "alone", NULL};
+    execv(argv[0], fork() == 0 ? child : self);
+    _exit(1);
+}
+
 int main(int argc, char **argv) {
     if (argc < 4)
         return 2;
@@ -60,6 +72,9 @@ int main(int argc, char **argv) {
         fclose(file);
         rename(name, argv[2]);
     }
+    char trigger[4096];
+    snprintf(trigger, sizeof trigger, "%s.exec", argv[3]);
+    int starts_anew = argc > 4 && strcmp(argv[4], "exec") == 0;
     uint64_t state = child == 0 ? 77 : 55;
     do {
         for (size_t p = 0; p < pages; p++) {
@@ -67,10 +82,11 @@ int main(int argc, char **argv) {
             if (next(&state) % 8 == 0)
                 fill(memory + p * WORDS, p, ++versions[p]);
         }
+        if (starts_anew && access(trigger, F_OK) == 0)
+            start_anew(argv);
     } while (access(argv[3], F_OK) != 0);
-    int status = 0;
-    if (child > 0)
-        waitpid(child, &status, 0);
+    while (wait(NULL) > 0)
+        ;
     puts("intact");
     return 0;
 }

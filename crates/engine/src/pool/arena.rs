@@ -40,6 +40,8 @@ pub enum State {
     Full,
     /// Being emptied or squeezed by compaction: takes no new objects.
     Draining,
+    /// On no list: shared with forked relatives, takes no new objects.
+    Frozen,
 }
 
 /// Invariants: the free list has `fresh - used` objects, all below `fresh`; the pages of
@@ -318,6 +320,7 @@ impl Arena {
             State::Free => panic!("a window of a class is marked free"),
             State::Full => assert_eq!(window.used, shape.objects),
             State::Current | State::Draining => {}
+            State::Frozen => assert!(window.used > 0),
             State::Partial(_) => assert!(window.used > 0 && window.used < shape.objects),
         }
     }

@@ -202,9 +202,12 @@ impl Pool {
             let mut free = lock(&shard.free);
             (free.warm.len() > keep).then(|| free.warm.swap_remove(0))
         };
-        let Some(window) = self.shards.iter().find_map(take) else {
-            return 0;
-        };
+        let window = self.shards.iter().find_map(take);
+        window.map_or(0, |window| self.give_back_window(window))
+    }
+
+    /// Returns the memory of an emptied window that is on no list; how many bytes.
+    pub(super) fn give_back_window(&self, window: u32) -> u64 {
         let (bytes, idle) = self.with(window, |arena, at| {
             (arena.give_back(at, &*self.memory), arena.is_idle())
         });

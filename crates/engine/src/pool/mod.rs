@@ -32,6 +32,7 @@
 mod arena;
 mod class;
 mod compact;
+mod freeze;
 
 pub use arena::OWNER_STRIDE;
 pub use class::{Class, MAX_COMPRESSED, STEP};
@@ -445,7 +446,7 @@ impl Pool {
     fn settle(&self, class: Class, window: u32) {
         let mut partial = lock(&self.partial[class.index()]);
         let mut moved = None;
-        let mut freed = false;
+        let (mut freed, mut frozen) = (false, false);
         self.with(window, |arena, at| {
             // Another free may have come first, and the window may even be of another class.
             if arena.class_if_any(at) != Some(class) {
@@ -460,7 +461,8 @@ impl Pool {
                     arena.unassign(at);
                     freed = true;
                 }
-                (State::Full | State::Draining, 0) => {
+                (State::Full | State::Draining | State::Frozen, 0) => {
+                    frozen = arena.state(at) == State::Frozen;
                     self.holes_of(class, window)
                         .fetch_sub(arena.holes(at), Relaxed);
                     arena.unassign(at);
@@ -477,7 +479,9 @@ impl Pool {
             self.leave_partial(&mut partial, position);
         }
         drop(partial);
-        if freed {
+        if frozen {
+            self.give_back_window(window);
+        } else if freed {
             lock(&self.shard_of(window).free).warm.push(window);
         }
     }

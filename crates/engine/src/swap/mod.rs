@@ -379,6 +379,7 @@ impl Swap {
 
     /// After a fork, in the parent; see [`Devices::fork_parent`].
     pub fn fork_parent(&self) {
+        self.pool.freeze();
         if let Some(devices) = &self.devices {
             devices.fork_parent();
         }
@@ -386,11 +387,17 @@ impl Swap {
 
     /// After a fork, in the child; see [`Devices::fork_child`].
     pub fn fork_child(&self) {
+        self.pool.freeze();
         if let Some(devices) = &self.devices {
             devices.fork_child();
         }
         // What a thread of the parent had taken stayed there.
         lock(&self.background).get_or_insert_with(|| Box::new(writeback::Background::new()));
+    }
+
+    /// No process is left that shares memory with this one since a fork.
+    pub fn alone(&self) {
+        self.pool.thaw();
     }
 
     /// All invariants, for a swap at rest: those of the space and of the pool, that entries

@@ -250,6 +250,9 @@ enum Step {
         n: u32,
     },
     Work,
+    /// The pool is shared with a forked process from now on, or no more.
+    Freeze,
+    Alone,
     Shrink {
         pages: u64,
     },
@@ -294,6 +297,8 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         3 => any::<usize>().prop_map(|which| Step::Free { which }),
         3 => (any::<usize>(), 1u32..200).prop_map(|(which, n)| Step::FreeRun { which, n }),
         4 => Just(Step::Work),
+        1 => Just(Step::Freeze),
+        1 => Just(Step::Alone),
         2 => (1u64..400).prop_map(|pages| Step::Shrink { pages }),
         1 => (0u64..200).prop_map(|pages| Step::Drain { pages }),
         1 => (1u64..4).prop_map(|mib| Step::PoolMax { mib }),
@@ -583,6 +588,8 @@ fn run(rig: &Rig, steps: &[Step]) {
             Step::FailReads { bits } => device
                 .iter()
                 .for_each(|d| d.fail_reads.store(bits, Relaxed)),
+            Step::Freeze => swap.pool.freeze(),
+            Step::Alone => swap.alone(),
             Step::FailWrites { bits } => device
                 .iter()
                 .for_each(|d| d.fail_writes.store(bits, Relaxed)),
@@ -636,6 +643,51 @@ fn small(codec: CodecKind) -> Config {
         pool_max_bytes: 1 << 20,
         accept_threshold_percent: 60,
     }
+}
+
+#[test]
+fn what_is_shared_is_not_written_to() {
+    let Rig { swap, .. } = rig(small(CodecKind::Lz4), None);
+    let page = page(1, 100);
+    let store = || swap.store(Cpu(0), GroupId(0), &[&page]).unwrap();
+    let entries: Vec<EntryId> = (0..20).map(|_| store()).collect();
+    for &entry in entries.iter().step_by(2) {
+        swap.free(Cpu(0), entry, 1);
+    }
+    swap.pool.freeze();
+    swap.check();
+    let held = swap.memory().pool_bytes;
+    let fresh = store();
+    let more = swap.memory().pool_bytes;
+    assert!(more > held, "there are holes, and they stay");
+    for &entry in entries.iter().skip(1).step_by(2) {
+        swap.free(Cpu(0), entry, 1);
+    }
+    swap.check();
+    let less = swap.memory().pool_bytes;
+    assert_eq!(less, more - held, "what runs empty goes back at once");
+    swap.alone();
+    swap.check();
+    swap.free(Cpu(0), fresh, 1);
+}
+
+#[test]
+fn holes_are_filled_again_when_nothing_is_shared() {
+    let Rig { swap, .. } = rig(small(CodecKind::Lz4), None);
+    let page = page(1, 100);
+    let store = || swap.store(Cpu(0), GroupId(0), &[&page]).unwrap();
+    let entries: Vec<EntryId> = (0..20).map(|_| store()).collect();
+    for &entry in entries.iter().step_by(2) {
+        swap.free(Cpu(0), entry, 1);
+    }
+    swap.pool.freeze();
+    let held = swap.memory().pool_bytes;
+    swap.alone();
+    for _ in 0..10 {
+        store();
+    }
+    swap.check();
+    assert_eq!(swap.memory().pool_bytes, held);
 }
 
 proptest! {

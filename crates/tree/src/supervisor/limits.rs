@@ -29,8 +29,6 @@ use std::time::{Duration, Instant};
 const PATIENCE: Duration = Duration::from_secs(10);
 /// How often whoever asked hears how far it is.
 const REPORT: Duration = Duration::from_millis(200);
-/// Ancestors of a process that are looked at for limits of their own.
-const GENERATIONS: usize = 64;
 /// The least that a pool can be limited to, in bytes.
 const LEAST_POOL: u64 = *ebb_engine::swap::POOL_MAX.start();
 
@@ -100,8 +98,11 @@ impl Supervisor {
         };
         match change.process {
             Some(pid) => {
-                self.own_limits.insert(pid, limits);
-                if let Some(&slot) = self.by_pid.get(&pid) {
+                let slot = self.by_pid.get(&pid).copied();
+                if let Some(slot) = slot
+                    && let Some(seat) = &self.seats[slot.index()]
+                {
+                    self.own_limits.give(&seat.process, limits);
                     self.table.slot(slot).limits.set(limits);
                 }
             }
@@ -286,24 +287,6 @@ impl Supervisor {
             }
             Ok(_) => {}
         }
-    }
-
-    /// The limits that a process which joins has: its own, or those of the nearest ancestor that
-    /// has some.
-    pub(super) fn limits_for(&self, pid: u32) -> Limits {
-        if self.own_limits.is_empty() {
-            return Limits::default();
-        }
-        let mut next = Some(pid);
-        for _ in 0..GENERATIONS {
-            let Some(pid) = next else { break };
-            if let Some(&limits) = self.own_limits.get(&pid) {
-                return limits;
-            }
-            let stat = proc::Process::open(pid).and_then(|process| process.stat());
-            next = stat.ok().map(|stat| stat.parent);
-        }
-        Limits::default()
     }
 
     fn wake_all(&self) {

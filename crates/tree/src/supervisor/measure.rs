@@ -12,7 +12,7 @@ use super::devices::LOOK;
 use super::seats::descendants;
 use super::sharing::{Sharing, cpu_time};
 use crate::table::{Mode, SlotNumber, SlotState};
-use ebb_sys::proc::Process;
+use ebb_sys::proc::{Image, Process};
 use rustix::io::Errno;
 use std::collections::HashMap;
 use std::sync::atomic::Ordering::*;
@@ -44,6 +44,22 @@ struct Stranger {
     process: Process,
     /// As last measured.
     pages: i64,
+    /// A member that pages made it by a system call that nobody saw: what it has is mostly that
+    /// one's, and charged there.
+    copied: bool,
+}
+
+impl Stranger {
+    /// Anonymous pages that nobody else pays for.
+    fn measure(&self) -> Result<i64, Errno> {
+        if self.copied
+            && let Ok(rollup) = self.process.rollup()
+        {
+            // Of a page that two share, half is each one's.
+            return Ok((rollup.anonymous as i64 - 2 * rollup.shared_away() as i64).max(0));
+        }
+        self.process.statm().map(|s| s.anonymous() as i64)
+    }
 }
 
 /// The supervisor's memory of what it measured.
@@ -104,6 +120,8 @@ impl Supervisor {
         self.measure();
         self.table.forked.fetch_sub(forked, SeqCst);
         self.correct_credit();
+        let suspected = self.watch.sharing.suspected();
+        self.table.suspected.store(suspected.unwrap_or(-1), SeqCst);
         if self.drifted
             && let Some(drift) = self.table.drift()
         {
@@ -125,6 +143,10 @@ impl Supervisor {
         } else {
             SLOWEST
         };
+        match self.table.crowded.swap(0, SeqCst) {
+            0 => {}
+            pid => self.tell_crowded(pid, "waits to fork"),
+        }
         self.look_at_removals();
         self.look_for_errors();
         let moving = self.removing() || self.approach.is_some();
@@ -157,17 +179,29 @@ impl Supervisor {
             .filter_map(|(n, _)| self.nursery[n.index()].as_ref()?.pid())
             .collect();
         let nameless = self.nameless_children();
+        let images: Vec<Image> = self
+            .table
+            .taken()
+            .filter(|(_, word)| word.is_charging())
+            .filter_map(|(n, _)| self.seats[n.index()].as_ref().map(|seat| seat.image))
+            .collect();
+        self.own_limits.prune();
         for pid in found {
             if self.by_pid.contains_key(&pid) || charging.contains(&pid) {
                 self.watch.strangers.remove(&pid);
             } else if !self.watch.strangers.contains_key(&pid)
                 && let Ok(process) = Process::open(pid)
                 && !in_its_parent(&process)
-                && !process.stat().is_ok_and(|s| nameless.contains(&s.image))
+                && let image = process.stat().map_or(Image::default(), |s| s.image)
+                && !nameless.contains(&image)
             {
-                self.watch
-                    .strangers
-                    .insert(pid, Stranger { process, pages: 0 });
+                self.own_limits.begin(&process);
+                let stranger = Stranger {
+                    process,
+                    pages: 0,
+                    copied: image.is_some() && images.contains(&image),
+                };
+                self.watch.strangers.insert(pid, stranger);
             }
         }
         let cost = cpu_time().saturating_sub(cpu);
@@ -203,7 +237,7 @@ impl Supervisor {
             .as_ref()
             .map_or(0, |own| anonymous(own).unwrap_or(0));
         let mut strangers = std::mem::take(&mut self.watch.strangers);
-        strangers.retain(|_, stranger| match anonymous(&stranger.process) {
+        strangers.retain(|_, stranger| match stranger.measure() {
             Ok(pages) => {
                 stranger.pages = pages;
                 others += pages;
@@ -256,10 +290,8 @@ impl Supervisor {
     fn govern(&mut self, above: i64) -> i64 {
         let used = self.table.in_use();
         let charged = self.table.charged.0.load(SeqCst);
-        if let Some(suspected) = self.watch.sharing.suspected()
-            && let Some((charged, limit)) = self.table.charged_and_limit()
-        {
-            self.table.note_peak(charged - suspected, limit);
+        if let Some((charged, limit)) = self.table.charged_and_limit() {
+            self.table.note_peak(charged, limit);
         }
         let budget = self.table.budget.load(SeqCst);
         let start = start_threshold(budget);

@@ -13,6 +13,7 @@
 //! without it nobody measures, nobody reaps, and the limit stays as it was.
 
 mod devices;
+mod heritage;
 mod limits;
 mod measure;
 mod seats;
@@ -26,6 +27,8 @@ use crate::{Facts, MAX_DEVICES, MAX_SLOTS};
 use devices::Row;
 pub use devices::{DeviceShown, Opener};
 use ebb_engine::counters::Counters;
+use ebb_sys::proc;
+use heritage::OwnLimits;
 use limits::Approach;
 pub use limits::{LimitsShown, ProcessLimits, check_limits};
 use measure::Watch;
@@ -138,10 +141,12 @@ pub struct Supervisor {
     budgets: RangeInclusive<u64>,
     /// A lower budget on its way.
     approach: Option<Approach>,
-    /// Limits that processes were given by number, as long as they live.
-    own_limits: HashMap<u32, Limits>,
+    /// Limits of single processes.
+    own_limits: OwnLimits,
     /// A death may have left the sum of charges too large.
     drifted: bool,
+    /// The user knows that there are more processes than places.
+    told_crowded: bool,
     notices: Notices,
 }
 
@@ -236,8 +241,9 @@ impl Supervisor {
             due: Instant::now(),
             budgets: setup.budgets,
             approach: None,
-            own_limits: HashMap::new(),
+            own_limits: OwnLimits::default(),
             drifted: false,
+            told_crowded: false,
             notices: setup
                 .notices
                 .unwrap_or_else(|| Box::new(|line| eprintln!("ebb: {line}"))),
@@ -401,6 +407,17 @@ impl Supervisor {
             }
         }
         Ok(())
+    }
+
+    /// There are more processes than places: once, what becomes of one that is too many.
+    fn tell_crowded(&mut self, pid: u32, what: &str) {
+        if !std::mem::replace(&mut self.told_crowded, true) {
+            self.notice(&format!(
+                "{MAX_SLOTS} processes are managed, as many as can be at a time: {} [{pid}] {what}, \
+                 and so do others until some end; run fewer at a time",
+                proc::name(pid)
+            ));
+        }
     }
 
     fn notice(&mut self, line: &str) {

@@ -14,6 +14,7 @@
 //! not known otherwise has the parent's image: a forked child has, whatever its pid is.
 
 use super::{Supervisor, Token};
+use crate::limits::Limits;
 use crate::table::{Named, SlotNumber, SlotState, StateWord, VERSION};
 use crate::wire::{self, Hello, Request, Talk};
 use ebb_sys::proc::{self, Image, Process};
@@ -32,7 +33,7 @@ pub(super) struct Seat {
     connection: Option<OwnedFd>,
     /// Kept open: readable when the process is dead.
     _pidfd: OwnedFd,
-    image: Image,
+    pub image: Image,
     /// It sees other pids than we do, so those it writes into the table mean nothing to us.
     foreign: bool,
 }
@@ -210,17 +211,27 @@ impl Supervisor {
             self.reap(old);
         }
         let slot = match hello.reserved {
-            Some(slot) => self.claim(slot, image)?,
+            Some(slot) => {
+                let slot = self.claim(slot, image)?;
+                // Its parent has copied them: they are here before this, from the first page on.
+                let limits = self.table.slot(slot).limits.get();
+                if limits != Limits::default() {
+                    self.own_limits.give(&process, limits);
+                }
+                slot
+            }
             None => {
-                let slot = self
-                    .table
-                    .take_slot(StateWord::of(SlotState::Joined))
-                    .ok_or("every place for a process is taken; run fewer processes at a time")?;
+                let slot = self.table.take_slot(StateWord::of(SlotState::Joined));
+                let Some(slot) = slot else {
+                    self.tell_crowded(pid, "runs unmanaged");
+                    return Err("every place for a process is taken; run fewer at a time".into());
+                };
                 self.table
                     .slot(slot)
                     .family
                     .store(self.family_of(image), SeqCst);
-                self.table.slot(slot).limits.set(self.limits_for(pid));
+                let limits = self.own_limits.begin(&process);
+                self.table.slot(slot).limits.set(limits);
                 slot
             }
         };
@@ -335,7 +346,7 @@ impl Supervisor {
         // Its last words may still be waiting.
         self.listen_to(slot);
         if let Some(seat) = &self.seats[slot.index()] {
-            self.own_limits.remove(&seat.process.pid());
+            self.own_limits.forget(&seat.process);
             self.reap(slot);
         }
     }
@@ -416,6 +427,8 @@ impl Supervisor {
         if family == 0 {
             return;
         }
+        // How much of that was shared with it alone is not known until then.
+        self.table.suspected.store(-1, SeqCst);
         self.table.take_credit(self.family(family), pages);
         // Those that are left may be alone now, and look.
         self.family(family).for_each(|n| self.table.wake(n));

@@ -214,6 +214,11 @@ impl Supervisor {
                 faults.insert(key, now.max(before));
                 credit += self.table.slot(n).credit.load(SeqCst);
             }
+            // Before it is taken: nothing that is only suspected counts as a peak.
+            let suspected = &self.table.suspected;
+            if suspected.load(SeqCst) >= 0 {
+                suspected.fetch_add(since, SeqCst);
+            }
             decay += self.table.take_credit(members.iter().copied(), since);
         }
         let sharing = &mut self.watch.sharing;

@@ -1,6 +1,6 @@
 //! What member processes do.
 
-use crate::support::{Random, close_inherited, exit_now, fork, stamps_of};
+use crate::support::{Random, close_inherited, exit_now, fork, kill, stamps_of};
 use ebb_engine::ClusterIndex;
 use ebb_engine::env::Lender;
 use ebb_tree::{ChildSlot, Codec, Config, JoinError, Member, Mode, SlotState, Way};
@@ -26,6 +26,8 @@ pub fn play(role: &[String]) {
         "watcher" => watcher(),
         "pool" => pool(number(1), number(2), number(3)),
         "erring" => erring(),
+        "crowd" => crowd(number(1)),
+        "too-many" => too_many(),
         "storm" => storm(number(1)),
         other => panic!("no role {other}"),
     }
@@ -253,6 +255,45 @@ fn pool(mib: u64, children: u64, write: u64) {
     // SAFETY: four bytes are read from a string of that length at least.
     unsafe { libc::write(pipes[1], c"........".as_ptr().cast(), children as usize) };
     sleep_forever();
+}
+
+/// So many processes that join. Told to, one of them ends; then this one says whether a child of
+/// its own would have a place before that, and after.
+fn crowd(count: u64) {
+    let mut last = 0;
+    for _ in 0..count {
+        match fork() {
+            Some(pid) => last = pid,
+            None => {
+                let member = Member::join(&control(), None).unwrap();
+                member.message("joined");
+                sleep_forever();
+            }
+        }
+    }
+    let (member, _) = join();
+    member.message("joined");
+    wait_line();
+    assert!(!member.has_place());
+    assert!(member.reserve_child(0).is_none());
+    kill(last, libc::SIGKILL);
+    while !member.has_place() {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    member.message("there is a place again");
+    wait_line();
+    let child = member.reserve_child(0).unwrap();
+    member.cancel_child(child);
+    member.message("and for a child");
+    sleep_forever();
+}
+
+/// One more than can be managed.
+fn too_many() {
+    match Member::join(&control(), None) {
+        Err(JoinError::Refused(why)) => assert!(why.contains("every place"), "{why}"),
+        other => panic!("{:?}", other.err()),
+    }
 }
 
 /// The parent dies as early as it can: before it could say which process its child is.

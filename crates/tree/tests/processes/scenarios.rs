@@ -45,6 +45,7 @@ pub const ALL: &[Scenario] = &[
     ("members_outlive_the_supervisor", 30, outlive),
     ("run_returns_the_status_and_reaps_orphans", 30, run),
     ("a_failing_device_is_told_of_once_a_stage", 30, failing),
+    ("one_process_too_many_is_told_of_once", 60, crowded),
     ("storm_of_forks_and_kills", 120, storm),
 ];
 
@@ -67,6 +68,46 @@ fn failing() {
     assert_eq!((shown.write_errors, shown.given_up_by), (16, 0));
     tree.run_for(Duration::from_millis(200));
     assert_eq!(tree.notices.lock().unwrap().len(), 2);
+}
+
+fn crowded() {
+    const MANY: usize = 512;
+    let mut tree = Tree::new(mib(4096), 3);
+    let mut crowd = tree.start(&["crowd", &(MANY - 1).to_string()]);
+    let all_in = tree.until(S(40), |tree| {
+        let notices = tree.notices.lock().unwrap();
+        notices.iter().filter(|n| n.ends_with("joined")).count() == MANY
+    });
+    assert!(all_in, "{} of {MANY} joined", tree.sup.members());
+    // They are refused, and could run all the same.
+    for _ in 0..2 {
+        let mut late = tree.start(&["too-many"]);
+        let mut status = None;
+        tree.until(S(10), |_| {
+            status = late.try_wait().unwrap();
+            status.is_some()
+        });
+        assert!(status.is_some_and(|status| status.success()));
+    }
+    let told = |tree: &Tree, what: &str| {
+        let notices = tree.notices.lock().unwrap();
+        notices.iter().filter(|n| n.contains(what)).count()
+    };
+    tree.run_for(Duration::from_millis(100));
+    assert_eq!(told(&tree, "runs unmanaged"), 1);
+    tell(&mut crowd);
+    tree.expect("there is a place again");
+    let mut late = tree.start(&["watcher"]);
+    let joined = tree.until(S(10), |tree| tree.sup.members() == MANY);
+    assert!(joined, "the place is taken");
+    late.kill().unwrap();
+    late.wait().unwrap();
+    tree.until(S(10), |tree| tree.sup.members() < MANY);
+    tell(&mut crowd);
+    tree.expect("and for a child");
+    assert_eq!(told(&tree, "as many as can be"), 1, "said once");
+    crowd.kill().unwrap();
+    crowd.wait().unwrap();
 }
 
 fn joins_and_leaves() {

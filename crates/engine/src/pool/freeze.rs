@@ -1,0 +1,76 @@
+//! What a fork does to the pool: parent and child have the same memory, copy-on-write.
+//!
+//! Writing to a page of it takes a page more, wherever there is room in it. So every window is
+//! *frozen*, on both sides: objects in it can be read and freed, and new ones go to fresh windows,
+//! which are counted as they are touched. Windows that are empty, or run empty, go back at once. When
+//! no relative is left, windows are thawed: what has holes can be filled again.
+
+use super::arena::{State, WINDOWS};
+use super::class::Class;
+use super::{LEAF, Pool, TOP};
+use crate::locks::lock;
+
+impl Pool {
+    /// Freezes every window that holds objects. Requires: no other thread uses the pool.
+    pub fn freeze(&self) {
+        for shard in &self.shards {
+            for current in &shard.current {
+                *lock(current) = None;
+            }
+        }
+        for partial in &self.partial {
+            lock(partial).clear();
+        }
+        let mut empty = Vec::new();
+        self.each_window(|window, class| {
+            let emptied = self.with(window, |arena, at| {
+                arena.set_state(at, State::Frozen);
+                arena.used(at) == 0
+            });
+            if emptied {
+                empty.push((class, window));
+            }
+        });
+        for (class, window) in empty {
+            self.settle(class, window);
+        }
+        while self.give_back(0) > 0 {}
+    }
+
+    /// Ends what [`Pool::freeze`] began. Other threads may use the pool.
+    pub fn thaw(&self) {
+        self.each_window(|window, class| {
+            let mut partial = lock(&self.partial[class.index()]);
+            // It may have run empty since, and belong to nobody or to another class.
+            let Some(arena) = &mut *lock(self.arena(window)) else {
+                return;
+            };
+            let at = window as usize % WINDOWS;
+            if arena.state(at) != State::Frozen || arena.class(at) != class {
+                return;
+            }
+            if arena.is_full(at, self.classes.get(class)) {
+                arena.set_state(at, State::Full);
+            } else {
+                arena.set_state(at, State::Partial(partial.len() as u32));
+                partial.push(window);
+            }
+        });
+    }
+
+    /// Calls `f` for every window that belongs to a class, with no lock held.
+    fn each_window(&self, mut f: impl FnMut(u32, Class)) {
+        let leaves = (0..TOP).filter(|&leaf| self.top[leaf].get().is_some());
+        for window in leaves.flat_map(|leaf| leaf * LEAF * WINDOWS..(leaf + 1) * LEAF * WINDOWS) {
+            let window = window as u32;
+            let arena = lock(self.arena(window));
+            let class = arena
+                .as_ref()
+                .and_then(|arena| arena.class_if_any(window as usize % WINDOWS));
+            drop(arena);
+            if let Some(class) = class {
+                f(window, class);
+            }
+        }
+    }
+}
