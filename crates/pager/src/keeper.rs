@@ -388,8 +388,10 @@ impl Process {
         let mut limit = budget;
         if elsewhere {
             self.balance(state);
-            let charged = state.account.charged().max(0) as usize;
-            limit = state.balance.limit(budget, charged);
+            // With what is free: what the pool gives up would else lower its limit further.
+            let free = self.member.limit().saturating_sub(self.member.charged()) as usize;
+            let charged = state.account.charged().max(0) as usize + free;
+            limit = state.balance.limit(budget, charged.min(budget));
         }
         self.member.tell_pool(self.swap.pool_bytes());
         embed::limit_pool(self.swap, self.member, limit as u64);

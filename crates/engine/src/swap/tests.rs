@@ -749,6 +749,41 @@ fn what_is_expected_may_be_gone_meanwhile() {
     assert_eq!(swap.entries(), 0);
 }
 
+/// The shrinker stops where it is to stop: memory of the pool that holds no page is given back, not
+/// made up for by writing out more pages.
+#[test]
+fn the_pool_keeps_what_it_may() {
+    const MAX: u64 = 8 << 20;
+    let rig = rig(
+        Config {
+            pool_max_bytes: MAX,
+            ..small(CodecKind::Lz4)
+        },
+        Some(20),
+    );
+    let swap = &rig.swap;
+    let accept = u64::from(rig.swap.accept_percent());
+    for batch in 0..100u32 {
+        // Of many classes, so that there are holes in all of them.
+        let pages: Vec<PageBytes> = (0..64)
+            .map(|i| page(batch << 8 | i, 20 + (7 * i as usize + batch as usize) % 200))
+            .collect();
+        let refs: Vec<&PageBytes> = pages.iter().collect();
+        let stored = swap.store_each(Cpu(0), GroupId(0), &refs, &mut [None; 64]);
+        assert_eq!(stored, Ok(64));
+        while batch % 8 == 7 && swap.work(Cpu(0)) {}
+    }
+    while swap.work(Cpu(0)) {}
+    swap.check();
+    assert!(rig.counters.zswpwb.get() > 0, "it had nothing to do");
+    let memory = swap.memory();
+    assert!(memory.pool_bytes <= MAX / 100 * (accept + 1), "{memory:?}");
+    assert!(
+        memory.pool_data_bytes >= MAX / 100 * (accept - 10),
+        "{memory:?}"
+    );
+}
+
 #[test]
 fn recompression_ends_where_nothing_is_gained() {
     let rig = rig(
