@@ -16,7 +16,7 @@
 //! Threads that have nothing to do compete in any case: a process that is killed goes, and gives
 //! its memory back, only when its last thread has had a processor to end on.
 
-use crate::evict::Step;
+use crate::evict::{Step, When};
 use crate::load::{Desk, Served, UnitBuffer};
 use crate::map::UNIT;
 use crate::process::Process;
@@ -239,7 +239,7 @@ extern "C" fn run(index: *mut libc::c_void) -> *mut libc::c_void {
             services.served.fetch_add(1, SeqCst);
             leave |= watch.look(services, me, fault, now);
         }
-        process.make_room(&mut desk);
+        process.make_room(&mut desk, When::Soon);
         process.serve_again(&mut desk);
         if leave {
             services.rest(me);
@@ -277,7 +277,7 @@ impl Process {
     fn serve_fully(&self, desk: &mut Desk, fault: Fault, since: Instant) {
         let mut stuck: Option<Instant> = None;
         while self.serve(desk, fault, since) == Served::NoRoom {
-            match self.make_room(desk) {
+            match self.make_room(desk, When::Now) {
                 Step::Progress | Step::Enough if stuck.is_none() => continue,
                 Step::Progress | Step::Enough => {}
                 Step::Full => {
@@ -297,8 +297,9 @@ impl Process {
                 self.counters().stall.add(1);
                 Instant::now()
             });
+            let seen = self.member.wait(0, Some(Duration::ZERO));
             self.member.ask_reclaim(256);
-            std::thread::sleep(Duration::from_millis(1));
+            self.member.wait(seen, Some(Duration::from_millis(1)));
             if begin.elapsed() > GIVE_UP {
                 self.out_of_memory();
             }
