@@ -33,6 +33,8 @@ pub struct Desk {
     pub buffer: &'static mut UnitBuffer,
     /// Faults that were parked and whose turn it is.
     pub again: Vec<Fault>,
+    /// Another fault was read together with the one that is served.
+    pub more: bool,
 }
 
 static ZEROS: UnitBuffer = UnitBuffer([[0; PAGE_SIZE]; UNIT]);
@@ -87,7 +89,12 @@ impl Process {
         if matches!(brought.way, Way::Pool | Way::Device) {
             self.costs.took(brought.device, took);
         }
+        // Who waits for a device waits for this thread too, where no other is awake.
+        let queued = brought.device && (desk.more || self.fault.wait(0));
         self.wake(brought.first, brought.pages);
+        if queued {
+            self.services.share();
+        }
         Served::Done
     }
 
