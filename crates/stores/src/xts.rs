@@ -75,7 +75,7 @@ impl Xts {
         std::array::from_fn(|_| {
             let tweak = next;
             let carry = next >> 127;
-            next = next << 1 ^ carry * 0x87;
+            next = (next << 1) ^ (carry * 0x87);
             tweak
         })
     }
