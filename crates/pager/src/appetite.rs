@@ -11,7 +11,8 @@
 //! So that a program that wakes up among idle ones soon has what it needs, and one that is short of
 //! little takes little, each wish soon after another is for twice as much. And who has asked with
 //! success *hopes*: it waits a moment for what is given, rather than evict pages that it will want
-//! again. Hope that brings nothing is given up until somebody was asked again.
+//! again. Hope that brings nothing is given up until somebody was asked again, each time after twice
+//! as long: who was asked may be stopped.
 //!
 //! Not done here: choosing whom to ask, giving, waiting.
 
@@ -26,6 +27,8 @@ const TURN: Duration = Duration::from_millis(20);
 const GIVEN: Duration = Duration::from_millis(4);
 /// Where nobody was to be asked, it is not tried again before this.
 const NOBODY: Duration = Duration::from_millis(5);
+/// After so many disappointments in a row the pause grows no longer: a second.
+const LONGEST: u32 = 8;
 /// What is asked for first, in pages, and the most at once.
 const FIRST: u64 = 256;
 const MOST: u64 = (64 << 20) / PAGE_SIZE as u64;
@@ -55,9 +58,12 @@ pub struct Appetite {
     /// What to ask for then.
     pages: u64,
     hopes: bool,
+    /// Disappointments in a row.
+    vain: u32,
 }
 
 impl Appetite {
+    /// Of a process that has never been short.
     pub const fn new() -> Self {
         Self {
             turn: Duration::ZERO,
@@ -66,6 +72,7 @@ impl Appetite {
             next: Duration::ZERO,
             pages: FIRST,
             hopes: false,
+            vain: 0,
         }
     }
 
@@ -75,7 +82,8 @@ impl Appetite {
     }
 
     /// There is no room at `now`: `evicted` pages were by now, since the process pages, and the
-    /// oldest that is here came at `oldest_ms`, 0 if none is here.
+    /// oldest that is here came at `oldest_ms`, 0 if none is here. `told` comes after a wish; until
+    /// then there is no other.
     pub fn hungers(&mut self, evicted: u64, now: Duration, oldest_ms: u32) -> Option<Wish> {
         if now.saturating_sub(self.last) >= TURN {
             self.pages = FIRST;
@@ -88,6 +96,7 @@ impl Appetite {
         if !need || now < self.next {
             return None;
         }
+        self.next = now + NOBODY;
         let now_ms = now.as_millis() as u64;
         let age = match u64::from(oldest_ms) {
             0 => 0,
@@ -102,8 +111,8 @@ impl Appetite {
     /// The wish was told to somebody, or there is nobody to tell it.
     pub fn told(&mut self, somebody: bool, now: Duration) {
         self.hopes = somebody;
-        self.next = now + if somebody { GIVEN } else { NOBODY };
         if somebody {
+            self.next = now + GIVEN;
             self.pages = (self.pages * 2).min(MOST);
         }
     }
@@ -113,9 +122,16 @@ impl Appetite {
         self.hopes
     }
 
-    /// A moment was waited, for nothing.
-    pub fn disappointed(&mut self) {
+    /// Room came.
+    pub fn given(&mut self) {
+        self.vain = 0;
+    }
+
+    /// A moment was waited up to `now`, for nothing.
+    pub fn disappointed(&mut self, now: Duration) {
         self.hopes = false;
+        self.next = now + GIVEN * (1 << self.vain);
+        self.vain = (self.vain + 1).min(LONGEST);
     }
 }
 
@@ -142,7 +158,7 @@ mod tests {
                 wishes.push(wish.pages);
             }
         }
-        appetite.disappointed();
+        appetite.disappointed(now);
         assert_eq!(wishes[..3], [FIRST, 2 * FIRST, 4 * FIRST]);
         assert!(wishes.is_sorted() && wishes.last() == Some(&MOST));
         now += 2 * TURN;
@@ -156,6 +172,7 @@ mod tests {
         for (somebody, pause) in [(true, GIVEN), (false, NOBODY)] {
             let (mut appetite, now) = (Appetite::new(), ms(10_000));
             appetite.hungers(0, now, 0);
+            assert!(appetite.hungers(NEED, now, 0).is_some());
             appetite.told(somebody, now);
             assert_eq!(appetite.hopes(), somebody);
             let early = appetite.hungers(NEED, now + pause - ms(1), 0);
@@ -165,13 +182,27 @@ mod tests {
     }
 
     #[test]
-    fn hope_ends_with_a_disappointment() {
-        let mut appetite = Appetite::new();
-        assert!(!appetite.hopes());
-        appetite.told(true, ms(1));
-        assert!(appetite.hopes());
-        appetite.disappointed();
-        assert!(!appetite.hopes());
+    fn who_waits_in_vain_soon_seldom_waits() {
+        let (mut appetite, mut now, mut waits) = (Appetite::new(), ms(10_000), Vec::new());
+        let mut hungry = |appetite: &mut Appetite, given: bool| {
+            for evicted in 1..4_000 {
+                now += ms(1);
+                if appetite.hungers(evicted * NEED, now, 0).is_some() {
+                    appetite.told(true, now);
+                    waits.push(now);
+                }
+                match (appetite.hopes(), given) {
+                    (true, true) => appetite.given(),
+                    (true, false) => appetite.disappointed(now),
+                    _ => {}
+                }
+            }
+            std::mem::take(&mut waits)
+        };
+        let vain = hungry(&mut appetite, false);
+        assert!((8..16).contains(&vain.len()), "{vain:?}");
+        assert!(hungry(&mut appetite, true).len() > 500);
+        assert_eq!(appetite.vain, 0);
     }
 
     #[test]

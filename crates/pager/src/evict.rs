@@ -91,14 +91,17 @@ impl Process {
         mut state: MutexGuard<'static, State>,
         when: When,
     ) -> Result<Step, MutexGuard<'static, State>> {
-        let now = Duration::from_nanos(ebb_sys::proc::monotonic_ns());
+        let now = || Duration::from_nanos(ebb_sys::proc::monotonic_ns());
         let oldest = state.queue.oldest_ms(&state.map).unwrap_or(0);
         let evicted = self.counters().evicted.get();
-        if let Some(wish) = state.appetite.hungers(evicted, now, oldest) {
+        if let Some(wish) = state.appetite.hungers(evicted, now(), oldest) {
+            // It wakes somebody.
+            drop(state);
             let asked = self
                 .member
                 .ask_colder(wish.before_ms * 1_000_000, wish.pages);
-            state.appetite.told(asked != Asked::Nobody, now);
+            state = lock_service();
+            state.appetite.told(asked != Asked::Nobody, now());
         }
         if !state.appetite.hopes() {
             return Err(state);
@@ -112,10 +115,11 @@ impl Process {
             let seen = self.member.wait(0, Some(Duration::ZERO));
             let used = state.used(self.swap);
             if state.account.room(self.member, used, READY as i64) {
+                state.appetite.given();
                 return Ok(Step::Progress);
             }
             let Some(left) = HOPE.checked_sub(begin.elapsed()) else {
-                state.appetite.disappointed();
+                state.appetite.disappointed(now());
                 return Err(state);
             };
             drop(state);
