@@ -8,15 +8,18 @@
 //! TOTAL + slack without any kernel swap: using more gets it killed. The sides alternate; times are
 //! medians; every run must print the same.
 //!
-//! Each kind of kernel swap has a table of its own in the README.
+//! Each kind of kernel swap has a table of its own in the README (`page`).
 
-use crate::{setup, table};
+mod page;
+
+use crate::setup;
 use anyhow::{Context, Result, bail};
 use ebb_harness::cgroup::{self, Cgroup, KernelSwap};
 use ebb_harness::job::{Job, Outcome};
 use ebb_harness::kernel_swap::{SwapFile, Zram, zswap_fact};
 use ebb_harness::workloads::{Scale, Workload};
 use ebb_harness::{MIB, SLACK, tools};
+use page::{Page, Row};
 use std::fs;
 use std::path::Path;
 use std::time::Duration;
@@ -97,7 +100,7 @@ pub struct Options {
     /// Runs of each side; the table shows their median
     #[arg(long, default_value_t = 3)]
     runs: usize,
-    /// Only workloads whose name contains this
+    /// Only workloads whose name contains this; the others' rows stay as they are
     #[arg(long, value_name = "NAME")]
     only: Option<String>,
     /// The kernel's swap to compare with
@@ -162,7 +165,8 @@ pub fn bench(options: &Options) -> Result<bool> {
             .as_ref()
             .is_none_or(|only| w.name().contains(only.as_str()))
     };
-    let (mut rows, mut phases, mut sound) = (Vec::new(), Vec::new(), true);
+    let mut page = begin(options)?;
+    let mut sound = true;
     for workload in Workload::ALL.into_iter().filter(chosen) {
         let patience = Duration::from_secs(options.patience);
         let job = workload.job(scale)?.time_limit(patience);
@@ -192,42 +196,43 @@ pub fn bench(options: &Options) -> Result<bool> {
         for compared in compared {
             eprintln!("  {}", compared.row().join("  "));
             sound &= compared.sound();
-            rows.push(compared.row());
-            if workload == Workload::Touch && compared.other_name != PLAIN {
-                phases.extend(compared.phase_rows());
-            }
+            let phases = match workload {
+                Workload::Touch if compared.other_name != PLAIN => compared.phase_rows(),
+                _ => Vec::new(),
+            };
+            page.put(compared.row(), phases);
         }
         // Each time: who interrupts it keeps what was measured.
         if !options.dry {
-            into_readme(options.kernel, &page(&rows, &phases, options))?;
+            into_readme(options.kernel, &page.show())?;
         }
     }
-    println!("{}", page(&rows, &phases, options));
+    println!("{}", page.show());
     Ok(sound)
 }
 
-/// What the README shows.
-fn page(rows: &[Vec<String>], phases: &[Vec<String>], options: &Options) -> String {
-    let mut text = table::markdown(
-        &[
-            "program",
-            "total MiB",
-            "other side",
-            "its seconds",
-            "ebb's seconds",
-            "ebb/other",
-            "output",
-        ],
-        rows,
-    );
-    if !phases.is_empty() {
-        text += "\nPhases of `touch`, microseconds a page:\n\n";
-        text += &table::markdown(&["program", "phase", "kernel", "ebb", "ebb/kernel"], phases);
+/// The page that this run adds to: an empty one where all workloads run, else what stands in the
+/// README.
+fn begin(options: &Options) -> Result<Page> {
+    let settings = settings(options);
+    if options.only.is_none() || options.dry {
+        return Ok(Page::new(settings));
     }
-    let settings = format!(
-        "\nMedians of {} alternating runs ({} where all fits); {}; kernel {}; {}; `ebb run {}`.\n",
-        options.runs,
-        2 * options.runs + 1,
+    let readme = fs::read_to_string(tools::project().join("README.md"))?;
+    match inside(&readme, options.kernel.marks()).and_then(Page::parse) {
+        Some(page) if page.settings() != settings => bail!(
+            "the table in README.md was measured with other settings ({} then, {settings} now): \
+             run it without --only, or with --dry",
+            page.settings()
+        ),
+        page => Ok(page.unwrap_or_else(|| Page::new(settings))),
+    }
+}
+
+/// What all rows are measured with.
+fn settings(options: &Options) -> String {
+    format!(
+        "{}; kernel {}; {}; `ebb run {}`.",
         machine(),
         fs::read_to_string("/proc/sys/kernel/osrelease")
             .unwrap_or_default()
@@ -237,8 +242,7 @@ fn page(rows: &[Vec<String>], phases: &[Vec<String>], options: &Options) -> Stri
             other => other.name().to_string(),
         },
         options.ebb_args(),
-    );
-    text + &settings
+    )
 }
 
 /// Everything fits: what `ebb` costs where it has nothing to do. Both sides in such a group, which
@@ -333,7 +337,7 @@ impl Comparison {
         }
     }
 
-    fn row(&self) -> Vec<String> {
+    fn row(&self) -> Row {
         let ratio = match (seconds(&self.other), seconds(&self.ebb)) {
             (Some(other), Some(ebb)) => format!("{:.2}", ebb / other),
             _ => "-".into(),
@@ -346,10 +350,11 @@ impl Comparison {
             shown(&self.ebb),
             ratio,
             self.output().into(),
+            self.ebb.len().to_string(),
         ]
     }
 
-    fn phase_rows(&self) -> Vec<Vec<String>> {
+    fn phase_rows(&self) -> Vec<Row> {
         let of = |runs: &Runs, phase: &str| {
             median(
                 runs.iter()
@@ -429,6 +434,12 @@ fn into_readme(kernel: Kernel, text: &str) -> Result<()> {
     Ok(())
 }
 
+/// What stands between the marks of `page`.
+fn inside<'a>(page: &'a str, [begin, end]: [&str; 2]) -> Option<&'a str> {
+    let (_, rest) = page.split_once(begin)?;
+    Some(rest.split_once(end)?.0)
+}
+
 /// `page` with what stands between the marks replaced.
 fn between(page: &str, [begin, end]: [&str; 2], text: &str) -> Option<String> {
     let (before, rest) = page.split_once(begin)?;
@@ -456,6 +467,8 @@ mod tests {
             between(&page, marks, "new\n"),
             Some(format!("a\n{begin}\nnew\n{end}\nb\n"))
         );
+        assert_eq!(inside(&page, marks), Some("\nold\n"));
         assert_eq!(between(&page, Kernel::File.marks(), "new"), None);
+        assert_eq!(inside(&page, Kernel::File.marks()), None);
     }
 }

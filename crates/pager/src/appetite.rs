@@ -1,4 +1,4 @@
-//! How much memory to ask of processes of the tree whose memory lies idle.
+//! When to ask processes of the tree whose memory lies idle for some of it, and for how much.
 //!
 //! Where one budget is shared, memory belongs to whoever uses it, as if there were one queue of
 //! pages for the whole tree. There is none: each process knows the age of its own oldest pages, and
@@ -9,17 +9,28 @@
 //! then.
 //!
 //! So that a program that wakes up among idle ones soon has what it needs, and one that is short of
-//! little takes little, each turn in a row in which it still evicts asks for twice as much.
+//! little takes little, each wish soon after another is for twice as much. And who has asked with
+//! success *hopes*: it waits a moment for what is given, rather than evict pages that it will want
+//! again. Hope that brings nothing is given up until somebody was asked again, each time after twice
+//! as long: who was asked may be stopped.
 //!
-//! Not done here: choosing whom to ask, giving.
+//! Not done here: choosing whom to ask, giving, waiting.
 
 use ebb_engine::PAGE_SIZE;
+use std::time::Duration;
 
-/// Evicting fewer pages in a turn is no need.
+/// Who evicts fewer pages than this in a [`TURN`] has no need.
 const NEED: u64 = 32;
-/// Pages asked for in the first turn, for each that was evicted: more of them will be.
-const AHEAD: u64 = 4;
-/// The most that is asked for at once.
+/// Without hunger for so long, the next wish is small again.
+const TURN: Duration = Duration::from_millis(20);
+/// What was asked for is on its way for so long; then one may ask again.
+const GIVEN: Duration = Duration::from_millis(4);
+/// Where nobody was to be asked, it is not tried again before this.
+const NOBODY: Duration = Duration::from_millis(5);
+/// After so many disappointments in a row the pause grows no longer: a second.
+const LONGEST: u32 = 8;
+/// What is asked for first, in pages, and the most at once.
+const FIRST: u64 = 256;
 const MOST: u64 = (64 << 20) / PAGE_SIZE as u64;
 /// How much longer than our oldest pages, in percent, and how long at least, idle ones were there.
 /// Who gives a quarter of what it has is no longer that much ahead: two that use what they have
@@ -30,44 +41,97 @@ const LEAST_MS: u64 = 100;
 /// What to ask for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Wish {
-    /// Of those whose oldest pages were brought in before this, in the keeper's milliseconds.
+    /// Of those whose oldest pages were brought in before this, in milliseconds of CLOCK_MONOTONIC.
     pub before_ms: u64,
     pub pages: u64,
 }
 
-/// What is kept from turn to turn.
-#[derive(Default)]
+/// What is kept from wish to wish. Times are of CLOCK_MONOTONIC.
 pub struct Appetite {
-    /// Pages evicted up to the last turn.
+    /// When the turn began, and the pages evicted up to then.
+    turn: Duration,
     evicted: u64,
-    /// By how much the next wish is larger.
-    doubled: u32,
+    /// When there was no room last.
+    last: Duration,
+    /// When one may ask again.
+    next: Duration,
+    /// What to ask for then.
+    pages: u64,
+    hopes: bool,
+    /// Disappointments in a row.
+    vain: u32,
 }
 
 impl Appetite {
+    /// Of a process that has never been short.
+    pub const fn new() -> Self {
+        Self {
+            turn: Duration::ZERO,
+            evicted: 0,
+            last: Duration::ZERO,
+            next: Duration::ZERO,
+            pages: FIRST,
+            hopes: false,
+            vain: 0,
+        }
+    }
+
     /// `pages` of what was evicted others had asked for: it shows no need here.
     pub fn gave(&mut self, pages: u64) {
         self.evicted += pages;
     }
 
-    /// A turn of the keeper at `now_ms`: `evicted` pages were by now, since the process pages, and
-    /// the oldest that is here came at `oldest_ms`, 0 if none is here.
-    pub fn turn(&mut self, evicted: u64, now_ms: u32, oldest_ms: u32) -> Option<Wish> {
-        let since = evicted.saturating_sub(std::mem::replace(&mut self.evicted, evicted));
-        if since < NEED {
-            self.doubled = 0;
+    /// There is no room at `now`: `evicted` pages were by now, since the process pages, and the
+    /// oldest that is here came at `oldest_ms`, 0 if none is here. `told` comes after a wish; until
+    /// then there is no other.
+    pub fn hungers(&mut self, evicted: u64, now: Duration, oldest_ms: u32) -> Option<Wish> {
+        if now.saturating_sub(self.last) >= TURN {
+            self.pages = FIRST;
+        }
+        self.last = now;
+        if now.saturating_sub(self.turn) >= TURN {
+            (self.turn, self.evicted) = (now, evicted);
+        }
+        let need = self.hopes || evicted.saturating_sub(self.evicted) >= NEED;
+        if !need || now < self.next {
             return None;
         }
-        let pages = ((since * AHEAD) << self.doubled).min(MOST);
-        if pages < MOST {
-            self.doubled += 1;
-        }
-        let age = match oldest_ms {
+        self.next = now + NOBODY;
+        let now_ms = now.as_millis() as u64;
+        let age = match u64::from(oldest_ms) {
             0 => 0,
-            oldest => u64::from(now_ms.saturating_sub(oldest)),
+            oldest => now_ms.saturating_sub(oldest),
         };
-        let before_ms = u64::from(now_ms).saturating_sub((age * PERCENT / 100).max(LEAST_MS));
-        Some(Wish { before_ms, pages })
+        Some(Wish {
+            before_ms: now_ms.saturating_sub((age * PERCENT / 100).max(LEAST_MS)),
+            pages: self.pages,
+        })
+    }
+
+    /// The wish was told to somebody, or there is nobody to tell it.
+    pub fn told(&mut self, somebody: bool, now: Duration) {
+        self.hopes = somebody;
+        if somebody {
+            self.next = now + GIVEN;
+            self.pages = (self.pages * 2).min(MOST);
+        }
+    }
+
+    /// Whether to wait a moment for what others give.
+    pub fn hopes(&self) -> bool {
+        self.hopes
+    }
+
+    /// Room came.
+    pub fn given(&mut self) {
+        self.vain = 0;
+    }
+
+    /// A moment was waited up to `now`, for nothing.
+    pub fn disappointed(&mut self, now: Duration) {
+        self.hopes = false;
+        self.next = now + GIVEN * (1 << self.vain);
+        self.vain = (self.vain + 1).min(LONGEST);
     }
 }
 
@@ -75,36 +139,87 @@ impl Appetite {
 mod tests {
     use super::*;
 
+    const fn ms(ms: u64) -> Duration {
+        Duration::from_millis(ms)
+    }
+
     #[test]
-    fn who_goes_on_evicting_asks_for_more_each_turn_and_who_stops_begins_anew() {
-        let (mut appetite, mut evicted) = (Appetite::default(), 0);
-        let mut turn = |pages: u64| {
-            evicted += pages;
-            appetite.turn(evicted, 10_000, 9_900).map(|wish| wish.pages)
+    fn who_stays_short_asks_for_more_each_time_and_who_was_not_begins_anew() {
+        let mut appetite = Appetite::new();
+        let mut evicted = 0;
+        let mut now = ms(10_000);
+        assert_eq!(appetite.hungers(NEED - 1, now, 0), None, "no need yet");
+        let mut wishes = Vec::new();
+        for _ in 0..5000 {
+            now += ms(1);
+            evicted += NEED;
+            if let Some(wish) = appetite.hungers(evicted, now, 9_900) {
+                appetite.told(true, now);
+                wishes.push(wish.pages);
+            }
+        }
+        appetite.disappointed(now);
+        assert_eq!(wishes[..3], [FIRST, 2 * FIRST, 4 * FIRST]);
+        assert!(wishes.is_sorted() && wishes.last() == Some(&MOST));
+        now += 2 * TURN;
+        assert_eq!(appetite.hungers(evicted, now, 0), None);
+        let wish = appetite.hungers(evicted + NEED, now, 0);
+        assert_eq!(wish.map(|wish| wish.pages), Some(FIRST));
+    }
+
+    #[test]
+    fn nobody_is_asked_again_before_he_can_have_given() {
+        for (somebody, pause) in [(true, GIVEN), (false, NOBODY)] {
+            let (mut appetite, now) = (Appetite::new(), ms(10_000));
+            appetite.hungers(0, now, 0);
+            assert!(appetite.hungers(NEED, now, 0).is_some());
+            appetite.told(somebody, now);
+            assert_eq!(appetite.hopes(), somebody);
+            let early = appetite.hungers(NEED, now + pause - ms(1), 0);
+            assert_eq!(early, None);
+            assert!(appetite.hungers(NEED, now + pause, 0).is_some());
+        }
+    }
+
+    #[test]
+    fn who_waits_in_vain_soon_seldom_waits() {
+        let (mut appetite, mut now, mut waits) = (Appetite::new(), ms(10_000), Vec::new());
+        let mut hungry = |appetite: &mut Appetite, given: bool| {
+            for evicted in 1..4_000 {
+                now += ms(1);
+                if appetite.hungers(evicted * NEED, now, 0).is_some() {
+                    appetite.told(true, now);
+                    waits.push(now);
+                }
+                match (appetite.hopes(), given) {
+                    (true, true) => appetite.given(),
+                    (true, false) => appetite.disappointed(now),
+                    _ => {}
+                }
+            }
+            std::mem::take(&mut waits)
         };
-        assert_eq!(turn(NEED - 1), None);
-        let wishes: Vec<u64> = (0..12).filter_map(|_| turn(100)).collect();
-        assert_eq!(wishes[..3], [400, 800, 1600]);
-        assert!(wishes.is_sorted() && wishes[11] == MOST);
-        assert_eq!(turn(0), None);
-        assert_eq!(turn(100), Some(400));
+        let vain = hungry(&mut appetite, false);
+        assert!((8..16).contains(&vain.len()), "{vain:?}");
+        assert!(hungry(&mut appetite, true).len() > 500);
+        assert_eq!(appetite.vain, 0);
     }
 
     #[test]
     fn what_was_given_away_is_no_need() {
-        let mut appetite = Appetite::default();
+        let mut appetite = Appetite::new();
+        appetite.hungers(0, ms(10_000), 0);
         appetite.gave(1000);
-        assert_eq!(appetite.turn(1000 + NEED - 1, 10_000, 9_900), None);
-        assert!(appetite.turn(1000 + 2 * NEED, 10_000, 9_900).is_some());
+        assert_eq!(appetite.hungers(1000 + NEED - 1, ms(10_000), 0), None);
+        assert!(appetite.hungers(1000 + NEED, ms(10_000), 0).is_some());
     }
 
     #[test]
     fn only_pages_much_older_than_ours_are_asked_for() {
         let before = |now, oldest| {
-            Appetite::default()
-                .turn(NEED, now, oldest)
-                .unwrap()
-                .before_ms
+            let mut appetite = Appetite::new();
+            appetite.hungers(0, ms(now), oldest);
+            appetite.hungers(NEED, ms(now), oldest).unwrap().before_ms
         };
         assert_eq!(before(10_000, 9_000), 8_500);
         assert_eq!(before(10_000, 10_000), 10_000 - LEAST_MS);

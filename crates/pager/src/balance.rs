@@ -80,6 +80,11 @@ impl Balance {
         }
     }
 
+    /// Whether the share is that which faults have taught.
+    pub fn learnt(&self) -> bool {
+        self.learnt
+    }
+
     /// A page of this rank came back, while `resident` pages were resident.
     pub fn came_back(&mut self, rank: usize, resident: usize) {
         self.ranks[(rank * SET / resident.max(1)).min(RANKS - 1)] += 1;

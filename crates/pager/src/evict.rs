@@ -15,10 +15,11 @@ use crate::state::{Freeing, State, lock_service, transit_ended};
 use arrayvec::ArrayVec;
 use ebb_engine::{PAGE_SIZE, PageBytes};
 use ebb_sys::Errno;
+use ebb_tree::Asked;
 use std::ops::Range;
 use std::sync::MutexGuard;
 use std::sync::atomic::Ordering::Relaxed;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// What one step of making room came to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -33,6 +34,17 @@ pub enum Step {
     Full,
 }
 
+/// When room is wanted.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum When {
+    /// Somebody waits for it.
+    Now,
+    /// Before somebody does.
+    Soon,
+}
+
+/// How long to wait for what others give.
+const HOPE: Duration = Duration::from_millis(2);
 /// Free frames that reclaim keeps ready, in pages.
 const READY: usize = 2 * UNIT;
 /// Bays whose frames are given back at once, at most.
@@ -45,7 +57,7 @@ const TRIES: usize = 32;
 impl Process {
     /// One step towards `READY` free frames (or as much room under the budget). Called without
     /// the lock.
-    pub fn make_room(&self, desk: &mut Desk) -> Step {
+    pub fn make_room(&self, desk: &mut Desk, when: When) -> Step {
         let mut state = lock_service();
         let free = state.bays.as_ref().map_or(0, Bays::free_frames);
         let used = state.used(self.swap);
@@ -64,7 +76,54 @@ impl Process {
         } else if free >= READY || state.account.room(self.member, used, (READY - free) as i64) {
             return Step::Enough;
         }
-        self.evict(state, desk)
+        match self.given(state, when) {
+            Ok(step) => step,
+            Err(state) => self.evict(state, desk),
+        }
+    }
+
+    /// Room that others of the tree make, whose pages were not used for much longer than ours; or
+    /// the lock back, if none is to be hoped for.
+    fn given(
+        &self,
+        mut state: MutexGuard<'static, State>,
+        when: When,
+    ) -> Result<Step, MutexGuard<'static, State>> {
+        let now = || Duration::from_nanos(ebb_sys::proc::monotonic_ns());
+        let oldest = state.queue.oldest_ms(&state.map).unwrap_or(0);
+        let evicted = self.counters().evicted.get();
+        if let Some(wish) = state.appetite.hungers(evicted, now(), oldest) {
+            // It wakes somebody.
+            drop(state);
+            let asked = self
+                .member
+                .ask_colder(wish.before_ms * 1_000_000, wish.pages);
+            state = lock_service();
+            state.appetite.told(asked != Asked::Nobody, now());
+        }
+        if !state.appetite.hopes() {
+            return Err(state);
+        }
+        if when == When::Soon {
+            return Ok(Step::Enough);
+        }
+        let begin = Instant::now();
+        loop {
+            // News before this look are no news to the wait.
+            let seen = self.member.wait(0, Some(Duration::ZERO));
+            let used = state.used(self.swap);
+            if state.account.room(self.member, used, READY as i64) {
+                state.appetite.given();
+                return Ok(Step::Progress);
+            }
+            let Some(left) = HOPE.checked_sub(begin.elapsed()) else {
+                state.appetite.disappointed(now());
+                return Err(state);
+            };
+            drop(state);
+            self.member.wait(seen, Some(left));
+            state = lock_service();
+        }
     }
 
     /// Evicts something, room or not.

@@ -6,7 +6,6 @@
 //! the tree, gives unused charges back, lets the engine work in the background, and rescues
 //! starved service threads.
 
-use crate::appetite::Appetite;
 use crate::balance::Costs;
 use crate::bays::Bays;
 use crate::devices::InMemory;
@@ -196,7 +195,6 @@ pub fn tend(process: &'static Process) -> ! {
     let mut desk = Desk::new();
     let (mut seen, mut served, mut moving) = (0, 0, false);
     let mut crowd = Crowd::new();
-    let mut appetite = Appetite::default();
     let mut measured = Instant::now();
     let mut heard = Instant::now();
     // For tests: every invariant of the pager, again and again while the program runs.
@@ -235,16 +233,18 @@ pub fn tend(process: &'static Process) -> ! {
                 if checking {
                     state.check();
                 }
-                let oldest = process.publish_oldest(&state);
-                process.ask_idle(&mut appetite, state.queue.now_ms, oldest);
+                process.publish_oldest(&state);
             }
         }
         let wanted = process.member.take_reclaim_request();
         if wanted > 0 {
             let before = process.counters().evicted.get();
             process.shed(&mut desk, wanted as i64);
-            appetite.gave(process.counters().evicted.get() - before);
-            process.publish_oldest(&lock_service());
+            let mut state = lock_service();
+            let gave = process.counters().evicted.get() - before;
+            state.appetite.gave(gave);
+            process.publish_oldest(&state);
+            drop(state);
             process.serve_again(&mut desk);
         }
         let gate = crate::process::gate(process);
@@ -394,13 +394,16 @@ impl Process {
         let mut limit = budget;
         if elsewhere {
             self.balance(state);
-            let charged = state.account.charged().max(0) as usize;
+            // With what is free: what the pool gives up would else lower its limit further.
+            let free = self.member.limit().saturating_sub(self.member.charged()) as usize;
+            let charged = state.account.charged().max(0) as usize + free;
             // What relatives share would be no more for the program if it went to devices.
             let shared = match self.member.has_relatives() {
                 true => generations::inherited(self.swap) as usize / PAGE_SIZE,
                 false => 0,
             };
-            limit = shared + state.balance.limit(budget, charged.saturating_sub(shared));
+            let own = charged.min(budget).saturating_sub(shared);
+            limit = shared + state.balance.limit(budget, own);
         }
         self.member.tell_pool(self.swap.pool_bytes());
         embed::limit_pool(self.swap, self.member, limit as u64);
@@ -442,22 +445,15 @@ impl Process {
         held.pool_bytes + pages * each <= room
     }
 
-    /// Tells the tree when the oldest page here came (the keeper's milliseconds, 0: there is none),
-    /// and the caller.
-    fn publish_oldest(&self, state: &State) -> u32 {
-        let oldest = state.queue.oldest_ms(&state.map).unwrap_or(0);
+    /// Tells the tree when the oldest page here came (the keeper's milliseconds, 0: there is none to
+    /// be given). Of memory that is in the pool but for little, the rest is the least that is wanted.
+    fn publish_oldest(&self, state: &State) {
+        let most_is_out = 8 * state.map.resident() as i64 <= state.account.charged();
+        let oldest = match state.queue.oldest_ms(&state.map) {
+            Some(oldest) if !most_is_out => oldest,
+            _ => 0,
+        };
         self.member.publish_oldest(u64::from(oldest) * 1_000_000);
-        oldest
-    }
-
-    /// Asks another process whose memory lies idle for some of it, if this one has to evict.
-    fn ask_idle(&self, appetite: &mut Appetite, now_ms: u32, oldest_ms: u32) {
-        let evicted = self.counters().evicted.get();
-        if let Some(wish) = appetite.turn(evicted, now_ms, oldest_ms) {
-            let _ = self
-                .member
-                .ask_colder(wish.before_ms * 1_000_000, wish.pages);
-        }
     }
 
     /// Gives `pages` of the charge back, evicting what it takes. What the program charges meanwhile
@@ -466,30 +462,40 @@ impl Process {
         /// Pages evicted at most for each that is to be given back: what is evicted takes room in
         /// the pool.
         const EACH: u64 = 2;
+        /// Pages given back at once: each time, those are woken who wait for room.
+        const AT_ONCE: i64 = 4 * UNIT as i64;
         let evicted = || self.counters().evicted.get();
-        let most = evicted() + EACH * pages as u64 + UNIT as u64;
+        let begin = evicted();
+        let most = begin + EACH * pages as u64 + UNIT as u64;
         let mut aim = None;
+        let mut left = pages;
         while evicted() < most {
-            let left = {
+            {
                 let mut state = lock_service();
                 let aim = *aim.get_or_insert(state.account.charged() - pages);
                 let used = state.used(self.swap);
-                state.account.settle(self.member, used, 0);
-                let left = state.account.charged() - aim;
+                if -state.account.over(used) >= left.min(AT_ONCE) {
+                    state.account.settle(self.member, used, 0);
+                }
+                left = state.account.charged() - aim;
                 if left <= 0 {
                     return;
                 }
                 if self.give_back(&mut state) {
                     continue;
                 }
-                left
-            };
+            }
             if !matches!(self.evict_some(desk), Step::Progress) {
-                // What is left is in the pool. Who needs more asks again.
-                let _gate = crate::process::gate(self);
-                self.swap.shrink_pool(cpu(), left as u64 * PAGE_SIZE as u64);
-                return;
+                break;
             }
         }
+        if evicted() == begin {
+            // What is here is in the pool. Who needs more than it was asks again.
+            let _gate = crate::process::gate(self);
+            self.swap.shrink_pool(cpu(), left as u64 * PAGE_SIZE as u64);
+        }
+        let mut state = lock_service();
+        let used = state.used(self.swap);
+        state.account.settle(self.member, used, 0);
     }
 }

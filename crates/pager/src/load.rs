@@ -33,6 +33,8 @@ pub struct Desk {
     pub buffer: &'static mut UnitBuffer,
     /// Faults that were parked and whose turn it is.
     pub again: Vec<Fault>,
+    /// Another fault was read together with the one that is served.
+    pub more: bool,
 }
 
 static ZEROS: UnitBuffer = UnitBuffer([[0; PAGE_SIZE]; UNIT]);
@@ -49,14 +51,20 @@ pub enum Served {
 /// What a fault brought in: pages whose waiting threads are to be woken.
 struct Brought {
     way: Way,
+    /// Some of it came from a device, if not the page that was touched.
+    device: bool,
     first: PageNumber,
     pages: usize,
 }
 
 impl Brought {
     fn one(way: Way, page: PageNumber) -> Self {
-        let (first, pages) = (page, 1);
-        Self { way, first, pages }
+        Self {
+            way,
+            device: false,
+            first: page,
+            pages: 1,
+        }
     }
 }
 
@@ -79,9 +87,14 @@ impl Process {
         let took = since.elapsed().as_nanos() as u64;
         self.member.latency(brought.way).record(took);
         if matches!(brought.way, Way::Pool | Way::Device) {
-            self.costs.took(brought.way == Way::Device, took);
+            self.costs.took(brought.device, took);
         }
+        // Who waits for a device waits for this thread too, where no other is awake.
+        let queued = brought.device && (desk.more || self.fault.wait(0));
         self.wake(brought.first, brought.pages);
+        if queued {
+            self.services.share();
+        }
         Served::Done
     }
 
@@ -167,6 +180,7 @@ impl Process {
         self.queue(state, first, pages);
         Some(Brought {
             way: Way::Zero,
+            device: false,
             first,
             pages,
         })
@@ -234,7 +248,10 @@ impl Process {
             _ => unreachable!("only swapped pages are brought in"),
         };
         let mut window = window(&mut state, page);
-        if device {
+        let filling = device && self.fills_pool(&state);
+        if filling {
+            window = window.widened(Window::of_unit(page));
+        } else if device {
             window = window.widened(neighbours(&state.map, page));
         }
         let swapped = |p: PageNumber| matches!(state.map.get(p), Page::Swapped(_));
@@ -279,24 +296,20 @@ impl Process {
         balance.came_back(queue.rank(map, page), map.resident());
         queue.leaves(map, first, pages);
         let late = usize::from(age) > self.pool_span(&state);
-        let mut expected: ArrayVec<EntryId, REACH> = ArrayVec::new();
-        if device {
-            let ahead = state.pattern.ahead();
-            expected.extend(
-                (ahead.start.0..ahead.end.0)
-                    .filter_map(|p| match state.map.get(PageNumber(p)) {
-                        Page::Swapped(entry) => Some(entry),
-                        _ => None,
-                    })
-                    .take(REACH),
-            );
-        }
+        let ahead = state.pattern.ahead();
+        let expected: ArrayVec<EntryId, REACH> = (ahead.start.0..ahead.end.0)
+            .filter_map(|p| match state.map.get(PageNumber(p)) {
+                Page::Swapped(entry) => Some(entry),
+                _ => None,
+            })
+            .take(REACH)
+            .collect();
         drop(state);
 
         if !expected.is_empty() {
             self.swap.expect(&expected);
         }
-        let keep = device && late && self.keeps(write);
+        let keep = device && late && !filling && self.keeps(write);
         let mut results: [Result<Source, LoadError>; UNIT] =
             std::array::from_fn(|_| Ok(Source::Zero));
         let mut outs: ArrayVec<&mut PageBytes, UNIT> = match &frames {
@@ -368,15 +381,29 @@ impl Process {
             Ok(Source::Zero) => Way::Zero,
             _ => Way::Pool,
         };
-        Some(Brought { way, first, pages })
+        let device = results[..pages].contains(&Ok(Source::Device));
+        Some(Brought {
+            way,
+            device: device || way == Way::Device,
+            first,
+            pages,
+        })
     }
 
-    /// How many epochs ago the oldest pages in the pool were evicted, about: a page that comes back
-    /// from a device sooner would rather be in the pool, and goes there when it is evicted again.
+    /// How many epochs ago the oldest pages in the pool were evicted, about, if it is as large as it
+    /// may be: a page that comes back from a device sooner would rather be in the pool, and goes
+    /// there when it is evicted again. By what the pool holds it would stay small once it is.
     fn pool_span(&self, state: &State) -> usize {
         const DENSITY: usize = 2;
-        let pool = DENSITY * self.swap.pool_bytes() as usize / PAGE_SIZE;
+        let pool = DENSITY * self.swap.pool_max() as usize / PAGE_SIZE;
         usize::from(RESIDENT_SET) * (1 + pool / state.map.resident().max(1))
+    }
+
+    /// Whether the pool is to hold much more than it does: what is read from devices then brings
+    /// along what it can, for one transfer, and all of it goes to the pool when it is evicted.
+    /// One page for each fault, the pool would be full only when as many have come back.
+    fn fills_pool(&self, state: &State) -> bool {
+        state.balance.learnt() && self.swap.pool_bytes() < self.swap.pool_max() / 4 * 3
     }
 
     /// Whether loads from a device keep their entries: if kept pages are mostly still the same when
@@ -582,15 +609,10 @@ pub fn around(
 /// transfer costs many times what one more page in it does.
 fn neighbours(map: &PageMap, page: PageNumber) -> Window {
     let here = map.mask(page.unit(), |p| matches!(p, Page::Resident(_)));
-    let (first, pages) = if here.count_ones() as usize >= UNIT / 2 {
-        (page.unit().first(), UNIT)
+    if here.count_ones() as usize >= UNIT / 2 {
+        Window::of_unit(page)
     } else {
-        (page, 1)
-    };
-    Window {
-        first,
-        pages,
-        walk: false,
+        Window::one(page)
     }
 }
 

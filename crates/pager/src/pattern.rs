@@ -85,6 +85,24 @@ pub struct Window {
 }
 
 impl Window {
+    /// `page` alone.
+    pub const fn one(page: PageNumber) -> Self {
+        Self {
+            first: page,
+            pages: 1,
+            walk: false,
+        }
+    }
+
+    /// All of its unit.
+    pub fn of_unit(page: PageNumber) -> Self {
+        Self {
+            first: page.unit().first(),
+            pages: UNIT,
+            walk: false,
+        }
+    }
+
     /// As many pages as `other`, if that is more.
     pub fn widened(self, other: Self) -> Self {
         if other.pages <= self.pages {
@@ -140,11 +158,7 @@ impl Pattern {
                 told: page.0,
                 ..Stream::NEW
             };
-            return Window {
-                first: page,
-                pages: 1,
-                walk: false,
-            };
+            return Window::one(page);
         };
         self.last = i;
         let s = &mut self.streams[i];

@@ -11,12 +11,17 @@
 //! processor has faulting threads wait there; the others are *resting* on a futex. Which processor
 //! a fault came from is sampled. One is always awake.
 //!
+//! A thread that waits for a device serves nobody meanwhile. Where faults were found to queue behind
+//! such a wait, the threads *share*: another is woken, none goes to rest for where the faults come
+//! from, and each takes one fault at a time, so that as many transfers are under way as there are
+//! threads.
+//!
 //! Idle urgency would starve service when other work fills the processors: the keeper watches for
 //! that, and for faults that nobody serves, and then lets service compete (`Services::compete`).
 //! Threads that have nothing to do compete in any case: a process that is killed goes, and gives
 //! its memory back, only when its last thread has had a processor to end on.
 
-use crate::evict::Step;
+use crate::evict::{Step, When};
 use crate::load::{Desk, Served, UnitBuffer};
 use crate::map::UNIT;
 use crate::process::Process;
@@ -73,6 +78,8 @@ pub struct Services {
     served: AtomicU64,
     /// Whether all compete for their processors.
     compete: AtomicBool,
+    /// Faults served when one was last found to queue behind a device, and one more.
+    shared: AtomicU64,
 }
 
 impl Services {
@@ -91,6 +98,7 @@ impl Services {
             awake: AtomicUsize::new(0),
             served: AtomicU64::new(0),
             compete: AtomicBool::new(false),
+            shared: AtomicU64::new(0),
         }
     }
 
@@ -128,6 +136,23 @@ impl Services {
         if !self.compete.swap(on, SeqCst) && on {
             self.threads.iter().for_each(Service::competes);
         }
+    }
+
+    /// A fault queued behind one that waited for a device.
+    pub fn share(&self) {
+        self.shared.store(self.served() + 1, SeqCst);
+        let resting = |t: &&Service| t.awake.load(SeqCst) == 0;
+        if let Some(service) = self.threads.iter().find(resting) {
+            self.wake(service);
+        }
+    }
+
+    /// Whether one did lately.
+    fn shares(&self) -> bool {
+        /// Faults.
+        const LATELY: u64 = 256;
+        let shared = self.shared.load(SeqCst);
+        shared > 0 && self.served() < shared + LATELY
     }
 
     fn wake(&self, service: &Service) {
@@ -217,7 +242,8 @@ extern "C" fn run(index: *mut libc::c_void) -> *mut libc::c_void {
         let mut buffer = [Fault::default(); BATCH];
         // Without asking first: who was woken often faults again before this thread has the
         // processor back.
-        let faults = match process.fault.read(&mut buffer) {
+        let room = if services.shares() { 1 } else { BATCH };
+        let faults = match process.fault.read(&mut buffer[..room]) {
             Ok(faults) => faults,
             Err(e) => process.fail(&format!("reading page faults failed: {e}")),
         };
@@ -237,14 +263,15 @@ extern "C" fn run(index: *mut libc::c_void) -> *mut libc::c_void {
         me.yields(&services.compete);
         let now = Instant::now();
         let mut leave = false;
-        for &fault in faults {
+        for (i, &fault) in faults.iter().enumerate() {
+            desk.more = i + 1 < faults.len();
             process.serve_fully(&mut desk, fault, now);
             services.served.fetch_add(1, SeqCst);
             leave |= watch.look(services, me, fault, now);
         }
-        process.make_room(&mut desk);
+        process.make_room(&mut desk, When::Soon);
         process.serve_again(&mut desk);
-        if leave {
+        if leave && !services.shares() {
             services.rest(me);
         }
     }
@@ -263,6 +290,7 @@ impl Desk {
             // SAFETY: aligned, initialised, leaked, and handed out once.
             buffer: unsafe { &mut *buffer },
             again: Vec::with_capacity(64),
+            more: false,
         }
     }
 }
@@ -280,7 +308,7 @@ impl Process {
     fn serve_fully(&self, desk: &mut Desk, fault: Fault, since: Instant) {
         let (mut stuck, mut copies): (Option<Instant>, u32) = (None, 0);
         while self.serve(desk, fault, since) == Served::NoRoom {
-            match self.make_room(desk) {
+            match self.make_room(desk, When::Now) {
                 Step::Progress | Step::Enough if stuck.is_none() => continue,
                 Step::Progress | Step::Enough => {}
                 // What the pool holds may go to a device, all the more if nothing else is left.
@@ -300,8 +328,9 @@ impl Process {
                 self.counters().stall.add(1);
                 Instant::now()
             });
+            let seen = self.member.wait(0, Some(Duration::ZERO));
             self.member.ask_reclaim(256);
-            std::thread::sleep(Duration::from_millis(1));
+            self.member.wait(seen, Some(Duration::from_millis(1)));
             self.evict_shared(begin.elapsed(), &mut copies);
             if begin.elapsed() > GIVE_UP {
                 self.out_of_memory();

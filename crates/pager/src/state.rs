@@ -9,6 +9,7 @@
 //! Order: `Process::gate` (keeper's work, fork), then `STATE`, then the engine's own locks.
 
 use crate::account::Account;
+use crate::appetite::Appetite;
 use crate::balance::Balance;
 use crate::bays::Bays;
 use crate::map::{Page, PageMap, PageNumber};
@@ -42,6 +43,8 @@ pub struct State {
     pub balance: Balance,
     /// Charges against the tree's budget.
     pub account: Account,
+    /// When to ask others for memory that lies idle.
+    pub appetite: Appetite,
     /// Whether pages are shared with forked relatives.
     pub sharing: Sharing,
     /// So many units may be evicted although relatives share pages of them; see `sharing`.
@@ -60,6 +63,7 @@ static STATE: Mutex<State> = Mutex::new(State {
     pattern: Pattern::new(),
     balance: Balance::new(),
     account: Account::new(),
+    appetite: Appetite::new(),
     sharing: Sharing::Alone,
     copy_units: 0,
     parked: Vec::new(),

@@ -257,8 +257,8 @@ impl FaultFd {
         self.ioctl(UFFDIO_WRITEPROTECT, &mut arg)
     }
 
-    /// Reads up to `out.len()` faults; empty if none waits. Does not block.
-    pub fn read<'a>(&self, out: &'a mut [Fault; BATCH]) -> Result<&'a [Fault], Errno> {
+    /// Reads up to `out.len()` faults, at most `BATCH`; empty if none waits. Does not block.
+    pub fn read<'a>(&self, out: &'a mut [Fault]) -> Result<&'a [Fault], Errno> {
         const EMPTY: Message = Message {
             event: 0,
             reserved: [0; 7],
@@ -268,12 +268,13 @@ impl FaultFd {
             pad: 0,
         };
         let mut messages = [EMPTY; BATCH];
+        let messages = &mut messages[..out.len().min(BATCH)];
         // SAFETY: the buffer is as long as we say and holds plain data.
         let r = unsafe {
             libc::read(
                 self.fd.as_raw_fd(),
                 messages.as_mut_ptr().cast(),
-                size_of_val(&messages),
+                size_of_val(messages),
             )
         };
         let n = match Errno::of(r as _) {

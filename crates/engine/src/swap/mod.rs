@@ -34,6 +34,8 @@ mod work;
 mod writeback;
 
 #[cfg(all(test, not(loom)))]
+mod slow_device;
+#[cfg(all(test, not(loom)))]
 mod tests;
 
 pub use config::{CodecKind, Config, ConfigError, POOL_MAX, ZSTD_LEVELS};

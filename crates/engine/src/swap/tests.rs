@@ -78,13 +78,17 @@ impl Memory for World {
     }
 }
 
-/// A device in memory whose next transfers can be made to fail.
-struct Faulty {
+/// A device in memory whose next transfers can be made to fail, or to take their time.
+pub(super) struct Faulty {
     data: std::sync::Mutex<Vec<u8>>,
     /// Each bit is a coming transfer: set, it fails.
-    fail_reads: AtomicU32,
-    fail_writes: AtomicU32,
+    pub(super) fail_reads: AtomicU32,
+    pub(super) fail_writes: AtomicU32,
     corrupt_reads: AtomicU32,
+    /// What each batch takes, in microseconds.
+    pub(super) delay: AtomicU32,
+    /// Batches of writes under way.
+    pub(super) writing: AtomicU32,
     /// What was said to be read soon, since somebody last looked.
     expected: std::sync::Mutex<Vec<std::ops::Range<u64>>>,
 }
@@ -100,6 +104,8 @@ impl Store for Faulty {
         (self.data.lock().unwrap().len() / PAGE_SIZE) as u64
     }
     fn write(&self, ops: &[WriteOp<'_>], results: &mut [Result<(), IoError>]) {
+        self.writing.fetch_add(1, Relaxed);
+        self.take_time();
         for (op, result) in ops.iter().zip(results) {
             let at = op.slot as usize * PAGE_SIZE;
             let mut data = self.data.lock().unwrap();
@@ -112,8 +118,10 @@ impl Store for Faulty {
                 *result = Ok(());
             }
         }
+        self.writing.fetch_sub(1, Relaxed);
     }
     fn read(&self, ops: &mut [ReadOp<'_>], results: &mut [Result<(), IoError>]) {
+        self.take_time();
         for (op, result) in ops.iter_mut().zip(results) {
             let at = op.slot as usize * PAGE_SIZE;
             if take_bit(&self.fail_reads) {
@@ -151,7 +159,7 @@ impl Store for Faulty {
     }
 }
 
-fn page(seed: u32, random: usize) -> PageBytes {
+pub(super) fn page(seed: u32, random: usize) -> PageBytes {
     let mut s = u64::from(seed).wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     let mut page = [0; PAGE_SIZE];
     for (i, chunk) in page.chunks_exact_mut(8).enumerate() {
@@ -168,13 +176,13 @@ fn page(seed: u32, random: usize) -> PageBytes {
     page
 }
 
-struct Rig {
-    swap: Swap,
-    device: Option<Arc<Faulty>>,
-    counters: Arc<Counters>,
+pub(super) struct Rig {
+    pub(super) swap: Swap,
+    pub(super) device: Option<Arc<Faulty>>,
+    pub(super) counters: Arc<Counters>,
 }
 
-fn rig(config: Config, clusters: Option<usize>) -> Rig {
+pub(super) fn rig(config: Config, clusters: Option<usize>) -> Rig {
     let world = Arc::new(World(AtomicU64::new(1)));
     let counters = Arc::new(Counters::default());
     let device = clusters.map(|clusters| {
@@ -183,6 +191,8 @@ fn rig(config: Config, clusters: Option<usize>) -> Rig {
             fail_reads: AtomicU32::new(0),
             fail_writes: AtomicU32::new(0),
             corrupt_reads: AtomicU32::new(0),
+            delay: AtomicU32::new(0),
+            writing: AtomicU32::new(0),
             expected: Default::default(),
         })
     });
@@ -632,6 +642,13 @@ fn run(rig: &Rig, steps: &[Step]) {
 }
 
 impl Faulty {
+    fn take_time(&self) {
+        match self.delay.load(Relaxed) {
+            0 => {}
+            us => std::thread::sleep(std::time::Duration::from_micros(us.into())),
+        }
+    }
+
     fn trouble(&self) -> bool {
         self.fail_reads.load(Relaxed) != 0 || self.corrupt_reads.load(Relaxed) != 0
     }
@@ -799,6 +816,41 @@ fn what_is_expected_may_be_gone_meanwhile() {
     assert!(said.into_inner() > 0, "the threads never met");
     swap.check();
     assert_eq!(swap.entries(), 0);
+}
+
+/// The shrinker stops where it is to stop: memory of the pool that holds no page is given back, not
+/// made up for by writing out more pages.
+#[test]
+fn the_pool_keeps_what_it_may() {
+    const MAX: u64 = 8 << 20;
+    let rig = rig(
+        Config {
+            pool_max_bytes: MAX,
+            ..small(CodecKind::Lz4)
+        },
+        Some(20),
+    );
+    let swap = &rig.swap;
+    let accept = u64::from(rig.swap.accept_percent());
+    for batch in 0..100u32 {
+        // Of many classes, so that there are holes in all of them.
+        let pages: Vec<PageBytes> = (0..64)
+            .map(|i| page(batch << 8 | i, 20 + (7 * i as usize + batch as usize) % 200))
+            .collect();
+        let refs: Vec<&PageBytes> = pages.iter().collect();
+        let stored = swap.store_each(Cpu(0), GroupId(0), &refs, &mut [None; 64]);
+        assert_eq!(stored, Ok(64));
+        while batch % 8 == 7 && swap.work(Cpu(0)) {}
+    }
+    while swap.work(Cpu(0)) {}
+    swap.check();
+    assert!(rig.counters.zswpwb.get() > 0, "it had nothing to do");
+    let memory = swap.memory();
+    assert!(memory.pool_bytes <= MAX / 100 * (accept + 1), "{memory:?}");
+    assert!(
+        memory.pool_data_bytes >= MAX / 100 * (accept - 10),
+        "{memory:?}"
+    );
 }
 
 #[test]

@@ -99,6 +99,11 @@ impl Swap {
         if need == Need::None {
             return false;
         }
+        // What holds no page goes before what does: the shrinker goes by the memory that the pool
+        // holds, and would write out all of its pages while holes keep that up.
+        if self.pool.give_back(0) > 0 || self.compact_step(false) {
+            return true;
+        }
         let now = self.env.clock.now_ns();
         if !background.shrinker.may_write(
             need,

@@ -1,0 +1,106 @@
+//! Transfers that take their time: what becomes of pages while they are on their way to a device.
+//!
+//! One thread writes the pool's pages out, over and over, to a device that takes a while for each
+//! batch and fails now and then. Another meanwhile stores pages, loads those that are just being
+//! written, frees others, and knows what each must hold.
+
+use super::tests::{Rig, page, rig};
+use super::*;
+use crate::PAGE_SIZE;
+use std::collections::VecDeque;
+use std::sync::atomic::AtomicBool;
+
+/// Says that all is done, however the test ends: else the other thread would go on for ever.
+struct Done<'a>(&'a AtomicBool);
+
+impl Drop for Done<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Relaxed);
+    }
+}
+
+fn random(state: &mut u64) -> usize {
+    *state ^= *state << 13;
+    *state ^= *state >> 7;
+    *state ^= *state << 17;
+    (*state >> 11) as usize
+}
+
+#[test]
+fn pages_on_their_way_are_loaded_freed_and_nothing_is_lost() {
+    for seed in 1..=4u64 {
+        let rig = rig(
+            Config {
+                pool_max_bytes: 4 << 20,
+                ..Config::default()
+            },
+            Some(12),
+        );
+        let over = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !over.load(Relaxed) {
+                    rig.swap.shrink_pool(Cpu(1), 64 * PAGE_SIZE as u64);
+                    rig.swap.work(Cpu(1));
+                    std::thread::yield_now();
+                }
+            });
+            let _done = Done(&over);
+            let met = meanwhile(&rig, seed);
+            assert!(met > 0, "seed {seed}: nothing was on its way");
+        });
+        while rig.swap.work(Cpu(0)) {}
+        rig.swap.check();
+        assert_eq!(rig.swap.entries(), 0);
+        assert_eq!(rig.swap.memory().pool_data_bytes, 0);
+    }
+}
+
+/// What the program does; how often it did it while a batch was being written.
+fn meanwhile(rig: &Rig, seed: u64) -> usize {
+    let (swap, cpu) = (&rig.swap, Cpu(0));
+    let device = rig.device.as_ref().unwrap();
+    device.delay.store(100, Relaxed);
+    // Oldest first: those that are written out.
+    let mut known: VecDeque<(EntryId, Box<PageBytes>)> = VecDeque::new();
+    let (mut state, mut number, mut met) = (seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1, 0, 0);
+    for step in 0..600 {
+        if step % 50 == 49 {
+            device.fail_writes.store(1 << (step % 7), Relaxed);
+        }
+        if known.len() < 1500 {
+            let pages: Vec<Box<PageBytes>> = (0..16)
+                .map(|_| {
+                    number += 1;
+                    Box::new(page(number, 20 + random(&mut state) % 300))
+                })
+                .collect();
+            let refs: Vec<&PageBytes> = pages.iter().map(|page| &**page).collect();
+            let mut entries = [None; 16];
+            let stored = swap.store_each(cpu, GroupId(0), &refs, &mut entries);
+            assert_eq!(stored, Ok(16), "seed {seed}");
+            known.extend(entries.into_iter().flatten().zip(pages));
+        }
+        for _ in 0..12 {
+            met += usize::from(device.writing.load(Relaxed) > 0);
+            let which = random(&mut state) % (known.len() / 2).max(1);
+            let Some((entry, content)) = known.remove(which) else {
+                continue;
+            };
+            if random(&mut state).is_multiple_of(3) {
+                swap.free(cpu, entry, 1);
+                continue;
+            }
+            let mut out = [0; PAGE_SIZE];
+            let result = swap.load(cpu, entry, &mut out, false);
+            assert!(result.is_ok(), "seed {seed}: {result:?}");
+            assert!(out == *content, "seed {seed}: entry {entry} is another");
+        }
+    }
+    for (entry, content) in known {
+        let mut out = [0; PAGE_SIZE];
+        assert!(swap.load(cpu, entry, &mut out, false).is_ok());
+        assert!(out == *content, "seed {seed}: entry {entry} is another");
+    }
+    met
+}
