@@ -39,7 +39,7 @@ pub use compact::Victim;
 
 use crate::codec::Codec;
 use crate::env::Memory;
-use crate::locks::{self, Ordered, lock};
+use crate::locks::{Ordered, Place, lock};
 use crate::vswap::Handle;
 use crate::{Cpu, EntryId, PAGE_SIZE};
 use arena::{Arena, State, WINDOWS};
@@ -65,24 +65,24 @@ const LOOKED_AT: usize = 128;
 const LEAF: usize = 8;
 const TOP: usize = Handle::MAX_WINDOWS as usize / WINDOWS / LEAF;
 
-type Slot = Ordered<Option<Arena>, { locks::ARENA }>;
+type Slot = Ordered<Option<Arena>, { Place::Arena as usize }>;
 type Leaf = Box<[Slot; LEAF]>;
 
 /// A class's windows with a free object; each knows its position here.
-type Partial = Ordered<Vec<u32>, { locks::POOL_PARTIAL }>;
+type Partial = Ordered<Vec<u32>, { Place::PoolPartial as usize }>;
 
 /// What the processors of one shard share: the window each class fills now, and windows
 /// that belong to no class, of arenas this shard made.
 #[repr(align(64))]
 struct Shard {
-    current: Box<[Ordered<Option<u32>, { locks::POOL_CURRENT }>]>,
+    current: Box<[Ordered<Option<u32>, { Place::PoolCurrent as usize }>]>,
     /// Bytes and number of objects put in by its processors, less those freed in its
     /// arenas: only the sums over all shards mean something.
     data: AtomicI64,
     objects: AtomicI64,
     /// Free objects of each class that lie in touched pages of its arenas.
     holes: Box<[AtomicI64]>,
-    free: Ordered<FreeWindows, { locks::LEAF }>,
+    free: Ordered<FreeWindows, { Place::Leaf as usize }>,
 }
 
 /// Most shards. More would let more processors store pages of one class at the same time,

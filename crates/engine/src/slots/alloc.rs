@@ -277,7 +277,10 @@ impl Devices {
         let mut start = cluster.take_window(0, want.order, want.pages, want.owner);
         if start.is_none() && !cluster.table().cached.is_empty() && self.half_full(device) {
             cluster = self.reclaim_window(device, c, cluster, want);
-            start = cluster.take_window(0, want.order, want.pages, want.owner);
+            // The lock was dropped: everything is asked again.
+            if device.accepting() {
+                start = cluster.take_window(0, want.order, want.pages, want.owner);
+            }
         }
         let Some(start) = start else {
             device.settle(c, &mut cluster, After::Scan);

@@ -5,7 +5,7 @@
 //! the cell's lock; the links are guarded by the lock of the device's lists.
 
 use super::bitmap::Bitmap;
-use crate::locks::{self, Ordered};
+use crate::locks::{Guard, Ordered, Place};
 use crate::sync::atomic::AtomicU32;
 use crate::words::{CLUSTER_SLOTS, Cpu, EntryId, MAX_ENTRIES};
 
@@ -266,7 +266,7 @@ impl Cluster {
 /// clusters handed out one after the other do not.
 #[repr(align(32))]
 pub(super) struct Cell {
-    pub cluster: Ordered<Cluster, { locks::CLUSTER }>,
+    pub cluster: Ordered<Cluster, { Place::Cluster as usize }>,
     pub prev: AtomicU32,
     pub next: AtomicU32,
 }
@@ -290,7 +290,7 @@ impl Cell {
 }
 
 /// A cluster, locked.
-pub(super) type ClusterGuard<'a> = locks::Guard<'a, Cluster, { locks::CLUSTER }>;
+pub(super) type ClusterGuard<'a> = Guard<'a, Cluster, { Place::Cluster as usize }>;
 
 /// No cluster, in a link.
 pub(super) const NIL: u32 = u32::MAX;

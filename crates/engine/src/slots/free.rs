@@ -32,7 +32,7 @@ pub enum FreeError {
         len: u16,
     },
     /// The slot is free already.
-    #[error("slot {slot} of device {device} was freed twice; it last belonged to entry {owner:?}")]
+    #[error("slot {slot} of device {device} was freed twice; {}", last(.owner))]
     DoubleFree {
         /// The device.
         device: DeviceId,
@@ -41,6 +41,13 @@ pub enum FreeError {
         /// Its last owner, if that is still known.
         owner: Option<EntryId>,
     },
+}
+
+fn last(owner: &Option<EntryId>) -> String {
+    match owner {
+        Some(entry) => format!("it last belonged to entry {entry}"),
+        None => "nothing is known of its last owner".into(),
+    }
 }
 
 impl Devices {

@@ -60,7 +60,7 @@ pub use drain::{Drain, DrainError, Moved, Mover};
 pub use free::FreeError;
 
 use crate::env::{Lender, Store, Topology};
-use crate::locks::{self, Ordered, lock};
+use crate::locks::{Ordered, Place, lock};
 use crate::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 use crate::words::{CLUSTER_SLOTS, ClusterIndex, Cpu, DeviceId, EntryId, Node, ORDERS, SlotIndex};
 use choice::Choice;
@@ -260,7 +260,7 @@ pub struct Devices {
     topology: Arc<dyn Topology>,
     options: Options,
     cpus: Box<[PerCpu]>,
-    control: Ordered<Control, { locks::CONTROL }>,
+    control: Ordered<Control, { Place::Control as usize }>,
     reclaim: OnceLock<Arc<dyn CacheReclaim>>,
     mover: OnceLock<Arc<dyn Mover>>,
     /// Set when a return cache, a discard or a frozen cluster waits for [`Devices::work`].

@@ -204,6 +204,61 @@ fn loom_a_discard_meets_frees_and_allocations() {
 }
 
 #[test]
+fn loom_a_write_error_meets_frees_and_allocations() {
+    model(|| {
+        let devices = devices(512, false, Returns::Cached);
+        allocate(&devices, A, 512, 0).unwrap();
+        let other = devices.clone();
+        let thread = thread::spawn(move || other.bad_slot(B, DeviceId(0), SlotIndex(9)));
+        // The owner frees the slots about it; the bad one it leaves.
+        devices.free(A, slot(8, 1)).unwrap();
+        devices.free(A, slot(10, 1)).unwrap();
+        let got = allocate(&devices, A, 1, 1000);
+        thread.join().unwrap();
+        devices.check();
+        assert!(got.is_some_and(|e| e == slot(8, 1) || e == slot(10, 1)));
+        let usage = devices.usage()[0];
+        assert_eq!((usage.used, usage.bad), (511, 1));
+        assert_eq!(devices.owner(DeviceId(0), SlotIndex(9)), None);
+    });
+}
+
+/// Moves nothing: where it says so, its owner has freed the slot.
+struct Freed;
+
+impl Mover for Freed {
+    fn relocate(&self, _: Cpu, _: EntryId, _: Extent, _: Option<Extent>) -> Moved {
+        Moved::Gone
+    }
+}
+
+#[test]
+fn loom_a_drain_meets_an_allocation_and_its_free() {
+    model(|| {
+        let devices = devices(512, false, Returns::Cached);
+        devices.set_mover(Arc::new(Freed));
+        let other = devices.clone();
+        let thread = thread::spawn(move || {
+            if let Some(e) = allocate(&other, B, 1, 7) {
+                assert_eq!(other.owner(e.device, e.start), Some(EntryId(7)));
+                other.free(B, e).unwrap();
+            }
+        });
+        let step = devices.drain_step(A, DeviceId(0), 4);
+        let removed = step == Ok(Drain::Done) && devices.remove(A, DeviceId(0)).is_ok();
+        thread.join().unwrap();
+        devices.check();
+        // Once removed it stays so; else nothing was lost, and it can go now.
+        if !removed {
+            while devices.drain_step(A, DeviceId(0), 4) != Ok(Drain::Done) {}
+            devices.remove(A, DeviceId(0)).unwrap();
+        }
+        assert!(devices.usage().is_empty());
+        assert_eq!(allocate(&devices, A, 1, 8), None);
+    });
+}
+
+#[test]
 fn loom_a_device_taken_out_keeps_no_cursor() {
     model(|| {
         let devices = devices(512, false, Returns::Direct);

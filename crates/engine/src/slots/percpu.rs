@@ -6,7 +6,7 @@
 
 use super::MAX_DEVICES;
 use super::device::Device;
-use crate::locks::{self, Ordered};
+use crate::locks::{Ordered, Place};
 use crate::sync::atomic::{AtomicI64, Ordering::Relaxed};
 use crate::words::{ClusterIndex, DeviceId, ORDERS, SlotIndex};
 use std::sync::Arc;
@@ -100,7 +100,7 @@ pub(super) struct State {
 /// One processor's set; alone on its cache lines.
 #[repr(align(128))]
 pub(super) struct PerCpu {
-    pub state: Ordered<State, { locks::CPU }>,
+    pub state: Ordered<State, { Place::Cpu as usize }>,
     /// Slots taken less slots given back with the lock of `state` held, per device. Read without it.
     used: [AtomicI64; MAX_DEVICES],
 }

@@ -120,10 +120,16 @@ pub struct MemoryUse {
     pub bookkeeping_bytes: u64,
 }
 
-/// An entry cannot be shared: its data is only in memory.
+/// Why an entry got no further reference.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
-#[error("the entry's copy was given up to make room; store the page again")]
-pub struct NotStored;
+pub enum DupError {
+    /// Its data is only in memory.
+    #[error("the entry's copy was given up to make room; store the page again")]
+    NotStored,
+    /// It has 2^32 - 1 of them.
+    #[error("the entry has all the references it can have; store the page again")]
+    TooMany,
+}
 
 /// See the module.
 pub struct Swap {
@@ -237,13 +243,16 @@ impl Swap {
     }
 
     /// One more reference to an entry.
-    pub fn dup(&self, entry: EntryId) -> Result<(), NotStored> {
+    pub fn dup(&self, entry: EntryId) -> Result<(), DupError> {
         let mut locked = self.space.lock(entry);
         if locked.word().location() == Location::Dropped {
-            return Err(NotStored);
+            return Err(DupError::NotStored);
         }
-        locked.dup();
-        Ok(())
+        if locked.dup() {
+            Ok(())
+        } else {
+            Err(DupError::TooMany)
+        }
     }
 
     /// Takes a reference from each of `count` entries; those that had one are free.

@@ -1,9 +1,11 @@
 //! Tests of the slot allocator: random operations beside a naive allocator (`model`,
-//! `forks`), one test for each rule that random operations seldom reach (`rules`), and many
-//! threads at once (`stress`). Here is what they share.
+//! `forks`), one test for each rule that random operations seldom reach (`rules`, `reclaim`,
+//! `returns`), and many threads at once (`stress`). Here is what they share.
 
 mod forks;
 mod model;
+mod reclaim;
+mod returns;
 mod rules;
 mod stress;
 

@@ -199,6 +199,90 @@ fn recycling_keeps_no_processor_on_a_worse_device() {
 }
 
 #[test]
+fn single_pages_steal_from_larger_folios_last() {
+    let (devices, id) = one(3 * 512, Options::default());
+    let mut out = ExtentList::new();
+    devices.allocate(A, 16, EntryId(0), &mut out).unwrap();
+    let folios = out[0].start.cluster();
+    for i in 0..1024 {
+        out.clear();
+        devices.allocate(A, 1, EntryId(100 + i), &mut out).unwrap();
+        assert_ne!(out[0].start.cluster(), folios, "page {i}");
+    }
+    out.clear();
+    devices.allocate(A, 1, EntryId(2000), &mut out).unwrap();
+    assert_eq!(out[0].start.cluster(), folios, "there is nothing else");
+    devices.check();
+    // The cluster keeps its order: folios go on finding it.
+    out.clear();
+    devices.allocate(A, 16, EntryId(3000), &mut out).unwrap();
+    assert_eq!((out.len(), out[0].start.cluster()), (1, folios));
+    assert!(out[0].start.0.is_multiple_of(16));
+    assert_eq!(devices.usage()[id.index()].used, 16 + 1024 + 1 + 16);
+    devices.check();
+}
+
+#[test]
+fn a_folio_tries_the_next_device_before_it_is_split() {
+    let devices = Devices::new(Arc::new(Cpus(1)), Options::default());
+    let at = |priority| DeviceSpec {
+        priority: Some(priority),
+        ..DeviceSpec::default()
+    };
+    let better = devices.add(blank(512), at(2), None).unwrap();
+    let mut out = ExtentList::new();
+    for i in 0..512 {
+        devices.allocate(A, 1, EntryId(i), &mut out).unwrap();
+    }
+    for slot in (0..512).step_by(2) {
+        devices.free_now(A, single(better, slot)).unwrap();
+    }
+    let worse = devices.add(blank(512), at(1), None).unwrap();
+    for i in 0..32 {
+        out.clear();
+        let owner = EntryId(1000 + i * 16);
+        devices.allocate(A, 16, owner, &mut out).unwrap();
+        assert_eq!((out.len(), out[0].device), (1, worse), "folio {i}");
+    }
+    // Only now are the holes of the better one used.
+    out.clear();
+    devices.allocate(A, 16, EntryId(2000), &mut out).unwrap();
+    assert_eq!(out.len(), 16);
+    assert!(out.iter().all(|e| e.device == better));
+    devices.check();
+}
+
+#[test]
+fn what_the_user_says_of_a_device_overrules_what_it_says_itself() {
+    let devices = Devices::new(Arc::new(Cpus(2)), Options::default());
+    let spinning = Arc::new(Blank {
+        slots: 512,
+        rotational: true,
+        ..Blank::default()
+    });
+    let spec = |rotational, node| DeviceSpec {
+        rotational,
+        node,
+        ..DeviceSpec::default()
+    };
+    devices
+        .add(spinning.clone(), spec(None, None), None)
+        .unwrap();
+    devices
+        .add(spinning, spec(Some(false), Some(Node(1))), None)
+        .unwrap();
+    devices
+        .add(blank(512), spec(Some(true), None), None)
+        .unwrap();
+    let said: Vec<_> = devices
+        .usage()
+        .iter()
+        .map(|d| (d.rotational, d.node))
+        .collect();
+    assert_eq!(said, [(true, None), (false, Some(Node(1))), (true, None)]);
+}
+
+#[test]
 fn emptied_clusters_are_discarded_before_they_are_used_again() {
     let devices = Devices::new(Arc::new(Cpus(1)), Options::default());
     let store = Arc::new(Blank {
