@@ -2,7 +2,7 @@
 
 use super::cluster::{Cluster, ClusterGuard, FULL, Owner, State, frag, nonfull};
 use super::device::{After, Device};
-use super::percpu::Spot;
+use super::percpu::{Current, Spot};
 use super::{AllocError, ClusterPolicy, Devices, Extent, ExtentList, extent, order_of};
 use crate::locks::lock;
 use crate::words::{CLUSTER_SLOTS, ClusterIndex, Cpu, DeviceId, EntryId, MAX_ORDER};
@@ -76,9 +76,7 @@ impl Devices {
             let mut cursors = lock(&device.shared);
             device.allocate_at(&mut cursors.0[order], want)
         } else {
-            let spot = &mut state.cursors.0[order];
-            let device = state.devices[spot.as_ref()?.device.index()].as_deref()?;
-            device.allocate_at(spot, want)
+            allocate_in_current(&mut state.current[order], &state.devices, want)
         };
         per_cpu.count(state, found?.device, want.pages as i64);
         found
@@ -292,13 +290,12 @@ impl Devices {
         } else {
             let next = (start + (1 << want.order)) % CLUSTER_SLOTS;
             let spot = Spot {
-                device: device.id,
                 cluster: c,
                 next: next as u16,
             };
             self.make_cursor(cpu, device, cluster, spot, want.order);
         }
-        Some(extent(device, c, start, want.pages))
+        Some(extent(device.id, c, start, want.pages))
     }
 
     /// Reclaims the cached slots of a window that could hold the folio. The cluster stays
@@ -347,30 +344,29 @@ impl Devices {
     ) {
         let order = usize::from(order);
         let cpu = Cpu((cpu.index() % self.cpus.len()) as u16);
-        let owner = if device.rotational {
-            Owner::Device
-        } else {
-            Owner::Cpu(cpu)
-        };
-        cluster.state = State::OffList(owner);
+        if device.rotational {
+            cluster.state = State::OffList(Owner::Device);
+        }
         drop(cluster);
         let mut state = lock(&self.cpu(cpu).state);
-        let mut unused = Some(spot);
+        let state = &mut *state;
         // Looked at under the lock that `let_cursors_go` takes: so a device that was told to
         // accept nothing more is left without cursors.
-        if device.accepting() {
-            if device.rotational {
-                unused = lock(&device.shared).0[order].replace(spot);
-                state.rotating[order] = Some(device.id);
-            } else {
-                unused = state.cursors.0[order].replace(spot);
-                state.rotating[order] = None;
-            }
+        if !device.accepting() {
+            return device.let_go(spot);
         }
-        if let Some(unused) = unused
-            && let Some(device) = state.devices[unused.device.index()].as_deref()
-        {
-            device.let_go(unused);
+        if device.rotational {
+            let before = lock(&device.shared).0[order].replace(spot);
+            state.rotating[order] = Some(device.id);
+            if let Some(before) = before {
+                device.let_go(before);
+            }
+        } else if let Some(current) = device.hand_over(spot, cpu) {
+            let before = state.current[order].replace(current);
+            state.rotating[order] = None;
+            if let Some(before) = before {
+                put_back(before, &state.devices, After::Free);
+            }
         }
     }
 
@@ -380,10 +376,9 @@ impl Devices {
         for per_cpu in &self.cpus {
             let mut state = lock(&per_cpu.state);
             let state = &mut *state;
-            for spot in &mut state.cursors.0 {
-                let device = spot.and_then(|s| state.devices[s.device.index()].as_deref());
-                if let Some(device) = device {
-                    device.let_go_if(spot, &which);
+            for place in &mut state.current {
+                if let Some(current) = place.take_if(|current| which(&current.cluster)) {
+                    put_back(current, &state.devices, After::Free);
                 }
             }
         }
@@ -391,6 +386,40 @@ impl Devices {
             for spot in &mut lock(&device.shared).0 {
                 device.let_go_if(spot, &which);
             }
+        }
+    }
+
+    /// Runs `f` on a cluster, wherever it is: in its cell, or in the hands of a processor, whose
+    /// lock is taken then. None if it was never used.
+    pub(super) fn with_cluster<R>(
+        &self,
+        device: &Device,
+        c: ClusterIndex,
+        f: impl FnOnce(&mut Cluster) -> R,
+    ) -> Option<R> {
+        let cell = device.cell(c)?;
+        loop {
+            let mut cluster = lock(&cell.cluster);
+            let State::OffList(Owner::Cpu(cpu)) = cluster.state else {
+                return Some(f(&mut cluster));
+            };
+            drop(cluster);
+            let mut state = lock(&self.cpu(cpu).state);
+            if let Some(current) = state.current_at(device.id, c) {
+                return Some(f(&mut current.cluster));
+            }
+            // It was put back in between.
+        }
+    }
+
+    /// Runs `f` on every cluster of a device that has a cell, one after the other.
+    pub(super) fn each_cluster(
+        &self,
+        device: &Device,
+        mut f: impl FnMut(ClusterIndex, &mut Cluster),
+    ) {
+        for (c, _) in device.cells() {
+            self.with_cluster(device, c, |cluster| f(c, cluster));
         }
     }
 
@@ -432,16 +461,61 @@ impl Devices {
     }
 }
 
+/// Allocates in a processor's current cluster, which is put back when it is full or has nothing
+/// that fits.
+fn allocate_in_current(
+    place: &mut Option<Current>,
+    devices: &[Option<Arc<Device>>],
+    want: Want,
+) -> Option<Extent> {
+    let current = place.as_mut()?;
+    let from = usize::from(current.next);
+    let cluster = &mut current.cluster;
+    let found = cluster.take_window(from, want.order, want.pages, want.owner);
+    let found = found.map(|start| {
+        current.next = ((start + (1 << want.order)) % CLUSTER_SLOTS) as u16;
+        extent(current.device, current.index, start, want.pages)
+    });
+    if found.is_none() || usize::from(cluster.count) == CLUSTER_SLOTS {
+        let used_up = place.take()?;
+        put_back(used_up, devices, After::Scan);
+    }
+    found
+}
+
+/// Puts a processor's current cluster back into its cell, and on a list.
+fn put_back(current: Current, devices: &[Option<Arc<Device>>], after: After) {
+    // A device with current clusters is not removed.
+    let device = devices[current.device.index()].as_deref();
+    let Some((device, cell)) = device.and_then(|d| Some((d, d.cell(current.index)?))) else {
+        return debug_assert!(false, "a current cluster of no device");
+    };
+    let mut cluster = lock(&cell.cluster);
+    *cluster = current.cluster;
+    device.settle(current.index, &mut cluster, after);
+}
+
 impl Device {
-    /// Allocates at a cursor; lets the cluster go when it is full or has nothing that fits.
+    /// Moves a cluster that this thread holds out of its cell, for a processor.
+    fn hand_over(&self, spot: Spot, cpu: Cpu) -> Option<Current> {
+        let mut cell = lock(&self.cell(spot.cluster)?.cluster);
+        let mut cluster = std::mem::replace(&mut *cell, Cluster::away(cpu));
+        cluster.state = State::OffList(Owner::Cpu(cpu));
+        Some(Current {
+            device: self.id,
+            index: spot.cluster,
+            next: spot.next,
+            cluster,
+        })
+    }
+
+    /// Allocates at a rotating device's cursor; lets the cluster go when it is full or has nothing
+    /// that fits.
     fn allocate_at(&self, cursor: &mut Option<Spot>, want: Want) -> Option<Extent> {
         let spot = cursor.as_mut()?;
         let c = spot.cluster;
         let mut cluster = lock(&self.cell(c)?.cluster);
-        debug_assert!(matches!(
-            cluster.state,
-            State::OffList(Owner::Cpu(_) | Owner::Device)
-        ));
+        debug_assert_eq!(cluster.state, State::OffList(Owner::Device));
         let found = cluster.take_window(usize::from(spot.next), want.order, want.pages, want.owner);
         match found {
             Some(start) if usize::from(cluster.count) < CLUSTER_SLOTS => {
@@ -452,7 +526,7 @@ impl Device {
                 self.settle(c, &mut cluster, After::Scan);
             }
         }
-        Some(extent(self, c, found?, want.pages))
+        Some(extent(self.id, c, found?, want.pages))
     }
 
     /// Puts a cursor's cluster back on a list.

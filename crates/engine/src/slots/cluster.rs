@@ -12,7 +12,7 @@ use crate::words::{CLUSTER_SLOTS, Cpu, EntryId, MAX_ENTRIES};
 /// Who holds a cluster that is on no list.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Owner {
-    /// The cursor of a processor.
+    /// A processor allocates in it: the cluster is in its state, and the cell is empty.
     Cpu(Cpu),
     /// The one cursor of a rotating device.
     Device,
@@ -150,6 +150,7 @@ impl Table {
 /// - `count` = used slots
 /// - `state` Free, Discard, Absent ⇒ `table` is None
 /// - `state` Full ⇔ listed and `count` = 512, unless Frozen or Inherited
+/// - `state` OffList(Cpu) in a cell ⇒ the cell has no table: the cluster is where `state` says
 pub(super) struct Cluster {
     pub table: Option<Box<Table>>,
     pub count: u16,
@@ -159,6 +160,16 @@ pub(super) struct Cluster {
 }
 
 impl Cluster {
+    /// What stays in the cell of a cluster in the hands of a processor.
+    pub const fn away(cpu: Cpu) -> Self {
+        Self {
+            table: None,
+            count: 0,
+            order: 0,
+            state: State::OffList(Owner::Cpu(cpu)),
+        }
+    }
+
     /// The table; the cluster must have one.
     pub fn table(&mut self) -> &mut Table {
         self.table.as_mut().expect("a cluster in use has a table")

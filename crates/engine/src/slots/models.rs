@@ -130,6 +130,29 @@ fn loom_a_free_meets_an_allocation_in_a_full_cluster() {
 }
 
 #[test]
+fn loom_a_current_cluster_is_reached_by_others() {
+    model(|| {
+        let devices = devices(512, false, Returns::Cached);
+        let first = allocate(&devices, A, 1, 0).unwrap();
+        let second = allocate(&devices, A, 1, 1).unwrap();
+        let other = devices.clone();
+        let thread = thread::spawn(move || {
+            assert_eq!(other.owner(second.device, second.start), Some(EntryId(1)));
+            other.free(B, first).unwrap();
+            assert_eq!(other.owner(first.device, first.start), None);
+        });
+        // It fills up, or is put back and handed out again.
+        let rest = allocate(&devices, A, 256, 1000);
+        let third = allocate(&devices, A, 1, 2);
+        devices.set_cache_only(second.device, second.start, true);
+        thread.join().unwrap();
+        devices.check();
+        assert!(rest.is_some() && third.is_some());
+        assert_eq!(devices.usage()[0].used, 256 + 2);
+    });
+}
+
+#[test]
 fn loom_the_worker_empties_a_return_cache_that_is_in_use() {
     model(|| {
         let devices = devices(512, false, Returns::Cached);

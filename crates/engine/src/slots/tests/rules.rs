@@ -701,10 +701,10 @@ fn processors_share_no_cache_line_on_the_fast_path() {
         let per_cpu = devices.cpu(Cpu(cpu as u16));
         let mut written = vec![lines(per_cpu)];
         for order in [0, 4] {
-            let spot = lock(&per_cpu.state).cursors.0[order].unwrap();
-            let cell = device.cell(spot.cluster).unwrap();
-            written.push(lines(cell));
-            written.push(lines(&**lock(&cell.cluster).table.as_ref().unwrap()));
+            let state = lock(&per_cpu.state);
+            let current = state.current[order].as_ref().unwrap();
+            written.push(lines(device.cell(current.index).unwrap()));
+            written.push(lines(&**current.cluster.table.as_ref().unwrap()));
         }
         for line in written.into_iter().flatten() {
             let other = owners.insert(line, cpu).filter(|&other| other != cpu);
