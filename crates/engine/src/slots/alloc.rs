@@ -2,10 +2,10 @@
 
 use super::cluster::{Cluster, ClusterGuard, FULL, Owner, State, frag, nonfull};
 use super::device::{After, Device};
-use super::percpu::{Current, Spot};
+use super::percpu::{Current, Spot, State as PerCpuState};
 use super::{AllocError, ClusterPolicy, Devices, Extent, ExtentList, extent, order_of};
 use crate::locks::lock;
-use crate::words::{CLUSTER_SLOTS, ClusterIndex, Cpu, DeviceId, EntryId, MAX_ORDER};
+use crate::words::{CLUSTER_SLOTS, ClusterIndex, Cpu, DeviceId, EntryId, MAX_ORDER, ORDERS};
 use std::sync::Arc;
 
 /// FRAG clusters looked at in one allocation.
@@ -52,9 +52,23 @@ impl Devices {
             order: order_of(pages),
             owner,
         };
+        if let Some(extent) = self.take_at_cursor(cpu, want) {
+            out.0.push(extent);
+            return Ok(());
+        }
+        self.allocate_elsewhere(cpu, want, out)
+    }
+
+    /// The processor's current cluster has nothing.
+    #[inline(never)]
+    fn allocate_elsewhere(
+        &self,
+        cpu: Cpu,
+        want: Want,
+        out: &mut ExtentList,
+    ) -> Result<(), AllocError> {
         let found = self
-            .take_at_cursor(cpu, want)
-            .or_else(|| self.recycle(cpu, want))
+            .recycle(cpu, want)
             .or_else(|| self.search_devices(cpu, want));
         match found {
             Some(extent) => {
@@ -66,20 +80,32 @@ impl Devices {
     }
 
     /// The fast path: the processor's current cluster for the order.
+    ///
+    /// Inlined: an extent returned through memory is written in parts and read whole, for which a
+    /// processor waits longer than for all the rest.
+    #[inline(always)]
     pub(super) fn take_at_cursor(&self, cpu: Cpu, want: Want) -> Option<Extent> {
         let per_cpu = self.cpu(cpu);
         let mut state = lock(&per_cpu.state);
         let state = &mut *state;
         let order = usize::from(want.order);
-        let found = if let Some(id) = state.rotating[order] {
+        if let Some(id) = state.rotating[order] {
             let device = state.devices[id.index()].as_deref()?;
-            let mut cursors = lock(&device.shared);
-            device.allocate_at(&mut cursors.0[order], want)
-        } else {
-            allocate_in_current(&mut state.current[order], &state.devices, want)
+            let found = device.allocate_at(&mut lock(&device.shared).0[order], want)?;
+            per_cpu.count(state, id, want.pages as i64);
+            return Some(found);
+        }
+        let current = state.current[order].as_mut()?;
+        let (device, index) = (current.device, current.index);
+        let Some(start) = current.take_window(want) else {
+            state.put_back(order, After::Scan);
+            return None;
         };
-        per_cpu.count(state, found?.device, want.pages as i64);
-        found
+        if usize::from(current.cluster.count) == CLUSTER_SLOTS {
+            state.put_back(order, After::Scan);
+        }
+        per_cpu.count(state, device, want.pages as i64);
+        Some(extent(device, index, start, want.pages))
     }
 
     /// The slow path: the lists of every device, best device first.
@@ -361,12 +387,10 @@ impl Devices {
             if let Some(before) = before {
                 device.let_go(before);
             }
-        } else if let Some(current) = device.hand_over(spot, cpu) {
-            let before = state.current[order].replace(current);
+        } else {
+            state.put_back(order, After::Free);
+            state.current[order] = device.hand_over(spot, cpu);
             state.rotating[order] = None;
-            if let Some(before) = before {
-                put_back(before, &state.devices, After::Free);
-            }
         }
     }
 
@@ -376,9 +400,10 @@ impl Devices {
         for per_cpu in &self.cpus {
             let mut state = lock(&per_cpu.state);
             let state = &mut *state;
-            for place in &mut state.current {
-                if let Some(current) = place.take_if(|current| which(&current.cluster)) {
-                    put_back(current, &state.devices, After::Free);
+            for order in 0..ORDERS {
+                let current = state.current[order].as_ref();
+                if current.is_some_and(|current| which(&current.cluster)) {
+                    state.put_back(order, After::Free);
                 }
             }
         }
@@ -461,38 +486,33 @@ impl Devices {
     }
 }
 
-/// Allocates in a processor's current cluster, which is put back when it is full or has nothing
-/// that fits.
-fn allocate_in_current(
-    place: &mut Option<Current>,
-    devices: &[Option<Arc<Device>>],
-    want: Want,
-) -> Option<Extent> {
-    let current = place.as_mut()?;
-    let from = usize::from(current.next);
-    let cluster = &mut current.cluster;
-    let found = cluster.take_window(from, want.order, want.pages, want.owner);
-    let found = found.map(|start| {
-        current.next = ((start + (1 << want.order)) % CLUSTER_SLOTS) as u16;
-        extent(current.device, current.index, start, want.pages)
-    });
-    if found.is_none() || usize::from(cluster.count) == CLUSTER_SLOTS {
-        let used_up = place.take()?;
-        put_back(used_up, devices, After::Scan);
+impl Current {
+    fn take_window(&mut self, want: Want) -> Option<usize> {
+        let from = usize::from(self.next);
+        let start = self
+            .cluster
+            .take_window(from, want.order, want.pages, want.owner)?;
+        self.next = ((start + (1 << want.order)) % CLUSTER_SLOTS) as u16;
+        Some(start)
     }
-    found
 }
 
-/// Puts a processor's current cluster back into its cell, and on a list.
-fn put_back(current: Current, devices: &[Option<Arc<Device>>], after: After) {
-    // A device with current clusters is not removed.
-    let device = devices[current.device.index()].as_deref();
-    let Some((device, cell)) = device.and_then(|d| Some((d, d.cell(current.index)?))) else {
-        return debug_assert!(false, "a current cluster of no device");
-    };
-    let mut cluster = lock(&cell.cluster);
-    *cluster = current.cluster;
-    device.settle(current.index, &mut cluster, after);
+impl PerCpuState {
+    /// Puts the current cluster of an order back into its cell, and on a list.
+    #[cold]
+    fn put_back(&mut self, order: usize, after: After) {
+        let Some(current) = self.current[order].take() else {
+            return;
+        };
+        // A device with current clusters is not removed.
+        let device = self.devices[current.device.index()].as_deref();
+        let Some((device, cell)) = device.and_then(|d| Some((d, d.cell(current.index)?))) else {
+            return debug_assert!(false, "a current cluster of no device");
+        };
+        let mut cluster = lock(&cell.cluster);
+        *cluster = current.cluster;
+        device.settle(current.index, &mut cluster, after);
+    }
 }
 
 impl Device {

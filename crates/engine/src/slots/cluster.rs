@@ -176,6 +176,7 @@ impl Cluster {
     }
 
     /// Marks `pages` slots from `start` as used by `owner`, `owner + 1`, ...
+    #[inline]
     pub fn take(&mut self, start: usize, pages: usize, owner: EntryId) {
         let table = self.table();
         debug_assert!(table.used.range_is_clear(start, pages));
@@ -187,6 +188,7 @@ impl Cluster {
     }
 
     /// Takes the first free window, looking from `from` on and round.
+    #[inline]
     pub fn take_window(
         &mut self,
         from: usize,
@@ -221,11 +223,15 @@ impl Cluster {
     }
 
     /// Makes used slots free; the words keep the last owner.
+    #[inline]
     pub fn release(&mut self, start: usize, pages: usize) {
         self.count -= pages as u16;
         let table = self.table();
         table.used.set_range(start, pages, false);
         table.cached.set_range(start, pages, false);
+        if table.gone == 0 {
+            return;
+        }
         for word in &mut table.words[start..start + pages] {
             if word.gone() {
                 table.gone -= 1;

@@ -260,10 +260,15 @@ const fn twice(extent: Extent, i: u32, owner: Option<EntryId>) -> FreeError {
 }
 
 /// Fails unless every slot of the extent is in use by somebody.
+#[inline]
 fn used(cluster: &Cluster, extent: Extent) -> Result<(), FreeError> {
     let table = cluster.table.as_ref().ok_or(twice(extent, 0, None))?;
+    let (start, len) = (extent.start.within(), usize::from(extent.len));
+    if table.gone == 0 && table.used.range_is_set(start, len) {
+        return Ok(());
+    }
     for i in 0..u32::from(extent.len) {
-        let at = extent.start.within() + i as usize;
+        let at = start + i as usize;
         let word = table.words[at];
         if !table.used.get(at) || word.gone() {
             return Err(twice(extent, i, word.entry()));
@@ -274,6 +279,7 @@ fn used(cluster: &Cluster, extent: Extent) -> Result<(), FreeError> {
 
 /// Frees the slots of an extent, all in use, but those out of service; how many. Those of a frozen
 /// cluster wait for its readers.
+#[inline]
 fn release(cluster: &mut Cluster, extent: Extent) -> i64 {
     let (start, len) = (extent.start.within(), usize::from(extent.len));
     let frozen = cluster.state == State::Frozen;
@@ -297,6 +303,7 @@ fn release(cluster: &mut Cluster, extent: Extent) -> i64 {
 }
 
 /// Frees the slots of an extent if they are in this current cluster; how many then.
+#[inline]
 fn release_in_current(
     place: &mut Option<Current>,
     c: ClusterIndex,

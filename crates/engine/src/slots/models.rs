@@ -139,7 +139,7 @@ fn loom_a_current_cluster_is_reached_by_others() {
         let thread = thread::spawn(move || {
             assert_eq!(other.owner(second.device, second.start), Some(EntryId(1)));
             other.free(B, first).unwrap();
-            assert_eq!(other.owner(first.device, first.start), None);
+            assert_ne!(other.owner(first.device, first.start), Some(EntryId(0)));
         });
         // It fills up, or is put back and handed out again.
         let rest = allocate(&devices, A, 256, 1000);
