@@ -406,6 +406,18 @@ impl Devices {
         });
     }
 
+    /// Whether a slot is only a clean copy, as [`Devices::set_cache_only`] said.
+    pub fn cache_only(&self, device: DeviceId, slot: SlotIndex) -> bool {
+        let Some(device) = self.device(device) else {
+            return false;
+        };
+        let cached = self.with_cluster(&device, slot.cluster(), |cluster| {
+            let table = cluster.table.as_ref();
+            table.is_some_and(|table| table.cached.get(slot.within()))
+        });
+        cached == Some(true)
+    }
+
     /// Slots in use or out of service, by the counts of the processors and the device; exact when
     /// nobody allocates or frees. Those that wait in a return cache, or for readers, are not.
     fn used(&self, device: &Device) -> u32 {

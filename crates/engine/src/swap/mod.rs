@@ -248,11 +248,18 @@ impl Swap {
         if locked.word().location() == Location::Dropped {
             return Err(DupError::NotStored);
         }
-        if locked.dup() {
-            Ok(())
-        } else {
-            Err(DupError::TooMany)
+        if !locked.dup() {
+            return Err(DupError::TooMany);
         }
+        let word = locked.word();
+        drop(locked);
+        // The slot of a shared entry is never given up.
+        if let (true, Location::Slot(place), Some(devices)) =
+            (word.cached(), word.location(), &self.devices)
+        {
+            devices.set_cache_only(place.device, place.slot, false);
+        }
+        Ok(())
     }
 
     /// Takes a reference from each of `count` entries; those that had one are free.
@@ -428,6 +435,12 @@ impl Swap {
                     owner,
                     Some(entry),
                     "slot {} of device {}",
+                    place.slot,
+                    place.device
+                );
+                assert!(
+                    word.cached() || !devices.cache_only(place.device, place.slot),
+                    "slot {} of device {} passes for a copy",
                     place.slot,
                     place.device
                 );

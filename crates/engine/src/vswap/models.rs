@@ -263,6 +263,33 @@ fn loom_reclaim_of_a_cached_slot_against_free() {
     });
 }
 
+/// What is announced to a device (`Swap::expect`) and what a load of many begins with: whatever
+/// happens meanwhile, a slot that is named was the entry's at that moment.
+#[test]
+fn loom_lookup_of_a_range_against_writeback_and_free() {
+    model(|| {
+        let (rig, entry) = Rig::new();
+        let other = {
+            let rig = rig.clone();
+            loom::thread::spawn(move || {
+                rig.write_back(entry);
+                rig.free(entry);
+            })
+        };
+        let mut words = [Word::RESERVED; 2];
+        rig.space.words(&[entry, entry.plus(1)], &mut words);
+        assert!(matches!(
+            words[0].location(),
+            Location::Pool(OBJECT) | Location::Slot(SLOT) | Location::Free
+        ));
+        assert_eq!(words[1], Word::FREE);
+        other.join().unwrap();
+        rig.space.words(&[entry, entry.plus(1)], &mut words);
+        assert_eq!(words, [Word::FREE; 2]);
+        rig.leaves_nothing();
+    });
+}
+
 #[test]
 fn loom_store_against_free_of_neighbours() {
     model(|| {

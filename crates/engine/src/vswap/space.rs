@@ -227,6 +227,23 @@ impl Space {
         })
     }
 
+    /// The words of entries, some of which may be free: one step for those side by side in one
+    /// cluster.
+    pub fn words(&self, entries: &[EntryId], words: &mut [Word]) {
+        words.fill(Word::FREE);
+        let mut at = 0;
+        while at < entries.len() {
+            let Some(mut locked) = self.lock_if_used(entries[at]) else {
+                at += 1;
+                continue;
+            };
+            while at < entries.len() && locked.seek(entries[at]) {
+                words[at] = locked.word();
+                at += 1;
+            }
+        }
+    }
+
     /// Reserves entries for single pages into `out`, all of them or none.
     pub fn reserve_each(
         &self,

@@ -4,6 +4,7 @@
 use super::*;
 #[cfg(debug_assertions)]
 use crate::locks::{Place as LockPlace, taken};
+use crate::vswap::Word;
 
 fn pages(n: u32, random: usize) -> Vec<PageBytes> {
     (0..n).map(|seed| page(seed, random)).collect()
@@ -19,7 +20,7 @@ fn operations(f: impl FnOnce()) -> u64 {
 
 #[cfg(debug_assertions)]
 #[test]
-fn a_range_is_stored_and_freed_in_one_operation_each() {
+fn a_range_is_stored_looked_up_and_freed_in_one_operation_each() {
     for codec in [CodecKind::Lz4, CodecKind::None] {
         let rig = rig(small(codec), Some(2));
         let swap = &rig.swap;
@@ -29,6 +30,11 @@ fn a_range_is_stored_and_freed_in_one_operation_each() {
         let stored = operations(|| first = swap.store(Cpu(0), GroupId(0), &refs).unwrap());
         assert_eq!(stored, 2, "{codec:?}: reserved once, named once");
         swap.check();
+        let range: Vec<EntryId> = (0..64).map(|i| first.plus(i)).collect();
+        let mut words = [Word::FREE; 64];
+        assert_eq!(operations(|| swap.space.words(&range, &mut words)), 1);
+        assert!(words.iter().all(|word| !word.is_free()));
+        assert_eq!(operations(|| swap.expect(&range)), 1);
         assert_eq!(operations(|| swap.free(Cpu(0), first, 64)), 1, "{codec:?}");
         let mut out = [None; 64];
         let each = operations(|| {
