@@ -1,5 +1,5 @@
-//! Programs people use, with memory managers of their own: a C++ compiler, the JVM, Node.js,
-//! make, perl, sqlite3. Each prints the same in half its memory.
+//! Programs people use, with memory managers of their own: compilers of C++ and Rust, the JVM,
+//! Node.js, make, perl, sqlite3. Each prints the same in half its memory.
 
 mod common;
 
@@ -54,6 +54,32 @@ fn make_with_two_jobs() {
         .dir(dir.path())
         .time_limit(Duration::from_secs(300));
     same_in_parts(&job, "make -j2", &[2], &[]);
+}
+
+/// Its jemalloc is found before our malloc, by libc too: when libc starts a thread of ours, say.
+#[test]
+fn a_program_with_a_malloc_that_libc_uses() {
+    if cannot_page() || lacks("rustc") {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let functions: String = (0..60)
+        .map(|i| {
+            format!(
+                "pub fn f{i}(n: usize) -> Vec<(String, Vec<u64>)> {{\n\
+                 let mut m = std::collections::BTreeMap::<String, Vec<u64>>::new();\n\
+                 for j in 0..n {{ m.entry(format!(\"{{}}\", j % {})).or_default().push(j as u64); }}\n\
+                 let mut v: Vec<_> = m.into_iter().collect();\n\
+                 v.sort_by_key(|(k, w)| (w.iter().sum::<u64>(), k.len())); v }}\n",
+                i + 3
+            )
+        })
+        .collect();
+    fs::write(dir.path().join("a.rs"), functions).unwrap();
+    let job = Job::new(["rustc", "--crate-type=lib", "--emit=asm", "-o", "-", "a.rs"])
+        .dir(dir.path())
+        .time_limit(Duration::from_secs(240));
+    same_in_parts(&job, "rustc", &[2], &[]);
 }
 
 #[test]

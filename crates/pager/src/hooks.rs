@@ -56,8 +56,10 @@ fn wanted() -> bool {
 }
 
 /// Starts the pager; called once, from the library's constructor, before any other library's.
-/// Memory calls may come earlier than this.
-pub fn start() {
+/// Memory calls may come earlier than this. A new thread makes libc allocate, so where that is not
+/// `malloc_is_ours` but the program's own, none can be started from a memory call, which may come
+/// out of the midst of that malloc: the keeper is started here, needed or not.
+pub fn start(malloc_is_ours: bool) {
     CONTROL.get_or_init(|| std::env::var("EBB_CONTROL").ok().filter(|v| !v.is_empty()));
     if !wanted() {
         let mut state = state::lock();
@@ -65,7 +67,11 @@ pub fn start() {
         return;
     }
     thread::prepare_spawn();
-    ready(state::lock());
+    if malloc_is_ours {
+        ready(state::lock());
+    } else {
+        start_first_keeper();
+    }
 }
 
 /// Starts the keeper once there is enough to look after. Drops the lock first: starting a thread
@@ -73,8 +79,14 @@ pub fn start() {
 fn ready(state: Locked) {
     let enough = state.ranges.bytes() >= WORTH;
     drop(state);
+    if enough {
+        start_first_keeper();
+    }
+}
+
+fn start_first_keeper() {
     let none = || KEEPER.compare_exchange(NO_KEEPER, HAS_KEEPER, SeqCst, SeqCst);
-    if enough && control().is_some() && none().is_ok() {
+    if control().is_some() && none().is_ok() {
         // Without one the process is measured, as a small one is.
         let _ = start_keeper();
     }

@@ -128,7 +128,7 @@ fn adopt(
                 .into(),
         );
     }
-    let process = Box::new(Process {
+    let process = Process {
         fault,
         pagemap,
         member,
@@ -142,8 +142,7 @@ fn adopt(
         keep_score: AtomicU64::new(1024),
         loads: AtomicU64::new(0),
         behind: AtomicBool::new(false),
-    });
-    let mut state = lock_service();
+    };
     let count = (process.member.limit() as usize / UNIT / 4).clamp(256, 32768);
     let base = memory::reserve(count * UNIT_BYTES)
         .map_err(|e| format!("no addresses for the staging area: {e}"))?;
@@ -153,6 +152,13 @@ fn adopt(
         .map_err(|e| format!("cannot register the staging area: {e}"))?;
     // SAFETY: advice that changes no content. A child makes a staging area of its own.
     let _ = unsafe { memory::madvise(base, count * UNIT_BYTES, libc::MADV_DONTFORK) };
+    // Before the state is locked and the first fault can come: libc allocates for a new thread, and
+    // where the program brings its own malloc, another thread may be in the midst of that, in a
+    // memory call of ours or touching a page.
+    if let Err(e) = process.services.start() {
+        process.fail(&format!("cannot start a thread to serve page faults: {e}"));
+    }
+    let mut state = lock_service();
     state.bays = Some(Bays::new(base, count));
     state.parked.reserve(1024);
     state
@@ -177,11 +183,9 @@ fn adopt(
     process.share_budget(&mut state);
     process.services.compete(Crowd::new().look());
     // Published under the lock: the hooks see it together with the registered ranges.
-    let process = Process::publish(process);
+    let process = Process::publish(Box::new(process));
     drop(state);
-    if let Err(e) = Services::start(process) {
-        process.fail(&format!("cannot start a thread to serve page faults: {e}"));
-    }
+    process.services.until_running();
     Ok(process)
 }
 

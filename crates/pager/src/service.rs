@@ -94,23 +94,26 @@ impl Services {
         }
     }
 
-    /// Starts them, and returns when they run. The caller's descriptor table becomes theirs.
-    pub fn start(process: &'static Process) -> Result<(), ebb_sys::Errno> {
-        let services = &process.services;
-        for (i, t) in services.threads.iter().enumerate() {
+    /// Starts them; they wait until the process is published. The caller's descriptor table
+    /// becomes theirs.
+    pub fn start(&self) -> Result<(), ebb_sys::Errno> {
+        for (i, t) in self.threads.iter().enumerate() {
             if i == 0 {
                 t.awake.store(1, SeqCst);
-                services.awake.store(1, SeqCst);
+                self.awake.store(1, SeqCst);
             }
             // SAFETY: the argument is an index, not a pointer.
             unsafe { thread::spawn(run, i as *mut libc::c_void)? };
         }
-        // libc begins a thread with a look at the locale, which is managed memory: nothing may be
-        // evicted before that, as nobody would serve the fault.
-        while services.threads.iter().any(|t| t.id.load(SeqCst) == 0) {
+        Ok(())
+    }
+
+    /// Waits until all serve. libc begins a thread with a look at the locale, which is managed
+    /// memory: nothing may be evicted before that, as nobody would serve the fault.
+    pub fn until_running(&self) {
+        while self.threads.iter().any(|t| t.id.load(SeqCst) == 0) {
             std::thread::sleep(Duration::from_micros(50));
         }
-        Ok(())
     }
 
     /// Faults served so far.

@@ -61,6 +61,22 @@ pub fn start() {
     unsafe { ebb_mi_start() };
 }
 
+/// Whether libc's own allocations come here. They go elsewhere where the program itself has a
+/// malloc family, which is found before this one (jemalloc linked into rustc). By object: the name
+/// `calloc` means the program's here too.
+pub fn serves_libc() -> bool {
+    static HERE: u8 = 0;
+    // SAFETY: lookups by name and by address; the results are plain data.
+    unsafe {
+        let object = |at: *const c_void| {
+            let mut found: libc::Dl_info = core::mem::zeroed();
+            (libc::dladdr(at, &mut found) != 0).then_some(found.dli_fbase)
+        };
+        let calloc = libc::dlsym(libc::RTLD_DEFAULT, c"calloc".as_ptr());
+        object(calloc) == object((&raw const HERE).cast())
+    }
+}
+
 const PAGE: usize = 4096;
 
 /// Alignment of blocks for threads of our own.

@@ -27,5 +27,5 @@ extern "C" fn construct(_argc: c_int, _argv: *const *const c_char, envp: *const 
     malloc::start();
     thread::prepare();
     fork::register();
-    ebb_pager::hooks::start();
+    ebb_pager::hooks::start(malloc::serves_libc());
 }
