@@ -3,14 +3,6 @@
 use super::super::percpu::RETURNS;
 use super::*;
 
-fn single(id: DeviceId, slot: u32) -> Extent {
-    Extent {
-        device: id,
-        start: SlotIndex(slot),
-        len: 1,
-    }
-}
-
 /// A device of full clusters, so that every single free has to wait.
 fn full(clusters: u32) -> (Devices, DeviceId) {
     let (devices, id) = one(u64::from(clusters) * 512, Options::default());
