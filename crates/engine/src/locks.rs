@@ -10,24 +10,36 @@
 use crate::sync::{self, Mutex, MutexGuard};
 use std::ops::{Deref, DerefMut};
 
-/// Places in the order, outermost first. One thread holds at most one lock of each.
-pub(crate) const ENTRY_CURSOR: usize = 0;
-pub(crate) const ENTRY_CLUSTER: usize = 1;
-pub(crate) const GROUP_LISTS: usize = 2;
-/// The pool's, from here on.
-pub(crate) const POOL_CURRENT: usize = 3;
-pub(crate) const POOL_PARTIAL: usize = 4;
-pub(crate) const ARENA: usize = 5;
-/// Free windows, free cluster numbers, spare words: whoever holds one takes no other.
-pub(crate) const LEAF: usize = 6;
-/// The slots', from here on.
-pub(crate) const CONTROL: usize = 7;
-pub(crate) const CPU: usize = 8;
-pub(crate) const SHARED_CURSOR: usize = 9;
-pub(crate) const CLUSTER: usize = 10;
-pub(crate) const LISTS: usize = 11;
-#[cfg(all(debug_assertions, not(loom)))]
-const PLACES: usize = 12;
+macro_rules! places {
+    ($($(#[$doc:meta])* $name:ident),* $(,)?) => {
+        /// A place in the order, outermost first. One thread holds at most one lock of each.
+        #[derive(Clone, Copy, Debug)]
+        #[repr(usize)]
+        pub(crate) enum Place {
+            $($(#[$doc])* $name,)*
+        }
+
+        #[cfg(all(debug_assertions, not(loom)))]
+        const NAMES: &[&str] = &[$(stringify!($name)),*];
+    };
+}
+
+places! {
+    EntryCursor,
+    EntryCluster,
+    GroupLists,
+    PoolCurrent,
+    PoolPartial,
+    Arena,
+    /// Free windows, free cluster numbers, spare words: whoever holds one takes no other.
+    Leaf,
+    /// The table of devices. What follows is the slots' too.
+    Control,
+    Cpu,
+    SharedCursor,
+    Cluster,
+    Lists,
+}
 
 /// Panics, in debug builds, if this thread holds a lock of the engine: for an embedder to ask
 /// before it waits for a lock of its own that is further out.
@@ -89,22 +101,40 @@ pub(crate) fn try_lock<T, const PLACE: usize>(
     })
 }
 
+/// How many locks of a place this thread has taken so far.
+#[cfg(all(test, debug_assertions, not(loom)))]
+pub(crate) fn taken(place: Place) -> u64 {
+    held::taken(place)
+}
+
 #[cfg(all(debug_assertions, not(loom)))]
 mod held {
-    use super::PLACES;
+    use super::NAMES;
     use std::cell::Cell;
+
+    const PLACES: usize = NAMES.len();
 
     thread_local! {
         /// How many locks of each place this thread holds.
         static HELD: Cell<[u8; PLACES]> = const { Cell::new([0; PLACES]) };
     }
 
+    #[cfg(test)]
+    thread_local! {
+        static TAKEN: Cell<[u64; PLACES]> = const { Cell::new([0; PLACES]) };
+    }
+
+    #[cfg(test)]
+    pub fn taken(place: super::Place) -> u64 {
+        TAKEN.get()[place as usize]
+    }
+
     pub fn check<const PLACE: usize>() {
         let held = HELD.get();
-        assert!(
-            held[PLACE..].iter().all(|n| *n == 0),
-            "waits for a lock of place {PLACE} while holding {held:?}"
-        );
+        if let Some(other) = (PLACE..PLACES).find(|&place| held[place] > 0) {
+            let [wanted, other] = [NAMES[PLACE], NAMES[other]];
+            panic!("waits for a lock of place {wanted} while holding one of {other}");
+        }
     }
 
     pub struct Held<const PLACE: usize>;
@@ -114,6 +144,12 @@ mod held {
             let mut held = HELD.get();
             held[PLACE] += 1;
             HELD.set(held);
+            #[cfg(test)]
+            {
+                let mut taken = TAKEN.get();
+                taken[PLACE] += 1;
+                TAKEN.set(taken);
+            }
             Self
         }
     }
@@ -146,8 +182,8 @@ mod tests {
 
     #[test]
     fn the_order_is_seen_to() {
-        let outer: Ordered<(), CPU> = Ordered::new(());
-        let inner: Ordered<(), LISTS> = Ordered::new(());
+        let outer: Ordered<(), { Place::Cpu as usize }> = Ordered::new(());
+        let inner: Ordered<(), { Place::Lists as usize }> = Ordered::new(());
         drop((lock(&outer), lock(&inner)));
         let held = lock(&inner);
         drop(try_lock(&outer).unwrap());

@@ -11,6 +11,7 @@ pub mod numa;
 pub mod policy;
 mod report;
 pub mod rivals;
+mod rounds;
 pub mod scaling;
 pub mod shrinker;
 mod sim;

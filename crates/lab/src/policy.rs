@@ -6,6 +6,7 @@
 //! freed at random and allocated again. The worker runs between the steps.
 
 use crate::report::Report;
+use crate::rounds::middle;
 use crate::sim::{Blank, Machine, Random};
 use ebb_engine::slots::{
     ClusterPolicy, DeviceSpec, Devices, Extent, ExtentList, Options as Policies,
@@ -95,7 +96,7 @@ fn measure(policy: ClusterPolicy, discard: bool, full: u32, options: &Options) -
         take(FOLIO, &mut folios);
         (0..FOLIO).for_each(|_| take(1, &mut singles));
     }
-    let mut spent = Duration::ZERO;
+    let mut costs = Vec::new();
     let (mut steps, mut pages) = (0usize, 0usize);
     while steps < options.churn {
         let (size, held) = match random.below(2) {
@@ -110,7 +111,7 @@ fn measure(policy: ClusterPolicy, discard: bool, full: u32, options: &Options) -
         }
         let begun = Instant::now();
         (0..BATCH).for_each(|_| take(size, held));
-        spent += begun.elapsed();
+        costs.push(begun.elapsed().as_nanos() as f64 / BATCH as f64);
         steps += BATCH;
         pages += BATCH * usize::from(size);
         while devices.work(Cpu(0), 16) > 0 {}
@@ -118,7 +119,7 @@ fn measure(policy: ClusterPolicy, discard: bool, full: u32, options: &Options) -
     let clusters = pages as f64 / CLUSTER_SLOTS as f64;
     let discarded = store.discarded.load(Relaxed) as f64 / CLUSTER_SLOTS as f64;
     Outcome {
-        ns: spent.as_nanos() as f64 / steps as f64,
+        ns: middle(&costs),
         aligned: 100.0 * aligned as f64 / placed as f64,
         extents: extents as f64 / placed as f64,
         discards: 1000.0 * discarded / clusters,
@@ -157,7 +158,7 @@ pub fn run(options: &Options) -> Report {
             }
         }
     }
-    report.note("ns: an allocation, folios of 64 KiB and pages in equal number");
+    report.note("ns: an allocation, folios of 64 KiB and pages in equal number, median of batches");
     report.note("aligned_percent: of the folios, in one aligned extent; discards_per_1000: clusters discarded for 1000 clusters' worth of allocations");
     report.note("auto is free-first with discard, nonfull-first without");
     report

@@ -12,7 +12,7 @@
 
 use crate::report::Report;
 use crate::sim::{Blank, Machine, Random};
-use ebb_engine::slots::{DeviceSpec, Devices, Extent, ExtentList, Options as Policies};
+use ebb_engine::slots::{DeviceSpec, Devices, Extent, ExtentList, Options as Policies, Returns};
 use ebb_engine::{CLUSTER_SLOTS, Cpu, DeviceId, EntryId, SlotIndex};
 use hdrhistogram::Histogram;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -148,12 +148,16 @@ struct Bench {
 }
 
 impl Bench {
-    fn new(load: Load, threads: usize, options: &Options) -> Self {
+    fn new(load: Load, returns: Returns, threads: usize, options: &Options) -> Self {
         let machine = Arc::new(Machine {
             cpus: threads,
             nodes: 1,
         });
-        let devices = Devices::new(machine, Policies::default());
+        let policies = Policies {
+            returns,
+            ..Policies::default()
+        };
+        let devices = Devices::new(machine, policies);
         // The discard load goes round a smaller device: it must come back to what it freed.
         let (slots, percent, discard) = match load {
             Load::Scattered => (options.slots, 95, None),
@@ -311,10 +315,16 @@ pub fn run(options: &Options) -> Report {
         "ops_percent_of_inline",
     ]);
     for (load, label) in [(Load::Scattered, "scattered"), (Load::Discard, "discard")] {
-        let mut bench = Bench::new(load, threads, options);
-        let mut outcomes = [("inline", Outcomes::new()), ("async", Outcomes::new())];
+        let [mut cached, mut direct] = [Returns::Cached, Returns::Direct]
+            .map(|returns| Bench::new(load, returns, threads, options));
+        let mut outcomes = ["inline", "async", "direct"].map(|name| (name, Outcomes::new()));
         for _ in 0..options.rounds {
             for (name, outcome) in &mut outcomes {
+                let bench = if *name == "direct" {
+                    &mut direct
+                } else {
+                    &mut cached
+                };
                 bench.measure(*name == "async", options, outcome);
             }
         }
@@ -341,6 +351,8 @@ pub fn run(options: &Options) -> Report {
             }
         }
     }
+    report
+        .note("free: inline and async as above; direct: no return cache, each slot freed at once");
     report.note(format!(
         "{threads} threads on {cores} processors; a fault frees one slot and allocates another"
     ));
@@ -379,7 +391,7 @@ mod tests {
         let (mut seen, mut rarer, mut fast) = (Vec::new(), false, [false; 2]);
         for _ in 0..8 {
             let report = run(&options);
-            assert_eq!(report.rows().count(), 8);
+            assert_eq!(report.rows().count(), 12);
             // The load that shows it: a discard is waited for by whoever frees, or by nobody.
             let (inline, worker, speed) = figures(&report, "discard");
             let (_, _, scattered) = figures(&report, "scattered");

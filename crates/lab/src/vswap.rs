@@ -8,16 +8,16 @@
 //! page maps that would hold slots directly: the slot allocator alone, in the same run.
 
 use crate::report::{Plot, Report, Series};
+use crate::rounds::{self, together};
 use crate::sim::{Blank, Machine};
 use ebb_engine::codec::{Codec, Codecs, Coder, Damaged};
 use ebb_engine::counters::Counters;
 use ebb_engine::env::{Clock, Memory};
-use ebb_engine::slots::{DeviceSpec, Devices, ExtentList, Options as Policies};
+use ebb_engine::slots::{DeviceSpec, Devices, Extent, ExtentList, Options as Policies};
 use ebb_engine::swap::{CodecKind, Config, CountersRef, Env, Swap};
 use ebb_engine::{Cpu, EntryId, GroupId, PAGE_SIZE, PageBytes};
 use serde_json::json;
-use std::sync::{Arc, Barrier};
-use std::time::Instant;
+use std::sync::{Arc, Mutex};
 
 /// One line for the list of experiments.
 pub const ABOUT: &str = "virtual swap space: memory for each swapped page, and throughput";
@@ -29,8 +29,10 @@ pub struct Options {
     pub gib: u64,
     /// The largest number of threads. 0: one for each processor.
     pub threads: usize,
-    /// Pages of each thread in the throughput part.
+    /// Pages of each thread in a round of the throughput part.
     pub pages: usize,
+    /// Rounds, in turn with partitions, without, and with slots in the page map.
+    pub rounds: usize,
 }
 
 impl Default for Options {
@@ -38,7 +40,8 @@ impl Default for Options {
         Self {
             gib: 32,
             threads: 0,
-            pages: 1 << 20,
+            pages: 1 << 14,
+            rounds: 200,
         }
     }
 }
@@ -171,46 +174,108 @@ fn memory(report: &mut Report, options: &Options) -> Vec<Series> {
     lines
 }
 
-/// Times that each thread puts its pages out and frees them; the first is to have the memory,
-/// which is the kernel's work, and the best of the others counts: other programs only disturb.
-const ROUNDS: usize = 4;
+/// What threads do with their pages.
+trait Subject: Send + Sync {
+    /// Puts `pages` pages of this thread out; says how many.
+    fn out(&self, thread: usize, pages: usize) -> usize;
+    /// Frees them, in ranges of at most 64; says how many.
+    fn free(&self, thread: usize) -> usize;
+}
 
-/// Million pages a second: out, and freed in ranges of 64.
-fn throughput(
-    threads: usize,
-    pages: usize,
-    work: impl Fn(usize, bool, &mut Vec<EntryId>) + Sync,
-) -> (f64, f64) {
-    let barrier = Barrier::new(threads + 1);
-    let mut best = [0.0f64; 2];
-    std::thread::scope(|scope| {
-        for thread in 0..threads {
-            let (barrier, work) = (&barrier, &work);
-            scope.spawn(move || {
-                let mut entries = Vec::with_capacity(pages);
-                for _ in 0..ROUNDS {
-                    entries.clear();
-                    for out in [true, false] {
-                        barrier.wait();
-                        work(thread, out, &mut entries);
-                        barrier.wait();
-                    }
-                }
-            });
+/// Each thread on a processor of its own, or all on the same.
+struct Entries {
+    swap: Swap,
+    partitions: bool,
+    held: Vec<Mutex<Vec<EntryId>>>,
+}
+
+impl Entries {
+    fn new(threads: usize, partitions: bool) -> Self {
+        let swap = swap(threads, CodecKind::Lz4, 1);
+        swap.warm_up();
+        Self {
+            swap,
+            partitions,
+            held: (0..threads).map(|_| Mutex::default()).collect(),
         }
-        for round in 0..ROUNDS {
-            for best in &mut best {
-                barrier.wait();
-                let start = Instant::now();
-                barrier.wait();
-                let speed = (threads * pages) as f64 / start.elapsed().as_secs_f64() / 1e6;
-                if round > 0 {
-                    *best = best.max(speed);
-                }
-            }
+    }
+
+    fn cpu(&self, thread: usize) -> Cpu {
+        Cpu(if self.partitions { thread as u16 } else { 0 })
+    }
+}
+
+impl Subject for Entries {
+    fn out(&self, thread: usize, pages: usize) -> usize {
+        let mut entries = self.held[thread].lock().expect("no panic");
+        let one = page(thread as u64 + 1);
+        let refs = [&one; 64];
+        while entries.len() < pages {
+            let mut room = [None; 64];
+            self.swap
+                .store_each(self.cpu(thread), GroupId(0), &refs, &mut room)
+                .expect("room");
+            entries.extend(room.into_iter().flatten());
         }
-    });
-    (best[0], best[1])
+        entries.len()
+    }
+    fn free(&self, thread: usize) -> usize {
+        let mut entries = self.held[thread].lock().expect("no panic");
+        let follows = |a: &EntryId, b: &EntryId| a.plus(1) == *b;
+        for run in entries.chunk_by(follows).flat_map(|run| run.chunks(64)) {
+            self.swap.free(self.cpu(thread), run[0], run.len() as u32);
+        }
+        let freed = entries.len();
+        entries.clear();
+        freed
+    }
+}
+
+/// A page map that holds slots: the slot allocator alone.
+struct Slots {
+    devices: Devices,
+    held: Vec<Mutex<Vec<Extent>>>,
+}
+
+impl Slots {
+    fn new(threads: usize, pages: usize) -> Self {
+        let machine = Arc::new(Machine {
+            cpus: threads,
+            nodes: 1,
+        });
+        let devices = Devices::new(machine, Policies::default());
+        let slots = (threads * pages * 2 + (1 << 16)) as u64;
+        devices
+            .add(Arc::new(Blank::new(slots)), DeviceSpec::default(), None)
+            .expect("fits");
+        Self {
+            devices,
+            held: (0..threads).map(|_| Mutex::default()).collect(),
+        }
+    }
+}
+
+impl Subject for Slots {
+    fn out(&self, thread: usize, pages: usize) -> usize {
+        let mut extents = self.held[thread].lock().expect("no panic");
+        let mut list = ExtentList::new();
+        for i in 0..pages {
+            list.clear();
+            self.devices
+                .allocate(Cpu(thread as u16), 1, EntryId(i as u32), &mut list)
+                .expect("room");
+            extents.push(list[0]);
+        }
+        pages
+    }
+    fn free(&self, thread: usize) -> usize {
+        let mut extents = self.held[thread].lock().expect("no panic");
+        let freed = extents.len();
+        for extent in extents.drain(..) {
+            self.devices.free(Cpu(thread as u16), extent).expect("ours");
+        }
+        freed
+    }
 }
 
 fn speed(report: &mut Report, options: &Options) {
@@ -225,72 +290,29 @@ fn speed(report: &mut Report, options: &Options) {
         .take_while(|&n| n < most)
         .chain([most]);
     for threads in counts {
-        for how in ["partitions", "one range", "slots in the page map"] {
-            let pages = options.pages;
-            let (out, free) = if how == "slots in the page map" {
-                let machine = Arc::new(Machine {
-                    cpus: threads,
-                    nodes: 1,
-                });
-                let devices = Devices::new(machine, Policies::default());
-                let slots = (threads * pages * 2 + (1 << 16)) as u64;
-                devices
-                    .add(Arc::new(Blank::new(slots)), DeviceSpec::default(), None)
-                    .expect("fits");
-                let extents: Vec<_> = (0..threads)
-                    .map(|_| std::sync::Mutex::new(Vec::with_capacity(pages)))
-                    .collect();
-                throughput(threads, pages, |thread, out, _| {
-                    let mut mine = extents[thread].lock().expect("no panic");
-                    let cpu = Cpu(thread as u16);
-                    if out {
-                        let mut list = ExtentList::new();
-                        for i in 0..pages {
-                            list.clear();
-                            devices
-                                .allocate(cpu, 1, EntryId(i as u32), &mut list)
-                                .expect("room");
-                            mine.push(list[0]);
-                        }
-                    } else {
-                        for extent in mine.drain(..) {
-                            devices.free(cpu, extent).expect("ours");
-                        }
-                    }
-                })
-            } else {
-                let swap = swap(threads, CodecKind::Lz4, 1);
-                swap.warm_up();
-                throughput(threads, pages, |thread, out, entries| {
-                    let cpu = Cpu(if how == "partitions" {
-                        thread as u16
-                    } else {
-                        0
-                    });
-                    if out {
-                        let one = page(thread as u64 + 1);
-                        let refs = [&one; 64];
-                        while entries.len() < pages {
-                            let mut room = [None; 64];
-                            swap.store_each(cpu, GroupId(0), &refs, &mut room)
-                                .expect("room");
-                            entries.extend(room.into_iter().flatten());
-                        }
-                    } else {
-                        let mut rest = &entries[..];
-                        while let Some(&first) = rest.first() {
-                            let run = rest
-                                .iter()
-                                .zip(0..64)
-                                .take_while(|(e, i)| e.0 == first.0 + i)
-                                .count();
-                            swap.free(cpu, first, run as u32);
-                            rest = &rest[run..];
-                        }
-                    }
-                })
-            };
-            let round = |x: f64| (x * 100.0).round() / 100.0;
+        let subjects: [(&str, Box<dyn Subject>); 3] = [
+            ("partitions", Box::new(Entries::new(threads, true))),
+            ("one range", Box::new(Entries::new(threads, false))),
+            (
+                "slots in the page map",
+                Box::new(Slots::new(threads, options.pages)),
+            ),
+        ];
+        let mut rounds = vec![[Vec::new(), Vec::new()]; subjects.len()];
+        // The first is to have the memory, which is the kernel's work.
+        for counted in (0..=options.rounds.max(1)).map(|i| i > 0) {
+            for ((_, subject), [out, free]) in subjects.iter().zip(&mut rounds) {
+                let pages = options.pages;
+                let went = together(threads, |thread| subject.out(thread, pages));
+                let freed = together(threads, |thread| subject.free(thread));
+                if counted {
+                    out.push(went);
+                    free.push(freed);
+                }
+            }
+        }
+        for ((how, _), [out, free]) in subjects.iter().zip(&rounds) {
+            let millions = |rounds| (rounds::speed(rounds) / 1e4).round() / 100.0;
             report.row(vec![
                 json!(null),
                 json!(how),
@@ -298,8 +320,8 @@ fn speed(report: &mut Report, options: &Options) {
                 json!(null),
                 json!(null),
                 json!(threads),
-                json!(round(out)),
-                json!(round(free)),
+                json!(millions(out)),
+                json!(millions(free)),
             ]);
         }
     }
@@ -324,6 +346,7 @@ pub fn run(options: &Options) -> Report {
     let series = memory(&mut report, options);
     speed(&mut report, options);
     report.note("bytes_per_page: resident memory of the process that came with the pages, less the objects in the pool; checksums, reverse map and slot allocator included");
+    report.note("out_mpages_s, free_mpages_s: medians of the rounds in which nothing else ran on the processors");
     report.note("goal at 100%: at most 12 in the pool and 14 on a device");
     report.set_plot(Plot {
         title: format!("Bookkeeping of {} GiB of swapped pages", options.gib),
@@ -344,6 +367,7 @@ mod tests {
             gib: 1,
             threads: 2,
             pages: 1 << 12,
+            rounds: 2,
         });
         let rows: Vec<_> = report.rows().collect();
         assert_eq!(rows.len(), 10 + 6);
@@ -364,6 +388,7 @@ mod tests {
             gib: 1,
             threads: 2,
             pages: 1 << 14,
+            rounds: 10,
         };
         // Other programs may have one of the processors for a whole run, not for each of several.
         let mut seen = Vec::new();

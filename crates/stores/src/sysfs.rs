@@ -20,8 +20,13 @@ pub struct Disk {
 /// Facts of block device `dev`, a partition taking them from its disk. Nothing is known of
 /// file systems over several devices (btrfs) or none (NFS, overlay): then the defaults.
 pub fn disk(dev: Dev) -> Disk {
-    let Ok(found) = fs::canonicalize(format!("/sys/dev/block/{}:{}", major(dev), minor(dev)))
-    else {
+    disk_in(Path::new("/sys"), dev)
+}
+
+/// As `disk`, of a system whose sysfs is mounted there.
+fn disk_in(sys: &Path, dev: Dev) -> Disk {
+    let number_of = format!("dev/block/{}:{}", major(dev), minor(dev));
+    let Ok(found) = fs::canonicalize(sys.join(number_of)) else {
         return Disk::default();
     };
     let disk = if found.join("partition").exists() {
@@ -32,14 +37,14 @@ pub fn disk(dev: Dev) -> Disk {
     Disk {
         rotational: number(&disk.join("queue/rotational")) == Some(1),
         discards: number(&disk.join("queue/discard_max_bytes")).is_some_and(|bytes| bytes > 0),
-        node: node(disk),
+        node: node(sys, disk),
     }
 }
 
 /// The node named by the device itself or the nearest thing it hangs on.
-fn node(disk: &Path) -> Option<Node> {
+fn node(sys: &Path, disk: &Path) -> Option<Node> {
     disk.ancestors()
-        .take_while(|path| path.starts_with("/sys/devices"))
+        .take_while(|path| path.starts_with(sys.join("devices")))
         .flat_map(|path| [path.join("numa_node"), path.join("device/numa_node")])
         .find_map(|path| number(&path))
         .and_then(|node| u16::try_from(node).ok())
@@ -123,6 +128,49 @@ mod tests {
         let table = format!("Filename Type Size Used Priority\n{listed} file 8188 0 -2\n");
         assert!(is_listed(&table, &fs::metadata(&link).unwrap()));
         assert!(!is_listed(&table, &fs::metadata(&other).unwrap()));
+    }
+
+    #[test]
+    fn a_disk_says_what_it_is_and_its_partitions_take_that() {
+        let dir = tempfile::tempdir().unwrap();
+        let sys = fs::canonicalize(dir.path()).unwrap();
+        let write = |path: &str, text: &str| {
+            let path = sys.join(path);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, text).unwrap();
+        };
+        let link = |number: &str, path: &str| {
+            fs::create_dir_all(sys.join("dev/block")).unwrap();
+            let link = sys.join("dev/block").join(number);
+            std::os::unix::fs::symlink(sys.join(path), link).unwrap();
+        };
+        // A disk with a head on node 1, and one of flash that takes discards, of no known node.
+        write("devices/pci0/numa_node", "1\n");
+        write("devices/pci0/block/sda/queue/rotational", "1\n");
+        write("devices/pci0/block/sda/queue/discard_max_bytes", "0\n");
+        write("devices/pci0/block/sda/sda1/partition", "1\n");
+        write("devices/virtual/vda/queue/rotational", "0\n");
+        write(
+            "devices/virtual/vda/queue/discard_max_bytes",
+            "2147450880\n",
+        );
+        write("devices/virtual/vda/device/numa_node", "-1\n");
+        link("8:0", "devices/pci0/block/sda");
+        link("8:1", "devices/pci0/block/sda/sda1");
+        link("254:0", "devices/virtual/vda");
+        let spinning = Disk {
+            rotational: true,
+            discards: false,
+            node: Some(Node(1)),
+        };
+        let of = |major, minor| disk_in(&sys, rustix::fs::makedev(major, minor));
+        assert_eq!(of(8, 0), spinning);
+        assert_eq!(of(8, 1), spinning);
+        let flash = Disk {
+            discards: true,
+            ..Disk::default()
+        };
+        assert_eq!(of(254, 0), flash);
     }
 
     #[test]

@@ -275,7 +275,7 @@ impl Pool {
             }
         }
         assert_eq!(bytes, self.bytes.load(Relaxed));
-        assert_eq!((data, objects), (self.data(), self.objects()));
+        assert_eq!((objects, data), self.live());
         for (class, partial) in self.partial.iter().enumerate() {
             assert_eq!(holes[class], self.holes(class), "holes of class {class}");
             for (position, &window) in lock(partial).iter().enumerate() {

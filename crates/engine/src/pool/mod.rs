@@ -40,7 +40,7 @@ pub use compact::Victim;
 
 use crate::codec::Codec;
 use crate::env::Memory;
-use crate::locks::{self, Ordered, lock};
+use crate::locks::{Ordered, Place, lock};
 use crate::vswap::Handle;
 use crate::{Cpu, EntryId, PAGE_SIZE};
 use arena::{Arena, State, WINDOWS};
@@ -66,24 +66,24 @@ const LOOKED_AT: usize = 128;
 const LEAF: usize = 8;
 const TOP: usize = Handle::MAX_WINDOWS as usize / WINDOWS / LEAF;
 
-type Slot = Ordered<Option<Arena>, { locks::ARENA }>;
+type Slot = Ordered<Option<Arena>, { Place::Arena as usize }>;
 type Leaf = Box<[Slot; LEAF]>;
 
 /// A class's windows with a free object; each knows its position here.
-type Partial = Ordered<Vec<u32>, { locks::POOL_PARTIAL }>;
+type Partial = Ordered<Vec<u32>, { Place::PoolPartial as usize }>;
 
 /// What the processors of one shard share: the window each class fills now, and windows
 /// that belong to no class, of arenas this shard made.
 #[repr(align(64))]
 struct Shard {
-    current: Box<[Ordered<Option<u32>, { locks::POOL_CURRENT }>]>,
-    /// Bytes and number of objects put in by its processors, less those freed in its
-    /// arenas: only the sums over all shards mean something.
-    data: AtomicI64,
-    objects: AtomicI64,
+    current: Box<[Ordered<Option<u32>, { Place::PoolCurrent as usize }>]>,
+    /// Objects of each class that its processors put in; written under the class's current lock.
+    put: Box<[AtomicI64]>,
+    /// Objects of each class that were freed in its arenas, whoever put them in.
+    freed: Box<[AtomicI64]>,
     /// Free objects of each class that lie in touched pages of its arenas.
     holes: Box<[AtomicI64]>,
-    free: Ordered<FreeWindows, { locks::LEAF }>,
+    free: Ordered<FreeWindows, { Place::Leaf as usize }>,
 }
 
 /// Most shards. More would let more processors store pages of one class at the same time,
@@ -133,11 +133,12 @@ pub struct Usage {
 impl Pool {
     /// An empty pool that will hold at most `max` bytes.
     pub fn new(max: u64, memory: Arc<dyn Memory>, cpus: usize) -> Self {
+        let counts = || (0..CLASSES).map(|_| AtomicI64::new(0)).collect();
         let shard = |_| Shard {
             current: (0..CLASSES).map(|_| Ordered::default()).collect(),
-            data: AtomicI64::new(0),
-            objects: AtomicI64::new(0),
-            holes: (0..CLASSES).map(|_| AtomicI64::new(0)).collect(),
+            put: counts(),
+            freed: counts(),
+            holes: counts(),
             free: Ordered::default(),
         };
         Self {
@@ -168,16 +169,23 @@ impl Pool {
         self.bytes.load(Relaxed)
     }
 
-    /// Σ size of live objects. A shard's share alone may be negative: objects are counted
-    /// where they are put and where they lie.
-    fn data(&self) -> u64 {
-        let sum: i64 = self.shards.iter().map(|s| s.data.load(Relaxed)).sum();
-        sum.max(0) as u64
+    /// Live objects, and Σ their size. Objects are counted where they are put and where they lie:
+    /// only the sums over all shards mean something.
+    fn live(&self) -> (u64, u64) {
+        let (mut objects, mut data) = (0, 0);
+        for class in (0..CLASSES).map(|class| Class(class as u8)) {
+            let live = |s: &Shard| {
+                s.put[class.index()].load(Relaxed) - s.freed[class.index()].load(Relaxed)
+            };
+            let of_class = self.shards.iter().map(live).sum::<i64>().max(0) as u64;
+            objects += of_class;
+            data += of_class * u64::from(self.classes.get(class).size);
+        }
+        (objects, data)
     }
 
-    fn objects(&self) -> u64 {
-        let sum: i64 = self.shards.iter().map(|s| s.objects.load(Relaxed)).sum();
-        sum.max(0) as u64
+    fn data(&self) -> u64 {
+        self.live().1
     }
 
     /// What it holds.
@@ -188,7 +196,7 @@ impl Pool {
             .map(|shard| {
                 let free = lock(&shard.free);
                 let lists = free.warm.capacity() + free.cold.capacity() + free.gone.capacity();
-                lists * 4 + size_of_val(&*shard.current) + size_of_val(&*shard.holes)
+                lists * 4 + size_of_val(&*shard.current) + 3 * size_of_val(&*shard.holes)
             })
             .sum();
         let partial: usize = self
@@ -198,10 +206,11 @@ impl Pool {
             .sum();
         let directory =
             size_of_val(&*self.top) + self.leaves.load(Relaxed) * size_of::<[Slot; LEAF]>();
+        let (objects, data) = self.live();
         Usage {
             bytes: self.bytes(),
-            data: self.data(),
-            objects: self.objects(),
+            data,
+            objects,
             bookkeeping: (shards + partial + directory) as u64,
         }
     }
@@ -271,16 +280,14 @@ impl Pool {
             arena.set_state(at, State::Full);
             *current = None;
         }
+        let put = &self.shards[shard].put[class.index()];
+        put.store(put.load(Relaxed) + 1, Relaxed);
         drop(current);
         arena.write(at, shape, object, data);
         drop(guard);
         if hole {
             self.holes_of(class, window).fetch_sub(1, Relaxed);
         }
-        self.shards[shard]
-            .data
-            .fetch_add(i64::from(shape.size), Relaxed);
-        self.shards[shard].objects.fetch_add(1, Relaxed);
         Ok(Handle::new(window, object))
     }
 
@@ -432,14 +439,11 @@ impl Pool {
             )
         });
         self.holes_of(class, window).fetch_add(1, Relaxed);
-        let size = u64::from(self.classes.get(class).size);
-        let shard = self.shard_of(window);
-        shard.data.fetch_sub(size as i64, Relaxed);
-        shard.objects.fetch_sub(1, Relaxed);
+        self.shard_of(window).freed[class.index()].fetch_add(1, Relaxed);
         if was_full || emptied {
             self.settle(class, window);
         }
-        size
+        u64::from(self.classes.get(class).size)
     }
 
     /// Puts a window where its fill says, after a free.

@@ -2,10 +2,10 @@
 
 use super::cluster::{Cluster, ClusterGuard, FULL, Owner, State, frag, nonfull};
 use super::device::{After, Device};
-use super::percpu::Spot;
+use super::percpu::{Current, Spot, State as PerCpuState};
 use super::{AllocError, ClusterPolicy, Devices, Extent, ExtentList, extent, order_of};
 use crate::locks::lock;
-use crate::words::{CLUSTER_SLOTS, ClusterIndex, Cpu, DeviceId, EntryId, MAX_ORDER};
+use crate::words::{CLUSTER_SLOTS, ClusterIndex, Cpu, DeviceId, EntryId, MAX_ORDER, ORDERS};
 use std::sync::Arc;
 
 /// FRAG clusters looked at in one allocation.
@@ -52,9 +52,23 @@ impl Devices {
             order: order_of(pages),
             owner,
         };
+        if let Some(extent) = self.take_at_cursor(cpu, want) {
+            out.0.push(extent);
+            return Ok(());
+        }
+        self.allocate_elsewhere(cpu, want, out)
+    }
+
+    /// The processor's current cluster has nothing.
+    #[inline(never)]
+    fn allocate_elsewhere(
+        &self,
+        cpu: Cpu,
+        want: Want,
+        out: &mut ExtentList,
+    ) -> Result<(), AllocError> {
         let found = self
-            .take_at_cursor(cpu, want)
-            .or_else(|| self.recycle(cpu, want))
+            .recycle(cpu, want)
             .or_else(|| self.search_devices(cpu, want));
         match found {
             Some(extent) => {
@@ -66,22 +80,32 @@ impl Devices {
     }
 
     /// The fast path: the processor's current cluster for the order.
+    ///
+    /// Inlined: an extent returned through memory is written in parts and read whole, for which a
+    /// processor waits longer than for all the rest.
+    #[inline(always)]
     pub(super) fn take_at_cursor(&self, cpu: Cpu, want: Want) -> Option<Extent> {
         let per_cpu = self.cpu(cpu);
         let mut state = lock(&per_cpu.state);
         let state = &mut *state;
         let order = usize::from(want.order);
-        let found = if let Some(id) = state.rotating[order] {
+        if let Some(id) = state.rotating[order] {
             let device = state.devices[id.index()].as_deref()?;
-            let mut cursors = lock(&device.shared);
-            device.allocate_at(&mut cursors.0[order], want)
-        } else {
-            let spot = &mut state.cursors.0[order];
-            let device = state.devices[spot.as_ref()?.device.index()].as_deref()?;
-            device.allocate_at(spot, want)
+            let found = device.allocate_at(&mut lock(&device.shared).0[order], want)?;
+            per_cpu.count(state, id, want.pages as i64);
+            return Some(found);
+        }
+        let current = state.current[order].as_mut()?;
+        let (device, index) = (current.device, current.index);
+        let Some(start) = current.take_window(want) else {
+            state.put_back(order, After::Scan);
+            return None;
         };
-        per_cpu.count(state, found?.device, want.pages as i64);
-        found
+        if usize::from(current.cluster.count) == CLUSTER_SLOTS {
+            state.put_back(order, After::Scan);
+        }
+        per_cpu.count(state, device, want.pages as i64);
+        Some(extent(device, index, start, want.pages))
     }
 
     /// The slow path: the lists of every device, best device first.
@@ -277,7 +301,10 @@ impl Devices {
         let mut start = cluster.take_window(0, want.order, want.pages, want.owner);
         if start.is_none() && !cluster.table().cached.is_empty() && self.half_full(device) {
             cluster = self.reclaim_window(device, c, cluster, want);
-            start = cluster.take_window(0, want.order, want.pages, want.owner);
+            // The lock was dropped: everything is asked again.
+            if device.accepting() {
+                start = cluster.take_window(0, want.order, want.pages, want.owner);
+            }
         }
         let Some(start) = start else {
             device.settle(c, &mut cluster, After::Scan);
@@ -289,13 +316,12 @@ impl Devices {
         } else {
             let next = (start + (1 << want.order)) % CLUSTER_SLOTS;
             let spot = Spot {
-                device: device.id,
                 cluster: c,
                 next: next as u16,
             };
             self.make_cursor(cpu, device, cluster, spot, want.order);
         }
-        Some(extent(device, c, start, want.pages))
+        Some(extent(device.id, c, start, want.pages))
     }
 
     /// Reclaims the cached slots of a window that could hold the folio. The cluster stays
@@ -344,30 +370,27 @@ impl Devices {
     ) {
         let order = usize::from(order);
         let cpu = Cpu((cpu.index() % self.cpus.len()) as u16);
-        let owner = if device.rotational {
-            Owner::Device
-        } else {
-            Owner::Cpu(cpu)
-        };
-        cluster.state = State::OffList(owner);
+        if device.rotational {
+            cluster.state = State::OffList(Owner::Device);
+        }
         drop(cluster);
         let mut state = lock(&self.cpu(cpu).state);
-        let mut unused = Some(spot);
+        let state = &mut *state;
         // Looked at under the lock that `let_cursors_go` takes: so a device that was told to
         // accept nothing more is left without cursors.
-        if device.accepting() {
-            if device.rotational {
-                unused = lock(&device.shared).0[order].replace(spot);
-                state.rotating[order] = Some(device.id);
-            } else {
-                unused = state.cursors.0[order].replace(spot);
-                state.rotating[order] = None;
-            }
+        if !device.accepting() {
+            return device.let_go(spot);
         }
-        if let Some(unused) = unused
-            && let Some(device) = state.devices[unused.device.index()].as_deref()
-        {
-            device.let_go(unused);
+        if device.rotational {
+            let before = lock(&device.shared).0[order].replace(spot);
+            state.rotating[order] = Some(device.id);
+            if let Some(before) = before {
+                device.let_go(before);
+            }
+        } else {
+            state.put_back(order, After::Free);
+            state.current[order] = device.hand_over(spot, cpu);
+            state.rotating[order] = None;
         }
     }
 
@@ -377,10 +400,10 @@ impl Devices {
         for per_cpu in &self.cpus {
             let mut state = lock(&per_cpu.state);
             let state = &mut *state;
-            for spot in &mut state.cursors.0 {
-                let device = spot.and_then(|s| state.devices[s.device.index()].as_deref());
-                if let Some(device) = device {
-                    device.let_go_if(spot, &which);
+            for order in 0..ORDERS {
+                let current = state.current[order].as_ref();
+                if current.is_some_and(|current| which(&current.cluster)) {
+                    state.put_back(order, After::Free);
                 }
             }
         }
@@ -388,6 +411,40 @@ impl Devices {
             for spot in &mut lock(&device.shared).0 {
                 device.let_go_if(spot, &which);
             }
+        }
+    }
+
+    /// Runs `f` on a cluster, wherever it is: in its cell, or in the hands of a processor, whose
+    /// lock is taken then. None if it was never used.
+    pub(super) fn with_cluster<R>(
+        &self,
+        device: &Device,
+        c: ClusterIndex,
+        f: impl FnOnce(&mut Cluster) -> R,
+    ) -> Option<R> {
+        let cell = device.cell(c)?;
+        loop {
+            let mut cluster = lock(&cell.cluster);
+            let State::OffList(Owner::Cpu(cpu)) = cluster.state else {
+                return Some(f(&mut cluster));
+            };
+            drop(cluster);
+            let mut state = lock(&self.cpu(cpu).state);
+            if let Some(current) = state.current_at(device.id, c) {
+                return Some(f(&mut current.cluster));
+            }
+            // It was put back in between.
+        }
+    }
+
+    /// Runs `f` on every cluster of a device that has a cell, one after the other.
+    pub(super) fn each_cluster(
+        &self,
+        device: &Device,
+        mut f: impl FnMut(ClusterIndex, &mut Cluster),
+    ) {
+        for (c, _) in device.cells() {
+            self.with_cluster(device, c, |cluster| f(c, cluster));
         }
     }
 
@@ -429,16 +486,56 @@ impl Devices {
     }
 }
 
+impl Current {
+    fn take_window(&mut self, want: Want) -> Option<usize> {
+        let from = usize::from(self.next);
+        let start = self
+            .cluster
+            .take_window(from, want.order, want.pages, want.owner)?;
+        self.next = ((start + (1 << want.order)) % CLUSTER_SLOTS) as u16;
+        Some(start)
+    }
+}
+
+impl PerCpuState {
+    /// Puts the current cluster of an order back into its cell, and on a list.
+    #[cold]
+    fn put_back(&mut self, order: usize, after: After) {
+        let Some(current) = self.current[order].take() else {
+            return;
+        };
+        // A device with current clusters is not removed.
+        let device = self.devices[current.device.index()].as_deref();
+        let Some((device, cell)) = device.and_then(|d| Some((d, d.cell(current.index)?))) else {
+            return debug_assert!(false, "a current cluster of no device");
+        };
+        let mut cluster = lock(&cell.cluster);
+        *cluster = current.cluster;
+        device.settle(current.index, &mut cluster, after);
+    }
+}
+
 impl Device {
-    /// Allocates at a cursor; lets the cluster go when it is full or has nothing that fits.
+    /// Moves a cluster that this thread holds out of its cell, for a processor.
+    fn hand_over(&self, spot: Spot, cpu: Cpu) -> Option<Current> {
+        let mut cell = lock(&self.cell(spot.cluster)?.cluster);
+        let mut cluster = std::mem::replace(&mut *cell, Cluster::away(cpu));
+        cluster.state = State::OffList(Owner::Cpu(cpu));
+        Some(Current {
+            device: self.id,
+            index: spot.cluster,
+            next: spot.next,
+            cluster,
+        })
+    }
+
+    /// Allocates at a rotating device's cursor; lets the cluster go when it is full or has nothing
+    /// that fits.
     fn allocate_at(&self, cursor: &mut Option<Spot>, want: Want) -> Option<Extent> {
         let spot = cursor.as_mut()?;
         let c = spot.cluster;
         let mut cluster = lock(&self.cell(c)?.cluster);
-        debug_assert!(matches!(
-            cluster.state,
-            State::OffList(Owner::Cpu(_) | Owner::Device)
-        ));
+        debug_assert_eq!(cluster.state, State::OffList(Owner::Device));
         let found = cluster.take_window(usize::from(spot.next), want.order, want.pages, want.owner);
         match found {
             Some(start) if usize::from(cluster.count) < CLUSTER_SLOTS => {
@@ -449,7 +546,7 @@ impl Device {
                 self.settle(c, &mut cluster, After::Scan);
             }
         }
-        Some(extent(self, c, found?, want.pages))
+        Some(extent(self.id, c, found?, want.pages))
     }
 
     /// Puts a cursor's cluster back on a list.

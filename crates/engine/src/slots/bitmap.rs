@@ -83,6 +83,7 @@ impl Bitmap {
         start / BITS..(start + len).div_ceil(BITS)
     }
 
+    #[inline]
     pub fn set_range(&mut self, start: usize, len: usize, to: bool) {
         if len == 1 {
             return self.set(start, to);
@@ -97,12 +98,18 @@ impl Bitmap {
         }
     }
 
+    #[inline]
+    pub fn range_is_set(&self, start: usize, len: usize) -> bool {
+        Self::words(start, len).all(|w| !self.0[w] & Self::mask(w, start, len) == 0)
+    }
+
     pub fn range_is_clear(&self, start: usize, len: usize) -> bool {
         Self::words(start, len).all(|w| self.0[w] & Self::mask(w, start, len) == 0)
     }
 
     /// The first window of `pages` clear positions that starts at a multiple of 2^order,
     /// looking from `from` on and then from the beginning. `pages` is at most 2^order.
+    #[inline]
     pub fn window(&self, from: usize, order: u8, pages: usize) -> Option<usize> {
         debug_assert!(order <= MAX_ORDER && pages <= 1 << order && from < CLUSTER_SLOTS);
         let size = 1usize << order;
@@ -222,6 +229,8 @@ mod tests {
             for (at, value) in set.iter().enumerate() {
                 prop_assert_eq!(bits.get(at), *value);
             }
+            let len = pages.min(CLUSTER_SLOTS - from);
+            prop_assert_eq!(bits.range_is_set(from, len), set[from..from + len].iter().all(|b| *b));
             prop_assert!(bits.iter().eq((0..CLUSTER_SLOTS).filter(|i| set[*i])));
 
             let order = pages.next_power_of_two().trailing_zeros() as u8;

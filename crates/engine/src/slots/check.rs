@@ -5,7 +5,6 @@ use super::Devices;
 use super::bitmap::Bitmap;
 use super::cluster::{Cluster, LISTS, NIL, Owner, State};
 use super::device::Device;
-use super::percpu::Spot;
 use crate::locks::lock;
 use crate::sync::atomic::Ordering::Relaxed;
 use crate::words::{CLUSTER_SLOTS, ClusterIndex, Cpu};
@@ -35,26 +34,41 @@ impl Devices {
         }
         let (mut used, mut tables, mut cells) = (0, 0, 0);
         for (c, cell) in device.cells() {
-            let cursors = self.cursors_at(device, c);
-            let cluster = lock(&cell.cluster);
+            let cell = lock(&cell.cluster);
             assert_eq!(
-                cluster.state.list(),
+                cell.state.list(),
                 on_list[c.index()],
                 "device {id}: list of cluster {c}"
             );
-            check_cluster(&cluster, c);
-            match cluster.state {
-                State::OffList(Owner::Cpu(cpu)) => assert_eq!(cursors, [Some(cpu)], "cluster {c}"),
-                State::OffList(Owner::Device) => assert_eq!(cursors, [None], "cluster {c}"),
-                State::OffList(owner) => panic!("device {id}: cluster {c} was left with {owner:?}"),
-                _ => assert!(cursors.is_empty(), "cluster {c} has cursors {cursors:?}"),
+            if let State::OffList(Owner::Cpu(_)) = cell.state {
+                assert!(
+                    cell.table.is_none() && cell.count == 0,
+                    "cluster {c} is twice"
+                );
             }
-            used += u32::from(cluster.count - cluster.table.as_ref().map_or(0, |t| t.gone));
-            tables += u32::from(cluster.table.is_some());
-            cells += u32::from(cluster.state != State::Absent);
-            if cluster.table.is_some() && cluster.state != State::Inherited {
-                used -= device.past_end(c) as u32;
-            }
+            let said = cell.state;
+            drop(cell);
+            let cursors = self.cursors_at(device, c);
+            self.with_cluster(device, c, |cluster| {
+                check_cluster(cluster, c);
+                assert_eq!(cluster.state, said, "cluster {c}");
+                match cluster.state {
+                    State::OffList(Owner::Cpu(cpu)) => {
+                        assert_eq!(cursors, [Some(cpu)], "cluster {c}")
+                    }
+                    State::OffList(Owner::Device) => assert_eq!(cursors, [None], "cluster {c}"),
+                    State::OffList(owner) => {
+                        panic!("device {id}: cluster {c} was left with {owner:?}")
+                    }
+                    _ => assert!(cursors.is_empty(), "cluster {c} has cursors {cursors:?}"),
+                }
+                used += u32::from(cluster.count - cluster.table.as_ref().map_or(0, |t| t.gone));
+                tables += u32::from(cluster.table.is_some());
+                cells += u32::from(cluster.state != State::Absent);
+                if cluster.table.is_some() && cluster.state != State::Inherited {
+                    used -= device.past_end(c) as u32;
+                }
+            });
         }
         assert_eq!(used, self.used(device), "device {id}: used slots");
         let lists = device.lists();
@@ -70,15 +84,16 @@ impl Devices {
 
     /// Whose cursors stand at a cluster: of processors, or the device's own (None).
     fn cursors_at(&self, device: &Device, c: ClusterIndex) -> Vec<Option<Cpu>> {
-        let here = |s: &Option<Spot>| s.is_some_and(|s| s.device == device.id && s.cluster == c);
         let mut found = Vec::new();
         for (cpu, per_cpu) in self.cpus.iter().enumerate() {
             let state = lock(&per_cpu.state);
-            let n = state.cursors.0.iter().filter(|s| here(s)).count();
-            found.extend((0..n).map(|_| Some(Cpu(cpu as u16))));
+            let current = state.current.iter().flatten();
+            let here = current.filter(|current| current.is(device.id, c));
+            found.extend(here.map(|_| Some(Cpu(cpu as u16))));
         }
         let shared = lock(&device.shared);
-        found.extend(shared.0.iter().filter(|s| here(s)).map(|_| None));
+        let here = shared.0.iter().flatten().filter(|spot| spot.cluster == c);
+        found.extend(here.map(|_| None));
         found
     }
 }

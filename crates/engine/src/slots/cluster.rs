@@ -5,14 +5,14 @@
 //! the cell's lock; the links are guarded by the lock of the device's lists.
 
 use super::bitmap::Bitmap;
-use crate::locks::{self, Ordered};
+use crate::locks::{Guard, Ordered, Place};
 use crate::sync::atomic::AtomicU32;
 use crate::words::{CLUSTER_SLOTS, Cpu, EntryId, MAX_ENTRIES};
 
 /// Who holds a cluster that is on no list.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Owner {
-    /// The cursor of a processor.
+    /// A processor allocates in it: the cluster is in its state, and the cell is empty.
     Cpu(Cpu),
     /// The one cursor of a rotating device.
     Device,
@@ -150,6 +150,7 @@ impl Table {
 /// - `count` = used slots
 /// - `state` Free, Discard, Absent ⇒ `table` is None
 /// - `state` Full ⇔ listed and `count` = 512, unless Frozen or Inherited
+/// - `state` OffList(Cpu) in a cell ⇒ the cell has no table: the cluster is where `state` says
 pub(super) struct Cluster {
     pub table: Option<Box<Table>>,
     pub count: u16,
@@ -159,12 +160,23 @@ pub(super) struct Cluster {
 }
 
 impl Cluster {
+    /// What stays in the cell of a cluster in the hands of a processor.
+    pub const fn away(cpu: Cpu) -> Self {
+        Self {
+            table: None,
+            count: 0,
+            order: 0,
+            state: State::OffList(Owner::Cpu(cpu)),
+        }
+    }
+
     /// The table; the cluster must have one.
     pub fn table(&mut self) -> &mut Table {
         self.table.as_mut().expect("a cluster in use has a table")
     }
 
     /// Marks `pages` slots from `start` as used by `owner`, `owner + 1`, ...
+    #[inline]
     pub fn take(&mut self, start: usize, pages: usize, owner: EntryId) {
         let table = self.table();
         debug_assert!(table.used.range_is_clear(start, pages));
@@ -176,6 +188,7 @@ impl Cluster {
     }
 
     /// Takes the first free window, looking from `from` on and round.
+    #[inline]
     pub fn take_window(
         &mut self,
         from: usize,
@@ -210,11 +223,15 @@ impl Cluster {
     }
 
     /// Makes used slots free; the words keep the last owner.
+    #[inline]
     pub fn release(&mut self, start: usize, pages: usize) {
         self.count -= pages as u16;
         let table = self.table();
         table.used.set_range(start, pages, false);
         table.cached.set_range(start, pages, false);
+        if table.gone == 0 {
+            return;
+        }
         for word in &mut table.words[start..start + pages] {
             if word.gone() {
                 table.gone -= 1;
@@ -266,7 +283,7 @@ impl Cluster {
 /// clusters handed out one after the other do not.
 #[repr(align(32))]
 pub(super) struct Cell {
-    pub cluster: Ordered<Cluster, { locks::CLUSTER }>,
+    pub cluster: Ordered<Cluster, { Place::Cluster as usize }>,
     pub prev: AtomicU32,
     pub next: AtomicU32,
 }
@@ -290,7 +307,7 @@ impl Cell {
 }
 
 /// A cluster, locked.
-pub(super) type ClusterGuard<'a> = locks::Guard<'a, Cluster, { locks::CLUSTER }>;
+pub(super) type ClusterGuard<'a> = Guard<'a, Cluster, { Place::Cluster as usize }>;
 
 /// No cluster, in a link.
 pub(super) const NIL: u32 = u32::MAX;

@@ -120,7 +120,7 @@ impl Device {
                 {
                     run.len += 1;
                 }
-                _ => runs.push((owner, extent(self, c, at, 1))),
+                _ => runs.push((owner, extent(self.id, c, at, 1))),
             }
         }
         Some((c, runs))

@@ -8,7 +8,7 @@
 use super::cluster::{Cell, Cluster, ClusterGuard, DISCARD, FREE, LISTS, NIL, Owner, State, Table};
 use super::percpu::Cursors;
 use crate::env::{Lender, Store};
-use crate::locks::{self, Guard, Ordered, lock, try_lock};
+use crate::locks::{Guard, Ordered, Place, lock, try_lock};
 use crate::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, Ordering::Relaxed};
 use crate::words::{CLUSTER_SLOTS, ClusterIndex, DeviceId, Node};
 use std::sync::{Arc, OnceLock};
@@ -72,11 +72,11 @@ pub(super) struct Device {
     /// Slots out of service for errors.
     pub bad: AtomicU32,
     /// The one cursor of a rotating device.
-    pub shared: Ordered<Cursors, { locks::SHARED_CURSOR }>,
+    pub shared: Ordered<Cursors, { Place::SharedCursor as usize }>,
     blocks: Box<[OnceLock<Box<Block>>]>,
     /// Slots taken less slots freed off the fast path, where no processor's lock is held.
     used: Alone<AtomicI64>,
-    lists: Alone<Ordered<Lists, { locks::LISTS }>>,
+    lists: Alone<Ordered<Lists, { Place::Lists as usize }>>,
 }
 
 /// Why a cluster is put back on a list.
@@ -150,7 +150,7 @@ impl Device {
         self.used.0.load(Relaxed)
     }
 
-    pub fn lists(&self) -> Guard<'_, Lists, { locks::LISTS }> {
+    pub fn lists(&self) -> Guard<'_, Lists, { Place::Lists as usize }> {
         lock(&self.lists.0)
     }
 

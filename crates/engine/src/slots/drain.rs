@@ -2,12 +2,12 @@
 //! a device that is to be removed. A drain goes through the slots' owners, never through
 //! page maps.
 
-use super::cluster::{Cell, FROZEN, Owner, State};
+use super::cluster::{Cluster, FROZEN, State};
 use super::device::Device;
 use super::{DEVICE_ERROR_LIMIT, Devices, Extent, ExtentList, FORGIVING_PAGES};
 use crate::locks::lock;
 use crate::sync::atomic::Ordering::Relaxed;
-use crate::words::{CLUSTER_SLOTS, Cpu, DeviceId, EntryId, SlotIndex};
+use crate::words::{CLUSTER_SLOTS, ClusterIndex, Cpu, DeviceId, EntryId, SlotIndex};
 use std::sync::Arc;
 
 /// Entries side by side that can be moved in one step: those of one group of so many.
@@ -103,21 +103,11 @@ impl Devices {
         if device.errors.fetch_add(1, Relaxed) + 1 >= DEVICE_ERROR_LIMIT {
             self.stop(&device);
         }
-        let Some(cell) = device.cell(slot.cluster()) else {
-            return;
-        };
-        let mut cluster = lock(&cell.cluster);
-        let at = slot.within();
-        let inherited = cluster.state == State::Inherited;
-        let Some(table) = &mut cluster.table else {
-            return;
-        };
-        if !table.used.get(at) || table.words[at].bad() {
-            return;
-        }
-        if inherited {
+        let done = self.with_cluster(&device, slot.cluster(), |cluster| {
+            device.take_out(cluster, slot.within())
+        });
+        if done == Some(TakenOut::NotOurs) {
             // Its real owner finds out for itself.
-            drop(cluster);
             let _ = self.free_now(
                 cpu,
                 Extent {
@@ -126,16 +116,7 @@ impl Devices {
                     len: 1,
                 },
             );
-            return;
         }
-        if table.words[at].gone() {
-            table.gone -= 1;
-            device.count(1);
-        }
-        table.words[at].set_bad();
-        table.cached.set(at, false);
-        table.bad += 1;
-        device.bad.fetch_add(1, Relaxed);
     }
 
     /// `pages` were written without an error: each `FORGIVING_PAGES` forgive one.
@@ -238,13 +219,13 @@ impl Devices {
         let mover = self.mover.get().ok_or(DrainError::NoMover)?;
         self.flush_all_returns(cpu);
         self.stop(&device);
-        let live = device.live();
+        let live = self.live(&device);
         if live == 0 {
             return Ok(Drain::Done);
         }
         let mut moved = 0;
         let mut to = ExtentList::new();
-        let live_runs = device.live_runs(max);
+        let live_runs = self.live_runs(&device, max);
         if live_runs.is_empty() {
             // Another thread holds a cluster for the moment.
             return Ok(Drain::Moved(0));
@@ -351,7 +332,7 @@ impl Devices {
         let was = device.accepting.swap(false, Relaxed);
         let room = self.room();
         device.accepting.store(was, Relaxed);
-        device.live().saturating_sub(room)
+        self.live(device).saturating_sub(room)
     }
 
     /// Pages that would have no slot if the device were drained now: 0 if it can be.
@@ -373,7 +354,7 @@ impl Devices {
         let was = device.accepting();
         self.stop(&device);
         device.thaw(usize::MAX);
-        let used = device.unsettled();
+        let used = self.unsettled(&device);
         if used > 0 {
             if was {
                 self.resume(&device);
@@ -410,22 +391,22 @@ impl Devices {
     }
 }
 
-impl Device {
+impl Devices {
     /// Slots that an entry owns.
-    fn live(&self) -> u64 {
-        let live = |(_, cell): (_, &Cell)| {
-            let cluster = lock(&cell.cluster);
+    fn live(&self, device: &Device) -> u64 {
+        let mut live = 0;
+        self.each_cluster(device, |_, cluster| {
             let lost = cluster.table.as_ref().map_or(0, |t| t.bad + t.gone);
-            u64::from(cluster.count - lost)
-        };
-        self.cells().map(live).sum()
+            live += u64::from(cluster.count - lost);
+        });
+        live
     }
 
     /// What a removal must wait for: live slots, those on their way through a return cache,
-    /// and clusters in the hands of a thread, each counted as one slot.
-    fn unsettled(&self) -> u64 {
-        let unsettled = |(_, cell): (_, &Cell)| {
-            let cluster = lock(&cell.cluster);
+    /// and clusters in somebody's hands, each counted as one slot.
+    fn unsettled(&self, device: &Device) -> u64 {
+        let mut unsettled = 0;
+        self.each_cluster(device, |_, cluster| {
             let table = cluster.table.as_ref();
             let done = table.map_or(0, |t| {
                 t.bad
@@ -435,13 +416,95 @@ impl Device {
                         0
                     }
             });
-            let busy = matches!(
-                cluster.state,
-                State::OffList(Owner::Scan | Owner::Discarding)
-            );
-            u64::from(cluster.count - done).max(u64::from(busy))
+            let busy = matches!(cluster.state, State::OffList(_));
+            unsettled += u64::from(cluster.count - done).max(u64::from(busy));
+        });
+        unsettled
+    }
+
+    /// Up to `max` slots that an entry owns, as runs of slots and their owners side by side,
+    /// each with its first owner.
+    fn live_runs(&self, device: &Device, max: usize) -> Vec<(EntryId, Extent)> {
+        let mut found: Vec<(EntryId, Extent)> = Vec::new();
+        let mut left = max;
+        for (c, _) in device.cells() {
+            if left == 0 {
+                break;
+            }
+            self.with_cluster(device, c, |cluster| {
+                add_runs(device.id, c, cluster, &mut left, &mut found);
+            });
+        }
+        found
+    }
+}
+
+/// Adds up to `left` slots of a cluster that an entry owns, as runs.
+fn add_runs(
+    device: DeviceId,
+    c: ClusterIndex,
+    cluster: &Cluster,
+    left: &mut usize,
+    found: &mut Vec<(EntryId, Extent)>,
+) {
+    let Some(table) = &cluster.table else { return };
+    for at in table.used.iter() {
+        let word = table.words[at];
+        let (false, Some(owner)) = (word.gone(), word.entry()) else {
+            continue;
         };
-        self.cells().map(unsettled).sum()
+        if *left == 0 {
+            return;
+        }
+        *left -= 1;
+        let one = super::extent(device, c, at, 1);
+        match found.last_mut() {
+            // Owners of one run are moved under one lock: they share a group of RUN.
+            Some((first, run))
+                if run.start.0 + u32::from(run.len) == one.start.0
+                    && run.start.cluster() == c
+                    && first.0 + u32::from(run.len) == owner.0
+                    && first.0 / RUN == owner.0 / RUN =>
+            {
+                run.len += 1;
+            }
+            _ => found.push((owner, one)),
+        }
+    }
+}
+
+/// What became of a slot that failed.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum TakenOut {
+    /// It is out of service, or was free or out already.
+    Done,
+    /// It is lent by another process, and only read here.
+    NotOurs,
+}
+
+impl Device {
+    /// Takes a slot out of service, if it is in use.
+    fn take_out(&self, cluster: &mut Cluster, at: usize) -> TakenOut {
+        let inherited = cluster.state == State::Inherited;
+        let Some(table) = &mut cluster.table else {
+            return TakenOut::Done;
+        };
+        let word = &mut table.words[at];
+        if !table.used.get(at) || word.bad() {
+            return TakenOut::Done;
+        }
+        if inherited {
+            return TakenOut::NotOurs;
+        }
+        if word.gone() {
+            table.gone -= 1;
+            self.count(1);
+        }
+        word.set_bad();
+        table.cached.set(at, false);
+        table.bad += 1;
+        self.bad.fetch_add(1, Relaxed);
+        TakenOut::Done
     }
 
     /// Slots of the clusters that are ours.
@@ -453,42 +516,5 @@ impl Device {
             )
         });
         held.count() as u64 * CLUSTER_SLOTS as u64
-    }
-
-    /// Up to `max` slots that an entry owns, as runs of slots and their owners side by side,
-    /// each with its first owner.
-    fn live_runs(&self, max: usize) -> Vec<(EntryId, Extent)> {
-        let mut found: Vec<(EntryId, Extent)> = Vec::new();
-        let mut slots = 0;
-        for (c, cell) in self.cells() {
-            let cluster = lock(&cell.cluster);
-            let Some(table) = &cluster.table else {
-                continue;
-            };
-            for at in table.used.iter() {
-                let word = table.words[at];
-                let (false, Some(owner)) = (word.gone(), word.entry()) else {
-                    continue;
-                };
-                if slots == max {
-                    return found;
-                }
-                slots += 1;
-                let one = super::extent(self, c, at, 1);
-                match found.last_mut() {
-                    // Owners of one run are moved under one lock: they share a group of RUN.
-                    Some((first, run))
-                        if run.start.0 + u32::from(run.len) == one.start.0
-                            && run.start.cluster() == c
-                            && first.0 + u32::from(run.len) == owner.0
-                            && first.0 / RUN == owner.0 / RUN =>
-                    {
-                        run.len += 1;
-                    }
-                    _ => found.push((owner, one)),
-                }
-            }
-        }
-        found
     }
 }

@@ -7,10 +7,10 @@
 //! unless the cluster is frozen: so an allocator that scans a cluster uses what waits there, and a
 //! notice in a cache may find nothing left to do. It counts as used no longer.
 
-use super::cluster::{ClusterGuard, State};
+use super::cluster::{Cluster, ClusterGuard, Owner, State};
 use super::device::Device;
-use super::percpu::{RETURNS, RETURNS_WAKE, Returned, Returns};
-use super::{Devices, Extent, Returns as Policy};
+use super::percpu::{Current, RETURNS, RETURNS_WAKE, Returned, Returns};
+use super::{Devices, Extent, Returns as Policy, order_of};
 use crate::locks::lock;
 use crate::words::{CLUSTER_SLOTS, ClusterIndex, Cpu, DeviceId, EntryId, SlotIndex};
 use std::sync::Arc;
@@ -32,7 +32,7 @@ pub enum FreeError {
         len: u16,
     },
     /// The slot is free already.
-    #[error("slot {slot} of device {device} was freed twice; it last belonged to entry {owner:?}")]
+    #[error("slot {slot} of device {device} was freed twice; {}", last(.owner))]
     DoubleFree {
         /// The device.
         device: DeviceId,
@@ -41,6 +41,13 @@ pub enum FreeError {
         /// Its last owner, if that is still known.
         owner: Option<EntryId>,
     },
+}
+
+fn last(owner: &Option<EntryId>) -> String {
+    match owner {
+        Some(entry) => format!("it last belonged to entry {entry}"),
+        None => "nothing is known of its last owner".into(),
+    }
 }
 
 impl Devices {
@@ -54,15 +61,24 @@ impl Devices {
             return self.free_now(cpu, extent);
         }
         let per_cpu = self.cpu(cpu);
-        let mut state = lock(&per_cpu.state);
+        let mut guard = lock(&per_cpu.state);
+        let state = &mut *guard;
         let (device, c) = locate(&state.devices, extent)?;
-        let at = extent.start.within();
+        if let Some(freed) = release_in_current(&mut state.current[0], c, extent)? {
+            per_cpu.count(state, extent.device, -freed);
+            return Ok(());
+        }
         {
-            let mut cluster = used(device, c, extent)?;
+            let Some(mut cluster) = find(device, c, extent)? else {
+                let device = state.devices[extent.device.index()].clone();
+                drop(guard);
+                return self.free_in_current(device, extent);
+            };
+            let at = extent.start.within();
             if cluster.table().words[at].bad() {
                 return Ok(());
             }
-            per_cpu.count(&state, device.id, -1);
+            per_cpu.count(state, device.id, -1);
             if cluster.stays_without(1) {
                 cluster.release(at, 1);
                 return Ok(());
@@ -79,7 +95,7 @@ impl Devices {
             slot: extent.start,
         });
         let wake = state.returns.len() == RETURNS_WAKE;
-        drop(state);
+        drop(guard);
         if wake {
             self.want_work();
         }
@@ -95,40 +111,54 @@ impl Devices {
     /// As `free`.
     pub fn free_now(&self, cpu: Cpu, extent: Extent) -> Result<(), FreeError> {
         let per_cpu = self.cpu(cpu);
-        let state = lock(&per_cpu.state);
+        let mut guard = lock(&per_cpu.state);
+        let state = &mut *guard;
         let (device, c) = locate(&state.devices, extent)?;
-        let (start, len) = (extent.start.within(), usize::from(extent.len));
-        let mut cluster = used(device, c, extent)?;
-        let mut freed = 0;
-        let frozen = cluster.state == State::Frozen;
-        if !frozen && cluster.table().bad == 0 {
-            cluster.release(start, len);
-            freed = len;
-        } else {
-            for at in start..start + len {
-                if cluster.table().words[at].bad() {
-                    continue;
-                }
-                if frozen {
-                    cluster.set_gone(at);
-                } else {
-                    cluster.release(at, 1);
-                }
-                freed += 1;
-            }
+        let current = &mut state.current[usize::from(order_of(extent.len))];
+        if let Some(freed) = release_in_current(current, c, extent)? {
+            per_cpu.count(state, extent.device, -freed);
+            return Ok(());
         }
+        let Some(mut cluster) = find(device, c, extent)? else {
+            let device = state.devices[extent.device.index()].clone();
+            drop(guard);
+            return self.free_in_current(device, extent);
+        };
+        let freed = release(&mut cluster, extent);
+        per_cpu.count(state, extent.device, -freed);
         let unread = device.freed(c, &mut cluster);
         let emptied = cluster.state == State::Discard;
-        per_cpu.count(&state, device.id, -(freed as i64));
         drop(cluster);
-        if emptied {
-            self.want_work();
-        }
-        self.after_free(device, c, unread);
+        self.after_free(device, c, unread, emptied);
         Ok(())
     }
 
-    fn after_free(&self, device: &Device, c: ClusterIndex, unread: bool) {
+    /// Frees slots of a cluster that is, or was a moment ago, in the hands of a processor: another
+    /// one, or this one for another order. With no lock held.
+    fn free_in_current(
+        &self,
+        device: Option<Arc<Device>>,
+        extent: Extent,
+    ) -> Result<(), FreeError> {
+        let device = device.ok_or(FreeError::NoDevice(extent.device))?;
+        let c = extent.start.cluster();
+        let outcome = self.with_cluster(&device, c, |cluster| {
+            used(cluster, extent)?;
+            device.count(-release(cluster, extent));
+            let unread = device.freed(c, cluster);
+            Ok((unread, cluster.state == State::Discard))
+        });
+        let (unread, emptied) = outcome.ok_or(twice(extent, 0, None))??;
+        self.after_free(&device, c, unread, emptied);
+        Ok(())
+    }
+
+    /// What is left to do without the cluster's lock: `unread` and `emptied` say what the free made
+    /// of the cluster.
+    fn after_free(&self, device: &Device, c: ClusterIndex, unread: bool, emptied: bool) {
+        if emptied {
+            self.want_work();
+        }
         if unread && let Some(lender) = &device.lender {
             lender.stop_reading(c);
         }
@@ -162,10 +192,7 @@ impl Devices {
             let unread = freed && device.freed(c, &mut cluster);
             let emptied = cluster.state == State::Discard;
             drop(cluster);
-            if emptied {
-                self.want_work();
-            }
-            self.after_free(device, c, unread);
+            self.after_free(device, c, unread, emptied);
         }
     }
 
@@ -208,22 +235,85 @@ fn locate(
     Ok((device, start.cluster()))
 }
 
-/// Locks the cluster of an extent whose every slot is in use by somebody.
-fn used(device: &Device, c: ClusterIndex, extent: Extent) -> Result<ClusterGuard<'_>, FreeError> {
-    let start = extent.start.within();
-    let twice = |at: usize, owner| FreeError::DoubleFree {
-        device: device.id,
-        slot: SlotIndex(extent.start.0 + (at - start) as u32),
-        owner,
-    };
-    let cell = device.cell(c).ok_or(twice(start, None))?;
+/// Locks the cluster of an extent whose every slot is in use by somebody; none if a processor has it.
+fn find(
+    device: &Device,
+    c: ClusterIndex,
+    extent: Extent,
+) -> Result<Option<ClusterGuard<'_>>, FreeError> {
+    let cell = device.cell(c).ok_or(twice(extent, 0, None))?;
     let cluster = lock(&cell.cluster);
-    let table = cluster.table.as_ref().ok_or(twice(start, None))?;
-    for at in start..start + usize::from(extent.len) {
+    if let State::OffList(Owner::Cpu(_)) = cluster.state {
+        return Ok(None);
+    }
+    used(&cluster, extent)?;
+    Ok(Some(cluster))
+}
+
+/// The error of whoever frees the slot at `i` of the extent a second time.
+const fn twice(extent: Extent, i: u32, owner: Option<EntryId>) -> FreeError {
+    FreeError::DoubleFree {
+        device: extent.device,
+        slot: SlotIndex(extent.start.0 + i),
+        owner,
+    }
+}
+
+/// Fails unless every slot of the extent is in use by somebody.
+#[inline]
+fn used(cluster: &Cluster, extent: Extent) -> Result<(), FreeError> {
+    let table = cluster.table.as_ref().ok_or(twice(extent, 0, None))?;
+    let (start, len) = (extent.start.within(), usize::from(extent.len));
+    if table.gone == 0 && table.used.range_is_set(start, len) {
+        return Ok(());
+    }
+    for i in 0..u32::from(extent.len) {
+        let at = start + i as usize;
         let word = table.words[at];
         if !table.used.get(at) || word.gone() {
-            return Err(twice(at, word.entry()));
+            return Err(twice(extent, i, word.entry()));
         }
     }
-    Ok(cluster)
+    Ok(())
+}
+
+/// Frees the slots of an extent, all in use, but those out of service; how many. Those of a frozen
+/// cluster wait for its readers.
+#[inline]
+fn release(cluster: &mut Cluster, extent: Extent) -> i64 {
+    let (start, len) = (extent.start.within(), usize::from(extent.len));
+    let frozen = cluster.state == State::Frozen;
+    if !frozen && cluster.table().bad == 0 {
+        cluster.release(start, len);
+        return len as i64;
+    }
+    let mut freed = 0;
+    for at in start..start + len {
+        if cluster.table().words[at].bad() {
+            continue;
+        }
+        if frozen {
+            cluster.set_gone(at);
+        } else {
+            cluster.release(at, 1);
+        }
+        freed += 1;
+    }
+    freed
+}
+
+/// Frees the slots of an extent if they are in this current cluster; how many then.
+#[inline]
+fn release_in_current(
+    place: &mut Option<Current>,
+    c: ClusterIndex,
+    extent: Extent,
+) -> Result<Option<i64>, FreeError> {
+    match place {
+        Some(current) if current.is(extent.device, c) => {
+            used(&current.cluster, extent)?;
+            Ok(Some(release(&mut current.cluster, extent)))
+        }
+        _ => Ok(None),
+    }
 }

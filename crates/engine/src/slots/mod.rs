@@ -2,8 +2,8 @@
 //!
 //! A device is divided into clusters of 512 slots. Slots of one order are cut from a
 //! cluster until it is full; a processor keeps one current cluster for each order (its
-//! *cursor*), which is on no list, so that allocating touches nothing but lines of that
-//! processor. Only when a cursor is used up, and no slot that the processor gave back can be
+//! *cursor*), which is on no list and moves into the processor's own state, so that allocating
+//! takes one lock and touches nothing but lines of that processor. Only when a cursor is used up, and no slot that the processor gave back can be
 //! recycled, are the device's lists looked at: FREE, NONFULL and FRAG of the order; then cached
 //! slots are reclaimed, waiting discards done, other orders' clusters and other processors' cursors
 //! used; and a folio that has no aligned place anywhere gets several runs of slots, as few as can
@@ -20,9 +20,9 @@
 //! `release`, [`CacheReclaim`] or [`Mover`]:
 //!
 //! 1. `control`: the device table and the lists of device choice
-//! 2. a processor's state: cursors, return cache
+//! 2. a processor's state: current clusters, return cache
 //! 3. a rotating device's cursor
-//! 4. a cluster
+//! 4. a cluster that is in no processor's hands
 //! 5. a device's lists
 //!
 //! [`crate::locks`] sees to it in debug builds.
@@ -60,7 +60,7 @@ pub use drain::{Drain, DrainError, Moved, Mover};
 pub use free::FreeError;
 
 use crate::env::{Lender, Store, Topology};
-use crate::locks::{self, Ordered, lock};
+use crate::locks::{Ordered, Place, lock};
 use crate::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 use crate::words::{CLUSTER_SLOTS, ClusterIndex, Cpu, DeviceId, EntryId, Node, ORDERS, SlotIndex};
 use choice::Choice;
@@ -260,7 +260,7 @@ pub struct Devices {
     topology: Arc<dyn Topology>,
     options: Options,
     cpus: Box<[PerCpu]>,
-    control: Ordered<Control, { locks::CONTROL }>,
+    control: Ordered<Control, { Place::Control as usize }>,
     reclaim: OnceLock<Arc<dyn CacheReclaim>>,
     mover: OnceLock<Arc<dyn Mover>>,
     /// Set when a return cache, a discard or a frozen cluster waits for [`Devices::work`].
@@ -381,10 +381,12 @@ impl Devices {
     /// The entry that owns a slot. None if the slot is free, given back, or out of range.
     pub fn owner(&self, device: DeviceId, slot: SlotIndex) -> Option<EntryId> {
         let device = self.device(device)?;
-        let cluster = lock(&device.cell(slot.cluster())?.cluster);
-        let table = cluster.table.as_ref()?;
-        let word = table.words[slot.within()];
-        (table.used.get(slot.within()) && !word.gone()).then(|| word.entry())?
+        let at = slot.within();
+        self.with_cluster(&device, slot.cluster(), |cluster| {
+            let table = cluster.table.as_ref()?;
+            let word = table.words[at];
+            (table.used.get(at) && !word.gone()).then(|| word.entry())?
+        })?
     }
 
     /// Says whether a slot is only a clean copy of a page in memory, and may be reclaimed.
@@ -392,15 +394,28 @@ impl Devices {
         let Some(device) = self.device(device) else {
             return;
         };
-        let Some(cell) = device.cell(slot.cluster()) else {
-            return;
-        };
-        if let Some(table) = &mut lock(&cell.cluster).table {
-            let word = table.words[slot.within()];
-            if table.used.get(slot.within()) && !word.gone() && !word.bad() {
-                table.cached.set(slot.within(), yes);
+        let at = slot.within();
+        self.with_cluster(&device, slot.cluster(), |cluster| {
+            let Some(table) = &mut cluster.table else {
+                return;
+            };
+            let word = table.words[at];
+            if table.used.get(at) && !word.gone() && !word.bad() {
+                table.cached.set(at, yes);
             }
-        }
+        });
+    }
+
+    /// Whether a slot is only a clean copy, as [`Devices::set_cache_only`] said.
+    pub fn cache_only(&self, device: DeviceId, slot: SlotIndex) -> bool {
+        let Some(device) = self.device(device) else {
+            return false;
+        };
+        let cached = self.with_cluster(&device, slot.cluster(), |cluster| {
+            let table = cluster.table.as_ref();
+            table.is_some_and(|table| table.cached.get(slot.within()))
+        });
+        cached == Some(true)
     }
 
     /// Slots in use or out of service, by the counts of the processors and the device; exact when
@@ -454,9 +469,9 @@ fn order_of(pages: u16) -> u8 {
 }
 
 /// An extent inside a cluster.
-fn extent(device: &Device, c: ClusterIndex, start: usize, pages: usize) -> Extent {
+fn extent(device: DeviceId, c: ClusterIndex, start: usize, pages: usize) -> Extent {
     Extent {
-        device: device.id,
+        device,
         start: SlotIndex(c.first_slot().0 + start as u32),
         len: pages as u16,
     }

@@ -130,6 +130,29 @@ fn loom_a_free_meets_an_allocation_in_a_full_cluster() {
 }
 
 #[test]
+fn loom_a_current_cluster_is_reached_by_others() {
+    model(|| {
+        let devices = devices(512, false, Returns::Cached);
+        let first = allocate(&devices, A, 1, 0).unwrap();
+        let second = allocate(&devices, A, 1, 1).unwrap();
+        let other = devices.clone();
+        let thread = thread::spawn(move || {
+            assert_eq!(other.owner(second.device, second.start), Some(EntryId(1)));
+            other.free(B, first).unwrap();
+            assert_ne!(other.owner(first.device, first.start), Some(EntryId(0)));
+        });
+        // It fills up, or is put back and handed out again.
+        let rest = allocate(&devices, A, 256, 1000);
+        let third = allocate(&devices, A, 1, 2);
+        devices.set_cache_only(second.device, second.start, true);
+        thread.join().unwrap();
+        devices.check();
+        assert!(rest.is_some() && third.is_some());
+        assert_eq!(devices.usage()[0].used, 256 + 2);
+    });
+}
+
+#[test]
 fn loom_the_worker_empties_a_return_cache_that_is_in_use() {
     model(|| {
         let devices = devices(512, false, Returns::Cached);
@@ -200,6 +223,61 @@ fn loom_a_discard_meets_frees_and_allocations() {
             got.is_some(),
             "one cluster was empty and only to be discarded"
         );
+    });
+}
+
+#[test]
+fn loom_a_write_error_meets_frees_and_allocations() {
+    model(|| {
+        let devices = devices(512, false, Returns::Cached);
+        allocate(&devices, A, 512, 0).unwrap();
+        let other = devices.clone();
+        let thread = thread::spawn(move || other.bad_slot(B, DeviceId(0), SlotIndex(9)));
+        // The owner frees the slots about it; the bad one it leaves.
+        devices.free(A, slot(8, 1)).unwrap();
+        devices.free(A, slot(10, 1)).unwrap();
+        let got = allocate(&devices, A, 1, 1000);
+        thread.join().unwrap();
+        devices.check();
+        assert!(got.is_some_and(|e| e == slot(8, 1) || e == slot(10, 1)));
+        let usage = devices.usage()[0];
+        assert_eq!((usage.used, usage.bad), (511, 1));
+        assert_eq!(devices.owner(DeviceId(0), SlotIndex(9)), None);
+    });
+}
+
+/// Moves nothing: where it says so, its owner has freed the slot.
+struct Freed;
+
+impl Mover for Freed {
+    fn relocate(&self, _: Cpu, _: EntryId, _: Extent, _: Option<Extent>) -> Moved {
+        Moved::Gone
+    }
+}
+
+#[test]
+fn loom_a_drain_meets_an_allocation_and_its_free() {
+    model(|| {
+        let devices = devices(512, false, Returns::Cached);
+        devices.set_mover(Arc::new(Freed));
+        let other = devices.clone();
+        let thread = thread::spawn(move || {
+            if let Some(e) = allocate(&other, B, 1, 7) {
+                assert_eq!(other.owner(e.device, e.start), Some(EntryId(7)));
+                other.free(B, e).unwrap();
+            }
+        });
+        let step = devices.drain_step(A, DeviceId(0), 4);
+        let removed = step == Ok(Drain::Done) && devices.remove(A, DeviceId(0)).is_ok();
+        thread.join().unwrap();
+        devices.check();
+        // Once removed it stays so; else nothing was lost, and it can go now.
+        if !removed {
+            while devices.drain_step(A, DeviceId(0), 4) != Ok(Drain::Done) {}
+            devices.remove(A, DeviceId(0)).unwrap();
+        }
+        assert!(devices.usage().is_empty());
+        assert_eq!(allocate(&devices, A, 1, 8), None);
     });
 }
 

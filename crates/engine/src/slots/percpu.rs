@@ -1,12 +1,17 @@
 //! What each processor has of its own, so that the fast path touches no line of another:
-//! cursors, the return cache, a copy of the device table, counts of used slots.
+//! current clusters, the return cache, a copy of the device table, counts of used slots.
 //!
 //! The processor number is a hint, so two threads may use one set at a time: a lock guards
-//! it, uncontended as a rule.
+//! it, uncontended as a rule. It guards the current clusters too, whole: they were moved here out
+//! of their cells, so that allocating in them, and freeing by the same processor, takes no other
+//! lock. Who comes to such a cluster by its cell is told whose it is ([`Devices::with_cluster`]).
+//!
+//! [`Devices::with_cluster`]: super::Devices::with_cluster
 
 use super::MAX_DEVICES;
+use super::cluster::Cluster;
 use super::device::Device;
-use crate::locks::{self, Ordered};
+use crate::locks::{Ordered, Place};
 use crate::sync::atomic::{AtomicI64, Ordering::Relaxed};
 use crate::words::{ClusterIndex, DeviceId, ORDERS, SlotIndex};
 use std::sync::Arc;
@@ -17,15 +22,29 @@ pub(super) const RETURNS: usize = if cfg!(loom) { 2 } else { 64 };
 /// arrive before the cache is full.
 pub(super) const RETURNS_WAKE: usize = RETURNS / 2;
 
-/// A cluster to allocate from next, and where in it to look first.
+/// A cluster that a processor allocates in.
+pub(super) struct Current {
+    pub device: DeviceId,
+    pub index: ClusterIndex,
+    /// Where to look first.
+    pub next: u16,
+    pub cluster: Cluster,
+}
+
+impl Current {
+    pub fn is(&self, device: DeviceId, c: ClusterIndex) -> bool {
+        self.index == c && self.device == device
+    }
+}
+
+/// A rotating device's cluster to allocate from next, and where in it to look first.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Spot {
-    pub device: DeviceId,
     pub cluster: ClusterIndex,
     pub next: u16,
 }
 
-/// One current cluster for each order.
+/// One cluster for each order.
 #[derive(Default)]
 pub(super) struct Cursors(pub [Option<Spot>; ORDERS]);
 
@@ -85,7 +104,8 @@ impl Returns {
 
 /// The guarded part.
 pub(super) struct State {
-    pub cursors: Cursors,
+    /// One for each order.
+    pub current: [Option<Current>; ORDERS],
     /// Orders for which a rotating device's own cursor is to be used.
     pub rotating: [Option<DeviceId>; ORDERS],
     pub returns: Returns,
@@ -97,10 +117,18 @@ pub(super) struct State {
     pub devices: [Option<Arc<Device>>; MAX_DEVICES],
 }
 
+impl State {
+    /// The current cluster that has this number, if one has.
+    pub fn current_at(&mut self, device: DeviceId, c: ClusterIndex) -> Option<&mut Current> {
+        let mut all = self.current.iter_mut().flatten();
+        all.find(|current| current.is(device, c))
+    }
+}
+
 /// One processor's set; alone on its cache lines.
 #[repr(align(128))]
 pub(super) struct PerCpu {
-    pub state: Ordered<State, { locks::CPU }>,
+    pub state: Ordered<State, { Place::Cpu as usize }>,
     /// Slots taken less slots given back with the lock of `state` held, per device. Read without it.
     used: [AtomicI64; MAX_DEVICES],
 }
@@ -109,7 +137,7 @@ impl PerCpu {
     pub fn new() -> Self {
         Self {
             state: Ordered::new(State {
-                cursors: Cursors::default(),
+                current: [const { None }; ORDERS],
                 rotating: [None; ORDERS],
                 returns: Returns::EMPTY,
                 home: None,

@@ -53,7 +53,7 @@ impl Devices {
                     state.returns.pop();
                     state.recycled += 1;
                     per_cpu.count(state, home, 1);
-                    return Some(extent(device, c, at, 1));
+                    return Some(extent(home, c, at, 1));
                 }
                 Notice::Void => state.returns.pop(),
                 Notice::Keep => return None,

@@ -3,7 +3,7 @@
 //! cluster.
 
 use super::alloc::Want;
-use super::cluster::{Owner, State, frag, nonfull};
+use super::cluster::{Cluster, Owner, State, frag, nonfull};
 use super::device::{After, Device};
 use super::{AllocError, Devices, Extent, ExtentList, extent};
 use crate::locks::{lock, try_lock};
@@ -46,7 +46,7 @@ impl Devices {
                     let pages = len.min(left.pages);
                     cluster.take(start, pages, left.owner);
                     device.count(pages as i64);
-                    out.push(extent(&device, c, start, pages), before);
+                    out.push(extent(device.id, c, start, pages), before);
                     left.pages -= pages;
                     left.owner = left.owner.plus(pages as u32);
                 }
@@ -86,36 +86,38 @@ impl Devices {
         if device.lender.is_none() && self.used(device) == device.slots {
             return None;
         }
-        for (c, cell) in device.cells() {
-            let mut cluster = lock(&cell.cluster);
-            if !device.accepting() {
-                return None;
-            }
-            match cluster.state {
-                State::Absent | State::Discard | State::Frozen | State::Inherited => continue,
-                State::OffList(Owner::Discarding) => continue,
-                State::Free | State::Full | State::NonFull(_) | State::Frag(_) => {}
-                State::OffList(Owner::Cpu(_) | Owner::Device | Owner::Scan) => {}
-            }
-            if cluster.state == State::Free {
-                cluster.order = want.order;
-            }
-            let released = cluster.release_gone();
-            device.make_table(&mut cluster);
-            let found = cluster.take_window(0, want.order, want.pages, want.owner);
-            device.count(want.pages as i64 * i64::from(found.is_some()));
-            if cluster.state.list().is_some() && (found.is_some() || released > 0) {
-                device.settle(c, &mut cluster, After::Free);
-            }
-            if let Some(start) = found {
-                return Some(extent(device, c, start, want.pages));
-            }
-        }
-        None
+        device.cells().find_map(|(c, _)| {
+            let start = self.with_cluster(device, c, |cluster| device.take_any(c, cluster, want));
+            Some(extent(device.id, c, start??, want.pages))
+        })
     }
 }
 
 impl Device {
+    /// A window in a cluster that is ours, whoever holds it, unless it is being discarded.
+    fn take_any(&self, c: ClusterIndex, cluster: &mut Cluster, want: Want) -> Option<usize> {
+        if !self.accepting() {
+            return None;
+        }
+        match cluster.state {
+            State::Absent | State::Discard | State::Frozen | State::Inherited => return None,
+            State::OffList(Owner::Discarding) => return None,
+            State::Free | State::Full | State::NonFull(_) | State::Frag(_) => {}
+            State::OffList(Owner::Cpu(_) | Owner::Device | Owner::Scan) => {}
+        }
+        if cluster.state == State::Free {
+            cluster.order = want.order;
+        }
+        let released = cluster.release_gone();
+        self.make_table(cluster);
+        let found = cluster.take_window(0, want.order, want.pages, want.owner);
+        self.count(want.pages as i64 * i64::from(found.is_some()));
+        if cluster.state.list().is_some() && (found.is_some() || released > 0) {
+            self.settle(c, cluster, After::Free);
+        }
+        found
+    }
+
     /// A window in a cluster of any order: the aligned place of last resort.
     pub(super) fn take_other_order(&self, want: Want) -> Option<Extent> {
         let (c, true) = self.survey(want)? else {
@@ -128,7 +130,7 @@ impl Device {
         let start = cluster.take_window(0, want.order, want.pages, want.owner);
         self.count(want.pages as i64 * i64::from(start.is_some()));
         self.settle(c, &mut cluster, After::Free);
-        Some(extent(self, c, start?, want.pages))
+        Some(extent(self.id, c, start?, want.pages))
     }
 
     /// Of some clusters with free slots, of any order, the one that serves best: an aligned

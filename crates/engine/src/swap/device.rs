@@ -332,16 +332,12 @@ impl Swap {
         const N: usize = super::store::BATCH;
         debug_assert!(entries.len() <= N);
         let Some(devices) = &self.devices else { return };
-        let mut places = [None; N];
-        for (place, &entry) in places.iter_mut().zip(entries) {
-            *place = self.space.lock_if_used(entry).and_then(|mut locked| {
-                locked.seek(entry);
-                match locked.word().location() {
-                    Location::Slot(place) => Some(place),
-                    _ => None,
-                }
-            });
-        }
+        let mut words = [Word::FREE; N];
+        self.space.words(entries, &mut words[..entries.len()]);
+        let places = words.map(|word| match word.location() {
+            Location::Slot(place) => Some(place),
+            _ => None,
+        });
         for device in 0..SlotPlace::MAX_DEVICES {
             let mut runs = [const { 0..0 }; N];
             let mut n = 0;

@@ -78,14 +78,15 @@ impl Swap {
         for start in (0..entries.len()).step_by(super::store::BATCH) {
             let end = entries.len().min(start + super::store::BATCH);
             let mut words = [Word::FREE; super::store::BATCH];
+            let words = &mut words[..end - start];
+            self.space.words(&entries[start..end], words);
             let mut on_device = 0;
             // Device reads are the slow ones; they are found first and go out together.
-            for i in start..end {
-                let word = self.space.lock(entries[i]).word();
+            for (i, word) in (start..end).zip(&mut *words) {
                 if let Location::Slot(_) = word.location() {
-                    words[i - start] = word;
                     on_device += 1;
                 } else {
+                    *word = Word::FREE;
                     results[i] = self.load_with(cpu, &mut scratch, entries[i], out[i], keep);
                 }
             }
@@ -94,7 +95,7 @@ impl Swap {
                     cpu,
                     &mut scratch,
                     &entries[start..end],
-                    &words[..end - start],
+                    words,
                     &mut out[start..end],
                     keep,
                     &mut results[start..end],

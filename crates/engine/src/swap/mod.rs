@@ -122,10 +122,16 @@ pub struct MemoryUse {
     pub bookkeeping_bytes: u64,
 }
 
-/// An entry cannot be shared: its data is only in memory.
+/// Why an entry got no further reference.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
-#[error("the entry's copy was given up to make room; store the page again")]
-pub struct NotStored;
+pub enum DupError {
+    /// Its data is only in memory.
+    #[error("the entry's copy was given up to make room; store the page again")]
+    NotStored,
+    /// It has 2^32 - 1 of them.
+    #[error("the entry has all the references it can have; store the page again")]
+    TooMany,
+}
 
 /// See the module.
 pub struct Swap {
@@ -239,12 +245,22 @@ impl Swap {
     }
 
     /// One more reference to an entry.
-    pub fn dup(&self, entry: EntryId) -> Result<(), NotStored> {
+    pub fn dup(&self, entry: EntryId) -> Result<(), DupError> {
         let mut locked = self.space.lock(entry);
         if locked.word().location() == Location::Dropped {
-            return Err(NotStored);
+            return Err(DupError::NotStored);
         }
-        locked.dup();
+        if !locked.dup() {
+            return Err(DupError::TooMany);
+        }
+        let word = locked.word();
+        drop(locked);
+        // The slot of a shared entry is never given up.
+        if let (true, Location::Slot(place), Some(devices)) =
+            (word.cached(), word.location(), &self.devices)
+        {
+            devices.set_cache_only(place.device, place.slot, false);
+        }
         Ok(())
     }
 
@@ -428,6 +444,12 @@ impl Swap {
                     owner,
                     Some(entry),
                     "slot {} of device {}",
+                    place.slot,
+                    place.device
+                );
+                assert!(
+                    word.cached() || !devices.cache_only(place.device, place.slot),
+                    "slot {} of device {} passes for a copy",
                     place.slot,
                     place.device
                 );

@@ -37,6 +37,14 @@ pub(super) enum Aim {
     Each,
 }
 
+/// Who stores, for whom, with what.
+struct Storing<'a> {
+    cpu: Cpu,
+    group: &'a Group,
+    scratch: &'a mut Scratch,
+    aim: Aim,
+}
+
 /// Pages whose words are named in one go.
 pub(super) const BATCH: usize = 64;
 
@@ -58,14 +66,18 @@ impl Swap {
             }
             n => self.space.reserve_run(cpu, group, n)?,
         };
-        let mut scratch = self.coders.take(cpu);
+        let mut storing = Storing {
+            cpu,
+            group: &group_ref,
+            scratch: &mut self.coders.take(cpu),
+            aim: Aim::All,
+        };
         let mut words = [Word::FREE; BATCH];
         for (i, batch) in pages.chunks(BATCH).enumerate() {
             let start = first.plus((i * BATCH) as u32);
             let words = &mut words[..batch.len()];
             let entry = |k: usize| start.plus(k as u32);
-            let outcome =
-                self.make_places(cpu, &mut scratch, &group_ref, batch, entry, words, Aim::All);
+            let outcome = self.make_places(&mut storing, batch, entry, words);
             self.name(start, words);
             if let Err(error) = outcome {
                 self.free(cpu, first, pages.len() as u32);
@@ -91,7 +103,12 @@ impl Swap {
             pages.len()
         );
         let group_ref = self.space.group(group);
-        let mut scratch = self.coders.take(cpu);
+        let mut storing = Storing {
+            cpu,
+            group: &group_ref,
+            scratch: &mut self.coders.take(cpu),
+            aim: Aim::Each,
+        };
         let mut words = [Word::FREE; BATCH];
         let mut entries = [EntryId(0); BATCH];
         let (mut stored, mut outcome) = (0, Ok(()));
@@ -103,15 +120,7 @@ impl Swap {
                 break;
             }
             let words = &mut words[..batch.len()];
-            let places = self.make_places(
-                cpu,
-                &mut scratch,
-                &group_ref,
-                batch,
-                |k| entries[k],
-                words,
-                Aim::Each,
-            );
+            let places = self.make_places(&mut storing, batch, |k| entries[k], words);
             outcome = outcome.and(places);
             self.name_each(entries, words);
             for ((out, &entry), word) in out.iter_mut().zip(&*entries).zip(&*words) {
@@ -132,16 +141,12 @@ impl Swap {
     /// Makes the places of a batch; a page that has none keeps the word of a free entry, and the
     /// error says why. When the pool is full, its coldest pages make room, once a batch; if it
     /// refuses a page all the same, the rest of the batch goes to devices with it.
-    #[allow(clippy::too_many_arguments)]
     fn make_places(
         &self,
-        cpu: Cpu,
-        scratch: &mut Scratch,
-        group: &Group,
+        storing: &mut Storing<'_>,
         pages: &[&PageBytes],
         entries: impl Fn(usize) -> EntryId,
         words: &mut [Word],
-        aim: Aim,
     ) -> Result<(), StoreError> {
         words.fill(Word::FREE);
         let mut refused = (self.config.codec == CodecKind::None && self.has_devices())
@@ -156,11 +161,11 @@ impl Swap {
                 continue;
             }
             if refused.is_none() {
-                let mut place = self.make_place(cpu, scratch, group, page, entries(k));
+                let mut place = self.make_place(storing, page, entries(k));
                 if place == Err(StoreError::Full) && !relieved {
                     relieved = true;
-                    if self.relieve(cpu) {
-                        place = self.make_place(cpu, scratch, group, page, entries(k));
+                    if self.relieve(storing.cpu) {
+                        place = self.make_place(storing, page, entries(k));
                     }
                 }
                 match place {
@@ -180,14 +185,16 @@ impl Swap {
         counters.swpout_zero.add(same);
         counters.zswpout.add(pooled);
         // Before the words are named: who frees them uncharges.
-        group.charge(charge);
+        storing.group.charge(charge);
         let Some(refused) = refused.filter(|_| n > 0) else {
             return Ok(());
         };
         let mut slots = [Word::FREE; BATCH];
-        if group.writeback() && self.has_devices() {
+        if storing.group.writeback() && self.has_devices() {
+            let (cpu, aim) = (storing.cpu, storing.aim);
             let entries = |i: usize| entries(which[i]);
-            self.store_on_devices(cpu, scratch, &out[..n], entries, &mut slots[..n], aim);
+            let (out, slots) = (&out[..n], &mut slots[..n]);
+            self.store_on_devices(cpu, storing.scratch, out, entries, slots, aim);
         }
         for (&k, &word) in which[..n].iter().zip(&slots) {
             words[k] = word;
@@ -200,13 +207,12 @@ impl Swap {
     /// Puts one page into the pool; the word that will name it, and its bytes to charge.
     fn make_place(
         &self,
-        cpu: Cpu,
-        scratch: &mut Scratch,
-        group: &Group,
+        storing: &mut Storing<'_>,
         page: &PageBytes,
         owner: EntryId,
     ) -> Result<(Word, u64), StoreError> {
-        if group.pool_bytes() >= group.pool_max() {
+        let scratch = &mut *storing.scratch;
+        if storing.group.pool_bytes() >= storing.group.pool_max() {
             return Err(StoreError::GroupFull);
         }
         let (codec, bytes) = match scratch.pack(self.config.codec, page) {
@@ -216,7 +222,7 @@ impl Swap {
                 (Codec::Raw, &page[..])
             }
         };
-        match self.pool.insert(cpu, codec, bytes, owner) {
+        match self.pool.insert(storing.cpu, codec, bytes, owner) {
             Ok(handle) => {
                 let word = Word::pool(handle, checksum(codec, bytes));
                 Ok((word, bytes.len() as u64))

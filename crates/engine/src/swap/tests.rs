@@ -1,6 +1,8 @@
 //! The swap beside a naive model, with faults injected at the devices. Every step is
 //! followed by `check()`. Failures print their steps; proptest replays its seeds.
 
+mod ranges;
+
 use super::*;
 use crate::codec::{Codec, Coder, Damaged};
 use crate::env::{IoError, ReadOp, Store, WriteOp};
@@ -543,7 +545,8 @@ fn run(rig: &Rig, steps: &[Step]) {
                 };
                 match swap.dup(entry) {
                     Ok(()) => model.entries.get_mut(&entry).unwrap().references += 1,
-                    Err(NotStored) => assert!(model.entries[&entry].cached),
+                    Err(DupError::NotStored) => assert!(model.entries[&entry].cached),
+                    Err(error) => panic!("{error}"),
                 }
             }
             Step::Free { which } => {

@@ -132,15 +132,15 @@ impl Swap {
     /// goes there while older ones sit in the pool. Whether there may be room now; not while
     /// another thread does background work, for waiting would take longer than writing.
     pub(super) fn relieve(&self, cpu: Cpu) -> bool {
-        if self.devices.is_none() {
-            return false;
-        }
         self.note_refused();
         let made = self.in_background(|background| {
             // Emptied windows of another class or processor need no write.
             while self.pool.give_back(0) > 0 {}
             if self.pool.bytes() < self.pool.max() {
                 return true;
+            }
+            if self.devices.is_none() {
+                return false;
             }
             let turn = self.turn(cpu, background);
             turn.is_some_and(|turn| turn.written + turn.dropped > 0)

@@ -165,14 +165,27 @@ impl Cluster {
         self.hint = self.hint.min(at as u16);
     }
 
-    /// Adds a reference.
-    pub fn dup(&mut self, at: usize) {
-        debug_assert!(!self.words[at].is_free());
-        *self
-            .extra
-            .get_or_insert_default()
-            .entry(at as u16)
-            .or_insert(0) += 1;
+    /// Adds a reference; false if the entry has `u32::MAX` already.
+    pub fn dup(&mut self, at: usize) -> bool {
+        let more = self.references(at).checked_add(1);
+        if let Some(references) = more {
+            self.set_references(at, references);
+        }
+        more.is_some()
+    }
+
+    /// Says how many references, at least one, a used entry has.
+    pub(super) fn set_references(&mut self, at: usize, references: u32) {
+        debug_assert!(!self.words[at].is_free() && references > 0);
+        let extra = self.extra.get_or_insert_default();
+        if references > 1 {
+            extra.insert(at as u16, references - 1);
+        } else {
+            extra.remove(&(at as u16));
+        }
+        if extra.is_empty() {
+            self.extra = None;
+        }
     }
 
     /// References of an entry.
@@ -188,16 +201,9 @@ impl Cluster {
     pub fn release(&mut self, at: usize) -> Released {
         let word = self.words[at];
         assert!(!word.is_free(), "entry {at} of its cluster is freed twice");
-        if let Some(extra) = &mut self.extra
-            && let Some(count) = extra.get_mut(&(at as u16))
-        {
-            *count -= 1;
-            if *count == 0 {
-                extra.remove(&(at as u16));
-                if extra.is_empty() {
-                    self.extra = None;
-                }
-            }
+        let references = self.references(at);
+        if references > 1 {
+            self.set_references(at, references - 1);
             // Whose copy was cached is not known; without the bit it is stored again.
             self.set(at, word.with_cached(false));
             return Released::Shared;

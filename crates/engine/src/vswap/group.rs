@@ -2,7 +2,7 @@
 
 use super::fifo::Fifo;
 use crate::GroupId;
-use crate::locks::{self, Ordered};
+use crate::locks::{Ordered, Place};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
 /// One group. Its limits and charge are statistics: read and written without order.
@@ -15,7 +15,7 @@ pub struct Group {
     pool_bytes: AtomicU64,
     writeback: AtomicBool,
     ended: AtomicBool,
-    pub(super) lists: Ordered<Lists, { locks::GROUP_LISTS }>,
+    pub(super) lists: Ordered<Lists, { Place::GroupLists as usize }>,
 }
 
 /// The clusters of a group that someone may be looking for.

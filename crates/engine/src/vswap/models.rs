@@ -13,6 +13,13 @@ const SLOT: SlotPlace = SlotPlace {
     raw: false,
 };
 
+/// On another device.
+const ELSEWHERE: SlotPlace = SlotPlace {
+    device: DeviceId(1),
+    slot: SlotIndex(5),
+    raw: false,
+};
+
 /// Every order of at most three preemptions: more take hours, and find what three find.
 fn model(f: impl Fn() + Sync + Send + 'static) {
     let mut builder = loom::model::Builder::new();
@@ -20,10 +27,10 @@ fn model(f: impl Fn() + Sync + Send + 'static) {
     builder.check(f);
 }
 
-/// Whether the pool object and the slot are in use.
+/// Whether each of the two pool objects and two slots is in use.
 struct Rig {
     space: Space,
-    live: Mutex<[bool; 3]>,
+    live: Mutex<[bool; 4]>,
 }
 
 impl Rig {
@@ -38,7 +45,7 @@ impl Rig {
         (
             Arc::new(Self {
                 space,
-                live: Mutex::new([true, false, false]),
+                live: Mutex::new([true, false, false, false]),
             }),
             out[0],
         )
@@ -47,7 +54,8 @@ impl Rig {
         match location {
             Location::Pool(OBJECT) => Some(0),
             Location::Pool(_) => Some(2),
-            Location::Slot(_) => Some(1),
+            Location::Slot(SLOT) => Some(1),
+            Location::Slot(_) => Some(3),
             _ => None,
         }
     }
@@ -104,9 +112,9 @@ impl Rig {
                     assert!(lock(&self.live)[0], "the object of a named entry is gone");
                     return;
                 }
-                Location::Slot(_) => {
+                slot @ Location::Slot(_) => {
                     drop(locked);
-                    let read = lock(&self.live)[1];
+                    let read = Self::index(slot).is_some_and(|i| lock(&self.live)[i]);
                     let Some(locked) = self.space.lock_if_used(entry) else {
                         return;
                     };
@@ -118,6 +126,29 @@ impl Rig {
                 _ => return,
             }
         }
+    }
+    /// As `swap::places` when the device of the slot goes: read without the lock, written
+    /// elsewhere, repointed if the word still names the slot, and what lost is given up.
+    fn swap_off(&self, entry: EntryId) {
+        let Some(locked) = self.space.lock_if_used(entry) else {
+            return;
+        };
+        let word = locked.word();
+        if word.location() != Location::Slot(SLOT) || word.busy() {
+            return;
+        }
+        drop(locked);
+        lock(&self.live)[3] = true;
+        let mut moved = false;
+        if let Some(mut locked) = self.space.lock_if_used(entry)
+            && locked.word().location() == Location::Slot(SLOT)
+            && !locked.word().busy()
+        {
+            let now = locked.word();
+            locked.set(now.moved_to(Word::slot(ELSEWHERE, 0)));
+            moved = true;
+        }
+        self.drop_place(Location::Slot(if moved { SLOT } else { ELSEWHERE }));
     }
     /// As the slot allocator's reclaim of a cached entry.
     fn reclaim(&self, entry: EntryId) {
@@ -132,7 +163,7 @@ impl Rig {
         }
     }
     fn leaves_nothing(&self) {
-        assert_eq!(*lock(&self.live), [false; 3], "a place was left behind");
+        assert_eq!(*lock(&self.live), [false; 4], "a place was left behind");
         assert_eq!(self.space.used(), 0);
         self.space.check();
     }
@@ -177,7 +208,46 @@ fn loom_two_loads_against_writeback() {
 }
 
 #[test]
-fn loom_swapoff_of_a_cached_slot_against_free() {
+fn loom_swapoff_against_load_against_free() {
+    model(|| {
+        let (rig, entry) = Rig::new();
+        rig.write_back(entry);
+        let drainer = {
+            let rig = rig.clone();
+            loom::thread::spawn(move || rig.swap_off(entry))
+        };
+        let loader = {
+            let rig = rig.clone();
+            loom::thread::spawn(move || {
+                rig.load(entry);
+                rig.free(entry);
+            })
+        };
+        drainer.join().unwrap();
+        loader.join().unwrap();
+        rig.leaves_nothing();
+    });
+}
+
+#[test]
+fn loom_swapoff_against_writeback_against_load() {
+    model(|| {
+        let (rig, entry) = Rig::new();
+        let threads = [Rig::write_back, Rig::swap_off].map(|what| {
+            let rig = rig.clone();
+            loom::thread::spawn(move || what(&rig, entry))
+        });
+        rig.load(entry);
+        threads.into_iter().for_each(|t| t.join().unwrap());
+        let end = rig.space.lock(entry).word().location();
+        assert!(matches!(end, Location::Slot(_)), "{end:?}");
+        rig.free(entry);
+        rig.leaves_nothing();
+    });
+}
+
+#[test]
+fn loom_reclaim_of_a_cached_slot_against_free() {
     model(|| {
         let (rig, entry) = Rig::new();
         rig.write_back(entry);
@@ -189,6 +259,33 @@ fn loom_swapoff_of_a_cached_slot_against_free() {
         rig.load(entry);
         rig.free(entry);
         reclaimer.join().unwrap();
+        rig.leaves_nothing();
+    });
+}
+
+/// What is announced to a device (`Swap::expect`) and what a load of many begins with: whatever
+/// happens meanwhile, a slot that is named was the entry's at that moment.
+#[test]
+fn loom_lookup_of_a_range_against_writeback_and_free() {
+    model(|| {
+        let (rig, entry) = Rig::new();
+        let other = {
+            let rig = rig.clone();
+            loom::thread::spawn(move || {
+                rig.write_back(entry);
+                rig.free(entry);
+            })
+        };
+        let mut words = [Word::RESERVED; 2];
+        rig.space.words(&[entry, entry.plus(1)], &mut words);
+        assert!(matches!(
+            words[0].location(),
+            Location::Pool(OBJECT) | Location::Slot(SLOT) | Location::Free
+        ));
+        assert_eq!(words[1], Word::FREE);
+        other.join().unwrap();
+        rig.space.words(&[entry, entry.plus(1)], &mut words);
+        assert_eq!(words, [Word::FREE; 2]);
         rig.leaves_nothing();
     });
 }

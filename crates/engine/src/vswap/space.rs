@@ -3,7 +3,7 @@
 use super::cluster::{CLUSTER_ENTRIES, Cluster, Released, State};
 use super::group::Group;
 use super::word::Word;
-use crate::locks::{self, Guard, Ordered, lock};
+use crate::locks::{Guard, Ordered, Place, lock};
 use crate::{Cpu, EntryId, GroupId};
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -30,9 +30,9 @@ const SPARE: usize = 8;
 /// Partial clusters tried for a run before a fresh cluster is opened.
 const RUN_TRIES: usize = 4;
 
-type Slot = Ordered<Option<Box<Cluster>>, { locks::ENTRY_CLUSTER }>;
+type Slot = Ordered<Option<Box<Cluster>>, { Place::EntryCluster as usize }>;
 /// One of the directory, locked.
-type SlotGuard<'a> = Guard<'a, Option<Box<Cluster>>, { locks::ENTRY_CLUSTER }>;
+type SlotGuard<'a> = Guard<'a, Option<Box<Cluster>>, { Place::EntryCluster as usize }>;
 type Leaf = Box<[Slot; LEAF]>;
 type Middle = Box<[OnceLock<Leaf>; MIDDLE]>;
 
@@ -68,13 +68,13 @@ struct Numbers {
 /// The virtual swap space.
 pub struct Space {
     top: [OnceLock<Middle>; TOP],
-    cursors: Vec<Ordered<Cursors, { locks::ENTRY_CURSOR }>>,
-    numbers: Ordered<Numbers, { locks::LEAF }>,
+    cursors: Vec<Ordered<Cursors, { Place::EntryCursor as usize }>>,
+    numbers: Ordered<Numbers, { Place::Leaf as usize }>,
     #[expect(
         clippy::vec_box,
         reason = "the directory holds boxes: these go there as they are"
     )]
-    spare: Ordered<Vec<Box<Cluster>>, { locks::LEAF }>,
+    spare: Ordered<Vec<Box<Cluster>>, { Place::Leaf as usize }>,
     groups: RwLock<Vec<Arc<Group>>>,
     // Statistics; kept so that asking costs no walk.
     clusters: AtomicUsize,
@@ -225,6 +225,23 @@ impl Space {
             at,
             freed: 0,
         })
+    }
+
+    /// The words of entries, some of which may be free: one step for those side by side in one
+    /// cluster.
+    pub fn words(&self, entries: &[EntryId], words: &mut [Word]) {
+        words.fill(Word::FREE);
+        let mut at = 0;
+        while at < entries.len() {
+            let Some(mut locked) = self.lock_if_used(entries[at]) else {
+                at += 1;
+                continue;
+            };
+            while at < entries.len() && locked.seek(entries[at]) {
+                words[at] = locked.word();
+                at += 1;
+            }
+        }
     }
 
     /// Reserves entries for single pages into `out`, all of them or none.
@@ -651,10 +668,16 @@ impl Locked<'_> {
     pub fn references(&self) -> u32 {
         self.cluster().references(self.at)
     }
-    /// Adds a reference.
-    pub fn dup(&mut self) {
+    /// Adds a reference; false if it has `u32::MAX` already.
+    pub fn dup(&mut self) -> bool {
         let at = self.at;
-        self.cluster_mut().dup(at);
+        self.cluster_mut().dup(at)
+    }
+    /// Sets the number of references, for tests of what many do.
+    #[cfg(test)]
+    pub fn set_references(&mut self, references: u32) {
+        let at = self.at;
+        self.cluster_mut().set_references(at, references);
     }
     /// Notes whether recompression has been through this cluster.
     pub fn set_dense(&mut self, yes: bool) {

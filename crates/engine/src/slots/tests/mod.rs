@@ -1,9 +1,12 @@
 //! Tests of the slot allocator: random operations beside a naive allocator (`model`,
-//! `forks`), one test for each rule that random operations seldom reach (`rules`), and many
-//! threads at once (`stress`). Here is what they share.
+//! `forks`), one test for each rule that random operations seldom reach (`rules`, `places`,
+//! `reclaim`, `returns`), and many threads at once (`stress`). Here is what they share.
 
 mod forks;
 mod model;
+mod places;
+mod reclaim;
+mod returns;
 mod rules;
 mod stress;
 
@@ -72,6 +75,14 @@ fn one(slots: u64, options: Options) -> (Devices, DeviceId) {
         .add(blank(slots), DeviceSpec::default(), None)
         .unwrap();
     (devices, id)
+}
+
+fn single(id: DeviceId, slot: u32) -> Extent {
+    Extent {
+        device: id,
+        start: SlotIndex(slot),
+        len: 1,
+    }
 }
 
 const A: Cpu = Cpu(0);

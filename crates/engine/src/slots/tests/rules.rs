@@ -53,70 +53,6 @@ fn the_last_free_slot_is_found() {
 }
 
 #[test]
-fn a_folio_is_scattered_only_over_what_is_there() {
-    let (devices, id) = one(1024, Options::default());
-    let mut out = ExtentList::new();
-    for i in 0..1024 {
-        devices.allocate(A, 1, EntryId(i), &mut out).unwrap();
-    }
-    for slot in (1..1024).step_by(64) {
-        devices
-            .free(
-                A,
-                Extent {
-                    device: id,
-                    start: SlotIndex(slot),
-                    len: 1,
-                },
-            )
-            .unwrap();
-    }
-    devices
-        .free(
-            A,
-            Extent {
-                device: id,
-                start: SlotIndex(102),
-                len: 8,
-            },
-        )
-        .unwrap();
-    out.clear();
-    devices.allocate(B, 16, EntryId(5000), &mut out).unwrap();
-    assert_eq!(
-        out[0],
-        Extent {
-            device: id,
-            start: SlotIndex(102),
-            len: 8
-        },
-        "the longest run first"
-    );
-    assert_eq!(out.len(), 9);
-    assert_eq!(devices.owner(id, out[8].start), Some(EntryId(5015)));
-    out.clear();
-    assert_eq!(
-        devices.allocate(B, 9, EntryId(6000), &mut out),
-        Err(AllocError::Full)
-    );
-    assert!(out.is_empty());
-    devices.check();
-    devices.allocate(B, 8, EntryId(6000), &mut out).unwrap();
-    assert_eq!(
-        devices.allocate(B, 1, EntryId(6008), &mut out),
-        Err(AllocError::Full)
-    );
-}
-
-fn single(id: DeviceId, slot: u32) -> Extent {
-    Extent {
-        device: id,
-        start: SlotIndex(slot),
-        len: 1,
-    }
-}
-
-#[test]
 fn a_free_that_moves_no_cluster_is_done_at_once() {
     let (devices, id) = one(1024, Options::default());
     let mut out = ExtentList::new();
@@ -196,6 +132,36 @@ fn recycling_keeps_no_processor_on_a_worse_device() {
     }
     assert_eq!(recycled, CLUSTER_SLOTS, "as long as a cursor lasts");
     devices.check();
+}
+
+#[test]
+fn what_the_user_says_of_a_device_overrules_what_it_says_itself() {
+    let devices = Devices::new(Arc::new(Cpus(2)), Options::default());
+    let spinning = Arc::new(Blank {
+        slots: 512,
+        rotational: true,
+        ..Blank::default()
+    });
+    let spec = |rotational, node| DeviceSpec {
+        rotational,
+        node,
+        ..DeviceSpec::default()
+    };
+    devices
+        .add(spinning.clone(), spec(None, None), None)
+        .unwrap();
+    devices
+        .add(spinning, spec(Some(false), Some(Node(1))), None)
+        .unwrap();
+    devices
+        .add(blank(512), spec(Some(true), None), None)
+        .unwrap();
+    let said: Vec<_> = devices
+        .usage()
+        .iter()
+        .map(|d| (d.rotational, d.node))
+        .collect();
+    assert_eq!(said, [(true, None), (false, Some(Node(1))), (true, None)]);
 }
 
 #[test]
@@ -617,10 +583,10 @@ fn processors_share_no_cache_line_on_the_fast_path() {
         let per_cpu = devices.cpu(Cpu(cpu as u16));
         let mut written = vec![lines(per_cpu)];
         for order in [0, 4] {
-            let spot = lock(&per_cpu.state).cursors.0[order].unwrap();
-            let cell = device.cell(spot.cluster).unwrap();
-            written.push(lines(cell));
-            written.push(lines(&**lock(&cell.cluster).table.as_ref().unwrap()));
+            let state = lock(&per_cpu.state);
+            let current = state.current[order].as_ref().unwrap();
+            written.push(lines(device.cell(current.index).unwrap()));
+            written.push(lines(&**current.cluster.table.as_ref().unwrap()));
         }
         for line in written.into_iter().flatten() {
             let other = owners.insert(line, cpu).filter(|&other| other != cpu);

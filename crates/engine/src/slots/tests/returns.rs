@@ -1,0 +1,105 @@
+//! The return caches: bounded whether or not a worker ever comes, and never in anybody's way.
+
+use super::super::percpu::RETURNS;
+use super::*;
+
+/// A device of full clusters, so that every single free has to wait.
+fn full(clusters: u32) -> (Devices, DeviceId) {
+    let (devices, id) = one(u64::from(clusters) * 512, Options::default());
+    let mut out = ExtentList::new();
+    for i in 0..clusters * 512 {
+        devices.allocate(A, 1, EntryId(i), &mut out).unwrap();
+    }
+    (devices, id)
+}
+
+fn waiting(devices: &Devices, cpu: Cpu) -> usize {
+    lock(&devices.cpu(cpu).state).returns.len()
+}
+
+/// One slot of each cluster: each would move its cluster.
+#[test]
+fn a_free_that_finds_the_cache_full_frees_the_batch_itself() {
+    let clusters = RETURNS as u32 * 3;
+    let (devices, id) = full(clusters);
+    for c in 0..clusters {
+        devices.free(B, single(id, c * 512 + 9)).unwrap();
+        let left = (c as usize) % RETURNS + 1;
+        assert_eq!(waiting(&devices, B), left, "after {} frees", c + 1);
+        devices.check();
+    }
+    assert!(devices.wants_work(), "a worker was asked to come");
+    // None ever came, and the counts are right all the same.
+    assert_eq!(devices.usage()[0].used, clusters * 511);
+}
+
+#[test]
+fn larger_runs_pass_the_cache_by() {
+    let (devices, id) = full(8);
+    for c in 0..8 {
+        let run = Extent {
+            len: 2,
+            ..single(id, c * 512 + 100)
+        };
+        devices.free(A, run).unwrap();
+    }
+    assert_eq!(waiting(&devices, A), 0);
+    assert_eq!(devices.work(A, 1), 0, "nothing was left for later");
+}
+
+#[test]
+fn without_a_worker_everything_freed_is_found_again() {
+    let clusters = 64;
+    let (devices, id) = full(clusters);
+    let mut out = ExtentList::new();
+    let mut next = clusters * 512;
+    for round in 1..=8u32 {
+        // Odd numbers of slots from every cluster, through both processors.
+        let mut freed = 0;
+        for c in 0..clusters {
+            for k in 0..(c * round) % 7 {
+                let slot = c * 512 + (k * 67 + round * 13) % 512;
+                if devices.owner(id, SlotIndex(slot)).is_some() {
+                    let cpu = if k % 2 == 0 { A } else { B };
+                    devices.free(cpu, single(id, slot)).unwrap();
+                    freed += 1;
+                }
+            }
+        }
+        devices.check();
+        for i in 0..freed {
+            let cpu = if i % 3 == 0 { A } else { B };
+            out.clear();
+            devices.allocate(cpu, 1, EntryId(next), &mut out).unwrap();
+            next += 1;
+        }
+        let more = devices.allocate(A, 1, EntryId(next), &mut out);
+        assert_eq!(more, Err(AllocError::Full), "round {round}");
+        devices.check();
+    }
+}
+
+#[test]
+fn a_drain_empties_the_caches_first() {
+    let (devices, id) = full(2);
+    struct Nobody;
+    impl Mover for Nobody {
+        fn relocate(&self, _: Cpu, _: EntryId, _: Extent, _: Option<Extent>) -> Moved {
+            panic!("nothing is left to move")
+        }
+    }
+    devices.set_mover(Arc::new(Nobody));
+    let half = Extent {
+        len: 512,
+        ..single(id, 0)
+    };
+    devices.free(A, half).unwrap();
+    for slot in 512..1024 {
+        devices.free(B, single(id, slot)).unwrap();
+    }
+    assert!(waiting(&devices, B) > 0);
+    assert_eq!(devices.drain_step(A, id, 8), Ok(Drain::Done));
+    assert_eq!(waiting(&devices, B), 0);
+    devices.remove(A, id).unwrap();
+    devices.check();
+}

@@ -1,0 +1,173 @@
+//! Ranges of entries: one operation each, references that reach their limit, and stores that
+//! fail half-way.
+
+use super::*;
+#[cfg(debug_assertions)]
+use crate::locks::{Place as LockPlace, taken};
+use crate::vswap::Word;
+
+fn pages(n: u32, random: usize) -> Vec<PageBytes> {
+    (0..n).map(|seed| page(seed, random)).collect()
+}
+
+/// Locks of entries' clusters that `f` takes: one is one operation on a range.
+#[cfg(debug_assertions)]
+fn operations(f: impl FnOnce()) -> u64 {
+    let before = taken(LockPlace::EntryCluster);
+    f();
+    taken(LockPlace::EntryCluster) - before
+}
+
+#[cfg(debug_assertions)]
+#[test]
+fn a_range_is_stored_looked_up_and_freed_in_one_operation_each() {
+    for codec in [CodecKind::Lz4, CodecKind::None] {
+        let rig = rig(small(codec), Some(2));
+        let swap = &rig.swap;
+        let content = pages(64, 100);
+        let refs: Vec<&PageBytes> = content.iter().collect();
+        let mut first = EntryId(0);
+        let stored = operations(|| first = swap.store(Cpu(0), GroupId(0), &refs).unwrap());
+        assert_eq!(stored, 2, "{codec:?}: reserved once, named once");
+        swap.check();
+        let range: Vec<EntryId> = (0..64).map(|i| first.plus(i)).collect();
+        let mut words = [Word::FREE; 64];
+        assert_eq!(operations(|| swap.space.words(&range, &mut words)), 1);
+        assert!(words.iter().all(|word| !word.is_free()));
+        assert_eq!(operations(|| swap.expect(&range)), 1);
+        assert_eq!(operations(|| swap.free(Cpu(0), first, 64)), 1, "{codec:?}");
+        let mut out = [None; 64];
+        let each = operations(|| {
+            swap.store_each(Cpu(0), GroupId(0), &refs, &mut out)
+                .unwrap();
+        });
+        assert!(each <= 2 + 2, "{codec:?}: {each} for 64 pages");
+        swap.check();
+    }
+}
+
+/// A folio's entries are contiguous and aligned, and it is loaded and freed as one, where its slots
+/// are not.
+#[test]
+fn a_folio_over_scattered_slots_is_one_range_of_entries() {
+    let rig = rig(small(CodecKind::None), Some(1));
+    let (swap, cpu, group) = (&rig.swap, Cpu(0), GroupId(0));
+    let content = pages(CLUSTER_SLOTS as u32, 512);
+    let mut entries = Vec::new();
+    for batch in content.chunks(64) {
+        let refs: Vec<&PageBytes> = batch.iter().collect();
+        let mut out = [None; 64];
+        assert_eq!(swap.store_each(cpu, group, &refs, &mut out), Ok(64));
+        entries.extend(out.into_iter().flatten());
+    }
+    // Holes of one slot each: no two neighbours are free.
+    for entry in entries.iter().step_by(16) {
+        swap.free(cpu, *entry, 1);
+    }
+    let folio = pages(16, 511);
+    let refs: Vec<&PageBytes> = folio.iter().collect();
+    let first = swap.store(cpu, group, &refs).unwrap();
+    assert_eq!(first.0 % 16, 0);
+    swap.check();
+    let range: Vec<EntryId> = (0..16).map(|i| first.plus(i)).collect();
+    assert!(range.iter().all(|&entry| swap.place(entry) == Place::Slot));
+    let mut rooms = [[0; PAGE_SIZE]; 16];
+    let mut out: Vec<&mut PageBytes> = rooms.iter_mut().collect();
+    let mut results = [Err(LoadError::Empty); 16];
+    swap.load_each(cpu, &range, &mut out, true, &mut results);
+    assert!(results.iter().all(|r| *r == Ok(Source::Device)));
+    assert!(rooms == folio[..]);
+    swap.free(cpu, first, 16);
+    swap.check();
+}
+
+#[test]
+fn references_have_a_limit_and_say_so() {
+    let rig = rig(small(CodecKind::Lz4), None);
+    let content = page(1, 20);
+    let entry = rig.swap.store(Cpu(0), GroupId(0), &[&content]).unwrap();
+    for _ in 0..1000 {
+        rig.swap.dup(entry).unwrap();
+    }
+    assert_eq!(rig.swap.space.lock(entry).references(), 1001);
+    rig.swap.space.lock(entry).set_references(u32::MAX);
+    assert_eq!(rig.swap.dup(entry), Err(DupError::TooMany));
+    assert_eq!(rig.swap.space.lock(entry).references(), u32::MAX);
+    rig.swap.check();
+    rig.swap.space.lock(entry).set_references(2);
+    for last in [false, true] {
+        let mut out = [0; PAGE_SIZE];
+        assert_eq!(
+            rig.swap.load(Cpu(0), entry, &mut out, false),
+            Ok(Source::Pool)
+        );
+        assert!(out == content);
+        rig.swap.check();
+        assert_eq!(rig.swap.entries() == 0, last);
+    }
+}
+
+/// Entries are never written over: what an older store left stays what it is until its owner frees
+/// it, and a store that fails half-way leaves nothing that could ever be read.
+#[test]
+fn a_store_that_fails_half_way_leaves_no_copy() {
+    for (codec, clusters) in [(CodecKind::Lz4, None), (CodecKind::None, Some(1))] {
+        let rig = rig(small(codec), clusters);
+        let (swap, cpu, group) = (&rig.swap, Cpu(0), GroupId(0));
+        let content = pages(CLUSTER_SLOTS as u32, 512);
+        let refs: Vec<&PageBytes> = content.iter().collect();
+        let mut older = [None; 100];
+        assert_eq!(
+            swap.store_each(cpu, group, &refs[..100], &mut older),
+            Ok(100)
+        );
+        let (entries, memory) = (swap.entries(), swap.memory());
+        // Some batches find room, a later one does not.
+        assert_eq!(swap.store(cpu, group, &refs), Err(StoreError::Full));
+        swap.check();
+        assert_eq!(swap.entries(), entries);
+        assert_eq!(swap.memory().pool_data_bytes, memory.pool_data_bytes);
+        assert_eq!(swap.memory().pool_pages, memory.pool_pages);
+        for (entry, content) in older.into_iter().flatten().zip(&content) {
+            let mut out = [0; PAGE_SIZE];
+            swap.load(cpu, entry, &mut out, false).unwrap();
+            assert!(out == *content);
+        }
+        swap.check();
+        assert_eq!(swap.entries(), 0);
+        // All that it had taken for a while is there again.
+        let fits = if clusters.is_some() { 512 } else { 200 };
+        let again = swap.store(cpu, group, &refs[..fits]);
+        assert!(again.is_ok(), "{codec:?}: {again:?}");
+    }
+}
+
+#[test]
+fn clusters_of_entries_come_on_demand_and_go_when_empty() {
+    let config = Config {
+        pool_max_bytes: 64 << 20,
+        ..small(CodecKind::Lz4)
+    };
+    let rig = rig(config, None);
+    let (swap, cpu) = (&rig.swap, Cpu(0));
+    let idle = swap.space.bytes();
+    assert!(idle < 16 << 10, "{idle} bytes for no entry");
+    let content = pages(64, 1);
+    let refs: Vec<&PageBytes> = content.iter().collect();
+    let mut entries = Vec::new();
+    for _ in 0..1024 {
+        let mut out = [None; 64];
+        swap.store_each(cpu, GroupId(0), &refs, &mut out).unwrap();
+        entries.extend(out.into_iter().flatten());
+    }
+    let full = swap.space.bytes();
+    let words = entries.len() * 8;
+    assert!((words..words * 5 / 4 + idle).contains(&full), "{full}");
+    for entry in entries {
+        swap.free(cpu, entry, 1);
+    }
+    // What is kept for the next cluster is counted.
+    let left = swap.space.bytes();
+    assert!(left < full / 8, "{left} of {full} bytes are left");
+    swap.check();
+}
