@@ -97,11 +97,12 @@ impl Appetite {
             return None;
         }
         self.next = now + NOBODY;
-        let now_ms = now.as_millis() as u64;
-        let age = match u64::from(oldest_ms) {
+        // Pages are dated by the low bits alone.
+        let age = match oldest_ms {
             0 => 0,
-            oldest => now_ms.saturating_sub(oldest),
+            oldest => u64::from((now.as_millis() as u32).wrapping_sub(oldest)),
         };
+        let now_ms = now.as_millis() as u64;
         Some(Wish {
             before_ms: now_ms.saturating_sub((age * PERCENT / 100).max(LEAST_MS)),
             pages: self.pages,
@@ -127,9 +128,11 @@ impl Appetite {
         self.vain = 0;
     }
 
-    /// A moment was waited up to `now`, for nothing.
+    /// A moment was waited up to `now`, for nothing. Of several that waited at once the first says so.
     pub fn disappointed(&mut self, now: Duration) {
-        self.hopes = false;
+        if !std::mem::take(&mut self.hopes) {
+            return;
+        }
         self.next = now + GIVEN * (1 << self.vain);
         self.vain = (self.vain + 1).min(LONGEST);
     }

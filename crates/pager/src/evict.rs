@@ -51,7 +51,8 @@ const READY: usize = 2 * UNIT;
 const TRADED: usize = 4;
 /// Units looked at for one that can be evicted, before giving up.
 const LOOK: usize = 512;
-/// Units tried for pages that need no room, when there is none.
+/// Units tried before giving up: for one that can be captured, and for pages that need no room when
+/// there is none.
 const TRIES: usize = 32;
 
 impl Process {
@@ -200,9 +201,16 @@ impl Process {
         desk: &mut Desk,
         shared: bool,
     ) -> (MutexGuard<'static, State>, usize) {
-        for _ in 0..64 {
-            let Some((bay, unit, victims)) = self.choose(&mut state, shared) else {
-                return (state, 0);
+        for _ in 0..TRIES {
+            let (bay, unit, victims) = match self.choose(&mut state, shared) {
+                Choice::Capture(bay, unit, victims) => (bay, unit, victims),
+                Choice::LookOn => {
+                    // Others had to wait for these looks.
+                    drop(state);
+                    state = lock_service();
+                    continue;
+                }
+                Choice::Nothing => return (state, 0),
             };
             let State { map, bays, .. } = &mut *state;
             let address = bays.as_ref().expect("chosen into it").address(bay);
@@ -268,7 +276,7 @@ impl Process {
     }
 
     /// The unit whose turn it is, which of its pages to capture, and an empty bay for them.
-    fn choose(&self, state: &mut State, shared: bool) -> Option<(BayIndex, UnitNumber, Mask)> {
+    fn choose(&self, state: &mut State, shared: bool) -> Choice {
         let State {
             map,
             queue,
@@ -277,10 +285,15 @@ impl Process {
             sharing,
             ..
         } = state;
-        let bays = bays.as_mut()?;
+        let Some(bays) = bays else {
+            return Choice::Nothing;
+        };
         for _ in 0..64 {
-            let (unit, mut victims) = queue.next(map, LOOK, resident)?;
-            if !plain(ranges, unit, victims) {
+            let Some((unit, due)) = queue.next(map, LOOK, resident) else {
+                return Choice::Nothing;
+            };
+            let mut victims = plain(ranges, unit, due);
+            if victims == 0 {
                 // Comes back to the queue when its protection allows.
                 continue;
             }
@@ -298,11 +311,11 @@ impl Process {
             }
             let Some(bay) = bays.begin_capture(unit) else {
                 queue.requeue(map, unit);
-                return None;
+                return Choice::Nothing;
             };
-            return Some((bay, unit, victims));
+            return Choice::Capture(bay, unit, victims);
         }
-        None
+        Choice::LookOn
     }
 
     /// Moves `victims` of the unit at `unit` to the bay at `bay`.
@@ -605,6 +618,16 @@ impl Leaving {
     }
 }
 
+/// What to capture next.
+enum Choice {
+    /// These pages of the unit, into the bay.
+    Capture(BayIndex, UnitNumber, Mask),
+    /// None of those looked at may go now; there are others.
+    LookOn,
+    /// Nothing.
+    Nothing,
+}
+
 /// What became of pages that were to be moved.
 #[derive(Default)]
 struct Shifted {
@@ -618,13 +641,21 @@ fn resident(map: &PageMap, unit: UnitNumber) -> Mask {
     map.mask(unit, |p| matches!(p, Page::Resident(_)))
 }
 
-/// Whether pages of a unit lie in plain read-write memory whose missing pages are our faults:
-/// only such may be moved out, and only from such may they be missing.
-fn plain(ranges: &crate::ranges::Ranges, unit: UnitNumber, victims: Mask) -> bool {
-    runs(victims).all(|(first, len)| {
+/// Those of `victims` that lie in plain read-write memory whose missing pages are our faults: only
+/// such may be moved out, and only from such may they be missing.
+fn plain(ranges: &crate::ranges::Ranges, unit: UnitNumber, victims: Mask) -> Mask {
+    let all = |first: usize, len: usize| {
         let start = unit.first().plus(first).address();
         ranges
             .find(start)
             .is_some_and(|r| r.end >= start + len * PAGE_SIZE && r.attributes.evictable())
-    })
+    };
+    let in_run = |first, len| match all(first, len) {
+        true => ones(first, len),
+        // It goes from one range to the next.
+        false => (first..first + len)
+            .filter(|&i| all(i, 1))
+            .fold(0, |mask, i| mask | 1 << i),
+    };
+    runs(victims).fold(0, |mask, (first, len)| mask | in_run(first, len))
 }

@@ -327,13 +327,17 @@ impl Process {
         self.serve_again(desk);
     }
 
-    /// Evicts until no more than `target` pages are resident, and gives their frames back: the child
-    /// has no use for them.
+    /// Evicts until no more than `target` pages are resident, or as many went as were too many: other
+    /// threads may bring them back meanwhile. Gives their frames back: the child has no use for them.
     fn evict_down_to(&self, target: usize, desk: &mut Desk) {
+        let evicted = || self.counters().evicted.get();
+        let mut enough = None;
         loop {
             let mut state = lock_service();
             while self.give_back(&mut state) {}
-            if state.map.resident() <= target {
+            let resident = state.map.resident();
+            let enough = *enough.get_or_insert(evicted() + resident.saturating_sub(target) as u64);
+            if resident <= target || evicted() >= enough {
                 return;
             }
             drop(state);

@@ -43,14 +43,15 @@ pub fn inherited(swap: &Swap) -> u64 {
         .sum()
 }
 
-/// Lets one generation write to devices, if `writeback` allows any.
+/// Says which generation is written back first, and for all of them whether any may be.
 pub fn choose(swap: &Swap, writeback: bool, relatives: bool) {
     let (youngest, begun) = (youngest().0, BEGUN.load(Relaxed));
     let holds = |group: u16| swap.group_pool_bytes(GroupId(group)) > 0;
     let first = first(youngest, begun, relatives, holds);
+    swap.write_back_first(GroupId(first));
     for group in 0..begun {
         // No limit of its own: nothing to refuse.
-        let _ = swap.set_group_limits(GroupId(group), u64::MAX, writeback && group == first);
+        let _ = swap.set_group_limits(GroupId(group), u64::MAX, writeback);
     }
 }
 

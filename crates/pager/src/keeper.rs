@@ -136,7 +136,7 @@ fn adopt(
         embedded,
         services: Services::new(&cpus),
         gate: Mutex::new(()),
-        forked: AtomicBool::new(forked || fork::before_paging()),
+        forked: AtomicBool::new(false),
         costs: Costs::new(),
         flushes: Flushes::default(),
         keep_score: AtomicU64::new(1024),
@@ -164,7 +164,7 @@ fn adopt(
     state.parked.reserve(1024);
     state
         .queue
-        .reserve(process.member.limit() as usize / UNIT * 2);
+        .reserve(process.member.budget() as usize / UNIT * 2);
     if forked {
         // Its charge was copied from its parent's.
         process.member.start_paging(0);
@@ -176,6 +176,10 @@ fn adopt(
     }
     // What is there now is as old as now, not as the machine.
     state.queue.now_ms = now_ms();
+    // A fork that needs no pager takes this lock too: none comes between these looks.
+    process
+        .forked
+        .store(forked || fork::before_paging(), SeqCst);
     if forked || fork::before_paging() && member.has_relatives() {
         state.sharing.begins();
     }
@@ -403,7 +407,7 @@ impl Process {
                 false => 0,
             };
             let own = charged.min(budget).saturating_sub(shared);
-            limit = shared + state.balance.limit(budget, own);
+            limit = (shared + state.balance.limit(budget, own)).min(budget);
         }
         self.member.tell_pool(self.swap.pool_bytes());
         embed::limit_pool(self.swap, self.member, limit as u64);

@@ -296,14 +296,16 @@ impl Process {
         balance.came_back(queue.rank(map, page), map.resident());
         queue.leaves(map, first, pages);
         let late = usize::from(age) > self.pool_span(&state);
-        let ahead = state.pattern.ahead();
-        let expected: ArrayVec<EntryId, REACH> = (ahead.start.0..ahead.end.0)
-            .filter_map(|p| match state.map.get(PageNumber(p)) {
-                Page::Swapped(entry) => Some(entry),
-                _ => None,
-            })
-            .take(REACH)
-            .collect();
+        let mut expected: ArrayVec<EntryId, REACH> = ArrayVec::new();
+        if self.swap.has_devices() {
+            let ahead = state.pattern.ahead();
+            let entries =
+                (ahead.start.0..ahead.end.0).filter_map(|p| match state.map.get(PageNumber(p)) {
+                    Page::Swapped(entry) => Some(entry),
+                    _ => None,
+                });
+            expected.extend(entries.take(REACH));
+        }
         drop(state);
 
         if !expected.is_empty() {

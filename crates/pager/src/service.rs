@@ -25,6 +25,7 @@ use crate::evict::{Step, When};
 use crate::load::{Desk, Served, UnitBuffer};
 use crate::map::UNIT;
 use crate::process::Process;
+use crate::state::lock_service;
 use ebb_sys::fault::{BATCH, Fault};
 use ebb_sys::futex;
 use ebb_sys::thread::{self, Urgency};
@@ -223,7 +224,7 @@ extern "C" fn run(index: *mut libc::c_void) -> *mut libc::c_void {
     let process = loop {
         match Process::current() {
             Some(p) => break p,
-            None => std::thread::yield_now(),
+            None => std::thread::sleep(Duration::from_micros(50)),
         }
     };
     let services = &process.services;
@@ -311,13 +312,14 @@ impl Process {
             match self.make_room(desk, When::Now) {
                 Step::Progress | Step::Enough if stuck.is_none() => continue,
                 Step::Progress | Step::Enough => {}
-                // What the pool holds may go to a device, all the more if nothing else is left.
+                // What the pool holds may go to a device, all the more if nothing else is left. But
+                // not while a fork has the gate: it may be this fault that it waits for.
                 Step::Full | Step::Nothing => {
-                    let _gate = crate::process::gate(self);
-                    if self.swap.shrink_pool(
-                        crate::process::cpu(),
-                        (8 * UNIT * ebb_engine::PAGE_SIZE) as u64,
-                    ) > 0
+                    if let Ok(_gate) = self.gate.try_lock()
+                        && self.swap.shrink_pool(
+                            crate::process::cpu(),
+                            (8 * UNIT * ebb_engine::PAGE_SIZE) as u64,
+                        ) > 0
                     {
                         continue;
                     }
@@ -330,7 +332,16 @@ impl Process {
             });
             let seen = self.member.wait(0, Some(Duration::ZERO));
             self.member.ask_reclaim(256);
+            // Who is asked as well hears of that too: no news of room.
             self.member.wait(seen, Some(Duration::from_millis(1)));
+            let room = {
+                let mut state = lock_service();
+                let used = state.used(self.swap);
+                state.account.room(self.member, used, 1)
+            };
+            if !room {
+                std::thread::sleep(Duration::from_micros(500));
+            }
             self.evict_shared(begin.elapsed(), &mut copies);
             if begin.elapsed() > GIVE_UP {
                 self.out_of_memory();

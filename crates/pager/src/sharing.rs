@@ -140,7 +140,9 @@ impl Process {
             .protect(first.address(), pages * PAGE_SIZE, false);
         // They may leave again (`Queue::postpone`).
         let State { map, queue, .. } = state;
-        queue.brought(map, first.unit(), ones(first.within(), pages));
+        if matches!(map.get(page), Page::Resident(_)) {
+            queue.brought(map, first.unit(), ones(first.within(), pages));
+        }
         self.counters().fault_shared.add(1);
         self.counters().unshared.add(copies.max(1).into());
         Some(())

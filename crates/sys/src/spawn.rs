@@ -184,15 +184,25 @@ pub fn can_spawn(threads: usize) -> bool {
 /// Requires: `argument` stays valid for the thread.
 ///
 /// # Errors
-/// EAGAIN if there are too many, or libc cannot be asked in this forked child; else libc's or the
-/// kernel's.
+/// ENOTSUP if there are too many, or libc cannot be asked in this forked child; else libc's or the
+/// kernel's: EAGAIN after trying for a while.
 pub unsafe fn spawn(entry: Entry, argument: *mut libc::c_void) -> Result<(), Errno> {
     let _blocked = crate::signal::Blocked::all();
-    lock_spawning();
-    // SAFETY: passed on to the caller; the lock is held.
-    let result = unsafe { spawn_locked(entry, argument) };
-    unlock_spawning();
-    result
+    let mut patience = PATIENCE;
+    loop {
+        lock_spawning();
+        // SAFETY: passed on to the caller; the lock is held.
+        let result = unsafe { spawn_locked(entry, argument) };
+        unlock_spawning();
+        match result {
+            Err(Errno(libc::EAGAIN)) if !patience.is_zero() => {
+                // A fork need not wait for that.
+                std::thread::sleep(PAUSE);
+                patience -= PAUSE;
+            }
+            other => return other,
+        }
+    }
 }
 
 /// Requires: as `spawn`, and the lock is held.
@@ -204,30 +214,17 @@ unsafe fn spawn_locked(entry: Entry, argument: *mut libc::c_void) -> Result<(), 
         prepare_spawn();
     }
     let number = TAKEN.load(SeqCst);
-    let seat = SEATS.get(number).ok_or(Errno(libc::EAGAIN))?;
+    let seat = SEATS.get(number).ok_or(Errno(libc::ENOTSUP))?;
     seat.entry.store(entry as *mut libc::c_void, SeqCst);
     seat.argument.store(argument, SeqCst);
-    let first = seat.pointer.load(SeqCst) == 0;
-    if first && LIBC_STUCK.load(SeqCst) {
-        return Err(Errno(libc::EAGAIN));
-    }
-    let mut patience = PATIENCE;
-    loop {
-        // SAFETY: the stack of this number is used by no thread, and the seat says what to run.
-        let started = unsafe {
-            if first {
-                create(number)
-            } else {
-                succeed(number)
-            }
-        };
-        match started {
-            Err(Errno(libc::EAGAIN)) if !patience.is_zero() => {
-                std::thread::sleep(PAUSE);
-                patience -= PAUSE;
-            }
-            Err(e) => return Err(e),
-            Ok(()) => break,
+    // SAFETY: the stack of this number is used by no thread, and the seat says what to run.
+    unsafe {
+        if seat.pointer.load(SeqCst) != 0 {
+            succeed(number)?;
+        } else if LIBC_STUCK.load(SeqCst) {
+            return Err(Errno(libc::ENOTSUP));
+        } else {
+            create(number)?;
         }
     }
     TAKEN.store(number + 1, SeqCst);

@@ -338,6 +338,9 @@ impl Swap {
             Location::Slot(place) => Some(place),
             _ => None,
         });
+        if places.iter().all(Option::is_none) {
+            return;
+        }
         for device in 0..SlotPlace::MAX_DEVICES {
             let mut runs = [const { 0..0 }; N];
             let mut n = 0;

@@ -55,7 +55,7 @@ use coders::Coders;
 use places::Places;
 use std::ops::Deref;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, AtomicU64, AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering::Relaxed};
 
 /// Counters that live where the embedder wants them.
 #[derive(Clone)]
@@ -133,6 +133,9 @@ pub enum DupError {
     TooMany,
 }
 
+/// No group is written back before the others.
+const IN_TURN: u32 = u32::MAX;
+
 /// See the module.
 pub struct Swap {
     config: Config,
@@ -149,6 +152,8 @@ pub struct Swap {
     last_refused_ns: AtomicU64,
     staging_bytes: AtomicUsize,
     accept_percent: AtomicU8,
+    /// The group that is written back first, or [`IN_TURN`].
+    first_group: AtomicU32,
     /// Owned by whoever does background work, while they do it: one at a time.
     background: Mutex<Option<Box<writeback::Background>>>,
 }
@@ -189,6 +194,7 @@ impl Swap {
             last_refused_ns: AtomicU64::new(0),
             staging_bytes: AtomicUsize::new(0),
             accept_percent: AtomicU8::new(config.accept_threshold_percent),
+            first_group: AtomicU32::new(IN_TURN),
             background: Mutex::new(Some(Box::new(writeback::Background::new()))),
             config,
             env,
@@ -350,6 +356,12 @@ impl Swap {
         Ok(())
     }
 
+    /// From now on pages of `group` are written back before those of others, which have their turn
+    /// when it has none that may be. An order only: what may be written the groups' limits say.
+    pub fn write_back_first(&self, group: GroupId) {
+        self.first_group.store(group.0.into(), Relaxed);
+    }
+
     /// Forgets a group that ended. Its entries stay until they are freed.
     pub fn remove_group(&self, group: GroupId) {
         self.space.remove_group(group);
@@ -387,7 +399,8 @@ impl Swap {
     }
 
     /// Whether there is a device to write to. They may come later.
-    fn has_devices(&self) -> bool {
+    /// Whether there is a device at all.
+    pub fn has_devices(&self) -> bool {
         self.devices.as_ref().is_some_and(|d| !d.is_empty())
     }
 

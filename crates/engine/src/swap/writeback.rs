@@ -148,7 +148,8 @@ impl Swap {
         made.unwrap_or(false)
     }
 
-    /// A batch of the next group in turn; none if no group has pages in the pool.
+    /// A batch of the group that goes first, else of the next in turn; none if no group has pages in
+    /// the pool.
     pub(super) fn turn(&self, cpu: Cpu, background: &mut Background) -> Option<Turn> {
         let groups = self.space.groups();
         // A group that may not write still gives up copies of resident pages, where it is
@@ -156,7 +157,14 @@ impl Swap {
         let able = |g: &&Arc<Group>| g.pool_bytes() > 0 && self.can_write(g);
         let keen = |g: &&Arc<Group>| g.pool_bytes() > 0;
         let shrinker = &mut background.shrinker;
-        let chosen = shrinker.next_group(groups.iter().filter(able).map(|g| g.id));
+        let first = self.first_group.load(Relaxed);
+        let first = groups
+            .iter()
+            .filter(able)
+            .find(|g| u32::from(g.id.0) == first);
+        let chosen = first
+            .map(|g| g.id)
+            .or_else(|| shrinker.next_group(groups.iter().filter(able).map(|g| g.id)));
         let chosen =
             chosen.or_else(|| shrinker.next_group(groups.iter().filter(keen).map(|g| g.id)))?;
         let group = groups.iter().filter(keen).find(|g| g.id == chosen)?;
