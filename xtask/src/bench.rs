@@ -219,14 +219,32 @@ fn begin(options: &Options) -> Result<Page> {
         return Ok(Page::new(settings));
     }
     let readme = fs::read_to_string(tools::project().join("README.md"))?;
-    match inside(&readme, options.kernel.marks()).and_then(Page::parse) {
-        Some(page) if page.settings() != settings => bail!(
+    resume(&readme, options.kernel, &settings)
+}
+
+/// The page that stands in `readme`, or an empty one if nothing does.
+///
+/// # Errors
+/// What stands there was measured with other settings, or is no page: to begin one would lose it.
+fn resume(readme: &str, kernel: Kernel, settings: &str) -> Result<Page> {
+    let text = inside(readme, kernel.marks()).context("README.md has no place for the table")?;
+    if text.trim().is_empty() {
+        return Ok(Page::new(settings.to_string()));
+    }
+    let page = Page::parse(text).with_context(|| {
+        format!(
+            "the {} table in README.md cannot be read: run it without --only, or with --dry",
+            kernel.name()
+        )
+    })?;
+    if page.settings() != settings {
+        bail!(
             "the table in README.md was measured with other settings ({} then, {settings} now): \
              run it without --only, or with --dry",
             page.settings()
-        ),
-        page => Ok(page.unwrap_or_else(|| Page::new(settings))),
+        );
     }
+    Ok(page)
 }
 
 /// What all rows are measured with.
@@ -456,6 +474,22 @@ mod tests {
         assert_eq!(median([3.0, 1.0, 2.0].into_iter()), Some(2.0));
         assert_eq!(median([1.0, 2.0].into_iter()), Some(1.5));
         assert_eq!(median([].into_iter()), None);
+    }
+
+    #[test]
+    fn a_table_that_cannot_be_read_is_not_begun_anew() {
+        let [begin, end] = Kernel::Zram.marks();
+        let readme = |text: &str| format!("a\n{begin}\n{text}{end}\nb\n");
+        let resumed = |text: &str| resume(&readme(text), Kernel::Zram, "here");
+        assert_eq!(resumed("").ok(), Some(Page::new("here".into())));
+        let mut page = Page::new("here".into());
+        page.put(vec!["touch, 1/2".into(); 8], Vec::new());
+        let shown = page.show();
+        assert_eq!(resumed(&shown).ok(), Some(page));
+        assert!(resumed(&shown.replace("here", "there")).is_err());
+        assert!(resumed(&shown.replace("Medians", "Means")).is_err());
+        assert!(resumed(&shown.replace("output", "printed")).is_err());
+        assert!(resume("a\nb\n", Kernel::Zram, "here").is_err());
     }
 
     #[test]

@@ -27,7 +27,8 @@ pub fn together(threads: usize, work: impl Fn(usize) -> usize + Sync) -> Round {
                 let start = Instant::now();
                 let done = work(thread);
                 let end = Instant::now();
-                (done, start, end, interruptions() == switches)
+                let alone = switches.is_some() && interruptions() == switches;
+                (done, start, end, alone)
             })
         };
         let running: Vec<_> = (0..threads).map(one).collect();
@@ -97,11 +98,27 @@ fn bind(thread: usize) {
     }
 }
 
-/// How often the calling thread lost its processor to another.
-fn interruptions() -> u64 {
-    let text = std::fs::read_to_string("/proc/thread-self/status").unwrap_or_default();
-    let mut lines = text.lines();
-    let line = lines.find_map(|line| line.strip_prefix("nonvoluntary_ctxt_switches:"));
-    line.and_then(|count| count.trim().parse().ok())
-        .unwrap_or(0)
+/// How often the calling thread lost its processor to another; none if that cannot be known.
+fn interruptions() -> Option<u64> {
+    interruptions_in(&std::fs::read_to_string("/proc/thread-self/status").ok()?)
+}
+
+fn interruptions_in(status: &str) -> Option<u64> {
+    let mut lines = status.lines();
+    let count = lines.find_map(|line| line.strip_prefix("nonvoluntary_ctxt_switches:"))?;
+    count.trim().parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_cannot_be_read_is_not_taken_for_quiet() {
+        let status = "Threads:\t1\nvoluntary_ctxt_switches:\t7\nnonvoluntary_ctxt_switches:\t3\n";
+        assert_eq!(interruptions_in(status), Some(3));
+        for status in ["", "nonvoluntary_ctxt_switches:\n", "Threads:\t1\n"] {
+            assert_eq!(interruptions_in(status), None);
+        }
+    }
 }

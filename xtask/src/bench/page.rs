@@ -47,8 +47,9 @@ impl Page {
     /// The page that `text` shows; none if it is no page.
     pub fn parse(text: &str) -> Option<Self> {
         let settings = text.lines().find_map(|line| line.strip_prefix(MEDIANS))?;
-        Some(Self {
-            rows: table::rows(&HEADING, text),
+        let rows = table::rows(&HEADING, text);
+        (!rows.is_empty()).then(|| Self {
+            rows,
             phases: table::rows(&PHASES, text),
             settings: settings.to_string(),
         })

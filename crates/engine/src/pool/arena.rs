@@ -127,6 +127,13 @@ impl Arena {
     pub fn holes(&self, at: usize) -> i64 {
         i64::from(self.windows[at].fresh) - i64::from(self.windows[at].used)
     }
+    /// Those of them that new objects may fill: none while the window is frozen.
+    pub fn fillable(&self, at: usize) -> i64 {
+        match self.state(at) {
+            State::Frozen => 0,
+            _ => self.holes(at),
+        }
+    }
     pub fn has_hole(&self, at: usize) -> bool {
         self.windows[at].free as u32 != LAST
     }

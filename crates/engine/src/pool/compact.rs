@@ -25,7 +25,7 @@ const SQUEEZE_CLASSES: usize = 16;
 pub struct Victim {
     /// The window.
     pub window: u32,
-    class: Class,
+    pub(super) class: Class,
     objects: Vec<(u8, u32)>,
 }
 
@@ -57,8 +57,17 @@ impl Pool {
         if total == 0 || !pressed && total < worth {
             return None;
         }
-        let class = (0..CLASSES).max_by_key(|&class| free(class))?;
-        let class = Class(class as u8);
+        let mut classes: Vec<(u64, usize)> = (0..CLASSES).map(|c| (free(c), c)).collect();
+        classes.retain(|&(free, _)| free > 0);
+        classes.sort_unstable_by(|a, b| b.cmp(a));
+        // The holes may be in windows being filled or squeezed: then it is the next class's turn.
+        classes
+            .iter()
+            .find_map(|&(_, class)| self.victim_of(Class(class as u8)))
+    }
+
+    /// The emptiest of a class's partial windows, as far as it looks.
+    fn victim_of(&self, class: Class) -> Option<Victim> {
         let mut partial = lock(&self.partial[class.index()]);
         let used = |&(_, &window): &(usize, &u32)| self.with(window, |arena, at| arena.used(at));
         let (position, &window) = partial
@@ -230,15 +239,16 @@ impl Pool {
         bytes
     }
 
-    /// All invariants of the pool; for a pool at rest. `owner_of` says whether the entry
-    /// whose number ends in the given bits names the object.
+    /// All invariants of the pool; for a pool at rest.
     pub fn check(&self) {
         let (mut bytes, mut data, mut objects) = (0u64, 0u64, 0u64);
         let mut holes = vec![0i64; CLASSES];
         for (s, shard) in self.shards.iter().enumerate() {
             let (mut listed, numbers) = {
                 let free = lock(&shard.free);
-                let listed: Vec<u32> = free.warm.iter().chain(&free.cold).copied().collect();
+                let warm = free.warm.iter().map(|&window| (window, true));
+                let cold = free.cold.iter().map(|&window| (window, false));
+                let listed: Vec<(u32, bool)> = warm.chain(cold).collect();
                 let numbers = (0..free.arenas).map(|k| k * self.shards.len() as u32 + s as u32);
                 let numbers: Vec<u32> = numbers.filter(|n| !free.gone.contains(n)).collect();
                 (listed, numbers)
@@ -250,15 +260,17 @@ impl Pool {
                 self.with(window, |arena, at| {
                     bytes += (arena.touched(at) * PAGE_SIZE) as u64;
                     let Some(class) = arena.class_if_any(at) else {
-                        let at_list = listed.iter().position(|&w| w == window);
-                        listed.swap_remove(at_list.expect("a window without a class is listed"));
+                        let at_list = listed.iter().position(|&(w, _)| w == window);
+                        let at_list = at_list.expect("a window without a class is listed");
+                        let (_, warm) = listed.swap_remove(at_list);
+                        assert_eq!(warm, arena.touched(at) > 0, "window {window}");
                         return arena.check(at, None);
                     };
                     let shape = self.classes.get(class);
                     arena.check(at, Some(shape));
                     data += arena.used(at) as u64 * u64::from(shape.size);
                     objects += arena.used(at) as u64;
-                    holes[class.index()] += arena.holes(at);
+                    holes[class.index()] += arena.fillable(at);
                 });
             }
             assert!(

@@ -2,13 +2,15 @@
 //!
 //! Writing to a page of it takes a page more, wherever there is room in it. So every window is
 //! *frozen*, on both sides: objects in it can be read and freed, and new ones go to fresh windows,
-//! which are counted as they are touched. Windows that are empty, or run empty, go back at once. When
+//! which are counted as they are touched. Nor do its holes count as room that compaction could fill.
+//! Windows that are empty, or run empty, go back at once. When
 //! no relative is left, windows are thawed: what has holes can be filled again.
 
 use super::arena::{State, WINDOWS};
 use super::class::Class;
 use super::{LEAF, Pool, TOP};
 use crate::locks::lock;
+use std::sync::atomic::Ordering::Relaxed;
 
 impl Pool {
     /// Freezes every window that holds objects. Requires: no other thread uses the pool.
@@ -24,6 +26,8 @@ impl Pool {
         let mut empty = Vec::new();
         self.each_window(|window, class| {
             let emptied = self.with(window, |arena, at| {
+                self.holes_of(class, window)
+                    .fetch_sub(arena.fillable(at), Relaxed);
                 arena.set_state(at, State::Frozen);
                 arena.used(at) == 0
             });
@@ -49,6 +53,8 @@ impl Pool {
             if arena.state(at) != State::Frozen || arena.class(at) != class {
                 return;
             }
+            self.holes_of(class, window)
+                .fetch_add(arena.holes(at), Relaxed);
             if arena.is_full(at, self.classes.get(class)) {
                 arena.set_state(at, State::Full);
             } else {

@@ -33,6 +33,8 @@ mod arena;
 mod class;
 mod compact;
 mod freeze;
+#[cfg(all(test, not(loom)))]
+mod tests;
 
 pub use arena::OWNER_STRIDE;
 pub use class::{Class, MAX_COMPRESSED, STEP};
@@ -81,7 +83,8 @@ struct Shard {
     put: Box<[AtomicI64]>,
     /// Objects of each class that were freed in its arenas, whoever put them in.
     freed: Box<[AtomicI64]>,
-    /// Free objects of each class that lie in touched pages of its arenas.
+    /// Free objects of each class that lie in touched pages of its arenas, those in frozen
+    /// windows aside.
     holes: Box<[AtomicI64]>,
     free: Ordered<FreeWindows, { Place::Leaf as usize }>,
 }
@@ -103,8 +106,8 @@ struct FreeWindows {
 }
 
 /// Invariants: `bytes` = pages touched over all windows, in bytes; `data` = Σ size of live
-/// objects; `slack[c]` = free objects in the windows of class c, each window's fresh
-/// objects included.
+/// objects; Σ `holes[c]` over the shards = free objects in touched pages of the windows of class c
+/// that are not frozen; a window of no class is listed as warm if it holds pages, else as cold.
 pub struct Pool {
     classes: Classes,
     partial: Box<[Partial]>,
@@ -310,20 +313,27 @@ impl Pool {
         let position = partial.len() - 1 - position;
         let found = partial[position];
         self.with(found, |arena, at| arena.set_state(at, State::Current));
-        let emptied = self.with(window, |arena, at| {
+        let pages = self.with(window, |arena, at| {
             if arena.used(at) > 0 {
                 arena.set_state(at, State::Partial(position as u32));
-                return false;
+                return None;
             }
             self.holes_of(class, window)
                 .fetch_sub(arena.holes(at), Relaxed);
             arena.unassign(at);
-            true
+            Some(arena.touched(at))
         });
-        if emptied {
+        if let Some(pages) = pages {
             self.leave_partial(&mut partial, position);
             drop(partial);
-            lock(&self.shard_of(window).free).warm.push(window);
+            let mut free = lock(&self.shard_of(window).free);
+            // It may be fresh: then it has nothing to give back.
+            let list = if pages > 0 {
+                &mut free.warm
+            } else {
+                &mut free.cold
+            };
+            list.push(window);
         } else {
             partial[position] = window;
         }
@@ -428,19 +438,15 @@ impl Pool {
     /// Frees an object; the bytes it was charged as.
     pub fn remove(&self, handle: Handle) -> u64 {
         let window = handle.window();
-        let (class, was_full, emptied) = self.with(window, |arena, at| {
-            let class = arena.class(at);
+        let (class, state, emptied) = self.with(window, |arena, at| {
             arena.release(at, handle.object());
-            let was_full = arena.state(at) == State::Full;
-            (
-                class,
-                was_full,
-                arena.used(at) == 0 && arena.state(at) != State::Current,
-            )
+            (arena.class(at), arena.state(at), arena.used(at) == 0)
         });
-        self.holes_of(class, window).fetch_add(1, Relaxed);
+        if state != State::Frozen {
+            self.holes_of(class, window).fetch_add(1, Relaxed);
+        }
         self.shard_of(window).freed[class.index()].fetch_add(1, Relaxed);
-        if was_full || emptied {
+        if state == State::Full || emptied && state != State::Current {
             self.settle(class, window);
         }
         u64::from(self.classes.get(class).size)
@@ -450,7 +456,8 @@ impl Pool {
     fn settle(&self, class: Class, window: u32) {
         let mut partial = lock(&self.partial[class.index()]);
         let mut moved = None;
-        let (mut freed, mut frozen) = (false, false);
+        // Whether its memory is kept, if it is free now.
+        let mut freed = None;
         self.with(window, |arena, at| {
             // Another free may have come first, and the window may even be of another class.
             if arena.class_if_any(at) != Some(class) {
@@ -458,19 +465,16 @@ impl Pool {
             }
             let shape = self.classes.get(class);
             match (arena.state(at), arena.used(at)) {
-                (State::Partial(position), 0) => {
-                    moved = Some(position as usize);
+                (State::Current | State::Free, _) => {}
+                (state, 0) => {
+                    if let State::Partial(position) = state {
+                        moved = Some(position as usize);
+                    }
                     self.holes_of(class, window)
-                        .fetch_sub(arena.holes(at), Relaxed);
+                        .fetch_sub(arena.fillable(at), Relaxed);
+                    // Squeezing may have left it no page.
+                    freed = Some(state != State::Frozen && arena.touched(at) > 0);
                     arena.unassign(at);
-                    freed = true;
-                }
-                (State::Full | State::Draining | State::Frozen, 0) => {
-                    frozen = arena.state(at) == State::Frozen;
-                    self.holes_of(class, window)
-                        .fetch_sub(arena.holes(at), Relaxed);
-                    arena.unassign(at);
-                    freed = true;
                 }
                 (State::Full, used) if used < shape.objects as usize => {
                     arena.set_state(at, State::Partial(partial.len() as u32));
@@ -483,10 +487,12 @@ impl Pool {
             self.leave_partial(&mut partial, position);
         }
         drop(partial);
-        if frozen {
-            self.give_back_window(window);
-        } else if freed {
-            lock(&self.shard_of(window).free).warm.push(window);
+        match freed {
+            Some(true) => lock(&self.shard_of(window).free).warm.push(window),
+            Some(false) => {
+                self.give_back_window(window);
+            }
+            None => {}
         }
     }
 }

@@ -98,11 +98,11 @@ impl Devices {
         let current = state.current[order].as_mut()?;
         let (device, index) = (current.device, current.index);
         let Some(start) = current.take_window(want) else {
-            state.put_back(order, After::Scan);
+            self.put_back(state, order, After::Scan);
             return None;
         };
         if usize::from(current.cluster.count) == CLUSTER_SLOTS {
-            state.put_back(order, After::Scan);
+            self.put_back(state, order, After::Scan);
         }
         per_cpu.count(state, device, want.pages as i64);
         Some(extent(device, index, start, want.pages))
@@ -379,16 +379,16 @@ impl Devices {
         // Looked at under the lock that `let_cursors_go` takes: so a device that was told to
         // accept nothing more is left without cursors.
         if !device.accepting() {
-            return device.let_go(spot);
+            return self.let_go(device, spot);
         }
         if device.rotational {
             let before = lock(&device.shared).0[order].replace(spot);
             state.rotating[order] = Some(device.id);
             if let Some(before) = before {
-                device.let_go(before);
+                self.let_go(device, before);
             }
         } else {
-            state.put_back(order, After::Free);
+            self.put_back(state, order, After::Free);
             state.current[order] = device.hand_over(spot, cpu);
             state.rotating[order] = None;
         }
@@ -403,14 +403,61 @@ impl Devices {
             for order in 0..ORDERS {
                 let current = state.current[order].as_ref();
                 if current.is_some_and(|current| which(&current.cluster)) {
-                    state.put_back(order, After::Free);
+                    self.put_back(state, order, After::Free);
                 }
             }
         }
         for device in self.devices() {
             for spot in &mut lock(&device.shared).0 {
-                device.let_go_if(spot, &which);
+                self.let_go_if(&device, spot, &which);
             }
+        }
+    }
+
+    /// Puts the current cluster of an order of a processor back into its cell, and on a list.
+    #[cold]
+    fn put_back(&self, state: &mut PerCpuState, order: usize, after: After) {
+        let Some(current) = state.current[order].take() else {
+            return;
+        };
+        // A device with current clusters is not removed.
+        let device = state.devices[current.device.index()].as_deref();
+        let Some((device, cell)) = device.and_then(|d| Some((d, d.cell(current.index)?))) else {
+            return debug_assert!(false, "a current cluster of no device");
+        };
+        let mut cluster = lock(&cell.cluster);
+        *cluster = current.cluster;
+        self.settle(device, current.index, &mut cluster, after);
+    }
+
+    /// Puts a cursor's cluster back on a list.
+    fn let_go(&self, device: &Device, spot: Spot) {
+        self.let_go_if(device, &mut Some(spot), |_| true);
+    }
+
+    fn let_go_if(
+        &self,
+        device: &Device,
+        cursor: &mut Option<Spot>,
+        which: impl Fn(&Cluster) -> bool,
+    ) {
+        let Some(spot) = *cursor else { return };
+        let Some(cell) = device.cell(spot.cluster) else {
+            return;
+        };
+        let mut cluster = lock(&cell.cluster);
+        if which(&cluster) {
+            *cursor = None;
+            self.settle(device, spot.cluster, &mut cluster, After::Free);
+        }
+    }
+
+    /// Lists a cluster that was in somebody's hands; if it ran empty there, the worker is to
+    /// discard it.
+    fn settle(&self, device: &Device, c: ClusterIndex, cluster: &mut Cluster, after: After) {
+        device.settle(c, cluster, after);
+        if cluster.state == State::Discard {
+            self.want_work();
         }
     }
 
@@ -497,24 +544,6 @@ impl Current {
     }
 }
 
-impl PerCpuState {
-    /// Puts the current cluster of an order back into its cell, and on a list.
-    #[cold]
-    fn put_back(&mut self, order: usize, after: After) {
-        let Some(current) = self.current[order].take() else {
-            return;
-        };
-        // A device with current clusters is not removed.
-        let device = self.devices[current.device.index()].as_deref();
-        let Some((device, cell)) = device.and_then(|d| Some((d, d.cell(current.index)?))) else {
-            return debug_assert!(false, "a current cluster of no device");
-        };
-        let mut cluster = lock(&cell.cluster);
-        *cluster = current.cluster;
-        device.settle(current.index, &mut cluster, after);
-    }
-}
-
 impl Device {
     /// Moves a cluster that this thread holds out of its cell, for a processor.
     fn hand_over(&self, spot: Spot, cpu: Cpu) -> Option<Current> {
@@ -547,24 +576,5 @@ impl Device {
             }
         }
         Some(extent(self.id, c, found?, want.pages))
-    }
-
-    /// Puts a cursor's cluster back on a list.
-    fn let_go(&self, spot: Spot) {
-        if let Some(cell) = self.cell(spot.cluster) {
-            self.settle(spot.cluster, &mut lock(&cell.cluster), After::Free);
-        }
-    }
-
-    fn let_go_if(&self, cursor: &mut Option<Spot>, which: impl Fn(&Cluster) -> bool) {
-        let Some(spot) = *cursor else { return };
-        let Some(cell) = self.cell(spot.cluster) else {
-            return;
-        };
-        let mut cluster = lock(&cell.cluster);
-        if which(&cluster) {
-            *cursor = None;
-            self.settle(spot.cluster, &mut cluster, After::Free);
-        }
     }
 }

@@ -190,23 +190,21 @@ impl Devices {
         self.device(device).ok_or(DrainError::NoDevice(device))
     }
 
-    /// Free slots of the devices in service.
-    fn room(&self) -> u64 {
-        let accepting = self.devices().into_iter().filter(|d| d.accepting());
-        accepting
-            .map(|d| {
-                let unheld = d
-                    .lender
-                    .as_ref()
-                    .map_or(0, |l| l.free_clusters() * CLUSTER_SLOTS as u64);
-                let held = if d.lender.is_some() {
-                    d.held_slots()
-                } else {
-                    u64::from(d.slots)
-                };
-                (held + unheld).saturating_sub(u64::from(self.used(&d)))
-            })
-            .sum()
+    /// Free slots of the devices in service but one.
+    fn room_beside(&self, device: DeviceId) -> u64 {
+        let others = self.devices().into_iter().filter(|d| d.id != device);
+        let accepting = others.filter(|d| d.accepting());
+        accepting.map(|d| self.free_slots(&d)).sum()
+    }
+
+    /// Free slots of a device that this process can take: in its own clusters, and in those that
+    /// the lender has.
+    pub(super) fn free_slots(&self, device: &Device) -> u64 {
+        let held = match device.lender {
+            Some(_) => device.held_slots(),
+            None => u64::from(device.slots),
+        };
+        (held + device.borrowable()).saturating_sub(u64::from(self.used(device)))
     }
 
     /// One bounded step of emptying a device: moves up to `max` pages to other devices, or to
@@ -225,12 +223,12 @@ impl Devices {
         }
         let mut moved = 0;
         let mut to = ExtentList::new();
-        let live_runs = self.live_runs(&device, max);
-        if live_runs.is_empty() {
+        let runs = self.live_runs(&device, max);
+        if runs.is_empty() {
             // Another thread holds a cluster for the moment.
             return Ok(Drain::Moved(0));
         }
-        for (owner, from) in live_runs {
+        for (owner, from) in runs {
             if from.len > 1 && self.move_run(cpu, &**mover, owner, from, &mut to) {
                 moved += usize::from(from.len);
                 continue;
@@ -329,10 +327,8 @@ impl Devices {
 
     /// Pages of the device that the others have no room for.
     fn lacks(&self, device: &Device) -> u64 {
-        let was = device.accepting.swap(false, Relaxed);
-        let room = self.room();
-        device.accepting.store(was, Relaxed);
-        self.live(device).saturating_sub(room)
+        self.live(device)
+            .saturating_sub(self.room_beside(device.id))
     }
 
     /// Pages that would have no slot if the device were drained now: 0 if it can be.
@@ -354,6 +350,11 @@ impl Devices {
         let was = device.accepting();
         self.stop(&device);
         device.thaw(usize::MAX);
+        // Before anything is looked at: a discard that another thread begins after the look must
+        // not meet its cluster given back, and lent to another process.
+        while device.discard_one() {}
+        while device.release_one(0) {}
+        let read = u64::from(device.len(FROZEN));
         let used = self.unsettled(&device);
         if used > 0 {
             if was {
@@ -364,15 +365,12 @@ impl Devices {
                 used,
             });
         }
-        let clusters = u64::from(device.len(FROZEN));
-        if clusters > 0 {
+        if read > 0 {
             return Err(DrainError::Read {
                 device: device.id,
-                clusters,
+                clusters: read,
             });
         }
-        while device.discard_one() {}
-        while device.release_one(0) {}
         self.give_up_the_rest(&device);
         let mut control = lock(&self.control);
         for per_cpu in &self.cpus {
@@ -389,9 +387,7 @@ impl Devices {
         self.count.0.fetch_sub(1, Relaxed);
         Ok(())
     }
-}
 
-impl Devices {
     /// Slots that an entry owns.
     fn live(&self, device: &Device) -> u64 {
         let mut live = 0;
@@ -403,7 +399,8 @@ impl Devices {
     }
 
     /// What a removal must wait for: live slots, those on their way through a return cache,
-    /// and clusters in somebody's hands, each counted as one slot.
+    /// and clusters in somebody's hands, or that anybody may take to discard them, each counted as
+    /// one slot.
     fn unsettled(&self, device: &Device) -> u64 {
         let mut unsettled = 0;
         self.each_cluster(device, |_, cluster| {
@@ -416,7 +413,7 @@ impl Devices {
                         0
                     }
             });
-            let busy = matches!(cluster.state, State::OffList(_));
+            let busy = matches!(cluster.state, State::OffList(_) | State::Discard);
             unsettled += u64::from(cluster.count - done).max(u64::from(busy));
         });
         unsettled
@@ -505,6 +502,12 @@ impl Device {
         table.bad += 1;
         self.bad.fetch_add(1, Relaxed);
         TakenOut::Done
+    }
+
+    /// Slots of the clusters that the lender has.
+    pub(super) fn borrowable(&self) -> u64 {
+        let clusters = self.lender.as_ref().map_or(0, |l| l.free_clusters());
+        clusters * CLUSTER_SLOTS as u64
     }
 
     /// Slots of the clusters that are ours.

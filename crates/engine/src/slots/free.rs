@@ -52,7 +52,7 @@ fn last(owner: &Option<EntryId>) -> String {
 
 impl Devices {
     /// Gives slots back. Slots of the extent that are out of service stay so. A single slot
-    /// goes through the processor's return cache.
+    /// whose cluster would have to move waits in the processor's return cache.
     ///
     /// # Errors
     /// The extent is not one, or a slot of it is free already.

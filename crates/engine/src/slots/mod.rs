@@ -3,10 +3,10 @@
 //! A device is divided into clusters of 512 slots. Slots of one order are cut from a
 //! cluster until it is full; a processor keeps one current cluster for each order (its
 //! *cursor*), which is on no list and moves into the processor's own state, so that allocating
-//! takes one lock and touches nothing but lines of that processor. Only when a cursor is used up, and no slot that the processor gave back can be
-//! recycled, are the device's lists looked at: FREE, NONFULL and FRAG of the order; then cached
-//! slots are reclaimed, waiting discards done, other orders' clusters and other processors' cursors
-//! used; and a folio that has no aligned place anywhere gets several runs of slots, as few as can
+//! takes one lock and touches nothing but lines of that processor. Only when a cursor is used up,
+//! and no slot that the processor gave back can be recycled, are the device's lists looked at: FREE,
+//! NONFULL and FRAG of the order; then cached slots are reclaimed, waiting discards done, other
+//! orders' clusters and other processors' cursors used; and a folio that has no aligned place anywhere gets several runs of slots, as few as can
 //! be found (its entries are contiguous all the same: *virtual contiguity*).
 //!
 //! A returned single slot is free at once where its cluster stays on its list. Where the cluster
@@ -87,6 +87,15 @@ pub struct Extent {
     pub len: u16,
 }
 
+impl Extent {
+    /// Whether `next` follows on in the same cluster.
+    pub(crate) fn joins(&self, next: Self) -> bool {
+        self.device == next.device
+            && self.start.0 + u32::from(self.len) == next.start.0
+            && self.start.cluster() == next.start.cluster()
+    }
+}
+
 /// Where the pages of one allocation went, in order. Reuse one list, so that it need not
 /// grow again.
 #[derive(Default, Debug)]
@@ -104,9 +113,7 @@ impl ExtentList {
     /// Appends; joins what follows on in the same cluster, but nothing before `from`.
     fn push(&mut self, extent: Extent, from: usize) {
         if let Some(last) = self.0[from..].last_mut()
-            && last.device == extent.device
-            && last.start.0 + u32::from(last.len) == extent.start.0
-            && last.start.cluster() == extent.start.cluster()
+            && last.joins(extent)
         {
             last.len += extent.len;
         } else {

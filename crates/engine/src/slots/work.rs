@@ -1,6 +1,7 @@
 //! Background work: what the paths in front leave to be done later.
 
 use super::Devices;
+use super::device::Device;
 use crate::sync::atomic::Ordering::Relaxed;
 use crate::words::{CLUSTER_SLOTS, Cpu};
 
@@ -29,7 +30,7 @@ impl Devices {
                 done += 1;
             }
             let used = self.used(&device);
-            if self.half_full(&device) && device.slots - used < device.slots / 16 {
+            if self.half_full(&device) && self.nearly_full(&device) {
                 let clusters = (used as usize / CLUSTER_SLOTS)
                     .min(RECLAIM_CLUSTERS)
                     .min(max);
@@ -38,5 +39,13 @@ impl Devices {
             done += self.compact(cpu, &device);
         }
         done
+    }
+
+    /// Whether less than a sixteenth of a device's slots are free, in clusters of ours or to be
+    /// borrowed.
+    fn nearly_full(&self, device: &Device) -> bool {
+        let few = u64::from(device.slots / 16);
+        // In this order: to count what is ours takes longer.
+        device.borrowable() < few && self.free_slots(device) < few
     }
 }

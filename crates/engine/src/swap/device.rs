@@ -71,13 +71,19 @@ impl Swap {
 
     /// Frees one slot.
     pub(super) fn free_slot(&self, cpu: Cpu, place: SlotPlace) {
+        self.free_slots(cpu, single(place));
+    }
+
+    /// Frees slots side by side.
+    pub(super) fn free_slots(&self, cpu: Cpu, extent: Extent) {
         if let Some(devices) = &self.devices {
-            let freed = devices.free(cpu, single(place));
+            let freed = devices.free(cpu, extent);
             assert!(
                 freed.is_ok(),
-                "slot {} of device {}: {freed:?}",
-                place.slot,
-                place.device
+                "{} slots from {} of device {}: {freed:?}",
+                extent.len,
+                extent.start,
+                extent.device
             );
         }
     }

@@ -46,12 +46,13 @@ use crate::codec::{Codec, Codecs};
 use crate::counters::Counters;
 use crate::env::{Clock, Memory, Topology};
 use crate::pool::Pool;
-use crate::slots::Devices;
+use crate::slots::{Devices, Extent};
 use crate::sync::{Mutex, lock};
 use crate::vswap::Locked;
 use crate::vswap::{Group, Handle, Location, Released, Space};
 use crate::{Cpu, EntryId, GroupId, PageBytes};
 use coders::Coders;
+use device::single;
 use places::Places;
 use std::ops::Deref;
 use std::sync::Arc;
@@ -289,11 +290,24 @@ impl Swap {
             locked.settle();
             // One uncharge for all: the group's charge is a line that all processors write.
             let mut bytes = 0;
+            // A folio's slots lie side by side, as a rule: they are freed in one piece.
+            let mut run: Option<Extent> = None;
             for &location in &freed[..n] {
                 match location {
                     Location::Pool(handle) => bytes += self.pool.remove(handle),
+                    Location::Slot(place) => match &mut run {
+                        Some(run) if run.joins(single(place)) => run.len += 1,
+                        before => {
+                            if let Some(before) = before.replace(single(place)) {
+                                self.free_slots(cpu, before);
+                            }
+                        }
+                    },
                     other => self.free_location(cpu, &group, other),
                 }
+            }
+            if let Some(run) = run {
+                self.free_slots(cpu, run);
             }
             group.uncharge(bytes);
         }

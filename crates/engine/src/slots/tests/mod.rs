@@ -1,7 +1,8 @@
 //! Tests of the slot allocator: random operations beside a naive allocator (`model`,
 //! `forks`), one test for each rule that random operations seldom reach (`rules`, `places`,
-//! `reclaim`, `returns`), and many threads at once (`stress`). Here is what they share.
+//! `reclaim`, `returns`, `elsewhere`), and many threads at once (`stress`). Here is what they share.
 
+mod elsewhere;
 mod forks;
 mod model;
 mod places;

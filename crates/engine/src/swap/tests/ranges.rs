@@ -81,6 +81,32 @@ fn a_folio_over_scattered_slots_is_one_range_of_entries() {
     swap.check();
 }
 
+/// The slots of a folio in a full cluster do not wait in the return cache one by one.
+#[test]
+fn a_folio_side_by_side_is_freed_in_one_piece() {
+    let rig = rig(small(CodecKind::None), Some(2));
+    let (swap, cpu) = (&rig.swap, Cpu(0));
+    let content = pages(64, 512);
+    let refs: Vec<&PageBytes> = content.iter().collect();
+    let store = || swap.store(cpu, GroupId(0), &refs).unwrap();
+    let entries: Vec<EntryId> = (0..CLUSTER_SLOTS / 64).map(|_| store()).collect();
+    let devices = swap.devices.as_ref().unwrap();
+    while devices.work(cpu, 8) > 0 {}
+    let used = devices.usage()[0].used;
+    assert_eq!(swap.place(entries[1]), Place::Slot);
+    swap.free(cpu, entries[1], 16);
+    assert_eq!(devices.usage()[0].used, used - 16);
+    assert_eq!(devices.work(cpu, 8), 0, "nothing waits");
+    swap.check();
+    // Across the boundary of batches and of folios.
+    swap.free(cpu, entries[1].plus(16), 48);
+    for &entry in entries.iter().filter(|&&e| e != entries[1]) {
+        swap.free(cpu, entry, 64);
+        swap.check();
+    }
+    assert_eq!(devices.usage()[0].used, 0);
+}
+
 #[test]
 fn references_have_a_limit_and_say_so() {
     let rig = rig(small(CodecKind::Lz4), None);

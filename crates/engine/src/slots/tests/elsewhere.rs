@@ -1,0 +1,212 @@
+//! What somebody else does meanwhile: another process that has the lender's clusters, another thread
+//! that retires a device or discards a cluster.
+
+use super::*;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
+
+/// Counts who is asked for a copy, and gives none.
+#[derive(Default)]
+struct Asked(AtomicUsize);
+
+impl CacheReclaim for Asked {
+    fn reclaim(&self, _: EntryId) -> bool {
+        self.0.fetch_add(1, Ordering::Relaxed);
+        false
+    }
+}
+
+/// Full is what nothing can be had of, whoever has the rest.
+#[test]
+fn a_file_shared_with_another_process_is_full_when_nothing_can_be_borrowed() {
+    let (devices, lender) = lent(16);
+    let asked = Arc::new(Asked::default());
+    devices.set_cache_reclaim(asked.clone());
+    let mut out = ExtentList::new();
+    for i in 0..4 * 512 {
+        devices.allocate(A, 1, EntryId(i), &mut out).unwrap();
+    }
+    let id = out[0].device;
+    for e in out.iter() {
+        devices.set_cache_only(id, e.start, true);
+    }
+    devices.work(A, 8);
+    assert_eq!(asked.0.load(Ordering::Relaxed), 0, "there is plenty");
+    // The other process takes all that is left.
+    lender.free.lock().unwrap().clear();
+    devices.work(A, 8);
+    assert!(asked.0.load(Ordering::Relaxed) > 0);
+    devices.check();
+}
+
+/// Retires another device when it is asked for its free clusters.
+struct Retiring {
+    devices: OnceLock<std::sync::Weak<Devices>>,
+    other: DeviceId,
+}
+
+impl Lender for Retiring {
+    fn acquire(&self) -> Option<ClusterIndex> {
+        None
+    }
+    fn release(&self, _: ClusterIndex) {}
+    fn has_readers(&self, _: ClusterIndex) -> bool {
+        false
+    }
+    fn stop_reading(&self, _: ClusterIndex) {}
+    fn free_clusters(&self) -> u64 {
+        let devices = self.devices.get().unwrap().upgrade().unwrap();
+        devices.retire(self.other);
+        0
+    }
+}
+
+#[test]
+fn a_device_retired_while_its_drain_is_reckoned_stays_out() {
+    let (devices, first) = one(1024, Options::default());
+    let devices = Arc::new(devices);
+    let lender = Arc::new(Retiring {
+        devices: OnceLock::new(),
+        other: first,
+    });
+    lender.devices.set(Arc::downgrade(&devices)).unwrap();
+    let mut out = ExtentList::new();
+    devices.allocate(A, 1, EntryId(0), &mut out).unwrap();
+    devices
+        .add(blank(1024), DeviceSpec::default(), Some(lender))
+        .unwrap();
+    assert_eq!(devices.drain_lacks(first), Ok(1));
+    let usage = devices.usage();
+    assert_eq!((usage[0].accepting, usage[0].out), (false, true));
+    // Nor does a processor go on at its cursor there.
+    assert_eq!(
+        devices.allocate(A, 1, EntryId(1), &mut out),
+        Err(AllocError::Full)
+    );
+    devices.check();
+}
+
+/// A store whose first discard has another thread begin a second one, which ends when it is told.
+struct Slow {
+    devices: OnceLock<std::sync::Weak<Devices>>,
+    calls: AtomicUsize,
+    begun: (Sender<()>, std::sync::Mutex<Receiver<()>>),
+    end: (Sender<()>, std::sync::Mutex<Receiver<()>>),
+    other: std::sync::Mutex<Option<std::thread::JoinHandle<()>>>,
+}
+
+const PATIENCE: std::time::Duration = std::time::Duration::from_secs(60);
+
+impl Store for Slow {
+    fn slots(&self) -> u64 {
+        1024
+    }
+    fn write(&self, _: &[WriteOp<'_>], _: &mut [Result<(), IoError>]) {}
+    fn read(&self, _: &mut [ReadOp<'_>], _: &mut [Result<(), IoError>]) {}
+    fn discard(&self, _: u64, _: u64) -> Result<(), IoError> {
+        let wait = |on: &std::sync::Mutex<Receiver<()>>| {
+            on.lock().unwrap().recv_timeout(PATIENCE).expect("in time");
+        };
+        match self.calls.fetch_add(1, Ordering::Relaxed) {
+            0 => {
+                let devices = self.devices.get().unwrap().upgrade().unwrap();
+                let other = std::thread::spawn(move || {
+                    devices.work(B, 1);
+                });
+                *self.other.lock().unwrap() = Some(other);
+                wait(&self.begun.1);
+            }
+            1 => {
+                self.begun.0.send(()).unwrap();
+                wait(&self.end.1);
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+    fn wants_discard(&self) -> bool {
+        true
+    }
+    fn rotational(&self) -> bool {
+        false
+    }
+    fn node(&self) -> Option<Node> {
+        None
+    }
+}
+
+fn pair() -> (Sender<()>, std::sync::Mutex<Receiver<()>>) {
+    let (sender, receiver) = channel();
+    (sender, std::sync::Mutex::new(receiver))
+}
+
+/// A cluster that goes back to the lender may be another process's at once: its place in the file
+/// must not be punched out after that.
+#[test]
+fn a_cluster_goes_back_when_its_discard_is_done() {
+    let devices = Arc::new(Devices::new(Arc::new(Cpus(2)), Options::default()));
+    let lender = Arc::new(Lent::default());
+    lender.free.lock().unwrap().extend([1, 0]);
+    let store = Arc::new(Slow {
+        devices: OnceLock::new(),
+        calls: AtomicUsize::new(0),
+        begun: pair(),
+        end: pair(),
+        other: std::sync::Mutex::default(),
+    });
+    store.devices.set(Arc::downgrade(&devices)).unwrap();
+    let spec = DeviceSpec::default();
+    let id = devices
+        .add(store.clone(), spec, Some(lender.clone()))
+        .unwrap();
+    let mut out = ExtentList::new();
+    for i in 0..2 {
+        let owner = EntryId(i * 512);
+        devices.allocate(A, 512, owner, &mut out).unwrap();
+    }
+    for &e in out.iter() {
+        devices.free_now(A, e).unwrap();
+    }
+    let removed = devices.remove(A, id);
+    let back = lender.free.lock().unwrap().len();
+    store.end.0.send(()).unwrap();
+    let other = store.other.lock().unwrap().take();
+    other.expect("a discard").join().unwrap();
+    assert_eq!(
+        removed,
+        Err(DrainError::InUse {
+            device: id,
+            used: 1
+        })
+    );
+    assert_eq!(back, 1, "the one that was discarded");
+    devices.check();
+    assert_eq!(devices.remove(A, id), Ok(()));
+    assert_eq!(lender.free.lock().unwrap().len(), 2);
+}
+
+/// A cluster may run empty in the hands of a processor, or at a rotating device's cursor.
+#[test]
+fn a_cluster_that_ran_empty_at_a_cursor_is_discarded_soon() {
+    for rotational in [false, true] {
+        let devices = Devices::new(Arc::new(Cpus(2)), Options::default());
+        let store = Arc::new(Blank {
+            slots: 1024,
+            discard: true,
+            rotational,
+            ..Blank::default()
+        });
+        devices
+            .add(store.clone(), DeviceSpec::default(), None)
+            .unwrap();
+        let mut out = ExtentList::new();
+        devices.allocate(A, 1, EntryId(0), &mut out).unwrap();
+        devices.free_now(A, out[0]).unwrap();
+        assert!(!devices.wants_work(), "it stays in the processor's hands");
+        devices.let_cursors_go(|_| true);
+        assert!(devices.wants_work());
+        assert!(devices.work(A, 8) > 0);
+        assert_eq!(store.discarded.lock().unwrap().len(), 1);
+        devices.check();
+    }
+}
