@@ -80,7 +80,7 @@ fn a_class_without_a_window_to_empty_holds_up_no_other() {
     }
     assert!(pool.holes(class.index()) >= i64::from(objects));
     assert!(pool.victim(true).is_none());
-    let others = fill(&pool, 1600, 80);
+    let others = fill(&pool, 1600, 64);
     thin(&pool, &others, 4);
     let victim = pool.victim(true).expect("a window of the other class");
     assert_eq!(victim.class, pool.classes.fitting(Codec::Lz4, 1600));
