@@ -112,8 +112,7 @@ impl Process {
         loop {
             // News before this look are no news to the wait.
             let seen = self.member.wait(0, Some(Duration::ZERO));
-            let used = state.used(self.swap);
-            if state.account.room(self.member, used, READY as i64) {
+            if self.has_room(&mut state, READY) {
                 state.appetite.given();
                 return Ok(Step::Progress);
             }
@@ -166,6 +165,12 @@ impl Process {
             step = self.store_oldest(state, desk);
         }
         step
+    }
+
+    /// Whether there is room under the budget for `pages` more, by what is in use: it is charged.
+    pub fn has_room(&self, state: &mut State, pages: usize) -> bool {
+        let used = state.used(self.swap);
+        state.account.room(self.member, used, pages as i64)
     }
 
     /// Makes room under the budget for `pages` more, evicting what it takes; false if that is not

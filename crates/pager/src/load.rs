@@ -149,8 +149,7 @@ impl Process {
         let (first, pages) = around(page, window.first, window.pages, |p| {
             inside(p) && state.map.get(p) == Page::Untouched
         });
-        let used = state.used(self.swap);
-        let (first, pages) = if state.account.room(self.member, used, pages as i64) {
+        let (first, pages) = if self.has_room(state, pages) {
             self.place_copy(first, &ZEROS.0[..pages]);
             (first, pages)
         } else if range.attributes.movable()
@@ -222,8 +221,7 @@ impl Process {
 
     /// Whether pages should come in by copy, and may.
     fn prefers_copy(&self, state: &mut State, pages: usize) -> bool {
-        let used = state.used(self.swap);
-        self.flushes.dear(pages) && state.account.room(self.member, used, pages as i64)
+        self.flushes.dear(pages) && self.has_room(state, pages)
     }
 
     fn is_back(&self, state: &mut State, page: PageNumber, kept: Option<EntryId>) {
@@ -264,8 +262,7 @@ impl Process {
         let (first, pages) = match &frames {
             Some(frames) => (fit(page, first, pages, frames.count()), frames.count()),
             None => {
-                let used = state.used(self.swap);
-                if state.account.room(self.member, used, pages as i64) {
+                if self.has_room(&mut state, pages) {
                     (first, pages)
                 } else if self.room_for_one(&mut state) {
                     (page, 1)

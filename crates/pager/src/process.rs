@@ -88,6 +88,17 @@ pub fn gate(process: &Process) -> std::sync::MutexGuard<'_, ()> {
         .unwrap_or_else(std::sync::PoisonError::into_inner)
 }
 
+/// The gate, if nobody has it.
+pub fn try_gate(process: &Process) -> Option<std::sync::MutexGuard<'_, ()>> {
+    use std::sync::TryLockError::{Poisoned, WouldBlock};
+    ebb_engine::locks::none_held();
+    match process.gate.try_lock() {
+        Ok(gate) => Some(gate),
+        Err(Poisoned(gate)) => Some(gate.into_inner()),
+        Err(WouldBlock) => None,
+    }
+}
+
 /// The processor the caller runs on, as the engine numbers them.
 pub fn cpu() -> Cpu {
     Cpu((ebb_sys::thread::cpu() % crate::service::MAX_CPUS) as u16)

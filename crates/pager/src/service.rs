@@ -315,7 +315,7 @@ impl Process {
                 // What the pool holds may go to a device, all the more if nothing else is left. But
                 // not while a fork has the gate: it may be this fault that it waits for.
                 Step::Full | Step::Nothing => {
-                    if let Ok(_gate) = self.gate.try_lock()
+                    if let Some(_gate) = crate::process::try_gate(self)
                         && self.swap.shrink_pool(
                             crate::process::cpu(),
                             (8 * UNIT * ebb_engine::PAGE_SIZE) as u64,
@@ -334,12 +334,7 @@ impl Process {
             self.member.ask_reclaim(256);
             // Who is asked as well hears of that too: no news of room.
             self.member.wait(seen, Some(Duration::from_millis(1)));
-            let room = {
-                let mut state = lock_service();
-                let used = state.used(self.swap);
-                state.account.room(self.member, used, 1)
-            };
-            if !room {
+            if !self.has_room(&mut lock_service(), 1) {
                 std::thread::sleep(Duration::from_micros(500));
             }
             self.evict_shared(begin.elapsed(), &mut copies);

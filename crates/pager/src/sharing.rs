@@ -26,7 +26,7 @@
 //!
 //! Some copies are made without a fault: of the pages that a fault made writable beside the one
 //! that was touched, which are charged; and of what is never protected, as service itself writes
-//! it, or as it is not managed: the pool and the tables of this library, small mappings. Those the
+//! it, or as it is not managed: the pool and the tables of this library. Those the
 //! supervisor notices, by minor faults.
 //!
 //! Protection is a bit of the page's mapping. It goes where the mapping goes (DONTNEED, munmap,

@@ -665,22 +665,28 @@ fn small(codec: CodecKind) -> Config {
     }
 }
 
-#[test]
-fn what_is_shared_is_not_written_to() {
-    let Rig { swap, .. } = rig(small(CodecKind::Lz4), None);
-    let page = page(1, 100);
-    let store = || swap.store(Cpu(0), GroupId(0), &[&page]).unwrap();
+/// A pool frozen with a hole beside every page that is left: those pages.
+fn frozen_with_holes(swap: &Swap, store: impl Fn() -> EntryId) -> Vec<EntryId> {
     let entries: Vec<EntryId> = (0..20).map(|_| store()).collect();
     for &entry in entries.iter().step_by(2) {
         swap.free(Cpu(0), entry, 1);
     }
     swap.pool.freeze();
+    entries.into_iter().skip(1).step_by(2).collect()
+}
+
+#[test]
+fn what_is_shared_is_not_written_to() {
+    let Rig { swap, .. } = rig(small(CodecKind::Lz4), None);
+    let page = page(1, 100);
+    let store = || swap.store(Cpu(0), GroupId(0), &[&page]).unwrap();
+    let entries = frozen_with_holes(&swap, store);
     swap.check();
     let held = swap.memory().pool_bytes;
     let fresh = store();
     let more = swap.memory().pool_bytes;
     assert!(more > held, "there are holes, and they stay");
-    for &entry in entries.iter().skip(1).step_by(2) {
+    for entry in entries {
         swap.free(Cpu(0), entry, 1);
     }
     swap.check();
@@ -696,11 +702,7 @@ fn holes_are_filled_again_when_nothing_is_shared() {
     let Rig { swap, .. } = rig(small(CodecKind::Lz4), None);
     let page = page(1, 100);
     let store = || swap.store(Cpu(0), GroupId(0), &[&page]).unwrap();
-    let entries: Vec<EntryId> = (0..20).map(|_| store()).collect();
-    for &entry in entries.iter().step_by(2) {
-        swap.free(Cpu(0), entry, 1);
-    }
-    swap.pool.freeze();
+    frozen_with_holes(&swap, store);
     let held = swap.memory().pool_bytes;
     swap.alone();
     for _ in 0..10 {
