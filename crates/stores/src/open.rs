@@ -24,7 +24,8 @@ use std::ffi::OsString;
 use std::fs;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::thread;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// Bytes of a cluster: the least a device can have, and what its size is rounded down to.
 pub const CLUSTER: u64 = (CLUSTER_SLOTS * PAGE_SIZE) as u64;
@@ -356,6 +357,24 @@ fn private(fd: OwnedFd, name: String, place: &Place) -> Result<OpenedDevice, Ope
     Ok(finish(fd, facts, name, place, notes))
 }
 
+/// How long a claim on a device may be in our way before it is taken for a mount's.
+const PASSING: Duration = Duration::from_millis(500);
+
+/// Opens what is there already. A block device is claimed for an instant by whoever looks for a
+/// free loop device or probes it after a change (losetup, udev), so one that is claimed is tried
+/// again for a while.
+fn claim(path: &Path, flags: OFlags) -> Result<OwnedFd, Errno> {
+    let start = Instant::now();
+    loop {
+        match rustix::fs::open(path, flags, Mode::empty()) {
+            Err(Errno::BUSY) if start.elapsed() < PASSING => {
+                thread::sleep(Duration::from_millis(5));
+            }
+            answer => return answer,
+        }
+    }
+}
+
 /// A swap file or block device that is there already.
 fn existing(
     path: &Path,
@@ -372,7 +391,7 @@ fn existing(
         // Fails while the device is mounted or otherwise claimed, and claims it for us.
         flags |= OFlags::EXCL;
     }
-    let fd = rustix::fs::open(path, flags, Mode::empty()).map_err(|errno| match errno {
+    let fd = claim(path, flags).map_err(|errno| match errno {
         Errno::BUSY => OpenError::Mounted { path: name.clone() },
         Errno::TXTBSY => OpenError::ActiveSwap { path: name.clone() },
         errno => system(&name, "open it for reading and writing", errno),

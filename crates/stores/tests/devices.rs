@@ -4,9 +4,11 @@ use ebb_engine::PAGE_SIZE;
 use ebb_engine::env::{IoError, ReadOp, Store, WriteOp};
 use ebb_stores::{FileStore, OpenedDevice, SwapSpec, open};
 use std::fs::File;
-use std::os::unix::fs::{FileExt, MetadataExt};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::thread;
+use std::time::Duration;
 use tempfile::TempDir;
 
 const MIB: u64 = 1 << 20;
@@ -186,6 +188,24 @@ fn a_kernel_swap_area_is_taken_and_stays_one() {
         &["-p", "-s", "TYPE", "-o", "value", &device.device],
     );
     assert!(kind.is_err() || kind == Ok("swap".into()), "{kind:?}");
+}
+
+#[test]
+fn a_claim_that_passes_is_waited_for() {
+    let Some(device) = Loop::new(32 * MIB) else {
+        return;
+    };
+    let claim = File::options()
+        .read(true)
+        .custom_flags(rustix::fs::OFlags::EXCL.bits().cast_signed())
+        .open(&device.device)
+        .unwrap();
+    let ends = thread::spawn(move || {
+        thread::sleep(Duration::from_millis(50));
+        drop(claim);
+    });
+    try_open(&device.device).unwrap();
+    ends.join().unwrap();
 }
 
 #[test]
