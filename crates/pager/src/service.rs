@@ -183,40 +183,93 @@ impl Services {
 }
 
 /// Watches where faults come from.
+///
+/// A thread that was sent to another processor mostly comes back by itself: who wakes it draws it
+/// to where its service is. So the service thread of the other processor is woken only when faults
+/// keep coming from there; if no other comes from here any more, this one leaves at once, as two
+/// that are awake draw the thread to and fro, and flush each other's translations.
 struct Watch {
+    /// When last looked.
     last: Instant,
+    /// Faults served since.
     since: u32,
-    elsewhere: u32,
+    /// Rises with each fault from elsewhere, falls with each from here.
+    score: u32,
+    /// Faults in a row that came from elsewhere.
+    streak: u32,
+    /// The last fault served here, if nobody has looked yet where it came from.
+    served: Option<Fault>,
+    /// How long to go without a look when nothing comes in.
+    gap: Duration,
 }
 
 impl Watch {
     const EVERY: u32 = 128;
     const AT_LEAST: Duration = Duration::from_millis(1);
+    const SHORTEST: Duration = Duration::from_micros(50);
+    /// What a fault from elsewhere adds to the score, and how high it has to be: two threads that
+    /// fault in turn on two processors get there, one that was away for a moment does not.
+    const ELSEWHERE: u32 = 2;
+    const ENOUGH: u32 = 8;
     const LEAVE_AFTER: u32 = 4;
 
-    /// Looks now and then where a fault came from; true: this processor has had none for a while.
-    fn look(&mut self, services: &Services, me: &Service, fault: Fault, now: Instant) -> bool {
+    fn new() -> Self {
+        Self {
+            last: Instant::now(),
+            since: 0,
+            score: 0,
+            streak: 0,
+            served: None,
+            gap: Self::SHORTEST,
+        }
+    }
+
+    /// After a fault was served: looks now and then where it came from; true: this processor has
+    /// had none for a while.
+    fn after(&mut self, services: &Services, me: &Service, fault: Fault, now: Instant) -> bool {
         self.since += 1;
-        // Once one came from elsewhere the thread has probably moved: look at every fault, so that
-        // two processors share the work, and flush each other's translations, for a short time only.
-        if self.elsewhere == 0 && self.since < Self::EVERY && now - self.last < Self::AT_LEAST {
+        self.served = Some(fault);
+        if self.score == 0 && self.since < Self::EVERY && now - self.last < Self::AT_LEAST {
             return false;
         }
+        self.look(services, me, now)
+    }
+
+    /// Nothing to serve. Who was woken on this processor has it before this thread does, and gives
+    /// it back with its next fault: so whoever was served last may be elsewhere. True: leave.
+    fn nothing(&mut self, services: &Services, me: &Service) -> bool {
+        let now = Instant::now();
+        if self.served.is_none() || now - self.last < self.gap {
+            return false;
+        }
+        let leave = self.look(services, me, now);
+        self.gap = match self.streak {
+            0 => (2 * self.gap).min(Self::AT_LEAST),
+            _ => Self::SHORTEST,
+        };
+        leave
+    }
+
+    fn look(&mut self, services: &Services, me: &Service, now: Instant) -> bool {
         (self.since, self.last) = (0, now);
-        match thread::cpu_of(fault.thread) {
-            Some(cpu) if cpu != me.cpu.load(SeqCst) => {
-                if let Some(there) = services.on_cpu(cpu) {
-                    services.wake(there);
-                    self.elsewhere += 1;
-                }
-            }
-            _ => self.elsewhere = 0,
+        let from = self.served.take().and_then(|f| thread::cpu_of(f.thread));
+        let Some(there) = from
+            .filter(|cpu| *cpu != me.cpu.load(SeqCst))
+            .and_then(|cpu| services.on_cpu(cpu))
+        else {
+            self.score = self.score.saturating_sub(1);
+            self.streak = 0;
+            return false;
+        };
+        self.score += Self::ELSEWHERE;
+        self.streak += 1;
+        if self.score < Self::ENOUGH {
+            return false;
         }
-        if self.elsewhere >= Self::LEAVE_AFTER {
-            self.elsewhere = 0;
-            return true;
-        }
-        false
+        services.wake(there);
+        let leave = self.streak >= Self::LEAVE_AFTER;
+        (self.score, self.streak) = (0, 0);
+        leave
     }
 }
 
@@ -232,11 +285,7 @@ extern "C" fn run(index: *mut libc::c_void) -> *mut libc::c_void {
     me.id.store(thread::id(), SeqCst);
     let _ = thread::bind(me.cpu.load(SeqCst));
     let mut desk = Desk::new();
-    let mut watch = Watch {
-        last: Instant::now(),
-        since: 0,
-        elsewhere: 0,
-    };
+    let mut watch = Watch::new();
     let mut quiet = 0;
     loop {
         me.until_woken();
@@ -249,6 +298,10 @@ extern "C" fn run(index: *mut libc::c_void) -> *mut libc::c_void {
             Err(e) => process.fail(&format!("reading page faults failed: {e}")),
         };
         if faults.is_empty() {
+            if watch.nothing(services, me) && !services.shares() {
+                services.rest(me);
+                continue;
+            }
             if process.fault.wait(20) {
                 quiet = 0;
                 continue;
@@ -268,7 +321,7 @@ extern "C" fn run(index: *mut libc::c_void) -> *mut libc::c_void {
             desk.more = i + 1 < faults.len();
             process.serve_fully(&mut desk, fault, now);
             services.served.fetch_add(1, SeqCst);
-            leave |= watch.look(services, me, fault, now);
+            leave |= watch.after(services, me, fault, now);
         }
         process.make_room(&mut desk, When::Soon);
         process.serve_again(&mut desk);
