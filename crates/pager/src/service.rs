@@ -26,6 +26,7 @@ use crate::load::{Desk, Served, UnitBuffer};
 use crate::map::UNIT;
 use crate::process::Process;
 use crate::state::lock_service;
+use ebb_engine::PAGE_SIZE;
 use ebb_sys::fault::{BATCH, Fault};
 use ebb_sys::futex;
 use ebb_sys::thread::{self, Urgency};
@@ -347,11 +348,24 @@ impl Process {
     /// The budget is used up by memory that cannot be put anywhere: ends the process as a memory
     /// limit would.
     fn out_of_memory(&self) -> ! {
-        let mib = |pages: u64| pages * 4096 / (1 << 20);
+        /// What is needed beside memory that cannot be swapped out, in MiB: pages to work on.
+        const WORK: u64 = 8;
+        let mib = |pages: u64| (pages * PAGE_SIZE as u64).div_ceil(1 << 20);
+        let (limit, unmanaged) = (self.member.limit(), lock_service().account.unmanaged());
+        if unmanaged > limit / 2 {
+            self.fail(&format!(
+                "out of memory: the budget is {} MiB, and of what this process has by now {} MiB \
+                 cannot be swapped out (stacks, code, locked memory, or memory mapped without \
+                 libc); give --memory at least {}M",
+                mib(limit),
+                mib(unmanaged),
+                mib(self.member.charged()).max(mib(unmanaged)) + WORK
+            ))
+        }
         self.fail(&format!(
             "out of memory: the budget's {} MiB are in use and nothing more can be swapped out; \
              raise --memory, or give it a --swap file with room",
-            mib(self.member.limit())
+            mib(limit)
         ))
     }
 
