@@ -1,6 +1,6 @@
 /* Memory that may be written and executed, as some language runtimes have all of their heap: every
  * page holds a function of its own and data; both are called and changed in scattered order, by
- * two threads.
+ * two threads. It is mapped by number, as SBCL does.
  *
  *     executable [MIB] */
 #define _GNU_SOURCE
@@ -10,6 +10,8 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #define PAGE 4096
 static unsigned char *heap;
@@ -46,7 +48,8 @@ static void *calls(void *argument) {
 int main(int argc, char **argv) {
     pages = (argc > 1 ? (size_t)atoi(argv[1]) : 64) * 256;
     pages += pages % 7919 == 0;
-    heap = mmap(NULL, pages * PAGE, PROT_READ | PROT_WRITE | PROT_EXEC, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    heap = (void *)syscall(SYS_mmap, NULL, pages * PAGE, PROT_READ | PROT_WRITE | PROT_EXEC,
+                           MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (heap == MAP_FAILED) {
         perror("mmap");
         return 1;
