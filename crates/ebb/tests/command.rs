@@ -4,7 +4,9 @@ mod common;
 
 use common::{cannot_page, ebb};
 use ebb_harness::MIB;
+use ebb_harness::cgroup::{self, Cgroup, KernelSwap};
 use ebb_harness::job::Job;
+use std::ffi::OsStr;
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::fs::PermissionsExt;
@@ -537,6 +539,41 @@ fn stats() {
             );
         }
     }
+}
+
+/// Whatever version its cgroup is of.
+#[test]
+fn the_default_budget_is_what_the_cgroup_has_free() {
+    if cannot_page() {
+        return;
+    }
+    if let Some(why) = cgroup::unavailable() {
+        println!("skipped: {why}");
+        return;
+    }
+    const LIMIT: u64 = 96 * MIB;
+    let touch = ebb_harness::workloads::compile("bench/touch.c").expect("touch compiles");
+    let job = Job::new([touch.as_os_str(), "160".as_ref()]);
+    let free = common::free(&job, "touch");
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let under: [&OsStr; 5] = [
+        ebb().as_os_str(),
+        "run".as_ref(),
+        "--stats".as_ref(),
+        file.path().as_os_str(),
+        "--".as_ref(),
+    ];
+    let group = Cgroup::new(LIMIT, KernelSwap::Forbidden).unwrap();
+    let run = job.behind(under).run(Some(&group)).unwrap();
+    assert_eq!(run.ending(), "finished", "{}", run.stderr);
+    assert!(run.stdout == free.stdout, "{}", run.stderr);
+    let stats: serde_json::Value = serde_json::from_slice(&fs::read(file.path()).unwrap()).unwrap();
+    let budget = stats["budget_bytes"].as_u64().unwrap();
+    assert!((LIMIT * 3 / 4..LIMIT).contains(&budget), "{stats}");
+    assert!(
+        stats["counters"]["evicted"].as_u64().unwrap() > 0,
+        "{stats}"
+    );
 }
 
 #[test]

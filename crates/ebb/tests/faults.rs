@@ -7,6 +7,7 @@ use common::{Managed, Under, cannot_page, free};
 use ebb_harness::MIB;
 use ebb_harness::job::{Job, Outcome};
 use ebb_harness::workloads;
+use std::ffi::OsString;
 use std::os::unix::process::ExitStatusExt;
 use std::process::Command;
 use std::time::Duration;
@@ -160,6 +161,64 @@ fn a_full_disk() {
         .options(&["--swap", &small, "--swap", &large])
         .run(&job);
     managed.assert_same(&alone, "two devices");
+}
+
+/// Real file systems, mounted where nobody else sees them, on which another program takes the rest
+/// of the room as soon as there are pages on them.
+#[test]
+fn a_file_system_that_fills_while_the_program_pages() {
+    if cannot_page() {
+        return;
+    }
+    if !ebb_harness::is_root() {
+        println!("skipped: only root can mount a file system");
+        return;
+    }
+    let dir = tempfile::tempdir_in("/var/tmp").unwrap();
+    let job = incompressible().time_limit(Duration::from_secs(60));
+    let alone = free(&job, "touch");
+    let script = r#"
+at=$0/at; mkdir "$at" || exit 90
+case $1 in
+    tmpfs) mount -t tmpfs -o size=32M none "$at" || exit 90 ;;
+    ext4) truncate -s 40M "$0/image" && mkfs.ext4 -q "$0/image" && mount -o loop "$0/image" "$at" || exit 90 ;;
+esac
+shift
+taken() { df --output=used -k "$at" | tail -n 1; }
+empty=$(taken)
+(
+    while [ "$(taken)" -lt $((empty + 4096)) ]; do sleep 0.02; done
+    cat /dev/zero > "$at/other" 2> "$at/full"
+) & other=$!
+"$@"
+status=$?
+kill "$other" 2> /dev/null
+wait
+[ -e "$at/full" ] || echo "never filled" >&2
+ls -A "$at" | grep -v -x -e lost+found -e other -e full | sed "s/^/left behind: /" >&2
+exit "$status"
+"#;
+    for kind in ["tmpfs", "ext4"] {
+        let place = dir.path().join(kind);
+        let at = place.join("at");
+        std::fs::create_dir(&place).unwrap();
+        let mut shell = ["unshare", "--mount", "sh", "-c", script]
+            .map(OsString::from)
+            .to_vec();
+        shell.extend([place.into(), kind.into()]);
+        // The file system's memory is counted in the same cgroup: the budget's slack holds it.
+        let under = Under::budget(BUDGET).options(&["--swap", at.to_str().unwrap()]);
+        let managed = under.run_behind(&shell, &job);
+        let (stderr, what) = (&managed.run.stderr, format!("a full {kind}"));
+        if managed.run.status.and_then(|status| status.code()) == Some(90) {
+            println!("skipped: {kind} cannot be mounted here: {stderr}");
+            continue;
+        }
+        right_or_ended(&managed, &alone, &what);
+        assert!(!stderr.contains("never filled"), "{what}: {stderr}");
+        assert!(!stderr.contains("left behind"), "{what}: {stderr}");
+        assert!(managed.counter("pswpout") > 0, "{what}: {}", managed.stats);
+    }
 }
 
 #[test]

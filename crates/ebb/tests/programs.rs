@@ -138,6 +138,28 @@ fn numpys_own_checks() {
     same_in_parts(&job, "NumPy's checks", &[2], &[]);
 }
 
+/// The file its forked child writes is sound, and holds what there was at the fork.
+#[test]
+fn redis_saves_from_a_forked_child() {
+    if cannot_page() || lacks("redis-server") || lacks("redis-check-rdb") {
+        return;
+    }
+    let script = tools::project().join("crates/ebb/tests/programs/bgsave.py");
+    let python = tools::python().expect("python3");
+    let job = Job::new([python.as_os_str(), script.as_os_str(), "40000".as_ref()]);
+    same_in_parts(&job, "BGSAVE", &[2], &[]);
+}
+
+/// What may be written and executed is a heap like any other.
+#[test]
+fn a_heap_of_executable_memory() {
+    if cannot_page() {
+        return;
+    }
+    let job = Job::new([common::c_program("executable").as_os_str()]);
+    same_in_parts(&job, "executable memory", &[2], &[]);
+}
+
 /// Its heap is thousands of mappings of 16 KiB.
 #[test]
 fn ruby() {

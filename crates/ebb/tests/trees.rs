@@ -120,6 +120,61 @@ fn memory_that_is_not_managed_makes_the_rest_smaller() {
     managed.assert_paged_within_budget("a deep stack");
 }
 
+/// What cannot be swapped out is more than there is: it says how much would do.
+#[test]
+fn a_budget_too_small_for_what_stays_in_memory() {
+    if cannot_page() {
+        return;
+    }
+    let script = "
+import ctypes, mmap, sys
+libc = ctypes.CDLL(None)
+kept = mmap.mmap(-1, 40 << 20, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+at = ctypes.addressof(ctypes.c_char.from_buffer(kept))
+assert libc.mlock(ctypes.c_void_p(at), ctypes.c_size_t(40 << 20)) == 0
+data = [bytes([i % 256]) * 4096 for i in range(4096)]
+print(sum(page[7] for page in data))
+";
+    let job = python(script).time_limit(Duration::from_secs(60));
+    let free = free(&job, "locked memory");
+    let managed = Under::budget(24 * MIB).run(&job);
+    let stderr = &managed.run.stderr;
+    assert_eq!(managed.run.ending(), "exit 137", "{stderr}");
+    let said: Vec<_> = stderr.lines().filter(|l| l.starts_with("ebb")).collect();
+    assert_eq!(said.len(), 1, "{stderr}");
+    let least = said[0].split("give --memory at least ").nth(1);
+    let least = least.and_then(|rest| rest.trim_end().strip_suffix('M')?.parse::<u64>().ok());
+    let least = least.unwrap_or_else(|| panic!("it does not say how much: {stderr}"));
+    assert!((41..80).contains(&least), "{stderr}");
+    let managed = Under::budget(least * MIB).run(&job);
+    managed.assert_same(&free, "with what it asks for");
+}
+
+/// It gives up root while our threads serve its faults: they follow, and it gets on.
+#[test]
+fn a_program_that_becomes_another_user() {
+    if cannot_page() {
+        return;
+    }
+    if !ebb_harness::is_root() {
+        println!("skipped: only root can become another user");
+        return;
+    }
+    let script = format!(
+        "{HEAP}
+print(digest(1))
+os.setgroups([65534]); os.setresgid(65534, 65534, 65534); os.setresuid(65534, 65534, 65534)
+users = set()
+for task in os.listdir('/proc/self/task'):
+    for line in open(f'/proc/self/task/{{task}}/status'):
+        if line.startswith(('Uid:', 'Gid:', 'Groups:')): users.add(line.strip())
+print(sorted(users), digest(1))
+"
+    );
+    let job = python(&script).time_limit(Duration::from_secs(60));
+    same_in_parts(&job, "another user", &[2], &[]);
+}
+
 #[test]
 fn children_made_by_system_calls() {
     if cannot_page() {

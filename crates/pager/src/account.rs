@@ -38,6 +38,11 @@ impl Account {
         self.charged
     }
 
+    /// Anonymous memory of the process that the pager does not manage, as last measured.
+    pub fn unmanaged(&self) -> u64 {
+        self.unmanaged.max(0) as u64
+    }
+
     /// How many pages more than charged are in use; negative: how many are left.
     pub fn over(&self, used: i64) -> i64 {
         used + self.unmanaged + self.parted - self.charged

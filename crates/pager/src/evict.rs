@@ -8,13 +8,14 @@ use crate::account::Account;
 use crate::bays::{BayIndex, Bays, ones, runs};
 use crate::generations;
 use crate::load::Desk;
-use crate::map::{Frame, Mask, Page, PageMap, UNIT, UnitNumber};
+use crate::map::{Frame, Mask, Page, PageMap, UNIT, UNIT_BYTES, UnitNumber};
 use crate::process::{Process, cpu};
+use crate::ranges::{Attributes, Ranges};
 use crate::sharing::Sharing;
 use crate::state::{Freeing, State, lock_service, transit_ended};
 use arrayvec::ArrayVec;
 use ebb_engine::{PAGE_SIZE, PageBytes};
-use ebb_sys::Errno;
+use ebb_sys::{Errno, memory};
 use ebb_tree::Asked;
 use std::ops::Range;
 use std::sync::MutexGuard;
@@ -207,8 +208,8 @@ impl Process {
         shared: bool,
     ) -> (MutexGuard<'static, State>, usize) {
         for _ in 0..TRIES {
-            let (bay, unit, victims) = match self.choose(&mut state, shared) {
-                Choice::Capture(bay, unit, victims) => (bay, unit, victims),
+            let (bay, unit, victims, code) = match self.choose(&mut state, shared) {
+                Choice::Capture(bay, unit, victims, code) => (bay, unit, victims, code),
                 Choice::LookOn => {
                     // Others had to wait for these looks.
                     drop(state);
@@ -236,8 +237,10 @@ impl Process {
                 drop(state);
                 None
             };
+            let executable = Executable::bay(address, code);
             let Shifted { moved, copied } =
                 self.shift_out(unit.first().address(), address, victims, shared);
+            drop(executable);
             state = held.unwrap_or_else(lock_service);
 
             let State {
@@ -297,7 +300,11 @@ impl Process {
             let Some((unit, due)) = queue.next(map, LOOK, resident) else {
                 return Choice::Nothing;
             };
-            let mut victims = plain(ranges, unit, due);
+            let mut victims = movable(ranges, unit, due, Attributes::movable);
+            let code = victims == 0;
+            if code {
+                victims = movable(ranges, unit, due, Attributes::executable);
+            }
             if victims == 0 {
                 // Comes back to the queue when its protection allows.
                 continue;
@@ -318,7 +325,7 @@ impl Process {
                 queue.requeue(map, unit);
                 return Choice::Nothing;
             };
-            return Choice::Capture(bay, unit, victims);
+            return Choice::Capture(bay, unit, victims, code);
         }
         Choice::LookOn
     }
@@ -610,7 +617,7 @@ impl Leaving {
 
     fn drop_pages(&self) {
         // SAFETY: free frames hold nothing that anybody needs.
-        unsafe { ebb_sys::memory::drop_pages(&self.parts) };
+        unsafe { memory::drop_pages(&self.parts) };
     }
 
     /// The system has them; whether there were any.
@@ -625,8 +632,8 @@ impl Leaving {
 
 /// What to capture next.
 enum Choice {
-    /// These pages of the unit, into the bay.
-    Capture(BayIndex, UnitNumber, Mask),
+    /// These pages of the unit, into the bay; whether they may be executed, as then it must too.
+    Capture(BayIndex, UnitNumber, Mask, bool),
     /// None of those looked at may go now; there are others.
     LookOn,
     /// Nothing.
@@ -646,14 +653,14 @@ fn resident(map: &PageMap, unit: UnitNumber) -> Mask {
     map.mask(unit, |p| matches!(p, Page::Resident(_)))
 }
 
-/// Those of `victims` that lie in plain read-write memory whose missing pages are our faults: only
-/// such may be moved out, and only from such may they be missing.
-fn plain(ranges: &crate::ranges::Ranges, unit: UnitNumber, victims: Mask) -> Mask {
+/// Those of `victims` that lie in read-write memory of this kind whose missing pages are our faults:
+/// only such may be moved out, and only from such may they be missing.
+fn movable(ranges: &Ranges, unit: UnitNumber, victims: Mask, kind: fn(Attributes) -> bool) -> Mask {
     let all = |first: usize, len: usize| {
         let start = unit.first().plus(first).address();
-        ranges
-            .find(start)
-            .is_some_and(|r| r.end >= start + len * PAGE_SIZE && r.attributes.evictable())
+        ranges.find(start).is_some_and(|r| {
+            r.end >= start + len * PAGE_SIZE && r.attributes.evictable() && kind(r.attributes)
+        })
     };
     let in_run = |first, len| match all(first, len) {
         true => ones(first, len),
@@ -664,3 +671,27 @@ fn plain(ranges: &crate::ranges::Ranges, unit: UnitNumber, victims: Mask) -> Mas
     };
     runs(victims).fold(0, |mask, (first, len)| mask | in_run(first, len))
 }
+
+/// A bay with the protection of memory that may be executed: the kernel moves pages between places
+/// of like protection alone. Only while they are moved: loads move its frames to plain memory.
+struct Executable(usize);
+
+impl Executable {
+    /// If what is to be moved into the bay `is` that. Refused, the move is as well, and pages stay.
+    fn bay(address: usize, is: bool) -> Option<Self> {
+        is.then(|| {
+            // SAFETY: the bay is the caller's, and empty; in it nothing of the program's is executed.
+            let _ = unsafe { memory::mprotect(address, UNIT_BYTES, PLAIN | libc::PROT_EXEC) };
+            Self(address)
+        })
+    }
+}
+
+impl Drop for Executable {
+    fn drop(&mut self) {
+        // SAFETY: as it was.
+        let _ = unsafe { memory::mprotect(self.0, UNIT_BYTES, PLAIN) };
+    }
+}
+
+const PLAIN: libc::c_int = libc::PROT_READ | libc::PROT_WRITE;

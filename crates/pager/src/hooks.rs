@@ -114,7 +114,12 @@ const NEVER: i32 =
     libc::MAP_STACK | libc::MAP_GROWSDOWN | libc::MAP_HUGETLB | libc::MAP_LOCKED | libc::MAP_SHARED;
 /// Linux gives MAP_SHARED_VALIDATE the bits of both; anything but plain private is not ours.
 fn manageable(prot: i32, flags: i32) -> bool {
-    flags & PRIVATE == PRIVATE && flags & NEVER == 0 && prot & libc::PROT_EXEC == 0
+    flags & PRIVATE == PRIVATE && flags & NEVER == 0 && !only_code(prot)
+}
+
+/// What cannot be written cannot be moved out.
+fn only_code(prot: i32) -> bool {
+    prot & (libc::PROT_EXEC | libc::PROT_WRITE) == libc::PROT_EXEC
 }
 
 /// Forgets what was mapped in `start..end`; no page of it is in transit, and the memory itself is

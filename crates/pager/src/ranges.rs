@@ -39,9 +39,15 @@ impl Attributes {
         self.protection == libc::PROT_READ | libc::PROT_WRITE && !self.pinned
     }
 
+    /// Read-write memory that may be executed too, as some programs have all of their heap (SBCL).
+    pub fn executable(self) -> bool {
+        self.protection == libc::PROT_READ | libc::PROT_WRITE | libc::PROT_EXEC
+    }
+
     /// Pages may leave it.
     pub fn evictable(self) -> bool {
-        self.movable() && self.registered
+        let writable = self.protection & !libc::PROT_EXEC == libc::PROT_READ | libc::PROT_WRITE;
+        writable && !self.pinned && self.registered
     }
 }
 

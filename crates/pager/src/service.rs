@@ -23,12 +23,14 @@
 
 use crate::evict::{Step, When};
 use crate::load::{Desk, Served, UnitBuffer};
-use crate::map::UNIT;
+use crate::map::{Page, PageNumber, UNIT};
 use crate::process::Process;
 use crate::state::lock_service;
+use ebb_engine::PAGE_SIZE;
 use ebb_sys::fault::{BATCH, Fault};
 use ebb_sys::futex;
 use ebb_sys::thread::{self, Urgency};
+use std::ops::ControlFlow::Continue;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
@@ -391,7 +393,8 @@ impl Process {
                 std::thread::sleep(Duration::from_micros(500));
             }
             self.evict_shared(begin.elapsed(), &mut copies);
-            if begin.elapsed() > GIVE_UP {
+            let waited = begin.elapsed();
+            if waited > GIVE_UP || waited > HOPELESS && self.stays() > self.member.limit() {
                 self.out_of_memory();
             }
         }
@@ -400,12 +403,39 @@ impl Process {
     /// The budget is used up by memory that cannot be put anywhere: ends the process as a memory
     /// limit would.
     fn out_of_memory(&self) -> ! {
-        let mib = |pages: u64| pages * 4096 / (1 << 20);
+        /// What is needed beside memory that stays, in MiB: pages to work on.
+        const WORK: u64 = 8;
+        let mib = |pages: u64| (pages * PAGE_SIZE as u64).div_ceil(1 << 20);
+        let (limit, stays) = (self.member.limit(), self.stays());
+        if stays > limit / 2 {
+            self.fail(&format!(
+                "out of memory: of a budget of {} MiB this process has {} MiB by now that cannot be \
+                 swapped out (stacks, code, locked or read-only memory); give --memory at least {}M",
+                mib(limit),
+                mib(stays),
+                mib(stays) + WORK
+            ))
+        }
         self.fail(&format!(
             "out of memory: the budget's {} MiB are in use and nothing more can be swapped out; \
              raise --memory, or give it a --swap file with room",
-            mib(self.member.limit())
+            mib(limit)
         ))
+    }
+
+    /// Pages of this process in memory that cannot be swapped out, whatever room there is elsewhere.
+    fn stays(&self) -> u64 {
+        let state = lock_service();
+        let kept = state.ranges.all().filter(|r| !r.attributes.evictable());
+        let mut pages = state.account.unmanaged();
+        for range in kept {
+            let (first, end) = (PageNumber::of(range.start), PageNumber::of(range.end));
+            state.map.each(first, end, |_, page| {
+                pages += u64::from(matches!(page, Page::Resident(_)));
+                Continue(())
+            });
+        }
+        pages
     }
 
     /// Says why and ends the process: no page may be left to read as zeros.
@@ -421,3 +451,5 @@ impl Process {
 
 /// How long a fault waits for room before the process is ended.
 const GIVE_UP: Duration = Duration::from_secs(10);
+/// The same where no other process could make any: what stays in memory here is more than the budget.
+const HOPELESS: Duration = Duration::from_secs(1);

@@ -251,20 +251,24 @@ unsafe fn with_environment(envp: Strings, call: impl FnOnce(Strings) -> c_int) -
     let bytes = repair.words() * WORD;
     // SAFETY: a fresh map by the system call itself: neither libc's lock nor our hooks.
     let map = unsafe {
-        libc::syscall(
-            libc::SYS_mmap,
-            0usize,
+        ebb_sys::memory::mmap(
+            0,
             bytes,
             libc::PROT_READ | libc::PROT_WRITE,
             libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
-            -1isize,
-            0usize,
+            -1,
+            0,
         )
     };
-    if map == -1 {
-        // errno says ENOMEM, which every function of the family may answer.
-        return -1;
-    }
+    let map = match map {
+        Ok(map) => map,
+        Err(error) => {
+            // ENOMEM, which every function of the family may answer.
+            // SAFETY: the location is this thread's.
+            unsafe { *libc::__errno_location() = error.0 };
+            return -1;
+        }
+    };
     let words = map as *mut *const c_char;
     // SAFETY: the map is zeroed, aligned, of this many words, and ours alone.
     let space = unsafe { core::slice::from_raw_parts_mut(words, repair.words()) };
@@ -272,7 +276,7 @@ unsafe fn with_environment(envp: Strings, call: impl FnOnce(Strings) -> c_int) -
     let result = call(words);
     // SAFETY: the call is over and kept nothing of the map. munmap of a map of ours cannot
     // fail, so errno stands.
-    unsafe { libc::syscall(libc::SYS_munmap, map, bytes) };
+    let _ = unsafe { ebb_sys::memory::munmap(map, bytes) };
     result
 }
 

@@ -18,6 +18,7 @@ use core::ffi::c_void;
 use core::ptr;
 
 use crate::memory::{mmap, mremap, munmap};
+use ebb_sys::memory as raw;
 
 /// The least alignment of a block, and the room of its header.
 pub const ALIGN_MIN: usize = 64;
@@ -145,18 +146,10 @@ fn reserve(len: usize, align: usize) -> *mut u8 {
     };
     // SAFETY: a fresh map; what is cut off it is ours.
     unsafe {
-        let start = libc::syscall(
-            libc::SYS_mmap,
-            0usize,
-            padded,
-            libc::PROT_NONE,
-            libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE,
-            -1isize,
-            0usize,
-        );
-        if start == -1 {
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+        let Ok(start) = raw::mmap(0, padded, libc::PROT_NONE, flags, -1, 0) else {
             return ptr::null_mut();
-        }
+        };
         let start = start as *mut u8;
         let head = start.align_offset(align);
         let base = start.add(head);
@@ -171,7 +164,7 @@ fn reserve(len: usize, align: usize) -> *mut u8 {
 unsafe fn cancel(start: *mut u8, len: usize) {
     if len > 0 {
         // SAFETY: nothing but addresses of ours.
-        unsafe { libc::syscall(libc::SYS_munmap, start, len) };
+        let _ = unsafe { raw::munmap(start as usize, len) };
     }
 }
 

@@ -1,13 +1,16 @@
 //! `syscall(2)`: the system calls that copy the address space, made by number, are forks like
-//! any other. Everything else passes as it is.
+//! any other, and those that map memory are memory calls like any other (SBCL makes all of its so).
+//! Everything else passes as it is.
 //!
-//! Memory calls by number are not looked at: the pager's notes are corrected when libc's calls
-//! meet the same addresses. System calls made without libc are out of reach: a child of such a one
+//! System calls made without libc are out of reach: a child of such a one
 //! has no managed memory at all once its parent pages, and gets SIGSEGV where it touches it.
 
-use core::ffi::c_long;
+use core::ffi::{c_int, c_long, c_void};
+use core::ptr;
 
-use crate::fork;
+use ebb_sys::raw;
+
+use crate::{fork, memory};
 
 /// libc declares it variadic and reads six arguments in any case; both calling conventions pass
 /// them as if they were declared.
@@ -24,11 +27,15 @@ pub unsafe extern "C" fn syscall(
     e: c_long,
     f: c_long,
 ) -> c_long {
-    // SAFETY: the caller answers for the call.
+    // SAFETY: the caller answers for the call, here and below.
+    if let Some(result) = unsafe { memory_call(number, [a, b, c, d, e, f]) } {
+        return result;
+    }
+    // SAFETY: as above.
     let result = unsafe {
         if copies_memory(number, a, b) {
             fork::before();
-            let result = raw(number, a, b, c, d, e, f);
+            let result = raw::call(number, [a, b, c, d, e, f]);
             if result == 0 {
                 fork::begin_child(true);
             } else {
@@ -36,7 +43,7 @@ pub unsafe extern "C" fn syscall(
             }
             result
         } else {
-            raw(number, a, b, c, d, e, f)
+            raw::call(number, [a, b, c, d, e, f])
         }
     };
     if (-4095..0).contains(&result) {
@@ -45,6 +52,32 @@ pub unsafe extern "C" fn syscall(
         return -1;
     }
     result
+}
+
+/// Does what libc's function of that name would, if it is one of memory.
+///
+/// # Safety
+/// That of the system call.
+unsafe fn memory_call(number: c_long, args: [c_long; 6]) -> Option<c_long> {
+    let [a, b, c, d, e, f] = args;
+    let at = |address: c_long| ptr::with_exposed_provenance_mut::<c_void>(address as usize);
+    // SAFETY: the caller answers for the call.
+    unsafe {
+        Some(match number {
+            libc::SYS_mmap => {
+                let start = memory::mmap(at(a), b as usize, c as c_int, d as c_int, e as c_int, f);
+                start.addr() as c_long
+            }
+            libc::SYS_mremap => {
+                let start = memory::mremap(at(a), b as usize, c as usize, d as c_int, at(e));
+                start.addr() as c_long
+            }
+            libc::SYS_munmap => memory::munmap(at(a), b as usize).into(),
+            libc::SYS_mprotect => memory::mprotect(at(a), b as usize, c as c_int).into(),
+            libc::SYS_madvise => memory::madvise(at(a), b as usize, c as c_int).into(),
+            _ => return None,
+        })
+    }
 }
 
 /// Whether it makes a process with a copy of this one's memory, which returns here as the caller
@@ -68,41 +101,4 @@ unsafe fn copies_memory(number: c_long, a: c_long, b: c_long) -> bool {
         }
         _ => false,
     }
-}
-
-/// The system call itself; an error is its number, negated.
-///
-/// # Safety
-/// That of the system call.
-#[inline(always)]
-unsafe fn raw(
-    number: c_long,
-    a: c_long,
-    b: c_long,
-    c: c_long,
-    d: c_long,
-    e: c_long,
-    f: c_long,
-) -> c_long {
-    let result: c_long;
-    // SAFETY: the caller answers for the call; registers as the kernel has them.
-    unsafe {
-        #[cfg(target_arch = "x86_64")]
-        core::arch::asm!(
-            "syscall",
-            inlateout("rax") number => result,
-            in("rdi") a, in("rsi") b, in("rdx") c, in("r10") d, in("r8") e, in("r9") f,
-            lateout("rcx") _, lateout("r11") _,
-            options(nostack),
-        );
-        #[cfg(target_arch = "aarch64")]
-        core::arch::asm!(
-            "svc 0",
-            in("x8") number,
-            inlateout("x0") a => result,
-            in("x1") b, in("x2") c, in("x3") d, in("x4") e, in("x5") f,
-            options(nostack),
-        );
-    }
-    result
 }

@@ -21,6 +21,8 @@ use core::cell::UnsafeCell;
 use core::ptr;
 use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
+use crate::memory;
+
 /// Requests of this many bytes and more are mapped directly.
 pub const DIRECT_MIN: usize = 64 << 10;
 
@@ -215,23 +217,22 @@ fn map_aligned(layout: Layout) -> *mut u8 {
 fn map(size: usize) -> *mut u8 {
     // SAFETY: a fresh anonymous map touches nothing that exists.
     let at = unsafe {
-        libc::syscall(
-            libc::SYS_mmap,
-            0usize,
+        memory::mmap(
+            0,
             size,
             libc::PROT_READ | libc::PROT_WRITE,
             libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE,
-            -1isize,
-            0usize,
+            -1,
+            0,
         )
     };
-    if at == -1 {
+    let Ok(at) = at else {
         return ptr::null_mut();
-    }
+    };
     if size >= HUGE_PAGE {
         // Advice only: where it is refused the map still serves.
         // SAFETY: the range is the map just made.
-        unsafe { libc::syscall(libc::SYS_madvise, at, size, libc::MADV_NOHUGEPAGE) };
+        let _ = unsafe { memory::madvise(at, size, libc::MADV_NOHUGEPAGE) };
     }
     BYTES_HELD.fetch_add(size, Ordering::Relaxed);
     at as *mut u8
@@ -244,8 +245,7 @@ unsafe fn unmap(block: *mut u8, size: usize) {
         return;
     }
     // SAFETY: the caller gives the range up.
-    let gone = unsafe { libc::syscall(libc::SYS_munmap, block, size) };
-    if gone == 0 {
+    if unsafe { memory::munmap(block as usize, size) }.is_ok() {
         BYTES_HELD.fetch_sub(size, Ordering::Relaxed);
     }
 }
@@ -254,10 +254,10 @@ unsafe fn unmap(block: *mut u8, size: usize) {
 /// `block..block + old` is a whole map of this heap; the caller forgets the old address.
 unsafe fn remap(block: *mut u8, old: usize, new: usize) -> *mut u8 {
     // SAFETY: the range is the caller's, and may move.
-    let at = unsafe { libc::syscall(libc::SYS_mremap, block, old, new, libc::MREMAP_MAYMOVE) };
-    if at == -1 {
+    let at = unsafe { memory::mremap(block as usize, old, new, libc::MREMAP_MAYMOVE, 0) };
+    let Ok(at) = at else {
         return ptr::null_mut();
-    }
+    };
     BYTES_HELD.fetch_add(new, Ordering::Relaxed);
     BYTES_HELD.fetch_sub(old, Ordering::Relaxed);
     at as *mut u8

@@ -17,6 +17,7 @@ pub mod memory;
 pub mod pagemap;
 pub mod probe;
 pub mod proc;
+pub mod raw;
 pub mod ring;
 pub mod shm;
 pub mod sigfd;

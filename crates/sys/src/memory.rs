@@ -1,7 +1,7 @@
 //! Anonymous memory by raw system calls.
 
 use crate::Errno;
-use libc::{c_int, syscall};
+use libc::{c_int, c_long, syscall};
 
 /// Bytes of a page.
 pub const PAGE: usize = 4096;
@@ -9,6 +9,15 @@ pub const PAGE: usize = 4096;
 /// Rounds up to whole pages.
 pub const fn page_up(bytes: usize) -> usize {
     (bytes + PAGE - 1) & !(PAGE - 1)
+}
+
+/// Requires: as the system call.
+unsafe fn call(number: c_long, args: [c_long; 6]) -> Result<usize, Errno> {
+    // SAFETY: passed on to the caller.
+    match unsafe { crate::raw::call(number, args) } {
+        error @ -4095..0 => Err(Errno(-error as i32)),
+        result => Ok(result as usize),
+    }
 }
 
 /// `mmap`, raw. Requires: MAP_FIXED only over memory that the caller may replace.
@@ -21,13 +30,31 @@ pub unsafe fn mmap(
     offset: i64,
 ) -> Result<usize, Errno> {
     // SAFETY: passed on to the caller.
-    Errno::of(unsafe { syscall(libc::SYS_mmap, addr, len, prot, flags, fd, offset) })
+    unsafe {
+        call(
+            libc::SYS_mmap,
+            [
+                addr as c_long,
+                len as c_long,
+                prot as c_long,
+                flags as c_long,
+                fd as c_long,
+                offset,
+            ],
+        )
+    }
 }
 
 /// `munmap`, raw. Requires: nobody uses the range any more.
 pub unsafe fn munmap(addr: usize, len: usize) -> Result<(), Errno> {
     // SAFETY: passed on to the caller.
-    Errno::of(unsafe { syscall(libc::SYS_munmap, addr, len) }).map(|_| ())
+    unsafe {
+        call(
+            libc::SYS_munmap,
+            [addr as c_long, len as c_long, 0, 0, 0, 0],
+        )
+    }
+    .map(|_| ())
 }
 
 /// `mremap`, raw. Requires: as for `munmap` of the old range and MAP_FIXED of the new.
@@ -39,19 +66,43 @@ pub unsafe fn mremap(
     new: usize,
 ) -> Result<usize, Errno> {
     // SAFETY: passed on to the caller.
-    Errno::of(unsafe { syscall(libc::SYS_mremap, old, old_len, new_len, flags, new) })
+    unsafe {
+        call(
+            libc::SYS_mremap,
+            [
+                old as c_long,
+                old_len as c_long,
+                new_len as c_long,
+                flags as c_long,
+                new as c_long,
+                0,
+            ],
+        )
+    }
 }
 
 /// `mprotect`, raw. Requires: no Rust reference relies on the old protection.
 pub unsafe fn mprotect(addr: usize, len: usize, prot: c_int) -> Result<(), Errno> {
     // SAFETY: passed on to the caller.
-    Errno::of(unsafe { syscall(libc::SYS_mprotect, addr, len, prot) }).map(|_| ())
+    unsafe {
+        call(
+            libc::SYS_mprotect,
+            [addr as c_long, len as c_long, prot as c_long, 0, 0, 0],
+        )
+    }
+    .map(|_| ())
 }
 
 /// `madvise`, raw. Requires: for advice that drops content, that nobody needs it.
 pub unsafe fn madvise(addr: usize, len: usize, advice: c_int) -> Result<(), Errno> {
     // SAFETY: passed on to the caller.
-    Errno::of(unsafe { syscall(libc::SYS_madvise, addr, len, advice) }).map(|_| ())
+    unsafe {
+        call(
+            libc::SYS_madvise,
+            [addr as c_long, len as c_long, advice as c_long, 0, 0, 0],
+        )
+    }
+    .map(|_| ())
 }
 
 /// `brk`, raw: the end of the heap after the call.

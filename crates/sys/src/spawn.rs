@@ -179,7 +179,7 @@ pub fn can_spawn(threads: usize) -> bool {
 }
 
 /// Starts a thread that the program's interposed `pthread_create` does not see, with every
-/// signal blocked. It is never joined and must not end.
+/// signal blocked but libc's for a change of user. It is never joined and must not end.
 ///
 /// Requires: `argument` stays valid for the thread.
 ///
@@ -316,6 +316,7 @@ extern "C" fn next(number: *mut libc::c_void) -> libc::c_int {
 }
 
 fn run(number: usize) -> *mut libc::c_void {
+    crate::signal::admit_changes_of_user();
     let seat = &SEATS[number];
     // SAFETY: `spawn` wrote them there before it started this thread; the type is as it was given.
     let entry: Entry = unsafe { std::mem::transmute(seat.entry.load(SeqCst)) };

@@ -7,6 +7,7 @@ pub mod tree;
 use ebb_harness::cgroup::{self, Cgroup, KernelSwap};
 use ebb_harness::job::{Job, Outcome};
 use ebb_harness::{MIB, SLACK, tools, workloads};
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
@@ -97,8 +98,14 @@ impl Under {
 
     /// Runs the job under `ebb`, in a cgroup of budget + slack where there can be one.
     pub fn run(&self, job: &Job) -> Managed {
+        self.run_behind(&[], job)
+    }
+
+    /// The same with `ebb` itself behind another command: `wrapper ebb run ... -- job`.
+    pub fn run_behind(&self, wrapper: &[OsString], job: &Job) -> Managed {
         let stats = tempfile::NamedTempFile::new().expect("a file");
-        let mut front = vec![ebb().as_os_str().to_os_string(), "run".into()];
+        let mut front = wrapper.to_vec();
+        front.extend([ebb().as_os_str().to_os_string(), "run".into()]);
         front.extend(["--memory".into(), self.budget.to_string().into()]);
         front.extend(["--stats".into(), stats.path().into()]);
         front.extend(self.options.iter().map(Into::into));
