@@ -15,7 +15,8 @@
 //! ```
 //!
 //! For negative `x` nothing is known of the pages that would be missed then; as many for each frame
-//! are assumed as come back at once now. The limit moves one step at a time towards the cheapest
+//! are assumed as come back at once now. Where the pool is well below its limit there is no such
+//! `x`: a higher limit would not make it larger. The limit moves one step at a time towards the cheapest
 //! split, as the ranks are a guess that gets worse with distance.
 //!
 //! At first the pool may have nearly all: what goes to a device before anything is known of it may
@@ -58,10 +59,11 @@ pub struct Balance {
     larger: bool,
 }
 
-/// What a fault costs from pool and device: moving means, in ns.
+/// What a fault from the pool costs, and how much more one from a device: moving means, in ns. On a
+/// machine that is busy with other things both are dear, the difference is not.
 pub struct Costs {
     pool: AtomicU64,
-    device: AtomicU64,
+    more: AtomicU64,
 }
 
 impl Costs {
@@ -69,13 +71,17 @@ impl Costs {
     pub const fn new() -> Self {
         Self {
             pool: AtomicU64::new(10_000),
-            device: AtomicU64::new(100_000),
+            more: AtomicU64::new(90_000),
         }
     }
 
     /// A fault took `ns`. Concurrent updates may lose one.
     pub fn took(&self, device: bool, ns: u64) {
-        let mean = if device { &self.device } else { &self.pool };
+        let (mean, ns) = if device {
+            (&self.more, ns.saturating_sub(self.pool.load(Relaxed)))
+        } else {
+            (&self.pool, ns)
+        };
         let old = mean.load(Relaxed);
         mean.store(old - old / 64 + ns / 64, Relaxed);
     }
@@ -126,14 +132,20 @@ impl Balance {
         if self.seen < ENOUGH || resident < SET {
             return false;
         }
-        let (near, far) = (costs.pool.load(Relaxed), costs.device.load(Relaxed));
+        let near = costs.pool.load(Relaxed);
+        let far = near + costs.more.load(Relaxed);
+        let grows = pool * 8 >= budget * self.share / WHOLE * 7;
         let cost = |share: usize| {
             let limit = budget * share / WHOLE;
-            let x = pool as i64 - limit as i64;
+            let x = match pool as i64 - limit as i64 {
+                x if x < 0 && !grows => 0,
+                x => x,
+            };
             // In steps: what is resident is SET of them.
             let steps = |pages: i64| pages * SET as i64 / resident as i64;
             let hit = steps(x).max(0) as usize;
-            let in_pool = steps(x + (limit * density / 16) as i64).max(0) as usize;
+            let holds = (pool as i64 - x).max(0) * density as i64 / 16;
+            let in_pool = steps(x + holds).max(0) as usize;
             let count = |from: usize, to: usize| -> u64 {
                 self.ranks[from.min(RANKS)..to.min(RANKS).max(from.min(RANKS))]
                     .iter()
@@ -267,5 +279,26 @@ mod tests {
         let mut balance = Balance::new();
         balance.share = FIRST / 2;
         assert_eq!(windows(&mut balance, rank, 1_000), 1_000);
+    }
+
+    #[test]
+    fn a_limit_that_is_far_off_is_left_alone() {
+        // All that is out left within a sixteenth of the pool's limit.
+        let mut balance = Balance::new();
+        for _ in 0..1_000 {
+            (0..ENOUGH).for_each(|_| balance.came_back(7_000, 8_000));
+            assert!(!balance.adjust(8_000, 800, 32, 16_000, &Costs::new()));
+        }
+    }
+
+    #[test]
+    fn a_busy_machine_makes_no_device_look_near() {
+        let costs = Costs::new();
+        for _ in 0..1_000 {
+            costs.took(false, 500_000);
+            costs.took(true, 600_000);
+        }
+        let more = costs.more.load(Relaxed);
+        assert!((90_000..110_000).contains(&more), "{more}");
     }
 }
