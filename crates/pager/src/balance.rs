@@ -16,14 +16,14 @@
 //!
 //! For negative `x` nothing is known of the pages that would be missed then; as many for each frame
 //! are assumed as come back at once now. Where the pool is well below its limit there is no such
-//! `x`: a higher limit would not make it larger. The limit moves one step at a time towards the cheapest
-//! split, as the ranks are a guess that gets worse with distance.
+//! `x`: a higher limit would not make it larger. The limit moves one step at a time towards the
+//! cheapest split, as the ranks are a guess that gets worse with distance.
 //!
 //! At first the pool may have nearly all: what goes to a device before anything is known of it may
 //! have to come back, at ten times the cost. And moving the line costs something itself: pages are
 //! written and perhaps read again, or compressed. Nobody knows whether the program will go on as it
-//! did. So a step is taken when what it would have saved until now makes up for what it costs: then
-//! no program, whatever it does next, pays more than about twice what it would have at best.
+//! did. So a step is taken when what it would have saved until now makes up for what it costs, as
+//! one buys skis when the rent paid has come to their price.
 //!
 //! This is Mattson's stack distance (1970), with refaults as the only samples; and the rental of
 //! skis (Karlin and others, 1988).
