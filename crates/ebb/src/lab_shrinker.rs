@@ -12,7 +12,7 @@ use ebb_harness::cgroup::{Cgroup, KernelSwap};
 use ebb_harness::job::{Job, Outcome};
 use ebb_harness::kernel_swap::{SwapFile, vmstat, zswap_fact};
 use ebb_lab::Report;
-use ebb_lab::shrinker::real::{self, BENCHES, ELAPSED, Row};
+use ebb_lab::shrinker::real::{self, BENCHES, ELAPSED, INVERTED, Row};
 use std::path::Path;
 use std::time::Duration;
 
@@ -20,6 +20,8 @@ use std::time::Duration;
 const LIMIT: u64 = 48 * MIB;
 /// Bytes of its swap file.
 const SWAP: u64 = 512 * MIB;
+/// A pool that does not hold what is out.
+const SMALL: u64 = 12 * MIB;
 /// After this a run is ended.
 const PATIENCE: Duration = Duration::from_secs(300);
 /// The kernel's names of what the rows count, but for the last two.
@@ -50,8 +52,8 @@ pub fn run() -> Result<Report> {
                 Err(why) => missing.push(format!("{why:#}")),
             }
         }
-        for pool in ["none", "lz4"] {
-            rows.push(ours(&own, bench, pool, total)?);
+        for (pool, max) in [("none", None), ("lz4", None), ("lz4", Some(SMALL))] {
+            rows.push(ours(&own, bench, pool, max, total)?);
         }
     }
     let mut report = real::report(&rows);
@@ -73,10 +75,15 @@ fn job(own: &Path, bench: &str) -> Job {
     .time_limit(PATIENCE)
 }
 
-fn elapsed(outcome: &Outcome) -> Result<f64, String> {
+/// What the program said on the line that begins so.
+fn told(outcome: &Outcome, what: &str) -> Option<f64> {
     let text = String::from_utf8_lossy(&outcome.stdout);
-    let line = text.lines().find_map(|line| line.strip_prefix(ELAPSED));
-    match line.and_then(|line| line.parse().ok()) {
+    let line = text.lines().find_map(|line| line.strip_prefix(what));
+    line.and_then(|line| line.parse().ok())
+}
+
+fn elapsed(outcome: &Outcome) -> Result<f64, String> {
+    match told(outcome, ELAPSED) {
         Some(seconds) if outcome.ok() => Ok(seconds),
         _ => Err(outcome.ending()),
     }
@@ -107,10 +114,11 @@ fn kernel(own: &Path, bench: &'static str, zswap: bool) -> Result<Row> {
         total: LIMIT + swap.peak(),
         elapsed: elapsed(&outcome),
         counts: std::array::from_fn(|i| Some(after[i]?.saturating_sub(before[i]?))),
+        inverted_percent: told(&outcome, INVERTED),
     })
 }
 
-fn ours(own: &Path, bench: &'static str, pool: &str, total: u64) -> Result<Row> {
+fn ours(own: &Path, bench: &'static str, pool: &str, max: Option<u64>, total: u64) -> Result<Row> {
     let stats = std::env::temp_dir().join(format!("ebb-shrinker-{}.json", std::process::id()));
     let outcome = job(own, bench)
         .behind([
@@ -122,6 +130,8 @@ fn ours(own: &Path, bench: &'static str, pool: &str, total: u64) -> Result<Row> 
             "/var/tmp".as_ref(),
             "--pool".as_ref(),
             pool.as_ref(),
+            "--pool-max".as_ref(),
+            max.map_or("none".into(), |max| max.to_string()).as_ref(),
             "--stats".as_ref(),
             stats.as_os_str(),
             "--".as_ref(),
@@ -135,7 +145,10 @@ fn ours(own: &Path, bench: &'static str, pool: &str, total: u64) -> Result<Row> 
     let counter = |name: &str| stats["counters"][name].as_u64();
     Ok(Row {
         bench,
-        policy: format!("ebb, pool {pool}"),
+        policy: match max {
+            None => format!("ebb, pool {pool}"),
+            Some(max) => format!("ebb, pool {pool}, {} MiB", max / MIB),
+        },
         total,
         elapsed: elapsed(&outcome),
         counts: std::array::from_fn(|i| match i {
@@ -143,5 +156,6 @@ fn ours(own: &Path, bench: &'static str, pool: &str, total: u64) -> Result<Row> 
             5 => counter("pool_limit_hit"),
             _ => counter("reject_full"),
         }),
+        inverted_percent: told(&outcome, INVERTED),
     })
 }

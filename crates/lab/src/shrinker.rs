@@ -17,6 +17,7 @@
 //! there and a page in the pool, stored by the same group, the share in which the one on the
 //! device was stored later. 0 is an order without inversion, 50 no order at all.
 
+mod ages;
 pub mod real;
 
 use crate::report::Report;

@@ -15,10 +15,18 @@
 //! ```
 //!
 //! For negative `x` nothing is known of the pages that would be missed then; as many for each frame
-//! are assumed as come back at once now. The limit moves one step at a time towards the cheapest
-//! split, as the ranks are a guess that gets worse with distance.
+//! are assumed as come back at once now. Where the pool is well below its limit there is no such
+//! `x`: a higher limit would not make it larger. The limit moves one step at a time towards the
+//! cheapest split, as the ranks are a guess that gets worse with distance.
 //!
-//! This is Mattson's stack distance (1970), with refaults as the only samples.
+//! At first the pool may have nearly all: what goes to a device before anything is known of it may
+//! have to come back, at ten times the cost. And moving the line costs something itself: pages are
+//! written and perhaps read again, or compressed. Nobody knows whether the program will go on as it
+//! did. So a step is taken when what it would have saved until now makes up for what it costs, as
+//! one buys skis when the rent paid has come to their price.
+//!
+//! This is Mattson's stack distance (1970), with refaults as the only samples; and the rental of
+//! skis (Karlin and others, 1988).
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -26,11 +34,13 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 const RANKS: usize = 128;
 /// Steps that make as many pages as are resident.
 const SET: usize = 8;
-/// The smallest and the largest share of the budget for the pool, in parts of `WHOLE`, and the
-/// first.
+/// The smallest and the largest share of the budget for the pool, in parts of `WHOLE`.
 const SHARES: std::ops::RangeInclusive<usize> = 1..=13;
-const FIRST: usize = 8;
+/// The first: what the pool can hold needs no device.
+const FIRST: usize = *SHARES.end();
 const WHOLE: usize = 16;
+/// Pages that move to a device for the price of a fault from there: they are written many at a time.
+const WRITTEN: u64 = 8;
 /// A split must be this much cheaper to be taken, in percent.
 const WORTH: u64 = 5;
 /// Faults from which something can be learnt.
@@ -44,12 +54,16 @@ pub struct Balance {
     share: usize,
     /// The share is learnt, not the first.
     learnt: bool,
+    /// What another share would have saved until now, in ns, and whether that is a larger one.
+    regret: u64,
+    larger: bool,
 }
 
-/// What a fault costs from pool and device: moving means, in ns.
+/// What a fault from the pool costs, and how much more one from a device: moving means, in ns. On a
+/// machine that is busy with other things both are dear, the difference is not.
 pub struct Costs {
     pool: AtomicU64,
-    device: AtomicU64,
+    more: AtomicU64,
 }
 
 impl Costs {
@@ -57,26 +71,32 @@ impl Costs {
     pub const fn new() -> Self {
         Self {
             pool: AtomicU64::new(10_000),
-            device: AtomicU64::new(100_000),
+            more: AtomicU64::new(90_000),
         }
     }
 
     /// A fault took `ns`. Concurrent updates may lose one.
     pub fn took(&self, device: bool, ns: u64) {
-        let mean = if device { &self.device } else { &self.pool };
+        let (mean, ns) = if device {
+            (&self.more, ns.saturating_sub(self.pool.load(Relaxed)))
+        } else {
+            (&self.pool, ns)
+        };
         let old = mean.load(Relaxed);
         mean.store(old - old / 64 + ns / 64, Relaxed);
     }
 }
 
 impl Balance {
-    /// Half and half.
+    /// Nearly all for the pool.
     pub const fn new() -> Self {
         Self {
             ranks: [0; RANKS],
             seen: 0,
             share: FIRST,
             learnt: false,
+            regret: 0,
+            larger: true,
         }
     }
 
@@ -112,14 +132,20 @@ impl Balance {
         if self.seen < ENOUGH || resident < SET {
             return false;
         }
-        let (near, far) = (costs.pool.load(Relaxed), costs.device.load(Relaxed));
+        let near = costs.pool.load(Relaxed);
+        let far = near + costs.more.load(Relaxed);
+        let grows = pool * 8 >= budget * self.share / WHOLE * 7;
         let cost = |share: usize| {
             let limit = budget * share / WHOLE;
-            let x = pool as i64 - limit as i64;
+            let x = match pool as i64 - limit as i64 {
+                x if x < 0 && !grows => 0,
+                x => x,
+            };
             // In steps: what is resident is SET of them.
             let steps = |pages: i64| pages * SET as i64 / resident as i64;
             let hit = steps(x).max(0) as usize;
-            let in_pool = steps(x + (limit * density / 16) as i64).max(0) as usize;
+            let holds = (pool as i64 - x).max(0) * density as i64 / 16;
+            let in_pool = steps(x + holds).max(0) as usize;
             let count = |from: usize, to: usize| -> u64 {
                 self.ranks[from.min(RANKS)..to.min(RANKS).max(from.min(RANKS))]
                     .iter()
@@ -130,17 +156,37 @@ impl Balance {
             near * (count(hit, in_pool) + missed) + far * count(in_pool.max(hit), RANKS)
         };
         let now = cost(self.share);
-        let best = SHARES.min_by_key(|s| cost(*s)).unwrap_or(self.share);
-        let worth = cost(best) + now * WORTH / 100 < now;
+        // The nearest of those that cost the same.
+        let order = |s: &usize| (cost(*s), s.abs_diff(self.share));
+        let best = SHARES.min_by_key(order).unwrap_or(self.share);
+        let saved = now - cost(best);
         for rank in &mut self.ranks {
             *rank /= 2;
         }
         self.seen = 0;
-        if !worth || best == self.share {
+        let larger = best > self.share;
+        if best == self.share || larger != self.larger {
+            (self.regret, self.larger) = (0, larger);
+        }
+        if saved <= now * WORTH / 100 {
             return false;
         }
+        // Half of what is counted was counted before.
+        self.regret += saved / 2;
+        let step = budget / WHOLE;
+        let price = if larger {
+            step as u64 * near
+        } else {
+            let limit = budget * (self.share - 1) / WHOLE;
+            let pages = pool.saturating_sub(limit).min(step) * density / 16;
+            pages as u64 * far / WRITTEN
+        };
+        if self.regret < price * best.abs_diff(self.share) as u64 {
+            return false;
+        }
+        self.regret -= price;
         self.learnt = true;
-        self.share = if best > self.share {
+        self.share = if larger {
             self.share + 1
         } else {
             self.share - 1
@@ -158,7 +204,7 @@ mod tests {
     fn settles(rank: impl Fn(usize, usize) -> usize) -> usize {
         let (mut balance, costs, budget) = (Balance::new(), Costs::new(), 16_000);
         let mut x = 1u64;
-        for _ in 0..40 {
+        for _ in 0..400 {
             let pool = balance.limit(budget, budget);
             let resident = budget - pool;
             for _ in 0..2000 {
@@ -203,6 +249,56 @@ mod tests {
         }
         assert!(!balance.adjust(8000, 8000, 32, 16_000, &Costs::new()));
         assert_eq!(balance.share, FIRST);
-        assert_eq!(balance.limit(16_000, 4_000), 8_000);
+        assert_eq!(balance.limit(16_000, 4_000), 13_000);
+    }
+
+    /// Windows of faults, all of pages of this rank, until the share is another: at most `most`.
+    fn windows(balance: &mut Balance, rank: impl Fn(usize) -> usize, most: usize) -> usize {
+        let (resident, pool) = (3_000, 13_000);
+        let moved = |window: &usize| {
+            (0..ENOUGH).for_each(|_| balance.came_back(rank(*window), resident));
+            balance.adjust(resident, pool, 32, 16_000, &Costs::new())
+        };
+        (0..most).find(moved).unwrap_or(most)
+    }
+
+    #[test]
+    fn a_step_is_taken_when_it_would_have_saved_what_it_costs() {
+        // Every fault would be saved, and a step writes 2000 pages.
+        let (each, write) = (10_000, 100_000 / WRITTEN as usize);
+        let paid = 2_000 * write;
+        let windows = windows(&mut Balance::new(), |_| 1, 1_000);
+        let lost = windows * ENOUGH as usize * each;
+        assert!((paid / 2..4 * paid).contains(&lost), "{lost} ns for {paid}");
+    }
+
+    #[test]
+    fn who_does_now_this_now_that_moves_nothing() {
+        // Now of pages that just left, now of those that left before all that the pool can hold.
+        let rank = |window| if window % 2 == 0 { 1 } else { 40_000 };
+        let mut balance = Balance::new();
+        balance.share = FIRST / 2;
+        assert_eq!(windows(&mut balance, rank, 1_000), 1_000);
+    }
+
+    #[test]
+    fn a_limit_that_is_far_off_is_left_alone() {
+        // All that is out left within a sixteenth of the pool's limit.
+        let mut balance = Balance::new();
+        for _ in 0..1_000 {
+            (0..ENOUGH).for_each(|_| balance.came_back(7_000, 8_000));
+            assert!(!balance.adjust(8_000, 800, 32, 16_000, &Costs::new()));
+        }
+    }
+
+    #[test]
+    fn a_busy_machine_makes_no_device_look_near() {
+        let costs = Costs::new();
+        for _ in 0..1_000 {
+            costs.took(false, 500_000);
+            costs.took(true, 600_000);
+        }
+        let more = costs.more.load(Relaxed);
+        assert!((90_000..110_000).contains(&more), "{more}");
     }
 }

@@ -47,6 +47,9 @@ struct Storing<'a> {
 
 /// Pages whose words are named in one go.
 pub(super) const BATCH: usize = 64;
+/// How often a batch makes room in a full pool. What went may have left holes that are of no use to
+/// the page at hand: if that went to a device then, older ones would stay.
+const RELIEFS: u32 = 4;
 
 impl Swap {
     /// Stores the pages of one folio or run, 1 to 512, into consecutive entries and returns
@@ -139,8 +142,8 @@ impl Swap {
     }
 
     /// Makes the places of a batch; a page that has none keeps the word of a free entry, and the
-    /// error says why. When the pool is full, its coldest pages make room, once a batch; if it
-    /// refuses a page all the same, the rest of the batch goes to devices with it.
+    /// error says why. When the pool is full, its coldest pages make room, [`RELIEFS`] times a
+    /// batch; if it refuses a page all the same, the rest of the batch goes to devices with it.
     fn make_places(
         &self,
         storing: &mut Storing<'_>,
@@ -153,7 +156,7 @@ impl Swap {
             .then_some(StoreError::Full);
         let (mut out, mut which, mut n) = ([&[0; PAGE_SIZE]; BATCH], [0; BATCH], 0);
         let (mut pooled, mut same, mut charge) = (0, 0, 0);
-        let mut relieved = false;
+        let mut relieved = 0;
         for (k, page) in pages.iter().enumerate() {
             if let Some(pattern) = fill::same_filled(page) {
                 words[k] = Word::same(pattern);
@@ -162,11 +165,12 @@ impl Swap {
             }
             if refused.is_none() {
                 let mut place = self.make_place(storing, page, entries(k));
-                if place == Err(StoreError::Full) && !relieved {
-                    relieved = true;
-                    if self.relieve(storing.cpu) {
-                        place = self.make_place(storing, page, entries(k));
+                while place == Err(StoreError::Full) && relieved < RELIEFS {
+                    relieved += 1;
+                    if !self.relieve(storing.cpu) {
+                        break;
                     }
+                    place = self.make_place(storing, page, entries(k));
                 }
                 match place {
                     Ok((word, bytes)) => {

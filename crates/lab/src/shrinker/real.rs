@@ -6,9 +6,10 @@
 //! - `allocate`: one process fills [`ALLOCATED`] bytes, three quarters of which compress.
 //!
 //! Every page says which it is, and what is read is checked. Who pages, and with how much memory,
-//! is the caller's business; counters are those of the whole run.
+//! is the caller's business; counters are those of the whole run. In the end it is looked where the
+//! pages are (`ages`), which costs no part of the time.
 
-use super::COUNTERS;
+use super::{COUNTERS, ages};
 use crate::report::Report;
 use crate::sim::Random;
 use serde_json::{Value, json};
@@ -30,6 +31,8 @@ const ACCESSES: usize = 40_000;
 pub const ALLOCATED: usize = 128 << 20;
 /// What the line begins with in which a program says how long it took, in seconds.
 pub const ELAPSED: &str = "elapsed_s ";
+/// And in which it says how often the wrong page went to the device, if that can be known.
+pub const INVERTED: &str = "inverted_percent ";
 
 const PAGE: usize = 4096;
 /// The mode in which this program is one of the idle ones.
@@ -38,14 +41,23 @@ const SERVICE: &str = "service";
 /// Pages that know which they are: a quarter of each is random, of every twentieth all.
 struct Pages {
     bytes: Vec<u8>,
+    /// Where the first page begins.
+    start: usize,
     seed: u64,
+    /// When each was touched last.
+    touched: Vec<u32>,
+    now: u32,
 }
 
 impl Pages {
     fn filled(bytes: usize, seed: u64) -> Self {
+        let bytes = vec![0; bytes + PAGE];
         let mut pages = Self {
-            bytes: vec![0; bytes],
+            start: bytes.as_ptr().align_offset(PAGE),
+            touched: vec![0; bytes.len() / PAGE - 1],
+            bytes,
             seed,
+            now: 0,
         };
         for page in 0..pages.count() {
             pages.fill(page);
@@ -54,7 +66,17 @@ impl Pages {
     }
 
     fn count(&self) -> usize {
-        self.bytes.len() / PAGE
+        self.touched.len()
+    }
+
+    fn page(&self, page: usize) -> &[u8] {
+        &self.bytes[self.start + page * PAGE..][..PAGE]
+    }
+
+    fn page_mut(&mut self, page: usize) -> &mut [u8] {
+        self.now += 1;
+        self.touched[page] = self.now;
+        &mut self.bytes[self.start + page * PAGE..][..PAGE]
     }
 
     fn random(&self, page: usize) -> Random {
@@ -64,7 +86,7 @@ impl Pages {
     fn fill(&mut self, page: usize) {
         let mut random = self.random(page);
         let whole = page.is_multiple_of(20);
-        let words = self.bytes[page * PAGE..][..PAGE].as_chunks_mut::<8>().0;
+        let words = self.page_mut(page).as_chunks_mut::<8>().0;
         for (i, word) in words.iter_mut().enumerate() {
             *word = if whole || i < PAGE / 8 / 4 {
                 random.next().to_le_bytes()
@@ -76,12 +98,25 @@ impl Pages {
 
     /// Looks at a page's first and last words.
     fn check(&self, page: usize) -> Result<(), String> {
-        let words = self.bytes[page * PAGE..][..PAGE].as_chunks::<8>().0;
+        let words = self.page(page).as_chunks::<8>().0;
         let first = self.random(page).next().to_le_bytes();
         let last = (page as u64).to_le_bytes();
         let good = words[0] == first && (page.is_multiple_of(20) || words[PAGE / 8 - 1] == last);
         good.then_some(())
             .ok_or_else(|| format!("page {page} of {} holds something else", self.seed))
+    }
+
+    /// Says how often the wrong page went to the device.
+    fn tell_inverted(&self) -> Result<(), String> {
+        let address = |page| self.page(page).as_ptr() as usize;
+        let mut checked = Ok(());
+        let touch = |page| checked = std::mem::replace(&mut checked, Ok(())).and(self.check(page));
+        match ages::inverted_percent(&self.touched, address, touch) {
+            Ok(Some(percent)) => println!("{INVERTED}{percent:.1}"),
+            Ok(None) => {}
+            Err(why) => return Err(format!("cannot tell where pages are: {why}")),
+        }
+        checked
     }
 }
 
@@ -97,6 +132,7 @@ pub fn work(bench: &str) -> Result<(), String> {
             let start = Instant::now();
             let pages = Pages::filled(ALLOCATED, 1);
             println!("{ELAPSED}{}", start.elapsed().as_secs_f64());
+            pages.tell_inverted()?;
             (0..pages.count())
                 .step_by(61)
                 .try_for_each(|page| pages.check(page))
@@ -140,9 +176,11 @@ fn active() -> Result<(), String> {
         let page = random.below(pages.count());
         pages.check(page)?;
         // Written, but for what is checked.
-        pages.bytes[page * PAGE + 8] = pages.bytes[page * PAGE + 8].wrapping_add(1);
+        let byte = &mut pages.page_mut(page)[8];
+        *byte = byte.wrapping_add(1);
     }
     println!("{ELAPSED}{}", start.elapsed().as_secs_f64());
+    pages.tell_inverted()?;
     for mut service in services {
         drop(service.stdin.take());
         let status = service.wait().map_err(|e| format!("a service: {e}"))?;
@@ -166,13 +204,16 @@ pub struct Row {
     pub elapsed: Result<f64, String>,
     /// Those of `COUNTERS`, in that order; none: not to be known.
     pub counts: [Option<u64>; COUNTERS.len()],
+    /// How often the wrong page went to the device, of those of the process that worked; none: there
+    /// were too few in the pool, or on the device.
+    pub inverted_percent: Option<f64>,
 }
 
 /// The table of real runs.
 #[must_use]
 pub fn report(rows: &[Row]) -> Report {
     let first = ["benchmark", "policy", "total_mib", "elapsed_s"];
-    let mut report = Report::new(&[&first[..], &COUNTERS].concat());
+    let mut report = Report::new(&[&first[..], &COUNTERS, &["inverted_percent"]].concat());
     for row in rows {
         let mut values = vec![
             json!(row.bench),
@@ -188,6 +229,7 @@ pub fn report(rows: &[Row]) -> Report {
                 .iter()
                 .map(|n| n.map_or(Value::Null, Value::from)),
         );
+        values.push(json!(row.inverted_percent));
         report.row(values);
     }
     report.note(format!(
@@ -196,6 +238,7 @@ pub fn report(rows: &[Row]) -> Report {
         ACTIVE >> 20,
         ALLOCATED >> 20
     ));
+    report.note("inverted_percent: of pairs of a page on the device and one in the pool, those in which the first was touched later");
     report.note("elapsed_s is that of the work alone, the counters are those of the whole run");
     report
 }
@@ -208,8 +251,8 @@ mod tests {
     fn a_page_that_holds_something_else_is_seen() {
         let mut pages = Pages::filled(64 * PAGE, 3);
         assert!((0..64).all(|page| pages.check(page).is_ok()));
-        pages.bytes[7 * PAGE + PAGE - 1] ^= 1;
-        pages.bytes[20 * PAGE] ^= 1;
+        pages.page_mut(7)[PAGE - 1] ^= 1;
+        pages.page_mut(20)[0] ^= 1;
         let wrong: Vec<usize> = (0..64).filter(|&p| pages.check(p).is_err()).collect();
         assert_eq!(wrong, [7, 20]);
     }
@@ -222,6 +265,7 @@ mod tests {
             total: 64 << 20,
             elapsed: Err("killed for memory".into()),
             counts: [Some(1), None, None, None, None, None, None],
+            inverted_percent: None,
         }])
         .json();
         assert!(
