@@ -7,7 +7,7 @@ mod common;
 use common::{Under, cannot_page, ebb};
 use ebb_harness::MIB;
 use ebb_harness::job::Job;
-use ebb_lab::{Report, fill, mthp, scaling, tail};
+use ebb_lab::{Report, fill, mthp, numa, scaling, shrinker, tail, vswap};
 use serde_json::{Map, Value};
 use std::time::Duration;
 
@@ -124,6 +124,109 @@ fn a_worker_keeps_frees_out_of_the_faults_way() {
         let speed = of(load, "async", "alone_percent_of_inline");
         assert!(speed >= 98.0, "{load}: {speed}% of the speed inline");
     }
+}
+
+/// That every line of `--json` has these names, in this order; others may stand between.
+fn names(report: &Report, expected: &[&str]) {
+    let json = report.json();
+    assert!(!json.is_empty());
+    for line in json.lines() {
+        let mut rest = line;
+        for name in expected {
+            let name = format!("\"{name}\":");
+            let at = rest.find(&name);
+            rest = &rest[at.unwrap_or_else(|| panic!("no {name} in its place in {line}"))..];
+        }
+    }
+}
+
+// What others read out of the experiments: these names stay.
+
+#[test]
+fn the_columns_of_mthp() {
+    let columns = [
+        "allocator",
+        "mode",
+        "iterations",
+        "swpout",
+        "fallback",
+        "overall_percent",
+        "worst_percent",
+    ];
+    let options = mthp::Options {
+        iterations: 1,
+        ..mthp::Options::default()
+    };
+    names(&mthp::run(&options), &columns);
+    let row = mthp::RealRow {
+        mode: "-a",
+        whole: 1,
+        fallback: 0,
+        writes: 1.0,
+    };
+    names(&mthp::real(&[row], 1), &columns);
+}
+
+#[test]
+fn the_columns_of_numa() {
+    let options = numa::Options {
+        pages: 2000,
+        ..numa::Options::default()
+    };
+    names(&numa::run(&options), &["tasks", "policy", "kb_per_s"]);
+}
+
+#[test]
+fn the_columns_of_tail() {
+    let report = tail::run(&tail::Options {
+        slots: 1 << 14,
+        duration: Duration::from_millis(2),
+        rounds: 1,
+        ..tail::Options::default()
+    });
+    let columns = [
+        "free",
+        "p50_ns",
+        "p99_ns",
+        "p999_ns",
+        "max_ns",
+        "over_100us_percent",
+        "ops_per_s",
+    ];
+    names(&report, &columns);
+}
+
+#[test]
+fn the_columns_of_vswap() {
+    let report = vswap::run(&vswap::Options {
+        gib: 1,
+        threads: 1,
+        pages: 1 << 10,
+        rounds: 1,
+    });
+    let columns = ["use_percent", "backend", "bytes_per_page", "mib_for_32gib"];
+    names(&report, &columns);
+}
+
+#[test]
+fn the_columns_of_shrinker() {
+    let report = shrinker::run(&shrinker::Options {
+        scale: 16,
+        accesses: 20_000,
+        ..shrinker::Options::default()
+    });
+    let columns = [
+        "policy",
+        "elapsed_s",
+        "pswpin",
+        "pswpout",
+        "zswpin",
+        "zswpout",
+        "zswpwb",
+        "pool_limit_hit",
+        "rejected",
+    ];
+    names(&report, &columns);
 }
 
 #[test]
