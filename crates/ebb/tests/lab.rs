@@ -9,6 +9,7 @@ use ebb_harness::MIB;
 use ebb_harness::job::Job;
 use ebb_lab::{Report, fill, mthp, numa, scaling, shrinker, tail, vswap};
 use serde_json::{Map, Value};
+use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 
 /// Says why figures of this build mean nothing, if so; the caller then returns.
@@ -17,6 +18,12 @@ fn not_built_for_speed() -> bool {
         println!("skipped: a benchmark, and this is a debug build");
     }
     cfg!(debug_assertions)
+}
+
+/// One of these tests at a time: two would measure each other.
+fn alone() -> MutexGuard<'static, ()> {
+    static ALONE: Mutex<()> = Mutex::new(());
+    ALONE.lock().unwrap_or_else(|failed| failed.into_inner())
 }
 
 fn median(mut values: Vec<f64>) -> f64 {
@@ -35,6 +42,7 @@ fn an_allocation_at_99_percent_costs_at_most_three_times_that_at_10() {
     if not_built_for_speed() {
         return;
     }
+    let _alone = alone();
     // Small enough that how much of a cache other programs leave does not decide.
     let options = fill::Options {
         slots: 1 << 16,
@@ -63,13 +71,14 @@ fn a_pair_keeps_to_its_cost_and_threads_beat_one_lock() {
     if not_built_for_speed() {
         return;
     }
+    let _alone = alone();
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let crowds = [4, 8].map(|each| each * cores);
     let report = scaling::run(&scaling::Options {
         threads: [&[1, 2], &crowds[..]].concat(),
         duration: Duration::from_millis(2),
         rounds: 100,
-        shared: (Duration::from_millis(40), 7),
+        shared: (Duration::from_millis(30), 11),
     });
     let of = |order: u32, threads: usize, column: &str| {
         number(&report, column, |row| {
@@ -102,6 +111,7 @@ fn a_worker_keeps_frees_out_of_the_faults_way() {
     if not_built_for_speed() {
         return;
     }
+    let _alone = alone();
     let report = tail::run(&tail::Options {
         slots: 1 << 16,
         duration: Duration::from_millis(20),
@@ -234,6 +244,7 @@ fn folios_of_a_nearly_full_device_stay_whole() {
     if cannot_page() {
         return;
     }
+    let _alone = alone();
     for mode in mthp::modes() {
         let dir = tempfile::tempdir_in("/var/tmp").unwrap();
         let work = format!("{mode}*2");

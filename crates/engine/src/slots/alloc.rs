@@ -119,21 +119,17 @@ impl Devices {
     }
 
     fn search_lists(&self, cpu: Cpu, want: Want) -> Option<Extent> {
-        if let Some(device) = self.only_device(cpu) {
-            let found = self.search_device(cpu, &device, want, Patience::Skip);
-            if found.is_some() {
-                return found;
+        let search = |device: &Device| self.search_device(cpu, device, want, Patience::Skip);
+        let found = match self.only_device(cpu) {
+            Some(device) => search(&device),
+            None => {
+                let order = self.order(cpu);
+                let mut ids = order.as_slice().iter();
+                ids.find_map(|id| search(&*self.device_at(cpu, *id)?))
             }
-        } else {
-            for id in self.order(cpu).as_slice() {
-                let Some(device) = self.device_at(cpu, *id) else {
-                    continue;
-                };
-                let found = self.search_device(cpu, &device, want, Patience::Skip);
-                if found.is_some() {
-                    return found;
-                }
-            }
+        };
+        if found.is_some() {
+            return found;
         }
         // Nothing that waits or that another processor holds may make an allocation fail.
         self.flush_all_returns(cpu);
