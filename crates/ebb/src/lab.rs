@@ -85,7 +85,7 @@ pub fn lab(args: LabArgs) -> Result<ExitCode> {
     }
     if let Some(mode) = &args.work {
         let done = match name.as_str() {
-            "mthp" => mthp::work(mode, REAL_ITERATIONS, 1),
+            "mthp" => mthp_work(mode),
             _ => shrinker::real::work(mode),
         };
         done.map_err(anyhow::Error::msg)?;
@@ -108,6 +108,16 @@ pub fn lab(args: LabArgs) -> Result<ExitCode> {
 const REAL_ITERATIONS: u32 = 20;
 /// The budget of its programs: much less than they touch.
 const REAL_BUDGET: &str = "24M";
+
+/// The program of the mTHP test: a mode, or `MODE*ITERATIONS`.
+fn mthp_work(mode: &str) -> Result<(), String> {
+    let (mode, iterations) = match mode.split_once('*') {
+        None => (mode, Ok(REAL_ITERATIONS)),
+        Some((mode, times)) => (mode, times.parse()),
+    };
+    let iterations = iterations.map_err(|_| "give a number of iterations after the *")?;
+    mthp::work(mode, iterations, 1)
+}
 
 /// The mTHP test through the real pager: this very command is the program, under `ebb run`.
 fn run_mthp_real() -> Result<Report> {

@@ -696,11 +696,11 @@ fn percent(part: u64, whole: u64) -> f64 {
 mod tests {
     use super::*;
 
-    fn overall(allocator: Allocator) -> Vec<(f64, f64)> {
+    fn overall(allocator: Allocator, iterations: u32) -> Vec<(f64, f64)> {
         let options = Options {
             allocator: Some(allocator),
-            iterations: 30,
-            seed: 3,
+            iterations,
+            ..Options::default()
         };
         let get = |row: &serde_json::Map<String, Value>, name: &str| row[name].as_f64().unwrap();
         run(&options)
@@ -712,27 +712,26 @@ mod tests {
     #[test]
     fn no_folio_of_ours_is_split() {
         for kind in [Allocator::Ebb, Allocator::EbbLargeIn, Allocator::EbbCompact] {
-            assert_eq!(overall(kind), [(0.0, 0.0); 4], "{}", kind.name());
+            assert_eq!(overall(kind, 30), [(0.0, 0.0); 4], "{}", kind.name());
         }
     }
 
+    /// The published iterations, and the same in every run: so a baseline that is another
+    /// allocator's does not pass.
     #[test]
     fn the_baselines_are_near_the_seed() {
-        let legacy = overall(Allocator::Legacy);
-        assert!(legacy[0].1 < 1.0, "{legacy:?}");
-        assert!(legacy[1].0 < 5.0, "{legacy:?}");
-        assert!(
-            (75.0..99.0).contains(&legacy[2].0) && legacy[2].1 > 92.0,
-            "{legacy:?}"
-        );
-        assert!(
-            (85.0..100.0).contains(&legacy[3].0) && legacy[3].1 > 96.0,
-            "{legacy:?}"
-        );
-        let free_only = overall(Allocator::FreeOnly);
-        assert!(
-            free_only.iter().all(|(overall, _)| *overall > 95.0),
-            "{free_only:?}"
-        );
+        // Overall, then the worst iteration; of the latter the seed shows 5.38, 96.07 and 100.
+        let legacy = [(0.0, 0.0), (0.2, 5.4), (91.2, 97.5), (97.3, 100.0)];
+        let free_only = [(100.0, 100.0); 4];
+        for (kind, seed) in [
+            (Allocator::Legacy, legacy),
+            (Allocator::FreeOnly, free_only),
+        ] {
+            let rows = overall(kind, 100);
+            for (row, seed) in rows.iter().zip(seed) {
+                let near = (row.0 - seed.0).abs() <= 0.5 && (row.1 - seed.1).abs() <= 1.5;
+                assert!(near, "{}: {rows:?}", kind.name());
+            }
+        }
     }
 }

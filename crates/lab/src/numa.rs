@@ -345,8 +345,13 @@ mod tests {
         assert!((-0.01..0.05).contains(&gain(1, "per-node", "equal-priority")));
         assert!((1.3..2.2).contains(&gain(16, "per-node", "activation")));
         assert!((0.3..0.7).contains(&gain(16, "per-node", "equal-priority")));
-        for tasks in [1, 16] {
+        for (case, tasks) in [1, 16].into_iter().enumerate() {
             for policy in &POLICIES {
+                if let Some(seed) = policy.seed {
+                    let of_seed = rate(tasks, policy.name) / seed[case];
+                    let (name, near) = (policy.name, (0.88..1.12).contains(&of_seed));
+                    assert!(near, "{tasks} tasks, {name}: {of_seed:.2} of the seed's");
+                }
                 assert!(gain(tasks, "per-node", policy.name) >= 0.0);
             }
         }

@@ -1,9 +1,10 @@
 //! Which clusters are looked at first, empty ones or those begun by the same order, on devices
-//! with and without discard: what a policy costs, how whole folios stay, how many emptied
-//! clusters there are to discard.
+//! with and without discard: what an allocation of each size costs, how much of the room that is
+//! left stays whole for larger folios, how many emptied clusters there are to discard.
 //!
 //! One device, kept at a level; folios of 64 KiB and single pages, half of the slots each, are
-//! freed at random and allocated again. The worker runs between the steps.
+//! freed at random and allocated again, more of them at a time than a return cache holds. The worker
+//! runs in between. The policies are measured in turn.
 
 use crate::report::Report;
 use crate::rounds::middle;
@@ -26,8 +27,10 @@ pub struct Options {
     pub slots: u32,
     /// How full it is kept, in percent.
     pub full: Vec<u32>,
-    /// Allocations at each level.
+    /// Allocations at each level, in each round.
     pub churn: usize,
+    /// Of all policies in turn; they differ in their times alone.
+    pub rounds: usize,
     /// Of the random numbers.
     pub seed: u64,
 }
@@ -36,24 +39,32 @@ impl Default for Options {
     fn default() -> Self {
         Self {
             slots: 1 << 17,
-            full: vec![50, 90],
-            churn: 400_000,
+            full: vec![50, 90, 99],
+            churn: 200_000,
+            rounds: 5,
             seed: 1,
         }
     }
 }
 
 const FOLIO: u16 = 16;
+/// The sizes of what is allocated, in pages.
+const SIZES: [u16; 2] = [1, FOLIO];
 /// Freed together before as many are allocated: a program that ends or drops a buffer.
-const BATCH: usize = 32;
+const BATCH: usize = 256;
+/// Allocations that are timed together.
+const TIMED: usize = 32;
 
 /// What one policy gave.
 struct Outcome {
-    ns: f64,
+    /// Of each size, the cost of an allocation in each batch.
+    ns: [Vec<f64>; 2],
     /// Folios in one aligned extent, in percent.
     aligned: f64,
     /// Extents of a folio.
     extents: f64,
+    /// Of the free slots at the end, those in clusters that are free as a whole, in percent.
+    whole: f64,
     /// Clusters discarded per 1000 clusters' worth of allocations.
     discards: f64,
 }
@@ -96,12 +107,12 @@ fn measure(policy: ClusterPolicy, discard: bool, full: u32, options: &Options) -
         take(FOLIO, &mut folios);
         (0..FOLIO).for_each(|_| take(1, &mut singles));
     }
-    let mut costs = Vec::new();
+    let mut ns = [Vec::new(), Vec::new()];
     let (mut steps, mut pages) = (0usize, 0usize);
     while steps < options.churn {
         let (size, held) = match random.below(2) {
-            0 => (FOLIO, &mut folios),
-            _ => (1, &mut singles),
+            0 => (0, &mut singles),
+            _ => (1, &mut folios),
         };
         for _ in 0..BATCH {
             let gone = held.swap_remove(random.below(held.len()));
@@ -109,22 +120,37 @@ fn measure(policy: ClusterPolicy, discard: bool, full: u32, options: &Options) -
                 devices.free(Cpu(0), extent).expect("it was allocated");
             }
         }
-        let begun = Instant::now();
-        (0..BATCH).for_each(|_| take(size, held));
-        costs.push(begun.elapsed().as_nanos() as f64 / BATCH as f64);
+        while devices.work(Cpu(0), usize::MAX) > 0 {}
+        for _ in 0..BATCH / TIMED {
+            let begun = Instant::now();
+            (0..TIMED).for_each(|_| take(SIZES[size], held));
+            ns[size].push(begun.elapsed().as_nanos() as f64 / TIMED as f64);
+        }
         steps += BATCH;
-        pages += BATCH * usize::from(size);
-        while devices.work(Cpu(0), 16) > 0 {}
+        pages += BATCH * usize::from(SIZES[size]);
     }
+    let mut used = vec![0usize; options.slots as usize / CLUSTER_SLOTS];
+    for extent in folios.iter().chain(&singles).flatten() {
+        used[extent.start.cluster().index()] += usize::from(extent.len);
+    }
+    let free: usize = used.iter().map(|used| CLUSTER_SLOTS - used).sum();
+    let whole = CLUSTER_SLOTS * used.iter().filter(|used| **used == 0).count();
     let clusters = pages as f64 / CLUSTER_SLOTS as f64;
     let discarded = store.discarded.load(Relaxed) as f64 / CLUSTER_SLOTS as f64;
     Outcome {
-        ns: middle(&costs),
+        ns,
         aligned: 100.0 * aligned as f64 / placed as f64,
         extents: extents as f64 / placed as f64,
+        whole: 100.0 * whole as f64 / free as f64,
         discards: 1000.0 * discarded / clusters,
     }
 }
+
+const POLICIES: [(&str, ClusterPolicy); 3] = [
+    ("free-first", ClusterPolicy::FreeFirst),
+    ("nonfull-first", ClusterPolicy::NonFullFirst),
+    ("auto", ClusterPolicy::Auto),
+];
 
 /// Runs the experiment.
 #[must_use]
@@ -133,32 +159,45 @@ pub fn run(options: &Options) -> Report {
         "policy",
         "discard",
         "full_percent",
-        "ns",
+        "page_ns",
+        "folio_ns",
         "aligned_percent",
         "writes_per_folio",
+        "whole_free_percent",
         "discards_per_1000",
     ]);
     for discard in [false, true] {
-        for (name, policy) in [
-            ("free-first", ClusterPolicy::FreeFirst),
-            ("nonfull-first", ClusterPolicy::NonFullFirst),
-            ("auto", ClusterPolicy::Auto),
-        ] {
-            for &full in &options.full {
-                let got = measure(policy, discard, full, options);
+        for &full in &options.full {
+            let mut outcomes: Vec<Outcome> = Vec::new();
+            for round in 0..options.rounds.max(1) {
+                for (i, (_, policy)) in POLICIES.into_iter().enumerate() {
+                    let outcome = measure(policy, discard, full, options);
+                    if round == 0 {
+                        outcomes.push(outcome);
+                        continue;
+                    }
+                    for (all, more) in outcomes[i].ns.iter_mut().zip(outcome.ns) {
+                        all.extend(more);
+                    }
+                }
+            }
+            for ((name, _), got) in POLICIES.into_iter().zip(outcomes) {
                 report.row(vec![
                     name.into(),
                     discard.into(),
                     full.into(),
-                    got.ns.into(),
+                    middle(&got.ns[0]).into(),
+                    middle(&got.ns[1]).into(),
                     got.aligned.into(),
                     got.extents.into(),
+                    got.whole.into(),
                     got.discards.into(),
                 ]);
             }
         }
     }
-    report.note("ns: an allocation, folios of 64 KiB and pages in equal number, median of batches");
+    report.note("page_ns, folio_ns: an allocation of a page, of a folio of 64 KiB; medians of batches of all rounds");
+    report.note("whole_free_percent: of the free slots, those in clusters that are free as a whole: room for the largest folios");
     report.note("aligned_percent: of the folios, in one aligned extent; discards_per_1000: clusters discarded for 1000 clusters' worth of allocations");
     report.note("auto is free-first with discard, nonfull-first without");
     report
@@ -169,24 +208,28 @@ mod tests {
     use super::*;
 
     #[test]
-    fn discards_come_where_they_are_wanted_and_auto_is_one_of_the_two() {
+    fn each_policy_is_good_at_what_it_is_named_for() {
         let options = Options {
-            slots: 1 << 14,
+            slots: 1 << 16,
             churn: 40_000,
             ..Options::default()
         };
         for full in [50, 90] {
             let of = |policy, discard| measure(policy, discard, full, &options);
-            for policy in [ClusterPolicy::FreeFirst, ClusterPolicy::NonFullFirst] {
-                assert_eq!(of(policy, false).discards, 0.0);
-            }
-            // The same choices, so the same places.
-            let pairs = [
-                (ClusterPolicy::FreeFirst, true),
-                (ClusterPolicy::NonFullFirst, false),
-            ];
-            for (policy, discard) in pairs {
-                let (auto, named) = (of(ClusterPolicy::Auto, discard), of(policy, discard));
+            let free_first = of(ClusterPolicy::FreeFirst, true);
+            let nonfull_first = of(ClusterPolicy::NonFullFirst, true);
+            assert!(nonfull_first.whole > free_first.whole);
+            for (policy, named) in [
+                (ClusterPolicy::FreeFirst, free_first),
+                (ClusterPolicy::NonFullFirst, nonfull_first),
+            ] {
+                let without = of(policy, false);
+                assert_eq!(without.discards, 0.0, "nobody wanted any");
+                // The same choices, so the same places.
+                let discard = policy == ClusterPolicy::FreeFirst;
+                let auto = of(ClusterPolicy::Auto, discard);
+                let named = if discard { named } else { without };
+                assert_eq!(auto.whole, named.whole);
                 assert_eq!(auto.extents, named.extents);
                 assert_eq!(auto.discards, named.discards);
             }

@@ -16,6 +16,8 @@ pub trait SlotAllocator {
     fn allocate(&mut self, order: u8) -> Option<u32>;
     /// Gives back slots that lie within one cluster.
     fn free(&mut self, start: u32, pages: u32);
+    /// What a worker would do by now with what was given back.
+    fn settle(&mut self) {}
     /// Free slots.
     fn free_slots(&self) -> u32;
 }

@@ -84,13 +84,16 @@ pub fn middle(values: &[f64]) -> f64 {
     median(values.iter().map(|v| (*v, true)))
 }
 
-/// Binds the calling thread to one of the processors it may use, each number to its own.
+/// Binds the calling thread to one of the processors it may use, each number to its own as long as
+/// there are some.
 fn bind(thread: usize) {
     let Ok(allowed) = sched_getaffinity(None) else {
         return;
     };
-    let mut processors = (0..CpuSet::MAX_CPU).filter(|&cpu| allowed.is_set(cpu));
-    if let Some(processor) = processors.nth(thread) {
+    let processors: Vec<_> = (0..CpuSet::MAX_CPU)
+        .filter(|&cpu| allowed.is_set(cpu))
+        .collect();
+    if let Some(&processor) = processors.get(thread % processors.len().max(1)) {
         let mut own = CpuSet::new();
         own.set(processor);
         // Where it is refused, the scheduler decides.

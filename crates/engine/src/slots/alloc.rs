@@ -5,6 +5,7 @@ use super::device::{After, Device};
 use super::percpu::{Current, Spot, State as PerCpuState};
 use super::{AllocError, ClusterPolicy, Devices, Extent, ExtentList, extent, order_of};
 use crate::locks::lock;
+use crate::sync::atomic::Ordering::Relaxed;
 use crate::words::{CLUSTER_SLOTS, ClusterIndex, Cpu, DeviceId, EntryId, MAX_ORDER, ORDERS};
 use std::sync::Arc;
 
@@ -118,13 +119,17 @@ impl Devices {
     }
 
     fn search_lists(&self, cpu: Cpu, want: Want) -> Option<Extent> {
-        for id in self.order(cpu).as_slice() {
-            let Some(device) = self.device_at(cpu, *id) else {
-                continue;
-            };
-            if let Some(found) = self.search_device(cpu, &device, want, Patience::Skip) {
-                return Some(found);
+        let search = |device: &Device| self.search_device(cpu, device, want, Patience::Skip);
+        let found = match self.only_device(cpu) {
+            Some(device) => search(&device),
+            None => {
+                let order = self.order(cpu);
+                let mut ids = order.as_slice().iter();
+                ids.find_map(|id| search(&*self.device_at(cpu, *id)?))
             }
+        };
+        if found.is_some() {
+            return found;
         }
         // Nothing that waits or that another processor holds may make an allocation fail.
         self.flush_all_returns(cpu);
@@ -156,6 +161,17 @@ impl Devices {
     pub(super) fn order(&self, cpu: Cpu) -> super::choice::Order {
         let cpu = Cpu((cpu.index() % self.cpus.len()) as u16);
         lock(&self.control).choice.order(self.topology.node(cpu))
+    }
+
+    /// The device, where there is one alone: nothing to choose, and no lock of all processors to
+    /// take for it.
+    fn only_device(&self, cpu: Cpu) -> Option<Arc<Device>> {
+        if self.count.0.load(Relaxed) != 1 {
+            return None;
+        }
+        let state = lock(&self.cpu(cpu).state);
+        let device = state.devices.iter().flatten().next()?;
+        device.accepting().then(|| device.clone())
     }
 
     pub(super) fn device_at(&self, cpu: Cpu, id: DeviceId) -> Option<Arc<Device>> {
@@ -249,11 +265,11 @@ impl Devices {
     }
 
     fn take_whole(&self, cpu: Cpu, device: &Device, want: Want) -> Option<Extent> {
-        let (c, cluster) = device.take_empty(want.order, &mut false)?;
+        let (c, cluster) = device.take_empty(want.order)?;
         self.allocate_in(cpu, device, c, cluster, want)
     }
 
-    /// Tries at most `limit` clusters of a list, each at most once.
+    /// Tries at most `limit` clusters of a list, each at most once, but perhaps the first.
     fn scan(
         &self,
         cpu: Cpu,
@@ -263,24 +279,28 @@ impl Devices {
         want: Want,
         patience: Patience,
     ) -> Option<Extent> {
-        for _ in 0..device.len(list).min(limit) {
-            let (c, cluster) = match device.isolate(list, Owner::Scan, &mut false) {
-                Some(isolated) => isolated,
+        // How many more to try. Counted when the first has nothing, which is seldom.
+        let mut left = None;
+        loop {
+            let isolated = match device.isolate(list, Owner::Scan) {
+                Some(isolated) => Some(isolated),
                 None if patience == Patience::Skip => return None,
                 None => {
                     let c = device.next_of(list)?;
                     let mut cluster = lock(&device.cell(c)?.cluster);
-                    if !device.isolate_this(c, &mut cluster, Owner::Scan) {
-                        continue;
-                    }
-                    (c, cluster)
+                    device
+                        .isolate_this(c, &mut cluster, Owner::Scan)
+                        .then_some((c, cluster))
                 }
             };
-            if let Some(found) = self.allocate_in(cpu, device, c, cluster, want) {
-                return Some(found);
+            let found =
+                isolated.and_then(|(c, cluster)| self.allocate_in(cpu, device, c, cluster, want));
+            if found.is_some() {
+                return found;
             }
+            let more = left.unwrap_or_else(|| device.len(list).min(limit - 1));
+            left = Some(more.checked_sub(1)?);
         }
-        None
     }
 
     /// Tries a cluster that this thread holds, and puts it where it belongs then.

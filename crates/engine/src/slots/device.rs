@@ -222,13 +222,8 @@ impl Device {
     }
 
     /// Takes the first cluster off a list whose lock can be had at once, and returns it
-    /// locked. `contended` becomes true if a lock could not be had.
-    pub fn isolate(
-        &self,
-        list: usize,
-        owner: Owner,
-        contended: &mut bool,
-    ) -> Option<(ClusterIndex, ClusterGuard<'_>)> {
+    /// locked.
+    pub fn isolate(&self, list: usize, owner: Owner) -> Option<(ClusterIndex, ClusterGuard<'_>)> {
         let mut lists = self.lists();
         let mut at = lists.heads[list].first;
         while at != NIL {
@@ -238,7 +233,6 @@ impl Device {
                 self.set_state(&mut lists, c, &mut cluster, State::OffList(owner));
                 return Some((c, cluster));
             }
-            *contended = true;
             at = cell.next.load(Relaxed);
         }
         None
@@ -272,12 +266,8 @@ impl Device {
     }
 
     /// An empty cluster, for `order`: one of ours, or one never used, or one borrowed.
-    pub fn take_empty(
-        &self,
-        order: u8,
-        contended: &mut bool,
-    ) -> Option<(ClusterIndex, ClusterGuard<'_>)> {
-        let (c, mut cluster) = match self.isolate(FREE, Owner::Scan, contended) {
+    pub fn take_empty(&self, order: u8) -> Option<(ClusterIndex, ClusterGuard<'_>)> {
+        let (c, mut cluster) = match self.isolate(FREE, Owner::Scan) {
             Some(found) => found,
             None => self.take_absent()?,
         };
@@ -399,7 +389,7 @@ impl Device {
     /// The cluster is off every list meanwhile, and says who holds it: nobody else can move
     /// it, whatever happens while no lock is held.
     pub fn discard_one(&self) -> bool {
-        let Some((c, cluster)) = self.isolate(DISCARD, Owner::Discarding, &mut false) else {
+        let Some((c, cluster)) = self.isolate(DISCARD, Owner::Discarding) else {
             return false;
         };
         drop(cluster);
@@ -421,7 +411,7 @@ impl Device {
         if self.len(FREE) <= reserve {
             return false;
         }
-        let Some((c, mut cluster)) = self.isolate(FREE, Owner::Scan, &mut false) else {
+        let Some((c, mut cluster)) = self.isolate(FREE, Owner::Scan) else {
             return false;
         };
         self.forget(c, &mut cluster);

@@ -56,22 +56,23 @@ fn model(body: impl Fn() + Sync + Send + 'static) {
     builder.check(body);
 }
 
+fn no_devices(returns: Returns) -> Arc<Devices> {
+    let options = Options {
+        returns,
+        ..Options::default()
+    };
+    Arc::new(Devices::new(Arc::new(Two), options))
+}
+
+fn add(devices: &Devices, slots: u64, discard: bool) -> Result<DeviceId, AddError> {
+    let store = Arc::new(Blank { slots, discard });
+    devices.add(store, DeviceSpec::default(), None)
+}
+
 fn devices(slots: u64, discard: bool, returns: Returns) -> Arc<Devices> {
-    let devices = Devices::new(
-        Arc::new(Two),
-        Options {
-            returns,
-            ..Options::default()
-        },
-    );
+    let devices = no_devices(returns);
+    add(&devices, slots, discard).unwrap();
     devices
-        .add(
-            Arc::new(Blank { slots, discard }),
-            DeviceSpec::default(),
-            None,
-        )
-        .unwrap();
-    Arc::new(devices)
 }
 
 fn allocate(devices: &Devices, cpu: Cpu, pages: u16, owner: u32) -> Option<Extent> {
@@ -300,5 +301,51 @@ fn loom_a_device_taken_out_keeps_no_cursor() {
             devices.free(A, e).unwrap();
         }
         devices.remove(A, DeviceId(0)).unwrap();
+    });
+}
+
+#[test]
+fn loom_a_device_is_added_while_others_allocate() {
+    model(|| {
+        let devices = no_devices(Returns::Cached);
+        let other = devices.clone();
+        let thread = thread::spawn(move || add(&other, 512, false).unwrap());
+        // There is room or there is none; what is found is there to stay.
+        let first = allocate(&devices, A, 1, 0);
+        let second = allocate(&devices, B, 1, 1);
+        if let Some(e) = first {
+            assert!(second.is_some(), "the device did not go");
+            assert_eq!(devices.owner(e.device, e.start), Some(EntryId(0)));
+            devices.free(B, e).unwrap();
+        }
+        let added = thread.join().unwrap();
+        devices.check();
+        let third = allocate(&devices, A, 1, 2).expect("the device is there");
+        assert_eq!(third.device, added);
+        assert_eq!(devices.usage()[0].used, 1 + u32::from(second.is_some()));
+        devices.check();
+    });
+}
+
+#[test]
+fn loom_a_device_comes_in_the_place_of_one_that_goes() {
+    model(|| {
+        let devices = devices(512, false, Returns::Cached);
+        let other = devices.clone();
+        let thread = thread::spawn(move || {
+            other.remove(B, DeviceId(0)).is_ok() && add(&other, 1024, false).is_ok()
+        });
+        // On one or the other, or on none: only what is free may go.
+        let got = allocate(&devices, A, 1, 0);
+        let renewed = thread.join().unwrap();
+        devices.check();
+        let usage = devices.usage();
+        assert_eq!(usage.len(), 1, "it went only to be followed");
+        assert_eq!(usage[0].slots, if renewed { 1024 } else { 512 });
+        assert_eq!(usage[0].used, u32::from(got.is_some()));
+        if let Some(e) = got {
+            assert_eq!(devices.owner(e.device, e.start), Some(EntryId(0)));
+            devices.free(A, e).unwrap();
+        }
     });
 }

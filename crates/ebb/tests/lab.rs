@@ -1,0 +1,271 @@
+//! What the lab promises of a release build: costs and scaling of the slot allocator, and the mTHP
+//! test through the real pager. Costs are relations between what one run measures in turn, and of
+//! several runs the median counts, so that other programs decide nothing.
+
+mod common;
+
+use common::{Under, cannot_page, ebb};
+use ebb_harness::MIB;
+use ebb_harness::job::Job;
+use ebb_lab::{Report, fill, mthp, numa, scaling, shrinker, tail, vswap};
+use serde_json::{Map, Value};
+use std::sync::{Mutex, MutexGuard};
+use std::time::Duration;
+
+/// Says why figures of this build mean nothing, if so; the caller then returns.
+fn not_built_for_speed() -> bool {
+    if cfg!(debug_assertions) {
+        println!("skipped: a benchmark, and this is a debug build");
+    }
+    cfg!(debug_assertions)
+}
+
+/// One of these tests at a time: two would measure each other.
+fn alone() -> MutexGuard<'static, ()> {
+    static ALONE: Mutex<()> = Mutex::new(());
+    ALONE.lock().unwrap_or_else(|failed| failed.into_inner())
+}
+
+fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_unstable_by(f64::total_cmp);
+    values[values.len() / 2]
+}
+
+/// A number of the first row for which this holds.
+fn number(report: &Report, column: &str, of: impl Fn(&Map<String, Value>) -> bool) -> f64 {
+    let row = report.rows().find(of).expect("a row");
+    row[column].as_f64().expect("a number")
+}
+
+#[test]
+fn an_allocation_at_99_percent_costs_at_most_three_times_that_at_10() {
+    if not_built_for_speed() {
+        return;
+    }
+    let _alone = alone();
+    // Small enough that how much of a cache other programs leave does not decide.
+    let options = fill::Options {
+        slots: 1 << 16,
+        ..fill::Options::default()
+    };
+    let reports: Vec<_> = (0..15).map(|_| fill::run(&options)).collect();
+    for order in 0..=9 {
+        let ratio = |report: &Report| {
+            let at = |percent: u32| {
+                number(report, "churn_ns", |row| {
+                    row["allocator"] == "ebb"
+                        && row["order"] == order
+                        && row["full_percent"] == percent
+                })
+            };
+            at(99) / at(10)
+        };
+        let ratio = median(reports.iter().map(ratio).collect());
+        println!("order {order}: {ratio:.2} times");
+        assert!(ratio <= 3.0, "order {order}: {ratio:.2} times");
+    }
+}
+
+#[test]
+fn a_pair_keeps_to_its_cost_and_threads_beat_one_lock() {
+    if not_built_for_speed() {
+        return;
+    }
+    let _alone = alone();
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let crowds = [4, 8].map(|each| each * cores);
+    let report = scaling::run(&scaling::Options {
+        threads: [&[1, 2], &crowds[..]].concat(),
+        duration: Duration::from_millis(2),
+        rounds: 100,
+        shared: (Duration::from_millis(30), 11),
+    });
+    let of = |order: u32, threads: usize, column: &str| {
+        number(&report, column, |row| {
+            row["allocator"] == "ebb" && row["order"] == order && row["threads"] == threads
+        })
+    };
+    let ns = of(0, 1, "ns_per_pair");
+    assert!(ns <= 150.0, "a pair of order 0 takes {ns} ns");
+    for order in [0, 4] {
+        let percent = of(order, 2, "percent_of_one_lock");
+        println!("order {order}: two threads {percent:.0}% of one lock");
+        assert!(
+            percent > 100.0 || cores < 2,
+            "order {order}: two threads are {percent}% of one lock"
+        );
+        // More threads than processors: whoever loses its processor may hold a lock.
+        for threads in crowds {
+            let percent = of(order, threads, "percent_of_unshared");
+            println!("order {order}: {threads} threads {percent:.0}% of one a processor");
+            assert!(
+                percent >= 50.0,
+                "order {order}: {threads} threads get {percent}% of what one a processor does"
+            );
+        }
+    }
+}
+
+#[test]
+fn a_worker_keeps_frees_out_of_the_faults_way() {
+    if not_built_for_speed() {
+        return;
+    }
+    let _alone = alone();
+    let report = tail::run(&tail::Options {
+        slots: 1 << 16,
+        duration: Duration::from_millis(20),
+        rounds: 31,
+        ..tail::Options::default()
+    });
+    println!("{}", report.text());
+    let of = |load: &str, free: &str, column: &str| {
+        number(&report, column, |row| {
+            row["load"] == load && row["free"] == free && row["path"] == "fault"
+        })
+    };
+    // The load that shows it: a discard is waited for by whoever frees, or by nobody.
+    let inline = of("discard", "inline", "over_100us_percent");
+    let worker = of("discard", "async", "over_100us_percent");
+    assert!(inline > 0.05, "{inline}% are over 100 µs: nothing to see");
+    assert!(3.0 * worker <= inline, "{worker}% against {inline}%");
+    // Of the speed by the clock, other programs decide where there are any.
+    for load in ["scattered", "discard"] {
+        let speed = of(load, "async", "alone_percent_of_inline");
+        assert!(speed >= 98.0, "{load}: {speed}% of the speed inline");
+    }
+}
+
+/// That every line of `--json` has these names, in this order; others may stand between.
+fn names(report: &Report, expected: &[&str]) {
+    let json = report.json();
+    assert!(!json.is_empty());
+    for line in json.lines() {
+        let mut rest = line;
+        for name in expected {
+            let name = format!("\"{name}\":");
+            let at = rest.find(&name);
+            rest = &rest[at.unwrap_or_else(|| panic!("no {name} in its place in {line}"))..];
+        }
+    }
+}
+
+// What others read out of the experiments: these names stay.
+
+#[test]
+fn the_columns_of_mthp() {
+    let columns = [
+        "allocator",
+        "mode",
+        "iterations",
+        "swpout",
+        "fallback",
+        "overall_percent",
+        "worst_percent",
+    ];
+    let options = mthp::Options {
+        iterations: 1,
+        ..mthp::Options::default()
+    };
+    names(&mthp::run(&options), &columns);
+    let row = mthp::RealRow {
+        mode: "-a",
+        whole: 1,
+        fallback: 0,
+        writes: 1.0,
+    };
+    names(&mthp::real(&[row], 1), &columns);
+}
+
+#[test]
+fn the_columns_of_numa() {
+    let options = numa::Options {
+        pages: 2000,
+        ..numa::Options::default()
+    };
+    names(&numa::run(&options), &["tasks", "policy", "kb_per_s"]);
+}
+
+#[test]
+fn the_columns_of_tail() {
+    let report = tail::run(&tail::Options {
+        slots: 1 << 14,
+        duration: Duration::from_millis(2),
+        rounds: 1,
+        ..tail::Options::default()
+    });
+    let columns = [
+        "free",
+        "p50_ns",
+        "p99_ns",
+        "p999_ns",
+        "max_ns",
+        "over_100us_percent",
+        "ops_per_s",
+    ];
+    names(&report, &columns);
+}
+
+#[test]
+fn the_columns_of_vswap() {
+    let report = vswap::run(&vswap::Options {
+        gib: 1,
+        threads: 1,
+        pages: 1 << 10,
+        rounds: 1,
+    });
+    let columns = ["use_percent", "backend", "bytes_per_page", "mib_for_32gib"];
+    names(&report, &columns);
+}
+
+#[test]
+fn the_columns_of_shrinker() {
+    let report = shrinker::run(&shrinker::Options {
+        scale: 16,
+        accesses: 20_000,
+        ..shrinker::Options::default()
+    });
+    let columns = [
+        "policy",
+        "elapsed_s",
+        "pswpin",
+        "pswpout",
+        "zswpin",
+        "zswpout",
+        "zswpwb",
+        "pool_limit_hit",
+        "rejected",
+    ];
+    names(&report, &columns);
+}
+
+#[test]
+fn folios_of_a_nearly_full_device_stay_whole() {
+    if cannot_page() {
+        return;
+    }
+    let _alone = alone();
+    for mode in mthp::modes() {
+        let dir = tempfile::tempdir_in("/var/tmp").unwrap();
+        let work = format!("{mode}*2");
+        let work = ["lab", "mthp", "--work", &work];
+        let job = Job::new(
+            std::iter::once(ebb().as_os_str()).chain(work.iter().map(|word| word.as_ref())),
+        )
+        .time_limit(Duration::from_secs(120));
+        let swap = format!("{}:{}", dir.path().display(), mthp::swap_bytes(mode));
+        let managed = Under::budget(24 * MIB)
+            .options(&["--pool", "none", "--swap", &swap])
+            .run(&job);
+        let run = &managed.run;
+        // It checks every page itself before it ends.
+        assert!(run.ok(), "{mode}: {}: {}", run.ending(), run.stderr);
+        let whole = managed.counter("swpout_4");
+        println!("{mode}: {whole} folios, {:.1} s", run.wall);
+        assert!(whole > 1000, "{mode}: {whole} folios: {}", managed.stats);
+        let split = managed.counter("swpout_fallback_4");
+        assert_eq!(split, 0, "{mode}: {}", managed.stats);
+        let runs = managed.counter("swpout_runs");
+        assert!(runs >= whole, "{mode}: {}", managed.stats);
+    }
+}
