@@ -604,6 +604,45 @@ fn the_supervisors_death_harms_nobody() {
 }
 
 #[test]
+fn who_grows_fast_waits_for_a_supervisor_that_is_late() {
+    if cannot_page() {
+        return;
+    }
+    const FILLS: &str = "import os; print(os.getpid(), flush=True); input()
+kept = [b'x' * 400 + str(i).encode() for i in range(300_000)]; print(len(kept))";
+    let mut ebb = Command::new("timeout")
+        .args(["-k", "2", "30"])
+        .arg(ebb())
+        .args(["run", "--memory", "48M", "python3", "-c", FILLS])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut out = BufReader::new(ebb.stdout.take().unwrap()).lines();
+    let program: i32 = out.next().unwrap().unwrap().parse().unwrap();
+    let stat = fs::read_to_string(format!("/proc/{program}/stat")).unwrap();
+    let after_name = stat.rsplit(')').next().unwrap();
+    let supervisor = after_name.split_whitespace().nth(1).unwrap();
+    let signal = |name: &str| {
+        let status = Command::new("kill").args([name, supervisor]).status();
+        assert!(status.unwrap().success());
+    };
+    signal("-STOP");
+    writeln!(ebb.stdin.take().unwrap()).unwrap();
+    std::thread::sleep(Duration::from_millis(400));
+    let statm = fs::read_to_string(format!("/proc/{program}/statm")).unwrap();
+    signal("-CONT");
+    let resident: u64 = statm.split(' ').nth(1).unwrap().parse().unwrap();
+    assert_eq!(out.next().unwrap().unwrap(), "300000");
+    assert!(ebb.wait().unwrap().success());
+    // Had it filled all that it wants, it would have ended, and nothing of it would be there.
+    assert!(
+        (1..80 << 20).contains(&(resident * 4096)),
+        "{resident} pages"
+    );
+}
+
+#[test]
 fn terminal_keys_come_once() {
     if common::lacks("script") {
         return;

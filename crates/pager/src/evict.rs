@@ -19,7 +19,7 @@ use ebb_sys::{Errno, memory};
 use ebb_tree::Asked;
 use std::ops::Range;
 use std::sync::MutexGuard;
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 /// What one step of making room came to.
@@ -306,7 +306,11 @@ impl Process {
                 victims = movable(ranges, unit, due, Attributes::executable);
             }
             if victims == 0 {
-                // Comes back to the queue when its protection allows.
+                // What may not leave comes back to the queue when its protection allows.
+                let others = resident(map, unit) & !due;
+                if movable(ranges, unit, others, Attributes::evictable) != 0 {
+                    queue.requeue(map, unit);
+                }
                 continue;
             }
             if !shared && *sharing != Sharing::Alone {
@@ -676,22 +680,32 @@ fn movable(ranges: &Ranges, unit: UnitNumber, victims: Mask, kind: fn(Attributes
 /// of like protection alone. Only while they are moved: loads move its frames to plain memory.
 struct Executable(usize);
 
+/// A bay kept that protection: the kernel refuses to split a mapping where a process has too many.
+static KEPT: AtomicBool = AtomicBool::new(false);
+
 impl Executable {
     /// If what is to be moved into the bay `is` that. Refused, the move is as well, and pages stay.
     fn bay(address: usize, is: bool) -> Option<Self> {
-        is.then(|| {
-            // SAFETY: the bay is the caller's, and empty; in it nothing of the program's is executed.
-            let _ = unsafe { memory::mprotect(address, UNIT_BYTES, PLAIN | libc::PROT_EXEC) };
-            Self(address)
-        })
+        if is {
+            protect_bay(address, PLAIN | libc::PROT_EXEC);
+        } else if KEPT.load(Relaxed) {
+            protect_bay(address, PLAIN);
+        }
+        is.then_some(Self(address))
     }
 }
 
 impl Drop for Executable {
     fn drop(&mut self) {
-        // SAFETY: as it was.
-        let _ = unsafe { memory::mprotect(self.0, UNIT_BYTES, PLAIN) };
+        if !protect_bay(self.0, PLAIN) {
+            KEPT.store(true, Relaxed);
+        }
     }
+}
+
+fn protect_bay(address: usize, protection: libc::c_int) -> bool {
+    // SAFETY: the bay is the caller's, and nothing of the program's is executed in it.
+    unsafe { memory::mprotect(address, UNIT_BYTES, protection) }.is_ok()
 }
 
 const PLAIN: libc::c_int = libc::PROT_READ | libc::PROT_WRITE;

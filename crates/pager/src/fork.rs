@@ -50,7 +50,8 @@ pub fn before_paging() -> bool {
 /// Our membership while this process has joined its tree and does not page.
 pub static WATCHING: AtomicPtr<Member> = AtomicPtr::new(null_mut());
 
-fn watching() -> Option<&'static Member> {
+/// The same.
+pub fn watching() -> Option<&'static Member> {
     // SAFETY: leaked by the keeper, or null.
     unsafe { WATCHING.load(SeqCst).as_ref() }
 }

@@ -7,17 +7,18 @@
 //! Nothing is registered at first: memory runs at full speed until the tree nears its budget.
 #![allow(clippy::missing_safety_doc)]
 
-use crate::keeper;
 use crate::map::{Page, PageNumber};
 use crate::process::{Process, cpu};
 use crate::ranges::{Attributes, InChild};
 use crate::state::{self, Locked, State};
+use crate::{fork, keeper};
 use ebb_sys::memory::{self, page_up};
 use ebb_sys::{Errno, futex, thread};
+use ebb_tree::Member;
 use std::ops::ControlFlow::Continue;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering::SeqCst};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 type Outcome<T> = Result<T, i32>;
 
@@ -104,7 +105,7 @@ pub(crate) fn keeper_ends() {
     KEEPER.store(NEVER_A_KEEPER, SeqCst);
 }
 
-/// In a forked child: whether its parent had a keeper.
+/// Whether there is a keeper, or in a forked child: its parent had one.
 pub(crate) fn had_keeper() -> bool {
     KEEPER.load(SeqCst) == HAS_KEEPER
 }
@@ -134,8 +135,44 @@ fn forget(state: &mut Locked, start: usize, end: usize) {
 /// `len` bytes from `start` on may be written to from now on, and are not registered. Waits for
 /// that if they are many by now: what the program fills meanwhile goes past the budget.
 fn writable(start: usize, len: usize) {
-    if Process::current().is_some() && UNREGISTERED.fetch_add(len, SeqCst) + len >= AT_ONCE {
+    if Process::current().is_none() {
+        grows(len);
+    } else if UNREGISTERED.fetch_add(len, SeqCst) + len >= AT_ONCE {
         registered(start);
+    }
+}
+
+/// `len` bytes more may be filled in a process that does not page. The supervisor measures it, but
+/// on a crowded machine it may come too late: a process that it has not let in yet, or that alone
+/// has more than the tree may have before it pages, waits for a moment each few MiB.
+fn grows(len: usize) {
+    const LOOK: usize = 4 << 20;
+    const MOMENT: Duration = Duration::from_millis(50);
+    /// A supervisor that does not come in so many moments is gone.
+    const MOMENTS: u32 = 20;
+    static GROWN: AtomicUsize = AtomicUsize::new(0);
+    static WAITED: AtomicU32 = AtomicU32::new(0);
+    if GROWN.fetch_add(len, SeqCst) + len < LOOK {
+        return;
+    }
+    GROWN.store(0, SeqCst);
+    let overdue = |member: &Member| {
+        memory::resident_anonymous_pages().is_some_and(|pages| member.overdue(pages))
+    };
+    let waits = || match fork::watching() {
+        Some(member) => overdue(member),
+        // The supervisor has not answered yet.
+        None => had_keeper() && Process::current().is_none(),
+    };
+    if !waits() || WAITED.fetch_add(1, SeqCst) >= MOMENTS {
+        return;
+    }
+    if let Some(member) = fork::watching() {
+        member.wish_to_page();
+    }
+    let begin = Instant::now();
+    while waits() && begin.elapsed() < MOMENT {
+        std::thread::sleep(Duration::from_micros(200));
     }
 }
 
@@ -171,6 +208,18 @@ fn registered(start: usize) {
             false,
         );
     }
+}
+
+/// The calling thread changed its user or groups.
+pub fn user_changed() {
+    ebb_sys::user::changed(|| {
+        if let Some(process) = Process::current() {
+            process.services.nudge();
+            process.member.wake_self();
+        } else if let Some(member) = fork::watching() {
+            member.wake_self();
+        }
+    });
 }
 
 /// `mmap(2)`. Requires: as the system call.
@@ -265,8 +314,11 @@ pub unsafe fn mremap(
     {
         state = before_drop(state, new_addr, new_addr + bytes);
     }
-    if range.is_some() {
+    if let Some(range) = &range {
         state = state::settled(state, old, old + old_len);
+        if range.attributes.protection & libc::PROT_WRITE == 0 {
+            unstage(&mut state, old, old + old_len);
+        }
         if bytes < old_len {
             state = before_drop(state, old + bytes, old + old_len);
         }
@@ -300,6 +352,28 @@ pub unsafe fn mremap(
     drop(state);
     registered(new);
     Ok(new)
+}
+
+/// Puts what is staged of `start..end` back: memory that may only be read cannot be written where
+/// it is going, as [`carry`] would.
+fn unstage(state: &mut Locked, start: usize, end: usize) {
+    let Some(process) = Process::current() else {
+        return;
+    };
+    let mut staged = Vec::new();
+    state.map.each(
+        PageNumber::of(start),
+        PageNumber::of(end),
+        |number, page| {
+            if let Page::Staged(frame) = page {
+                staged.push((number, frame));
+            }
+            Continue(())
+        },
+    );
+    for (number, frame) in staged {
+        process.remap(state, number, frame);
+    }
 }
 
 /// The pages of `old..` are at `new..` now, and so is what is known of them.

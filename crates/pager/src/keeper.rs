@@ -24,7 +24,7 @@ use crate::state::{State, lock_service};
 use ebb_engine::PAGE_SIZE;
 use ebb_sys::fault::FaultFd;
 use ebb_sys::pagemap::PageMapFile;
-use ebb_sys::{memory, thread};
+use ebb_sys::{memory, thread, user};
 use ebb_tree::{Member, Mode};
 use std::ops::ControlFlow::{Break, Continue};
 use std::sync::Mutex;
@@ -81,6 +81,7 @@ pub extern "C" fn run(_: *mut libc::c_void) -> *mut libc::c_void {
             let mut seen = 0;
             while member.mode() != Mode::Paging {
                 seen = member.wait(seen, Some(QUIET));
+                user::follow();
                 member.pass_wish_on();
             }
             let adopted = embed::swap(member)
@@ -93,10 +94,9 @@ pub extern "C" fn run(_: *mut libc::c_void) -> *mut libc::c_void {
                         "process {} runs unmanaged: {why}",
                         std::process::id()
                     ));
-                    loop {
-                        // Keep the connection: it stands for the process.
-                        std::thread::sleep(Duration::from_secs(3600));
-                    }
+                    crate::hooks::keeper_ends();
+                    // The connection stays: it stands for the process.
+                    user::follow_for_ever();
                 }
             }
         }
@@ -219,6 +219,7 @@ pub fn tend(process: &'static Process) -> ! {
             _ => QUIET,
         };
         seen = process.member.wait(seen, Some(pause));
+        user::follow();
         process.behind.store(false, SeqCst);
         fork::attend(process, &mut desk);
         {

@@ -46,8 +46,13 @@ impl Attributes {
 
     /// Pages may leave it.
     pub fn evictable(self) -> bool {
-        let writable = self.protection & !libc::PROT_EXEC == libc::PROT_READ | libc::PROT_WRITE;
-        writable && !self.pinned && self.registered
+        !self.stays() && self.registered
+    }
+
+    /// What is in memory of it has to stay, registered or not.
+    pub fn stays(self) -> bool {
+        let plain = libc::PROT_READ | libc::PROT_WRITE;
+        self.pinned || self.protection & !libc::PROT_EXEC != plain
     }
 }
 

@@ -30,6 +30,7 @@ use ebb_engine::PAGE_SIZE;
 use ebb_sys::fault::{BATCH, Fault};
 use ebb_sys::futex;
 use ebb_sys::thread::{self, Urgency};
+use ebb_sys::user;
 use std::ops::ControlFlow::Continue;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering::SeqCst};
 use std::time::{Duration, Instant};
@@ -49,8 +50,10 @@ struct Service {
 
 impl Service {
     fn until_woken(&self) {
+        user::follow();
         while self.awake.load(SeqCst) == 0 {
             futex::wait(&self.awake, 0, None, false);
+            user::follow();
         }
     }
 
@@ -165,6 +168,13 @@ impl Services {
         }
     }
 
+    /// Wakes those that rest, to look at something else than faults.
+    pub fn nudge(&self) {
+        self.threads
+            .iter()
+            .for_each(|t| futex::wake(&t.awake, 1, false));
+    }
+
     /// Rests until woken, unless nobody else is awake.
     fn rest(&self, service: &Service) {
         if self
@@ -195,9 +205,10 @@ struct Watch {
     last: Instant,
     /// Faults served since.
     since: u32,
-    /// Rises with each fault from elsewhere, falls with each from here.
+    /// Rises with each look that finds a fault from elsewhere, falls with each that finds one from
+    /// here.
     score: u32,
-    /// Faults in a row that came from elsewhere.
+    /// Looks in a row that found one from elsewhere.
     streak: u32,
     /// The last fault served here, if nobody has looked yet where it came from.
     served: Option<Fault>,
@@ -206,7 +217,9 @@ struct Watch {
 }
 
 impl Watch {
+    /// Faults from look to look: usually, and while some come from elsewhere.
     const EVERY: u32 = 128;
+    const SOME: u32 = 4;
     const AT_LEAST: Duration = Duration::from_millis(1);
     const SHORTEST: Duration = Duration::from_micros(50);
     /// What a fault from elsewhere adds to the score, and how high it has to be: two threads that
@@ -231,7 +244,12 @@ impl Watch {
     fn after(&mut self, services: &Services, me: &Service, fault: Fault, now: Instant) -> bool {
         self.since += 1;
         self.served = Some(fault);
-        if self.score == 0 && self.since < Self::EVERY && now - self.last < Self::AT_LEAST {
+        let every = match (self.streak, self.score) {
+            (0, 0) => Self::EVERY,
+            (0, _) => Self::SOME,
+            _ => 1,
+        };
+        if self.since < every && now - self.last < Self::AT_LEAST {
             return false;
         }
         self.look(services, me, now)
@@ -363,6 +381,7 @@ impl Process {
     /// Serves a fault, making room as often as it takes.
     fn serve_fully(&self, desk: &mut Desk, fault: Fault, since: Instant) {
         let (mut stuck, mut copies): (Option<Instant>, u32) = (None, 0);
+        let mut hopeless = HOPELESS;
         while self.serve(desk, fault, since) == Served::NoRoom {
             match self.make_room(desk, When::Now) {
                 Step::Progress | Step::Enough if stuck.is_none() => continue,
@@ -393,8 +412,14 @@ impl Process {
                 std::thread::sleep(Duration::from_micros(500));
             }
             self.evict_shared(begin.elapsed(), &mut copies);
-            let waited = begin.elapsed();
-            if waited > GIVE_UP || waited > HOPELESS && self.stays() > self.member.limit() {
+            user::follow();
+            if begin.elapsed() > hopeless {
+                hopeless += HOPELESS;
+                if self.stays() + WORK > self.member.budget() {
+                    self.out_of_memory();
+                }
+            }
+            if begin.elapsed() > GIVE_UP {
                 self.out_of_memory();
             }
         }
@@ -403,30 +428,29 @@ impl Process {
     /// The budget is used up by memory that cannot be put anywhere: ends the process as a memory
     /// limit would.
     fn out_of_memory(&self) -> ! {
-        /// What is needed beside memory that stays, in MiB: pages to work on.
-        const WORK: u64 = 8;
         let mib = |pages: u64| (pages * PAGE_SIZE as u64).div_ceil(1 << 20);
-        let (limit, stays) = (self.member.limit(), self.stays());
-        if stays > limit / 2 {
+        let (budget, least) = (self.member.budget(), self.stays() + WORK);
+        if least > budget {
             self.fail(&format!(
                 "out of memory: of a budget of {} MiB this process has {} MiB by now that cannot be \
                  swapped out (stacks, code, locked or read-only memory); give --memory at least {}M",
-                mib(limit),
-                mib(stays),
-                mib(stays) + WORK
+                mib(budget),
+                mib(least - WORK),
+                mib(least)
             ))
         }
         self.fail(&format!(
             "out of memory: the budget's {} MiB are in use and nothing more can be swapped out; \
              raise --memory, or give it a --swap file with room",
-            mib(limit)
+            mib(budget)
         ))
     }
 
     /// Pages of this process in memory that cannot be swapped out, whatever room there is elsewhere.
     fn stays(&self) -> u64 {
-        let state = lock_service();
-        let kept = state.ranges.all().filter(|r| !r.attributes.evictable());
+        let mut state = lock_service();
+        self.measure(&mut state);
+        let kept = state.ranges.all().filter(|r| r.attributes.stays());
         let mut pages = state.account.unmanaged();
         for range in kept {
             let (first, end) = (PageNumber::of(range.start), PageNumber::of(range.end));
@@ -451,5 +475,7 @@ impl Process {
 
 /// How long a fault waits for room before the process is ended.
 const GIVE_UP: Duration = Duration::from_secs(10);
-/// The same where no other process could make any: what stays in memory here is more than the budget.
+/// How often it is seen whether room can be hoped for at all.
 const HOPELESS: Duration = Duration::from_secs(1);
+/// Pages to work on that a process needs beside those that stay in memory.
+const WORK: u64 = (8 << 20) / PAGE_SIZE as u64;

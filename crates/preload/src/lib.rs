@@ -5,9 +5,10 @@
 //! - [`malloc`]: the malloc family, served by mimalloc, and by [`mapped`] where blocks are
 //!   large. Their `mmap` and `madvise` calls bind to the symbols of this library, so they are managed like the program's maps.
 //! - [`memory`]: `mmap`, `munmap`, `mremap`, `madvise`, `mprotect`, `brk`, `mlock` and kin.
-//! - [`syscall`]: forks by number; [`stack`]: stacks that the program makes itself.
+//! - [`syscall`]: forks and memory calls by number; [`stack`]: stacks that the program makes itself.
 //! - [`dlopen`]: libraries that would look past this one.
 //! - [`thread`]: `pthread_create`, so that the pager knows the program's threads.
+//! - [`user`]: changes of user, which threads of ours follow.
 //! - [`fork`]: handlers around every fork; [`exec`]: the environment of every exec.
 //!
 //! Protocol. The library's constructor runs before any other library's (`-z initfirst`),
@@ -32,6 +33,7 @@ mod stack;
 mod start;
 mod syscall;
 mod thread;
+mod user;
 
 use ebb_sys::heap::InternalHeap;
 

@@ -50,4 +50,5 @@ pub fn resolve_all() {
     crate::fork::resolve();
     crate::stack::resolve();
     crate::thread::resolve();
+    crate::user::resolve();
 }

@@ -72,6 +72,7 @@ unsafe fn memory_call(number: c_long, args: [c_long; 6]) -> Option<c_long> {
                 let start = memory::mremap(at(a), b as usize, c as usize, d as c_int, at(e));
                 start.addr() as c_long
             }
+            libc::SYS_mlockall => memory::mlockall(a as c_int).into(),
             libc::SYS_munmap => memory::munmap(at(a), b as usize).into(),
             libc::SYS_mprotect => memory::mprotect(at(a), b as usize, c as c_int).into(),
             libc::SYS_madvise => memory::madvise(at(a), b as usize, c as c_int).into(),

@@ -358,7 +358,7 @@ fn private(fd: OwnedFd, name: String, place: &Place) -> Result<OpenedDevice, Ope
 }
 
 /// How long a claim on a device may be in our way before it is taken for a mount's.
-const PASSING: Duration = Duration::from_millis(500);
+const PASSING: Duration = Duration::from_millis(100);
 
 /// Opens what is there already. A block device is claimed for an instant by whoever looks for a
 /// free loop device or probes it after a change (losetup, udev), so one that is claimed is tried

@@ -24,6 +24,7 @@ pub mod sigfd;
 pub mod signal;
 mod spawn;
 pub mod thread;
+pub mod user;
 
 /// An error number of the kernel.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

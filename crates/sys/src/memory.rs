@@ -1,6 +1,6 @@
 //! Anonymous memory by raw system calls.
 
-use crate::Errno;
+use crate::{Errno, raw};
 use libc::{c_int, c_long, syscall};
 
 /// Bytes of a page.
@@ -14,7 +14,7 @@ pub const fn page_up(bytes: usize) -> usize {
 /// Requires: as the system call.
 unsafe fn call(number: c_long, args: [c_long; 6]) -> Result<usize, Errno> {
     // SAFETY: passed on to the caller.
-    match unsafe { crate::raw::call(number, args) } {
+    match unsafe { raw::call(number, args) } {
         error @ -4095..0 => Err(Errno(-error as i32)),
         result => Ok(result as usize),
     }
@@ -108,19 +108,25 @@ pub unsafe fn madvise(addr: usize, len: usize, advice: c_int) -> Result<(), Errn
 /// `brk`, raw: the end of the heap after the call.
 pub unsafe fn brk(addr: usize) -> usize {
     // SAFETY: passed on to the caller.
-    unsafe { syscall(libc::SYS_brk, addr) as usize }
+    unsafe { raw::call(libc::SYS_brk, [addr as c_long, 0, 0, 0, 0, 0]) as usize }
 }
 
 /// `mlock`, raw.
 pub fn mlock(addr: usize, len: usize) -> Result<(), Errno> {
     // SAFETY: locking changes no content.
-    Errno::of(unsafe { syscall(libc::SYS_mlock, addr, len) }).map(|_| ())
+    unsafe { call(libc::SYS_mlock, [addr as c_long, len as c_long, 0, 0, 0, 0]) }.map(|_| ())
 }
 
 /// `munlock`, raw.
 pub fn munlock(addr: usize, len: usize) -> Result<(), Errno> {
     // SAFETY: unlocking changes no content.
-    Errno::of(unsafe { syscall(libc::SYS_munlock, addr, len) }).map(|_| ())
+    unsafe {
+        call(
+            libc::SYS_munlock,
+            [addr as c_long, len as c_long, 0, 0, 0, 0],
+        )
+    }
+    .map(|_| ())
 }
 
 /// New private anonymous read-write memory at an address of the kernel's choice, not reserved

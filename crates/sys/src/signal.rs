@@ -13,31 +13,21 @@ impl Blocked {
             old: swap(u64::MAX),
         }
     }
+
+    /// Blocks every signal but the one by which libc has all threads change their user or group. It
+    /// waits for each of them, with locks held that a call into libc may need; and a thread that
+    /// kept the program's former rights would be a way back to them.
+    pub fn all_but_changes_of_user() -> Self {
+        /// glibc's SIGSETXID.
+        const SETXID: u64 = 1 << (33 - 1);
+        Self { old: swap(!SETXID) }
+    }
 }
 
 impl Drop for Blocked {
     fn drop(&mut self) {
         swap(self.old);
     }
-}
-
-/// On a thread of ours, which has all signals blocked: lets libc's own signal through by which it
-/// has every thread change its user or group. It waits for them all, and a thread that kept the
-/// program's former rights would be a way back to them.
-pub fn admit_changes_of_user() {
-    /// glibc's SIGSETXID.
-    const SETXID: u64 = 1 << (33 - 1);
-    let change = SETXID;
-    // SAFETY: a word of the kernel's signal set size, 8 bytes.
-    unsafe {
-        libc::syscall(
-            libc::SYS_rt_sigprocmask,
-            libc::SIG_UNBLOCK,
-            &change,
-            std::ptr::null_mut::<u64>(),
-            8,
-        )
-    };
 }
 
 fn swap(new: u64) -> u64 {

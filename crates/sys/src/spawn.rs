@@ -86,7 +86,7 @@ pub fn prepare_spawn() {
 }
 
 const STACK: usize = 512 << 10;
-const STACKS: usize = 80;
+pub(crate) const STACKS: usize = 80;
 static AREA: AtomicUsize = AtomicUsize::new(usize::MAX);
 static TAKEN: AtomicUsize = AtomicUsize::new(0);
 /// Held while a thread of ours is started, and across forks: 0 free, 1 held.
@@ -102,6 +102,8 @@ struct Seat {
     pointer: AtomicUsize,
     entry: AtomicPtr<libc::c_void>,
     argument: AtomicPtr<libc::c_void>,
+    /// The process in which libc does not know the thread that is here; 0 for none.
+    raw_in: AtomicU32,
 }
 
 static SEATS: [Seat; STACKS] = [const {
@@ -109,8 +111,24 @@ static SEATS: [Seat; STACKS] = [const {
         pointer: AtomicUsize::new(0),
         entry: AtomicPtr::new(std::ptr::null_mut()),
         argument: AtomicPtr::new(std::ptr::null_mut()),
+        raw_in: AtomicU32::new(0),
     }
 }; STACKS];
+
+/// The numbers of this process's threads that libc does not know.
+pub(crate) fn raw_threads() -> impl Iterator<Item = usize> {
+    // Not those of the parent of a vfork, whose memory this may be.
+    let here = std::process::id();
+    (0..TAKEN.load(SeqCst)).filter(move |n| SEATS[*n].raw_in.load(SeqCst) == here)
+}
+
+/// The number of the calling thread, if it is one of ours.
+pub(crate) fn number() -> Option<usize> {
+    let here = 0u8;
+    let at = (&raw const here) as usize;
+    let number = at.wrapping_sub(AREA.load(Relaxed)) / STACK;
+    (number < STACKS).then_some(number)
+}
 
 /// Whether the caller is a thread of ours, or is starting one. Such a thread must never be given
 /// memory of the program: it may have to serve the faults on it.
@@ -187,7 +205,8 @@ pub fn can_spawn(threads: usize) -> bool {
 /// ENOTSUP if there are too many, or libc cannot be asked in this forked child; else libc's or the
 /// kernel's: EAGAIN after trying for a while.
 pub unsafe fn spawn(entry: Entry, argument: *mut libc::c_void) -> Result<(), Errno> {
-    let _blocked = crate::signal::Blocked::all();
+    // What the new thread blocks, too.
+    let _blocked = crate::signal::Blocked::all_but_changes_of_user();
     let mut patience = PATIENCE;
     loop {
         lock_spawning();
@@ -220,7 +239,9 @@ unsafe fn spawn_locked(entry: Entry, argument: *mut libc::c_void) -> Result<(), 
     // SAFETY: the stack of this number is used by no thread, and the seat says what to run.
     unsafe {
         if seat.pointer.load(SeqCst) != 0 {
-            succeed(number)?;
+            crate::user::started(number);
+            seat.raw_in.store(std::process::id(), SeqCst);
+            succeed(number).inspect_err(|_| seat.raw_in.store(0, SeqCst))?;
         } else if LIBC_STUCK.load(SeqCst) {
             return Err(Errno(libc::ENOTSUP));
         } else {
@@ -312,11 +333,11 @@ extern "C" fn first(number: *mut libc::c_void) -> *mut libc::c_void {
 extern "C" fn next(number: *mut libc::c_void) -> libc::c_int {
     register_rseq();
     run(number as usize);
+    SEATS[number as usize].raw_in.store(0, SeqCst);
     0
 }
 
 fn run(number: usize) -> *mut libc::c_void {
-    crate::signal::admit_changes_of_user();
     let seat = &SEATS[number];
     // SAFETY: `spawn` wrote them there before it started this thread; the type is as it was given.
     let entry: Entry = unsafe { std::mem::transmute(seat.entry.load(SeqCst)) };

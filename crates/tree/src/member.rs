@@ -17,6 +17,7 @@
 use crate::charge::Asked;
 use crate::devices::Held;
 use crate::histogram::Histogram;
+use crate::supervisor::start_threshold;
 use crate::table::{Config, Mode, Named, SlotNumber, SlotState, StateWord, Table, Way};
 use crate::wire::{self, Answer, Hello, KEY_BYTES};
 use ebb_engine::counters::Counters;
@@ -216,6 +217,11 @@ impl Member {
     /// Whether to page.
     pub fn mode(&self) -> Mode {
         self.table.mode()
+    }
+
+    /// Whether `pages` of one process are reason enough for the tree to page, and it does not yet.
+    pub fn overdue(&self, pages: u64) -> bool {
+        self.mode() == Mode::Watching && signed(pages) >= start_threshold(signed(self.budget()))
     }
 
     /// Charges `pages` if they fit. If not, [`wait`](Self::wait) returns when there is room

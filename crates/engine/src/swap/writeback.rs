@@ -136,7 +136,8 @@ impl Swap {
         let made = self.in_background(|background| {
             // Emptied windows of another class or processor need no write.
             while self.pool.give_back(0) > 0 {}
-            if self.pool.bytes() < self.pool.max() {
+            // It grows by pages, whatever its limit is.
+            if self.pool.bytes() + PAGE_SIZE as u64 <= self.pool.max() {
                 return true;
             }
             if self.devices.is_none() {

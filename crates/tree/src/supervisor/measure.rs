@@ -32,7 +32,7 @@ const START_ROOM_PAGES: i64 = (32 << 20) / 4096;
 const START_ROOM_PERCENT: i64 = 12;
 
 /// At which use a tree of this budget starts to page.
-pub(super) fn start_threshold(budget: i64) -> i64 {
+pub(crate) fn start_threshold(budget: i64) -> i64 {
     budget
         - START_ROOM_PAGES
             .max(budget * START_ROOM_PERCENT / 100)
