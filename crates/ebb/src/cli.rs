@@ -1,6 +1,7 @@
 //! The one definition of the command line: parser, help and examples.
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use ebb_engine::slots::DeviceChoice;
 use std::ffi::OsString;
 use std::path::PathBuf;
 
@@ -58,7 +59,7 @@ pub struct RunArgs {
     #[arg(long, short = 'm', value_name = "SIZE")]
     pub memory: Option<String>,
 
-    /// Where cold pages go: PATH[:SIZE][,prio=N][,node=N][,discard=on|off], or "none"
+    /// Where cold pages go: PATH[:SIZE][,prio=N][,node=N][,discard=on|off][,rotational=on|off], or "none"
     ///
     /// May be given several times. PATH is a directory (a private file is made there and
     /// vanishes at the end), an existing file, or a block device; the higher prio is used
@@ -67,6 +68,12 @@ pub struct RunArgs {
     /// written is encrypted with a key that exists only in memory.
     #[arg(long, short = 's', value_name = "SPEC")]
     pub swap: Vec<String>,
+
+    /// Which of several swap devices is tried first
+    ///
+    /// A prio in SPEC goes before it.
+    #[arg(long, value_name = "POLICY", default_value = "per-node")]
+    pub device_choice: DeviceOrder,
 
     /// Compression of the pool in RAM: lz4, zstd, lz4+zstd, none
     ///
@@ -99,6 +106,27 @@ pub struct RunArgs {
     /// The program and its arguments
     #[arg(value_name = "COMMAND", required = true, trailing_var_arg = true)]
     pub command: Vec<OsString>,
+}
+
+/// Which of several devices without a priority is tried first.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+pub enum DeviceOrder {
+    /// On each memory node its own devices, then the others in the order given
+    PerNode,
+    /// In the order given, the same on every node
+    Activation,
+    /// All in turn
+    EqualTurns,
+}
+
+impl From<DeviceOrder> for DeviceChoice {
+    fn from(order: DeviceOrder) -> Self {
+        match order {
+            DeviceOrder::PerNode => Self::PerNode,
+            DeviceOrder::Activation => Self::Activation,
+            DeviceOrder::EqualTurns => Self::EqualTurns,
+        }
+    }
 }
 
 /// Limits of the pool, for `ebb run` and `ebb limit`.
@@ -189,7 +217,7 @@ pub struct SwapArgs {
 pub enum SwapVerb {
     /// Swap to another device too
     On {
-        /// PATH[:SIZE][,prio=N][,node=N][,discard=on|off], as for `ebb run --swap`
+        /// PATH[:SIZE][,prio=N][,node=N][,discard=on|off][,rotational=on|off], as for `ebb run --swap`
         #[arg(value_name = "SPEC")]
         spec: String,
         /// The `ebb run`, or any process under it

@@ -59,6 +59,7 @@ pub fn setup(args: &RunArgs) -> Result<Setup> {
             codec,
             encrypt: true,
             eager: args.eager,
+            choice: args.device_choice.into(),
         },
         key,
         notices: None,

@@ -266,6 +266,10 @@ fn folios_of_a_nearly_full_device_stay_whole() {
         let split = managed.counter("swpout_fallback_4");
         assert_eq!(split, 0, "{mode}: {}", managed.stats);
         let runs = managed.counter("swpout_runs");
-        assert!(runs >= whole, "{mode}: {}", managed.stats);
+        assert!(
+            (whole..=6 * whole).contains(&runs),
+            "{mode}: {}",
+            managed.stats
+        );
     }
 }

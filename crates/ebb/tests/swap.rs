@@ -44,6 +44,27 @@ fn devices_come_and_go_under_a_program_that_pages() {
 }
 
 #[test]
+fn devices_are_chosen_as_the_user_wants() {
+    if cannot_page() {
+        return;
+    }
+    for (choice, in_turn) in [("per-node", false), ("equal-turns", true)] {
+        let tree = Tree::start_with(
+            BUDGET,
+            &["a:256M", "b:256M"],
+            "alone",
+            &["--device-choice", choice],
+        );
+        tree.until_used(0, 16);
+        let shown = tree.show();
+        let second = shown[1]["used_bytes"].as_u64().unwrap();
+        assert_eq!(second > 4 << 20, in_turn, "{choice}: {shown}");
+        assert!(in_turn || second == 0, "{choice}: {shown}");
+        tree.stop(1);
+    }
+}
+
+#[test]
 fn without_room_it_says_how_much_is_missing_and_nothing_changes() {
     if cannot_page() {
         return;

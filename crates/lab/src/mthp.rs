@@ -712,26 +712,49 @@ mod tests {
     #[test]
     fn no_folio_of_ours_is_split() {
         for kind in [Allocator::Ebb, Allocator::EbbLargeIn, Allocator::EbbCompact] {
-            assert_eq!(overall(kind, 30), [(0.0, 0.0); 4], "{}", kind.name());
+            assert_eq!(overall(kind, 100), [(0.0, 0.0); 4], "{}", kind.name());
         }
     }
 
-    /// The published iterations, and the same in every run: so a baseline that is another
-    /// allocator's does not pass.
+    /// A scattered folio is whole because it is written as few runs: a page each would be 16.
     #[test]
-    fn the_baselines_are_near_the_seed() {
-        // Overall, then the worst iteration; of the latter the seed shows 5.38, 96.07 and 100.
-        let legacy = [(0.0, 0.0), (0.2, 5.4), (91.2, 97.5), (97.3, 100.0)];
-        let free_only = [(100.0, 100.0); 4];
-        for (kind, seed) in [
-            (Allocator::Legacy, legacy),
-            (Allocator::FreeOnly, free_only),
-        ] {
-            let rows = overall(kind, 100);
-            for (row, seed) in rows.iter().zip(seed) {
-                let near = (row.0 - seed.0).abs() <= 0.5 && (row.1 - seed.1).abs() <= 1.5;
-                assert!(near, "{}: {rows:?}", kind.name());
+    fn folios_are_written_as_few_runs() {
+        for kind in [Allocator::Ebb, Allocator::EbbCompact] {
+            let options = Options {
+                allocator: Some(kind),
+                iterations: 50,
+                ..Options::default()
+            };
+            for row in run(&options).rows() {
+                let writes = row["writes_per_folio"].as_f64().unwrap();
+                assert!((1.0..=6.0).contains(&writes), "{row:?}");
             }
         }
+    }
+
+    /// As many iterations as the seed prints whole, and 100, for which the figures of the kernel of
+    /// 6.18 are known too; the same in every run, so a baseline that is another allocator's does
+    /// not pass.
+    #[test]
+    fn the_baselines_are_near_the_seed() {
+        /// The first printed iterations without `-a`: folios split and not, of seed 000.
+        const PRINTED: [(u32, f64, f64); 2] = [(17, 3145.0, 700.0), (16, 3168.0, 454.0)];
+        for (mode, (iterations, split, whole)) in [2, 3].into_iter().zip(PRINTED) {
+            let ours = overall(Allocator::Legacy, iterations)[mode].0;
+            let seed = 100.0 * split / (split + whole);
+            assert!((ours - seed).abs() <= 3.0, "{ours} is not near {seed}");
+        }
+        let rows = overall(Allocator::Legacy, 100);
+        // Overall: of the kernel. The worst iteration with `-a`: the seed's.
+        let near = |a: f64, b: f64, off: f64| (a - b).abs() <= off;
+        assert!(rows[0] == (0.0, 0.0), "{rows:?}");
+        assert!(
+            near(rows[1].0, 0.2, 0.5) && near(rows[1].1, 5.38, 1.5),
+            "{rows:?}"
+        );
+        assert!(near(rows[2].0, 92.90, 2.0), "{rows:?}");
+        assert!(near(rows[3].0, 97.46, 2.0), "{rows:?}");
+        let rows = overall(Allocator::FreeOnly, 100);
+        assert!(rows.iter().all(|row| near(row.0, 100.0, 0.5)), "{rows:?}");
     }
 }

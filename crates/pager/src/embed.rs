@@ -74,7 +74,11 @@ pub fn swap(member: &Member) -> Result<&'static Embedded, String> {
     let topology = Arc::new(RealTopology {
         nodes: ebb_sys::thread::nodes().into_iter().map(Node).collect(),
     });
-    let devices = Arc::new(Devices::new(topology.clone(), Options::default()));
+    let options = Options {
+        choice: config.choice,
+        ..Options::default()
+    };
+    let devices = Arc::new(Devices::new(topology.clone(), options));
     let set = DeviceSet::new(devices.clone(), member)?;
     let config = Config {
         codec,

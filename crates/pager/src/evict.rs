@@ -470,6 +470,7 @@ impl Process {
         let generation = generations::youngest();
         // A whole unit is a folio: neighbouring entries, and neighbouring slots on a device.
         let folio = (todo == UNIT).then(|| self.swap.store(cpu, generation, &pages));
+        let split = matches!(folio, Some(Err(_)));
         let stored = match folio {
             Some(Ok(first)) => {
                 out = std::array::from_fn(|i| Some(first.plus(i as u32)));
@@ -481,6 +482,9 @@ impl Process {
                 .store_each(cpu, generation, &pages[..todo], &mut out[..todo])
                 .unwrap_or(0),
         };
+        if split && stored > 0 {
+            self.counters().swpout_fallback[UNIT.ilog2() as usize].add(1);
+        }
         for i in 0..todo {
             entries[which[i]] = out[i];
         }

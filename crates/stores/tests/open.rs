@@ -68,6 +68,15 @@ fn exercise(device: OpenedDevice) {
 }
 
 #[test]
+fn what_spec_says_of_rotation_overrules_the_system() {
+    for (spec, rotational) in [("on", true), ("off", false)] {
+        let dir = dir();
+        let spec = format!("{}:8M,rotational={spec}", dir.path().display());
+        assert_eq!(try_open(&spec).unwrap().facts.rotational, rotational);
+    }
+}
+
+#[test]
 fn none_is_no_device() {
     assert!(open(&SwapSpec::None).unwrap().is_none());
 }

@@ -20,6 +20,7 @@ use crate::limits::{LimitWords, Limits};
 use crate::{MAX_DEVICES, MAX_SLOTS};
 use ebb_engine::CLUSTER_SLOTS;
 use ebb_engine::counters::Counters;
+use ebb_engine::slots::DeviceChoice;
 use ebb_sys::shm::{Area, Shared};
 use rustix::io::Errno;
 use std::fmt;
@@ -213,6 +214,8 @@ pub struct Config {
     pub encrypt: bool,
     /// Page from the first instant instead of when the budget is near (tests, benchmarks).
     pub eager: bool,
+    /// Which of several devices is tried first.
+    pub choice: DeviceChoice,
 }
 
 impl Default for Config {
@@ -221,9 +224,17 @@ impl Default for Config {
             codec: Codec::Lz4,
             encrypt: true,
             eager: false,
+            choice: DeviceChoice::default(),
         }
     }
 }
+
+/// By their numbers in the packed configuration.
+const CHOICES: [DeviceChoice; 3] = [
+    DeviceChoice::PerNode,
+    DeviceChoice::Activation,
+    DeviceChoice::EqualTurns,
+];
 
 impl Config {
     fn pack(self) -> u64 {
@@ -237,10 +248,12 @@ impl Config {
             Codec::Zstd(zstd) => (2, zstd),
             Codec::Lz4ThenZstd(zstd) => (3, zstd),
         };
+        let choice = CHOICES.iter().position(|choice| *choice == self.choice);
         codec
             | (self.encrypt as u64) << 8
             | (self.eager as u64) << 9
             | (zstd.dictionary as u64) << 10
+            | (choice.unwrap_or(0) as u64) << 16
             | (zstd.level as u32 as u64) << 32
     }
 
@@ -259,6 +272,10 @@ impl Config {
             codec,
             encrypt: word >> 8 & 1 == 1,
             eager: word >> 9 & 1 == 1,
+            choice: CHOICES
+                .get((word >> 16 & 0xff) as usize)
+                .copied()
+                .unwrap_or_default(),
         }
     }
 }
@@ -702,11 +719,16 @@ mod tests {
             Codec::Zstd(zstd(19, true)),
             Codec::Lz4ThenZstd(zstd(1, true)),
         ] {
-            for (encrypt, eager) in [(true, false), (false, true)] {
+            for (encrypt, eager, choice) in [
+                (true, false, DeviceChoice::PerNode),
+                (false, true, DeviceChoice::EqualTurns),
+                (true, true, DeviceChoice::Activation),
+            ] {
                 let config = Config {
                     codec,
                     encrypt,
                     eager,
+                    choice,
                 };
                 assert_eq!(Config::unpack(config.pack()), config);
             }

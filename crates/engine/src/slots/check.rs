@@ -129,6 +129,14 @@ impl Device {
 fn check_cluster(cluster: &Cluster, c: ClusterIndex) {
     let Some(table) = &cluster.table else {
         assert_eq!(cluster.count, 0, "cluster {c} has used slots but no table");
+        assert!(
+            matches!(
+                cluster.state,
+                State::Free | State::Discard | State::Absent | State::OffList(_)
+            ),
+            "cluster {c} is {:?} and has no table",
+            cluster.state
+        );
         return;
     };
     let count = usize::from(cluster.count);

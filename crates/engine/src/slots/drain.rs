@@ -94,9 +94,10 @@ pub enum DrainError {
 impl Devices {
     /// A write to a slot failed: it leaves service. The owner has lost it and must not free
     /// it alone (an extent freed as a whole may contain it). After `DEVICE_ERROR_LIMIT`
-    /// errors that were not forgiven the device accepts no more allocations.
+    /// errors that were not forgiven the device accepts no more allocations. A slot that there is
+    /// not says nothing of the device.
     pub fn bad_slot(&self, cpu: Cpu, device: DeviceId, slot: SlotIndex) {
-        let Some(device) = self.device(device) else {
+        let Some(device) = self.device(device).filter(|device| slot.0 < device.slots) else {
             return;
         };
         device.failed.fetch_add(1, Relaxed);

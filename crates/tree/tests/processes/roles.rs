@@ -72,7 +72,8 @@ fn charge(pages: u64) {
         Config {
             codec: Codec::Lz4,
             encrypt: true,
-            eager: false
+            eager: false,
+            choice: ebb_engine::slots::DeviceChoice::default(),
         }
     );
     assert_eq!(devices.len(), 1);

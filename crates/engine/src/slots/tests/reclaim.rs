@@ -21,6 +21,30 @@ fn copies_stay_while_less_than_half_of_the_device_is_used() {
 }
 
 #[test]
+fn copies_make_way_for_a_folio_only_when_over_half_of_the_device_is_used() {
+    for over_half in [false, true] {
+        let mut run = Run::new(Options::default());
+        for _ in 0..128 {
+            run.allocate(A, 16);
+        }
+        // So many pages of each folio stay, all of them copies: none finds a place beside them.
+        let kept = if over_half { 11 } else { 1 };
+        for slot in (0..2048).filter(|slot| slot % 16 >= kept) {
+            run.free(A, 0, slot, 1, true);
+        }
+        run.step(Op::Cache {
+            nth: 0,
+            count: 2048,
+        });
+        let cached = |run: &Run| run.entries.naive.lock().unwrap().cached.len() as u32;
+        assert_eq!(cached(&run), 128 * kept);
+        run.allocate(B, 16);
+        run.check();
+        assert_eq!(cached(&run) < 128 * kept, over_half);
+    }
+}
+
+#[test]
 fn an_allocation_reclaims_one_full_cluster_and_the_worker_as_many_as_it_may() {
     let mut run = Run::new(Options::default());
     for _ in 0..2048 {

@@ -447,6 +447,12 @@ fn a_drain_without_room_says_how_much_is_missing() {
 fn parameters_out_of_range_are_errors() {
     let (devices, id) = one(700, Options::default());
     let mut out = ExtentList::new();
+    for slot in 700..800 {
+        devices.bad_slot(A, id, SlotIndex(slot));
+    }
+    devices.allocate(A, 1, EntryId(0), &mut out).unwrap();
+    devices.free(A, out[0]).unwrap();
+    out.clear();
     for pages in [0, 513, u16::MAX] {
         assert_eq!(
             devices.allocate(A, pages, EntryId(0), &mut out),
