@@ -54,6 +54,8 @@ struct Bay {
     /// Of those present, the ones that hold a captured page; none while Free.
     staged: Mask,
     unit: UnitNumber,
+    /// A thread stores what is staged here.
+    storing: bool,
     /// For captured pages, the entry that may still hold the same content.
     kept: [Option<EntryId>; UNIT],
 }
@@ -126,6 +128,7 @@ impl Bays {
             lent: 0,
             staged: 0,
             unit: UnitNumber(0),
+            storing: false,
             kept: [None; UNIT],
         };
         Self {
@@ -200,20 +203,34 @@ impl Bays {
             lent: 0,
             staged: mask,
             unit: b.unit,
+            storing: false,
             kept,
         };
         self.staged.push_back(bay);
         self.staged_frames += mask.count_ones() as usize;
     }
 
-    /// The bay staged longest ago.
+    /// The bay staged longest ago that nobody stores.
     pub fn oldest_staged(&self) -> Option<BayIndex> {
-        self.staged.front().copied()
+        let free = |bay: &&BayIndex| !self.bays[bay.0 as usize].storing;
+        self.staged.iter().find(free).copied()
+    }
+
+    /// The same, to be stored by the caller, until `end_store`.
+    pub fn begin_store(&mut self) -> Option<BayIndex> {
+        let bay = self.oldest_staged()?;
+        self.bays[bay.0 as usize].storing = true;
+        Some(bay)
+    }
+
+    /// The caller stores the bay no longer.
+    pub fn end_store(&mut self, bay: BayIndex) {
+        self.bays[bay.0 as usize].storing = false;
     }
 
     /// The bay staged longest ago has to wait until all others had their turn.
     pub fn pass_over(&mut self, bay: BayIndex) {
-        if self.oldest_staged() == Some(bay) {
+        if self.staged.front() == Some(&bay) {
             self.staged.rotate_left(1);
         }
     }
@@ -369,6 +386,7 @@ impl Bays {
             assert_eq!((b.staged & !b.present, b.lent & b.present), (0, 0));
             let bare = matches!(b.state, State::Empty | State::Capturing);
             assert_eq!(bare, b.present | b.lent == 0);
+            assert!(!b.storing || b.state == State::Staged);
             assert_eq!(b.state == State::Lent, b.present == 0 && b.lent != 0);
             staged += b.staged.count_ones() as usize;
             let unused = (b.present & !b.staged).count_ones() as usize;
@@ -405,6 +423,26 @@ impl Bays {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_bay_that_is_being_stored_is_nobody_elses() {
+        let mut bays = Bays::new(0x10000, 2);
+        for unit in [3, 4] {
+            let bay = bays.begin_capture(UnitNumber(unit)).unwrap();
+            bays.captured(bay, 1, [None; UNIT]);
+        }
+        let first = bays.begin_store().unwrap();
+        let second = bays.begin_store().unwrap();
+        assert!(first != second && bays.begin_store().is_none());
+        bays.check();
+        bays.end_store(first);
+        assert_eq!(bays.begin_store(), Some(first));
+        bays.end_store(first);
+        bays.stored(Bays::frame(first, 0));
+        bays.end_store(second);
+        bays.check();
+        assert_eq!(bays.oldest_staged(), Some(second));
+    }
 
     #[test]
     fn a_bay_goes_round() {

@@ -46,6 +46,8 @@ pub enum When {
 
 /// How long to wait for what others give.
 const HOPE: Duration = Duration::from_millis(2);
+/// How long a thread sleeps that finds others at work on all that it could do.
+const MAKE_WAY: Duration = Duration::from_micros(50);
 /// Free frames that reclaim keeps ready, in pages.
 const READY: usize = 2 * UNIT;
 /// Bays whose frames are given back at once, at most.
@@ -407,8 +409,11 @@ impl Process {
     /// Stores the bay staged longest ago.
     fn store_oldest(&self, mut state: MutexGuard<'static, State>, desk: &mut Desk) -> Step {
         let bays = state.bays.as_mut().expect("something is staged");
-        let Some(bay) = bays.oldest_staged() else {
-            return Step::Nothing;
+        let Some(bay) = bays.begin_store() else {
+            // Others store all there is. They may have less urgency than this thread: it makes way.
+            drop(state);
+            std::thread::sleep(MAKE_WAY);
+            return Step::Progress;
         };
         let (unit, mask) = bays.staged_of(bay);
         let base = bays.address(bay);
@@ -420,13 +425,6 @@ impl Process {
                 frames[n] = Bays::frame(bay, i);
                 kept[n] = bays.kept(frames[n]);
                 n += 1;
-            }
-        }
-        for &frame in &frames[..n] {
-            let page = unit.first().plus(frame.0 as usize % UNIT);
-            if state.map.get(page) != Page::Staged(frame) {
-                // Another service thread is storing this bay.
-                return Step::Progress;
             }
         }
         for &frame in &frames[..n] {
@@ -500,6 +498,7 @@ impl Process {
             map, bays, parked, ..
         } = &mut *state;
         let bays = bays.as_mut().expect("as above");
+        bays.end_store(bay);
         if stored < todo {
             bays.pass_over(bay);
         }
