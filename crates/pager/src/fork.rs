@@ -154,16 +154,20 @@ fn go_on() {
     futex::wake(&STAGE, i32::MAX, false);
 }
 
-/// Lets a forked child have the registered ranges, or not.
+/// Lets a forked child have what is or was registered, or not. Memory that `mremap` has just moved is
+/// registered no more, but would still be kept from children.
 fn inherit(locked: &Locked, on: bool) {
+    if Process::current().is_none() {
+        return;
+    }
     let advice = if on {
         libc::MADV_DOFORK
     } else {
         libc::MADV_DONTFORK
     };
-    let registered =
-        |r: &Range| r.attributes.registered && r.attributes.in_child != InChild::Absent;
-    for range in locked.ranges.all().filter(registered) {
+    let concerned =
+        |r: &Range| (on || r.attributes.registered) && r.attributes.in_child != InChild::Absent;
+    for range in locked.ranges.all().filter(concerned) {
         // SAFETY: advice that changes no content.
         let _ = unsafe { memory::madvise(range.start, range.end - range.start, advice) };
     }

@@ -323,8 +323,16 @@ pub unsafe fn mremap(
             state = before_drop(state, old + bytes, old + old_len);
         }
     }
+    let marked = range.is_some_and(|r| r.attributes.registered);
+    if marked {
+        keeper::set_apart(old, old_len).map_err(errno)?;
+    }
     // SAFETY: the caller answers for the system call.
-    let new = unsafe { memory::mremap(old, old_len, new_len, flags, new_addr) }.map_err(errno)?;
+    let moved = unsafe { memory::mremap(old, old_len, new_len, flags, new_addr) };
+    if marked && (moved.is_err() || flags & libc::MREMAP_DONTUNMAP != 0) {
+        keeper::join_again(old, old_len);
+    }
+    let new = moved.map_err(errno)?;
     if flags & libc::MREMAP_FIXED != 0 && state.ranges.overlaps(new, new + bytes) {
         forget(&mut state, new, new + bytes);
     }
@@ -431,6 +439,8 @@ pub unsafe fn madvise(addr: usize, len: usize, advice: i32) -> Outcome<()> {
     let mut state = state::lock();
     if state.ranges.overlaps(addr, end) {
         match advice {
+            // Says nothing to the kernel about anonymous memory, and is our mark (`set_apart`).
+            libc::MADV_RANDOM => return Ok(()),
             libc::MADV_DONTNEED | libc::MADV_FREE | libc::MADV_DONTNEED_LOCKED if paged => {
                 state = before_drop(state, addr, end);
                 let now = if advice == libc::MADV_FREE {

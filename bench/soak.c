@@ -1,0 +1,340 @@
+// Does to memory all that programs do, in an order drawn from a seed, and checks what it reads.
+//
+//     soak SEED THREADS MIB STEPS
+//
+// Each thread has regions of its own, up to MIB / THREADS in all, and takes STEPS steps: fill pages
+// (zeros, one value, text-like words, noise), check them, map, unmap whole and in part, move, grow,
+// drop, make read-only, grow and shrink blocks of malloc, pass pages through pipes and files, start
+// programs, fork children that check and change what they inherited. What a page holds follows from
+// region, page and version, so any other content is found where it is read: a message, and SIGABRT.
+// Prints a sum that depends on the arguments alone.
+#define _GNU_SOURCE
+#include <errno.h>
+#include <pthread.h>
+#include <sched.h>
+#include <spawn.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+enum { PAGE = 4096, WORDS = PAGE / 8, REGIONS = 12 };
+
+extern char** environ;
+
+struct region {
+  char* base;         // 0: there is none
+  size_t pages;
+  uint64_t id;        // differs for each that ever was
+  uint32_t* version;  // of each page; 0: never written, so zeros
+  int heap;           // from malloc, else from mmap
+};
+
+struct thread {
+  pthread_t handle;
+  uint64_t number, random, ids, sum;
+  size_t pages, limit;  // in its regions now, and at most
+  struct region regions[REGIONS];
+};
+
+static long steps;
+
+static uint64_t mix(uint64_t x) {
+  x ^= x >> 33; x *= 0xff51afd7ed558ccdULL;
+  x ^= x >> 33; x *= 0xc4ceb9fe1a85ec53ULL;
+  return x ^ x >> 33;
+}
+
+static uint64_t draw(struct thread* t) {
+  t->random ^= t->random << 13; t->random ^= t->random >> 7; t->random ^= t->random << 17;
+  return t->random * 0x2545f4914f6cdd1dULL >> 11;
+}
+
+static uint64_t below(struct thread* t, uint64_t n) { return draw(t) % n; }
+
+static void must(int good, const char* what) {
+  if (good) return;
+  fprintf(stderr, "soak: %s: %s\n", what, strerror(errno));
+  abort();
+}
+
+// What word `i` of a page holds.
+static uint64_t word(uint64_t key, uint32_t version, int i) {
+  if (version == 0) return 0;
+  switch (key & 7) {
+    case 0: return 0;
+    case 1: return key | 1;
+    case 2: case 3: case 4: return mix(key + (uint64_t)(i & 31)) & 0x00ff00ff00ff00ffULL;
+    case 5: return i % 4 ? key : mix(key + (uint64_t)i);
+    default: return mix(key + (uint64_t)i * 0x9e3779b97f4a7c15ULL);
+  }
+}
+
+static uint64_t key_of(const struct region* r, size_t page) {
+  return mix(r->id * 0x10001 + page * 0x9e3779b9ULL + ((uint64_t)r->version[page] << 40));
+}
+
+static void check_at(const struct region* r, size_t page, const char* at) {
+  const uint64_t key = key_of(r, page);
+  const uint64_t* words = (const uint64_t*)at;
+  for (int i = 0; i < WORDS; i++) {
+    const uint64_t wanted = word(key, r->version[page], i);
+    if (words[i] == wanted) continue;
+    fprintf(stderr, "soak: wrong data at %p: page %zu of %zu of %s region %llx, version %u, word %d is %llx, not %llx\n",
+            (void*)&words[i], page, r->pages, r->heap ? "malloc" : "mmap", (unsigned long long)r->id,
+            r->version[page], i, (unsigned long long)words[i], (unsigned long long)wanted);
+    abort();
+  }
+}
+
+static void check(const struct region* r, size_t page) { check_at(r, page, r->base + page * PAGE); }
+
+static void fill(struct region* r, size_t page) {
+  r->version[page]++;
+  const uint64_t key = key_of(r, page);
+  uint64_t* words = (uint64_t*)(r->base + page * PAGE);
+  for (int i = 0; i < WORDS; i++) words[i] = word(key, r->version[page], i);
+}
+
+// A part of a region: all of it now and then, else a few pages.
+static void part(struct thread* t, const struct region* r, size_t* first, size_t* pages) {
+  *first = below(t, r->pages);
+  *pages = 1 + below(t, below(t, 4) ? 16 : r->pages);
+  if (*pages > r->pages - *first) *pages = r->pages - *first;
+}
+
+static struct region* some(struct thread* t) {
+  for (int tries = 0; tries < 8; tries++) {
+    struct region* r = &t->regions[below(t, REGIONS)];
+    if (r->base) return r;
+  }
+  return 0;
+}
+
+static void make(struct thread* t) {
+  struct region* r = &t->regions[below(t, REGIONS)];
+  if (r->base || t->pages >= t->limit) return;
+  size_t pages = 1 + below(t, below(t, 3) ? 200 : t->limit / 2);
+  if (pages > t->limit - t->pages) pages = t->limit - t->pages;
+  r->heap = below(t, 3) == 0;
+  r->pages = pages;
+  r->id = t->number << 32 | ++t->ids;
+  r->version = calloc(pages, sizeof *r->version);
+  must(r->version != 0, "calloc");
+  if (r->heap) {
+    must(posix_memalign((void**)&r->base, PAGE, pages * PAGE) == 0, "posix_memalign");
+    memset(r->base, 0, pages * PAGE);
+  } else {
+    r->base = mmap(0, pages * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    must(r->base != MAP_FAILED, "mmap");
+  }
+  t->pages += pages;
+}
+
+static void end(struct thread* t, struct region* r) {
+  if (r->heap) free(r->base);
+  else must(munmap(r->base, r->pages * PAGE) == 0, "munmap");
+  free(r->version);
+  t->pages -= r->pages;
+  r->base = 0;
+}
+
+// Cuts pages off at one end.
+static void cut(struct thread* t, struct region* r) {
+  if (r->heap || r->pages < 2) return end(t, r);
+  const size_t pages = 1 + below(t, r->pages - 1), left = r->pages - pages;
+  const int front = below(t, 2);
+  must(munmap(front ? r->base : r->base + left * PAGE, pages * PAGE) == 0, "munmap of a part");
+  t->pages -= pages;
+  r->pages = left;
+  if (!front) return;
+  // Its pages are named by their number: those that stay get the content of their new ones.
+  r->base += pages * PAGE;
+  memmove(r->version, r->version + pages, left * sizeof *r->version);
+  for (size_t i = 0; i < left; i++)
+    if (r->version[i]) fill(r, i);
+}
+
+static void resize(struct thread* t, struct region* r) {
+  size_t pages = 1 + below(t, r->pages * 2);
+  if (pages > r->pages && pages - r->pages > t->limit - t->pages) return;
+  if (r->heap) {
+    // Not aligned by realloc: pages of a block are where they are.
+    char* new = realloc(r->base, pages * PAGE);
+    must(new != 0, "realloc");
+    r->base = new;
+    if (pages > r->pages) memset(new + r->pages * PAGE, 0, (pages - r->pages) * PAGE);
+  } else {
+    void* new = mremap(r->base, r->pages * PAGE, pages * PAGE, MREMAP_MAYMOVE);
+    must(new != MAP_FAILED, "mremap");
+    r->base = new;
+  }
+  r->version = realloc(r->version, pages * sizeof *r->version);
+  must(r->version != 0, "realloc");
+  for (size_t i = r->pages; i < pages; i++) r->version[i] = 0;
+  t->pages += pages - r->pages;
+  r->pages = pages;
+}
+
+static void drop(struct thread* t, struct region* r) {
+  if (r->heap) return;
+  size_t first, pages;
+  part(t, r, &first, &pages);
+  must(madvise(r->base + first * PAGE, pages * PAGE, MADV_DONTNEED) == 0, "madvise");
+  memset(r->version + first, 0, pages * sizeof *r->version);
+}
+
+static void protect(struct thread* t, struct region* r) {
+  if (r->heap) return;
+  size_t first, pages;
+  part(t, r, &first, &pages);
+  char* at = r->base + first * PAGE;
+  must(mprotect(at, pages * PAGE, PROT_READ) == 0, "mprotect");
+  for (size_t i = 0; i < pages; i++) check(r, first + i);
+  must(mprotect(at, pages * PAGE, PROT_READ | PROT_WRITE) == 0, "mprotect back");
+}
+
+// Through a pipe or a file and back, by system calls on swapped memory.
+static void pass(struct thread* t, struct region* r) {
+  size_t first, pages;
+  part(t, r, &first, &pages);
+  if (pages > 8) pages = 8;
+  char* from = r->base + first * PAGE;
+  char* to = malloc(pages * PAGE);
+  must(to != 0, "malloc");
+  int ends[2];
+  if (below(t, 2)) {
+    must(pipe(ends) == 0, "pipe");
+    must(write(ends[1], from, pages * PAGE) == (ssize_t)(pages * PAGE), "write to a pipe");
+    for (size_t done = 0; done < pages * PAGE;) {
+      const ssize_t n = read(ends[0], to + done, pages * PAGE - done);
+      must(n > 0, "read from a pipe");
+      done += (size_t)n;
+    }
+    close(ends[1]);
+  } else {
+    ends[0] = memfd_create("soak", MFD_CLOEXEC);
+    must(ends[0] >= 0, "memfd_create");
+    must(pwrite(ends[0], from, pages * PAGE, 0) == (ssize_t)(pages * PAGE), "pwrite");
+    must(pread(ends[0], to, pages * PAGE, 0) == (ssize_t)(pages * PAGE), "pread");
+  }
+  close(ends[0]);
+  for (size_t i = 0; i < pages; i++) check_at(r, first + i, to + i * PAGE);
+  free(to);
+}
+
+static void ends_well(pid_t child, const char* what) {
+  int status;
+  while (waitpid(child, &status, 0) < 0) must(errno == EINTR, "waitpid");
+  if (WIFEXITED(status) && WEXITSTATUS(status) == 0) return;
+  fprintf(stderr, "soak: %s ended with status %x\n", what, (unsigned)status);
+  abort();
+}
+
+static void check_some(struct thread* t, int times) {
+  while (times-- > 0) {
+    struct region* r = some(t);
+    size_t first, pages;
+    if (!r) continue;
+    part(t, r, &first, &pages);
+    for (size_t i = 0; i < pages; i++) check(r, first + i);
+  }
+}
+
+static void fill_some(struct thread* t, int times) {
+  while (times-- > 0) {
+    struct region* r = some(t);
+    size_t first, pages;
+    if (!r) continue;
+    part(t, r, &first, &pages);
+    for (size_t i = 0; i < pages; i++) fill(r, first + i);
+  }
+}
+
+// The child has the regions as they are at the fork, and changes its own copies alone.
+static void divide(struct thread* t) {
+  const int rounds = 1 + (int)below(t, 3), meanwhile = (int)below(t, 6);
+  const pid_t child = fork();
+  must(child >= 0, "fork");
+  if (child == 0) {
+    t->random = mix(t->random) | 1;
+    for (int i = 0; i < rounds; i++) {
+      check_some(t, 2);
+      fill_some(t, 2);
+      if (below(t, 2)) sched_yield();
+    }
+    check_some(t, 4);
+    _exit(0);
+  }
+  fill_some(t, meanwhile);
+  check_some(t, meanwhile);
+  ends_well(child, "a child");
+}
+
+static void start_program(void) {
+  pid_t child;
+  char* argv[] = {"true", 0};
+  const int error = posix_spawnp(&child, "true", 0, 0, argv, environ);
+  must(error == 0, "posix_spawn");
+  ends_well(child, "true");
+}
+
+static void step(struct thread* t) {
+  const uint64_t what = below(t, 1000);
+  struct region* r = some(t);
+  if (what < 100 || !r) make(t);
+  else if (what < 450) fill_some(t, 1);
+  else if (what < 750) check_some(t, 1);
+  else if (what < 770) end(t, r);
+  else if (what < 790) cut(t, r);
+  else if (what < 830) resize(t, r);
+  else if (what < 870) drop(t, r);
+  else if (what < 910) protect(t, r);
+  else if (what < 980) pass(t, r);
+  else if (what < 988) divide(t);
+  else if (what < 990) start_program();
+  else if (what < 992) usleep(1000);
+  else sched_yield();
+}
+
+static void* run(void* argument) {
+  struct thread* t = argument;
+  for (long i = 0; i < steps; i++) step(t);
+  for (int i = 0; i < REGIONS; i++) {
+    const struct region* r = &t->regions[i];
+    for (size_t p = 0; r->base && p < r->pages; p++) {
+      check(r, p);
+      t->sum = mix(t->sum ^ key_of(r, p));
+    }
+  }
+  return 0;
+}
+
+int main(int argc, char** argv) {
+  if (argc != 5) {
+    fprintf(stderr, "usage: soak SEED THREADS MIB STEPS\n");
+    return 2;
+  }
+  const uint64_t seed = strtoull(argv[1], 0, 0);
+  const int threads = atoi(argv[2]);
+  const size_t limit = strtoull(argv[3], 0, 0) * 256 / (size_t)threads;
+  steps = atol(argv[4]);
+  struct thread* all = calloc((size_t)threads, sizeof *all);
+  must(all != 0, "calloc");
+  for (int i = 0; i < threads; i++) {
+    all[i].number = (uint64_t)i + 1;
+    all[i].random = mix(seed * 1000 + (uint64_t)i) | 1;
+    all[i].limit = limit;
+    must(pthread_create(&all[i].handle, 0, run, &all[i]) == 0, "pthread_create");
+  }
+  uint64_t sum = 0;
+  for (int i = 0; i < threads; i++) {
+    pthread_join(all[i].handle, 0);
+    sum = mix(sum ^ all[i].sum);
+  }
+  printf("%016llx\n", (unsigned long long)sum);
+  return 0;
+}
