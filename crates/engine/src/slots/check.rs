@@ -12,6 +12,7 @@ use crate::words::{CLUSTER_SLOTS, ClusterIndex, Cpu};
 impl Devices {
     /// Panics, saying what is wrong, if an invariant does not hold.
     pub fn check(&self) {
+        self.transit.check();
         for device in self.devices() {
             self.check_device(&device);
         }

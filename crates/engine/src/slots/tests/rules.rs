@@ -222,6 +222,8 @@ fn a_cluster_being_discarded_is_on_no_list() {
     struct Meddler {
         devices: OnceLock<std::sync::Weak<Devices>>,
         calls: AtomicU64,
+        /// A thread that wants the cluster meanwhile.
+        other: std::sync::Mutex<Option<std::thread::JoinHandle<Extent>>>,
     }
     impl Store for Meddler {
         fn slots(&self) -> u64 {
@@ -245,11 +247,17 @@ fn a_cluster_being_discarded_is_on_no_list() {
                 devices.free_now(A, extent),
                 Err(FreeError::DoubleFree { .. })
             ));
-            let mut out = ExtentList::new();
-            assert_eq!(
-                devices.allocate(A, 512, EntryId(0), &mut out),
-                Err(AllocError::Full)
-            );
+            let wanting = devices.clone();
+            let mut other = self.other.lock().unwrap();
+            *other = Some(std::thread::spawn(move || {
+                let mut out = ExtentList::new();
+                wanting.allocate(B, 512, EntryId(512), &mut out).unwrap();
+                out[0]
+            }));
+            while devices.transit.waiting() == 0 {
+                assert!(!other.as_ref().unwrap().is_finished(), "nobody waits");
+                std::thread::yield_now();
+            }
             devices.bad_slot(A, DeviceId(0), SlotIndex(slot as u32));
             devices.work(A, 8);
             self.calls.fetch_add(1, Ordering::Relaxed);
@@ -269,6 +277,7 @@ fn a_cluster_being_discarded_is_on_no_list() {
     let store = Arc::new(Meddler {
         devices: OnceLock::new(),
         calls: AtomicU64::new(0),
+        other: std::sync::Mutex::default(),
     });
     store.devices.set(Arc::downgrade(&devices)).unwrap();
     let id = devices
@@ -292,8 +301,8 @@ fn a_cluster_being_discarded_is_on_no_list() {
         .unwrap();
     assert!(devices.work(A, 8) > 0);
     assert_eq!(store.calls.load(Ordering::Relaxed), 1);
-    devices.check();
-    devices.allocate(A, 512, EntryId(512), &mut out).unwrap();
+    let other = store.other.lock().unwrap().take().unwrap();
+    assert_eq!(other.join().unwrap(), out[1], "it waited, and has it");
     devices.check();
 }
 
