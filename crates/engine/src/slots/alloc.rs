@@ -92,7 +92,7 @@ impl Devices {
         let order = usize::from(want.order);
         if let Some(id) = state.rotating[order] {
             let device = state.devices[id.index()].as_deref()?;
-            let found = device.allocate_at(&mut lock(&device.shared).0[order], want)?;
+            let found = device.allocate_at(&mut lock(&device.shared), want)?;
             per_cpu.count(state, id, want.pages as i64);
             return Some(found);
         }
@@ -192,8 +192,7 @@ impl Devices {
             ClusterPolicy::NonFullFirst => false,
         };
         if device.rotational {
-            let found =
-                device.allocate_at(&mut lock(&device.shared).0[usize::from(want.order)], want);
+            let found = device.allocate_at(&mut lock(&device.shared), want);
             if let Some(found) = found {
                 device.count(want.pages as i64);
                 lock(&self.cpu(cpu).state).rotating[usize::from(want.order)] = Some(device.id);
@@ -403,7 +402,7 @@ impl Devices {
             return self.let_go(device, spot);
         }
         if device.rotational {
-            let before = lock(&device.shared).0[order].replace(spot);
+            let before = lock(&device.shared).replace(spot);
             state.rotating[order] = Some(device.id);
             if let Some(before) = before {
                 self.let_go(device, before);
@@ -429,9 +428,7 @@ impl Devices {
             }
         }
         for device in self.devices() {
-            for spot in &mut lock(&device.shared).0 {
-                self.let_go_if(&device, spot, &which);
-            }
+            self.let_go_if(&device, &mut lock(&device.shared), &which);
         }
     }
 
@@ -593,7 +590,13 @@ impl Device {
             }
             _ => {
                 *cursor = None;
-                self.settle(c, &mut cluster, After::Scan);
+                // For another order it may have something.
+                let after = if cluster.order == want.order {
+                    After::Scan
+                } else {
+                    After::Free
+                };
+                self.settle(c, &mut cluster, after);
             }
         }
         Some(extent(self.id, c, found?, want.pages))

@@ -93,7 +93,7 @@ impl Devices {
             found.extend(here.map(|_| Some(Cpu(cpu as u16))));
         }
         let shared = lock(&device.shared);
-        let here = shared.0.iter().flatten().filter(|spot| spot.cluster == c);
+        let here = shared.iter().filter(|spot| spot.cluster == c);
         found.extend(here.map(|_| None));
         found
     }

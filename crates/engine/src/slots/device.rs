@@ -7,7 +7,7 @@
 
 use super::DeviceSpec;
 use super::cluster::{Cell, Cluster, ClusterGuard, DISCARD, FREE, LISTS, NIL, Owner, State, Table};
-use super::percpu::Cursors;
+use super::percpu::Spot;
 use super::transit::Transit;
 use crate::env::{Lender, Store};
 use crate::locks::{Guard, Ordered, Place, lock, try_lock};
@@ -73,8 +73,8 @@ pub(super) struct Device {
     pub written: AtomicU32,
     /// Slots out of service for errors.
     pub bad: AtomicU32,
-    /// The one cursor of a rotating device.
-    pub shared: Ordered<Cursors, { Place::SharedCursor as usize }>,
+    /// The one cursor of a rotating device, for folios of all sizes: the head goes on where it is.
+    pub shared: Ordered<Option<Spot>, { Place::SharedCursor as usize }>,
     blocks: Box<[OnceLock<Box<Block>>]>,
     /// Slots taken less slots freed off the fast path, where no processor's lock is held.
     used: Alone<AtomicI64>,
@@ -125,7 +125,7 @@ impl Device {
             errors: AtomicU32::new(0),
             written: AtomicU32::new(0),
             bad: AtomicU32::new(0),
-            shared: Ordered::new(Cursors::default()),
+            shared: Ordered::new(None),
             blocks: (0..(clusters as usize).div_ceil(BLOCK))
                 .map(|_| OnceLock::new())
                 .collect(),
