@@ -109,11 +109,14 @@ struct Lent(Mutex<Vec<u32>>);
 impl Lender for Lent {
     fn acquire(&self) -> Option<ClusterIndex> {
         let found = lock_plain(&self.0).pop().map(ClusterIndex);
-        // It is nobody's for a moment.
-        thread::yield_now();
+        if found.is_some() {
+            // It is nobody's for a moment.
+            thread::yield_now();
+        }
         found
     }
     fn release(&self, cluster: ClusterIndex) {
+        thread::yield_now();
         lock_plain(&self.0).push(cluster.0);
     }
     fn has_readers(&self, _: ClusterIndex) -> bool {
