@@ -1,8 +1,9 @@
 //! Finding slots: the order of attempts, from the processor's cursor to scattered runs.
 
 use super::cluster::{Cluster, ClusterGuard, FULL, Owner, State, frag, nonfull};
-use super::device::{After, Device};
+use super::device::{After, Device, Patience};
 use super::percpu::{Current, Spot, State as PerCpuState};
+use super::transit::LOOKS;
 use super::{AllocError, ClusterPolicy, Devices, Extent, ExtentList, extent, order_of};
 use crate::locks::lock;
 use crate::sync::atomic::Ordering::Relaxed;
@@ -20,15 +21,6 @@ pub(super) struct Want {
     pub pages: usize,
     pub order: u8,
     pub owner: EntryId,
-}
-
-/// Whether another thread's hold on a cluster is waited for.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Patience {
-    /// Contended clusters are passed over.
-    Skip,
-    /// The last attempt: they are waited for.
-    Wait,
 }
 
 impl Devices {
@@ -68,16 +60,24 @@ impl Devices {
         want: Want,
         out: &mut ExtentList,
     ) -> Result<(), AllocError> {
-        let found = self
-            .recycle(cpu, want)
-            .or_else(|| self.search_devices(cpu, want));
-        match found {
-            Some(extent) => {
+        let mut found = self.recycle(cpu, want);
+        for _ in 0..LOOKS {
+            let seen = self.transit.seen();
+            found = found.or_else(|| self.search_devices(cpu, want));
+            if let Some(extent) = found {
                 out.0.push(extent);
-                Ok(())
+                return Ok(());
             }
-            None => self.scatter(cpu, want, out),
+            let given_back = match self.scatter(cpu, want, out) {
+                Ok(()) => return Ok(()),
+                Err(arrivals) => arrivals,
+            };
+            // Nothing that is under way may make an allocation fail.
+            if !self.transit.more_since(seen.wrapping_add(given_back)) {
+                break;
+            }
         }
+        Err(AllocError::Full)
     }
 
     /// The fast path: the processor's current cluster for the order.
@@ -92,7 +92,7 @@ impl Devices {
         let order = usize::from(want.order);
         if let Some(id) = state.rotating[order] {
             let device = state.devices[id.index()].as_deref()?;
-            let found = device.allocate_at(&mut lock(&device.shared).0[order], want)?;
+            let found = device.allocate_at(&mut lock(&device.shared), want)?;
             per_cpu.count(state, id, want.pages as i64);
             return Some(found);
         }
@@ -192,8 +192,7 @@ impl Devices {
             ClusterPolicy::NonFullFirst => false,
         };
         if device.rotational {
-            let found =
-                device.allocate_at(&mut lock(&device.shared).0[usize::from(want.order)], want);
+            let found = device.allocate_at(&mut lock(&device.shared), want);
             if let Some(found) = found {
                 device.count(want.pages as i64);
                 lock(&self.cpu(cpu).state).rotating[usize::from(want.order)] = Some(device.id);
@@ -202,7 +201,7 @@ impl Devices {
         }
         loop {
             let begun = || self.scan(cpu, device, nonfull(want.order), u32::MAX, want, patience);
-            let whole = || self.take_whole(cpu, device, want);
+            let whole = || self.take_whole(cpu, device, want, patience);
             let found = if free_first {
                 whole().or_else(begun)
             } else {
@@ -211,7 +210,13 @@ impl Devices {
             if found.is_some() {
                 return found;
             }
-            if self.half_full(device) && self.reclaim_full(cpu, device, 1) > 0 {
+            let clusters = match patience {
+                Patience::Skip => 1,
+                Patience::Wait => device.len(FULL),
+            };
+            if self.half_full(device)
+                && (0..clusters).any(|_| self.reclaim_full(cpu, device, 1) > 0)
+            {
                 let found = self.scan(cpu, device, nonfull(want.order), u32::MAX, want, patience);
                 if found.is_some() {
                     return found;
@@ -226,7 +231,7 @@ impl Devices {
             } else {
                 THAW_LOOKS
             };
-            let more = device.discard_one() || device.thaw(thaw) > 0;
+            let more = device.discard_one(patience) || device.thaw(thaw) > 0;
             if !more || !device.accepting() {
                 break;
             }
@@ -264,8 +269,14 @@ impl Devices {
         .or_else(|| device.take_other_order(want))
     }
 
-    fn take_whole(&self, cpu: Cpu, device: &Device, want: Want) -> Option<Extent> {
-        let (c, cluster) = device.take_empty(want.order)?;
+    fn take_whole(
+        &self,
+        cpu: Cpu,
+        device: &Device,
+        want: Want,
+        patience: Patience,
+    ) -> Option<Extent> {
+        let (c, cluster) = device.take_empty(want.order, patience)?;
         self.allocate_in(cpu, device, c, cluster, want)
     }
 
@@ -282,19 +293,8 @@ impl Devices {
         // How many more to try. Counted when the first has nothing, which is seldom.
         let mut left = None;
         loop {
-            let isolated = match device.isolate(list, Owner::Scan) {
-                Some(isolated) => Some(isolated),
-                None if patience == Patience::Skip => return None,
-                None => {
-                    let c = device.next_of(list)?;
-                    let mut cluster = lock(&device.cell(c)?.cluster);
-                    device
-                        .isolate_this(c, &mut cluster, Owner::Scan)
-                        .then_some((c, cluster))
-                }
-            };
-            let found =
-                isolated.and_then(|(c, cluster)| self.allocate_in(cpu, device, c, cluster, want));
+            let (c, cluster) = device.isolate(list, Owner::Scan, patience)?;
+            let found = self.allocate_in(cpu, device, c, cluster, want);
             if found.is_some() {
                 return found;
             }
@@ -402,7 +402,7 @@ impl Devices {
             return self.let_go(device, spot);
         }
         if device.rotational {
-            let before = lock(&device.shared).0[order].replace(spot);
+            let before = lock(&device.shared).replace(spot);
             state.rotating[order] = Some(device.id);
             if let Some(before) = before {
                 self.let_go(device, before);
@@ -428,9 +428,7 @@ impl Devices {
             }
         }
         for device in self.devices() {
-            for spot in &mut lock(&device.shared).0 {
-                self.let_go_if(&device, spot, &which);
-            }
+            self.let_go_if(&device, &mut lock(&device.shared), &which);
         }
     }
 
@@ -592,7 +590,13 @@ impl Device {
             }
             _ => {
                 *cursor = None;
-                self.settle(c, &mut cluster, After::Scan);
+                // For another order it may have something.
+                let after = if cluster.order == want.order {
+                    After::Scan
+                } else {
+                    After::Free
+                };
+                self.settle(c, &mut cluster, after);
             }
         }
         Some(extent(self.id, c, found?, want.pages))

@@ -12,6 +12,7 @@ use crate::words::{CLUSTER_SLOTS, ClusterIndex, Cpu};
 impl Devices {
     /// Panics, saying what is wrong, if an invariant does not hold.
     pub fn check(&self) {
+        self.transit.check();
         for device in self.devices() {
             self.check_device(&device);
         }
@@ -92,7 +93,7 @@ impl Devices {
             found.extend(here.map(|_| Some(Cpu(cpu as u16))));
         }
         let shared = lock(&device.shared);
-        let here = shared.0.iter().flatten().filter(|spot| spot.cluster == c);
+        let here = shared.iter().filter(|spot| spot.cluster == c);
         found.extend(here.map(|_| None));
         found
     }

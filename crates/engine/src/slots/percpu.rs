@@ -44,10 +44,6 @@ pub(super) struct Spot {
     pub next: u16,
 }
 
-/// One cluster for each order.
-#[derive(Default)]
-pub(super) struct Cursors(pub [Option<Spot>; ORDERS]);
-
 /// A slot on its way back.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Returned {
@@ -106,7 +102,7 @@ impl Returns {
 pub(super) struct State {
     /// One for each order.
     pub current: [Option<Current>; ORDERS],
-    /// Orders for which a rotating device's own cursor is to be used.
+    /// Orders for which a rotating device's one cursor is to be used.
     pub rotating: [Option<DeviceId>; ORDERS],
     pub returns: Returns,
     /// The device that the last search for a single slot came to, if its slots may be recycled.

@@ -1,7 +1,7 @@
 //! Background work: what the paths in front leave to be done later.
 
 use super::Devices;
-use super::device::Device;
+use super::device::{Device, Patience};
 use crate::sync::atomic::Ordering::Relaxed;
 use crate::words::{CLUSTER_SLOTS, Cpu};
 
@@ -25,7 +25,7 @@ impl Devices {
         for device in self.devices() {
             done += device.thaw(max);
             let mut left = max;
-            while left > 0 && (device.discard_one() || device.release_one(RESERVE)) {
+            while left > 0 && (device.discard_one(Patience::Skip) || device.release_one(RESERVE)) {
                 left -= 1;
                 done += 1;
             }
