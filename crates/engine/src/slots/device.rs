@@ -224,13 +224,23 @@ impl Device {
     /// Takes the first cluster off a list whose lock can be had at once, and returns it
     /// locked.
     pub fn isolate(&self, list: usize, owner: Owner) -> Option<(ClusterIndex, ClusterGuard<'_>)> {
+        self.take_first(list, |_| State::OffList(owner))
+    }
+
+    /// As `isolate`, but gives the cluster the state that `to` says.
+    pub fn take_first(
+        &self,
+        list: usize,
+        to: impl FnOnce(&Cluster) -> State,
+    ) -> Option<(ClusterIndex, ClusterGuard<'_>)> {
         let mut lists = self.lists();
         let mut at = lists.heads[list].first;
         while at != NIL {
             let cell = self.listed(at);
             if let Some(mut cluster) = try_lock(&cell.cluster) {
                 let c = ClusterIndex(at);
-                self.set_state(&mut lists, c, &mut cluster, State::OffList(owner));
+                let to = to(&cluster);
+                self.set_state(&mut lists, c, &mut cluster, to);
                 return Some((c, cluster));
             }
             at = cell.next.load(Relaxed);
@@ -378,6 +388,7 @@ impl Device {
     /// The cluster is not ours any more.
     pub fn forget(&self, c: ClusterIndex, cluster: &mut Cluster) {
         cluster.count = 0;
+        cluster.gone = false;
         let dropped = cluster.table.take();
         let mut lists = self.lists();
         lists.tables -= u32::from(dropped.is_some());

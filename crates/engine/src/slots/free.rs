@@ -264,7 +264,7 @@ const fn twice(extent: Extent, i: u32, owner: Option<EntryId>) -> FreeError {
 fn used(cluster: &Cluster, extent: Extent) -> Result<(), FreeError> {
     let table = cluster.table.as_ref().ok_or(twice(extent, 0, None))?;
     let (start, len) = (extent.start.within(), usize::from(extent.len));
-    if table.gone == 0 && table.used.range_is_set(start, len) {
+    if !cluster.gone && table.used.range_is_set(start, len) {
         return Ok(());
     }
     for i in 0..u32::from(extent.len) {
@@ -283,7 +283,7 @@ fn used(cluster: &Cluster, extent: Extent) -> Result<(), FreeError> {
 fn release(cluster: &mut Cluster, extent: Extent) -> i64 {
     let (start, len) = (extent.start.within(), usize::from(extent.len));
     let frozen = cluster.state == State::Frozen;
-    if !frozen && cluster.table().bad == 0 {
+    if !frozen && cluster.table().all_good(start, len) {
         cluster.release(start, len);
         return len as i64;
     }
