@@ -55,6 +55,7 @@ impl Devices {
                 Notice::Taken => {
                     state.returns.pop();
                     state.recycled += 1;
+                    state.recycles = true;
                     per_cpu.count(state, home, 1);
                     return Some(extent(home, c, at, 1));
                 }
