@@ -100,7 +100,8 @@ pub struct Options {
     /// Runs of each side; the table shows their median
     #[arg(long, default_value_t = 3)]
     runs: usize,
-    /// Only workloads whose name contains this; the others' rows stay as they are
+    /// Only rows whose name contains this ("redis", "touch, 1/2", "all fits"); the others stay as
+    /// they are
     #[arg(long, value_name = "NAME")]
     only: Option<String>,
     /// The kernel's swap to compare with
@@ -159,15 +160,22 @@ pub fn bench(options: &Options) -> Result<bool> {
     } else {
         Scale::Full
     };
-    let chosen = |w: &Workload| {
-        options
-            .only
-            .as_ref()
-            .is_none_or(|only| w.name().contains(only.as_str()))
-    };
+    let chosen = |name: &str| options.only.as_ref().is_none_or(|only| name.contains(only));
+    let rows: Vec<_> = Workload::ALL
+        .into_iter()
+        .map(|workload| {
+            let parts = parts(workload, options.kernel);
+            let chosen: Vec<_> = parts.filter(|(_, name)| chosen(name)).collect();
+            (workload, chosen)
+        })
+        .filter(|(_, chosen)| !chosen.is_empty())
+        .collect();
+    if rows.is_empty() {
+        bail!("no row of the table has such a name: see the table in README.md");
+    }
     let mut page = begin(options)?;
     let mut sound = true;
-    for workload in Workload::ALL.into_iter().filter(chosen) {
+    for (workload, parts) in rows {
         let patience = Duration::from_secs(options.patience);
         let job = workload.job(scale)?.time_limit(patience);
         let free = job.run(None)?;
@@ -185,15 +193,11 @@ pub fn bench(options: &Options) -> Result<bool> {
             free.peak / MIB,
             free.wall
         );
-        let mut compared = Vec::new();
-        // What `ebb` costs where it has nothing to do does not depend on the kernel's swap.
-        if options.kernel == Kernel::Zram {
-            compared.push(roomy(workload, &job, &ebb, &free, options)?);
-        }
-        for divisor in [2, 4] {
-            compared.push(limited(workload, &job, &ebb, &free, divisor, options)?);
-        }
-        for compared in compared {
+        for (part, name) in parts {
+            let compared = match part {
+                Part::All => roomy(name, &job, &ebb, &free, options)?,
+                Part::Of(divisor) => limited(name, &job, &ebb, &free, divisor, options)?,
+            };
             eprintln!("  {}", compared.row().join("  "));
             sound &= compared.sound();
             let phases = match workload {
@@ -209,6 +213,27 @@ pub fn bench(options: &Options) -> Result<bool> {
     }
     println!("{}", page.show());
     Ok(sound)
+}
+
+/// How much of its peak memory a program gets.
+#[derive(Clone, Copy)]
+enum Part {
+    All,
+    Of(u64),
+}
+
+/// The rows of a workload and their names. What `ebb` costs where it has nothing to do does not
+/// depend on the kernel's swap: it stands in one table.
+fn parts(workload: Workload, kernel: Kernel) -> impl Iterator<Item = (Part, String)> {
+    let all = (kernel == Kernel::Zram).then_some(Part::All);
+    let parts = all.into_iter().chain([Part::Of(2), Part::Of(4)]);
+    parts.map(move |part| {
+        let name = match part {
+            Part::All => format!("{}, all fits", workload.name()),
+            Part::Of(divisor) => format!("{}, 1/{divisor}", workload.name()),
+        };
+        (part, name)
+    })
 }
 
 /// The page that this run adds to: an empty one where all workloads run, else what stands in the
@@ -267,14 +292,14 @@ fn settings(options: &Options) -> String {
 /// costs something itself; in more runs, as what is looked for is small beside what first touches
 /// cost from one time to the next.
 fn roomy(
-    workload: Workload,
+    name: String,
     job: &Job,
     ebb: &Path,
     free: &Outcome,
     options: &Options,
 ) -> Result<Comparison> {
     let mut compared = Comparison {
-        name: format!("{}, all fits", workload.name()),
+        name,
         other_name: PLAIN,
         total: free.peak * 2 + 256 * MIB,
         other: Runs::new(),
@@ -294,7 +319,7 @@ fn roomy(
 
 /// A part of its peak memory: the kernel's swap against `ebb`.
 fn limited(
-    workload: Workload,
+    name: String,
     job: &Job,
     ebb: &Path,
     free: &Outcome,
@@ -303,7 +328,7 @@ fn limited(
 ) -> Result<Comparison> {
     let limit = free.peak / divisor;
     let mut compared = Comparison {
-        name: format!("{}, 1/{divisor}", workload.name()),
+        name,
         other_name: options.kernel.name(),
         total: limit,
         other: Runs::new(),

@@ -21,12 +21,12 @@
 
 #![allow(clippy::missing_safety_doc)] // Each says "Requires:".
 
-use crate::evict::Step;
 use crate::generations;
 use crate::hooks;
-use crate::load::Desk;
 use crate::process::{self, Process, cpu};
 use crate::ranges::{InChild, Range};
+use crate::resolve::Desk;
+use crate::room::Step;
 use crate::state::{self, Locked, lock_service};
 use ebb_sys::{futex, memory};
 use ebb_tree::{ChildSlot, Member};

@@ -221,6 +221,32 @@ impl Pattern {
     }
 }
 
+/// The longest run of pages around `page`, inside the window, for which `good` holds.
+pub fn around(
+    page: PageNumber,
+    first: PageNumber,
+    pages: usize,
+    good: impl Fn(PageNumber) -> bool,
+) -> (PageNumber, usize) {
+    let (mut start, mut end) = (page.0, page.0 + 1);
+    while start > first.0 && good(PageNumber(start - 1)) {
+        start -= 1;
+    }
+    while end < first.0 + pages && good(PageNumber(end)) {
+        end += 1;
+    }
+    (PageNumber(start), end - start)
+}
+
+/// Where to begin if only `frames` of `pages` pages from `first` can be had: `page` is among them.
+pub fn fit(page: PageNumber, first: PageNumber, pages: usize, frames: usize) -> PageNumber {
+    if frames >= pages {
+        first
+    } else {
+        PageNumber(page.0.min(first.0 + pages - frames))
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

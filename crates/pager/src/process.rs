@@ -1,7 +1,7 @@
 //! A process that pages: what its threads of ours share.
 //!
-//! - *Service threads*, one for each processor (`service.rs`), resolve faults (`load.rs`) and
-//!   make room (`evict.rs`).
+//! - *Service threads*, one for each processor (`service.rs`), resolve faults (`resolve.rs`) and
+//!   make room (`room.rs`).
 //! - The *keeper* (`keeper.rs`) registers new ranges, measures memory, answers requests of other
 //!   processes for memory, and lets the engine do its background work.
 //!

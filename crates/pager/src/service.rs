@@ -21,10 +21,10 @@
 //! Threads that have nothing to do compete in any case: a process that is killed goes, and gives
 //! its memory back, only when its last thread has had a processor to end on.
 
-use crate::evict::{Step, When};
-use crate::load::{Desk, Served, UnitBuffer};
 use crate::map::{Page, PageNumber, UNIT};
 use crate::process::Process;
+use crate::resolve::{Desk, Served, UnitBuffer};
+use crate::room::{Step, When};
 use crate::state::lock_service;
 use ebb_engine::PAGE_SIZE;
 use ebb_sys::fault::{BATCH, Fault};

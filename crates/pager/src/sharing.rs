@@ -33,9 +33,10 @@
 //! a move by UFFDIO_MOVE or mremap, the copy that fork makes of it), and mprotect keeps it.
 
 use crate::bays::ones;
-use crate::load::{around, window};
 use crate::map::{Mask, Page, PageNumber};
+use crate::pattern::around;
 use crate::process::Process;
+use crate::resolve::window;
 use crate::state::{State, lock_service};
 use ebb_engine::PAGE_SIZE;
 use ebb_sys::memory;

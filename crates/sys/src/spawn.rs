@@ -349,10 +349,7 @@ fn run(number: usize) -> *mut libc::c_void {
 /// to ask the kernel instead.
 fn register_rseq() {
     const LENGTH: usize = 32;
-    #[cfg(target_arch = "x86_64")]
     const SIGNATURE: u32 = 0x5305_3053;
-    #[cfg(target_arch = "aarch64")]
-    const SIGNATURE: u32 = 0xd428_bc00;
     const UNINITIALIZED: i32 = -1;
     let (offset, size) = (LIBC.rseq_offset.load(SeqCst), LIBC.rseq_size.load(SeqCst));
     if offset.is_null() || size.is_null() {
@@ -376,12 +373,9 @@ fn register_rseq() {
 /// This thread's thread pointer.
 fn thread_pointer() -> usize {
     let pointer: usize;
-    // SAFETY: reads a register, or the word at it, which the ABI has point to itself.
+    // SAFETY: reads the word at the thread pointer, which the ABI has point to itself.
     unsafe {
-        #[cfg(target_arch = "x86_64")]
         std::arch::asm!("mov {}, fs:0", out(reg) pointer, options(nostack, readonly, preserves_flags));
-        #[cfg(target_arch = "aarch64")]
-        std::arch::asm!("mrs {}, tpidr_el0", out(reg) pointer, options(nostack, nomem, preserves_flags));
     }
     pointer
 }

@@ -1,0 +1,309 @@
+//! Capture: pages whose turn it is leave the program for a bay of the staging area.
+//!
+//! It is a move: after it nobody can write the page, nothing was copied, and a page that is pinned (a
+//! transfer into it may be under way) or shared refuses and stays. It runs without the lock, as
+//! pages in transit are this thread's.
+
+use crate::bays::{BayIndex, Bays, ones, runs};
+use crate::map::{Mask, Page, PageMap, UNIT, UNIT_BYTES, UnitNumber};
+use crate::process::Process;
+use crate::ranges::{Attributes, Ranges};
+use crate::resolve::Desk;
+use crate::sharing::Sharing;
+use crate::state::{State, lock_service, transit_ended};
+use ebb_engine::PAGE_SIZE;
+use ebb_sys::{Errno, memory};
+use std::ops::Range;
+use std::sync::MutexGuard;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::time::Instant;
+
+/// Units looked at for one that can be captured, before giving up.
+const LOOK: usize = 512;
+/// Units tried before giving up.
+const TRIES: usize = 32;
+
+impl Process {
+    /// Captures the unit whose turn it is; how many pages, 0 if none can be. Pages that a forked
+    /// relative still maps are left unless `shared`: evicting them here frees nothing there, and
+    /// stores them once more (`sharing`).
+    pub fn capture(
+        &self,
+        mut state: MutexGuard<'static, State>,
+        desk: &mut Desk,
+        shared: bool,
+    ) -> (MutexGuard<'static, State>, usize) {
+        for _ in 0..TRIES {
+            let (bay, unit, victims, code) = match self.choose(&mut state, shared) {
+                Choice::Capture(bay, unit, victims, code) => (bay, unit, victims, code),
+                Choice::LookOn => {
+                    // Others had to wait for these looks.
+                    drop(state);
+                    state = lock_service();
+                    continue;
+                }
+                Choice::Nothing => return (state, 0),
+            };
+            let State { map, bays, .. } = &mut *state;
+            let address = bays.as_ref().expect("chosen into it").address(bay);
+            let mut kept = [None; UNIT];
+            for (first, len) in runs(victims) {
+                for (i, kept) in kept.iter_mut().enumerate().skip(first).take(len) {
+                    let page = unit.first().plus(i);
+                    if let Page::Resident(k) = map.get(page) {
+                        *kept = k;
+                    }
+                    map.set(page, Page::Storing(Bays::frame(bay, i)));
+                }
+            }
+            // Making a page our own writes to it, which must not meet the keeper protecting it.
+            let held = if self.forked.load(Relaxed) {
+                Some(state)
+            } else {
+                drop(state);
+                None
+            };
+            let executable = Executable::bay(address, code);
+            let Shifted { moved, copied } =
+                self.shift_out(unit.first().address(), address, victims, shared);
+            drop(executable);
+            state = held.unwrap_or_else(lock_service);
+
+            let State {
+                map,
+                queue,
+                bays,
+                account,
+                parked,
+                ..
+            } = &mut *state;
+            // Over the limit for a moment: what was copied is about to leave.
+            account.part(copied as i64);
+            for (first, len) in runs(victims) {
+                for (i, &kept) in kept.iter().enumerate().skip(first).take(len) {
+                    let now = if moved & 1 << i != 0 {
+                        Page::Staged(Bays::frame(bay, i))
+                    } else {
+                        Page::Resident(kept)
+                    };
+                    map.set(unit.first().plus(i), now);
+                }
+            }
+            let bays = bays.as_mut().expect("as above");
+            bays.captured(bay, moved, kept);
+            transit_ended();
+            desk.again.append(parked);
+            let pages = moved.count_ones();
+            self.counters()
+                .evict_busy
+                .add((victims & !moved).count_ones().into());
+            self.counters().evicted.add(pages.into());
+            queue.evicted(map, unit, moved);
+            if resident(map, unit) != 0 {
+                queue.requeue(map, unit);
+            }
+            if pages > 0 {
+                return (state, pages as usize);
+            }
+        }
+        (state, 0)
+    }
+
+    /// The unit whose turn it is, which of its pages to capture, and an empty bay for them.
+    fn choose(&self, state: &mut State, shared: bool) -> Choice {
+        let State {
+            map,
+            queue,
+            ranges,
+            bays,
+            sharing,
+            ..
+        } = state;
+        let Some(bays) = bays else {
+            return Choice::Nothing;
+        };
+        for _ in 0..64 {
+            let Some((unit, due)) = queue.next(map, LOOK, resident) else {
+                return Choice::Nothing;
+            };
+            let plain = movable(ranges, unit, due, Attributes::movable);
+            let code = plain == 0;
+            let mut victims = match code {
+                true => movable(ranges, unit, due, Attributes::executable),
+                false => plain,
+            };
+            if victims == 0 {
+                // What may not leave comes back to the queue when its protection allows.
+                let others = resident(map, unit) & !due;
+                if movable(ranges, unit, others, Attributes::evictable) != 0 {
+                    queue.requeue(map, unit);
+                }
+                continue;
+            }
+            if !shared && *sharing != Sharing::Alone {
+                // One look tells what a move would be refused for, page by page.
+                let kept = victims & self.pagemap.look(unit.first().address(), UNIT).shared;
+                self.counters().evict_busy.add(kept.count_ones().into());
+                victims &= !kept;
+                // Not looked at again before all that is not shared had its turn.
+                queue.postpone(map, unit, kept);
+                if victims == 0 {
+                    queue.requeue(map, unit);
+                    continue;
+                }
+            }
+            let Some(bay) = bays.begin_capture(unit) else {
+                queue.requeue(map, unit);
+                return Choice::Nothing;
+            };
+            return Choice::Capture(bay, unit, victims, code);
+        }
+        Choice::LookOn
+    }
+
+    /// Moves `victims` of the unit at `unit` to the bay at `bay`.
+    fn shift_out(&self, unit: usize, bay: usize, victims: Mask, shared: bool) -> Shifted {
+        let mut shifted = Shifted::default();
+        let (begin, mut calls) = (Instant::now(), 0);
+        for (first, len) in runs(victims) {
+            calls += self.shift_run(unit, bay, first..first + len, shared, &mut shifted);
+        }
+        self.flushes
+            .moved(begin.elapsed(), calls, shifted.moved.count_ones());
+        shifted
+    }
+
+    /// Moves a run of pages of a unit; how many calls that took.
+    fn shift_run(
+        &self,
+        unit: usize,
+        bay: usize,
+        pages: Range<usize>,
+        shared: bool,
+        shifted: &mut Shifted,
+    ) -> u32 {
+        let (mut at, end, mut retried) = (pages.start, pages.end, None);
+        let (mut calls, mut most) = (0, UNIT);
+        while at < end {
+            let (offset, len) = (at * PAGE_SIZE, most.min(end - at));
+            // SAFETY: pages that the map says are ours to capture; the bay is empty.
+            let (done, result) = unsafe {
+                self.fault
+                    .shift(bay + offset, unit + offset, len * PAGE_SIZE)
+            };
+            calls += 1;
+            let pages = done / PAGE_SIZE;
+            shifted.moved |= ones(at, pages);
+            at += pages;
+            match result {
+                Ok(()) => most = UNIT,
+                // The pages may be several mappings to the kernel, and no move crosses from one to
+                // the next.
+                Err(Errno(libc::EINVAL | libc::ENOENT)) if len > 1 => most = len / 2,
+                Err(Errno(libc::EAGAIN)) if pages > 0 => {}
+                // The bay is ours and was empty: what is there now was moved (`FaultFd::shift`).
+                Err(Errno(libc::EEXIST))
+                    if let pages @ 1.. = self.present(bay + at * PAGE_SIZE, end - at) =>
+                {
+                    shifted.moved |= ones(at, pages);
+                    at += pages;
+                }
+                Err(error) if retried != Some(at) && at < end => {
+                    retried = Some(at);
+                    if error == Errno(libc::EBUSY) && self.forked.load(Relaxed) {
+                        // Shared copy-on-write since a fork: a write makes it our own, without a
+                        // copy if nobody else maps it any more.
+                        let (own, copies) = self.own(unit + at * PAGE_SIZE, end - at, shared);
+                        shifted.copied += copies;
+                        at += usize::from(own == 0);
+                    }
+                }
+                // Pinned, shared for now, or not plain memory: it stays where it is.
+                Err(_) => at += 1,
+            }
+        }
+        calls
+    }
+
+    /// How many pages in a row are there from `start` on, of `pages`.
+    fn present(&self, start: usize, pages: usize) -> usize {
+        let present = self.pagemap.look(start, pages).present;
+        (present.trailing_ones() as usize).min(pages)
+    }
+}
+
+/// What to capture next.
+enum Choice {
+    /// These pages of the unit, into the bay; whether they may be executed, as then it must too.
+    Capture(BayIndex, UnitNumber, Mask, bool),
+    /// None of those looked at may go now; there are others.
+    LookOn,
+    /// Nothing.
+    Nothing,
+}
+
+/// What became of pages that were to be moved.
+#[derive(Default)]
+struct Shifted {
+    /// Those that were.
+    moved: Mask,
+    /// How many had to be copied first because relatives share them.
+    copied: usize,
+}
+
+fn resident(map: &PageMap, unit: UnitNumber) -> Mask {
+    map.mask(unit, |p| matches!(p, Page::Resident(_)))
+}
+
+/// Those of `victims` that lie in read-write memory of this kind whose missing pages are our faults:
+/// only such may be moved out, and only from such may they be missing.
+fn movable(ranges: &Ranges, unit: UnitNumber, victims: Mask, kind: fn(Attributes) -> bool) -> Mask {
+    let all = |first: usize, len: usize| {
+        let start = unit.first().plus(first).address();
+        ranges.find(start).is_some_and(|r| {
+            r.end >= start + len * PAGE_SIZE && r.attributes.evictable() && kind(r.attributes)
+        })
+    };
+    let in_run = |first, len| match all(first, len) {
+        true => ones(first, len),
+        // It goes from one range to the next.
+        false => (first..first + len)
+            .filter(|&i| all(i, 1))
+            .fold(0, |mask, i| mask | 1 << i),
+    };
+    runs(victims).fold(0, |mask, (first, len)| mask | in_run(first, len))
+}
+
+/// A bay with the protection of memory that may be executed: the kernel moves pages between places
+/// of like protection alone. Only while they are moved: loads move its frames to plain memory.
+struct Executable(usize);
+
+/// A bay kept that protection: the kernel refuses to split a mapping where a process has too many.
+static KEPT: AtomicBool = AtomicBool::new(false);
+
+impl Executable {
+    /// If what is to be moved into the bay `is` that. Refused, the move is as well, and pages stay.
+    fn bay(address: usize, is: bool) -> Option<Self> {
+        if is {
+            protect_bay(address, PLAIN | libc::PROT_EXEC);
+        } else if KEPT.load(Relaxed) {
+            protect_bay(address, PLAIN);
+        }
+        is.then_some(Self(address))
+    }
+}
+
+impl Drop for Executable {
+    fn drop(&mut self) {
+        if !protect_bay(self.0, PLAIN) {
+            KEPT.store(true, Relaxed);
+        }
+    }
+}
+
+fn protect_bay(address: usize, protection: libc::c_int) -> bool {
+    // SAFETY: the bay is the caller's, and nothing of the program's is executed in it.
+    unsafe { memory::mprotect(address, UNIT_BYTES, protection) }.is_ok()
+}
+
+const PLAIN: libc::c_int = libc::PROT_READ | libc::PROT_WRITE;

@@ -1,0 +1,247 @@
+//! Resolving a fault: a first touch is filled, a captured page goes back where it was, a swapped one
+//! is loaded (`load`).
+//!
+//! Two ways in (`place`). *Move*: staging frames that hold the data are moved into place; nothing is
+//! allocated. *Copy*: the kernel fills new pages from a buffer; used while the budget has room, where
+//! a move is not allowed (ranges that are not plain read-write), and for few pages where other
+//! threads make moves dear (`flushes`).
+
+use crate::bays::ones;
+use crate::map::{Frame, Page, PageNumber, UNIT, UNIT_BYTES};
+use crate::pattern::{Window, around, fit};
+use crate::place::take;
+use crate::process::Process;
+use crate::state::{State, lock_service};
+use ebb_engine::{EntryId, PAGE_SIZE, PageBytes};
+use ebb_sys::Errno;
+use ebb_sys::fault::Fault;
+use ebb_tree::Way;
+use std::time::Instant;
+
+/// A buffer of one unit, aligned as pages are.
+#[repr(C, align(4096))]
+pub struct UnitBuffer(pub [PageBytes; UNIT]);
+
+/// What a service thread owns.
+pub struct Desk {
+    /// Where data is put together for a copy.
+    pub buffer: &'static mut UnitBuffer,
+    /// Faults that were parked and whose turn it is.
+    pub again: Vec<Fault>,
+    /// Another fault was read together with the one that is served.
+    pub more: bool,
+}
+
+static ZEROS: UnitBuffer = UnitBuffer([[0; PAGE_SIZE]; UNIT]);
+
+/// How a fault ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Served {
+    /// The page is there, or the thread may look again.
+    Done,
+    /// There is no frame and no room: make some and serve it again.
+    NoRoom,
+}
+
+/// What a fault brought in: pages whose waiting threads are to be woken.
+pub struct Brought {
+    pub way: Way,
+    /// Some of it came from a device, if not the page that was touched.
+    pub device: bool,
+    pub first: PageNumber,
+    pub pages: usize,
+}
+
+impl Brought {
+    fn one(way: Way, page: PageNumber) -> Self {
+        Self {
+            way,
+            device: false,
+            first: page,
+            pages: 1,
+        }
+    }
+}
+
+impl Process {
+    /// Serves one fault, once.
+    pub fn serve(&self, desk: &mut Desk, fault: Fault, since: Instant) -> Served {
+        let brought = match self.resolve(desk, fault) {
+            Ok(brought) => brought,
+            Err(served) => return served,
+        };
+        let counters = self.counters();
+        counters.fault.add(1);
+        match brought.way {
+            _ if fault.protected => {}
+            Way::Zero => counters.fault_zero.add(1),
+            Way::Cache => counters.fault_cache.add(1),
+            Way::Pool => counters.fault_pool.add(1),
+            Way::Device => counters.fault_device.add(1),
+        }
+        let took = since.elapsed().as_nanos() as u64;
+        self.member.latency(brought.way).record(took);
+        if matches!(brought.way, Way::Pool | Way::Device) {
+            self.costs.took(brought.device, took);
+        }
+        // Who waits for a device waits for this thread too, where no other is awake.
+        let queued = brought.device && (desk.more || self.fault.wait(0));
+        self.wake(brought.first, brought.pages);
+        if queued {
+            self.services.share();
+        }
+        Served::Done
+    }
+
+    /// Resolves a fault, and wakes nobody: the woken thread takes this one's processor at once,
+    /// which must not happen while the lock is held.
+    fn resolve(&self, desk: &mut Desk, fault: Fault) -> Result<Brought, Served> {
+        let mut state = lock_service();
+        let page = PageNumber::of(fault.address);
+        match state.map.get(page) {
+            _ if fault.protected => self
+                .write_shared(&mut state, page)
+                .map(|()| Brought::one(Way::Cache, page)),
+            Page::Loading(_) | Page::Storing(_) => {
+                state.parked.push(fault);
+                return Err(Served::Done);
+            }
+            Page::Resident(_) => {
+                self.look_again(page);
+                Some(Brought::one(Way::Cache, page))
+            }
+            Page::Poisoned => {
+                let _ = self.fault.poison(page.address(), PAGE_SIZE);
+                Some(Brought::one(Way::Cache, page))
+            }
+            Page::Staged(frame) => {
+                self.remap(&mut state, page, frame);
+                Some(Brought::one(Way::Cache, page))
+            }
+            Page::Untouched => self.fill(&mut state, page),
+            Page::Swapped(_) => self.load(state, desk, page, fault.write),
+        }
+        .ok_or(Served::NoRoom)
+    }
+
+    /// A fault on a page that is there by now, brought in beside another: then it refuses the copy.
+    /// If it is missing all the same, the program dropped it without libc (a system call of its own,
+    /// MADV_FREE before it paged): it reads as zeros, as it would without us, and is counted.
+    fn look_again(&self, page: PageNumber) {
+        if self.copy(page.address(), &ZEROS.0[..1]).0 > 0 {
+            self.counters().map_disagrees.add(1);
+        }
+    }
+
+    /// First touch: zeros, as many pages as the pattern says.
+    fn fill(&self, state: &mut State, page: PageNumber) -> Option<Brought> {
+        let Some(range) = state.ranges.find(page.address()) else {
+            // Unmapped meanwhile: the thread that looks again gets what the kernel has for it.
+            return Some(Brought::one(Way::Zero, page));
+        };
+        let window = window(state, page);
+        let inside = |p: PageNumber| p.address() >= range.start && p.address() < range.end;
+        let (first, pages) = around(page, window.first, window.pages, |p| {
+            inside(p) && state.map.get(p) == Page::Untouched
+        });
+        let (first, pages) = if self.has_room(state, pages) {
+            self.place_copy(first, &ZEROS.0[..pages]);
+            (first, pages)
+        } else if range.attributes.movable()
+            && let Some(frames) = take(state, pages)
+        {
+            let first = fit(page, first, pages, frames.count());
+            for (at, run) in frames.runs() {
+                // SAFETY: free frames are ours alone, and present.
+                unsafe { std::ptr::write_bytes(run.address as *mut u8, 0, run.frames * PAGE_SIZE) };
+                self.place_move(first.plus(at), run);
+            }
+            frames.placed(state);
+            (first, frames.count())
+        } else if self.room_for_one(state) {
+            self.place_copy(page, &ZEROS.0[..1]);
+            (page, 1)
+        } else {
+            state.pattern.brought(page, 0);
+            return None;
+        };
+        if pages < window.pages {
+            state.pattern.brought(first, pages);
+        }
+        for i in 0..pages {
+            state.map.set(first.plus(i), Page::Resident(None));
+        }
+        self.queue(state, first, pages);
+        Some(Brought {
+            way: Way::Zero,
+            device: false,
+            first,
+            pages,
+        })
+    }
+
+    /// Whether one page may be copied in. Frames that lie free are room for it: where nothing can
+    /// be moved to (a range that is not plain read-write) they are of no other use.
+    pub fn room_for_one(&self, state: &mut State) -> bool {
+        self.give_back_until(state, |account, used| account.room(self.member, used, 1))
+    }
+
+    /// A page that is still in a frame goes back where it was.
+    pub fn remap(&self, state: &mut State, page: PageNumber, frame: Frame) {
+        let moves = state.movable(page) && !self.prefers_copy(state, 1);
+        let bays = state
+            .bays
+            .as_mut()
+            .expect("staged pages have a staging area");
+        let from = bays.frame_address(frame);
+        let kept = bays.kept(frame);
+        if moves {
+            // SAFETY: the frame is ours and holds exactly this page's content.
+            let (done, result) = unsafe { self.fault.shift(page.address(), from, PAGE_SIZE) };
+            if done == PAGE_SIZE || result == Err(Errno(libc::EEXIST)) {
+                bays.remapped(frame);
+                if done == 0 {
+                    // Somebody filled the page behind our back; the frame is left over.
+                    self.drop_frames(from, 1);
+                }
+                return self.is_back(state, page, kept);
+            }
+        }
+        // SAFETY: a staged frame is present and nobody writes it.
+        let content = unsafe { &*(from as *const PageBytes) };
+        self.place_copy(page, std::slice::from_ref(content));
+        state.bays.as_mut().expect("as above").stored(frame);
+        self.is_back(state, page, kept);
+    }
+
+    /// Whether pages should come in by copy, and may.
+    pub fn prefers_copy(&self, state: &mut State, pages: usize) -> bool {
+        self.flushes.dear(pages) && self.has_room(state, pages)
+    }
+
+    fn is_back(&self, state: &mut State, page: PageNumber, kept: Option<EntryId>) {
+        state.map.set(page, Page::Resident(kept));
+        let age = state.queue.age(&state.map, page);
+        state.queue.leaves(&state.map, page, 1);
+        self.queue(state, page, 1);
+        let State { map, queue, .. } = state;
+        queue.refaulted(map, page, age);
+    }
+
+    pub fn queue(&self, state: &mut State, first: PageNumber, pages: usize) {
+        let State { map, queue, .. } = state;
+        queue.brought(map, first.unit(), ones(first.within(), pages));
+    }
+
+    fn wake(&self, page: PageNumber, pages: usize) {
+        let _ = self.fault.wake(page.address(), pages * PAGE_SIZE);
+    }
+}
+
+/// What the pattern of faults says to bring in with `page`.
+pub fn window(state: &mut State, page: PageNumber) -> Window {
+    let State { map, pattern, .. } = state;
+    pattern.window(page, |p| matches!(map.get(p), Page::Resident(_)))
+}
+
+const _: () = assert!(size_of::<UnitBuffer>() == UNIT_BYTES);

@@ -1,0 +1,276 @@
+//! Making room: evict what has not been used for longest, ask others of the tree for theirs, and give
+//! frames back while more is used than charged.
+//!
+//! Pages go in two steps, so that a touch soon after costs little: they are captured (`capture`),
+//! wait in the staging area, and are stored (`store`) as others come after them.
+
+use crate::account::Account;
+use crate::bays::{BayIndex, Bays, runs};
+use crate::map::{Mask, UNIT};
+use crate::process::Process;
+use crate::resolve::Desk;
+use crate::state::{State, lock_service};
+use arrayvec::ArrayVec;
+use ebb_engine::PAGE_SIZE;
+use ebb_sys::memory;
+use ebb_tree::Asked;
+use std::sync::MutexGuard;
+use std::time::{Duration, Instant};
+
+/// What one step of making room came to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Step {
+    /// There is enough.
+    Enough,
+    /// Some was made.
+    Progress,
+    /// Nothing can be evicted.
+    Nothing,
+    /// Of what was looked at nothing can be stored: the pool is at its limit and no device has room.
+    Full,
+}
+
+/// When room is wanted.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum When {
+    /// Somebody waits for it.
+    Now,
+    /// Before somebody does.
+    Soon,
+}
+
+/// How long to wait for what others give.
+const HOPE: Duration = Duration::from_millis(2);
+/// Free frames that reclaim keeps ready, in pages.
+const READY: usize = 2 * UNIT;
+/// Bays whose frames are given back at once, at most.
+const TRADED: usize = 4;
+/// Units captured, when nothing more can be stored, to find pages that need no room.
+const TRIES: usize = 32;
+
+impl Process {
+    /// One step towards `READY` free frames (or as much room under the budget). Called without
+    /// the lock.
+    pub fn make_room(&self, desk: &mut Desk, when: When) -> Step {
+        let mut state = lock_service();
+        let free = state.bays.as_ref().map_or(0, Bays::free_frames);
+        let used = state.used(self.swap);
+        if state.account.over(used) > 0 && !state.account.room(self.member, used, 0) {
+            if self.give_back(&mut state) {
+                return Step::Progress;
+            }
+        } else if self.flushes.dear(1) {
+            if state.account.room(self.member, used, READY as i64) {
+                return Step::Enough;
+            }
+            if free >= READY {
+                self.trade(state);
+                return Step::Progress;
+            }
+        } else if free >= READY || state.account.room(self.member, used, (READY - free) as i64) {
+            return Step::Enough;
+        }
+        match self.given(state, when) {
+            Ok(step) => step,
+            Err(state) => self.evict(state, desk),
+        }
+    }
+
+    /// Room that others of the tree make, whose pages were not used for much longer than ours; or
+    /// the lock back, if none is to be hoped for.
+    fn given(
+        &self,
+        mut state: MutexGuard<'static, State>,
+        when: When,
+    ) -> Result<Step, MutexGuard<'static, State>> {
+        let now = || Duration::from_nanos(ebb_sys::proc::monotonic_ns());
+        let oldest = state.queue.oldest_ms(&state.map).unwrap_or(0);
+        let evicted = self.counters().evicted.get();
+        if let Some(wish) = state.appetite.hungers(evicted, now(), oldest) {
+            // It wakes somebody.
+            drop(state);
+            let asked = self
+                .member
+                .ask_colder(wish.before_ms * 1_000_000, wish.pages);
+            state = lock_service();
+            state.appetite.told(asked != Asked::Nobody, now());
+        }
+        if !state.appetite.hopes() {
+            return Err(state);
+        }
+        if when == When::Soon {
+            return Ok(Step::Enough);
+        }
+        let begin = Instant::now();
+        loop {
+            // News before this look are no news to the wait.
+            let seen = self.member.wait(0, Some(Duration::ZERO));
+            if self.has_room(&mut state, READY) {
+                state.appetite.given();
+                return Ok(Step::Progress);
+            }
+            let Some(left) = HOPE.checked_sub(begin.elapsed()) else {
+                state.appetite.disappointed(now());
+                return Err(state);
+            };
+            drop(state);
+            self.member.wait(seen, Some(left));
+            state = lock_service();
+        }
+    }
+
+    /// Evicts something, room or not.
+    pub fn evict_some(&self, desk: &mut Desk) -> Step {
+        self.evict(lock_service(), desk)
+    }
+
+    fn evict(&self, mut state: MutexGuard<'static, State>, desk: &mut Desk) -> Step {
+        let target = self.probation(&state);
+        let staged = |state: &State| state.bays.as_ref().map_or(0, Bays::staged_frames);
+        let mut captured;
+        if state.copy_units == 0 {
+            while staged(&state) < target + UNIT {
+                (state, captured) = self.capture(state, desk, false);
+                if captured == 0 {
+                    break;
+                }
+            }
+        }
+        // Each captured so takes a page more for a moment: no more of them than one store needs.
+        while state.copy_units > 0 && staged(&state) < UNIT {
+            state.copy_units -= 1;
+            (state, captured) = self.capture(state, desk, true);
+            if captured == 0 {
+                break;
+            }
+        }
+        if staged(&state) == 0 {
+            return Step::Nothing;
+        }
+        let mut step = self.store_oldest(state, desk);
+        // What finds no room does not hold up what needs none: unchanged pages that kept their
+        // entry, and pages of one value.
+        for _ in 0..TRIES {
+            if step != Step::Full {
+                break;
+            }
+            let (state, _) = self.capture(lock_service(), desk, false);
+            step = self.store_oldest(state, desk);
+        }
+        step
+    }
+
+    /// Whether there is room under the budget for `pages` more, by what is in use: it is charged.
+    pub fn has_room(&self, state: &mut State, pages: usize) -> bool {
+        let used = state.used(self.swap);
+        state.account.room(self.member, used, pages as i64)
+    }
+
+    /// Makes room under the budget for `pages` more, evicting what it takes; false if that is not
+    /// to be had. The caller serves the faults on its desk after it, without the gate.
+    pub fn room_for(&self, desk: &mut Desk, pages: usize) -> bool {
+        for _ in 0..4 * pages.div_ceil(UNIT) {
+            {
+                let mut state = lock_service();
+                if self.give_back_until(&mut state, |account, used| {
+                    account.room(self.member, used, pages as i64)
+                }) {
+                    return true;
+                }
+            }
+            if self.evict_some(desk) != Step::Progress {
+                return false;
+            }
+        }
+        false
+    }
+
+    /// How many captured pages to hold back before storing them: a touch meanwhile costs a remap.
+    fn probation(&self, state: &State) -> usize {
+        (state.account.charged().max(0) as usize / 64).clamp(2 * UNIT, 1024)
+    }
+
+    /// Gives frames back while more is used than is charged and no more can be charged.
+    pub fn pay(&self, state: &mut State) {
+        self.give_back_until(state, |account, used| account.room(self.member, used, 0));
+    }
+
+    /// Gives free frames back until that makes enough room under the budget, by what is in use;
+    /// false if all of them do not.
+    pub fn give_back_until(
+        &self,
+        state: &mut State,
+        enough: impl Fn(&mut Account, i64) -> bool,
+    ) -> bool {
+        loop {
+            let used = state.used(self.swap);
+            if enough(&mut state.account, used) {
+                return true;
+            }
+            if !self.give_back(state) {
+                return false;
+            }
+        }
+    }
+
+    /// Gives one free bay's pages back to the system.
+    pub fn give_back(&self, state: &mut State) -> bool {
+        let Some(bays) = state.bays.as_mut() else {
+            return false;
+        };
+        let leaving = Leaving::take(bays, 1);
+        leaving.drop_pages();
+        leaving.gone(bays)
+    }
+
+    /// Gives a few free bays' pages back to the system, with one flush for all and without the
+    /// lock. Where other threads run, loads copy: they need room under the budget, not frames.
+    fn trade(&self, mut state: MutexGuard<'static, State>) {
+        let Some(bays) = state.bays.as_mut() else {
+            return;
+        };
+        let leaving = Leaving::take(bays, TRADED);
+        drop(state);
+        leaving.drop_pages();
+        let mut state = lock_service();
+        leaving.gone(state.bays.as_mut().expect("taken from there"));
+    }
+}
+
+/// Free frames on their way back to the system.
+struct Leaving {
+    frames: ArrayVec<(BayIndex, Mask), TRADED>,
+    /// The same as runs of pages: address and length in bytes.
+    parts: ArrayVec<(usize, usize), { TRADED * UNIT.div_ceil(2) }>,
+}
+
+impl Leaving {
+    /// Those of up to `count` free bays, at most `TRADED`.
+    fn take(bays: &mut Bays, count: usize) -> Self {
+        let (mut frames, mut parts) = (ArrayVec::new(), ArrayVec::new());
+        while frames.len() < count
+            && let Some((bay, mask)) = bays.give_back()
+        {
+            let address = bays.address(bay);
+            parts.extend(
+                runs(mask).map(|(first, len)| (address + first * PAGE_SIZE, len * PAGE_SIZE)),
+            );
+            frames.push((bay, mask));
+        }
+        Self { frames, parts }
+    }
+
+    fn drop_pages(&self) {
+        // SAFETY: free frames hold nothing that anybody needs.
+        unsafe { memory::drop_pages(&self.parts) };
+    }
+
+    /// The system has them; whether there were any.
+    fn gone(self, bays: &mut Bays) -> bool {
+        let any = !self.frames.is_empty();
+        self.frames
+            .into_iter()
+            .for_each(|(bay, mask)| bays.gone(bay, mask));
+        any
+    }
+}

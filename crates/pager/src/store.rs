@@ -1,0 +1,171 @@
+//! Storing captured pages: what a bay holds gets entries, and its frames are free again.
+//!
+//! The thread that stores has the bay's pages in transit and works without the lock: compression,
+//! and where it has to be a transfer, hold nobody up but who touches these pages.
+
+use crate::bays::Bays;
+use crate::generations;
+use crate::map::{Mask, Page, UNIT};
+use crate::process::{Process, cpu};
+use crate::resolve::Desk;
+use crate::room::Step;
+use crate::state::{Freeing, State, lock_service, transit_ended};
+use arrayvec::ArrayVec;
+use ebb_engine::{EntryId, PAGE_SIZE, PageBytes};
+use std::sync::MutexGuard;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
+
+/// How long a thread sleeps that finds others at work on all that it could do.
+const MAKE_WAY: Duration = Duration::from_micros(50);
+
+/// Entries for the pages of a unit, by their place in it.
+type Entries = [Option<EntryId>; UNIT];
+
+impl Process {
+    /// Stores the bay staged longest ago.
+    pub fn store_oldest(&self, mut state: MutexGuard<'static, State>, desk: &mut Desk) -> Step {
+        let State { map, bays, .. } = &mut *state;
+        let bays = bays.as_mut().expect("something is staged");
+        let Some(bay) = bays.begin_store() else {
+            // Others store all there is. They may have less urgency than this thread: it makes way.
+            drop(state);
+            std::thread::sleep(MAKE_WAY);
+            return Step::Progress;
+        };
+        let (unit, mask) = bays.staged_of(bay);
+        let base = bays.address(bay);
+        let mut kept: Entries = [None; UNIT];
+        for i in places(mask) {
+            let frame = Bays::frame(bay, i);
+            kept[i] = bays.kept(frame);
+            map.set(unit.first().plus(i), Page::Storing(frame));
+        }
+        drop(state);
+
+        let content = |i: usize| {
+            // SAFETY: the frame is present and in transit: nobody but this thread uses it.
+            unsafe { &*((base + i * PAGE_SIZE) as *const PageBytes) }
+        };
+        let mut entries = self.still_the_same(&kept, content);
+        let changed: ArrayVec<usize, UNIT> =
+            places(mask).filter(|i| entries[*i].is_none()).collect();
+        let pages: ArrayVec<&PageBytes, UNIT> = changed.iter().map(|i| content(*i)).collect();
+        let mut out = [None; UNIT];
+        let stored = self.store_pages(&pages, &mut out[..pages.len()]);
+        for (&i, &entry) in changed.iter().zip(&out) {
+            entries[i] = entry;
+        }
+
+        let mut state = lock_service();
+        let State {
+            map, bays, parked, ..
+        } = &mut *state;
+        let bays = bays.as_mut().expect("as above");
+        bays.end_store(bay);
+        if stored < pages.len() {
+            bays.pass_over(bay);
+        }
+        for i in places(mask) {
+            let (page, frame) = (unit.first().plus(i), Bays::frame(bay, i));
+            match entries[i] {
+                Some(entry) => {
+                    map.set(page, Page::Swapped(entry));
+                    bays.stored(frame);
+                }
+                None => {
+                    map.set(page, Page::Staged(frame));
+                    bays.forget_kept(frame);
+                }
+            }
+        }
+        transit_ended();
+        desk.again.append(parked);
+        self.pay(&mut state);
+        if entries.iter().all(Option::is_none) {
+            Step::Full
+        } else {
+            Step::Progress
+        }
+    }
+
+    /// The kept entries of pages that are what was loaded; those of the others are freed.
+    fn still_the_same<'a>(
+        &self,
+        kept: &Entries,
+        content: impl Fn(usize) -> &'a PageBytes,
+    ) -> Entries {
+        let mut same = [None; UNIT];
+        let mut freeing = Freeing::default();
+        for (i, entry) in kept.iter().enumerate() {
+            let Some(entry) = *entry else { continue };
+            let unchanged = self.swap.unchanged(entry, content(i));
+            self.learn_keeping(unchanged);
+            if unchanged {
+                self.swap.uncache(entry);
+                self.counters().clean_reuse.add(1);
+                same[i] = Some(entry);
+            } else {
+                freeing.add(self.swap, cpu(), entry);
+            }
+        }
+        freeing.finish(self.swap, cpu());
+        same
+    }
+
+    /// Stores as many of the pages as there is room for, or as need none; how many.
+    fn store_pages(&self, pages: &[&PageBytes], out: &mut [Option<EntryId>]) -> usize {
+        let generation = generations::youngest();
+        // A whole unit is a folio: neighbouring entries, and neighbouring slots on a device.
+        let whole = pages.len() == UNIT;
+        let folio = whole.then(|| self.swap.store(cpu(), generation, pages));
+        let stored = if let Some(Ok(first)) = folio {
+            for (i, entry) in out.iter_mut().enumerate() {
+                *entry = Some(first.plus(i as u32));
+            }
+            UNIT
+        } else {
+            let each = self.swap.store_each(cpu(), generation, pages, out);
+            each.unwrap_or(0)
+        };
+        if matches!(folio, Some(Err(_))) && stored > 0 {
+            self.counters().swpout_fallback[UNIT.ilog2() as usize].add(1);
+        }
+        // Once in a few hundred pages, so it costs little: the keeper writes on another processor
+        // what else the next store would have to.
+        if self.swap.behind() && !self.behind.swap(true, Relaxed) {
+            self.member.wake_self();
+        }
+        stored
+    }
+
+    /// Puts every captured page back where it was; false while some are in transit.
+    pub fn unstage(&self, state: &mut State) -> bool {
+        if state.map.in_transit() > 0 {
+            return false;
+        }
+        while let Some(bay) = state.bays.as_ref().and_then(Bays::oldest_staged) {
+            let (unit, mask) = state.bays.as_ref().expect("as above").staged_of(bay);
+            for i in places(mask) {
+                self.remap(state, unit.first().plus(i), Bays::frame(bay, i));
+            }
+        }
+        true
+    }
+
+    /// Learns from a kept page whether keeping is worth it.
+    fn learn_keeping(&self, same: bool) {
+        let old = self.keep_score.load(Relaxed);
+        let new = if same {
+            old + (1024 - old) / 32
+        } else {
+            old - old / 32
+        };
+        self.keep_score.store(new, Relaxed);
+    }
+}
+
+/// The places of a unit that a mask names.
+fn places(mask: Mask) -> impl Iterator<Item = usize> {
+    (0..UNIT).filter(move |i| mask & 1 << i != 0)
+}
