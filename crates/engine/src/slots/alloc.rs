@@ -1,6 +1,6 @@
 //! Finding slots: the order of attempts, from the processor's cursor to scattered runs.
 
-use super::cluster::{Cluster, ClusterGuard, FULL, Owner, State, frag, nonfull};
+use super::cluster::{Cluster, ClusterGuard, FREE, FULL, Owner, State, frag, nonfull};
 use super::device::{After, Device, Patience};
 use super::percpu::{Current, Spot, State as PerCpuState};
 use super::transit::LOOKS;
@@ -60,7 +60,7 @@ impl Devices {
         want: Want,
         out: &mut ExtentList,
     ) -> Result<(), AllocError> {
-        let mut found = self.recycle(cpu, want);
+        let mut found = self.take_near(cpu, want);
         for _ in 0..LOOKS {
             let seen = self.transit.seen();
             found = found.or_else(|| self.search_devices(cpu, want));
@@ -97,16 +97,91 @@ impl Devices {
             return Some(found);
         }
         let current = state.current[order].as_mut()?;
+        let start = current.take_window(want)?;
         let (device, index) = (current.device, current.index);
-        let Some(start) = current.take_window(want) else {
-            self.put_back(state, order, After::Scan);
-            return None;
-        };
         if usize::from(current.cluster.count) == CLUSTER_SLOTS {
-            self.put_back(state, order, After::Scan);
+            self.put_back(&state.devices, state.current[order].take(), After::Scan);
         }
         per_cpu.count(state, device, want.pages as i64);
         Some(extent(device, index, start, want.pages))
+    }
+
+    /// What can be had with the processor's lock alone, or almost: a slot that it gave back, or one
+    /// of the cluster that comes next.
+    fn take_near(&self, cpu: Cpu, want: Want) -> Option<Extent> {
+        let per_cpu = self.cpu(cpu);
+        let mut state = lock(&per_cpu.state);
+        let state = &mut *state;
+        if let Some(found) = self.recycle(per_cpu, state, want) {
+            return Some(found);
+        }
+        let found = self.advance(cpu, state, want);
+        match found {
+            Some(found) => per_cpu.count(state, found.device, want.pages as i64),
+            // It was scanned in vain: nobody shall find it with the same list.
+            None => {
+                let current = state.current[usize::from(want.order)].take();
+                self.put_back(&state.devices, current, After::Scan);
+            }
+        }
+        found
+    }
+
+    /// Takes from the first cluster of the list that the policy has first, with the processor's lock
+    /// held throughout, and makes it the current one unless that fills it. Most clusters are found
+    /// so; on a device in long use, where one has a slot or two, that is most of what a slot costs.
+    /// None if there is no room in it, or more than one device to choose from: then the search goes on.
+    fn advance(&self, cpu: Cpu, state: &mut PerCpuState, want: Want) -> Option<Extent> {
+        let device = self
+            .sole(&state.devices)
+            .filter(|device| !device.rotational)?;
+        let cpu = Cpu((cpu.index() % self.cpus.len()) as u16);
+        let list = if self.free_first(device) {
+            FREE
+        } else {
+            nonfull(want.order)
+        };
+        let (c, mut cluster) = device.take_first(list, |cluster| {
+            if usize::from(cluster.count) + want.pages == CLUSTER_SLOTS {
+                State::Full
+            } else {
+                State::OffList(Owner::Cpu(cpu))
+            }
+        })?;
+        cluster.release_gone();
+        if cluster.count == 0 {
+            cluster.order = want.order;
+            device.make_table(&mut cluster);
+        }
+        let start = if device.accepting() {
+            cluster.take_window(0, want.order, want.pages, want.owner)
+        } else {
+            None
+        };
+        let full = usize::from(cluster.count) == CLUSTER_SLOTS;
+        match (start, cluster.state) {
+            (Some(_), State::Full) if full => {}
+            (Some(start), State::OffList(_)) if !full => {
+                let current = Current {
+                    device: device.id,
+                    index: c,
+                    next: ((start + (1 << want.order)) % CLUSTER_SLOTS) as u16,
+                    cluster: std::mem::replace(&mut *cluster, Cluster::away(cpu)),
+                };
+                drop(cluster);
+                let before = state.current[usize::from(want.order)].replace(current);
+                self.put_back(&state.devices, before, After::Scan);
+            }
+            // Slots that were gone came free.
+            (Some(_), _) => device.settle(c, &mut cluster, After::Free),
+            (None, _) => device.settle(c, &mut cluster, After::Scan),
+        }
+        let found = extent(device.id, c, start?, want.pages);
+        if want.pages == 1 {
+            state.home = Some(device.id);
+            state.recycled = 0;
+        }
+        Some(found)
     }
 
     /// The slow path: the lists of every device, best device first.
@@ -166,17 +241,31 @@ impl Devices {
     /// The device, where there is one alone: nothing to choose, and no lock of all processors to
     /// take for it.
     fn only_device(&self, cpu: Cpu) -> Option<Arc<Device>> {
+        let state = lock(&self.cpu(cpu).state);
+        let device = self.sole(&state.devices)?;
+        device.accepting().then(|| device.clone())
+    }
+
+    /// The device of this table, where there is one alone.
+    fn sole<'t>(&self, devices: &'t [Option<Arc<Device>>]) -> Option<&'t Arc<Device>> {
         if self.count.0.load(Relaxed) != 1 {
             return None;
         }
-        let state = lock(&self.cpu(cpu).state);
-        let device = state.devices.iter().flatten().next()?;
-        device.accepting().then(|| device.clone())
+        devices.iter().flatten().next()
     }
 
     pub(super) fn device_at(&self, cpu: Cpu, id: DeviceId) -> Option<Arc<Device>> {
         let device = lock(&self.cpu(cpu).state).devices[id.index()].clone()?;
         device.accepting().then_some(device)
+    }
+
+    /// Whether empty clusters are taken before those begun.
+    fn free_first(&self, device: &Device) -> bool {
+        match self.options.clusters {
+            ClusterPolicy::Auto => device.wants_discard,
+            ClusterPolicy::FreeFirst => true,
+            ClusterPolicy::NonFullFirst => false,
+        }
     }
 
     fn search_device(
@@ -186,11 +275,6 @@ impl Devices {
         want: Want,
         patience: Patience,
     ) -> Option<Extent> {
-        let free_first = match self.options.clusters {
-            ClusterPolicy::Auto => device.wants_discard,
-            ClusterPolicy::FreeFirst => true,
-            ClusterPolicy::NonFullFirst => false,
-        };
         if device.rotational {
             let found = device.allocate_at(&mut lock(&device.shared), want);
             if let Some(found) = found {
@@ -202,7 +286,7 @@ impl Devices {
         loop {
             let begun = || self.scan(cpu, device, nonfull(want.order), u32::MAX, want, patience);
             let whole = || self.take_whole(cpu, device, want, patience);
-            let found = if free_first {
+            let found = if self.free_first(device) {
                 whole().or_else(begun)
             } else {
                 begun().or_else(whole)
@@ -408,7 +492,7 @@ impl Devices {
                 self.let_go(device, before);
             }
         } else {
-            self.put_back(state, order, After::Free);
+            self.put_back(&state.devices, state.current[order].take(), After::Free);
             state.current[order] = device.hand_over(spot, cpu);
             state.rotating[order] = None;
         }
@@ -423,7 +507,8 @@ impl Devices {
             for order in 0..ORDERS {
                 let current = state.current[order].as_ref();
                 if current.is_some_and(|current| which(&current.cluster)) {
-                    self.put_back(state, order, After::Free);
+                    let current = state.current[order].take();
+                    self.put_back(&state.devices, current, After::Free);
                 }
             }
         }
@@ -432,14 +517,12 @@ impl Devices {
         }
     }
 
-    /// Puts the current cluster of an order of a processor back into its cell, and on a list.
+    /// Puts a cluster that was a processor's current one back into its cell, and on a list.
     #[cold]
-    fn put_back(&self, state: &mut PerCpuState, order: usize, after: After) {
-        let Some(current) = state.current[order].take() else {
-            return;
-        };
+    fn put_back(&self, devices: &[Option<Arc<Device>>], current: Option<Current>, after: After) {
+        let Some(current) = current else { return };
         // A device with current clusters is not removed.
-        let device = state.devices[current.device.index()].as_deref();
+        let device = devices[current.device.index()].as_deref();
         let Some((device, cell)) = device.and_then(|d| Some((d, d.cell(current.index)?))) else {
             return debug_assert!(false, "a current cluster of no device");
         };

@@ -128,6 +128,8 @@ impl Device {
 }
 
 fn check_cluster(cluster: &Cluster, c: ClusterIndex) {
+    let gone = cluster.table.as_ref().is_some_and(|t| t.gone > 0);
+    assert_eq!(cluster.gone, gone, "whether slots of cluster {c} are gone");
     let Some(table) = &cluster.table else {
         assert_eq!(cluster.count, 0, "cluster {c} has used slots but no table");
         assert!(

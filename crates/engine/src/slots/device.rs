@@ -241,7 +241,7 @@ impl Device {
         owner: Owner,
         patience: Patience,
     ) -> Option<(ClusterIndex, ClusterGuard<'_>)> {
-        let found = self.isolate_at_once(list, owner);
+        let found = self.take_first(list, |_| State::OffList(owner));
         if found.is_some() || patience == Patience::Skip {
             return found;
         }
@@ -257,10 +257,12 @@ impl Device {
         None
     }
 
-    fn isolate_at_once(
+    /// Takes the first cluster off a list whose lock can be had at once, and gives it the state that
+    /// `to` says. Returns it locked.
+    pub fn take_first(
         &self,
         list: usize,
-        owner: Owner,
+        to: impl FnOnce(&Cluster) -> State,
     ) -> Option<(ClusterIndex, ClusterGuard<'_>)> {
         let mut lists = self.lists();
         let mut at = lists.heads[list].first;
@@ -268,7 +270,8 @@ impl Device {
             let cell = self.listed(at);
             if let Some(mut cluster) = try_lock(&cell.cluster) {
                 let c = ClusterIndex(at);
-                self.set_state(&mut lists, c, &mut cluster, State::OffList(owner));
+                let to = to(&cluster);
+                self.set_state(&mut lists, c, &mut cluster, to);
                 return Some((c, cluster));
             }
             at = cell.next.load(Relaxed);
@@ -425,6 +428,7 @@ impl Device {
     /// The cluster is not ours any more.
     pub fn forget(&self, c: ClusterIndex, cluster: &mut Cluster) {
         cluster.count = 0;
+        cluster.gone = false;
         let dropped = cluster.table.take();
         let mut lists = self.lists();
         lists.tables -= u32::from(dropped.is_some());

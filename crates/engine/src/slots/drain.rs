@@ -496,6 +496,7 @@ impl Device {
         }
         if word.gone() {
             table.gone -= 1;
+            cluster.gone = table.gone > 0;
             self.count(1);
         }
         word.set_bad();
