@@ -288,13 +288,10 @@ impl Swap {
                 next = next.plus(1);
             }
             locked.settle();
-            // One uncharge for all: the group's charge is a line that all processors write.
-            let mut bytes = 0;
             // A folio's slots lie side by side, as a rule: they are freed in one piece.
             let mut run: Option<Extent> = None;
             for &location in &freed[..n] {
                 match location {
-                    Location::Pool(handle) => bytes += self.pool.remove(handle),
                     Location::Slot(place) => match &mut run {
                         Some(run) if run.joins(single(place)) => run.len += 1,
                         before => {
@@ -303,13 +300,18 @@ impl Swap {
                             }
                         }
                     },
-                    other => self.free_location(cpu, &group, other),
+                    _ => {}
                 }
             }
             if let Some(run) = run {
                 self.free_slots(cpu, run);
             }
-            group.uncharge(bytes);
+            let objects = freed[..n].iter().filter_map(|location| match location {
+                Location::Pool(handle) => Some(*handle),
+                _ => None,
+            });
+            // One uncharge for all: the group's charge is a line that all processors write.
+            group.uncharge(self.pool.remove_each(objects));
         }
     }
 
@@ -413,7 +415,6 @@ impl Swap {
     }
 
     /// Whether there is a device to write to. They may come later.
-    /// Whether there is a device at all.
     pub fn has_devices(&self) -> bool {
         self.devices.as_ref().is_some_and(|d| !d.is_empty())
     }
