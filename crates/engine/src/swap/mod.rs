@@ -5,8 +5,9 @@
 //!
 //! *Store*: a page whose 32-bit words are all the same is recorded in its entry. Any other
 //! is compressed by a coder that the caller checks out (one for each processor), then
-//! copied into the pool. What does not compress is kept as it is. With the pool at its
-//! limit pages go to devices at once; with those full too the store is refused.
+//! copied into the pool, several in one go. What does not compress is kept as it is. With the
+//! pool at its limit its coldest pages make room; where they cannot, pages go to devices at
+//! once; with those full too the store is refused.
 //!
 //! *Load*: the bytes are copied out under the entry's cluster lock, compared with the
 //! checksum in the word, and decompressed, both without any lock. The checksum (31 bits of
@@ -290,17 +291,17 @@ impl Swap {
             locked.settle();
             // A folio's slots lie side by side, as a rule: they are freed in one piece.
             let mut run: Option<Extent> = None;
-            for &location in &freed[..n] {
-                match location {
-                    Location::Slot(place) => match &mut run {
-                        Some(run) if run.joins(single(place)) => run.len += 1,
-                        before => {
-                            if let Some(before) = before.replace(single(place)) {
-                                self.free_slots(cpu, before);
-                            }
+            for location in &freed[..n] {
+                let Location::Slot(place) = *location else {
+                    continue;
+                };
+                match &mut run {
+                    Some(run) if run.joins(single(place)) => run.len += 1,
+                    before => {
+                        if let Some(before) = before.replace(single(place)) {
+                            self.free_slots(cpu, before);
                         }
-                    },
-                    _ => {}
+                    }
                 }
             }
             if let Some(run) = run {
