@@ -28,7 +28,7 @@ places! {
     EntryCursor,
     EntryCluster,
     GroupLists,
-    PoolCurrent,
+    PoolFilling,
     PoolPartial,
     Arena,
     /// Free windows, free cluster numbers, spare words: whoever holds one takes no other.
