@@ -41,6 +41,9 @@ const BUSY: Duration = Duration::from_millis(20);
 const MOVING: Duration = Duration::from_millis(1);
 /// Pages of the pool from which can be told how well pages compress.
 const FEW: u64 = 32;
+/// For how long a process that was asked for memory and had none to give is not asked again before
+/// others: relatives that have the same pages all have them for old.
+const SPARED: Duration = Duration::from_millis(500);
 /// While nothing happens.
 const QUIET: Duration = Duration::from_millis(250);
 
@@ -200,6 +203,7 @@ pub fn tend(process: &'static Process) -> ! {
     let (mut seen, mut served, mut moving) = (0, 0, false);
     let mut crowd = Crowd::new();
     let mut measured = Instant::now();
+    let mut spared: Option<Instant> = None;
     let mut heard = Instant::now();
     // For tests: every invariant of the pager, again and again while the program runs.
     let checking = std::env::var_os("EBB_CHECK").is_some();
@@ -238,17 +242,26 @@ pub fn tend(process: &'static Process) -> ! {
                 if checking {
                     state.check();
                 }
-                process.publish_oldest(&state);
+                if spared.is_none_or(|since| since.elapsed() > SPARED) {
+                    process.publish_oldest(&state);
+                }
             }
         }
         let wanted = process.member.take_reclaim_request();
         if wanted > 0 {
             let before = process.counters().evicted.get();
+            let charged = lock_service().account.charged();
             process.shed(&mut desk, wanted as i64);
             let mut state = lock_service();
             let gave = process.counters().evicted.get() - before;
             state.appetite.gave(gave);
-            process.publish_oldest(&state);
+            if gave > 0 || state.account.charged() < charged {
+                spared = None;
+                process.publish_oldest(&state);
+            } else {
+                spared = Some(Instant::now());
+                process.member.publish_oldest(0);
+            }
             drop(state);
             process.serve_again(&mut desk);
         }
