@@ -335,15 +335,15 @@ impl Table {
     }
 
     /// Asks the other paging process with the coldest pages, if they were last known used before
-    /// `before_ns`. None of the family: evicting what relatives share frees nothing.
+    /// `before_ns`. What it shares with relatives is not counted: evicting that frees nothing.
     pub fn ask_colder(&self, me: SlotNumber, before_ns: u64, pages: u64) -> Asked {
-        let family = |n| self.slot(n).family.load(SeqCst);
-        let strangers = self
-            .others(me)
-            .filter(|&n| family(n) == 0 || family(n) != family(me));
-        let colder = self.coldest(strangers, before_ns);
+        let own = |n: SlotNumber| {
+            let slot = self.slot(n);
+            slot.charged.load(Relaxed) - slot.credit.load(Relaxed)
+        };
+        let colder = self.coldest(self.others(me).filter(|&n| own(n) >= LEAST), before_ns);
         // Not all it has: it would ask for it back.
-        let part = |n| self.slot(n).charged.load(Relaxed).max(0) as u64 / 4;
+        let part = |n| own(n).max(0) as u64 / 4;
         self.ask(colder, pages.min(colder.map_or(0, part)))
     }
 }
@@ -447,17 +447,19 @@ mod tests {
     }
 
     #[test]
-    fn who_asks_gets_a_part_of_the_oldest_memory_of_strangers() {
+    fn who_asks_gets_a_part_of_the_oldest_memory_that_is_not_shared() {
         let (table, _fd) = Table::create(10_000, Config::default()).unwrap();
         let slots: Vec<SlotNumber> = (0..4)
             .map(|_| table.take_slot(StateWord::of(SlotState::Paging)).unwrap())
             .collect();
-        // Relatives of the first have older pages than any; the last says nothing of its age.
+        // A relative of the first has older pages than any, all of them shared; the last says nothing
+        // of its age.
         for (n, (family, since)) in slots.iter().zip([(1, 900), (1, 100), (2, 300), (3, 0)]) {
             table.slot(*n).family.store(family, SeqCst);
             table.slot(*n).coldest.store(since, SeqCst);
             assert!(table.try_charge(*n, 1000));
         }
+        table.add_credit_for_test(slots[1], 1000);
         let asked = |n: usize| table.slot(slots[n]).request.swap(0, SeqCst);
         assert_eq!(table.ask_colder(slots[0], 300, 50), Asked::Nobody);
         assert_eq!(table.ask_colder(slots[0], 301, 50), Asked::Other(slots[2]));
@@ -467,6 +469,14 @@ mod tests {
         // Who finds nothing more to give asks whoever has the oldest.
         assert_eq!(table.ask_reclaim(slots[0], 5000), Asked::Other(slots[1]));
         assert_eq!(asked(1), 5000);
+        // Relatives that share little are asked like anybody.
+        assert!(table.try_charge(slots[1], 1000));
+        assert_eq!(
+            table.ask_colder(slots[0], 301, 5000),
+            Asked::Other(slots[1])
+        );
+        assert_eq!(asked(1), 250);
+        table.slot(slots[1]).coldest.store(0, SeqCst);
         // Who has next to nothing is left alone.
         table.uncharge(slots[2], 1000 - LEAST + 1);
         assert_eq!(table.ask_colder(slots[0], 301, 50), Asked::Nobody);
