@@ -6,7 +6,7 @@
 
 use crate::bays::{BayIndex, Bays, ones, runs};
 use crate::map::{Mask, Page, PageMap, UNIT, UNIT_BYTES, UnitNumber};
-use crate::process::Process;
+use crate::process::{Process, cpu};
 use crate::ranges::{Attributes, Ranges};
 use crate::resolve::Desk;
 use crate::sharing::Sharing;
@@ -67,6 +67,13 @@ impl Process {
             let Shifted { moved, copied } =
                 self.shift_out(unit.first().address(), address, victims, shared);
             drop(executable);
+            // Pages that the program dropped without libc are gone, and nobody must read them here:
+            // there is no page to read, and whoever serves faults would wait for itself.
+            let gone = match self.pagemap.try_look(address, UNIT) {
+                Ok(there) => moved & !there.present,
+                Err(e) => self.fail(&format!("what was captured cannot be looked at: {e}")),
+            };
+            let moved = moved & !gone;
             state = held.unwrap_or_else(lock_service);
 
             let State {
@@ -81,14 +88,18 @@ impl Process {
             account.part(copied as i64);
             for (first, len) in runs(victims) {
                 for (i, &kept) in kept.iter().enumerate().skip(first).take(len) {
-                    let now = if moved & 1 << i != 0 {
-                        Page::Staged(Bays::frame(bay, i))
-                    } else {
-                        Page::Resident(kept)
+                    let now = match 1 << i {
+                        bit if moved & bit != 0 => Page::Staged(Bays::frame(bay, i)),
+                        bit if gone & bit != 0 => Page::Untouched,
+                        _ => Page::Resident(kept),
                     };
                     map.set(unit.first().plus(i), now);
+                    if let (Page::Untouched, Some(entry)) = (now, kept) {
+                        self.swap.free(cpu(), entry, 1);
+                    }
                 }
             }
+            self.counters().map_disagrees.add(gone.count_ones().into());
             let bays = bays.as_mut().expect("as above");
             bays.captured(bay, moved, kept);
             transit_ended();

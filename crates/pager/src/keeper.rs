@@ -396,10 +396,17 @@ impl Process {
                                 map.set(page, Page::Resident(None));
                                 mask |= 1 << page.within();
                             }
-                            Page::Resident(_) => {}
                             // Swapped out, and yet there is a page: in a forked child libc touched
                             // it before it was registered, and the kernel gave it zeros.
-                            _ => self.drop_frames(page.address(), 1),
+                            Page::Swapped(_) | Page::Poisoned => {
+                                self.drop_frames(page.address(), 1);
+                            }
+                            // In transit (memory that has just grown is registered already): who
+                            // brings or captures it says what it is.
+                            Page::Resident(_)
+                            | Page::Staged(_)
+                            | Page::Loading(_)
+                            | Page::Storing(_) => {}
                         }
                         page = page.plus(1);
                     }

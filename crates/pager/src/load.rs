@@ -11,6 +11,7 @@ use crate::pattern::{REACH, Window, around, fit};
 use crate::place::{Frames, take};
 use crate::process::{Process, cpu};
 use crate::queue::RESIDENT_SET;
+use crate::ranges::Range;
 use crate::resolve::{Brought, Desk, window};
 use crate::state::{State, lock_service, transit_ended};
 use arrayvec::ArrayVec;
@@ -123,8 +124,14 @@ impl Process {
         page: PageNumber,
         window: &Window,
     ) -> Option<(PageNumber, usize, Option<Frames>)> {
-        let swapped = |p: PageNumber| matches!(state.map.get(p), Page::Swapped(_));
-        let (first, pages) = around(page, window.first, window.pages, swapped);
+        // Not across the end of its range: beside it may lie memory that `mremap` has just moved, whose
+        // missing pages are not ours to fill before it is registered again.
+        let range = state.ranges.find(page.address());
+        let good = |p: PageNumber| {
+            let inside = |r: &Range| p.address() >= r.start && p.address() < r.end;
+            range.as_ref().is_some_and(inside) && matches!(state.map.get(p), Page::Swapped(_))
+        };
+        let (first, pages) = around(page, window.first, window.pages, good);
         if state.movable(page)
             && !self.prefers_copy(state, pages)
             && let Some(frames) = take(state, pages)
