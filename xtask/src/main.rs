@@ -4,6 +4,7 @@
 mod bench;
 mod demo;
 mod setup;
+mod soak;
 mod table;
 mod test;
 
@@ -26,6 +27,8 @@ enum Chore {
     Test(test::Options),
     /// Compare with the kernel's swap on the same total memory and put the table in the README
     Bench(bench::Options),
+    /// Run what programs do to memory under ebb in all settings, for as long as you like
+    Soak(soak::Options),
 }
 
 fn main() -> ExitCode {
@@ -33,6 +36,7 @@ fn main() -> ExitCode {
         Chore::Demo => demo::demo(),
         Chore::Test(options) => test::test(&options),
         Chore::Bench(options) => bench::bench(&options),
+        Chore::Soak(options) => soak::soak(&options),
     };
     match outcome {
         Ok(true) => ExitCode::SUCCESS,

@@ -6,7 +6,7 @@ mod common;
 use common::{Under, c_program, cannot_page, free, same_in_parts};
 use ebb_harness::MIB;
 use ebb_harness::job::Job;
-use ebb_harness::tools;
+use ebb_harness::{tools, workloads};
 use std::ffi::OsStr;
 use std::time::{Duration, Instant};
 
@@ -424,5 +424,23 @@ print(idle.communicate('go')[0])
             sizes[1],
             managed.stats
         );
+    }
+}
+
+/// Threads that map, move, fill, drop, protect and pass on memory in an order drawn from a seed, and
+/// fork, each checking all that it reads. `cargo xtask soak` does it for as long as one likes.
+#[test]
+fn everything_that_programs_do_to_memory() {
+    if cannot_page() {
+        return;
+    }
+    let soak = workloads::compile("bench/soak.c").expect("it compiles");
+    for (seed, threads) in [("3", "3"), ("8", "1")] {
+        let arguments = [seed, threads, "96", "1000"].map(OsStr::new);
+        let job = Job::new([soak.as_os_str()].into_iter().chain(arguments));
+        let free = free(&job, "soak");
+        let managed = Under::budget(48 * MIB).run(&job);
+        managed.assert_same(&free, &format!("soak with seed {seed}"));
+        managed.assert_paged_within_budget("soak");
     }
 }

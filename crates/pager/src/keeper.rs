@@ -14,7 +14,7 @@ use crate::flushes::Flushes;
 use crate::fork;
 use crate::generations;
 use crate::hooks::UNREGISTERED;
-use crate::map::{Page, PageNumber, UNIT, UNIT_BYTES};
+use crate::map::{Page, PageMap, PageNumber, UNIT, UNIT_BYTES};
 use crate::process::{Process, cpu};
 use crate::resolve::Desk;
 use crate::room::Step;
@@ -340,6 +340,24 @@ pub fn join_again(start: usize, len: usize) {
     let _ = unsafe { memory::madvise(start, len, libc::MADV_NORMAL) };
 }
 
+/// In a forked child: pages of which its parent had only read zeros, which the kernel does not copy,
+/// are missing here; `there` are the runs of those that are not.
+fn forget_missing(map: &mut PageMap, start: usize, end: usize, there: &[(usize, usize)]) {
+    let mut missing = Vec::new();
+    let mut runs = there.iter().peekable();
+    map.each(PageNumber::of(start), PageNumber::of(end), |page, is| {
+        let at = page.address();
+        while runs.next_if(|run| run.1 <= at).is_some() {}
+        if is == Page::Resident(None) && runs.peek().is_none_or(|run| at < run.0) {
+            missing.push(page);
+        }
+        Continue(())
+    });
+    for page in missing {
+        map.set(page, Page::Untouched);
+    }
+}
+
 impl Process {
     /// Registers every range that is not, and learns which of its pages are present.
     pub fn register_all(&self, state: &mut State) {
@@ -384,7 +402,9 @@ impl Process {
                 .ranges
                 .change(range.start, range.end, |a| a.registered = true);
             let State { map, queue, .. } = &mut *state;
-            let _ = self.pagemap.present(range.start, range.end, |start, end| {
+            let mut there = Vec::new();
+            let scanned = self.pagemap.present(range.start, range.end, |start, end| {
+                there.push((start, end));
                 let (mut page, end) = (PageNumber::of(start), PageNumber::of(end));
                 while page < end {
                     let unit = page.unit();
@@ -415,6 +435,9 @@ impl Process {
                     }
                 }
             });
+            if scanned.is_ok() && self.forked.load(SeqCst) {
+                forget_missing(map, range.start, range.end, &there);
+            }
         }
     }
 

@@ -2,7 +2,7 @@
 
 use super::cluster::{Cluster, ClusterGuard, FREE, FULL, Owner, State, frag, nonfull};
 use super::device::{After, Device, Patience};
-use super::percpu::{Current, Spot, State as PerCpuState};
+use super::percpu::{Current, PerCpu, Spot, State as PerCpuState};
 use super::transit::LOOKS;
 use super::{AllocError, ClusterPolicy, Devices, Extent, ExtentList, extent, order_of};
 use crate::locks::lock;
@@ -88,7 +88,16 @@ impl Devices {
     pub(super) fn take_at_cursor(&self, cpu: Cpu, want: Want) -> Option<Extent> {
         let per_cpu = self.cpu(cpu);
         let mut state = lock(&per_cpu.state);
-        let state = &mut *state;
+        self.take_current(per_cpu, &mut state, want)
+    }
+
+    #[inline(always)]
+    fn take_current(
+        &self,
+        per_cpu: &PerCpu,
+        state: &mut PerCpuState,
+        want: Want,
+    ) -> Option<Extent> {
         let order = usize::from(want.order);
         if let Some(id) = state.rotating[order] {
             let device = state.devices[id.index()].as_deref()?;
@@ -112,8 +121,11 @@ impl Devices {
         let per_cpu = self.cpu(cpu);
         let mut state = lock(&per_cpu.state);
         let state = &mut *state;
-        if let Some(found) = self.recycle(per_cpu, state, want) {
-            return Some(found);
+        let recycled = self.recycle(per_cpu, state, want);
+        // Another thread may have got a cluster since the cursor was tried, or freed some of it.
+        let at_hand = recycled.or_else(|| self.take_current(per_cpu, state, want));
+        if at_hand.is_some() {
+            return at_hand;
         }
         let found = self.advance(cpu, state, want);
         match found {
@@ -134,7 +146,7 @@ impl Devices {
     fn advance(&self, cpu: Cpu, state: &mut PerCpuState, want: Want) -> Option<Extent> {
         let device = self
             .sole(&state.devices)
-            .filter(|device| !device.rotational)?;
+            .filter(|device| !device.rotational && device.accepting())?;
         let cpu = Cpu((cpu.index() % self.cpus.len()) as u16);
         let list = if self.free_first(device) {
             FREE
@@ -298,12 +310,16 @@ impl Devices {
                 Patience::Skip => 1,
                 Patience::Wait => device.len(FULL),
             };
-            if self.half_full(device)
-                && (0..clusters).any(|_| self.reclaim_full(cpu, device, 1) > 0)
-            {
-                let found = self.scan(cpu, device, nonfull(want.order), u32::MAX, want, patience);
-                if found.is_some() {
-                    return found;
+            for _ in 0..clusters {
+                if !self.half_full(device) {
+                    break;
+                }
+                if self.reclaim_full(cpu, device, 1) > 0 {
+                    let found =
+                        self.scan(cpu, device, nonfull(want.order), u32::MAX, want, patience);
+                    if found.is_some() {
+                        return found;
+                    }
                 }
             }
             let found = self.scan(cpu, device, frag(want.order), FRAG_SCANS, want, patience);
