@@ -210,6 +210,17 @@ fn registered(start: usize) {
     }
 }
 
+/// Waits until all of `start..end` that is ours is registered: then it is alike to the kernel.
+fn all_registered(start: usize, end: usize) {
+    let mut at = start;
+    while Process::current().is_some() && at < end {
+        let next = state::lock().ranges.next(at, end);
+        let Some(range) = next else { return };
+        registered(range.start);
+        at = range.end;
+    }
+}
+
 /// The calling thread changed its user or groups.
 pub fn user_changed() {
     ebb_sys::user::changed(|| {
@@ -305,17 +316,19 @@ pub unsafe fn mremap(
         return unsafe { memory::mremap(old, old_len, new_len, flags, new_addr) }.map_err(errno);
     }
     let (old_len, bytes) = (page_up(old_len), page_up(new_len));
-    let mut state = state::lock();
+    all_registered(old, old.saturating_add(old_len));
+    let target = match flags & libc::MREMAP_FIXED {
+        0 => 0..0,
+        _ => new_addr..new_addr.saturating_add(bytes),
+    };
+    let source = old..old.saturating_add(old_len);
+    // Both at once, and before anything is looked up: a wait lets the lock go.
+    let mut state = state::all_settled(state::lock(), &[source, target.clone()]);
     let range = state.ranges.find(old).filter(|_| old_len > 0);
-    if flags & libc::MREMAP_FIXED != 0
-        && state
-            .ranges
-            .overlaps(new_addr, new_addr.saturating_add(bytes))
-    {
-        state = before_drop(state, new_addr, new_addr + bytes);
+    if state.ranges.overlaps(target.start, target.end) {
+        state = before_drop(state, target.start, target.end);
     }
     if let Some(range) = &range {
-        state = state::settled(state, old, old + old_len);
         if range.attributes.protection & libc::PROT_WRITE == 0 {
             unstage(&mut state, old, old + old_len);
         }
@@ -324,8 +337,9 @@ pub unsafe fn mremap(
         }
     }
     let marked = range.is_some_and(|r| r.attributes.registered);
-    if marked {
-        keeper::set_apart(old, old_len).map_err(errno)?;
+    if marked && let Err(e) = keeper::set_apart(old, old_len) {
+        keeper::join_again(old, old_len);
+        return Err(errno(e));
     }
     // SAFETY: the caller answers for the system call.
     let moved = unsafe { memory::mremap(old, old_len, new_len, flags, new_addr) };
@@ -439,7 +453,7 @@ pub unsafe fn madvise(addr: usize, len: usize, advice: i32) -> Outcome<()> {
     let mut state = state::lock();
     if state.ranges.overlaps(addr, end) {
         match advice {
-            // Says nothing to the kernel about anonymous memory, and is our mark (`set_apart`).
+            // Of no use for anonymous memory, and our mark (`keeper::set_apart`).
             libc::MADV_RANDOM => return Ok(()),
             libc::MADV_DONTNEED | libc::MADV_FREE | libc::MADV_DONTNEED_LOCKED if paged => {
                 state = before_drop(state, addr, end);

@@ -334,7 +334,7 @@ pub fn set_apart(start: usize, len: usize) -> Result<(), Errno> {
     unsafe { memory::madvise(start, len, libc::MADV_RANDOM) }
 }
 
-/// Takes the mark away, once what was moved is registered.
+/// Takes the mark away: what was moved is registered, or it was not moved.
 pub fn join_again(start: usize, len: usize) {
     // SAFETY: advice that changes no content.
     let _ = unsafe { memory::madvise(start, len, libc::MADV_NORMAL) };

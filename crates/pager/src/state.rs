@@ -23,6 +23,7 @@ use ebb_sys::fault::Fault;
 use ebb_sys::futex;
 use ebb_sys::signal::Blocked;
 use std::ops::ControlFlow::{Break, Continue};
+use std::ops::Range;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
@@ -113,17 +114,20 @@ pub fn lock_service() -> MutexGuard<'static, State> {
 }
 
 /// Waits, with the lock dropped, until no page of `start..end` is in transit; returns it locked again.
-pub fn settled(mut state: Locked, start: usize, end: usize) -> Locked {
+pub fn settled(state: Locked, start: usize, end: usize) -> Locked {
+    all_settled(state, &[start..end])
+}
+
+/// The same for several areas at once.
+pub fn all_settled(mut state: Locked, areas: &[Range<usize>]) -> Locked {
     loop {
-        let mut busy = state.map.in_transit() > 0;
-        if busy {
-            busy = false;
-            state
-                .map
-                .each(PageNumber::of(start), PageNumber::of(end), |_, page| {
-                    busy = matches!(page, Page::Loading(_) | Page::Storing(_));
-                    if busy { Break(()) } else { Continue(()) }
-                });
+        let mut busy = false;
+        for area in areas.iter().filter(|_| state.map.in_transit() > 0) {
+            let (start, end) = (PageNumber::of(area.start), PageNumber::of(area.end));
+            state.map.each(start, end, |_, page| {
+                busy |= matches!(page, Page::Loading(_) | Page::Storing(_));
+                if busy { Break(()) } else { Continue(()) }
+            });
         }
         if !busy {
             return state;
