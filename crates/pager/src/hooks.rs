@@ -317,16 +317,16 @@ pub unsafe fn mremap(
     }
     let (old_len, bytes) = (page_up(old_len), page_up(new_len));
     all_registered(old, old.saturating_add(old_len));
+    let source = (old, old.saturating_add(old_len));
     let target = match flags & libc::MREMAP_FIXED {
-        0 => 0..0,
-        _ => new_addr..new_addr.saturating_add(bytes),
+        0 => (0, 0),
+        _ => (new_addr, new_addr.saturating_add(bytes)),
     };
-    let source = old..old.saturating_add(old_len);
     // Both at once, and before anything is looked up: a wait lets the lock go.
-    let mut state = state::all_settled(state::lock(), &[source, target.clone()]);
+    let mut state = state::all_settled(state::lock(), &[source, target]);
     let range = state.ranges.find(old).filter(|_| old_len > 0);
-    if state.ranges.overlaps(target.start, target.end) {
-        state = before_drop(state, target.start, target.end);
+    if state.ranges.overlaps(target.0, target.1) {
+        state = before_drop(state, target.0, target.1);
     }
     if let Some(range) = &range {
         if range.attributes.protection & libc::PROT_WRITE == 0 {

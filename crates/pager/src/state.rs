@@ -23,7 +23,6 @@ use ebb_sys::fault::Fault;
 use ebb_sys::futex;
 use ebb_sys::signal::Blocked;
 use std::ops::ControlFlow::{Break, Continue};
-use std::ops::Range;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
@@ -115,15 +114,15 @@ pub fn lock_service() -> MutexGuard<'static, State> {
 
 /// Waits, with the lock dropped, until no page of `start..end` is in transit; returns it locked again.
 pub fn settled(state: Locked, start: usize, end: usize) -> Locked {
-    all_settled(state, &[start..end])
+    all_settled(state, &[(start, end)])
 }
 
-/// The same for several areas at once.
-pub fn all_settled(mut state: Locked, areas: &[Range<usize>]) -> Locked {
+/// The same for several areas (start and end) at once.
+pub fn all_settled(mut state: Locked, areas: &[(usize, usize)]) -> Locked {
     loop {
         let mut busy = false;
-        for area in areas.iter().filter(|_| state.map.in_transit() > 0) {
-            let (start, end) = (PageNumber::of(area.start), PageNumber::of(area.end));
+        for &(start, end) in areas.iter().filter(|_| state.map.in_transit() > 0) {
+            let (start, end) = (PageNumber::of(start), PageNumber::of(end));
             state.map.each(start, end, |_, page| {
                 busy |= matches!(page, Page::Loading(_) | Page::Storing(_));
                 if busy { Break(()) } else { Continue(()) }
