@@ -32,7 +32,6 @@ const EXPERIMENTS: &[Experiment] = &[
     },
     plain!(fill),
     plain!(policy),
-    plain!(seeks),
     plain!(bookkeeping),
     plain!(numa),
     plain!(scaling),

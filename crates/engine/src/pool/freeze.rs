@@ -16,7 +16,9 @@ impl Pool {
     /// Freezes every window that holds objects. Requires: no other thread uses the pool.
     pub fn freeze(&self) {
         for shard in &self.shards {
-            lock(&shard.filling).fill(None);
+            for current in &shard.current {
+                *lock(current) = None;
+            }
         }
         for partial in &self.partial {
             lock(partial).clear();

@@ -6,7 +6,7 @@ use super::device::{place, single, verify};
 use super::{CodecKind, checksum};
 use crate::codec::Codec;
 use crate::env::{IoError, ReadOp, Store, Topology, WriteOp};
-use crate::pool::{Object, Pool};
+use crate::pool::Pool;
 use crate::slots::{CacheReclaim, Devices, Extent, Moved, Mover};
 use crate::vswap::{CLUSTER_ENTRIES, Location, SlotPlace, Space, Word};
 use crate::{Cpu, EntryId, PAGE_SIZE};
@@ -110,19 +110,14 @@ impl Places {
         // What went to the device as it was may never have been compressed.
         let mut scratch = self.coders.take(cpu);
         let packed = match codec {
-            Codec::Raw => scratch.pack(self.codec, page, 0),
+            Codec::Raw => scratch.pack(self.codec, page),
             _ => None,
         };
         let (codec, bytes) = match packed {
             Some((codec, len)) => (codec, &scratch.data.0[..len]),
             None => (codec, &page[..len]),
         };
-        let object = Object {
-            codec,
-            data: bytes,
-            owner,
-        };
-        let Ok(handle) = self.pool.insert(cpu, object) else {
+        let Ok(handle) = self.pool.insert(cpu, codec, bytes, owner) else {
             return Moved::Failed;
         };
         let new = Word::pool(handle, checksum(codec, bytes));

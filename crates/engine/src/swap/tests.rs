@@ -344,8 +344,7 @@ impl Model {
         (0..n)
             .map(|_| {
                 self.seed += 1;
-                // Neighbours are of different classes: what a batch of the pool has to do with.
-                Box::new(page(self.seed, random >> (self.seed % 3)))
+                Box::new(page(self.seed, random))
             })
             .collect()
     }
