@@ -90,7 +90,7 @@ static void check_at(const struct region* r, size_t page, const char* at) {
   }
 }
 
-static void check(const struct region* r, size_t page) { check_at(r, page, r->base + page * PAGE); }
+static void check(struct region* r, size_t page) { check_at(r, page, r->base + page * PAGE); }
 
 static void fill(struct region* r, size_t page) {
   r->version[page]++;
@@ -241,25 +241,20 @@ static void ends_well(pid_t child, const char* what) {
   abort();
 }
 
-static void check_some(struct thread* t, int times) {
+// Does it to parts of regions.
+static void often(struct thread* t, int times, void (*act)(struct region*, size_t)) {
   while (times-- > 0) {
     struct region* r = some(t);
     size_t first, pages;
     if (!r) continue;
     part(t, r, &first, &pages);
-    for (size_t i = 0; i < pages; i++) check(r, first + i);
+    for (size_t i = 0; i < pages; i++) act(r, first + i);
   }
 }
 
-static void fill_some(struct thread* t, int times) {
-  while (times-- > 0) {
-    struct region* r = some(t);
-    size_t first, pages;
-    if (!r) continue;
-    part(t, r, &first, &pages);
-    for (size_t i = 0; i < pages; i++) fill(r, first + i);
-  }
-}
+static void check_some(struct thread* t, int times) { often(t, times, check); }
+
+static void fill_some(struct thread* t, int times) { often(t, times, fill); }
 
 // The child has the regions as they are at the fork, and changes its own copies alone.
 static void divide(struct thread* t) {
@@ -311,7 +306,7 @@ static void* run(void* argument) {
   struct thread* t = argument;
   for (long i = 0; i < steps; i++) step(t);
   for (int i = 0; i < REGIONS; i++) {
-    const struct region* r = &t->regions[i];
+    struct region* r = &t->regions[i];
     for (size_t p = 0; r->base && p < r->pages; p++) {
       check(r, p);
       t->sum = mix(t->sum ^ key_of(r, p));

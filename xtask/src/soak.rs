@@ -98,7 +98,7 @@ impl Setting {
         }
     }
 
-    /// None if the output is what it is without `ebb`; else why not.
+    /// Whether the output is what it is without `ebb`; else why not.
     fn run(&self, seed: u64, ebb: &Path, program: &Path) -> Result<Result<(), String>> {
         let arguments = [seed, self.threads, self.mib, 2000].map(|n| n.to_string().into());
         let argv = [program.as_os_str().to_os_string()].into_iter();

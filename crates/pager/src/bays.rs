@@ -96,6 +96,11 @@ fn longest_run(mask: Mask) -> (usize, usize) {
     best
 }
 
+/// The places of a unit that a mask names.
+pub fn places(mask: Mask) -> impl Iterator<Item = usize> {
+    (0..UNIT).filter(move |i| mask & 1 << i != 0)
+}
+
 /// Splits a mask into runs of ones, (start, length).
 pub fn runs(mask: Mask) -> impl Iterator<Item = (usize, usize)> {
     let mut at = 0;

@@ -4,7 +4,7 @@
 //! transfer into it may be under way) or shared refuses and stays. It runs without the lock, as
 //! pages in transit are this thread's.
 
-use crate::bays::{BayIndex, Bays, ones, runs};
+use crate::bays::{BayIndex, Bays, ones, places, runs};
 use crate::map::{Mask, Page, PageMap, UNIT, UNIT_BYTES, UnitNumber};
 use crate::process::{Process, cpu};
 use crate::ranges::{Attributes, Ranges};
@@ -47,14 +47,12 @@ impl Process {
             let State { map, bays, .. } = &mut *state;
             let address = bays.as_ref().expect("chosen into it").address(bay);
             let mut kept = [None; UNIT];
-            for (first, len) in runs(victims) {
-                for (i, kept) in kept.iter_mut().enumerate().skip(first).take(len) {
-                    let page = unit.first().plus(i);
-                    if let Page::Resident(k) = map.get(page) {
-                        *kept = k;
-                    }
-                    map.set(page, Page::Storing(Bays::frame(bay, i)));
+            for i in places(victims) {
+                let page = unit.first().plus(i);
+                if let Page::Resident(entry) = map.get(page) {
+                    kept[i] = entry;
                 }
+                map.set(page, Page::Storing(Bays::frame(bay, i)));
             }
             // Making a page our own writes to it, which must not meet the keeper protecting it.
             let held = if self.forked.load(Relaxed) {
@@ -86,17 +84,15 @@ impl Process {
             } = &mut *state;
             // Over the limit for a moment: what was copied is about to leave.
             account.part(copied as i64);
-            for (first, len) in runs(victims) {
-                for (i, &kept) in kept.iter().enumerate().skip(first).take(len) {
-                    let now = match 1 << i {
-                        bit if moved & bit != 0 => Page::Staged(Bays::frame(bay, i)),
-                        bit if gone & bit != 0 => Page::Untouched,
-                        _ => Page::Resident(kept),
-                    };
-                    map.set(unit.first().plus(i), now);
-                    if let (Page::Untouched, Some(entry)) = (now, kept) {
-                        self.swap.free(cpu(), entry, 1);
-                    }
+            for i in places(victims) {
+                let now = match 1 << i {
+                    bit if moved & bit != 0 => Page::Staged(Bays::frame(bay, i)),
+                    bit if gone & bit != 0 => Page::Untouched,
+                    _ => Page::Resident(kept[i]),
+                };
+                map.set(unit.first().plus(i), now);
+                if let (Page::Untouched, Some(entry)) = (now, kept[i]) {
+                    self.swap.free(cpu(), entry, 1);
                 }
             }
             self.counters().map_disagrees.add(gone.count_ones().into());

@@ -316,8 +316,8 @@ pub unsafe fn mremap(
         return unsafe { memory::mremap(old, old_len, new_len, flags, new_addr) }.map_err(errno);
     }
     let (old_len, bytes) = (page_up(old_len), page_up(new_len));
-    all_registered(old, old.saturating_add(old_len));
     let source = (old, old.saturating_add(old_len));
+    all_registered(source.0, source.1);
     let target = match flags & libc::MREMAP_FIXED {
         0 => (0, 0),
         _ => (new_addr, new_addr.saturating_add(bytes)),

@@ -402,9 +402,12 @@ impl Process {
                 .ranges
                 .change(range.start, range.end, |a| a.registered = true);
             let State { map, queue, .. } = &mut *state;
+            let forked = self.forked.load(SeqCst);
             let mut there = Vec::new();
             let scanned = self.pagemap.present(range.start, range.end, |start, end| {
-                there.push((start, end));
+                if forked {
+                    there.push((start, end));
+                }
                 let (mut page, end) = (PageNumber::of(start), PageNumber::of(end));
                 while page < end {
                     let unit = page.unit();
@@ -435,7 +438,7 @@ impl Process {
                     }
                 }
             });
-            if scanned.is_ok() && self.forked.load(SeqCst) {
+            if scanned.is_ok() && forked {
                 forget_missing(map, range.start, range.end, &there);
             }
         }

@@ -3,9 +3,9 @@
 //! The thread that stores has the bay's pages in transit and works without the lock: compression,
 //! and where it has to be a transfer, hold nobody up but who touches these pages.
 
-use crate::bays::Bays;
+use crate::bays::{Bays, places};
 use crate::generations;
-use crate::map::{Mask, Page, UNIT};
+use crate::map::{Page, UNIT};
 use crate::process::{Process, cpu};
 use crate::resolve::Desk;
 use crate::room::Step;
@@ -163,9 +163,4 @@ impl Process {
         };
         self.keep_score.store(new, Relaxed);
     }
-}
-
-/// The places of a unit that a mask names.
-fn places(mask: Mask) -> impl Iterator<Item = usize> {
-    (0..UNIT).filter(move |i| mask & 1 << i != 0)
 }
