@@ -282,3 +282,49 @@ fn everything_full_ends_with_a_word_not_with_damage() {
         managed.run.ending()
     );
 }
+
+/// Fills 64 MiB with bytes that do not compress, looks at what the swap file takes on the disk, gives
+/// the memory back, and waits for the file to shrink; then says both figures, in KiB.
+const FREES: &str = "
+import mmap, os, sys, time
+kib = lambda: os.stat(sys.argv[1]).st_blocks // 2
+memory = mmap.mmap(-1, 64 << 20, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+for at in range(0, len(memory), 1 << 20):
+    memory[at:at + (1 << 20)] = os.urandom(1 << 20)
+full = kib()
+memory.close()
+for _ in range(60):
+    if kib() < full // 2:
+        break
+    time.sleep(0.01)
+print(full, kib())
+";
+
+#[test]
+fn blocks_of_a_swap_file_go_back_when_the_program_frees_if_that_is_wanted() {
+    if cannot_page() {
+        return;
+    }
+    for (spec, wanted) in [("discard=on", true), ("discard=off", false)] {
+        let dir = tempfile::tempdir_in("/var/tmp").unwrap();
+        let file = dir.path().join("swap");
+        let made = std::fs::File::create(&file).unwrap();
+        made.set_len(256 * MIB).unwrap();
+        let job = ["python3".as_ref(), "-c".as_ref(), FREES.as_ref()];
+        let job = Job::new(job.into_iter().chain([file.as_os_str()]));
+        let swap = format!("{},{spec}", file.display());
+        let managed = Under::budget(32 * MIB)
+            .options(&["--pool", "none", "--swap", &swap])
+            .run(&job.time_limit(Duration::from_secs(60)));
+        let run = &managed.run;
+        assert!(run.ok(), "{spec}: {}: {}", run.ending(), run.stderr);
+        let said = String::from_utf8_lossy(&run.stdout);
+        let kib: Vec<u64> = said
+            .split_whitespace()
+            .map(|n| n.parse().unwrap())
+            .collect();
+        assert!(kib[0] > 24 << 10, "{spec}: {said}: it went to the device");
+        // What is left are clusters that hold pages of the interpreter's too.
+        assert_eq!(kib[1] < kib[0] / 2, wanted, "{spec}: {said}");
+    }
+}

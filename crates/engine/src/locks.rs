@@ -7,7 +7,7 @@
 //! Not here: the table of groups, and the locks that hand out coders and background work; each is
 //! held for a moment, with nothing locked inside.
 
-use crate::sync::{self, Mutex, MutexGuard};
+use crate::sync::{self, Condvar, Mutex, MutexGuard};
 use std::ops::{Deref, DerefMut};
 
 macro_rules! places {
@@ -28,7 +28,7 @@ places! {
     EntryCursor,
     EntryCluster,
     GroupLists,
-    PoolCurrent,
+    PoolFilling,
     PoolPartial,
     Arena,
     /// Free windows, free cluster numbers, spare words: whoever holds one takes no other.
@@ -39,6 +39,8 @@ places! {
     SharedCursor,
     Cluster,
     Lists,
+    /// Counts of room under way.
+    Transit,
 }
 
 /// Panics, in debug builds, if this thread holds a lock of the engine: for an embedder to ask
@@ -99,6 +101,17 @@ pub(crate) fn try_lock<T, const PLACE: usize>(
         guard,
         _held: held::Held::new(),
     })
+}
+
+/// Lets a lock go until what it guards may have changed. The thread should hold no other.
+pub(crate) fn wait<'a, T, const PLACE: usize>(
+    condvar: &Condvar,
+    Guard { guard, _held }: Guard<'a, T, PLACE>,
+) -> Guard<'a, T, PLACE> {
+    Guard {
+        guard: sync::wait(condvar, guard),
+        _held,
+    }
 }
 
 /// How many locks of a place this thread has taken so far.

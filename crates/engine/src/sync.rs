@@ -3,10 +3,12 @@
 //! as it stands.
 
 #[cfg(not(loom))]
-pub use std::sync::{Arc, Mutex, MutexGuard, atomic};
+pub use std::sync::{Arc, Condvar, Mutex, MutexGuard, atomic};
 
 #[cfg(loom)]
-pub use loom::sync::{Arc, Mutex, MutexGuard, atomic};
+pub use loom::sync::{Arc, atomic};
+#[cfg(loom)]
+pub use modelled::{Condvar, Mutex, MutexGuard};
 
 /// Locks, ignoring poison: a panic aborts the process, so none is ever seen.
 pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -16,7 +18,141 @@ pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     }
 }
 
+/// Lets the lock go until the condition may have changed; ignores poison, too.
+pub fn wait<'a, T>(condvar: &Condvar, guard: MutexGuard<'a, T>) -> MutexGuard<'a, T> {
+    match condvar.wait(guard) {
+        Ok(guard) => guard,
+        Err(poisoned) => poisoned.into_inner(),
+    }
+}
+
 /// Locks if that is possible at once.
 pub fn try_lock<T>(mutex: &Mutex<T>) -> Option<MutexGuard<'_, T>> {
     mutex.try_lock().ok()
+}
+
+/// A mutex for models. That of loom 0.7 keeps a thread that is about to try until the lock is free
+/// again, if another gets it first; so it sees deadlocks where a lock is tried against the order.
+///
+/// Threads run one at a time and change only inside loom's own operations. So nothing comes between
+/// taking `turn`, deciding, and giving it back, and nobody ever waits for it.
+#[cfg(loom)]
+#[allow(missing_docs)]
+mod modelled {
+    use loom::thread::{Thread, current, park};
+    use std::ops::{Deref, DerefMut};
+    use std::sync::{LockResult, TryLockError, TryLockResult};
+
+    #[derive(Default)]
+    struct Queue {
+        held: bool,
+        waiting: Vec<Thread>,
+    }
+
+    /// As `std::sync::Mutex`.
+    pub struct Mutex<T> {
+        turn: loom::sync::Mutex<Queue>,
+        data: std::sync::Mutex<T>,
+    }
+
+    /// As `std::sync::MutexGuard`.
+    pub struct MutexGuard<'a, T> {
+        mutex: &'a Mutex<T>,
+        data: Option<std::sync::MutexGuard<'a, T>>,
+    }
+
+    impl<T> Mutex<T> {
+        pub fn new(data: T) -> Self {
+            Self {
+                turn: loom::sync::Mutex::new(Queue::default()),
+                data: std::sync::Mutex::new(data),
+            }
+        }
+
+        /// The guard, if nobody has it; else this thread is woken when that changes, if it waits.
+        fn attempt(&self, waits: bool) -> Option<MutexGuard<'_, T>> {
+            let mut queue = self.turn.lock().unwrap();
+            if queue.held {
+                if waits {
+                    queue.waiting.push(current());
+                }
+                return None;
+            }
+            queue.held = true;
+            Some(MutexGuard {
+                mutex: self,
+                data: Some(self.data.try_lock().unwrap()),
+            })
+        }
+
+        pub fn lock(&self) -> LockResult<MutexGuard<'_, T>> {
+            loop {
+                match self.attempt(true) {
+                    Some(guard) => return Ok(guard),
+                    None => park(),
+                }
+            }
+        }
+
+        pub fn try_lock(&self) -> TryLockResult<MutexGuard<'_, T>> {
+            self.attempt(false).ok_or(TryLockError::WouldBlock)
+        }
+    }
+
+    impl<T: Default> Default for Mutex<T> {
+        fn default() -> Self {
+            Self::new(T::default())
+        }
+    }
+
+    impl<T> Deref for MutexGuard<'_, T> {
+        type Target = T;
+        fn deref(&self) -> &T {
+            self.data.as_ref().expect("held")
+        }
+    }
+
+    impl<T> DerefMut for MutexGuard<'_, T> {
+        fn deref_mut(&mut self) -> &mut T {
+            self.data.as_mut().expect("held")
+        }
+    }
+
+    impl<T> Drop for MutexGuard<'_, T> {
+        fn drop(&mut self) {
+            // Whoever panics ends the model.
+            if std::thread::panicking() {
+                return;
+            }
+            let mut queue = self.mutex.turn.lock().unwrap();
+            self.data = None;
+            queue.held = false;
+            queue.waiting.drain(..).for_each(|thread| thread.unpark());
+        }
+    }
+
+    /// As `std::sync::Condvar`.
+    #[derive(Default)]
+    pub struct Condvar {
+        waiting: std::sync::Mutex<Vec<Thread>>,
+    }
+
+    impl Condvar {
+        pub fn new() -> Self {
+            Self::default()
+        }
+
+        pub fn wait<'a, T>(&self, guard: MutexGuard<'a, T>) -> LockResult<MutexGuard<'a, T>> {
+            let mutex = guard.mutex;
+            self.waiting.lock().unwrap().push(current());
+            drop(guard);
+            park();
+            mutex.lock()
+        }
+
+        pub fn notify_all(&self) {
+            let waiting = std::mem::take(&mut *self.waiting.lock().unwrap());
+            waiting.iter().for_each(Thread::unpark);
+        }
+    }
 }

@@ -13,6 +13,7 @@ mod report;
 pub mod rivals;
 mod rounds;
 pub mod scaling;
+pub mod seeks;
 pub mod shrinker;
 mod sim;
 pub mod tail;

@@ -350,14 +350,26 @@ pub fn run(options: &Options) -> Report {
         "alone_percent_of_inline",
     ]);
     for (load, label) in [(Load::Scattered, "scattered"), (Load::Discard, "discard")] {
-        // Each has its own devices: a worker leaves discarded clusters behind.
+        // Inline and by a worker are measured on the same devices where that can be: where tables lie
+        // in memory makes more of a difference than what is compared. But a worker leaves discarded
+        // clusters behind.
+        let share = load == Load::Scattered;
+        let mut benches: Vec<Bench> = Vec::new();
         let mut ways = WAYS.map(|(name, returns, worker)| {
-            let bench = Bench::new(load, returns, threads, options);
-            (name, bench, worker, Outcomes::new())
+            if !(share && worker) {
+                benches.push(Bench::new(load, returns, threads, options));
+            }
+            (name, benches.len() - 1, worker, Outcomes::new())
         });
-        for _ in 0..options.rounds {
-            for (_, bench, worker, outcomes) in &mut ways {
-                bench.measure(*worker, options, outcomes);
+        for round in 0..options.rounds {
+            // There and back, so that none has always the same one before it.
+            let mut measure = |(_, bench, worker, outcomes): &mut (_, usize, bool, Outcomes)| {
+                benches[*bench].measure(*worker, options, outcomes);
+            };
+            if round % 2 == 0 {
+                ways.iter_mut().for_each(&mut measure);
+            } else {
+                ways.iter_mut().rev().for_each(&mut measure);
             }
         }
         let outcomes = ways.map(|(name, .., outcomes)| (name, outcomes));

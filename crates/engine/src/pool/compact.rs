@@ -7,7 +7,7 @@
 
 use super::arena::{State, WINDOWS};
 use super::class::{CLASSES, Class};
-use super::{Grow, LOOKED_AT, OWNER_STRIDE, Pool};
+use super::{Grow, LOOKED_AT, OWNER_STRIDE, Object, Pool};
 use crate::locks::lock;
 use crate::vswap::Handle;
 use crate::{EntryId, PAGE_SIZE};
@@ -120,8 +120,8 @@ impl Pool {
         let shape = self.classes.get(class);
         let gain = |window: u32| self.with(window, |arena, at| arena.spare_pages(at, shape));
         for shard in &self.shards {
-            let mut current = lock(&shard.current[class.index()]);
-            if let Some(window) = current.take_if(|window| gain(*window) > 0) {
+            let mut filling = lock(&shard.filling);
+            if let Some(window) = filling[class.index()].take_if(|window| gain(*window) > 0) {
                 return Some(self.drain(class, window));
             }
         }
@@ -197,10 +197,13 @@ impl Pool {
     pub fn copy_object(&self, handle: Handle, owner: EntryId) -> Option<Handle> {
         let mut data = [0u8; PAGE_SIZE];
         let (len, codec) = self.read(handle, &mut data);
-        let class = self.classes.fitting(codec, len);
         let shard = handle.window() as usize / WINDOWS % self.shards.len();
-        self.insert_in(shard, class, &data[..len], owner, Grow::No)
-            .ok()
+        let object = Object {
+            codec,
+            data: &data[..len],
+            owner,
+        };
+        self.insert_in(shard, &object, Grow::No).ok()
     }
 
     /// Returns the memory of one emptied window beyond `keep` of a shard; how many bytes.
@@ -277,8 +280,8 @@ impl Pool {
                 listed.is_empty(),
                 "windows {listed:?} are listed free and belong to a class"
             );
-            for (class, current) in shard.current.iter().enumerate() {
-                if let Some(window) = *lock(current) {
+            for (class, current) in lock(&shard.filling).iter().enumerate() {
+                if let Some(window) = *current {
                     self.with(window, |arena, at| {
                         let is = (arena.state(at), arena.class(at).index());
                         assert_eq!(is, (State::Current, class));

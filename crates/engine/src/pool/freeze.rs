@@ -16,9 +16,7 @@ impl Pool {
     /// Freezes every window that holds objects. Requires: no other thread uses the pool.
     pub fn freeze(&self) {
         for shard in &self.shards {
-            for current in &shard.current {
-                *lock(current) = None;
-            }
+            lock(&shard.filling).fill(None);
         }
         for partial in &self.partial {
             lock(partial).clear();

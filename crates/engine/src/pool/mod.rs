@@ -17,12 +17,15 @@
 //!
 //! # Protocol
 //!
-//! Processors are divided into shards. A shard fills one window of each class, under that
-//! window's *current* lock; a class's *partial* lock guards the list of its windows with
-//! holes; an arena's lock guards its bytes and its windows' states. Order: current, partial,
+//! Processors are divided into shards. A shard fills one window of each class, under its
+//! *filling* lock; a class's *partial* lock guards the list of its windows with
+//! holes; an arena's lock guards its bytes and its windows' states. Order: filling, partial,
 //! arena; the lists of free windows are leaves. An object is
 //! reachable through its entry's word alone, so whoever holds the entry's cluster lock,
 //! and sees its word name the object, may read it: nobody frees it meanwhile.
+//!
+//! A batch takes the filling lock once, and an arena's once for objects that follow each other
+//! in it, as those stored or freed together mostly do ([`Held`]).
 //!
 //! Emptied windows keep their memory for the next class that needs one;
 //! [`Pool::give_back`], run in the background, returns it.
@@ -42,7 +45,7 @@ pub use compact::Victim;
 
 use crate::codec::Codec;
 use crate::env::Memory;
-use crate::locks::{Ordered, Place, lock};
+use crate::locks::{Guard, Ordered, Place, lock};
 use crate::vswap::Handle;
 use crate::{Cpu, EntryId, PAGE_SIZE};
 use arena::{Arena, State, WINDOWS};
@@ -64,12 +67,27 @@ enum Grow {
 /// Partial windows looked at for one with a hole, or for the emptiest.
 const LOOKED_AT: usize = 128;
 
+/// What is to be stored.
+#[derive(Clone, Copy, Debug)]
+pub struct Object<'a> {
+    /// How `data` is to be read.
+    pub codec: Codec,
+    /// As the codec wrote it, padded with zeros to a multiple of [`STEP`].
+    pub data: &'a [u8],
+    /// Who will name it.
+    pub owner: EntryId,
+}
+
 /// Arenas in the directory's leaves.
 const LEAF: usize = 8;
 const TOP: usize = Handle::MAX_WINDOWS as usize / WINDOWS / LEAF;
 
 type Slot = Ordered<Option<Arena>, { Place::Arena as usize }>;
+/// One of the directory, locked.
+type SlotGuard<'a> = Guard<'a, Option<Arena>, { Place::Arena as usize }>;
 type Leaf = Box<[Slot; LEAF]>;
+/// The window of each class that a shard fills.
+type Filling = Box<[Option<u32>; CLASSES]>;
 
 /// A class's windows with a free object; each knows its position here.
 type Partial = Ordered<Vec<u32>, { Place::PoolPartial as usize }>;
@@ -78,8 +96,8 @@ type Partial = Ordered<Vec<u32>, { Place::PoolPartial as usize }>;
 /// that belong to no class, of arenas this shard made.
 #[repr(align(64))]
 struct Shard {
-    current: Box<[Ordered<Option<u32>, { Place::PoolCurrent as usize }>]>,
-    /// Objects of each class that its processors put in; written under the class's current lock.
+    filling: Ordered<Filling, { Place::PoolFilling as usize }>,
+    /// Objects of each class that its processors put in; written under the filling lock.
     put: Box<[AtomicI64]>,
     /// Objects of each class that were freed in its arenas, whoever put them in.
     freed: Box<[AtomicI64]>,
@@ -138,7 +156,7 @@ impl Pool {
     pub fn new(max: u64, memory: Arc<dyn Memory>, cpus: usize) -> Self {
         let counts = || (0..CLASSES).map(|_| AtomicI64::new(0)).collect();
         let shard = |_| Shard {
-            current: (0..CLASSES).map(|_| Ordered::default()).collect(),
+            filling: Ordered::new(Box::new([None; CLASSES])),
             put: counts(),
             freed: counts(),
             holes: counts(),
@@ -199,7 +217,7 @@ impl Pool {
             .map(|shard| {
                 let free = lock(&shard.free);
                 let lists = free.warm.capacity() + free.cold.capacity() + free.gone.capacity();
-                lists * 4 + size_of_val(&*shard.current) + 3 * size_of_val(&*shard.holes)
+                lists * 4 + size_of::<[Option<u32>; CLASSES]>() + 3 * size_of_val(&*shard.holes)
             })
             .sum();
         let partial: usize = self
@@ -233,65 +251,76 @@ impl Pool {
         f(known(&mut guard), window as usize % WINDOWS)
     }
 
-    /// Stores `data`, as `codec` wrote it and padded with zeros to a multiple of [`STEP`],
-    /// for `owner`.
-    pub fn insert(
-        &self,
-        cpu: Cpu,
-        codec: Codec,
-        data: &[u8],
-        owner: EntryId,
-    ) -> Result<Handle, Full> {
-        let class = self.classes.fitting(codec, data.len());
-        debug_assert_eq!(data.len(), self.classes.get(class).size as usize);
-        self.insert_in(
-            cpu.index() % self.shards.len(),
-            class,
-            data,
-            owner,
-            Grow::Yes,
-        )
+    /// Stores one object.
+    pub fn insert(&self, cpu: Cpu, object: Object<'_>) -> Result<Handle, Full> {
+        let shard = cpu.index() % self.shards.len();
+        self.insert_in(shard, &object, Grow::Yes)
     }
 
-    fn insert_in(
+    /// Stores those objects of a batch that have no handle yet; how many still have none.
+    pub fn insert_each<'a>(
+        &self,
+        cpu: Cpu,
+        objects: impl Iterator<Item = (Object<'a>, &'a mut Option<Handle>)>,
+    ) -> usize {
+        let shard = cpu.index() % self.shards.len();
+        let mut filling = lock(&self.shards[shard].filling);
+        let mut held = Held::new(self);
+        let mut refused = 0;
+        for (object, handle) in objects.filter(|(_, handle)| handle.is_none()) {
+            *handle = self
+                .put(shard, &mut filling, &mut held, &object, Grow::Yes)
+                .ok();
+            refused += usize::from(handle.is_none());
+        }
+        refused
+    }
+
+    fn insert_in(&self, shard: usize, object: &Object<'_>, grow: Grow) -> Result<Handle, Full> {
+        let mut filling = lock(&self.shards[shard].filling);
+        self.put(shard, &mut filling, &mut Held::new(self), object, grow)
+    }
+
+    /// Puts an object into the window that the shard fills with its class.
+    fn put(
         &self,
         shard: usize,
-        class: Class,
-        data: &[u8],
-        owner: EntryId,
+        filling: &mut Filling,
+        held: &mut Held<'_>,
+        object: &Object<'_>,
         grow: Grow,
     ) -> Result<Handle, Full> {
+        let class = self.classes.fitting(object.codec, object.data.len());
         let shape = self.classes.get(class);
-        let mut current = lock(&self.shards[shard].current[class.index()]);
+        debug_assert_eq!(object.data.len(), shape.size as usize);
+        let current = &mut filling[class.index()];
         let mut window = match *current {
             Some(window) => window,
-            None => *current.insert(self.next_window(shard, class)?),
+            None => {
+                held.release();
+                *current.insert(self.next_window(shard, class)?)
+            }
         };
-        let at = window as usize % WINDOWS;
-        let mut guard = lock(self.arena(window));
-        let touched = known(&mut guard).touched_by_next(at, shape);
+        let (mut arena, mut at) = held.of(window);
+        let touched = arena.touched_by_next(at, shape);
         if touched > 0 && !self.grow((touched * PAGE_SIZE) as u64, grow) {
-            drop(guard);
+            held.release();
             window = *current.insert(self.exchange(class, window).ok_or(Full)?);
-            guard = lock(self.arena(window));
+            (arena, at) = held.of(window);
         }
-        let at = window as usize % WINDOWS;
-        let arena = known(&mut guard);
         let hole = arena.has_hole(at);
-        let object = arena.take(at, shape, owner);
+        let place = arena.take(at, shape, object.owner);
+        arena.write(at, shape, place, object.data);
         if arena.is_full(at, shape) {
             arena.set_state(at, State::Full);
             *current = None;
         }
         let put = &self.shards[shard].put[class.index()];
         put.store(put.load(Relaxed) + 1, Relaxed);
-        drop(current);
-        arena.write(at, shape, object, data);
-        drop(guard);
         if hole {
             self.holes_of(class, window).fetch_sub(1, Relaxed);
         }
-        Ok(Handle::new(window, object))
+        Ok(Handle::new(window, place))
     }
 
     /// Counts `more` bytes if the pool may hold them.
@@ -305,7 +334,8 @@ impl Pool {
     }
 
     /// The current window cannot have another page: a partial one with a hole takes its place,
-    /// if there is one. The caller holds the current lock.
+    /// if there is one. The caller holds the filling lock.
+    #[cold]
     fn exchange(&self, class: Class, window: u32) -> Option<u32> {
         let mut partial = lock(&self.partial[class.index()]);
         let hole = |&w: &u32| self.with(w, |arena, at| arena.has_hole(at));
@@ -350,7 +380,9 @@ impl Pool {
         }
     }
 
-    /// A window of this class with room, made current: a partial one, else a free one.
+    /// A window of this class with room, made current: a partial one, else a free one. Once in a
+    /// window's objects, and with a large stack.
+    #[inline(never)]
     fn next_window(&self, shard: usize, class: Class) -> Result<u32, Full> {
         let mut partial = lock(&self.partial[class.index()]);
         if let Some(window) = partial.pop() {
@@ -437,19 +469,36 @@ impl Pool {
 
     /// Frees an object; the bytes it was charged as.
     pub fn remove(&self, handle: Handle) -> u64 {
-        let window = handle.window();
-        let (class, state, emptied) = self.with(window, |arena, at| {
-            arena.release(at, handle.object());
-            (arena.class(at), arena.state(at), arena.used(at) == 0)
-        });
-        if state != State::Frozen {
-            self.holes_of(class, window).fetch_add(1, Relaxed);
+        self.remove_each(std::iter::once(handle))
+    }
+
+    /// Frees objects; the bytes they were charged as.
+    pub fn remove_each(&self, handles: impl Iterator<Item = Handle>) -> u64 {
+        let mut held = Held::new(self);
+        let mut bytes = 0;
+        let mut handles = handles.peekable();
+        while let Some(first) = handles.next() {
+            let window = first.window();
+            let (arena, at) = held.of(window);
+            arena.release(at, first.object());
+            let mut count = 1;
+            while let Some(next) = handles.next_if(|handle| handle.window() == window) {
+                arena.release(at, next.object());
+                count += 1;
+            }
+            let (class, state) = (arena.class(at), arena.state(at));
+            let emptied = arena.used(at) == 0;
+            if state != State::Frozen {
+                self.holes_of(class, window).fetch_add(count, Relaxed);
+            }
+            self.shard_of(window).freed[class.index()].fetch_add(count, Relaxed);
+            if state == State::Full || emptied && state != State::Current {
+                held.release();
+                self.settle(class, window);
+            }
+            bytes += u64::from(self.classes.get(class).size) * count as u64;
         }
-        self.shard_of(window).freed[class.index()].fetch_add(1, Relaxed);
-        if state == State::Full || emptied && state != State::Current {
-            self.settle(class, window);
-        }
-        u64::from(self.classes.get(class).size)
+        bytes
     }
 
     /// Puts a window where its fill says, after a free.
@@ -494,6 +543,37 @@ impl Pool {
             }
             None => {}
         }
+    }
+}
+
+/// An arena that stays locked from one object of a batch to the next.
+struct Held<'a> {
+    pool: &'a Pool,
+    arena: Option<(usize, SlotGuard<'a>)>,
+}
+
+impl<'a> Held<'a> {
+    fn new(pool: &'a Pool) -> Self {
+        Self { pool, arena: None }
+    }
+
+    /// The arena of a window, which exists, and the window's number there.
+    #[inline]
+    fn of(&mut self, window: u32) -> (&mut Arena, usize) {
+        let number = window as usize / WINDOWS;
+        if self.arena.as_ref().is_none_or(|(held, _)| *held != number) {
+            // One at a time: the other goes first.
+            self.release();
+        }
+        let (_, guard) = self
+            .arena
+            .get_or_insert_with(|| (number, lock(self.pool.arena(window))));
+        (known(guard), window as usize % WINDOWS)
+    }
+
+    /// Before any other lock of the pool is waited for.
+    fn release(&mut self) {
+        self.arena = None;
     }
 }
 

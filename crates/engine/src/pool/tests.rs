@@ -17,10 +17,29 @@ fn pool(max: u64) -> Pool {
     Pool::new(max, Arc::new(Zeros), 1)
 }
 
+/// `len` bytes for `owner`.
+fn object(data: &[u8], owner: u32) -> Object<'_> {
+    Object {
+        codec: Codec::Lz4,
+        data,
+        owner: EntryId(owner),
+    }
+}
+
 /// Stores `count` objects of `len` bytes.
 fn fill(pool: &Pool, len: usize, count: u32) -> Vec<Handle> {
-    let one = |owner| pool.insert(A, Codec::Lz4, &vec![1; len], EntryId(owner));
+    let one = |owner| pool.insert(A, object(&vec![1; len], owner));
     (0..count).map(|owner| one(owner).unwrap()).collect()
+}
+
+/// Stores a batch of objects of these lengths; the handles of those that found room.
+fn fill_each(pool: &Pool, lens: &[usize], handles: &mut [Option<Handle>]) -> usize {
+    let data: Vec<Vec<u8>> = lens.iter().map(|&len| vec![1; len]).collect();
+    let objects = data
+        .iter()
+        .zip(0..)
+        .map(|(data, owner)| object(data, owner));
+    pool.insert_each(A, objects.zip(handles))
 }
 
 /// Frees all but one of each `keep`.
@@ -74,7 +93,7 @@ fn a_class_without_a_window_to_empty_holds_up_no_other() {
     let class = pool.classes.fitting(Codec::Lz4, 800);
     let objects = u32::from(pool.classes.get(class).objects);
     for cpu in [A, Cpu(1)] {
-        let one = |owner| pool.insert(cpu, Codec::Lz4, &[1; 800], EntryId(owner));
+        let one = |owner| pool.insert(cpu, object(&[1; 800], owner));
         let current: Vec<Handle> = (1..objects).map(|owner| one(owner).unwrap()).collect();
         thin(&pool, &current, current.len());
     }
@@ -97,7 +116,7 @@ fn a_window_that_was_never_touched_is_cold() {
     let full = fill(&pool, 1600, u32::from(shape.objects));
     let emptied = fill(&pool, 800, 200);
     pool.set_max(pool.bytes());
-    let one = || pool.insert(A, Codec::Lz4, &[2; 1600], EntryId(9));
+    let one = || pool.insert(A, object(&[2; 1600], 9));
     assert_eq!(one(), Err(Full));
     pool.remove(full[3]);
     assert!(one().is_ok(), "there is a hole now");
@@ -109,5 +128,49 @@ fn a_window_that_was_never_touched_is_cold() {
     while pool.give_back(0) > 0 {}
     assert!(pool.bytes() < held);
     assert_eq!(lock(&pool.shards[0].free).warm, []);
+    pool.check();
+}
+
+/// A batch whose classes lie in several arenas, at a limit that some of them reach: what finds room
+/// is stored, and once there is room again, the others alone.
+#[test]
+fn a_batch_takes_what_room_there_is() {
+    let pool = pool(64 << 20);
+    // So that the windows of the second class are in another arena than those of the first.
+    let far = fill(&pool, 3840, 2 * WINDOWS as u32 * 15);
+    let lens = [800, 3840, 1600, 800, 2400, 3840, 800, 1600];
+    fill(&pool, 800, 3);
+    pool.set_max(pool.bytes());
+    let mut handles = [None; 8];
+    let refused = fill_each(&pool, &lens, &mut handles);
+    let placed = handles;
+    assert_eq!(
+        refused,
+        placed.iter().filter(|handle| handle.is_none()).count()
+    );
+    let fits = |len: usize| {
+        lens.iter()
+            .zip(&placed)
+            .any(|(l, h)| *l == len && h.is_some())
+    };
+    assert!(fits(800) && !fits(1600) && !fits(2400), "{placed:?}");
+    pool.check();
+    thin(&pool, &far, 2);
+    pool.set_max(64 << 20);
+    assert_eq!(fill_each(&pool, &lens, &mut handles), 0);
+    let stays =
+        |(before, after): (&Option<Handle>, &Option<Handle>)| before.is_none() || before == after;
+    assert!(placed.iter().zip(&handles).all(stays));
+    pool.check();
+    for (handle, owner) in handles.iter().flatten().zip(0..) {
+        assert!(pool.names(*handle, EntryId(owner)));
+    }
+    // Freed together: they empty windows, and open full ones, as one by one.
+    let mut all: Vec<Handle> = handles.into_iter().flatten().collect();
+    all.extend(far.iter().step_by(2));
+    let held = pool.usage().data;
+    let bytes = pool.remove_each(all.into_iter());
+    assert_eq!(pool.usage().data, held - bytes);
+    assert_eq!(pool.usage().objects, 3);
     pool.check();
 }

@@ -1,8 +1,9 @@
 //! Finding slots: the order of attempts, from the processor's cursor to scattered runs.
 
-use super::cluster::{Cluster, ClusterGuard, FULL, Owner, State, frag, nonfull};
-use super::device::{After, Device};
-use super::percpu::{Current, Spot, State as PerCpuState};
+use super::cluster::{Cluster, ClusterGuard, FREE, FULL, Owner, State, frag, nonfull};
+use super::device::{After, Device, Patience};
+use super::percpu::{Current, PerCpu, Spot, State as PerCpuState};
+use super::transit::LOOKS;
 use super::{AllocError, ClusterPolicy, Devices, Extent, ExtentList, extent, order_of};
 use crate::locks::lock;
 use crate::sync::atomic::Ordering::Relaxed;
@@ -20,15 +21,6 @@ pub(super) struct Want {
     pub pages: usize,
     pub order: u8,
     pub owner: EntryId,
-}
-
-/// Whether another thread's hold on a cluster is waited for.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Patience {
-    /// Contended clusters are passed over.
-    Skip,
-    /// The last attempt: they are waited for.
-    Wait,
 }
 
 impl Devices {
@@ -68,16 +60,24 @@ impl Devices {
         want: Want,
         out: &mut ExtentList,
     ) -> Result<(), AllocError> {
-        let found = self
-            .recycle(cpu, want)
-            .or_else(|| self.search_devices(cpu, want));
-        match found {
-            Some(extent) => {
+        let mut found = self.take_near(cpu, want);
+        for _ in 0..LOOKS {
+            let seen = self.transit.seen();
+            found = found.or_else(|| self.search_devices(cpu, want));
+            if let Some(extent) = found {
                 out.0.push(extent);
-                Ok(())
+                return Ok(());
             }
-            None => self.scatter(cpu, want, out),
+            let given_back = match self.scatter(cpu, want, out) {
+                Ok(()) => return Ok(()),
+                Err(arrivals) => arrivals,
+            };
+            // Nothing that is under way may make an allocation fail.
+            if !self.transit.more_since(seen.wrapping_add(given_back)) {
+                break;
+            }
         }
+        Err(AllocError::Full)
     }
 
     /// The fast path: the processor's current cluster for the order.
@@ -88,25 +88,112 @@ impl Devices {
     pub(super) fn take_at_cursor(&self, cpu: Cpu, want: Want) -> Option<Extent> {
         let per_cpu = self.cpu(cpu);
         let mut state = lock(&per_cpu.state);
-        let state = &mut *state;
+        self.take_current(per_cpu, &mut state, want)
+    }
+
+    #[inline(always)]
+    fn take_current(
+        &self,
+        per_cpu: &PerCpu,
+        state: &mut PerCpuState,
+        want: Want,
+    ) -> Option<Extent> {
         let order = usize::from(want.order);
         if let Some(id) = state.rotating[order] {
             let device = state.devices[id.index()].as_deref()?;
-            let found = device.allocate_at(&mut lock(&device.shared).0[order], want)?;
+            let found = device.allocate_at(&mut lock(&device.shared), want)?;
             per_cpu.count(state, id, want.pages as i64);
             return Some(found);
         }
         let current = state.current[order].as_mut()?;
+        let start = current.take_window(want)?;
         let (device, index) = (current.device, current.index);
-        let Some(start) = current.take_window(want) else {
-            self.put_back(state, order, After::Scan);
-            return None;
-        };
         if usize::from(current.cluster.count) == CLUSTER_SLOTS {
-            self.put_back(state, order, After::Scan);
+            self.put_back(&state.devices, state.current[order].take(), After::Scan);
         }
         per_cpu.count(state, device, want.pages as i64);
         Some(extent(device, index, start, want.pages))
+    }
+
+    /// What can be had with the processor's lock alone, or almost: a slot that it gave back, or one
+    /// of the cluster that comes next.
+    fn take_near(&self, cpu: Cpu, want: Want) -> Option<Extent> {
+        let per_cpu = self.cpu(cpu);
+        let mut state = lock(&per_cpu.state);
+        let state = &mut *state;
+        let recycled = self.recycle(per_cpu, state, want);
+        // Another thread may have got a cluster since the cursor was tried, or freed some of it.
+        let at_hand = recycled.or_else(|| self.take_current(per_cpu, state, want));
+        if at_hand.is_some() {
+            return at_hand;
+        }
+        let found = self.advance(cpu, state, want);
+        match found {
+            Some(found) => per_cpu.count(state, found.device, want.pages as i64),
+            // It was scanned in vain: nobody shall find it with the same list.
+            None => {
+                let current = state.current[usize::from(want.order)].take();
+                self.put_back(&state.devices, current, After::Scan);
+            }
+        }
+        found
+    }
+
+    /// Takes from the first cluster of the list that the policy has first, with the processor's lock
+    /// held throughout, and makes it the current one unless that fills it. Most clusters are found
+    /// so; on a device in long use, where one has a slot or two, that is most of what a slot costs.
+    /// None if there is no room in it, or more than one device to choose from: then the search goes on.
+    fn advance(&self, cpu: Cpu, state: &mut PerCpuState, want: Want) -> Option<Extent> {
+        let device = self
+            .sole(&state.devices)
+            .filter(|device| !device.rotational && device.accepting())?;
+        let cpu = Cpu((cpu.index() % self.cpus.len()) as u16);
+        let list = if self.free_first(device) {
+            FREE
+        } else {
+            nonfull(want.order)
+        };
+        let (c, mut cluster) = device.take_first(list, |cluster| {
+            if usize::from(cluster.count) + want.pages == CLUSTER_SLOTS {
+                State::Full
+            } else {
+                State::OffList(Owner::Cpu(cpu))
+            }
+        })?;
+        cluster.release_gone();
+        if cluster.count == 0 {
+            cluster.order = want.order;
+            device.make_table(&mut cluster);
+        }
+        let start = if device.accepting() {
+            cluster.take_window(0, want.order, want.pages, want.owner)
+        } else {
+            None
+        };
+        let full = usize::from(cluster.count) == CLUSTER_SLOTS;
+        match (start, cluster.state) {
+            (Some(_), State::Full) if full => {}
+            (Some(start), State::OffList(_)) if !full => {
+                let current = Current {
+                    device: device.id,
+                    index: c,
+                    next: ((start + (1 << want.order)) % CLUSTER_SLOTS) as u16,
+                    cluster: std::mem::replace(&mut *cluster, Cluster::away(cpu)),
+                };
+                drop(cluster);
+                let before = state.current[usize::from(want.order)].replace(current);
+                self.put_back(&state.devices, before, After::Scan);
+            }
+            // Slots that were gone came free.
+            (Some(_), _) => device.settle(c, &mut cluster, After::Free),
+            (None, _) => device.settle(c, &mut cluster, After::Scan),
+        }
+        let found = extent(device.id, c, start?, want.pages);
+        if want.pages == 1 {
+            state.home = Some(device.id);
+            state.recycled = 0;
+        }
+        Some(found)
     }
 
     /// The slow path: the lists of every device, best device first.
@@ -166,17 +253,31 @@ impl Devices {
     /// The device, where there is one alone: nothing to choose, and no lock of all processors to
     /// take for it.
     fn only_device(&self, cpu: Cpu) -> Option<Arc<Device>> {
+        let state = lock(&self.cpu(cpu).state);
+        let device = self.sole(&state.devices)?;
+        device.accepting().then(|| device.clone())
+    }
+
+    /// The device of this table, where there is one alone.
+    fn sole<'t>(&self, devices: &'t [Option<Arc<Device>>]) -> Option<&'t Arc<Device>> {
         if self.count.0.load(Relaxed) != 1 {
             return None;
         }
-        let state = lock(&self.cpu(cpu).state);
-        let device = state.devices.iter().flatten().next()?;
-        device.accepting().then(|| device.clone())
+        devices.iter().flatten().next()
     }
 
     pub(super) fn device_at(&self, cpu: Cpu, id: DeviceId) -> Option<Arc<Device>> {
         let device = lock(&self.cpu(cpu).state).devices[id.index()].clone()?;
         device.accepting().then_some(device)
+    }
+
+    /// Whether empty clusters are taken before those begun.
+    fn free_first(&self, device: &Device) -> bool {
+        match self.options.clusters {
+            ClusterPolicy::Auto => device.wants_discard,
+            ClusterPolicy::FreeFirst => true,
+            ClusterPolicy::NonFullFirst => false,
+        }
     }
 
     fn search_device(
@@ -186,14 +287,8 @@ impl Devices {
         want: Want,
         patience: Patience,
     ) -> Option<Extent> {
-        let free_first = match self.options.clusters {
-            ClusterPolicy::Auto => device.wants_discard,
-            ClusterPolicy::FreeFirst => true,
-            ClusterPolicy::NonFullFirst => false,
-        };
         if device.rotational {
-            let found =
-                device.allocate_at(&mut lock(&device.shared).0[usize::from(want.order)], want);
+            let found = device.allocate_at(&mut lock(&device.shared), want);
             if let Some(found) = found {
                 device.count(want.pages as i64);
                 lock(&self.cpu(cpu).state).rotating[usize::from(want.order)] = Some(device.id);
@@ -202,8 +297,8 @@ impl Devices {
         }
         loop {
             let begun = || self.scan(cpu, device, nonfull(want.order), u32::MAX, want, patience);
-            let whole = || self.take_whole(cpu, device, want);
-            let found = if free_first {
+            let whole = || self.take_whole(cpu, device, want, patience);
+            let found = if self.free_first(device) {
                 whole().or_else(begun)
             } else {
                 begun().or_else(whole)
@@ -211,10 +306,20 @@ impl Devices {
             if found.is_some() {
                 return found;
             }
-            if self.half_full(device) && self.reclaim_full(cpu, device, 1) > 0 {
-                let found = self.scan(cpu, device, nonfull(want.order), u32::MAX, want, patience);
-                if found.is_some() {
-                    return found;
+            let clusters = match patience {
+                Patience::Skip => 1,
+                Patience::Wait => device.len(FULL),
+            };
+            for _ in 0..clusters {
+                if !self.half_full(device) {
+                    break;
+                }
+                if self.reclaim_full(cpu, device, 1) > 0 {
+                    let found =
+                        self.scan(cpu, device, nonfull(want.order), u32::MAX, want, patience);
+                    if found.is_some() {
+                        return found;
+                    }
                 }
             }
             let found = self.scan(cpu, device, frag(want.order), FRAG_SCANS, want, patience);
@@ -226,7 +331,7 @@ impl Devices {
             } else {
                 THAW_LOOKS
             };
-            let more = device.discard_one() || device.thaw(thaw) > 0;
+            let more = device.discard_one(patience) || device.thaw(thaw) > 0;
             if !more || !device.accepting() {
                 break;
             }
@@ -264,8 +369,14 @@ impl Devices {
         .or_else(|| device.take_other_order(want))
     }
 
-    fn take_whole(&self, cpu: Cpu, device: &Device, want: Want) -> Option<Extent> {
-        let (c, cluster) = device.take_empty(want.order)?;
+    fn take_whole(
+        &self,
+        cpu: Cpu,
+        device: &Device,
+        want: Want,
+        patience: Patience,
+    ) -> Option<Extent> {
+        let (c, cluster) = device.take_empty(want.order, patience)?;
         self.allocate_in(cpu, device, c, cluster, want)
     }
 
@@ -282,19 +393,8 @@ impl Devices {
         // How many more to try. Counted when the first has nothing, which is seldom.
         let mut left = None;
         loop {
-            let isolated = match device.isolate(list, Owner::Scan) {
-                Some(isolated) => Some(isolated),
-                None if patience == Patience::Skip => return None,
-                None => {
-                    let c = device.next_of(list)?;
-                    let mut cluster = lock(&device.cell(c)?.cluster);
-                    device
-                        .isolate_this(c, &mut cluster, Owner::Scan)
-                        .then_some((c, cluster))
-                }
-            };
-            let found =
-                isolated.and_then(|(c, cluster)| self.allocate_in(cpu, device, c, cluster, want));
+            let (c, cluster) = device.isolate(list, Owner::Scan, patience)?;
+            let found = self.allocate_in(cpu, device, c, cluster, want);
             if found.is_some() {
                 return found;
             }
@@ -402,13 +502,13 @@ impl Devices {
             return self.let_go(device, spot);
         }
         if device.rotational {
-            let before = lock(&device.shared).0[order].replace(spot);
+            let before = lock(&device.shared).replace(spot);
             state.rotating[order] = Some(device.id);
             if let Some(before) = before {
                 self.let_go(device, before);
             }
         } else {
-            self.put_back(state, order, After::Free);
+            self.put_back(&state.devices, state.current[order].take(), After::Free);
             state.current[order] = device.hand_over(spot, cpu);
             state.rotating[order] = None;
         }
@@ -423,25 +523,22 @@ impl Devices {
             for order in 0..ORDERS {
                 let current = state.current[order].as_ref();
                 if current.is_some_and(|current| which(&current.cluster)) {
-                    self.put_back(state, order, After::Free);
+                    let current = state.current[order].take();
+                    self.put_back(&state.devices, current, After::Free);
                 }
             }
         }
         for device in self.devices() {
-            for spot in &mut lock(&device.shared).0 {
-                self.let_go_if(&device, spot, &which);
-            }
+            self.let_go_if(&device, &mut lock(&device.shared), &which);
         }
     }
 
-    /// Puts the current cluster of an order of a processor back into its cell, and on a list.
+    /// Puts a cluster that was a processor's current one back into its cell, and on a list.
     #[cold]
-    fn put_back(&self, state: &mut PerCpuState, order: usize, after: After) {
-        let Some(current) = state.current[order].take() else {
-            return;
-        };
+    fn put_back(&self, devices: &[Option<Arc<Device>>], current: Option<Current>, after: After) {
+        let Some(current) = current else { return };
         // A device with current clusters is not removed.
-        let device = state.devices[current.device.index()].as_deref();
+        let device = devices[current.device.index()].as_deref();
         let Some((device, cell)) = device.and_then(|d| Some((d, d.cell(current.index)?))) else {
             return debug_assert!(false, "a current cluster of no device");
         };
@@ -592,7 +689,13 @@ impl Device {
             }
             _ => {
                 *cursor = None;
-                self.settle(c, &mut cluster, After::Scan);
+                // For another order it may have something.
+                let after = if cluster.order == want.order {
+                    After::Scan
+                } else {
+                    After::Free
+                };
+                self.settle(c, &mut cluster, after);
             }
         }
         Some(extent(self.id, c, found?, want.pages))

@@ -12,6 +12,7 @@ use crate::words::{CLUSTER_SLOTS, ClusterIndex, Cpu};
 impl Devices {
     /// Panics, saying what is wrong, if an invariant does not hold.
     pub fn check(&self) {
+        self.transit.check();
         for device in self.devices() {
             self.check_device(&device);
         }
@@ -92,7 +93,7 @@ impl Devices {
             found.extend(here.map(|_| Some(Cpu(cpu as u16))));
         }
         let shared = lock(&device.shared);
-        let here = shared.0.iter().flatten().filter(|spot| spot.cluster == c);
+        let here = shared.iter().filter(|spot| spot.cluster == c);
         found.extend(here.map(|_| None));
         found
     }
@@ -127,6 +128,8 @@ impl Device {
 }
 
 fn check_cluster(cluster: &Cluster, c: ClusterIndex) {
+    let gone = cluster.table.as_ref().is_some_and(|t| t.gone > 0);
+    assert_eq!(cluster.gone, gone, "whether slots of cluster {c} are gone");
     let Some(table) = &cluster.table else {
         assert_eq!(cluster.count, 0, "cluster {c} has used slots but no table");
         assert!(

@@ -118,6 +118,9 @@ impl Word {
 
 const _: () = assert!(MAX_ENTRIES < Word::GONE);
 
+/// Slots whose words lie in a cache line or two.
+const FEW: usize = 16;
+
 /// What is known of a cluster's slots while any is used.
 ///
 /// - `cached` ⊆ `used`; a cached slot is neither gone nor bad
@@ -142,6 +145,14 @@ impl Table {
             gone: 0,
         })
     }
+
+    /// Whether none of these slots is out of service.
+    pub fn all_good(&self, start: usize, pages: usize) -> bool {
+        if pages > FEW {
+            return self.bad == 0;
+        }
+        !self.words[start..start + pages].iter().any(|w| w.bad())
+    }
 }
 
 /// The guarded part of a cell.
@@ -150,24 +161,33 @@ impl Table {
 /// - `count` = used slots
 /// - `state` Free, Discard, Absent ⇒ `table` is None
 /// - `state` Full ⇔ listed and `count` = 512, unless Frozen or Inherited
+/// - `gone` ⇔ the table counts gone slots: so that who only asks that touches no line of the table
 /// - `state` OffList(Cpu) in a cell ⇒ the cell has no table: the cluster is where `state` says
 pub(super) struct Cluster {
     pub table: Option<Box<Table>>,
     pub count: u16,
     /// What its windows are for; has a meaning while a slot is used.
     pub order: u8,
+    /// Whether any of its slots is gone.
+    pub gone: bool,
     pub state: State,
 }
 
 impl Cluster {
-    /// What stays in the cell of a cluster in the hands of a processor.
-    pub const fn away(cpu: Cpu) -> Self {
+    /// A cluster of which no slot is used.
+    const fn unused(state: State) -> Self {
         Self {
             table: None,
             count: 0,
             order: 0,
-            state: State::OffList(Owner::Cpu(cpu)),
+            gone: false,
+            state,
         }
+    }
+
+    /// What stays in the cell of a cluster in the hands of a processor.
+    pub const fn away(cpu: Cpu) -> Self {
+        Self::unused(State::OffList(Owner::Cpu(cpu)))
     }
 
     /// The table; the cluster must have one.
@@ -220,31 +240,39 @@ impl Cluster {
         table.words[at].set_gone(true);
         table.cached.set(at, false);
         table.gone += 1;
+        self.gone = true;
     }
 
     /// Makes used slots free; the words keep the last owner.
+    ///
+    /// Of a few slots the words are read in any case. Their line comes with those above then, all at
+    /// a time, and is near when the slots are allocated again, which must wait for it otherwise.
     #[inline]
     pub fn release(&mut self, start: usize, pages: usize) {
         self.count -= pages as u16;
+        let some_gone = self.gone;
         let table = self.table();
         table.used.set_range(start, pages, false);
         table.cached.set_range(start, pages, false);
-        if table.gone == 0 {
+        if pages > FEW && !some_gone {
             return;
         }
         for word in &mut table.words[start..start + pages] {
             if word.gone() {
-                table.gone -= 1;
                 word.set_gone(false);
+                table.gone -= 1;
             }
         }
+        self.gone = some_gone && table.gone > 0;
     }
 
     /// Releases the slots that only wait in return caches; says how many. The parked
     /// notices of them find nothing to do later.
     pub fn release_gone(&mut self) -> usize {
-        let Some(table) = &self.table else { return 0 };
-        let gone = usize::from(table.gone);
+        if !self.gone {
+            return 0;
+        }
+        let gone = usize::from(self.table().gone);
         let mut left = gone;
         let mut at = 0;
         while left > 0 {
@@ -294,12 +322,7 @@ const _: () = assert!(size_of::<Cell>() == 32);
 impl Cell {
     pub fn new() -> Self {
         Self {
-            cluster: Ordered::new(Cluster {
-                table: None,
-                count: 0,
-                order: 0,
-                state: State::Absent,
-            }),
+            cluster: Ordered::new(Cluster::unused(State::Absent)),
             prev: AtomicU32::new(NIL),
             next: AtomicU32::new(NIL),
         }

@@ -35,6 +35,8 @@ impl Devices {
                 order: order_of(from.len),
                 owner,
             };
+            // Twice as many slots as pages are held until one half is free again.
+            let on_its_way = self.transit.begin();
             let Some(to) = self.take_begun(cpu, device, want) else {
                 break;
             };
@@ -42,6 +44,7 @@ impl Devices {
             let loser = if fate == Moved::Yes { from } else { to };
             let freed = self.free_now(cpu, loser);
             debug_assert!(freed.is_ok(), "{freed:?}");
+            on_its_way.arrived();
             match fate {
                 Moved::Yes => moved += usize::from(from.len),
                 Moved::Gone => {}

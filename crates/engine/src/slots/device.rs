@@ -5,8 +5,10 @@
 //! is the one its state names. To go the other way, from a list to a cluster, the lists'
 //! holder only *tries* the cluster's lock ([`Device::isolate`]).
 
+use super::DeviceSpec;
 use super::cluster::{Cell, Cluster, ClusterGuard, DISCARD, FREE, LISTS, NIL, Owner, State, Table};
-use super::percpu::Cursors;
+use super::percpu::Spot;
+use super::transit::Transit;
 use crate::env::{Lender, Store};
 use crate::locks::{Guard, Ordered, Place, lock, try_lock};
 use crate::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, Ordering::Relaxed};
@@ -71,12 +73,22 @@ pub(super) struct Device {
     pub written: AtomicU32,
     /// Slots out of service for errors.
     pub bad: AtomicU32,
-    /// The one cursor of a rotating device.
-    pub shared: Ordered<Cursors, { Place::SharedCursor as usize }>,
+    /// The one cursor of a rotating device, for folios of all sizes: the head goes on where it is.
+    pub shared: Ordered<Option<Spot>, { Place::SharedCursor as usize }>,
     blocks: Box<[OnceLock<Box<Block>>]>,
     /// Slots taken less slots freed off the fast path, where no processor's lock is held.
     used: Alone<AtomicI64>,
     lists: Alone<Ordered<Lists, { Place::Lists as usize }>>,
+    transit: Arc<Transit>,
+}
+
+/// Whether another thread's hold on a cluster is waited for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Patience {
+    /// Contended clusters are passed over.
+    Skip,
+    /// The last attempt: they are waited for.
+    Wait,
 }
 
 /// Why a cluster is put back on a list.
@@ -92,29 +104,28 @@ impl Device {
     pub fn new(
         id: DeviceId,
         slots: u32,
-        wants_discard: bool,
-        rotational: bool,
-        node: Option<Node>,
+        spec: DeviceSpec,
         store: Arc<dyn Store>,
         lender: Option<Arc<dyn Lender>>,
+        transit: Arc<Transit>,
     ) -> Self {
         let clusters = slots.div_ceil(CLUSTER_SLOTS as u32);
         let fresh = if lender.is_some() { 0 } else { clusters };
         Self {
             id,
-            store,
-            lender,
             slots,
             clusters,
-            wants_discard,
-            rotational,
-            node,
+            wants_discard: spec.discard.unwrap_or_else(|| store.wants_discard()),
+            rotational: spec.rotational.unwrap_or_else(|| store.rotational()),
+            node: spec.node.or_else(|| store.node()),
+            store,
+            lender,
             accepting: AtomicBool::new(true),
             failed: AtomicU32::new(0),
             errors: AtomicU32::new(0),
             written: AtomicU32::new(0),
             bad: AtomicU32::new(0),
-            shared: Ordered::new(Cursors::default()),
+            shared: Ordered::new(None),
             blocks: (0..(clusters as usize).div_ceil(BLOCK))
                 .map(|_| OnceLock::new())
                 .collect(),
@@ -128,6 +139,7 @@ impl Device {
                 fresh,
                 tables: 0,
             })),
+            transit,
         }
     }
 
@@ -221,16 +233,45 @@ impl Device {
         }
     }
 
-    /// Takes the first cluster off a list whose lock can be had at once, and returns it
-    /// locked.
-    pub fn isolate(&self, list: usize, owner: Owner) -> Option<(ClusterIndex, ClusterGuard<'_>)> {
+    /// Takes the first cluster off a list whose lock can be had at once, or, with patience, that
+    /// others hold for a moment only. Returns it locked.
+    pub fn isolate(
+        &self,
+        list: usize,
+        owner: Owner,
+        patience: Patience,
+    ) -> Option<(ClusterIndex, ClusterGuard<'_>)> {
+        let found = self.take_first(list, |_| State::OffList(owner));
+        if found.is_some() || patience == Patience::Skip {
+            return found;
+        }
+        while let Some(c) = self.next_of(list) {
+            let mut cluster = lock(&self.listed(c.0).cluster);
+            // Else its holder has put it elsewhere.
+            if cluster.state.list() == Some(list) {
+                let to = State::OffList(owner);
+                self.set_state(&mut self.lists(), c, &mut cluster, to);
+                return Some((c, cluster));
+            }
+        }
+        None
+    }
+
+    /// Takes the first cluster off a list whose lock can be had at once, and gives it the state that
+    /// `to` says. Returns it locked.
+    pub fn take_first(
+        &self,
+        list: usize,
+        to: impl FnOnce(&Cluster) -> State,
+    ) -> Option<(ClusterIndex, ClusterGuard<'_>)> {
         let mut lists = self.lists();
         let mut at = lists.heads[list].first;
         while at != NIL {
             let cell = self.listed(at);
             if let Some(mut cluster) = try_lock(&cell.cluster) {
                 let c = ClusterIndex(at);
-                self.set_state(&mut lists, c, &mut cluster, State::OffList(owner));
+                let to = to(&cluster);
+                self.set_state(&mut lists, c, &mut cluster, to);
                 return Some((c, cluster));
             }
             at = cell.next.load(Relaxed);
@@ -266,8 +307,12 @@ impl Device {
     }
 
     /// An empty cluster, for `order`: one of ours, or one never used, or one borrowed.
-    pub fn take_empty(&self, order: u8) -> Option<(ClusterIndex, ClusterGuard<'_>)> {
-        let (c, mut cluster) = match self.isolate(FREE, Owner::Scan) {
+    pub fn take_empty(
+        &self,
+        order: u8,
+        patience: Patience,
+    ) -> Option<(ClusterIndex, ClusterGuard<'_>)> {
+        let (c, mut cluster) = match self.isolate(FREE, Owner::Scan, patience) {
             Some(found) => found,
             None => self.take_absent()?,
         };
@@ -276,15 +321,19 @@ impl Device {
     }
 
     fn take_absent(&self) -> Option<(ClusterIndex, ClusterGuard<'_>)> {
-        let c = match &self.lender {
-            Some(lender) => lender.acquire()?,
+        let (c, on_its_way) = match &self.lender {
+            Some(lender) => {
+                let on_its_way = self.transit.begin();
+                (lender.acquire()?, on_its_way)
+            }
             None => {
                 let mut lists = self.lists();
                 if lists.fresh == 0 {
                     return None;
                 }
                 lists.fresh -= 1;
-                ClusterIndex(self.clusters - 1 - lists.fresh)
+                let c = ClusterIndex(self.clusters - 1 - lists.fresh);
+                (c, self.transit.begin())
             }
         };
         assert!(
@@ -310,6 +359,7 @@ impl Device {
             self.make_table(&mut cluster);
             mark_bad(&mut cluster, CLUSTER_SLOTS - past_end, past_end);
         }
+        on_its_way.arrived();
         Some((c, cluster))
     }
 
@@ -378,6 +428,7 @@ impl Device {
     /// The cluster is not ours any more.
     pub fn forget(&self, c: ClusterIndex, cluster: &mut Cluster) {
         cluster.count = 0;
+        cluster.gone = false;
         let dropped = cluster.table.take();
         let mut lists = self.lists();
         lists.tables -= u32::from(dropped.is_some());
@@ -387,9 +438,13 @@ impl Device {
     /// Discards one emptied cluster and makes it free. False if none waits.
     ///
     /// The cluster is off every list meanwhile, and says who holds it: nobody else can move
-    /// it, whatever happens while no lock is held.
-    pub fn discard_one(&self) -> bool {
-        let Some((c, cluster)) = self.isolate(DISCARD, Owner::Discarding) else {
+    /// it, whatever happens while no lock is held. Who needs it waits for its arrival.
+    pub fn discard_one(&self, patience: Patience) -> bool {
+        if !self.wants_discard || self.len(DISCARD) == 0 {
+            return false;
+        }
+        let on_its_way = self.transit.begin();
+        let Some((c, cluster)) = self.isolate(DISCARD, Owner::Discarding, patience) else {
             return false;
         };
         drop(cluster);
@@ -400,6 +455,7 @@ impl Device {
         let mut cluster = lock(&self.listed(c.0).cluster);
         debug_assert_eq!(cluster.state, State::OffList(Owner::Discarding));
         self.set_state(&mut self.lists(), c, &mut cluster, State::Free);
+        on_its_way.arrived();
         true
     }
 
@@ -411,12 +467,14 @@ impl Device {
         if self.len(FREE) <= reserve {
             return false;
         }
-        let Some((c, mut cluster)) = self.isolate(FREE, Owner::Scan) else {
+        let on_its_way = self.transit.begin();
+        let Some((c, mut cluster)) = self.isolate(FREE, Owner::Scan, Patience::Skip) else {
             return false;
         };
         self.forget(c, &mut cluster);
         drop(cluster);
         lender.release(c);
+        on_its_way.arrived();
         true
     }
 

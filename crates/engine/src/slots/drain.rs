@@ -3,7 +3,7 @@
 //! page maps.
 
 use super::cluster::{Cluster, FROZEN, State};
-use super::device::Device;
+use super::device::{Device, Patience};
 use super::{DEVICE_ERROR_LIMIT, Devices, Extent, ExtentList, FORGIVING_PAGES};
 use crate::locks::lock;
 use crate::sync::atomic::Ordering::Relaxed;
@@ -353,7 +353,7 @@ impl Devices {
         device.thaw(usize::MAX);
         // Before anything is looked at: a discard that another thread begins after the look must
         // not meet its cluster given back, and lent to another process.
-        while device.discard_one() {}
+        while device.discard_one(Patience::Wait) {}
         while device.release_one(0) {}
         let read = u64::from(device.len(FROZEN));
         let used = self.unsettled(&device);
@@ -496,6 +496,7 @@ impl Device {
         }
         if word.gone() {
             table.gone -= 1;
+            cluster.gone = table.gone > 0;
             self.count(1);
         }
         word.set_bad();

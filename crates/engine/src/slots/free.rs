@@ -9,7 +9,9 @@
 
 use super::cluster::{Cluster, ClusterGuard, Owner, State};
 use super::device::Device;
-use super::percpu::{Current, RETURNS, RETURNS_WAKE, Returned, Returns};
+use super::percpu::{
+    Current, RETURNS, RETURNS_LEFT, RETURNS_WAKE, Returned, Returns, State as PerCpuState,
+};
 use super::{Devices, Extent, Returns as Policy, order_of};
 use crate::locks::lock;
 use crate::words::{CLUSTER_SLOTS, ClusterIndex, Cpu, DeviceId, EntryId, SlotIndex};
@@ -196,23 +198,41 @@ impl Devices {
         }
     }
 
-    /// Empties the return cache of `of`; says how many slots waited in it.
-    pub(super) fn flush_returns(&self, cpu: Cpu, of: Cpu) -> usize {
-        let mut state = lock(&self.cpu(of).state);
-        if state.returns.len() == 0 {
-            return 0;
-        }
-        let batch = std::mem::replace(&mut state.returns, Returns::EMPTY);
-        drop(state);
-        self.finish_returns(cpu, batch.as_slice());
-        batch.len()
+    /// Frees what waits in the return cache of `of`, the oldest first, but for as many as `left` says;
+    /// how many that were.
+    fn flush_returns(
+        &self,
+        cpu: Cpu,
+        of: usize,
+        left: impl FnOnce(&mut PerCpuState) -> usize,
+    ) -> usize {
+        let mut batch = [Returned::NONE; RETURNS];
+        let waiting = {
+            let mut state = lock(&self.cpus[of].state);
+            let left = left(&mut state);
+            let waiting = state.returns.len().saturating_sub(left);
+            batch[..waiting].copy_from_slice(&state.returns.as_slice()[..waiting]);
+            state.returns.forget(waiting);
+            waiting
+        };
+        self.finish_returns(cpu, &batch[..waiting]);
+        waiting
     }
 
     /// Empties every return cache; says how many slots waited.
     pub(super) fn flush_all_returns(&self, cpu: Cpu) -> usize {
-        (0..self.cpus.len())
-            .map(|of| self.flush_returns(cpu, Cpu(of as u16)))
-            .sum()
+        let every = 0..self.cpus.len();
+        every.map(|of| self.flush_returns(cpu, of, |_| 0)).sum()
+    }
+
+    /// As the worker empties them: where slots were recycled since it last came, some are left.
+    pub(super) fn trim_all_returns(&self, cpu: Cpu) -> usize {
+        let left = |state: &mut PerCpuState| {
+            let recycles = std::mem::take(&mut state.recycles);
+            if recycles { RETURNS_LEFT } else { 0 }
+        };
+        let every = 0..self.cpus.len();
+        every.map(|of| self.flush_returns(cpu, of, left)).sum()
     }
 }
 
@@ -264,7 +284,7 @@ const fn twice(extent: Extent, i: u32, owner: Option<EntryId>) -> FreeError {
 fn used(cluster: &Cluster, extent: Extent) -> Result<(), FreeError> {
     let table = cluster.table.as_ref().ok_or(twice(extent, 0, None))?;
     let (start, len) = (extent.start.within(), usize::from(extent.len));
-    if table.gone == 0 && table.used.range_is_set(start, len) {
+    if !cluster.gone && table.used.range_is_set(start, len) {
         return Ok(());
     }
     for i in 0..u32::from(extent.len) {
@@ -283,7 +303,7 @@ fn used(cluster: &Cluster, extent: Extent) -> Result<(), FreeError> {
 fn release(cluster: &mut Cluster, extent: Extent) -> i64 {
     let (start, len) = (extent.start.within(), usize::from(extent.len));
     let frozen = cluster.state == State::Frozen;
-    if !frozen && cluster.table().bad == 0 {
+    if !frozen && cluster.table().all_good(start, len) {
         cluster.release(start, len);
         return len as i64;
     }

@@ -14,6 +14,9 @@
 //! in a batch by a worker ([`Devices::work`]), or by the free that finds the cache full. Larger runs
 //! are freed at once.
 //!
+//! What another thread has out of reach for the moment (a cluster that it discards, say) makes no
+//! allocation fail: who finds too little elsewhere waits for it (`transit`).
+//!
 //! # Locks
 //!
 //! Outer to inner; none is held across a call to a store, a lender's `acquire` or
@@ -24,6 +27,7 @@
 //! 3. a rotating device's cursor
 //! 4. a cluster that is in no processor's hands
 //! 5. a device's lists
+//! 6. the counts of room under way
 //!
 //! [`crate::locks`] sees to it in debug builds.
 //! A cluster's lock is taken while the lists' is held only by trying. Two clusters are
@@ -50,6 +54,7 @@ mod models;
 mod percpu;
 mod recycle;
 mod scatter;
+mod transit;
 mod work;
 
 #[cfg(all(test, not(loom)))]
@@ -67,9 +72,10 @@ use choice::Choice;
 use device::{Alone, Device};
 use percpu::PerCpu;
 use std::sync::{Arc, OnceLock};
+use transit::Transit;
 
 /// Devices of one engine at most.
-pub const MAX_DEVICES: usize = if cfg!(loom) { 1 } else { 32 };
+pub const MAX_DEVICES: usize = if cfg!(loom) { 2 } else { 32 };
 /// Write errors, less those forgiven, after which a device takes no more allocations.
 pub const DEVICE_ERROR_LIMIT: u32 = 16;
 /// Pages written well that forgive one error: a device with a bad spot here and there stays in
@@ -216,8 +222,8 @@ const MAX_SLOTS: u64 = u32::MAX as u64 - CLUSTER_SLOTS as u64;
 /// Why slots were not allocated. Nothing is allocated then.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum AllocError {
-    /// All devices together have not that many free slots. A cluster that another thread
-    /// discards at this moment does not count as free.
+    /// All devices together have not that many free slots. What another thread discards, borrows
+    /// or moves at this moment was waited for.
     #[error("no swap device has room")]
     Full,
     /// Not 1..=512 pages: the caller's bug.
@@ -274,6 +280,8 @@ pub struct Devices {
     wanted: Alone<AtomicBool>,
     /// Devices there are.
     count: Alone<AtomicU32>,
+    /// Room that is out of reach for the moment.
+    transit: Arc<Transit>,
 }
 
 impl Devices {
@@ -295,6 +303,7 @@ impl Devices {
             mover: OnceLock::new(),
             wanted: Alone(AtomicBool::new(false)),
             count: Alone(AtomicU32::new(0)),
+            transit: Arc::new(Transit::new()),
         }
     }
 
@@ -331,11 +340,10 @@ impl Devices {
         let device = Arc::new(Device::new(
             id,
             slots as u32,
-            spec.discard.unwrap_or_else(|| store.wants_discard()),
-            spec.rotational.unwrap_or_else(|| store.rotational()),
-            spec.node.or_else(|| store.node()),
+            spec,
             store,
             lender,
+            self.transit.clone(),
         ));
         control.choice.add(id, spec.priority, device.node);
         for cpu in &self.cpus {

@@ -1,8 +1,13 @@
 //! Loom models: every interleaving, within a bound on preemptions, of two threads that meet
-//! in one cluster, one return cache, one discard, or at the door of a device.
+//! in one cluster, one return cache, one discard, or at the door of a device; what must not be
+//! taken for a full device (`room`); pages that move and copies that go meanwhile (`moves`).
+
+mod moves;
+mod room;
 
 use super::*;
 use crate::env::{IoError, ReadOp, WriteOp};
+use crate::sync::{Mutex, lock as lock_plain};
 use loom::thread;
 
 struct Two;
@@ -50,8 +55,13 @@ const A: Cpu = Cpu(0);
 const B: Cpu = Cpu(1);
 
 fn model(body: impl Fn() + Sync + Send + 'static) {
+    model_within(2, body);
+}
+
+/// As `model`, of another number of preemptions: fewer where threads do much.
+fn model_within(preemptions: usize, body: impl Fn() + Sync + Send + 'static) {
     let mut builder = loom::model::Builder::new();
-    builder.preemption_bound = Some(2);
+    builder.preemption_bound = Some(preemptions);
     builder.max_branches = 10_000;
     builder.check(body);
 }
@@ -84,6 +94,59 @@ fn allocate(devices: &Devices, cpu: Cpu, pages: u16, owner: u32) -> Option<Exten
     Some(out[0])
 }
 
+/// As `allocate`, in any number of extents.
+fn allocate_runs(devices: &Devices, cpu: Cpu, pages: u16, owner: u32) -> Option<ExtentList> {
+    let mut out = ExtentList::new();
+    devices
+        .allocate(cpu, pages, EntryId(owner), &mut out)
+        .ok()?;
+    Some(out)
+}
+
+/// Has some clusters to lend, and nobody who reads.
+struct Lent(Mutex<Vec<u32>>);
+
+impl Lender for Lent {
+    fn acquire(&self) -> Option<ClusterIndex> {
+        let found = lock_plain(&self.0).pop().map(ClusterIndex);
+        if found.is_some() {
+            // It is nobody's for a moment.
+            thread::yield_now();
+        }
+        found
+    }
+    fn release(&self, cluster: ClusterIndex) {
+        thread::yield_now();
+        lock_plain(&self.0).push(cluster.0);
+    }
+    fn has_readers(&self, _: ClusterIndex) -> bool {
+        false
+    }
+    fn stop_reading(&self, _: ClusterIndex) {}
+    fn free_clusters(&self) -> u64 {
+        lock_plain(&self.0).len() as u64
+    }
+}
+
+/// Adds a device of which only these clusters can be used.
+fn add_lent(devices: &Devices, slots: u64, clusters: &[u32]) -> DeviceId {
+    let store = Arc::new(Blank {
+        slots,
+        discard: false,
+    });
+    let lender = Arc::new(Lent(Mutex::new(clusters.to_vec())));
+    let spec = DeviceSpec::default();
+    devices.add(store, spec, Some(lender)).unwrap()
+}
+
+/// The first slot of a small device.
+const FIRST: u32 = 512;
+
+/// Adds a device with room for a few pages alone, in the slots from `FIRST` on.
+fn add_small(devices: &Devices, slots: u64) -> DeviceId {
+    add_lent(devices, u64::from(FIRST) + slots, &[1])
+}
+
 fn slot(at: u32, len: u16) -> Extent {
     Extent {
         device: DeviceId(0),
@@ -95,8 +158,9 @@ fn slot(at: u32, len: u16) -> Extent {
 #[test]
 fn loom_two_threads_share_the_last_slots() {
     model(|| {
-        let devices = devices(512, false, Returns::Cached);
-        allocate(&devices, A, 510, 0).unwrap();
+        let devices = no_devices(Returns::Cached);
+        add_small(&devices, 4);
+        allocate(&devices, A, 2, 0).unwrap();
         let other = devices.clone();
         let thread = thread::spawn(move || allocate(&other, B, 1, 1001));
         let mine = allocate(&devices, A, 1, 1000);

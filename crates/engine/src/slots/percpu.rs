@@ -21,6 +21,9 @@ pub(super) const RETURNS: usize = if cfg!(loom) { 2 } else { 64 };
 /// Returned slots from which on the worker is asked to come: early enough that it may
 /// arrive before the cache is full.
 pub(super) const RETURNS_WAKE: usize = RETURNS / 2;
+/// Slots that the worker leaves to a processor that uses again what it gave back: to free them would
+/// have it search for others, which costs more than the worker spares it.
+pub(super) const RETURNS_LEFT: usize = RETURNS / 4;
 
 /// A cluster that a processor allocates in.
 pub(super) struct Current {
@@ -44,10 +47,6 @@ pub(super) struct Spot {
     pub next: u16,
 }
 
-/// One cluster for each order.
-#[derive(Default)]
-pub(super) struct Cursors(pub [Option<Spot>; ORDERS]);
-
 /// A slot on its way back.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Returned {
@@ -64,12 +63,17 @@ pub(super) struct Returns {
     end: usize,
 }
 
+impl Returned {
+    /// What an array holds where it holds none.
+    pub const NONE: Self = Self {
+        device: DeviceId(0),
+        slot: SlotIndex(0),
+    };
+}
+
 impl Returns {
     pub const EMPTY: Self = Self {
-        slots: [Returned {
-            device: DeviceId(0),
-            slot: SlotIndex(0),
-        }; RETURNS],
+        slots: [Returned::NONE; RETURNS],
         first: 0,
         end: 0,
     };
@@ -91,7 +95,12 @@ impl Returns {
 
     /// Forgets the oldest.
     pub fn pop(&mut self) {
-        self.first += 1;
+        self.forget(1);
+    }
+
+    /// Forgets the `n` oldest.
+    pub fn forget(&mut self, n: usize) {
+        self.first += n;
         if self.first == self.end {
             (self.first, self.end) = (0, 0);
         }
@@ -106,13 +115,15 @@ impl Returns {
 pub(super) struct State {
     /// One for each order.
     pub current: [Option<Current>; ORDERS],
-    /// Orders for which a rotating device's own cursor is to be used.
+    /// Orders for which a rotating device's one cursor is to be used.
     pub rotating: [Option<DeviceId>; ORDERS],
     pub returns: Returns,
     /// The device that the last search for a single slot came to, if its slots may be recycled.
     pub home: Option<DeviceId>,
     /// Slots recycled since that search.
     pub recycled: usize,
+    /// Whether one was since the worker came.
+    pub recycles: bool,
     /// The device table of `Control`, as it was when devices last changed.
     pub devices: [Option<Arc<Device>>; MAX_DEVICES],
 }
@@ -142,6 +153,7 @@ impl PerCpu {
                 returns: Returns::EMPTY,
                 home: None,
                 recycled: 0,
+                recycles: false,
                 devices: std::array::from_fn(|_| None),
             }),
             used: std::array::from_fn(|_| AtomicI64::new(0)),

@@ -11,7 +11,8 @@
 //! slots of a cluster, which is worth more empty, nor those in clusters of larger folios.
 
 use super::alloc::Want;
-use super::cluster::{Cluster, State, Word};
+use super::cluster::{Cluster, State as ClusterState, Word};
+use super::percpu::{PerCpu, State};
 use super::{Devices, Extent, extent};
 use crate::locks::lock;
 use crate::words::{CLUSTER_SLOTS, Cpu};
@@ -28,13 +29,15 @@ enum Notice {
 
 impl Devices {
     /// A slot that this processor gave back.
-    pub(super) fn recycle(&self, cpu: Cpu, want: Want) -> Option<Extent> {
+    pub(super) fn recycle(
+        &self,
+        per_cpu: &PerCpu,
+        state: &mut State,
+        want: Want,
+    ) -> Option<Extent> {
         if want.pages != 1 {
             return None;
         }
-        let per_cpu = self.cpu(cpu);
-        let mut state = lock(&per_cpu.state);
-        let state = &mut *state;
         let home = state.home?;
         let device = state.devices[home.index()].as_deref()?;
         while state.recycled < CLUSTER_SLOTS
@@ -52,6 +55,7 @@ impl Devices {
                 Notice::Taken => {
                     state.returns.pop();
                     state.recycled += 1;
+                    state.recycles = true;
                     per_cpu.count(state, home, 1);
                     return Some(extent(home, c, at, 1));
                 }
@@ -80,12 +84,15 @@ fn retake(cluster: &mut Cluster, at: usize, want: Want) -> Notice {
         return Notice::Void;
     }
     match cluster.state {
-        State::Full | State::NonFull(_) | State::Frag(_) if order == 0 && count > table.gone => {
+        ClusterState::Full | ClusterState::NonFull(_) | ClusterState::Frag(_)
+            if order == 0 && count > table.gone =>
+        {
             table.gone -= 1;
+            cluster.gone = table.gone > 0;
             table.words[at] = Word::owned(want.owner);
             Notice::Taken
         }
-        State::Frozen => Notice::Void,
+        ClusterState::Frozen => Notice::Void,
         _ => Notice::Keep,
     }
 }

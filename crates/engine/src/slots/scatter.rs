@@ -5,7 +5,7 @@
 use super::alloc::Want;
 use super::cluster::{Cluster, Owner, State, frag, nonfull};
 use super::device::{After, Device};
-use super::{AllocError, Devices, Extent, ExtentList, extent};
+use super::{Devices, Extent, ExtentList, extent};
 use crate::locks::{lock, try_lock};
 use crate::sync::atomic::Ordering::Relaxed;
 use crate::words::{ClusterIndex, Cpu, ORDERS};
@@ -13,14 +13,27 @@ use crate::words::{ClusterIndex, Cpu, ORDERS};
 /// Clusters compared when a folio has to be scattered.
 const SURVEY: usize = 32;
 
+/// What a look at some clusters found.
+#[derive(Default)]
+struct Survey {
+    /// One with an aligned window.
+    window: Option<ClusterIndex>,
+    /// The one with the longest run, where none has a window.
+    run: Option<ClusterIndex>,
+    /// One that another thread holds at the moment.
+    held: Option<ClusterIndex>,
+}
+
 impl Devices {
     /// Virtual contiguity: runs of slots wherever they are, the longest found first.
-    pub(super) fn scatter(
-        &self,
-        cpu: Cpu,
-        want: Want,
-        out: &mut ExtentList,
-    ) -> Result<(), AllocError> {
+    ///
+    /// # Errors
+    /// There are not enough. Says how often room arrived with what it gave back.
+    pub(super) fn scatter(&self, cpu: Cpu, want: Want, out: &mut ExtentList) -> Result<(), u32> {
+        if want.pages == 1 {
+            return Err(0);
+        }
+        let on_its_way = self.transit.begin();
         let before = out.0.len();
         let mut left = want;
         let mut with_cursors = false;
@@ -28,8 +41,9 @@ impl Devices {
             let Some(device) = self.device_at(cpu, *id) else {
                 continue;
             };
-            while left.pages > 0 && want.pages > 1 && device.accepting() {
-                let Some((c, _)) = device.survey(left) else {
+            while left.pages > 0 && device.accepting() {
+                let survey = device.survey(left);
+                let Some(c) = survey.window.or(survey.run) else {
                     if with_cursors {
                         break;
                     }
@@ -54,7 +68,7 @@ impl Devices {
             }
         }
         // Whatever is still missing may be in clusters that became empty, or are cached.
-        while left.pages > 0 && want.pages > 1 {
+        while left.pages > 0 {
             let single = Want {
                 pages: 1,
                 order: 0,
@@ -73,11 +87,15 @@ impl Devices {
         if left.pages == 0 {
             return Ok(());
         }
+        if out.0.len() == before {
+            return Err(0);
+        }
         for extent in out.0.drain(before..) {
             let freed = self.free_now(cpu, extent);
             debug_assert!(freed.is_ok(), "{freed:?}");
         }
-        Err(AllocError::Full)
+        on_its_way.arrived();
+        Err(1)
     }
 
     /// The last resort of a single slot: goes through the clusters one by one, whoever holds
@@ -120,9 +138,15 @@ impl Device {
 
     /// A window in a cluster of any order: the aligned place of last resort.
     pub(super) fn take_other_order(&self, want: Want) -> Option<Extent> {
-        let (c, true) = self.survey(want)? else {
-            return None;
-        };
+        let mut survey = self.survey(want);
+        if survey.window.is_none()
+            && let Some(held) = survey.held
+        {
+            // Whoever looks into a cluster for a moment splits no folio.
+            drop(lock(&self.cell(held)?.cluster));
+            survey = self.survey(want);
+        }
+        let c = survey.window?;
         let mut cluster = lock(&self.cell(c)?.cluster);
         if !self.isolate_this(c, &mut cluster, Owner::Scan) {
             return None;
@@ -133,11 +157,11 @@ impl Device {
         Some(extent(self.id, c, start?, want.pages))
     }
 
-    /// Of some clusters with free slots, of any order, the one that serves best: an aligned
-    /// window (true), or else the longest run.
-    fn survey(&self, want: Want) -> Option<(ClusterIndex, bool)> {
+    /// Looks at some clusters with free slots, of any order.
+    fn survey(&self, want: Want) -> Survey {
         let mut lists = self.lists();
-        let mut best: Option<(ClusterIndex, usize)> = None;
+        let mut survey = Survey::default();
+        let mut longest = 0;
         let mut seen = 0;
         for order in 0..ORDERS as u8 {
             for list in [nonfull(order), frag(order)] {
@@ -145,30 +169,32 @@ impl Device {
                 let mut at = lists.heads[list].first;
                 while let Some(cell) = self.cell(ClusterIndex(at))
                     && share > 0
-                    && (seen < SURVEY || best.is_none())
+                    && (seen < SURVEY || survey.run.is_none())
                 {
                     share -= 1;
                     seen += 1;
                     let c = ClusterIndex(at);
                     at = cell.next.load(Relaxed);
                     let Some(cluster) = try_lock(&cell.cluster) else {
+                        survey.held = Some(c);
                         continue;
                     };
                     let Some(table) = &cluster.table else {
                         continue;
                     };
                     if table.used.window(0, want.order, want.pages).is_some() {
-                        return Some((c, true));
+                        survey.window = Some(c);
+                        return survey;
                     }
                     if let Some((_, len)) = table.used.longest_run(want.pages)
-                        && best.is_none_or(|(_, b)| len > b)
+                        && len > longest
                     {
-                        best = Some((c, len));
+                        (survey.run, longest) = (Some(c), len);
                     }
                 }
                 self.rotate(&mut lists, list);
             }
         }
-        best.map(|(c, _)| (c, false))
+        survey
     }
 }

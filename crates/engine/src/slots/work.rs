@@ -1,7 +1,7 @@
 //! Background work: what the paths in front leave to be done later.
 
 use super::Devices;
-use super::device::Device;
+use super::device::{Device, Patience};
 use crate::sync::atomic::Ordering::Relaxed;
 use crate::words::{CLUSTER_SLOTS, Cpu};
 
@@ -16,16 +16,16 @@ impl Devices {
         self.wanted.0.load(Relaxed)
     }
 
-    /// One step of background work: return caches, then up to `max` discards, thawed or
+    /// One step of background work: return caches, but for a stock where it is in use, then up to `max` discards, thawed or
     /// released clusters; on a nearly full device the reclaim of cached slots; compaction.
     /// Says how much was done; 0 means that nothing is left.
     pub fn work(&self, cpu: Cpu, max: usize) -> usize {
         self.wanted.0.store(false, Relaxed);
-        let mut done = self.flush_all_returns(cpu);
+        let mut done = self.trim_all_returns(cpu);
         for device in self.devices() {
             done += device.thaw(max);
             let mut left = max;
-            while left > 0 && (device.discard_one() || device.release_one(RESERVE)) {
+            while left > 0 && (device.discard_one(Patience::Skip) || device.release_one(RESERVE)) {
                 left -= 1;
                 done += 1;
             }

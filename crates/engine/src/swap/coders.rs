@@ -4,40 +4,153 @@
 //! place and put back. Who finds the place empty (its thread was moved, or another is in
 //! the middle of a page) takes a neighbour's, and makes one if all are out.
 
-use super::CodecKind;
+use super::{CodecKind, checksum};
 use crate::codec::{Codec, Codecs, Coder};
-use crate::pool::{MAX_COMPRESSED, STEP};
+use crate::pool::{MAX_COMPRESSED, Object, STEP};
 use crate::slots::{Extent, ExtentList};
 use crate::sync::{Mutex, lock};
-use crate::{CLUSTER_SLOTS, Cpu, PAGE_SIZE, PageBytes};
+use crate::vswap::Handle;
+use crate::{CLUSTER_SLOTS, Cpu, EntryId, PAGE_SIZE, PageBytes};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
-/// Room for what a coder writes before it is known whether it is short enough.
-pub struct Room(pub [u8; 2 * PAGE_SIZE]);
+/// What a coder may write before it is known whether it is short enough.
+const LONGEST: usize = 2 * PAGE_SIZE;
+/// Room for compressed pages that go into the pool together, and behind them for what a coder
+/// writes. More would be further from the processor.
+pub struct Room(pub [u8; 8 * PAGE_SIZE]);
 
 /// A coder, room for compressed bytes, and room for the slots of a batch.
 pub struct Scratch {
     pub coder: Box<dyn Coder>,
     pub data: Box<Room>,
+    pub run: Run,
     pub extents: ExtentList,
 }
 
+/// Pages compressed aside, to go into the pool together.
+const RUN: usize = 16;
+
+/// A page of a batch, compressed aside.
+#[derive(Clone, Copy)]
+pub struct Packed {
+    /// Its number in the batch.
+    pub page: u8,
+    codec: Codec,
+    /// Where its bytes begin in the room, unless it is kept as it is.
+    at: u16,
+    pub len: u16,
+    pub checksum: u64,
+    /// Once it is in the pool.
+    pub handle: Option<Handle>,
+}
+
+/// The pages whose bytes lie in a scratch, in the order of their batch.
+pub struct Run {
+    pages: [Packed; RUN],
+    len: usize,
+    /// Bytes of the room that they take.
+    bytes: usize,
+}
+
+impl Run {
+    const fn new() -> Self {
+        let none = Packed {
+            page: 0,
+            codec: Codec::Raw,
+            at: 0,
+            len: 0,
+            checksum: 0,
+            handle: None,
+        };
+        Self {
+            pages: [none; RUN],
+            len: 0,
+            bytes: 0,
+        }
+    }
+
+    pub fn clear(&mut self) {
+        (self.len, self.bytes) = (0, 0);
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    pub fn pages(&self) -> &[Packed] {
+        &self.pages[..self.len]
+    }
+}
+
 impl Scratch {
-    /// Compresses a page for the pool into `data`, padded to whole steps: the codec, and how many
-    /// bytes. None: it does not compress well enough, and is kept as it is.
-    pub fn pack(&mut self, kind: CodecKind, page: &PageBytes) -> Option<(Codec, usize)> {
+    /// Whether no other page can be packed aside.
+    pub fn is_full(&self) -> bool {
+        self.run.len == RUN || self.run.bytes + LONGEST > size_of::<Room>()
+    }
+
+    /// Compresses page `k` of a batch behind those that are in the run; whether it was too poor at
+    /// that, and is kept as it is.
+    pub fn pack_aside(&mut self, kind: CodecKind, k: usize, page: &PageBytes) -> bool {
+        let at = self.run.bytes;
+        let packed = self.pack(kind, page, at);
+        let (codec, bytes) = match packed {
+            Some((codec, len)) => (codec, &self.data.0[at..][..len]),
+            None => (Codec::Raw, &page[..]),
+        };
+        let run = &mut self.run;
+        run.pages[run.len] = Packed {
+            page: k as u8,
+            codec,
+            at: at as u16,
+            len: bytes.len() as u16,
+            checksum: checksum(codec, bytes),
+            handle: None,
+        };
+        run.len += 1;
+        run.bytes += packed.map_or(0, |(_, len)| len);
+        packed.is_none()
+    }
+
+    /// What lies aside, as the pool takes it, and where its handles go.
+    pub fn objects<'a>(
+        &'a mut self,
+        pages: &'a [&PageBytes],
+        owners: impl Fn(usize) -> EntryId + 'a,
+    ) -> impl Iterator<Item = (Object<'a>, &'a mut Option<Handle>)> {
+        let data = &self.data.0;
+        self.run.pages[..self.run.len].iter_mut().map(move |page| {
+            let data = match page.codec {
+                Codec::Raw => &pages[page.page as usize][..],
+                _ => &data[page.at as usize..][..page.len as usize],
+            };
+            let object = Object {
+                codec: page.codec,
+                data,
+                owner: owners(page.page as usize),
+            };
+            (object, &mut page.handle)
+        })
+    }
+
+    /// Compresses a page for the pool into `data` from `at` on, where there is room, padded to
+    /// whole steps: the codec, and how many bytes. None: it does not compress well enough, and is
+    /// kept as it is.
+    pub fn pack(&mut self, kind: CodecKind, page: &PageBytes, at: usize) -> Option<(Codec, usize)> {
         let codec = match kind {
             CodecKind::Lz4 | CodecKind::Lz4ThenZstd { .. } => Codec::Lz4,
             CodecKind::Zstd { .. } => Codec::Zstd,
             CodecKind::None => return None,
         };
-        let len = self.coder.compress(codec, page, &mut self.data.0)?;
+        let room = &mut self.data.0[at..at + LONGEST];
+        let len = self.coder.compress(codec, page, room)?;
         if len > MAX_COMPRESSED {
             return None;
         }
         let padded = len.next_multiple_of(STEP);
-        self.data.0[len..padded].fill(0);
+        // As many as there ever are: a length that is known is a store or two, and its bytes can be
+        // read again at once.
+        room[len..][..STEP].fill(0);
         Some((codec, padded))
     }
 }
@@ -66,7 +179,8 @@ impl Coders {
         self.made.fetch_add(1, Relaxed);
         Box::new(Scratch {
             coder: self.codecs.coder(),
-            data: Box::new(Room([0; 2 * PAGE_SIZE])),
+            data: Box::new(Room([0; _])),
+            run: Run::new(),
             extents: ExtentList::new(),
         })
     }
@@ -93,7 +207,7 @@ impl Coders {
 
     pub fn bytes(&self) -> usize {
         let one = size_of::<Scratch>()
-            + 2 * PAGE_SIZE
+            + size_of::<Room>()
             + CLUSTER_SLOTS * size_of::<Extent>()
             + self.codecs.coder_bytes();
         self.made.load(Relaxed) * one

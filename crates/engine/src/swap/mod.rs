@@ -5,8 +5,9 @@
 //!
 //! *Store*: a page whose 32-bit words are all the same is recorded in its entry. Any other
 //! is compressed by a coder that the caller checks out (one for each processor), then
-//! copied into the pool. What does not compress is kept as it is. With the pool at its
-//! limit pages go to devices at once; with those full too the store is refused.
+//! copied into the pool, several in one go. What does not compress is kept as it is. With the
+//! pool at its limit its coldest pages make room; where they cannot, pages go to devices at
+//! once; with those full too the store is refused.
 //!
 //! *Load*: the bytes are copied out under the entry's cluster lock, compared with the
 //! checksum in the word, and decompressed, both without any lock. The checksum (31 bits of
@@ -288,28 +289,30 @@ impl Swap {
                 next = next.plus(1);
             }
             locked.settle();
-            // One uncharge for all: the group's charge is a line that all processors write.
-            let mut bytes = 0;
             // A folio's slots lie side by side, as a rule: they are freed in one piece.
             let mut run: Option<Extent> = None;
-            for &location in &freed[..n] {
-                match location {
-                    Location::Pool(handle) => bytes += self.pool.remove(handle),
-                    Location::Slot(place) => match &mut run {
-                        Some(run) if run.joins(single(place)) => run.len += 1,
-                        before => {
-                            if let Some(before) = before.replace(single(place)) {
-                                self.free_slots(cpu, before);
-                            }
+            for location in &freed[..n] {
+                let Location::Slot(place) = *location else {
+                    continue;
+                };
+                match &mut run {
+                    Some(run) if run.joins(single(place)) => run.len += 1,
+                    before => {
+                        if let Some(before) = before.replace(single(place)) {
+                            self.free_slots(cpu, before);
                         }
-                    },
-                    other => self.free_location(cpu, &group, other),
+                    }
                 }
             }
             if let Some(run) = run {
                 self.free_slots(cpu, run);
             }
-            group.uncharge(bytes);
+            let objects = freed[..n].iter().filter_map(|location| match location {
+                Location::Pool(handle) => Some(*handle),
+                _ => None,
+            });
+            // One uncharge for all: the group's charge is a line that all processors write.
+            group.uncharge(self.pool.remove_each(objects));
         }
     }
 
@@ -413,7 +416,6 @@ impl Swap {
     }
 
     /// Whether there is a device to write to. They may come later.
-    /// Whether there is a device at all.
     pub fn has_devices(&self) -> bool {
         self.devices.as_ref().is_some_and(|d| !d.is_empty())
     }

@@ -6,7 +6,7 @@ use super::device::{place, single, verify};
 use super::{CodecKind, checksum};
 use crate::codec::Codec;
 use crate::env::{IoError, ReadOp, Store, Topology, WriteOp};
-use crate::pool::Pool;
+use crate::pool::{Object, Pool};
 use crate::slots::{CacheReclaim, Devices, Extent, Moved, Mover};
 use crate::vswap::{CLUSTER_ENTRIES, Location, SlotPlace, Space, Word};
 use crate::{Cpu, EntryId, PAGE_SIZE};
@@ -110,14 +110,19 @@ impl Places {
         // What went to the device as it was may never have been compressed.
         let mut scratch = self.coders.take(cpu);
         let packed = match codec {
-            Codec::Raw => scratch.pack(self.codec, page),
+            Codec::Raw => scratch.pack(self.codec, page, 0),
             _ => None,
         };
         let (codec, bytes) = match packed {
             Some((codec, len)) => (codec, &scratch.data.0[..len]),
             None => (codec, &page[..len]),
         };
-        let Ok(handle) = self.pool.insert(cpu, codec, bytes, owner) else {
+        let object = Object {
+            codec,
+            data: bytes,
+            owner,
+        };
+        let Ok(handle) = self.pool.insert(cpu, object) else {
             return Moved::Failed;
         };
         let new = Word::pool(handle, checksum(codec, bytes));

@@ -5,7 +5,7 @@
 use super::writeback::Background;
 use super::{CodecKind, Swap, checksum};
 use crate::codec::Codec;
-use crate::pool::{MAX_COMPRESSED, STEP};
+use crate::pool::{MAX_COMPRESSED, Object, STEP};
 use crate::vswap::{CLUSTER_ENTRIES, Group, Handle, Location, Word};
 use crate::{Cpu, EntryId, PAGE_SIZE};
 
@@ -86,10 +86,12 @@ impl Swap {
             .filter(|&(_, padded)| padded <= MAX_COMPRESSED && padded * 8 <= len * 7);
         let new = dense.and_then(|(dense, padded)| {
             data[dense..padded].fill(0);
-            let handle = self
-                .pool
-                .insert(cpu, Codec::Zstd, &data[..padded], entry)
-                .ok()?;
+            let object = Object {
+                codec: Codec::Zstd,
+                data: &data[..padded],
+                owner: entry,
+            };
+            let handle = self.pool.insert(cpu, object).ok()?;
             Some((
                 handle,
                 checksum(Codec::Zstd, &data[..padded]),

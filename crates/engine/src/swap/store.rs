@@ -1,8 +1,7 @@
 //! The way out: reserve entries, make their places, name them.
 
 use super::coders::Scratch;
-use super::{CodecKind, Swap, checksum, fill};
-use crate::codec::Codec;
+use super::{CodecKind, Swap, fill};
 use crate::vswap::{Group, Location, Word};
 use crate::{Cpu, EntryId, GroupId, PAGE_SIZE, PageBytes};
 
@@ -142,8 +141,9 @@ impl Swap {
     }
 
     /// Makes the places of a batch; a page that has none keeps the word of a free entry, and the
-    /// error says why. When the pool is full, its coldest pages make room, [`RELIEFS`] times a
-    /// batch; if it refuses a page all the same, the rest of the batch goes to devices with it.
+    /// error says why. Pages go into the pool by runs, each compressed before the pool is locked.
+    /// When the pool is full, its coldest pages make room, [`RELIEFS`] times a batch; if it refuses
+    /// a page all the same, the rest of the batch goes to devices with it.
     fn make_places(
         &self,
         storing: &mut Storing<'_>,
@@ -152,90 +152,134 @@ impl Swap {
         words: &mut [Word],
     ) -> Result<(), StoreError> {
         words.fill(Word::FREE);
-        let mut refused = (self.config.codec == CodecKind::None && self.has_devices())
-            .then_some(StoreError::Full);
-        let (mut out, mut which, mut n) = ([&[0; PAGE_SIZE]; BATCH], [0; BATCH], 0);
-        let (mut pooled, mut same, mut charge) = (0, 0, 0);
-        let mut relieved = 0;
+        let mut refused = self.refuses(storing.group);
+        let (mut same, mut poor, mut reliefs) = (0, 0, RELIEFS);
+        // Those that the pool does not take.
+        let (mut left, mut n) = ([0u8; BATCH], 0);
+        storing.scratch.run.clear();
         for (k, page) in pages.iter().enumerate() {
             if let Some(pattern) = fill::same_filled(page) {
                 words[k] = Word::same(pattern);
                 same += 1;
+            } else if refused.is_some() {
+                left[n] = k as u8;
+                n += 1;
+            } else {
+                let kept_as_it_is = storing.scratch.pack_aside(self.config.codec, k, page);
+                poor += u64::from(kept_as_it_is);
+            }
+            let last = k + 1 == pages.len();
+            if storing.scratch.run.is_empty()
+                || !(last || storing.scratch.is_full() || self.is_tight())
+            {
                 continue;
             }
-            if refused.is_none() {
-                let mut place = self.make_place(storing, page, entries(k));
-                while place == Err(StoreError::Full) && relieved < RELIEFS {
-                    relieved += 1;
-                    if !self.relieve(storing.cpu) {
-                        break;
-                    }
-                    place = self.make_place(storing, page, entries(k));
-                }
-                match place {
-                    Ok((word, bytes)) => {
-                        words[k] = word;
-                        charge += bytes;
-                        pooled += 1;
-                        continue;
-                    }
-                    Err(error) => refused = Some(error),
+            let refusals = self.put_run(storing, pages, &entries, words, &mut reliefs);
+            for packed in storing.scratch.run.pages() {
+                if refusals > 0 && packed.handle.is_none() {
+                    left[n] = packed.page;
+                    n += 1;
                 }
             }
-            (out[n], which[n]) = (page, k);
-            n += 1;
+            storing.scratch.run.clear();
+            refused = if refusals > 0 {
+                Some(StoreError::Full)
+            } else {
+                self.refuses(storing.group)
+            };
         }
         let counters = &self.env.counters;
         counters.swpout_zero.add(same);
-        counters.zswpout.add(pooled);
-        // Before the words are named: who frees them uncharges.
-        storing.group.charge(charge);
-        let Some(refused) = refused.filter(|_| n > 0) else {
-            return Ok(());
-        };
-        let mut slots = [Word::FREE; BATCH];
-        if storing.group.writeback() && self.has_devices() {
-            let (cpu, aim) = (storing.cpu, storing.aim);
-            let entries = |i: usize| entries(which[i]);
-            let (out, slots) = (&out[..n], &mut slots[..n]);
-            self.store_on_devices(cpu, storing.scratch, out, entries, slots, aim);
+        counters.reject_compress_poor.add(poor);
+        match refused {
+            Some(refused) if n > 0 => {
+                let without = self.leave_to_devices(storing, pages, entries, &left[..n], words);
+                counters.reject_full.add(without);
+                if without > 0 { Err(refused) } else { Ok(()) }
+            }
+            _ => Ok(()),
         }
-        for (&k, &word) in which[..n].iter().zip(&slots) {
-            words[k] = word;
-        }
-        let without = slots[..n].iter().filter(|word| word.is_free()).count();
-        counters.reject_full.add(without as u64);
-        if without > 0 { Err(refused) } else { Ok(()) }
     }
 
-    /// Puts one page into the pool; the word that will name it, and its bytes to charge.
-    fn make_place(
+    /// Why no page of the group goes into the pool, if so.
+    fn refuses(&self, group: &Group) -> Option<StoreError> {
+        if self.config.codec == CodecKind::None && self.has_devices() {
+            return Some(StoreError::Full);
+        }
+        (group.pool_bytes() >= group.pool_max()).then_some(StoreError::GroupFull)
+    }
+
+    /// Near its limit the pool is asked for each page: what it refuses was compressed in vain, and
+    /// what makes room should be colder than all that was compressed.
+    fn is_tight(&self) -> bool {
+        self.pool.bytes() + (BATCH * PAGE_SIZE) as u64 > self.pool.max()
+    }
+
+    /// Puts what was compressed aside into the pool, and makes the words that will name it; how many
+    /// pages found no room.
+    fn put_run(
         &self,
         storing: &mut Storing<'_>,
-        page: &PageBytes,
-        owner: EntryId,
-    ) -> Result<(Word, u64), StoreError> {
-        let scratch = &mut *storing.scratch;
-        if storing.group.pool_bytes() >= storing.group.pool_max() {
-            return Err(StoreError::GroupFull);
-        }
-        let (codec, bytes) = match scratch.pack(self.config.codec, page) {
-            Some((codec, len)) => (codec, &scratch.data.0[..len]),
-            None => {
-                self.env.counters.reject_compress_poor.add(1);
-                (Codec::Raw, &page[..])
+        pages: &[&PageBytes],
+        entries: &impl Fn(usize) -> EntryId,
+        words: &mut [Word],
+        reliefs: &mut u32,
+    ) -> usize {
+        let refusals = loop {
+            let objects = storing.scratch.objects(pages, entries);
+            let refusals = self.pool.insert_each(storing.cpu, objects);
+            if refusals == 0 {
+                break 0;
+            }
+            self.env.counters.pool_limit_hit.add(refusals as u64);
+            if *reliefs == 0 {
+                break refusals;
+            }
+            *reliefs -= 1;
+            if !self.relieve(storing.cpu) {
+                break refusals;
             }
         };
-        match self.pool.insert(storing.cpu, codec, bytes, owner) {
-            Ok(handle) => {
-                let word = Word::pool(handle, checksum(codec, bytes));
-                Ok((word, bytes.len() as u64))
-            }
-            Err(crate::pool::Full) => {
-                self.env.counters.pool_limit_hit.add(1);
-                Err(StoreError::Full)
+        let (mut pooled, mut charge) = (0, 0);
+        for packed in storing.scratch.run.pages() {
+            if let Some(handle) = packed.handle {
+                words[packed.page as usize] = Word::pool(handle, packed.checksum);
+                charge += u64::from(packed.len);
+                pooled += 1;
             }
         }
+        self.env.counters.zswpout.add(pooled);
+        // Before the words are named: who frees them uncharges.
+        storing.group.charge(charge);
+        refusals
+    }
+
+    /// Writes pages that the pool does not take to devices, where the group may; how many found no
+    /// room there either.
+    #[cold]
+    fn leave_to_devices(
+        &self,
+        storing: &mut Storing<'_>,
+        pages: &[&PageBytes],
+        entries: impl Fn(usize) -> EntryId,
+        left: &[u8],
+        words: &mut [Word],
+    ) -> u64 {
+        let mut out = [&[0; PAGE_SIZE]; BATCH];
+        for (out, &k) in out.iter_mut().zip(left) {
+            *out = pages[k as usize];
+        }
+        let mut slots = [Word::FREE; BATCH];
+        let (out, slots) = (&out[..left.len()], &mut slots[..left.len()]);
+        if storing.group.writeback() && self.has_devices() {
+            let (cpu, aim) = (storing.cpu, storing.aim);
+            let entries = |i: usize| entries(left[i] as usize);
+            self.store_on_devices(cpu, storing.scratch, out, entries, slots, aim);
+        }
+        for (&k, &word) in left.iter().zip(&*slots) {
+            words[k as usize] = word;
+        }
+        slots.iter().filter(|word| word.is_free()).count() as u64
     }
 
     /// Writes the words of consecutive reserved entries, where there is something to name.

@@ -344,7 +344,8 @@ impl Model {
         (0..n)
             .map(|_| {
                 self.seed += 1;
-                Box::new(page(self.seed, random))
+                // Neighbours are of different classes: what a batch of the pool has to do with.
+                Box::new(page(self.seed, random >> (self.seed % 3)))
             })
             .collect()
     }

@@ -210,3 +210,82 @@ fn a_cluster_that_ran_empty_at_a_cursor_is_discarded_soon() {
         devices.check();
     }
 }
+
+/// Tells another thread to fill the devices while it moves a page, and goes on when that one waits.
+struct Filled {
+    devices: OnceLock<std::sync::Weak<Devices>>,
+    filler: std::sync::Mutex<Option<std::thread::JoinHandle<usize>>>,
+}
+
+impl Mover for Filled {
+    fn relocate(&self, _: Cpu, _: EntryId, _: Extent, _: Option<Extent>) -> Moved {
+        let devices = self.devices.get().unwrap().upgrade().unwrap();
+        let mut filler = self.filler.lock().unwrap();
+        if filler.is_none() {
+            let fills = devices.clone();
+            *filler = Some(std::thread::spawn(move || {
+                let mut out = ExtentList::new();
+                let room = |_: &usize| fills.allocate(B, 1, EntryId(9000), &mut out).is_ok();
+                (0..).take_while(room).count()
+            }));
+            while devices.transit.waiting() == 0 && !filler.as_ref().unwrap().is_finished() {
+                std::thread::yield_now();
+            }
+        }
+        Moved::Gone
+    }
+}
+
+/// A compaction holds two slots for one page; the second is nobody's to miss.
+#[test]
+fn what_a_compaction_holds_makes_no_allocation_fail() {
+    let (devices, id) = one(1024, Options::default());
+    let devices = Arc::new(devices);
+    let mover = Arc::new(Filled {
+        devices: OnceLock::new(),
+        filler: std::sync::Mutex::default(),
+    });
+    mover.devices.set(Arc::downgrade(&devices)).unwrap();
+    devices.set_mover(mover.clone());
+    let mut out = ExtentList::new();
+    for i in 0..2 {
+        let owner = EntryId(i * 512);
+        devices.allocate(A, 512, owner, &mut out).unwrap();
+    }
+    for at in (0..1024).filter(|at| at % 512 != 100) {
+        devices.free_now(A, single(id, at)).unwrap();
+    }
+    devices.work(A, 8);
+    let filler = mover.filler.lock().unwrap().take();
+    assert_eq!(filler.expect("a compaction").join().unwrap(), 1022);
+    devices.check();
+}
+
+/// Copies in full clusters: the one of many that holds some is found before "full" is said.
+#[test]
+fn copies_in_any_full_cluster_are_found_before_full_is_said() {
+    let mut run = super::model::Run::new(Options::default());
+    for _ in 0..2048 {
+        run.allocate(A, 1);
+    }
+    for last in [3, 1, 2, 0] {
+        run.step(super::model::Op::Cache {
+            nth: last * 512 + 7,
+            count: 1,
+        });
+        let cached = || run.entries.naive.lock().unwrap().cached.len();
+        assert_eq!(cached(), 1);
+        run.out.clear();
+        let got = run.devices.allocate(B, 1, EntryId(run.next), &mut run.out);
+        assert_eq!(got, Ok(()), "cluster {last} holds a copy");
+        let owner = (run.out[0].device.0, run.out[0].start.0);
+        run.entries
+            .naive
+            .lock()
+            .unwrap()
+            .owner
+            .insert(owner, run.next);
+        run.next += 1;
+        run.check();
+    }
+}

@@ -9,6 +9,8 @@ mod places;
 mod reclaim;
 mod returns;
 mod rules;
+#[cfg(debug_assertions)]
+mod sharing;
 mod stress;
 
 use super::*;

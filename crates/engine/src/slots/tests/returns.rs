@@ -1,6 +1,6 @@
 //! The return caches: bounded whether or not a worker ever comes, and never in anybody's way.
 
-use super::super::percpu::RETURNS;
+use super::super::percpu::{RETURNS, RETURNS_LEFT};
 use super::*;
 
 /// A device of full clusters, so that every single free has to wait.
@@ -101,5 +101,25 @@ fn a_drain_empties_the_caches_first() {
     assert_eq!(devices.drain_step(A, id, 8), Ok(Drain::Done));
     assert_eq!(waiting(&devices, B), 0);
     devices.remove(A, id).unwrap();
+    devices.check();
+}
+
+#[test]
+fn the_worker_leaves_a_stock_to_a_processor_that_uses_it() {
+    let (devices, id) = full(4);
+    let mut out = ExtentList::new();
+    let waiting = || lock(&devices.cpu(A).state).returns.len();
+    for slot in 0..30 {
+        devices.free(A, single(id, slot * 17)).unwrap();
+    }
+    assert_eq!(waiting(), 30);
+    devices.allocate(A, 1, EntryId(0), &mut out).unwrap();
+    assert_eq!(waiting(), 29, "one was used again");
+    devices.work(A, 16);
+    assert_eq!(waiting(), RETURNS_LEFT);
+    devices.check();
+    // Nobody used any since.
+    devices.work(A, 16);
+    assert_eq!(waiting(), 0);
     devices.check();
 }

@@ -1,0 +1,112 @@
+//! No device is full while another thread has room of it out of reach: see `transit`.
+
+use super::*;
+
+#[test]
+fn loom_the_only_cluster_is_waited_for_while_a_worker_discards_it() {
+    for pages in [1, 512] {
+        model(move || {
+            let devices = devices(512, true, Returns::Direct);
+            let all = allocate(&devices, A, 512, 0).unwrap();
+            devices.free(A, all).unwrap();
+            let other = devices.clone();
+            let thread = thread::spawn(move || other.work(B, 1));
+            let got = allocate(&devices, A, pages, 1000);
+            thread.join().unwrap();
+            devices.check();
+            assert!(got.is_some(), "the cluster was empty all the time");
+        });
+    }
+}
+
+#[test]
+fn loom_two_allocations_discard_the_only_cluster() {
+    model(|| {
+        let devices = devices(512, true, Returns::Direct);
+        let all = allocate(&devices, A, 512, 0).unwrap();
+        devices.free(A, all).unwrap();
+        let other = devices.clone();
+        let thread = thread::spawn(move || allocate(&other, B, 1, 1));
+        let mine = allocate(&devices, A, 1, 2);
+        let theirs = thread.join().unwrap();
+        devices.check();
+        assert!(mine.is_some() && theirs.is_some() && mine != theirs);
+    });
+}
+
+#[test]
+fn loom_two_threads_begin_the_only_cluster() {
+    model(|| {
+        let devices = devices(512, false, Returns::Cached);
+        let other = devices.clone();
+        let thread = thread::spawn(move || allocate(&other, B, 1, 1));
+        let mine = allocate(&devices, A, 1, 2);
+        let theirs = thread.join().unwrap();
+        devices.check();
+        assert!(mine.is_some() && theirs.is_some() && mine != theirs);
+    });
+}
+
+#[test]
+fn loom_two_threads_borrow_the_only_cluster() {
+    model(|| {
+        let devices = no_devices(Returns::Cached);
+        add_small(&devices, 4);
+        let other = devices.clone();
+        let thread = thread::spawn(move || allocate(&other, B, 1, 1));
+        let mine = allocate(&devices, A, 1, 2);
+        let theirs = thread.join().unwrap();
+        devices.check();
+        assert!(mine.is_some() && theirs.is_some() && mine != theirs);
+    });
+}
+
+#[test]
+fn loom_a_cluster_on_its_way_back_to_the_lender_is_waited_for() {
+    model(|| {
+        let devices = no_devices(Returns::Direct);
+        add_lent(&devices, 3 * 512, &[0, 1, 2]);
+        let all: Vec<_> = (0..3)
+            .map(|i| allocate(&devices, A, 512, i * 512).unwrap())
+            .collect();
+        all.iter().for_each(|&e| devices.free(A, e).unwrap());
+        let other = devices.clone();
+        // It keeps two and gives one back.
+        let thread = thread::spawn(move || other.work(B, 1));
+        for i in 0..3 {
+            let got = allocate(&devices, A, 512, i * 512);
+            assert!(got.is_some(), "three clusters were free, {i} are taken");
+        }
+        thread.join().unwrap();
+        devices.check();
+    });
+}
+
+#[test]
+fn loom_what_a_folio_holds_that_will_not_fit_is_waited_for() {
+    model_within(1, || {
+        let devices = no_devices(Returns::Direct);
+        let id = add_small(&devices, 6);
+        for i in 0..6 {
+            allocate(&devices, A, 1, i).unwrap();
+        }
+        for at in [1, 3, 5] {
+            let one = Extent {
+                device: id,
+                ..slot(FIRST + at, 1)
+            };
+            devices.free(A, one).unwrap();
+        }
+        let other = devices.clone();
+        let thread = thread::spawn(move || allocate_runs(&other, B, 4, 100));
+        let mine = allocate_runs(&devices, A, 2, 200);
+        let theirs = thread.join().unwrap();
+        devices.check();
+        assert!(
+            theirs.is_none(),
+            "three slots are not enough for four pages"
+        );
+        assert!(mine.is_some(), "three slots were free all the time");
+        assert_eq!(devices.usage()[0].used, 3 + 2);
+    });
+}
