@@ -20,6 +20,7 @@ use crate::resolve::Desk;
 use crate::room::Step;
 use crate::service::Services;
 use crate::sharing::Sharing;
+use crate::shortage::Shortage;
 use crate::state::{State, lock_service};
 use ebb_engine::PAGE_SIZE;
 use ebb_sys::fault::FaultFd;
@@ -142,6 +143,7 @@ fn adopt(
         forked: AtomicBool::new(false),
         costs: Costs::new(),
         flushes: Flushes::default(),
+        shortage: Shortage::default(),
         keep_score: AtomicU64::new(1024),
         loads: AtomicU64::new(0),
         behind: AtomicBool::new(false),

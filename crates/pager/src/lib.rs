@@ -1,12 +1,11 @@
 //! The pager: joins the engine to the real memory of a real process.
 //!
 //! A page map (`map`) over the managed ranges (`ranges`) says of each page where it is. Service
-//! threads (`service`) resolve page faults (`resolve`,
-//! `load`, `place`) and make room (`room`, `capture`,
-//! `store`) through the staging area (`bays`), in the order of the reclaim queue (`queue`); a keeper
-//! thread (`keeper`) does the rest. The preload library calls `hooks`; `fork` gives a forked child a
-//! pager of its own. One lock guards what all of them know (`state`, where the lock protocol
-//! stands).
+//! threads (`service`) resolve page faults (`resolve`, `load`, `place`) and make room (`room`,
+//! `capture`, `store`; `shortage` where there is none) through the staging area (`bays`), in the order
+//! of the reclaim queue (`queue`); a keeper thread (`keeper`) does the rest. The preload library calls
+//! `hooks`; `fork` gives a forked child a pager of its own. One lock guards what all of them know
+//! (`state`, where the lock protocol stands).
 
 mod account;
 mod appetite;
@@ -31,5 +30,6 @@ mod resolve;
 mod room;
 mod service;
 mod sharing;
+mod shortage;
 mod state;
 mod store;

@@ -11,6 +11,7 @@ use crate::balance::Costs;
 use crate::embed::Embedded;
 use crate::flushes::Flushes;
 use crate::service::Services;
+use crate::shortage::Shortage;
 use ebb_engine::Cpu;
 use ebb_engine::counters::Counters;
 use ebb_engine::swap::Swap;
@@ -46,6 +47,8 @@ pub struct Process {
     pub costs: Costs,
     /// What moves of pages cost beyond those of a single thread.
     pub flushes: Flushes,
+    /// How long there has been no room.
+    pub shortage: Shortage,
     /// The keeper was told that the pool is nearly full, and has not looked yet.
     pub behind: AtomicBool,
     /// Counts loads, to keep some entries whatever the score says and so learn.

@@ -147,9 +147,17 @@ impl Process {
         if staged(&state) == 0 {
             return Step::Nothing;
         }
-        let mut step = self.store_oldest(state, desk);
-        // What finds no room does not hold up what needs none: unchanged pages that kept their
-        // entry, and pages of one value.
+        match self.store_oldest(state, desk) {
+            Step::Full => self.evict_without_storing(desk),
+            step => step,
+        }
+    }
+
+    /// What finds no room does not hold up what needs none: unchanged pages that kept their entry,
+    /// and pages of one value.
+    fn evict_without_storing(&self, desk: &mut Desk) -> Step {
+        let begun = Instant::now();
+        let mut step = Step::Full;
         for _ in 0..TRIES {
             if step != Step::Full {
                 break;
@@ -157,6 +165,7 @@ impl Process {
             let (state, _) = self.capture(lock_service(), desk, false);
             step = self.store_oldest(state, desk);
         }
+        self.wanted_room(begun);
         step
     }
 

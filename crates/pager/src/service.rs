@@ -21,17 +21,13 @@
 //! Threads that have nothing to do compete in any case: a process that is killed goes, and gives
 //! its memory back, only when its last thread has had a processor to end on.
 
-use crate::map::{Page, PageNumber, UNIT};
 use crate::process::Process;
-use crate::resolve::{Desk, Served, UnitBuffer};
-use crate::room::{Step, When};
-use crate::state::lock_service;
-use ebb_engine::PAGE_SIZE;
+use crate::resolve::{Desk, UnitBuffer};
+use crate::room::When;
 use ebb_sys::fault::{BATCH, Fault};
 use ebb_sys::futex;
 use ebb_sys::thread::{self, Urgency};
 use ebb_sys::user;
-use std::ops::ControlFlow::Continue;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
@@ -378,90 +374,6 @@ impl Process {
         }
     }
 
-    /// Serves a fault, making room as often as it takes.
-    fn serve_fully(&self, desk: &mut Desk, fault: Fault, since: Instant) {
-        let (mut stuck, mut copies): (Option<Instant>, u32) = (None, 0);
-        let mut hopeless = HOPELESS;
-        while self.serve(desk, fault, since) == Served::NoRoom {
-            match self.make_room(desk, When::Now) {
-                Step::Progress | Step::Enough if stuck.is_none() => continue,
-                Step::Progress | Step::Enough => {}
-                // What the pool holds may go to a device, all the more if nothing else is left. But
-                // not while a fork has the gate: it may be this fault that it waits for.
-                Step::Full | Step::Nothing => {
-                    if let Some(_gate) = crate::process::try_gate(self)
-                        && self.swap.shrink_pool(
-                            crate::process::cpu(),
-                            (8 * UNIT * ebb_engine::PAGE_SIZE) as u64,
-                        ) > 0
-                    {
-                        continue;
-                    }
-                }
-            }
-            // Nothing to evict here, or nowhere to put it: others may have cold memory.
-            let begin = *stuck.get_or_insert_with(|| {
-                self.counters().stall.add(1);
-                Instant::now()
-            });
-            let seen = self.member.wait(0, Some(Duration::ZERO));
-            self.member.ask_reclaim(256);
-            // Who is asked as well hears of that too: no news of room.
-            self.member.wait(seen, Some(Duration::from_millis(1)));
-            if !self.has_room(&mut lock_service(), 1) {
-                std::thread::sleep(Duration::from_micros(500));
-            }
-            self.evict_shared(begin.elapsed(), &mut copies);
-            user::follow();
-            if begin.elapsed() > hopeless {
-                hopeless += HOPELESS;
-                if self.stays() + WORK > self.member.budget() {
-                    self.out_of_memory();
-                }
-            }
-            if begin.elapsed() > GIVE_UP {
-                self.out_of_memory();
-            }
-        }
-    }
-
-    /// The budget is used up by memory that cannot be put anywhere: ends the process as a memory
-    /// limit would.
-    fn out_of_memory(&self) -> ! {
-        let mib = |pages: u64| (pages * PAGE_SIZE as u64).div_ceil(1 << 20);
-        let (budget, least) = (self.member.budget(), self.stays() + WORK);
-        if least > budget {
-            self.fail(&format!(
-                "out of memory: of a budget of {} MiB this process has {} MiB by now that cannot be \
-                 swapped out (stacks, code, locked or read-only memory); give --memory at least {}M",
-                mib(budget),
-                mib(least - WORK),
-                mib(least)
-            ))
-        }
-        self.fail(&format!(
-            "out of memory: the budget's {} MiB are in use and nothing more can be swapped out; \
-             raise --memory, or give it a --swap file with room",
-            mib(budget)
-        ))
-    }
-
-    /// Pages of this process in memory that cannot be swapped out, whatever room there is elsewhere.
-    fn stays(&self) -> u64 {
-        let mut state = lock_service();
-        self.measure(&mut state);
-        let kept = state.ranges.all().filter(|r| r.attributes.stays());
-        let mut pages = state.account.unmanaged();
-        for range in kept {
-            let (first, end) = (PageNumber::of(range.start), PageNumber::of(range.end));
-            state.map.each(first, end, |_, page| {
-                pages += u64::from(matches!(page, Page::Resident(_)));
-                Continue(())
-            });
-        }
-        pages
-    }
-
     /// Says why and ends the process: no page may be left to read as zeros.
     pub fn fail(&self, why: &str) -> ! {
         self.member.message(why);
@@ -472,10 +384,3 @@ impl Process {
         }
     }
 }
-
-/// How long a fault waits for room before the process is ended.
-const GIVE_UP: Duration = Duration::from_secs(10);
-/// How often it is seen whether room can be hoped for at all.
-const HOPELESS: Duration = Duration::from_secs(1);
-/// Pages to work on that a process needs beside those that stay in memory.
-const WORK: u64 = (8 << 20) / PAGE_SIZE as u64;

@@ -1,0 +1,189 @@
+//! A fault for which there is no room: whom it waits for, and when there is nothing to wait for.
+//!
+//! Memory is out when no page of the process can be put anywhere: the pool is at its limit, devices
+//! are full, nobody else gives. That need not stop the program dead. A page that was just brought in
+//! is unchanged and can go again without being stored, so two pages in turn may take each other's
+//! frame for ever, with one fault served after long searches. So it is not one fault's wait that
+//! decides but all the time in which room was wanted in vain while hardly any fault was served
+//! (`Shortage`): the process is then ended, as a memory limit would do it.
+//!
+//! Time that goes by in compression or in transfers is no shortage, however slow.
+
+use crate::map::{Page, PageNumber, UNIT};
+use crate::process::Process;
+use crate::resolve::{Desk, Served};
+use crate::room::{Step, When};
+use crate::state::lock_service;
+use ebb_engine::PAGE_SIZE;
+use ebb_sys::fault::Fault;
+use ebb_sys::user;
+use std::ops::ControlFlow::Continue;
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+/// How long the process is short of room before it is ended.
+const GIVE_UP: Duration = Duration::from_secs(10);
+/// So many faults served end a shortage: a MiB in ten seconds is no progress.
+const FED: u64 = 256;
+/// How often it is seen whether room can be hoped for at all.
+const HOPELESS: Duration = Duration::from_secs(1);
+/// Pages to work on that a process needs beside those that stay in memory.
+const WORK: u64 = (8 << 20) / PAGE_SIZE as u64;
+
+/// How long room has been wanted in vain, by whichever threads, since faults were last served as
+/// they should be.
+#[derive(Default)]
+pub struct Shortage(Mutex<Wanted>);
+
+#[derive(Default)]
+struct Wanted {
+    /// The union of the times.
+    spent: Duration,
+    /// Up to where they are counted.
+    until: Option<Instant>,
+    /// Faults served when it began.
+    served: u64,
+}
+
+impl Shortage {
+    /// Room was wanted in vain from `from` to `to`, and `served` faults have been served so far.
+    /// How long it has been so.
+    pub fn lasted(&self, from: Instant, to: Instant, served: u64) -> Duration {
+        let mut wanted = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if served - wanted.served.min(served) >= FED {
+            *wanted = Wanted {
+                served,
+                ..Wanted::default()
+            };
+        }
+        let from = wanted.until.map_or(from, |until| until.max(from));
+        wanted.spent += to.saturating_duration_since(from);
+        wanted.until = Some(from.max(to));
+        wanted.spent
+    }
+}
+
+impl Process {
+    /// Serves a fault, making room as often as it takes.
+    pub fn serve_fully(&self, desk: &mut Desk, fault: Fault, since: Instant) {
+        let (mut stuck, mut copies): (Option<Instant>, u32) = (None, 0);
+        let mut hopeless = HOPELESS;
+        while self.serve(desk, fault, since) == Served::NoRoom {
+            let step = self.make_room(desk, When::Now);
+            match step {
+                Step::Progress | Step::Enough if stuck.is_none() => continue,
+                Step::Progress | Step::Enough => {}
+                // What the pool holds may go to a device, all the more if nothing else is left. But
+                // not while a fork has the gate: it may be this fault that it waits for.
+                Step::Full | Step::Nothing => {
+                    if let Some(_gate) = crate::process::try_gate(self)
+                        && self
+                            .swap
+                            .shrink_pool(crate::process::cpu(), (8 * UNIT * PAGE_SIZE) as u64)
+                            > 0
+                    {
+                        continue;
+                    }
+                }
+            }
+            // Nothing to evict here, or nowhere to put it: others may have cold memory.
+            let waits = Instant::now();
+            let begin = *stuck.get_or_insert_with(|| {
+                self.counters().stall.add(1);
+                waits
+            });
+            let seen = self.member.wait(0, Some(Duration::ZERO));
+            self.member.ask_reclaim(256);
+            // Who is asked as well hears of that too: no news of room.
+            self.member.wait(seen, Some(Duration::from_millis(1)));
+            if !self.has_room(&mut lock_service(), 1) {
+                std::thread::sleep(Duration::from_micros(500));
+            }
+            self.evict_shared(begin.elapsed(), &mut copies);
+            user::follow();
+            if begin.elapsed() > hopeless {
+                hopeless += HOPELESS;
+                if self.stays() + WORK > self.member.budget() {
+                    self.out_of_memory();
+                }
+            }
+            self.wanted_room(waits);
+        }
+    }
+
+    /// Room was wanted in vain since `from`: ends the process if it has been so for too long. Called
+    /// without the lock.
+    pub fn wanted_room(&self, from: Instant) {
+        let served = self.services.served();
+        if self.shortage.lasted(from, Instant::now(), served) > GIVE_UP {
+            self.out_of_memory();
+        }
+    }
+
+    /// The budget is used up by memory that cannot be put anywhere: ends the process as a memory
+    /// limit would.
+    fn out_of_memory(&self) -> ! {
+        let mib = |pages: u64| (pages * PAGE_SIZE as u64).div_ceil(1 << 20);
+        let (budget, least) = (self.member.budget(), self.stays() + WORK);
+        if least > budget {
+            self.fail(&format!(
+                "out of memory: of a budget of {} MiB this process has {} MiB by now that cannot be \
+                 swapped out (stacks, code, locked or read-only memory); give --memory at least {}M",
+                mib(budget),
+                mib(least - WORK),
+                mib(least)
+            ))
+        }
+        self.fail(&format!(
+            "out of memory: the budget's {} MiB are in use and nothing more can be swapped out; \
+             raise --memory, or give it a --swap file with room",
+            mib(budget)
+        ))
+    }
+
+    /// Pages of this process in memory that cannot be swapped out, whatever room there is elsewhere.
+    fn stays(&self) -> u64 {
+        let mut state = lock_service();
+        self.measure(&mut state);
+        let kept = state.ranges.all().filter(|r| r.attributes.stays());
+        let mut pages = state.account.unmanaged();
+        for range in kept {
+            let (first, end) = (PageNumber::of(range.start), PageNumber::of(range.end));
+            state.map.each(first, end, |_, page| {
+                pages += u64::from(matches!(page, Page::Resident(_)));
+                Continue(())
+            });
+        }
+        pages
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_several_wait_counts_once() {
+        let shortage = Shortage::default();
+        let start = Instant::now();
+        let at = |s: u64| start + Duration::from_secs(s);
+        let lasted = |from, to, served| shortage.lasted(at(from), at(to), served).as_secs();
+        assert_eq!(lasted(0, 2, 0), 2);
+        assert_eq!(lasted(1, 3, 0), 3);
+        // Within what is counted, and long after.
+        assert_eq!(lasted(1, 2, 1), 3);
+        assert_eq!(lasted(100, 104, 2), 7);
+        assert_eq!(lasted(99, 105, FED - 1), 8);
+    }
+
+    #[test]
+    fn faults_served_end_a_shortage() {
+        let shortage = Shortage::default();
+        let start = Instant::now();
+        let at = |s: u64| start + Duration::from_secs(s);
+        shortage.lasted(at(0), at(9), 1000);
+        assert_eq!(shortage.lasted(at(9), at(10), 999 + FED).as_secs(), 10);
+        assert_eq!(shortage.lasted(at(10), at(11), 1000 + FED).as_secs(), 1);
+        assert_eq!(shortage.lasted(at(20), at(21), 1001 + FED).as_secs(), 2);
+    }
+}
