@@ -62,16 +62,12 @@ impl Process {
                 None
             };
             let executable = Executable::bay(address, code);
-            let Shifted { moved, copied } =
-                self.shift_out(unit.first().address(), address, victims, shared);
+            let Shifted {
+                moved,
+                gone,
+                copied,
+            } = self.shift_out(unit.first().address(), address, victims, shared);
             drop(executable);
-            // Pages that the program dropped without libc are gone, and nobody must read them here:
-            // there is no page to read, and whoever serves faults would wait for itself.
-            let gone = match self.pagemap.try_look(address, UNIT) {
-                Ok(there) => moved & !there.present,
-                Err(e) => self.fail(&format!("what was captured cannot be looked at: {e}")),
-            };
-            let moved = moved & !gone;
             state = held.unwrap_or_else(lock_service);
 
             let State {
@@ -225,6 +221,10 @@ impl Process {
                         at += usize::from(own == 0);
                     }
                 }
+                Err(Errno(libc::ENOENT)) => {
+                    shifted.gone |= 1 << at;
+                    at += 1;
+                }
                 // Pinned, shared for now, or not plain memory: it stays where it is.
                 Err(_) => at += 1,
             }
@@ -254,6 +254,8 @@ enum Choice {
 struct Shifted {
     /// Those that were.
     moved: Mask,
+    /// Those that the program had dropped without libc: there is nothing to move.
+    gone: Mask,
     /// How many had to be copied first because relatives share them.
     copied: usize,
 }
@@ -296,7 +298,7 @@ impl Executable {
         } else if KEPT.load(Relaxed) {
             protect_bay(address, PLAIN);
         }
-        is.then_some(Self(address))
+        is.then(|| Self(address))
     }
 }
 
