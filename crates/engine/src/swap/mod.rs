@@ -157,8 +157,9 @@ pub struct Swap {
     accept_percent: AtomicU8,
     /// The group that is written back first, or [`IN_TURN`].
     first_group: AtomicU32,
+    /// One thread at a time does background work.
     desk: work::Desk,
-    /// Whether the last batch of writeback moved no page.
+    /// Whether the last batch of writeback moved no page, so that waiting for another is in vain.
     in_vain: AtomicBool,
 }
 
