@@ -277,3 +277,32 @@ fn folios_of_a_nearly_full_device_stay_whole() {
         );
     }
 }
+
+/// Ten times what the pool may hold is filled, so stores find it full all the time, often while the
+/// keeper writes back. They wait for it: no young page goes to the device before older ones do.
+#[test]
+fn pages_on_the_device_are_colder_than_those_in_the_pool() {
+    if cannot_page() {
+        return;
+    }
+    let _alone = alone();
+    let work = ["lab", "shrinker", "--work", "allocate"];
+    let job =
+        Job::new(std::iter::once(ebb().as_os_str()).chain(work.iter().map(|word| word.as_ref())))
+            .time_limit(Duration::from_secs(60));
+    let dir = tempfile::tempdir_in("/var/tmp").unwrap();
+    let swap = dir.path().display().to_string();
+    let managed = Under::budget(48 * MIB)
+        .options(&["--pool-max", "12M", "--swap", &swap])
+        .run(&job);
+    let run = &managed.run;
+    assert!(run.ok(), "{}: {}", run.ending(), run.stderr);
+    let told = String::from_utf8_lossy(&run.stdout);
+    let inverted = told
+        .lines()
+        .find_map(|line| line.strip_prefix(shrinker::real::INVERTED))
+        .and_then(|percent| percent.parse::<f64>().ok());
+    let inverted = inverted.unwrap_or_else(|| panic!("no page is on the device: {told}"));
+    println!("{inverted}% of pairs, {:.1} s", run.wall);
+    assert!(inverted < 5.0, "{inverted}% of pairs: {}", managed.stats);
+}

@@ -2,11 +2,11 @@
 //!
 //! Where one budget is shared, memory belongs to whoever uses it, as if there were one queue of
 //! pages for the whole tree. There is none: each process knows the age of its own oldest pages, and
-//! publishes it. A process that has to evict asks the one with the oldest pages, if those are so
-//! much older than its own that the two do not just use what they have alike: that one gives a part
-//! of what it has (`ebb_tree::Member::ask_colder`). Being asked costs a process that is idle
-//! nothing, and one that is not the faults by which it shows that it is not: its pages are young
-//! then.
+//! publishes it. A process that has to evict asks the two with the oldest pages, if those are so
+//! much older than its own that they do not just use what they have alike: each gives a part of what
+//! it has, at the same time (`ebb_tree::Member::ask_colder`). Being asked costs a process that is
+//! idle nothing, and one that is not the faults by which it shows that it is not: its pages are
+//! young then.
 //!
 //! So that a program that wakes up among idle ones soon has what it needs, and one that is short of
 //! little takes little, each wish soon after another is for twice as much. And who has asked with
@@ -29,8 +29,8 @@ const GIVEN: Duration = Duration::from_millis(4);
 const NOBODY: Duration = Duration::from_millis(5);
 /// After so many disappointments in a row the pause grows no longer: a second.
 const LONGEST: u32 = 8;
-/// What is asked for first, in pages, and the most at once.
-const FIRST: u64 = 256;
+/// What each is asked for first, in pages, and the most at once.
+const FIRST: u64 = 512;
 const MOST: u64 = (64 << 20) / PAGE_SIZE as u64;
 /// How much longer than our oldest pages, in percent, and how long at least, idle ones were there.
 /// Who gives a quarter of what it has is no longer that much ahead: two that use what they have
@@ -43,6 +43,7 @@ const LEAST_MS: u64 = 100;
 pub struct Wish {
     /// Of those whose oldest pages were brought in before this, in milliseconds of CLOCK_MONOTONIC.
     pub before_ms: u64,
+    /// Of each that is asked.
     pub pages: u64,
 }
 

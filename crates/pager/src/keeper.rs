@@ -277,7 +277,8 @@ pub fn tend(process: &'static Process) -> ! {
             true => InMemory::Later,
         });
         for _ in 0..64 {
-            if !process.swap.work(cpu()) {
+            // Somebody may be waiting for what is asked for.
+            if !process.swap.work(cpu()) || process.member.is_asked() {
                 break;
             }
         }

@@ -77,6 +77,10 @@ impl Dictionary {
         }
         let samples =
             std::mem::take(&mut *self.samples.lock().unwrap_or_else(PoisonError::into_inner));
+        if samples.is_empty() {
+            // Another thread is at it.
+            return false;
+        }
         // Pages that have nothing in common give none; then it stays so.
         let _ = self.trained.set(self.train(&samples));
         true

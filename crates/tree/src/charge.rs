@@ -334,17 +334,29 @@ impl Table {
         }
     }
 
-    /// Asks the other paging process with the coldest pages, if they were last known used before
-    /// `before_ns`. What it shares with relatives is not counted: evicting that frees nothing.
+    /// Asks the two other paging processes with the coldest pages, if they were last known used
+    /// before `before_ns`, for `pages` each: they give at the same time, while the one who asks
+    /// waits. What a process shares with relatives is not counted: evicting that frees nothing.
+    /// Returns whom it asked first.
     pub fn ask_colder(&self, me: SlotNumber, before_ns: u64, pages: u64) -> Asked {
         let own = |n: SlotNumber| {
             let slot = self.slot(n);
             slot.charged.load(Relaxed) - slot.credit.load(Relaxed)
         };
-        let colder = self.coldest(self.others(me).filter(|&n| own(n) >= LEAST), before_ns);
-        // Not all it has: it would ask for it back.
-        let part = |n| own(n).max(0) as u64 / 4;
-        self.ask(colder, pages.min(colder.map_or(0, part)))
+        let ask_one = |but: Option<SlotNumber>| {
+            let these = self
+                .others(me)
+                .filter(|&n| own(n) >= LEAST && Some(n) != but);
+            let colder = self.coldest(these, before_ns);
+            // Not all it has: it would ask for it back.
+            let part = |n| own(n).max(0) as u64 / 4;
+            self.ask(colder, pages.min(colder.map_or(0, part)))
+        };
+        let asked = ask_one(None);
+        if let Asked::Other(first) = asked {
+            ask_one(Some(first));
+        }
+        asked
     }
 }
 
@@ -469,14 +481,15 @@ mod tests {
         // Who finds nothing more to give asks whoever has the oldest.
         assert_eq!(table.ask_reclaim(slots[0], 5000), Asked::Other(slots[1]));
         assert_eq!(asked(1), 5000);
-        // Relatives that share little are asked like anybody.
+        // Relatives that share little are asked like anybody. The two with the oldest are.
         assert!(table.try_charge(slots[1], 1000));
-        assert_eq!(
-            table.ask_colder(slots[0], 301, 5000),
-            Asked::Other(slots[1])
-        );
-        assert_eq!(asked(1), 250);
-        table.slot(slots[1]).coldest.store(0, SeqCst);
+        table.slot(slots[3]).coldest.store(299, SeqCst);
+        let first = table.ask_colder(slots[0], 301, 5000);
+        assert_eq!(first, Asked::Other(slots[1]));
+        assert_eq!([0, 1, 2, 3].map(asked), [0, 250, 0, 250]);
+        for n in [1, 3] {
+            table.slot(slots[n]).coldest.store(0, SeqCst);
+        }
         // Who has next to nothing is left alone.
         table.uncharge(slots[2], 1000 - LEAST + 1);
         assert_eq!(table.ask_colder(slots[0], 301, 50), Asked::Nobody);

@@ -276,8 +276,8 @@ impl Member {
         self.table.ask_reclaim(self.slot(), pages)
     }
 
-    /// Asks the other process with the coldest pages to give up at least `pages`, if those were
-    /// last known used before `before_ns` (CLOCK_MONOTONIC).
+    /// Asks the two other processes with the coldest pages to give up at least `pages` each, if
+    /// those were last known used before `before_ns` (CLOCK_MONOTONIC). Returns whom first.
     pub fn ask_colder(&self, before_ns: u64, pages: u64) -> Asked {
         self.table.ask_colder(self.slot(), before_ns, pages)
     }
@@ -285,6 +285,11 @@ impl Member {
     /// Pages that others asked this process to give up, taken over by the caller.
     pub fn take_reclaim_request(&self) -> u64 {
         self.table.slot(self.slot()).request.swap(0, SeqCst)
+    }
+
+    /// Whether others ask this process to give up pages.
+    pub fn is_asked(&self) -> bool {
+        self.table.slot(self.slot()).request.load(Relaxed) > 0
     }
 
     /// Sleeps until there is news after `seen` (0 at first) or the time is over; returns what

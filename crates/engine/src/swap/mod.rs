@@ -48,7 +48,6 @@ use crate::counters::Counters;
 use crate::env::{Clock, Memory, Topology};
 use crate::pool::Pool;
 use crate::slots::{Devices, Extent};
-use crate::sync::{Mutex, lock};
 use crate::vswap::Locked;
 use crate::vswap::{Group, Handle, Location, Released, Space};
 use crate::{Cpu, EntryId, GroupId, PageBytes};
@@ -57,7 +56,9 @@ use device::single;
 use places::Places;
 use std::ops::Deref;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{
+    AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering::Relaxed,
+};
 
 /// Counters that live where the embedder wants them.
 #[derive(Clone)]
@@ -156,8 +157,10 @@ pub struct Swap {
     accept_percent: AtomicU8,
     /// The group that is written back first, or [`IN_TURN`].
     first_group: AtomicU32,
-    /// Owned by whoever does background work, while they do it: one at a time.
-    background: Mutex<Option<Box<writeback::Background>>>,
+    /// One thread at a time does background work.
+    desk: work::Desk,
+    /// Whether the last batch of writeback moved no page, so that waiting for another is in vain.
+    in_vain: AtomicBool,
 }
 
 impl Swap {
@@ -197,7 +200,8 @@ impl Swap {
             staging_bytes: AtomicUsize::new(0),
             accept_percent: AtomicU8::new(config.accept_threshold_percent),
             first_group: AtomicU32::new(IN_TURN),
-            background: Mutex::new(Some(Box::new(writeback::Background::new()))),
+            desk: work::Desk::new(),
+            in_vain: AtomicBool::new(false),
             config,
             env,
         })
@@ -438,8 +442,7 @@ impl Swap {
         if let Some(devices) = &self.devices {
             devices.fork_child();
         }
-        // What a thread of the parent had taken stayed there.
-        lock(&self.background).get_or_insert_with(|| Box::new(writeback::Background::new()));
+        self.desk.replace_if_taken();
     }
 
     /// No process is left that shares memory with this one since a fork.

@@ -56,6 +56,46 @@ fn pages_on_their_way_are_loaded_freed_and_nothing_is_lost() {
     }
 }
 
+/// Stores that find the pool full while another thread writes back wait for the room that this
+/// makes. None of their pages goes to the device before older ones do.
+#[test]
+fn young_pages_wait_for_room_while_another_thread_makes_it() {
+    let rig = rig(
+        Config {
+            pool_max_bytes: 2 << 20,
+            ..Config::default()
+        },
+        Some(12),
+    );
+    let (swap, device) = (&rig.swap, rig.device.as_ref().unwrap());
+    device.delay.store(500, Relaxed);
+    let over = AtomicBool::new(false);
+    let met = std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !over.load(Relaxed) {
+                swap.shrink_pool(Cpu(1), 16 * PAGE_SIZE as u64);
+                swap.work(Cpu(1));
+                std::thread::yield_now();
+            }
+        });
+        let _done = Done(&over);
+        let mut met = 0;
+        for first in (0..4800).step_by(16) {
+            let pages: Vec<PageBytes> = (first..first + 16).map(|n| page(n, 200)).collect();
+            let refs: Vec<&PageBytes> = pages.iter().collect();
+            let stored = swap.store_each(Cpu(0), GroupId(0), &refs, &mut [None; 16]);
+            assert_eq!(stored, Ok(16));
+            met += usize::from(device.writing.load(Relaxed) > 0);
+        }
+        met
+    });
+    let limit_hit = rig.counters.pool_limit_hit.get();
+    assert!(met > 0 && limit_hit > 0, "{met} {limit_hit}");
+    let at_once = rig.counters.pswpout.get() - rig.counters.zswpwb.get();
+    assert_eq!(at_once, 0, "of 4800 pages went to the device at once");
+    swap.check();
+}
+
 /// What the program does; how often it did it while a batch was being written.
 fn meanwhile(rig: &Rig, seed: u64) -> usize {
     let (swap, cpu) = (&rig.swap, Cpu(0));

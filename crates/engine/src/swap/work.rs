@@ -1,9 +1,10 @@
-//! Background work, in bounded steps.
+//! Background work, in bounded steps, by one thread at a time: who has its [`Desk`].
 
 use super::Swap;
 use super::writeback::Background;
 use crate::Cpu;
-use crate::sync::lock;
+use crate::locks::none_held;
+use crate::sync::{Condvar, Mutex, lock, wait};
 
 /// Emptied windows that keep their memory for the next class that needs one.
 const WARM_WINDOWS: usize = 4;
@@ -12,6 +13,77 @@ const IDLE_TURNS: u32 = 16;
 
 /// Waiting things of the slot allocator done in one step.
 const DEVICE_STEPS: usize = 32;
+
+/// What background work keeps between its steps: taken out by whoever works, and put back. Nothing
+/// is locked meanwhile.
+pub struct Desk {
+    state: Mutex<State>,
+    told: Condvar,
+}
+
+struct State {
+    background: Option<Box<Background>>,
+    /// Steps done, and who waits for the next to be.
+    steps: u64,
+    waiting: u32,
+}
+
+impl Desk {
+    pub fn new() -> Self {
+        Self {
+            state: Mutex::new(State {
+                background: Some(Box::new(Background::new())),
+                steps: 0,
+                waiting: 0,
+            }),
+            told: Condvar::new(),
+        }
+    }
+
+    /// After a fork, in the child: what a thread of the parent had taken stayed there.
+    pub fn replace_if_taken(&self) {
+        let mut state = lock(&self.state);
+        state
+            .background
+            .get_or_insert_with(|| Box::new(Background::new()));
+        state.waiting = 0;
+    }
+
+    fn take(&self) -> Option<Box<Background>> {
+        lock(&self.state).background.take()
+    }
+
+    fn put_back(&self, background: Box<Background>) {
+        let mut state = lock(&self.state);
+        state.background = Some(background);
+        self.tell(state);
+    }
+
+    /// The one who works has done a step, and goes on.
+    fn step_done(&self) {
+        self.tell(lock(&self.state));
+    }
+
+    fn tell(&self, mut state: crate::sync::MutexGuard<'_, State>) {
+        state.steps += 1;
+        if state.waiting > 0 {
+            self.told.notify_all();
+        }
+    }
+
+    /// Waits until the one who works has done the step that it is at: a transfer of a batch at most.
+    /// It waits for nobody who stores.
+    fn await_step(&self) {
+        none_held();
+        let mut state = lock(&self.state);
+        let steps = state.steps;
+        state.waiting += 1;
+        while state.background.is_none() && state.steps == steps {
+            state = wait(&self.told, state);
+        }
+        state.waiting -= 1;
+    }
+}
 
 impl Swap {
     /// One bounded step of background work; false when there is nothing to do now. One
@@ -24,13 +96,13 @@ impl Swap {
                 || self.pool.give_back(WARM_WINDOWS) > 0
                 || self.compact_step(false)
                 || self.recompress_step(cpu, background)
-                || self.env.codecs.work()
                 || self
                     .devices
                     .as_ref()
                     .is_some_and(|devices| devices.work(cpu, DEVICE_STEPS) > 0)
         })
-        .unwrap_or(false)
+        // Last, as it takes long, and while nobody can be waiting for it.
+        .is_some_and(|did| did || self.env.codecs.work())
     }
 
     /// Whether background work cannot wait: stores are about to find the pool at its limit, and
@@ -49,6 +121,7 @@ impl Swap {
         self.in_background(|background| {
             let mut idle = 0;
             while self.pool.bytes() > target && idle < IDLE_TURNS {
+                self.desk.step_done();
                 if self.tidy_step() {
                     continue;
                 }
@@ -71,14 +144,42 @@ impl Swap {
 
     /// Runs `f` with what background work keeps, unless somebody else does.
     pub(super) fn in_background<R>(&self, f: impl FnOnce(&mut Background) -> R) -> Option<R> {
-        let mut background = lock(&self.background).take()?;
+        let mut background = self.desk.take()?;
         let result = f(&mut background);
-        *lock(&self.background) = Some(background);
+        self.desk.put_back(background);
         Some(result)
+    }
+
+    /// Waits for whoever does background work, if anybody, to end the step that is under way.
+    pub(super) fn await_background(&self) {
+        self.desk.await_step();
     }
 
     /// Makes the per-processor scratch, so that no load or store has to.
     pub fn warm_up(&self) {
         self.coders.fill();
+    }
+}
+
+#[cfg(all(test, loom))]
+mod models {
+    use super::*;
+    use crate::sync::Arc;
+
+    /// Whether the step or all of the work ends first, and before or after the look.
+    #[test]
+    fn loom_who_waits_for_a_step_is_told() {
+        loom::model(|| {
+            let desk = Arc::new(Desk::new());
+            let taken = desk.take().expect("nobody else works");
+            let other = desk.clone();
+            let waiter = loom::thread::spawn(move || {
+                other.await_step();
+                other.take().is_some()
+            });
+            desk.step_done();
+            desk.put_back(taken);
+            waiter.join().expect("it was told");
+        });
     }
 }

@@ -21,6 +21,8 @@ use std::sync::atomic::Ordering::Relaxed;
 pub const BATCH: usize = 64;
 /// Clusters looked through for one batch.
 const VISITS: usize = 16;
+/// Steps of another thread that a refused store waits for: not each of them makes room.
+const WAITS: usize = 8;
 
 /// What background work keeps between its steps.
 pub struct Background {
@@ -129,24 +131,36 @@ impl Swap {
     }
 
     /// The pool refused a page: a batch of its coldest moves to devices, so that no young page
-    /// goes there while older ones sit in the pool. Whether there may be room now; not while
-    /// another thread does background work, for waiting would take longer than writing.
+    /// goes there while older ones sit in the pool. Whether there may be room now. While another
+    /// thread does that, this one waits for it, step by step and [`WAITS`] of them at most: writing
+    /// a young page out instead would take no less. But not where the last batch moved nothing, as
+    /// when devices are full: then the page is refused at once.
     pub(super) fn relieve(&self, cpu: Cpu) -> bool {
         self.note_refused();
-        let made = self.in_background(|background| {
-            // Emptied windows of another class or processor need no write.
-            while self.pool.give_back(0) > 0 {}
-            // It grows by pages, whatever its limit is.
-            if self.pool.bytes() + PAGE_SIZE as u64 <= self.pool.max() {
-                return true;
+        // It grows by pages, whatever its limit is.
+        let has_room = || self.pool.bytes() + PAGE_SIZE as u64 <= self.pool.max();
+        for _ in 0..WAITS {
+            let made = self.in_background(|background| {
+                // Emptied windows of another class or processor need no write.
+                while self.pool.give_back(0) > 0 {}
+                if has_room() || self.devices.is_none() {
+                    return has_room();
+                }
+                let turn = self.turn(cpu, background);
+                turn.is_some_and(|turn| turn.written + turn.dropped > 0)
+            });
+            if let Some(made) = made {
+                return made;
             }
-            if self.devices.is_none() {
+            if self.in_vain.load(Relaxed) {
                 return false;
             }
-            let turn = self.turn(cpu, background);
-            turn.is_some_and(|turn| turn.written + turn.dropped > 0)
-        });
-        made.unwrap_or(false)
+            self.await_background();
+            if has_room() {
+                return true;
+            }
+        }
+        false
     }
 
     /// A batch of the group that goes first, else of the next in turn; none if no group has pages in
@@ -206,6 +220,10 @@ impl Swap {
             let pick = background.picks[i];
             turn.written += usize::from(self.finish(cpu, group, pick));
         }
+        // Second chances taken away are progress, unless no device took the others.
+        let moved = turn.written + turn.dropped > 0;
+        let stuck = !background.picks.is_empty() || turn.spared == 0;
+        self.in_vain.store(!moved && stuck, Relaxed);
         self.env.counters.zswpwb.add(turn.written as u64);
         self.env
             .counters
