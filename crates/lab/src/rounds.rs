@@ -95,6 +95,8 @@ struct Chunks {
     whole: Vec<(Instant, Instant, usize)>,
     /// When the thread may have been without.
     gaps: Vec<(Instant, Instant)>,
+    /// All that it did, and how long that took.
+    all: (usize, Duration),
 }
 
 impl Chunks {
@@ -140,6 +142,7 @@ pub fn side_by_side(
                     let done = chunk(thread);
                     let end = Instant::now();
                     let after = switches().forced;
+                    chunks.all.0 += done;
                     if std::mem::replace(&mut forced, after) == after {
                         chunks.whole.push((start, end, done));
                     } else {
@@ -147,6 +150,7 @@ pub fn side_by_side(
                     }
                     before = end;
                 }
+                chunks.all.1 = before - begun;
                 chunks.take_out_the_slow();
                 // Before and after there is no telling.
                 chunks.gaps.push((begun - FAR, begun));
@@ -173,8 +177,11 @@ pub fn side_by_side(
             done += some;
             counted += 1;
         }
-        round.per_s += done as f64 / time.as_secs_f64().max(f64::MIN_POSITIVE);
-        round.undisturbed &= counted >= ENOUGH;
+        if counted < ENOUGH {
+            round.undisturbed = false;
+            (done, time) = mine.all;
+        }
+        round.per_s += done as f64 / time.as_secs_f64();
     }
     round
 }
