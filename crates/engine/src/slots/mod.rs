@@ -3,7 +3,8 @@
 //! A device is divided into clusters of 512 slots. Slots of one order are cut from a
 //! cluster until it is full; a processor keeps one current cluster for each order (its
 //! *cursor*), which is on no list and moves into the processor's own state, so that allocating
-//! takes one lock and touches nothing but lines of that processor. Only when a cursor is used up,
+//! takes one lock and touches nothing but lines of that processor. So does the first full cluster
+//! that it opens by freeing a folio: its next current one. Only when a cursor is used up,
 //! and no slot that the processor gave back can be recycled, are the device's lists looked at: FREE,
 //! NONFULL and FRAG of the order; then cached slots are reclaimed, waiting discards done, other
 //! orders' clusters and other processors' cursors used; and a folio that has no aligned place anywhere gets several runs of slots, as few as can
