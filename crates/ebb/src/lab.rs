@@ -32,6 +32,7 @@ const EXPERIMENTS: &[Experiment] = &[
     },
     plain!(fill),
     plain!(policy),
+    plain!(lifetimes),
     plain!(seeks),
     plain!(bookkeeping),
     plain!(numa),

@@ -81,9 +81,10 @@ fn a_pair_keeps_to_its_cost_and_threads_beat_one_lock() {
     let report = scaling::run(&scaling::Options {
         threads: [&[1, 2], &crowds[..]].concat(),
         duration: Duration::from_millis(2),
-        rounds: 100,
+        rounds: 40,
         shared: (Duration::from_millis(30), 11),
     });
+    println!("{}", report.text());
     let of = |order: u32, threads: usize, column: &str| {
         number(&report, column, |row| {
             row["allocator"] == "ebb" && row["order"] == order && row["threads"] == threads
@@ -92,16 +93,21 @@ fn a_pair_keeps_to_its_cost_and_threads_beat_one_lock() {
     let ns = of(0, 1, "ns_per_pair");
     assert!(ns <= 150.0, "a pair of order 0 takes {ns} ns");
     for order in [0, 4] {
-        let percent = of(order, 2, "percent_of_one_lock");
-        println!("order {order}: two threads {percent:.0}% of one lock");
-        assert!(
-            percent > 100.0 || cores < 2,
-            "order {order}: two threads are {percent}% of one lock"
-        );
+        // Where other programs never left two processors to them at a time, there is nothing to say.
+        if cores < 2 || of(order, 2, "rounds") < 5.0 {
+            println!("skipped: two threads hardly ever ran at the same time");
+        } else {
+            for other in ["percent_of_one_lock", "percent_of_one_thread"] {
+                let percent = of(order, 2, other);
+                assert!(
+                    percent > 100.0,
+                    "order {order}: two threads: {percent} {other}"
+                );
+            }
+        }
         // More threads than processors: whoever loses its processor may hold a lock.
         for threads in crowds {
             let percent = of(order, threads, "percent_of_unshared");
-            println!("order {order}: {threads} threads {percent:.0}% of one a processor");
             assert!(
                 percent >= 50.0,
                 "order {order}: {threads} threads get {percent}% of what one a processor does"
@@ -116,10 +122,12 @@ fn a_worker_keeps_frees_out_of_the_faults_way() {
         return;
     }
     let _alone = alone();
+    // Short rounds: what other programs do is then much the same in both of a pair.
     let report = tail::run(&tail::Options {
         slots: 1 << 16,
-        duration: Duration::from_millis(20),
-        rounds: 31,
+        duration: Duration::from_millis(6),
+        rounds: 201,
+        direct: false,
         ..tail::Options::default()
     });
     println!("{}", report.text());
@@ -129,14 +137,21 @@ fn a_worker_keeps_frees_out_of_the_faults_way() {
         })
     };
     // The load that shows it: a discard is waited for by whoever frees, or by nobody.
-    let inline = of("discard", "inline", "over_100us_percent");
-    let worker = of("discard", "async", "over_100us_percent");
-    assert!(inline > 0.05, "{inline}% are over 100 µs: nothing to see");
+    let inline = of("discard", "inline", "waited_percent");
+    let worker = of("discard", "async", "waited_percent");
+    assert!(inline > 0.05, "{inline}% waited: nothing to see");
     assert!(3.0 * worker <= inline, "{worker}% against {inline}%");
-    // Of the speed by the clock, other programs decide where there are any.
+    // By the clock other programs decide where there are any. The bounds say which speeds the
+    // rounds do not rule out.
     for load in ["scattered", "discard"] {
         let speed = of(load, "async", "alone_percent_of_inline");
-        assert!(speed >= 98.0, "{load}: {speed}% of the speed inline");
+        let (least, most) = (
+            of(load, "async", "alone_at_least"),
+            of(load, "async", "alone_at_most"),
+        );
+        let what = format!("{load}: {speed:.2}% of the speed inline, {least:.2} to {most:.2}");
+        assert!(most - least <= 3.0, "{what}: too few rounds say anything");
+        assert!(most >= 98.0, "{what}");
     }
 }
 
@@ -187,14 +202,17 @@ fn the_columns_of_numa() {
         pages: 2000,
         ..numa::Options::default()
     };
-    names(&numa::run(&options), &["tasks", "policy", "kb_per_s"]);
+    names(
+        &numa::run(&options),
+        &["case", "tasks", "policy", "kb_per_s"],
+    );
 }
 
 #[test]
 fn the_columns_of_tail() {
     let report = tail::run(&tail::Options {
         slots: 1 << 14,
-        duration: Duration::from_millis(2),
+        duration: Duration::from_millis(20),
         rounds: 1,
         ..tail::Options::default()
     });

@@ -6,6 +6,7 @@
 pub mod bookkeeping;
 pub mod corpus;
 pub mod fill;
+pub mod lifetimes;
 pub mod mthp;
 pub mod numa;
 pub mod policy;

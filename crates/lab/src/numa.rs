@@ -413,6 +413,7 @@ pub fn run(options: &Options) -> Report {
     report.note(
         "per-node is what ebb does by default; fitted: the model's times come from this figure",
     );
+    report.note("case seed: the cases of the seed, one row for each number of tasks and policy; the others are ours");
     report.note("slow: 1 GB/s, else 6 GB/s; busy_percent: how much of the time each device wrote");
     report
 }
@@ -453,6 +454,10 @@ mod tests {
         assert!((0.3..0.7).contains(&gain(16, "per-node", "equal-priority")));
         for (case, tasks) in [1, 16].into_iter().enumerate() {
             for policy in &POLICIES {
+                let of = |r: &serde_json::Map<String, Value>| {
+                    r["case"] == SEED && r["tasks"] == tasks && r["policy"] == policy.name
+                };
+                assert_eq!(rates.0.rows().filter(of).count(), 1);
                 if let Some(seed) = policy.seed {
                     let of_seed = rate(tasks, policy.name) / seed[case];
                     let (name, near) = (policy.name, (0.88..1.12).contains(&of_seed));

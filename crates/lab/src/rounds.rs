@@ -1,9 +1,11 @@
 //! Measuring speed on a machine that does other things too: threads bound to processors, many short
 //! rounds, and figures from those in which nobody was interrupted.
 
+use ebb_sys::thread::switches;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+use rustix::time::{ClockId, clock_gettime};
 use std::sync::Barrier;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// One round of all threads.
 #[derive(Clone, Copy)]
@@ -22,12 +24,12 @@ pub fn together(threads: usize, work: impl Fn(usize) -> usize + Sync) -> Round {
             let (barrier, work) = (&barrier, &work);
             scope.spawn(move || {
                 bind(thread);
-                let switches = interruptions();
+                let forced = switches().forced;
                 barrier.wait();
                 let start = Instant::now();
                 let done = work(thread);
                 let end = Instant::now();
-                let alone = switches.is_some() && interruptions() == switches;
+                let alone = switches().forced == forced;
                 (done, start, end, alone)
             })
         };
@@ -51,6 +53,141 @@ pub fn together(threads: usize, work: impl Fn(usize) -> usize + Sync) -> Round {
         undisturbed: both * 10 >= all * 9 && seen.iter().all(|s| s.3),
     }
 }
+
+/// As `together`, of more threads than there are processors: operations per second of the time
+/// that they had on processors, as if they had them all. When one waits for another that has lost its
+/// processor, some thread has it; and other programs change nothing.
+pub fn crowded(threads: usize, work: impl Fn(usize) -> usize + Sync) -> Round {
+    let processors = std::thread::available_parallelism().map_or(1, usize::from);
+    let barrier = Barrier::new(threads);
+    let (done, time) = std::thread::scope(|scope| {
+        let one = |thread| {
+            let (barrier, work) = (&barrier, &work);
+            scope.spawn(move || {
+                bind(thread);
+                barrier.wait();
+                let begun = processor_time();
+                (work(thread), processor_time() - begun)
+            })
+        };
+        let running: Vec<_> = (0..threads).map(one).collect();
+        let ended = running.into_iter().map(|t| t.join().expect("no panic"));
+        ended.fold((0, Duration::ZERO), |(done, time), one| {
+            (done + one.0, time + one.1)
+        })
+    });
+    Round {
+        per_s: (processors.min(threads) * done) as f64 / time.as_secs_f64(),
+        undisturbed: true,
+    }
+}
+
+/// Processor time that this thread has had.
+pub fn processor_time() -> Duration {
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
+}
+
+/// What a thread did, one chunk of work after the other.
+#[derive(Default)]
+struct Chunks {
+    /// When each began and ended, and what it did, of those in which the thread kept its processor.
+    whole: Vec<(Instant, Instant, usize)>,
+    /// When the thread may have been without.
+    gaps: Vec<(Instant, Instant)>,
+    /// All that it did, and how long that took.
+    all: (usize, Duration),
+}
+
+impl Chunks {
+    /// Who waited for a lock may then have waited for its processor: that takes far longer than all
+    /// else.
+    fn take_out_the_slow(&mut self) {
+        let time = |chunk: &(Instant, Instant, usize)| chunk.1 - chunk.0;
+        let mut times: Vec<_> = self.whole.iter().map(time).collect();
+        times.sort_unstable();
+        let Some(usual) = times.get(times.len() / 2).copied() else {
+            return;
+        };
+        let (whole, slow) = std::mem::take(&mut self.whole)
+            .into_iter()
+            .partition(|chunk| time(chunk) <= 10 * usual);
+        self.whole = whole;
+        let slow: Vec<_> = slow;
+        self.gaps
+            .extend(slow.iter().map(|chunk| (chunk.0, chunk.1)));
+    }
+}
+
+/// As `together`, in many short chunks of work: what counts are those chunks in which all threads
+/// had their processors all the time. So on a machine that other programs fill, the moments count in
+/// which it was ours.
+pub fn side_by_side(
+    threads: usize,
+    duration: Duration,
+    chunk: impl Fn(usize) -> usize + Sync,
+) -> Round {
+    let barrier = Barrier::new(threads);
+    let seen: Vec<Chunks> = std::thread::scope(|scope| {
+        let one = |thread| {
+            let (barrier, chunk) = (&barrier, &chunk);
+            scope.spawn(move || {
+                bind(thread);
+                let mut chunks = Chunks::default();
+                barrier.wait();
+                let begun = Instant::now();
+                let (mut forced, mut before) = (switches().forced, begun);
+                while before - begun < duration {
+                    let start = Instant::now();
+                    let done = chunk(thread);
+                    let end = Instant::now();
+                    let after = switches().forced;
+                    chunks.all.0 += done;
+                    if std::mem::replace(&mut forced, after) == after {
+                        chunks.whole.push((start, end, done));
+                    } else {
+                        chunks.gaps.push((before, Instant::now()));
+                    }
+                    before = end;
+                }
+                chunks.all.1 = before - begun;
+                chunks.take_out_the_slow();
+                // Before and after there is no telling.
+                chunks.gaps.push((begun - FAR, begun));
+                chunks.gaps.push((before, before + FAR));
+                chunks
+            })
+        };
+        let running: Vec<_> = (0..threads).map(one).collect();
+        let ended = running.into_iter().map(|t| t.join().expect("no panic"));
+        ended.collect()
+    });
+    let mut round = Round {
+        per_s: 0.0,
+        undisturbed: true,
+    };
+    for mine in &seen {
+        let gaps = || seen.iter().flat_map(|other| &other.gaps);
+        let all_ran = |(start, end, _): &&(Instant, Instant, usize)| {
+            !gaps().any(|(from, to)| from < end && start < to)
+        };
+        let (mut time, mut done, mut counted) = (Duration::ZERO, 0, 0);
+        for (start, end, some) in mine.whole.iter().filter(all_ran) {
+            time += *end - *start;
+            done += some;
+            counted += 1;
+        }
+        if counted < ENOUGH {
+            round.undisturbed = false;
+            (done, time) = mine.all;
+        }
+        round.per_s += done as f64 / time.as_secs_f64();
+    }
+    round
+}
+
+/// Longer than any round.
+const FAR: Duration = Duration::from_secs(3600);
 
 /// The median speed of the rounds that nothing disturbed; of all if those are too few.
 pub fn speed(rounds: &[Round]) -> f64 {
@@ -84,6 +221,22 @@ pub fn middle(values: &[f64]) -> f64 {
     median(values.iter().map(|v| (*v, true)))
 }
 
+/// Between which bounds the median lies of what these values are samples of: at 99.8%, whatever
+/// their distribution, by their order (Conover, "Practical Nonparametric Statistics", 3.2).
+pub fn median_between(values: &[f64]) -> (f64, f64) {
+    let mut values = values.to_vec();
+    values.sort_unstable_by(f64::total_cmp);
+    // So many of them, and their square root as deviation, are expected below the median.
+    let (half, deviation) = (
+        values.len() as f64 / 2.0,
+        (values.len() as f64).sqrt() / 2.0,
+    );
+    let rank = |at: f64| (at.max(0.0) as usize).min(values.len() - 1);
+    let low = rank(half - 3.09 * deviation - 1.0);
+    let high = rank(half + 3.09 * deviation);
+    (values[low], values[high])
+}
+
 /// Binds the calling thread to one of the processors it may use, each number to its own as long as
 /// there are some.
 fn bind(thread: usize) {
@@ -101,27 +254,25 @@ fn bind(thread: usize) {
     }
 }
 
-/// How often the calling thread lost its processor to another; none if that cannot be known.
-fn interruptions() -> Option<u64> {
-    interruptions_in(&std::fs::read_to_string("/proc/thread-self/status").ok()?)
-}
-
-fn interruptions_in(status: &str) -> Option<u64> {
-    let mut lines = status.lines();
-    let count = lines.find_map(|line| line.strip_prefix("nonvoluntary_ctxt_switches:"))?;
-    count.trim().parse().ok()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::sim::Random;
 
+    /// Of a thousand samples the bounds leave out the true median twice, as a rule.
     #[test]
-    fn what_cannot_be_read_is_not_taken_for_quiet() {
-        let status = "Threads:\t1\nvoluntary_ctxt_switches:\t7\nnonvoluntary_ctxt_switches:\t3\n";
-        assert_eq!(interruptions_in(status), Some(3));
-        for status in ["", "nonvoluntary_ctxt_switches:\n", "Threads:\t1\n"] {
-            assert_eq!(interruptions_in(status), None);
+    fn the_bounds_of_a_median_hold_it() {
+        let mut random = Random::new(1);
+        let mut missed = 0;
+        for _ in 0..1000 {
+            // The median is 0.5² of what is skewed.
+            let mut one = || (random.below(1 << 20) as f64 / f64::from(1 << 20)).powi(2);
+            let values: Vec<f64> = (0..401).map(|_| one()).collect();
+            let (low, high) = median_between(&values);
+            assert!(low < high && high - low < 0.3, "{low} to {high}");
+            missed += usize::from(!(low..=high).contains(&0.25));
         }
+        assert!(missed <= 8, "missed {missed} times");
+        assert_eq!(median_between(&[3.0]), (3.0, 3.0));
     }
 }

@@ -3,12 +3,12 @@
 //! allocates one and frees its oldest. A thread is bound to a processor, and allocates as that one.
 //!
 //! The two are measured in turn. Up to one thread for each processor: for short times and often, and
-//! rounds that were interrupted do not count. More threads than processors: for longer, so that all
+//! only the moments count in which no thread was without its processor. More threads than processors: for longer, so that all
 //! of them get their turns, and are interrupted wherever they are, a lock in hand or not.
 
 use crate::report::{Plot, Report, Series};
 use crate::rivals::{Legacy, SlotAllocator};
-use crate::rounds::{Round, ratio, speed, together, undisturbed};
+use crate::rounds::{Round, crowded, ratio, side_by_side, speed, undisturbed};
 use crate::sim::{Blank, Machine};
 use ebb_engine::slots::{DeviceSpec, Devices, Extent, ExtentList, Options as Policies};
 use ebb_engine::{Cpu, EntryId, SlotIndex};
@@ -26,7 +26,8 @@ pub struct Options {
     pub threads: Vec<usize>,
     /// For each measurement.
     pub duration: Duration,
-    /// Measurements of each allocator, in turn with the other.
+    /// Measurements of each allocator, in turn with the other, in which there were such moments; at
+    /// most `TRIES` times as many are made.
     pub rounds: usize,
     /// The same where processors are shared.
     pub shared: (Duration, usize),
@@ -37,12 +38,15 @@ impl Default for Options {
         Self {
             threads: vec![1, 2, 4, 8, 16],
             duration: Duration::from_millis(2),
-            rounds: 300,
+            rounds: 100,
             shared: (Duration::from_millis(60), 15),
         }
     }
 }
 
+const TRIES: usize = 4;
+/// Pairs of allocation and free between two looks at the clock.
+const CHUNK: usize = 256;
 /// Folios a thread holds.
 const HELD: usize = 128;
 /// Slots of the device.
@@ -124,22 +128,29 @@ impl Bench {
     }
 
     /// Pairs per second of all threads together.
-    fn measure(&mut self, order: u8, duration: Duration) {
-        let work = |thread: usize| {
-            let mut held = self.held[thread].lock().expect("no panic");
+    fn measure(&mut self, order: u8, duration: Duration, shared: bool) {
+        let chunk = |thread: usize| {
+            // Taken out, so that no thread writes where those of others begin.
+            let mut mine = self.held[thread].lock().expect("no panic");
+            let mut held = std::mem::take(&mut *mine);
             let mut out = ExtentList::new();
-            let (begun, mut done) = (Instant::now(), 0);
-            while begun.elapsed() < duration {
-                for _ in 0..256 {
-                    held.push_back(self.shared.allocate(thread, order, &mut out));
-                    let oldest = held.pop_front().expect("some are held");
-                    self.shared.free(thread, oldest, order);
-                }
-                done += 256;
+            for _ in 0..CHUNK {
+                held.push_back(self.shared.allocate(thread, order, &mut out));
+                let oldest = held.pop_front().expect("some are held");
+                self.shared.free(thread, oldest, order);
             }
-            done
+            *mine = held;
+            CHUNK
         };
-        let round = together(self.held.len(), work);
+        let round = if shared {
+            crowded(self.held.len(), |thread| {
+                let begun = Instant::now();
+                let chunks = std::iter::repeat_with(|| chunk(thread));
+                chunks.take_while(|_| begun.elapsed() < duration).sum()
+            })
+        } else {
+            side_by_side(self.held.len(), duration, chunk)
+        };
         self.rounds.push(round);
     }
 }
@@ -175,6 +186,7 @@ pub fn run(options: &Options) -> Report {
         "ns_per_pair",
         "percent_of_one_lock",
         "percent_of_unshared",
+        "percent_of_one_thread",
         "rounds",
     ]);
     let mut series: Vec<Series> = Vec::new();
@@ -182,25 +194,31 @@ pub fn run(options: &Options) -> Report {
         let names = ["ebb", "one-lock"];
         let mut points = [Vec::new(), Vec::new()];
         for &threads in &options.threads {
-            let (duration, rounds) = if threads > cores {
-                options.shared
+            let shared = threads > cores;
+            let (duration, rounds, tries) = if shared {
+                (options.shared.0, options.shared.1, 1)
             } else {
-                (options.duration, options.rounds)
+                (options.duration, options.rounds, TRIES)
             };
-            // Where processors are shared: beside it, one thread for each.
-            let counts = if threads > cores {
-                vec![threads, cores]
-            } else {
-                vec![threads]
+            // Beside it, one thread for each processor where they are shared, else one alone.
+            let counts = match threads {
+                1 => vec![1],
+                _ if shared => vec![threads, cores],
+                _ => vec![threads, 1],
             };
             let mut benches: Vec<_> = counts.into_iter().map(|n| both(n, cores, order)).collect();
-            for _ in 0..rounds.max(1) {
+            for _ in 0..rounds.max(1) * tries {
                 for bench in benches.iter_mut().flatten() {
-                    bench.measure(order, duration);
+                    bench.measure(order, duration, shared);
+                }
+                let enough = |bench: &Bench| undisturbed(&bench.rounds) >= rounds;
+                if !shared && benches.iter().flatten().all(enough) {
+                    break;
                 }
             }
             for (i, name) in names.into_iter().enumerate() {
                 let of = |bench: &Bench| 100.0 * ratio(&benches[0][i].rounds, &bench.rounds);
+                let fewer = benches.get(1).map(|fewer| of(&fewer[i]));
                 let rate = speed(&benches[0][i].rounds);
                 report.row(vec![
                     name.into(),
@@ -209,7 +227,8 @@ pub fn run(options: &Options) -> Report {
                     rate.round().into(),
                     (1e9 * threads.min(cores) as f64 / rate).into(),
                     of(&benches[0][1]).into(),
-                    benches.get(1).map(|fewer| of(&fewer[i])).into(),
+                    fewer.filter(|_| shared).into(),
+                    fewer.filter(|_| !shared).into(),
                     undisturbed(&benches[0][i].rounds).into(),
                 ]);
                 points[i].push((threads as f64, rate));
@@ -225,8 +244,8 @@ pub fn run(options: &Options) -> Report {
     report.note(format!(
         "ns_per_pair: of a processor's time; this machine has {cores}, which more threads share",
     ));
-    report.note("percent_of_unshared: more threads than processors, of what one thread for each gets done in rounds in turn");
-    report.note("medians of the rounds in which nothing else ran on the processors; rounds: how many of these there were (under 5: medians of all)");
+    report.note("percent_of_unshared: more threads than processors, of what one thread for each gets done in rounds in turn; percent_of_one_thread: of what one thread alone does, in the same way");
+    report.note("medians of the rounds in which there were moments when all threads ran; rounds: how many of these there were (under 5: medians of all); where threads share processors: by the time that they had these");
     report.set_plot(Plot {
         title: "allocate and free".into(),
         x: "threads".into(),

@@ -11,12 +11,12 @@
 //!   wants those discarded and takes its time.
 
 use crate::report::Report;
-use crate::rounds::middle;
+use crate::rounds::{median_between, middle, processor_time};
 use crate::sim::{Blank, Machine, Random};
 use ebb_engine::slots::{DeviceSpec, Devices, Extent, ExtentList, Options as Policies, Returns};
 use ebb_engine::{CLUSTER_SLOTS, Cpu, DeviceId, EntryId, SlotIndex};
+use ebb_sys::thread::switches;
 use hdrhistogram::Histogram;
-use rustix::time::{ClockId, clock_gettime};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Barrier};
 use std::time::{Duration, Instant};
@@ -27,6 +27,8 @@ pub const ABOUT: &str = "latency of freeing slots, inline or by a worker";
 /// How long the simulated device takes to discard a cluster: a hole of 2 MiB punched into
 /// a file.
 const DISCARD: Duration = Duration::from_micros(200);
+/// What nobody wants to wait for.
+const LONG: Duration = Duration::from_micros(100);
 /// How often the worker looks whether it is wanted: as the pager's keeper while pages move. A look
 /// takes the processor from a program thread, which at five times as often costs 3% of the speed.
 const POLL: Duration = Duration::from_millis(1);
@@ -46,6 +48,8 @@ pub struct Options {
     /// parts of that of the same round inline, the median counts, so that what else the machine does
     /// in some of them does not.
     pub rounds: u32,
+    /// Whether freeing without a return cache is measured too.
+    pub direct: bool,
 }
 
 impl Default for Options {
@@ -56,6 +60,7 @@ impl Default for Options {
             think: Duration::from_micros(4),
             duration: Duration::from_millis(250),
             rounds: 21,
+            direct: true,
         }
     }
 }
@@ -70,6 +75,8 @@ enum Load {
 struct Outcome {
     free: Histogram<u64>,
     fault: Histogram<u64>,
+    /// Frees and faults that took over `LONG` because the thread waited for something.
+    waited: [u64; 2],
     operations: u64,
     /// Time on a processor.
     processor: Duration,
@@ -95,6 +102,7 @@ impl Outcome {
         Self {
             free: histogram(),
             fault: histogram(),
+            waited: [0; 2],
             operations: 0,
             processor: Duration::ZERO,
         }
@@ -104,6 +112,9 @@ impl Outcome {
         let same = "histograms of one kind";
         self.free.add(&other.free).expect(same);
         self.fault.add(&other.fault).expect(same);
+        for (waited, more) in self.waited.iter_mut().zip(other.waited) {
+            *waited += more;
+        }
         self.operations += other.operations;
         self.processor += other.processor;
     }
@@ -122,8 +133,8 @@ impl Outcomes {
     /// `threads` faulted for this long, and the worker took so much of a processor meanwhile.
     fn round(&mut self, outcome: &Outcome, threads: usize, elapsed: Duration, worker: Duration) {
         for (path, histogram) in [&outcome.free, &outcome.fault].into_iter().enumerate() {
-            for (limit, ns) in [10_000, 100_000].into_iter().enumerate() {
-                self.over[path][limit].push(over(histogram, ns));
+            for (limit, time) in [LONG / 10, LONG].into_iter().enumerate() {
+                self.over[path][limit].push(over(histogram, time.as_nanos() as u64));
             }
         }
         let operations = outcome.operations as f64;
@@ -135,16 +146,12 @@ impl Outcomes {
     }
 }
 
-/// The median of what each round gave, in percent of what the same round of another way gave.
-fn percent_of(rounds: &[f64], others: &[f64]) -> f64 {
+/// What each round gave, in percent of what the same round of another way gave. Rounds in which
+/// the threads had no processor say nothing.
+fn percents_of(rounds: &[f64], others: &[f64]) -> Vec<f64> {
     let pairs = rounds.iter().zip(others);
-    middle(&pairs.map(|(a, b)| 100.0 * a / b).collect::<Vec<_>>())
-}
-
-/// Processor time that this thread has had.
-fn processor_time() -> Duration {
-    let time = clock_gettime(ClockId::ThreadCPUTime);
-    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
+    let percents = pairs.map(|(a, b)| 100.0 * a / b);
+    percents.filter(|percent| percent.is_normal()).collect()
 }
 
 fn spin(time: Duration) {
@@ -236,6 +243,7 @@ impl Bench {
     fn fault(&self, cpu: Cpu, held: &mut Held, stop: &AtomicBool, think: Duration) -> Outcome {
         let mut outcome = Outcome::new();
         let processor = processor_time();
+        let mut waits = switches().voluntary;
         let mut random = Random::new(u64::from(cpu.0));
         let mut out = ExtentList::new();
         while !stop.load(Ordering::Relaxed) {
@@ -263,6 +271,11 @@ impl Bench {
             outcome.free.saturating_record(freed.as_nanos() as u64);
             outcome.fault.saturating_record(fault.as_nanos() as u64);
             outcome.operations += 1;
+            // One that another program interrupted took long too, but waited for nothing of ours.
+            if fault > LONG && std::mem::replace(&mut waits, switches().voluntary) != waits {
+                outcome.waited[0] += u64::from(freed > LONG);
+                outcome.waited[1] += 1;
+            }
             spin(think);
         }
         outcome.processor = processor_time() - processor;
@@ -315,8 +328,14 @@ impl Bench {
 }
 
 fn over(histogram: &Histogram<u64>, ns: u64) -> f64 {
-    let over = histogram.len() - histogram.count_between(0, ns);
-    100.0 * over as f64 / histogram.len().max(1) as f64
+    percent(
+        histogram.len() - histogram.count_between(0, ns),
+        histogram.len(),
+    )
+}
+
+fn percent(part: u64, all: u64) -> f64 {
+    100.0 * part as f64 / all.max(1) as f64
 }
 
 /// Name, way back, whether there is a worker.
@@ -345,22 +364,29 @@ pub fn run(options: &Options) -> Report {
         "max_ns",
         "over_10us_percent",
         "over_100us_percent",
+        "waited_percent",
         "ops_per_s",
         "ops_percent_of_inline",
         "alone_percent_of_inline",
+        "alone_at_least",
+        "alone_at_most",
     ]);
+    let ways = &WAYS[..if options.direct { 3 } else { 2 }];
     for (load, label) in [(Load::Scattered, "scattered"), (Load::Discard, "discard")] {
         // Inline and by a worker are measured on the same devices where that can be: where tables lie
         // in memory makes more of a difference than what is compared. But a worker leaves discarded
         // clusters behind.
         let share = load == Load::Scattered;
         let mut benches: Vec<Bench> = Vec::new();
-        let mut ways = WAYS.map(|(name, returns, worker)| {
-            if !(share && worker) {
-                benches.push(Bench::new(load, returns, threads, options));
-            }
-            (name, benches.len() - 1, worker, Outcomes::new())
-        });
+        let mut ways: Vec<_> = ways
+            .iter()
+            .map(|&(name, returns, worker)| {
+                if !(share && worker) {
+                    benches.push(Bench::new(load, returns, threads, options));
+                }
+                (name, benches.len() - 1, worker, Outcomes::new())
+            })
+            .collect();
         for round in 0..options.rounds {
             // There and back, so that none has always the same one before it.
             let mut measure = |(_, bench, worker, outcomes): &mut (_, usize, bool, Outcomes)| {
@@ -372,14 +398,17 @@ pub fn run(options: &Options) -> Report {
                 ways.iter_mut().rev().for_each(&mut measure);
             }
         }
-        let outcomes = ways.map(|(name, .., outcomes)| (name, outcomes));
-        let inline = &outcomes[0].1;
-        for (name, outcome) in &outcomes {
+        let inline = &ways[0].3;
+        for (name, .., outcome) in &ways {
             let per_s = middle(&outcome.per_s);
-            for (path, h, over) in [
-                ("free", &outcome.all.free, &outcome.over[0]),
-                ("fault", &outcome.all.fault, &outcome.over[1]),
+            let clock = percents_of(&outcome.per_s, &inline.per_s);
+            let alone = percents_of(&outcome.alone, &inline.alone);
+            let (at_least, at_most) = median_between(&alone);
+            for (i, path, h) in [
+                (0, "free", &outcome.all.free),
+                (1, "fault", &outcome.all.fault),
             ] {
+                let over = &outcome.over[i];
                 report.row(vec![
                     label.into(),
                     (*name).into(),
@@ -390,16 +419,20 @@ pub fn run(options: &Options) -> Report {
                     h.max().into(),
                     middle(&over[0]).into(),
                     middle(&over[1]).into(),
+                    percent(outcome.all.waited[i], h.len()).into(),
                     per_s.round().into(),
-                    percent_of(&outcome.per_s, &inline.per_s).into(),
-                    percent_of(&outcome.alone, &inline.alone).into(),
+                    middle(&clock).into(),
+                    middle(&alone).into(),
+                    at_least.into(),
+                    at_most.into(),
                 ]);
             }
         }
     }
     report
         .note("free: inline, by the free that finds the return cache full; async, by a worker; direct, no return cache, each slot freed at once");
-    report.note("shares, ops_per_s and percents: medians of the rounds; alone: by the processor time that the faulting threads had, less the worker's part of the processors");
+    report.note("shares over a time, ops_per_s and percents of inline: medians of the rounds; waited: of all rounds, over 100 µs for a lock or a discard, not for a processor");
+    report.note("alone: by the processor time that the faulting threads had, less the worker's part of the processors; between at_least and at_most lies the median at 99.8%");
     report.note(format!(
         "{threads} threads on {cores} processors; a fault frees one slot and allocates another"
     ));

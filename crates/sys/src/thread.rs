@@ -48,6 +48,29 @@ pub fn bind(cpu: usize) -> Result<(), Errno> {
     }
 }
 
+/// How often this thread has let its processor go so far.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Switches {
+    /// To wait for something.
+    pub voluntary: u64,
+    /// Because another thread got it.
+    pub forced: u64,
+}
+
+/// The switches of this thread since it began.
+pub fn switches() -> Switches {
+    // SAFETY: zeros are valid, and the structure is this thread's to fill.
+    let usage = unsafe {
+        let mut usage: libc::rusage = std::mem::zeroed();
+        libc::getrusage(libc::RUSAGE_THREAD, &mut usage);
+        usage
+    };
+    Switches {
+        voluntary: usage.ru_nvcsw as u64,
+        forced: usage.ru_nivcsw as u64,
+    }
+}
+
 /// How a thread competes for its processor.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Urgency {

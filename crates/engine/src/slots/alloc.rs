@@ -3,15 +3,18 @@
 use super::cluster::{Cluster, ClusterGuard, FREE, FULL, Owner, State, frag, nonfull};
 use super::device::{After, Device, Patience};
 use super::percpu::{Current, PerCpu, Spot, State as PerCpuState};
-use super::transit::LOOKS;
+use super::transit::{LOOKS, More};
 use super::{AllocError, ClusterPolicy, Devices, Extent, ExtentList, extent, order_of};
 use crate::locks::lock;
 use crate::sync::atomic::Ordering::Relaxed;
-use crate::words::{CLUSTER_SLOTS, ClusterIndex, Cpu, DeviceId, EntryId, MAX_ORDER, ORDERS};
+use crate::words::{CLUSTER_SLOTS, ClusterIndex, Cpu, DeviceId, EntryId, MAX_ORDER};
 use std::sync::Arc;
 
 /// FRAG clusters looked at in one allocation.
 const FRAG_SCANS: u32 = 16;
+/// Used slots up to which a cluster that a processor has opened itself is worth going on with: a
+/// quarter is free.
+const OPENED_USED: usize = CLUSTER_SLOTS * 3 / 4;
 /// Frozen clusters whose readers are asked for in one allocation, but for the last attempt.
 const THAW_LOOKS: usize = 16;
 
@@ -27,6 +30,11 @@ impl Devices {
     /// Allocates `pages` slots for the entries `owner`, `owner + 1`, ... and appends them to
     /// `out`: one aligned extent if one can be had on any device, else as few extents as
     /// are found.
+    ///
+    /// Where there is too little it asks owners of copies ([`CacheReclaim`]), and waits for what
+    /// other threads have in hand for the moment, a discard or a compaction's transfer. So the
+    /// caller holds no lock that `CacheReclaim`, [`Mover`](super::Mover), a store's discard or
+    /// a lender may want, and is none of these itself.
     ///
     /// # Errors
     /// `Full` if all devices together have too few free slots: nothing is allocated then.
@@ -60,21 +68,31 @@ impl Devices {
         want: Want,
         out: &mut ExtentList,
     ) -> Result<(), AllocError> {
-        let mut found = self.take_near(cpu, want);
-        for _ in 0..LOOKS {
+        if let Some(extent) = self.take_near(cpu, want) {
+            out.0.push(extent);
+            return Ok(());
+        }
+        let (mut looks, mut listener) = (0, None);
+        while looks < LOOKS {
             let seen = self.transit.seen();
-            found = found.or_else(|| self.search_devices(cpu, want));
-            if let Some(extent) = found {
+            if let Some(extent) = self.search_devices(cpu, want) {
                 out.0.push(extent);
                 return Ok(());
             }
-            let given_back = match self.scatter(cpu, want, out) {
+            let seen = match self.scatter(cpu, want, out) {
                 Ok(()) => return Ok(()),
-                Err(arrivals) => arrivals,
+                Err(own) => seen.and_own(own),
             };
             // Nothing that is under way may make an allocation fail.
-            if !self.transit.more_since(seen.wrapping_add(given_back)) {
-                break;
+            if listener.is_none() && self.transit.anything_since(seen) {
+                // What was freed before it listened, one more look finds.
+                listener = Some(self.transit.listen());
+                continue;
+            }
+            match self.transit.more_since(seen, want.pages) {
+                More::Arrived => looks += 1,
+                More::Freed => {}
+                More::Nothing => break,
             }
         }
         Err(AllocError::Full)
@@ -123,7 +141,9 @@ impl Devices {
         let state = &mut *state;
         let recycled = self.recycle(per_cpu, state, want);
         // Another thread may have got a cluster since the cursor was tried, or freed some of it.
-        let at_hand = recycled.or_else(|| self.take_current(per_cpu, state, want));
+        let at_hand = recycled
+            .or_else(|| self.take_current(per_cpu, state, want))
+            .or_else(|| self.take_opened(per_cpu, state, want));
         if at_hand.is_some() {
             return at_hand;
         }
@@ -139,6 +159,20 @@ impl Devices {
         found
     }
 
+    /// The cluster that this processor has opened by its frees becomes its current one, if there is
+    /// some room in it by now; else those on the lists had more time to gather some.
+    fn take_opened(&self, per_cpu: &PerCpu, state: &mut PerCpuState, want: Want) -> Option<Extent> {
+        let order = usize::from(want.order);
+        let opened = state.opened[order].take()?;
+        if usize::from(opened.cluster.count) > OPENED_USED || !self.is_sole() {
+            self.put_back(&state.devices, Some(opened), After::Free);
+            return None;
+        }
+        let before = state.current[order].replace(opened);
+        self.put_back(&state.devices, before, After::Scan);
+        self.take_current(per_cpu, state, want)
+    }
+
     /// Takes from the first cluster of the list that the policy has first, with the processor's lock
     /// held throughout, and makes it the current one unless that fills it. Most clusters are found
     /// so; on a device in long use, where one has a slot or two, that is most of what a slot costs.
@@ -147,7 +181,7 @@ impl Devices {
         let device = self
             .sole(&state.devices)
             .filter(|device| !device.rotational && device.accepting())?;
-        let cpu = Cpu((cpu.index() % self.cpus.len()) as u16);
+        let cpu = self.own_set(cpu);
         let list = if self.free_first(device) {
             FREE
         } else {
@@ -165,21 +199,20 @@ impl Devices {
             cluster.order = want.order;
             device.make_table(&mut cluster);
         }
-        let start = if device.accepting() {
-            cluster.take_window(0, want.order, want.pages, want.owner)
-        } else {
-            None
-        };
+        if !device.accepting() {
+            device.settle(c, &mut cluster, After::Free);
+            return None;
+        }
+        let start = cluster.take_window(0, want.order, want.pages, want.owner);
         let full = usize::from(cluster.count) == CLUSTER_SLOTS;
         match (start, cluster.state) {
             (Some(_), State::Full) if full => {}
             (Some(start), State::OffList(_)) if !full => {
-                let current = Current {
-                    device: device.id,
-                    index: c,
+                let spot = Spot {
+                    cluster: c,
                     next: ((start + (1 << want.order)) % CLUSTER_SLOTS) as u16,
-                    cluster: std::mem::replace(&mut *cluster, Cluster::away(cpu)),
                 };
+                let current = device.move_out(spot, &mut cluster, cpu);
                 drop(cluster);
                 let before = state.current[usize::from(want.order)].replace(current);
                 self.put_back(&state.devices, before, After::Scan);
@@ -246,7 +279,7 @@ impl Devices {
     }
 
     pub(super) fn order(&self, cpu: Cpu) -> super::choice::Order {
-        let cpu = Cpu((cpu.index() % self.cpus.len()) as u16);
+        let cpu = self.own_set(cpu);
         lock(&self.control).choice.order(self.topology.node(cpu))
     }
 
@@ -260,10 +293,11 @@ impl Devices {
 
     /// The device of this table, where there is one alone.
     fn sole<'t>(&self, devices: &'t [Option<Arc<Device>>]) -> Option<&'t Arc<Device>> {
-        if self.count.0.load(Relaxed) != 1 {
-            return None;
-        }
-        devices.iter().flatten().next()
+        devices.iter().flatten().next().filter(|_| self.is_sole())
+    }
+
+    pub(super) fn is_sole(&self) -> bool {
+        self.count.0.load(Relaxed) == 1
     }
 
     pub(super) fn device_at(&self, cpu: Cpu, id: DeviceId) -> Option<Arc<Device>> {
@@ -272,7 +306,7 @@ impl Devices {
     }
 
     /// Whether empty clusters are taken before those begun.
-    fn free_first(&self, device: &Device) -> bool {
+    pub(super) fn free_first(&self, device: &Device) -> bool {
         match self.options.clusters {
             ClusterPolicy::Auto => device.wants_discard,
             ClusterPolicy::FreeFirst => true,
@@ -422,9 +456,11 @@ impl Devices {
         if start.is_none() && !cluster.table().cached.is_empty() && self.half_full(device) {
             cluster = self.reclaim_window(device, c, cluster, want);
             // The lock was dropped: everything is asked again.
-            if device.accepting() {
-                start = cluster.take_window(0, want.order, want.pages, want.owner);
+            if !device.accepting() {
+                device.settle(c, &mut cluster, After::Free);
+                return None;
             }
+            start = cluster.take_window(0, want.order, want.pages, want.owner);
         }
         let Some(start) = start else {
             device.settle(c, &mut cluster, After::Scan);
@@ -434,12 +470,14 @@ impl Devices {
         if usize::from(cluster.count) == CLUSTER_SLOTS {
             device.settle(c, &mut cluster, After::Scan);
         } else {
+            device.settle(c, &mut cluster, After::Free);
+            drop(cluster);
             let next = (start + (1 << want.order)) % CLUSTER_SLOTS;
             let spot = Spot {
                 cluster: c,
                 next: next as u16,
             };
-            self.make_cursor(cpu, device, cluster, spot, want.order);
+            self.make_cursor(cpu, device, spot, want.order);
         }
         Some(extent(device.id, c, start, want.pages))
     }
@@ -478,40 +516,44 @@ impl Devices {
         cluster
     }
 
-    /// Makes a cluster this thread holds the current one of the processor, or of a rotating
-    /// device, and lets the one before go.
-    fn make_cursor(
-        &self,
-        cpu: Cpu,
-        device: &Device,
-        mut cluster: ClusterGuard<'_>,
-        spot: Spot,
-        order: u8,
-    ) {
+    /// Makes a cluster that was just allocated in the current one of the processor, or of a rotating
+    /// device, and lets the one before go. It is on its list, so that nobody misses it, until this
+    /// has the lock of those who look for it in hands; if somebody else was faster there is no cursor.
+    fn make_cursor(&self, cpu: Cpu, device: &Device, spot: Spot, order: u8) {
         let order = usize::from(order);
-        let cpu = Cpu((cpu.index() % self.cpus.len()) as u16);
-        if device.rotational {
-            cluster.state = State::OffList(Owner::Device);
-        }
-        drop(cluster);
+        let cpu = self.own_set(cpu);
+        let Some(cell) = device.cell(spot.cluster) else {
+            return;
+        };
         let mut state = lock(&self.cpu(cpu).state);
         let state = &mut *state;
-        // Looked at under the lock that `let_cursors_go` takes: so a device that was told to
-        // accept nothing more is left without cursors.
-        if !device.accepting() {
-            return self.let_go(device, spot);
+        let mut shared = device.rotational.then(|| lock(&device.shared));
+        let owner = match shared {
+            Some(_) => Owner::Device,
+            None => Owner::Cpu(cpu),
+        };
+        let mut cluster = lock(&cell.cluster);
+        // It asks whether the device accepts anything, under the lock that `let_cursors_go` takes: so
+        // a device that was told to accept nothing more is left without cursors.
+        if !matches!(cluster.state, State::NonFull(_))
+            || !device.isolate_this(spot.cluster, &mut cluster, owner)
+        {
+            return;
         }
-        if device.rotational {
-            let before = lock(&device.shared).replace(spot);
-            state.rotating[order] = Some(device.id);
-            if let Some(before) = before {
+        let mut before = None;
+        if let Some(shared) = &mut shared {
+            drop(cluster);
+            if let Some(before) = shared.replace(spot) {
                 self.let_go(device, before);
             }
+            state.rotating[order] = Some(device.id);
         } else {
-            self.put_back(&state.devices, state.current[order].take(), After::Free);
-            state.current[order] = device.hand_over(spot, cpu);
+            before = Some(device.move_out(spot, &mut cluster, cpu));
+            drop(cluster);
             state.rotating[order] = None;
         }
+        let before = std::mem::replace(&mut state.current[order], before);
+        self.put_back(&state.devices, before, After::Free);
     }
 
     /// Puts current clusters back on their lists, of every processor and every rotating
@@ -520,11 +562,10 @@ impl Devices {
         for per_cpu in &self.cpus {
             let mut state = lock(&per_cpu.state);
             let state = &mut *state;
-            for order in 0..ORDERS {
-                let current = state.current[order].as_ref();
-                if current.is_some_and(|current| which(&current.cluster)) {
-                    let current = state.current[order].take();
-                    self.put_back(&state.devices, current, After::Free);
+            let mine = state.current.iter_mut().chain(&mut state.opened);
+            for in_hand in mine {
+                if in_hand.as_ref().is_some_and(|held| which(&held.cluster)) {
+                    self.put_back(&state.devices, in_hand.take(), After::Free);
                 }
             }
         }
@@ -594,7 +635,7 @@ impl Devices {
             };
             drop(cluster);
             let mut state = lock(&self.cpu(cpu).state);
-            if let Some(current) = state.current_at(device.id, c) {
+            if let Some(current) = state.in_hand_at(device.id, c) {
                 return Some(f(&mut current.cluster));
             }
             // It was put back in between.
@@ -662,17 +703,26 @@ impl Current {
 }
 
 impl Device {
-    /// Moves a cluster that this thread holds out of its cell, for a processor.
-    fn hand_over(&self, spot: Spot, cpu: Cpu) -> Option<Current> {
-        let mut cell = lock(&self.cell(spot.cluster)?.cluster);
-        let mut cluster = std::mem::replace(&mut *cell, Cluster::away(cpu));
-        cluster.state = State::OffList(Owner::Cpu(cpu));
-        Some(Current {
+    /// Takes a full cluster of which a folio was freed off its list, for the processor that freed it.
+    pub(super) fn take_opened(&self, c: ClusterIndex, cluster: &mut Cluster, cpu: Cpu) -> Current {
+        cluster.release_gone();
+        let to = State::OffList(Owner::Cpu(cpu));
+        self.set_state(&mut self.lists(), c, cluster, to);
+        let spot = Spot {
+            cluster: c,
+            next: 0,
+        };
+        self.move_out(spot, cluster, cpu)
+    }
+
+    /// Moves a cluster that is off every list, for a processor, out of its cell.
+    fn move_out(&self, spot: Spot, cell: &mut Cluster, cpu: Cpu) -> Current {
+        Current {
             device: self.id,
             index: spot.cluster,
             next: spot.next,
-            cluster,
-        })
+            cluster: std::mem::replace(cell, Cluster::away(cpu)),
+        }
     }
 
     /// Allocates at a rotating device's cursor; lets the cluster go when it is full or has nothing

@@ -33,7 +33,7 @@ impl Devices {
                 assert_eq!(was, None, "device {id}: cluster {c} is on two lists");
             }
         }
-        let (mut used, mut tables, mut cells) = (0, 0, 0);
+        let (mut used, mut tables, mut cells, mut held) = (0, 0, 0, 0);
         for (c, cell) in device.cells() {
             let cell = lock(&cell.cluster);
             assert_eq!(
@@ -66,6 +66,7 @@ impl Devices {
                 used += u32::from(cluster.count - cluster.table.as_ref().map_or(0, |t| t.gone));
                 tables += u32::from(cluster.table.is_some());
                 cells += u32::from(cluster.state != State::Absent);
+                held += u64::from(cluster.state.is_ours());
                 if cluster.table.is_some() && cluster.state != State::Inherited {
                     used -= device.past_end(c) as u32;
                 }
@@ -74,6 +75,7 @@ impl Devices {
         assert_eq!(used, self.used(device), "device {id}: used slots");
         let lists = device.lists();
         assert_eq!(tables, lists.tables, "device {id}: tables");
+        assert_eq!(held, lists.held, "device {id}: clusters held");
         if device.lender.is_none() {
             assert_eq!(
                 cells + lists.fresh,
@@ -87,9 +89,9 @@ impl Devices {
     fn cursors_at(&self, device: &Device, c: ClusterIndex) -> Vec<Option<Cpu>> {
         let mut found = Vec::new();
         for (cpu, per_cpu) in self.cpus.iter().enumerate() {
-            let state = lock(&per_cpu.state);
-            let current = state.current.iter().flatten();
-            let here = current.filter(|current| current.is(device.id, c));
+            let mut state = lock(&per_cpu.state);
+            let in_hand = state.in_hand().flatten();
+            let here = in_hand.filter(|current| current.is(device.id, c));
             found.extend(here.map(|_| Some(Cpu(cpu as u16))));
         }
         let shared = lock(&device.shared);
@@ -183,6 +185,12 @@ fn check_cluster(cluster: &Cluster, c: ClusterIndex) {
             assert!(
                 0 < count && count < CLUSTER_SLOTS,
                 "cluster {c} is {:?} with {count}",
+                cluster.state
+            );
+            let window = table.used.window(0, order, 1 << order);
+            assert!(
+                !matches!(cluster.state, State::Frag(_)) || window.is_none(),
+                "cluster {c} is {:?} and has a place at {window:?}",
                 cluster.state
             );
         }

@@ -64,6 +64,11 @@ pub(super) const fn frag(order: u8) -> usize {
 }
 
 impl State {
+    /// Whether slots of the cluster can be allocated, now or when whoever holds it lets it go.
+    pub const fn is_ours(self) -> bool {
+        !matches!(self, State::Absent | State::Inherited | State::Frozen)
+    }
+
     /// The list a cluster in this state is on.
     pub const fn list(self) -> Option<usize> {
         Some(match self {

@@ -44,11 +44,12 @@ pub(super) struct Head {
 /// The lists of a device.
 ///
 /// `tables` = clusters that have a table; `fresh` = clusters not used so far, the last ones
-/// of the device (0 with a lender).
+/// of the device (0 with a lender); `held` = clusters that are ours to allocate in.
 pub(super) struct Lists {
     pub heads: [Head; LISTS],
     pub fresh: u32,
     pub tables: u32,
+    pub held: u64,
 }
 
 /// A device as the allocator sees it.
@@ -138,6 +139,7 @@ impl Device {
                 }; LISTS],
                 fresh,
                 tables: 0,
+                held: 0,
             })),
             transit,
         }
@@ -221,6 +223,8 @@ impl Device {
         if let Some(list) = to.list() {
             self.link_last(lists, list, c.0);
         }
+        lists.held += u64::from(to.is_ours());
+        lists.held -= u64::from(cluster.state.is_ours());
         cluster.state = to;
     }
 

@@ -27,6 +27,9 @@ pub enum Moved {
 
 /// Moves the content of slots. Implemented by the virtual swap space; called with none of
 /// this module's locks held.
+///
+/// Room is under way meanwhile, for which allocations of other threads wait: so it calls no
+/// [`Devices::allocate`], and waits for no lock under which anybody does. Freeing is allowed.
 pub trait Mover: Send + Sync {
     /// Copies the content of the slots `from` to `to` and lets the owners name the new
     /// place, in one step each under the entry's lock. `owner` owned `from.start` a moment ago,
@@ -157,6 +160,7 @@ impl Devices {
         device
             .accepting
             .store(device.errors.load(Relaxed) < DEVICE_ERROR_LIMIT, Relaxed);
+        self.transit.freed(device.slots);
     }
 
     /// A drain is taken back: the device is in service again, unless errors took it out.
@@ -202,7 +206,7 @@ impl Devices {
     /// the lender has.
     pub(super) fn free_slots(&self, device: &Device) -> u64 {
         let held = match device.lender {
-            Some(_) => device.held_slots(),
+            Some(_) => device.lists().held * CLUSTER_SLOTS as u64,
             None => u64::from(device.slots),
         };
         (held + device.borrowable()).saturating_sub(u64::from(self.used(device)))
@@ -510,16 +514,5 @@ impl Device {
     pub(super) fn borrowable(&self) -> u64 {
         let clusters = self.lender.as_ref().map_or(0, |l| l.free_clusters());
         clusters * CLUSTER_SLOTS as u64
-    }
-
-    /// Slots of the clusters that are ours.
-    fn held_slots(&self) -> u64 {
-        let held = self.cells().filter(|(_, cell)| {
-            !matches!(
-                lock(&cell.cluster).state,
-                State::Absent | State::Inherited | State::Frozen
-            )
-        });
-        held.count() as u64 * CLUSTER_SLOTS as u64
     }
 }

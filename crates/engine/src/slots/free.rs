@@ -54,7 +54,8 @@ fn last(owner: &Option<EntryId>) -> String {
 
 impl Devices {
     /// Gives slots back. Slots of the extent that are out of service stay so. A single slot
-    /// whose cluster would have to move waits in the processor's return cache.
+    /// whose cluster would have to move waits in the processor's return cache. It waits for
+    /// nobody but for locks of this module.
     ///
     /// # Errors
     /// The extent is not one, or a slot of it is free already.
@@ -62,6 +63,13 @@ impl Devices {
         if extent.len != 1 || self.options.returns == Policy::Direct {
             return self.free_now(cpu, extent);
         }
+        self.free_single(cpu, extent)?;
+        self.transit.freed(1);
+        Ok(())
+    }
+
+    #[inline]
+    fn free_single(&self, cpu: Cpu, extent: Extent) -> Result<(), FreeError> {
         let per_cpu = self.cpu(cpu);
         let mut guard = lock(&per_cpu.state);
         let state = &mut *guard;
@@ -112,12 +120,23 @@ impl Devices {
     /// # Errors
     /// As `free`.
     pub fn free_now(&self, cpu: Cpu, extent: Extent) -> Result<(), FreeError> {
+        self.free_run(cpu, extent)?;
+        self.transit.freed(u32::from(extent.len));
+        Ok(())
+    }
+
+    #[inline]
+    fn free_run(&self, cpu: Cpu, extent: Extent) -> Result<(), FreeError> {
         let per_cpu = self.cpu(cpu);
         let mut guard = lock(&per_cpu.state);
         let state = &mut *guard;
         let (device, c) = locate(&state.devices, extent)?;
-        let current = &mut state.current[usize::from(order_of(extent.len))];
-        if let Some(freed) = release_in_current(current, c, extent)? {
+        let order = usize::from(order_of(extent.len));
+        let freed = match release_in_current(&mut state.current[order], c, extent)? {
+            None => release_in_current(&mut state.opened[order], c, extent)?,
+            freed => freed,
+        };
+        if let Some(freed) = freed {
             per_cpu.count(state, extent.device, -freed);
             return Ok(());
         }
@@ -126,13 +145,35 @@ impl Devices {
             drop(guard);
             return self.free_in_current(device, extent);
         };
+        let full = cluster.state == State::Full;
         let freed = release(&mut cluster, extent);
         per_cpu.count(state, extent.device, -freed);
+        if full && order == usize::from(cluster.order) && self.is_opened(device, &cluster) {
+            let opened = &mut state.opened[order];
+            if opened.is_none() {
+                *opened = Some(device.take_opened(c, &mut cluster, self.own_set(cpu)));
+                return Ok(());
+            }
+        }
         let unread = device.freed(c, &mut cluster);
         let emptied = cluster.state == State::Discard;
         drop(cluster);
         self.after_free(device, c, unread, emptied);
         Ok(())
+    }
+
+    /// Whether a cluster of which a folio was just freed, until then a full one, should be next for
+    /// the processor that freed it. Of single pages the return cache sees to that; one
+    /// processor alone is in nobody's way; with several devices it is for them to take turns.
+    fn is_opened(&self, device: &Device, cluster: &Cluster) -> bool {
+        cluster.order > 0
+            && cluster.count > 0
+            && self.cpus.len() > 1
+            && self.is_sole()
+            && !device.rotational
+            && !self.free_first(device)
+            // With the processor's lock held, under which clusters in hand are let go.
+            && device.accepting()
     }
 
     /// Frees slots of a cluster that is, or was a moment ago, in the hands of a processor: another

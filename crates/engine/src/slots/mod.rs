@@ -3,7 +3,8 @@
 //! A device is divided into clusters of 512 slots. Slots of one order are cut from a
 //! cluster until it is full; a processor keeps one current cluster for each order (its
 //! *cursor*), which is on no list and moves into the processor's own state, so that allocating
-//! takes one lock and touches nothing but lines of that processor. Only when a cursor is used up,
+//! takes one lock and touches nothing but lines of that processor. So does the first full cluster
+//! that it opens by freeing a folio: its next current one. Only when a cursor is used up,
 //! and no slot that the processor gave back can be recycled, are the device's lists looked at: FREE,
 //! NONFULL and FRAG of the order; then cached slots are reclaimed, waiting discards done, other
 //! orders' clusters and other processors' cursors used; and a folio that has no aligned place anywhere gets several runs of slots, as few as can
@@ -232,7 +233,10 @@ pub enum AllocError {
 }
 
 /// Drops the slots of entries whose page is in memory too. Implemented by the virtual swap
-/// space; called with none of this module's locks held.
+/// space; called with none of this module's locks held, by an allocation or the worker.
+///
+/// Other allocations may wait for that one: so it calls no [`Devices::allocate`], and only tries
+/// locks under which anybody does.
 pub trait CacheReclaim: Send + Sync {
     /// Gives back the slot of a cached entry, by [`Devices::free`]; false if it could not.
     fn reclaim(&self, owner: EntryId) -> bool;
@@ -282,6 +286,8 @@ pub struct Devices {
     count: Alone<AtomicU32>,
     /// Room that is out of reach for the moment.
     transit: Arc<Transit>,
+    /// Whether the last step of background work found nothing to do.
+    rested: AtomicBool,
 }
 
 impl Devices {
@@ -304,6 +310,7 @@ impl Devices {
             wanted: Alone(AtomicBool::new(false)),
             count: Alone(AtomicU32::new(0)),
             transit: Arc::new(Transit::new()),
+            rested: AtomicBool::new(true),
         }
     }
 
@@ -352,6 +359,7 @@ impl Devices {
         }
         control.devices[id.index()] = Some(device);
         self.count.0.fetch_add(1, Relaxed);
+        self.transit.freed(slots as u32);
         Ok(id)
     }
 
@@ -362,8 +370,13 @@ impl Devices {
         }
     }
 
+    /// The number of the set that a processor uses.
+    fn own_set(&self, cpu: Cpu) -> Cpu {
+        Cpu((cpu.index() % self.cpus.len()) as u16)
+    }
+
     fn cpu(&self, cpu: Cpu) -> &PerCpu {
-        &self.cpus[cpu.index() % self.cpus.len()]
+        &self.cpus[self.own_set(cpu).index()]
     }
 
     /// Through the table of the processor this runs on, so that no line is shared.

@@ -25,7 +25,7 @@ pub(super) const RETURNS_WAKE: usize = RETURNS / 2;
 /// have it search for others, which costs more than the worker spares it.
 pub(super) const RETURNS_LEFT: usize = RETURNS / 4;
 
-/// A cluster that a processor allocates in.
+/// A cluster that a processor allocates in, or will.
 pub(super) struct Current {
     pub device: DeviceId,
     pub index: ClusterIndex,
@@ -115,6 +115,10 @@ impl Returns {
 pub(super) struct State {
     /// One for each order.
     pub current: [Option<Current>; ORDERS],
+    /// One for each order of folios: a full cluster that this processor has opened by freeing a
+    /// folio of it, and goes on emptying. It comes next, and no other processor takes it meanwhile:
+    /// each free would have to reach across.
+    pub opened: [Option<Current>; ORDERS],
     /// Orders for which a rotating device's one cursor is to be used.
     pub rotating: [Option<DeviceId>; ORDERS],
     pub returns: Returns,
@@ -129,9 +133,14 @@ pub(super) struct State {
 }
 
 impl State {
-    /// The current cluster that has this number, if one has.
-    pub fn current_at(&mut self, device: DeviceId, c: ClusterIndex) -> Option<&mut Current> {
-        let mut all = self.current.iter_mut().flatten();
+    /// All clusters in this processor's hands.
+    pub fn in_hand(&mut self) -> impl Iterator<Item = &mut Option<Current>> {
+        self.current.iter_mut().chain(&mut self.opened)
+    }
+
+    /// The cluster in hand that has this number, if one has.
+    pub fn in_hand_at(&mut self, device: DeviceId, c: ClusterIndex) -> Option<&mut Current> {
+        let mut all = self.in_hand().flatten();
         all.find(|current| current.is(device, c))
     }
 }
@@ -149,6 +158,7 @@ impl PerCpu {
         Self {
             state: Ordered::new(State {
                 current: [const { None }; ORDERS],
+                opened: [const { None }; ORDERS],
                 rotating: [None; ORDERS],
                 returns: Returns::EMPTY,
                 home: None,

@@ -30,7 +30,7 @@ impl Devices {
     /// # Errors
     /// There are not enough. Says how often room arrived with what it gave back.
     pub(super) fn scatter(&self, cpu: Cpu, want: Want, out: &mut ExtentList) -> Result<(), u32> {
-        if want.pages == 1 {
+        if want.pages == 1 || !self.may_hold(want.pages) {
             return Err(0);
         }
         let on_its_way = self.transit.begin();
@@ -96,6 +96,34 @@ impl Devices {
         }
         on_its_way.arrived();
         Err(1)
+    }
+
+    /// Whether so many pages could have room on all devices together, copies given up for them.
+    /// What would not fit takes nothing, so that nobody misses it meanwhile.
+    pub(super) fn may_hold(&self, pages: usize) -> bool {
+        let devices = self.devices();
+        let accepting = || devices.iter().filter(|device| device.accepting());
+        let mut room = 0;
+        for device in accepting() {
+            room += self.free_slots(device) as usize;
+            if room >= pages {
+                return true;
+            }
+        }
+        // Nearly full: copies are to be had in all of them.
+        for device in accepting() {
+            for (c, _) in device.cells() {
+                let cached = self.with_cluster(device, c, |cluster| {
+                    let table = cluster.table.as_ref();
+                    table.map_or(0, |table| table.cached.count())
+                });
+                room += cached.unwrap_or(0);
+                if room >= pages {
+                    return true;
+                }
+            }
+        }
+        false
     }
 
     /// The last resort of a single slot: goes through the clusters one by one, whoever holds

@@ -11,6 +11,11 @@
 //! [`Transit::more_since`]: room that arrived since may have come behind its back, and what is
 //! under way is waited for; with neither, the devices are full.
 //!
+//! What is under way may be long in coming: a device hangs. So who waits goes on too when others have
+//! freed as much as it wants, on whichever device. Frees say so only if somebody listens, which is one
+//! look at a line that hardly ever changes. An allocation begins to listen ([`Transit::listen`]) before
+//! its last look: a free that this look missed took a lock after it, and finds the listener there.
+//!
 //! It holds no lock and no room of its own while it waits, and whoever has room under way waits
 //! for no allocation; so the wait ends with that one's transfer. It is bounded in number too
 //! ([`LOOKS`]): who has seen that often how others took what arrived may say "full", for at each of
@@ -23,25 +28,47 @@ use crate::locks::{Ordered, Place, lock, none_held, wait};
 use crate::sync::Condvar;
 use crate::sync::atomic::{AtomicU32, Ordering};
 
-/// How often one allocation looks everywhere, at most.
+/// How often one allocation looks everywhere because room has arrived, at most.
 pub(super) const LOOKS: u32 = 8;
 
-/// `arrived` and `under_way` count since the beginning and now; so does `waiting`.
+/// What there is now, and has been since the beginning.
 #[derive(Default)]
 struct Counts {
+    /// Now.
     under_way: u32,
-    arrived: u32,
+    /// Allocations that wait, now.
     waiting: u32,
+    since: Seen,
+}
+
+/// How often room has arrived, and how many pages were freed while somebody listened.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub(super) struct Seen {
+    arrived: u32,
+    freed: u32,
+}
+
+/// Whether an allocation that found too little should look again.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum More {
+    /// Room has arrived.
+    Arrived,
+    /// Others have freed as much as is wanted, and something is under way still.
+    Freed,
+    /// The devices are full.
+    Nothing,
 }
 
 /// What is under way on all devices of one [`Devices`](super::Devices).
 pub(super) struct Transit {
     counts: Ordered<Counts, { Place::Transit as usize }>,
-    /// `arrived` of the counts, to be read without their lock. An older value than theirs makes
-    /// an allocation look once more than it need.
-    arrived: AtomicU32,
+    /// Allocations that want to be told of frees.
+    listening: AtomicU32,
     changed: Condvar,
 }
+
+/// An allocation that is told of frees as long as this lives.
+pub(super) struct Listener<'a>(&'a Transit);
 
 /// Room that is out of reach as long as this lives.
 pub(super) struct OnItsWay<'a> {
@@ -53,7 +80,7 @@ impl Transit {
     pub fn new() -> Self {
         Self {
             counts: Ordered::default(),
-            arrived: AtomicU32::new(0),
+            listening: AtomicU32::new(0),
             changed: Condvar::new(),
         }
     }
@@ -68,29 +95,69 @@ impl Transit {
         }
     }
 
-    /// How often room has arrived so far: for [`Transit::more_since`].
-    pub fn seen(&self) -> u32 {
-        self.arrived.load(Ordering::Acquire)
+    /// What has come so far: for [`Transit::more_since`].
+    pub fn seen(&self) -> Seen {
+        lock(&self.counts).since
     }
 
-    /// Whether to look again: room has arrived since `seen`, or does while this waits. With no
-    /// lock held, and no room under way.
-    pub fn more_since(&self, seen: u32) -> bool {
+    /// Whether room has arrived since, or some is under way.
+    pub fn anything_since(&self, seen: Seen) -> bool {
+        let counts = lock(&self.counts);
+        counts.since.arrived != seen.arrived || counts.under_way > 0
+    }
+
+    /// From now on frees are told of.
+    pub fn listen(&self) -> Listener<'_> {
+        self.listening.fetch_add(1, Ordering::Relaxed);
+        Listener(self)
+    }
+
+    /// So many pages can be found again. To be called after the lock was taken under which they
+    /// were freed.
+    #[inline]
+    pub fn freed(&self, pages: u32) {
+        if self.listening.load(Ordering::Relaxed) > 0 {
+            self.tell(pages);
+        }
+    }
+
+    #[cold]
+    fn tell(&self, pages: u32) {
+        let mut counts = lock(&self.counts);
+        counts.since.freed = counts.since.freed.wrapping_add(pages);
+        if counts.waiting > 0 {
+            self.changed.notify_all();
+        }
+    }
+
+    /// Whether to look for `pages` again: room has arrived since `seen`, or as many were freed,
+    /// or does while this waits. With no lock held, and no room under way.
+    pub fn more_since(&self, seen: Seen, pages: usize) -> More {
         none_held();
         let mut counts = lock(&self.counts);
-        while counts.arrived == seen && counts.under_way > 0 {
+        loop {
+            if counts.since.arrived != seen.arrived {
+                return More::Arrived;
+            }
+            let freed = counts.since.freed.wrapping_sub(seen.freed) as usize;
+            match (freed >= pages, counts.under_way > 0) {
+                (true, true) => return More::Freed,
+                // As good as an arrival: there is nothing to wait for any more.
+                (true, false) => return More::Arrived,
+                (false, false) => return More::Nothing,
+                (false, true) => {}
+            }
             counts.waiting += 1;
             counts = wait(&self.changed, counts);
             counts.waiting -= 1;
         }
-        counts.arrived != seen
     }
 
     /// Panics unless nothing is under way.
     pub fn check(&self) {
         let counts = lock(&self.counts);
         assert_eq!((counts.under_way, counts.waiting), (0, 0), "room under way");
-        assert_eq!(counts.arrived, self.seen(), "arrivals");
+        assert_eq!(self.listening.load(Ordering::Relaxed), 0, "listeners");
     }
 
     /// Threads that wait for room.
@@ -108,14 +175,28 @@ impl OnItsWay<'_> {
     }
 }
 
+impl Drop for Listener<'_> {
+    fn drop(&mut self) {
+        self.0.listening.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+impl Seen {
+    /// With so many arrivals more, of this allocation's own making.
+    pub fn and_own(self, arrivals: u32) -> Self {
+        Self {
+            arrived: self.arrived.wrapping_add(arrivals),
+            ..self
+        }
+    }
+}
+
 impl Drop for OnItsWay<'_> {
     fn drop(&mut self) {
         let mut counts = lock(&self.transit.counts);
         counts.under_way -= 1;
         if self.arrived {
-            counts.arrived = counts.arrived.wrapping_add(1);
-            let arrived = &self.transit.arrived;
-            arrived.store(counts.arrived, Ordering::Release);
+            counts.since.arrived = counts.since.arrived.wrapping_add(1);
         }
         if counts.waiting > 0 && (self.arrived || counts.under_way == 0) {
             self.transit.changed.notify_all();

@@ -16,14 +16,23 @@ impl Devices {
         self.wanted.0.load(Relaxed)
     }
 
-    /// One step of background work: return caches, but for a stock where it is in use, then up to `max` discards, thawed or
-    /// released clusters; on a nearly full device the reclaim of cached slots; compaction.
-    /// Says how much was done; 0 means that nothing is left.
+    /// One step of background work: return caches, but for a stock where it is in use, then up to
+    /// `max` discards, thawed or released clusters; on a nearly full device the reclaim of cached
+    /// slots; compaction. Says how much was done; 0 means that nothing is left.
+    ///
+    /// Steps until then are one visit. Return caches are looked at once in each, and when one fills:
+    /// at once after the first look no processor has had time to use its stock.
     pub fn work(&self, cpu: Cpu, max: usize) -> usize {
-        self.wanted.0.store(false, Relaxed);
-        let mut done = self.trim_all_returns(cpu);
+        let asked = self.wanted.0.swap(false, Relaxed);
+        let mut done = if asked || self.rested.load(Relaxed) {
+            self.trim_all_returns(cpu)
+        } else {
+            0
+        };
         for device in self.devices() {
-            done += device.thaw(max);
+            let thawed = device.thaw(max);
+            self.transit.freed((thawed * CLUSTER_SLOTS) as u32);
+            done += thawed;
             let mut left = max;
             while left > 0 && (device.discard_one(Patience::Skip) || device.release_one(RESERVE)) {
                 left -= 1;
@@ -38,6 +47,7 @@ impl Devices {
             }
             done += self.compact(cpu, &device);
         }
+        self.rested.store(done == 0, Relaxed);
         done
     }
 

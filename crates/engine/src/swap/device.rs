@@ -137,12 +137,13 @@ impl Swap {
         extents.clear();
         // A folio gets neighbouring slots; single pages get them one by one, which are
         // neighbours too while the processor's cluster lasts.
-        if consecutive
-            && pages.len() > 1
-            && devices
-                .allocate(cpu, pages.len() as u16, entries(0), extents)
-                .is_ok()
-        {
+        let folio = (consecutive && pages.len() > 1)
+            .then(|| devices.allocate(cpu, pages.len() as u16, entries(0), extents));
+        if matches!(folio, Some(Err(_))) && aim == Aim::All {
+            // There is no room for all of it, one by one neither.
+            return;
+        }
+        if matches!(folio, Some(Ok(()))) {
             runs = extents.len() as u64;
             let mut at = 0;
             let mut fits = true;

@@ -110,3 +110,22 @@ fn loom_what_a_folio_holds_that_will_not_fit_is_waited_for() {
         assert_eq!(devices.usage()[0].used, 3 + 2);
     });
 }
+
+/// What is under way does not come as long as the allocation waits: a device hangs. A free of
+/// another thread is heard of, whenever it comes.
+#[test]
+fn loom_a_free_is_heard_of_while_something_else_is_waited_for() {
+    for returns in [Returns::Cached, Returns::Direct] {
+        model(move || {
+            let devices = devices(512, false, returns);
+            allocate(&devices, A, 512, 0).unwrap();
+            let hangs = devices.transit.begin();
+            let other = devices.clone();
+            let thread = thread::spawn(move || allocate(&other, B, 1, 1000));
+            devices.free(A, slot(7, 1)).unwrap();
+            assert_eq!(thread.join().unwrap(), Some(slot(7, 1)));
+            drop(hangs);
+            devices.check();
+        });
+    }
+}

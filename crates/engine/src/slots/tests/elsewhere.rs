@@ -185,6 +185,96 @@ fn a_cluster_goes_back_when_its_discard_is_done() {
     assert_eq!(lender.free.lock().unwrap().len(), 2);
 }
 
+/// A device that hangs keeps nobody from what others free elsewhere.
+#[test]
+fn who_waits_for_a_discard_goes_on_when_others_free_enough() {
+    for pages in [1u16, 16] {
+        let devices = Arc::new(Devices::new(Arc::new(Cpus(2)), Options::default()));
+        let store = Arc::new(Hanging {
+            begun: pair(),
+            end: pair(),
+        });
+        let hanging = devices
+            .add(store.clone(), DeviceSpec::default(), None)
+            .unwrap();
+        let mut out = ExtentList::new();
+        devices.allocate(A, 512, EntryId(0), &mut out).unwrap();
+        let other = devices
+            .add(blank(512), DeviceSpec::default(), None)
+            .unwrap();
+        out.clear();
+        devices.allocate(A, 512, EntryId(512), &mut out).unwrap();
+        assert_eq!(out[0].device, other);
+        let whole = Extent {
+            len: 512,
+            ..single(hanging, 0)
+        };
+        devices.free_now(A, whole).unwrap();
+        let worker = std::thread::spawn({
+            let devices = devices.clone();
+            move || devices.work(A, 1)
+        });
+        store
+            .begun
+            .1
+            .lock()
+            .unwrap()
+            .recv_timeout(PATIENCE)
+            .unwrap();
+        let waiter = std::thread::spawn({
+            let devices = devices.clone();
+            move || {
+                let mut out = ExtentList::new();
+                let got = devices.allocate(B, pages, EntryId(2000), &mut out);
+                got.map(|()| out.iter().map(|e| (e.device, e.len)).collect::<Vec<_>>())
+            }
+        });
+        // Single pages that lie apart.
+        for i in 0..u32::from(pages) {
+            while devices.transit.waiting() == 0 {
+                assert!(!waiter.is_finished(), "nobody waits after {i} frees");
+                std::thread::yield_now();
+            }
+            devices.free(A, single(other, 7 + 3 * i)).unwrap();
+        }
+        let got = waiter.join().unwrap().expect("there is room");
+        assert!(got.iter().all(|&found| found == (other, 1)), "{got:?}");
+        assert_eq!(got.len(), usize::from(pages));
+        store.end.0.send(()).unwrap();
+        worker.join().unwrap();
+        devices.check();
+    }
+}
+
+/// A store whose discard says that it has begun, and ends when it is told.
+struct Hanging {
+    begun: (Sender<()>, std::sync::Mutex<Receiver<()>>),
+    end: (Sender<()>, std::sync::Mutex<Receiver<()>>),
+}
+
+impl Store for Hanging {
+    fn slots(&self) -> u64 {
+        512
+    }
+    fn write(&self, _: &[WriteOp<'_>], _: &mut [Result<(), IoError>]) {}
+    fn read(&self, _: &mut [ReadOp<'_>], _: &mut [Result<(), IoError>]) {}
+    fn discard(&self, _: u64, _: u64) -> Result<(), IoError> {
+        self.begun.0.send(()).unwrap();
+        let end = self.end.1.lock().unwrap();
+        end.recv_timeout(PATIENCE).expect("in time");
+        Ok(())
+    }
+    fn wants_discard(&self) -> bool {
+        true
+    }
+    fn rotational(&self) -> bool {
+        false
+    }
+    fn node(&self) -> Option<Node> {
+        None
+    }
+}
+
 /// A cluster may run empty in the hands of a processor, or at a rotating device's cursor.
 #[test]
 fn a_cluster_that_ran_empty_at_a_cursor_is_discarded_soon() {
@@ -259,6 +349,41 @@ fn what_a_compaction_holds_makes_no_allocation_fail() {
     let filler = mover.filler.lock().unwrap().take();
     assert_eq!(filler.expect("a compaction").join().unwrap(), 1022);
     devices.check();
+}
+
+/// A folio that cannot fit takes nothing meanwhile: copies count as room, what is in use does not.
+#[test]
+fn a_folio_that_cannot_fit_touches_nothing() {
+    let (devices, id) = one(1024, Options::default());
+    let asked = Arc::new(Asked::default());
+    devices.set_cache_reclaim(asked.clone());
+    let mut out = ExtentList::new();
+    for i in 0..1024 {
+        devices.allocate(A, 1, EntryId(i), &mut out).unwrap();
+    }
+    for slot in [100, 200, 300] {
+        devices.free_now(A, single(id, slot)).unwrap();
+    }
+    assert!(devices.may_hold(3) && !devices.may_hold(4));
+    let before = devices.transit.seen();
+    assert_eq!(devices.scatter(A, want(4), &mut out), Err(0));
+    assert_eq!(devices.transit.seen(), before, "it gave nothing back");
+    for slot in [5, 700] {
+        devices.set_cache_only(id, SlotIndex(slot), true);
+    }
+    assert!(devices.may_hold(5) && !devices.may_hold(6));
+    // It asks for the copies then; nobody gives one up here.
+    assert_eq!(devices.scatter(A, want(5), &mut out), Err(1));
+    assert!(asked.0.load(Ordering::Relaxed) > 0);
+    devices.check();
+}
+
+fn want(pages: u16) -> super::super::alloc::Want {
+    super::super::alloc::Want {
+        pages: usize::from(pages),
+        order: order_of(pages),
+        owner: EntryId(5000),
+    }
 }
 
 /// Copies in full clusters: the one of many that holds some is found before "full" is said.

@@ -37,9 +37,12 @@ fn locks_of_pairs(place: Place, pairs: usize) -> u64 {
 }
 
 #[test]
-fn the_lists_of_a_device_are_seldom_locked() {
+fn processors_that_free_and_allocate_keep_out_of_each_others_way() {
     let [cpus, clusters, lists] =
         [Place::Cpu, Place::Cluster, Place::Lists].map(|place| locks_of_pairs(place, 6400));
     println!("{cpus} of processors, {clusters} of clusters, {lists} of lists, for 100 pairs");
+    // Each of its own: one to allocate, one to free.
+    assert!(cpus <= 210, "{cpus} locks of processors for 100 pairs");
+    assert!(clusters <= 25, "{clusters} locks of clusters for 100 pairs");
     assert!(lists <= 25, "{lists} locks of lists for 100 pairs");
 }

@@ -101,17 +101,17 @@ fn churn(world: &World, devices: &Devices, cpu: u16, until: Instant) {
         if random(3) == 0 {
             continue;
         }
-        // A mover may meet a slot before its entry knows it, and lets it be. So the entries'
-        // places and the slots' owners are set as one.
-        let mut places: Vec<_> = world.places[run..run + pages]
-            .iter()
-            .map(|p| p.lock().unwrap())
-            .collect();
         out.clear();
         if devices
             .allocate(Cpu(cpu), pages as u16, EntryId(run as u32), &mut out)
             .is_ok()
         {
+            // Not before: an allocation may wait for a mover that wants one of these. One that meets
+            // a slot before its entry knows it lets it be; so both are set as one.
+            let mut places: Vec<_> = world.places[run..run + pages]
+                .iter()
+                .map(|p| p.lock().unwrap())
+                .collect();
             let slots = out.iter().flat_map(|e| {
                 (0..u32::from(e.len)).map(|i| Extent {
                     start: SlotIndex(e.start.0 + i),
