@@ -39,6 +39,16 @@ use std::time::{Duration, Instant};
 /// 0 nobody forks; 1 a thread wants to; 2 the process is at rest; 3 the fork is over.
 static STAGE: AtomicU32 = AtomicU32::new(0);
 
+/// 1 while memory is made for a fork: what other threads brought in meanwhile would be shared then.
+static EVICTING: AtomicU32 = AtomicU32::new(0);
+
+/// In a service thread: waits while memory is made for a fork. No lock of ours is held.
+pub fn hold_on() {
+    while EVICTING.load(SeqCst) == 1 {
+        futex::wait(&EVICTING, 1, Some(Duration::from_millis(5)), false);
+    }
+}
+
 /// There was a fork before this process paged, of it or by it: it may share pages with relatives.
 static EVER: AtomicBool = AtomicBool::new(false);
 
@@ -328,7 +338,10 @@ impl Process {
         let limit = self.member.limit() as usize;
         let room = limit.saturating_sub(self.member.charged() as usize);
         let anyway = (limit / SHARED_PART).max(SHARED_ANYWAY.min(limit / 4));
+        EVICTING.store(1, SeqCst);
         self.evict_down_to(anyway.max(room), desk);
+        EVICTING.store(0, SeqCst);
+        futex::wake(&EVICTING, i32::MAX, false);
         self.serve_again(desk);
     }
 

@@ -24,6 +24,7 @@ use crate::shortage::Shortage;
 use crate::state::{State, lock_service};
 use ebb_engine::PAGE_SIZE;
 use ebb_sys::fault::FaultFd;
+use ebb_sys::memory_file::MemoryFile;
 use ebb_sys::pagemap::PageMapFile;
 use ebb_sys::{Errno, memory, thread, user};
 use ebb_tree::{Member, Mode};
@@ -124,6 +125,7 @@ fn adopt(
     let fault = FaultFd::open().map_err(|e| e.to_string())?;
     let pagemap =
         PageMapFile::open().map_err(|e| format!("cannot open /proc/self/pagemap: {e}"))?;
+    let memory = MemoryFile::open().map_err(|e| format!("cannot open /proc/self/mem: {e}"))?;
     let cpus = thread::allowed_cpus();
     if !thread::can_spawn(cpus.len().min(crate::service::MAX_CPUS)) {
         return Err(
@@ -135,6 +137,7 @@ fn adopt(
     let process = Process {
         fault,
         pagemap,
+        memory,
         member,
         swap: &embedded.swap,
         embedded,

@@ -21,6 +21,7 @@
 //! Threads that have nothing to do compete in any case: a process that is killed goes, and gives
 //! its memory back, only when its last thread has had a processor to end on.
 
+use crate::fork;
 use crate::process::Process;
 use crate::resolve::{Desk, UnitBuffer};
 use crate::room::When;
@@ -331,6 +332,7 @@ extern "C" fn run(index: *mut libc::c_void) -> *mut libc::c_void {
             continue;
         }
         me.yields(&services.compete);
+        fork::hold_on();
         let now = Instant::now();
         let mut leave = false;
         for (i, &fault) in faults.iter().enumerate() {
