@@ -69,8 +69,8 @@ impl Process {
         let (mut stuck, mut copies): (Option<Instant>, u32) = (None, 0);
         let mut hopeless = HOPELESS;
         while self.serve(desk, fault, since) == Served::NoRoom {
-            let step = self.make_room(desk, When::Now);
-            match step {
+            let wanted = Instant::now();
+            match self.make_room(desk, When::Now) {
                 Step::Progress | Step::Enough if stuck.is_none() => continue,
                 Step::Progress | Step::Enough => {}
                 // What the pool holds may go to a device, all the more if nothing else is left. But
@@ -87,10 +87,9 @@ impl Process {
                 }
             }
             // Nothing to evict here, or nowhere to put it: others may have cold memory.
-            let waits = Instant::now();
             let begin = *stuck.get_or_insert_with(|| {
                 self.counters().stall.add(1);
-                waits
+                wanted
             });
             let seen = self.member.wait(0, Some(Duration::ZERO));
             self.member.ask_reclaim(256);
@@ -107,7 +106,7 @@ impl Process {
                     self.out_of_memory();
                 }
             }
-            self.wanted_room(waits);
+            self.wanted_room(wanted);
         }
     }
 
