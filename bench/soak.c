@@ -177,13 +177,6 @@ static void resize(struct thread* t, struct region* r) {
     if (pages > r->pages) memset(new + r->pages * PAGE, 0, (pages - r->pages) * PAGE);
   } else {
     void* new = mremap(r->base, r->pages * PAGE, pages * PAGE, MREMAP_MAYMOVE);
-    if (new == MAP_FAILED && errno == EFAULT) {
-      // What the kernel holds as several mappings it does not resize.
-      new = mmap(0, pages * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-      must(new != MAP_FAILED, "mmap");
-      memcpy(new, r->base, (pages < r->pages ? pages : r->pages) * PAGE);
-      must(munmap(r->base, r->pages * PAGE) == 0, "munmap");
-    }
     must(new != MAP_FAILED, "mremap");
     r->base = new;
   }

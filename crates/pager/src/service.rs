@@ -378,7 +378,12 @@ impl Process {
 
     /// Says why and ends the process: no page may be left to read as zeros.
     pub fn fail(&self, why: &str) -> ! {
-        self.member.message(why);
+        if thread::is_ours() {
+            self.member.message(why);
+        } else {
+            // The connection is not in the descriptor table of a thread of the program.
+            eprintln!("ebb: {why}");
+        }
         // SAFETY: raising a signal.
         unsafe { libc::kill(libc::getpid(), libc::SIGKILL) };
         loop {
