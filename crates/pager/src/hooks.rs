@@ -314,8 +314,20 @@ pub unsafe fn madvise(addr: usize, len: usize, advice: i32) -> Outcome<()> {
     let mut state = state::lock();
     if state.ranges.overlaps(addr, end) {
         match advice {
-            // Of no use for anonymous memory, and our mark (`keeper::set_apart`).
-            libc::MADV_RANDOM => return Ok(()),
+            // Of no use for anonymous memory, and our mark (`keeper::set_apart`): what lies beside
+            // managed memory alone hears of it.
+            libc::MADV_RANDOM => {
+                let mut at = addr;
+                let managed = state.ranges.within(addr, end).map(|r| (r.start, r.end));
+                for (start, after) in managed.chain([(end, end)]) {
+                    if at < start {
+                        // SAFETY: advice that changes no content.
+                        unsafe { memory::madvise(at, start - at, advice) }.map_err(errno)?;
+                    }
+                    at = after;
+                }
+                return Ok(());
+            }
             libc::MADV_DONTNEED | libc::MADV_FREE | libc::MADV_DONTNEED_LOCKED if paged => {
                 state = before_drop(state, addr, end);
                 let now = if advice == libc::MADV_FREE {
