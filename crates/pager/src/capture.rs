@@ -67,20 +67,17 @@ impl Process {
                 None
             };
             let from = unit.first().address();
-            let Shifted { moved, copied } = match way {
+            let Shifted {
+                moved,
+                gone,
+                copied,
+            } = match way {
                 WayOut::Copy => self.copy_out(desk, from, address, victims),
                 WayOut::Move | WayOut::MoveExecutable => {
                     let _alike = Executable::bay(address, way == WayOut::MoveExecutable);
                     self.shift_out(from, address, victims, shared)
                 }
             };
-            // Pages that the program dropped without libc are gone, and nobody must read them here:
-            // there is no page to read, and whoever serves faults would wait for itself.
-            let gone = match self.pagemap.try_look(address, UNIT) {
-                Ok(there) => moved & !there.present,
-                Err(e) => self.fail(&format!("what was captured cannot be looked at: {e}")),
-            };
-            let moved = moved & !gone;
             state = held.unwrap_or_else(lock_service);
 
             let State {
@@ -227,6 +224,10 @@ impl Process {
                         at += usize::from(own == 0);
                     }
                 }
+                Err(Errno(libc::ENOENT)) => {
+                    shifted.gone |= 1 << at;
+                    at += 1;
+                }
                 // Pinned, shared for now, or not plain memory: it stays where it is.
                 Err(_) => at += 1,
             }
@@ -245,10 +246,10 @@ impl Process {
             }
             for page in first..first + len {
                 let offset = page * PAGE_SIZE;
-                let there = self.copy_run(desk, unit + offset, bay + offset, 1, &mut shifted);
-                // Dropped without libc, it is in neither place.
-                if there || self.present(unit + offset, 1) == 0 {
+                if self.copy_run(desk, unit + offset, bay + offset, 1, &mut shifted) {
                     shifted.moved |= 1 << page;
+                } else if self.present(unit + offset, 1) == 0 {
+                    shifted.gone |= 1 << page;
                 }
             }
         }
@@ -305,7 +306,9 @@ enum Choice {
 struct Shifted {
     /// Those that are where they were no more.
     moved: Mask,
-    /// How many of them relatives share, who keep theirs.
+    /// Those that the program had dropped without libc: there is nothing to move.
+    gone: Mask,
+    /// How many of those that left relatives share, who keep theirs.
     copied: usize,
 }
 
@@ -356,7 +359,7 @@ impl Executable {
         } else if KEPT.load(Relaxed) {
             protect_bay(address, PLAIN);
         }
-        is.then_some(Self(address))
+        is.then(|| Self(address))
     }
 }
 

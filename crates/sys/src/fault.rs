@@ -51,7 +51,6 @@ pub const NEEDED: u64 =
 
 const MODE_MISSING: u64 = 1;
 const MODE_WRITE_PROTECT: u64 = 2;
-const MOVE_ALLOW_HOLES: u64 = 2;
 const DONT_WAKE: u64 = 1;
 
 /// A page that somebody waits for: it is missing, or there and write-protected.
@@ -324,9 +323,9 @@ impl FaultFd {
     }
 
     /// Moves whole pages between two private anonymous ranges of this process. Afterwards
-    /// nobody can reach them at `from`: a capture is atomic. Missing source pages leave holes.
-    /// Stops at a page that is pinned or shared (EBUSY), or where a target page is present
-    /// (EEXIST). Returns the bytes done, holes included. Who waits at `to` is not woken.
+    /// nobody can reach them at `from`: a capture is atomic. Stops at a page that is pinned or shared
+    /// (EBUSY), that is not there or not mapped (ENOENT), or where a target page is present
+    /// (EEXIST). Returns the bytes done. Who waits at `to` is not woken.
     ///
     /// EEXIST may also mean that pages *were* moved: where the kernel tries again inside the call,
     /// because another thread moves pages at the same time, Linux 6.18 does not count what the
@@ -341,7 +340,7 @@ impl FaultFd {
                 to: to as u64,
                 from: from as u64,
                 len: len as u64,
-                mode: MOVE_ALLOW_HOLES | DONT_WAKE,
+                mode: DONT_WAKE,
                 done: 0,
             },
         )

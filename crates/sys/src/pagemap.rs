@@ -101,14 +101,6 @@ impl PageMapFile {
     /// Looks at `pages` pages from `start`, at most 64: about 0.5 µs and 0.04 more a page. None is
     /// taken for present if they cannot be looked at.
     pub fn look(&self, start: usize, pages: usize) -> Mapped {
-        self.try_look(start, pages).unwrap_or_default()
-    }
-
-    /// The same.
-    ///
-    /// # Errors
-    /// They cannot be looked at.
-    pub fn try_look(&self, start: usize, pages: usize) -> Result<Mapped, Errno> {
         const PRESENT: u64 = 1 << 63;
         const SWAPPED: u64 = 1 << 62;
         const EXCLUSIVE: u64 = 1 << 56;
@@ -121,18 +113,18 @@ impl PageMapFile {
             raw::checked(
                 libc::SYS_pread64,
                 [self.0.into(), buffer, len as c_long, at, 0, 0],
-            )?
+            )
         };
-        if read != len {
-            return Err(Errno(libc::EFAULT));
-        }
         let mut mapped = Mapped::default();
+        if read != Ok(len) {
+            return mapped;
+        }
         for (i, entry) in entries.as_chunks().0.iter().enumerate() {
             let entry = u64::from_ne_bytes(*entry);
             mapped.present |= u64::from(entry & (PRESENT | SWAPPED) != 0) << i;
             mapped.shared |= u64::from(entry & (PRESENT | EXCLUSIVE) == PRESENT) << i;
         }
-        Ok(mapped)
+        mapped
     }
 
     /// Counts the pages of `start..end` that other processes map too.
