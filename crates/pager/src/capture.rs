@@ -195,7 +195,7 @@ impl Process {
             // SAFETY: pages that the map says are ours to capture; the bay is empty.
             let (done, result) = unsafe {
                 self.fault
-                    .shift(bay + offset, unit + offset, len * PAGE_SIZE)
+                    .shift(bay + offset, unit + offset, len * PAGE_SIZE, false)
             };
             calls += 1;
             let pages = done / PAGE_SIZE;

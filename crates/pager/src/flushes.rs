@@ -37,6 +37,11 @@ impl Flushes {
         self.0.store(old - old / 32 + flush / 32, Relaxed);
     }
 
+    /// What a move of one page takes now, in the mean.
+    pub fn move_takes(&self) -> Duration {
+        Duration::from_nanos(MOVE + self.0.load(Relaxed))
+    }
+
     /// Whether a copy of `pages` pages costs less than a move of them in one piece.
     pub fn dear(&self, pages: usize) -> bool {
         self.0.load(Relaxed) > pages as u64 * COPY

@@ -72,6 +72,8 @@ pub fn watching() -> Option<&'static Member> {
 
 /// How long a fork waits for the tree to page: a supervisor that is gone limits nobody any more.
 const PATIENCE: Duration = Duration::from_secs(2);
+/// What a transit takes. It is slept, not spun away: who has to end it may need this processor.
+const SHORT: Duration = Duration::from_micros(20);
 
 /// A fork is near, and no lock of ours or of the allocator's is held: starting service takes both.
 /// See the module's text.
@@ -152,7 +154,7 @@ pub unsafe fn before_fork() -> bool {
                     break (locked, slot);
                 }
                 drop(locked);
-                std::thread::yield_now();
+                std::thread::sleep(SHORT);
             }
         }
     };
@@ -386,7 +388,9 @@ pub fn attend(process: &'static Process, desk: &mut Desk) {
         process.unstage(&mut state)
     };
     while !rest() {
-        std::thread::yield_now();
+        // Who has pages in transit may be idle work that waits for its processor.
+        process.services.compete(true);
+        std::thread::sleep(SHORT);
     }
     STAGE.store(2, SeqCst);
     futex::wake(&STAGE, i32::MAX, false);

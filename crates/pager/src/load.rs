@@ -3,13 +3,14 @@
 //!
 //! In three steps: under the lock it is settled which pages come, into which frames, and they are in
 //! transit from then on; without it their data is loaded and put into place; under it again the page
-//! map says what is there. Waiting threads are woken by the caller, after that.
+//! map says what is there. Waiting threads are woken by the caller, after that; or by the second step,
+//! where that is one move (`place`).
 
 use crate::bays::{Taken, ones, runs};
 use crate::generations;
 use crate::map::{Mask, Page, PageMap, PageNumber, UNIT};
 use crate::pattern::{REACH, Window, around, fit};
-use crate::place::{Frames, take};
+use crate::place::{Frames, Waking, take};
 use crate::process::{Process, cpu};
 use crate::queue::RESIDENT_SET;
 use crate::ranges::Range;
@@ -93,7 +94,8 @@ impl Process {
         if !expected.is_empty() {
             self.swap.expect(&expected);
         }
-        let results = self.transfer(&load, desk);
+        let wanted = page.0 - first.0;
+        let (results, woken) = self.transfer(&load, desk, (!device).then_some(wanted));
 
         let mut state = lock_service();
         self.land(&mut state, &load, &results);
@@ -109,16 +111,15 @@ impl Process {
         self.counters().readahead.add(pages as u64 - 1);
         transit_ended();
         desk.again.append(parked);
-        let way = match results[page.0 - first.0] {
-            _ if device => Way::Device,
-            Ok(Source::Zero) => Way::Zero,
-            _ => Way::Pool,
-        };
         Some(Brought {
-            way,
+            way: match device {
+                true => Way::Device,
+                false => way_of(results[wanted]),
+            },
             device: device || results[..pages].contains(&Ok(Source::Device)),
             first,
             pages,
+            woken,
         })
     }
 
@@ -169,8 +170,9 @@ impl Process {
             .collect()
     }
 
-    /// Loads the data and puts what is good of it into place.
-    fn transfer(&self, load: &Load, desk: &mut Desk) -> Results {
+    /// Loads the data and puts what is good of it into place. If one move does that, and a page is
+    /// `wanted`, the fault is counted and who waits is woken: whether they were.
+    fn transfer(&self, load: &Load, desk: &mut Desk, wanted: Option<usize>) -> (Results, bool) {
         let pages = load.entries.len();
         let mut results: Results = std::array::from_fn(|_| Ok(Source::Zero));
         let mut outs: ArrayVec<&mut PageBytes, UNIT> = match &load.frames {
@@ -189,7 +191,15 @@ impl Process {
             for (i, len) in runs(good) {
                 self.place_copy(load.first.plus(i), &desk.buffer.0[i..i + len]);
             }
-            return results;
+            return (results, false);
+        };
+        let waking = match wanted {
+            Some(wanted) if good == ones(0, pages) && frames.runs().count() == 1 => {
+                let took = desk.since.elapsed() + self.flushes.move_takes();
+                self.came(Some(way_of(results[wanted])), false, took);
+                Waking::AtOnce
+            }
+            _ => Waking::Later,
         };
         for (start, run) in frames.runs() {
             let all = ones(start, run.frames);
@@ -198,13 +208,13 @@ impl Process {
                     address: frames.address(i),
                     frames: frames_of,
                 };
-                self.place_move(load.first.plus(i), taken);
+                self.place_move(load.first.plus(i), taken, waking);
             }
             for (i, len) in runs(!good & all) {
                 self.drop_frames(frames.address(i), len);
             }
         }
-        results
+        (results, waking == Waking::AtOnce)
     }
 
     /// Says in the page map what has come.
@@ -280,6 +290,14 @@ impl Process {
         let _ = self.fault.poison(page.address(), PAGE_SIZE);
         self.counters().poisoned.add(1);
         state.map.set(page, Page::Poisoned);
+    }
+}
+
+/// The way a page came in that was on no device.
+fn way_of(result: Result<Source, LoadError>) -> Way {
+    match result {
+        Ok(Source::Zero) => Way::Zero,
+        _ => Way::Pool,
     }
 }
 

@@ -9,14 +9,14 @@
 use crate::bays::ones;
 use crate::map::{Frame, Page, PageNumber, UNIT, UNIT_BYTES};
 use crate::pattern::{Window, around, fit};
-use crate::place::take;
+use crate::place::{Waking, take};
 use crate::process::Process;
 use crate::state::{State, lock_service};
 use ebb_engine::{EntryId, PAGE_SIZE, PageBytes};
 use ebb_sys::Errno;
 use ebb_sys::fault::Fault;
 use ebb_tree::Way;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// A buffer of one unit, aligned as pages are.
 #[repr(C, align(4096))]
@@ -30,6 +30,8 @@ pub struct Desk {
     pub again: Vec<Fault>,
     /// Another fault was read together with the one that is served.
     pub more: bool,
+    /// When the fault that is served came.
+    pub since: Instant,
 }
 
 static ZEROS: UnitBuffer = UnitBuffer([[0; PAGE_SIZE]; UNIT]);
@@ -50,6 +52,8 @@ pub struct Brought {
     pub device: bool,
     pub first: PageNumber,
     pub pages: usize,
+    /// They were woken already, and the fault counted.
+    pub woken: bool,
 }
 
 impl Brought {
@@ -59,6 +63,7 @@ impl Brought {
             device: false,
             first: page,
             pages: 1,
+            woken: false,
         }
     }
 }
@@ -66,24 +71,14 @@ impl Brought {
 impl Process {
     /// Serves one fault, once.
     pub fn serve(&self, desk: &mut Desk, fault: Fault, since: Instant) -> Served {
+        desk.since = since;
         let brought = match self.resolve(desk, fault) {
+            Ok(brought) if brought.woken => return Served::Done,
             Ok(brought) => brought,
             Err(served) => return served,
         };
-        let counters = self.counters();
-        counters.fault.add(1);
-        match brought.way {
-            _ if fault.protected => {}
-            Way::Zero => counters.fault_zero.add(1),
-            Way::Cache => counters.fault_cache.add(1),
-            Way::Pool => counters.fault_pool.add(1),
-            Way::Device => counters.fault_device.add(1),
-        }
-        let took = since.elapsed().as_nanos() as u64;
-        self.member.latency(brought.way).record(took);
-        if matches!(brought.way, Way::Pool | Way::Device) {
-            self.costs.took(brought.device, took);
-        }
+        let way = (!fault.protected).then_some(brought.way);
+        self.came(way, brought.device, since.elapsed());
         // Who waits for a device waits for this thread too, where no other is awake.
         let queued = brought.device && (desk.more || self.fault.wait(0));
         self.wake(brought.first, brought.pages);
@@ -93,8 +88,27 @@ impl Process {
         Served::Done
     }
 
-    /// Resolves a fault, and wakes nobody: the woken thread takes this one's processor at once,
-    /// which must not happen while the lock is held.
+    /// Counts a fault, served so after so long: before anybody is woken. No way: the page was there,
+    /// protected.
+    pub fn came(&self, way: Option<Way>, device: bool, after: Duration) {
+        let counters = self.counters();
+        counters.fault.add(1);
+        match way {
+            None => {}
+            Some(Way::Zero) => counters.fault_zero.add(1),
+            Some(Way::Cache) => counters.fault_cache.add(1),
+            Some(Way::Pool) => counters.fault_pool.add(1),
+            Some(Way::Device) => counters.fault_device.add(1),
+        }
+        let ns = after.as_nanos() as u64;
+        self.member.latency(way.unwrap_or(Way::Cache)).record(ns);
+        if matches!(way, Some(Way::Pool | Way::Device)) {
+            self.costs.took(device, ns);
+        }
+    }
+
+    /// Resolves a fault. Nobody is woken while the lock is held: the woken thread takes this one's
+    /// processor at once.
     fn resolve(&self, desk: &mut Desk, fault: Fault) -> Result<Brought, Served> {
         let mut state = lock_service();
         let page = PageNumber::of(fault.address);
@@ -154,7 +168,7 @@ impl Process {
             for (at, run) in frames.runs() {
                 // SAFETY: free frames are ours alone, and present.
                 unsafe { std::ptr::write_bytes(run.address as *mut u8, 0, run.frames * PAGE_SIZE) };
-                self.place_move(first.plus(at), run);
+                self.place_move(first.plus(at), run, Waking::Later);
             }
             frames.placed(state);
             (first, frames.count())
@@ -177,6 +191,7 @@ impl Process {
             device: false,
             first,
             pages,
+            woken: false,
         })
     }
 
@@ -199,7 +214,8 @@ impl Process {
         let kept = bays.kept(frame);
         if moves {
             // SAFETY: the frame is ours and holds exactly this page's content.
-            let (done, result) = unsafe { self.fault.shift(page.address(), from, PAGE_SIZE) };
+            let (done, result) =
+                unsafe { self.fault.shift(page.address(), from, PAGE_SIZE, false) };
             if done == PAGE_SIZE || result == Err(Errno(libc::EEXIST)) {
                 bays.remapped(frame);
                 if done == 0 {
@@ -235,7 +251,7 @@ impl Process {
         queue.brought(map, first.unit(), ones(first.within(), pages));
     }
 
-    fn wake(&self, page: PageNumber, pages: usize) {
+    pub fn wake(&self, page: PageNumber, pages: usize) {
         let _ = self.fault.wake(page.address(), pages * PAGE_SIZE);
     }
 }

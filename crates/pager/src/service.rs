@@ -363,6 +363,7 @@ impl Desk {
             buffer: unsafe { &mut *buffer },
             again: Vec::with_capacity(64),
             more: false,
+            since: Instant::now(),
         }
     }
 }

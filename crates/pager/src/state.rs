@@ -14,6 +14,7 @@ use crate::balance::Balance;
 use crate::bays::Bays;
 use crate::map::{Page, PageMap, PageNumber};
 use crate::pattern::Pattern;
+use crate::process::Process;
 use crate::queue::Queue;
 use crate::ranges::Ranges;
 use crate::sharing::{self, Sharing};
@@ -119,6 +120,7 @@ pub fn settled(state: Locked, start: usize, end: usize) -> Locked {
 
 /// The same for several areas (start and end) at once.
 pub fn all_settled(mut state: Locked, areas: &[(usize, usize)]) -> Locked {
+    let mut waited = false;
     loop {
         let mut busy = false;
         for &(start, end) in areas.iter().filter(|_| state.map.in_transit() > 0) {
@@ -134,9 +136,24 @@ pub fn all_settled(mut state: Locked, areas: &[(usize, usize)]) -> Locked {
         TRANSIT_WAITERS.fetch_add(1, Ordering::SeqCst);
         let seen = TRANSIT.load(Ordering::SeqCst);
         drop(state);
-        futex::wait(&TRANSIT, seen, Some(Duration::from_millis(10)), false);
+        if waited {
+            service_shall_compete();
+        }
+        futex::wait(&TRANSIT, seen, Some(LONG), false);
+        waited = true;
         TRANSIT_WAITERS.fetch_sub(1, Ordering::SeqCst);
         state = lock();
+    }
+}
+
+/// Longer than a transit takes that has a processor.
+const LONG: Duration = Duration::from_millis(1);
+
+/// Whoever has pages in transit may be waiting for its processor: service is idle work, and the thread
+/// that it woke may be using it. The keeper takes it back.
+fn service_shall_compete() {
+    if let Some(process) = Process::current() {
+        process.services.compete(true);
     }
 }
 

@@ -325,7 +325,7 @@ impl FaultFd {
     /// Moves whole pages between two private anonymous ranges of this process. Afterwards
     /// nobody can reach them at `from`: a capture is atomic. Stops at a page that is pinned or shared
     /// (EBUSY), that is not there or not mapped (ENOENT), or where a target page is present
-    /// (EEXIST). Returns the bytes done. Who waits at `to` is not woken.
+    /// (EEXIST). Returns the bytes done. With `wake`, who waits for what was counted is woken.
     ///
     /// EEXIST may also mean that pages *were* moved: where the kernel tries again inside the call,
     /// because another thread moves pages at the same time, Linux 6.18 does not count what the
@@ -333,14 +333,20 @@ impl FaultFd {
     ///
     /// Requires: the caller owns what both ranges mean: no Rust reference points into `from`
     /// or `to`, and whoever maps `from` expects its pages to be gone.
-    pub unsafe fn shift(&self, to: usize, from: usize, len: usize) -> (usize, Result<(), Errno>) {
+    pub unsafe fn shift(
+        &self,
+        to: usize,
+        from: usize,
+        len: usize,
+        wake: bool,
+    ) -> (usize, Result<(), Errno>) {
         self.transfer(
             UFFDIO_MOVE,
             Transfer {
                 to: to as u64,
                 from: from as u64,
                 len: len as u64,
-                mode: DONT_WAKE,
+                mode: if wake { 0 } else { DONT_WAKE },
                 done: 0,
             },
         )
