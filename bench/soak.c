@@ -4,7 +4,7 @@
 //
 // Each thread has regions of its own, up to MIB / THREADS in all, and takes STEPS steps: fill pages
 // (zeros, one value, text-like words, noise), check them, map, unmap whole and in part, move, grow,
-// drop, make read-only, grow and shrink blocks of malloc, pass pages through pipes and files, start
+// drop, make read-only for a moment or for long, grow and shrink blocks of malloc, pass pages through pipes and files, start
 // programs, fork children that check and change what they inherited. What a page holds follows from
 // region, page and version, so any other content is found where it is read: a message, and SIGABRT.
 // Prints a sum that depends on the arguments alone.
@@ -31,6 +31,7 @@ struct region {
   uint64_t id;        // differs for each that ever was
   uint32_t* version;  // of each page; 0: never written, so zeros
   int heap;           // from malloc, else from mmap
+  int sealed;         // may only be read
 };
 
 struct thread {
@@ -92,7 +93,13 @@ static void check_at(const struct region* r, size_t page, const char* at) {
 
 static void check(struct region* r, size_t page) { check_at(r, page, r->base + page * PAGE); }
 
+static void seal(struct region* r, int protection) {
+  must(mprotect(r->base, r->pages * PAGE, protection) == 0, "mprotect of a region");
+  r->sealed = protection == PROT_READ;
+}
+
 static void fill(struct region* r, size_t page) {
+  if (r->sealed) seal(r, PROT_READ | PROT_WRITE);
   r->version[page]++;
   const uint64_t key = key_of(r, page);
   uint64_t* words = (uint64_t*)(r->base + page * PAGE);
@@ -122,6 +129,7 @@ static void make(struct thread* t) {
   r->heap = below(t, 3) == 0;
   r->pages = pages;
   r->id = t->number << 32 | ++t->ids;
+  r->sealed = 0;
   r->version = calloc(pages, sizeof *r->version);
   must(r->version != 0, "calloc");
   if (r->heap) {
@@ -169,13 +177,6 @@ static void resize(struct thread* t, struct region* r) {
     if (pages > r->pages) memset(new + r->pages * PAGE, 0, (pages - r->pages) * PAGE);
   } else {
     void* new = mremap(r->base, r->pages * PAGE, pages * PAGE, MREMAP_MAYMOVE);
-    if (new == MAP_FAILED && errno == EFAULT) {
-      // What the kernel holds as several mappings it does not resize.
-      new = mmap(0, pages * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-      must(new != MAP_FAILED, "mmap");
-      memcpy(new, r->base, (pages < r->pages ? pages : r->pages) * PAGE);
-      must(munmap(r->base, r->pages * PAGE) == 0, "munmap");
-    }
     must(new != MAP_FAILED, "mremap");
     r->base = new;
   }
@@ -196,6 +197,13 @@ static void drop(struct thread* t, struct region* r) {
 
 static void protect(struct thread* t, struct region* r) {
   if (r->heap) return;
+  if (below(t, 2)) {
+    // Until a page of it is to be written; out of reach for a moment.
+    seal(r, PROT_NONE);
+    if (below(t, 4) == 0) usleep(1000);
+    return seal(r, PROT_READ);
+  }
+  if (r->sealed) seal(r, PROT_READ | PROT_WRITE);
   size_t first, pages;
   part(t, r, &first, &pages);
   char* at = r->base + first * PAGE;

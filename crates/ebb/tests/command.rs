@@ -603,6 +603,52 @@ fn the_supervisors_death_harms_nobody() {
     assert_eq!(fs::read_to_string(file).unwrap().trim(), "1000000");
 }
 
+/// The supervisor gives children their devices and takes back what dead ones had; without it they
+/// have their parent's, and processes do it for each other.
+#[test]
+fn a_process_that_pages_forks_without_a_supervisor() {
+    if cannot_page() {
+        return;
+    }
+    const FORKS: &str = "import os, signal, sys, time
+signal.alarm(60)
+data = [str(i).encode() * 500 for i in range(16_000)]
+os.kill(os.getppid(), signal.SIGKILL); time.sleep(0.3)
+def ends_well(n):
+    child = os.fork()
+    if child == 0:
+        for i in range(n, len(data), 40): data[i] += b'x'
+        os._exit(0 if data[n][:-1] == str(n).encode() * 500 and all(data) else 1)
+    return os.waitpid(child, 0)[1] == 0
+good = all(map(ends_well, range(8)))
+good = good and all(d == str(i).encode() * 500 for i, d in enumerate(data))
+with open(sys.argv[1] + '.new', 'w') as file: file.write('same' if good else 'different')
+os.rename(sys.argv[1] + '.new', sys.argv[1])";
+    let dir = tempfile::tempdir().unwrap();
+    for swap in ["none", "/var/tmp"] {
+        let file = dir.path().join(swap.trim_matches('/').replace('/', "-"));
+        let killed = Command::new("timeout")
+            .args(["-k", "2", "40"])
+            .arg(ebb())
+            .args(["run", "--memory", "40M", "--swap", swap])
+            .args(["python3", "-c", FORKS])
+            .arg(&file)
+            .status()
+            .unwrap();
+        assert!(!killed.success());
+        let start = Instant::now();
+        while !file.exists() {
+            let waited = start.elapsed();
+            assert!(
+                waited < Duration::from_secs(40),
+                "--swap {swap}: it was ended"
+            );
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        assert_eq!(fs::read_to_string(file).unwrap(), "same", "--swap {swap}");
+    }
+}
+
 #[test]
 fn who_grows_fast_waits_for_a_supervisor_that_is_late() {
     if cannot_page() {

@@ -55,6 +55,18 @@ fn memory_that_may_only_be_read() {
     common::same_in_parts(&job, "readonly", &[2], &[]);
 }
 
+/// More than the budget of it, with a part that is opened and sealed again all the time, a child that
+/// reads it too, and a while in which nobody may even read it.
+#[test]
+fn memory_that_is_sealed() {
+    if cannot_page() {
+        return;
+    }
+    let job = Job::new([c_program("sealed").as_os_str(), "64".as_ref()]);
+    common::same_in_parts(&job, "sealed", &[2], &["--swap", "none"]);
+    common::same_in_parts(&job, "sealed", &[2], &[]);
+}
+
 /// Pinned pages stay where they are; buffers that are out are brought in for the kernel.
 #[test]
 fn rings() {

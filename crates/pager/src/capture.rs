@@ -3,11 +3,16 @@
 //! It is a move: after it nobody can write the page, nothing was copied, and a page that is pinned (a
 //! transfer into it may be under way) or shared refuses and stays. It runs without the lock, as
 //! pages in transit are this thread's.
+//!
+//! Of memory that may not be written it is a copy, as the kernel moves pages of writable memory alone:
+//! nobody writes it before `mprotect`, which waits until nothing is in transit. (A transfer into
+//! such a page that began while it could be written, and goes on, would be lost.) There is one page
+//! more for each of a unit's, for a moment.
 
 use crate::bays::{BayIndex, Bays, ones, places, runs};
 use crate::map::{Mask, Page, PageMap, UNIT, UNIT_BYTES, UnitNumber};
 use crate::process::{Process, cpu};
-use crate::ranges::{Attributes, Ranges};
+use crate::ranges::{Ranges, WayOut};
 use crate::resolve::Desk;
 use crate::sharing::Sharing;
 use crate::state::{State, lock_service, transit_ended};
@@ -34,8 +39,8 @@ impl Process {
         shared: bool,
     ) -> (MutexGuard<'static, State>, usize) {
         for _ in 0..TRIES {
-            let (bay, unit, victims, code) = match self.choose(&mut state, shared) {
-                Choice::Capture(bay, unit, victims, code) => (bay, unit, victims, code),
+            let (bay, unit, victims, way) = match self.choose(&mut state, shared) {
+                Choice::Capture(bay, unit, victims, way) => (bay, unit, victims, way),
                 Choice::LookOn => {
                     // Others had to wait for these looks.
                     drop(state);
@@ -61,13 +66,18 @@ impl Process {
                 drop(state);
                 None
             };
-            let executable = Executable::bay(address, code);
+            let from = unit.first().address();
             let Shifted {
                 moved,
                 gone,
                 copied,
-            } = self.shift_out(unit.first().address(), address, victims, shared);
-            drop(executable);
+            } = match way {
+                WayOut::Copy => self.copy_out(desk, from, address, victims),
+                WayOut::Move | WayOut::MoveExecutable => {
+                    let _alike = Executable::bay(address, way == WayOut::MoveExecutable);
+                    self.shift_out(from, address, victims, shared)
+                }
+            };
             state = held.unwrap_or_else(lock_service);
 
             let State {
@@ -129,20 +139,13 @@ impl Process {
             let Some((unit, due)) = queue.next(map, LOOK, resident) else {
                 return Choice::Nothing;
             };
-            let plain = movable(ranges, unit, due, Attributes::movable);
-            let code = plain == 0;
-            let mut victims = match code {
-                true => movable(ranges, unit, due, Attributes::executable),
-                false => plain,
-            };
-            if victims == 0 {
-                // What may not leave comes back to the queue when its protection allows.
-                let others = resident(map, unit) & !due;
-                if movable(ranges, unit, others, Attributes::evictable) != 0 {
+            let Some((way, mut victims)) = leaving(ranges, unit, due) else {
+                // What has to stay comes back to the queue when it may leave.
+                if leaving(ranges, unit, resident(map, unit) & !due).is_some() {
                     queue.requeue(map, unit);
                 }
                 continue;
-            }
+            };
             if !shared && *sharing != Sharing::Alone {
                 // One look tells what a move would be refused for, page by page.
                 let kept = victims & self.pagemap.look(unit.first().address(), UNIT).shared;
@@ -159,7 +162,7 @@ impl Process {
                 queue.requeue(map, unit);
                 return Choice::Nothing;
             };
-            return Choice::Capture(bay, unit, victims, code);
+            return Choice::Capture(bay, unit, victims, way);
         }
         Choice::LookOn
     }
@@ -232,6 +235,55 @@ impl Process {
         calls
     }
 
+    /// Copies `victims` of the unit at `unit` to the bay at `bay`, and drops them where they were.
+    fn copy_out(&self, desk: &mut Desk, unit: usize, bay: usize, victims: Mask) -> Shifted {
+        let mut shifted = Shifted::default();
+        for (first, len) in runs(victims) {
+            let offset = first * PAGE_SIZE;
+            if self.copy_run(desk, unit + offset, bay + offset, len, &mut shifted) {
+                shifted.moved |= ones(first, len);
+                continue;
+            }
+            for page in first..first + len {
+                let offset = page * PAGE_SIZE;
+                if self.copy_run(desk, unit + offset, bay + offset, 1, &mut shifted) {
+                    shifted.moved |= 1 << page;
+                } else if self.present(unit + offset, 1) == 0 {
+                    shifted.gone |= 1 << page;
+                }
+            }
+        }
+        shifted
+    }
+
+    /// The same of a run of pages; false if not all of them can leave: then none did.
+    fn copy_run(
+        &self,
+        desk: &mut Desk,
+        from: usize,
+        bay: usize,
+        pages: usize,
+        shifted: &mut Shifted,
+    ) -> bool {
+        let content = &mut desk.buffer.0[..pages];
+        if self.memory.read(from, content.as_flattened_mut()).is_err() {
+            return false;
+        }
+        let kept = match self.forked.load(Relaxed) {
+            true => self.pagemap.look(from, pages).shared.count_ones() as usize,
+            false => 0,
+        };
+        // SAFETY: private memory whose content is in the bay by now.
+        let drop_there =
+            || unsafe { memory::madvise(from, pages * PAGE_SIZE, libc::MADV_DONTNEED) };
+        if self.copy(bay, content).1.is_err() || drop_there().is_err() {
+            self.drop_frames(bay, pages);
+            return false;
+        }
+        shifted.copied += kept;
+        true
+    }
+
     /// How many pages in a row are there from `start` on, of `pages`.
     fn present(&self, start: usize, pages: usize) -> usize {
         let present = self.pagemap.look(start, pages).present;
@@ -241,22 +293,22 @@ impl Process {
 
 /// What to capture next.
 enum Choice {
-    /// These pages of the unit, into the bay; whether they may be executed, as then it must too.
-    Capture(BayIndex, UnitNumber, Mask, bool),
+    /// These pages of the unit, into the bay, in this way.
+    Capture(BayIndex, UnitNumber, Mask, WayOut),
     /// None of those looked at may go now; there are others.
     LookOn,
     /// Nothing.
     Nothing,
 }
 
-/// What became of pages that were to be moved.
+/// What became of pages that were to leave.
 #[derive(Default)]
 struct Shifted {
-    /// Those that were.
+    /// Those that are where they were no more.
     moved: Mask,
     /// Those that the program had dropped without libc: there is nothing to move.
     gone: Mask,
-    /// How many had to be copied first because relatives share them.
+    /// How many of those that left relatives share, who keep theirs.
     copied: usize,
 }
 
@@ -264,13 +316,22 @@ fn resident(map: &PageMap, unit: UnitNumber) -> Mask {
     map.mask(unit, |p| matches!(p, Page::Resident(_)))
 }
 
-/// Those of `victims` that lie in read-write memory of this kind whose missing pages are our faults:
-/// only such may be moved out, and only from such may they be missing.
-fn movable(ranges: &Ranges, unit: UnitNumber, victims: Mask, kind: fn(Attributes) -> bool) -> Mask {
+/// Those of `victims` that may leave together, and in which way.
+fn leaving(ranges: &Ranges, unit: UnitNumber, victims: Mask) -> Option<(WayOut, Mask)> {
+    WayOut::ALL
+        .map(|way| (way, leaving_by(ranges, unit, victims, way)))
+        .into_iter()
+        .find(|(_, pages)| *pages != 0)
+}
+
+/// Those of `victims` that lie in memory that pages leave in this way and whose missing pages are our
+/// faults: only from such may they be missing.
+fn leaving_by(ranges: &Ranges, unit: UnitNumber, victims: Mask, way: WayOut) -> Mask {
     let all = |first: usize, len: usize| {
         let start = unit.first().plus(first).address();
         ranges.find(start).is_some_and(|r| {
-            r.end >= start + len * PAGE_SIZE && r.attributes.evictable() && kind(r.attributes)
+            let leave = r.attributes.evictable() && r.attributes.way_out() == Some(way);
+            leave && r.end >= start + len * PAGE_SIZE
         })
     };
     let in_run = |first, len| match all(first, len) {

@@ -21,6 +21,7 @@ use ebb_engine::swap::Swap;
 use ebb_engine::{Cpu, DeviceId};
 use ebb_stores::{self as stores, Faults, FileStore, Key};
 use ebb_tree::{DeviceState, MAX_DEVICES, Member, Refusal};
+use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -115,8 +116,38 @@ impl DeviceSet {
     }
 
     /// In a forked child, before anything else is done with the devices: the same files by
-    /// descriptors of its own.
+    /// descriptors of its own, which the supervisor gives.
     pub fn reattach(&self, member: &Member) -> Result<(), String> {
+        self.take_over(member, |inner| {
+            let there = |a: &&Attached| member.device(a.row).is_some_and(|(s, _)| s == a.serial);
+            let rows = inner.attached.iter().filter(there);
+            let rows = rows.fold(0, |rows, a| rows | 1 << a.row);
+            let given = member.attach(rows).map_err(|e| e.to_string())?;
+            Ok(given.into_iter().map(|d| (d.serial, d.fd)).collect())
+        })
+    }
+
+    /// The same without a supervisor: `open` opens what the parent has by this number.
+    pub fn reattach_from(
+        &self,
+        member: &Member,
+        open: impl Fn(i32) -> Result<OwnedFd, String>,
+    ) -> Result<(), String> {
+        self.take_over(member, |inner| {
+            let attached = inner.attached.iter();
+            let opened = attached.map(|a| Ok((a.serial, open(a.file.descriptor())?)));
+            opened
+                .collect::<Result<_, String>>()
+                .map_err(|e| format!("a swap device cannot be opened: {e}"))
+        })
+    }
+
+    /// Goes on with the descriptors that are `given`, by serial numbers.
+    fn take_over(
+        &self,
+        member: &Member,
+        given: impl FnOnce(&Inner) -> Result<Vec<(u64, OwnedFd)>, String>,
+    ) -> Result<(), String> {
         let mut inner = self.lock();
         inner.seen = None;
         // The numbers of their descriptors mean nothing here.
@@ -124,16 +155,16 @@ impl DeviceSet {
             .closing
             .drain(..)
             .for_each(|closing| std::mem::forget(closing.file));
-        let there = |a: &Attached| member.device(a.row).is_some_and(|(s, _)| s == a.serial);
-        let rows = inner.attached.iter().filter(|a| there(a));
-        let rows = rows.fold(0, |rows, a| rows | 1 << a.row);
-        let mut given = member.attach(rows).map_err(|e| e.to_string())?;
+        let mut given = given(&inner)?;
         let mut kept = Vec::with_capacity(MAX_DEVICES);
         for attached in inner.attached.drain(..) {
-            match given.iter().position(|d| d.serial == attached.serial) {
+            match given
+                .iter()
+                .position(|(serial, _)| *serial == attached.serial)
+            {
                 Some(at) => {
-                    let device = given.swap_remove(at);
-                    let taken = attached.file.reattach(device.fd);
+                    let (_, fd) = given.swap_remove(at);
+                    let taken = attached.file.reattach(fd);
                     taken.map_err(|e| format!("a swap device cannot be taken over: {e:?}"))?;
                     kept.push(attached);
                 }

@@ -14,7 +14,8 @@
 //!    Registered ranges are kept from children (`MADV_DONTFORK`) but for the time of such a fork: a
 //!    child made by a system call that we do not see gets SIGSEGV, not zeros.
 //! 2. `after_fork_parent`: what was stored on devices at the fork may be read by the child for as
-//!    long as it likes (`Swap::fork_parent`); shared pages cannot be moved until written.
+//!    long as it likes (`Swap::fork_parent`); shared pages cannot be moved until written, and the
+//!    keeper protects them (`sharing`) before the forking thread goes on.
 //! 3. `after_fork_child`: drops what belongs to the parent, starts a keeper of its own that joins
 //!    the tree in the slot reserved for it, opens a userfaultfd, registers every range; and waits
 //!    for that. If it fails the child ends: it must not read zeros.
@@ -38,6 +39,19 @@ use std::time::{Duration, Instant};
 
 /// 0 nobody forks; 1 a thread wants to; 2 the process is at rest; 3 the fork is over.
 static STAGE: AtomicU32 = AtomicU32::new(0);
+
+/// Forks whose shared pages the keeper has protected.
+static PROTECTED: AtomicU32 = AtomicU32::new(0);
+
+/// 1 while memory is made for a fork: what other threads brought in meanwhile would be shared then.
+static EVICTING: AtomicU32 = AtomicU32::new(0);
+
+/// In a service thread: waits while memory is made for a fork. No lock of ours is held.
+pub fn hold_on() {
+    while EVICTING.load(SeqCst) == 1 {
+        futex::wait(&EVICTING, 1, Some(Duration::from_millis(5)), false);
+    }
+}
 
 /// There was a fork before this process paged, of it or by it: it may share pages with relatives.
 static EVER: AtomicBool = AtomicBool::new(false);
@@ -241,7 +255,7 @@ pub unsafe fn after_fork_parent(child: Option<i32>) {
             process.swap.fork_parent();
             generations::begin(process.swap);
             process.forked.store(true, SeqCst);
-            process.share(&mut locked);
+            locked.sharing.begins();
             match child {
                 Some(pid) if pid > 0 => process.member.child_forked(slot, pid as u32),
                 Some(_) => process.member.cancel_child(slot),
@@ -249,9 +263,13 @@ pub unsafe fn after_fork_parent(child: Option<i32>) {
                 None => process.member.child_forked(slot, 0),
             }
         }
+        let seen = PROTECTED.load(SeqCst);
+        drop(locked);
         go_on();
+        while PROTECTED.load(SeqCst) == seen {
+            futex::wait(&PROTECTED, seen, Some(Duration::from_millis(5)), false);
+        }
     }
-    drop(locked);
 }
 
 /// The fork is over, in the child: the first of ours or the program's to run there. `libc_stuck`:
@@ -330,7 +348,10 @@ impl Process {
         let limit = self.member.limit() as usize;
         let room = limit.saturating_sub(self.member.charged() as usize);
         let anyway = (limit / SHARED_PART).max(SHARED_ANYWAY.min(limit / 4));
+        EVICTING.store(1, SeqCst);
         self.evict_down_to(anyway.max(room), desk);
+        EVICTING.store(0, SeqCst);
+        futex::wake(&EVICTING, i32::MAX, false);
         self.serve_again(desk);
     }
 
@@ -380,6 +401,9 @@ pub fn attend(process: &'static Process, desk: &mut Desk) {
             rest();
         }
     }
+    process.protect_shared(&lock_service());
+    PROTECTED.fetch_add(1, SeqCst);
+    futex::wake(&PROTECTED, i32::MAX, false);
     STAGE.store(0, SeqCst);
     futex::wake(&STAGE, i32::MAX, false);
 }

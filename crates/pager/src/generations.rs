@@ -9,8 +9,8 @@
 //! After [`COUNT`] forks with stores in between the generations begin again, each with what is left
 //! of an old one: those pages are taken for young.
 
-use ebb_engine::GroupId;
 use ebb_engine::swap::Swap;
+use ebb_engine::{EntryId, GroupId};
 use std::sync::atomic::{AtomicU16, Ordering::Relaxed};
 
 const COUNT: u16 = 8;
@@ -32,6 +32,13 @@ pub fn begin(swap: &Swap) {
         YOUNGEST.store(next, Relaxed);
         BEGUN.fetch_max(next + 1, Relaxed);
     }
+}
+
+/// Whether an entry of the pool is of an older generation: freed, it gives nothing back while what
+/// lies beside it is used, as its room is not filled again.
+pub fn inherits(swap: &Swap, entry: EntryId) -> bool {
+    swap.group_of(entry)
+        .is_some_and(|group| group != youngest())
 }
 
 /// Bytes of the pool that are shared, about: those of all generations but the youngest.

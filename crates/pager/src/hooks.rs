@@ -20,7 +20,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
-type Outcome<T> = Result<T, i32>;
+pub(crate) type Outcome<T> = Result<T, i32>;
 
 /// A process that has mapped less than this is only measured.
 const WORTH: usize = 8 << 20;
@@ -40,7 +40,7 @@ const NEVER_A_KEEPER: u32 = 2;
 /// The end of the heap, once the program asked for it.
 static BREAK: AtomicUsize = AtomicUsize::new(0);
 
-fn errno(e: Errno) -> i32 {
+pub(crate) fn errno(e: Errno) -> i32 {
     e.0
 }
 
@@ -50,7 +50,7 @@ pub fn control() -> Option<&'static str> {
 }
 
 /// Whether anything is recorded: before `start` one cannot know, so yes.
-fn wanted() -> bool {
+pub(crate) fn wanted() -> bool {
     !thread::is_ours() && CONTROL.get().is_none_or(Option::is_some)
 }
 
@@ -125,7 +125,7 @@ fn only_code(prot: i32) -> bool {
 
 /// Forgets what was mapped in `start..end`; no page of it is in transit, and the memory itself is
 /// gone already.
-fn forget(state: &mut Locked, start: usize, end: usize) {
+pub(crate) fn forget(state: &mut Locked, start: usize, end: usize) {
     let swap = Process::current().map(|p| p.swap);
     state.drop_pages(swap, cpu(), start, end);
     state.ranges.remove(start, end);
@@ -178,7 +178,7 @@ fn grows(len: usize) {
 
 /// Readies `start..end` for being dropped or replaced: waits until no page of it is in transit, and
 /// accounts for those that forked relatives keep.
-fn before_drop(state: Locked, start: usize, end: usize) -> Locked {
+pub(crate) fn before_drop(state: Locked, start: usize, end: usize) -> Locked {
     let mut state = state::settled(state, start, end);
     if let Some(process) = Process::current() {
         process.before_drop(&mut state, start, end);
@@ -187,7 +187,7 @@ fn before_drop(state: Locked, start: usize, end: usize) -> Locked {
 }
 
 /// Waits until the keeper has registered what was just mapped.
-fn registered(start: usize) {
+pub(crate) fn registered(start: usize) {
     let Some(process) = Process::current() else {
         return;
     };
@@ -211,7 +211,7 @@ fn registered(start: usize) {
 }
 
 /// Waits until all of `start..end` that is ours is registered: then it is alike to the kernel.
-fn all_registered(start: usize, end: usize) {
+pub(crate) fn all_registered(start: usize, end: usize) {
     let mut at = start;
     while Process::current().is_some() && at < end {
         let next = state::lock().ranges.next(at, end);
@@ -303,145 +303,6 @@ pub unsafe fn munmap(addr: usize, len: usize) -> Outcome<()> {
     Ok(())
 }
 
-/// `mremap(2)`. Requires: as the system call.
-pub unsafe fn mremap(
-    old: usize,
-    old_len: usize,
-    new_len: usize,
-    flags: i32,
-    new_addr: usize,
-) -> Outcome<usize> {
-    if !wanted() {
-        // SAFETY: the caller answers for the system call.
-        return unsafe { memory::mremap(old, old_len, new_len, flags, new_addr) }.map_err(errno);
-    }
-    let (old_len, bytes) = (page_up(old_len), page_up(new_len));
-    let source = (old, old.saturating_add(old_len));
-    all_registered(source.0, source.1);
-    let target = match flags & libc::MREMAP_FIXED {
-        0 => (0, 0),
-        _ => (new_addr, new_addr.saturating_add(bytes)),
-    };
-    // Both at once, and before anything is looked up: a wait lets the lock go.
-    let mut state = state::all_settled(state::lock(), &[source, target]);
-    let range = state.ranges.find(old).filter(|_| old_len > 0);
-    if state.ranges.overlaps(target.0, target.1) {
-        state = before_drop(state, target.0, target.1);
-    }
-    if let Some(range) = &range {
-        if range.attributes.protection & libc::PROT_WRITE == 0 {
-            unstage(&mut state, old, old + old_len);
-        }
-        if bytes < old_len {
-            state = before_drop(state, old + bytes, old + old_len);
-        }
-    }
-    let marked = range.is_some_and(|r| r.attributes.registered);
-    if marked && let Err(e) = keeper::set_apart(old, old_len) {
-        keeper::join_again(old, old_len);
-        return Err(errno(e));
-    }
-    // SAFETY: the caller answers for the system call.
-    let moved = unsafe { memory::mremap(old, old_len, new_len, flags, new_addr) };
-    if marked && (moved.is_err() || flags & libc::MREMAP_DONTUNMAP != 0) {
-        keeper::join_again(old, old_len);
-    }
-    let new = moved.map_err(errno)?;
-    if flags & libc::MREMAP_FIXED != 0 && state.ranges.overlaps(new, new + bytes) {
-        forget(&mut state, new, new + bytes);
-    }
-    let Some(range) = range else { return Ok(new) };
-    let kept = old_len.min(bytes);
-    if new != old {
-        carry(&mut state, old, new, kept);
-    }
-    let gone = if new == old { old + kept } else { old };
-    if gone < old + old_len {
-        forget(&mut state, gone, old + old_len);
-    }
-    if flags & libc::MREMAP_DONTUNMAP != 0 {
-        state.ranges.insert(old, old + old_len, range.attributes);
-    }
-    // A range that moved is registered no more, and one that grew only in part.
-    state.ranges.insert(
-        new,
-        new + bytes,
-        Attributes {
-            registered: false,
-            ..range.attributes
-        },
-    );
-    drop(state);
-    registered(new);
-    Ok(new)
-}
-
-/// Puts what is staged of `start..end` back: memory that may only be read cannot be written where
-/// it is going, as [`carry`] would.
-fn unstage(state: &mut Locked, start: usize, end: usize) {
-    let Some(process) = Process::current() else {
-        return;
-    };
-    let mut staged = Vec::new();
-    state.map.each(
-        PageNumber::of(start),
-        PageNumber::of(end),
-        |number, page| {
-            if let Page::Staged(frame) = page {
-                staged.push((number, frame));
-            }
-            Continue(())
-        },
-    );
-    for (number, frame) in staged {
-        process.remap(state, number, frame);
-    }
-}
-
-/// The pages of `old..` are at `new..` now, and so is what is known of them.
-fn carry(state: &mut Locked, old: usize, new: usize, len: usize) {
-    let (mut at, end) = (PageNumber::of(old), PageNumber::of(old + len));
-    let swap = Process::current().map(|p| p.swap);
-    while at < end {
-        let mut next = None;
-        state.map.each(at, end, |number, page| {
-            next = Some((number, page));
-            std::ops::ControlFlow::Break(())
-        });
-        let Some((number, page)) = next else { return };
-        at = number.plus(1);
-        let to = PageNumber::of(new + (number.address() - old));
-        let page = match page {
-            Page::Staged(frame) => {
-                let State { bays, .. } = &mut **state;
-                let bays = bays.as_mut().expect("staged pages have a staging area");
-                let kept = bays.kept(frame);
-                // SAFETY: the new place is mapped, read-write as all that is staged was, registered
-                // nowhere yet and known to nobody but this call; the frame is present.
-                unsafe {
-                    std::ptr::copy_nonoverlapping(
-                        bays.frame_address(frame) as *const u8,
-                        to.address() as *mut u8,
-                        ebb_engine::PAGE_SIZE,
-                    );
-                }
-                bays.stored(frame);
-                if let (Some(entry), Some(swap)) = (kept, swap) {
-                    swap.free(cpu(), entry, 1);
-                }
-                Page::Resident(None)
-            }
-            page => page,
-        };
-        state.map.set(number, Page::Untouched);
-        state.map.set(to, page);
-        if matches!(page, Page::Resident(_)) {
-            let State { map, queue, .. } = &mut **state;
-            queue.requeue(map, to.unit());
-        }
-    }
-}
-
 /// `madvise(2)`. Requires: as the system call.
 pub unsafe fn madvise(addr: usize, len: usize, advice: i32) -> Outcome<()> {
     if !wanted() {
@@ -453,8 +314,20 @@ pub unsafe fn madvise(addr: usize, len: usize, advice: i32) -> Outcome<()> {
     let mut state = state::lock();
     if state.ranges.overlaps(addr, end) {
         match advice {
-            // Of no use for anonymous memory, and our mark (`keeper::set_apart`).
-            libc::MADV_RANDOM => return Ok(()),
+            // Of no use for anonymous memory, and our mark (`keeper::set_apart`): what lies beside
+            // managed memory alone hears of it.
+            libc::MADV_RANDOM => {
+                let mut at = addr;
+                let managed = state.ranges.within(addr, end).map(|r| (r.start, r.end));
+                for (start, after) in managed.chain([(end, end)]) {
+                    if at < start {
+                        // SAFETY: advice that changes no content.
+                        unsafe { memory::madvise(at, start - at, advice) }.map_err(errno)?;
+                    }
+                    at = after;
+                }
+                return Ok(());
+            }
             libc::MADV_DONTNEED | libc::MADV_FREE | libc::MADV_DONTNEED_LOCKED if paged => {
                 state = before_drop(state, addr, end);
                 let now = if advice == libc::MADV_FREE {
@@ -640,16 +513,5 @@ pub unsafe fn exclude(addr: usize, len: usize) {
     let _ = unsafe { memory::madvise(start, end - start, libc::MADV_POPULATE_WRITE) };
 }
 
-/// Whether memory that the program's allocator holds free should come back at once. Asked often,
-/// so it must cost next to nothing. Always, so far: memory kept free would count as unmanaged.
-pub fn memory_is_tight() -> bool {
-    true
-}
-
-/// A thread of the program starts; called on it.
-pub fn thread_start() {}
-
-/// A thread of the program ends; called on it, and it may still touch managed memory.
-pub fn thread_exit() {}
-
 pub use crate::fork::{after_fork_child, after_fork_parent, before_fork, make_ready};
+pub use crate::remap::mremap;

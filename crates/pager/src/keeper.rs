@@ -24,13 +24,18 @@ use crate::shortage::Shortage;
 use crate::state::{State, lock_service};
 use ebb_engine::PAGE_SIZE;
 use ebb_sys::fault::FaultFd;
+use ebb_sys::memory_file::MemoryFile;
 use ebb_sys::pagemap::PageMapFile;
-use ebb_sys::{Errno, memory, thread, user};
-use ebb_tree::{Member, Mode};
+use ebb_sys::{Errno, memory, proc, thread, user};
+use ebb_tree::{JoinError, Member, Mode};
 use std::ops::ControlFlow::{Break, Continue};
+use std::os::unix::process::parent_id;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::SeqCst};
 use std::time::{Duration, Instant};
+
+/// The keeper's thread, by its number in the system: a forked child finds its parent's.
+static KEEPER: AtomicU32 = AtomicU32::new(0);
 
 /// Bumped when requests of the program's threads were answered.
 pub static ANSWERED: AtomicU32 = AtomicU32::new(0);
@@ -45,6 +50,8 @@ const FEW: u64 = 32;
 /// For how long a process that was asked for memory and had none to give is not asked again before
 /// others: relatives that have the same pages all have them for old.
 const SPARED: Duration = Duration::from_millis(500);
+/// How often it is seen whether the supervisor is there.
+const SUPERVISED: Duration = Duration::from_millis(200);
 /// While nothing happens.
 const QUIET: Duration = Duration::from_millis(250);
 
@@ -58,15 +65,19 @@ pub extern "C" fn run(_: *mut libc::c_void) -> *mut libc::c_void {
     let process = match fork::inherited() {
         Some(parent) => {
             // The child of a process that pages: its program waits until this is done.
-            let adopted = match parent.member.rejoin(control) {
-                Ok(()) => parent
-                    .embedded
-                    .devices
-                    .reattach(parent.member)
-                    .and_then(|()| adopt(parent.member, parent.embedded, true)),
+            let (member, devices) = (parent.member, &parent.embedded.devices);
+            let attached = match member.rejoin(control) {
+                Ok(()) => devices.reattach(member),
+                // The supervisor is gone, and what it gives the parent has too.
+                Err(JoinError::Connect(_)) => {
+                    let keeper = KEEPER.load(SeqCst);
+                    devices.reattach_from(member, |fd| {
+                        proc::reopen(parent_id(), keeper, fd).map_err(|e| e.to_string())
+                    })
+                }
                 Err(e) => Err(e.to_string()),
             };
-            match adopted {
+            match attached.and_then(|()| adopt(member, parent.embedded, true)) {
                 Ok(process) => process,
                 Err(why) => parent.fail(&format!(
                     "a forked child cannot be served and is ended: {why}"
@@ -124,6 +135,7 @@ fn adopt(
     let fault = FaultFd::open().map_err(|e| e.to_string())?;
     let pagemap =
         PageMapFile::open().map_err(|e| format!("cannot open /proc/self/pagemap: {e}"))?;
+    let memory = MemoryFile::open().map_err(|e| format!("cannot open /proc/self/mem: {e}"))?;
     let cpus = thread::allowed_cpus();
     if !thread::can_spawn(cpus.len().min(crate::service::MAX_CPUS)) {
         return Err(
@@ -135,6 +147,7 @@ fn adopt(
     let process = Process {
         fault,
         pagemap,
+        memory,
         member,
         swap: &embedded.swap,
         embedded,
@@ -201,6 +214,8 @@ fn adopt(
 
 /// The keeper's work, for ever.
 pub fn tend(process: &'static Process) -> ! {
+    KEEPER.store(thread::id(), SeqCst);
+    let mut supervised = Instant::now();
     let mut desk = Desk::new();
     let (mut seen, mut served, mut moving) = (0, 0, false);
     let mut crowd = Crowd::new();
@@ -247,6 +262,12 @@ pub fn tend(process: &'static Process) -> ! {
                 if spared.is_none_or(|since| since.elapsed() > SPARED) {
                     process.publish_oldest(&state);
                 }
+            }
+        }
+        if supervised.elapsed() > SUPERVISED {
+            supervised = Instant::now();
+            if !process.member.supervised() {
+                process.member.bury_dead();
             }
         }
         let wanted = process.member.take_reclaim_request();

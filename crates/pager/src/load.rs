@@ -7,6 +7,7 @@
 //! where that is one move (`place`).
 
 use crate::bays::{Taken, ones, runs};
+use crate::generations;
 use crate::map::{Mask, Page, PageMap, PageNumber, UNIT};
 use crate::pattern::{REACH, Window, around, fit};
 use crate::place::{Frames, Waking, take};
@@ -14,6 +15,7 @@ use crate::process::{Process, cpu};
 use crate::queue::RESIDENT_SET;
 use crate::ranges::Range;
 use crate::resolve::{Brought, Desk, window};
+use crate::sharing::Sharing;
 use crate::state::{State, lock_service, transit_ended};
 use arrayvec::ArrayVec;
 use ebb_engine::swap::{LoadError, Place, Source};
@@ -76,11 +78,15 @@ impl Process {
         balance.came_back(queue.rank(map, page), map.resident());
         queue.leaves(map, first, pages);
         let late = usize::from(age) > self.pool_span(&state);
+        let worth = match device {
+            true => late && !filling,
+            false => state.sharing == Sharing::Protected && generations::inherits(self.swap, entry),
+        };
         let load = Load {
             first,
             entries,
             frames,
-            keep: device && late && !filling && self.keeps(write),
+            keep: worth && self.keeps(write),
         };
         let expected = self.expected(&mut state);
         drop(state);
@@ -139,9 +145,9 @@ impl Process {
         {
             let (first, pages) = (fit(page, first, pages, frames.count()), frames.count());
             Some((first, pages, Some(frames)))
-        } else if self.has_room(state, pages) {
+        } else if self.room_of_frames(state, pages) {
             Some((first, pages, None))
-        } else if self.room_for_one(state) {
+        } else if self.room_of_frames(state, 1) {
             Some((page, 1, None))
         } else {
             state.pattern.brought(page, 0);
@@ -244,10 +250,12 @@ impl Process {
         state.balance.learnt() && self.swap.pool_bytes() < self.swap.pool_max() / 4 * 3
     }
 
-    /// Whether loads from a device keep their entries: if kept pages are mostly still the same when
+    /// Whether loads keep their entries that might: if kept pages are mostly still the same when
     /// evicted again, which then costs no write. A page that is loaded to be written is not.
-    /// Copies in the pool are never kept: what they would save, a compression, is worth less than
-    /// the RAM they hold (measured: random touches in half the memory 17 µs with, 13 without).
+    /// Copies in the pool are not kept: what they would save, a compression, is worth less than
+    /// the RAM they hold (measured: random touches in half the memory 17 µs with, 13 without). But
+    /// what was there at a fork gives none back when it is freed (`generations`), and would be stored
+    /// once more by each relative.
     fn keeps(&self, write: bool) -> bool {
         const TRY_ANYWAY: u64 = 32;
         if write {

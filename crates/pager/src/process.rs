@@ -16,6 +16,7 @@ use ebb_engine::Cpu;
 use ebb_engine::counters::Counters;
 use ebb_engine::swap::Swap;
 use ebb_sys::fault::FaultFd;
+use ebb_sys::memory_file::MemoryFile;
 use ebb_sys::pagemap::PageMapFile;
 use ebb_tree::Member;
 use std::sync::Mutex;
@@ -27,6 +28,8 @@ pub struct Process {
     pub fault: FaultFd,
     /// Which of its pages are present.
     pub pagemap: PageMapFile,
+    /// What is in them, protected or not.
+    pub memory: MemoryFile,
     /// Its place in the process tree: budget, counters, devices.
     pub member: &'static Member,
     /// Its swap space.

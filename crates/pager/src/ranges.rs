@@ -36,24 +36,43 @@ pub enum InChild {
 impl Attributes {
     /// Plain read-write memory: pages may be moved into it.
     pub fn movable(self) -> bool {
-        self.protection == libc::PROT_READ | libc::PROT_WRITE && !self.pinned
-    }
-
-    /// Read-write memory that may be executed too, as some programs have all of their heap (SBCL).
-    pub fn executable(self) -> bool {
-        self.protection == libc::PROT_READ | libc::PROT_WRITE | libc::PROT_EXEC
+        self.way_out() == Some(WayOut::Move)
     }
 
     /// Pages may leave it.
     pub fn evictable(self) -> bool {
-        !self.stays() && self.registered
+        self.registered && !self.pinned
     }
 
-    /// What is in memory of it has to stay, registered or not.
-    pub fn stays(self) -> bool {
-        let plain = libc::PROT_READ | libc::PROT_WRITE;
-        self.pinned || self.protection & !libc::PROT_EXEC != plain
+    /// How pages leave it once it is registered; none: they have to stay.
+    pub fn way_out(self) -> Option<WayOut> {
+        const PLAIN: i32 = libc::PROT_READ | libc::PROT_WRITE;
+        const EXECUTABLE: i32 = PLAIN | libc::PROT_EXEC;
+        match self.protection {
+            _ if self.pinned => None,
+            PLAIN => Some(WayOut::Move),
+            EXECUTABLE => Some(WayOut::MoveExecutable),
+            _ => Some(WayOut::Copy),
+        }
     }
+}
+
+/// How pages leave memory.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum WayOut {
+    /// They are moved: afterwards nobody can write them.
+    Move,
+    /// The same of read-write memory that may be executed too, as some programs have all of their
+    /// heap (SBCL): both sides of a move must be alike.
+    MoveExecutable,
+    /// They are copied, and dropped: the kernel moves pages of writable memory alone, and what may
+    /// only be read, or not even that, nobody can write anyway.
+    Copy,
+}
+
+impl WayOut {
+    /// Each of them, what most memory has first.
+    pub const ALL: [Self; 3] = [Self::Move, Self::MoveExecutable, Self::Copy];
 }
 
 /// A managed range.

@@ -172,7 +172,7 @@ impl Process {
             }
             frames.placed(state);
             (first, frames.count())
-        } else if self.room_for_one(state) {
+        } else if self.room_of_frames(state, 1) {
             self.place_copy(page, &ZEROS.0[..1]);
             (page, 1)
         } else {
@@ -195,10 +195,12 @@ impl Process {
         })
     }
 
-    /// Whether one page may be copied in. Frames that lie free are room for it: where nothing can
-    /// be moved to (a range that is not plain read-write) they are of no other use.
-    pub fn room_for_one(&self, state: &mut State) -> bool {
-        self.give_back_until(state, |account, used| account.room(self.member, used, 1))
+    /// Whether so many pages may be copied in. Frames that lie free are room for them: where nothing
+    /// can be moved to (a range that is not plain read-write) they are of no other use.
+    pub fn room_of_frames(&self, state: &mut State, pages: usize) -> bool {
+        self.give_back_until(state, |account, used| {
+            account.room(self.member, used, pages as i64)
+        })
     }
 
     /// A page that is still in a frame goes back where it was.

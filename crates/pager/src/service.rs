@@ -21,6 +21,7 @@
 //! Threads that have nothing to do compete in any case: a process that is killed goes, and gives
 //! its memory back, only when its last thread has had a processor to end on.
 
+use crate::fork;
 use crate::process::Process;
 use crate::resolve::{Desk, UnitBuffer};
 use crate::room::When;
@@ -331,6 +332,7 @@ extern "C" fn run(index: *mut libc::c_void) -> *mut libc::c_void {
             continue;
         }
         me.yields(&services.compete);
+        fork::hold_on();
         let now = Instant::now();
         let mut leave = false;
         for (i, &fault) in faults.iter().enumerate() {
@@ -377,7 +379,12 @@ impl Process {
 
     /// Says why and ends the process: no page may be left to read as zeros.
     pub fn fail(&self, why: &str) -> ! {
-        self.member.message(why);
+        if thread::is_ours() {
+            self.member.message(why);
+        } else {
+            // The connection is not in the descriptor table of a thread of the program.
+            eprintln!("ebb: {why}");
+        }
         // SAFETY: raising a signal.
         unsafe { libc::kill(libc::getpid(), libc::SIGKILL) };
         loop {

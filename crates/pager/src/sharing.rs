@@ -5,8 +5,8 @@
 //! credited to the family. Whoever writes one gets a copy from the kernel, without a fault of ours
 //! unless the page is write-protected. So:
 //!
-//! 1. Both sides protect every page that is there before the program's code runs on: the forking
-//!    thread in the parent, adoption in the child. That takes 0.1 µs a page, and most of what the
+//! 1. Both sides protect every page that is there before the program's code runs on: the keeper in
+//!    the parent, for which the forking thread waits, adoption in the child. That takes 0.1 µs a page, and most of what the
 //!    budget cannot hold twice was evicted before. (Waiting to see whether the child calls exec
 //!    leaves copies uncharged for as long as the keeper gets no processor: 15 MiB were seen.)
 //! 2. A write to such a page is a fault. Service charges the copy, making room where there is none,
@@ -29,6 +29,10 @@
 //! it, or as it is not managed: the pool and the tables of this library. Those the
 //! supervisor notices, by minor faults.
 //!
+//! Threads of the program have another descriptor table than ours (`sys::thread`): by our numbers
+//! they would reach descriptors of the program. So what they do here takes a thread of ours (1: the
+//! keeper) or a descriptor of the moment (3).
+//!
 //! Protection is a bit of the page's mapping. It goes where the mapping goes (DONTNEED, munmap,
 //! a move by UFFDIO_MOVE or mremap, the copy that fork makes of it), and mprotect keeps it.
 
@@ -39,7 +43,8 @@ use crate::process::Process;
 use crate::resolve::window;
 use crate::state::{State, lock_service};
 use ebb_engine::PAGE_SIZE;
-use ebb_sys::memory;
+use ebb_sys::pagemap::PageMapFile;
+use ebb_sys::{memory, thread};
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering::Relaxed};
 use std::time::Duration;
 
@@ -81,10 +86,11 @@ impl Process {
         }
     }
 
-    /// In a parent that has just forked: protects what it shares now.
-    pub fn share(&self, state: &mut State) {
-        state.sharing.begins();
-        self.protect_all(state, true);
+    /// In the keeper of a parent that has just forked: protects what is shared now.
+    pub fn protect_shared(&self, state: &State) {
+        if state.sharing == Sharing::Protected {
+            self.protect_all(state, true);
+        }
     }
 
     /// In the keeper: ends protection when no relative is left.
@@ -184,9 +190,18 @@ impl Process {
             .ranges
             .within(start, end)
             .filter(registered)
-            .map(|range| self.pagemap.shared(range.start, range.end))
+            .map(|range| self.shared(range.start, range.end))
             .sum();
         state.account.part(pages as i64);
+    }
+
+    /// How many pages of `start..end` relatives map too; on any thread.
+    fn shared(&self, start: usize, end: usize) -> usize {
+        if thread::is_ours() {
+            return self.pagemap.shared(start, end);
+        }
+        // Without a descriptor to spare the supervisor finds out, later.
+        PageMapFile::open().map_or(0, |pagemap| pagemap.shared(start, end))
     }
 }
 
@@ -201,7 +216,7 @@ pub fn before_give_back(bytes: &[u8]) {
     let start = memory::page_up(bytes.as_ptr() as usize);
     let end = (bytes.as_ptr() as usize + bytes.len()) & !(PAGE_SIZE - 1);
     if start < end {
-        let pages = process.pagemap.shared(start, end);
+        let pages = process.shared(start, end);
         GIVEN_BACK.fetch_add(pages as i64, Relaxed);
     }
 }

@@ -127,7 +127,7 @@ impl Process {
         if least > budget {
             self.fail(&format!(
                 "out of memory: of a budget of {} MiB this process has {} MiB by now that cannot be \
-                 swapped out (stacks, code, locked or read-only memory); give --memory at least {}M",
+                 swapped out (stacks, code, locked memory); give --memory at least {}M",
                 mib(budget),
                 mib(least - WORK),
                 mib(least)
@@ -144,7 +144,7 @@ impl Process {
     fn stays(&self) -> u64 {
         let mut state = lock_service();
         self.measure(&mut state);
-        let kept = state.ranges.all().filter(|r| r.attributes.stays());
+        let kept = state.ranges.all().filter(|r| r.attributes.pinned);
         let mut pages = state.account.unmanaged();
         for range in kept {
             let (first, end) = (PageNumber::of(range.start), PageNumber::of(range.end));

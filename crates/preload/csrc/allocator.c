@@ -12,13 +12,10 @@
 // each thread takes a look itself whenever it has freed LOOK_AFTER bytes.
 #define LOOK_AFTER ((size_t)8 << 20)
 
-// While memory is tight, freed memory past this many bytes is given back at once. The
-// lower, the less dead memory is held against the budget; the higher, the more a program
+// Freed memory past this many bytes is given back at once: kept free it would count as
+// memory that is not managed. The lower, the less dead memory is held against the budget; the higher, the more a program
 // that frees and allocates buffers in turn finds its pages still there.
 #define KEEP_FREED ((size_t)16 << 20)
-
-// Of src/malloc.rs.
-bool ebb_memory_is_tight(void);
 
 static mi_decl_thread size_t freed_bytes;
 
@@ -34,7 +31,6 @@ static size_t purgeable_bytes(mi_subproc_t* subproc) {
 
 static mi_decl_noinline void look(void) {
   freed_bytes = 0;
-  if (!ebb_memory_is_tight()) { return; }
   mi_subproc_t* const subproc = _mi_subproc_main();
   if (purgeable_bytes(subproc) >= KEEP_FREED) { mi_arenas_try_purge(true, true, subproc, 0); }
 }

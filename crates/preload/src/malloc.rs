@@ -49,12 +49,6 @@ unsafe extern "C" {
     fn ebb_mi_owns(block: *const c_void) -> bool;
 }
 
-/// Whether freed memory should go back at once; asked by csrc/allocator.c.
-#[unsafe(no_mangle)]
-extern "C" fn ebb_memory_is_tight() -> bool {
-    ebb_pager::hooks::memory_is_tight()
-}
-
 /// Called once, from the constructor; the functions work before it.
 pub fn start() {
     // SAFETY: registers a function of ours.

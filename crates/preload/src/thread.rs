@@ -90,7 +90,6 @@ fn mark(round: usize) {
 /// First on each thread of the program; called from csrc/glue.c.
 #[unsafe(no_mangle)]
 extern "C" fn ebb_thread_enter() {
-    hooks::thread_start();
     mark(1);
 }
 
@@ -99,7 +98,6 @@ unsafe extern "C" fn exit(round: *mut c_void) {
     if (round as usize) < ROUNDS {
         return mark(round as usize + 1);
     }
-    hooks::thread_exit();
     if PROGRAM_THREADS.fetch_sub(1, Ordering::AcqRel) == 1 {
         // SAFETY: what libc does where no thread of ours is left behind.
         unsafe { libc::exit(0) };

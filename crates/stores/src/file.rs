@@ -27,14 +27,14 @@ use ebb_engine::env::{IoError, ReadOp, Store, WriteOp};
 use ebb_engine::{Node, PAGE_SIZE};
 use ebb_sys::block;
 use ebb_sys::ring::{Read, Ring, Write};
-use rustix::fd::{AsFd, BorrowedFd, IntoRawFd, OwnedFd};
+use rustix::fd::{AsFd, AsRawFd, BorrowedFd, IntoRawFd, OwnedFd};
 use rustix::fs::{Advice, AtFlags, FallocateFlags, StatxFlags};
 use rustix::io::Errno;
 use std::io::{IoSlice, IoSliceMut};
 use std::num::NonZeroU64;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering::Relaxed};
-use std::sync::{Mutex, MutexGuard, RwLock, TryLockError};
+use std::sync::{Mutex, MutexGuard, PoisonError, RwLock, TryLockError};
 
 /// Threads that transfer at full speed at the same time; more share nothing but the device.
 pub const LANES: usize = 4;
@@ -122,6 +122,12 @@ impl FileStore {
         let mut slot = self.fd.try_write().map_err(|_| InUse)?;
         let _ = std::mem::replace(&mut *slot, fd).into_raw_fd();
         Ok(())
+    }
+
+    /// The number of its descriptor, in the table it was opened in.
+    pub fn descriptor(&self) -> i32 {
+        let fd = self.fd.read().unwrap_or_else(PoisonError::into_inner);
+        fd.as_raw_fd()
     }
 
     /// The facts it was made with.

@@ -395,6 +395,9 @@ mod tests {
             Err(e) => return println!("skipped: {e}"),
         };
         let area = memory::reserve(2 * PAGE).unwrap();
+        // Another test may fork meanwhile, and would share them.
+        // SAFETY: advice that changes no content.
+        unsafe { memory::madvise(area, 2 * PAGE, libc::MADV_DONTFORK).unwrap() };
         // SAFETY: two pages of ours alone, mapped for the life of the test, used as atomics only.
         let byte = |page: usize| unsafe { &*((area + page * PAGE) as *const AtomicU8) };
         byte(0).store(1, SeqCst);

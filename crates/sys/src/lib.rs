@@ -14,6 +14,7 @@ pub mod futex;
 pub mod heap;
 pub mod link;
 pub mod memory;
+pub mod memory_file;
 pub mod pagemap;
 pub mod probe;
 pub mod proc;

@@ -12,14 +12,6 @@ pub const fn page_up(bytes: usize) -> usize {
 }
 
 /// Requires: as the system call.
-unsafe fn call(number: c_long, args: [c_long; 6]) -> Result<usize, Errno> {
-    // SAFETY: passed on to the caller.
-    match unsafe { raw::call(number, args) } {
-        error @ -4095..0 => Err(Errno(-error as i32)),
-        result => Ok(result as usize),
-    }
-}
-
 /// `mmap`, raw. Requires: MAP_FIXED only over memory that the caller may replace.
 pub unsafe fn mmap(
     addr: usize,
@@ -31,7 +23,7 @@ pub unsafe fn mmap(
 ) -> Result<usize, Errno> {
     // SAFETY: passed on to the caller.
     unsafe {
-        call(
+        raw::checked(
             libc::SYS_mmap,
             [
                 addr as c_long,
@@ -49,7 +41,7 @@ pub unsafe fn mmap(
 pub unsafe fn munmap(addr: usize, len: usize) -> Result<(), Errno> {
     // SAFETY: passed on to the caller.
     unsafe {
-        call(
+        raw::checked(
             libc::SYS_munmap,
             [addr as c_long, len as c_long, 0, 0, 0, 0],
         )
@@ -67,7 +59,7 @@ pub unsafe fn mremap(
 ) -> Result<usize, Errno> {
     // SAFETY: passed on to the caller.
     unsafe {
-        call(
+        raw::checked(
             libc::SYS_mremap,
             [
                 old as c_long,
@@ -85,7 +77,7 @@ pub unsafe fn mremap(
 pub unsafe fn mprotect(addr: usize, len: usize, prot: c_int) -> Result<(), Errno> {
     // SAFETY: passed on to the caller.
     unsafe {
-        call(
+        raw::checked(
             libc::SYS_mprotect,
             [addr as c_long, len as c_long, prot as c_long, 0, 0, 0],
         )
@@ -97,7 +89,7 @@ pub unsafe fn mprotect(addr: usize, len: usize, prot: c_int) -> Result<(), Errno
 pub unsafe fn madvise(addr: usize, len: usize, advice: c_int) -> Result<(), Errno> {
     // SAFETY: passed on to the caller.
     unsafe {
-        call(
+        raw::checked(
             libc::SYS_madvise,
             [addr as c_long, len as c_long, advice as c_long, 0, 0, 0],
         )
@@ -114,14 +106,15 @@ pub unsafe fn brk(addr: usize) -> usize {
 /// `mlock`, raw.
 pub fn mlock(addr: usize, len: usize) -> Result<(), Errno> {
     // SAFETY: locking changes no content.
-    unsafe { call(libc::SYS_mlock, [addr as c_long, len as c_long, 0, 0, 0, 0]) }.map(|_| ())
+    unsafe { raw::checked(libc::SYS_mlock, [addr as c_long, len as c_long, 0, 0, 0, 0]) }
+        .map(|_| ())
 }
 
 /// `munlock`, raw.
 pub fn munlock(addr: usize, len: usize) -> Result<(), Errno> {
     // SAFETY: unlocking changes no content.
     unsafe {
-        call(
+        raw::checked(
             libc::SYS_munlock,
             [addr as c_long, len as c_long, 0, 0, 0, 0],
         )

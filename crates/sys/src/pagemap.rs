@@ -1,10 +1,11 @@
 //! Which pages of a range are present, found by the kernel in one walk (PAGEMAP_SCAN), and which
 //! of them other processes map too (`/proc/self/pagemap`).
+//!
+//! By system calls without libc: those of files are points of cancellation there, and threads of the
+//! program look too.
 
-use crate::Errno;
-use std::fs::File;
-use std::os::fd::AsRawFd;
-use std::os::unix::fs::FileExt;
+use crate::{Errno, raw};
+use std::ffi::{c_int, c_long};
 
 const PRESENT: u64 = 1 << 3;
 const SCAN: u64 = 3 << 30 | (size_of::<ScanArg>() as u64) << 16 | (b'f' as u64) << 8 | 16;
@@ -36,13 +37,25 @@ struct Region {
     categories: u64,
 }
 
-/// This process's page map.
-pub struct PageMapFile(File);
+/// This process's page map: a descriptor of the table it was opened in.
+pub struct PageMapFile(c_int);
 
 impl PageMapFile {
     /// Opens `/proc/self/pagemap`.
-    pub fn open() -> std::io::Result<Self> {
-        File::open("/proc/self/pagemap").map(Self)
+    ///
+    /// # Errors
+    /// It cannot be opened.
+    pub fn open() -> Result<Self, Errno> {
+        let path = c"/proc/self/pagemap".as_ptr() as c_long;
+        let how = (libc::O_RDONLY | libc::O_CLOEXEC).into();
+        // SAFETY: a terminated path.
+        unsafe {
+            raw::checked(
+                libc::SYS_openat,
+                [libc::AT_FDCWD.into(), path, how, 0, 0, 0],
+            )
+        }
+        .map(|fd| Self(fd as c_int))
     }
 
     /// Calls `found(start, end)` for each run of present pages in `start..end`. Allocates nothing.
@@ -70,8 +83,10 @@ impl PageMapFile {
                 return_mask: PRESENT,
             };
             // SAFETY: the argument has the kernel's layout and `vec` is as long as it says.
-            let r = unsafe { libc::ioctl(self.0.as_raw_fd(), SCAN as _, &mut arg) };
-            let n = Errno::of(r as _)?;
+            let n = unsafe {
+                let arg = &raw mut arg as c_long;
+                raw::checked(libc::SYS_ioctl, [self.0.into(), SCAN as _, arg, 0, 0, 0])?
+            };
             for r in &regions[..n] {
                 found(r.start as usize, r.end as usize);
             }
@@ -91,12 +106,17 @@ impl PageMapFile {
         const EXCLUSIVE: u64 = 1 << 56;
         let mut entries = [0u8; 64 * 8];
         let entries = &mut entries[..pages * 8];
+        let (buffer, len) = (entries.as_mut_ptr() as c_long, entries.len());
+        let at = (start / 4096 * 8) as c_long;
+        // SAFETY: a buffer as long as we say.
+        let read = unsafe {
+            raw::checked(
+                libc::SYS_pread64,
+                [self.0.into(), buffer, len as c_long, at, 0, 0],
+            )
+        };
         let mut mapped = Mapped::default();
-        if self
-            .0
-            .read_exact_at(entries, (start / 4096 * 8) as u64)
-            .is_err()
-        {
+        if read != Ok(len) {
             return mapped;
         }
         for (i, entry) in entries.as_chunks().0.iter().enumerate() {
@@ -118,6 +138,13 @@ impl PageMapFile {
             }
         });
         count
+    }
+}
+
+impl Drop for PageMapFile {
+    fn drop(&mut self) {
+        // SAFETY: our own descriptor; there is nothing to do if it cannot be closed.
+        let _ = unsafe { raw::checked(libc::SYS_close, [self.0.into(), 0, 0, 0, 0, 0]) };
     }
 }
 

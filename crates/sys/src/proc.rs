@@ -10,6 +10,25 @@ use rustix::io::Errno;
 use std::io::Write;
 use std::os::fd::OwnedFd;
 
+/// Opens what a thread of another process, or one with a descriptor table of its own, has open as
+/// `fd`: the same file by another description, with the same flags.
+///
+/// # Errors
+/// It is gone, or another user's, or the file cannot be opened.
+pub fn reopen(process: u32, thread: u32, fd: i32) -> Result<OwnedFd, Errno> {
+    let mut buffer = [0; 256];
+    let path = Path::new(format_args!("/proc/{process}/task/{thread}/fdinfo/{fd}"));
+    let len = rustix::io::read(path.open(OFlags::RDONLY)?, &mut buffer)?;
+    let flags = std::str::from_utf8(&buffer[..len])
+        .ok()
+        .and_then(|text| text.lines().find_map(|line| line.strip_prefix("flags:")))
+        .and_then(|flags| u32::from_str_radix(flags.trim(), 8).ok())
+        .ok_or(Errno::INVAL)?;
+    let kept = OFlags::ACCMODE | OFlags::DIRECT;
+    Path::new(format_args!("/proc/{process}/task/{thread}/fd/{fd}"))
+        .open(OFlags::from_bits_retain(flags) & kept)
+}
+
 /// A path under `/proc`, built on the stack.
 struct Path {
     bytes: [u8; 64],

@@ -3,6 +3,21 @@
 
 use std::ffi::c_long;
 
+use crate::Errno;
+
+/// The system call, its result as libc's callers have it, `errno` left alone.
+///
+/// # Safety
+/// That of the system call.
+#[inline(always)]
+pub unsafe fn checked(number: c_long, args: [c_long; 6]) -> Result<usize, Errno> {
+    // SAFETY: passed on to the caller.
+    match unsafe { call(number, args) } {
+        error @ -4095..0 => Err(Errno(-error as i32)),
+        result => Ok(result as usize),
+    }
+}
+
 /// The system call itself; an error is its number, negated.
 ///
 /// # Safety

@@ -2,7 +2,7 @@
 //!
 //! # Threads and forks
 //! Functions on the shared table may be called from any thread. Those that use a descriptor
-//! ([`join`](Member::join), [`rejoin`](Member::rejoin), [`message`](Member::message), `attach`,
+//! ([`join`](Member::join), [`rejoin`](Member::rejoin), [`supervised`](Member::supervised), [`message`](Member::message), `attach`,
 //! [`start_paging`](Member::start_paging)) belong on the threads that share the descriptor
 //! table in which the process joined.
 //!
@@ -23,7 +23,8 @@ use crate::wire::{self, Answer, Hello, KEY_BYTES};
 use ebb_engine::counters::Counters;
 use ebb_sys::link::KeptFd;
 use rustix::io::Errno;
-use rustix::net::{self, AddressFamily, SendFlags, SocketFlags, SocketType};
+use rustix::net::{self, AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType};
+use rustix::process::{Pid, test_kill_process};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering::*};
@@ -385,6 +386,41 @@ impl Member {
             Named::Pid(pid)
         };
         self.table.slot(child.slot).name(child.taken, named, true);
+    }
+
+    /// Whether the supervisor is there. On the thread that joined.
+    pub fn supervised(&self) -> bool {
+        let Some(connection) = self.connection.get() else {
+            return false;
+        };
+        let how = RecvFlags::PEEK | RecvFlags::DONTWAIT;
+        let ended = net::recv(connection, &mut [0; 1][..], how);
+        !matches!(ended, Ok((_, 0)) | Err(Errno::CONNRESET))
+    }
+
+    /// Does for forked children what the supervisor, which is gone, did: takes back the slots, charges
+    /// and leases of those that are dead. Any number of members may do so at a time.
+    pub fn bury_dead(&self) {
+        let dead = |pid: u32| {
+            let pid = i32::try_from(pid).ok().and_then(Pid::from_raw);
+            pid.is_some_and(|pid| test_kill_process(pid) == Err(Errno::SRCH))
+        };
+        for (n, word) in self.table.taken() {
+            let named = self.table.slot(n).named(word.taken);
+            if n == self.slot()
+                || !matches!(named, Named::Pid(pid) if dead(pid))
+                || !self.table.claim(n, word)
+            {
+                continue;
+            }
+            self.held.each(|leases| {
+                leases.reap(n.index());
+            });
+            self.table.slot(n).family.store(0, SeqCst);
+            self.table.clear_charges(Some(self.slot()), n);
+            self.table.set_state(n, StateWord::FREE);
+            self.table.feed();
+        }
     }
 
     /// In the parent, if the fork failed.

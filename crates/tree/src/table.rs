@@ -538,6 +538,18 @@ impl Table {
         self.states[n.index()].store(StateWord { taken, ..to }.pack(), SeqCst);
     }
 
+    /// Takes over a slot whose process is dead, from the state it was seen in: whoever does frees it.
+    pub fn claim(&self, n: SlotNumber, seen: StateWord) -> bool {
+        let taken = (seen.taken + 1) & TAKEN_MASK;
+        let claimed = StateWord {
+            taken,
+            ..StateWord::reserved(None, false)
+        };
+        self.states[n.index()]
+            .compare_exchange(seen.pack(), claimed.pack(), SeqCst, Relaxed)
+            .is_ok()
+    }
+
     /// Takes the first free slot.
     pub fn take_slot(&self, to: StateWord) -> Option<SlotNumber> {
         let found = SlotNumber::all().find(|n| {

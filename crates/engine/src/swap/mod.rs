@@ -223,6 +223,12 @@ impl Swap {
         }
     }
 
+    /// The group that an entry belongs to, if it is used.
+    pub fn group_of(&self, entry: EntryId) -> Option<GroupId> {
+        let locked = self.space.lock_if_used(entry)?;
+        Some(locked.cluster().group().id)
+    }
+
     /// Whether `page` is still what the kept entry holds, by 64 bits of its hash.
     pub fn unchanged(&self, entry: EntryId, page: &PageBytes) -> bool {
         // Hashed before the lock is taken; an entry without a hash is rare here.
