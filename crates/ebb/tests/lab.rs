@@ -93,16 +93,24 @@ fn a_pair_keeps_to_its_cost_and_threads_beat_one_lock() {
     let ns = of(0, 1, "ns_per_pair");
     assert!(ns <= 150.0, "a pair of order 0 takes {ns} ns");
     for order in [0, 4] {
-        // Where other programs never left two processors to them at a time, there is nothing to say.
-        if cores < 2 || of(order, 2, "rounds") < 5.0 {
-            println!("skipped: two threads hardly ever ran at the same time");
+        let others: &[&str] = if cores < 2 {
+            println!("skipped: two threads on one processor");
+            &[]
         } else {
-            for other in ["percent_of_one_lock", "percent_of_one_thread"] {
-                let percent = of(order, 2, other);
-                assert!(
-                    percent > 100.0,
-                    "order {order}: two threads: {percent} {other}"
-                );
+            &["one_lock", "one_thread"]
+        };
+        for other in others {
+            let (percent, rounds) = (
+                of(order, 2, &format!("percent_of_{other}")),
+                of(order, 2, &format!("{other}_rounds")),
+            );
+            let what = format!("order {order}: two threads: {percent}% of {other}");
+            // Where other programs left no rounds in which both ran on their processors, there is
+            // nothing to say.
+            if rounds < 5.0 {
+                println!("skipped: {rounds} rounds in which both had their processors: {what}");
+            } else {
+                assert!(percent > 100.0, "{what}");
             }
         }
         // More threads than processors: whoever loses its processor may hold a lock.
@@ -122,37 +130,47 @@ fn a_worker_keeps_frees_out_of_the_faults_way() {
         return;
     }
     let _alone = alone();
-    // Short rounds: what other programs do is then much the same in both of a pair.
-    let report = tail::run(&tail::Options {
-        slots: 1 << 16,
-        duration: Duration::from_millis(6),
-        rounds: 201,
-        direct: false,
-        ..tail::Options::default()
-    });
-    println!("{}", report.text());
-    let of = |load: &str, free: &str, column: &str| {
-        number(&report, column, |row| {
-            row["load"] == load && row["free"] == free && row["path"] == "fault"
-        })
-    };
-    // The load that shows it: a discard is waited for by whoever frees, or by nobody.
-    let inline = of("discard", "inline", "waited_percent");
-    let worker = of("discard", "async", "waited_percent");
-    assert!(inline > 0.05, "{inline}% waited: nothing to see");
-    assert!(3.0 * worker <= inline, "{worker}% against {inline}%");
-    // By the clock other programs decide where there are any. The bounds say which speeds the
-    // rounds do not rule out.
-    for load in ["scattered", "discard"] {
-        let speed = of(load, "async", "alone_percent_of_inline");
-        let (least, most) = (
-            of(load, "async", "alone_at_least"),
-            of(load, "async", "alone_at_most"),
-        );
-        let what = format!("{load}: {speed:.2}% of the speed inline, {least:.2} to {most:.2}");
-        assert!(most - least <= 3.0, "{what}: too few rounds say anything");
-        assert!(most >= 98.0, "{what}");
+    let mut unclear = vec!["scattered", "discard"];
+    for rounds in [201, 301, 401] {
+        // Short rounds: what other programs do is then much the same in both of a pair.
+        let report = tail::run(&tail::Options {
+            slots: 1 << 16,
+            duration: Duration::from_millis(6),
+            rounds,
+            direct: false,
+            ..tail::Options::default()
+        });
+        println!("{}", report.text());
+        let of = |load: &str, free: &str, column: &str| {
+            number(&report, column, |row| {
+                row["load"] == load && row["free"] == free && row["path"] == "fault"
+            })
+        };
+        // The load that shows it: a discard is waited for by whoever frees, or by nobody.
+        let inline = of("discard", "inline", "waited_percent");
+        let worker = of("discard", "async", "waited_percent");
+        assert!(inline > 0.05, "{inline}% waited: nothing to see");
+        assert!(3.0 * worker <= inline, "{worker}% against {inline}%");
+        // By the clock other programs decide where there are any. The bounds say which speeds the
+        // rounds do not rule out; where these lie far apart, the rounds say little.
+        unclear.retain(|load| {
+            let speed = of(load, "async", "alone_percent_of_inline");
+            let (least, most) = (
+                of(load, "async", "alone_at_least"),
+                of(load, "async", "alone_at_most"),
+            );
+            let what = format!("{load}: {speed:.2}% of the speed inline, {least:.2} to {most:.2}");
+            println!("{what}");
+            assert!(most >= 98.0, "{what}");
+            most - least > 1.0
+        });
+        if unclear.is_empty() {
+            return;
+        }
     }
+    println!(
+        "skipped: 98% of the speed, {unclear:?}: rounds differ too much for a bound within 1%"
+    );
 }
 
 /// That every line of `--json` has these names, in this order; others may stand between.
@@ -322,5 +340,5 @@ fn pages_on_the_device_are_colder_than_those_in_the_pool() {
         .and_then(|percent| percent.parse::<f64>().ok());
     let inverted = inverted.unwrap_or_else(|| panic!("no page is on the device: {told}"));
     println!("{inverted}% of pairs, {:.1} s", run.wall);
-    assert!(inverted < 5.0, "{inverted}% of pairs: {}", managed.stats);
+    assert!(inverted < 2.0, "{inverted}% of pairs: {}", managed.stats);
 }

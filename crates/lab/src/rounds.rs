@@ -12,6 +12,8 @@ use std::time::{Duration, Instant};
 pub struct Round {
     /// Operations per second, all threads together.
     pub per_s: f64,
+    /// The same by the clock, where `per_s` is by the time on processors.
+    pub clock_per_s: f64,
     /// They ran at the same time, and nothing else on their processors.
     pub undisturbed: bool,
 }
@@ -48,36 +50,41 @@ pub fn together(threads: usize, work: impl Fn(usize) -> usize + Sync) -> Round {
         (Some(start), Some(end)) => end.saturating_duration_since(start),
         _ => all,
     };
+    let per_s = done as f64 / all.as_secs_f64();
     Round {
-        per_s: done as f64 / all.as_secs_f64(),
+        per_s,
+        clock_per_s: per_s,
         undisturbed: both * 10 >= all * 9 && seen.iter().all(|s| s.3),
     }
 }
 
 /// As `together`, of more threads than there are processors: operations per second of the time
-/// that they had on processors, as if they had them all. When one waits for another that has lost its
-/// processor, some thread has it; and other programs change nothing.
+/// that they had on processors, as if they had them all, so that other programs change nothing. Nor
+/// does a wait in which processors are idle, as for a lock whose owner has lost its own: that is in
+/// the speed by the clock alone.
 pub fn crowded(threads: usize, work: impl Fn(usize) -> usize + Sync) -> Round {
     let processors = std::thread::available_parallelism().map_or(1, usize::from);
     let barrier = Barrier::new(threads);
-    let (done, time) = std::thread::scope(|scope| {
+    let (done, time, begun) = std::thread::scope(|scope| {
         let one = |thread| {
             let (barrier, work) = (&barrier, &work);
             scope.spawn(move || {
                 bind(thread);
                 barrier.wait();
-                let begun = processor_time();
-                (work(thread), processor_time() - begun)
+                let (begun, start) = (processor_time(), Instant::now());
+                (work(thread), processor_time() - begun, start)
             })
         };
         let running: Vec<_> = (0..threads).map(one).collect();
         let ended = running.into_iter().map(|t| t.join().expect("no panic"));
-        ended.fold((0, Duration::ZERO), |(done, time), one| {
-            (done + one.0, time + one.1)
-        })
+        ended.fold(
+            (0, Duration::ZERO, Instant::now()),
+            |(done, time, begun), one| (done + one.0, time + one.1, begun.min(one.2)),
+        )
     });
     Round {
         per_s: (processors.min(threads) * done) as f64 / time.as_secs_f64(),
+        clock_per_s: done as f64 / begun.elapsed().as_secs_f64(),
         undisturbed: true,
     }
 }
@@ -164,6 +171,7 @@ pub fn side_by_side(
     });
     let mut round = Round {
         per_s: 0.0,
+        clock_per_s: 0.0,
         undisturbed: true,
     };
     for mine in &seen {
@@ -183,6 +191,7 @@ pub fn side_by_side(
         }
         round.per_s += done as f64 / time.as_secs_f64();
     }
+    round.clock_per_s = round.per_s;
     round
 }
 
@@ -194,10 +203,26 @@ pub fn speed(rounds: &[Round]) -> f64 {
     median(rounds.iter().map(|r| (r.per_s, r.undisturbed)))
 }
 
-/// The median ratio of rounds in turn, by the same rule.
-pub fn ratio(rounds: &[Round], others: &[Round]) -> f64 {
-    let pairs = rounds.iter().zip(others);
-    median(pairs.map(|(a, b)| (a.per_s / b.per_s, a.undisturbed && b.undisturbed)))
+/// How fast some rounds were beside others that took turns with them.
+#[derive(Clone, Copy)]
+pub struct Ratio {
+    /// The median of the pairs in which neither was disturbed; of all if those are too few.
+    pub of_speed: f64,
+    /// The same by the clock.
+    pub by_clock: f64,
+    /// How many pairs nothing disturbed.
+    pub pairs: usize,
+}
+
+/// What the rounds gave beside the others, each beside the one in turn with it.
+pub fn ratio(rounds: &[Round], others: &[Round]) -> Ratio {
+    let pairs = || rounds.iter().zip(others);
+    let good = |(a, b): &(&Round, &Round)| a.undisturbed && b.undisturbed;
+    Ratio {
+        of_speed: median(pairs().map(|p| (p.0.per_s / p.1.per_s, good(&p)))),
+        by_clock: median(pairs().map(|p| (p.0.clock_per_s / p.1.clock_per_s, good(&p)))),
+        pairs: pairs().filter(good).count(),
+    }
 }
 
 /// How many rounds nothing disturbed.

@@ -185,8 +185,11 @@ pub fn run(options: &Options) -> Report {
         "pairs_per_s",
         "ns_per_pair",
         "percent_of_one_lock",
+        "one_lock_rounds",
         "percent_of_unshared",
+        "clock_percent_of_unshared",
         "percent_of_one_thread",
+        "one_thread_rounds",
         "rounds",
     ]);
     let mut series: Vec<Series> = Vec::new();
@@ -211,14 +214,17 @@ pub fn run(options: &Options) -> Report {
                 for bench in benches.iter_mut().flatten() {
                     bench.measure(order, duration, shared);
                 }
-                let enough = |bench: &Bench| undisturbed(&bench.rounds) >= rounds;
+                // Whatever is compared with ours must have had its moments in the same rounds.
+                let first = &benches[0][0];
+                let enough = |bench: &Bench| ratio(&first.rounds, &bench.rounds).pairs >= rounds;
                 if !shared && benches.iter().flatten().all(enough) {
                     break;
                 }
             }
             for (i, name) in names.into_iter().enumerate() {
-                let of = |bench: &Bench| 100.0 * ratio(&benches[0][i].rounds, &bench.rounds);
-                let fewer = benches.get(1).map(|fewer| of(&fewer[i]));
+                let of = |bench: &Bench| ratio(&benches[0][i].rounds, &bench.rounds);
+                let (one_lock, fewer) = (of(&benches[0][1]), benches.get(1).map(|b| of(&b[i])));
+                let (unshared, one) = if shared { (fewer, None) } else { (None, fewer) };
                 let rate = speed(&benches[0][i].rounds);
                 report.row(vec![
                     name.into(),
@@ -226,9 +232,12 @@ pub fn run(options: &Options) -> Report {
                     threads.into(),
                     rate.round().into(),
                     (1e9 * threads.min(cores) as f64 / rate).into(),
-                    of(&benches[0][1]).into(),
-                    fewer.filter(|_| shared).into(),
-                    fewer.filter(|_| !shared).into(),
+                    (100.0 * one_lock.of_speed).into(),
+                    one_lock.pairs.into(),
+                    unshared.map(|ratio| 100.0 * ratio.of_speed).into(),
+                    unshared.map(|ratio| 100.0 * ratio.by_clock).into(),
+                    one.map(|ratio| 100.0 * ratio.of_speed).into(),
+                    one.map(|ratio| ratio.pairs).into(),
                     undisturbed(&benches[0][i].rounds).into(),
                 ]);
                 points[i].push((threads as f64, rate));
@@ -245,7 +254,8 @@ pub fn run(options: &Options) -> Report {
         "ns_per_pair: of a processor's time; this machine has {cores}, which more threads share",
     ));
     report.note("percent_of_unshared: more threads than processors, of what one thread for each gets done in rounds in turn; percent_of_one_thread: of what one thread alone does, in the same way");
-    report.note("medians of the rounds in which there were moments when all threads ran; rounds: how many of these there were (under 5: medians of all); where threads share processors: by the time that they had these");
+    report.note("medians of the rounds in which there were moments when all threads ran; rounds: how many of these there were (under 5: medians of all), one_lock_rounds and one_thread_rounds: in how many what is compared with had them too; where threads share processors: by the time that they had these");
+    report.note("clock_percent_of_unshared: by the clock, so that waits of all count, and so do other programs");
     report.set_plot(Plot {
         title: "allocate and free".into(),
         x: "threads".into(),

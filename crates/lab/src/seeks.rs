@@ -215,10 +215,17 @@ mod tests {
             for &full in &options.full {
                 let [each, one] = [false, true].map(|one| measure(one, full, turn, &options));
                 let gain = each.us_per_mib() / one.us_per_mib();
-                // Where sizes and processors change all the time, and there is room to go on in.
-                let least = if turn == 1 && full <= 60 { 2.0 } else { 1.0 };
+                println!("turns of {turn}, {full}% full: {gain:.3} times");
+                let least = match (turn, full) {
+                    // Sizes and processors change all the time, and there is room to go on in.
+                    (1, ..=60) => 2.0,
+                    (1, _) => 1.2,
+                    // A processor keeps the cluster that it opens, and writes a turn into it without
+                    // a seek: many cursors go about as far as one.
+                    _ => 0.98,
+                };
                 assert!(
-                    gain > least,
+                    gain >= least,
                     "turns of {turn}, {full}% full: {gain:.2} times"
                 );
                 assert_eq!(each.pages, one.pages);

@@ -243,7 +243,6 @@ impl Bench {
     fn fault(&self, cpu: Cpu, held: &mut Held, stop: &AtomicBool, think: Duration) -> Outcome {
         let mut outcome = Outcome::new();
         let processor = processor_time();
-        let mut waits = switches().voluntary;
         let mut random = Random::new(u64::from(cpu.0));
         let mut out = ExtentList::new();
         while !stop.load(Ordering::Relaxed) {
@@ -252,6 +251,7 @@ impl Bench {
                 Load::Discard => held.next,
             };
             held.next = (at + 1) % held.slots.len();
+            let waits = switches().voluntary;
             let begun = Instant::now();
             match self.load {
                 Load::Scattered => self.free(cpu, &held.slots[at..=at]),
@@ -272,7 +272,7 @@ impl Bench {
             outcome.fault.saturating_record(fault.as_nanos() as u64);
             outcome.operations += 1;
             // One that another program interrupted took long too, but waited for nothing of ours.
-            if fault > LONG && std::mem::replace(&mut waits, switches().voluntary) != waits {
+            if fault > LONG && switches().voluntary != waits {
                 outcome.waited[0] += u64::from(freed > LONG);
                 outcome.waited[1] += 1;
             }
