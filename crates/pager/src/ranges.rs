@@ -48,11 +48,13 @@ impl Attributes {
     pub fn way_out(self) -> Option<WayOut> {
         const PLAIN: i32 = libc::PROT_READ | libc::PROT_WRITE;
         const EXECUTABLE: i32 = PLAIN | libc::PROT_EXEC;
-        match self.protection {
+        // Bits beside these are ignored by the kernel, or say nothing of who may write.
+        match self.protection & EXECUTABLE {
             _ if self.pinned => None,
             PLAIN => Some(WayOut::Move),
             EXECUTABLE => Some(WayOut::MoveExecutable),
-            _ => Some(WayOut::Copy),
+            sealed if sealed & libc::PROT_WRITE == 0 => Some(WayOut::Copy),
+            _ => None,
         }
     }
 }
