@@ -333,6 +333,7 @@ mod tests {
             flags,
             target,
             protection: PLAIN,
+            begun: false,
         }
     }
 
