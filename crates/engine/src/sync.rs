@@ -26,6 +26,27 @@ pub fn wait<'a, T>(condvar: &Condvar, guard: MutexGuard<'a, T>) -> MutexGuard<'a
     }
 }
 
+/// The same, for so long at most; whether it took less. Models know no time: there it always does.
+pub fn wait_at_most<'a, T>(
+    condvar: &Condvar,
+    guard: MutexGuard<'a, T>,
+    limit: std::time::Duration,
+) -> (MutexGuard<'a, T>, bool) {
+    #[cfg(loom)]
+    {
+        let _ = limit;
+        (wait(condvar, guard), true)
+    }
+    #[cfg(not(loom))]
+    {
+        let (guard, result) = match condvar.wait_timeout(guard, limit) {
+            Ok(waited) => waited,
+            Err(poisoned) => poisoned.into_inner(),
+        };
+        (guard, !result.timed_out())
+    }
+}
+
 /// Locks if that is possible at once.
 pub fn try_lock<T>(mutex: &Mutex<T>) -> Option<MutexGuard<'_, T>> {
     mutex.try_lock().ok()

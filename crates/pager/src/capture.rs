@@ -4,10 +4,11 @@
 //! transfer into it may be under way) or shared refuses and stays. It runs without the lock, as
 //! pages in transit are this thread's.
 //!
-//! Of memory that may not be written it is a copy, as the kernel moves pages of writable memory alone:
-//! nobody writes it before `mprotect`, which waits until nothing is in transit. (A transfer into
-//! such a page that began while it could be written, and goes on, would be lost.) There is one page
-//! more for each of a unit's, for a moment.
+//! Of memory that may not be written it is a copy, as the kernel moves pages of writable memory alone.
+//! Nobody writes it before `mprotect`, which waits until nothing is in transit; and whoever does all
+//! the same (`mprotect` without libc, or one that failed half way) is held by userfaultfd's write
+//! protection until the page has gone. (A transfer into such a page that began while it could be
+//! written, and goes on, would be lost.) There is one page more for each of a unit's, for a moment.
 
 use crate::bays::{BayIndex, Bays, ones, places, runs};
 use crate::map::{Mask, Page, PageMap, UNIT, UNIT_BYTES, UnitNumber};
@@ -17,6 +18,7 @@ use crate::resolve::Desk;
 use crate::sharing::Sharing;
 use crate::state::{State, lock_service, transit_ended};
 use ebb_engine::PAGE_SIZE;
+use ebb_sys::pagemap::Mapped;
 use ebb_sys::{Errno, memory};
 use std::ops::Range;
 use std::sync::MutexGuard;
@@ -240,13 +242,14 @@ impl Process {
         let mut shifted = Shifted::default();
         for (first, len) in runs(victims) {
             let offset = first * PAGE_SIZE;
-            if self.copy_run(desk, unit + offset, bay + offset, len, &mut shifted) {
-                shifted.moved |= ones(first, len);
+            let left = self.copy_run(desk, unit + offset, bay + offset, len, &mut shifted);
+            shifted.moved |= left << first;
+            if left == ones(0, len) {
                 continue;
             }
-            for page in first..first + len {
+            for page in (first..first + len).filter(|page| left >> (page - first) & 1 == 0) {
                 let offset = page * PAGE_SIZE;
-                if self.copy_run(desk, unit + offset, bay + offset, 1, &mut shifted) {
+                if self.copy_run(desk, unit + offset, bay + offset, 1, &mut shifted) != 0 {
                     shifted.moved |= 1 << page;
                 } else if self.present(unit + offset, 1) == 0 {
                     shifted.gone |= 1 << page;
@@ -256,7 +259,7 @@ impl Process {
         shifted
     }
 
-    /// The same of a run of pages; false if not all of them can leave: then none did.
+    /// The same of a run of pages; those that left, bit 0 the first.
     fn copy_run(
         &self,
         desk: &mut Desk,
@@ -264,30 +267,48 @@ impl Process {
         bay: usize,
         pages: usize,
         shifted: &mut Shifted,
-    ) -> bool {
-        let content = &mut desk.buffer.0[..pages];
-        if self.memory.read(from, content.as_flattened_mut()).is_err() {
-            return false;
+    ) -> Mask {
+        let bytes = pages * PAGE_SIZE;
+        if self.fault.protect(from, bytes, true).is_err() {
+            return 0;
         }
-        let kept = match self.forked.load(Relaxed) {
-            true => self.pagemap.look(from, pages).shared.count_ones() as usize,
+        let content = &mut desk.buffer.0[..pages];
+        let shared = match self.forked.load(Relaxed) {
+            true => self.pagemap.look(from, pages).shared,
             false => 0,
         };
+        let copied = self.memory.read(from, content.as_flattened_mut()).is_ok()
+            && self.copy(bay, content).1.is_ok();
         // SAFETY: private memory whose content is in the bay by now.
-        let drop_there =
-            || unsafe { memory::madvise(from, pages * PAGE_SIZE, libc::MADV_DONTNEED) };
-        if self.copy(bay, content).1.is_err() || drop_there().is_err() {
-            self.drop_frames(bay, pages);
-            return false;
+        let drop_there = || unsafe { memory::madvise(from, bytes, libc::MADV_DONTNEED) };
+        let left = match copied {
+            false => 0,
+            true if drop_there().is_ok() => ones(0, pages),
+            // Part of it is locked or sealed behind our back; the kernel dropped what came before.
+            true => ones(0, pages) & !self.look_or_fail(from, pages).present,
+        };
+        for (at, len) in runs(ones(0, pages) & !left) {
+            self.drop_frames(bay + at * PAGE_SIZE, len);
+            let _ = self
+                .fault
+                .protect(from + at * PAGE_SIZE, len * PAGE_SIZE, false);
         }
-        shifted.copied += kept;
-        true
+        shifted.copied += (shared & left).count_ones() as usize;
+        left
     }
 
     /// How many pages in a row are there from `start` on, of `pages`.
     fn present(&self, start: usize, pages: usize) -> usize {
-        let present = self.pagemap.look(start, pages).present;
+        let present = self.look_or_fail(start, pages).present;
         (present.trailing_ones() as usize).min(pages)
+    }
+
+    /// What is there, where a page that is not would be forgotten.
+    fn look_or_fail(&self, start: usize, pages: usize) -> Mapped {
+        match self.pagemap.try_look(start, pages) {
+            Some(mapped) => mapped,
+            None => self.fail("what was captured cannot be looked at in /proc/self/pagemap"),
+        }
     }
 }
 

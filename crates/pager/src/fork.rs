@@ -46,9 +46,10 @@ static PROTECTED: AtomicU32 = AtomicU32::new(0);
 /// 1 while memory is made for a fork: what other threads brought in meanwhile would be shared then.
 static EVICTING: AtomicU32 = AtomicU32::new(0);
 
-/// In a service thread: waits while memory is made for a fork. No lock of ours is held.
+/// In a service thread: waits while memory is made for a fork, but not long: where that takes much
+/// time, by a device, other threads go on. No lock of ours is held.
 pub fn hold_on() {
-    while EVICTING.load(SeqCst) == 1 {
+    if EVICTING.load(SeqCst) == 1 {
         futex::wait(&EVICTING, 1, Some(Duration::from_millis(5)), false);
     }
 }
@@ -264,7 +265,8 @@ pub unsafe fn after_fork_parent(child: Option<i32>) {
             }
         }
         let seen = PROTECTED.load(SeqCst);
-        drop(locked);
+        // A handler that forks would want the allocator's locks, which this thread has.
+        let _blocked = locked.unlock();
         go_on();
         while PROTECTED.load(SeqCst) == seen {
             futex::wait(&PROTECTED, seen, Some(Duration::from_millis(5)), false);

@@ -194,7 +194,11 @@ impl Process {
             return (results, false);
         };
         let waking = match wanted {
-            Some(wanted) if good == ones(0, pages) && frames.runs().count() == 1 => {
+            Some(wanted)
+                if good == ones(0, pages)
+                    && frames.runs().count() == 1
+                    && self.services.can_compete() =>
+            {
                 let took = desk.since.elapsed() + self.flushes.move_takes();
                 self.came(Some(way_of(results[wanted])), false, took);
                 Waking::AtOnce

@@ -48,11 +48,13 @@ impl Attributes {
     pub fn way_out(self) -> Option<WayOut> {
         const PLAIN: i32 = libc::PROT_READ | libc::PROT_WRITE;
         const EXECUTABLE: i32 = PLAIN | libc::PROT_EXEC;
-        match self.protection {
+        // Bits beside these are ignored by the kernel, or say nothing of who may write.
+        match self.protection & EXECUTABLE {
             _ if self.pinned => None,
             PLAIN => Some(WayOut::Move),
             EXECUTABLE => Some(WayOut::MoveExecutable),
-            _ => Some(WayOut::Copy),
+            sealed if sealed & libc::PROT_WRITE == 0 => Some(WayOut::Copy),
+            _ => None,
         }
     }
 }
@@ -218,6 +220,34 @@ impl Ranges {
 mod tests {
     use super::*;
     use proptest::prelude::*;
+
+    /// What may be written is moved out or stays: a copy would lose a write meanwhile.
+    #[test]
+    fn what_may_be_written_is_never_copied_out() {
+        const SEMAPHORES: i32 = 8;
+        for protection in 0..16 {
+            let attributes = Attributes {
+                protection,
+                registered: true,
+                pinned: false,
+                in_child: InChild::Copied,
+            };
+            let copied = attributes.way_out() == Some(WayOut::Copy);
+            assert_eq!(copied, protection & libc::PROT_WRITE == 0, "{protection}");
+        }
+        let plain = Attributes {
+            protection: libc::PROT_READ | libc::PROT_WRITE | SEMAPHORES,
+            registered: true,
+            pinned: false,
+            in_child: InChild::Copied,
+        };
+        assert!(plain.movable());
+        let pinned = Attributes {
+            pinned: true,
+            ..plain
+        };
+        assert_eq!(pinned.way_out(), None);
+    }
 
     #[derive(Clone, Debug)]
     enum Op {

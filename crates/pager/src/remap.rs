@@ -59,7 +59,22 @@ pub unsafe fn mremap(
     }
     let moved = match (call(old_len), &range) {
         (Err(Errno(libc::EFAULT)), Some(range)) if range.end >= source.1 => {
-            Pieces::new(range, source, bytes, flags, target.0).remap()
+            let mut pieces = Pieces::new(range, source, bytes, flags, target.0);
+            let moved = pieces.remap();
+            if let Err(error) = moved
+                && pieces.begun
+            {
+                // What went and came back lost its registration, and the target is gone.
+                if flags & libc::MREMAP_FIXED != 0 {
+                    forget(&mut state, target.0, target.1);
+                }
+                let lost = |a: &mut Attributes| a.registered = false;
+                state.ranges.change(old, old + old_len, lost);
+                drop(state);
+                registered(old);
+                return Err(errno(error));
+            }
+            moved
         }
         (moved, _) => moved,
     };
@@ -105,6 +120,8 @@ struct Pieces {
     /// Where it is to be, with MREMAP_FIXED.
     target: usize,
     protection: i32,
+    /// Something was mapped or moved.
+    begun: bool,
 }
 
 impl Pieces {
@@ -122,12 +139,13 @@ impl Pieces {
             flags,
             target,
             protection: range.attributes.protection,
+            begun: false,
         }
     }
 
-    fn remap(&self) -> Result<usize, Errno> {
+    fn remap(&mut self) -> Result<usize, Errno> {
         const KNOWN: i32 = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
-        let &Self {
+        let &mut Self {
             old,
             old_len,
             new_len,
@@ -144,6 +162,7 @@ impl Pieces {
             if flags & libc::MREMAP_MAYMOVE == 0 || !apart || !aligned {
                 return Err(Errno(libc::EINVAL));
             }
+            self.begun = true;
             self.map(target, new_len, libc::MAP_FIXED)?;
             return self.move_to(target);
         }
@@ -158,7 +177,11 @@ impl Pieces {
         match self.map(old + old_len, more, libc::MAP_FIXED_NOREPLACE) {
             Ok(_) => Ok(old),
             Err(_) if flags & libc::MREMAP_MAYMOVE == 0 => Err(Errno(libc::ENOMEM)),
-            Err(_) => self.move_to(self.map(0, new_len, 0)?),
+            Err(_) => {
+                let to = self.map(0, new_len, 0)?;
+                self.begun = true;
+                self.move_to(to)
+            }
         }
     }
 
@@ -172,17 +195,13 @@ impl Pieces {
     /// Moves all of it to `to`, where memory of the new length is mapped.
     fn move_to(&self, to: usize) -> Result<usize, Errno> {
         let kept = self.old_len.min(self.new_len);
-        let error = match move_each(self.old, to, kept) {
-            Ok(()) => {
-                if kept < self.old_len {
-                    // SAFETY: what the program gives up.
-                    unsafe { memory::munmap(self.old + kept, self.old_len - kept)? };
-                }
-                return Ok(to);
+        let Err((moved, error)) = move_each(self.old, to, kept) else {
+            if kept < self.old_len {
+                // SAFETY: what the program gives up. If it cannot be unmapped it is nobody's.
+                let _ = unsafe { memory::munmap(self.old + kept, self.old_len - kept) };
             }
-            Err((moved, error)) => (moved, error),
+            return Ok(to);
         };
-        let (moved, error) = error;
         if move_each(to, self.old, moved).is_err()
             && let Some(process) = Process::current()
         {
@@ -314,6 +333,7 @@ mod tests {
             flags,
             target,
             protection: PLAIN,
+            begun: false,
         }
     }
 

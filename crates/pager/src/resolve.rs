@@ -32,6 +32,8 @@ pub struct Desk {
     pub more: bool,
     /// When the fault that is served came.
     pub since: Instant,
+    /// Nothing could be stored lately, and pages were searched that need not be.
+    pub searched: bool,
 }
 
 static ZEROS: UnitBuffer = UnitBuffer([[0; PAGE_SIZE]; UNIT]);
@@ -113,13 +115,14 @@ impl Process {
         let mut state = lock_service();
         let page = PageNumber::of(fault.address);
         match state.map.get(page) {
-            _ if fault.protected => self
-                .write_shared(&mut state, page)
-                .map(|()| Brought::one(Way::Cache, page)),
+            // A write to a page that is leaving, too: it must not be let through before that is over.
             Page::Loading(_) | Page::Storing(_) => {
                 state.parked.push(fault);
                 return Err(Served::Done);
             }
+            _ if fault.protected => self
+                .write_shared(&mut state, page)
+                .map(|()| Brought::one(Way::Cache, page)),
             Page::Resident(_) => {
                 self.look_again(page);
                 Some(Brought::one(Way::Cache, page))

@@ -156,7 +156,7 @@ impl Process {
     /// What finds no room does not hold up what needs none: unchanged pages that kept their entry,
     /// and pages of one value.
     fn evict_without_storing(&self, desk: &mut Desk) -> Step {
-        let begun = Instant::now();
+        desk.searched = true;
         let mut step = Step::Full;
         for _ in 0..TRIES {
             if step != Step::Full {
@@ -165,7 +165,6 @@ impl Process {
             let (state, _) = self.capture(lock_service(), desk, false);
             step = self.store_oldest(state, desk);
         }
-        self.wanted_room(begun);
         step
     }
 

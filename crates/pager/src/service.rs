@@ -59,18 +59,21 @@ impl Service {
         if self.idle.load(SeqCst) || compete.load(SeqCst) {
             return;
         }
-        let _ = thread::set_urgency(0, Urgency::Idle);
-        self.idle.store(true, SeqCst);
+        self.idle
+            .store(thread::set_urgency(0, Urgency::Idle).is_ok(), SeqCst);
         // The keeper may have raised the others since the look.
         if compete.load(SeqCst) {
             self.competes();
         }
     }
 
-    fn competes(&self) {
-        if self.idle.swap(false, SeqCst) {
-            let _ = thread::set_urgency(self.id.load(SeqCst), Urgency::Normal);
+    /// Whether it does now: to give up idle urgency takes CAP_SYS_NICE, or RLIMIT_NICE of 20.
+    fn competes(&self) -> bool {
+        let able = |id| thread::set_urgency(id, Urgency::Normal).is_ok();
+        if self.idle.swap(false, SeqCst) && !able(self.id.load(SeqCst)) {
+            self.idle.store(true, SeqCst);
         }
+        !self.idle.load(SeqCst)
     }
 }
 
@@ -83,6 +86,8 @@ pub struct Services {
     compete: AtomicBool,
     /// Faults served when one was last found to queue behind a device, and one more.
     shared: AtomicU64,
+    /// Whether all found that they can give up idle urgency.
+    able: AtomicBool,
 }
 
 impl Services {
@@ -102,6 +107,7 @@ impl Services {
             served: AtomicU64::new(0),
             compete: AtomicBool::new(false),
             shared: AtomicU64::new(0),
+            able: AtomicBool::new(true),
         }
     }
 
@@ -137,8 +143,16 @@ impl Services {
     /// fills the processors; there no thread would be sent elsewhere anyway.
     pub fn compete(&self, on: bool) {
         if !self.compete.swap(on, SeqCst) && on {
-            self.threads.iter().for_each(Service::competes);
+            self.threads.iter().for_each(|service| {
+                service.competes();
+            });
         }
+    }
+
+    /// Whether `compete` helps: where it does not, nobody's work may wait for a service thread that
+    /// the program can keep from its processor.
+    pub fn can_compete(&self) -> bool {
+        self.able.load(SeqCst)
     }
 
     /// A fault queued behind one that waited for a device.
@@ -301,6 +315,8 @@ extern "C" fn run(index: *mut libc::c_void) -> *mut libc::c_void {
     let me = &services.threads[index as usize];
     me.id.store(thread::id(), SeqCst);
     let _ = thread::bind(me.cpu.load(SeqCst));
+    me.yields(&services.compete);
+    services.able.fetch_and(me.competes(), SeqCst);
     let mut desk = Desk::new();
     let mut watch = Watch::new();
     let mut quiet = 0;
@@ -364,6 +380,7 @@ impl Desk {
             again: Vec::with_capacity(64),
             more: false,
             since: Instant::now(),
+            searched: false,
         }
     }
 }

@@ -43,7 +43,6 @@ use crate::process::Process;
 use crate::resolve::window;
 use crate::state::{State, lock_service};
 use ebb_engine::PAGE_SIZE;
-use ebb_sys::pagemap::PageMapFile;
 use ebb_sys::{memory, thread};
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering::Relaxed};
 use std::time::Duration;
@@ -195,13 +194,14 @@ impl Process {
         state.account.part(pages as i64);
     }
 
-    /// How many pages of `start..end` relatives map too; on any thread.
+    /// How many pages of `start..end` relatives map too, on a thread of ours. One of the program has
+    /// another descriptor table, in which nothing of ours may appear even for a moment, and
+    /// perhaps a filter of system calls: there none, and the supervisor finds out, later.
     fn shared(&self, start: usize, end: usize) -> usize {
-        if thread::is_ours() {
-            return self.pagemap.shared(start, end);
+        match thread::is_ours() {
+            true => self.pagemap.shared(start, end),
+            false => 0,
         }
-        // Without a descriptor to spare the supervisor finds out, later.
-        PageMapFile::open().map_or(0, |pagemap| pagemap.shared(start, end))
     }
 }
 

@@ -56,6 +56,10 @@ impl Shortage {
                 ..Wanted::default()
             };
         }
+        // What was long ago is over, however few faults there were since.
+        if wanted.until.is_some_and(|until| from > until + GIVE_UP) {
+            wanted.spent = Duration::ZERO;
+        }
         let from = wanted.until.map_or(from, |until| until.max(from));
         wanted.spent += to.saturating_duration_since(from);
         wanted.until = Some(from.max(to));
@@ -70,7 +74,11 @@ impl Process {
         let mut hopeless = HOPELESS;
         while self.serve(desk, fault, since) == Served::NoRoom {
             let wanted = Instant::now();
-            match self.make_room(desk, When::Now) {
+            let step = self.make_room(desk, When::Now);
+            if std::mem::take(&mut desk.searched) {
+                self.wanted_room(wanted);
+            }
+            match step {
                 Step::Progress | Step::Enough if stuck.is_none() => continue,
                 Step::Progress | Step::Enough => {}
                 // What the pool holds may go to a device, all the more if nothing else is left. But
@@ -171,8 +179,9 @@ mod tests {
         assert_eq!(lasted(1, 3, 0), 3);
         // Within what is counted, and long after.
         assert_eq!(lasted(1, 2, 1), 3);
-        assert_eq!(lasted(100, 104, 2), 7);
-        assert_eq!(lasted(99, 105, FED - 1), 8);
+        assert_eq!(lasted(10, 14, 2), 7);
+        assert_eq!(lasted(9, 15, FED - 1), 8);
+        assert_eq!(lasted(100, 104, FED - 1), 4, "long after");
     }
 
     #[test]

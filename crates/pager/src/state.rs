@@ -79,7 +79,15 @@ static TRANSIT_WAITERS: AtomicU32 = AtomicU32::new(0);
 pub struct Locked {
     // Fields drop in order: the lock first, then the signals.
     guard: MutexGuard<'static, State>,
-    _signals: Blocked,
+    signals: Blocked,
+}
+
+impl Locked {
+    /// Lets the lock go; signals stay blocked until what this returns is dropped.
+    pub fn unlock(self) -> Blocked {
+        drop(self.guard);
+        self.signals
+    }
 }
 
 impl std::ops::Deref for Locked {
@@ -100,7 +108,7 @@ pub fn lock() -> Locked {
     let signals = Blocked::all();
     Locked {
         guard: lock_service(),
-        _signals: signals,
+        signals,
     }
 }
 

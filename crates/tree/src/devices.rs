@@ -55,6 +55,20 @@ impl Held {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Whether these are the leases of every device that the rows tell of.
+    pub fn is_all_of(&self, rows: &[DeviceRow; MAX_DEVICES]) -> bool {
+        let held = self.lock();
+        rows.iter().zip(held.iter()).all(|(row, held)| {
+            row.device()
+                .is_none_or(|(serial, _)| held.is_some_and(|held| held.0 == serial))
+        })
+    }
+
+    #[cfg(test)]
+    pub fn hold(&self, row: usize, serial: u64, leases: Leases<'static>) {
+        self.lock()[row] = Some((serial, leases));
+    }
+
     pub fn each(&self, f: impl FnMut(Leases<'static>)) {
         let held = *self.lock();
         held.into_iter().flatten().map(|(_, l)| l).for_each(f);

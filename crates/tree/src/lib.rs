@@ -40,6 +40,8 @@ pub const MAX_DEVICES: usize = 8;
 mod lease;
 
 #[cfg(not(loom))]
+mod burial;
+#[cfg(not(loom))]
 mod charge;
 #[cfg(not(loom))]
 mod command;

@@ -10,7 +10,7 @@
 //! ```text
 //! parent, before:  child = member.reserve_child(alone)
 //! parent, after:   member.child_forked(child, pid)   or member.cancel_child(child)
-//! child, first:    member.child_started(child)       no system call but getpid
+//! child, first:    member.child_started(child)       no system call but getpid and a stat
 //! child, later:    member.rejoin(control)            on its new service thread
 //! ```
 
@@ -24,7 +24,6 @@ use ebb_engine::counters::Counters;
 use ebb_sys::link::KeptFd;
 use rustix::io::Errno;
 use rustix::net::{self, AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType};
-use rustix::process::{Pid, test_kill_process};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering::*};
@@ -147,6 +146,7 @@ impl Member {
             "no table; raise the limit on open files",
         ))?;
         let table = Table::map(fd.as_fd()).map_err(JoinError::Map)?;
+        table.arrive();
         let connection = KeptFd::default();
         connection.keep(welcome.connection);
         let me = Arc::new(AtomicU32::new(welcome.slot.0 as u32));
@@ -398,31 +398,6 @@ impl Member {
         !matches!(ended, Ok((_, 0)) | Err(Errno::CONNRESET))
     }
 
-    /// Does for forked children what the supervisor, which is gone, did: takes back the slots, charges
-    /// and leases of those that are dead. Any number of members may do so at a time.
-    pub fn bury_dead(&self) {
-        let dead = |pid: u32| {
-            let pid = i32::try_from(pid).ok().and_then(Pid::from_raw);
-            pid.is_some_and(|pid| test_kill_process(pid) == Err(Errno::SRCH))
-        };
-        for (n, word) in self.table.taken() {
-            let named = self.table.slot(n).named(word.taken);
-            if n == self.slot()
-                || !matches!(named, Named::Pid(pid) if dead(pid))
-                || !self.table.claim(n, word)
-            {
-                continue;
-            }
-            self.held.each(|leases| {
-                leases.reap(n.index());
-            });
-            self.table.slot(n).family.store(0, SeqCst);
-            self.table.clear_charges(Some(self.slot()), n);
-            self.table.set_state(n, StateWord::FREE);
-            self.table.feed();
-        }
-    }
-
     /// In the parent, if the fork failed.
     pub fn cancel_child(&self, child: ChildSlot) {
         self.held
@@ -436,6 +411,7 @@ impl Member {
     pub fn child_started(&self, child: ChildSlot) {
         self.connection.forget();
         self.me.store(child.slot.0 as u32, Relaxed);
+        self.table.arrive();
         // Our parent may be dead already, before it could write our pid.
         let named = Named::Pid(std::process::id());
         self.table.slot(child.slot).name(child.taken, named, false);
@@ -445,4 +421,18 @@ impl Member {
 fn signed(pages: u64) -> i64 {
     // No machine has 2^62 pages; a sum of two such does not overflow.
     pages.min(1 << 62) as i64
+}
+
+#[cfg(test)]
+impl Member {
+    /// Whose slot `me` is, with no connection.
+    pub(crate) fn for_test(table: &'static Table, me: SlotNumber) -> Self {
+        Self {
+            table,
+            me: Arc::new(AtomicU32::new(me.0 as u32)),
+            held: Held::default(),
+            connection: KeptFd::default(),
+            key: [0; KEY_BYTES],
+        }
+    }
 }

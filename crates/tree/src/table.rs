@@ -9,7 +9,7 @@
 //! ```text
 //! FREE ──join──────────────▶ JOINED ──start_paging──▶ PAGING
 //!  └──reserve_child──▶ RESERVED ──join──▶ JOINED or, if the parent paged, PAGING
-//! any ──reap (supervisor) or cancel_child (parent)──▶ FREE
+//! any ──reap (supervisor), cancel_child (parent) or bury_dead (any member)──▶ FREE
 //! ```
 //! Counters and latencies of a slot are never reset when it is used again: totals over the
 //! tree are sums over all slots.
@@ -21,6 +21,7 @@ use crate::{MAX_DEVICES, MAX_SLOTS};
 use ebb_engine::CLUSTER_SLOTS;
 use ebb_engine::counters::Counters;
 use ebb_engine::slots::DeviceChoice;
+use ebb_sys::proc;
 use ebb_sys::shm::{Area, Shared};
 use rustix::io::Errno;
 use std::fmt;
@@ -29,7 +30,7 @@ use std::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering::*};
 
 const MAGIC: u64 = u64::from_be_bytes(*b"ebbtree\0");
 /// Raised with every change of layout or meaning.
-pub(crate) const VERSION: u32 = 5;
+pub(crate) const VERSION: u32 = 6;
 
 /// A process's place in the table.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -290,6 +291,8 @@ pub(crate) struct Slot {
     /// Its pid as the parent or it itself knows it, 0 if not known; above it, to which taking
     /// of the slot it belongs, because a parent may be late to write it.
     pid: AtomicU64,
+    /// The number of the process that buries this one, which is dead; 0: nobody. Above it as above.
+    pub burier: AtomicU64,
     /// Woken on requests, on a new limit or mode, on room for the hungry.
     pub futex: AtomicU32,
     /// Processes related by fork without exec have the same number.
@@ -472,6 +475,10 @@ pub(crate) struct Table {
     /// The number of a process that waits for a place for a child; 0: none has since the
     /// supervisor looked.
     pub crowded: AtomicU32,
+    /// The PID namespace of who made the table, by its inode; 0: not known.
+    pub namespace: AtomicU64,
+    /// 1: processes of others have come to the tree, for good.
+    pub mixed: AtomicU32,
     /// budget - outside + credit; may be negative.
     pub limit: Line<AtomicI64>,
     /// Σ charged of the slots, and what a killed process left half-done.
@@ -504,6 +511,8 @@ impl Table {
         table.limit.0.store(budget, SeqCst);
         table.config.store(config.pack(), SeqCst);
         table.mode.store(config.eager as u32, SeqCst);
+        let namespace = proc::pid_namespace().unwrap_or(0);
+        table.namespace.store(namespace, SeqCst);
         table.size.store(size_of::<Self>() as u64, SeqCst);
         table.version.store(VERSION, SeqCst);
         table.magic.store(MAGIC, SeqCst);
@@ -538,18 +547,6 @@ impl Table {
         self.states[n.index()].store(StateWord { taken, ..to }.pack(), SeqCst);
     }
 
-    /// Takes over a slot whose process is dead, from the state it was seen in: whoever does frees it.
-    pub fn claim(&self, n: SlotNumber, seen: StateWord) -> bool {
-        let taken = (seen.taken + 1) & TAKEN_MASK;
-        let claimed = StateWord {
-            taken,
-            ..StateWord::reserved(None, false)
-        };
-        self.states[n.index()]
-            .compare_exchange(seen.pack(), claimed.pack(), SeqCst, Relaxed)
-            .is_ok()
-    }
-
     /// Takes the first free slot.
     pub fn take_slot(&self, to: StateWord) -> Option<SlotNumber> {
         let found = SlotNumber::all().find(|n| {
@@ -567,6 +564,7 @@ impl Table {
         })?;
         let slot = self.slot(found);
         slot.forget_pid(self.state(found).taken);
+        slot.burier.store(0, SeqCst);
         slot.limits.set(Limits::default());
         slot.pool.store(0, Relaxed);
         Some(found)

@@ -84,14 +84,11 @@ impl Devices {
                 Err(own) => seen.and_own(own),
             };
             // Nothing that is under way may make an allocation fail.
-            if listener.is_none() && self.transit.anything_since(seen) {
-                // What was freed before it listened, one more look finds.
-                listener = Some(self.transit.listen());
-                continue;
-            }
-            match self.transit.more_since(seen, want.pages) {
+            match self.transit.more_since(seen, want.pages, listener.as_ref()) {
                 More::Arrived => looks += 1,
                 More::Freed => {}
+                // What was freed before it listened, one more look finds.
+                More::Listen => listener = Some(self.transit.listen()),
                 More::Nothing => break,
             }
         }
@@ -576,7 +573,12 @@ impl Devices {
 
     /// Puts a cluster that was a processor's current one back into its cell, and on a list.
     #[cold]
-    fn put_back(&self, devices: &[Option<Arc<Device>>], current: Option<Current>, after: After) {
+    pub(super) fn put_back(
+        &self,
+        devices: &[Option<Arc<Device>>],
+        current: Option<Current>,
+        after: After,
+    ) {
         let Some(current) = current else { return };
         // A device with current clusters is not removed.
         let device = devices[current.device.index()].as_deref();
@@ -705,7 +707,6 @@ impl Current {
 impl Device {
     /// Takes a full cluster of which a folio was freed off its list, for the processor that freed it.
     pub(super) fn take_opened(&self, c: ClusterIndex, cluster: &mut Cluster, cpu: Cpu) -> Current {
-        cluster.release_gone();
         let to = State::OffList(Owner::Cpu(cpu));
         self.set_state(&mut self.lists(), c, cluster, to);
         let spot = Spot {

@@ -160,7 +160,7 @@ impl Devices {
         device
             .accepting
             .store(device.errors.load(Relaxed) < DEVICE_ERROR_LIMIT, Relaxed);
-        self.transit.freed(device.slots);
+        self.transit.tell(device.slots);
     }
 
     /// A drain is taken back: the device is in service again, unless errors took it out.

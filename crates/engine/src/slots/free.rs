@@ -8,7 +8,7 @@
 //! notice in a cache may find nothing left to do. It counts as used no longer.
 
 use super::cluster::{Cluster, ClusterGuard, Owner, State};
-use super::device::Device;
+use super::device::{After, Device};
 use super::percpu::{
     Current, RETURNS, RETURNS_LEFT, RETURNS_WAKE, Returned, Returns, State as PerCpuState,
 };
@@ -138,6 +138,14 @@ impl Devices {
         };
         if let Some(freed) = freed {
             per_cpu.count(state, extent.device, -freed);
+            // Nothing is left to go on in: the device has more use for it.
+            if state.opened[order]
+                .as_ref()
+                .is_some_and(|opened| opened.cluster.count == 0)
+            {
+                let emptied = state.opened[order].take();
+                self.put_back(&state.devices, emptied, After::Free);
+            }
             return Ok(());
         }
         let Some(mut cluster) = find(device, c, extent)? else {
@@ -148,7 +156,7 @@ impl Devices {
         let full = cluster.state == State::Full;
         let freed = release(&mut cluster, extent);
         per_cpu.count(state, extent.device, -freed);
-        if full && order == usize::from(cluster.order) && self.is_opened(device, &cluster) {
+        if full && order == usize::from(cluster.order) && self.is_opened(device, &mut cluster) {
             let opened = &mut state.opened[order];
             if opened.is_none() {
                 *opened = Some(device.take_opened(c, &mut cluster, self.own_set(cpu)));
@@ -165,15 +173,18 @@ impl Devices {
     /// Whether a cluster of which a folio was just freed, until then a full one, should be next for
     /// the processor that freed it. Of single pages the return cache sees to that; one
     /// processor alone is in nobody's way; with several devices it is for them to take turns.
-    fn is_opened(&self, device: &Device, cluster: &Cluster) -> bool {
+    fn is_opened(&self, device: &Device, cluster: &mut Cluster) -> bool {
         cluster.order > 0
-            && cluster.count > 0
             && self.cpus.len() > 1
             && self.is_sole()
             && !device.rotational
             && !self.free_first(device)
             // With the processor's lock held, under which clusters in hand are let go.
             && device.accepting()
+            && {
+                cluster.release_gone();
+                cluster.count > 0
+            }
     }
 
     /// Frees slots of a cluster that is, or was a moment ago, in the hands of a processor: another

@@ -8,7 +8,7 @@ use super::device::{After, Device};
 use super::{Devices, Extent, ExtentList, extent};
 use crate::locks::{lock, try_lock};
 use crate::sync::atomic::Ordering::Relaxed;
-use crate::words::{ClusterIndex, Cpu, ORDERS};
+use crate::words::{CLUSTER_SLOTS, ClusterIndex, Cpu, ORDERS};
 
 /// Clusters compared when a folio has to be scattered.
 const SURVEY: usize = 32;
@@ -110,20 +110,20 @@ impl Devices {
                 return true;
             }
         }
-        // Nearly full: copies are to be had in all of them.
+        // Nearly full, or the sums tell too little: they count what frozen and inherited clusters
+        // hold as used, but not those clusters, and processors' counts are read one by one.
+        room = 0;
         for device in accepting() {
+            let untouched = u64::from(device.lists().fresh) * CLUSTER_SLOTS as u64;
+            room += (untouched + device.borrowable()) as usize;
             for (c, _) in device.cells() {
-                let cached = self.with_cluster(device, c, |cluster| {
-                    let table = cluster.table.as_ref();
-                    table.map_or(0, |table| table.cached.count())
-                });
-                room += cached.unwrap_or(0);
                 if room >= pages {
                     return true;
                 }
+                room += self.with_cluster(device, c, room_of).unwrap_or(0);
             }
         }
-        false
+        room >= pages
     }
 
     /// The last resort of a single slot: goes through the clusters one by one, whoever holds
@@ -137,6 +137,16 @@ impl Devices {
             Some(extent(device.id, c, start??, want.pages))
         })
     }
+}
+
+/// Slots of a cluster that can be allocated, copies given up for them.
+fn room_of(cluster: &mut Cluster) -> usize {
+    if !cluster.state.is_ours() {
+        return 0;
+    }
+    let table = cluster.table.as_ref();
+    let more = table.map_or(0, |table| usize::from(table.gone) + table.cached.count());
+    CLUSTER_SLOTS - usize::from(cluster.count) + more
 }
 
 impl Device {

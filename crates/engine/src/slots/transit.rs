@@ -55,6 +55,8 @@ pub(super) enum More {
     Arrived,
     /// Others have freed as much as is wanted, and something is under way still.
     Freed,
+    /// Something is under way: to be waited for by who listens, after one more look.
+    Listen,
     /// The devices are full.
     Nothing,
 }
@@ -100,12 +102,6 @@ impl Transit {
         lock(&self.counts).since
     }
 
-    /// Whether room has arrived since, or some is under way.
-    pub fn anything_since(&self, seen: Seen) -> bool {
-        let counts = lock(&self.counts);
-        counts.since.arrived != seen.arrived || counts.under_way > 0
-    }
-
     /// From now on frees are told of.
     pub fn listen(&self) -> Listener<'_> {
         self.listening.fetch_add(1, Ordering::Relaxed);
@@ -121,8 +117,9 @@ impl Transit {
         }
     }
 
+    /// The same where no lock was: whoever begins to listen after this finds the room at its last look.
     #[cold]
-    fn tell(&self, pages: u32) {
+    pub fn tell(&self, pages: u32) {
         let mut counts = lock(&self.counts);
         counts.since.freed = counts.since.freed.wrapping_add(pages);
         if counts.waiting > 0 {
@@ -131,8 +128,8 @@ impl Transit {
     }
 
     /// Whether to look for `pages` again: room has arrived since `seen`, or as many were freed,
-    /// or does while this waits. With no lock held, and no room under way.
-    pub fn more_since(&self, seen: Seen, pages: usize) -> More {
+    /// or does while this waits, which only who listens may. With no lock held, and no room under way.
+    pub fn more_since(&self, seen: Seen, pages: usize, listener: Option<&Listener<'_>>) -> More {
         none_held();
         let mut counts = lock(&self.counts);
         loop {
@@ -145,6 +142,7 @@ impl Transit {
                 // As good as an arrival: there is nothing to wait for any more.
                 (true, false) => return More::Arrived,
                 (false, false) => return More::Nothing,
+                (false, true) if listener.is_none() => return More::Listen,
                 (false, true) => {}
             }
             counts.waiting += 1;

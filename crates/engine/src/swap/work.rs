@@ -4,7 +4,8 @@ use super::Swap;
 use super::writeback::Background;
 use crate::Cpu;
 use crate::locks::none_held;
-use crate::sync::{Condvar, Mutex, lock, wait};
+use crate::sync::{Condvar, Mutex, lock, wait_at_most};
+use std::time::Duration;
 
 /// Emptied windows that keep their memory for the next class that needs one.
 const WARM_WINDOWS: usize = 4;
@@ -13,6 +14,10 @@ const IDLE_TURNS: u32 = 16;
 
 /// Waiting things of the slot allocator done in one step.
 const DEVICE_STEPS: usize = 32;
+
+/// What a store waits for another thread's step at most. A transfer of a batch takes less on any
+/// device that is not slower than writing the page at once would be.
+const LONG: Duration = Duration::from_millis(4);
 
 /// What background work keeps between its steps: taken out by whoever works, and put back. Nothing
 /// is locked meanwhile.
@@ -71,17 +76,20 @@ impl Desk {
         }
     }
 
-    /// Waits until the one who works has done the step that it is at: a transfer of a batch at most.
-    /// It waits for nobody who stores.
-    fn await_step(&self) {
+    /// Waits until the one who works has done the step that it is at; false if that takes long: a
+    /// device hangs, or whoever works has no processor, being idle work. It waits for nobody who
+    /// stores.
+    fn await_step(&self) -> bool {
         none_held();
         let mut state = lock(&self.state);
         let steps = state.steps;
+        let mut soon = true;
         state.waiting += 1;
-        while state.background.is_none() && state.steps == steps {
-            state = wait(&self.told, state);
+        while soon && state.background.is_none() && state.steps == steps {
+            (state, soon) = wait_at_most(&self.told, state, LONG);
         }
         state.waiting -= 1;
+        soon
     }
 }
 
@@ -150,9 +158,10 @@ impl Swap {
         Some(result)
     }
 
-    /// Waits for whoever does background work, if anybody, to end the step that is under way.
-    pub(super) fn await_background(&self) {
-        self.desk.await_step();
+    /// Waits for whoever does background work, if anybody, to end the step that is under way; false
+    /// if that takes long.
+    pub(super) fn await_background(&self) -> bool {
+        self.desk.await_step()
     }
 
     /// Makes the per-processor scratch, so that no load or store has to.

@@ -134,7 +134,7 @@ impl Swap {
     /// goes there while older ones sit in the pool. Whether there may be room now. While another
     /// thread does that, this one waits for it, step by step and [`WAITS`] of them at most: writing
     /// a young page out instead would take no less. But not where the last batch moved nothing, as
-    /// when devices are full: then the page is refused at once.
+    /// when devices are full, nor for a step that takes long: then the page is refused at once.
     pub(super) fn relieve(&self, cpu: Cpu) -> bool {
         self.note_refused();
         // It grows by pages, whatever its limit is.
@@ -155,9 +155,12 @@ impl Swap {
             if self.in_vain.load(Relaxed) {
                 return false;
             }
-            self.await_background();
+            let soon = self.await_background();
             if has_room() {
                 return true;
+            }
+            if !soon {
+                return false;
             }
         }
         false

@@ -26,6 +26,7 @@ pub fn play(role: &[String]) {
         "watcher" => watcher(),
         "pool" => pool(number(1), number(2), number(3)),
         "erring" => erring(),
+        "gravedigger" => gravedigger(role[1] == "apart"),
         "crowd" => crowd(number(1)),
         "too-many" => too_many(),
         "storm" => storm(number(1)),
@@ -345,6 +346,49 @@ fn fork_and_die(how: &str) {
             sleep_forever();
         }
     }
+}
+
+/// Buries the dead together with its second child, which may be of a PID namespace of its own. Each
+/// of the three has charged 100 pages.
+fn gravedigger(apart: bool) {
+    let reap = |pid: u32| {
+        // SAFETY: a null status is allowed.
+        unsafe { libc::waitpid(pid as i32, std::ptr::null_mut(), 0) };
+    };
+    let (member, _devices) = join();
+    member.start_paging(100);
+    let first = member.reserve_child(0).unwrap();
+    let Some(pid) = fork() else {
+        member.child_started(first);
+        sleep_forever();
+    };
+    member.child_forked(first, pid);
+    member.message("has a child");
+    wait_line();
+    while member.supervised() {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    // SAFETY: the process has one thread, and only what it forks is concerned.
+    if apart && unsafe { libc::unshare(libc::CLONE_NEWPID) } != 0 {
+        println!("not allowed");
+        kill(pid, libc::SIGKILL);
+        return;
+    }
+    let second = member.reserve_child(0).unwrap();
+    let Some(digger) = fork() else {
+        member.child_started(second);
+        member.bury_dead();
+        println!("{}", member.charged());
+        exit_now(0);
+    };
+    member.child_forked(second, digger);
+    reap(digger);
+    member.bury_dead();
+    println!("{}", member.charged());
+    kill(pid, libc::SIGKILL);
+    reap(pid);
+    member.bury_dead();
+    println!("{}", member.charged());
 }
 
 /// Says that a device fails it, twice: first some writes, then all.

@@ -43,6 +43,7 @@ pub const ALL: &[Scenario] = &[
     ),
     ("an_orphan_that_execs_is_no_reader", 30, orphan_execs),
     ("members_outlive_the_supervisor", 30, outlive),
+    ("members_bury_the_dead_of_one_namespace", 20, burials),
     ("run_returns_the_status_and_reaps_orphans", 30, run),
     ("a_failing_device_is_told_of_once_a_stage", 30, failing),
     ("one_process_too_many_is_told_of_once", 60, crowded),
@@ -483,6 +484,28 @@ fn outlive() {
         String::from_utf8_lossy(&out.stdout).contains("alone"),
         "{out:?}"
     );
+}
+
+/// With the supervisor gone: what is charged after the second child looked for the dead, after it
+/// has died itself, and after the first has.
+fn burials() {
+    let charged = |role: &str| {
+        let mut tree = Tree::new(mib(64), 3);
+        let mut parent = tree.start(&["gravedigger", role]);
+        tree.expect("has a child");
+        drop(tree);
+        tell(&mut parent);
+        let out = parent.wait_with_output().unwrap();
+        assert!(out.status.success(), "{out:?}");
+        String::from_utf8(out.stdout).unwrap()
+    };
+    assert_eq!(charged("here"), "300\n200\n100\n");
+    let apart = charged("apart");
+    if apart == "not allowed\n" {
+        println!("  no other PID namespace: not allowed here");
+        return;
+    }
+    assert_eq!(apart, "300\n300\n300\n");
 }
 
 fn run() {

@@ -378,6 +378,36 @@ fn a_folio_that_cannot_fit_touches_nothing() {
     devices.check();
 }
 
+/// What a fork froze holds used slots that no sum over clusters of our own knows of: there is room
+/// all the same where these have some.
+#[test]
+fn a_folio_finds_scattered_room_beside_frozen_clusters() {
+    let (devices, lender) = lent(5);
+    let id = DeviceId(0);
+    let mut out = ExtentList::new();
+    for i in 0..3 * 512 {
+        devices.allocate(A, 1, EntryId(i), &mut out).unwrap();
+    }
+    lender.read.lock().unwrap().extend([0, 1, 2]);
+    devices.fork_parent();
+    let before = out.0.len();
+    for i in 0..512 {
+        let owner = EntryId(3 * 512 + i);
+        devices.allocate(A, 1, owner, &mut out).unwrap();
+    }
+    lender.free.lock().unwrap().clear();
+    for run in &out.0[before..] {
+        if run.start.0 % 4 == 0 {
+            devices.free_now(A, single(id, run.start.0)).unwrap();
+        }
+    }
+    assert!(devices.may_hold(100), "a quarter of a cluster is free");
+    let mut folio = ExtentList::new();
+    devices.allocate(A, 16, EntryId(9000), &mut folio).unwrap();
+    assert_eq!(folio.0.iter().map(|run| run.len).sum::<u16>(), 16);
+    devices.check();
+}
+
 fn want(pages: u16) -> super::super::alloc::Want {
     super::super::alloc::Want {
         pages: usize::from(pages),

@@ -4,6 +4,7 @@
 use super::*;
 #[cfg(debug_assertions)]
 use crate::locks::{Place as LockPlace, taken};
+#[cfg(debug_assertions)]
 use crate::vswap::Word;
 
 fn pages(n: u32, random: usize) -> Vec<PageBytes> {
