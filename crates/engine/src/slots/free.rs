@@ -138,13 +138,9 @@ impl Devices {
         };
         if let Some(freed) = freed {
             per_cpu.count(state, extent.device, -freed);
-            // Nothing is left to go on in: the device has more use for it.
-            if state.opened[order]
-                .as_ref()
-                .is_some_and(|opened| opened.cluster.count == 0)
-            {
-                let emptied = state.opened[order].take();
-                self.put_back(&state.devices, emptied, After::Free);
+            if emptied(&state.opened[order]) {
+                // A processor that goes on allocating takes it soon; of one that does not, the worker.
+                self.want_work();
             }
             return Ok(());
         }
@@ -250,6 +246,19 @@ impl Devices {
         }
     }
 
+    /// Emptied clusters that processors keep for themselves go back to the device, for others.
+    pub(super) fn let_emptied_go(&self) {
+        for per_cpu in &self.cpus {
+            let mut guard = lock(&per_cpu.state);
+            let state = &mut *guard;
+            for opened in &mut state.opened {
+                if emptied(opened) {
+                    self.put_back(&state.devices, opened.take(), After::Free);
+                }
+            }
+        }
+    }
+
     /// Frees what waits in the return cache of `of`, the oldest first, but for as many as `left` says;
     /// how many that were.
     fn flush_returns(
@@ -286,6 +295,11 @@ impl Devices {
         let every = 0..self.cpus.len();
         every.map(|of| self.flush_returns(cpu, of, left)).sum()
     }
+}
+
+/// Whether nothing is left in a cluster that a processor has opened.
+fn emptied(opened: &Option<Current>) -> bool {
+    matches!(opened, Some(opened) if opened.cluster.count == 0)
 }
 
 /// The device and cluster of an extent that lies within one cluster.

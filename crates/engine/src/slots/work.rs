@@ -25,6 +25,7 @@ impl Devices {
     pub fn work(&self, cpu: Cpu, max: usize) -> usize {
         let asked = self.wanted.0.swap(false, Relaxed);
         let mut done = if asked || self.rested.load(Relaxed) {
+            self.let_emptied_go();
             self.trim_all_returns(cpu)
         } else {
             0

@@ -36,6 +36,24 @@ fn locks_of_pairs(place: Place, pairs: usize) -> u64 {
     100 * (after - before) / pairs as u64
 }
 
+/// A processor that frees all it has and then nothing more keeps no cluster from others.
+#[test]
+fn what_a_processor_emptied_goes_back_to_the_lender() {
+    let (devices, lender) = lent(8);
+    let mut out = ExtentList::new();
+    for i in 0..4 * 32 {
+        devices.allocate(A, 16, EntryId(i), &mut out).unwrap();
+    }
+    for run in out.0.drain(..) {
+        devices.free(A, run).unwrap();
+    }
+    while devices.work(A, 64) > 0 {}
+    devices.check();
+    let kept = 8 - lender.free_clusters();
+    // The current cluster, and those that are held ready for whoever comes.
+    assert!(kept <= 3, "{kept} clusters are kept");
+}
+
 #[test]
 fn processors_that_free_and_allocate_keep_out_of_each_others_way() {
     let [cpus, clusters, lists] =
