@@ -2,10 +2,10 @@
 //! staging frames there, which allocates nothing.
 //!
 //! The lock need not be held: pages in transit are the thread's that brings them. Who waits for them
-//! is woken by the caller, or by the move itself, which saves a system call a fault (6% of a fault
-//! served from the pool). The woken thread takes the processor at once, so what is left to do is done
-//! when it faults or waits again: the pages are in transit until then. What the program changes meanwhile without libc (maps over, unmaps) is its wish,
-//! and counted.
+//! is woken by the caller, or by the move itself, which saves a system call (5% of a fault served from
+//! the pool). The woken thread takes the processor at once, so what is left to do is done when it
+//! faults or waits again: the pages are in transit until then. What the program changes meanwhile
+//! without libc (maps over, unmaps) is its wish, and counted.
 
 use crate::bays::Taken;
 use crate::map::PageNumber;
