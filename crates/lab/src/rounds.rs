@@ -18,26 +18,33 @@ pub struct Round {
     pub undisturbed: bool,
 }
 
-/// Runs `work` on each of the bound threads at once; it says how many operations it did.
-pub fn together(threads: usize, work: impl Fn(usize) -> usize + Sync) -> Round {
+/// Runs `work` on so many bound threads, and what each gave; they meet at the barrier.
+fn bound<T: Send>(threads: usize, work: impl Fn(usize, &Barrier) -> T + Sync) -> Vec<T> {
     let barrier = Barrier::new(threads);
-    let seen: Vec<_> = std::thread::scope(|scope| {
+    std::thread::scope(|scope| {
         let one = |thread| {
             let (barrier, work) = (&barrier, &work);
             scope.spawn(move || {
                 bind(thread);
-                let forced = switches().forced;
-                barrier.wait();
-                let start = Instant::now();
-                let done = work(thread);
-                let end = Instant::now();
-                let alone = switches().forced == forced;
-                (done, start, end, alone)
+                work(thread, barrier)
             })
         };
         let running: Vec<_> = (0..threads).map(one).collect();
         let ended = running.into_iter().map(|t| t.join().expect("no panic"));
         ended.collect()
+    })
+}
+
+/// Runs `work` on each of the bound threads at once; it says how many operations it did.
+pub fn together(threads: usize, work: impl Fn(usize) -> usize + Sync) -> Round {
+    let seen = bound(threads, |thread, barrier| {
+        let forced = switches().forced;
+        barrier.wait();
+        let start = Instant::now();
+        let done = work(thread);
+        let end = Instant::now();
+        let alone = switches().forced == forced;
+        (done, start, end, alone)
     });
     let done: usize = seen.iter().map(|s| s.0).sum();
     let starts = seen.iter().map(|s| s.1);
@@ -64,24 +71,15 @@ pub fn together(threads: usize, work: impl Fn(usize) -> usize + Sync) -> Round {
 /// the speed by the clock alone.
 pub fn crowded(threads: usize, work: impl Fn(usize) -> usize + Sync) -> Round {
     let processors = std::thread::available_parallelism().map_or(1, usize::from);
-    let barrier = Barrier::new(threads);
-    let (done, time, begun) = std::thread::scope(|scope| {
-        let one = |thread| {
-            let (barrier, work) = (&barrier, &work);
-            scope.spawn(move || {
-                bind(thread);
-                barrier.wait();
-                let (begun, start) = (processor_time(), Instant::now());
-                (work(thread), processor_time() - begun, start)
-            })
-        };
-        let running: Vec<_> = (0..threads).map(one).collect();
-        let ended = running.into_iter().map(|t| t.join().expect("no panic"));
-        ended.fold(
-            (0, Duration::ZERO, Instant::now()),
-            |(done, time, begun), one| (done + one.0, time + one.1, begun.min(one.2)),
-        )
+    let seen = bound(threads, |thread, barrier| {
+        barrier.wait();
+        let (begun, start) = (processor_time(), Instant::now());
+        (work(thread), processor_time() - begun, start)
     });
+    let (done, time, begun) = seen.into_iter().fold(
+        (0, Duration::ZERO, Instant::now()),
+        |(done, time, begun), one| (done + one.0, time + one.1, begun.min(one.2)),
+    );
     Round {
         per_s: (processors.min(threads) * done) as f64 / time.as_secs_f64(),
         clock_per_s: done as f64 / begun.elapsed().as_secs_f64(),
@@ -134,40 +132,30 @@ pub fn side_by_side(
     duration: Duration,
     chunk: impl Fn(usize) -> usize + Sync,
 ) -> Round {
-    let barrier = Barrier::new(threads);
-    let seen: Vec<Chunks> = std::thread::scope(|scope| {
-        let one = |thread| {
-            let (barrier, chunk) = (&barrier, &chunk);
-            scope.spawn(move || {
-                bind(thread);
-                let mut chunks = Chunks::default();
-                barrier.wait();
-                let begun = Instant::now();
-                let (mut forced, mut before) = (switches().forced, begun);
-                while before - begun < duration {
-                    let start = Instant::now();
-                    let done = chunk(thread);
-                    let end = Instant::now();
-                    let after = switches().forced;
-                    chunks.all.0 += done;
-                    if std::mem::replace(&mut forced, after) == after {
-                        chunks.whole.push((start, end, done));
-                    } else {
-                        chunks.gaps.push((before, Instant::now()));
-                    }
-                    before = end;
-                }
-                chunks.all.1 = before - begun;
-                chunks.take_out_the_slow();
-                // Before and after there is no telling.
-                chunks.gaps.push((begun - FAR, begun));
-                chunks.gaps.push((before, before + FAR));
-                chunks
-            })
-        };
-        let running: Vec<_> = (0..threads).map(one).collect();
-        let ended = running.into_iter().map(|t| t.join().expect("no panic"));
-        ended.collect()
+    let seen = bound(threads, |thread, barrier| {
+        let mut chunks = Chunks::default();
+        barrier.wait();
+        let begun = Instant::now();
+        let (mut forced, mut before) = (switches().forced, begun);
+        while before - begun < duration {
+            let start = Instant::now();
+            let done = chunk(thread);
+            let end = Instant::now();
+            let after = switches().forced;
+            chunks.all.0 += done;
+            if std::mem::replace(&mut forced, after) == after {
+                chunks.whole.push((start, end, done));
+            } else {
+                chunks.gaps.push((before, Instant::now()));
+            }
+            before = end;
+        }
+        chunks.all.1 = before - begun;
+        chunks.take_out_the_slow();
+        // Before and after there is no telling.
+        chunks.gaps.push((begun - FAR, begun));
+        chunks.gaps.push((before, before + FAR));
+        chunks
     });
     let mut round = Round {
         per_s: 0.0,

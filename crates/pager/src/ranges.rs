@@ -225,22 +225,17 @@ mod tests {
     #[test]
     fn what_may_be_written_is_never_copied_out() {
         const SEMAPHORES: i32 = 8;
-        for protection in 0..16 {
-            let attributes = Attributes {
-                protection,
-                registered: true,
-                pinned: false,
-                in_child: InChild::Copied,
-            };
-            let copied = attributes.way_out() == Some(WayOut::Copy);
-            assert_eq!(copied, protection & libc::PROT_WRITE == 0, "{protection}");
-        }
-        let plain = Attributes {
-            protection: libc::PROT_READ | libc::PROT_WRITE | SEMAPHORES,
+        let with = |protection| Attributes {
+            protection,
             registered: true,
             pinned: false,
             in_child: InChild::Copied,
         };
+        for protection in 0..16 {
+            let copied = with(protection).way_out() == Some(WayOut::Copy);
+            assert_eq!(copied, protection & libc::PROT_WRITE == 0, "{protection}");
+        }
+        let plain = with(libc::PROT_READ | libc::PROT_WRITE | SEMAPHORES);
         assert!(plain.movable());
         let pinned = Attributes {
             pinned: true,

@@ -143,9 +143,9 @@ impl Services {
     /// fills the processors; there no thread would be sent elsewhere anyway.
     pub fn compete(&self, on: bool) {
         if !self.compete.swap(on, SeqCst) && on {
-            self.threads.iter().for_each(|service| {
+            for service in &self.threads {
                 service.competes();
-            });
+            }
         }
     }
 

@@ -31,7 +31,7 @@
 //!
 //! Threads of the program have another descriptor table than ours (`sys::thread`): by our numbers
 //! they would reach descriptors of the program. So what they do here takes a thread of ours (1: the
-//! keeper) or a descriptor of the moment (3).
+//! keeper), or is left to the supervisor (3).
 //!
 //! Protection is a bit of the page's mapping. It goes where the mapping goes (DONTNEED, munmap,
 //! a move by UFFDIO_MOVE or mremap, the copy that fork makes of it), and mprotect keeps it.
