@@ -22,12 +22,14 @@ pub trait Topology: Send + Sync {
     fn node(&self, cpu: Cpu) -> Node;
 }
 
-/// Gives memory back to the system without giving up its addresses.
+/// What can be done about memory besides reading and writing it.
 pub trait Memory: Send + Sync {
     /// Returns the whole pages inside `bytes` to the system. They read as zeros afterwards
     /// and cost memory again when next written. The part of `bytes` outside whole pages
     /// keeps its content.
     fn give_back(&self, bytes: &mut [u8]);
+    /// Says that these bytes will be read or written soon. It waits for nothing.
+    fn prefetch(&self, _bytes: &[u8]) {}
 }
 
 /// Why a store could not do what was asked.

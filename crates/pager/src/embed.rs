@@ -42,6 +42,10 @@ impl Memory for RealMemory {
         crate::sharing::before_give_back(bytes);
         ebb_sys::memory::give_back(bytes);
     }
+
+    fn prefetch(&self, bytes: &[u8]) {
+        ebb_sys::memory::prefetch(bytes);
+    }
 }
 
 /// The swap space of a process, and the devices under it.

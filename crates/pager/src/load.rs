@@ -48,7 +48,7 @@ impl Process {
         let Page::Swapped(entry) = state.map.get(page) else {
             unreachable!("only swapped pages are brought in")
         };
-        let device = self.swap.place(entry) == Place::Slot;
+        let device = self.swap.prefetch(entry) == Place::Slot;
         let filling = device && self.fills_pool(&state);
         let mut window = window(&mut state, page);
         if filling {

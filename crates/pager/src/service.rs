@@ -228,11 +228,15 @@ struct Watch {
 }
 
 impl Watch {
-    /// Faults from look to look: usually, and while some come from elsewhere.
-    const EVERY: u32 = 128;
+    /// Faults from look to look: usually, and while some come from elsewhere. A look costs half as
+    /// much as a fault, and where a thread that is alone went away there is soon nothing to serve.
+    const EVERY: u32 = 1024;
     const SOME: u32 = 4;
-    const AT_LEAST: Duration = Duration::from_millis(1);
+    /// After so long, whatever was served.
+    const AT_LEAST: Duration = Duration::from_millis(8);
+    /// From look to look while there is nothing to serve.
     const SHORTEST: Duration = Duration::from_micros(50);
+    const LONGEST: Duration = Duration::from_millis(1);
     /// What a fault from elsewhere adds to the score, and how high it has to be: two threads that
     /// fault in turn on two processors get there, one that was away for a moment does not.
     const ELSEWHERE: u32 = 2;
@@ -275,7 +279,7 @@ impl Watch {
         }
         let leave = self.look(services, me, now);
         self.gap = match self.streak {
-            0 => (2 * self.gap).min(Self::AT_LEAST),
+            0 => (2 * self.gap).min(Self::LONGEST),
             _ => Self::SHORTEST,
         };
         leave

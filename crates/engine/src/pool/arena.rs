@@ -220,6 +220,12 @@ impl Arena {
         &self.window_bytes(at)[shape.start(object)..][..shape.size as usize]
     }
 
+    /// All that is kept of an object: its entry in the table, and its bytes.
+    pub fn parts(&self, at: usize, shape: &Shape, object: u8) -> [&[u8]; 2] {
+        let entry = &self.window_bytes(at)[object as usize * OBJECT_ENTRY..][..OBJECT_ENTRY];
+        [entry, self.object(at, shape, object)]
+    }
+
     /// The low bits of the owner of an object, if it is live.
     pub fn owner(&self, at: usize, object: u8) -> Option<u32> {
         let entry = self.entry(at, object as usize);

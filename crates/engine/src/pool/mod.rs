@@ -460,6 +460,16 @@ impl Pool {
         })
     }
 
+    /// Says that an object will be read and freed soon.
+    pub fn prefetch(&self, handle: Handle) {
+        self.with(handle.window(), |arena, at| {
+            let shape = self.classes.get(arena.class(at));
+            for bytes in arena.parts(at, shape, handle.object()) {
+                self.memory.prefetch(bytes);
+            }
+        });
+    }
+
     /// Whether an object is live and may belong to `entry`.
     pub fn names(&self, handle: Handle, entry: EntryId) -> bool {
         self.with(handle.window(), |arena, at| {

@@ -83,6 +83,9 @@ impl Swap {
             let mut on_device = 0;
             // Device reads are the slow ones; they are found first and go out together.
             for (i, word) in (start..end).zip(&mut *words) {
+                if i + 1 < end {
+                    self.prefetch(entries[i + 1]);
+                }
                 if let Location::Slot(_) = word.location() {
                     on_device += 1;
                 } else {

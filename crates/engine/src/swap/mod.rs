@@ -209,11 +209,27 @@ impl Swap {
 
     /// Where an entry's page is now. It may move at any time.
     pub fn place(&self, entry: EntryId) -> Place {
-        let Some(mut locked) = self.space.lock_if_used(entry) else {
+        self.look(entry, |_| ())
+    }
+
+    /// The same, and that it will be loaded soon. What the processor has to fetch for that from
+    /// memory is half of the work; until then there is other work to do.
+    pub fn prefetch(&self, entry: EntryId) -> Place {
+        self.look(entry, |location| {
+            if let Location::Pool(handle) = location {
+                self.pool.prefetch(handle);
+            }
+        })
+    }
+
+    /// Where an entry's page is; `then` is called while it stays there.
+    fn look(&self, entry: EntryId, then: impl FnOnce(Location)) -> Place {
+        let Some(locked) = self.space.lock_if_used(entry) else {
             return Place::None;
         };
-        locked.seek(entry);
-        match locked.word().location() {
+        let location = locked.word().location();
+        then(location);
+        match location {
             Location::Free | Location::Reserved => Place::None,
             Location::Dropped => Place::Memory,
             Location::Same(0) => Place::Zero,

@@ -46,6 +46,8 @@ struct Storing<'a> {
 
 /// Pages whose words are named in one go.
 pub(super) const BATCH: usize = 64;
+/// Bytes of a page to fetch ahead: then the processor does so by itself.
+const BEGINNING: usize = 512;
 /// How often a batch makes room in a full pool. What went may have left holes that are of no use to
 /// the page at hand: if that went to a device then, older ones would stay.
 const RELIEFS: u32 = 4;
@@ -158,6 +160,9 @@ impl Swap {
         let (mut left, mut n) = ([0u8; BATCH], 0);
         storing.scratch.run.clear();
         for (k, page) in pages.iter().enumerate() {
+            if let Some(next) = pages.get(k + 1) {
+                self.env.memory.prefetch(&next[..BEGINNING]);
+            }
             if let Some(pattern) = fill::same_filled(page) {
                 words[k] = Word::same(pattern);
                 same += 1;
