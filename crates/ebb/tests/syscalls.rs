@@ -16,6 +16,20 @@ fn memory_calls_on_stacks_of_managed_memory() {
     common::same_in_parts(&job, "contexts", &[2], &[]);
 }
 
+/// The same on stacks that nobody is told of, in a forked child too.
+#[test]
+fn memory_calls_on_stacks_switched_by_hand() {
+    if cannot_page() {
+        return;
+    }
+    let job = Job::new([
+        c_program("coroutines").as_os_str(),
+        "500".as_ref(),
+        "4".as_ref(),
+    ]);
+    common::same_in_parts(&job, "coroutines", &[2], &[]);
+}
+
 #[test]
 fn every_kind_of_buffer() {
     if cannot_page() {

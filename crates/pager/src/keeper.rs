@@ -420,7 +420,7 @@ impl Process {
             join_again(range.start, len);
             if state.sharing == Sharing::Protected {
                 // New, or moved by mremap, which leaves the protection behind.
-                let _ = self.fault.protect(range.start, len, true);
+                self.protect(range.start, len, true);
             }
             state
                 .ranges

@@ -15,6 +15,7 @@ mod capture;
 mod devices;
 mod embed;
 mod flushes;
+mod footing;
 mod fork;
 mod generations;
 pub mod hooks;

@@ -44,7 +44,7 @@ use crate::resolve::window;
 use crate::state::{State, lock_service};
 use ebb_engine::PAGE_SIZE;
 use ebb_sys::{memory, thread};
-use std::sync::atomic::{AtomicBool, AtomicI64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, Ordering::Relaxed};
 use std::time::Duration;
 
 /// Whether pages are shared with relatives, as far as is known.
@@ -60,6 +60,13 @@ pub enum Sharing {
 static RELATIVES: AtomicBool = AtomicBool::new(false);
 /// Pages that the engine gave back and relatives kept, not yet accounted for.
 static GIVEN_BACK: AtomicI64 = AtomicI64::new(0);
+/// How often memory was protected.
+static PROTECTIONS: AtomicU32 = AtomicU32::new(0);
+
+/// Changes whenever what could be written is protected. Under the lock it stays.
+pub fn protections() -> u32 {
+    PROTECTIONS.load(Relaxed)
+}
 
 impl Sharing {
     /// Relatives live, or are about to: what is registered from now on is protected.
@@ -110,8 +117,14 @@ impl Process {
     /// to it is served, and where one is not, the supervisor notices the copy.
     fn protect_all(&self, state: &State, on: bool) {
         for range in state.ranges.all().filter(|r| r.attributes.registered) {
-            let _ = self.fault.protect(range.start, range.end - range.start, on);
+            self.protect(range.start, range.end - range.start, on);
         }
+    }
+
+    /// Protects what there is in registered memory from writes, or ends that. With the lock held.
+    pub fn protect(&self, start: usize, len: usize, on: bool) {
+        PROTECTIONS.fetch_add(u32::from(on), Relaxed);
+        let _ = self.fault.protect(start, len, on);
     }
 
     /// Serves a write to a protected page: charges a copy if it is shared, and lets it be written.

@@ -12,6 +12,7 @@ use crate::account::Account;
 use crate::appetite::Appetite;
 use crate::balance::Balance;
 use crate::bays::Bays;
+use crate::footing::Footing;
 use crate::map::{Page, PageMap, PageNumber};
 use crate::pattern::Pattern;
 use crate::process::Process;
@@ -103,12 +104,17 @@ impl std::ops::DerefMut for Locked {
     }
 }
 
-/// Locks the state for a thread of the program.
+/// Locks the state for a thread of the program, with its stack in memory.
 pub fn lock() -> Locked {
     let signals = Blocked::all();
-    Locked {
-        guard: lock_service(),
-        signals,
+    let mut footing = Footing::here();
+    loop {
+        let guard = lock_service();
+        if footing.holds(&guard) {
+            return Locked { guard, signals };
+        }
+        drop(guard);
+        footing.touch();
     }
 }
 

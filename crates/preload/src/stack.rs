@@ -3,7 +3,7 @@
 //! fault then; so these stacks are left out of paging. Those of threads are seen to in `thread`.
 //!
 //! What it does not do: see stacks that a program switches to by instructions of its own, as some
-//! coroutine libraries do.
+//! coroutine libraries do. Who takes the lock on one of these looks after it (the pager's `footing`).
 
 use core::ffi::{c_int, c_void};
 use core::sync::atomic::{AtomicPtr, Ordering};
