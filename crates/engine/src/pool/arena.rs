@@ -16,10 +16,10 @@ pub const WINDOWS: usize = 128;
 #[cfg(loom)]
 pub const WINDOWS: usize = 2;
 
-/// Bytes of an object's entry in the table at its window's start.
-pub const OBJECT_ENTRY: usize = 3;
+/// An object's entry in its window's table: live and its owner's low bits, or free and the next free
+/// object.
+type Entry = [u8; 3];
 
-/// An entry of the table: live and its owner's low bits, or free and the next free object.
 const LIVE: u32 = 1 << 23;
 const OWNER_MASK: u32 = LIVE - 1;
 const LAST: u32 = 0x100;
@@ -45,8 +45,7 @@ pub enum State {
 }
 
 /// Invariants: the free list has `fresh - used` objects, all below `fresh`; the pages of
-/// the table and of the objects below `fresh` are among the `touched` first.
-#[derive(Clone, Copy)]
+/// the objects below `fresh` are among the `touched` first; a window of a class has a table.
 struct Window {
     state: State,
     class: u8,
@@ -56,6 +55,23 @@ struct Window {
     fresh: u16,
     /// The first of the free list, `LAST` for none.
     free: u16,
+    /// An entry for each object. Beside the objects it would be a page more to look up with each.
+    table: Box<[Entry]>,
+}
+
+impl Window {
+    /// Of no class.
+    fn free(touched: u8) -> Self {
+        Self {
+            state: State::Free,
+            class: 0,
+            touched,
+            used: 0,
+            fresh: 0,
+            free: LAST as u16,
+            table: Box::default(),
+        }
+    }
 }
 
 /// An arena. On lines of its own: neighbours belong to other processors.
@@ -72,18 +88,10 @@ impl Arena {
     pub fn new() -> Self {
         let bytes = vec![0u8; WINDOW * WINDOWS + PAGE_SIZE].into_boxed_slice();
         let offset = bytes.as_ptr().align_offset(PAGE_SIZE);
-        let window = Window {
-            state: State::Free,
-            class: 0,
-            touched: 0,
-            used: 0,
-            fresh: 0,
-            free: LAST as u16,
-        };
         Self {
             bytes,
             offset,
-            windows: [window; WINDOWS],
+            windows: std::array::from_fn(|_| Window::free(0)),
         }
     }
 
@@ -96,13 +104,13 @@ impl Arena {
     }
 
     fn entry(&self, at: usize, object: usize) -> u32 {
-        let bytes = &self.window_bytes(at)[object * OBJECT_ENTRY..][..OBJECT_ENTRY];
-        u32::from_le_bytes([bytes[0], bytes[1], bytes[2], 0])
+        let [a, b, c] = self.windows[at].table[object];
+        u32::from_le_bytes([a, b, c, 0])
     }
 
     fn set_entry(&mut self, at: usize, object: usize, value: u32) {
-        let bytes = &mut self.window_bytes_mut(at)[object * OBJECT_ENTRY..][..OBJECT_ENTRY];
-        bytes.copy_from_slice(&value.to_le_bytes()[..OBJECT_ENTRY]);
+        let [a, b, c, _] = value.to_le_bytes();
+        self.windows[at].table[object] = [a, b, c];
     }
 
     pub fn state(&self, at: usize) -> State {
@@ -142,16 +150,14 @@ impl Arena {
     }
 
     /// Gives a free window to a class, as its current one.
-    pub fn assign(&mut self, at: usize, class: Class) {
+    pub fn assign(&mut self, at: usize, class: Class, shape: &Shape) {
         let window = &mut self.windows[at];
         debug_assert!(window.state == State::Free && window.used == 0);
         *window = Window {
             state: State::Current,
             class: class.0,
-            touched: window.touched,
-            used: 0,
-            fresh: 0,
-            free: LAST as u16,
+            table: vec![Entry::default(); shape.objects as usize].into(),
+            ..Window::free(window.touched)
         };
     }
 
@@ -159,9 +165,12 @@ impl Arena {
     pub fn unassign(&mut self, at: usize) {
         let window = &mut self.windows[at];
         debug_assert_eq!(window.used, 0);
-        window.state = State::Free;
-        window.fresh = 0;
-        window.free = LAST as u16;
+        *window = Window::free(window.touched);
+    }
+
+    /// Bytes of a window's table.
+    pub fn table_bytes(&self, at: usize) -> usize {
+        size_of_val(&*self.windows[at].table)
     }
 
     /// How many more pages the next object touches.
@@ -222,7 +231,7 @@ impl Arena {
 
     /// All that is kept of an object: its entry in the table, and its bytes.
     pub fn parts(&self, at: usize, shape: &Shape, object: u8) -> [&[u8]; 2] {
-        let entry = &self.window_bytes(at)[object as usize * OBJECT_ENTRY..][..OBJECT_ENTRY];
+        let entry = &self.windows[at].table[object as usize];
         [entry, self.object(at, shape, object)]
     }
 
@@ -260,9 +269,9 @@ impl Arena {
     /// Lists the holes anew, and returns the memory behind the last live object: how many free
     /// objects there are less, and how many bytes.
     pub fn trim(&mut self, at: usize, shape: &Shape, memory: &dyn Memory) -> (u16, u64) {
-        let old = self.windows[at];
+        let old = self.windows[at].fresh;
         let live = |object: &u16| self.owner(at, *object as u8).is_some();
-        let fresh = (0..old.fresh).rev().find(live).map_or(0, |last| last + 1);
+        let fresh = (0..old).rev().find(live).map_or(0, |last| last + 1);
         let mut free = LAST;
         for object in (0..fresh as usize).rev() {
             if self.entry(at, object) & LIVE == 0 {
@@ -273,7 +282,7 @@ impl Arena {
         let window = &mut self.windows[at];
         (window.fresh, window.free) = (fresh, free as u16);
         let bytes = self.keep_pages(at, shape.pages(fresh as usize), memory);
-        (old.fresh - fresh, bytes)
+        (old - fresh, bytes)
     }
 
     /// Returns what a window holds beyond its first `pages`; how many bytes.

@@ -1,6 +1,6 @@
 //! Size classes: which there are, and how many objects fill how many pages of a window.
 
-use super::arena::{OBJECT_ENTRY, WINDOW};
+use super::arena::WINDOW;
 use crate::PAGE_SIZE;
 use crate::codec::Codec;
 
@@ -42,19 +42,14 @@ pub struct Shape {
 }
 
 impl Shape {
-    /// Where the first object begins: behind the table of owners.
-    pub const fn base(&self) -> usize {
-        (self.objects as usize * OBJECT_ENTRY).next_multiple_of(16)
-    }
-
     /// Where an object begins.
     pub const fn start(&self, object: u8) -> usize {
-        self.base() + object as usize * self.size as usize
+        object as usize * self.size as usize
     }
 
-    /// Pages that hold the table and the first `objects` objects.
+    /// Pages that hold the first `objects` objects.
     pub const fn pages(&self, objects: usize) -> usize {
-        (self.base() + objects * self.size as usize).div_ceil(PAGE_SIZE)
+        (objects * self.size as usize).div_ceil(PAGE_SIZE)
     }
 
     /// The fewest pages that waste at most one part in 64 behind their last object, or
@@ -69,13 +64,9 @@ impl Shape {
         let mut pages = 1;
         while pages <= WINDOW / PAGE_SIZE {
             let bytes = pages * PAGE_SIZE;
-            let mut objects = bytes / (size + OBJECT_ENTRY);
+            let mut objects = bytes / size;
             if objects > 256 {
                 objects = 256;
-            }
-            if objects > 0 && (objects * OBJECT_ENTRY).next_multiple_of(16) + objects * size > bytes
-            {
-                objects -= 1;
             }
             if objects > 0 {
                 let waste = (bytes - objects * size) * 1024 / bytes;
@@ -133,15 +124,7 @@ mod tests {
             let held = shape.pages(shape.objects as usize) * PAGE_SIZE;
             let data = shape.objects as usize * shape.size as usize;
             let waste = (held - data) as f64 / held as f64;
-            // Three bytes an object are the owner; the smallest sizes pay most for them.
-            let bound = if shape.size < 256 {
-                0.12
-            } else if shape.codec == Codec::Raw {
-                0.07
-            } else {
-                0.035
-            };
-            assert!(waste < bound, "size {} wastes {waste:.3}", shape.size);
+            assert!(waste < 0.03, "size {} wastes {waste:.3}", shape.size);
         }
     }
 

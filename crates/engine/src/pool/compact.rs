@@ -235,7 +235,6 @@ impl Pool {
                 drop(free);
                 // On no list, so nobody comes to it until its number is given out again.
                 *lock(self.arena(window)) = None;
-                self.live_arenas.fetch_sub(1, Relaxed);
                 lock(&self.shard_of(window).free).gone.push(number);
             }
         }

@@ -5,7 +5,7 @@
 //! Memory comes in *arenas* of 8 MiB, each cut into 128 *windows* of 64 KiB of addresses. A
 //! window belongs to one size class and uses as many of its pages as lets the class's
 //! objects fill them best; the rest of its addresses is never touched and costs nothing.
-//! At a window's start lies a table with three bytes an object: the entry that owns it, or
+//! Beside it there is a table with three bytes an object: the entry that owns it, or
 //! the next free object. Objects never used yet are counted, not listed, so a fresh
 //! window's pages are touched as they are filled.
 //!
@@ -135,7 +135,8 @@ pub struct Pool {
     max: AtomicU64,
     bytes: AtomicU64,
     leaves: AtomicUsize,
-    live_arenas: AtomicUsize,
+    /// Bytes of the windows' tables.
+    tables: AtomicUsize,
 }
 
 /// What the pool holds, in bytes.
@@ -171,7 +172,7 @@ impl Pool {
             max: AtomicU64::new(max),
             bytes: AtomicU64::new(0),
             leaves: AtomicUsize::new(0),
-            live_arenas: AtomicUsize::new(0),
+            tables: AtomicUsize::new(0),
         }
     }
 
@@ -232,7 +233,7 @@ impl Pool {
             bytes: self.bytes(),
             data,
             objects,
-            bookkeeping: (shards + partial + directory) as u64,
+            bookkeeping: (shards + partial + directory + self.tables.load(Relaxed)) as u64,
         }
     }
 
@@ -350,7 +351,7 @@ impl Pool {
             }
             self.holes_of(class, window)
                 .fetch_sub(arena.holes(at), Relaxed);
-            arena.unassign(at);
+            self.unassign(arena, at);
             Some(arena.touched(at))
         });
         if let Some(pages) = pages {
@@ -394,12 +395,19 @@ impl Pool {
         let window = self.free_window(shard)?;
         let shape = self.classes.get(class);
         let bytes = self.with(window, |arena, at| {
-            arena.assign(at, class);
+            arena.assign(at, class, shape);
+            self.tables.fetch_add(arena.table_bytes(at), Relaxed);
             // It may hold more pages, of another class, than this one ever fills.
             arena.keep_pages(at, shape.pages(shape.objects as usize), &*self.memory)
         });
         self.bytes.fetch_sub(bytes, Relaxed);
         Ok(window)
+    }
+
+    /// Takes an empty window from its class.
+    fn unassign(&self, arena: &mut Arena, at: usize) {
+        self.tables.fetch_sub(arena.table_bytes(at), Relaxed);
+        arena.unassign(at);
     }
 
     /// A window of no class: a warm one of this shard, else of another, else one of an arena
@@ -427,7 +435,6 @@ impl Pool {
         // Its windows are listed once the arena is there, for others may take them at once.
         let first = number * WINDOWS as u32;
         *lock(self.arena(first)) = Some(Arena::new());
-        self.live_arenas.fetch_add(1, Relaxed);
         let others = (first + 1..first + WINDOWS as u32).rev();
         lock(&self.shards[shard].free).cold.extend(others);
         Ok(first)
@@ -533,7 +540,7 @@ impl Pool {
                         .fetch_sub(arena.fillable(at), Relaxed);
                     // Squeezing may have left it no page.
                     freed = Some(state != State::Frozen && arena.touched(at) > 0);
-                    arena.unassign(at);
+                    self.unassign(arena, at);
                 }
                 (State::Full, used) if used < shape.objects as usize => {
                     arena.set_state(at, State::Partial(partial.len() as u32));
