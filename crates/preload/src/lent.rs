@@ -1,9 +1,8 @@
 //! Calls after which the kernel goes on referring to the program's pages: what has left the program by
-//! then would be sent as what it has become (`ebb_pager`'s `references`). So what is lent is a copy,
-//! or the call is refused as by a kernel that lacks it.
+//! then would be sent as what it has become (`ebb_pager`'s `references`). So the bytes are copied, or
+//! the call is refused as by a kernel that lacks it.
 
 use core::ffi::{c_int, c_long, c_uint, c_void};
-use core::ptr;
 
 use ebb_pager::hooks;
 use ebb_sys::{memory, raw};
@@ -21,7 +20,7 @@ pub fn resolve() {
     SETSOCKOPT.get();
 }
 
-/// No point of cancellation, where libc's is one.
+/// As a write, whose bytes are copied. No point of cancellation, where libc's is one.
 ///
 /// # Safety
 /// `vmsplice(2)`'s.
@@ -32,95 +31,102 @@ pub unsafe extern "C" fn vmsplice(
     count: usize,
     flags: c_uint,
 ) -> isize {
+    let (at, len) = (parts as c_long, count as c_long);
+    let known = flags & !ALL == 0;
     // SAFETY: the caller answers for the call.
-    let result = libc_result(|| unsafe { splice_copy(fd, parts, count, flags) });
+    let result = libc_result(|| unsafe {
+        if known && hooks::wanted() && is_written_to(fd) {
+            let wait = flags & libc::SPLICE_F_NONBLOCK == 0;
+            match call(libc::SYS_pwritev2, [fd.into(), at, len, -1, 0, RWF_NOWAIT]) {
+                // Full.
+                Err(libc::EAGAIN) if wait => write_pages(fd, parts, count, wait),
+                // A named pipe, or one that was spliced to.
+                Err(libc::EOPNOTSUPP) => write_pages(fd, parts, count, wait),
+                result => result,
+            }
+        } else {
+            call(libc::SYS_vmsplice, [fd.into(), at, len, flags.into(), 0, 0])
+        }
+    });
     result.map_or(-1, |bytes| bytes as isize)
 }
 
-/// Splices a copy of as much as the pipe may take. The call is the program's own otherwise: it waits,
-/// fails and comes back early as that would.
-///
+/// All flags of splices.
+const ALL: c_uint =
+    libc::SPLICE_F_MOVE | libc::SPLICE_F_NONBLOCK | libc::SPLICE_F_MORE | libc::SPLICE_F_GIFT;
+const RWF_NOWAIT: c_long = libc::RWF_NOWAIT as c_long;
+
 /// # Safety
 /// That of the system call.
-unsafe fn splice_copy(
+unsafe fn call(number: c_long, args: [c_long; 6]) -> Result<usize, i32> {
+    // SAFETY: passed on to the caller.
+    unsafe { raw::checked(number, args) }.map_err(|e| e.0)
+}
+
+/// Whether it is a pipe that takes what is spliced, and does not give it.
+fn is_written_to(fd: c_int) -> bool {
+    // SAFETY: calls without pointers.
+    let (flags, size) = unsafe {
+        let of = |what| libc::fcntl(fd, what);
+        (of(libc::F_GETFL), of(libc::F_GETPIPE_SZ))
+    };
+    size >= 0 && flags >= 0 && flags & libc::O_ACCMODE != libc::O_RDONLY
+}
+
+/// Writes page by page, each where there is room for it: a splice waits for room for something, if
+/// at all, and never for more.
+///
+/// # Safety
+/// The parts are readable; what they name is the kernel's to check.
+unsafe fn write_pages(
     fd: c_int,
     parts: *const libc::iovec,
     count: usize,
-    flags: c_uint,
+    wait: bool,
 ) -> Result<usize, i32> {
-    let call = |parts: *const libc::iovec, count: usize| {
-        let (at, count) = (parts as c_long, count as c_long);
-        // SAFETY: the caller answers for the call.
-        unsafe {
-            raw::checked(
-                libc::SYS_vmsplice,
-                [fd.into(), at, count, flags.into(), 0, 0],
-            )
+    let mut done = 0;
+    for i in 0..count {
+        // SAFETY: as many as `count` says.
+        let part = unsafe { parts.add(i).read() };
+        let mut at = 0;
+        while at < part.iov_len {
+            if (done > 0 || !wait) && has_room(fd, 0) != Ok(true) {
+                return if done > 0 {
+                    Ok(done)
+                } else {
+                    Err(libc::EAGAIN)
+                };
+            }
+            let from = part.iov_base.wrapping_byte_add(at) as c_long;
+            let len = (part.iov_len - at).min(memory::PAGE) as c_long;
+            // SAFETY: the kernel says what it cannot read.
+            match unsafe { call(libc::SYS_write, [fd.into(), from, len, 0, 0, 0]) } {
+                Ok(bytes) => (at, done) = (at + bytes, done + bytes),
+                // A splice does not ask whether the descriptor is one that never waits.
+                Err(libc::EAGAIN) if done == 0 && wait => _ = has_room(fd, -1)?,
+                Err(_) if done > 0 => return Ok(done),
+                Err(error) => return Err(error),
+            }
         }
-        .map_err(|e| e.0)
-    };
-    let Some(room) = hooks::wanted().then(|| room_to_write(fd)).flatten() else {
-        return call(parts, count);
-    };
-    let copy = Copy::new(room)?;
-    // SAFETY: as above.
-    match unsafe { copy.fill(parts, count) }? {
-        0 => call(parts, count),
-        len => call(&copy.part(len), 1),
     }
+    Ok(done)
 }
 
-/// How much a pipe holds, if `fd` is one that is written to by such a call.
-fn room_to_write(fd: c_int) -> Option<usize> {
-    // SAFETY: calls without pointers.
-    let (flags, room) = unsafe {
-        (
-            libc::fcntl(fd, libc::F_GETFL),
-            libc::fcntl(fd, libc::F_GETPIPE_SZ),
+/// Whether a page can be written without a wait, or would fail, within so many milliseconds.
+fn has_room(fd: c_int, timeout: c_long) -> Result<bool, i32> {
+    let mut asked = libc::pollfd {
+        fd,
+        events: libc::POLLOUT,
+        revents: 0,
+    };
+    // SAFETY: one entry, as we say.
+    unsafe {
+        call(
+            libc::SYS_poll,
+            [&raw mut asked as c_long, 1, timeout, 0, 0, 0],
         )
-    };
-    let writes = flags >= 0 && flags & libc::O_ACCMODE != libc::O_RDONLY;
-    usize::try_from(room).ok().filter(|_| writes)
-}
-
-/// Memory that is not managed, for as long as a call takes; a pipe keeps the pages it refers to.
-struct Copy {
-    start: usize,
-    len: usize,
-}
-
-impl Copy {
-    fn new(len: usize) -> Result<Self, i32> {
-        let start = memory::reserve(len).map_err(|e| e.0)?;
-        Ok(Self { start, len })
     }
-
-    fn part(&self, len: usize) -> libc::iovec {
-        libc::iovec {
-            iov_base: ptr::with_exposed_provenance_mut(self.start),
-            iov_len: len,
-        }
-    }
-
-    /// Copies as much as there is room for; how much. By a system call, which says EFAULT where the
-    /// program's memory cannot be read.
-    ///
-    /// # Safety
-    /// `parts` are as many as `count` says.
-    unsafe fn fill(&self, parts: *const libc::iovec, count: usize) -> Result<usize, i32> {
-        let into = self.part(self.len);
-        let (own, into) = (std::process::id().into(), &raw const into as c_long);
-        let args = [own, into, 1, parts as c_long, count as c_long, 0];
-        // SAFETY: the memory is ours and as long as we say; the caller answers for the rest.
-        unsafe { raw::checked(libc::SYS_process_vm_readv, args) }.map_err(|e| e.0)
-    }
-}
-
-impl Drop for Copy {
-    fn drop(&mut self) {
-        // SAFETY: ours, and used no more.
-        let _ = unsafe { memory::munmap(self.start, self.len) };
-    }
+    .map(|ready| ready > 0)
 }
 
 /// Refuses what would have `send` take pages instead of copies (`MSG_ZEROCOPY`, which does nothing
@@ -151,8 +157,7 @@ pub unsafe extern "C" fn setsockopt(
 pub unsafe fn io_uring_setup(entries: c_long, parameters: c_long) -> c_long {
     let args = [entries, parameters, 0, 0, 0, 0];
     // SAFETY: the caller answers for the call.
-    let ring =
-        libc_result(|| unsafe { raw::checked(libc::SYS_io_uring_setup, args).map_err(|e| e.0) });
+    let ring = libc_result(|| unsafe { call(libc::SYS_io_uring_setup, args) });
     if ring.is_ok() && hooks::wanted() {
         hooks::ring_made();
     }

@@ -17,6 +17,7 @@
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/uio.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 enum { PAGE = 4096, PIPE = 16 * PAGE, LENGTH = 64 * PAGE };
@@ -71,6 +72,21 @@ static ssize_t by_number(int fd, const struct iovec *parts, size_t count, unsign
 	return syscall(SYS_vmsplice, fd, parts, count, flags);
 }
 
+/* A full pipe is waited for, also where its descriptor never waits: until somebody has read it. */
+static void wait_for_room(ssize_t (*lend)(int, const struct iovec *, size_t, unsigned), int *end)
+{
+	struct iovec all = { memory, LENGTH };
+	pid_t child = fork();
+	if (child == 0) {
+		static char got[PIPE];
+		usleep(100000);
+		_exit(read(end[0], got, PIPE) != PIPE);
+	}
+	result("waited for", lend(end[1], &all, 1, 0));
+	int status;
+	printf("child %d\n", waitpid(child, &status, 0) == child && status == 0);
+}
+
 static void pipes(ssize_t (*lend)(int, const struct iovec *, size_t, unsigned), const char *how)
 {
 	printf("%s\n", how);
@@ -82,6 +98,10 @@ static void pipes(ssize_t (*lend)(int, const struct iovec *, size_t, unsigned), 
 	/* As much as fits, without waiting for the rest. */
 	result("lent", lend(end[1], &all, 1, 0));
 	result("full", lend(end[1], &all, 1, SPLICE_F_NONBLOCK));
+	wait_for_room(lend, end);
+	fcntl(end[1], F_SETFL, O_NONBLOCK);
+	wait_for_room(lend, end);
+	fcntl(end[1], F_SETFL, 0);
 	push_out(how, memory);
 	receive("pipe", end[0], memory, PIPE);
 
@@ -104,6 +124,7 @@ static void pipes(ssize_t (*lend)(int, const struct iovec *, size_t, unsigned), 
 	unlink("fifo");
 	int named = mkfifo("fifo", 0600) == 0 ? open("fifo", O_RDWR) : -1;
 	result("named pipe", lend(named, &all, 1, 0));
+	result("full", lend(named, &all, 1, SPLICE_F_NONBLOCK));
 	receive("named pipe", named, memory, PIPE);
 	close(named);
 	close(end[0]);
