@@ -73,18 +73,23 @@ static ssize_t by_number(int fd, const struct iovec *parts, size_t count, unsign
 }
 
 /* A full pipe is waited for, also where its descriptor never waits: until somebody has read it. */
-static void wait_for_room(ssize_t (*lend)(int, const struct iovec *, size_t, unsigned), int *end)
+static void wait_for_room(int how)
 {
 	struct iovec all = { memory, LENGTH };
+	int end[2];
+	if (pipe(end) != 0 || fcntl(end[1], F_SETFL, how) != 0 || vmsplice(end[1], &all, 1, 0) != PIPE)
+		exit(1);
 	pid_t child = fork();
 	if (child == 0) {
 		static char got[PIPE];
 		usleep(100000);
 		_exit(read(end[0], got, PIPE) != PIPE);
 	}
-	result("waited for", lend(end[1], &all, 1, 0));
+	result("waited for", vmsplice(end[1], &all, 1, 0));
 	int status;
 	printf("child %d\n", waitpid(child, &status, 0) == child && status == 0);
+	close(end[0]);
+	close(end[1]);
 }
 
 static void pipes(ssize_t (*lend)(int, const struct iovec *, size_t, unsigned), const char *how)
@@ -98,10 +103,6 @@ static void pipes(ssize_t (*lend)(int, const struct iovec *, size_t, unsigned), 
 	/* As much as fits, without waiting for the rest. */
 	result("lent", lend(end[1], &all, 1, 0));
 	result("full", lend(end[1], &all, 1, SPLICE_F_NONBLOCK));
-	wait_for_room(lend, end);
-	fcntl(end[1], F_SETFL, O_NONBLOCK);
-	wait_for_room(lend, end);
-	fcntl(end[1], F_SETFL, 0);
 	push_out(how, memory);
 	receive("pipe", end[0], memory, PIPE);
 
@@ -179,5 +180,7 @@ int main(int argc, char **argv)
 	pipes(by_number, "vmsplice by number");
 	sockets(0);
 	sockets(1);
+	wait_for_room(0);
+	wait_for_room(O_NONBLOCK);
 	return 0;
 }
