@@ -81,14 +81,26 @@ fn same_with_and_without_a_device(program: &str, mib: &str) {
     common::same_in_parts(&job, program, &[2], &[]);
 }
 
-/// Pinned pages stay where they are; buffers that are out are brought in for the kernel.
+/// Pinned pages stay where they are, sealed ones too; buffers that are out are brought in for the
+/// kernel; what waits to be sent stays what it was.
 #[test]
 fn rings() {
+    rings_made("by libc");
+}
+
+/// The same of a ring that nobody sees being made.
+#[test]
+fn rings_made_without_libc() {
+    rings_made("unseen");
+}
+
+fn rings_made(how: &str) {
     if cannot_page() {
         return;
     }
     let dir = tempfile::tempdir_in("/var/tmp").unwrap();
-    let job = Job::new([c_program("rings").as_os_str(), "160".as_ref()]).dir(dir.path());
+    let program = c_program("rings");
+    let job = Job::new([program.as_os_str(), "160".as_ref(), how.as_ref()]).dir(dir.path());
     let alone = free(&job, "rings");
     if alone.stdout.starts_with(b"no ") {
         println!("skipped: {}", String::from_utf8_lossy(&alone.stdout));
@@ -98,7 +110,31 @@ fn rings() {
     managed.assert_same(&alone, "rings");
     managed.assert_paged_within_budget("rings");
     let stderr = &managed.run.stderr;
-    assert!(stderr.contains("loose was out"), "{stderr}");
-    assert!(stderr.contains("pinned was in"), "{stderr}");
+    for seen in [
+        "loose was out",
+        "pinned was in",
+        "sealed was in",
+        "sent was out",
+    ] {
+        assert!(stderr.contains(seen), "not {seen}:\n{stderr}");
+    }
+    assert!(!String::from_utf8_lossy(&alone.stdout).contains("WRONG"));
+}
+
+/// What a pipe or a socket still has of a page is what was in it when it was lent, wherever the page
+/// is by then; and calls that lend answer as the kernel does.
+#[test]
+fn memory_that_is_lent() {
+    if cannot_page() {
+        return;
+    }
+    let dir = tempfile::tempdir_in("/var/tmp").unwrap();
+    let job = Job::new([c_program("lent").as_os_str(), "128".as_ref()]).dir(dir.path());
+    let alone = free(&job, "lent");
+    let managed = Under::budget(48 * MIB).run(&job);
+    managed.assert_same(&alone, "lent");
+    managed.assert_paged_within_budget("lent");
+    let stderr = &managed.run.stderr;
+    assert_eq!(stderr.matches("was out").count(), 4, "{stderr}");
     assert!(!String::from_utf8_lossy(&alone.stdout).contains("WRONG"));
 }

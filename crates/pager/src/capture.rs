@@ -1,19 +1,22 @@
 //! Capture: pages whose turn it is leave the program for a bay of the staging area.
 //!
-//! It is a move: after it nobody can write the page, nothing was copied, and a page that is pinned (a
-//! transfer into it may be under way) or shared refuses and stays. It runs without the lock, as
-//! pages in transit are this thread's.
+//! It is a move: after it the program cannot write the page, nothing was copied, and a page that is
+//! pinned (a transfer into it may be under way) or shared refuses and stays. One that is only referred
+//! to does not (`references`). It runs without the lock, as pages in transit are this thread's.
 //!
 //! Of memory that may not be written it is a copy, as the kernel moves pages of writable memory alone.
 //! Nobody writes it before `mprotect`, which waits until nothing is in transit; and whoever does all
 //! the same (`mprotect` without libc, or one that failed half way) is held by userfaultfd's write
-//! protection until the page has gone. (A transfer into such a page that began while it could be
-//! written, and goes on, would be lost.) There is one page more for each of a unit's, for a moment.
+//! protection until the page has gone. Dropping it asks for no pins, so while the process has pages
+//! that are pinned for long all such memory stays: none of it can be pinned anew to be written. (A
+//! single transfer that began while it could be written, and goes on, would be lost.) There is one
+//! page more for each of a unit's, for a moment.
 
 use crate::bays::{BayIndex, Bays, ones, places, runs};
 use crate::map::{Mask, Page, PageMap, UNIT, UNIT_BYTES, UnitNumber};
 use crate::process::{Process, cpu};
 use crate::ranges::{Ranges, WayOut};
+use crate::references;
 use crate::resolve::Desk;
 use crate::sharing::Sharing;
 use crate::state::{State, lock_service, transit_ended};
@@ -74,6 +77,7 @@ impl Process {
                 gone,
                 copied,
             } = match way {
+                WayOut::Copy if references::pinned() => Shifted::default(),
                 WayOut::Copy => self.copy_out(desk, from, address, victims),
                 WayOut::Move | WayOut::MoveExecutable => {
                     let _alike = Executable::bay(address, way == WayOut::MoveExecutable);

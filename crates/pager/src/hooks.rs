@@ -49,8 +49,8 @@ pub fn control() -> Option<&'static str> {
     CONTROL.get()?.as_deref()
 }
 
-/// Whether anything is recorded: before `start` one cannot know, so yes.
-pub(crate) fn wanted() -> bool {
+/// Whether the calling thread's memory may be paged one day: before `start` one cannot know, so yes.
+pub fn wanted() -> bool {
     !thread::is_ours() && CONTROL.get().is_none_or(Option::is_some)
 }
 
@@ -514,4 +514,5 @@ pub unsafe fn exclude(addr: usize, len: usize) {
 }
 
 pub use crate::fork::{after_fork_child, after_fork_parent, before_fork, make_ready};
+pub use crate::references::ring_made;
 pub use crate::remap::mremap;

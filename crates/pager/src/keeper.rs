@@ -16,6 +16,7 @@ use crate::generations;
 use crate::hooks::UNREGISTERED;
 use crate::map::{Page, PageMap, PageNumber, UNIT, UNIT_BYTES};
 use crate::process::{Process, cpu};
+use crate::references;
 use crate::resolve::Desk;
 use crate::room::Step;
 use crate::service::Services;
@@ -205,6 +206,7 @@ fn adopt(
     process.measure(&mut state);
     process.share_budget(&mut state);
     process.services.compete(Crowd::new().look());
+    references::look();
     // Published under the lock: the hooks see it together with the registered ranges.
     let process = Process::publish(Box::new(process));
     drop(state);
@@ -221,6 +223,7 @@ pub fn tend(process: &'static Process) -> ! {
     let mut crowd = Crowd::new();
     let mut measured = Instant::now();
     let mut spared: Option<Instant> = None;
+    let mut rings = references::Watch::new();
     let mut heard = Instant::now();
     // For tests: every invariant of the pager, again and again while the program runs.
     let checking = std::env::var_os("EBB_CHECK").is_some();
@@ -242,6 +245,7 @@ pub fn tend(process: &'static Process) -> ! {
         seen = process.member.wait(seen, Some(pause));
         user::follow();
         process.behind.store(false, SeqCst);
+        rings.look();
         fork::attend(process, &mut desk);
         {
             let mut state = lock_service();

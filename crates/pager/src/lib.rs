@@ -27,6 +27,7 @@ mod place;
 mod process;
 mod queue;
 mod ranges;
+mod references;
 mod remap;
 mod resolve;
 mod room;

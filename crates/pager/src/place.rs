@@ -10,6 +10,7 @@
 use crate::bays::Taken;
 use crate::map::PageNumber;
 use crate::process::Process;
+use crate::references;
 use crate::state::State;
 use arrayvec::ArrayVec;
 use ebb_engine::{PAGE_SIZE, PageBytes};
@@ -142,8 +143,11 @@ impl Frames {
     }
 }
 
-/// Frames for up to `pages` pages, if there are any.
+/// Frames for up to `pages` pages, if there are any that may be filled.
 pub fn take(state: &mut State, pages: usize) -> Option<Frames> {
+    if references::lent() {
+        return None;
+    }
     let bays = state.bays.as_mut()?;
     let mut frames = Frames(ArrayVec::new());
     let mut missing = pages;

@@ -8,6 +8,7 @@ use crate::account::Account;
 use crate::bays::{BayIndex, Bays, runs};
 use crate::map::{Mask, UNIT};
 use crate::process::Process;
+use crate::references;
 use crate::resolve::Desk;
 use crate::state::{State, lock_service};
 use arrayvec::ArrayVec;
@@ -59,7 +60,7 @@ impl Process {
             if self.give_back(&mut state) {
                 return Step::Progress;
             }
-        } else if self.flushes.dear(1) {
+        } else if self.flushes.dear(1) || references::lent() {
             if state.account.room(self.member, used, READY as i64) {
                 return Step::Enough;
             }
@@ -233,7 +234,7 @@ impl Process {
     }
 
     /// Gives a few free bays' pages back to the system, with one flush for all and without the
-    /// lock. Where other threads run, loads copy: they need room under the budget, not frames.
+    /// lock. Where loads copy, they need room under the budget, not frames.
     fn trade(&self, mut state: MutexGuard<'static, State>) {
         let Some(bays) = state.bays.as_mut() else {
             return;

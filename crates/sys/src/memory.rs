@@ -225,6 +225,18 @@ pub fn resident_anonymous_pages() -> Option<u64> {
     Some(resident.saturating_sub(shared))
 }
 
+/// Pages that the kernel has pinned for long, as buffers of io_uring or of RDMA: devices write into
+/// them without asking again.
+pub fn pinned_pages() -> Option<u64> {
+    let mut buffer = [0u8; 4096];
+    let text = read_small(c"/proc/self/status", &mut buffer)?;
+    let line = text
+        .split(|b| *b == b'\n')
+        .find_map(|line| line.strip_prefix(b"VmPin:"))?;
+    let kib = std::str::from_utf8(line).ok()?.trim().strip_suffix(" kB")?;
+    Some(kib.parse::<u64>().ok()? * 1024 / PAGE as u64)
+}
+
 /// Reads a small file without allocating.
 pub fn read_small<'a>(path: &std::ffi::CStr, buffer: &'a mut [u8]) -> Option<&'a [u8]> {
     // SAFETY: a terminated path, a buffer as long as we say, a descriptor of our own.
@@ -241,5 +253,32 @@ pub fn read_small<'a>(path: &std::ffi::CStr, buffer: &'a mut [u8]) -> Option<&'a
         let n = syscall(libc::SYS_read, fd, buffer.as_mut_ptr(), buffer.len());
         syscall(libc::SYS_close, fd);
         buffer.get(..usize::try_from(n).ok()?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn registered_buffers_are_pinned() {
+        let Ok(ring) = io_uring::IoUring::new(1) else {
+            println!("skipped: no io_uring");
+            return;
+        };
+        const PAGES: usize = 3;
+        let start = reserve(PAGES * PAGE).unwrap();
+        let buffer = libc::iovec {
+            iov_base: start as *mut libc::c_void,
+            iov_len: PAGES * PAGE,
+        };
+        let before = pinned_pages().unwrap();
+        // SAFETY: the buffer stays until it is registered no more.
+        unsafe { ring.submitter().register_buffers(&[buffer]) }.unwrap();
+        assert_eq!(pinned_pages(), Some(before + PAGES as u64));
+        ring.submitter().unregister_buffers().unwrap();
+        assert_eq!(pinned_pages(), Some(before));
+        // SAFETY: nobody uses it any more.
+        unsafe { munmap(start, PAGES * PAGE) }.unwrap();
     }
 }

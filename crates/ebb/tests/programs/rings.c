@@ -1,9 +1,12 @@
 /*
- * io_uring on memory that is pushed out meanwhile: rings SIZE_MIB. A registered buffer is pinned:
- * a transfer into it must be seen by the program, whatever was evicted in between. A buffer
- * that is not registered is out when the kernel fills it. Prints the results.
+ * io_uring on memory that is pushed out meanwhile: rings SIZE_MIB [unseen]. A registered buffer is
+ * pinned: a transfer into it must be seen by the program, whatever was evicted in between, and
+ * also where the program may only read it. A buffer that is not registered is out when the kernel
+ * fills it. What waits in a socket is sent as it was, wherever its pages are by then. `unseen`: the
+ * ring is made without libc. Prints the results.
  */
 #define _GNU_SOURCE
+#include <arpa/inet.h>
 #include <fcntl.h>
 #include <linux/io_uring.h>
 #include <stdint.h>
@@ -11,6 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/socket.h>
 #include <sys/syscall.h>
 #include <sys/uio.h>
 #include <unistd.h>
@@ -25,10 +29,22 @@ static struct {
 	struct io_uring_cqe *results;
 } ring;
 
-static int start(void)
+static int make(struct io_uring_params *parameters, int unseen)
+{
+	if (!unseen)
+		return (int)syscall(SYS_io_uring_setup, ENTRIES, parameters);
+	long result;
+	__asm__ volatile("syscall"
+			 : "=a"(result)
+			 : "a"(SYS_io_uring_setup), "D"(ENTRIES), "S"(parameters)
+			 : "rcx", "r11", "memory");
+	return (int)result;
+}
+
+static int start(int unseen)
 {
 	struct io_uring_params p = { 0 };
-	ring.fd = (int)syscall(SYS_io_uring_setup, ENTRIES, &p);
+	ring.fd = make(&p, unseen);
 	if (ring.fd < 0)
 		return 0;
 	size_t length = p.cq_off.cqes + p.cq_entries * sizeof(struct io_uring_cqe);
@@ -50,8 +66,8 @@ static int start(void)
 	return 1;
 }
 
-/* One transfer, waited for: what io_uring says of it. */
-static int transfer(int operation, int file, char *buffer)
+/* One transfer, waited for: what io_uring says of it first. */
+static int transfer(int operation, int file, int registered, char *buffer)
 {
 	uint32_t at = *ring.submitted, slot = at & *ring.mask;
 	ring.requests[slot] = (struct io_uring_sqe){
@@ -59,6 +75,7 @@ static int transfer(int operation, int file, char *buffer)
 		.fd = file,
 		.addr = (uintptr_t)buffer,
 		.len = LENGTH,
+		.buf_index = (uint16_t)registered,
 	};
 	ring.slots[slot] = slot;
 	__atomic_store_n(ring.submitted, at + 1, __ATOMIC_RELEASE);
@@ -95,38 +112,70 @@ static int in_memory(const char *page)
 	return (int)(word >> 63);
 }
 
+/* Two ends of a connection that takes much from its sender and little to its receiver. */
+static void connection(int *to, int *from)
+{
+	struct sockaddr_in at = { .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
+	socklen_t length = sizeof at;
+	int server = socket(AF_INET, SOCK_STREAM, 0), small = 16 * PAGE, large = 2 * LENGTH;
+	setsockopt(server, SOL_SOCKET, SO_RCVBUF, &small, sizeof small);
+	if (bind(server, (void *)&at, length) || listen(server, 1) ||
+	    getsockname(server, (void *)&at, &length))
+		exit(1);
+	*to = socket(AF_INET, SOCK_STREAM, 0);
+	setsockopt(*to, SOL_SOCKET, SO_SNDBUF, &large, sizeof large);
+	if (connect(*to, (void *)&at, length))
+		exit(1);
+	*from = accept(server, NULL, NULL);
+}
+
 int main(int argc, char **argv)
 {
+	int unseen = argc > 2 && strcmp(argv[2], "unseen") == 0;
 	size_t size = (size_t)(argc > 1 ? atoi(argv[1]) : 160) << 20;
 	char *memory = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	int file = open("data", O_RDWR | O_CREAT | O_TRUNC | O_DIRECT, 0600);
 	if (memory == MAP_FAILED || file < 0)
 		return 1;
-	if (!start()) {
-		printf("no io_uring\n");
-		return 0;
-	}
-	char *pinned = memory, *loose = memory + 2 * LENGTH, *rest = memory + 8 * LENGTH;
+	char *pinned = memory, *loose = memory + 2 * LENGTH, *sealed = memory + 4 * LENGTH;
+	char *rest = memory + 8 * LENGTH;
 	fill(pinned, LENGTH, 1);
 	fill(loose, LENGTH, 2);
 	fill(rest, size - 8 * LENGTH, 3);
-	struct iovec registered = { pinned, LENGTH };
-	if (syscall(SYS_io_uring_register, ring.fd, IORING_REGISTER_BUFFERS, &registered, 1) != 0) {
+	if (!start(unseen)) {
+		printf("no io_uring\n");
+		return 0;
+	}
+	struct iovec registered[2] = { { pinned, LENGTH }, { sealed, LENGTH } };
+	if (syscall(SYS_io_uring_register, ring.fd, IORING_REGISTER_BUFFERS, registered, 2) != 0) {
 		printf("no registered buffers\n");
 		return 0;
 	}
+	mprotect(sealed, LENGTH, PROT_READ);
 	fprintf(stderr, "loose %s\n", in_memory(loose) ? "was in" : "was out");
-	printf("write %d\n", transfer(IORING_OP_WRITE, file, loose));
+	printf("write %d\n", transfer(IORING_OP_WRITE, file, 0, loose));
 	fill(rest, size - 8 * LENGTH, 4);
 	fprintf(stderr, "pinned %s\n", in_memory(pinned) ? "was in" : "was out");
-	printf("fixed read %d", transfer(IORING_OP_READ_FIXED, file, pinned));
+	printf("fixed read %d", transfer(IORING_OP_READ_FIXED, file, 0, pinned));
 	printf(" %s\n", compared(pinned, loose));
+	fprintf(stderr, "sealed %s\n", in_memory(sealed) ? "was in" : "was out");
+	printf("sealed read %d", transfer(IORING_OP_READ_FIXED, file, 1, sealed));
+	printf(" %s\n", compared(sealed, loose));
 
 	fill(pinned, LENGTH, 5);
 	fill(rest, size - 8 * LENGTH, 6);
-	printf("fixed write %d\n", transfer(IORING_OP_WRITE_FIXED, file, pinned));
+	printf("fixed write %d\n", transfer(IORING_OP_WRITE_FIXED, file, 0, pinned));
 	fprintf(stderr, "loose %s\n", in_memory(loose) ? "was in" : "was out");
-	printf("read %d", transfer(IORING_OP_READ, file, loose));
+	printf("read %d", transfer(IORING_OP_READ, file, 0, loose));
+	printf(" %s\n", compared(loose, pinned));
+
+	int to, from;
+	connection(&to, &from);
+	printf("sent %d", transfer(IORING_OP_SEND_ZC, to, 0, loose));
+	fill(rest, size - 8 * LENGTH, 7);
+	fill(rest, size - 8 * LENGTH, 8);
+	fprintf(stderr, "sent %s\n", in_memory(loose) ? "was in" : "was out");
+	printf(" %d", (int)recv(from, pinned, LENGTH, MSG_WAITALL));
 	printf(" %s\n", compared(loose, pinned));
 	unlink("data");
 	return 0;
