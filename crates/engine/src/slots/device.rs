@@ -6,7 +6,9 @@
 //! holder only *tries* the cluster's lock ([`Device::isolate`]).
 
 use super::DeviceSpec;
+use super::alloc::Want;
 use super::cluster::{Cell, Cluster, ClusterGuard, DISCARD, FREE, LISTS, NIL, Owner, State, Table};
+use super::owners::Word;
 use super::percpu::Spot;
 use super::transit::Transit;
 use crate::env::{Lender, Store};
@@ -43,13 +45,24 @@ pub(super) struct Head {
 
 /// The lists of a device.
 ///
-/// `tables` = clusters that have a table; `fresh` = clusters not used so far, the last ones
+/// `tables` = clusters that have a table; `owners` = Σ their rooms for owners; `fresh` = clusters not used so far, the last ones
 /// of the device (0 with a lender); `held` = clusters that are ours to allocate in.
 pub(super) struct Lists {
     pub heads: [Head; LISTS],
     pub fresh: u32,
     pub tables: u32,
+    pub owners: u64,
     pub held: u64,
+}
+
+impl Lists {
+    /// Counts a table that is not there any more.
+    fn dropped(&mut self, table: &Option<Box<Table>>) {
+        if let Some(table) = table {
+            self.tables -= 1;
+            self.owners -= table.room() as u64;
+        }
+    }
 }
 
 /// A device as the allocator sees it.
@@ -76,6 +89,8 @@ pub(super) struct Device {
     pub bad: AtomicU32,
     /// The one cursor of a rotating device, for folios of all sizes: the head goes on where it is.
     pub shared: Ordered<Option<Spot>, { Place::SharedCursor as usize }>,
+    /// Which cluster is looked at next whether it is worth packing.
+    pub to_pack: AtomicU32,
     blocks: Box<[OnceLock<Box<Block>>]>,
     /// Slots taken less slots freed off the fast path, where no processor's lock is held.
     used: Alone<AtomicI64>,
@@ -127,6 +142,7 @@ impl Device {
             written: AtomicU32::new(0),
             bad: AtomicU32::new(0),
             shared: Ordered::new(None),
+            to_pack: AtomicU32::new(0),
             blocks: (0..(clusters as usize).div_ceil(BLOCK))
                 .map(|_| OnceLock::new())
                 .collect(),
@@ -139,6 +155,7 @@ impl Device {
                 }; LISTS],
                 fresh,
                 tables: 0,
+                owners: 0,
                 held: 0,
             })),
             transit,
@@ -360,8 +377,9 @@ impl Device {
         );
         let past_end = self.past_end(c);
         if past_end > 0 {
-            self.make_table(&mut cluster);
-            mark_bad(&mut cluster, CLUSTER_SLOTS - past_end, past_end);
+            cluster.count = past_end as u16;
+            let table = self.open(&mut cluster);
+            table.take_bad(CLUSTER_SLOTS - past_end, past_end);
         }
         on_its_way.arrived();
         Some((c, cluster))
@@ -373,12 +391,31 @@ impl Device {
         ((c.index() + 1) * CLUSTER_SLOTS).saturating_sub(self.slots as usize)
     }
 
-    /// Makes sure that the cluster has a table.
-    pub fn make_table<'a>(&self, cluster: &'a mut Cluster) -> &'a mut Table {
-        cluster.table.get_or_insert_with(|| {
-            self.lists().tables += 1;
-            Table::new()
-        })
+    /// Makes sure that slots can be allocated in a cluster: it has a table, with room for every
+    /// owner.
+    pub fn open<'a>(&self, cluster: &'a mut Cluster) -> &'a mut Table {
+        if cluster.table.is_none() {
+            let mut lists = self.lists();
+            lists.tables += 1;
+            lists.owners += CLUSTER_SLOTS as u64;
+        }
+        let table = cluster.table.get_or_insert_with(Table::new);
+        if !table.is_whole() {
+            self.lists().owners += (CLUSTER_SLOTS - table.room()) as u64;
+            table.spread();
+        }
+        table
+    }
+
+    /// Takes the first free window of a cluster that need not be open.
+    pub fn take_window(&self, cluster: &mut Cluster, want: Want) -> Option<usize> {
+        let start = match &cluster.table {
+            Some(table) => table.used.window(0, want.order, want.pages)?,
+            None => 0,
+        };
+        self.open(cluster);
+        cluster.take(start, want.pages, want.owner);
+        Some(start)
     }
 
     /// Puts a cluster on the list where it belongs now, whatever it was on.
@@ -407,7 +444,7 @@ impl Device {
             None
         };
         let mut lists = self.lists();
-        lists.tables -= u32::from(dropped.is_some());
+        lists.dropped(&dropped);
         self.set_state(&mut lists, c, cluster, to);
         drop(lists);
     }
@@ -435,7 +472,7 @@ impl Device {
         cluster.gone = false;
         let dropped = cluster.table.take();
         let mut lists = self.lists();
-        lists.tables -= u32::from(dropped.is_some());
+        lists.dropped(&dropped);
         self.set_state(&mut lists, c, cluster, State::Absent);
     }
 
@@ -487,23 +524,13 @@ impl Device {
         (0..self.clusters).filter_map(|c| Some((ClusterIndex(c), self.cell(ClusterIndex(c))?)))
     }
 
-    /// Bytes this device costs besides itself: cells and tables.
+    /// Bytes this device costs: itself, cells and tables.
     pub fn bookkeeping_bytes(&self) -> usize {
         let blocks = self.blocks.iter().filter(|b| b.get().is_some()).count();
-        size_of::<Self>()
-            + size_of_val(&*self.blocks)
-            + blocks * size_of::<Block>()
-            + self.lists().tables as usize * size_of::<Table>()
+        let cells = size_of_val(&*self.blocks) + blocks * size_of::<Block>();
+        let lists = self.lists();
+        let tables = lists.tables as usize * size_of::<Table>();
+        let owners = lists.owners as usize * size_of::<Word>();
+        size_of::<Self>() + cells + tables + owners
     }
-}
-
-/// Takes free slots out of service.
-pub(super) fn mark_bad(cluster: &mut Cluster, start: usize, slots: usize) {
-    cluster.count += slots as u16;
-    let table = cluster.table();
-    table.used.set_range(start, slots, true);
-    for word in &mut table.words[start..start + slots] {
-        word.set_bad();
-    }
-    table.bad += slots as u16;
 }

@@ -52,6 +52,8 @@ mod fork;
 mod free;
 #[cfg(all(test, loom))]
 mod models;
+mod owners;
+mod pack;
 mod percpu;
 mod recycle;
 mod scatter;
@@ -412,7 +414,7 @@ impl Devices {
         let at = slot.within();
         self.with_cluster(&device, slot.cluster(), |cluster| {
             let table = cluster.table.as_ref()?;
-            let word = table.words[at];
+            let word = table.word(at);
             (table.used.get(at) && !word.gone()).then(|| word.entry())?
         })?
     }
@@ -427,9 +429,9 @@ impl Devices {
             let Some(table) = &mut cluster.table else {
                 return;
             };
-            let word = table.words[at];
+            let word = table.word(at);
             if table.used.get(at) && !word.gone() && !word.bad() {
-                table.cached.set(at, yes);
+                table.set(at, word.as_cached(yes));
             }
         });
     }
@@ -441,7 +443,7 @@ impl Devices {
         };
         let cached = self.with_cluster(&device, slot.cluster(), |cluster| {
             let table = cluster.table.as_ref();
-            table.is_some_and(|table| table.cached.get(slot.within()))
+            table.is_some_and(|table| table.word(slot.within()).cached())
         });
         cached == Some(true)
     }
