@@ -4,7 +4,7 @@
 use super::Devices;
 use super::cluster::{Cluster, LISTS, NIL, Owner, State};
 use super::device::Device;
-use super::owners::Word;
+use super::table::{Table, Word};
 use crate::locks::lock;
 use crate::sync::atomic::Ordering::Relaxed;
 use crate::words::{CLUSTER_SLOTS, ClusterIndex, Cpu};
@@ -33,7 +33,7 @@ impl Devices {
                 assert_eq!(was, None, "device {id}: cluster {c} is on two lists");
             }
         }
-        let (mut used, mut tables, mut owners, mut cells, mut held) = (0, 0, 0, 0, 0);
+        let (mut used, mut tables, mut cells, mut held) = (0, 0, 0, 0);
         for (c, cell) in device.cells() {
             let cell = lock(&cell.cluster);
             assert_eq!(
@@ -64,8 +64,7 @@ impl Devices {
                     _ => assert!(cursors.is_empty(), "cluster {c} has cursors {cursors:?}"),
                 }
                 used += u32::from(cluster.count - cluster.table.as_ref().map_or(0, |t| t.gone));
-                tables += u32::from(cluster.table.is_some());
-                owners += cluster.table.as_ref().map_or(0, |t| t.room()) as u64;
+                tables += cluster.table.as_ref().map_or(0, Table::bytes);
                 cells += u32::from(cluster.state != State::Absent);
                 held += u64::from(cluster.state.is_ours());
                 if cluster.table.is_some() && cluster.state != State::Inherited {
@@ -75,8 +74,7 @@ impl Devices {
         }
         assert_eq!(used, self.used(device), "device {id}: used slots");
         let lists = device.lists();
-        assert_eq!(tables, lists.tables, "device {id}: tables");
-        assert_eq!(owners, lists.owners, "device {id}: room for owners");
+        assert_eq!(tables, lists.tables, "device {id}: bytes of tables");
         assert_eq!(held, lists.held, "device {id}: clusters held");
         if device.lender.is_none() {
             assert_eq!(
@@ -150,10 +148,6 @@ fn check_cluster(cluster: &Cluster, c: ClusterIndex) {
     assert_eq!(table.used.count(), count, "count of cluster {c}");
     let all = table.words().count();
     assert_eq!(all, count, "words of cluster {c}");
-    assert!(
-        table.room() >= count,
-        "cluster {c} has no room for its owners"
-    );
     let words = |is: fn(Word) -> bool| table.which(is).count();
     assert_eq!(
         words(Word::bad),

@@ -4,8 +4,7 @@
 //! the first used slot and dropped with the last. Everything in a [`Cluster`] is guarded by
 //! the cell's lock; the links are guarded by the lock of the device's lists.
 
-use super::bitmap::Bitmap;
-use super::owners::{Owners, Word};
+use super::table::{Table, Word};
 use crate::locks::{Guard, Ordered, Place};
 use crate::sync::atomic::AtomicU32;
 use crate::words::{CLUSTER_SLOTS, Cpu, EntryId};
@@ -85,100 +84,6 @@ impl State {
     }
 }
 
-/// Slots whose words lie in a cache line or two.
-const FEW: usize = 16;
-
-/// What is known of a cluster's slots while any is used.
-///
-/// - `bad`, `gone`, `cached` = number of words that are so; bad and gone slots count as used
-#[repr(align(64))]
-pub(super) struct Table {
-    pub used: Bitmap,
-    pub owners: Owners,
-    pub bad: u16,
-    pub gone: u16,
-    pub cached: u16,
-}
-
-impl Table {
-    pub fn new() -> Box<Self> {
-        Box::new(Self {
-            used: Bitmap::EMPTY,
-            owners: Owners::new(),
-            bad: 0,
-            gone: 0,
-            cached: 0,
-        })
-    }
-
-    /// What is known of a slot.
-    pub fn word(&self, at: usize) -> Word {
-        self.owners.get(&self.used, at)
-    }
-
-    /// The used slots, each with its word.
-    pub fn words(&self) -> impl Iterator<Item = (usize, Word)> {
-        self.owners.iter(&self.used)
-    }
-
-    /// The used slots whose words are such.
-    pub fn which(&self, such: impl Fn(Word) -> bool) -> Bitmap {
-        self.owners.which(&self.used, such)
-    }
-
-    /// Changes the word of a used slot.
-    pub fn set(&mut self, at: usize, to: Word) {
-        let word = &mut self.owners.of_mut(&self.used, at, 1)[0];
-        let from = std::mem::replace(word, to);
-        let change = |count: &mut u16, is: fn(Word) -> bool| {
-            *count = *count + u16::from(is(to)) - u16::from(is(from));
-        };
-        change(&mut self.bad, Word::bad);
-        change(&mut self.gone, Word::gone);
-        change(&mut self.cached, Word::cached);
-    }
-
-    /// Takes free slots out of service.
-    pub fn take_bad(&mut self, start: usize, slots: usize) {
-        self.used.set_range(start, slots, true);
-        self.owners.free_mut(start, slots).fill(Word::BAD);
-        self.bad += slots as u16;
-    }
-
-    /// Whether none of these slots, all used, is out of service.
-    ///
-    /// Of a few slots the words are read in any case. Their line comes with those above then, all at
-    /// a time, and is near when the slots are allocated again, which must wait for it otherwise.
-    #[inline]
-    pub fn all_good(&self, start: usize, pages: usize) -> bool {
-        if pages > FEW {
-            return self.bad == 0;
-        }
-        let words = self.owners.of(&self.used, start, pages);
-        !words.iter().any(|w| w.bad())
-    }
-
-    /// Whether slots can be allocated, as it is.
-    pub const fn is_whole(&self) -> bool {
-        self.owners.is_whole()
-    }
-
-    /// Owners that there is memory for.
-    pub const fn room(&self) -> usize {
-        self.owners.room()
-    }
-
-    /// Makes room for an owner of every slot.
-    pub fn spread(&mut self) {
-        self.owners.spread(&self.used);
-    }
-
-    /// Leaves room for the owners of used slots alone.
-    pub fn pack(&mut self) {
-        self.owners.pack(&self.used);
-    }
-}
-
 /// The guarded part of a cell.
 ///
 /// - `table` is None ⇒ `count` = 0
@@ -188,7 +93,7 @@ impl Table {
 /// - `gone` ⇔ the table counts gone slots: so that who only asks that touches no line of the table
 /// - `state` OffList(Cpu) in a cell ⇒ the cell has no table: the cluster is where `state` says
 pub(super) struct Cluster {
-    pub table: Option<Box<Table>>,
+    pub table: Option<Table>,
     pub count: u16,
     /// What its windows are for; has a meaning while a slot is used.
     pub order: u8,
@@ -222,10 +127,7 @@ impl Cluster {
     /// Marks `pages` slots from `start` as used by `owner`, `owner + 1`, ... The table is whole.
     #[inline]
     pub fn take(&mut self, start: usize, pages: usize, owner: EntryId) {
-        let table = self.table();
-        debug_assert!(table.used.range_is_clear(start, pages));
-        table.used.set_range(start, pages, true);
-        let words = table.owners.free_mut(start, pages);
+        let words = self.table().take(start, pages);
         for (i, word) in words.iter_mut().enumerate() {
             *word = Word::owned(owner.plus(i as u32));
         }
@@ -266,24 +168,13 @@ impl Cluster {
         self.gone = true;
     }
 
-    /// Makes used slots free, none of them bad; where there is a word for every slot, they keep
-    /// the last owner.
+    /// Makes used slots free, none of them bad.
     #[inline]
     pub fn release(&mut self, start: usize, pages: usize) {
         self.count -= pages as u16;
         let some_gone = self.gone;
         let table = self.table();
-        if some_gone || table.cached > 0 {
-            for word in table.owners.of_mut(&table.used, start, pages) {
-                if word.gone() || word.cached() {
-                    table.gone -= u16::from(word.gone());
-                    table.cached -= u16::from(word.cached());
-                    *word = word.plain();
-                }
-            }
-        }
-        table.owners.remove(&table.used, start, pages);
-        table.used.set_range(start, pages, false);
+        table.release(start, pages);
         self.gone = some_gone && table.gone > 0;
     }
 
@@ -319,9 +210,8 @@ impl Cluster {
     }
 }
 
-/// A cluster and its links. Two share a cache line; blocks of cells are laid out so that
-/// clusters handed out one after the other do not.
-#[repr(align(32))]
+/// A cluster and its links. Neighbours share cache lines; blocks of cells are laid out so that
+/// clusters handed out one after the other are none.
 pub(super) struct Cell {
     pub cluster: Ordered<Cluster, { Place::Cluster as usize }>,
     pub prev: AtomicU32,
@@ -329,7 +219,7 @@ pub(super) struct Cell {
 }
 
 #[cfg(all(target_pointer_width = "64", not(loom)))]
-const _: () = assert!(size_of::<Cell>() == 32);
+const _: () = assert!(size_of::<Cell>() == 40);
 
 impl Cell {
     pub fn new() -> Self {

@@ -7,9 +7,9 @@
 
 use super::DeviceSpec;
 use super::alloc::Want;
-use super::cluster::{Cell, Cluster, ClusterGuard, DISCARD, FREE, LISTS, NIL, Owner, State, Table};
-use super::owners::Word;
+use super::cluster::{Cell, Cluster, ClusterGuard, DISCARD, FREE, LISTS, NIL, Owner, State};
 use super::percpu::Spot;
+use super::table::Table;
 use super::transit::Transit;
 use crate::env::{Lender, Store};
 use crate::locks::{Guard, Ordered, Place, lock, try_lock};
@@ -28,8 +28,8 @@ struct Block([Cell; BLOCK]);
 #[repr(align(128))]
 pub(super) struct Alone<T>(pub T);
 
-/// Where a cluster's cell is in its block: those that share a cache line are half a block apart in
-/// number, 256 MiB of the device, so that processors that fill it side by side share none.
+/// Where a cluster's cell is in its block: neighbours there are about half a block apart in number,
+/// 256 MiB of the device, so that processors that fill it side by side share none.
 const fn position(cluster: usize) -> usize {
     let within = cluster % BLOCK;
     within % (BLOCK / 2) * 2 + within / (BLOCK / 2)
@@ -45,24 +45,13 @@ pub(super) struct Head {
 
 /// The lists of a device.
 ///
-/// `tables` = clusters that have a table; `owners` = Σ their rooms for owners; `fresh` = clusters not used so far, the last ones
+/// `tables` = Σ bytes of clusters' tables; `fresh` = clusters not used so far, the last ones
 /// of the device (0 with a lender); `held` = clusters that are ours to allocate in.
 pub(super) struct Lists {
     pub heads: [Head; LISTS],
     pub fresh: u32,
-    pub tables: u32,
-    pub owners: u64,
+    pub tables: usize,
     pub held: u64,
-}
-
-impl Lists {
-    /// Counts a table that is not there any more.
-    fn dropped(&mut self, table: &Option<Box<Table>>) {
-        if let Some(table) = table {
-            self.tables -= 1;
-            self.owners -= table.room() as u64;
-        }
-    }
 }
 
 /// A device as the allocator sees it.
@@ -155,7 +144,6 @@ impl Device {
                 }; LISTS],
                 fresh,
                 tables: 0,
-                owners: 0,
                 held: 0,
             })),
             transit,
@@ -394,15 +382,14 @@ impl Device {
     /// Makes sure that slots can be allocated in a cluster: it has a table, with room for every
     /// owner.
     pub fn open<'a>(&self, cluster: &'a mut Cluster) -> &'a mut Table {
-        if cluster.table.is_none() {
-            let mut lists = self.lists();
-            lists.tables += 1;
-            lists.owners += CLUSTER_SLOTS as u64;
-        }
+        let before = cluster.table.as_ref().map_or(0, Table::bytes);
         let table = cluster.table.get_or_insert_with(Table::new);
         if !table.is_whole() {
-            self.lists().owners += (CLUSTER_SLOTS - table.room()) as u64;
             table.spread();
+        }
+        let bytes = table.bytes();
+        if bytes > before {
+            self.lists().tables += bytes - before;
         }
         table
     }
@@ -444,7 +431,7 @@ impl Device {
             None
         };
         let mut lists = self.lists();
-        lists.dropped(&dropped);
+        lists.tables -= dropped.as_ref().map_or(0, Table::bytes);
         self.set_state(&mut lists, c, cluster, to);
         drop(lists);
     }
@@ -472,7 +459,7 @@ impl Device {
         cluster.gone = false;
         let dropped = cluster.table.take();
         let mut lists = self.lists();
-        lists.dropped(&dropped);
+        lists.tables -= dropped.as_ref().map_or(0, Table::bytes);
         self.set_state(&mut lists, c, cluster, State::Absent);
     }
 
@@ -528,9 +515,6 @@ impl Device {
     pub fn bookkeeping_bytes(&self) -> usize {
         let blocks = self.blocks.iter().filter(|b| b.get().is_some()).count();
         let cells = size_of_val(&*self.blocks) + blocks * size_of::<Block>();
-        let lists = self.lists();
-        let tables = lists.tables as usize * size_of::<Table>();
-        let owners = lists.owners as usize * size_of::<Word>();
-        size_of::<Self>() + cells + tables + owners
+        size_of::<Self>() + cells + self.lists().tables
     }
 }

@@ -4,7 +4,7 @@
 
 use super::cluster::{Cluster, FROZEN, State};
 use super::device::{Device, Patience};
-use super::owners::Word;
+use super::table::Word;
 use super::{DEVICE_ERROR_LIMIT, Devices, Extent, ExtentList, FORGIVING_PAGES};
 use crate::locks::lock;
 use crate::sync::atomic::Ordering::Relaxed;

@@ -52,11 +52,11 @@ mod fork;
 mod free;
 #[cfg(all(test, loom))]
 mod models;
-mod owners;
 mod pack;
 mod percpu;
 mod recycle;
 mod scatter;
+mod table;
 mod transit;
 mod work;
 

@@ -49,15 +49,14 @@ impl Device {
         let Some(table) = cluster.table.as_mut().filter(|_| listed) else {
             return false;
         };
-        let before = table.room();
-        let worth = if table.is_whole() {
-            count <= PACKED_USED
-        } else {
-            before - count >= LEFT.max(count / 8)
+        let worth = match table.is_whole() {
+            true => count <= PACKED_USED,
+            false => table.left() >= LEFT.max(count / 8),
         };
         if worth {
+            let before = table.bytes();
             table.pack();
-            self.lists().owners -= (before - table.room()) as u64;
+            self.lists().tables -= before - table.bytes();
         }
         worth
     }

@@ -12,8 +12,8 @@
 
 use super::alloc::Want;
 use super::cluster::{Cluster, State as ClusterState};
-use super::owners::Word;
 use super::percpu::{PerCpu, State};
+use super::table::Word;
 use super::{Devices, Extent, extent};
 use crate::locks::lock;
 use crate::words::{CLUSTER_SLOTS, Cpu};

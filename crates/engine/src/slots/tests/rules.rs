@@ -1,6 +1,6 @@
 //! One test for each rule that random operations seldom reach.
 
-use super::super::owners::Owners;
+use super::super::table::Table;
 use super::model::{Op, Run};
 use super::*;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -558,7 +558,7 @@ fn memory_stays_within_the_promises() {
 }
 
 /// Everything that allocating and freeing in current clusters writes, by its addresses: what a
-/// processor has of its own, the cells of its clusters, their tables and owners.
+/// processor has of its own, the cells of its clusters, and their tables.
 #[cfg(not(loom))]
 #[test]
 fn processors_share_no_cache_line_on_the_fast_path() {
@@ -595,11 +595,10 @@ fn processors_share_no_cache_line_on_the_fast_path() {
             let state = lock(&per_cpu.state);
             let current = state.current[order].as_ref().unwrap();
             written.push(lines(device.cell(current.index).unwrap()));
-            let table = current.cluster.table.as_ref().unwrap();
-            let Owners::Whole(words) = &table.owners else {
-                panic!("a cluster at a cursor is whole");
+            let Some(Table::Whole(table)) = &current.cluster.table else {
+                panic!("a cluster at a cursor has a whole table");
             };
-            written.extend([lines(&**table), lines(&**words)]);
+            written.push(lines(&**table));
         }
         for line in written.into_iter().flatten() {
             let other = owners.insert(line, cpu).filter(|&other| other != cpu);
