@@ -29,7 +29,7 @@ struct Block([Cell; BLOCK]);
 pub(super) struct Alone<T>(pub T);
 
 /// Where a cluster's cell is in its block: neighbours there are about half a block apart in number,
-/// 256 MiB of the device, so that processors that fill it side by side share none.
+/// 254 MiB of the device or more, so that processors that fill it side by side share none.
 const fn position(cluster: usize) -> usize {
     let within = cluster % BLOCK;
     within % (BLOCK / 2) * 2 + within / (BLOCK / 2)

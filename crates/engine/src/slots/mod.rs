@@ -15,6 +15,10 @@
 //! in a batch by a worker ([`Devices::work`]), or by the free that finds the cache full. Larger runs
 //! are freed at once.
 //!
+//! Whose each slot is lies in the table of its cluster, a word a slot. Of clusters with many free slots
+//! the worker packs it (`pack`), so that a slot in use costs at most 6 bytes wherever it lies, from a
+//! quarter of the slots on.
+//!
 //! What another thread has out of reach for the moment (a cluster that it discards, say) makes no
 //! allocation fail: who finds too little elsewhere waits for it (`transit`).
 //!

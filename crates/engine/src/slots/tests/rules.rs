@@ -536,18 +536,35 @@ fn memory_stays_within_the_promises() {
         "full: {} bytes a slot",
         per_slot(&devices)
     );
-    for i in 0..slots as u32 {
-        devices
-            .free(
-                A,
-                Extent {
-                    device: id,
-                    start: SlotIndex(i),
-                    len: 1,
-                },
-            )
-            .unwrap();
+    let free = |i: u64| {
+        let slot = Extent {
+            device: id,
+            start: SlotIndex(i as u32),
+            len: 1,
+        };
+        devices.free(A, slot).unwrap();
+    };
+    // All but a quarter, strewn over all clusters, the worker beside.
+    let strewn = |i: u64| i * 2_654_435_761 % slots;
+    for i in 0..slots * 3 / 4 {
+        free(strewn(i));
+        if i % (slots / 64) == 0 {
+            while devices.work(A, 64) > 0 {}
+            let used = 1.0 - i as f64 / slots as f64;
+            let per_used = per_slot(&devices) / used;
+            assert!(per_used <= 6.0, "{used}: {per_used} bytes a slot in use");
+        }
     }
+    devices.check();
+    // What was packed is full again.
+    for i in 0..slots as u32 * 3 / 4 {
+        out.clear();
+        devices.allocate(A, 1, EntryId(i), &mut out).unwrap();
+    }
+    devices.check();
+    let full = per_slot(&devices);
+    assert!(full < 4.5, "full again: {full} bytes a slot");
+    (0..slots).for_each(free);
     while devices.work(A, 64) > 0 {}
     devices.check();
     assert!(
