@@ -28,11 +28,16 @@ struct Block([Cell; BLOCK]);
 #[repr(align(128))]
 pub(super) struct Alone<T>(pub T);
 
-/// Where a cluster's cell is in its block: neighbours there are about half a block apart in number,
-/// 254 MiB of the device or more, so that processors that fill it side by side share none.
+/// Cells one after the other in a block, of which a cache line may hold parts of three.
+const STRIDE: usize = if cfg!(loom) { BLOCK } else { 4 };
+
+/// Where a cluster's cell is in its block: those that share a cache line are a quarter of a block
+/// apart in number or more, 128 MiB of the device, so that processors that fill it side by side
+/// share none.
 const fn position(cluster: usize) -> usize {
     let within = cluster % BLOCK;
-    within % (BLOCK / 2) * 2 + within / (BLOCK / 2)
+    let apart = BLOCK / STRIDE;
+    within % apart * STRIDE + within / apart
 }
 
 /// A doubly linked list through the cells; its links are guarded by the lists' lock.
