@@ -2,8 +2,9 @@
 
 mod common;
 
-use common::tree::{BUDGET, Tree};
+use common::tree::{BUDGET, MEMORY_MIB, Tree};
 use common::{cannot_page, ebb};
+use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::Duration;
@@ -41,6 +42,98 @@ fn devices_come_and_go_under_a_program_that_pages() {
     }
     assert_eq!(tree.holders("b"), Vec::<PathBuf>::new());
     tree.stop(1);
+}
+
+/// The figure of one device in what `ebb swap show --json` printed.
+fn figure(shown: &serde_json::Value, n: usize, name: &str) -> u64 {
+    let figure = shown[n][name].as_u64();
+    figure.unwrap_or_else(|| panic!("{name} of device {n}: {shown}"))
+}
+
+#[test]
+fn what_is_shown_agrees_with_what_is_stored() {
+    if cannot_page() {
+        return;
+    }
+    // Each device has bad slots, few enough that it stays in service.
+    let tree = Tree::start_faulty(
+        BUDGET,
+        &["a:24M,prio=7", "b:256M"],
+        "alone",
+        &[],
+        "bad=1/500",
+    );
+    tree.until_used(1, 16);
+    let before = tree.show();
+    let table = tree.done(&["show"]);
+    let after = tree.show();
+
+    let rows: Vec<Vec<&str>> = table
+        .lines()
+        .map(|line| line.split_whitespace().collect())
+        .collect();
+    let [columns, a, b] = &rows[..] else {
+        panic!("{table}")
+    };
+    assert_eq!(
+        columns[..],
+        [
+            "DEVICE", "SIZE", "USED", "PRIO", "NODE", "STATE", "ERRORS", "PATH"
+        ]
+    );
+    for (n, row) in [a, b].into_iter().enumerate() {
+        let [device, size, used, priority, _, state, errors, path] = row[..] else {
+            panic!("{table}")
+        };
+        let shown = (device, size, priority, state);
+        assert_eq!(
+            shown,
+            [("1", "24M", "7", "on"), ("2", "256M", "-", "on")][n]
+        );
+        assert_eq!(path, before[n]["path"], "{table}");
+        assert!(path.starts_with(&tree.path(["a", "b"][n])), "{table}");
+        // The program goes on meanwhile.
+        let between = |name| figure(&before, n, name)..=figure(&after, n, name);
+        let errors: u64 = errors.parse().unwrap();
+        assert!(
+            between("write_errors").contains(&errors),
+            "{before}\n{table}{after}"
+        );
+        let used: f64 = used.strip_suffix('M').unwrap().parse().unwrap();
+        for bytes in [
+            figure(&before, n, "used_bytes"),
+            figure(&after, n, "used_bytes"),
+        ] {
+            let mib = bytes as f64 / f64::from(1 << 20);
+            assert!((used - mib).abs() < 8.0, "{before}\n{table}{after}");
+        }
+    }
+
+    for (n, size) in [24 << 20, 256 << 20].into_iter().enumerate() {
+        let of = |name| figure(&after, n, name);
+        assert_eq!(of("size_bytes"), size, "{after}");
+        assert!(of("used_bytes") <= of("held_bytes"), "{after}");
+        assert!(
+            of("held_bytes") <= size && of("held_bytes") % (2 << 20) == 0,
+            "{after}"
+        );
+        assert_eq!((of("processes"), of("given_up_by")), (1, 0), "{after}");
+    }
+    // All that the budget has no room for is there, and in the files.
+    let used = figure(&after, 0, "used_bytes") + figure(&after, 1, "used_bytes");
+    let stored = (MEMORY_MIB - 40) << 20..=MEMORY_MIB << 20;
+    assert!(stored.contains(&used), "{used} bytes: {after}");
+    let in_file = |name: &str| {
+        let path = tree.holders(name).into_iter().next().expect("it is open");
+        std::fs::metadata(path).unwrap().blocks() * 512
+    };
+    let in_files = in_file("a") + in_file("b");
+    assert!(in_files + (4 << 20) >= used, "{in_files} bytes: {after}");
+    // A slot failed, and is told of.
+    let errors = figure(&after, 0, "write_errors") + figure(&after, 1, "write_errors");
+    assert!(errors > 0, "{after}");
+    let told = tree.stop(1);
+    assert!(told.contains("failed to write"), "{told}");
 }
 
 #[test]
@@ -184,6 +277,7 @@ fn a_device_comes_to_a_tree_that_had_none() {
     // Nothing of it compresses: it fits, but so tightly that it is paged.
     let tree = Tree::start("130M", &["none"], "alone");
     assert_eq!(tree.show(), serde_json::json!([]));
+    assert!(tree.done(&["show"]).starts_with("no swap devices"));
     tree.done(&["on", &format!("{}:256M", tree.path("a"))]);
     let refused = [
         (vec!["off", "9"], "no device 9"),

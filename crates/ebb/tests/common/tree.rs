@@ -29,6 +29,17 @@ impl Tree {
 
     /// The same with more options of `ebb run`.
     pub fn start_with(memory: &str, swap: &[&str], how: &str, options: &[&str]) -> Self {
+        Self::start_faulty(memory, swap, how, options, "")
+    }
+
+    /// The same with these faults injected into the devices.
+    pub fn start_faulty(
+        memory: &str,
+        swap: &[&str],
+        how: &str,
+        options: &[&str],
+        faults: &str,
+    ) -> Self {
         let dir = tempfile::tempdir_in("/var/tmp").unwrap();
         let file = |name: &str| dir.path().join(name);
         for name in ["a", "b", "c"] {
@@ -37,6 +48,9 @@ impl Tree {
         let mut command = Command::new("timeout");
         command.args(["-k", "2", "150"]).arg(ebb());
         command.args(["run", "--memory", memory]).args(options);
+        if !faults.is_empty() {
+            command.env("EBB_FAULTS", faults);
+        }
         for spec in swap {
             let spec = match *spec {
                 "none" => "none".into(),

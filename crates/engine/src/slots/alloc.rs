@@ -194,13 +194,12 @@ impl Devices {
         cluster.release_gone();
         if cluster.count == 0 {
             cluster.order = want.order;
-            device.make_table(&mut cluster);
         }
         if !device.accepting() {
             device.settle(c, &mut cluster, After::Free);
             return None;
         }
-        let start = cluster.take_window(0, want.order, want.pages, want.owner);
+        let start = device.take_window(&mut cluster, want);
         let full = usize::from(cluster.count) == CLUSTER_SLOTS;
         match (start, cluster.state) {
             (Some(_), State::Full) if full => {}
@@ -448,16 +447,15 @@ impl Devices {
             device.settle(c, &mut cluster, After::Free);
             return None;
         }
-        device.make_table(&mut cluster);
-        let mut start = cluster.take_window(0, want.order, want.pages, want.owner);
-        if start.is_none() && !cluster.table().cached.is_empty() && self.half_full(device) {
+        let mut start = device.take_window(&mut cluster, want);
+        if start.is_none() && cluster.table().cached > 0 && self.half_full(device) {
             cluster = self.reclaim_window(device, c, cluster, want);
             // The lock was dropped: everything is asked again.
             if !device.accepting() {
                 device.settle(c, &mut cluster, After::Free);
                 return None;
             }
-            start = cluster.take_window(0, want.order, want.pages, want.owner);
+            start = device.take_window(&mut cluster, want);
         }
         let Some(start) = start else {
             device.settle(c, &mut cluster, After::Scan);
@@ -489,18 +487,15 @@ impl Devices {
         want: Want,
     ) -> ClusterGuard<'d> {
         let table = cluster.table();
-        let Some(start) = table
-            .used
-            .without(&table.cached)
-            .window(0, want.order, want.pages)
-        else {
+        let kept = table.which(|word| !word.cached());
+        let Some(start) = kept.window(0, want.order, want.pages) else {
             return cluster;
         };
         let mut owners = [EntryId(0); CLUSTER_SLOTS];
         let mut n = 0;
         for at in start..start + want.pages {
-            if table.cached.get(at)
-                && let Some(owner) = table.words[at].entry()
+            if table.used.get(at)
+                && let Some(owner) = table.word(at).entry()
             {
                 owners[n] = owner;
                 n += 1;
@@ -537,6 +532,7 @@ impl Devices {
         {
             return;
         }
+        device.open(&mut cluster);
         let mut before = None;
         if let Some(shared) = &mut shared {
             drop(cluster);
@@ -667,8 +663,11 @@ impl Devices {
             let Some(cell) = device.cell(c) else { break };
             let mut owners = [EntryId(0); CLUSTER_SLOTS];
             let mut n = 0;
-            if let Some(table) = &lock(&cell.cluster).table {
-                for owner in table.cached.iter().filter_map(|at| table.words[at].entry()) {
+            if let Some(table) = &lock(&cell.cluster).table
+                && table.cached > 0
+            {
+                let cached = table.words().filter(|(_, word)| word.cached());
+                for owner in cached.filter_map(|(_, word)| word.entry()) {
                     owners[n] = owner;
                     n += 1;
                 }

@@ -54,13 +54,12 @@ impl Bitmap {
         self.0.iter().map(|w| w.count_ones() as usize).sum()
     }
 
-    pub fn is_empty(&self) -> bool {
-        self.0.iter().all(|w| *w == 0)
-    }
-
-    /// The positions in `self` and not in `other`.
-    pub fn without(&self, other: &Self) -> Self {
-        Self(std::array::from_fn(|i| self.0[i] & !other.0[i]))
+    /// How many positions before `at` are set.
+    #[inline]
+    pub fn rank(&self, at: usize) -> usize {
+        let (word, bit) = (at / BITS, at % BITS);
+        let before: u32 = self.0[..word].iter().map(|w| w.count_ones()).sum();
+        (before + (self.0[word] & ((1 << bit) - 1)).count_ones()) as usize
     }
 
     /// The part of word `word` that lies in `start..start + len`.
@@ -225,9 +224,9 @@ mod tests {
                 set[start..start + len].fill(to);
             }
             prop_assert_eq!(bits.count(), set.iter().filter(|b| **b).count());
-            prop_assert_eq!(bits.is_empty(), !set.contains(&true));
             for (at, value) in set.iter().enumerate() {
                 prop_assert_eq!(bits.get(at), *value);
+                prop_assert_eq!(bits.rank(at), set[..at].iter().filter(|b| **b).count());
             }
             let len = pages.min(CLUSTER_SLOTS - from);
             prop_assert_eq!(bits.range_is_set(from, len), set[from..from + len].iter().all(|b| *b));

@@ -2,9 +2,9 @@
 //! thread may be inside meanwhile.
 
 use super::Devices;
-use super::bitmap::Bitmap;
 use super::cluster::{Cluster, LISTS, NIL, Owner, State};
 use super::device::Device;
+use super::table::{Table, Word};
 use crate::locks::lock;
 use crate::sync::atomic::Ordering::Relaxed;
 use crate::words::{CLUSTER_SLOTS, ClusterIndex, Cpu};
@@ -64,7 +64,7 @@ impl Devices {
                     _ => assert!(cursors.is_empty(), "cluster {c} has cursors {cursors:?}"),
                 }
                 used += u32::from(cluster.count - cluster.table.as_ref().map_or(0, |t| t.gone));
-                tables += u32::from(cluster.table.is_some());
+                tables += cluster.table.as_ref().map_or(0, Table::bytes);
                 cells += u32::from(cluster.state != State::Absent);
                 held += u64::from(cluster.state.is_ours());
                 if cluster.table.is_some() && cluster.state != State::Inherited {
@@ -74,7 +74,7 @@ impl Devices {
         }
         assert_eq!(used, self.used(device), "device {id}: used slots");
         let lists = device.lists();
-        assert_eq!(tables, lists.tables, "device {id}: tables");
+        assert_eq!(tables, lists.tables, "device {id}: bytes of tables");
         assert_eq!(held, lists.held, "device {id}: clusters held");
         if device.lender.is_none() {
             assert_eq!(
@@ -146,36 +146,34 @@ fn check_cluster(cluster: &Cluster, c: ClusterIndex) {
     };
     let count = usize::from(cluster.count);
     assert_eq!(table.used.count(), count, "count of cluster {c}");
-    let words =
-        |which: fn(&super::cluster::Word) -> bool| table.words.iter().filter(|w| which(w)).count();
+    let all = table.words().count();
+    assert_eq!(all, count, "words of cluster {c}");
+    let words = |is: fn(Word) -> bool| table.which(is).count();
     assert_eq!(
-        words(|w| w.bad()),
+        words(Word::bad),
         usize::from(table.bad),
         "bad slots of cluster {c}"
     );
     assert_eq!(
-        words(|w| w.gone()),
+        words(Word::gone),
         usize::from(table.gone),
         "gone slots of cluster {c}"
     );
     assert_eq!(
-        table.cached.without(&table.used),
-        Bitmap::EMPTY,
-        "cached but unused in {c}"
+        words(Word::cached),
+        usize::from(table.cached),
+        "cached slots of cluster {c}"
     );
-    for (at, word) in table.words.iter().enumerate() {
-        let used = table.used.get(at);
+    for (at, word) in table.words() {
         assert!(
-            used || !word.gone() && !word.bad(),
-            "slot {at} of cluster {c} is flagged but free"
-        );
-        assert!(
-            !used || word.bad() || word.entry().is_some(),
+            word.bad() || word.entry().is_some(),
             "slot {at} of {c} has no owner"
         );
+    }
+    for at in (0..CLUSTER_SLOTS).filter(|at| !table.used.get(*at)) {
         assert!(
-            !table.cached.get(at) || !word.gone() && !word.bad(),
-            "slot {at} of {c} is cached"
+            table.word(at) == table.word(at).plain() && !table.word(at).bad(),
+            "slot {at} of cluster {c} is flagged but free"
         );
     }
     match cluster.state {
@@ -197,6 +195,6 @@ fn check_cluster(cluster: &Cluster, c: ClusterIndex) {
         State::Full => assert_eq!(count, CLUSTER_SLOTS, "cluster {c} is not full"),
         State::Frozen | State::Inherited => assert!(count > 0, "cluster {c} is empty"),
         // One at a cursor may be full: another processor took its last slot.
-        State::OffList(_) => {}
+        State::OffList(_) => assert!(table.is_whole(), "cluster {c} is at a cursor and packed"),
     }
 }

@@ -4,10 +4,10 @@
 //! the first used slot and dropped with the last. Everything in a [`Cluster`] is guarded by
 //! the cell's lock; the links are guarded by the lock of the device's lists.
 
-use super::bitmap::Bitmap;
+use super::table::{Table, Word};
 use crate::locks::{Guard, Ordered, Place};
 use crate::sync::atomic::AtomicU32;
-use crate::words::{CLUSTER_SLOTS, Cpu, EntryId, MAX_ENTRIES};
+use crate::words::{CLUSTER_SLOTS, Cpu, EntryId};
 
 /// Who holds a cluster that is on no list.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -84,82 +84,6 @@ impl State {
     }
 }
 
-/// The word of a slot in the reverse map: its owner entry, or its last one, and two flags.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) struct Word(u32);
-
-impl Word {
-    const GONE: u32 = 1 << 29;
-    const BAD: u32 = 1 << 30;
-    const NO_ENTRY: u32 = 1 << 31;
-
-    pub const fn owned(owner: EntryId) -> Self {
-        Self(owner.0 & MAX_ENTRIES)
-    }
-    /// Given back by its owner, but not yet to be used again: it waits in a return cache, or
-    /// for the readers of a frozen cluster.
-    pub const fn gone(self) -> bool {
-        self.0 & Self::GONE != 0
-    }
-    /// Out of service for good.
-    pub const fn bad(self) -> bool {
-        self.0 & Self::BAD != 0
-    }
-    pub const fn set_gone(&mut self, yes: bool) {
-        self.0 = self.0 & !Self::GONE | if yes { Self::GONE } else { 0 };
-    }
-    pub const fn set_bad(&mut self) {
-        self.0 = Self::BAD | Self::NO_ENTRY;
-    }
-    /// The entry, also of a slot that was freed since.
-    pub const fn entry(self) -> Option<EntryId> {
-        if self.0 & Self::NO_ENTRY != 0 {
-            None
-        } else {
-            Some(EntryId(self.0 & MAX_ENTRIES))
-        }
-    }
-}
-
-const _: () = assert!(MAX_ENTRIES < Word::GONE);
-
-/// Slots whose words lie in a cache line or two.
-const FEW: usize = 16;
-
-/// What is known of a cluster's slots while any is used.
-///
-/// - `cached` ⊆ `used`; a cached slot is neither gone nor bad
-/// - `bad` = number of bad words; bad slots count as used
-/// - `gone` = number of gone words; gone slots count as used
-#[repr(align(64))]
-pub(super) struct Table {
-    pub used: Bitmap,
-    pub cached: Bitmap,
-    pub words: [Word; CLUSTER_SLOTS],
-    pub bad: u16,
-    pub gone: u16,
-}
-
-impl Table {
-    pub fn new() -> Box<Self> {
-        Box::new(Self {
-            used: Bitmap::EMPTY,
-            cached: Bitmap::EMPTY,
-            words: [Word(Word::NO_ENTRY); CLUSTER_SLOTS],
-            bad: 0,
-            gone: 0,
-        })
-    }
-
-    /// Whether none of these slots is out of service.
-    pub fn all_good(&self, start: usize, pages: usize) -> bool {
-        if pages > FEW {
-            return self.bad == 0;
-        }
-        !self.words[start..start + pages].iter().any(|w| w.bad())
-    }
-}
-
 /// The guarded part of a cell.
 ///
 /// - `table` is None ⇒ `count` = 0
@@ -169,7 +93,7 @@ impl Table {
 /// - `gone` ⇔ the table counts gone slots: so that who only asks that touches no line of the table
 /// - `state` OffList(Cpu) in a cell ⇒ the cell has no table: the cluster is where `state` says
 pub(super) struct Cluster {
-    pub table: Option<Box<Table>>,
+    pub table: Option<Table>,
     pub count: u16,
     /// What its windows are for; has a meaning while a slot is used.
     pub order: u8,
@@ -200,19 +124,17 @@ impl Cluster {
         self.table.as_mut().expect("a cluster in use has a table")
     }
 
-    /// Marks `pages` slots from `start` as used by `owner`, `owner + 1`, ...
+    /// Marks `pages` slots from `start` as used by `owner`, `owner + 1`, ... The table is whole.
     #[inline]
     pub fn take(&mut self, start: usize, pages: usize, owner: EntryId) {
-        let table = self.table();
-        debug_assert!(table.used.range_is_clear(start, pages));
-        table.used.set_range(start, pages, true);
-        for (i, word) in table.words[start..start + pages].iter_mut().enumerate() {
+        let words = self.table().take(start, pages);
+        for (i, word) in words.iter_mut().enumerate() {
             *word = Word::owned(owner.plus(i as u32));
         }
         self.count += pages as u16;
     }
 
-    /// Takes the first free window, looking from `from` on and round.
+    /// Takes the first free window, looking from `from` on and round. The table is whole.
     #[inline]
     pub fn take_window(
         &mut self,
@@ -242,32 +164,17 @@ impl Cluster {
     /// Marks a used slot as given back, to be released later.
     pub fn set_gone(&mut self, at: usize) {
         let table = self.table();
-        table.words[at].set_gone(true);
-        table.cached.set(at, false);
-        table.gone += 1;
+        table.set(at, table.word(at).as_gone());
         self.gone = true;
     }
 
-    /// Makes used slots free; the words keep the last owner.
-    ///
-    /// Of a few slots the words are read in any case. Their line comes with those above then, all at
-    /// a time, and is near when the slots are allocated again, which must wait for it otherwise.
+    /// Makes used slots free, none of them bad.
     #[inline]
     pub fn release(&mut self, start: usize, pages: usize) {
         self.count -= pages as u16;
         let some_gone = self.gone;
         let table = self.table();
-        table.used.set_range(start, pages, false);
-        table.cached.set_range(start, pages, false);
-        if pages > FEW && !some_gone {
-            return;
-        }
-        for word in &mut table.words[start..start + pages] {
-            if word.gone() {
-                word.set_gone(false);
-                table.gone -= 1;
-            }
-        }
+        table.release(start, pages);
         self.gone = some_gone && table.gone > 0;
     }
 
@@ -277,31 +184,22 @@ impl Cluster {
         if !self.gone {
             return 0;
         }
-        let gone = usize::from(self.table().gone);
-        let mut left = gone;
-        let mut at = 0;
-        while left > 0 {
-            if self.table().words[at].gone() {
-                self.release(at, 1);
-                left -= 1;
-            }
-            at += 1;
+        let gone = self.table().which(Word::gone);
+        for at in gone.iter() {
+            self.release(at, 1);
         }
-        gone
+        gone.count()
     }
 
     /// Forgets which slots are bad: of a cluster that is not ours any more. Says how many.
     pub fn release_bad(&mut self) -> usize {
         let Some(table) = &self.table else { return 0 };
-        let bad = usize::from(table.bad);
-        for at in 0..CLUSTER_SLOTS {
-            if self.table().words[at].bad() {
-                self.table().words[at] = Word(Word::NO_ENTRY);
-                self.release(at, 1);
-            }
+        let bad = table.which(Word::bad);
+        for at in bad.iter() {
+            self.table().set(at, Word::NONE);
+            self.release(at, 1);
         }
-        self.table().bad = 0;
-        bad
+        bad.count()
     }
 
     /// Whether bad slots are all that is used.
@@ -312,9 +210,8 @@ impl Cluster {
     }
 }
 
-/// A cluster and its links. Two share a cache line; blocks of cells are laid out so that
-/// clusters handed out one after the other do not.
-#[repr(align(32))]
+/// A cluster and its links. Neighbours share cache lines; blocks of cells are laid out so that
+/// clusters handed out one after the other are none.
 pub(super) struct Cell {
     pub cluster: Ordered<Cluster, { Place::Cluster as usize }>,
     pub prev: AtomicU32,
@@ -322,7 +219,7 @@ pub(super) struct Cell {
 }
 
 #[cfg(all(target_pointer_width = "64", not(loom)))]
-const _: () = assert!(size_of::<Cell>() == 32);
+const _: () = assert!(size_of::<Cell>() == 40);
 
 impl Cell {
     pub fn new() -> Self {

@@ -109,8 +109,7 @@ impl Device {
         let window = 1usize << cluster.order;
         let table = cluster.table();
         let mut runs: Vec<(EntryId, Extent)> = Vec::new();
-        for at in table.used.iter() {
-            let word = table.words[at];
+        for (at, word) in table.words() {
             let (false, Some(owner)) = (word.gone(), word.entry()) else {
                 continue;
             };

@@ -6,8 +6,10 @@
 //! holder only *tries* the cluster's lock ([`Device::isolate`]).
 
 use super::DeviceSpec;
-use super::cluster::{Cell, Cluster, ClusterGuard, DISCARD, FREE, LISTS, NIL, Owner, State, Table};
+use super::alloc::Want;
+use super::cluster::{Cell, Cluster, ClusterGuard, DISCARD, FREE, LISTS, NIL, Owner, State};
 use super::percpu::Spot;
+use super::table::Table;
 use super::transit::Transit;
 use crate::env::{Lender, Store};
 use crate::locks::{Guard, Ordered, Place, lock, try_lock};
@@ -26,11 +28,16 @@ struct Block([Cell; BLOCK]);
 #[repr(align(128))]
 pub(super) struct Alone<T>(pub T);
 
-/// Where a cluster's cell is in its block: those that share a cache line are half a block apart in
-/// number, 256 MiB of the device, so that processors that fill it side by side share none.
+/// Cells one after the other in a block, of which a cache line may hold parts of three.
+const STRIDE: usize = if cfg!(loom) { BLOCK } else { 4 };
+
+/// Where a cluster's cell is in its block: those that share a cache line are a quarter of a block
+/// apart in number or more, 128 MiB of the device, so that processors that fill it side by side
+/// share none.
 const fn position(cluster: usize) -> usize {
     let within = cluster % BLOCK;
-    within % (BLOCK / 2) * 2 + within / (BLOCK / 2)
+    let apart = BLOCK / STRIDE;
+    within % apart * STRIDE + within / apart
 }
 
 /// A doubly linked list through the cells; its links are guarded by the lists' lock.
@@ -43,12 +50,12 @@ pub(super) struct Head {
 
 /// The lists of a device.
 ///
-/// `tables` = clusters that have a table; `fresh` = clusters not used so far, the last ones
+/// `tables` = Σ bytes of clusters' tables; `fresh` = clusters not used so far, the last ones
 /// of the device (0 with a lender); `held` = clusters that are ours to allocate in.
 pub(super) struct Lists {
     pub heads: [Head; LISTS],
     pub fresh: u32,
-    pub tables: u32,
+    pub tables: usize,
     pub held: u64,
 }
 
@@ -76,6 +83,8 @@ pub(super) struct Device {
     pub bad: AtomicU32,
     /// The one cursor of a rotating device, for folios of all sizes: the head goes on where it is.
     pub shared: Ordered<Option<Spot>, { Place::SharedCursor as usize }>,
+    /// Which cluster is looked at next whether it is worth packing.
+    pub to_pack: AtomicU32,
     blocks: Box<[OnceLock<Box<Block>>]>,
     /// Slots taken less slots freed off the fast path, where no processor's lock is held.
     used: Alone<AtomicI64>,
@@ -127,6 +136,7 @@ impl Device {
             written: AtomicU32::new(0),
             bad: AtomicU32::new(0),
             shared: Ordered::new(None),
+            to_pack: AtomicU32::new(0),
             blocks: (0..(clusters as usize).div_ceil(BLOCK))
                 .map(|_| OnceLock::new())
                 .collect(),
@@ -360,8 +370,9 @@ impl Device {
         );
         let past_end = self.past_end(c);
         if past_end > 0 {
-            self.make_table(&mut cluster);
-            mark_bad(&mut cluster, CLUSTER_SLOTS - past_end, past_end);
+            cluster.count = past_end as u16;
+            let table = self.open(&mut cluster);
+            table.take_bad(CLUSTER_SLOTS - past_end, past_end);
         }
         on_its_way.arrived();
         Some((c, cluster))
@@ -373,12 +384,30 @@ impl Device {
         ((c.index() + 1) * CLUSTER_SLOTS).saturating_sub(self.slots as usize)
     }
 
-    /// Makes sure that the cluster has a table.
-    pub fn make_table<'a>(&self, cluster: &'a mut Cluster) -> &'a mut Table {
-        cluster.table.get_or_insert_with(|| {
-            self.lists().tables += 1;
-            Table::new()
-        })
+    /// Makes sure that slots can be allocated in a cluster: it has a table, with room for every
+    /// owner.
+    pub fn open<'a>(&self, cluster: &'a mut Cluster) -> &'a mut Table {
+        let before = cluster.table.as_ref().map_or(0, Table::bytes);
+        let table = cluster.table.get_or_insert_with(Table::new);
+        if !table.is_whole() {
+            table.spread();
+        }
+        let bytes = table.bytes();
+        if bytes > before {
+            self.lists().tables += bytes - before;
+        }
+        table
+    }
+
+    /// Takes the first free window of a cluster that need not be open.
+    pub fn take_window(&self, cluster: &mut Cluster, want: Want) -> Option<usize> {
+        let start = match &cluster.table {
+            Some(table) => table.used.window(0, want.order, want.pages)?,
+            None => 0,
+        };
+        self.open(cluster);
+        cluster.take(start, want.pages, want.owner);
+        Some(start)
     }
 
     /// Puts a cluster on the list where it belongs now, whatever it was on.
@@ -407,7 +436,7 @@ impl Device {
             None
         };
         let mut lists = self.lists();
-        lists.tables -= u32::from(dropped.is_some());
+        lists.tables -= dropped.as_ref().map_or(0, Table::bytes);
         self.set_state(&mut lists, c, cluster, to);
         drop(lists);
     }
@@ -435,7 +464,7 @@ impl Device {
         cluster.gone = false;
         let dropped = cluster.table.take();
         let mut lists = self.lists();
-        lists.tables -= u32::from(dropped.is_some());
+        lists.tables -= dropped.as_ref().map_or(0, Table::bytes);
         self.set_state(&mut lists, c, cluster, State::Absent);
     }
 
@@ -487,23 +516,10 @@ impl Device {
         (0..self.clusters).filter_map(|c| Some((ClusterIndex(c), self.cell(ClusterIndex(c))?)))
     }
 
-    /// Bytes this device costs besides itself: cells and tables.
+    /// Bytes this device costs: itself, cells and tables.
     pub fn bookkeeping_bytes(&self) -> usize {
         let blocks = self.blocks.iter().filter(|b| b.get().is_some()).count();
-        size_of::<Self>()
-            + size_of_val(&*self.blocks)
-            + blocks * size_of::<Block>()
-            + self.lists().tables as usize * size_of::<Table>()
+        let cells = size_of_val(&*self.blocks) + blocks * size_of::<Block>();
+        size_of::<Self>() + cells + self.lists().tables
     }
-}
-
-/// Takes free slots out of service.
-pub(super) fn mark_bad(cluster: &mut Cluster, start: usize, slots: usize) {
-    cluster.count += slots as u16;
-    let table = cluster.table();
-    table.used.set_range(start, slots, true);
-    for word in &mut table.words[start..start + slots] {
-        word.set_bad();
-    }
-    table.bad += slots as u16;
 }

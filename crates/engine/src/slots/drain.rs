@@ -4,6 +4,7 @@
 
 use super::cluster::{Cluster, FROZEN, State};
 use super::device::{Device, Patience};
+use super::table::Word;
 use super::{DEVICE_ERROR_LIMIT, Devices, Extent, ExtentList, FORGIVING_PAGES};
 use crate::locks::lock;
 use crate::sync::atomic::Ordering::Relaxed;
@@ -450,8 +451,7 @@ fn add_runs(
     found: &mut Vec<(EntryId, Extent)>,
 ) {
     let Some(table) = &cluster.table else { return };
-    for at in table.used.iter() {
-        let word = table.words[at];
+    for (at, word) in table.words() {
         let (false, Some(owner)) = (word.gone(), word.entry()) else {
             continue;
         };
@@ -491,21 +491,16 @@ impl Device {
         let Some(table) = &mut cluster.table else {
             return TakenOut::Done;
         };
-        let word = &mut table.words[at];
+        let word = table.word(at);
         if !table.used.get(at) || word.bad() {
             return TakenOut::Done;
         }
         if inherited {
             return TakenOut::NotOurs;
         }
-        if word.gone() {
-            table.gone -= 1;
-            cluster.gone = table.gone > 0;
-            self.count(1);
-        }
-        word.set_bad();
-        table.cached.set(at, false);
-        table.bad += 1;
+        table.set(at, Word::BAD);
+        cluster.gone = table.gone > 0;
+        self.count(i64::from(word.gone()));
         self.bad.fetch_add(1, Relaxed);
         TakenOut::Done
     }

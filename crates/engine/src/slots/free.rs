@@ -85,7 +85,7 @@ impl Devices {
                 return self.free_in_current(device, extent);
             };
             let at = extent.start.within();
-            if cluster.table().words[at].bad() {
+            if cluster.table().word(at).bad() {
                 return Ok(());
             }
             per_cpu.count(state, device.id, -1);
@@ -234,7 +234,7 @@ impl Devices {
             let mut freed = false;
             for returned in group {
                 let at = returned.slot.within();
-                if cluster.table().words[at].gone() {
+                if cluster.table().word(at).gone() {
                     cluster.release(at, 1);
                     freed = true;
                 }
@@ -355,7 +355,7 @@ fn used(cluster: &Cluster, extent: Extent) -> Result<(), FreeError> {
     }
     for i in 0..u32::from(extent.len) {
         let at = start + i as usize;
-        let word = table.words[at];
+        let word = table.word(at);
         if !table.used.get(at) || word.gone() {
             return Err(twice(extent, i, word.entry()));
         }
@@ -375,7 +375,7 @@ fn release(cluster: &mut Cluster, extent: Extent) -> i64 {
     }
     let mut freed = 0;
     for at in start..start + len {
-        if cluster.table().words[at].bad() {
+        if cluster.table().word(at).bad() {
             continue;
         }
         if frozen {

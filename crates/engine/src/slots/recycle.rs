@@ -11,8 +11,9 @@
 //! slots of a cluster, which is worth more empty, nor those in clusters of larger folios.
 
 use super::alloc::Want;
-use super::cluster::{Cluster, State as ClusterState, Word};
+use super::cluster::{Cluster, State as ClusterState};
 use super::percpu::{PerCpu, State};
+use super::table::Word;
 use super::{Devices, Extent, extent};
 use crate::locks::lock;
 use crate::words::{CLUSTER_SLOTS, Cpu};
@@ -80,16 +81,15 @@ fn retake(cluster: &mut Cluster, at: usize, want: Want) -> Notice {
     let Some(table) = &mut cluster.table else {
         return Notice::Void;
     };
-    if !table.words[at].gone() {
+    if !table.word(at).gone() {
         return Notice::Void;
     }
     match cluster.state {
         ClusterState::Full | ClusterState::NonFull(_) | ClusterState::Frag(_)
             if order == 0 && count > table.gone =>
         {
-            table.gone -= 1;
+            table.set(at, Word::owned(want.owner));
             cluster.gone = table.gone > 0;
-            table.words[at] = Word::owned(want.owner);
             Notice::Taken
         }
         ClusterState::Frozen => Notice::Void,

@@ -58,6 +58,7 @@ impl Devices {
                 }
                 if let Some((start, len)) = cluster.table().used.longest_run(left.pages) {
                     let pages = len.min(left.pages);
+                    device.open(&mut cluster);
                     cluster.take(start, pages, left.owner);
                     device.count(pages as i64);
                     out.push(extent(device.id, c, start, pages), before);
@@ -145,7 +146,7 @@ fn room_of(cluster: &mut Cluster) -> usize {
         return 0;
     }
     let table = cluster.table.as_ref();
-    let more = table.map_or(0, |table| usize::from(table.gone) + table.cached.count());
+    let more = table.map_or(0, |table| usize::from(table.gone + table.cached));
     CLUSTER_SLOTS - usize::from(cluster.count) + more
 }
 
@@ -165,8 +166,7 @@ impl Device {
             cluster.order = want.order;
         }
         let released = cluster.release_gone();
-        self.make_table(cluster);
-        let found = cluster.take_window(0, want.order, want.pages, want.owner);
+        let found = self.take_window(cluster, want);
         self.count(want.pages as i64 * i64::from(found.is_some()));
         if cluster.state.list().is_some() && (found.is_some() || released > 0) {
             self.settle(c, cluster, After::Free);
@@ -189,7 +189,7 @@ impl Device {
         if !self.isolate_this(c, &mut cluster, Owner::Scan) {
             return None;
         }
-        let start = cluster.take_window(0, want.order, want.pages, want.owner);
+        let start = self.take_window(&mut cluster, want);
         self.count(want.pages as i64 * i64::from(start.is_some()));
         self.settle(c, &mut cluster, After::Free);
         Some(extent(self.id, c, start?, want.pages))

@@ -18,7 +18,7 @@ impl Devices {
 
     /// One step of background work: return caches, but for a stock where it is in use, then up to
     /// `max` discards, thawed or released clusters; on a nearly full device the reclaim of cached
-    /// slots; compaction. Says how much was done; 0 means that nothing is left.
+    /// slots; compaction; packing. Says how much was done; 0 means that nothing is left.
     ///
     /// Steps until then are one visit. Return caches are looked at once in each, and when one fills:
     /// at once after the first look no processor has had time to use its stock.
@@ -47,6 +47,7 @@ impl Devices {
                 done += self.reclaim_full(cpu, &device, clusters);
             }
             done += self.compact(cpu, &device);
+            done += device.pack(max, used);
         }
         self.rested.store(done == 0, Relaxed);
         done

@@ -1,5 +1,6 @@
 //! One test for each rule that random operations seldom reach.
 
+use super::super::table::Table;
 use super::model::{Op, Run};
 use super::*;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -535,18 +536,35 @@ fn memory_stays_within_the_promises() {
         "full: {} bytes a slot",
         per_slot(&devices)
     );
-    for i in 0..slots as u32 {
-        devices
-            .free(
-                A,
-                Extent {
-                    device: id,
-                    start: SlotIndex(i),
-                    len: 1,
-                },
-            )
-            .unwrap();
+    let free = |i: u64| {
+        let slot = Extent {
+            device: id,
+            start: SlotIndex(i as u32),
+            len: 1,
+        };
+        devices.free(A, slot).unwrap();
+    };
+    // All but a quarter, strewn over all clusters, the worker beside.
+    let strewn = |i: u64| i * 2_654_435_761 % slots;
+    for i in 0..slots * 3 / 4 {
+        free(strewn(i));
+        if i % (slots / 64) == 0 {
+            while devices.work(A, 64) > 0 {}
+            let used = 1.0 - i as f64 / slots as f64;
+            let per_used = per_slot(&devices) / used;
+            assert!(per_used <= 6.0, "{used}: {per_used} bytes a slot in use");
+        }
     }
+    devices.check();
+    // What was packed is full again.
+    for i in 0..slots as u32 * 3 / 4 {
+        out.clear();
+        devices.allocate(A, 1, EntryId(i), &mut out).unwrap();
+    }
+    devices.check();
+    let full = per_slot(&devices);
+    assert!(full < 4.5, "full again: {full} bytes a slot");
+    (0..slots).for_each(free);
     while devices.work(A, 64) > 0 {}
     devices.check();
     assert!(
@@ -594,7 +612,10 @@ fn processors_share_no_cache_line_on_the_fast_path() {
             let state = lock(&per_cpu.state);
             let current = state.current[order].as_ref().unwrap();
             written.push(lines(device.cell(current.index).unwrap()));
-            written.push(lines(&**current.cluster.table.as_ref().unwrap()));
+            let Some(Table::Whole(table)) = &current.cluster.table else {
+                panic!("a cluster at a cursor has a whole table");
+            };
+            written.push(lines(&**table));
         }
         for line in written.into_iter().flatten() {
             let other = owners.insert(line, cpu).filter(|&other| other != cpu);
