@@ -530,14 +530,48 @@ fn stats() {
             .is_some_and(|peak| peak > 0 && peak < 256 * MIB)
     );
     assert_eq!(managed.stats["budget_bytes"].as_u64(), Some(256 * MIB));
-    for way in ["zero", "cache", "pool", "device"] {
+    for way in WAYS {
         for figure in ["count", "p50_ns", "p99_ns", "p999_ns", "max_ns"] {
-            assert!(
-                managed.stats["fault_latency"][way][figure].is_u64(),
-                "{way} {figure}: {}",
-                managed.stats
-            );
+            assert_eq!(latency(&managed.stats, way, figure), 0, "{way} {figure}");
         }
+    }
+}
+
+/// The ways in which a page comes.
+const WAYS: [&str; 4] = ["zero", "cache", "pool", "device"];
+
+fn latency(stats: &serde_json::Value, way: &str, figure: &str) -> u64 {
+    stats["fault_latency"][way][figure]
+        .as_u64()
+        .unwrap_or_else(|| panic!("no {figure} of {way} in {stats}"))
+}
+
+#[test]
+fn stats_of_a_program_that_pages() {
+    if cannot_page() {
+        return;
+    }
+    let job = Job::new([common::c_program("syscalls").as_os_str(), "96".as_ref()]);
+    let managed = common::Under::budget(48 * MIB)
+        .options(&["--pool-max", "8M"])
+        .run(&job);
+    assert!(managed.run.ok(), "{}", managed.run.stderr);
+    let stats = &managed.stats;
+    let mut served = 0;
+    for way in WAYS {
+        let figure = |figure| latency(stats, way, figure);
+        served += figure("count");
+        let in_order = ["p50_ns", "p99_ns", "p999_ns", "max_ns"].map(figure);
+        assert!(in_order.is_sorted(), "{way}: {in_order:?}");
+        let some = figure("count") > 0;
+        assert!(some || way == "cache", "{way}: {stats}");
+        assert_eq!(some, in_order[0] > 0, "{way}: {stats}");
+    }
+    assert_eq!(stats["faults"].as_u64(), Some(served), "{stats}");
+    for counter in [
+        "evicted", "zswpout", "zswpin", "pswpout", "pswpin", "zswpwb",
+    ] {
+        assert!(managed.counter(counter) > 0, "{counter}: {stats}");
     }
 }
 

@@ -118,6 +118,8 @@ fn memory_that_is_not_managed_makes_the_rest_smaller() {
     let managed = Under::budget(48 * MIB).run(&job);
     managed.assert_same(&free, "a deep stack");
     managed.assert_paged_within_budget("a deep stack");
+    // The stack grows by more than that; it is measured now and then.
+    managed.assert_close_to_budget(16 * MIB, "a deep stack");
 }
 
 /// What cannot be swapped out is more than there is: it says how much would do.

@@ -86,6 +86,8 @@ counters! {
     clean_reuse,
     /// Pages brought in beside the one that faulted.
     readahead,
+    /// Pages read a second time, as the first read failed or gave something else.
+    read_again,
     /// Read errors, after one retry.
     read_error,
     /// Write errors.

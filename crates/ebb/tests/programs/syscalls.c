@@ -20,7 +20,8 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { PAGE = 4096 };
+/* Pages that are planted as memory is filled, beyond those that calls are made with. */
+enum { PAGE = 4096, PATH = 1500, WORD = 1700, PLANTED = 2000 };
 
 static char *memory;
 static size_t size, next_page;
@@ -36,13 +37,19 @@ static int present(const void *page)
 	return (int)(word >> 63);
 }
 
+static char *say(const char *what, size_t page)
+{
+	char *at = memory + page * PAGE;
+	fprintf(stderr, "%s %s\n", what, present(at) ? "was in" : "was out");
+	return at;
+}
+
 /* The next pages of the early part of memory, which by now are out. */
 static char *cold(const char *what, size_t pages)
 {
-	char *at = memory + next_page * PAGE;
+	size_t page = next_page;
 	next_page += pages + 40; /* beyond the reach of any readahead */
-	fprintf(stderr, "%s %s\n", what, present(at) ? "was in" : "was out");
-	return at;
+	return say(what, page);
 }
 
 static uint64_t digest(const char *data, size_t length)
@@ -62,7 +69,6 @@ static void *wake_later(void *word)
 {
 	struct timespec pause = { 0, 100000000 };
 	nanosleep(&pause, NULL);
-	__atomic_store_n((uint32_t *)word, 2, __ATOMIC_SEQ_CST);
 	syscall(SYS_futex, word, FUTEX_WAKE, 1, NULL, NULL, 0);
 	return NULL;
 }
@@ -81,6 +87,10 @@ int main(int argc, char **argv)
 		/* A third of each page is random: it compresses, but not to nothing. */
 		uint64_t word = i % PAGE < PAGE / 3 ? random : i / PAGE;
 		memcpy(memory + i, &word, 8);
+		if (i == (size_t)PLANTED * PAGE) {
+			strcpy(memory + PATH * PAGE, "data");
+			*(uint32_t *)(memory + WORD * PAGE) = 77;
+		}
 	}
 
 	int fd = open("data", O_RDWR | O_CREAT | O_TRUNC, 0600);
@@ -108,28 +118,21 @@ int main(int argc, char **argv)
 	long m = recv(pair[1], received, 4 * PAGE, MSG_WAITALL);
 	result("send and recv", n + m, received, 4 * PAGE);
 
-	char *path = cold("stat", 1);
-	memcpy(path, "data", 5);
-	/* The path is hot again now: push it out by name. */
-	path = memory + (next_page += 64) * PAGE;
 	struct stat status;
-	n = stat(path, &status);
-	printf("stat of no path: %ld\n", n);
-	n = stat(memory + (next_page - 64 - 41) * PAGE, &status);
+	n = stat(say("path", PATH), &status);
 	printf("stat of the path: %ld, %ld bytes\n", n, (long)status.st_size);
 
 	struct stat *cold_status = (struct stat *)cold("stat buffer", 1);
 	n = fstat(fd, cold_status);
 	printf("fstat %ld, %ld bytes\n", n, (long)cold_status->st_size);
 
-	uint32_t *word = (uint32_t *)cold("futex", 1);
-	__atomic_store_n(word, 1, __ATOMIC_SEQ_CST);
+	/* Its value is compared by the kernel. */
+	uint32_t *word = (uint32_t *)say("futex", WORD);
 	pthread_t waker;
 	pthread_create(&waker, NULL, wake_later, word);
-	while (__atomic_load_n(word, __ATOMIC_SEQ_CST) == 1)
-		syscall(SYS_futex, word, FUTEX_WAIT, 1, NULL, NULL, 0);
+	n = syscall(SYS_futex, word, FUTEX_WAIT, 77, NULL, NULL, 0);
+	printf("futex %ld of %u\n", n, *word);
 	pthread_join(waker, NULL);
-	printf("futex %u\n", *word);
 
 	int direct = open("data", O_RDWR | O_DIRECT);
 	if (direct >= 0) {

@@ -433,6 +433,7 @@ impl Swap {
                     });
                 }
                 again = true;
+                counters.read_again.add(1);
             }
             if let Location::Slot(place) = word.location() {
                 io = self.read_slot(place, out);
