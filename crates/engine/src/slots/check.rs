@@ -53,6 +53,12 @@ impl Devices {
             self.with_cluster(device, c, |cluster| {
                 check_cluster(cluster, c);
                 assert_eq!(cluster.state, said, "cluster {c}");
+                assert!(
+                    cluster.state != State::Full
+                        || cluster.table().cached.is_empty()
+                        || device.copies.0.said().is_some(),
+                    "device {id}: nobody knows of the copies in cluster {c}"
+                );
                 match cluster.state {
                     State::OffList(Owner::Cpu(cpu)) => {
                         assert_eq!(cursors, [Some(cpu)], "cluster {c}")

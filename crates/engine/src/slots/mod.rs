@@ -53,6 +53,7 @@ mod free;
 #[cfg(all(test, loom))]
 mod models;
 mod percpu;
+mod reclaim;
 mod recycle;
 mod scatter;
 mod transit;
@@ -430,6 +431,9 @@ impl Devices {
             let word = table.words[at];
             if table.used.get(at) && !word.gone() && !word.bad() {
                 table.cached.set(at, yes);
+                if yes && cluster.state == cluster::State::Full {
+                    device.copies.0.say();
+                }
             }
         });
     }
@@ -451,15 +455,6 @@ impl Devices {
     fn used(&self, device: &Device) -> u32 {
         let sum: i64 = self.cpus.iter().map(|c| c.counted(device.id)).sum();
         (sum + device.counted()).clamp(0, i64::from(device.slots)) as u32
-    }
-
-    /// Whether less than half of a device's slots are free: then slots that only hold a
-    /// copy are worth reclaiming.
-    fn half_full(&self, device: &Device) -> bool {
-        match &device.lender {
-            Some(lender) => lender.free_clusters() * 2 < u64::from(device.clusters),
-            None => u64::from(self.used(device)) * 2 > u64::from(device.slots),
-        }
     }
 
     /// Every device, in order of its number.

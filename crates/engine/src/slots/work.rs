@@ -44,7 +44,7 @@ impl Devices {
                 let clusters = (used as usize / CLUSTER_SLOTS)
                     .min(RECLAIM_CLUSTERS)
                     .min(max);
-                done += self.reclaim_full(cpu, &device, clusters);
+                done += self.reclaim_full(cpu, &device, clusters, usize::MAX);
             }
             done += self.compact(cpu, &device);
         }

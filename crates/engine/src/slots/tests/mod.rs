@@ -1,6 +1,7 @@
 //! Tests of the slot allocator: random operations beside a naive allocator (`model`,
 //! `forks`), one test for each rule that random operations seldom reach (`rules`, `places`,
-//! `reclaim`, `returns`, `elsewhere`), and many threads at once (`stress`). Here is what they share.
+//! `reclaim`, `returns`, `elsewhere`), how many locks are taken (`scattered`, `sharing`), and many
+//! threads at once (`stress`). Here is what they share.
 
 mod elsewhere;
 mod forks;
@@ -9,6 +10,8 @@ mod places;
 mod reclaim;
 mod returns;
 mod rules;
+#[cfg(debug_assertions)]
+mod scattered;
 #[cfg(debug_assertions)]
 mod sharing;
 mod stress;
