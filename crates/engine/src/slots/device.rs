@@ -503,6 +503,13 @@ impl Device {
         true
     }
 
+    /// Whether another process looked for a cluster in vain, or this one did.
+    pub fn is_wanted(&self) -> bool {
+        self.lender
+            .as_ref()
+            .is_some_and(|lender| lender.is_wanted())
+    }
+
     /// Gives one empty cluster back to the lender if more than `reserve` are free.
     pub fn release_one(&self, reserve: u32) -> bool {
         let Some(lender) = &self.lender else {
