@@ -33,7 +33,7 @@ impl Devices {
                 assert_eq!(was, None, "device {id}: cluster {c} is on two lists");
             }
         }
-        let (mut used, mut tables, mut cells, mut held) = (0, 0, 0, 0);
+        let (mut used, mut tables, mut cells, mut held, mut past_end) = (0, 0, 0, 0, 0);
         for (c, cell) in device.cells() {
             let cell = lock(&cell.cluster);
             assert_eq!(
@@ -72,6 +72,9 @@ impl Devices {
                 used += u32::from(cluster.count - cluster.table.as_ref().map_or(0, |t| t.gone));
                 tables += u32::from(cluster.table.is_some());
                 cells += u32::from(cluster.state != State::Absent);
+                if cluster.state != State::Absent {
+                    past_end += device.past_end(c) as u32;
+                }
                 held += u64::from(cluster.state.is_ours());
                 if cluster.table.is_some() && cluster.state != State::Inherited {
                     used -= device.past_end(c) as u32;
@@ -82,6 +85,7 @@ impl Devices {
         let lists = device.lists();
         assert_eq!(tables, lists.tables, "device {id}: tables");
         assert_eq!(held, lists.held, "device {id}: clusters held");
+        assert_eq!(past_end, lists.past_end, "device {id}: slots past its end");
         if device.lender.is_none() {
             assert_eq!(
                 cells + lists.fresh,

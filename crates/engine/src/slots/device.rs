@@ -45,12 +45,14 @@ pub(super) struct Head {
 /// The lists of a device.
 ///
 /// `tables` = clusters that have a table; `fresh` = clusters not used so far, the last ones
-/// of the device (0 with a lender); `held` = clusters that are ours to allocate in.
+/// of the device (0 with a lender); `held` = clusters that are ours to allocate in; `past_end` =
+/// slots past the device's end of clusters that are not absent.
 pub(super) struct Lists {
     pub heads: [Head; LISTS],
     pub fresh: u32,
     pub tables: u32,
     pub held: u64,
+    pub past_end: u32,
 }
 
 /// A device as the allocator sees it.
@@ -144,6 +146,7 @@ impl Device {
                 fresh,
                 tables: 0,
                 held: 0,
+                past_end: 0,
             })),
             transit,
         }
@@ -402,6 +405,7 @@ impl Device {
         if past_end > 0 {
             self.make_table(&mut cluster);
             mark_bad(&mut cluster, CLUSTER_SLOTS - past_end, past_end);
+            self.lists().past_end = past_end as u32;
         }
         on_its_way.arrived();
         Some((c, cluster))
@@ -476,6 +480,7 @@ impl Device {
         let dropped = cluster.table.take();
         let mut lists = self.lists();
         lists.tables -= u32::from(dropped.is_some());
+        lists.past_end -= self.past_end(c) as u32;
         self.set_state(&mut lists, c, cluster, State::Absent);
     }
 

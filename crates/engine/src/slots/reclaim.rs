@@ -7,7 +7,7 @@
 
 use super::Devices;
 use super::alloc::Want;
-use super::cluster::{ClusterGuard, FULL};
+use super::cluster::{ClusterGuard, FROZEN, FULL, INHERITED};
 use super::device::Device;
 use crate::locks::lock;
 use crate::sync::atomic::{AtomicU32, Ordering::Relaxed};
@@ -52,13 +52,10 @@ impl Copies {
 }
 
 impl Devices {
-    /// Whether less than half of a device's slots are free: then slots that only hold a
-    /// copy are worth reclaiming.
+    /// Whether more than half of the slots that this process can have on a device are used: then those
+    /// that only hold a copy are worth reclaiming.
     pub(super) fn half_full(&self, device: &Device) -> bool {
-        match &device.lender {
-            Some(lender) => lender.free_clusters() * 2 < u64::from(device.clusters),
-            None => u64::from(self.used(device)) * 2 > u64::from(device.slots),
-        }
+        u64::from(self.used(device)) * 2 > device.within_reach()
     }
 
     /// Reclaims the cached slots of a window that could hold the folio. The cluster stays
@@ -154,5 +151,21 @@ impl Devices {
             .iter()
             .filter(|owner| reclaim.reclaim(**owner))
             .count()
+    }
+}
+
+impl Device {
+    /// Slots that this process can have, or has: with a lender, of the clusters that it holds or reads
+    /// and of those that the lender has. What others use of theirs, nobody here knows.
+    fn within_reach(&self) -> u64 {
+        if self.lender.is_none() {
+            return u64::from(self.slots);
+        }
+        let ours = {
+            let lists = self.lists();
+            let idle = lists.heads[FROZEN].len + lists.heads[INHERITED].len;
+            (lists.held + u64::from(idle)) * CLUSTER_SLOTS as u64 - u64::from(lists.past_end)
+        };
+        ours + self.borrowable()
     }
 }
