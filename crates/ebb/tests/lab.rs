@@ -44,7 +44,7 @@ fn an_allocation_at_99_percent_costs_at_most_three_times_that_at_10() {
     }
     let _alone = alone();
     // Tables that fit into a near cache, and tables that do not: there small folios are what costs.
-    for (slots, orders, runs) in [(1 << 16, 0..=9, 15), (1 << 18, 0..=5, 9)] {
+    for (slots, orders, runs) in [(1 << 16, 0..=9, 15), (1 << 18, 0..=9, 9)] {
         let options = fill::Options {
             slots,
             orders: orders.clone().collect(),
@@ -68,6 +68,32 @@ fn an_allocation_at_99_percent_costs_at_most_three_times_that_at_10() {
             assert!(ratio <= 3.0, "{what}");
         }
     }
+}
+
+/// A folio that has no place as a whole: what is looked at for it is bounded.
+#[test]
+fn a_scattered_folio_costs_no_more_on_a_large_device() {
+    if not_built_for_speed() {
+        return;
+    }
+    let _alone = alone();
+    let at = |slots: u32| {
+        let options = fill::Options {
+            slots,
+            orders: Vec::new(),
+            ..fill::Options::default()
+        };
+        let ns = |_| {
+            let report = fill::run(&options);
+            number(&report, "churn_ns", |row| row["full_percent"] == 95)
+        };
+        median((0..3).map(ns).collect())
+    };
+    let (small, large) = (at(1 << 16), at(1 << 20));
+    let what = format!("256 MiB: {small:.0} ns, 4 GiB: {large:.0} ns");
+    println!("{what}");
+    // Of what is looked at, less is in near caches on a large device.
+    assert!(large <= 3.0 * small && large <= 10_000.0, "{what}");
 }
 
 #[test]

@@ -142,4 +142,7 @@ pub trait Lender: Send + Sync {
     fn stop_reading(&self, cluster: ClusterIndex);
     /// Clusters nobody holds, a hint.
     fn free_clusters(&self) -> u64;
+    /// Whether a process looked for a free cluster in vain, and none has come back since: empty ones
+    /// are not to be kept.
+    fn is_wanted(&self) -> bool;
 }

@@ -5,11 +5,16 @@
 //! folios were freed at that level, which is what a device in use looks like. What was freed
 //! is more than a processor keeps at hand, and the worker has been there before anything is
 //! allocated again: so each place has to be searched for.
+//!
+//! And for mixed orders: folios of 64 KiB on a device full of single pages, whose free room is in holes
+//! of four slots. None has a place as a whole; the baselines would split it.
 
 use crate::report::{Plot, Report, Series};
 use crate::rivals::{FreeOnly, Legacy, SlotAllocator};
 use crate::sim::{Blank, Machine, Random};
-use ebb_engine::slots::{DeviceSpec, Devices, Extent, ExtentList, Options as Policies};
+use ebb_engine::slots::{
+    CacheReclaim, DeviceSpec, Devices, Extent, ExtentList, Options as Policies,
+};
 use ebb_engine::{CLUSTER_SLOTS, Cpu, DeviceId, EntryId, MAX_ORDER, SlotIndex};
 use std::sync::Arc;
 use std::time::Instant;
@@ -45,6 +50,23 @@ const BATCH: usize = 512;
 const SHARE: usize = 64;
 /// Allocations that are timed together.
 const TIMED: usize = 64;
+
+/// In the column of orders: what is scattered, and over what.
+const MIXED: &str = "4 over 0";
+/// The device is half full at least: at most half of a cluster's slots are in holes.
+const MIXED_LEVELS: [u32; 6] = [50, 70, 80, 90, 95, 99];
+/// Pages of a folio that is scattered, and of a hole.
+const FOLIO: u16 = 16;
+const HOLE: u32 = 4;
+
+/// Nobody holds a copy. As in a program that pages, somebody can be asked.
+struct NoCopies;
+
+impl CacheReclaim for NoCopies {
+    fn reclaim(&self, _: EntryId) -> bool {
+        false
+    }
+}
 
 struct Ours {
     devices: Devices,
@@ -144,6 +166,57 @@ fn measure(allocator: &mut dyn SlotAllocator, order: u8, slots: u32, times: usiz
     costs
 }
 
+/// Costs of a folio of mixed orders, on a device of which so much is used in the beginning.
+fn measure_mixed(level: u32, slots: u32, times: usize) -> Cost {
+    let mut ours = Ours::new(slots);
+    ours.devices.set_cache_reclaim(Arc::new(NoCopies));
+    for _ in 0..slots {
+        ours.allocate(0).expect("the device is not full");
+    }
+    let mut random = Random::new(u64::from(level));
+    let mut clusters: Vec<u32> = (0..slots / CLUSTER_SLOTS as u32).collect();
+    let holed = (clusters.len() * (100 - level as usize) / 50).max(1);
+    for _ in 0..holed {
+        let first = clusters.swap_remove(random.below(clusters.len())) * CLUSTER_SLOTS as u32;
+        let slots = first..first + CLUSTER_SLOTS as u32;
+        slots
+            .filter(|slot| (slot / HOLE).is_multiple_of(2))
+            .for_each(|slot| ours.free(slot, 1));
+    }
+    ours.settle();
+    let room = holed * CLUSTER_SLOTS / 2 / usize::from(FOLIO);
+    let batch = BATCH.min(room / 2);
+    let mut held: Vec<Vec<Extent>> = Vec::with_capacity(batch);
+    let take = |ours: &mut Ours, held: &mut Vec<Vec<Extent>>, batches: &mut Batches| {
+        let mut left = batch - held.len();
+        while left > 0 {
+            left -= batches.allocate(left, || {
+                ours.out.clear();
+                ours.devices
+                    .allocate(Cpu(0), FOLIO, EntryId(0), &mut ours.out)
+                    .expect("there are twice as many holes");
+                assert!(ours.out.len() > 1, "a place where there are holes alone");
+                held.push(ours.out.to_vec());
+            });
+        }
+    };
+    let (mut fill, mut churn) = (Batches::default(), Batches::default());
+    take(&mut ours, &mut held, &mut fill);
+    for _ in 0..times.div_ceil(batch) {
+        for _ in 0..batch.div_ceil(2) {
+            for extent in held.swap_remove(random.below(held.len())) {
+                ours.free(extent.start.0, extent.len.into());
+            }
+        }
+        ours.settle();
+        take(&mut ours, &mut held, &mut churn);
+    }
+    Cost {
+        fill: fill.median(),
+        churn: churn.median(),
+    }
+}
+
 /// Batches timed one by one: their median is not disturbed by what else the machine does.
 #[derive(Default)]
 struct Batches(Vec<f64>);
@@ -197,9 +270,28 @@ pub fn run(options: &Options) -> Report {
             });
         }
     }
+    let mut points = Vec::new();
+    for level in MIXED_LEVELS {
+        let cost = measure_mixed(level, options.slots, options.churn);
+        report.row(vec![
+            "ebb".into(),
+            MIXED.into(),
+            level.into(),
+            cost.fill.into(),
+            cost.churn.into(),
+        ]);
+        points.push((f64::from(level), cost.churn));
+    }
+    series.push(Series {
+        name: format!("ebb, order {MIXED}"),
+        points,
+    });
     report.note("fill_ns: an allocation while filling up to this level; churn_ns: after random folios were freed");
     report.note(format!(
         "both are medians over batches of {TIMED} allocations; freed were up to {BATCH} folios, a 64th of all at most"
+    ));
+    report.note(format!(
+        "order {MIXED}: folios of {FOLIO} pages over holes of {HOLE} slots between single pages; the baselines split them"
     ));
     report.note("free-only finds no place for orders 1 to 8 once folios were freed at random, and is left out");
     report.set_plot(Plot {
@@ -223,6 +315,9 @@ mod tests {
             churn: 256,
             ..Options::default()
         });
-        assert_eq!(report.rows().count(), LEVELS.len() * (10 + 10 + 2));
+        assert_eq!(
+            report.rows().count(),
+            LEVELS.len() * (10 + 10 + 2) + MIXED_LEVELS.len()
+        );
     }
 }

@@ -222,6 +222,10 @@ impl Lender for DeviceLender {
     fn free_clusters(&self) -> u64 {
         self.leases.free()
     }
+
+    fn is_wanted(&self) -> bool {
+        self.leases.is_wanted()
+    }
 }
 
 impl From<Errno> for JoinError {

@@ -24,6 +24,12 @@
 //!   its swap, so whoever closed the device and then finds nobody who owns or reads
 //!   ([`Leases::is_idle`]) knows that it stays so.
 //!
+//! - Whoever looked through all clusters in vain says so (`wanted`), and keepers give back the empty
+//!   clusters that they keep ready. The word names the `returned` of that look: the next cluster that
+//!   comes back answers it, whoever gets that, and who still lacks one says so again. So nobody has to
+//!   take it back: of who was killed meanwhile, it lives until then, and costs the others what they
+//!   kept ready.
+//!
 //! # Layout
 //! One word for the owner of each cluster, and for each process slot a row of one bit a
 //! cluster. Rows of processes that inherited nothing are never touched, so they cost no
@@ -50,6 +56,8 @@ pub(crate) struct LeaseHeader {
     /// Times a cluster may have become free to hand out. A process whose scan found nothing
     /// need not scan again until this changes.
     returned: AtomicU64,
+    /// `returned` + 1 as it was before the last scan that found nothing; 0: there was none.
+    wanted: AtomicU64,
     /// Clusters below this were never free since it was set; a hint.
     first_free: AtomicU32,
     /// Clusters from this on were never owned.
@@ -133,7 +141,14 @@ impl<'a> Leases<'a> {
             return Some(c);
         }
         seen.store(returned, Relaxed);
+        self.header.wanted.store(returned.wrapping_add(1), SeqCst);
         None
+    }
+
+    /// Whether somebody scanned in vain, and nothing has become free since.
+    pub fn is_wanted(&self) -> bool {
+        let wanted = self.header.wanted.load(SeqCst);
+        wanted != 0 && wanted == self.header.returned.load(SeqCst).wrapping_add(1)
     }
 
     /// Nobody acquires from now on.

@@ -19,6 +19,7 @@ impl Device {
                 reading: std::array::from_fn(|_| AtomicU64::new(0)),
                 inherited: AtomicU64::new(0),
                 returned: AtomicU64::new(0),
+                wanted: AtomicU64::new(0),
                 first_free: AtomicU32::new(0),
                 touched: AtomicU32::new(0),
                 free: AtomicU64::new(0),
@@ -42,6 +43,28 @@ impl Device {
 
 fn fresh() -> AtomicU64 {
     AtomicU64::new(u64::MAX)
+}
+
+/// Who finds nothing finds something at the next attempt, or those who have some hear of it.
+#[test]
+fn loom_who_finds_nothing_is_heard() {
+    loom::model(|| {
+        let device = Device::new(1);
+        assert_eq!(device.leases().acquire(0, &fresh()), Some(0));
+        assert!(!device.leases().is_wanted());
+        let other = {
+            let device = device.clone();
+            thread::spawn(move || device.leases().is_wanted() && device.leases().release(0, 0))
+        };
+        let seen = fresh();
+        let got = device.leases().acquire(1, &seen);
+        let released = other.join().unwrap();
+        match (got, released) {
+            (Some(_), _) => assert!(released),
+            (None, true) => assert_eq!(device.leases().acquire(1, &seen), Some(0)),
+            (None, false) => assert!(device.leases().is_wanted()),
+        }
+    });
 }
 
 /// A device is closed while somebody acquires: once it is seen idle, nobody owns it ever after.

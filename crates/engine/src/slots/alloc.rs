@@ -1,6 +1,7 @@
 //! Finding slots: the order of attempts, from the processor's cursor to scattered runs.
 
-use super::cluster::{Cluster, ClusterGuard, FREE, FULL, Owner, State, frag, nonfull};
+use super::bitmap::Bitmap;
+use super::cluster::{Cluster, ClusterGuard, FREE, Owner, State, frag, nonfull};
 use super::device::{After, Device, Patience};
 use super::percpu::{Current, PerCpu, Spot, State as PerCpuState};
 use super::transit::{LOOKS, More};
@@ -10,13 +11,34 @@ use crate::sync::atomic::Ordering::Relaxed;
 use crate::words::{CLUSTER_SLOTS, ClusterIndex, Cpu, DeviceId, EntryId, MAX_ORDER};
 use std::sync::Arc;
 
-/// FRAG clusters looked at in one allocation.
-const FRAG_SCANS: u32 = 16;
+/// FRAG clusters looked at in one search.
+const FRAG_SCANS: u32 = 8;
 /// Used slots up to which a cluster that a processor has opened itself is worth going on with: a
 /// quarter is free.
 const OPENED_USED: usize = CLUSTER_SLOTS * 3 / 4;
 /// Frozen clusters whose readers are asked for in one allocation, but for the last attempt.
 const THAW_LOOKS: usize = 16;
+
+/// How far a search goes.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Effort {
+    /// A few looks; what another thread holds is passed over.
+    Short,
+    /// Before a folio is scattered: what is empty, or may have room for its order, is waited for. Nothing
+    /// that a short search looked at just before.
+    Patient,
+    /// Before "full" is said: whatever may hold room, however many clusters that are.
+    Full,
+}
+
+impl Effort {
+    fn patience(self) -> Patience {
+        match self {
+            Self::Short => Patience::Skip,
+            Self::Patient | Self::Full => Patience::Wait,
+        }
+    }
+}
 
 /// What is asked for.
 #[derive(Clone, Copy)]
@@ -24,6 +46,14 @@ pub(super) struct Want {
     pub pages: usize,
     pub order: u8,
     pub owner: EntryId,
+}
+
+impl Want {
+    /// The first `pages` have their slots.
+    pub fn advance(&mut self, pages: usize) {
+        self.pages -= pages;
+        self.owner = self.owner.plus(pages as u32);
+    }
 }
 
 impl Devices {
@@ -235,14 +265,17 @@ impl Devices {
     }
 
     fn search_lists(&self, cpu: Cpu, want: Want) -> Option<Extent> {
-        let search = |device: &Device| self.search_device(cpu, device, want, Patience::Skip);
+        let mut free = 0;
+        let mut search = |device: &Device| {
+            let found = self.search_device(cpu, device, want, Effort::Short);
+            if found.is_none() {
+                free += self.free_slots(device);
+            }
+            found
+        };
         let found = match self.only_device(cpu) {
             Some(device) => search(&device),
-            None => {
-                let order = self.order(cpu);
-                let mut ids = order.as_slice().iter();
-                ids.find_map(|id| search(&*self.device_at(cpu, *id)?))
-            }
+            None => self.on_each_device(cpu, search),
         };
         if found.is_some() {
             return found;
@@ -251,30 +284,39 @@ impl Devices {
         self.flush_all_returns(cpu);
         self.let_cursors_go(|cluster| {
             let table = cluster.table.as_ref();
-            table.is_none_or(|t| t.used.window(0, want.order, want.pages).is_some())
+            let full = usize::from(cluster.count) == CLUSTER_SLOTS;
+            full || table.is_none_or(|t| t.used.window(0, want.order, want.pages).is_some())
         });
-        for id in self.order(cpu).as_slice() {
-            let Some(device) = self.device_at(cpu, *id) else {
-                continue;
-            };
-            let found = self
-                .search_device(cpu, &device, want, Patience::Wait)
+        let effort = if want.pages > 1 && free >= want.pages as u64 {
+            Effort::Patient
+        } else {
+            Effort::Full
+        };
+        self.on_each_device(cpu, |device| {
+            self.search_device(cpu, device, want, effort)
                 .or_else(|| device.take_other_order(want))
                 .or_else(|| {
                     if want.pages == 1 {
-                        self.sweep(&device, want)
+                        self.sweep(device, want)
                     } else {
                         None
                     }
-                });
-            if found.is_some() {
-                return found;
-            }
-        }
-        None
+                })
+        })
     }
 
-    pub(super) fn order(&self, cpu: Cpu) -> super::choice::Order {
+    /// Tries the devices in service, best device first.
+    pub(super) fn on_each_device<R>(
+        &self,
+        cpu: Cpu,
+        mut f: impl FnMut(&Device) -> Option<R>,
+    ) -> Option<R> {
+        let order = self.order(cpu);
+        let mut ids = order.as_slice().iter();
+        ids.find_map(|id| f(&*self.device_at(cpu, *id)?))
+    }
+
+    fn order(&self, cpu: Cpu) -> super::choice::Order {
         let cpu = self.own_set(cpu);
         lock(&self.control).choice.order(self.topology.node(cpu))
     }
@@ -296,7 +338,7 @@ impl Devices {
         self.count.0.load(Relaxed) == 1
     }
 
-    pub(super) fn device_at(&self, cpu: Cpu, id: DeviceId) -> Option<Arc<Device>> {
+    fn device_at(&self, cpu: Cpu, id: DeviceId) -> Option<Arc<Device>> {
         let device = lock(&self.cpu(cpu).state).devices[id.index()].clone()?;
         device.accepting().then_some(device)
     }
@@ -315,8 +357,9 @@ impl Devices {
         cpu: Cpu,
         device: &Device,
         want: Want,
-        patience: Patience,
+        effort: Effort,
     ) -> Option<Extent> {
+        let patience = effort.patience();
         if device.rotational {
             let found = device.allocate_at(&mut lock(&device.shared), want);
             if let Some(found) = found {
@@ -325,8 +368,13 @@ impl Devices {
                 return Some(found);
             }
         }
+        let (full, thaw) = match effort {
+            Effort::Short => (1, THAW_LOOKS),
+            Effort::Patient => (0, 0),
+            Effort::Full => (usize::MAX, usize::MAX),
+        };
         loop {
-            let begun = || self.scan(cpu, device, nonfull(want.order), u32::MAX, want, patience);
+            let begun = || self.scan(cpu, device, nonfull(want.order), want, patience);
             let whole = || self.take_whole(cpu, device, want, patience);
             let found = if self.free_first(device) {
                 whole().or_else(begun)
@@ -336,31 +384,22 @@ impl Devices {
             if found.is_some() {
                 return found;
             }
-            let clusters = match patience {
-                Patience::Skip => 1,
-                Patience::Wait => device.len(FULL),
-            };
-            for _ in 0..clusters {
-                if !self.half_full(device) {
-                    break;
-                }
-                if self.reclaim_full(cpu, device, 1) > 0 {
-                    let found =
-                        self.scan(cpu, device, nonfull(want.order), u32::MAX, want, patience);
-                    if found.is_some() {
-                        return found;
-                    }
+            if full > 0 && self.half_full(device) {
+                let enough = if full == 1 { 1 } else { want.pages };
+                if self.reclaim_full(cpu, device, full, enough) > 0
+                    && let Some(found) = begun()
+                {
+                    return Some(found);
                 }
             }
-            let found = self.scan(cpu, device, frag(want.order), FRAG_SCANS, want, patience);
+            let found = if effort == Effort::Patient {
+                None
+            } else {
+                self.take_frag(cpu, device, want)
+            };
             if found.is_some() {
                 return found;
             }
-            let thaw = if patience == Patience::Wait {
-                usize::MAX
-            } else {
-                THAW_LOOKS
-            };
             let more = device.discard_one(patience) || device.thaw(thaw) > 0;
             if !more || !device.accepting() {
                 break;
@@ -371,32 +410,37 @@ impl Devices {
         }
         (1..=MAX_ORDER).find_map(|order| {
             // Those with no room for their own order first.
-            self.scan(cpu, device, frag(order), u32::MAX, want, patience)
-                .or_else(|| self.scan(cpu, device, nonfull(order), u32::MAX, want, patience))
+            self.scan(cpu, device, frag(order), want, patience)
+                .or_else(|| self.scan(cpu, device, nonfull(order), want, patience))
         })
     }
 
     /// A place in a cluster in use, not in a whole one.
     pub(super) fn take_begun(&self, cpu: Cpu, device: &Device, want: Want) -> Option<Extent> {
-        self.scan(
-            cpu,
-            device,
-            nonfull(want.order),
-            u32::MAX,
-            want,
-            Patience::Skip,
-        )
-        .or_else(|| {
-            self.scan(
-                cpu,
-                device,
+        self.scan(cpu, device, nonfull(want.order), want, Patience::Skip)
+            .or_else(|| self.take_frag(cpu, device, want))
+            .or_else(|| device.take_other_order(want))
+    }
+
+    /// A place in a cluster that had none when it was last scanned: for fewer pages than its windows
+    /// hold, or where slots only wait to be freed, or hold copies. Looks at a few.
+    fn take_frag(&self, cpu: Cpu, device: &Device, want: Want) -> Option<Extent> {
+        let copies = self.reclaim.get().is_some() && self.half_full(device);
+        let mut looks = FRAG_SCANS;
+        loop {
+            let c = device.look(
+                &mut device.lists(),
                 frag(want.order),
-                FRAG_SCANS,
-                want,
-                Patience::Skip,
-            )
-        })
-        .or_else(|| device.take_other_order(want))
+                &mut looks,
+                |_, cluster| cluster.is_some_and(|cluster| may_fit(cluster, want, copies)),
+            )?;
+            let mut cluster = lock(&device.cell(c)?.cluster);
+            if device.isolate_this(c, &mut cluster, Owner::Scan)
+                && let Some(found) = self.allocate_in(cpu, device, c, cluster, want)
+            {
+                return Some(found);
+            }
+        }
     }
 
     fn take_whole(
@@ -410,13 +454,12 @@ impl Devices {
         self.allocate_in(cpu, device, c, cluster, want)
     }
 
-    /// Tries at most `limit` clusters of a list, each at most once, but perhaps the first.
+    /// Tries the clusters of a list, each at most once, but perhaps the first.
     fn scan(
         &self,
         cpu: Cpu,
         device: &Device,
         list: usize,
-        limit: u32,
         want: Want,
         patience: Patience,
     ) -> Option<Extent> {
@@ -428,7 +471,7 @@ impl Devices {
             if found.is_some() {
                 return found;
             }
-            let more = left.unwrap_or_else(|| device.len(list).min(limit - 1));
+            let more = left.unwrap_or_else(|| device.len(list));
             left = Some(more.checked_sub(1)?);
         }
     }
@@ -475,37 +518,6 @@ impl Devices {
             self.make_cursor(cpu, device, spot, want.order);
         }
         Some(extent(device.id, c, start, want.pages))
-    }
-
-    /// Reclaims the cached slots of a window that could hold the folio. The cluster stays
-    /// held, but its lock is dropped meanwhile: look again afterwards.
-    fn reclaim_window<'d>(
-        &self,
-        device: &'d Device,
-        c: ClusterIndex,
-        mut cluster: ClusterGuard<'d>,
-        want: Want,
-    ) -> ClusterGuard<'d> {
-        let table = cluster.table();
-        let kept = table.which(|word| !word.cached());
-        let Some(start) = kept.window(0, want.order, want.pages) else {
-            return cluster;
-        };
-        let mut owners = [EntryId(0); CLUSTER_SLOTS];
-        let mut n = 0;
-        for at in start..start + want.pages {
-            if table.used.get(at)
-                && let Some(owner) = table.word(at).entry()
-            {
-                owners[n] = owner;
-                n += 1;
-            }
-        }
-        drop(cluster);
-        self.reclaim_owners(&owners[..n]);
-        let mut cluster = lock(&device.cell(c).expect("a cluster in use has a cell").cluster);
-        cluster.release_gone();
-        cluster
     }
 
     /// Makes a cluster that was just allocated in the current one of the processor, or of a rotating
@@ -650,46 +662,17 @@ impl Devices {
             self.with_cluster(device, c, |cluster| f(c, cluster));
         }
     }
+}
 
-    /// Reclaims the cached slots of up to `clusters` full clusters; says how many slots'
-    /// owners agreed.
-    pub(super) fn reclaim_full(&self, cpu: Cpu, device: &Device, clusters: usize) -> usize {
-        if self.reclaim.get().is_none() {
-            return 0;
-        }
-        let mut reclaimed = 0;
-        for _ in 0..clusters {
-            let Some(c) = device.next_of(FULL) else { break };
-            let Some(cell) = device.cell(c) else { break };
-            let mut owners = [EntryId(0); CLUSTER_SLOTS];
-            let mut n = 0;
-            if let Some(table) = &lock(&cell.cluster).table
-                && table.cached > 0
-            {
-                let cached = table.words().filter(|(_, word)| word.cached());
-                for owner in cached.filter_map(|(_, word)| word.entry()) {
-                    owners[n] = owner;
-                    n += 1;
-                }
-            }
-            reclaimed += self.reclaim_owners(&owners[..n]);
-            if n > 0 {
-                // They may have come back through any processor.
-                self.flush_all_returns(cpu);
-            }
-        }
-        reclaimed
-    }
-
-    fn reclaim_owners(&self, owners: &[EntryId]) -> usize {
-        let Some(reclaim) = self.reclaim.get() else {
-            return 0;
-        };
-        owners
-            .iter()
-            .filter(|owner| reclaim.reclaim(**owner))
-            .count()
-    }
+/// Whether a cluster without a place for its order may have one for this folio.
+fn may_fit(cluster: &Cluster, want: Want, copies: bool) -> bool {
+    let fits = |used: &Bitmap| used.window(0, want.order, want.pages).is_some();
+    let table = cluster.table.as_ref();
+    cluster.gone
+        || table.is_some_and(|table| {
+            fits(&table.used)
+                || copies && table.cached > 0 && fits(&table.which(|word| !word.cached()))
+        })
 }
 
 impl Current {

@@ -2,7 +2,7 @@
 //!
 //! Knows nothing of clusters' states or owners.
 
-use crate::words::{CLUSTER_SLOTS, MAX_ORDER};
+use crate::words::{CLUSTER_SLOTS, MAX_ORDER, ORDERS};
 
 const BITS: usize = u64::BITS as usize;
 const WORDS: usize = CLUSTER_SLOTS / BITS;
@@ -36,6 +36,10 @@ const ALIGNED: [u64; 7] = [
 
 impl Bitmap {
     pub const EMPTY: Self = Self([0; WORDS]);
+
+    pub fn is_empty(&self) -> bool {
+        self.0.iter().all(|w| *w == 0)
+    }
 
     pub fn get(&self, at: usize) -> bool {
         self.0[at / BITS] >> (at % BITS) & 1 == 1
@@ -139,22 +143,43 @@ impl Bitmap {
         None
     }
 
-    /// The first run of clear positions of at least `enough`, or else the longest run:
-    /// its start and its whole length. None if every position is set.
+    /// The first of the longest runs of clear positions, of which no more than `enough`, at least 1,
+    /// count: its start and its length. None if every position is set.
     pub fn longest_run(&self, enough: usize) -> Option<(usize, usize)> {
-        let mut best: Option<(usize, usize)> = None;
-        let mut at = 0;
-        while let Some(start) = self.next(at, false) {
-            let end = self.next(start, true).unwrap_or(CLUSTER_SLOTS);
-            if best.is_none_or(|(_, len)| end - start > len) {
-                best = Some((start, end - start));
-                if end - start >= enough {
-                    break;
-                }
-            }
-            at = end;
+        // `runs[k]`: where 2^k clear positions begin.
+        let mut runs = [Self::EMPTY; ORDERS];
+        runs[0] = Self(self.0.map(|word| !word));
+        if runs[0].is_empty() {
+            return None;
         }
-        best
+        let mut k = 0;
+        while 2 << k <= enough {
+            runs[k + 1] = runs[k].followed_by(&runs[k], 1 << k);
+            if runs[k + 1].is_empty() {
+                break;
+            }
+            k += 1;
+        }
+        let (mut longest, mut len) = (runs[k], 1 << k);
+        for k in (0..k).rev() {
+            let longer = longest.followed_by(&runs[k], len);
+            if len + (1 << k) <= enough && !longer.is_empty() {
+                (longest, len) = (longer, len + (1 << k));
+            }
+        }
+        Some((longest.next(0, true)?, len))
+    }
+
+    /// The positions in `self` such that the one `by` further on is in `other`.
+    fn followed_by(&self, other: &Self, by: usize) -> Self {
+        let (words, bits) = (by / BITS, by % BITS);
+        let word = |w: usize| other.0.get(w).copied().unwrap_or(0);
+        Self(std::array::from_fn(|w| {
+            let low = word(w + words) >> bits;
+            // In two steps: by 64 at a time cannot be shifted.
+            let high = word(w + words + 1) << 1 << (BITS - 1 - bits);
+            self.0[w] & (low | high)
+        }))
     }
 
     /// The first position from `from` on whose bit is `value`.
@@ -249,8 +274,8 @@ mod tests {
                 None => prop_assert!(runs.is_empty()),
                 Some((start, len)) => {
                     prop_assert!(bits.range_is_clear(start, len));
-                    let longest = *runs.iter().max().unwrap();
-                    prop_assert!(len == longest || len >= pages);
+                    prop_assert_eq!(len, pages.min(*runs.iter().max().unwrap()));
+                    prop_assert!(!(0..start).any(|at| at + len <= CLUSTER_SLOTS && bits.range_is_clear(at, len)));
                 }
             }
         }

@@ -33,7 +33,7 @@ impl Devices {
                 assert_eq!(was, None, "device {id}: cluster {c} is on two lists");
             }
         }
-        let (mut used, mut tables, mut cells, mut held) = (0, 0, 0, 0);
+        let (mut used, mut tables, mut cells, mut held, mut past_end) = (0, 0, 0, 0, 0);
         for (c, cell) in device.cells() {
             let cell = lock(&cell.cluster);
             assert_eq!(
@@ -53,6 +53,12 @@ impl Devices {
             self.with_cluster(device, c, |cluster| {
                 check_cluster(cluster, c);
                 assert_eq!(cluster.state, said, "cluster {c}");
+                assert!(
+                    cluster.state != State::Full
+                        || cluster.table().cached == 0
+                        || device.copies.0.said().is_some(),
+                    "device {id}: nobody knows of the copies in cluster {c}"
+                );
                 match cluster.state {
                     State::OffList(Owner::Cpu(cpu)) => {
                         assert_eq!(cursors, [Some(cpu)], "cluster {c}")
@@ -66,6 +72,9 @@ impl Devices {
                 used += u32::from(cluster.count - cluster.table.as_ref().map_or(0, |t| t.gone));
                 tables += cluster.table.as_ref().map_or(0, Table::bytes);
                 cells += u32::from(cluster.state != State::Absent);
+                if cluster.state != State::Absent {
+                    past_end += device.past_end(c) as u32;
+                }
                 held += u64::from(cluster.state.is_ours());
                 if cluster.table.is_some() && cluster.state != State::Inherited {
                     used -= device.past_end(c) as u32;
@@ -76,6 +85,7 @@ impl Devices {
         let lists = device.lists();
         assert_eq!(tables, lists.tables, "device {id}: bytes of tables");
         assert_eq!(held, lists.held, "device {id}: clusters held");
+        assert_eq!(past_end, lists.past_end, "device {id}: slots past its end");
         if device.lender.is_none() {
             assert_eq!(
                 cells + lists.fresh,

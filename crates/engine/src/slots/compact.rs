@@ -21,7 +21,9 @@ impl Devices {
         let Some(mover) = self.mover.get() else {
             return 0;
         };
-        let borrowable = device.lender.as_ref().map_or(0, |l| l.free_clusters());
+        // Of those that nobody holds, none may be to be had: others read them.
+        let lender = device.lender.as_ref().filter(|lender| !lender.is_wanted());
+        let borrowable = lender.map_or(0, |l| l.free_clusters());
         if !device.accepting() || device.whole() + borrowable >= RESERVE {
             return 0;
         }

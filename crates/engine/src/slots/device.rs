@@ -9,6 +9,7 @@ use super::DeviceSpec;
 use super::alloc::Want;
 use super::cluster::{Cell, Cluster, ClusterGuard, DISCARD, FREE, LISTS, NIL, Owner, State};
 use super::percpu::Spot;
+use super::reclaim::Copies;
 use super::table::Table;
 use super::transit::Transit;
 use crate::env::{Lender, Store};
@@ -51,12 +52,14 @@ pub(super) struct Head {
 /// The lists of a device.
 ///
 /// `tables` = Σ bytes of clusters' tables; `fresh` = clusters not used so far, the last ones
-/// of the device (0 with a lender); `held` = clusters that are ours to allocate in.
+/// of the device (0 with a lender); `held` = clusters that are ours to allocate in; `past_end` =
+/// slots past the device's end of clusters that are not absent.
 pub(super) struct Lists {
     pub heads: [Head; LISTS],
     pub fresh: u32,
     pub tables: usize,
     pub held: u64,
+    pub past_end: u32,
 }
 
 /// A device as the allocator sees it.
@@ -81,6 +84,8 @@ pub(super) struct Device {
     pub written: AtomicU32,
     /// Slots out of service for errors.
     pub bad: AtomicU32,
+    /// Whether a full cluster may hold slots that are only copies: see `reclaim`.
+    pub copies: Alone<Copies>,
     /// The one cursor of a rotating device, for folios of all sizes: the head goes on where it is.
     pub shared: Ordered<Option<Spot>, { Place::SharedCursor as usize }>,
     /// Which cluster is looked at next whether it is worth packing.
@@ -135,6 +140,7 @@ impl Device {
             errors: AtomicU32::new(0),
             written: AtomicU32::new(0),
             bad: AtomicU32::new(0),
+            copies: Alone(Copies::new()),
             shared: Ordered::new(None),
             to_pack: AtomicU32::new(0),
             blocks: (0..(clusters as usize).div_ceil(BLOCK))
@@ -150,6 +156,7 @@ impl Device {
                 fresh,
                 tables: 0,
                 held: 0,
+                past_end: 0,
             })),
             transit,
         }
@@ -233,18 +240,51 @@ impl Device {
         if let Some(list) = to.list() {
             self.link_last(lists, list, c.0);
         }
+        if to == State::Full && cluster.table.as_ref().is_some_and(|t| t.cached > 0) {
+            self.copies.0.say();
+        }
         lists.held += u64::from(to.is_ours());
         lists.held -= u64::from(cluster.state.is_ours());
         cluster.state = to;
     }
 
-    /// Moves the first cluster of a list to its end.
-    pub fn rotate(&self, lists: &mut Lists, list: usize) {
-        let first = lists.heads[list].first;
-        if first != NIL && lists.heads[list].len > 1 {
-            self.unlink(lists, list, first);
-            self.link_last(lists, list, first);
+    /// Moves the clusters of a list up to `last`, which is on it, to the list's end.
+    fn rotate(&self, lists: &mut Lists, list: usize, last: u32) {
+        let head = &mut lists.heads[list];
+        let cell = self.listed(last);
+        let next = cell.next.load(Relaxed);
+        if next == NIL {
+            return;
         }
+        self.listed(next).prev.store(NIL, Relaxed);
+        self.listed(head.last).next.store(head.first, Relaxed);
+        self.listed(head.first).prev.store(head.last, Relaxed);
+        cell.next.store(NIL, Relaxed);
+        (head.first, head.last) = (next, last);
+    }
+
+    /// Goes through a list until `wanted` says so of a cluster, or none of `looks` is left. Whom
+    /// another thread holds it sees as None. What was looked at goes to the list's end.
+    pub fn look(
+        &self,
+        lists: &mut Lists,
+        list: usize,
+        looks: &mut u32,
+        mut wanted: impl FnMut(ClusterIndex, Option<&Cluster>) -> bool,
+    ) -> Option<ClusterIndex> {
+        let (mut at, mut last) = (lists.heads[list].first, NIL);
+        let mut found = None;
+        while at != NIL && *looks > 0 && found.is_none() {
+            *looks -= 1;
+            let (c, cell) = (ClusterIndex(at), self.listed(at));
+            let cluster = try_lock(&cell.cluster);
+            found = wanted(c, cluster.as_deref()).then_some(c);
+            (last, at) = (at, cell.next.load(Relaxed));
+        }
+        if last != NIL {
+            self.rotate(lists, list, last);
+        }
+        found
     }
 
     /// Takes the first cluster off a list whose lock can be had at once, or, with patience, that
@@ -311,8 +351,11 @@ impl Device {
     pub fn next_of(&self, list: usize) -> Option<ClusterIndex> {
         let mut lists = self.lists();
         let first = lists.heads[list].first;
-        self.rotate(&mut lists, list);
-        (first != NIL).then_some(ClusterIndex(first))
+        if first == NIL {
+            return None;
+        }
+        self.rotate(&mut lists, list, first);
+        Some(ClusterIndex(first))
     }
 
     /// How many clusters are on a list.
@@ -373,6 +416,7 @@ impl Device {
             cluster.count = past_end as u16;
             let table = self.open(&mut cluster);
             table.take_bad(CLUSTER_SLOTS - past_end, past_end);
+            self.lists().past_end = past_end as u32;
         }
         on_its_way.arrived();
         Some((c, cluster))
@@ -465,6 +509,7 @@ impl Device {
         let dropped = cluster.table.take();
         let mut lists = self.lists();
         lists.tables -= dropped.as_ref().map_or(0, Table::bytes);
+        lists.past_end -= self.past_end(c) as u32;
         self.set_state(&mut lists, c, cluster, State::Absent);
     }
 
@@ -490,6 +535,13 @@ impl Device {
         self.set_state(&mut self.lists(), c, &mut cluster, State::Free);
         on_its_way.arrived();
         true
+    }
+
+    /// Whether another process looked for a cluster in vain, or this one did.
+    pub fn is_wanted(&self) -> bool {
+        self.lender
+            .as_ref()
+            .is_some_and(|lender| lender.is_wanted())
     }
 
     /// Gives one empty cluster back to the lender if more than `reserve` are free.

@@ -58,6 +58,7 @@ mod free;
 mod models;
 mod pack;
 mod percpu;
+mod reclaim;
 mod recycle;
 mod scatter;
 mod table;
@@ -436,6 +437,9 @@ impl Devices {
             let word = table.word(at);
             if table.used.get(at) && !word.gone() && !word.bad() {
                 table.set(at, word.as_cached(yes));
+                if yes && cluster.state == cluster::State::Full {
+                    device.copies.0.say();
+                }
             }
         });
     }
@@ -457,15 +461,6 @@ impl Devices {
     fn used(&self, device: &Device) -> u32 {
         let sum: i64 = self.cpus.iter().map(|c| c.counted(device.id)).sum();
         (sum + device.counted()).clamp(0, i64::from(device.slots)) as u32
-    }
-
-    /// Whether less than half of a device's slots are free: then slots that only hold a
-    /// copy are worth reclaiming.
-    fn half_full(&self, device: &Device) -> bool {
-        match &device.lender {
-            Some(lender) => lender.free_clusters() * 2 < u64::from(device.clusters),
-            None => u64::from(self.used(device)) * 2 > u64::from(device.slots),
-        }
     }
 
     /// Every device, in order of its number.

@@ -126,6 +126,9 @@ impl Lender for Lent {
     fn free_clusters(&self) -> u64 {
         lock_plain(&self.0).len() as u64
     }
+    fn is_wanted(&self) -> bool {
+        false
+    }
 }
 
 /// Adds a device of which only these clusters can be used.

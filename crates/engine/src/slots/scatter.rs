@@ -1,27 +1,27 @@
 //! When no cluster of the order has a window: windows in clusters of other orders, runs of
 //! slots wherever they are (virtual contiguity), and the last free slot, whoever holds its
 //! cluster.
+//!
+//! A few clusters of each list are looked at, others each time, so what a scattered folio costs does
+//! not depend on the size of the device. Only where these do not give enough is everything gone
+//! through.
 
 use super::alloc::Want;
 use super::cluster::{Cluster, Owner, State, frag, nonfull};
 use super::device::{After, Device};
 use super::{Devices, Extent, ExtentList, extent};
-use crate::locks::{lock, try_lock};
-use crate::sync::atomic::Ordering::Relaxed;
+use crate::locks::lock;
 use crate::words::{CLUSTER_SLOTS, ClusterIndex, Cpu, ORDERS};
 
-/// Clusters compared when a folio has to be scattered.
-const SURVEY: usize = 32;
+/// Clusters looked at for a place, or compared when a folio has to be scattered.
+const LOOKS: u32 = 32;
+/// Of them on one list, at most.
+const LOOKS_PER_LIST: u32 = LOOKS / 4;
 
-/// What a look at some clusters found.
-#[derive(Default)]
+/// Some clusters with free slots, those with the longest run first.
 struct Survey {
-    /// One with an aligned window.
-    window: Option<ClusterIndex>,
-    /// The one with the longest run, where none has a window.
-    run: Option<ClusterIndex>,
-    /// One that another thread holds at the moment.
-    held: Option<ClusterIndex>,
+    found: [(usize, ClusterIndex); LOOKS as usize],
+    len: usize,
 }
 
 impl Devices {
@@ -37,53 +37,30 @@ impl Devices {
         let before = out.0.len();
         let mut left = want;
         let mut with_cursors = false;
-        for id in self.order(cpu).as_slice() {
-            let Some(device) = self.device_at(cpu, *id) else {
-                continue;
-            };
-            while left.pages > 0 && device.accepting() {
-                let survey = device.survey(left);
-                let Some(c) = survey.window.or(survey.run) else {
-                    if with_cursors {
-                        break;
-                    }
-                    self.let_cursors_go(|_| true);
-                    with_cursors = true;
-                    continue;
-                };
-                let Some(cell) = device.cell(c) else { break };
-                let mut cluster = lock(&cell.cluster);
-                if !device.isolate_this(c, &mut cluster, Owner::Scan) {
-                    continue;
-                }
-                if let Some((start, len)) = cluster.table().used.longest_run(left.pages) {
-                    let pages = len.min(left.pages);
-                    device.open(&mut cluster);
-                    cluster.take(start, pages, left.owner);
-                    device.count(pages as i64);
-                    out.push(extent(device.id, c, start, pages), before);
-                    left.pages -= pages;
-                    left.owner = left.owner.plus(pages as u32);
-                }
-                device.settle(c, &mut cluster, After::Free);
-            }
-        }
-        // Whatever is still missing may be in clusters that became empty, or are cached.
         while left.pages > 0 {
+            let found = self.on_each_device(cpu, |device| {
+                let taken = device.take_runs(&mut left, out, before);
+                (taken || !with_cursors).then_some(taken)
+            });
+            if !with_cursors && found == Some(false) {
+                self.let_cursors_go(|_| true);
+                with_cursors = true;
+            }
+            if found.is_some() {
+                continue;
+            }
+            // Whatever is still missing may be in clusters that became empty, or are cached.
             let single = Want {
                 pages: 1,
                 order: 0,
-                owner: left.owner,
+                ..left
             };
-            let Some(found) = self
-                .take_at_cursor(cpu, single)
-                .or_else(|| self.search_devices(cpu, single))
-            else {
+            let found = self.take_at_cursor(cpu, single);
+            let Some(found) = found.or_else(|| self.search_devices(cpu, single)) else {
                 break;
             };
             out.push(found, before);
-            left.pages -= 1;
-            left.owner = left.owner.plus(1);
+            left.advance(1);
         }
         if left.pages == 0 {
             return Ok(());
@@ -104,17 +81,14 @@ impl Devices {
     pub(super) fn may_hold(&self, pages: usize) -> bool {
         let devices = self.devices();
         let accepting = || devices.iter().filter(|device| device.accepting());
-        let mut room = 0;
-        for device in accepting() {
-            room += self.free_slots(device) as usize;
-            if room >= pages {
-                return true;
-            }
+        let free = accepting().map(|device| self.free_slots(device) as usize);
+        if free.sum::<usize>() >= pages {
+            return true;
         }
         // Nearly full, or the sums tell too little: they count what frozen and inherited clusters
         // hold as used, but not those clusters, and processors' counts are read one by one.
-        room = 0;
-        for device in accepting() {
+        let mut room = 0;
+        for device in accepting().filter(|device| !self.has_nothing(device)) {
             let untouched = u64::from(device.lists().fresh) * CLUSTER_SLOTS as u64;
             room += (untouched + device.borrowable()) as usize;
             for (c, _) in device.cells() {
@@ -127,10 +101,17 @@ impl Devices {
         room >= pages
     }
 
+    /// Whether every slot is taken, by the counts, and none is a copy.
+    fn has_nothing(&self, device: &Device) -> bool {
+        device.lender.is_none()
+            && self.used(device) == device.slots
+            && device.copies.0.said().is_none()
+    }
+
     /// The last resort of a single slot: goes through the clusters one by one, whoever holds
     /// them. On lists, a cluster that another thread only looks at would be missed.
     pub(super) fn sweep(&self, device: &Device, want: Want) -> Option<Extent> {
-        if device.lender.is_none() && self.used(device) == device.slots {
+        if self.has_nothing(device) {
             return None;
         }
         device.cells().find_map(|(c, _)| {
@@ -176,15 +157,16 @@ impl Device {
 
     /// A window in a cluster of any order: the aligned place of last resort.
     pub(super) fn take_other_order(&self, want: Want) -> Option<Extent> {
-        let mut survey = self.survey(want);
-        if survey.window.is_none()
-            && let Some(held) = survey.held
+        let mut held = None;
+        let mut found = self.find_window(want, &mut held);
+        if found.is_none()
+            && let Some(held) = held
         {
             // Whoever looks into a cluster for a moment splits no folio.
             drop(lock(&self.cell(held)?.cluster));
-            survey = self.survey(want);
+            found = self.find_window(want, &mut None);
         }
-        let c = survey.window?;
+        let c = found?;
         let mut cluster = lock(&self.cell(c)?.cluster);
         if !self.isolate_this(c, &mut cluster, Owner::Scan) {
             return None;
@@ -195,44 +177,88 @@ impl Device {
         Some(extent(self.id, c, start?, want.pages))
     }
 
-    /// Looks at some clusters with free slots, of any order.
-    fn survey(&self, want: Want) -> Survey {
+    /// A cluster of any order that has a window; `held` is one that another thread has.
+    fn find_window(&self, want: Want, held: &mut Option<ClusterIndex>) -> Option<ClusterIndex> {
+        let window = |cluster: &Cluster| {
+            let table = cluster.table.as_ref();
+            table.is_some_and(|table| table.used.window(0, want.order, want.pages).is_some())
+        };
+        self.look_around(|c, cluster| {
+            *held = cluster.is_none().then_some(c).or(*held);
+            cluster.is_some_and(window)
+        })
+    }
+
+    /// Looks at some clusters with free slots, of any order, until one is wanted.
+    fn look_around(
+        &self,
+        mut wanted: impl FnMut(ClusterIndex, Option<&Cluster>) -> bool,
+    ) -> Option<ClusterIndex> {
         let mut lists = self.lists();
-        let mut survey = Survey::default();
-        let mut longest = 0;
-        let mut seen = 0;
-        for order in 0..ORDERS as u8 {
-            for list in [nonfull(order), frag(order)] {
-                let mut share = SURVEY / 4;
-                let mut at = lists.heads[list].first;
-                while let Some(cell) = self.cell(ClusterIndex(at))
-                    && share > 0
-                    && (seen < SURVEY || survey.run.is_none())
-                {
-                    share -= 1;
-                    seen += 1;
-                    let c = ClusterIndex(at);
-                    at = cell.next.load(Relaxed);
-                    let Some(cluster) = try_lock(&cell.cluster) else {
-                        survey.held = Some(c);
-                        continue;
-                    };
-                    let Some(table) = &cluster.table else {
-                        continue;
-                    };
-                    if table.used.window(0, want.order, want.pages).is_some() {
-                        survey.window = Some(c);
-                        return survey;
-                    }
-                    if let Some((_, len)) = table.used.longest_run(want.pages)
-                        && len > longest
-                    {
-                        (survey.run, longest) = (Some(c), len);
-                    }
-                }
-                self.rotate(&mut lists, list);
+        let mut looks = LOOKS;
+        (0..ORDERS as u8)
+            .flat_map(|order| [nonfull(order), frag(order)])
+            .find_map(|list| {
+                let mut share = looks.min(LOOKS_PER_LIST);
+                looks -= share;
+                let found = self.look(&mut lists, list, &mut share, &mut wanted);
+                looks += share;
+                found
+            })
+    }
+
+    /// The longest runs of some clusters, until one has one of `enough` slots.
+    fn survey(&self, enough: usize) -> Survey {
+        let mut survey = Survey {
+            found: [(0, ClusterIndex(0)); LOOKS as usize],
+            len: 0,
+        };
+        self.look_around(|c, cluster| {
+            let table = cluster.and_then(|cluster| cluster.table.as_ref());
+            let run = table.and_then(|table| table.used.longest_run(enough));
+            if let Some((_, len)) = run {
+                survey.found[survey.len] = (len, c);
+                survey.len += 1;
+            }
+            run.is_some_and(|(_, len)| len == enough)
+        });
+        survey.found[..survey.len].sort_by_key(|(len, _)| std::cmp::Reverse(*len));
+        survey
+    }
+
+    /// Takes runs of slots, the longest of some clusters first. False if there are none.
+    fn take_runs(&self, left: &mut Want, out: &mut ExtentList, before: usize) -> bool {
+        let survey = self.survey(left.pages);
+        let found = &survey.found[..survey.len];
+        let wanted = left.pages;
+        for (i, &(len, c)) in found.iter().enumerate() {
+            let Some(cell) = self.cell(c) else { break };
+            let mut cluster = lock(&cell.cluster);
+            // With the lock held throughout no place for its order comes about.
+            let after = match cluster.state {
+                State::Frag(_) => After::Scan,
+                _ => After::Free,
+            };
+            if !self.isolate_this(c, &mut cluster, Owner::Scan) {
+                continue;
+            }
+            // Shorter ones when those of the next are not longer.
+            let least = found.get(i + 1).map_or(len, |next| next.0);
+            self.open(&mut cluster);
+            while left.pages > 0
+                && let Some((start, len)) = cluster.table().used.longest_run(left.pages)
+                && len >= least.min(left.pages)
+            {
+                cluster.take(start, len, left.owner);
+                self.count(len as i64);
+                out.push(extent(self.id, c, start, len), before);
+                left.advance(len);
+            }
+            self.settle(c, &mut cluster, after);
+            if left.pages == 0 {
+                break;
             }
         }
-        survey
+        left.pages < wanted
     }
 }

@@ -5,7 +5,7 @@ use super::device::{Device, Patience};
 use crate::sync::atomic::Ordering::Relaxed;
 use crate::words::{CLUSTER_SLOTS, Cpu};
 
-/// Empty clusters a process keeps instead of giving them back to the lender.
+/// Empty clusters a process keeps instead of giving them back to the lender, unless another wants one.
 const RESERVE: u32 = 2;
 /// The most full clusters searched for cached slots in one step.
 const RECLAIM_CLUSTERS: usize = 32;
@@ -30,12 +30,19 @@ impl Devices {
         } else {
             0
         };
-        for device in self.devices() {
+        let devices = self.devices();
+        if devices.iter().any(|device| device.is_wanted()) {
+            done += self.flush_all_returns(cpu);
+            self.let_cursors_go(|cluster| cluster.count == 0);
+        }
+        for device in devices {
+            // Asked once: the first that goes back is an answer, and there may be more to give.
+            let reserve = if device.is_wanted() { 0 } else { RESERVE };
             let thawed = device.thaw(max);
             self.transit.freed((thawed * CLUSTER_SLOTS) as u32);
             done += thawed;
             let mut left = max;
-            while left > 0 && (device.discard_one(Patience::Skip) || device.release_one(RESERVE)) {
+            while left > 0 && (device.discard_one(Patience::Skip) || device.release_one(reserve)) {
                 left -= 1;
                 done += 1;
             }
@@ -44,7 +51,7 @@ impl Devices {
                 let clusters = (used as usize / CLUSTER_SLOTS)
                     .min(RECLAIM_CLUSTERS)
                     .min(max);
-                done += self.reclaim_full(cpu, &device, clusters);
+                done += self.reclaim_full(cpu, &device, clusters, usize::MAX);
             }
             done += self.compact(cpu, &device);
             done += device.pack(max, used);

@@ -39,6 +39,55 @@ fn a_file_shared_with_another_process_is_full_when_nothing_can_be_borrowed() {
     devices.check();
 }
 
+/// What a process keeps ready, or has in hand with nothing in it, is for whoever else finds nothing.
+#[test]
+fn empty_clusters_go_to_another_process_that_finds_none() {
+    let lender = Arc::new(Lent::default());
+    lender.free.lock().unwrap().extend((0..16).rev());
+    let process = || {
+        let devices = Devices::new(Arc::new(Cpus(2)), Options::default());
+        let lender = Some(lender.clone() as Arc<dyn Lender>);
+        devices
+            .add(blank(16 * 512), DeviceSpec::default(), lender)
+            .unwrap();
+        devices
+    };
+    let (mine, other) = (process(), process());
+    let mut out = ExtentList::new();
+    for i in 0..4 * 512 {
+        other.allocate(A, 1, EntryId(i), &mut out).unwrap();
+    }
+    // One page stays, and keeps its cluster.
+    let stays = out[0].start.0;
+    for slot in (0..4 * 512).filter(|slot| *slot != stays) {
+        other.free(A, single(DeviceId(0), slot)).unwrap();
+    }
+    while other.work(A, 8) > 0 {}
+    let kept = other.held(DeviceId(0));
+    assert!(kept > 1, "some are kept ready as long as nobody wants them");
+    let (mut got, mut fulls) = (0, 0);
+    while fulls < 16 {
+        out.clear();
+        match mine.allocate(B, 1, EntryId(got), &mut out) {
+            Ok(()) => got += 1,
+            Err(_) => {
+                fulls += 1;
+                while other.work(A, 8) > 0 {}
+                while mine.work(A, 8) > 0 {}
+            }
+        }
+    }
+    assert_eq!((got, other.held(DeviceId(0))), (15 * 512, 1));
+    // When it has what it wants, some are kept again.
+    for slot in (0..16 * 512).filter(|slot| slot / 512 != stays / 512) {
+        mine.free(A, single(DeviceId(0), slot)).unwrap();
+    }
+    while mine.work(A, 8) > 0 {}
+    assert!(mine.held(DeviceId(0)) >= 2);
+    mine.check();
+    other.check();
+}
+
 /// Retires another device when it is asked for its free clusters.
 struct Retiring {
     devices: OnceLock<std::sync::Weak<Devices>>,
@@ -58,6 +107,9 @@ impl Lender for Retiring {
         let devices = self.devices.get().unwrap().upgrade().unwrap();
         devices.retire(self.other);
         0
+    }
+    fn is_wanted(&self) -> bool {
+        false
     }
 }
 

@@ -1,6 +1,7 @@
 //! Tests of the slot allocator: random operations beside a naive allocator (`model`,
 //! `forks`), one test for each rule that random operations seldom reach (`rules`, `places`,
-//! `reclaim`, `returns`, `elsewhere`), and many threads at once (`stress`). Here is what they share.
+//! `reclaim`, `returns`, `elsewhere`), how many locks are taken (`scattered`, `sharing`), and many
+//! threads at once (`stress`). Here is what they share.
 
 mod elsewhere;
 mod forks;
@@ -9,6 +10,8 @@ mod places;
 mod reclaim;
 mod returns;
 mod rules;
+#[cfg(debug_assertions)]
+mod scattered;
 #[cfg(debug_assertions)]
 mod sharing;
 mod stress;
@@ -80,6 +83,13 @@ fn one(slots: u64, options: Options) -> (Devices, DeviceId) {
     (devices, id)
 }
 
+impl Devices {
+    /// Clusters of a device that are ours.
+    fn held(&self, id: DeviceId) -> u64 {
+        self.device(id).unwrap().lists().held
+    }
+}
+
 fn single(id: DeviceId, slot: u32) -> Extent {
     Extent {
         device: id,
@@ -97,14 +107,16 @@ struct Lent {
     free: std::sync::Mutex<Vec<u32>>,
     read: std::sync::Mutex<BTreeSet<u32>>,
     stopped: std::sync::Mutex<Vec<u32>>,
+    wanted: std::sync::atomic::AtomicBool,
 }
 
 impl Lender for Lent {
     fn acquire(&self) -> Option<ClusterIndex> {
         let mut free = self.free.lock().unwrap();
         let read = self.read.lock().unwrap();
-        let at = free.iter().rposition(|c| !read.contains(c))?;
-        Some(ClusterIndex(free.remove(at)))
+        let at = free.iter().rposition(|c| !read.contains(c));
+        self.wanted.store(at.is_none(), Relaxed);
+        Some(ClusterIndex(free.remove(at?)))
     }
     fn release(&self, cluster: ClusterIndex) {
         let mut free = self.free.lock().unwrap();
@@ -113,6 +125,7 @@ impl Lender for Lent {
             "cluster {cluster} released twice"
         );
         free.push(cluster.0);
+        self.wanted.store(false, Relaxed);
     }
     fn has_readers(&self, cluster: ClusterIndex) -> bool {
         self.read.lock().unwrap().contains(&cluster.0)
@@ -122,6 +135,9 @@ impl Lender for Lent {
     }
     fn free_clusters(&self) -> u64 {
         self.free.lock().unwrap().len() as u64
+    }
+    fn is_wanted(&self) -> bool {
+        self.wanted.load(Relaxed)
     }
 }
 

@@ -151,6 +151,11 @@ pub(super) struct Run {
 
 impl Run {
     pub(super) fn new(options: Options) -> Self {
+        Self::with_lender(options, None)
+    }
+
+    /// With a device of 2048 slots.
+    pub(super) fn with_lender(options: Options, lender: Option<Arc<dyn Lender>>) -> Self {
         let devices = Arc::new(Devices::new(Arc::new(Cpus(2)), options));
         let entries = Arc::new(Entries {
             naive: Default::default(),
@@ -160,7 +165,7 @@ impl Run {
         devices.set_cache_reclaim(entries.clone());
         devices.set_mover(entries.clone());
         devices
-            .add(blank(2048), DeviceSpec::default(), None)
+            .add(blank(2048), DeviceSpec::default(), lender)
             .unwrap();
         Self {
             devices,

@@ -6,24 +6,34 @@ use super::*;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+/// A device of one's own, and one that is borrowed cluster by cluster, as in every process of a tree.
+fn own_and_lent() -> [Run; 2] {
+    let lender = Arc::new(Lent::default());
+    lender.free.lock().unwrap().extend((0..4).rev());
+    [None, Some(lender as Arc<dyn Lender>)]
+        .map(|lender| Run::with_lender(Options::default(), lender))
+}
+
 #[test]
 fn copies_stay_while_less_than_half_of_the_device_is_used() {
-    let mut run = Run::new(Options::default());
-    for _ in 0..1000 {
-        run.allocate(A, 1);
+    for mut run in own_and_lent() {
+        for _ in 0..1000 {
+            run.allocate(A, 1);
+        }
+        run.step(Op::Cache { nth: 0, count: 512 });
+        // There are whole clusters: nobody is asked for a copy.
+        run.allocate(B, 16);
+        while run.devices.work(A, 8) > 0 {}
+        run.check();
+        assert_eq!(run.entries.naive.lock().unwrap().cached.len(), 512);
     }
-    run.step(Op::Cache { nth: 0, count: 512 });
-    // There are whole clusters: nobody is asked for a copy.
-    run.allocate(B, 16);
-    while run.devices.work(A, 8) > 0 {}
-    run.check();
-    assert_eq!(run.entries.naive.lock().unwrap().cached.len(), 512);
 }
 
 #[test]
 fn copies_make_way_for_a_folio_only_when_over_half_of_the_device_is_used() {
-    for over_half in [false, true] {
-        let mut run = Run::new(Options::default());
+    let both = [false, true].into_iter();
+    for (over_half, mut run) in both.flat_map(|over| own_and_lent().map(|run| (over, run))) {
+        // Every cluster is in use, and lent, if it is.
         for _ in 0..128 {
             run.allocate(A, 16);
         }

@@ -1,0 +1,169 @@
+//! Slots that only hold a copy of a page in memory: reclaimed from their owners when room is short.
+//!
+//! Where a cluster is scanned in any case, those of one window make way for a folio. Full clusters are
+//! on a list that nobody scans: an allocation looks at the first, which goes to the end, the worker at
+//! some, and who would have to say "full" at all of them. That costs nothing where there are no
+//! copies: a device knows whether a full cluster may hold one ([`Copies`]).
+
+use super::Devices;
+use super::alloc::Want;
+use super::cluster::{ClusterGuard, FROZEN, FULL, INHERITED};
+use super::device::Device;
+use crate::locks::lock;
+use crate::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use crate::words::{CLUSTER_SLOTS, ClusterIndex, Cpu, EntryId};
+
+/// Full clusters looked at without letting the lists go.
+const LOOKS: u32 = 16;
+
+/// Whether a full cluster may hold copies: unless `none` = `said`.
+///
+/// Said, with the cluster's lock held, by who makes a copy in a full cluster or fills one that holds
+/// some; and, with the lists' lock held, by who finds one that does: another may be looking too, and
+/// passes that cluster by. So who has looked at every full cluster after it read `said`, and found no
+/// copy, knows that there was none then.
+pub(super) struct Copies {
+    said: AtomicU32,
+    none: AtomicU32,
+}
+
+impl Copies {
+    pub fn new() -> Self {
+        Self {
+            said: AtomicU32::new(0),
+            none: AtomicU32::new(0),
+        }
+    }
+
+    pub fn say(&self) {
+        self.said.fetch_add(1, Relaxed);
+    }
+
+    /// What is said, if there may be some.
+    pub fn said(&self) -> Option<u32> {
+        let said = self.said.load(Relaxed);
+        (said != self.none.load(Relaxed)).then_some(said)
+    }
+
+    /// There was none when that was said.
+    fn none(&self, said: u32) {
+        self.none.store(said, Relaxed);
+    }
+}
+
+impl Devices {
+    /// Whether more than half of the slots that this process can have on a device are used: then those
+    /// that only hold a copy are worth reclaiming.
+    pub(super) fn half_full(&self, device: &Device) -> bool {
+        u64::from(self.used(device)) * 2 > device.within_reach()
+    }
+
+    /// Reclaims the cached slots of a window that could hold the folio. The cluster stays
+    /// held, but its lock is dropped meanwhile: look again afterwards.
+    pub(super) fn reclaim_window<'d>(
+        &self,
+        device: &'d Device,
+        c: ClusterIndex,
+        mut cluster: ClusterGuard<'d>,
+        want: Want,
+    ) -> ClusterGuard<'d> {
+        let table = cluster.table();
+        let kept = table.which(|word| !word.cached());
+        let Some(start) = kept.window(0, want.order, want.pages) else {
+            return cluster;
+        };
+        let mut owners = [EntryId(0); CLUSTER_SLOTS];
+        let mut n = 0;
+        for at in start..start + want.pages {
+            if table.used.get(at)
+                && let Some(owner) = table.word(at).entry()
+            {
+                owners[n] = owner;
+                n += 1;
+            }
+        }
+        drop(cluster);
+        self.reclaim_owners(&owners[..n]);
+        let mut cluster = lock(&device.cell(c).expect("a cluster in use has a cell").cluster);
+        cluster.release_gone();
+        cluster
+    }
+
+    /// Reclaims the cached slots of up to `clusters` full clusters until `enough` owners have agreed; says
+    /// how many have.
+    pub(super) fn reclaim_full(
+        &self,
+        cpu: Cpu,
+        device: &Device,
+        clusters: usize,
+        enough: usize,
+    ) -> usize {
+        let copies = &device.copies.0;
+        let (Some(_), Some(said)) = (self.reclaim.get(), copies.said()) else {
+            return 0;
+        };
+        let every = device.len(FULL);
+        let mut left = (every as usize).min(clusters) as u32;
+        let (mut none, mut reclaimed) = (left == every, 0);
+        while left > 0 && reclaimed < enough {
+            let mut looks = left.min(LOOKS);
+            left -= looks;
+            let found = device.look(&mut device.lists(), FULL, &mut looks, |_, cluster| {
+                let table = cluster.map(|cluster| cluster.table.as_ref());
+                // Who else has it is waited for.
+                let some = table.is_none_or(|t| t.is_some_and(|t| t.cached > 0));
+                if some {
+                    copies.say();
+                }
+                some
+            });
+            let Some(cell) = found.and_then(|c| device.cell(c)) else {
+                continue;
+            };
+            left += looks;
+            none = false;
+            let mut owners = [EntryId(0); CLUSTER_SLOTS];
+            let mut n = 0;
+            if let Some(table) = &lock(&cell.cluster).table {
+                let cached = table.words().filter(|(_, word)| word.cached());
+                for owner in cached.filter_map(|(_, word)| word.entry()) {
+                    owners[n] = owner;
+                    n += 1;
+                }
+            }
+            reclaimed += self.reclaim_owners(&owners[..n]);
+            // They may have come back through any processor.
+            self.flush_all_returns(cpu);
+        }
+        if none {
+            copies.none(said);
+        }
+        reclaimed
+    }
+
+    fn reclaim_owners(&self, owners: &[EntryId]) -> usize {
+        let Some(reclaim) = self.reclaim.get() else {
+            return 0;
+        };
+        owners
+            .iter()
+            .filter(|owner| reclaim.reclaim(**owner))
+            .count()
+    }
+}
+
+impl Device {
+    /// Slots that this process can have, or has: with a lender, of the clusters that it holds or reads
+    /// and of those that the lender has. What others use of theirs, nobody here knows.
+    fn within_reach(&self) -> u64 {
+        if self.lender.is_none() {
+            return u64::from(self.slots);
+        }
+        let ours = {
+            let lists = self.lists();
+            let idle = lists.heads[FROZEN].len + lists.heads[INHERITED].len;
+            (lists.held + u64::from(idle)) * CLUSTER_SLOTS as u64 - u64::from(lists.past_end)
+        };
+        ours + self.borrowable()
+    }
+}
