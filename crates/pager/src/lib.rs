@@ -26,6 +26,7 @@ mod place;
 mod process;
 mod queue;
 mod ranges;
+mod refuge;
 mod remap;
 mod resolve;
 mod room;

@@ -37,6 +37,29 @@ pub trait Mover: Send + Sync {
     /// no slot is to be had elsewhere: the content goes to memory, or it fails.
     /// All of the extent has one fate.
     fn relocate(&self, cpu: Cpu, owner: EntryId, from: Extent, to: Option<Extent>) -> Moved;
+
+    /// Pages that it takes to memory at present, where there is no slot elsewhere.
+    fn takes(&self) -> u64 {
+        0
+    }
+}
+
+/// What it takes to empty a device, as it is at the moment.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Departure {
+    /// Pages on it.
+    pub pages: u64,
+    /// Slots free on the other devices in service, in clusters that are this process's.
+    pub room: u64,
+    /// Slots there of clusters that nobody has, for which other processes may ask too.
+    pub lent: u64,
+}
+
+impl Departure {
+    /// Pages that would have no slot.
+    pub fn lacks(&self) -> u64 {
+        self.pages.saturating_sub(self.room + self.lent)
+    }
 }
 
 /// How far a drain has come.
@@ -195,11 +218,45 @@ impl Devices {
         self.device(device).ok_or(DrainError::NoDevice(device))
     }
 
-    /// Free slots of the devices in service but one.
-    fn room_beside(&self, device: DeviceId) -> u64 {
-        let others = self.devices().into_iter().filter(|d| d.id != device);
-        let accepting = others.filter(|d| d.accepting());
-        accepting.map(|d| self.free_slots(&d)).sum()
+    /// What it takes to empty a device: asked before the first page moves, it tells whether all
+    /// will find a place.
+    ///
+    /// # Errors
+    /// There is no such device.
+    pub fn departure(&self, device: DeviceId) -> Result<Departure, DrainError> {
+        let device = self.known(device)?;
+        Ok(self.departure_of(&device))
+    }
+
+    fn departure_of(&self, device: &Device) -> Departure {
+        let mut others = self.devices();
+        others.retain(|other| other.id != device.id);
+        let lent = |d: &Arc<Device>| if d.accepting() { d.borrowable() } else { 0 };
+        let room = |d: &Arc<Device>| if d.accepting() { self.own_room(d) } else { 0 };
+        Departure {
+            pages: self.live(device),
+            lent: others.iter().map(lent).sum(),
+            room: others.iter().map(room).sum(),
+        }
+    }
+
+    /// Free slots in the clusters of a device that are ours, those in return caches among them.
+    fn own_room(&self, device: &Device) -> u64 {
+        let untouched = match device.lists().fresh {
+            0 => 0,
+            fresh => {
+                let last = ClusterIndex(device.clusters - 1);
+                fresh as usize * CLUSTER_SLOTS - device.past_end(last)
+            }
+        };
+        let mut room = untouched as u64;
+        self.each_cluster(device, |_, cluster| {
+            if cluster.state.is_ours() {
+                let gone = cluster.table.as_ref().map_or(0, |t| t.gone);
+                room += CLUSTER_SLOTS as u64 - u64::from(cluster.count - gone);
+            }
+        });
+        room
     }
 
     /// Free slots of a device that this process can take: in its own clusters, and in those that
@@ -216,7 +273,8 @@ impl Devices {
     /// memory as far as the [`Mover`] takes them there. The first step takes the device out of service.
     ///
     /// # Errors
-    /// `NoRoom` if the other devices have too little: then the device goes on as before.
+    /// `NoRoom` if there is too little for all that is on it: then nothing was moved, and the device
+    /// goes on as before. Only what others take meanwhile shows in a later step, or in the midst of one.
     pub fn drain_step(&self, cpu: Cpu, device: DeviceId, max: usize) -> Result<Drain, DrainError> {
         let device = self.known(device)?;
         let mover = self.mover.get().ok_or(DrainError::NoMover)?;
@@ -225,6 +283,11 @@ impl Devices {
         let live = self.live(&device);
         if live == 0 {
             return Ok(Drain::Done);
+        }
+        let missing = self.departure_of(&device).lacks();
+        if missing > mover.takes() {
+            self.resume(&device);
+            return Err(DrainError::NoRoom { missing });
         }
         let mut moved = 0;
         let mut to = ExtentList::new();
@@ -240,7 +303,7 @@ impl Devices {
             }
             let Some(pages) = self.move_each(cpu, &**mover, owner, from, &mut to) else {
                 self.resume(&device);
-                let missing = self.lacks(&device).max(1);
+                let missing = self.departure_of(&device).lacks().max(1);
                 return Err(DrainError::NoRoom { missing });
             };
             moved += pages;
@@ -328,21 +391,6 @@ impl Devices {
             let freed = self.free_now(cpu, loser);
             debug_assert!(freed.is_ok(), "{freed:?}");
         }
-    }
-
-    /// Pages of the device that the others have no room for.
-    fn lacks(&self, device: &Device) -> u64 {
-        self.live(device)
-            .saturating_sub(self.room_beside(device.id))
-    }
-
-    /// Pages that would have no slot if the device were drained now: 0 if it can be.
-    ///
-    /// # Errors
-    /// There is no such device.
-    pub fn drain_lacks(&self, device: DeviceId) -> Result<u64, DrainError> {
-        let device = self.known(device)?;
-        Ok(self.lacks(&device))
     }
 
     /// Takes a drained device out. Its clusters go back to the lender.

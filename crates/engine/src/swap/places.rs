@@ -161,6 +161,13 @@ fn names(word: Word, from: Extent, i: u32) -> bool {
 }
 
 impl Mover for Places {
+    fn takes(&self) -> u64 {
+        match self.codec {
+            CodecKind::None => 0,
+            _ => self.allowance.load(Relaxed),
+        }
+    }
+
     fn relocate(&self, cpu: Cpu, owner: EntryId, from: Extent, to: Option<Extent>) -> Moved {
         let Some(devices) = self.devices.upgrade() else {
             return Moved::Failed;

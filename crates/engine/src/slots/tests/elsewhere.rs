@@ -75,7 +75,7 @@ fn a_device_retired_while_its_drain_is_reckoned_stays_out() {
     devices
         .add(blank(1024), DeviceSpec::default(), Some(lender))
         .unwrap();
-    assert_eq!(devices.drain_lacks(first), Ok(1));
+    assert_eq!(devices.departure(first).unwrap().lacks(), 1);
     let usage = devices.usage();
     assert_eq!((usage[0].accepting, usage[0].out), (false, true));
     // Nor does a processor go on at its cursor there.

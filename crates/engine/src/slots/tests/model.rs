@@ -337,14 +337,23 @@ impl Run {
             return;
         }
         let id = usage[nth % usage.len()].device;
+        let used = |id: DeviceId| {
+            let naive = self.entries.naive.lock().unwrap();
+            naive.owner.keys().filter(|(d, _)| *d == id.0).count() as u64
+        };
+        let free = |d: &DeviceUsage| u64::from(d.slots - d.bad) - used(d.device);
+        let others = usage.iter().filter(|d| d.device != id && d.accepting);
+        let missing = used(id).saturating_sub(others.map(free).sum());
+        if missing > 0 {
+            // Before anything was moved.
+            let step = self.devices.drain_step(A, id, 100);
+            assert_eq!(step, Err(DrainError::NoRoom { missing }));
+            return;
+        }
         loop {
             match self.devices.drain_step(A, id, 100) {
                 Ok(Drain::Moved(_)) => self.devices.check(),
                 Ok(Drain::Done) => break,
-                Err(DrainError::NoRoom { missing }) => {
-                    assert!(missing > 0);
-                    return;
-                }
                 Err(e) => panic!("{e}"),
             }
         }

@@ -405,7 +405,7 @@ fn repeated_errors_take_the_device_out() {
 }
 
 #[test]
-fn a_drain_without_room_says_how_much_is_missing() {
+fn a_drain_without_room_says_how_much_is_missing_and_moves_nothing() {
     let mut run = Run::new(Options::default());
     run.devices
         .add(blank(1024), DeviceSpec::default(), None)
@@ -413,21 +413,25 @@ fn a_drain_without_room_says_how_much_is_missing() {
     for _ in 0..2000 {
         run.allocate(A, 1);
     }
-    assert_eq!(run.devices.drain_lacks(DeviceId(0)), Ok(976));
-    let error = loop {
-        match run.devices.drain_step(A, DeviceId(0), 300) {
-            Ok(step) => assert_ne!(step, Drain::Done),
-            Err(e) => break e,
-        }
+    let departure = run.devices.departure(DeviceId(0)).unwrap();
+    let expected = Departure {
+        pages: 2000,
+        room: 1024,
+        lent: 0,
     };
-    assert_eq!(error, DrainError::NoRoom { missing: 976 });
-    assert!(run.devices.usage()[0].accepting);
+    assert_eq!((departure, departure.lacks()), (expected, 976));
+    let step = run.devices.drain_step(A, DeviceId(0), 300);
+    assert_eq!(step, Err(DrainError::NoRoom { missing: 976 }));
+    // Nothing was moved, and the device goes on.
+    let usage = run.devices.usage();
+    assert_eq!((usage[0].used, usage[1].used), (2000, 0));
+    assert!(usage[0].accepting);
     run.check();
     assert_eq!(
         run.devices.remove(A, DeviceId(0)),
         Err(DrainError::InUse {
             device: DeviceId(0),
-            used: 976
+            used: 2000
         })
     );
     run.devices
