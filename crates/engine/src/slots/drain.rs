@@ -5,6 +5,7 @@
 use super::cluster::{Cluster, FROZEN, State};
 use super::device::{Device, Patience};
 use super::{DEVICE_ERROR_LIMIT, Devices, Extent, ExtentList, FORGIVING_PAGES};
+use crate::env::IoError;
 use crate::locks::lock;
 use crate::sync::atomic::Ordering::Relaxed;
 use crate::words::{CLUSTER_SLOTS, ClusterIndex, Cpu, DeviceId, EntryId, SlotIndex};
@@ -21,8 +22,16 @@ pub enum Moved {
     /// The owner does not name the old slot any more; whoever changed that frees it. The new
     /// place is not used.
     Gone,
-    /// It could not be read or written; nothing changed. The new place is not used.
+    /// It could not be read, or there is no place for it; nothing changed. The new place is not used.
     Failed,
+    /// A page of the new place could not be written; nothing changed. What became of the others is
+    /// not known; none is used.
+    Unwritten {
+        /// Which page of it.
+        page: u16,
+        /// Why.
+        error: IoError,
+    },
 }
 
 /// Moves the content of slots. Implemented by the virtual swap space; called with none of
@@ -118,6 +127,16 @@ pub enum DrainError {
 }
 
 impl Devices {
+    /// A write to a slot failed. What that means is up to the error: the slot leaves service, or the
+    /// device, or neither, as a disk that is full may have room again. The slot is its owner's still.
+    pub fn write_failed(&self, cpu: Cpu, device: DeviceId, slot: SlotIndex, error: IoError) {
+        match error {
+            IoError::Slot => self.bad_slot(cpu, device, slot),
+            IoError::Device => self.retire(device),
+            IoError::NoSpace | IoError::Request => {}
+        }
+    }
+
     /// A write to a slot failed: it leaves service. The owner has lost it and must not free
     /// it alone (an extent freed as a whole may contain it). After `DEVICE_ERROR_LIMIT`
     /// errors that were not forgiven the device accepts no more allocations. A slot that there is
@@ -336,7 +355,7 @@ impl Devices {
             };
             match self.move_one(cpu, mover, owner.plus(i), one, to) {
                 (Moved::Failed, None) => return None,
-                (Moved::Failed, Some(_)) => {}
+                (Moved::Failed | Moved::Unwritten { .. }, Some(_)) => {}
                 _ => moved += 1,
             }
         }
@@ -384,8 +403,13 @@ impl Devices {
         fate == Moved::Yes
     }
 
-    /// Frees the slots that a move leaves behind: the old ones, or the new ones if it failed.
-    fn settle_move(&self, cpu: Cpu, fate: Moved, from: Extent, to: &[Extent]) {
+    /// Frees the slots that a move leaves behind: the old ones, or the new ones if it failed, but for
+    /// one that could not be written.
+    pub(super) fn settle_move(&self, cpu: Cpu, fate: Moved, from: Extent, to: &[Extent]) {
+        if let (Moved::Unwritten { page, error }, [to]) = (fate, to) {
+            let slot = SlotIndex(to.start.0 + u32::from(page));
+            self.write_failed(cpu, to.device, slot, error);
+        }
         let losers = if fate == Moved::Yes { &[from][..] } else { to };
         for &loser in losers {
             let freed = self.free_now(cpu, loser);

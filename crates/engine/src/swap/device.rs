@@ -101,17 +101,13 @@ impl Swap {
         found
     }
 
-    /// What a write error means for the slot: it leaves service, or is free again.
+    /// A slot could not be written: it leaves service, or is free again.
     pub(super) fn write_failed(&self, cpu: Cpu, place: SlotPlace, error: IoError) {
         let Some(devices) = &self.devices else { return };
         self.env.counters.write_error.add(1);
-        match error {
-            IoError::Slot => devices.bad_slot(cpu, place.device, place.slot),
-            IoError::Device => {
-                devices.retire(place.device);
-                self.free_slot(cpu, place);
-            }
-            IoError::NoSpace | IoError::Request => self.free_slot(cpu, place),
+        devices.write_failed(cpu, place.device, place.slot, error);
+        if error != IoError::Slot {
+            self.free_slot(cpu, place);
         }
     }
 

@@ -184,6 +184,7 @@ impl Swap {
                 pool: pool.clone(),
                 coders: coders.clone(),
                 codec: config.codec,
+                counters: env.counters.clone(),
                 allowance: drained.clone(),
             });
             devices.set_cache_reclaim(places.clone());

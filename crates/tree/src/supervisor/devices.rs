@@ -391,7 +391,7 @@ impl Supervisor {
                 }
                 let why = match lacking {
                     0 => format!(
-                        "{stuck} pages on it cannot be read; they go when the programs free them"
+                        "{stuck} pages on it cannot be read, or not be written elsewhere; they go when the programs free them"
                     ),
                     lacking => {
                         let free: u64 = self.free_beside(n).iter().sum();

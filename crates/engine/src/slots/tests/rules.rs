@@ -629,3 +629,37 @@ fn compaction_makes_whole_clusters() {
     run.allocate(A, 512);
     assert_eq!(run.out.len(), 1, "{:?}", run.out);
 }
+
+#[test]
+fn what_a_compaction_cannot_write_to_is_not_used_again() {
+    struct Unwritable(IoError);
+    impl Mover for Unwritable {
+        fn relocate(&self, _: Cpu, _: EntryId, _: Extent, to: Option<Extent>) -> Moved {
+            assert!(to.is_some());
+            Moved::Unwritten {
+                page: 0,
+                error: self.0,
+            }
+        }
+    }
+    for (error, bad, out) in [
+        (IoError::Slot, 1, false),
+        (IoError::Device, 0, true),
+        (IoError::NoSpace, 0, false),
+    ] {
+        let (devices, id) = one(1024, Options::default());
+        devices.set_mover(Arc::new(Unwritable(error)));
+        let mut out_list = ExtentList::new();
+        for i in 0..2 {
+            let owner = EntryId(i * 512);
+            devices.allocate(A, 512, owner, &mut out_list).unwrap();
+        }
+        for at in (0..1024).filter(|at| at % 512 != 100) {
+            devices.free_now(A, single(id, at)).unwrap();
+        }
+        devices.work(A, 1);
+        let usage = devices.usage()[0];
+        assert_eq!((usage.bad, usage.used, usage.out), (bad, 2 + bad, out));
+        devices.check();
+    }
+}
