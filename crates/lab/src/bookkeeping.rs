@@ -63,7 +63,7 @@ pub fn run(options: &Options) -> Report {
             while held.len() < target as usize {
                 out.clear();
                 devices
-                    .allocate(Cpu(0), 1, EntryId(held.len() as u32), &mut out)
+                    .allocate(Cpu(0), 1, EntryId(0), &mut out)
                     .expect("the device is not full");
                 held.push(out[0]);
             }
@@ -72,7 +72,9 @@ pub fn run(options: &Options) -> Report {
         let mut random = Random::new(1);
         while held.len() > slots as usize / 2 {
             let slot = held.swap_remove(random.below(held.len()));
-            devices.free(Cpu(0), slot).expect("it was allocated");
+            devices
+                .free(Cpu(0), EntryId(0), slot)
+                .expect("it was allocated");
         }
         while devices.work(Cpu(0), usize::MAX) > 0 {}
         row(held.len() as u32, "scattered");

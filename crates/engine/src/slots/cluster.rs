@@ -151,6 +151,15 @@ impl Table {
         })
     }
 
+    /// Whether these slots belong to `owner`, `owner + 1`, ... and none was given back.
+    #[inline]
+    pub fn all_owned(&self, start: usize, pages: usize, owner: EntryId) -> bool {
+        let words = self.words[start..start + pages].iter().enumerate();
+        let own = |(i, &word): (usize, &Word)| word == Word::owned(owner.plus(i as u32));
+        // To the end in any case, so that several are compared at a time.
+        self.used.range_is_set(start, pages) && words.fold(true, |all, word| all & own(word))
+    }
+
     /// Whether none of these slots is out of service.
     pub fn all_good(&self, start: usize, pages: usize) -> bool {
         if pages > FEW {

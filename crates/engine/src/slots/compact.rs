@@ -41,7 +41,7 @@ impl Devices {
                 break;
             };
             let fate = mover.relocate(cpu, owner, from, Some(to));
-            self.settle_move(cpu, fate, from, &[to]);
+            self.settle_move(cpu, fate, owner, from, &[to]);
             on_its_way.arrived();
             match fate {
                 Moved::Yes => moved += usize::from(from.len),

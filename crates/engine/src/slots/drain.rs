@@ -152,16 +152,14 @@ impl Devices {
         let done = self.with_cluster(&device, slot.cluster(), |cluster| {
             device.take_out(cluster, slot.within())
         });
-        if done == Some(TakenOut::NotOurs) {
-            // Its real owner finds out for itself.
-            let _ = self.free_now(
-                cpu,
-                Extent {
-                    device: device.id,
-                    start: slot,
-                    len: 1,
-                },
-            );
+        if let Some(TakenOut::NotOurs(Some(owner))) = done {
+            // The process whose it is finds out for itself.
+            let one = Extent {
+                device: device.id,
+                start: slot,
+                len: 1,
+            };
+            let _ = self.free_now(cpu, owner, one);
         }
     }
 
@@ -377,7 +375,7 @@ impl Devices {
             Err(_) => None,
         };
         let fate = mover.relocate(cpu, owner, from, target);
-        self.settle_move(cpu, fate, from, target.as_slice());
+        self.settle_move(cpu, fate, owner, from, target.as_slice());
         (fate, target)
     }
 
@@ -399,21 +397,30 @@ impl Devices {
             [target] => mover.relocate(cpu, owner, from, Some(target)),
             _ => Moved::Failed,
         };
-        self.settle_move(cpu, fate, from, to);
+        self.settle_move(cpu, fate, owner, from, to);
         fate == Moved::Yes
     }
 
     /// Frees the slots that a move leaves behind: the old ones, or the new ones if it failed, but for
     /// one that could not be written.
-    pub(super) fn settle_move(&self, cpu: Cpu, fate: Moved, from: Extent, to: &[Extent]) {
+    pub(super) fn settle_move(
+        &self,
+        cpu: Cpu,
+        fate: Moved,
+        owner: EntryId,
+        from: Extent,
+        to: &[Extent],
+    ) {
         if let (Moved::Unwritten { page, error }, [to]) = (fate, to) {
             let slot = SlotIndex(to.start.0 + u32::from(page));
             self.write_failed(cpu, to.device, slot, error);
         }
         let losers = if fate == Moved::Yes { &[from][..] } else { to };
+        let mut owner = owner;
         for &loser in losers {
-            let freed = self.free_now(cpu, loser);
+            let freed = self.free_now(cpu, owner, loser);
             debug_assert!(freed.is_ok(), "{freed:?}");
+            owner = owner.plus(u32::from(loser.len));
         }
     }
 
@@ -552,8 +559,8 @@ fn add_runs(
 enum TakenOut {
     /// It is out of service, or was free or out already.
     Done,
-    /// It is lent by another process, and only read here.
-    NotOurs,
+    /// It is lent by another process, and only read here, for this entry.
+    NotOurs(Option<EntryId>),
 }
 
 impl Device {
@@ -568,7 +575,7 @@ impl Device {
             return TakenOut::Done;
         }
         if inherited {
-            return TakenOut::NotOurs;
+            return TakenOut::NotOurs(word.entry());
         }
         if word.gone() {
             table.gone -= 1;

@@ -42,7 +42,8 @@ impl CacheReclaim for Places {
         }
         locked.set(word.dropped());
         drop(locked);
-        devices.free_now(self.topology.cpu(), single(place)).is_ok()
+        let freed = devices.free_now(self.topology.cpu(), owner, single(place));
+        freed.is_ok()
     }
 }
 

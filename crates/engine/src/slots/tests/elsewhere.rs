@@ -165,7 +165,7 @@ fn a_cluster_goes_back_when_its_discard_is_done() {
         devices.allocate(A, 512, owner, &mut out).unwrap();
     }
     for &e in out.iter() {
-        devices.free_now(A, e).unwrap();
+        devices.give_now(A, e).unwrap();
     }
     let removed = devices.remove(A, id);
     let back = lender.free.lock().unwrap().len();
@@ -209,7 +209,7 @@ fn who_waits_for_a_discard_goes_on_when_others_free_enough() {
             len: 512,
             ..single(hanging, 0)
         };
-        devices.free_now(A, whole).unwrap();
+        devices.give_now(A, whole).unwrap();
         let worker = std::thread::spawn({
             let devices = devices.clone();
             move || devices.work(A, 1)
@@ -235,7 +235,7 @@ fn who_waits_for_a_discard_goes_on_when_others_free_enough() {
                 assert!(!waiter.is_finished(), "nobody waits after {i} frees");
                 std::thread::yield_now();
             }
-            devices.free(A, single(other, 7 + 3 * i)).unwrap();
+            devices.give(A, single(other, 7 + 3 * i)).unwrap();
         }
         let got = waiter.join().unwrap().expect("there is room");
         assert!(got.iter().all(|&found| found == (other, 1)), "{got:?}");
@@ -291,7 +291,7 @@ fn a_cluster_that_ran_empty_at_a_cursor_is_discarded_soon() {
             .unwrap();
         let mut out = ExtentList::new();
         devices.allocate(A, 1, EntryId(0), &mut out).unwrap();
-        devices.free_now(A, out[0]).unwrap();
+        devices.give_now(A, out[0]).unwrap();
         assert!(!devices.wants_work(), "it stays in the processor's hands");
         devices.let_cursors_go(|_| true);
         assert!(devices.wants_work());
@@ -343,7 +343,7 @@ fn what_a_compaction_holds_makes_no_allocation_fail() {
         devices.allocate(A, 512, owner, &mut out).unwrap();
     }
     for at in (0..1024).filter(|at| at % 512 != 100) {
-        devices.free_now(A, single(id, at)).unwrap();
+        devices.give_now(A, single(id, at)).unwrap();
     }
     devices.work(A, 8);
     let filler = mover.filler.lock().unwrap().take();
@@ -362,7 +362,7 @@ fn a_folio_that_cannot_fit_touches_nothing() {
         devices.allocate(A, 1, EntryId(i), &mut out).unwrap();
     }
     for slot in [100, 200, 300] {
-        devices.free_now(A, single(id, slot)).unwrap();
+        devices.give_now(A, single(id, slot)).unwrap();
     }
     assert!(devices.may_hold(3) && !devices.may_hold(4));
     let before = devices.transit.seen();
@@ -398,7 +398,7 @@ fn a_folio_finds_scattered_room_beside_frozen_clusters() {
     lender.free.lock().unwrap().clear();
     for run in &out.0[before..] {
         if run.start.0 % 4 == 0 {
-            devices.free_now(A, single(id, run.start.0)).unwrap();
+            devices.give_now(A, single(id, run.start.0)).unwrap();
         }
     }
     assert!(devices.may_hold(100), "a quarter of a cluster is free");

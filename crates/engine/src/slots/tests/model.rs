@@ -43,7 +43,7 @@ impl CacheReclaim for Entries {
             .unwrap()
             .upgrade()
             .unwrap()
-            .free(B, extent)
+            .free(B, owner, extent)
             .unwrap();
         true
     }
@@ -83,6 +83,11 @@ pub(super) enum Op {
     FreeTwice {
         nth: usize,
     },
+    /// What an entry owns and what follows it, as if that were its own too.
+    FreeOthers {
+        nth: usize,
+        len: u16,
+    },
     Cache {
         nth: usize,
         count: usize,
@@ -111,6 +116,7 @@ fn op() -> impl Strategy<Value = Op> {
         6 => (any::<usize>(), 1u16..=512, any::<bool>())
             .prop_map(|(nth, len, now)| Op::FreeRun { nth, len, now }),
         1 => any::<usize>().prop_map(|nth| Op::FreeTwice { nth }),
+        1 => (any::<usize>(), 2u16..=512).prop_map(|(nth, len)| Op::FreeOthers { nth, len }),
         3 => (any::<usize>(), 1usize..200).prop_map(|(nth, count)| Op::Cache { nth, count }),
         1 => any::<usize>().prop_map(|nth| Op::Bad { nth }),
         2 => (0usize..4).prop_map(|max| Op::Work { max }),
@@ -170,6 +176,12 @@ impl Run {
         }
     }
 
+    fn slots(&self, device: u8) -> u32 {
+        let usage = self.devices.usage();
+        let found = usage.iter().find(|d| d.device.0 == device);
+        found.unwrap().slots
+    }
+
     pub(super) fn owned(&self, nth: usize) -> Option<(u8, u32)> {
         let naive = self.entries.naive.lock().unwrap();
         let n = naive.owner.len();
@@ -209,12 +221,48 @@ impl Run {
                     start: SlotIndex(slot),
                     len: 1,
                 };
-                match self.devices.free(B, extent) {
-                    Err(FreeError::DoubleFree { owner: seen, .. }) => {
-                        assert!(seen.is_none_or(|s| s.0 == owner));
-                    }
-                    other => panic!("{other:?}"),
-                }
+                let owner = EntryId(owner);
+                let twice = |now| FreeError::DoubleFree {
+                    device: extent.device,
+                    slot: extent.start,
+                    owner,
+                    now,
+                };
+                let again = self.devices.free(B, owner, extent);
+                assert_eq!(again, Err(twice(None)));
+                let again = self.devices.free_now(B, owner, extent);
+                assert_eq!(again, Err(twice(None)));
+            }
+            Op::FreeOthers { nth, len } => {
+                let Some((device, slot)) = self.owned(nth) else {
+                    return;
+                };
+                let cluster_end = SlotIndex(slot).cluster().first_slot().0 + CLUSTER_SLOTS as u32;
+                let end = (slot + u32::from(len)).min(cluster_end);
+                let end = end.min(self.slots(device));
+                let naive = self.entries.naive.lock().unwrap();
+                let first = naive.owner[&(device, slot)];
+                let owner = |s: &u32| naive.owner.get(&(device, *s)).copied();
+                let wrong = |s: &u32| {
+                    owner(s) != Some(first + s - slot) && !naive.bad.contains(&(device, *s))
+                };
+                let Some(wrong) = (slot..end).find(wrong) else {
+                    return;
+                };
+                let error = FreeError::DoubleFree {
+                    device: DeviceId(device),
+                    slot: SlotIndex(wrong),
+                    owner: EntryId(first + wrong - slot),
+                    now: owner(&wrong).map(EntryId),
+                };
+                drop(naive);
+                let extent = Extent {
+                    device: DeviceId(device),
+                    start: SlotIndex(slot),
+                    len: (end - slot) as u16,
+                };
+                let stale = self.devices.free(A, EntryId(first), extent);
+                assert_eq!(stale, Err(error));
             }
             Op::Cache { nth, count } => {
                 let mut naive = self.entries.naive.lock().unwrap();
@@ -283,9 +331,9 @@ impl Run {
             len,
         };
         if now {
-            self.devices.free_now(cpu, extent).unwrap();
+            self.devices.give_now(cpu, extent).unwrap();
         } else {
-            self.devices.free(cpu, extent).unwrap();
+            self.devices.give(cpu, extent).unwrap();
         }
     }
 

@@ -100,7 +100,7 @@ impl CacheReclaim for Meddler {
             start: SlotIndex(n),
             len: 1,
         };
-        devices.free_now(B, slot(owner.0)).unwrap();
+        devices.give_now(B, slot(owner.0)).unwrap();
         if self.asked.fetch_add(1, Ordering::Relaxed) != 15 {
             return true;
         }
@@ -112,8 +112,8 @@ impl CacheReclaim for Meddler {
                 self.taken.lock().unwrap().extend(out.iter());
             }
             Deed::FreeTwice => {
-                devices.free_now(B, slot(100)).unwrap();
-                let twice = devices.free_now(B, slot(100));
+                devices.give_now(B, slot(100)).unwrap();
+                let twice = devices.give_now(B, slot(100));
                 assert!(matches!(twice, Err(FreeError::DoubleFree { .. })));
             }
         }

@@ -29,7 +29,7 @@ fn the_last_free_slot_is_found() {
         devices.check();
         // One slot anywhere, parked in the other processor's return cache.
         devices
-            .free(
+            .give(
                 B,
                 Extent {
                     device: id,
@@ -60,12 +60,12 @@ fn a_free_that_moves_no_cluster_is_done_at_once() {
         devices.allocate(A, 1, EntryId(i), &mut out).unwrap();
     }
     // The cursor's cluster is on no list.
-    devices.free(A, single(id, 520)).unwrap();
+    devices.give(A, single(id, 520)).unwrap();
     assert_eq!(devices.work(A, 1), 0);
     // A full one would have to move, and waits; the next then finds it where it belongs.
-    devices.free(A, single(id, 5)).unwrap();
+    devices.give(A, single(id, 5)).unwrap();
     assert_eq!(devices.work(A, 1), 1);
-    devices.free(A, single(id, 6)).unwrap();
+    devices.give(A, single(id, 6)).unwrap();
     assert_eq!(devices.work(A, 1), 0);
     assert_eq!(devices.usage()[0].used, 597);
     devices.check();
@@ -80,8 +80,8 @@ fn a_processor_takes_again_what_it_gave_back() {
     }
     // The cursor is used up: the oldest comes first, and the cluster stays full meanwhile.
     for (i, slot) in [300, 7, 9].into_iter().enumerate() {
-        devices.free(A, single(id, slot)).unwrap();
-        let twice = devices.free(A, single(id, slot));
+        devices.give(A, single(id, slot)).unwrap();
+        let twice = devices.give(A, single(id, slot));
         assert!(matches!(twice, Err(FreeError::DoubleFree { .. })), "{i}");
     }
     for (i, slot) in [300, 7].into_iter().enumerate() {
@@ -119,10 +119,10 @@ fn recycling_keeps_no_processor_on_a_worse_device() {
         start: SlotIndex(0),
         len: 512,
     };
-    devices.free(A, run).unwrap();
+    devices.give(A, run).unwrap();
     let mut recycled = 0;
     loop {
-        devices.free(A, single(worse, 100)).unwrap();
+        devices.give(A, single(worse, 100)).unwrap();
         out.clear();
         devices.allocate(A, 1, EntryId(0), &mut out).unwrap();
         if out[0].device == better {
@@ -182,7 +182,7 @@ fn emptied_clusters_are_discarded_before_they_are_used_again() {
             .unwrap();
     }
     devices
-        .free(
+        .give(
             A,
             Extent {
                 device: id,
@@ -200,7 +200,7 @@ fn emptied_clusters_are_discarded_before_they_are_used_again() {
     devices.allocate(A, 512, EntryId(0), &mut out).unwrap();
     assert_eq!(*store.discarded.lock().unwrap(), [(0, 512)]);
     devices
-        .free(
+        .give(
             A,
             Extent {
                 device: id,
@@ -240,11 +240,11 @@ fn a_cluster_being_discarded_is_on_no_list() {
                 len: 1,
             };
             assert!(matches!(
-                devices.free(A, extent),
+                devices.give(A, extent),
                 Err(FreeError::DoubleFree { .. })
             ));
             assert!(matches!(
-                devices.free_now(A, extent),
+                devices.give_now(A, extent),
                 Err(FreeError::DoubleFree { .. })
             ));
             let wanting = devices.clone();
@@ -290,7 +290,7 @@ fn a_cluster_being_discarded_is_on_no_list() {
             .unwrap();
     }
     devices
-        .free(
+        .give(
             A,
             Extent {
                 device: id,
@@ -457,7 +457,7 @@ fn parameters_out_of_range_are_errors() {
         devices.bad_slot(A, id, SlotIndex(slot));
     }
     devices.allocate(A, 1, EntryId(0), &mut out).unwrap();
-    devices.free(A, out[0]).unwrap();
+    devices.give(A, out[0]).unwrap();
     out.clear();
     for pages in [0, 513, u16::MAX] {
         assert_eq!(
@@ -474,7 +474,7 @@ fn parameters_out_of_range_are_errors() {
         (0, 513),
     ] {
         let start = SlotIndex(start);
-        let error = devices.free(
+        let error = devices.give(
             A,
             Extent {
                 device: id,
@@ -497,7 +497,7 @@ fn parameters_out_of_range_are_errors() {
         len: 1,
     };
     assert_eq!(
-        devices.free(A, nowhere),
+        devices.give(A, nowhere),
         Err(FreeError::NoDevice(DeviceId(200)))
     );
     assert_eq!(devices.owner(DeviceId(200), SlotIndex(0)), None);
@@ -507,15 +507,64 @@ fn parameters_out_of_range_are_errors() {
         start: SlotIndex(3),
         len: 1,
     };
-    assert!(matches!(
-        devices.free(A, free),
-        Err(FreeError::DoubleFree { owner: None, .. })
-    ));
+    assert_eq!(
+        devices.free(A, EntryId(77), free),
+        Err(FreeError::DoubleFree {
+            device: id,
+            slot: SlotIndex(3),
+            owner: EntryId(77),
+            now: None
+        })
+    );
     let small = devices.add(blank(511), DeviceSpec::default(), None);
     assert_eq!(small, Err(AddError::TooSmall { slots: 511 }));
     let large = devices.add(blank(1 << 40), DeviceSpec::default(), None);
     assert_eq!(large, Err(AddError::TooLarge { slots: 1 << 40 }));
     devices.check();
+}
+
+/// Who frees what it has freed before harms nobody, and is named: also when its cluster is empty, and
+/// when the slots have another owner.
+#[test]
+fn what_is_freed_twice_stays_its_next_owners() {
+    for pages in [1u16, 16, 512] {
+        let (devices, id) = one(1024, Options::default());
+        let mut out = ExtentList::new();
+        devices.allocate(A, pages, EntryId(1000), &mut out).unwrap();
+        let extent = out[0];
+        devices.free(A, EntryId(1000), extent).unwrap();
+        let error = |now| FreeError::DoubleFree {
+            device: id,
+            slot: extent.start,
+            owner: EntryId(1000),
+            now,
+        };
+        let nobodys = devices.free(A, EntryId(1000), extent).unwrap_err();
+        assert_eq!(nobodys, error(None));
+        let slot = extent.start;
+        let text = format!("entry 1000 freed slot {slot} of device {id}, which is free");
+        assert_eq!(nobodys.to_string(), text);
+        // Somebody has the same place next.
+        let mut next = EntryId(5000);
+        loop {
+            out.clear();
+            devices.allocate(A, pages, next, &mut out).unwrap();
+            if out[0] == extent {
+                break;
+            }
+            next = next.plus(u32::from(pages));
+        }
+        let used = devices.usage()[0].used;
+        let others = devices.free(A, EntryId(1000), extent).unwrap_err();
+        assert_eq!(others, error(Some(next)));
+        let text = format!("belongs to entry {next}");
+        assert!(others.to_string().ends_with(&text), "{others}");
+        assert_eq!(devices.owner(id, slot), Some(next));
+        assert_eq!(devices.usage()[0].used, used);
+        devices.check();
+        devices.free(B, next, extent).unwrap();
+        devices.check();
+    }
 }
 
 #[test]
@@ -541,7 +590,7 @@ fn memory_stays_within_the_promises() {
     );
     for i in 0..slots as u32 {
         devices
-            .free(
+            .give(
                 A,
                 Extent {
                     device: id,
@@ -580,7 +629,7 @@ fn processors_share_no_cache_line_on_the_fast_path() {
                     .allocate(cpu, 1 << order, EntryId(0), &mut out)
                     .unwrap();
                 if round % 3 > 0 {
-                    devices.free(cpu, out[0]).unwrap();
+                    devices.give(cpu, out[0]).unwrap();
                 }
             }
         }
@@ -655,7 +704,7 @@ fn what_a_compaction_cannot_write_to_is_not_used_again() {
             devices.allocate(A, 512, owner, &mut out_list).unwrap();
         }
         for at in (0..1024).filter(|at| at % 512 != 100) {
-            devices.free_now(A, single(id, at)).unwrap();
+            devices.give_now(A, single(id, at)).unwrap();
         }
         devices.work(A, 1);
         let usage = devices.usage()[0];
