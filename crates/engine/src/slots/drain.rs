@@ -248,13 +248,24 @@ impl Devices {
     fn departure_of(&self, device: &Device) -> Departure {
         let mut others = self.devices();
         others.retain(|other| other.id != device.id);
-        let lent = |d: &Arc<Device>| if d.accepting() { d.borrowable() } else { 0 };
-        let room = |d: &Arc<Device>| if d.accepting() { self.own_room(d) } else { 0 };
+        others.retain(|other| other.accepting());
         Departure {
             pages: self.live(device),
-            lent: others.iter().map(lent).sum(),
-            room: others.iter().map(room).sum(),
+            room: others.iter().map(|d| self.own_room(d)).sum(),
+            lent: others.iter().map(|d| self.lent_room(d)).sum(),
         }
+    }
+
+    /// Slots of the clusters of a device that the lender has, as far as it is known which those are.
+    fn lent_room(&self, device: &Device) -> u64 {
+        let last = ClusterIndex(device.clusters - 1);
+        let ours = self.with_cluster(device, last, |cluster| cluster.state.is_ours());
+        let beyond = if ours == Some(true) {
+            0
+        } else {
+            device.past_end(last)
+        };
+        device.borrowable().saturating_sub(beyond as u64)
     }
 
     /// Free slots in the clusters of a device that are ours, those in return caches among them.

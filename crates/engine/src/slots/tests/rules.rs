@@ -407,9 +407,7 @@ fn repeated_errors_take_the_device_out() {
 #[test]
 fn a_drain_without_room_says_how_much_is_missing_and_moves_nothing() {
     let mut run = Run::new(Options::default());
-    run.devices
-        .add(blank(1024), DeviceSpec::default(), None)
-        .unwrap();
+    run.add(1024, DeviceSpec::default(), false).unwrap();
     for _ in 0..2000 {
         run.allocate(A, 1);
     }
@@ -434,17 +432,12 @@ fn a_drain_without_room_says_how_much_is_missing_and_moves_nothing() {
             used: 2000
         })
     );
-    run.devices
-        .add(blank(1024), DeviceSpec::default(), None)
-        .unwrap();
+    run.add(1024, DeviceSpec::default(), false).unwrap();
     run.drain(0);
     run.check();
     assert_eq!(run.devices.usage().len(), 2);
     // The number is used again, and nothing of the old device is left under it.
-    let id = run
-        .devices
-        .add(blank(512), DeviceSpec::default(), None)
-        .unwrap();
+    let id = run.add(512, DeviceSpec::default(), false).unwrap();
     assert_eq!(id, DeviceId(0));
     run.check();
 }
