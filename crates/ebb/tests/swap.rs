@@ -177,6 +177,7 @@ fn without_room_it_says_how_much_is_missing_and_nothing_changes() {
         let used = on_it();
         let (ok, text) = tree.swap(&["off", &tree.path("a")]);
         assert!(!ok && text.contains("stays in use"), "{text}");
+        assert!(!text.contains("gone elsewhere"), "{text}");
         let missing = text.split("lack room for ").nth(1).expect(&text);
         let missing: u64 = missing.split(' ').next().unwrap().parse().unwrap();
         // The program goes on meanwhile, so the figure moves a little.
@@ -187,12 +188,32 @@ fn without_room_it_says_how_much_is_missing_and_nothing_changes() {
         );
     }
     let small = tree.show()[1]["used_bytes"].as_u64().unwrap();
-    assert!(small > 0, "nothing was moved");
+    assert_eq!(small, 0, "something was moved");
     // With room it goes.
     tree.done(&["on", &format!("{}:256M", tree.path("b"))]);
     tree.done(&["off", &tree.path("a")]);
     assert_eq!(tree.holders("a"), Vec::<PathBuf>::new());
     tree.stop(1);
+}
+
+#[test]
+fn what_has_room_for_one_process_has_none_for_two() {
+    if cannot_page() {
+        return;
+    }
+    let tree = Tree::start(BUDGET, &["a:512M"], "fork");
+    tree.until_used(0, 64);
+    // Each of the two has about half of what is there.
+    let there = tree.show()[0]["used_bytes"].as_u64().unwrap() >> 20;
+    tree.done(&["on", &format!("{}:{}M", tree.path("b"), there * 3 / 4)]);
+    let (ok, text) = tree.swap(&["off", "1"]);
+    assert!(!ok && text.contains("lack room for"), "{text}");
+    let shown = tree.show();
+    assert_eq!(shown[0]["state"], "on", "{shown}");
+    assert_eq!(shown[1]["used_bytes"], 0, "something was moved: {shown}");
+    tree.done(&["on", &format!("{}:512M", tree.path("c"))]);
+    tree.done(&["off", "1"]);
+    tree.stop(2);
 }
 
 #[test]

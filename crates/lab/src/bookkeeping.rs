@@ -62,7 +62,7 @@ struct Bench {
     /// Bytes without the device.
     without: usize,
     slots: u32,
-    held: Vec<Extent>,
+    held: Vec<(EntryId, Extent)>,
 }
 
 impl Bench {
@@ -88,17 +88,17 @@ impl Bench {
             self.devices
                 .allocate(Cpu(0), 1, EntryId(owner), &mut out)
                 .expect("the device is not full");
-            self.held.push(out[0]);
+            self.held.push((EntryId(owner), out[0]));
         }
     }
 
     /// Frees all slots but those that `keep` says, and lets the worker do what it does.
     fn free(&mut self, mut keep: impl FnMut() -> bool) {
         let devices = &self.devices;
-        self.held.retain(|&slot| {
+        self.held.retain(|&(owner, slot)| {
             let kept = keep();
             if !kept {
-                devices.free(Cpu(0), slot).expect("it was allocated");
+                devices.free(Cpu(0), owner, slot).expect("it was allocated");
             }
             kept
         });

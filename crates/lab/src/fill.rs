@@ -103,7 +103,9 @@ impl SlotAllocator for Ours {
             start: SlotIndex(start),
             len: pages as u16,
         };
-        self.devices.free(Cpu(0), extent).expect("it was allocated");
+        self.devices
+            .free(Cpu(0), EntryId(0), extent)
+            .expect("it was allocated");
     }
     fn settle(&mut self) {
         while self.devices.work(Cpu(0), usize::MAX) > 0 {}

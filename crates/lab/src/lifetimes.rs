@@ -97,7 +97,7 @@ const CASES: [Case; 4] = [
 trait Place {
     /// In one extent or several.
     fn place(&mut self, kind: Kind) -> Vec<Extent>;
-    fn free(&mut self, kind: Kind, extent: Extent);
+    fn free(&mut self, kind: Kind, owner: EntryId, extent: Extent);
 }
 
 struct Ours {
@@ -113,9 +113,9 @@ impl Place for Ours {
             .expect("the device is not full");
         self.out.to_vec()
     }
-    fn free(&mut self, kind: Kind, extent: Extent) {
+    fn free(&mut self, kind: Kind, owner: EntryId, extent: Extent) {
         self.devices
-            .free(kind.cpu, extent)
+            .free(kind.cpu, owner, extent)
             .expect("it was allocated");
     }
 }
@@ -139,7 +139,7 @@ impl Place for FirstFit {
             len: kind.pages,
         }]
     }
-    fn free(&mut self, _: Kind, extent: Extent) {
+    fn free(&mut self, _: Kind, _: EntryId, extent: Extent) {
         let at = extent.start.0 as usize;
         self.0[at..at + usize::from(extent.len)].fill(false);
     }
@@ -173,8 +173,10 @@ impl Run {
     }
 
     fn drop(&mut self, kind: Kind, extents: Vec<Extent>) {
+        let mut owner = EntryId(0);
         for extent in extents {
-            self.place.free(kind, extent);
+            self.place.free(kind, owner, extent);
+            owner = owner.plus(u32::from(extent.len));
         }
     }
 

@@ -340,7 +340,8 @@ trait Place {
     /// The slots of `1 << order` pages from `page` on, in order; None if they have no place
     /// together.
     fn place(&mut self, page: usize, order: u8, slots: &mut Vec<u32>) -> Option<u64>;
-    fn free(&mut self, start: u32, pages: u32);
+    /// Frees the slots of pages side by side, the first of which is `page`.
+    fn free(&mut self, page: usize, start: u32, pages: u32);
     /// Between iterations.
     fn rest(&mut self) {}
     fn large_in(&self) -> bool {
@@ -356,7 +357,7 @@ impl Place for Rival {
         slots.extend(start..start + (1 << order));
         Some(1)
     }
-    fn free(&mut self, start: u32, pages: u32) {
+    fn free(&mut self, _: usize, start: u32, pages: u32) {
         self.0.free(start, pages);
     }
 }
@@ -433,14 +434,14 @@ impl Place for Ebb {
         }
         Some(self.out.len() as u64)
     }
-    fn free(&mut self, start: u32, pages: u32) {
+    fn free(&mut self, page: usize, start: u32, pages: u32) {
         let extent = Extent {
             device: self.device,
             start: SlotIndex(start),
             len: pages as u16,
         };
         self.devices
-            .free(Cpu(0), extent)
+            .free(Cpu(0), EntryId(page as u32), extent)
             .expect("the workload frees what it holds");
     }
     fn rest(&mut self) {
@@ -497,22 +498,29 @@ impl Run {
 
     /// Frees the slots of the pages that are swapped out, runs of slots at once.
     fn release(&mut self, first: usize, pages: usize) {
-        let mut run: Option<(u32, u32)> = None;
+        // Of pages side by side: the first, its slot, and how many.
+        let mut run: Option<(usize, u32, u32)> = None;
         for page in first..first + pages {
             let Page::Swapped(slot) = self.get(page) else {
                 continue;
             };
             match &mut run {
-                Some((start, len)) if *start + *len == slot && slot % 512 != 0 => *len += 1,
+                Some((first, start, len))
+                    if *first + *len as usize == page
+                        && *start + *len == slot
+                        && slot % 512 != 0 =>
+                {
+                    *len += 1;
+                }
                 _ => {
-                    if let Some((start, len)) = run.replace((slot, 1)) {
-                        self.place.free(start, len);
+                    if let Some((first, start, len)) = run.replace((page, slot, 1)) {
+                        self.place.free(first, start, len);
                     }
                 }
             }
         }
-        if let Some((start, len)) = run {
-            self.place.free(start, len);
+        if let Some((first, start, len)) = run {
+            self.place.free(first, start, len);
         }
     }
 

@@ -116,8 +116,11 @@ fn measure(policy: ClusterPolicy, discard: bool, full: u32, options: &Options) -
         };
         for _ in 0..BATCH {
             let gone = held.swap_remove(random.below(held.len()));
+            let mut owner = EntryId(0);
             for extent in gone {
-                devices.free(Cpu(0), extent).expect("it was allocated");
+                let freed = devices.free(Cpu(0), owner, extent);
+                freed.expect("it was allocated");
+                owner = owner.plus(u32::from(extent.len));
             }
         }
         while devices.work(Cpu(0), usize::MAX) > 0 {}

@@ -86,7 +86,7 @@ impl Shared for Ours {
             len: 1 << order,
         };
         self.devices
-            .free(self.cpu(thread), extent)
+            .free(self.cpu(thread), EntryId(0), extent)
             .expect("it was allocated");
     }
 }

@@ -138,9 +138,12 @@ fn measure(one: bool, full: u32, turn: usize, options: &Options) -> Outcome {
             outcome = Outcome::new(options.slots);
         }
         while used + BATCH > level && !held.is_empty() {
+            let mut owner = EntryId(0);
             for extent in held.swap_remove(random.below(held.len())) {
                 used -= usize::from(extent.len);
-                devices.free(Cpu(0), extent).expect("it was allocated");
+                let freed = devices.free(Cpu(0), owner, extent);
+                freed.expect("it was allocated");
+                owner = owner.plus(u32::from(extent.len));
             }
         }
         while devices.work(Cpu(0), usize::MAX) > 0 {}

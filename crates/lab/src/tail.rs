@@ -215,10 +215,11 @@ impl Bench {
                 Load::Discard => (i / each, Cpu((i / each) as u16)),
             };
             out.clear();
+            let slots = &mut held[thread].slots;
             devices
-                .allocate(cpu, 1, EntryId(0), &mut out)
+                .allocate(cpu, 1, EntryId(slots.len() as u32), &mut out)
                 .expect("the device is not full");
-            held[thread].slots.push(out[0].start.0);
+            slots.push(out[0].start.0);
         }
         Self {
             load,
@@ -227,7 +228,9 @@ impl Bench {
         }
     }
 
-    fn free(&self, cpu: Cpu, slots: &[u32]) {
+    /// Frees the slots of the entries from `first` on.
+    fn free(&self, cpu: Cpu, first: usize, slots: &[u32]) {
+        let mut owner = EntryId(first as u32);
         let follows = |a: &u32, b: &u32| a + 1 == *b && !b.is_multiple_of(CLUSTER_SLOTS as u32);
         for run in slots.chunk_by(follows) {
             let extent = Extent {
@@ -235,7 +238,9 @@ impl Bench {
                 start: SlotIndex(run[0]),
                 len: run.len() as u16,
             };
-            self.devices.free(cpu, extent).expect("the slots are ours");
+            let freed = self.devices.free(cpu, owner, extent);
+            freed.expect("the slots are ours");
+            owner = owner.plus(u32::from(extent.len));
         }
     }
 
@@ -254,9 +259,9 @@ impl Bench {
             let waits = switches().voluntary;
             let begun = Instant::now();
             match self.load {
-                Load::Scattered => self.free(cpu, &held.slots[at..=at]),
+                Load::Scattered => self.free(cpu, at, &held.slots[at..=at]),
                 Load::Discard if at % CLUSTER_SLOTS == 0 => {
-                    self.free(cpu, &held.slots[at..at + CLUSTER_SLOTS]);
+                    self.free(cpu, at, &held.slots[at..at + CLUSTER_SLOTS]);
                 }
                 Load::Discard => {}
             }

@@ -271,8 +271,9 @@ impl Subject for Slots {
     fn free(&self, thread: usize) -> usize {
         let mut extents = self.held[thread].lock().expect("no panic");
         let freed = extents.len();
-        for extent in extents.drain(..) {
-            self.devices.free(Cpu(thread as u16), extent).expect("ours");
+        for (i, extent) in extents.drain(..).enumerate() {
+            let (cpu, owner) = (Cpu(thread as u16), EntryId(i as u32));
+            self.devices.free(cpu, owner, extent).expect("ours");
         }
         freed
     }

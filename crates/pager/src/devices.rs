@@ -5,6 +5,7 @@
 //! tree's table says with what the engine has:
 //! ```text
 //! in the table, not here       open: descriptor and leases from the supervisor, Devices::add
+//! here, Asked in the table     say what it would take to leave, beyond what is this process's own
 //! here, Leaving in the table   no more pages go there; a few milliseconds of moving pages away a
 //!                              turn, to other devices, or into the pool as far as the budget has
 //!                              room; when nothing is left Devices::remove, and once no thread
@@ -20,7 +21,7 @@ use ebb_engine::slots::{DeviceSpec, Devices, Drain, DrainError};
 use ebb_engine::swap::Swap;
 use ebb_engine::{Cpu, DeviceId};
 use ebb_stores::{self as stores, Faults, FileStore, Key};
-use ebb_tree::{DeviceState, MAX_DEVICES, Member, Refusal};
+use ebb_tree::{Answer, DeviceState, MAX_DEVICES, Member};
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -41,8 +42,9 @@ struct Attached {
     serial: u64,
     id: DeviceId,
     file: Arc<FileStore>,
-    /// Why the last attempt to leave it failed.
-    refusal: Option<Refusal>,
+    /// What is answered to the last change of the devices: what it would take to leave this one, or
+    /// why the attempt failed.
+    answer: Option<Answer>,
     /// Steps in vain, one after the other.
     vain: u32,
 }
@@ -62,18 +64,12 @@ struct Inner {
     told: Instant,
 }
 
-/// Makes room in memory for pages that find none on devices: of so many in all, for so many now.
-pub type MakeRoom<'a> = &'a mut dyn FnMut(u64, usize) -> InMemory;
-
-/// Whether pages that find no room on devices can be kept in memory.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum InMemory {
-    /// There is room for the next of them.
-    Now,
-    /// All would fit, but the program took the room that was made.
-    Later,
-    /// They would not fit.
-    Never,
+/// Memory, as the place of pages that find none on devices.
+pub trait Refuge {
+    /// How many it could come to hold, if so many processes share what is free of the budget.
+    fn holds(&mut self, users: u64) -> u64;
+    /// Makes room for so many now; whether it could.
+    fn make_room(&mut self, pages: usize) -> bool;
 }
 
 /// See the module.
@@ -194,7 +190,7 @@ impl DeviceSet {
     }
 
     /// The keeper's turn; whether there is more to do at once. Requires: the gate.
-    pub fn tend(&self, member: &Member, swap: &Swap, cpu: Cpu, room: MakeRoom<'_>) -> bool {
+    pub fn tend(&self, member: &Member, swap: &Swap, cpu: Cpu, memory: &mut dyn Refuge) -> bool {
         let inner = &mut *self.lock();
         if inner.seen != Some(member.device_changes())
             && let Err(why) = self.follow(inner, member)
@@ -203,7 +199,7 @@ impl DeviceSet {
             member.message(&format!("the swap devices cannot be looked at: {why}"));
         }
         self.close(inner, member);
-        let busy = self.leave(inner, member, swap, cpu, room);
+        let busy = self.leave(inner, member, swap, cpu, memory);
         if busy || inner.told.elapsed() > TELL {
             inner.told = Instant::now();
             self.tell(inner, member);
@@ -225,13 +221,13 @@ impl DeviceSet {
     /// Opens devices that are new, and takes those back into service that were to go.
     fn follow(&self, inner: &mut Inner, member: &Member) -> Result<(), String> {
         let changes = member.device_changes();
-        // Another removal than the one refused may be under way, and there may be room by now.
+        // Another removal than the one answered may be under way, and there may be room by now.
         for attached in &mut inner.attached {
-            (attached.refusal, attached.vain) = (None, 0);
+            (attached.answer, attached.vain) = (None, 0);
         }
         let mut wanted = 0;
         for row in 0..MAX_DEVICES {
-            let Some((serial, DeviceState::On)) = member.device(row) else {
+            let Some((serial, DeviceState::On | DeviceState::Asked)) = member.device(row) else {
                 continue;
             };
             match inner.attached.iter_mut().find(|a| a.serial == serial) {
@@ -264,7 +260,7 @@ impl DeviceSet {
                         serial,
                         id,
                         file: real.file,
-                        refusal: None,
+                        answer: None,
                         vain: 0,
                     });
                 }
@@ -286,24 +282,35 @@ impl DeviceSet {
         member: &Member,
         swap: &Swap,
         cpu: Cpu,
-        room: MakeRoom<'_>,
+        memory: &mut dyn Refuge,
     ) -> bool {
         let started = Instant::now();
         let mut more = false;
         let mut at = 0;
         while let Some(attached) = inner.attached.get_mut(at) {
-            let leaving = matches!(
-                member.device(attached.row),
-                Some((serial, DeviceState::Leaving)) if serial == attached.serial
-            );
-            if !leaving || attached.refusal.is_some() {
+            let state = member.device(attached.row);
+            let state = state.filter(|(serial, _)| *serial == attached.serial);
+            let leaving = match state {
+                Some((_, DeviceState::Asked)) if attached.answer.is_none() => {
+                    let users = member.users(attached.row);
+                    attached.answer = self.wants(attached.id, memory.holds(users));
+                    more = true;
+                    false
+                }
+                Some((_, DeviceState::Leaving)) => attached.answer.is_none(),
+                _ => false,
+            };
+            if !leaving {
                 at += 1;
                 continue;
             }
             more = true;
             let (mut gone, mut pooled) = (false, false);
             while started.elapsed() < TURN {
-                match self.devices.drain_step(cpu, attached.id, STEP) {
+                let step = self.devices.drain_step(cpu, attached.id, STEP);
+                // For each step in which devices lack room some is made.
+                swap.let_drained_into_pool(0);
+                match step {
                     // Somebody has a cluster in hand: the next turn.
                     Ok(Drain::Moved(0)) => break,
                     Ok(Drain::Moved(_)) => (attached.vain, pooled) = (0, false),
@@ -313,24 +320,23 @@ impl DeviceSet {
                         break;
                     }
                     Err(DrainError::NoRoom { missing }) => {
-                        let refused = match room(missing, STEP) {
-                            InMemory::Now if !pooled => {
-                                pooled = true;
-                                swap.let_drained_into_pool(STEP as u64);
-                                continue;
-                            }
-                            // Room in the budget is none in the pool, or not this time.
-                            InMemory::Now | InMemory::Later => attached.vain >= VAIN,
-                            InMemory::Never => true,
-                        };
-                        attached.vain += 1;
-                        if refused {
-                            attached.refusal = Some(Refusal::NoRoom(saturated(missing)));
+                        // All that is free: who comes first, takes it.
+                        let fits = missing <= memory.holds(1);
+                        if fits && !pooled && memory.make_room(STEP) {
+                            pooled = true;
+                            swap.let_drained_into_pool(missing);
+                            continue;
                         }
+                        // Room in the budget is none in the pool, or the program took it: not this
+                        // time.
+                        if !fits || attached.vain >= VAIN {
+                            attached.answer = Some(Answer::NoRoom(saturated(missing)));
+                        }
+                        attached.vain += 1;
                         break;
                     }
                     Err(DrainError::Stuck { left, .. }) if attached.vain >= VAIN => {
-                        attached.refusal = Some(Refusal::Stuck(saturated(left)));
+                        attached.answer = Some(Answer::Stuck(saturated(left)));
                         break;
                     }
                     Err(_) => {
@@ -349,6 +355,13 @@ impl DeviceSet {
             }
         }
         more
+    }
+
+    /// What it would take to leave a device, if memory holds so many of its pages.
+    fn wants(&self, id: DeviceId, held: u64) -> Option<Answer> {
+        let departure = self.devices.departure(id).ok()?;
+        let wants = departure.pages.saturating_sub(departure.room + held);
+        Some(Answer::Wants(saturated(wants)))
     }
 
     /// Closes files that no thread uses any more.
@@ -371,7 +384,8 @@ impl DeviceSet {
         for attached in &inner.attached {
             if let Some(u) = usage.iter().find(|u| u.device == attached.id) {
                 let used = u.used.saturating_sub(u.bad);
-                member.tell_share(attached.row, used, u.errors, u.out, attached.refusal);
+                let answer = inner.seen.zip(attached.answer);
+                member.tell_share(attached.row, used, u.errors, u.out, answer);
             }
         }
     }

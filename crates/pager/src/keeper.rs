@@ -8,7 +8,6 @@
 
 use crate::balance::Costs;
 use crate::bays::Bays;
-use crate::devices::InMemory;
 use crate::embed::{self, Embedded};
 use crate::flushes::Flushes;
 use crate::fork;
@@ -17,6 +16,7 @@ use crate::hooks::UNREGISTERED;
 use crate::map::{Page, PageMap, PageNumber, UNIT, UNIT_BYTES};
 use crate::process::{Process, cpu};
 use crate::references;
+use crate::refuge::Memory;
 use crate::resolve::Desk;
 use crate::room::Step;
 use crate::service::Services;
@@ -46,8 +46,6 @@ pub static ANSWERED: AtomicU32 = AtomicU32::new(0);
 const BUSY: Duration = Duration::from_millis(20);
 /// While pages move from a device that is to go.
 const MOVING: Duration = Duration::from_millis(1);
-/// Pages of the pool from which can be told how well pages compress.
-const FEW: u64 = 32;
 /// For how long a process that was asked for memory and had none to give is not asked again before
 /// others: relatives that have the same pages all have them for old.
 const SPARED: Duration = Duration::from_millis(500);
@@ -294,13 +292,11 @@ pub fn tend(process: &'static Process) -> ! {
         }
         let gate = crate::process::gate(process);
         let Embedded { devices, swap } = process.embedded;
-        moving = devices.tend(process.member, swap, cpu(), &mut |all, now| match process
-            .pool_takes(all)
-        {
-            false => InMemory::Never,
-            true if process.room_for(&mut desk, now) => InMemory::Now,
-            true => InMemory::Later,
-        });
+        let mut memory = Memory {
+            process,
+            desk: &mut desk,
+        };
+        moving = devices.tend(process.member, swap, cpu(), &mut memory);
         for _ in 0..64 {
             // Somebody may be waiting for what is asked for.
             if !process.swap.work(cpu()) || process.member.is_asked() {
@@ -487,7 +483,7 @@ impl Process {
 
     /// Moves the line between resident pages and pool, where pages can go to devices; and limits
     /// the pool accordingly, and as the user wants it.
-    fn share_budget(&self, state: &mut State) {
+    pub fn share_budget(&self, state: &mut State) {
         let budget = self.member.budget() as usize;
         let elsewhere = self.embedded.devices.stays(self.member) && self.member.writeback();
         let mut limit = budget;
@@ -523,25 +519,6 @@ impl Process {
         state
             .balance
             .adjust(resident, frames, density, budget, &self.costs);
-    }
-
-    /// Whether the pool could come to hold `pages` more that find no room on devices, and leave a
-    /// quarter of the memory to the program.
-    fn pool_takes(&self, pages: u64) -> bool {
-        let mut state = lock_service();
-        self.share_budget(&mut state);
-        let free = self.member.limit().saturating_sub(self.member.charged());
-        let memory = (state.account.charged().max(0) as u64 + free) * PAGE_SIZE as u64;
-        let held = self.swap.memory();
-        let room = (memory * 3 / 4).min(self.swap.pool_max());
-        // A page takes what those do that are there, and a little for holes; where there are few,
-        // all of its size.
-        let each = if held.pool_pages < FEW {
-            PAGE_SIZE as u64
-        } else {
-            held.pool_data_bytes * 9 / 8 / held.pool_pages
-        };
-        held.pool_bytes + pages * each <= room
     }
 
     /// Tells the tree when the oldest page here came (the keeper's milliseconds, 0: there is none to

@@ -28,6 +28,7 @@ mod process;
 mod queue;
 mod ranges;
 mod references;
+mod refuge;
 mod remap;
 mod resolve;
 mod room;

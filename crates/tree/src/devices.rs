@@ -6,6 +6,7 @@
 //! and every member is woken. Then, on the thread that owns the descriptors:
 //! ```text
 //! a row is On, and not held     attach: ask the supervisor, which sends file and leases
+//! a held row is Asked           say what it would take to leave; go on as before
 //! a held row is Leaving         move everything away, close the file, detach
 //! a held row is On again        go on as before
 //! a held row is another's       only in a forked child that had nothing there: detach
@@ -15,7 +16,7 @@
 
 use crate::lease::Leases;
 use crate::member::{JoinError, Member};
-use crate::table::{DeviceRow, DeviceState, Refusal, map_leases};
+use crate::table::{Answer, DeviceRow, DeviceState, map_leases};
 use crate::{MAX_DEVICES, wire};
 use ebb_engine::ClusterIndex;
 use ebb_engine::env::Lender;
@@ -160,17 +161,25 @@ impl Member {
         }
     }
 
+    /// Processes that have pages on a device, by their own word.
+    pub fn users(&self, row: usize) -> u64 {
+        let shares = self.table.taken();
+        let shares = shares.map(|(slot, _)| &self.table.slot(slot).shares[row]);
+        shares.filter(|share| share.used.load(Relaxed) > 0).count() as u64
+    }
+
     /// Says what this process has on a device: `used` slots, write errors that it met, whether
-    /// it gave the device up for them, and why it cannot leave it.
+    /// it gave the device up for them, and what it answers to being asked to leave it, by the last
+    /// change of the devices that it has seen.
     pub fn tell_share(
         &self,
         row: usize,
         used: u32,
         errors: u32,
         out: bool,
-        refusal: Option<Refusal>,
+        answer: Option<(u64, Answer)>,
     ) {
-        self.table.slot(self.slot()).shares[row].tell(used, errors, out, refusal);
+        self.table.slot(self.slot()).shares[row].tell(used, errors, out, answer);
     }
 
     /// The leases of the device held in a row. They follow this process's slot number: in a

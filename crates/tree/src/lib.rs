@@ -75,6 +75,6 @@ pub use {
         DeviceShown, LimitsShown, Opener, ProcessLimits, Setup, SetupDevice, SetupError,
         Supervisor, Totals, check_limits,
     },
-    table::{Codec, Config, DeviceState, Mode, Refusal, SlotNumber, SlotState, Way, Zstd},
+    table::{Answer, Codec, Config, DeviceState, Mode, SlotNumber, SlotState, Way, Zstd},
     wire::{LimitChange, Reply, Request},
 };

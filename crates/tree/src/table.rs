@@ -30,7 +30,7 @@ use std::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering::*};
 
 const MAGIC: u64 = u64::from_be_bytes(*b"ebbtree\0");
 /// Raised with every change of layout or meaning.
-pub(crate) const VERSION: u32 = 6;
+pub(crate) const VERSION: u32 = 7;
 
 /// A process's place in the table.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -375,6 +375,8 @@ impl Slot {
 pub enum DeviceState {
     /// Pages go there.
     On,
+    /// The same; every process that holds it says what it would want in order to leave.
+    Asked,
     /// What is there moves elsewhere; then the device goes.
     Leaving,
 }
@@ -382,7 +384,7 @@ pub enum DeviceState {
 /// A device as every member sees it.
 #[repr(C)]
 pub(crate) struct DeviceRow {
-    /// 0: the row is free. Else twice the device's serial number, plus one if it is leaving.
+    /// 0: the row is free. Else four times the device's serial number, plus its [`DeviceState`].
     stamp: AtomicU64,
     /// Device facts, as words.
     pub facts: [AtomicU64; 3],
@@ -398,51 +400,59 @@ pub(crate) struct Share {
     pub used: AtomicU32,
     /// Write errors that it met.
     pub errors: AtomicU32,
-    /// Bit 0: it takes no room there any more, for errors. Bits 1..: why it cannot leave
-    /// ([`Refusal`]).
-    pub flags: AtomicU32,
-    /// How many pages cannot leave.
-    pub kept: AtomicU32,
+    /// What it says beside that. Bits 0..32: pages; 32..34: which [`Answer`] they belong to, if any;
+    /// 34: it takes no room there any more, for errors; 35..: the change of the devices that it
+    /// answers.
+    said: AtomicU64,
 }
 
-/// Why a process cannot leave a device.
+/// What a process answers that is to leave a device.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Refusal {
-    /// So many pages would have no place.
+pub enum Answer {
+    /// Asked: so many pages would find no place in what is its own, its clusters on other devices
+    /// and its memory. Nothing was moved.
+    Wants(u32),
+    /// So many pages have no place.
     NoRoom(u32),
     /// So many pages can be neither read nor written elsewhere.
     Stuck(u32),
 }
 
 impl Share {
-    pub fn tell(&self, used: u32, errors: u32, out: bool, refusal: Option<Refusal>) {
-        let (kind, kept) = match refusal {
-            None => (0, 0),
-            Some(Refusal::NoRoom(pages)) => (2, pages),
-            Some(Refusal::Stuck(pages)) => (4, pages),
+    const OUT: u64 = 1 << 34;
+    const CHANGE: u32 = 35;
+
+    /// An answer comes with the number of the last change of the devices that the process has seen.
+    pub fn tell(&self, used: u32, errors: u32, out: bool, answer: Option<(u64, Answer)>) {
+        let (change, kind, pages) = match answer {
+            None => (0, 0, 0),
+            Some((change, Answer::Wants(pages))) => (change, 1, pages),
+            Some((change, Answer::NoRoom(pages))) => (change, 2, pages),
+            Some((change, Answer::Stuck(pages))) => (change, 3, pages),
         };
         self.used.store(used, Relaxed);
         self.errors.store(errors, Relaxed);
-        self.kept.store(kept, Relaxed);
-        self.flags.store(kind | out as u32, SeqCst);
+        let out = if out { Self::OUT } else { 0 };
+        let said = change << Self::CHANGE | out | kind << 32 | u64::from(pages);
+        self.said.store(said, SeqCst);
     }
 
     /// Whether the process takes no room there any more.
     pub fn is_out(&self) -> bool {
-        self.flags.load(SeqCst) & 1 != 0
+        self.said.load(SeqCst) & Self::OUT != 0
     }
 
-    /// It is asked to leave once more: why it could not before is no answer.
-    pub fn ask_again(&self) {
-        self.flags.fetch_and(1, SeqCst);
-    }
-
-    pub fn refusal(&self) -> Option<Refusal> {
-        let kind = self.flags.load(SeqCst) & !1;
-        let kept = self.kept.load(Relaxed);
-        match kind {
-            2 => Some(Refusal::NoRoom(kept)),
-            4 => Some(Refusal::Stuck(kept)),
+    /// What the process answers to a change of the devices, or to a later one.
+    pub fn answer_to(&self, change: u64) -> Option<Answer> {
+        let said = self.said.load(SeqCst);
+        // Both modulo what fits: no answer lies half of that behind.
+        let ahead = (said >> Self::CHANGE << Self::CHANGE).wrapping_sub(change << Self::CHANGE);
+        let pages = said as u32;
+        match said >> 32 & 3 {
+            _ if ahead >> 63 == 1 => None,
+            1 => Some(Answer::Wants(pages)),
+            2 => Some(Answer::NoRoom(pages)),
+            3 => Some(Answer::Stuck(pages)),
             _ => None,
         }
     }
@@ -594,12 +604,13 @@ impl Table {
         Config::unpack(self.config.load(SeqCst))
     }
 
-    /// Says that the devices have changed, and wakes every member to look.
-    pub fn devices_changed(&self) {
-        self.changes.fetch_add(1, SeqCst);
+    /// Says that the devices have changed, and wakes every member to look; the number of the change.
+    pub fn devices_changed(&self) -> u64 {
+        let change = self.changes.fetch_add(1, SeqCst) + 1;
         for (n, _) in self.taken() {
             self.wake(n);
         }
+        change
     }
 }
 
@@ -607,11 +618,12 @@ impl DeviceRow {
     /// The row's device by its serial number, and what becomes of it; none if it is free.
     pub fn device(&self) -> Option<(u64, DeviceState)> {
         let stamp = self.stamp.load(SeqCst);
-        let state = match stamp & 1 {
+        let state = match stamp & 3 {
             0 => DeviceState::On,
+            1 => DeviceState::Asked,
             _ => DeviceState::Leaving,
         };
-        (stamp != 0).then_some((stamp >> 1, state))
+        (stamp != 0).then_some((stamp >> 2, state))
     }
 
     /// Fills a free row.
@@ -626,8 +638,7 @@ impl DeviceRow {
     }
 
     pub fn set_state(&self, serial: u64, state: DeviceState) {
-        let leaving = (state == DeviceState::Leaving) as u64;
-        self.stamp.store(serial << 1 | leaving, SeqCst);
+        self.stamp.store(serial << 2 | state as u64, SeqCst);
     }
 
     pub fn clear(&self) {
@@ -792,8 +803,10 @@ mod tests {
         row.fill(7, [1, 2, 3], Some(-2), 9);
         assert_eq!((row.facts(), row.priority()), ([1, 2, 3], Some(-2)));
         assert_eq!(row.device(), Some((7, DeviceState::On)));
-        row.set_state(7, DeviceState::Leaving);
-        assert_eq!(row.device(), Some((7, DeviceState::Leaving)));
+        for state in [DeviceState::Asked, DeviceState::Leaving] {
+            row.set_state(7, state);
+            assert_eq!(row.device(), Some((7, state)));
+        }
         row.clear();
         assert_eq!(row.device(), None);
         assert_eq!(table.devices[0].device(), None);
@@ -804,10 +817,22 @@ mod tests {
         let (table, _fd) = Table::create(100, Config::default()).unwrap();
         let share = &table.slots[0].shares[0];
         for out in [false, true] {
-            for refusal in [None, Some(Refusal::NoRoom(5)), Some(Refusal::Stuck(6))] {
-                share.tell(1, 2, out, refusal);
-                assert_eq!((share.is_out(), share.refusal()), (out, refusal));
+            for answer in [Answer::Wants(4), Answer::NoRoom(5), Answer::Stuck(u32::MAX)] {
+                for change in [1, 7, 1 << 29, u64::MAX] {
+                    share.tell(1, 2, out, Some((change, answer)));
+                    assert_eq!(share.is_out(), out);
+                    // Not to what came later.
+                    for (asked, said) in [
+                        (change - 1, Some(answer)),
+                        (change, Some(answer)),
+                        (change.wrapping_add(1), None),
+                    ] {
+                        assert_eq!(share.answer_to(asked), said, "{change} {asked}");
+                    }
+                }
             }
+            share.tell(1, 2, out, None);
+            assert_eq!((share.is_out(), share.answer_to(0)), (out, None));
         }
     }
 }

@@ -43,14 +43,12 @@ impl Devices {
                 break;
             };
             let fate = mover.relocate(cpu, owner, from, Some(to));
-            let loser = if fate == Moved::Yes { from } else { to };
-            let freed = self.free_now(cpu, loser);
-            debug_assert!(freed.is_ok(), "{freed:?}");
+            self.settle_move(cpu, fate, owner, from, &[to]);
             on_its_way.arrived();
             match fate {
                 Moved::Yes => moved += usize::from(from.len),
                 Moved::Gone => {}
-                Moved::Failed => break,
+                Moved::Failed | Moved::Unwritten { .. } => break,
             }
         }
         if let Some(cell) = device.cell(c) {

@@ -6,6 +6,7 @@ use super::cluster::{Cluster, FROZEN, State};
 use super::device::{Device, Patience};
 use super::table::Word;
 use super::{DEVICE_ERROR_LIMIT, Devices, Extent, ExtentList, FORGIVING_PAGES};
+use crate::env::IoError;
 use crate::locks::lock;
 use crate::sync::atomic::Ordering::Relaxed;
 use crate::words::{CLUSTER_SLOTS, ClusterIndex, Cpu, DeviceId, EntryId, SlotIndex};
@@ -22,8 +23,16 @@ pub enum Moved {
     /// The owner does not name the old slot any more; whoever changed that frees it. The new
     /// place is not used.
     Gone,
-    /// It could not be read or written; nothing changed. The new place is not used.
+    /// It could not be read, or there is no place for it; nothing changed. The new place is not used.
     Failed,
+    /// A page of the new place could not be written; nothing changed. What became of the others is
+    /// not known; none is used.
+    Unwritten {
+        /// Which page of it.
+        page: u16,
+        /// Why.
+        error: IoError,
+    },
 }
 
 /// Moves the content of slots. Implemented by the virtual swap space; called with none of
@@ -38,6 +47,29 @@ pub trait Mover: Send + Sync {
     /// no slot is to be had elsewhere: the content goes to memory, or it fails.
     /// All of the extent has one fate.
     fn relocate(&self, cpu: Cpu, owner: EntryId, from: Extent, to: Option<Extent>) -> Moved;
+
+    /// Pages that it takes to memory at present, where there is no slot elsewhere.
+    fn takes(&self) -> u64 {
+        0
+    }
+}
+
+/// What it takes to empty a device, as it is at the moment.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Departure {
+    /// Pages on it.
+    pub pages: u64,
+    /// Slots free on the other devices in service, in clusters that are this process's.
+    pub room: u64,
+    /// Slots there of clusters that nobody has, for which other processes may ask too.
+    pub lent: u64,
+}
+
+impl Departure {
+    /// Pages that would have no slot.
+    pub fn lacks(&self) -> u64 {
+        self.pages.saturating_sub(self.room + self.lent)
+    }
 }
 
 /// How far a drain has come.
@@ -96,6 +128,16 @@ pub enum DrainError {
 }
 
 impl Devices {
+    /// A write to a slot failed. What that means is up to the error: the slot leaves service, or the
+    /// device, or neither, as a disk that is full may have room again. The slot is its owner's still.
+    pub fn write_failed(&self, cpu: Cpu, device: DeviceId, slot: SlotIndex, error: IoError) {
+        match error {
+            IoError::Slot => self.bad_slot(cpu, device, slot),
+            IoError::Device => self.retire(device),
+            IoError::NoSpace | IoError::Request => {}
+        }
+    }
+
     /// A write to a slot failed: it leaves service. The owner has lost it and must not free
     /// it alone (an extent freed as a whole may contain it). After `DEVICE_ERROR_LIMIT`
     /// errors that were not forgiven the device accepts no more allocations. A slot that there is
@@ -111,16 +153,14 @@ impl Devices {
         let done = self.with_cluster(&device, slot.cluster(), |cluster| {
             device.take_out(cluster, slot.within())
         });
-        if done == Some(TakenOut::NotOurs) {
-            // Its real owner finds out for itself.
-            let _ = self.free_now(
-                cpu,
-                Extent {
-                    device: device.id,
-                    start: slot,
-                    len: 1,
-                },
-            );
+        if let Some(TakenOut::NotOurs(Some(owner))) = done {
+            // The process whose it is finds out for itself.
+            let one = Extent {
+                device: device.id,
+                start: slot,
+                len: 1,
+            };
+            let _ = self.free_now(cpu, owner, one);
         }
     }
 
@@ -196,11 +236,56 @@ impl Devices {
         self.device(device).ok_or(DrainError::NoDevice(device))
     }
 
-    /// Free slots of the devices in service but one.
-    fn room_beside(&self, device: DeviceId) -> u64 {
-        let others = self.devices().into_iter().filter(|d| d.id != device);
-        let accepting = others.filter(|d| d.accepting());
-        accepting.map(|d| self.free_slots(&d)).sum()
+    /// What it takes to empty a device: asked before the first page moves, it tells whether all
+    /// will find a place.
+    ///
+    /// # Errors
+    /// There is no such device.
+    pub fn departure(&self, device: DeviceId) -> Result<Departure, DrainError> {
+        let device = self.known(device)?;
+        Ok(self.departure_of(&device))
+    }
+
+    fn departure_of(&self, device: &Device) -> Departure {
+        let mut others = self.devices();
+        others.retain(|other| other.id != device.id);
+        others.retain(|other| other.accepting());
+        Departure {
+            pages: self.live(device),
+            room: others.iter().map(|d| self.own_room(d)).sum(),
+            lent: others.iter().map(|d| self.lent_room(d)).sum(),
+        }
+    }
+
+    /// Slots of the clusters of a device that the lender has, as far as it is known which those are.
+    fn lent_room(&self, device: &Device) -> u64 {
+        let last = ClusterIndex(device.clusters - 1);
+        let ours = self.with_cluster(device, last, |cluster| cluster.state.is_ours());
+        let beyond = if ours == Some(true) {
+            0
+        } else {
+            device.past_end(last)
+        };
+        device.borrowable().saturating_sub(beyond as u64)
+    }
+
+    /// Free slots in the clusters of a device that are ours, those in return caches among them.
+    fn own_room(&self, device: &Device) -> u64 {
+        let untouched = match device.lists().fresh {
+            0 => 0,
+            fresh => {
+                let last = ClusterIndex(device.clusters - 1);
+                fresh as usize * CLUSTER_SLOTS - device.past_end(last)
+            }
+        };
+        let mut room = untouched as u64;
+        self.each_cluster(device, |_, cluster| {
+            if cluster.state.is_ours() {
+                let gone = cluster.table.as_ref().map_or(0, |t| t.gone);
+                room += CLUSTER_SLOTS as u64 - u64::from(cluster.count - gone);
+            }
+        });
+        room
     }
 
     /// Free slots of a device that this process can take: in its own clusters, and in those that
@@ -217,7 +302,8 @@ impl Devices {
     /// memory as far as the [`Mover`] takes them there. The first step takes the device out of service.
     ///
     /// # Errors
-    /// `NoRoom` if the other devices have too little: then the device goes on as before.
+    /// `NoRoom` if there is too little for all that is on it: then nothing was moved, and the device
+    /// goes on as before. Only what others take meanwhile shows in a later step, or in the midst of one.
     pub fn drain_step(&self, cpu: Cpu, device: DeviceId, max: usize) -> Result<Drain, DrainError> {
         let device = self.known(device)?;
         let mover = self.mover.get().ok_or(DrainError::NoMover)?;
@@ -226,6 +312,11 @@ impl Devices {
         let live = self.live(&device);
         if live == 0 {
             return Ok(Drain::Done);
+        }
+        let missing = self.departure_of(&device).lacks();
+        if missing > mover.takes() {
+            self.resume(&device);
+            return Err(DrainError::NoRoom { missing });
         }
         let mut moved = 0;
         let mut to = ExtentList::new();
@@ -241,7 +332,7 @@ impl Devices {
             }
             let Some(pages) = self.move_each(cpu, &**mover, owner, from, &mut to) else {
                 self.resume(&device);
-                let missing = self.lacks(&device).max(1);
+                let missing = self.departure_of(&device).lacks().max(1);
                 return Err(DrainError::NoRoom { missing });
             };
             moved += pages;
@@ -274,7 +365,7 @@ impl Devices {
             };
             match self.move_one(cpu, mover, owner.plus(i), one, to) {
                 (Moved::Failed, None) => return None,
-                (Moved::Failed, Some(_)) => {}
+                (Moved::Failed | Moved::Unwritten { .. }, Some(_)) => {}
                 _ => moved += 1,
             }
         }
@@ -296,7 +387,7 @@ impl Devices {
             Err(_) => None,
         };
         let fate = mover.relocate(cpu, owner, from, target);
-        self.settle_move(cpu, fate, from, target.as_slice());
+        self.settle_move(cpu, fate, owner, from, target.as_slice());
         (fate, target)
     }
 
@@ -318,32 +409,31 @@ impl Devices {
             [target] => mover.relocate(cpu, owner, from, Some(target)),
             _ => Moved::Failed,
         };
-        self.settle_move(cpu, fate, from, to);
+        self.settle_move(cpu, fate, owner, from, to);
         fate == Moved::Yes
     }
 
-    /// Frees the slots that a move leaves behind: the old ones, or the new ones if it failed.
-    fn settle_move(&self, cpu: Cpu, fate: Moved, from: Extent, to: &[Extent]) {
-        let losers = if fate == Moved::Yes { &[from][..] } else { to };
-        for &loser in losers {
-            let freed = self.free_now(cpu, loser);
-            debug_assert!(freed.is_ok(), "{freed:?}");
+    /// Frees the slots that a move leaves behind: the old ones, or the new ones if it failed, but for
+    /// one that could not be written.
+    pub(super) fn settle_move(
+        &self,
+        cpu: Cpu,
+        fate: Moved,
+        owner: EntryId,
+        from: Extent,
+        to: &[Extent],
+    ) {
+        if let (Moved::Unwritten { page, error }, [to]) = (fate, to) {
+            let slot = SlotIndex(to.start.0 + u32::from(page));
+            self.write_failed(cpu, to.device, slot, error);
         }
-    }
-
-    /// Pages of the device that the others have no room for.
-    fn lacks(&self, device: &Device) -> u64 {
-        self.live(device)
-            .saturating_sub(self.room_beside(device.id))
-    }
-
-    /// Pages that would have no slot if the device were drained now: 0 if it can be.
-    ///
-    /// # Errors
-    /// There is no such device.
-    pub fn drain_lacks(&self, device: DeviceId) -> Result<u64, DrainError> {
-        let device = self.known(device)?;
-        Ok(self.lacks(&device))
+        let losers = if fate == Moved::Yes { &[from][..] } else { to };
+        let mut owner = owner;
+        for &loser in losers {
+            let freed = self.free_now(cpu, owner, loser);
+            debug_assert!(freed.is_ok(), "{freed:?}");
+            owner = owner.plus(u32::from(loser.len));
+        }
     }
 
     /// Takes a drained device out. Its clusters go back to the lender.
@@ -480,8 +570,8 @@ fn add_runs(
 enum TakenOut {
     /// It is out of service, or was free or out already.
     Done,
-    /// It is lent by another process, and only read here.
-    NotOurs,
+    /// It is lent by another process, and only read here, for this entry.
+    NotOurs(Option<EntryId>),
 }
 
 impl Device {
@@ -496,7 +586,7 @@ impl Device {
             return TakenOut::Done;
         }
         if inherited {
-            return TakenOut::NotOurs;
+            return TakenOut::NotOurs(word.entry());
         }
         table.set(at, Word::BAD);
         cluster.gone = table.gone > 0;

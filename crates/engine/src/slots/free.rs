@@ -33,56 +33,58 @@ pub enum FreeError {
         /// Length of the extent.
         len: u16,
     },
-    /// The slot is free already.
-    #[error("slot {slot} of device {device} was freed twice; {}", last(.owner))]
+    /// The slot is not the entry's: it was given back already, and may be another's since.
+    #[error("entry {owner} freed slot {slot} of device {device}, {}", whose(.now))]
     DoubleFree {
         /// The device.
         device: DeviceId,
-        /// The first slot of the extent that is free.
+        /// The first slot of the extent that is not its own.
         slot: SlotIndex,
-        /// Its last owner, if that is still known.
-        owner: Option<EntryId>,
+        /// The entry in whose name it was freed.
+        owner: EntryId,
+        /// The entry whose it is now, if it is any's.
+        now: Option<EntryId>,
     },
 }
 
-fn last(owner: &Option<EntryId>) -> String {
-    match owner {
-        Some(entry) => format!("it last belonged to entry {entry}"),
-        None => "nothing is known of its last owner".into(),
+fn whose(now: &Option<EntryId>) -> String {
+    match now {
+        Some(entry) => format!("which belongs to entry {entry}"),
+        None => "which is free".into(),
     }
 }
 
 impl Devices {
-    /// Gives slots back. Slots of the extent that are out of service stay so. A single slot
-    /// whose cluster would have to move waits in the processor's return cache. It waits for
-    /// nobody but for locks of this module.
+    /// Gives back slots that belong to `owner`, `owner + 1`, ... Slots of the extent that are out of
+    /// service stay so. A single slot whose cluster would have to move waits in the processor's
+    /// return cache. It waits for nobody but for locks of this module.
     ///
     /// # Errors
-    /// The extent is not one, or a slot of it is free already.
-    pub fn free(&self, cpu: Cpu, extent: Extent) -> Result<(), FreeError> {
+    /// The extent is not one, or a slot of it is not its owner's, or not any more.
+    pub fn free(&self, cpu: Cpu, owner: EntryId, extent: Extent) -> Result<(), FreeError> {
         if extent.len != 1 || self.options.returns == Policy::Direct {
-            return self.free_now(cpu, extent);
+            return self.free_now(cpu, owner, extent);
         }
-        self.free_single(cpu, extent)?;
+        self.free_single(cpu, owner, extent)?;
         self.transit.freed(1);
         Ok(())
     }
 
     #[inline]
-    fn free_single(&self, cpu: Cpu, extent: Extent) -> Result<(), FreeError> {
+    fn free_single(&self, cpu: Cpu, owner: EntryId, extent: Extent) -> Result<(), FreeError> {
         let per_cpu = self.cpu(cpu);
         let mut guard = lock(&per_cpu.state);
         let state = &mut *guard;
         let (device, c) = locate(&state.devices, extent)?;
-        if let Some(freed) = release_in_current(&mut state.current[0], c, extent)? {
+        if let Some(freed) = release_in_current(&mut state.current[0], c, owner, extent)? {
             per_cpu.count(state, extent.device, -freed);
             return Ok(());
         }
         {
-            let Some(mut cluster) = find(device, c, extent)? else {
+            let Some(mut cluster) = find(device, c, owner, extent)? else {
                 let device = state.devices[extent.device.index()].clone();
                 drop(guard);
-                return self.free_in_current(device, extent);
+                return self.free_in_current(device, owner, extent);
             };
             let at = extent.start.within();
             if cluster.table().word(at).bad() {
@@ -119,21 +121,21 @@ impl Devices {
     ///
     /// # Errors
     /// As `free`.
-    pub fn free_now(&self, cpu: Cpu, extent: Extent) -> Result<(), FreeError> {
-        self.free_run(cpu, extent)?;
+    pub fn free_now(&self, cpu: Cpu, owner: EntryId, extent: Extent) -> Result<(), FreeError> {
+        self.free_run(cpu, owner, extent)?;
         self.transit.freed(u32::from(extent.len));
         Ok(())
     }
 
     #[inline]
-    fn free_run(&self, cpu: Cpu, extent: Extent) -> Result<(), FreeError> {
+    fn free_run(&self, cpu: Cpu, owner: EntryId, extent: Extent) -> Result<(), FreeError> {
         let per_cpu = self.cpu(cpu);
         let mut guard = lock(&per_cpu.state);
         let state = &mut *guard;
         let (device, c) = locate(&state.devices, extent)?;
         let order = usize::from(order_of(extent.len));
-        let freed = match release_in_current(&mut state.current[order], c, extent)? {
-            None => release_in_current(&mut state.opened[order], c, extent)?,
+        let freed = match release_in_current(&mut state.current[order], c, owner, extent)? {
+            None => release_in_current(&mut state.opened[order], c, owner, extent)?,
             freed => freed,
         };
         if let Some(freed) = freed {
@@ -144,10 +146,10 @@ impl Devices {
             }
             return Ok(());
         }
-        let Some(mut cluster) = find(device, c, extent)? else {
+        let Some(mut cluster) = find(device, c, owner, extent)? else {
             let device = state.devices[extent.device.index()].clone();
             drop(guard);
-            return self.free_in_current(device, extent);
+            return self.free_in_current(device, owner, extent);
         };
         let full = cluster.state == State::Full;
         let freed = release(&mut cluster, extent);
@@ -188,17 +190,18 @@ impl Devices {
     fn free_in_current(
         &self,
         device: Option<Arc<Device>>,
+        owner: EntryId,
         extent: Extent,
     ) -> Result<(), FreeError> {
         let device = device.ok_or(FreeError::NoDevice(extent.device))?;
         let c = extent.start.cluster();
         let outcome = self.with_cluster(&device, c, |cluster| {
-            used(cluster, extent)?;
+            owned(cluster, owner, extent)?;
             device.count(-release(cluster, extent));
             let unread = device.freed(c, cluster);
             Ok((unread, cluster.state == State::Discard))
         });
-        let (unread, emptied) = outcome.ok_or(twice(extent, 0, None))??;
+        let (unread, emptied) = outcome.ok_or(twice(extent, 0, owner, None))??;
         self.after_free(&device, c, unread, emptied);
         Ok(())
     }
@@ -321,43 +324,47 @@ fn locate(
     Ok((device, start.cluster()))
 }
 
-/// Locks the cluster of an extent whose every slot is in use by somebody; none if a processor has it.
+/// Locks the cluster of an extent whose every slot is its owner's; none if a processor has it.
 fn find(
     device: &Device,
     c: ClusterIndex,
+    owner: EntryId,
     extent: Extent,
 ) -> Result<Option<ClusterGuard<'_>>, FreeError> {
-    let cell = device.cell(c).ok_or(twice(extent, 0, None))?;
+    let cell = device.cell(c).ok_or(twice(extent, 0, owner, None))?;
     let cluster = lock(&cell.cluster);
     if let State::OffList(Owner::Cpu(_)) = cluster.state {
         return Ok(None);
     }
-    used(&cluster, extent)?;
+    owned(&cluster, owner, extent)?;
     Ok(Some(cluster))
 }
 
-/// The error of whoever frees the slot at `i` of the extent a second time.
-const fn twice(extent: Extent, i: u32, owner: Option<EntryId>) -> FreeError {
+/// The error of who frees the slot at `i` of the extent, which is not `owner + i`'s.
+const fn twice(extent: Extent, i: u32, owner: EntryId, now: Option<EntryId>) -> FreeError {
     FreeError::DoubleFree {
         device: extent.device,
         slot: SlotIndex(extent.start.0 + i),
-        owner,
+        owner: owner.plus(i),
+        now,
     }
 }
 
-/// Fails unless every slot of the extent is in use by somebody.
+/// Fails unless every slot of the extent that is in service belongs to its owner.
 #[inline]
-fn used(cluster: &Cluster, extent: Extent) -> Result<(), FreeError> {
-    let table = cluster.table.as_ref().ok_or(twice(extent, 0, None))?;
+fn owned(cluster: &Cluster, owner: EntryId, extent: Extent) -> Result<(), FreeError> {
+    let table = cluster.table.as_ref();
+    let table = table.ok_or(twice(extent, 0, owner, None))?;
     let (start, len) = (extent.start.within(), usize::from(extent.len));
-    if !cluster.gone && table.used.range_is_set(start, len) {
+    if table.all_owned(start, len, owner) {
         return Ok(());
     }
     for i in 0..u32::from(extent.len) {
         let at = start + i as usize;
         let word = table.word(at);
-        if !table.used.get(at) || word.gone() {
-            return Err(twice(extent, i, word.entry()));
+        let now = word.entry().filter(|_| table.used.get(at) && !word.gone());
+        if now != Some(owner.plus(i)) && !word.bad() {
+            return Err(twice(extent, i, owner, now));
         }
     }
     Ok(())
@@ -393,11 +400,12 @@ fn release(cluster: &mut Cluster, extent: Extent) -> i64 {
 fn release_in_current(
     place: &mut Option<Current>,
     c: ClusterIndex,
+    owner: EntryId,
     extent: Extent,
 ) -> Result<Option<i64>, FreeError> {
     match place {
         Some(current) if current.is(extent.device, c) => {
-            used(&current.cluster, extent)?;
+            owned(&current.cluster, owner, extent)?;
             Ok(Some(release(&mut current.cluster, extent)))
         }
         _ => Ok(None),

@@ -69,7 +69,7 @@ mod work;
 mod tests;
 
 pub use choice::DeviceChoice;
-pub use drain::{Drain, DrainError, Moved, Mover};
+pub use drain::{Departure, Drain, DrainError, Moved, Mover};
 pub use free::FreeError;
 
 use crate::env::{Lender, Store, Topology};

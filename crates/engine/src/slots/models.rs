@@ -186,7 +186,7 @@ fn loom_a_free_meets_an_allocation_in_a_full_cluster() {
         let devices = devices(512, false, Returns::Direct);
         allocate(&devices, A, 512, 0).unwrap();
         let other = devices.clone();
-        let thread = thread::spawn(move || other.free(B, slot(7, 1)).unwrap());
+        let thread = thread::spawn(move || other.free(B, EntryId(7), slot(7, 1)).unwrap());
         let got = allocate(&devices, A, 1, 1000);
         thread.join().unwrap();
         devices.check();
@@ -206,7 +206,7 @@ fn loom_a_current_cluster_is_reached_by_others() {
         let other = devices.clone();
         let thread = thread::spawn(move || {
             assert_eq!(other.owner(second.device, second.start), Some(EntryId(1)));
-            other.free(B, first).unwrap();
+            other.free(B, EntryId(0), first).unwrap();
             assert_ne!(other.owner(first.device, first.start), Some(EntryId(0)));
         });
         // It fills up, or is put back and handed out again.
@@ -225,11 +225,11 @@ fn loom_the_worker_empties_a_return_cache_that_is_in_use() {
     model(|| {
         let devices = devices(512, false, Returns::Cached);
         allocate(&devices, A, 512, 0).unwrap();
-        devices.free(A, slot(0, 1)).unwrap();
+        devices.free(A, EntryId(0), slot(0, 1)).unwrap();
         let other = devices.clone();
         let thread = thread::spawn(move || other.work(B, 1));
-        devices.free(A, slot(1, 1)).unwrap();
-        devices.free(A, slot(2, 1)).unwrap();
+        devices.free(A, EntryId(1), slot(1, 1)).unwrap();
+        devices.free(A, EntryId(2), slot(2, 1)).unwrap();
         thread.join().unwrap();
         devices.check();
         while devices.work(A, 1) > 0 {}
@@ -245,7 +245,7 @@ fn loom_a_returned_slot_is_recycled_or_released() {
         // A full cluster of single slots, and the processor's home.
         allocate(&devices, A, 1, 0).unwrap();
         allocate(&devices, A, 511, 1).unwrap();
-        devices.free(A, slot(7, 1)).unwrap();
+        devices.free(A, EntryId(7), slot(7, 1)).unwrap();
         let other = devices.clone();
         let thread = thread::spawn(move || other.work(B, 1));
         let got = allocate(&devices, A, 1, 1000);
@@ -267,8 +267,8 @@ fn loom_a_slot_is_freed_only_once() {
         let devices = devices(512, false, Returns::Cached);
         allocate(&devices, A, 512, 0).unwrap();
         let other = devices.clone();
-        let thread = thread::spawn(move || other.free(B, slot(9, 1)).is_ok());
-        let mine = devices.free(A, slot(9, 1)).is_ok();
+        let thread = thread::spawn(move || other.free(B, EntryId(9), slot(9, 1)).is_ok());
+        let mine = devices.free(A, EntryId(9), slot(9, 1)).is_ok();
         assert!(mine != thread.join().unwrap());
         devices.check();
     });
@@ -280,10 +280,10 @@ fn loom_a_discard_meets_frees_and_allocations() {
         let devices = devices(1024, true, Returns::Direct);
         allocate(&devices, A, 512, 0).unwrap();
         allocate(&devices, A, 512, 512).unwrap();
-        devices.free(A, slot(0, 512)).unwrap();
+        devices.free(A, EntryId(0), slot(0, 512)).unwrap();
         let other = devices.clone();
         let thread = thread::spawn(move || other.work(B, 1));
-        devices.free(A, slot(512, 512)).unwrap();
+        devices.free(A, EntryId(512), slot(512, 512)).unwrap();
         let got = allocate(&devices, A, 512, 1000);
         thread.join().unwrap();
         devices.check();
@@ -302,8 +302,8 @@ fn loom_a_write_error_meets_frees_and_allocations() {
         let other = devices.clone();
         let thread = thread::spawn(move || other.bad_slot(B, DeviceId(0), SlotIndex(9)));
         // The owner frees the slots about it; the bad one it leaves.
-        devices.free(A, slot(8, 1)).unwrap();
-        devices.free(A, slot(10, 1)).unwrap();
+        devices.free(A, EntryId(8), slot(8, 1)).unwrap();
+        devices.free(A, EntryId(10), slot(10, 1)).unwrap();
         let got = allocate(&devices, A, 1, 1000);
         thread.join().unwrap();
         devices.check();
@@ -332,7 +332,7 @@ fn loom_a_drain_meets_an_allocation_and_its_free() {
         let thread = thread::spawn(move || {
             if let Some(e) = allocate(&other, B, 1, 7) {
                 assert_eq!(other.owner(e.device, e.start), Some(EntryId(7)));
-                other.free(B, e).unwrap();
+                other.free(B, EntryId(7), e).unwrap();
             }
         });
         let step = devices.drain_step(A, DeviceId(0), 4);
@@ -365,7 +365,7 @@ fn loom_a_device_taken_out_keeps_no_cursor() {
         );
         assert_eq!(devices.usage()[0].used, u32::from(got.is_some()));
         if let Some(e) = got {
-            devices.free(A, e).unwrap();
+            devices.free(A, EntryId(0), e).unwrap();
         }
         devices.remove(A, DeviceId(0)).unwrap();
     });
@@ -383,7 +383,7 @@ fn loom_a_device_is_added_while_others_allocate() {
         if let Some(e) = first {
             assert!(second.is_some(), "the device did not go");
             assert_eq!(devices.owner(e.device, e.start), Some(EntryId(0)));
-            devices.free(B, e).unwrap();
+            devices.free(B, EntryId(0), e).unwrap();
         }
         let added = thread.join().unwrap();
         devices.check();
@@ -412,7 +412,7 @@ fn loom_a_device_comes_in_the_place_of_one_that_goes() {
         assert_eq!(usage[0].used, u32::from(got.is_some()));
         if let Some(e) = got {
             assert_eq!(devices.owner(e.device, e.start), Some(EntryId(0)));
-            devices.free(A, e).unwrap();
+            devices.free(A, EntryId(0), e).unwrap();
         }
     });
 }

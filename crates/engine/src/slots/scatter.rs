@@ -68,9 +68,11 @@ impl Devices {
         if out.0.len() == before {
             return Err(0);
         }
+        let mut owner = want.owner;
         for extent in out.0.drain(before..) {
-            let freed = self.free_now(cpu, extent);
+            let freed = self.free_now(cpu, owner, extent);
             debug_assert!(freed.is_ok(), "{freed:?}");
+            owner = owner.plus(u32::from(extent.len));
         }
         on_its_way.arrived();
         Err(1)

@@ -44,6 +44,10 @@ impl Word {
     pub const fn bad(self) -> bool {
         self.0 == Self::BAD.0
     }
+    /// This one's now, if only as a copy.
+    pub const fn owned_by(self, owner: EntryId) -> bool {
+        self.0 & !Self::CACHED == Self::owned(owner).0
+    }
     /// The same owner's, given back.
     pub const fn as_gone(self) -> Self {
         Self(self.plain().0 | Self::GONE)
@@ -186,6 +190,18 @@ impl Table {
             found.set(at, such(word));
         }
         found
+    }
+
+    /// Whether these slots belong to `owner`, `owner + 1`, ... and none was given back.
+    #[inline]
+    pub fn all_owned(&self, start: usize, slots: usize, owner: EntryId) -> bool {
+        if !self.used.range_is_set(start, slots) {
+            return false;
+        }
+        let words = self.of(start, slots).iter().enumerate();
+        let own = |(i, &word): (usize, &Word)| word.owned_by(owner.plus(i as u32));
+        // To the end in any case, so that several are compared at a time.
+        words.fold(true, |all, word| all & own(word))
     }
 
     /// The words of slots side by side, all used.

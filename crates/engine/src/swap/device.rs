@@ -70,21 +70,16 @@ impl Swap {
     }
 
     /// Frees one slot.
-    pub(super) fn free_slot(&self, cpu: Cpu, place: SlotPlace) {
-        self.free_slots(cpu, single(place));
+    pub(super) fn free_slot(&self, cpu: Cpu, owner: EntryId, place: SlotPlace) {
+        self.free_slots(cpu, owner, single(place));
     }
 
-    /// Frees slots side by side.
-    pub(super) fn free_slots(&self, cpu: Cpu, extent: Extent) {
-        if let Some(devices) = &self.devices {
-            let freed = devices.free(cpu, extent);
-            assert!(
-                freed.is_ok(),
-                "{} slots from {} of device {}: {freed:?}",
-                extent.len,
-                extent.start,
-                extent.device
-            );
+    /// Frees slots side by side, of entries side by side.
+    pub(super) fn free_slots(&self, cpu: Cpu, owner: EntryId, extent: Extent) {
+        if let Some(devices) = &self.devices
+            && let Err(error) = devices.free(cpu, owner, extent)
+        {
+            panic!("{} slots from {}: {error}", extent.len, extent.start);
         }
     }
 
@@ -96,22 +91,18 @@ impl Swap {
         let found = place(extents[0], 0, true);
         if found.is_none() {
             // A device larger than an entry can name; the rest of it is of no use.
-            let _ = devices.free_now(cpu, extents[0]);
+            let _ = devices.free_now(cpu, owner, extents[0]);
         }
         found
     }
 
-    /// What a write error means for the slot: it leaves service, or is free again.
-    pub(super) fn write_failed(&self, cpu: Cpu, place: SlotPlace, error: IoError) {
+    /// A slot could not be written: it leaves service, or is free again.
+    pub(super) fn write_failed(&self, cpu: Cpu, owner: EntryId, place: SlotPlace, error: IoError) {
         let Some(devices) = &self.devices else { return };
         self.env.counters.write_error.add(1);
-        match error {
-            IoError::Slot => devices.bad_slot(cpu, place.device, place.slot),
-            IoError::Device => {
-                devices.retire(place.device);
-                self.free_slot(cpu, place);
-            }
-            IoError::NoSpace | IoError::Request => self.free_slot(cpu, place),
+        devices.write_failed(cpu, place.device, place.slot, error);
+        if error != IoError::Slot {
+            self.free_slot(cpu, owner, place);
         }
     }
 
@@ -159,8 +150,10 @@ impl Swap {
                 }
             }
             if !fits {
+                let mut owner = entries(0);
                 for extent in extents.iter() {
-                    let _ = devices.free_now(cpu, *extent);
+                    let _ = devices.free_now(cpu, owner, *extent);
+                    owner = owner.plus(u32::from(extent.len));
                 }
                 words.fill(Word::FREE);
                 runs = 0;
@@ -200,9 +193,9 @@ impl Swap {
         const N: usize = super::store::BATCH;
         let Some(devices) = &self.devices else { return };
         let undo = |words: &mut [Word]| {
-            for word in words {
+            for (i, word) in words.iter_mut().enumerate() {
                 if let Location::Slot(place) = word.location() {
-                    self.free_slot(cpu, place);
+                    self.free_slot(cpu, entries(i), place);
                     *word = Word::FREE;
                 }
             }
@@ -254,7 +247,7 @@ impl Swap {
                         (Ok(()), _) => done[i] = true,
                         (Err(error), Location::Slot(place)) => {
                             words[i] = Word::FREE;
-                            self.write_failed(cpu, place, *error);
+                            self.write_failed(cpu, entries(i), place, *error);
                         }
                         _ => unreachable!("only slots are written"),
                     }

@@ -187,7 +187,7 @@ impl Swap {
         }
         let group = locked.cluster().group().clone();
         if let Released::Freed(location) = locked.release() {
-            self.free_location(cpu, &group, location);
+            self.free_location(cpu, &group, entry, location);
         }
     }
 }

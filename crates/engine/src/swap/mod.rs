@@ -184,6 +184,7 @@ impl Swap {
                 pool: pool.clone(),
                 coders: coders.clone(),
                 codec: config.codec,
+                counters: env.counters.clone(),
                 allowance: drained.clone(),
             });
             devices.set_cache_reclaim(places.clone());
@@ -303,50 +304,56 @@ impl Swap {
         let mut next = first;
         let end = first.plus(count);
         while next < end {
-            let mut freed = [Location::Free; 64];
+            let mut freed = [(EntryId(0), Location::Free); 64];
             let mut n = 0;
             let mut locked = self.space.lock(next);
             let group = locked.cluster().group().clone();
             while next < end && n < freed.len() && locked.seek(next) {
                 if let Released::Freed(location) = locked.release_unsettled() {
-                    freed[n] = location;
+                    freed[n] = (next, location);
                     n += 1;
                 }
                 next = next.plus(1);
             }
             locked.settle();
             // A folio's slots lie side by side, as a rule: they are freed in one piece.
-            let mut run: Option<Extent> = None;
-            for location in &freed[..n] {
-                let Location::Slot(place) = *location else {
+            let mut run: Option<(EntryId, Extent)> = None;
+            for &(entry, location) in &freed[..n] {
+                let Location::Slot(place) = location else {
                     continue;
                 };
                 match &mut run {
-                    Some(run) if run.joins(single(place)) => run.len += 1,
+                    Some((first, run))
+                        if run.joins(single(place)) && first.plus(u32::from(run.len)) == entry =>
+                    {
+                        run.len += 1;
+                    }
                     before => {
-                        if let Some(before) = before.replace(single(place)) {
-                            self.free_slots(cpu, before);
+                        if let Some((first, before)) = before.replace((entry, single(place))) {
+                            self.free_slots(cpu, first, before);
                         }
                     }
                 }
             }
-            if let Some(run) = run {
-                self.free_slots(cpu, run);
+            if let Some((first, run)) = run {
+                self.free_slots(cpu, first, run);
             }
-            let objects = freed[..n].iter().filter_map(|location| match location {
-                Location::Pool(handle) => Some(*handle),
-                _ => None,
-            });
+            let objects = freed[..n]
+                .iter()
+                .filter_map(|(_, location)| match location {
+                    Location::Pool(handle) => Some(*handle),
+                    _ => None,
+                });
             // One uncharge for all: the group's charge is a line that all processors write.
             group.uncharge(self.pool.remove_each(objects));
         }
     }
 
-    /// Frees what was at a location that no entry names any more.
-    fn free_location(&self, cpu: Cpu, group: &Group, location: Location) {
+    /// Frees what was at a location that its entry names no more.
+    fn free_location(&self, cpu: Cpu, group: &Group, entry: EntryId, location: Location) {
         match location {
             Location::Pool(handle) => self.free_object(group, handle),
-            Location::Slot(place) => self.free_slot(cpu, place),
+            Location::Slot(place) => self.free_slot(cpu, entry, place),
             Location::Free | Location::Reserved | Location::Dropped | Location::Same(_) => {}
         }
     }

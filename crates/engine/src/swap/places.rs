@@ -3,7 +3,7 @@
 
 use super::coders::Coders;
 use super::device::{place, single, verify};
-use super::{CodecKind, checksum};
+use super::{CodecKind, CountersRef, checksum};
 use crate::codec::Codec;
 use crate::env::{IoError, ReadOp, Store, Topology, WriteOp};
 use crate::pool::{Object, Pool};
@@ -21,6 +21,7 @@ pub struct Places {
     pub pool: Arc<Pool>,
     pub coders: Arc<Coders>,
     pub codec: CodecKind,
+    pub counters: CountersRef,
     /// Pages that may be put into the pool: see `Swap::let_drained_into_pool`.
     pub allowance: Arc<AtomicU64>,
 }
@@ -41,7 +42,8 @@ impl CacheReclaim for Places {
         }
         locked.set(word.dropped());
         drop(locked);
-        devices.free_now(self.topology.cpu(), single(place)).is_ok()
+        let freed = devices.free_now(self.topology.cpu(), owner, single(place));
+        freed.is_ok()
     }
 }
 
@@ -83,6 +85,24 @@ impl Places {
 }
 
 impl Places {
+    /// Writes the slots of `to`; else which page of them cannot be written.
+    fn write_all(store: &dyn Store, to: Extent, data: &[u8]) -> Result<(), (u16, IoError)> {
+        let write = |page: u16, data: &[u8]| {
+            let slot = u64::from(to.start.0 + u32::from(page));
+            let mut result = [Err(IoError::Device)];
+            store.write(&[WriteOp { slot, data }], &mut result);
+            result[0].map_err(|error| (page, error))
+        };
+        match write(0, data) {
+            // One bad spot fails the whole write: page by page it shows which.
+            Err((_, IoError::Slot)) if to.len > 1 => {
+                let mut pages = (0..to.len).zip(data.chunks(PAGE_SIZE));
+                pages.try_for_each(|(page, data)| write(page, data))
+            }
+            result => result,
+        }
+    }
+
     /// Moves one slot's content into the pool.
     fn to_pool(&self, devices: &Devices, cpu: Cpu, owner: EntryId, from: Extent) -> Moved {
         let take = |left: u64| left.checked_sub(1);
@@ -161,6 +181,13 @@ fn names(word: Word, from: Extent, i: u32) -> bool {
 }
 
 impl Mover for Places {
+    fn takes(&self) -> u64 {
+        match self.codec {
+            CodecKind::None => 0,
+            _ => self.allowance.load(Relaxed),
+        }
+    }
+
     fn relocate(&self, cpu: Cpu, owner: EntryId, from: Extent, to: Option<Extent>) -> Moved {
         let Some(devices) = self.devices.upgrade() else {
             return Moved::Failed;
@@ -187,17 +214,11 @@ impl Mover for Places {
         let Some(data) = Self::read_checked(&*source, from, &words) else {
             return Moved::Failed;
         };
-        let mut result = [Err(IoError::Device)];
-        target.write(
-            &[WriteOp {
-                slot: u64::from(to.start.0),
-                data: &data,
-            }],
-            &mut result,
-        );
-        if result[0].is_err() {
-            return Moved::Failed;
+        if let Err((page, error)) = Self::write_all(&*target, to, &data) {
+            self.counters.write_error.add(1);
+            return Moved::Unwritten { page, error };
         }
+        devices.wrote(to.device, pages);
         let Some(mut locked) = self.space.lock_if_used(owner) else {
             return Moved::Gone;
         };

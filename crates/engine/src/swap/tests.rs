@@ -185,20 +185,22 @@ pub(super) struct Rig {
     pub(super) counters: Arc<Counters>,
 }
 
+fn faulty(clusters: usize) -> Arc<Faulty> {
+    Arc::new(Faulty {
+        data: vec![0; clusters * CLUSTER_SLOTS * PAGE_SIZE].into(),
+        fail_reads: AtomicU32::new(0),
+        fail_writes: AtomicU32::new(0),
+        corrupt_reads: AtomicU32::new(0),
+        delay: AtomicU32::new(0),
+        writing: AtomicU32::new(0),
+        expected: Default::default(),
+    })
+}
+
 pub(super) fn rig(config: Config, clusters: Option<usize>) -> Rig {
     let world = Arc::new(World(AtomicU64::new(1)));
     let counters = Arc::new(Counters::default());
-    let device = clusters.map(|clusters| {
-        Arc::new(Faulty {
-            data: vec![0; clusters * CLUSTER_SLOTS * PAGE_SIZE].into(),
-            fail_reads: AtomicU32::new(0),
-            fail_writes: AtomicU32::new(0),
-            corrupt_reads: AtomicU32::new(0),
-            delay: AtomicU32::new(0),
-            writing: AtomicU32::new(0),
-            expected: Default::default(),
-        })
-    });
+    let device = clusters.map(faulty);
     let devices = device.as_ref().map(|device| {
         let devices = Devices::new(world.clone(), Options::default());
         devices
@@ -881,7 +883,7 @@ fn recompression_ends_where_nothing_is_gained() {
 }
 
 #[test]
-fn a_drained_device_goes_into_the_pool_as_far_as_it_is_let() {
+fn a_drained_device_goes_into_the_pool_if_all_of_it_may() {
     let rig = rig(
         Config {
             pool_max_bytes: 16 << 20,
@@ -913,10 +915,10 @@ fn a_drained_device_goes_into_the_pool_as_far_as_it_is_let() {
         step
     };
     assert!(matches!(drain(), Err(DrainError::NoRoom { missing: 512 })));
-    swap.let_drained_into_pool(100);
-    while drain().is_ok() {}
-    assert_eq!(on_device(), 412);
-    swap.let_drained_into_pool(1000);
+    swap.let_drained_into_pool(511);
+    assert!(matches!(drain(), Err(DrainError::NoRoom { missing: 512 })));
+    assert_eq!(on_device(), 512);
+    swap.let_drained_into_pool(512);
     while !matches!(drain(), Ok(Drain::Done)) {}
     devices.remove(cpu, device).unwrap();
     assert_eq!(on_device(), 0);
@@ -927,4 +929,53 @@ fn a_drained_device_goes_into_the_pool_as_far_as_it_is_let() {
     }
     swap.check();
     assert_eq!(swap.memory().pool_data_bytes, 0);
+}
+
+/// What is drained may meet a device that cannot be written: its slots leave service, and it does.
+#[test]
+fn write_errors_of_a_drain_take_out_slots_and_device() {
+    let rig = rig(small(CodecKind::None), Some(2));
+    let (swap, cpu) = (&rig.swap, Cpu(0));
+    let pages: Vec<PageBytes> = (0..64).map(|seed| page(seed, 300)).collect();
+    let refs: Vec<&PageBytes> = pages.iter().collect();
+    let first = swap.store(cpu, GroupId(0), &refs).unwrap();
+    let devices = swap.devices.clone().unwrap();
+    let intact = || {
+        swap.check();
+        for (i, content) in pages.iter().enumerate() {
+            let mut out = [0; PAGE_SIZE];
+            let loaded = swap.load(cpu, first.plus(i as u32), &mut out, true);
+            assert_eq!(loaded, Ok(Source::Device));
+            assert!(out == *content);
+        }
+    };
+    let usage = |id: DeviceId| {
+        let all = devices.usage();
+        *all.iter().find(|u| u.device == id).unwrap()
+    };
+
+    let bad = faulty(2);
+    let worse = devices
+        .add(bad.clone(), DeviceSpec::default(), None)
+        .unwrap();
+    bad.fail_writes.store(u32::MAX, Relaxed);
+    let step = devices.drain_step(cpu, DeviceId(0), 64);
+    assert!(matches!(step, Err(DrainError::NoRoom { .. })), "{step:?}");
+    let now = usage(worse);
+    assert_eq!((now.bad, now.errors, now.out), (16, 16, true));
+    assert_eq!(rig.counters.write_error.get(), 16);
+    assert!(usage(DeviceId(0)).accepting);
+    intact();
+
+    // Of a run that fails as a whole, the third page: the others are written one by one.
+    let good = faulty(2);
+    let better = devices
+        .add(good.clone(), DeviceSpec::default(), None)
+        .unwrap();
+    good.fail_writes.store(0b1001, Relaxed);
+    while devices.drain_step(cpu, DeviceId(0), 64).unwrap() != Drain::Done {}
+    let now = usage(better);
+    assert_eq!((now.bad, now.used, now.out), (1, 65, false));
+    assert_eq!(rig.counters.write_error.get(), 17);
+    intact();
 }

@@ -213,7 +213,7 @@ impl Swap {
                 }
                 pick.slot = place(extents[0], 0, pick.raw);
                 if pick.slot.is_none() {
-                    let _ = devices.free_now(cpu, extents[0]);
+                    let _ = devices.free_now(cpu, pick.entry, extents[0]);
                     break;
                 }
             }
@@ -402,10 +402,10 @@ impl Swap {
         }
         match (pick.slot, pick.result, old) {
             (_, _, Some(handle)) => self.free_object(group, handle),
-            (Some(slot), Ok(()), None) => self.free_slot(cpu, slot),
+            (Some(slot), Ok(()), None) => self.free_slot(cpu, pick.entry, slot),
             (Some(slot), Err(error), None) => {
                 self.env.counters.reject_reclaim_fail.add(1);
-                self.write_failed(cpu, slot, error);
+                self.write_failed(cpu, pick.entry, slot, error);
             }
             (None, _, None) => self.env.counters.reject_reclaim_fail.add(1),
         }

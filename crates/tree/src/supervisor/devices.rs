@@ -3,18 +3,21 @@
 //!
 //! # Removal
 //! ```text
-//! On ──off──▶ Leaving ──nobody owns, reads or holds it──▶ free
-//!    ◀──no room, cannot be read, or who asked is gone──┘
+//! On ──off──▶ Asked ──there is room──▶ Leaving ──nobody owns, reads or holds it──▶ free
+//!    ◀──no room, or who asked is gone──┘
+//!    ◀──no room after all, cannot be read, or who asked is gone──┘
 //! ```
+//! Each process moves what is its own. So first each says what it wants beyond its own clusters on
+//! other devices and its own memory, and the sum of that is compared with the clusters that nobody
+//! has: a removal for which there is no room leaves everything where it is.
 //! While a device is leaving its leases are closed, so nobody comes to own more of it; every
-//! member moves away what it has there, and says how much is left and why, if it cannot. What
-//! had been moved when a removal is taken back stays where it went.
+//! member moves away what it has there, and says how much is left and why, if it cannot: others
+//! may have taken the room since, or less compresses than was thought. What had been moved when a
+//! removal is taken back stays where it went, and who asked is told of it.
 
 use super::{SetupDevice, Supervisor, Token};
 use crate::lease::Leases;
-use crate::table::{
-    DeviceState, Refusal, SlotNumber, StateWord, VERSION, clusters_of, create_leases,
-};
+use crate::table::{Answer, DeviceState, SlotNumber, VERSION, clusters_of, create_leases};
 use crate::wire::{self, Reply, Request};
 use crate::{Facts, MAX_DEVICES, SetupError};
 use ebb_engine::{CLUSTER_SLOTS, PAGE_SIZE};
@@ -58,8 +61,22 @@ struct Leaving {
     /// Who asked for it.
     client: OwnedFd,
     reported: Instant,
-    /// When the first member said that it cannot move everything.
-    refused: Option<Instant>,
+    /// The change of the devices that members answer.
+    change: u64,
+    stage: Stage,
+}
+
+/// How far a removal is.
+#[derive(Clone, Copy)]
+enum Stage {
+    /// Members say what they want.
+    Asked,
+    /// They move away what they had: so many pages.
+    Moving {
+        had: u64,
+        /// When the first of them said that it cannot move everything.
+        refused: Option<Instant>,
+    },
 }
 
 /// A device, for people and scripts.
@@ -242,18 +259,57 @@ impl Supervisor {
         if epoll::add(&self.epoll, &client, token, epoll::EventFlags::IN).is_err() {
             return answer(&client, Reply::Failed("out of memory for events".into()));
         }
+        self.table.devices[n].set_state(row.serial, DeviceState::Asked);
         row.leaving = Some(Leaving {
             client,
             reported: Instant::now(),
-            refused: None,
+            change: self.table.devices_changed(),
+            stage: Stage::Asked,
         });
-        row.leases.close();
-        for (slot, _) in self.table.taken() {
-            self.table.slot(slot).shares[n].ask_again();
-        }
-        self.table.devices[n].set_state(row.serial, DeviceState::Leaving);
-        self.table.devices_changed();
         self.due = Instant::now();
+    }
+
+    /// There is room for what is on a device: it is left.
+    fn leave(&mut self, n: usize, had: u64) {
+        let Some(row) = &mut self.rows[n] else { return };
+        let Some(leaving) = &mut row.leaving else {
+            return;
+        };
+        row.leases.close();
+        self.table.devices[n].set_state(row.serial, DeviceState::Leaving);
+        leaving.change = self.table.devices_changed();
+        leaving.stage = Stage::Moving { had, refused: None };
+        self.due = Instant::now();
+    }
+
+    /// Pages of each device but one that stays, which nobody has set aside.
+    fn free_beside(&self, n: usize) -> [u64; MAX_DEVICES] {
+        std::array::from_fn(|other| match &self.rows[other] {
+            Some(row) if other != n && row.leaving.is_none() => row.free_pages(),
+            _ => 0,
+        })
+    }
+
+    /// Pages on a device that would find no place if everybody left it; none as long as somebody
+    /// has not said what it wants.
+    fn lacking(&self, n: usize, change: u64) -> Option<u64> {
+        let free = self.free_beside(n);
+        let (mut wanted, mut lacking) = (0, 0);
+        for slot in self.holders(n) {
+            let shares = &self.table.slot(slot).shares;
+            let Some(Answer::Wants(pages)) = shares[n].answer_to(change) else {
+                return None;
+            };
+            // Whole clusters are lent; none of a device that it gave up.
+            let pages = u64::from(pages).next_multiple_of(CLUSTER_SLOTS as u64);
+            let usable = free.iter().zip(shares);
+            let usable = usable.filter(|(_, share)| !share.is_out());
+            let usable: u64 = usable.map(|(free, _)| free).sum();
+            wanted += pages;
+            lacking += pages.saturating_sub(usable);
+        }
+        let free: u64 = free.iter().sum();
+        Some(lacking.max(wanted.saturating_sub(free)))
     }
 
     /// Whoever asked for a removal has spoken, or is gone: then it is taken back.
@@ -298,56 +354,86 @@ impl Supervisor {
     }
 
     fn look_at_removal(&mut self, n: usize) {
-        let holders = self.holders(n);
+        let holders = self.holders(n).count();
         let shares = || {
             let slots = self.table.taken();
             slots.map(|(slot, _)| &self.table.slot(slot).shares[n])
         };
         let left: u64 = shares().map(|s| u64::from(s.used.load(SeqCst))).sum();
-        let refusals: Vec<Refusal> = shares().filter_map(|s| s.refusal()).collect();
-        let elsewhere: u64 = (0..MAX_DEVICES)
-            .filter(|&other| other != n && !self.is_leaving(other))
-            .filter_map(|other| Some(self.rows[other].as_ref()?.free_pages()))
-            .sum();
-        let Some(row) = &mut self.rows[n] else { return };
-        let (serial, name) = (row.serial, row.name.clone());
-        let Some(leaving) = &mut row.leaving else {
-            return;
-        };
-        if holders == 0 && row.leases.is_idle() {
-            self.drop_device(n);
-            return;
-        }
-        if !refusals.is_empty() {
-            let since = *leaving.refused.get_or_insert_with(Instant::now);
-            if since.elapsed() < COUNTING {
-                return;
-            }
-            let (mut lacking, mut stuck) = (0, 0);
-            for refusal in refusals {
-                match refusal {
-                    Refusal::NoRoom(pages) => lacking += u64::from(pages),
-                    Refusal::Stuck(pages) => stuck += u64::from(pages),
+        let Some(row) = &self.rows[n] else { return };
+        let Some(leaving) = &row.leaving else { return };
+        match leaving.stage {
+            Stage::Asked => match self.lacking(n, leaving.change) {
+                Some(0) => self.leave(n, left),
+                Some(missing) => self.refuse(n, &no_room(missing), 0),
+                None => self.report(n, format!("{holders} processes are asked")),
+            },
+            Stage::Moving { .. } if holders == 0 && row.leases.is_idle() => self.drop_device(n),
+            Stage::Moving { had, refused } => {
+                let answers: Vec<Answer> = shares()
+                    .filter_map(|s| s.answer_to(leaving.change))
+                    .collect();
+                if answers.is_empty() {
+                    let text = format!("{} MiB left, {holders} processes", left.div_ceil(256));
+                    return self.report(n, text);
                 }
+                let since = refused.unwrap_or_else(Instant::now);
+                if since.elapsed() < COUNTING {
+                    let refused = Some(since);
+                    return self.set_stage(n, Stage::Moving { had, refused });
+                }
+                let (mut lacking, mut stuck) = (0, 0);
+                for answer in answers {
+                    match answer {
+                        Answer::NoRoom(pages) | Answer::Wants(pages) => lacking += u64::from(pages),
+                        Answer::Stuck(pages) => stuck += u64::from(pages),
+                    }
+                }
+                let why = match lacking {
+                    0 => format!(
+                        "{stuck} pages on it cannot be read, or not be written elsewhere; they go when the programs free them"
+                    ),
+                    lacking => {
+                        let free: u64 = self.free_beside(n).iter().sum();
+                        no_room(lacking.max(left.saturating_sub(free)))
+                    }
+                };
+                self.refuse(n, &why, had.saturating_sub(left));
             }
-            let why = if lacking > 0 {
-                let missing = lacking.max(left.saturating_sub(elsewhere));
-                format!(
-                    "device {serial}, {name}, stays in use: the other swap devices and the pool lack room for {missing} pages ({} MiB); add a device first, or let the programs free memory",
-                    missing.div_ceil(256)
-                )
-            } else {
-                format!(
-                    "device {serial}, {name}, stays in use: {stuck} pages on it cannot be read; they go when the programs free them"
-                )
-            };
-            answer(&leaving.client, Reply::Failed(why));
-            self.stay(n);
-        } else if leaving.reported.elapsed() > REPORT {
+        }
+    }
+
+    fn set_stage(&mut self, n: usize, stage: Stage) {
+        if let Some(leaving) = self.rows[n].as_mut().and_then(|row| row.leaving.as_mut()) {
+            leaving.stage = stage;
+        }
+    }
+
+    /// Tells who asked for a removal how far it is, now and then.
+    fn report(&mut self, n: usize, text: String) {
+        if let Some(leaving) = self.rows[n].as_mut().and_then(|row| row.leaving.as_mut())
+            && leaving.reported.elapsed() > REPORT
+        {
             leaving.reported = Instant::now();
-            let text = format!("{} MiB left, {holders} processes", left.div_ceil(256));
             answer(&leaving.client, Reply::Progress(text));
         }
+    }
+
+    /// A removal cannot be: who asked is told why, and how many pages went elsewhere before that.
+    fn refuse(&mut self, n: usize, why: &str, moved: u64) {
+        let Some(row) = &self.rows[n] else { return };
+        let moved = match moved {
+            0 => String::new(),
+            moved => format!("; {moved} pages had gone elsewhere before that, and stay there"),
+        };
+        let text = format!(
+            "device {}, {}, stays in use: {why}{moved}",
+            row.serial, row.name
+        );
+        if let Some(leaving) = &row.leaving {
+            answer(&leaving.client, Reply::Failed(text));
+        }
+        self.stay(n);
     }
 
     /// Nobody has anything on a device any more: it goes, and who asked for that hears of it.
@@ -375,12 +461,10 @@ impl Supervisor {
         }
     }
 
-    /// How many processes hold a device's descriptors.
-    fn holders(&self, n: usize) -> u64 {
-        let held = |(slot, _): &(SlotNumber, StateWord)| {
-            self.table.slot(*slot).attached.load(SeqCst) >> n & 1 == 1
-        };
-        self.table.taken().filter(held).count() as u64
+    /// The processes that hold a device's descriptors.
+    fn holders(&self, n: usize) -> impl Iterator<Item = SlotNumber> + '_ {
+        let taken = self.table.taken().map(|(slot, _)| slot);
+        taken.filter(move |slot| self.table.slot(*slot).attached.load(SeqCst) >> n & 1 == 1)
     }
 
     /// Write errors on a device.
@@ -463,12 +547,19 @@ impl Supervisor {
                 }
                 .into(),
                 write_errors: self.errors(n),
-                processes: self.holders(n),
+                processes: self.holders(n).count() as u64,
                 given_up_by: self.given_up_by(n),
             })
         };
         self.rows.iter().enumerate().filter_map(shown).collect()
     }
+}
+
+fn no_room(missing: u64) -> String {
+    format!(
+        "the other swap devices and the pool lack room for {missing} pages ({} MiB); add a device first, or let the programs free memory",
+        missing.div_ceil(256)
+    )
 }
 
 /// Whether two paths lead to the same file or directory now.

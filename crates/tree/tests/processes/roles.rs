@@ -3,7 +3,9 @@
 use crate::support::{Random, close_inherited, exit_now, fork, kill, stamps_of};
 use ebb_engine::ClusterIndex;
 use ebb_engine::env::Lender;
-use ebb_tree::{ChildSlot, Codec, Config, JoinError, Member, Mode, SlotState, Way};
+use ebb_tree::{
+    Answer, ChildSlot, Codec, Config, DeviceState, JoinError, Member, Mode, SlotState, Way,
+};
 use std::collections::HashMap;
 use std::io::{BufRead, Write};
 use std::sync::Arc;
@@ -27,6 +29,7 @@ pub fn play(role: &[String]) {
         "pool" => pool(number(1), number(2), number(3)),
         "erring" => erring(),
         "gravedigger" => gravedigger(role[1] == "apart"),
+        "leaver" => leaver(number(1) as u32),
         "crowd" => crowd(number(1)),
         "too-many" => too_many(),
         "storm" => storm(number(1)),
@@ -400,6 +403,27 @@ fn erring() {
     member.tell_share(row, 5, 16, true, None);
     wait_line();
     exit_now(0);
+}
+
+/// Has so many pages on the device, and wants other places for all of them if it is to leave.
+fn leaver(pages: u32) {
+    let (member, devices) = join();
+    let (row, serial) = (devices[0].row, devices[0].serial);
+    let mut seen = 0;
+    loop {
+        let change = member.device_changes();
+        let answer = match member.device(row) {
+            Some((_, DeviceState::Asked)) => Some((change, Answer::Wants(pages))),
+            Some((_, DeviceState::Leaving)) => {
+                member.message("leaves");
+                member.detach(row, serial);
+                sleep_forever();
+            }
+            _ => None,
+        };
+        member.tell_share(row, pages, 0, false, answer);
+        seen = member.wait(seen, Some(Duration::from_secs(1)));
+    }
 }
 
 /// Takes every cluster it can get and stamps it.

@@ -2,7 +2,7 @@
 
 use crate::Scenario;
 use crate::support::{Random, Tree, descendants, kill, mib};
-use ebb_tree::{Mode, Way};
+use ebb_tree::{Mode, Reply, Request, Way};
 use std::io::{BufRead, BufReader, Write};
 use std::process::Child;
 use std::sync::atomic::Ordering::SeqCst;
@@ -46,6 +46,11 @@ pub const ALL: &[Scenario] = &[
     ("members_bury_the_dead_of_one_namespace", 20, burials),
     ("run_returns_the_status_and_reaps_orphans", 30, run),
     ("a_failing_device_is_told_of_once_a_stage", 30, failing),
+    (
+        "a_device_is_left_only_if_there_is_room_for_everybody",
+        30,
+        leaving,
+    ),
     ("one_process_too_many_is_told_of_once", 60, crowded),
     ("storm_of_forks_and_kills", 120, storm),
 ];
@@ -69,6 +74,35 @@ fn failing() {
     assert_eq!((shown.write_errors, shown.given_up_by), (16, 0));
     tree.run_for(Duration::from_millis(200));
     assert_eq!(tree.notices.lock().unwrap().len(), 2);
+}
+
+fn leaving() {
+    let mut tree = Tree::new(mib(512), 10);
+    let mut members = [(); 2].map(|()| tree.start(&["leaver", "600"]));
+    let used = |tree: &Tree| tree.sup.devices()[0].used_bytes >> 12;
+    assert!(tree.until(S(10), |tree| used(tree) == 1200));
+    let done = |reply| matches!(reply, Reply::Done(_));
+    assert!(done(tree.ask(Request::On("3".into()))));
+    // Two clusters for each of them, and there are three.
+    let reply = tree.ask(Request::Off("1".into()));
+    let Reply::Failed(why) = reply else {
+        panic!("{reply:?}")
+    };
+    assert!(why.contains("lack room for 512 pages (2 MiB)"), "{why}");
+    assert!(!why.contains("elsewhere"), "{why}");
+    tree.run_for(Duration::from_millis(200));
+    let told = tree.notices.lock().unwrap().clone();
+    assert_eq!(told, Vec::<String>::new(), "nobody was to leave");
+    assert_eq!(tree.sup.devices()[0].state, "on");
+    // For one of them there is room.
+    members[0].kill().unwrap();
+    members[0].wait().unwrap();
+    assert!(tree.until(S(10), |tree| used(tree) == 600));
+    assert!(done(tree.ask(Request::Off("1".into()))));
+    tree.expect("leaves");
+    assert_eq!(tree.sup.devices().len(), 1);
+    members[1].kill().unwrap();
+    members[1].wait().unwrap();
 }
 
 fn crowded() {

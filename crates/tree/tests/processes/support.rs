@@ -2,7 +2,7 @@
 
 use ebb_stores::Facts;
 use ebb_sys::shm::Area;
-use ebb_tree::{Config, Limits, Setup, SetupDevice, Supervisor};
+use ebb_tree::{Ask, Config, Limits, Reply, Request, Setup, SetupDevice, Supervisor};
 use std::os::fd::OwnedFd;
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::AtomicU64;
@@ -105,6 +105,18 @@ impl Tree {
         let notices = Arc::new(Mutex::new(Vec::new()));
         let sink = notices.clone();
         let facts = Facts::new(clusters as u64 * 512);
+        // A SPEC is a number of clusters.
+        let open = |spec: &str| {
+            let clusters: usize = spec.parse().map_err(|e| format!("{e}"))?;
+            let (_, fd) = Area::create("beside", clusters * 8).map_err(|e| format!("{e}"))?;
+            let facts = Facts::new(clusters as u64 * 512);
+            Ok(SetupDevice {
+                name: "beside".into(),
+                fd,
+                facts,
+                priority: None,
+            })
+        };
         let sup = Supervisor::new(Setup {
             budget_pages,
             budgets: 1..=1 << 40,
@@ -116,7 +128,7 @@ impl Tree {
                 priority: Some(3),
             }],
             config,
-            open: None,
+            open: Some(Box::new(open)),
             key: [7; 64],
             notices: Some(Box::new(move |line| {
                 sink.lock().unwrap().push(line.to_owned())
@@ -190,6 +202,23 @@ impl Tree {
             "{} pages used, and it does not settle",
             self.sup.totals().used_pages
         );
+    }
+
+    /// Asks the supervisor as a command does; the last reply.
+    #[track_caller]
+    pub fn ask(&mut self, request: Request) -> Reply {
+        let mut ask = Ask::send(std::process::id(), &request).unwrap();
+        let asking = std::thread::spawn(move || {
+            loop {
+                match ask.reply().unwrap() {
+                    Reply::Progress(_) => {}
+                    last => return last,
+                }
+            }
+        });
+        let answered = self.until(Duration::from_secs(10), |_| asking.is_finished());
+        assert!(answered, "no answer to {request:?}");
+        asking.join().unwrap()
     }
 
     pub fn run_for(&mut self, time: Duration) {

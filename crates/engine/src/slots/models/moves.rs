@@ -46,7 +46,7 @@ impl World {
     fn free(&self, devices: &Devices, cpu: Cpu, entry: u32) -> bool {
         let place = lock_plain(&self.places)[entry as usize].take();
         place.is_some_and(|place| {
-            devices.free(cpu, place).unwrap();
+            devices.free(cpu, EntryId(entry), place).unwrap();
             true
         })
     }

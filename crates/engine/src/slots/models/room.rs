@@ -8,7 +8,7 @@ fn loom_the_only_cluster_is_waited_for_while_a_worker_discards_it() {
         model(move || {
             let devices = devices(512, true, Returns::Direct);
             let all = allocate(&devices, A, 512, 0).unwrap();
-            devices.free(A, all).unwrap();
+            devices.free(A, EntryId(0), all).unwrap();
             let other = devices.clone();
             let thread = thread::spawn(move || other.work(B, 1));
             let got = allocate(&devices, A, pages, 1000);
@@ -24,7 +24,7 @@ fn loom_two_allocations_discard_the_only_cluster() {
     model(|| {
         let devices = devices(512, true, Returns::Direct);
         let all = allocate(&devices, A, 512, 0).unwrap();
-        devices.free(A, all).unwrap();
+        devices.free(A, EntryId(0), all).unwrap();
         let other = devices.clone();
         let thread = thread::spawn(move || allocate(&other, B, 1, 1));
         let mine = allocate(&devices, A, 1, 2);
@@ -69,7 +69,9 @@ fn loom_a_cluster_on_its_way_back_to_the_lender_is_waited_for() {
         let all: Vec<_> = (0..3)
             .map(|i| allocate(&devices, A, 512, i * 512).unwrap())
             .collect();
-        all.iter().for_each(|&e| devices.free(A, e).unwrap());
+        for (i, &e) in (0..).zip(&all) {
+            devices.free(A, EntryId(i * 512), e).unwrap();
+        }
         let other = devices.clone();
         // It keeps two and gives one back.
         let thread = thread::spawn(move || other.work(B, 1));
@@ -95,7 +97,7 @@ fn loom_what_a_folio_holds_that_will_not_fit_is_waited_for() {
                 device: id,
                 ..slot(FIRST + at, 1)
             };
-            devices.free(A, one).unwrap();
+            devices.free(A, EntryId(at), one).unwrap();
         }
         let other = devices.clone();
         let thread = thread::spawn(move || allocate_runs(&other, B, 4, 100));
@@ -122,7 +124,7 @@ fn loom_a_free_is_heard_of_while_something_else_is_waited_for() {
             let hangs = devices.transit.begin();
             let other = devices.clone();
             let thread = thread::spawn(move || allocate(&other, B, 1, 1000));
-            devices.free(A, slot(7, 1)).unwrap();
+            devices.free(A, EntryId(7), slot(7, 1)).unwrap();
             assert_eq!(thread.join().unwrap(), Some(slot(7, 1)));
             drop(hangs);
             devices.check();

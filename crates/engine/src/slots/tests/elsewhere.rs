@@ -60,7 +60,7 @@ fn empty_clusters_go_to_another_process_that_finds_none() {
     // One page stays, and keeps its cluster.
     let stays = out[0].start.0;
     for slot in (0..4 * 512).filter(|slot| *slot != stays) {
-        other.free(A, single(DeviceId(0), slot)).unwrap();
+        other.give(A, single(DeviceId(0), slot)).unwrap();
     }
     while other.work(A, 8) > 0 {}
     let kept = other.held(DeviceId(0));
@@ -80,7 +80,7 @@ fn empty_clusters_go_to_another_process_that_finds_none() {
     assert_eq!((got, other.held(DeviceId(0))), (15 * 512, 1));
     // When it has what it wants, some are kept again.
     for slot in (0..16 * 512).filter(|slot| slot / 512 != stays / 512) {
-        mine.free(A, single(DeviceId(0), slot)).unwrap();
+        mine.give(A, single(DeviceId(0), slot)).unwrap();
     }
     while mine.work(A, 8) > 0 {}
     assert!(mine.held(DeviceId(0)) >= 2);
@@ -127,7 +127,7 @@ fn a_device_retired_while_its_drain_is_reckoned_stays_out() {
     devices
         .add(blank(1024), DeviceSpec::default(), Some(lender))
         .unwrap();
-    assert_eq!(devices.drain_lacks(first), Ok(1));
+    assert_eq!(devices.departure(first).unwrap().lacks(), 1);
     let usage = devices.usage();
     assert_eq!((usage[0].accepting, usage[0].out), (false, true));
     // Nor does a processor go on at its cursor there.
@@ -217,7 +217,7 @@ fn a_cluster_goes_back_when_its_discard_is_done() {
         devices.allocate(A, 512, owner, &mut out).unwrap();
     }
     for &e in out.iter() {
-        devices.free_now(A, e).unwrap();
+        devices.give_now(A, e).unwrap();
     }
     let removed = devices.remove(A, id);
     let back = lender.free.lock().unwrap().len();
@@ -261,7 +261,7 @@ fn who_waits_for_a_discard_goes_on_when_others_free_enough() {
             len: 512,
             ..single(hanging, 0)
         };
-        devices.free_now(A, whole).unwrap();
+        devices.give_now(A, whole).unwrap();
         let worker = std::thread::spawn({
             let devices = devices.clone();
             move || devices.work(A, 1)
@@ -287,7 +287,7 @@ fn who_waits_for_a_discard_goes_on_when_others_free_enough() {
                 assert!(!waiter.is_finished(), "nobody waits after {i} frees");
                 std::thread::yield_now();
             }
-            devices.free(A, single(other, 7 + 3 * i)).unwrap();
+            devices.give(A, single(other, 7 + 3 * i)).unwrap();
         }
         let got = waiter.join().unwrap().expect("there is room");
         assert!(got.iter().all(|&found| found == (other, 1)), "{got:?}");
@@ -343,7 +343,7 @@ fn a_cluster_that_ran_empty_at_a_cursor_is_discarded_soon() {
             .unwrap();
         let mut out = ExtentList::new();
         devices.allocate(A, 1, EntryId(0), &mut out).unwrap();
-        devices.free_now(A, out[0]).unwrap();
+        devices.give_now(A, out[0]).unwrap();
         assert!(!devices.wants_work(), "it stays in the processor's hands");
         devices.let_cursors_go(|_| true);
         assert!(devices.wants_work());
@@ -395,7 +395,7 @@ fn what_a_compaction_holds_makes_no_allocation_fail() {
         devices.allocate(A, 512, owner, &mut out).unwrap();
     }
     for at in (0..1024).filter(|at| at % 512 != 100) {
-        devices.free_now(A, single(id, at)).unwrap();
+        devices.give_now(A, single(id, at)).unwrap();
     }
     devices.work(A, 8);
     let filler = mover.filler.lock().unwrap().take();
@@ -414,7 +414,7 @@ fn a_folio_that_cannot_fit_touches_nothing() {
         devices.allocate(A, 1, EntryId(i), &mut out).unwrap();
     }
     for slot in [100, 200, 300] {
-        devices.free_now(A, single(id, slot)).unwrap();
+        devices.give_now(A, single(id, slot)).unwrap();
     }
     assert!(devices.may_hold(3) && !devices.may_hold(4));
     let before = devices.transit.seen();
@@ -450,7 +450,7 @@ fn a_folio_finds_scattered_room_beside_frozen_clusters() {
     lender.free.lock().unwrap().clear();
     for run in &out.0[before..] {
         if run.start.0 % 4 == 0 {
-            devices.free_now(A, single(id, run.start.0)).unwrap();
+            devices.give_now(A, single(id, run.start.0)).unwrap();
         }
     }
     assert!(devices.may_hold(100), "a quarter of a cluster is free");

@@ -18,7 +18,7 @@ fn clusters_are_borrowed_when_needed_and_given_back_when_empty() {
     assert_eq!(lender.free_clusters(), 0);
     devices.check();
     for extent in out.iter() {
-        devices.free(A, *extent).unwrap();
+        devices.give(A, *extent).unwrap();
     }
     while devices.work(A, 4) > 0 {
         devices.check();
@@ -38,7 +38,7 @@ fn a_fork_freezes_what_the_child_may_read() {
         devices.allocate(A, 1, EntryId(i), &mut out).unwrap();
     }
     devices
-        .free(
+        .give(
             A,
             Extent {
                 device: id,
@@ -52,7 +52,7 @@ fn a_fork_freezes_what_the_child_may_read() {
     devices.check();
     // What was free at the fork, or is freed since, is not used while the child may read.
     devices
-        .free(
+        .give(
             B,
             Extent {
                 device: id,
@@ -62,7 +62,7 @@ fn a_fork_freezes_what_the_child_may_read() {
         )
         .unwrap();
     devices
-        .free(
+        .give(
             B,
             Extent {
                 device: id,
@@ -78,23 +78,15 @@ fn a_fork_freezes_what_the_child_may_read() {
         devices.allocate(A, 1, EntryId(1000 + i), &mut out).unwrap();
     }
     assert!(out.iter().all(|e| e.start.cluster().0 >= 2), "{out:?}");
-    let twice = devices.free(
-        A,
-        Extent {
+    let twice = devices.free(A, EntryId(6), single(id, 6));
+    assert_eq!(
+        twice,
+        Err(FreeError::DoubleFree {
             device: id,
-            start: SlotIndex(6),
-            len: 1,
-        },
-    );
-    assert!(
-        matches!(
-            twice,
-            Err(FreeError::DoubleFree {
-                owner: Some(EntryId(6)),
-                ..
-            })
-        ),
-        "{twice:?}"
+            slot: SlotIndex(6),
+            owner: EntryId(6),
+            now: None
+        })
     );
     assert_eq!(devices.owner(id, SlotIndex(6)), None);
     assert_eq!(devices.owner(id, SlotIndex(7)), Some(EntryId(7)));
@@ -115,7 +107,7 @@ fn a_child_only_reads_and_frees_what_it_inherits() {
     }
     devices.allocate(A, 512, EntryId(1000), &mut out).unwrap();
     devices
-        .free(
+        .give(
             A,
             Extent {
                 device: id,
@@ -126,7 +118,7 @@ fn a_child_only_reads_and_frees_what_it_inherits() {
         .unwrap();
     devices.bad_slot(A, id, SlotIndex(513));
     devices
-        .free(
+        .give(
             A,
             Extent {
                 device: id,
@@ -148,7 +140,7 @@ fn a_child_only_reads_and_frees_what_it_inherits() {
     devices.allocate(A, 1, EntryId(5000), &mut out).unwrap();
     assert_eq!(out[0].start.cluster(), ClusterIndex(3));
     devices
-        .free(
+        .give(
             A,
             Extent {
                 device: id,
@@ -164,7 +156,7 @@ fn a_child_only_reads_and_frees_what_it_inherits() {
     devices.check();
     for slot in (0..512).chain([out[0].start.0]) {
         devices
-            .free(
+            .give(
                 A,
                 Extent {
                     device: id,
@@ -245,7 +237,7 @@ proptest! {
                     let end = (slot / 512 + 1) * 512;
                     let run = (slot..end.min(slot + u32::from(len))).take_while(|s| owner.remove(s).is_some());
                     let extent = Extent { device: id, start: SlotIndex(slot), len: run.count() as u16 };
-                    if now { devices.free_now(B, extent).unwrap() } else { devices.free(B, extent).unwrap() }
+                    if now { devices.give_now(B, extent).unwrap() } else { devices.give(B, extent).unwrap() }
                 }
                 ForkOp::Work => {
                     devices.work(A, 4);
@@ -275,7 +267,7 @@ proptest! {
         }
         lender.read.lock().unwrap().clear();
         for &slot in owner.keys() {
-            devices.free(A, Extent { device: id, start: SlotIndex(slot), len: 1 }).unwrap();
+            devices.give(A, Extent { device: id, start: SlotIndex(slot), len: 1 }).unwrap();
         }
         while devices.work(A, 4) > 0 {}
         devices.let_cursors_go(|_| true);

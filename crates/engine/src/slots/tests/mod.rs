@@ -98,6 +98,48 @@ fn single(id: DeviceId, slot: u32) -> Extent {
     }
 }
 
+impl Devices {
+    /// Frees slots in the name of those who own them.
+    fn give(&self, cpu: Cpu, extent: Extent) -> Result<(), FreeError> {
+        let mut all = self.by_owners(extent).into_iter();
+        all.try_for_each(|(owner, run)| self.free(cpu, owner, run))
+    }
+
+    /// The same, past the return cache.
+    fn give_now(&self, cpu: Cpu, extent: Extent) -> Result<(), FreeError> {
+        let mut all = self.by_owners(extent).into_iter();
+        all.try_for_each(|(owner, run)| self.free_now(cpu, owner, run))
+    }
+
+    /// An extent as runs whose owners lie side by side. What nobody owns belongs to the one before.
+    fn by_owners(&self, extent: Extent) -> Vec<(EntryId, Extent)> {
+        let of = |i: u16| {
+            let slot = extent.start.0.wrapping_add(u32::from(i));
+            self.owner(extent.device, SlotIndex(slot))
+        };
+        let first = of(0).unwrap_or(EntryId(0));
+        let mut runs = vec![(first, Extent { len: 0, ..extent })];
+        for i in 0..extent.len {
+            let (first, run) = runs.last_mut().unwrap();
+            match of(i) {
+                Some(owner) if owner != first.plus(u32::from(run.len)) => {
+                    let start = SlotIndex(extent.start.0 + u32::from(i));
+                    runs.push((
+                        owner,
+                        Extent {
+                            start,
+                            len: 1,
+                            ..extent
+                        },
+                    ));
+                }
+                _ => run.len += 1,
+            }
+        }
+        runs
+    }
+}
+
 const A: Cpu = Cpu(0);
 const B: Cpu = Cpu(1);
 

@@ -1,18 +1,60 @@
 //! Random operations beside a naive allocator, with every invariant checked after each.
+//!
+//! The naive side knows who owns which slot, and of each device what the user said of it and how
+//! its writes went. So it tells which devices come before others, and which accept nothing any more. Where a
+//! processor goes on in what it has at hand no device is chosen; else none may be passed over
+//! that has an empty cluster, and while there is one anywhere no folio is scattered.
 
 use super::*;
+use crate::slots::cluster::State;
 use proptest::prelude::*;
 use std::collections::BTreeMap;
+
+/// A device as the naive side knows it.
+pub(super) struct Known {
+    id: DeviceId,
+    slots: u32,
+    spec: DeviceSpec,
+    errors: u32,
+    written: u32,
+    out: bool,
+}
 
 /// The naive allocator: who owns which slot, and which entries are cached.
 #[derive(Default)]
 pub(super) struct Naive {
+    /// In order of activation.
+    devices: Vec<Known>,
     pub(super) owner: BTreeMap<(u8, u32), u32>,
     pub(super) cached: BTreeSet<u32>,
     pub(super) bad: BTreeSet<(u8, u32)>,
 }
 
 impl Naive {
+    /// How early a device comes on a node.
+    fn rank(&self, policy: DeviceChoice, id: DeviceId, node: Node) -> i16 {
+        let at = self.devices.iter().position(|d| d.id == id).unwrap();
+        let of = &self.devices[at].spec;
+        let before = &self.devices[..at];
+        let automatic = before.iter().filter(|d| d.spec.priority.is_none()).count();
+        match (of.priority, policy) {
+            (Some(priority), _) => priority,
+            (None, DeviceChoice::EqualTurns) => -1,
+            (None, DeviceChoice::PerNode) if of.node == Some(node) => -1,
+            (None, _) => -2 - automatic as i16,
+        }
+    }
+
+    fn known(&mut self, id: DeviceId) -> &mut Known {
+        self.devices.iter_mut().find(|d| d.id == id).unwrap()
+    }
+
+    fn is_empty(&self, id: DeviceId, c: ClusterIndex) -> bool {
+        let start = c.first_slot().0;
+        let slots = (id.0, start)..(id.0, start + CLUSTER_SLOTS as u32);
+        self.owner.range(slots.clone()).next().is_none() && self.bad.range(slots).next().is_none()
+    }
+
     pub(super) fn extent_of(&self, entry: u32) -> Option<Extent> {
         let (&(device, slot), _) = self.owner.iter().find(|(_, owner)| **owner == entry)?;
         Some(Extent {
@@ -43,7 +85,7 @@ impl CacheReclaim for Entries {
             .unwrap()
             .upgrade()
             .unwrap()
-            .free(B, extent)
+            .free(B, owner, extent)
             .unwrap();
         true
     }
@@ -83,6 +125,11 @@ pub(super) enum Op {
     FreeTwice {
         nth: usize,
     },
+    /// What an entry owns and what follows it, as if that were its own too.
+    FreeOthers {
+        nth: usize,
+        len: u16,
+    },
     Cache {
         nth: usize,
         count: usize,
@@ -95,12 +142,32 @@ pub(super) enum Op {
     },
     Add {
         slots: u64,
-        discard: bool,
-        rotational: bool,
+        spec: DeviceSpec,
+        lent: bool,
     },
     Drain {
         nth: usize,
     },
+    Wrote {
+        nth: usize,
+        pages: u32,
+    },
+    Retire {
+        nth: usize,
+    },
+}
+
+fn spec() -> impl Strategy<Value = DeviceSpec> {
+    let priority = proptest::option::of(0i16..3);
+    let node = proptest::option::of((0u16..3).prop_map(Node));
+    (any::<bool>(), any::<bool>(), priority, node).prop_map(
+        |(discard, rotational, priority, node)| DeviceSpec {
+            priority,
+            node,
+            discard: Some(discard),
+            rotational: Some(rotational),
+        },
+    )
 }
 
 fn op() -> impl Strategy<Value = Op> {
@@ -111,12 +178,15 @@ fn op() -> impl Strategy<Value = Op> {
         6 => (any::<usize>(), 1u16..=512, any::<bool>())
             .prop_map(|(nth, len, now)| Op::FreeRun { nth, len, now }),
         1 => any::<usize>().prop_map(|nth| Op::FreeTwice { nth }),
+        1 => (any::<usize>(), 2u16..=512).prop_map(|(nth, len)| Op::FreeOthers { nth, len }),
         3 => (any::<usize>(), 1usize..200).prop_map(|(nth, count)| Op::Cache { nth, count }),
         1 => any::<usize>().prop_map(|nth| Op::Bad { nth }),
         2 => (0usize..4).prop_map(|max| Op::Work { max }),
-        1 => (100u64..3000, any::<bool>(), any::<bool>())
-            .prop_map(|(slots, discard, rotational)| Op::Add { slots, discard, rotational }),
+        2 => (100u64..3000, spec(), any::<bool>())
+            .prop_map(|(slots, spec, lent)| Op::Add { slots, spec, lent }),
         1 => any::<usize>().prop_map(|nth| Op::Drain { nth }),
+        1 => (any::<usize>(), 1u32..100).prop_map(|(nth, pages)| Op::Wrote { nth, pages }),
+        1 => any::<usize>().prop_map(|nth| Op::Retire { nth }),
     ]
 }
 
@@ -151,11 +221,11 @@ pub(super) struct Run {
 
 impl Run {
     pub(super) fn new(options: Options) -> Self {
-        Self::with_lender(options, None)
+        Self::beginning(options, false)
     }
 
-    /// With a device of 2048 slots.
-    pub(super) fn with_lender(options: Options, lender: Option<Arc<dyn Lender>>) -> Self {
+    /// With a device of 2048 slots, the clusters of which are lent if so wanted.
+    pub(super) fn beginning(options: Options, lent: bool) -> Self {
         let devices = Arc::new(Devices::new(Arc::new(Cpus(2)), options));
         let entries = Arc::new(Entries {
             naive: Default::default(),
@@ -164,15 +234,51 @@ impl Run {
         entries.devices.set(Arc::downgrade(&devices)).unwrap();
         devices.set_cache_reclaim(entries.clone());
         devices.set_mover(entries.clone());
-        devices
-            .add(blank(2048), DeviceSpec::default(), lender)
-            .unwrap();
-        Self {
+        let run = Self {
             devices,
             entries,
             next: 0,
             out: ExtentList::new(),
-        }
+        };
+        run.add(2048, DeviceSpec::default(), lent).unwrap();
+        run
+    }
+
+    /// Adds a device, the clusters of which are lent if so wanted.
+    pub(super) fn add(
+        &self,
+        slots: u64,
+        spec: DeviceSpec,
+        lent: bool,
+    ) -> Result<DeviceId, AddError> {
+        let lender: Option<Arc<dyn Lender>> = lent.then(|| {
+            let lender = Lent::default();
+            let clusters = slots.div_ceil(CLUSTER_SLOTS as u64) as u32;
+            lender.free.lock().unwrap().extend((0..clusters).rev());
+            Arc::new(lender) as _
+        });
+        let id = self.devices.add(blank(slots), spec, lender)?;
+        self.entries.naive.lock().unwrap().devices.push(Known {
+            id,
+            slots: slots as u32,
+            spec,
+            errors: 0,
+            written: 0,
+            out: false,
+        });
+        Ok(id)
+    }
+
+    fn nth_device(&self, nth: usize) -> Option<DeviceId> {
+        let naive = self.entries.naive.lock().unwrap();
+        let n = naive.devices.len();
+        Some(naive.devices[nth.checked_rem(n)?].id)
+    }
+
+    fn slots(&self, device: u8) -> u32 {
+        let usage = self.devices.usage();
+        let found = usage.iter().find(|d| d.device.0 == device);
+        found.unwrap().slots
     }
 
     pub(super) fn owned(&self, nth: usize) -> Option<(u8, u32)> {
@@ -214,12 +320,48 @@ impl Run {
                     start: SlotIndex(slot),
                     len: 1,
                 };
-                match self.devices.free(B, extent) {
-                    Err(FreeError::DoubleFree { owner: seen, .. }) => {
-                        assert!(seen.is_none_or(|s| s.0 == owner));
-                    }
-                    other => panic!("{other:?}"),
-                }
+                let owner = EntryId(owner);
+                let twice = |now| FreeError::DoubleFree {
+                    device: extent.device,
+                    slot: extent.start,
+                    owner,
+                    now,
+                };
+                let again = self.devices.free(B, owner, extent);
+                assert_eq!(again, Err(twice(None)));
+                let again = self.devices.free_now(B, owner, extent);
+                assert_eq!(again, Err(twice(None)));
+            }
+            Op::FreeOthers { nth, len } => {
+                let Some((device, slot)) = self.owned(nth) else {
+                    return;
+                };
+                let cluster_end = SlotIndex(slot).cluster().first_slot().0 + CLUSTER_SLOTS as u32;
+                let end = (slot + u32::from(len)).min(cluster_end);
+                let end = end.min(self.slots(device));
+                let naive = self.entries.naive.lock().unwrap();
+                let first = naive.owner[&(device, slot)];
+                let owner = |s: &u32| naive.owner.get(&(device, *s)).copied();
+                let wrong = |s: &u32| {
+                    owner(s) != Some(first + s - slot) && !naive.bad.contains(&(device, *s))
+                };
+                let Some(wrong) = (slot..end).find(wrong) else {
+                    return;
+                };
+                let error = FreeError::DoubleFree {
+                    device: DeviceId(device),
+                    slot: SlotIndex(wrong),
+                    owner: EntryId(first + wrong - slot),
+                    now: owner(&wrong).map(EntryId),
+                };
+                drop(naive);
+                let extent = Extent {
+                    device: DeviceId(device),
+                    start: SlotIndex(slot),
+                    len: (end - slot) as u16,
+                };
+                let stale = self.devices.free(A, EntryId(first), extent);
+                assert_eq!(stale, Err(error));
             }
             Op::Cache { nth, count } => {
                 let mut naive = self.entries.naive.lock().unwrap();
@@ -247,28 +389,42 @@ impl Run {
                 let owner = naive.owner.remove(&(device, slot)).unwrap();
                 naive.cached.remove(&owner);
                 naive.bad.insert((device, slot));
+                let known = naive.known(DeviceId(device));
+                known.errors += 1;
+                known.out |= known.errors == DEVICE_ERROR_LIMIT;
                 self.devices.bad_slot(A, DeviceId(device), SlotIndex(slot));
             }
             Op::Work { max } => {
                 self.devices.work(B, max);
             }
-            Op::Add {
-                slots,
-                discard,
-                rotational,
-            } => {
+            Op::Add { slots, spec, lent } => {
                 if self.devices.usage().len() >= 4 {
                     return;
                 }
-                let spec = DeviceSpec {
-                    discard: Some(discard),
-                    rotational: Some(rotational),
-                    ..DeviceSpec::default()
-                };
-                match self.devices.add(blank(slots), spec, None) {
+                match self.add(slots, spec, lent) {
                     Ok(_) => assert!(slots >= 512),
                     Err(e) => assert_eq!(e, AddError::TooSmall { slots }),
                 }
+            }
+            Op::Wrote { nth, pages } => {
+                let Some(id) = self.nth_device(nth) else {
+                    return;
+                };
+                self.devices.wrote(id, pages);
+                let mut naive = self.entries.naive.lock().unwrap();
+                let known = naive.known(id);
+                if known.errors > 0 && !known.out {
+                    let forgiven = (known.written + pages) / FORGIVING_PAGES;
+                    known.written = (known.written + pages) % FORGIVING_PAGES;
+                    known.errors = known.errors.saturating_sub(forgiven);
+                }
+            }
+            Op::Retire { nth } => {
+                let Some(id) = self.nth_device(nth) else {
+                    return;
+                };
+                self.devices.retire(id);
+                self.entries.naive.lock().unwrap().known(id).out = true;
             }
             Op::Drain { nth } => self.drain(nth),
         }
@@ -288,15 +444,58 @@ impl Run {
             len,
         };
         if now {
-            self.devices.free_now(cpu, extent).unwrap();
+            self.devices.give_now(cpu, extent).unwrap();
         } else {
-            self.devices.free(cpu, extent).unwrap();
+            self.devices.give(cpu, extent).unwrap();
         }
+    }
+
+    /// Whether an allocation would go on with what the processor has at hand, and choose no device.
+    fn has_at_hand(&self, cpu: Cpu, pages: u16) -> bool {
+        let order = usize::from(order_of(pages));
+        let state = lock(&self.devices.cpu(cpu).state);
+        state.current[order].is_some()
+            || state.opened[order].is_some()
+            || state.rotating[order].is_some()
+            || pages == 1 && state.returns.len() > 0
+    }
+
+    /// The devices that have empty clusters in nobody's hands.
+    fn with_empty_clusters(&self) -> Vec<DeviceId> {
+        let naive = self.entries.naive.lock().unwrap();
+        let free = |known: &&Known| {
+            let device = self.devices.device(known.id).unwrap();
+            let whole = known.slots as usize / CLUSTER_SLOTS;
+            let mut all = (0..whole as u32).map(ClusterIndex);
+            !known.out
+                && all.any(|c| {
+                    let at_rest = device.cell(c).is_none_or(|cell| {
+                        let state = lock(&cell.cluster).state;
+                        matches!(state, State::Absent | State::Free | State::Discard)
+                    });
+                    at_rest && naive.is_empty(known.id, c)
+                })
+        };
+        let found = naive.devices.iter().filter(free);
+        found.map(|known| known.id).collect()
+    }
+
+    /// A device was chosen, of those that had empty clusters or others: none before it had one.
+    fn check_choice(&self, cpu: Cpu, empty: &[DeviceId]) {
+        assert!(self.out.len() == 1 || empty.is_empty(), "{:?}", self.out);
+        let naive = self.entries.naive.lock().unwrap();
+        let (policy, node) = (self.devices.options.choice, Cpus(2).node(cpu));
+        let rank = |id| naive.rank(policy, id, node);
+        let best = empty.iter().map(|&id| rank(id)).max();
+        let chosen = rank(self.out[0].device);
+        assert!(best.is_none_or(|best| chosen >= best), "{:?}", self.out);
     }
 
     pub(super) fn allocate(&mut self, cpu: Cpu, pages: u16) {
         self.out.clear();
         let owner = EntryId(self.next);
+        let chooses = !self.has_at_hand(cpu, pages);
+        let empty = self.with_empty_clusters();
         let result = self.devices.allocate(cpu, pages, owner, &mut self.out);
         let mut naive = self.entries.naive.lock().unwrap();
         match result {
@@ -313,6 +512,10 @@ impl Run {
                     }
                 }
                 assert_eq!(entry, self.next, "as many slots as pages");
+                drop(naive);
+                if chooses {
+                    self.check_choice(cpu, &empty);
+                }
             }
             Err(e) => {
                 assert_eq!(e, AllocError::Full);
@@ -342,14 +545,23 @@ impl Run {
             return;
         }
         let id = usage[nth % usage.len()].device;
+        let used = |id: DeviceId| {
+            let naive = self.entries.naive.lock().unwrap();
+            naive.owner.keys().filter(|(d, _)| *d == id.0).count() as u64
+        };
+        let free = |d: &DeviceUsage| u64::from(d.slots - d.bad) - used(d.device);
+        let others = usage.iter().filter(|d| d.device != id && d.accepting);
+        let missing = used(id).saturating_sub(others.map(free).sum());
+        if missing > 0 {
+            // Before anything was moved.
+            let step = self.devices.drain_step(A, id, 100);
+            assert_eq!(step, Err(DrainError::NoRoom { missing }));
+            return;
+        }
         loop {
             match self.devices.drain_step(A, id, 100) {
                 Ok(Drain::Moved(_)) => self.devices.check(),
                 Ok(Drain::Done) => break,
-                Err(DrainError::NoRoom { missing }) => {
-                    assert!(missing > 0);
-                    return;
-                }
                 Err(e) => panic!("{e}"),
             }
         }
@@ -360,11 +572,17 @@ impl Run {
             "a slot was lost"
         );
         naive.bad.retain(|(d, _)| *d != id.0);
+        naive.devices.retain(|d| d.id != id);
     }
 
     pub(super) fn check(&self) {
         self.devices.check();
         let naive = self.entries.naive.lock().unwrap();
+        for usage in self.devices.usage() {
+            let known = naive.devices.iter().find(|d| d.id == usage.device);
+            let out = known.unwrap().out;
+            assert_eq!((usage.out, usage.accepting), (out, !out), "{usage:?}");
+        }
         for (&(device, slot), &owner) in &naive.owner {
             assert_eq!(
                 self.devices.owner(DeviceId(device), SlotIndex(slot)),

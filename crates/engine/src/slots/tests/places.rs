@@ -40,7 +40,7 @@ fn a_folio_tries_the_next_device_before_it_is_split() {
         devices.allocate(A, 1, EntryId(i), &mut out).unwrap();
     }
     for slot in (0..512).step_by(2) {
-        devices.free_now(A, single(better, slot)).unwrap();
+        devices.give_now(A, single(better, slot)).unwrap();
     }
     let worse = devices.add(blank(512), at(1), None).unwrap();
     for i in 0..32 {
@@ -66,7 +66,7 @@ fn a_folio_is_scattered_only_over_what_is_there() {
     }
     for slot in (1..1024).step_by(64) {
         devices
-            .free(
+            .give(
                 A,
                 Extent {
                     device: id,
@@ -77,7 +77,7 @@ fn a_folio_is_scattered_only_over_what_is_there() {
             .unwrap();
     }
     devices
-        .free(
+        .give(
             A,
             Extent {
                 device: id,

@@ -8,10 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// A device of one's own, and one that is borrowed cluster by cluster, as in every process of a tree.
 fn own_and_lent() -> [Run; 2] {
-    let lender = Arc::new(Lent::default());
-    lender.free.lock().unwrap().extend((0..4).rev());
-    [None, Some(lender as Arc<dyn Lender>)]
-        .map(|lender| Run::with_lender(Options::default(), lender))
+    [false, true].map(|lent| Run::beginning(Options::default(), lent))
 }
 
 #[test]
@@ -110,7 +107,7 @@ impl CacheReclaim for Meddler {
             start: SlotIndex(n),
             len: 1,
         };
-        devices.free_now(B, slot(owner.0)).unwrap();
+        devices.give_now(B, slot(owner.0)).unwrap();
         if self.asked.fetch_add(1, Ordering::Relaxed) != 15 {
             return true;
         }
@@ -122,8 +119,8 @@ impl CacheReclaim for Meddler {
                 self.taken.lock().unwrap().extend(out.iter());
             }
             Deed::FreeTwice => {
-                devices.free_now(B, slot(100)).unwrap();
-                let twice = devices.free_now(B, slot(100));
+                devices.give_now(B, slot(100)).unwrap();
+                let twice = devices.give_now(B, slot(100));
                 assert!(matches!(twice, Err(FreeError::DoubleFree { .. })));
             }
         }

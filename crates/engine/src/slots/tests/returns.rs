@@ -23,7 +23,7 @@ fn a_free_that_finds_the_cache_full_frees_the_batch_itself() {
     let clusters = RETURNS as u32 * 3;
     let (devices, id) = full(clusters);
     for c in 0..clusters {
-        devices.free(B, single(id, c * 512 + 9)).unwrap();
+        devices.give(B, single(id, c * 512 + 9)).unwrap();
         let left = (c as usize) % RETURNS + 1;
         assert_eq!(waiting(&devices, B), left, "after {} frees", c + 1);
         devices.check();
@@ -41,7 +41,7 @@ fn larger_runs_pass_the_cache_by() {
             len: 2,
             ..single(id, c * 512 + 100)
         };
-        devices.free(A, run).unwrap();
+        devices.give(A, run).unwrap();
     }
     assert_eq!(waiting(&devices, A), 0);
     assert_eq!(devices.work(A, 1), 0, "nothing was left for later");
@@ -61,7 +61,7 @@ fn without_a_worker_everything_freed_is_found_again() {
                 let slot = c * 512 + (k * 67 + round * 13) % 512;
                 if devices.owner(id, SlotIndex(slot)).is_some() {
                     let cpu = if k % 2 == 0 { A } else { B };
-                    devices.free(cpu, single(id, slot)).unwrap();
+                    devices.give(cpu, single(id, slot)).unwrap();
                     freed += 1;
                 }
             }
@@ -93,9 +93,9 @@ fn a_drain_empties_the_caches_first() {
         len: 512,
         ..single(id, 0)
     };
-    devices.free(A, half).unwrap();
+    devices.give(A, half).unwrap();
     for slot in 512..1024 {
-        devices.free(B, single(id, slot)).unwrap();
+        devices.give(B, single(id, slot)).unwrap();
     }
     assert!(waiting(&devices, B) > 0);
     assert_eq!(devices.drain_step(A, id, 8), Ok(Drain::Done));
@@ -110,7 +110,7 @@ fn the_worker_leaves_a_stock_to_a_processor_that_uses_it() {
     let mut out = ExtentList::new();
     let waiting = || lock(&devices.cpu(A).state).returns.len();
     for slot in 0..30 {
-        devices.free(A, single(id, slot * 17)).unwrap();
+        devices.give(A, single(id, slot * 17)).unwrap();
     }
     assert_eq!(waiting(), 30);
     devices.allocate(A, 1, EntryId(0), &mut out).unwrap();

@@ -30,7 +30,7 @@ fn the_last_free_slot_is_found() {
         devices.check();
         // One slot anywhere, parked in the other processor's return cache.
         devices
-            .free(
+            .give(
                 B,
                 Extent {
                     device: id,
@@ -61,12 +61,12 @@ fn a_free_that_moves_no_cluster_is_done_at_once() {
         devices.allocate(A, 1, EntryId(i), &mut out).unwrap();
     }
     // The cursor's cluster is on no list.
-    devices.free(A, single(id, 520)).unwrap();
+    devices.give(A, single(id, 520)).unwrap();
     assert_eq!(devices.work(A, 1), 0);
     // A full one would have to move, and waits; the next then finds it where it belongs.
-    devices.free(A, single(id, 5)).unwrap();
+    devices.give(A, single(id, 5)).unwrap();
     assert_eq!(devices.work(A, 1), 1);
-    devices.free(A, single(id, 6)).unwrap();
+    devices.give(A, single(id, 6)).unwrap();
     assert_eq!(devices.work(A, 1), 0);
     assert_eq!(devices.usage()[0].used, 597);
     devices.check();
@@ -81,8 +81,8 @@ fn a_processor_takes_again_what_it_gave_back() {
     }
     // The cursor is used up: the oldest comes first, and the cluster stays full meanwhile.
     for (i, slot) in [300, 7, 9].into_iter().enumerate() {
-        devices.free(A, single(id, slot)).unwrap();
-        let twice = devices.free(A, single(id, slot));
+        devices.give(A, single(id, slot)).unwrap();
+        let twice = devices.give(A, single(id, slot));
         assert!(matches!(twice, Err(FreeError::DoubleFree { .. })), "{i}");
     }
     for (i, slot) in [300, 7].into_iter().enumerate() {
@@ -120,10 +120,10 @@ fn recycling_keeps_no_processor_on_a_worse_device() {
         start: SlotIndex(0),
         len: 512,
     };
-    devices.free(A, run).unwrap();
+    devices.give(A, run).unwrap();
     let mut recycled = 0;
     loop {
-        devices.free(A, single(worse, 100)).unwrap();
+        devices.give(A, single(worse, 100)).unwrap();
         out.clear();
         devices.allocate(A, 1, EntryId(0), &mut out).unwrap();
         if out[0].device == better {
@@ -183,7 +183,7 @@ fn emptied_clusters_are_discarded_before_they_are_used_again() {
             .unwrap();
     }
     devices
-        .free(
+        .give(
             A,
             Extent {
                 device: id,
@@ -201,7 +201,7 @@ fn emptied_clusters_are_discarded_before_they_are_used_again() {
     devices.allocate(A, 512, EntryId(0), &mut out).unwrap();
     assert_eq!(*store.discarded.lock().unwrap(), [(0, 512)]);
     devices
-        .free(
+        .give(
             A,
             Extent {
                 device: id,
@@ -241,11 +241,11 @@ fn a_cluster_being_discarded_is_on_no_list() {
                 len: 1,
             };
             assert!(matches!(
-                devices.free(A, extent),
+                devices.give(A, extent),
                 Err(FreeError::DoubleFree { .. })
             ));
             assert!(matches!(
-                devices.free_now(A, extent),
+                devices.give_now(A, extent),
                 Err(FreeError::DoubleFree { .. })
             ));
             let wanting = devices.clone();
@@ -291,7 +291,7 @@ fn a_cluster_being_discarded_is_on_no_list() {
             .unwrap();
     }
     devices
-        .free(
+        .give(
             A,
             Extent {
                 device: id,
@@ -406,42 +406,39 @@ fn repeated_errors_take_the_device_out() {
 }
 
 #[test]
-fn a_drain_without_room_says_how_much_is_missing() {
+fn a_drain_without_room_says_how_much_is_missing_and_moves_nothing() {
     let mut run = Run::new(Options::default());
-    run.devices
-        .add(blank(1024), DeviceSpec::default(), None)
-        .unwrap();
+    run.add(1024, DeviceSpec::default(), false).unwrap();
     for _ in 0..2000 {
         run.allocate(A, 1);
     }
-    assert_eq!(run.devices.drain_lacks(DeviceId(0)), Ok(976));
-    let error = loop {
-        match run.devices.drain_step(A, DeviceId(0), 300) {
-            Ok(step) => assert_ne!(step, Drain::Done),
-            Err(e) => break e,
-        }
+    let departure = run.devices.departure(DeviceId(0)).unwrap();
+    let expected = Departure {
+        pages: 2000,
+        room: 1024,
+        lent: 0,
     };
-    assert_eq!(error, DrainError::NoRoom { missing: 976 });
-    assert!(run.devices.usage()[0].accepting);
+    assert_eq!((departure, departure.lacks()), (expected, 976));
+    let step = run.devices.drain_step(A, DeviceId(0), 300);
+    assert_eq!(step, Err(DrainError::NoRoom { missing: 976 }));
+    // Nothing was moved, and the device goes on.
+    let usage = run.devices.usage();
+    assert_eq!((usage[0].used, usage[1].used), (2000, 0));
+    assert!(usage[0].accepting);
     run.check();
     assert_eq!(
         run.devices.remove(A, DeviceId(0)),
         Err(DrainError::InUse {
             device: DeviceId(0),
-            used: 976
+            used: 2000
         })
     );
-    run.devices
-        .add(blank(1024), DeviceSpec::default(), None)
-        .unwrap();
+    run.add(1024, DeviceSpec::default(), false).unwrap();
     run.drain(0);
     run.check();
     assert_eq!(run.devices.usage().len(), 2);
     // The number is used again, and nothing of the old device is left under it.
-    let id = run
-        .devices
-        .add(blank(512), DeviceSpec::default(), None)
-        .unwrap();
+    let id = run.add(512, DeviceSpec::default(), false).unwrap();
     assert_eq!(id, DeviceId(0));
     run.check();
 }
@@ -454,7 +451,7 @@ fn parameters_out_of_range_are_errors() {
         devices.bad_slot(A, id, SlotIndex(slot));
     }
     devices.allocate(A, 1, EntryId(0), &mut out).unwrap();
-    devices.free(A, out[0]).unwrap();
+    devices.give(A, out[0]).unwrap();
     out.clear();
     for pages in [0, 513, u16::MAX] {
         assert_eq!(
@@ -471,7 +468,7 @@ fn parameters_out_of_range_are_errors() {
         (0, 513),
     ] {
         let start = SlotIndex(start);
-        let error = devices.free(
+        let error = devices.give(
             A,
             Extent {
                 device: id,
@@ -494,7 +491,7 @@ fn parameters_out_of_range_are_errors() {
         len: 1,
     };
     assert_eq!(
-        devices.free(A, nowhere),
+        devices.give(A, nowhere),
         Err(FreeError::NoDevice(DeviceId(200)))
     );
     assert_eq!(devices.owner(DeviceId(200), SlotIndex(0)), None);
@@ -504,15 +501,64 @@ fn parameters_out_of_range_are_errors() {
         start: SlotIndex(3),
         len: 1,
     };
-    assert!(matches!(
-        devices.free(A, free),
-        Err(FreeError::DoubleFree { owner: None, .. })
-    ));
+    assert_eq!(
+        devices.free(A, EntryId(77), free),
+        Err(FreeError::DoubleFree {
+            device: id,
+            slot: SlotIndex(3),
+            owner: EntryId(77),
+            now: None
+        })
+    );
     let small = devices.add(blank(511), DeviceSpec::default(), None);
     assert_eq!(small, Err(AddError::TooSmall { slots: 511 }));
     let large = devices.add(blank(1 << 40), DeviceSpec::default(), None);
     assert_eq!(large, Err(AddError::TooLarge { slots: 1 << 40 }));
     devices.check();
+}
+
+/// Who frees what it has freed before harms nobody, and is named: also when its cluster is empty, and
+/// when the slots have another owner.
+#[test]
+fn what_is_freed_twice_stays_its_next_owners() {
+    for pages in [1u16, 16, 512] {
+        let (devices, id) = one(1024, Options::default());
+        let mut out = ExtentList::new();
+        devices.allocate(A, pages, EntryId(1000), &mut out).unwrap();
+        let extent = out[0];
+        devices.free(A, EntryId(1000), extent).unwrap();
+        let error = |now| FreeError::DoubleFree {
+            device: id,
+            slot: extent.start,
+            owner: EntryId(1000),
+            now,
+        };
+        let nobodys = devices.free(A, EntryId(1000), extent).unwrap_err();
+        assert_eq!(nobodys, error(None));
+        let slot = extent.start;
+        let text = format!("entry 1000 freed slot {slot} of device {id}, which is free");
+        assert_eq!(nobodys.to_string(), text);
+        // Somebody has the same place next.
+        let mut next = EntryId(5000);
+        loop {
+            out.clear();
+            devices.allocate(A, pages, next, &mut out).unwrap();
+            if out[0] == extent {
+                break;
+            }
+            next = next.plus(u32::from(pages));
+        }
+        let used = devices.usage()[0].used;
+        let others = devices.free(A, EntryId(1000), extent).unwrap_err();
+        assert_eq!(others, error(Some(next)));
+        let text = format!("belongs to entry {next}");
+        assert!(others.to_string().ends_with(&text), "{others}");
+        assert_eq!(devices.owner(id, slot), Some(next));
+        assert_eq!(devices.usage()[0].used, used);
+        devices.check();
+        devices.free(B, next, extent).unwrap();
+        devices.check();
+    }
 }
 
 #[test]
@@ -542,7 +588,7 @@ fn memory_stays_within_the_promises() {
             start: SlotIndex(i as u32),
             len: 1,
         };
-        devices.free(A, slot).unwrap();
+        devices.give(A, slot).unwrap();
     };
     // All but a quarter, strewn over all clusters, the worker beside.
     let strewn = |i: u64| i * 2_654_435_761 % slots;
@@ -594,7 +640,7 @@ fn processors_share_no_cache_line_on_the_fast_path() {
                     .allocate(cpu, 1 << order, EntryId(0), &mut out)
                     .unwrap();
                 if round % 3 > 0 {
-                    devices.free(cpu, out[0]).unwrap();
+                    devices.give(cpu, out[0]).unwrap();
                 }
             }
         }
@@ -645,4 +691,38 @@ fn compaction_makes_whole_clusters() {
     assert_eq!(run.entries.naive.lock().unwrap().owner.len(), held);
     run.allocate(A, 512);
     assert_eq!(run.out.len(), 1, "{:?}", run.out);
+}
+
+#[test]
+fn what_a_compaction_cannot_write_to_is_not_used_again() {
+    struct Unwritable(IoError);
+    impl Mover for Unwritable {
+        fn relocate(&self, _: Cpu, _: EntryId, _: Extent, to: Option<Extent>) -> Moved {
+            assert!(to.is_some());
+            Moved::Unwritten {
+                page: 0,
+                error: self.0,
+            }
+        }
+    }
+    for (error, bad, out) in [
+        (IoError::Slot, 1, false),
+        (IoError::Device, 0, true),
+        (IoError::NoSpace, 0, false),
+    ] {
+        let (devices, id) = one(1024, Options::default());
+        devices.set_mover(Arc::new(Unwritable(error)));
+        let mut out_list = ExtentList::new();
+        for i in 0..2 {
+            let owner = EntryId(i * 512);
+            devices.allocate(A, 512, owner, &mut out_list).unwrap();
+        }
+        for at in (0..1024).filter(|at| at % 512 != 100) {
+            devices.give_now(A, single(id, at)).unwrap();
+        }
+        devices.work(A, 1);
+        let usage = devices.usage()[0];
+        assert_eq!((usage.bad, usage.used, usage.out), (bad, 2 + bad, out));
+        devices.check();
+    }
 }

@@ -25,7 +25,7 @@ fn with_holes(clusters: u32, pages: u16) -> (Devices, DeviceId) {
     }
     for start in (0..clusters).step_by(10).map(|c| c * 512) {
         for slot in (start..start + 512).filter(|slot| slot % 8 < 4) {
-            devices.free_now(A, single(id, slot)).unwrap();
+            devices.give_now(A, single(id, slot)).unwrap();
         }
     }
     (devices, id)

@@ -29,7 +29,8 @@ fn locks_of_pairs(place: Place, pairs: usize) -> u64 {
         }
         let (cpu, held) = (cpus[pair % 2], &mut held[pair % 2]);
         held.push_back(allocate(cpu));
-        devices.free(cpu, held.pop_front().unwrap()).unwrap();
+        let oldest = held.pop_front().unwrap();
+        devices.free(cpu, EntryId(0), oldest).unwrap();
     }
     devices.check();
     let after = taken(place);
@@ -45,7 +46,7 @@ fn what_a_processor_emptied_goes_back_to_the_lender() {
         devices.allocate(A, 16, EntryId(i), &mut out).unwrap();
     }
     for run in out.0.drain(..) {
-        devices.free(A, run).unwrap();
+        devices.give(A, run).unwrap();
     }
     while devices.work(A, 64) > 0 {}
     devices.check();

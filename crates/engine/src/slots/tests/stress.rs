@@ -95,7 +95,7 @@ fn churn(world: &World, devices: &Devices, cpu: u16, until: Instant) {
             let mut place = world.places[entry].lock().unwrap();
             if let Some(extent) = place.take() {
                 world.disown(extent, EntryId(entry as u32));
-                devices.free(Cpu(cpu), extent).unwrap();
+                devices.give(Cpu(cpu), extent).unwrap();
             }
         }
         if random(3) == 0 {
@@ -239,7 +239,7 @@ fn threads_share_devices_that_come_and_go() {
                 Some(EntryId(entry as u32))
             );
             world.disown(e, EntryId(entry as u32));
-            devices.free(Cpu(2), e).unwrap();
+            devices.give(Cpu(2), e).unwrap();
             held += 1;
         }
     }
