@@ -17,6 +17,7 @@ mod embed;
 mod flushes;
 mod fork;
 mod generations;
+mod growth;
 pub mod hooks;
 mod keeper;
 mod load;
