@@ -5,8 +5,9 @@
 //! to [`WORTH`] gets a keeper, which joins the tree.
 //!
 //! Memory is filled faster than a keeper comes to run, and many small processes that begin together
-//! are as much as one that is large. So whoever grows to [`PATIENT`] waits: until it is in the tree,
-//! and where that pages, until it is paged itself.
+//! are as much as one that is large. So whoever grows to [`PATIENT`] waits: to be let into the tree,
+//! which mostly has happened by then; and to be paged, if the tree holds back who is not
+//! (`Member::holds_back`), or if this process alone has more than the tree may have before it pages.
 //!
 //! What may be filled is told bit by bit: what is mapped or asked for at once as it is, small blocks
 //! of malloc when some pages of them were handed out. That is too much rather than too little; each
@@ -23,12 +24,14 @@ use std::time::{Duration, Instant};
 
 /// Pages from which on a process has a keeper.
 const WORTH: u64 = (512 << 10) / PAGE_SIZE as u64;
-/// Pages with which it waits for that to have an answer.
+/// Pages with which it waits.
 const PATIENT: u64 = (1 << 20) / PAGE_SIZE as u64;
 /// Bytes that may be filled between two looks.
 const LOOK: usize = 256 << 10;
 /// The same where the tree does not page and the supervisor measures this process.
 const WATCHED: usize = 4 << 20;
+/// How often it is seen whether the tree still holds back.
+const AGAIN: Duration = Duration::from_millis(20);
 /// How long it waits in all. A supervisor that does not come in this time is gone.
 const PATIENCE: Duration = Duration::from_secs(2);
 
@@ -69,11 +72,12 @@ pub fn grows(len: usize) {
     }
 }
 
-/// Waits as long as a process that has so many pages must.
+/// Waits as long as a process must that has so many pages.
 fn wait(has: u64) {
     let waits = || match fork::watching() {
         _ if Process::current().is_some() => false,
-        Some(member) => member.mode() == Mode::Paging || member.overdue(has),
+        Some(member) => member.holds_back() || member.overdue(has),
+        // The supervisor has not answered yet.
         // The supervisor has not answered yet.
         None => had_keeper(),
     };
@@ -90,7 +94,7 @@ fn wait(has: u64) {
         {
             member.wish_to_page();
         }
-        futex::wait(&NEWS, seen, Some(left), false);
+        futex::wait(&NEWS, seen, Some(left.min(AGAIN)), false);
     }
     WAITED.fetch_add(begin.elapsed().as_nanos() as u64, SeqCst);
 }

@@ -195,7 +195,7 @@ impl Process {
 
     /// How many captured pages to hold back before storing them: a touch meanwhile costs a remap.
     fn probation(&self, state: &State) -> usize {
-        (state.account.charged().max(0) as usize / 64).clamp(2 * UNIT, 1024)
+        (state.account.charged().max(0) as usize / 64).clamp(UNIT / 2, 1024)
     }
 
     /// Gives frames back while more is used than is charged and no more can be charged.
