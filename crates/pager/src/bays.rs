@@ -500,7 +500,7 @@ mod tests {
         );
         bays.placed(t);
         bays.check();
-        assert_eq!(bays.empty.len(), 1);
+        assert_eq!(bays.empty.len(), 0);
     }
 
     #[test]
