@@ -93,7 +93,8 @@ pub struct RunArgs {
 
     /// Refuse to start a COMMAND whose memory cannot be managed (static, setuid)
     ///
-    /// Without it such a command runs with a warning, its own memory untouched.
+    /// Without it such a command runs with a warning, its own memory untouched. Programs that the
+    /// command starts are not looked at: those run unmanaged in any case.
     #[arg(long)]
     pub require_managed: bool,
 

@@ -55,21 +55,21 @@ pub fn run(args: RunArgs) -> Result<ExitCode> {
     let end = running
         .wait(&mut supervisor)
         .context("lost sight of the program")?;
-    let mut report = |supervisor: &Supervisor| match &mut stats_file {
-        Some(file) => file.write(&stats::stats(
-            &args.command,
-            &supervisor.totals(),
-            end,
-            start.elapsed(),
-        )),
-        None => Ok(()),
+    let mut report = |supervisor: &Supervisor| {
+        let Some(file) = &mut stats_file else { return };
+        let totals = supervisor.totals();
+        let stats = stats::stats(&args.command, &totals, end, start.elapsed());
+        // The program has run: what becomes of its figures does not change how it ended.
+        if let Err(error) = file.write(&stats) {
+            eprintln!("ebb: --stats: {error:#}");
+        }
     };
     // Of a dead program's last words some may still be on their way.
     supervisor.turn()?;
-    report(&supervisor)?;
-    if supervisor.members() > 0 && background::split() == Ok(Side::Back) {
+    report(&supervisor);
+    if supervisor.has_processes() && background::split() == Ok(Side::Back) {
         stay_behind(&mut supervisor)?;
-        report(&supervisor)?;
+        report(&supervisor);
     }
     Ok(end.status().into())
 }
@@ -84,7 +84,7 @@ fn stay_behind(supervisor: &mut Supervisor) -> Result<()> {
     rustix::stdio::dup2_stdin(&null)?;
     rustix::stdio::dup2_stdout(&null)?;
     rustix::stdio::dup2_stderr(&null)?;
-    while supervisor.members() > 0 {
+    while supervisor.has_processes() {
         supervisor.step(Duration::from_secs(1))?;
     }
     Ok(())

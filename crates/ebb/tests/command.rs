@@ -496,6 +496,18 @@ fn doctor_reports_in_text_and_json() {
     }
 }
 
+/// The program has run by then: it counts.
+#[test]
+fn figures_that_cannot_be_written_change_no_status() {
+    if cannot_page() {
+        return;
+    }
+    let output = run(&["--stats", "/dev/full", "sh", "-c", "exit 3"]);
+    assert_eq!(output.status.code(), Some(3), "{}", stderr(&output));
+    let told = "ebb: --stats: cannot write /dev/full: ";
+    assert!(stderr(&output).starts_with(told), "{}", stderr(&output));
+}
+
 #[test]
 fn stats() {
     if cannot_page() {

@@ -10,8 +10,10 @@
 
 use ebb_tree::Member;
 
-/// Pages asked for at once.
+/// Pages asked for at once, at most.
 const BATCH: i64 = 256;
+/// Pages charged that may lie unused, at most.
+const STOCK: i64 = 1024;
 
 /// The charge of this process, in pages.
 #[derive(Default)]
@@ -43,6 +45,16 @@ impl Account {
         self.unmanaged.max(0) as u64
     }
 
+    /// Pages to ask for at once: what many small processes each have too many would be much.
+    fn batch(&self) -> i64 {
+        (self.charged / 32).clamp(16, BATCH)
+    }
+
+    /// Pages beyond need that may stay charged for what comes next.
+    pub fn stock(&self) -> i64 {
+        (self.charged / 16).clamp(32, STOCK)
+    }
+
     /// How many pages more than charged are in use; negative: how many are left.
     pub fn over(&self, used: i64) -> i64 {
         used + self.unmanaged + self.parted - self.charged
@@ -54,7 +66,7 @@ impl Account {
         if need <= 0 {
             return true;
         }
-        for want in [need.max(BATCH), need] {
+        for want in [need.max(self.batch()), need] {
             if member.try_charge(want as u64) {
                 self.charged += want;
                 return true;

@@ -63,6 +63,9 @@ struct Bay {
 /// All frames. Plain data under the pager's lock; the pages behind belong to whoever took them.
 pub struct Bays {
     base: usize,
+    /// There is room for so many.
+    count: usize,
+    /// Those used so far: the table takes memory as it is used.
     bays: Vec<Bay>,
     empty: Vec<BayIndex>,
     free: Vec<BayIndex>,
@@ -127,19 +130,11 @@ pub const fn ones(start: usize, len: usize) -> Mask {
 impl Bays {
     /// Lays `count` bays over the reserved memory at `base`.
     pub fn new(base: usize, count: usize) -> Self {
-        let bay = |_| Bay {
-            state: State::Empty,
-            present: 0,
-            lent: 0,
-            staged: 0,
-            unit: UnitNumber(0),
-            storing: false,
-            kept: [None; UNIT],
-        };
         Self {
             base,
-            bays: (0..count).map(bay).collect(),
-            empty: (0..count as u32).rev().map(BayIndex).collect(),
+            count,
+            bays: Vec::with_capacity(count),
+            empty: Vec::with_capacity(count),
             free: Vec::with_capacity(count),
             staged: VecDeque::with_capacity(count),
             free_frames: 0,
@@ -187,10 +182,27 @@ impl Bays {
     /// An empty bay to capture pages of `unit` into, if one is left. It is the caller's until
     /// `captured`.
     pub fn begin_capture(&mut self, unit: UnitNumber) -> Option<BayIndex> {
-        let bay = self.empty.pop()?;
+        let bay = self.empty.pop().or_else(|| self.another())?;
         let b = &mut self.bays[bay.0 as usize];
         (b.state, b.unit) = (State::Capturing, unit);
         Some(bay)
+    }
+
+    /// A bay not used yet, on no list.
+    fn another(&mut self) -> Option<BayIndex> {
+        if self.bays.len() == self.count {
+            return None;
+        }
+        self.bays.push(Bay {
+            state: State::Empty,
+            present: 0,
+            lent: 0,
+            staged: 0,
+            unit: UnitNumber(0),
+            storing: false,
+            kept: [None; UNIT],
+        });
+        Some(BayIndex(self.bays.len() as u32 - 1))
     }
 
     /// Ends a capture: pages `mask` of the unit are in the bay now.
@@ -483,12 +495,12 @@ mod tests {
         bays.check();
         assert_eq!(
             (bays.free_frames(), bays.empty.len()),
-            (0, 3),
+            (0, 0),
             "the bay waits for what is lent"
         );
         bays.placed(t);
         bays.check();
-        assert_eq!(bays.empty.len(), 3);
+        assert_eq!(bays.empty.len(), 0);
     }
 
     #[test]

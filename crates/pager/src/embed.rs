@@ -109,6 +109,5 @@ pub fn swap(member: &Member) -> Result<&'static Embedded, String> {
         }
     };
     limit_pool(&swap, member, member.budget());
-    swap.warm_up();
     Ok(Box::leak(Box::new(Embedded { swap, devices: set })))
 }

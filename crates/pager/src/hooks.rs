@@ -11,19 +11,16 @@ use crate::map::{Page, PageNumber};
 use crate::process::{Process, cpu};
 use crate::ranges::{Attributes, InChild};
 use crate::state::{self, Locked, State};
-use crate::{fork, keeper};
+use crate::{fork, growth, keeper};
 use ebb_sys::memory::{self, page_up};
 use ebb_sys::{Errno, futex, thread};
-use ebb_tree::Member;
 use std::ops::ControlFlow::Continue;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering::SeqCst};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 pub(crate) type Outcome<T> = Result<T, i32>;
 
-/// A process that has mapped less than this is only measured.
-const WORTH: usize = 8 << 20;
 /// When the program maps as much as this, at once or bit by bit, it is registered before the
 /// program can fill it.
 const AT_ONCE: usize = 1 << 20;
@@ -66,24 +63,14 @@ pub fn start(malloc_is_ours: bool) {
         return;
     }
     thread::prepare_spawn();
-    if malloc_is_ours {
-        ready(state::lock());
-    } else {
+    if !malloc_is_ours {
         start_first_keeper();
     }
 }
 
-/// Starts the keeper once there is enough to look after. Drops the lock first: starting a thread
-/// maps and allocates memory.
-fn ready(state: Locked) {
-    let enough = state.ranges.bytes() >= WORTH;
-    drop(state);
-    if enough {
-        start_first_keeper();
-    }
-}
-
-fn start_first_keeper() {
+/// Starts the keeper, unless there is one. No lock is held: starting a thread maps and allocates
+/// memory.
+pub(crate) fn start_first_keeper() {
     let none = || KEEPER.compare_exchange(NO_KEEPER, HAS_KEEPER, SeqCst, SeqCst);
     if control().is_some() && none().is_ok() {
         // Without one the process is measured, as a small one is.
@@ -103,6 +90,7 @@ pub(crate) fn start_keeper() -> Result<(), Errno> {
 /// The keeper has nothing to do here, and ends.
 pub(crate) fn keeper_ends() {
     KEEPER.store(NEVER_A_KEEPER, SeqCst);
+    growth::news();
 }
 
 /// Whether there is a keeper, or in a forked child: its parent had one.
@@ -136,43 +124,9 @@ pub(crate) fn forget(state: &mut Locked, start: usize, end: usize) {
 /// that if they are many by now: what the program fills meanwhile goes past the budget.
 fn writable(start: usize, len: usize) {
     if Process::current().is_none() {
-        grows(len);
+        growth::grows(len);
     } else if UNREGISTERED.fetch_add(len, SeqCst) + len >= AT_ONCE {
         registered(start);
-    }
-}
-
-/// `len` bytes more may be filled in a process that does not page. The supervisor measures it, but
-/// on a crowded machine it may come too late: a process that it has not let in yet, or that alone
-/// has more than the tree may have before it pages, waits for a moment each few MiB.
-fn grows(len: usize) {
-    const LOOK: usize = 4 << 20;
-    const MOMENT: Duration = Duration::from_millis(50);
-    /// A supervisor that does not come in so many moments is gone.
-    const MOMENTS: u32 = 20;
-    static GROWN: AtomicUsize = AtomicUsize::new(0);
-    static WAITED: AtomicU32 = AtomicU32::new(0);
-    if GROWN.fetch_add(len, SeqCst) + len < LOOK {
-        return;
-    }
-    GROWN.store(0, SeqCst);
-    let overdue = |member: &Member| {
-        memory::resident_anonymous_pages().is_some_and(|pages| member.overdue(pages))
-    };
-    let waits = || match fork::watching() {
-        Some(member) => overdue(member),
-        // The supervisor has not answered yet.
-        None => had_keeper() && Process::current().is_none(),
-    };
-    if !waits() || WAITED.fetch_add(1, SeqCst) >= MOMENTS {
-        return;
-    }
-    if let Some(member) = fork::watching() {
-        member.wish_to_page();
-    }
-    let begin = Instant::now();
-    while waits() && begin.elapsed() < MOMENT {
-        std::thread::sleep(Duration::from_micros(200));
     }
 }
 
@@ -242,6 +196,33 @@ pub unsafe fn mmap(
     fd: i32,
     offset: i64,
 ) -> Outcome<usize> {
+    // SAFETY: the caller answers for the system call.
+    unsafe { map(addr, len, prot, flags, fd, offset, true) }
+}
+
+/// `mmap(2)` of what will not be filled as a whole: [`growth::grows`] is told of what will be.
+/// Requires: as the system call.
+pub unsafe fn reserve(
+    addr: usize,
+    len: usize,
+    prot: i32,
+    flags: i32,
+    fd: i32,
+    offset: i64,
+) -> Outcome<usize> {
+    // SAFETY: as above.
+    unsafe { map(addr, len, prot, flags, fd, offset, false) }
+}
+
+unsafe fn map(
+    addr: usize,
+    len: usize,
+    prot: i32,
+    flags: i32,
+    fd: i32,
+    offset: i64,
+    filled: bool,
+) -> Outcome<usize> {
     let bytes = page_up(len);
     let fixed = flags & libc::MAP_FIXED != 0;
     let ours = manageable(prot, flags);
@@ -275,8 +256,8 @@ pub unsafe fn mmap(
                 in_child: InChild::Copied,
             },
         );
-        ready(state);
-        if prot != libc::PROT_NONE {
+        drop(state);
+        if prot != libc::PROT_NONE && (filled || Process::current().is_some()) {
             writable(start, bytes);
         }
     }
@@ -448,7 +429,7 @@ pub unsafe fn brk_set(addr: usize) -> Outcome<usize> {
             },
         );
         BREAK.store(top, SeqCst);
-        ready(state);
+        drop(state);
         writable(old, top - old);
     }
     BREAK.store(top, SeqCst);
@@ -514,5 +495,6 @@ pub unsafe fn exclude(addr: usize, len: usize) {
 }
 
 pub use crate::fork::{after_fork_child, after_fork_parent, before_fork, make_ready};
+pub use crate::growth::grows;
 pub use crate::references::ring_made;
 pub use crate::remap::mremap;

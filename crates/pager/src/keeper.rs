@@ -12,6 +12,7 @@ use crate::embed::{self, Embedded};
 use crate::flushes::Flushes;
 use crate::fork;
 use crate::generations;
+use crate::growth;
 use crate::hooks::UNREGISTERED;
 use crate::map::{Page, PageMap, PageNumber, UNIT, UNIT_BYTES};
 use crate::process::{Process, cpu};
@@ -92,6 +93,7 @@ pub extern "C" fn run(_: *mut libc::c_void) -> *mut libc::c_void {
             };
             let member: &'static Member = Box::leak(Box::new(member));
             fork::WATCHING.store(std::ptr::from_ref(member).cast_mut(), SeqCst);
+            growth::news();
             let mut seen = 0;
             while member.mode() != Mode::Paging {
                 seen = member.wait(seen, Some(QUIET));
@@ -102,7 +104,10 @@ pub extern "C" fn run(_: *mut libc::c_void) -> *mut libc::c_void {
                 .and_then(|e| adopt(member, e, false).inspect_err(|_| e.devices.abandon(member)));
             fork::WATCHING.store(std::ptr::null_mut(), SeqCst);
             match adopted {
-                Ok(process) => process,
+                Ok(process) => {
+                    growth::news();
+                    process
+                }
                 Err(why) => {
                     member.message(&format!(
                         "process {} runs unmanaged: {why}",
@@ -478,7 +483,8 @@ impl Process {
         state
             .account
             .acknowledge(self.member, used, measured as i64);
-        state.account.settle(self.member, used, 1024);
+        let stock = state.account.stock();
+        state.account.settle(self.member, used, stock);
     }
 
     /// Moves the line between resident pages and pool, where pages can go to devices; and limits

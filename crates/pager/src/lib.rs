@@ -18,6 +18,7 @@ mod flushes;
 mod footing;
 mod fork;
 mod generations;
+mod growth;
 pub mod hooks;
 mod keeper;
 mod load;

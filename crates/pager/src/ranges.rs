@@ -92,7 +92,6 @@ pub struct Range {
 #[derive(Default)]
 pub struct Ranges {
     map: BTreeMap<usize, (usize, Attributes)>,
-    bytes: usize,
 }
 
 impl Ranges {
@@ -100,13 +99,7 @@ impl Ranges {
     pub const fn new() -> Self {
         Self {
             map: BTreeMap::new(),
-            bytes: 0,
         }
-    }
-
-    /// Bytes in all ranges.
-    pub fn bytes(&self) -> usize {
-        self.bytes
     }
 
     /// The range that holds `address`.
@@ -173,7 +166,6 @@ impl Ranges {
             to = e;
         }
         self.map.insert(from, (to, attributes));
-        self.bytes += end - start;
     }
 
     /// Takes `start..end` out, splitting what reaches over.
@@ -183,7 +175,6 @@ impl Ranges {
                 break;
             }
             self.map.remove(&s);
-            self.bytes -= e.min(end) - s.max(start);
             if e > end {
                 self.map.insert(end, (e, a));
             }
@@ -283,7 +274,8 @@ mod tests {
                 for (i, m) in model.iter().enumerate() {
                     prop_assert_eq!(ranges.find(i).map(|r| r.attributes.protection), *m);
                 }
-                prop_assert_eq!(ranges.bytes(), model.iter().flatten().count());
+                let bytes: usize = ranges.all().map(|r| r.end - r.start).sum();
+                prop_assert_eq!(bytes, model.iter().flatten().count());
                 let all: Vec<_> = ranges.all().collect();
                 for w in all.windows(2) {
                     prop_assert!(w[0].end < w[1].start || w[0].attributes != w[1].attributes);

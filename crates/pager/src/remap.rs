@@ -11,11 +11,11 @@
 #![allow(clippy::missing_safety_doc)] // Says "Requires:".
 
 use crate::hooks::{Outcome, all_registered, before_drop, errno, forget, registered, wanted};
-use crate::keeper;
 use crate::map::{Page, PageNumber};
 use crate::process::{Process, cpu};
 use crate::ranges::{Attributes, Range};
 use crate::state::{self, Locked, State};
+use crate::{growth, keeper};
 use ebb_engine::PAGE_SIZE;
 use ebb_sys::Errno;
 use ebb_sys::memory::{self, page_up};
@@ -108,6 +108,7 @@ pub unsafe fn mremap(
     );
     drop(state);
     registered(new);
+    growth::grows(bytes.saturating_sub(old_len));
     Ok(new)
 }
 

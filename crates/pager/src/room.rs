@@ -197,7 +197,7 @@ impl Process {
     /// How many captured pages to hold back before storing them: a touch meanwhile costs a remap,
     /// but they are out. Four times as many made random touches 2.5% slower.
     fn probation(&self, state: &State) -> usize {
-        (state.account.charged().max(0) as usize / 256).clamp(2 * UNIT, 1024)
+        (state.account.charged().max(0) as usize / 256).clamp(UNIT / 2, 1024)
     }
 
     /// Gives frames back while more is used than is charged and no more can be charged.

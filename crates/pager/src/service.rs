@@ -370,11 +370,10 @@ extern "C" fn run(index: *mut libc::c_void) -> *mut libc::c_void {
 }
 
 impl Desk {
-    /// With its memory touched, so that it is resident.
+    /// With a buffer that takes memory as it is used: many a process of a tree has few faults.
     pub fn new() -> Self {
         let zero = vec![0u8; size_of::<UnitBuffer>() + 4096].leak();
         let at = zero.as_ptr().align_offset(4096);
-        zero.fill(1);
         let buffer = zero[at..at + size_of::<UnitBuffer>()]
             .as_mut_ptr()
             .cast::<UnitBuffer>();

@@ -2,8 +2,18 @@
 // memory that it keeps, a free that tells whose a block is, and a way to hold its locks
 // across a fork.
 
-#include "static.c"
 #include <sched.h>
+#include <sys/mman.h>
+
+// ---- Growth ----
+
+// What the program may fill is told to the pager. An arena of 128 MiB says nothing of it.
+void* ebb_mi_reserve(void* addr, size_t size, int protection, int flags, int fd, off_t offset);
+void ebb_mi_grows(size_t bytes);
+
+#define mmap ebb_mi_reserve
+#include "static.c"
+#undef mmap
 
 // ---- Freed memory that is kept ----
 
@@ -35,12 +45,16 @@ static mi_decl_noinline void look(void) {
   if (purgeable_bytes(subproc) >= KEEP_FREED) { mi_arenas_try_purge(true, true, subproc, 0); }
 }
 
-// Called by mimalloc once for each slow allocation of a thread: the delayed purge, on time.
+// Called by mimalloc once for each slow allocation of a thread: the delayed purge, on time. Between
+// two of them a thread comes to a page or so of small blocks that were never used.
 #define BEATS 32
 
 static void heartbeat(bool force, unsigned long long beat, void* arg) {
   MI_UNUSED(force); MI_UNUSED(arg);
-  if (beat % BEATS == 0) { mi_arenas_try_purge(false, false, _mi_subproc_main(), 0); }
+  if (beat % BEATS == 0) {
+    ebb_mi_grows(BEATS * 4096);
+    mi_arenas_try_purge(false, false, _mi_subproc_main(), 0);
+  }
 }
 
 void ebb_mi_start(void) {

@@ -17,13 +17,18 @@ use core::ptr;
 use ebb_sys::heap::c;
 use ebb_sys::thread;
 
-use crate::mapped;
+use crate::{mapped, memory};
+use ebb_pager::hooks;
 
 /// Requests of this many bytes and more get a map of their own.
 const MAPPED_MIN: usize = 32 << 20;
 
 /// So do blocks that grow to this many bytes and more.
 const GROWING_MIN: usize = 1 << 20;
+
+/// The pager is told of each block of mimalloc's of this many bytes and more, before the program can
+/// fill it; of smaller ones it hears by the heartbeat (csrc/allocator.c).
+const TOLD_MIN: usize = 8 << 10;
 
 unsafe extern "C" {
     pub fn mi_malloc(size: usize) -> *mut c_void;
@@ -47,6 +52,29 @@ unsafe extern "C" {
     fn ebb_mi_start();
     fn ebb_mi_free(block: *mut c_void) -> bool;
     fn ebb_mi_owns(block: *const c_void) -> bool;
+}
+
+/// mimalloc's `mmap`: an arena.
+///
+/// # Safety
+/// `mmap(2)`'s.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ebb_mi_reserve(
+    addr: *mut c_void,
+    len: usize,
+    prot: c_int,
+    flags: c_int,
+    fd: c_int,
+    offset: i64,
+) -> *mut c_void {
+    // SAFETY: the caller's call.
+    memory::address(|| unsafe { hooks::reserve(addr as usize, len, prot, flags, fd, offset) })
+}
+
+/// mimalloc's heartbeat: so much of small blocks may have been handed out since the last.
+#[unsafe(no_mangle)]
+extern "C" fn ebb_mi_grows(bytes: usize) {
+    hooks::grows(bytes);
 }
 
 /// Called once, from the constructor; the functions work before it.
@@ -125,11 +153,22 @@ pub unsafe extern "C" fn malloc(size: usize) -> *mut c_void {
     if ours() {
         return own_block(size, OWN_ALIGN);
     }
-    if size >= MAPPED_MIN {
-        return or_no_memory(mapped::allocate(size, mapped::ALIGN_MIN));
+    if size >= TOLD_MIN {
+        return large(size);
     }
     // SAFETY: any size is legal.
     or_no_memory(unsafe { mi_malloc(size) })
+}
+
+#[inline(never)]
+fn large(size: usize) -> *mut c_void {
+    or_no_memory(if size >= MAPPED_MIN {
+        mapped::allocate(size, mapped::ALIGN_MIN)
+    } else {
+        hooks::grows(size);
+        // SAFETY: any size is legal.
+        unsafe { mi_malloc(size) }
+    })
 }
 
 /// # Safety
@@ -167,6 +206,9 @@ pub unsafe extern "C" fn calloc(count: usize, size: usize) -> *mut c_void {
     }
     match count.checked_mul(size) {
         Some(bytes) if bytes < MAPPED_MIN => {
+            if bytes >= TOLD_MIN {
+                hooks::grows(bytes);
+            }
             // SAFETY: any size is legal.
             or_no_memory(unsafe { mi_calloc(1, bytes) })
         }
@@ -202,6 +244,9 @@ pub unsafe extern "C" fn realloc(block: *mut c_void, size: usize) -> *mut c_void
         }
         let old = malloc_usable_size(block);
         if (ours || block.is_null()) && (size < GROWING_MIN || size <= old) && size < MAPPED_MIN {
+            if size >= TOLD_MIN {
+                hooks::grows(size.saturating_sub(old));
+            }
             return or_no_memory(mi_realloc(block, size));
         }
         let moved = if size >= GROWING_MIN && !block.is_null() {
@@ -240,6 +285,9 @@ unsafe fn aligned(align: usize, size: usize) -> *mut c_void {
     }
     if size >= MAPPED_MIN {
         return mapped::allocate(size, align);
+    }
+    if size >= TOLD_MIN {
+        hooks::grows(size);
     }
     // SAFETY: by the caller's contract.
     unsafe { mi_malloc_aligned(size, align) }

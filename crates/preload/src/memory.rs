@@ -215,7 +215,7 @@ pub unsafe extern "C" fn munlockall() -> c_int {
     status(|| unsafe { hooks::munlockall() })
 }
 
-fn address(hook: impl FnOnce() -> Result<usize, i32>) -> *mut c_void {
+pub(crate) fn address(hook: impl FnOnce() -> Result<usize, i32>) -> *mut c_void {
     libc_result(hook).map_or(libc::MAP_FAILED, ptr::with_exposed_provenance_mut)
 }
 

@@ -16,7 +16,8 @@
 //! # Invariant, when nothing is under way (checked by [`Table::drift`] = 0)
 //! charged = Σ charged of all slots.
 
-use crate::table::{SlotNumber, SlotState, StateWord, Table};
+use crate::supervisor::start_room;
+use crate::table::{Mode, SlotNumber, SlotState, StateWord, Table};
 use rustix::thread::futex;
 use std::sync::atomic::Ordering::*;
 use std::time::Duration;
@@ -30,6 +31,8 @@ pub enum Asked {
     Nobody,
 }
 
+/// See [`Table::holds_back`].
+const UNPAGED: i64 = 8;
 /// A process that holds fewer pages is not asked for any.
 const LEAST: i64 = 64;
 
@@ -45,6 +48,16 @@ impl Table {
     /// What the tree uses now: charged + outside - credit.
     pub fn in_use(&self) -> i64 {
         self.charged.0.load(SeqCst) + self.budget.load(Relaxed) - self.limit.0.load(SeqCst)
+    }
+
+    /// Whether who grows and does not page waits until it does: there is little room, and more than
+    /// one part in [`UNPAGED`] of the budget is used by processes that do not page.
+    pub fn holds_back(&self) -> bool {
+        let budget = self.budget.load(Relaxed);
+        let limit = self.limit.0.load(SeqCst);
+        self.mode() == Mode::Paging
+            && limit - self.charged.0.load(SeqCst) < start_room(budget)
+            && budget - limit > budget / UNPAGED
     }
 
     /// Notes what is in use while this is charged under this limit, as far as that is known: what

@@ -225,6 +225,11 @@ impl Member {
         self.mode() == Mode::Watching && signed(pages) >= start_threshold(signed(self.budget()))
     }
 
+    /// Whether a process that does not page yet shall wait until it does, before it grows further.
+    pub fn holds_back(&self) -> bool {
+        self.table.holds_back()
+    }
+
     /// Charges `pages` if they fit. If not, [`wait`](Self::wait) returns when there is room
     /// or may be. Every call writes lines shared by all processes: keep a stock and call
     /// for dozens of pages at a time.

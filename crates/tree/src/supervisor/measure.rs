@@ -31,12 +31,16 @@ const WALK_SHARE: u32 = 100;
 const START_ROOM_PAGES: i64 = (32 << 20) / 4096;
 const START_ROOM_PERCENT: i64 = 12;
 
+/// Pages of room at which a tree of this budget starts to page.
+pub(crate) fn start_room(budget: i64) -> i64 {
+    START_ROOM_PAGES
+        .max(budget * START_ROOM_PERCENT / 100)
+        .min(budget / 2)
+}
+
 /// At which use a tree of this budget starts to page.
 pub(crate) fn start_threshold(budget: i64) -> i64 {
-    budget
-        - START_ROOM_PAGES
-            .max(budget * START_ROOM_PERCENT / 100)
-            .min(budget / 2)
+    budget - start_room(budget)
 }
 
 /// A process of the tree that has not joined.
@@ -167,11 +171,17 @@ impl Supervisor {
                 .any(|(_, word)| word.state == SlotState::Joined)
     }
 
+    /// Whether any process of the tree lives, those included that have too little to join.
+    pub fn has_processes(&mut self) -> bool {
+        self.walk();
+        self.members() > 0 || !self.watch.strangers.is_empty()
+    }
+
     /// Finds the processes of the tree that have not joined. One that ends is dropped when
     /// it cannot be measured any more; none leaves the tree otherwise.
     fn walk(&mut self) {
         let cpu = cpu_time();
-        let found = descendants();
+        let found = descendants(self.watch.strangers.keys().copied());
         let charging: Vec<u32> = self
             .table
             .taken()

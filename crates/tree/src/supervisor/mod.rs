@@ -32,7 +32,7 @@ use heritage::OwnLimits;
 use limits::Approach;
 pub use limits::{LimitsShown, ProcessLimits, check_limits};
 use measure::Watch;
-pub(crate) use measure::start_threshold;
+pub(crate) use measure::{start_room, start_threshold};
 use rustix::event::epoll;
 use rustix::io::Errno;
 use rustix::net::{self, AddressFamily, SocketFlags, SocketType};

@@ -607,20 +607,23 @@ enum Child {
     Gone,
 }
 
-/// Every process of the tree but ourselves.
-pub(super) fn descendants() -> Vec<u32> {
-    let mut found = Vec::new();
+/// Every process of the tree but ourselves: our descendants, and those of the `known`, which are no
+/// longer ours where this process carries on for another.
+pub(super) fn descendants(known: impl Iterator<Item = u32>) -> Vec<u32> {
+    let mut found: Vec<u32> = known.collect();
     // Children of one that ends meanwhile become ours; the next walk finds them.
-    let _ = proc::children(std::process::id(), |pid| found.push(pid));
+    let mut parent = std::process::id();
     let mut next = 0;
-    while next < found.len() {
-        let parent = found[next];
-        next += 1;
+    loop {
         let _ = proc::children(parent, |pid| {
             if !found.contains(&pid) {
                 found.push(pid);
             }
         });
+        match found.get(next) {
+            Some(&pid) => parent = pid,
+            None => return found,
+        }
+        next += 1;
     }
-    found
 }

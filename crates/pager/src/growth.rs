@@ -1,0 +1,100 @@
+//! Growth of a process that does not page: when it gets a keeper, and when it waits for one.
+//!
+//! A process that has little is only measured, by the supervisor: its pager would take as much as
+//! could leave. So most of those that live for a moment start no thread and join nothing. Who grows
+//! to [`WORTH`] gets a keeper, which joins the tree.
+//!
+//! Memory is filled faster than a keeper comes to run, and many small processes that begin together
+//! are as much as one that is large. So whoever grows to [`PATIENT`] waits: to be let into the tree,
+//! which mostly has happened by then; and to be paged, if the tree holds back who is not
+//! (`Member::holds_back`), or if this process alone has more than the tree may have before it pages.
+//!
+//! What may be filled is told bit by bit: what is mapped or asked for at once as it is, small blocks
+//! of malloc when some pages of them were handed out. That is too much rather than too little; each
+//! [`LOOK`] of it the process is measured.
+
+use crate::fork;
+use crate::hooks::{had_keeper, start_first_keeper, wanted};
+use crate::process::Process;
+use ebb_engine::PAGE_SIZE;
+use ebb_sys::{futex, memory};
+use ebb_tree::Mode;
+use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering::SeqCst};
+use std::time::{Duration, Instant};
+
+/// Pages from which on a process has a keeper.
+const WORTH: u64 = (512 << 10) / PAGE_SIZE as u64;
+/// Pages with which it waits.
+const PATIENT: u64 = (1 << 20) / PAGE_SIZE as u64;
+/// Bytes that may be filled between two looks.
+const LOOK: usize = 256 << 10;
+/// The same where the tree does not page and the supervisor measures this process.
+const WATCHED: usize = 4 << 20;
+/// How often it is seen whether the tree still holds back.
+const AGAIN: Duration = Duration::from_millis(20);
+/// How long it waits in all. A supervisor that does not come in this time is gone.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+static GROWN: AtomicUsize = AtomicUsize::new(0);
+/// Nanoseconds waited.
+static WAITED: AtomicU64 = AtomicU64::new(0);
+/// Changes with what is waited for.
+static NEWS: AtomicU32 = AtomicU32::new(0);
+
+/// The process is in the tree by now, or pages, or never will.
+pub fn news() {
+    NEWS.fetch_add(1, SeqCst);
+    futex::wake(&NEWS, i32::MAX, false);
+}
+
+/// `len` bytes more may be filled.
+pub fn grows(len: usize) {
+    if Process::current().is_some() || !wanted() {
+        return;
+    }
+    let look = match fork::watching() {
+        Some(member) if member.mode() == Mode::Watching => WATCHED,
+        _ => LOOK,
+    };
+    if GROWN.fetch_add(len, SeqCst) + len < look {
+        return;
+    }
+    GROWN.store(0, SeqCst);
+    let Some(has) = memory::resident_anonymous_pages() else {
+        return;
+    };
+    let may_have = has + (len / PAGE_SIZE) as u64;
+    if may_have >= WORTH {
+        start_first_keeper();
+    }
+    if may_have >= PATIENT {
+        wait(has);
+    }
+}
+
+/// Waits as long as a process must that has so many pages.
+fn wait(has: u64) {
+    let waits = || match fork::watching() {
+        _ if Process::current().is_some() => false,
+        Some(member) => member.holds_back() || member.overdue(has),
+        // The supervisor has not answered yet.
+        // The supervisor has not answered yet.
+        None => had_keeper(),
+    };
+    let begin = Instant::now();
+    let patience = PATIENCE.saturating_sub(Duration::from_nanos(WAITED.load(SeqCst)));
+    loop {
+        let seen = NEWS.load(SeqCst);
+        let left = patience.saturating_sub(begin.elapsed());
+        if !waits() || left.is_zero() {
+            break;
+        }
+        if let Some(member) = fork::watching()
+            && member.mode() == Mode::Watching
+        {
+            member.wish_to_page();
+        }
+        futex::wait(&NEWS, seen, Some(left.min(AGAIN)), false);
+    }
+    WAITED.fetch_add(begin.elapsed().as_nanos() as u64, SeqCst);
+}
