@@ -10,7 +10,10 @@
 //!
 //! Groups take turns in the order in which they were made. The cursor is a number, not a
 //! reference: a group that ends under it changes nothing. No two groups share one, not even where
-//! a new group has the name of one that ended. Groups without pooled pages, and those that may not
+//! a new group has the name of one that ended. Passed over is who has no old pages: where the oldest
+//! of another came twice as long ago, they are what nobody has wanted for longer, and a small group
+//! that works would lose its pages as fast as a large idle one. It has its turn once those are gone:
+//! age is counted in pages stored, so it becomes as old as they are. Groups without pooled pages, and those that may not
 //! write, are passed over and are no failure. A turn that moved nothing is one; after
 //! [`MAX_FAILURES`] of them in a row it rests for [`REST_NS`].
 
@@ -52,6 +55,17 @@ pub struct Shrinker {
     batch_ns: u64,
 }
 
+/// A group that can have the next turn.
+#[derive(Clone, Copy, Debug)]
+pub struct Candidate<G> {
+    /// Its place in the order of turns.
+    pub number: u64,
+    /// How old its oldest pages are.
+    pub age: u64,
+    /// The group.
+    pub group: G,
+}
+
 impl Shrinker {
     /// How much there is to do, with `bytes` in a pool of `max`.
     pub fn need(&mut self, bytes: u64, max: u64, accept_percent: u8) -> Need {
@@ -90,12 +104,14 @@ impl Shrinker {
             }
     }
 
-    /// The next in turn of those that have something to write, each with its number.
-    pub fn next_group<G>(&mut self, candidates: impl Iterator<Item = (u64, G)>) -> Option<G> {
-        let passed = |number: u64| (number <= self.cursor, number);
-        let (number, group) = candidates.min_by_key(|&(number, _)| passed(number))?;
-        self.cursor = number;
-        Some(group)
+    /// The next in turn of those that have something to write.
+    pub fn next_group<G>(&mut self, candidates: impl Iterator<Item = Candidate<G>>) -> Option<G> {
+        let candidates: Vec<_> = candidates.collect();
+        let oldest = candidates.iter().map(|c| c.age).max()?;
+        let old = candidates.into_iter().filter(|c| 2 * c.age >= oldest);
+        let next = old.min_by_key(|c| (c.number <= self.cursor, c.number))?;
+        self.cursor = next.number;
+        Some(next.group)
     }
 
     /// A turn moved pages and took this long.
@@ -137,7 +153,12 @@ mod tests {
     #[test]
     fn every_group_gets_its_turn_whoever_ends() {
         let mut s = Shrinker::default();
-        let mut turn = |numbers: &[u64]| s.next_group(numbers.iter().map(|&n| (n, n)));
+        let of_one_age = |&number: &u64| Candidate {
+            number,
+            age: 3,
+            group: number,
+        };
+        let mut turn = |numbers: &[u64]| s.next_group(numbers.iter().map(of_one_age));
         assert_eq!(turn(&[7, 3, 5]), Some(3));
         assert_eq!(turn(&[7, 3, 5]), Some(5));
         // The group under the cursor ends; a new one appears before it.
@@ -146,6 +167,22 @@ mod tests {
         assert_eq!(turn(&[]), None);
         assert_eq!(turn(&[2]), Some(2));
         assert_eq!(turn(&[2]), Some(2));
+    }
+
+    #[test]
+    fn who_has_young_pages_alone_is_passed_over_until_they_are_old() {
+        let mut s = Shrinker::default();
+        let mut turn = |ages: [u64; 3]| {
+            let candidates = (1..).zip(ages).map(|(number, age)| Candidate {
+                number,
+                age,
+                group: number,
+            });
+            s.next_group(candidates).expect("there are some")
+        };
+        assert_eq!([turn([9, 4, 5]), turn([9, 4, 5])], [1, 3]);
+        assert_eq!([turn([9, 4, 5]), turn([8, 4, 5])], [1, 2]);
+        assert_eq!(turn([8, 4, 3]), 1);
     }
 
     #[test]

@@ -1,4 +1,5 @@
-//! Writeback: the pool's coldest pages of one group move to devices, a batch at a time.
+//! Writeback: the pool's coldest pages of one group move to devices, a batch at a time. What a small
+//! group leaves of a batch the next ones fill up.
 //!
 //! The bytes in the pool go to the slot as they are. The steps for each page are those of
 //! the protocol in [`crate::vswap`]: busy and copied under the lock, written without,
@@ -10,7 +11,7 @@
 use super::Swap;
 use super::device::{place, seal};
 use crate::env::{IoError, WriteOp};
-use crate::shrinker::{Need, Shrinker};
+use crate::shrinker::{Candidate, Need, Shrinker};
 use crate::slots::ExtentList;
 use crate::vswap::{Group, Handle, Location, SlotPlace, Word};
 use crate::{Cpu, DeviceId, EntryId, PAGE_SIZE, PageBytes};
@@ -166,41 +167,54 @@ impl Swap {
         false
     }
 
-    /// A batch of the group that goes first, else of the next in turn; none if no group has pages in
-    /// the pool.
+    /// A batch of the group that goes first, else of the next in turn and of as many more as fill it;
+    /// none if no group has pages in the pool.
     pub(super) fn turn(&self, cpu: Cpu, background: &mut Background) -> Option<Turn> {
         let groups = self.space.groups();
         // A group that may not write still gives up copies of resident pages, where it is
         // the only one, or over its limit.
         let has_any = |g: &&Arc<Group>| g.pool_bytes() > 0;
         let able = || groups.iter().filter(has_any).filter(|g| self.can_write(g));
+        let candidate = |group| self.candidate(group);
         let first = self.first_group.load(Relaxed);
         let first = able().find(|g| u32::from(g.id.0) == first);
         let shrinker = &mut background.shrinker;
         let group = first
-            .or_else(|| shrinker.next_group(able().map(|g| (g.number, g))))
-            .or_else(|| {
-                let any = groups.iter().filter(has_any);
-                shrinker.next_group(any.map(|g| (g.number, g)))
-            })?;
-        Some(self.write_back(cpu, background, group))
+            .or_else(|| shrinker.next_group(able().map(candidate)))
+            .or_else(|| shrinker.next_group(groups.iter().filter(has_any).map(candidate)))?;
+        let mut turn = self.begin_batch(background);
+        let mut gave = self.pick(background, group, &mut turn);
+        while first.is_none() && gave > 0 && background.picks.len() < BATCH {
+            let Some(next) = background.shrinker.next_group(able().map(candidate)) else {
+                break;
+            };
+            gave = self.pick(background, next, &mut turn);
+        }
+        self.write_back(cpu, background, &mut turn);
+        Some(turn)
+    }
+
+    fn candidate<'a>(&self, group: &'a Arc<Group>) -> Candidate<&'a Arc<Group>> {
+        Candidate {
+            number: group.number,
+            age: self.space.age(group),
+            group,
+        }
     }
 
     fn can_write(&self, group: &Group) -> bool {
         group.writeback() && self.has_devices()
     }
 
-    /// Moves up to a batch of a group's coldest pages to devices.
-    pub(super) fn write_back(
-        &self,
-        cpu: Cpu,
-        background: &mut Background,
-        group: &Arc<Group>,
-    ) -> Turn {
+    fn begin_batch(&self, background: &mut Background) -> Turn {
         let made = background.prepare();
         self.staging_bytes.fetch_add(made, Relaxed);
-        let mut turn = Turn::default();
-        self.pick(background, group, &mut turn);
+        background.picks.clear();
+        Turn::default()
+    }
+
+    /// Moves what was picked to devices.
+    fn write_back(&self, cpu: Cpu, background: &mut Background, turn: &mut Turn) {
         if let Some(devices) = self.devices.as_ref() {
             let Background { picks, extents, .. } = background;
             for pick in picks.iter_mut() {
@@ -218,7 +232,7 @@ impl Swap {
         }
         for i in 0..background.picks.len() {
             let pick = background.picks[i];
-            turn.written += usize::from(self.finish(cpu, group, pick));
+            turn.written += usize::from(self.finish(cpu, pick));
         }
         // Second chances taken away are progress, unless no device took the others.
         let moved = turn.written + turn.dropped > 0;
@@ -230,16 +244,15 @@ impl Swap {
             .written_back_pages
             .add(turn.written as u64);
         self.env.counters.pswpout.add(turn.written as u64);
-        turn
     }
 
-    /// Finds the coldest pages, copies them, and marks them busy.
-    fn pick(&self, background: &mut Background, group: &Arc<Group>, turn: &mut Turn) {
-        background.picks.clear();
+    /// Finds a group's coldest pages, copies them, and marks them busy; how many.
+    fn pick(&self, background: &mut Background, group: &Arc<Group>, turn: &mut Turn) -> usize {
+        let before = background.picks.len();
         let can_write = self.can_write(group);
         for _ in 0..VISITS {
             let Some(mut locked) = self.space.next_in_clock(group) else {
-                return;
+                break;
             };
             let mut dropped: [Option<Handle>; 64] = [None; 64];
             let mut n = 0;
@@ -297,9 +310,10 @@ impl Swap {
                 turn.dropped += 1;
             }
             if stopped || background.picks.len() == BATCH {
-                return;
+                break;
             }
         }
+        background.picks.len() - before
     }
 }
 
@@ -373,7 +387,7 @@ impl Swap {
     }
 
     /// Repoints an entry whose page was written, if nothing became of it meanwhile; whether.
-    fn finish(&self, cpu: Cpu, group: &Group, pick: Pick) -> bool {
+    fn finish(&self, cpu: Cpu, pick: Pick) -> bool {
         let locked = self.space.lock_if_used(pick.entry);
         let same = |locked: &mut crate::vswap::Locked<'_>| {
             locked.seek(pick.entry) && locked.word() == pick.word
@@ -391,14 +405,15 @@ impl Swap {
                 Some(slot) => {
                     locked.set(word.moved_to(Word::slot(slot, 0)));
                     if let Location::Pool(handle) = word.location() {
-                        old = Some(handle);
+                        old = Some((locked.cluster().group().clone(), handle));
                     }
                 }
                 None => locked.set(word),
             }
         }
+        let moved = old.is_some();
         match (pick.slot, pick.result, old) {
-            (_, _, Some(handle)) => self.free_object(group, handle),
+            (_, _, Some((group, handle))) => self.free_object(&group, handle),
             (Some(slot), Ok(()), None) => self.free_slot(cpu, slot),
             (Some(slot), Err(error), None) => {
                 self.env.counters.reject_reclaim_fail.add(1);
@@ -406,6 +421,6 @@ impl Swap {
             }
             (None, _, None) => self.env.counters.reject_reclaim_fail.add(1),
         }
-        old.is_some()
+        moved
     }
 }

@@ -1,8 +1,8 @@
 //! Groups: who is charged, what they may use, and their clusters in order of age.
 
-use super::fifo::Fifo;
+use super::fifo::{Fifo, Stamp};
 use crate::GroupId;
-use crate::locks::{Ordered, Place};
+use crate::locks::{Ordered, Place, lock};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
 /// One group. Its limits and charge are statistics: read and written without order.
@@ -56,6 +56,10 @@ impl Group {
     /// Whether it was removed: it lives on for the sake of the pages it left.
     pub fn ended(&self) -> bool {
         self.ended.load(Relaxed)
+    }
+    /// The stamp of its oldest cluster with pages in the pool.
+    pub(super) fn oldest(&self) -> Option<Stamp> {
+        lock(&self.lists).clock.oldest()
     }
     pub(super) fn end(&self) {
         self.ended.store(true, Relaxed);

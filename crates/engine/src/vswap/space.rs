@@ -1,6 +1,7 @@
 //! The directory of clusters and the cursors that allocate in them.
 
 use super::cluster::{CLUSTER_ENTRIES, Cluster, Released, State};
+use super::fifo::Stamp;
 use super::group::Group;
 use super::word::Word;
 use crate::locks::{Guard, Ordered, Place, lock};
@@ -78,6 +79,8 @@ pub struct Space {
     groups: RwLock<Vec<Arc<Group>>>,
     /// Groups made so far; grows under the lock of `groups`.
     groups_made: AtomicU64,
+    /// Stamps given in the clocks of all groups; grows under the lock of a group's lists.
+    stamps: AtomicU64,
     // Statistics; kept so that asking costs no walk.
     clusters: AtomicUsize,
     tagged: AtomicUsize,
@@ -113,6 +116,7 @@ impl Space {
             spare: Ordered::new(Vec::with_capacity(SPARE)),
             groups: RwLock::default(),
             groups_made: AtomicU64::new(0),
+            stamps: AtomicU64::new(0),
             clusters: AtomicUsize::new(0),
             tagged: AtomicUsize::new(0),
             leaves: AtomicUsize::new(0),
@@ -142,6 +146,14 @@ impl Space {
     /// All groups, in order of their first use.
     pub fn groups(&self) -> Vec<Arc<Group>> {
         read(&self.groups).clone()
+    }
+
+    /// How old a group's oldest pages in the pool are: how many clusters of all groups began to
+    /// have some since.
+    pub fn age(&self, group: &Group) -> u64 {
+        let oldest = group.oldest().map(|stamp| stamp.0);
+        // Read last: no stamp that is in a clock is younger.
+        oldest.map_or(0, |oldest| self.stamps.load(Relaxed) - oldest)
     }
 
     /// Ends a group. Its pages stay where they are until freed, and the shrinker goes on
@@ -210,6 +222,7 @@ impl Space {
             cluster,
             at,
             freed: 0,
+            came: None,
         }
     }
 
@@ -228,6 +241,7 @@ impl Space {
             cluster,
             at,
             freed: 0,
+            came: None,
         })
     }
 
@@ -576,7 +590,7 @@ impl Space {
 
     /// The next cluster of a group in the shrinker's order, locked. It leaves the order;
     /// [`Locked::keep_in_clock`] puts it back as the youngest, [`Locked::resume_in_clock`]
-    /// as the oldest.
+    /// where it was.
     pub fn next_in_clock(&self, group: &Arc<Group>) -> Option<Locked<'_>> {
         loop {
             let (cluster, stamp) = lock(&group.lists).clock.pop()?;
@@ -594,6 +608,7 @@ impl Space {
                 cluster,
                 at: 0,
                 freed: 0,
+                came: Some(stamp),
             });
         }
     }
@@ -613,6 +628,8 @@ pub struct Locked<'a> {
     at: usize,
     /// Entries freed and not yet taken from the space's count.
     freed: usize,
+    /// Where it was in its group's clock, if it was taken from there.
+    came: Option<Stamp>,
 }
 
 impl Locked<'_> {
@@ -692,15 +709,24 @@ impl Locked<'_> {
         let number = self.cluster;
         let cluster = self.cluster_mut();
         if cluster.clock.is_none() && cluster.pooled > 0 {
-            cluster.clock = Some(lock(&cluster.group.lists).clock.push(number));
+            let stamps = &self.space.stamps;
+            let cluster = self.guard.as_mut().unwrap_or_else(|| unreachable!());
+            let mut lists = lock(&cluster.group.lists);
+            // Under the lock: each clock's own are in order.
+            let stamp = Stamp(stamps.fetch_add(1, Relaxed));
+            cluster.clock = Some(lists.clock.push_stamped(number, stamp));
         }
     }
     /// Makes this cluster, which [`Space::next_in_clock`] gave, the next one again.
     pub fn resume_in_clock(&mut self) {
-        let number = self.cluster;
+        let (number, came) = (self.cluster, self.came);
         let cluster = self.cluster_mut();
-        if cluster.clock.is_none() && cluster.pooled > 0 {
-            cluster.clock = Some(lock(&cluster.group.lists).clock.push_oldest(number));
+        if let Some(stamp) = came
+            && cluster.clock.is_none()
+            && cluster.pooled > 0
+        {
+            lock(&cluster.group.lists).clock.put_back(number, stamp);
+            cluster.clock = Some(stamp);
         }
     }
     /// Takes a reference of the entry away. Call [`Locked::settle`] before unlocking.

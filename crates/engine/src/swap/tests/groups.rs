@@ -83,3 +83,47 @@ fn a_group_with_the_name_of_one_that_ended_has_its_own_turns() {
     assert_eq!(left, [0, 0], "all that may be written was");
     swap.check();
 }
+
+/// What came long after another group's oldest stays while those are there.
+#[test]
+fn a_group_with_young_pages_alone_is_passed_over() {
+    let config = Config {
+        pool_max_bytes: 64 << 20,
+        ..small(CodecKind::Lz4)
+    };
+    let rig = rig(config, Some(20));
+    let swap = &rig.swap;
+    // Four clusters of entries, and half of one.
+    for _ in 0..8 {
+        store(swap, 1);
+    }
+    store(swap, 2);
+    let held = |group: u16| swap.group_pool_bytes(GroupId(group));
+    let young = held(2);
+    // Two clusters: their place in the clock makes those behind them older.
+    for _ in 0..2 * 8 {
+        assert!(turn(swap) > 0);
+        assert_eq!(held(2), young);
+        swap.check();
+    }
+    let old = held(1);
+    assert!(turn(swap) > 0 && turn(swap) > 0);
+    assert!(held(1) < old && held(2) < young, "they take turns");
+    while turn(swap) > 0 {}
+    assert_eq!([held(1), held(2)], [0, 0]);
+    swap.check();
+}
+
+/// Groups with a page or two do not cost a write each.
+#[test]
+fn small_groups_fill_a_batch_together() {
+    let rig = rig(small(CodecKind::Lz4), Some(20));
+    let swap = &rig.swap;
+    for group in 1..=80 {
+        swap.store(Cpu(0), GroupId(group), &[&page(group.into(), 200)])
+            .unwrap();
+    }
+    let batch = super::super::writeback::BATCH;
+    assert_eq!([turn(swap), turn(swap), turn(swap)], [batch, 80 - batch, 0]);
+    swap.check();
+}
