@@ -148,8 +148,8 @@ impl Space {
         read(&self.groups).clone()
     }
 
-    /// How old a group's oldest pages in the pool are: how many clusters of all groups began to
-    /// have some since.
+    /// How old a group's oldest pages in the pool are: how many clusters of all groups came into
+    /// their clocks since.
     pub fn age(&self, group: &Group) -> u64 {
         let oldest = group.oldest().map(|stamp| stamp.0);
         // Read last: no stamp that is in a clock is younger.
