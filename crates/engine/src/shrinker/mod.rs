@@ -8,12 +8,11 @@
 //! is nearly at its limit it stands back for nobody: the devices bound the speed then, and
 //! time in which they do nothing is lost to all.
 //!
-//! Groups take turns by number. The cursor is a number, not a reference: a group that ends
-//! under it changes nothing. Groups without pooled pages, and those that may not write, are
-//! passed over and are no failure. A turn that moved nothing is one; after
+//! Groups take turns in the order in which they were made. The cursor is a number, not a
+//! reference: a group that ends under it changes nothing. No two groups share one, not even where
+//! a new group has the name of one that ended. Groups without pooled pages, and those that may not
+//! write, are passed over and are no failure. A turn that moved nothing is one; after
 //! [`MAX_FAILURES`] of them in a row it rests for [`REST_NS`].
-
-use crate::GroupId;
 
 /// Turns in a row without success before it rests.
 pub const MAX_FAILURES: u32 = 16;
@@ -45,7 +44,8 @@ pub const fn urgent(max: u64, accept_percent: u8) -> u64 {
 #[derive(Default, Debug)]
 pub struct Shrinker {
     running: bool,
-    cursor: Option<GroupId>,
+    /// The group that had the last turn; they are numbered from 1 on.
+    cursor: u64,
     failures: u32,
     rest_until_ns: u64,
     /// How long a batch takes, smoothed.
@@ -90,17 +90,12 @@ impl Shrinker {
             }
     }
 
-    /// The next group in turn of those that have something to write.
-    pub fn next_group(&mut self, candidates: impl Iterator<Item = GroupId>) -> Option<GroupId> {
-        let (mut first, mut after) = (None::<GroupId>, None::<GroupId>);
-        for id in candidates {
-            first = Some(first.map_or(id, |f| f.min(id)));
-            if self.cursor.is_none_or(|cursor| id > cursor) {
-                after = Some(after.map_or(id, |a| a.min(id)));
-            }
-        }
-        self.cursor = after.or(first);
-        self.cursor
+    /// The next in turn of those that have something to write, each with its number.
+    pub fn next_group<G>(&mut self, candidates: impl Iterator<Item = (u64, G)>) -> Option<G> {
+        let passed = |number: u64| (number <= self.cursor, number);
+        let (number, group) = candidates.min_by_key(|&(number, _)| passed(number))?;
+        self.cursor = number;
+        Some(group)
     }
 
     /// A turn moved pages and took this long.
@@ -142,7 +137,7 @@ mod tests {
     #[test]
     fn every_group_gets_its_turn_whoever_ends() {
         let mut s = Shrinker::default();
-        let mut turn = |ids: &[u16]| s.next_group(ids.iter().map(|&i| GroupId(i))).map(|g| g.0);
+        let mut turn = |numbers: &[u64]| s.next_group(numbers.iter().map(|&n| (n, n)));
         assert_eq!(turn(&[7, 3, 5]), Some(3));
         assert_eq!(turn(&[7, 3, 5]), Some(5));
         // The group under the cursor ends; a new one appears before it.

@@ -172,20 +172,17 @@ impl Swap {
         let groups = self.space.groups();
         // A group that may not write still gives up copies of resident pages, where it is
         // the only one, or over its limit.
-        let able = |g: &&Arc<Group>| g.pool_bytes() > 0 && self.can_write(g);
-        let keen = |g: &&Arc<Group>| g.pool_bytes() > 0;
-        let shrinker = &mut background.shrinker;
+        let has_any = |g: &&Arc<Group>| g.pool_bytes() > 0;
+        let able = || groups.iter().filter(has_any).filter(|g| self.can_write(g));
         let first = self.first_group.load(Relaxed);
-        let first = groups
-            .iter()
-            .filter(able)
-            .find(|g| u32::from(g.id.0) == first);
-        let chosen = first
-            .map(|g| g.id)
-            .or_else(|| shrinker.next_group(groups.iter().filter(able).map(|g| g.id)));
-        let chosen =
-            chosen.or_else(|| shrinker.next_group(groups.iter().filter(keen).map(|g| g.id)))?;
-        let group = groups.iter().filter(keen).find(|g| g.id == chosen)?;
+        let first = able().find(|g| u32::from(g.id.0) == first);
+        let shrinker = &mut background.shrinker;
+        let group = first
+            .or_else(|| shrinker.next_group(able().map(|g| (g.number, g))))
+            .or_else(|| {
+                let any = groups.iter().filter(has_any);
+                shrinker.next_group(any.map(|g| (g.number, g)))
+            })?;
         Some(self.write_back(cpu, background, group))
     }
 

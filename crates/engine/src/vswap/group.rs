@@ -7,8 +7,10 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
 /// One group. Its limits and charge are statistics: read and written without order.
 pub struct Group {
-    /// Its number.
+    /// Its name. A new group may have that of one that ended.
     pub id: GroupId,
+    /// How many groups there were with its making: no other's, and later ones have higher ones.
+    pub number: u64,
     /// Bytes of pool objects it may hold.
     pool_max: AtomicU64,
     /// Bytes of pool objects it holds.
@@ -28,9 +30,10 @@ pub(super) struct Lists {
 }
 
 impl Group {
-    pub(super) fn new(id: GroupId) -> Self {
+    pub(super) fn new(id: GroupId, number: u64) -> Self {
         Self {
             id,
+            number,
             pool_max: AtomicU64::new(u64::MAX),
             pool_bytes: AtomicU64::new(0),
             writeback: AtomicBool::new(true),

@@ -6,7 +6,7 @@ use super::word::Word;
 use crate::locks::{Guard, Ordered, Place, lock};
 use crate::{Cpu, EntryId, GroupId};
 use std::ops::Range;
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock, RwLock};
 
 /// The directory's three levels; loom, whose stacks are small, gets small ones.
@@ -76,6 +76,8 @@ pub struct Space {
     )]
     spare: Ordered<Vec<Box<Cluster>>, { Place::Leaf as usize }>,
     groups: RwLock<Vec<Arc<Group>>>,
+    /// Groups made so far; grows under the lock of `groups`.
+    groups_made: AtomicU64,
     // Statistics; kept so that asking costs no walk.
     clusters: AtomicUsize,
     tagged: AtomicUsize,
@@ -110,6 +112,7 @@ impl Space {
             numbers: Ordered::default(),
             spare: Ordered::new(Vec::with_capacity(SPARE)),
             groups: RwLock::default(),
+            groups_made: AtomicU64::new(0),
             clusters: AtomicUsize::new(0),
             tagged: AtomicUsize::new(0),
             leaves: AtomicUsize::new(0),
@@ -130,7 +133,8 @@ impl Space {
             .write()
             .unwrap_or_else(|poisoned| poisoned.into_inner());
         find(&groups).unwrap_or_else(|| {
-            groups.push(Arc::new(Group::new(id)));
+            let number = self.groups_made.fetch_add(1, Relaxed) + 1;
+            groups.push(Arc::new(Group::new(id, number)));
             groups[groups.len() - 1].clone()
         })
     }

@@ -57,3 +57,29 @@ fn whoever_ends_is_empty_or_may_not_write_costs_the_others_no_turn() {
     assert!(held(2) < kept, "it may write now");
     swap.check();
 }
+
+/// Groups that ended and left pages that may not be written stand in nobody's way, whatever the
+/// name of those that come after them.
+#[test]
+fn a_group_with_the_name_of_one_that_ended_has_its_own_turns() {
+    let config = Config {
+        pool_max_bytes: 64 << 20,
+        ..small(CodecKind::Lz4)
+    };
+    let rig = rig(config, Some(20));
+    let swap = &rig.swap;
+    store(swap, 2);
+    swap.set_group_limits(GroupId(2), u64::MAX, false).unwrap();
+    swap.remove_group(GroupId(2));
+    store(swap, 2);
+    store(swap, 3);
+    let batch = super::super::writeback::BATCH;
+    let written: [usize; 9] = std::array::from_fn(|_| turn(swap));
+    assert_eq!(
+        written,
+        [batch, batch, batch, batch, batch, batch, batch, batch, 0]
+    );
+    let left = [2, 3].map(|group| swap.group_pool_bytes(GroupId(group)));
+    assert_eq!(left, [0, 0], "all that may be written was");
+    swap.check();
+}
