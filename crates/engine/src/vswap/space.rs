@@ -483,8 +483,8 @@ impl Space {
             + lists
     }
 
-    /// Calls `f` with every entry in use and its word, cluster by cluster.
-    pub fn each_word(&self, mut f: impl FnMut(EntryId, Word)) {
+    /// Calls `f` with every entry in use, its word and its references, cluster by cluster.
+    pub fn each_word(&self, mut f: impl FnMut(EntryId, Word, u32)) {
         self.each_cluster(|number, cluster| {
             for (at, &word) in cluster
                 .words
@@ -492,7 +492,7 @@ impl Space {
                 .enumerate()
                 .filter(|(_, w)| !w.is_free())
             {
-                f(entry(number, at), word);
+                f(entry(number, at), word, cluster.references(at));
             }
         });
     }
