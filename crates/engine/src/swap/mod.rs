@@ -255,7 +255,7 @@ impl Swap {
             "entry {entry} has no copy to go back to"
         );
         let same = matches!(word.location(), Location::Same(_));
-        locked.set(word.with_cached(false).with_referenced(!same));
+        locked.uncache(!same);
         if let (Location::Slot(place), Some(devices)) = (word.location(), &self.devices) {
             devices.set_cache_only(place.device, place.slot, false);
         }
