@@ -3,6 +3,7 @@
 
 mod groups;
 mod ranges;
+mod shrinking;
 
 use super::*;
 use crate::codec::{Codec, Coder, Damaged};
@@ -92,6 +93,8 @@ pub(super) struct Faulty {
     pub(super) delay: AtomicU32,
     /// Batches of writes under way.
     pub(super) writing: AtomicU32,
+    /// Writes so far, of one page or more side by side.
+    writes: AtomicU32,
     /// What was said to be read soon, since somebody last looked.
     expected: std::sync::Mutex<Vec<std::ops::Range<u64>>>,
 }
@@ -108,6 +111,7 @@ impl Store for Faulty {
     }
     fn write(&self, ops: &[WriteOp<'_>], results: &mut [Result<(), IoError>]) {
         self.writing.fetch_add(1, Relaxed);
+        self.writes.fetch_add(ops.len() as u32, Relaxed);
         self.take_time();
         for (op, result) in ops.iter().zip(results) {
             let at = op.slot as usize * PAGE_SIZE;
@@ -196,6 +200,7 @@ pub(super) fn rig(config: Config, clusters: Option<usize>) -> Rig {
             corrupt_reads: AtomicU32::new(0),
             delay: AtomicU32::new(0),
             writing: AtomicU32::new(0),
+            writes: AtomicU32::new(0),
             expected: Default::default(),
         })
     });

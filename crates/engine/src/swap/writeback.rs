@@ -12,7 +12,7 @@ use super::device::{place, seal};
 use crate::env::{IoError, WriteOp};
 use crate::shrinker::{Need, Shrinker};
 use crate::slots::ExtentList;
-use crate::vswap::{Group, Handle, Location, SlotPlace, Word};
+use crate::vswap::{CLUSTER_ENTRIES, Group, Handle, Location, SlotPlace, Word};
 use crate::{Cpu, DeviceId, EntryId, PAGE_SIZE, PageBytes};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -244,7 +244,7 @@ impl Swap {
             let mut dropped: [Option<Handle>; 64] = [None; 64];
             let mut n = 0;
             let mut stopped = false;
-            for at in 0..crate::vswap::CLUSTER_ENTRIES {
+            for at in locked.at()..CLUSTER_ENTRIES {
                 locked.seek_at(at);
                 let word = locked.word();
                 let Location::Pool(handle) = word.location() else {
@@ -282,7 +282,8 @@ impl Swap {
                     });
                 }
                 if background.picks.len() == BATCH || n == dropped.len() {
-                    stopped = at + 1 < crate::vswap::CLUSTER_ENTRIES;
+                    stopped = at + 1 < CLUSTER_ENTRIES;
+                    locked.seek_at(at + 1);
                     break;
                 }
             }

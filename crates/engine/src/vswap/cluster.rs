@@ -46,6 +46,8 @@ pub struct Cluster {
     pub(super) state: State,
     /// Its place in the order in which the shrinker visits the group's clusters.
     pub(super) clock: Option<Stamp>,
+    /// Where the shrinker's visit goes on: it had seen the entries before this one.
+    pub(super) visited: u16,
     /// Opened a second time: what is stored now is younger than its neighbours.
     pub(super) reopened: bool,
     /// Recompressed since something was last put into the pool.
@@ -74,6 +76,7 @@ impl Cluster {
             hint: 0,
             state: State::Open,
             clock: None,
+            visited: 0,
             reopened: false,
             dense: false,
         }

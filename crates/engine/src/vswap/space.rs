@@ -599,9 +599,9 @@ impl Space {
         }
     }
 
-    /// The next cluster of a group in the shrinker's order, locked. It leaves the order;
-    /// [`Locked::keep_in_clock`] puts it back as the youngest, [`Locked::resume_in_clock`]
-    /// as the oldest.
+    /// The next cluster of a group in the shrinker's order, locked, at the first entry that it has
+    /// not seen in this visit. The cluster leaves the order; [`Locked::keep_in_clock`] puts it back
+    /// as the youngest, [`Locked::resume_in_clock`] as the oldest.
     pub fn next_in_clock(&self, group: &Arc<Group>) -> Option<Locked<'_>> {
         loop {
             let (cluster, stamp) = lock(&group.lists).clock.pop()?;
@@ -613,11 +613,12 @@ impl Space {
                 continue;
             }
             found.clock = None;
+            let at = found.visited as usize;
             return Some(Locked {
                 space: self,
                 guard,
                 cluster,
-                at: 0,
+                at,
                 freed: 0,
             });
         }
@@ -669,6 +670,10 @@ impl Locked<'_> {
     /// Whether its cluster had older entries when it was opened.
     pub fn reopened(&self) -> bool {
         self.cluster().reopened
+    }
+    /// The position in the cluster of the entry asked for.
+    pub fn at(&self) -> usize {
+        self.at
     }
     /// Makes the entry at this position of the cluster the one asked for.
     pub fn seek_at(&mut self, at: usize) {
@@ -722,14 +727,17 @@ impl Locked<'_> {
         let cluster = self.cluster_mut();
         if cluster.clock.is_none() && cluster.pooled > 0 {
             cluster.clock = Some(lock(&cluster.group.lists).clock.push(number));
+            cluster.visited = 0;
         }
     }
-    /// Makes this cluster, which [`Space::next_in_clock`] gave, the next one again.
+    /// Makes this cluster, which [`Space::next_in_clock`] gave, the next one again, from the entry
+    /// asked for on: what got its second chance before it is not asked twice in one visit.
     pub fn resume_in_clock(&mut self) {
-        let number = self.cluster;
+        let (number, at) = (self.cluster, self.at);
         let cluster = self.cluster_mut();
         if cluster.clock.is_none() && cluster.pooled > 0 {
             cluster.clock = Some(lock(&cluster.group.lists).clock.push_oldest(number));
+            cluster.visited = at as u16;
         }
     }
     /// Takes a reference of the entry away. Call [`Locked::settle`] before unlocking.

@@ -1,0 +1,89 @@
+//! What the shrinker writes, in which order, and in what pieces.
+
+use super::*;
+
+fn sixteen_mib() -> Config {
+    Config {
+        pool_max_bytes: 16 << 20,
+        ..small(CodecKind::Lz4)
+    }
+}
+
+/// Stores `count` single pages in batches of 16; the worker comes after each if `worked`.
+fn store_pages(swap: &Swap, first: u32, count: u32, worked: bool) -> Vec<EntryId> {
+    let mut entries = Vec::new();
+    for start in (first..first + count).step_by(16) {
+        let pages: Vec<PageBytes> = (start..start + 16).map(|n| page(n, 200)).collect();
+        let refs: Vec<&PageBytes> = pages.iter().collect();
+        let mut out = [None; 16];
+        swap.store_each(Cpu(0), GroupId(0), &refs, &mut out)
+            .unwrap();
+        entries.extend(out.into_iter().flatten());
+        while worked && swap.work(Cpu(0)) {}
+    }
+    entries
+}
+
+/// On an empty device a batch goes out in one write, two where it crosses into another cluster.
+#[test]
+fn batches_go_out_in_large_writes() {
+    let rig = rig(sixteen_mib(), Some(20));
+    let (swap, device) = (&rig.swap, rig.device.as_ref().unwrap());
+    store_pages(swap, 0, 4096, false);
+    let before = rig.counters.zswpwb.get();
+    let mut batches = 0;
+    while rig.counters.zswpwb.get() - before < 2048 {
+        let writes = device.writes.load(Relaxed);
+        let turn = swap.in_background(|background| swap.turn(Cpu(0), background));
+        assert_eq!(turn.flatten().unwrap().written, 64);
+        assert!(device.writes.load(Relaxed) - writes <= 2);
+        batches += 1;
+    }
+    let writes = device.writes.load(Relaxed);
+    assert!(
+        writes <= batches + 2048 / CLUSTER_SLOTS as u32,
+        "{writes} for {batches} batches"
+    );
+    swap.check();
+}
+
+/// Pages leave in the order in which they came. A cluster's place in that order is that of its first
+/// pages: those that fill its holes later get a second chance, and are there when it has its turn.
+/// No others need one at first: a cluster is filled in one go, so its pages are as old as it is.
+#[test]
+fn pages_in_holes_of_older_clusters_are_written_after_their_neighbours() {
+    let rig = rig(sixteen_mib(), Some(20));
+    let swap = &rig.swap;
+    let old = store_pages(swap, 0, 2048, false);
+    // Half of the oldest cluster is free again, and filled by the youngest pages.
+    let (freed, kept) = old[..CLUSTER_SLOTS].split_at(CLUSTER_SLOTS / 2);
+    for &entry in freed {
+        swap.free(Cpu(0), entry, 1);
+    }
+    let cluster = |entry: &EntryId| entry.0 / CLUSTER_SLOTS as u32;
+    let mut young = store_pages(swap, 5000, 512, false);
+    young.retain(|entry| cluster(entry) == cluster(&kept[0]));
+    assert_eq!(
+        young.len(),
+        CLUSTER_SLOTS / 2,
+        "the cluster was opened again"
+    );
+    let older = [kept, &old[CLUSTER_SLOTS..]].concat();
+    let on_device = |entries: &[EntryId]| {
+        let places = entries.iter().map(|&entry| swap.place(entry));
+        places.filter(|&place| place == Place::Slot).count()
+    };
+    while on_device(&older) < older.len() {
+        assert_eq!(
+            on_device(&young),
+            0,
+            "{} of {}",
+            on_device(&older),
+            older.len()
+        );
+        swap.in_background(|background| swap.turn(Cpu(0), background));
+        swap.check();
+    }
+    swap.shrink_pool(Cpu(0), u64::MAX);
+    assert_eq!(on_device(&young), young.len(), "the second is the last");
+}
