@@ -239,7 +239,7 @@ impl Swapping for Zswap {
         let poor = !compressible && self.patches < 5;
         self.world.spend(COMPRESS_NS * u64::from(!full && !sticky));
         if full || sticky || poor {
-            self.world.counts.reject_full.add(1);
+            self.world.counts.reject_pool.add(1);
             self.world.write(1, true, false);
             self.demand();
             return;
@@ -490,7 +490,7 @@ impl Swapping for Ebb {
             (&from.zswpout, &to.zswpout),
             (&from.zswpwb, &to.zswpwb),
             (&from.pool_limit_hit, &to.pool_limit_hit),
-            (&from.reject_full, &to.reject_full),
+            (&from.reject_pool, &to.reject_pool),
         ] {
             to.add(from.get() - to.get());
         }
@@ -577,7 +577,7 @@ impl Counts {
                 &c.zswpout,
                 &c.zswpwb,
                 &c.pool_limit_hit,
-                &c.reject_full,
+                &c.reject_pool,
             ]
             .map(|c| c.get()),
         )

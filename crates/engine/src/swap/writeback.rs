@@ -130,23 +130,35 @@ impl Swap {
         true
     }
 
-    /// The pool refused a page: a batch of its coldest moves to devices, so that no young page
-    /// goes there while older ones sit in the pool. Whether there may be room now. While another
-    /// thread does that, this one waits for it, step by step and [`WAITS`] of them at most: writing
-    /// a young page out instead would take no less. But not where the last batch moved nothing, as
-    /// when devices are full, nor for a step that takes long: then the page is refused at once.
-    pub(super) fn relieve(&self, cpu: Cpu) -> bool {
+    /// The pool refused a page, or `short` is at its limit: a batch of the pool's or the group's
+    /// coldest moves to devices, so that no young page goes there while older ones sit in the pool.
+    /// Whether there may be room now. While another thread does that, this one waits for it, step by
+    /// step and [`WAITS`] of them at most: writing a young page out instead would take no less. But
+    /// not where the last batch moved nothing, as when devices are full, nor for a step that takes
+    /// long: then the page is refused at once.
+    pub(super) fn relieve(&self, cpu: Cpu, short: Option<&Arc<Group>>) -> bool {
         self.note_refused();
-        // It grows by pages, whatever its limit is.
-        let has_room = || self.pool.bytes() + PAGE_SIZE as u64 <= self.pool.max();
+        let has_room = || {
+            let (bytes, max) = match short {
+                // It grows by pages, whatever its limit is.
+                None => (self.pool.bytes(), self.pool.max()),
+                Some(group) => (group.pool_bytes(), group.pool_max()),
+            };
+            bytes + PAGE_SIZE as u64 <= max
+        };
         for _ in 0..WAITS {
             let made = self.in_background(|background| {
-                // Emptied windows of another class or processor need no write.
-                while self.pool.give_back(0) > 0 {}
-                if has_room() || self.devices.is_none() {
-                    return has_room();
-                }
-                let turn = self.turn(cpu, background);
+                let turn = match short {
+                    None => {
+                        // Emptied windows of another class or processor need no write.
+                        while self.pool.give_back(0) > 0 {}
+                        if has_room() || self.devices.is_none() {
+                            return has_room();
+                        }
+                        self.turn(cpu, background)
+                    }
+                    Some(group) => Some(self.write_back(cpu, background, group)),
+                };
                 turn.is_some_and(|turn| turn.written + turn.dropped > 0)
             });
             if let Some(made) = made {

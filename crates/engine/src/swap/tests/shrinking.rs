@@ -47,6 +47,44 @@ fn batches_go_out_in_large_writes() {
     swap.check();
 }
 
+/// Where the worker keeps up, the pool refuses nothing, four times its size through: pages go to the
+/// device by writeback alone. What is refused is counted, whether or not it finds another place.
+#[test]
+fn the_pool_refuses_only_where_nothing_else_helps() {
+    let rig = rig(sixteen_mib(), Some(40));
+    let (swap, counters) = (&rig.swap, &rig.counters);
+    store_pages(swap, 0, 16384, true);
+    let seen = [
+        &counters.reject_pool,
+        &counters.pool_limit_hit,
+        &counters.reject_full,
+    ];
+    assert_eq!(seen.map(|counter| counter.get()), [0; 3]);
+    assert_eq!(counters.pswpout.get(), counters.zswpwb.get());
+    assert!(
+        counters.zswpwb.get() > 8192,
+        "the pool was never near its limit"
+    );
+
+    // Stored all at once, with nobody to make room but the store itself.
+    store_pages(swap, 20000, 8192, false);
+    assert!(counters.pool_limit_hit.get() > 0);
+    assert_eq!(counters.reject_pool.get(), 0, "the oldest made room");
+
+    // The group may write no more: the next have no place.
+    swap.set_group_limits(GroupId(0), u64::MAX, false).unwrap();
+    let pages: Vec<PageBytes> = (0..1024).map(|n| page(30000 + n, 512)).collect();
+    let refs: Vec<&PageBytes> = pages.iter().collect();
+    let mut out = [None; 1024];
+    let stored = swap
+        .store_each(Cpu(0), GroupId(0), &refs, &mut out)
+        .unwrap_or(0);
+    assert!(stored < 1024);
+    assert_eq!(counters.reject_pool.get(), 1024 - stored as u64);
+    assert_eq!(counters.reject_full.get(), 1024 - stored as u64);
+    swap.check();
+}
+
 /// Pages leave in the order in which they came. A cluster's place in that order is that of its first
 /// pages: those that fill its holes later get a second chance, and are there when it has its turn.
 /// No others need one at first: a cluster is filled in one go, so its pages are as old as it is.
