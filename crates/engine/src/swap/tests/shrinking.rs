@@ -125,3 +125,37 @@ fn pages_in_holes_of_older_clusters_are_written_after_their_neighbours() {
     swap.shrink_pool(Cpu(0), u64::MAX);
     assert_eq!(on_device(&young), young.len(), "the second is the last");
 }
+
+/// After a page was read from the device, or the pool refused one, the worker lets a few batches'
+/// time pass before it writes the next.
+#[test]
+fn the_worker_stands_back_after_others_used_the_device() {
+    let rig = rig(sixteen_mib(), Some(20));
+    let (swap, written) = (&rig.swap, || rig.counters.zswpwb.get());
+    let entries = store_pages(swap, 0, 7168, false);
+    assert!(!swap.behind(), "it need not hurry");
+    assert!(swap.work(Cpu(0)) && written() > 0, "nobody else is there");
+    let mut next = entries.iter();
+    let read = || {
+        let on_device = |entry: &&EntryId| swap.place(**entry) == Place::Slot;
+        let entry = next.find(on_device).expect("some were written");
+        let source = swap.load(Cpu(0), *entry, &mut [0; PAGE_SIZE], true);
+        assert_eq!(source, Ok(Source::Device));
+    };
+    let disturbances: [(&str, Box<dyn FnMut() + '_>); 2] = [
+        ("read", Box::new(read)),
+        ("refused", Box::new(|| swap.note_refused())),
+    ];
+    for (what, mut disturb) in disturbances {
+        // What needs no device comes first, and waits for nobody.
+        while swap.pool.give_back(0) > 0 || swap.compact_step(false) {}
+        disturb();
+        let before = written();
+        swap.work(Cpu(0));
+        assert_eq!(written(), before, "{what}: it wrote at once");
+        // A millisecond passes with each look.
+        (0..100).any(|_| swap.work(Cpu(0)) && written() > before);
+        assert!(written() > before, "{what}: it did not go on");
+    }
+    swap.check();
+}
