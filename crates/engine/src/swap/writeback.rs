@@ -13,7 +13,7 @@ use super::device::{place, seal};
 use crate::env::{IoError, WriteOp};
 use crate::shrinker::{Candidate, Need, Shrinker};
 use crate::slots::ExtentList;
-use crate::vswap::{Group, Handle, Location, SlotPlace, Word};
+use crate::vswap::{CLUSTER_ENTRIES, Group, Handle, Location, SlotPlace, Word};
 use crate::{Cpu, DeviceId, EntryId, PAGE_SIZE, PageBytes};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -131,23 +131,35 @@ impl Swap {
         true
     }
 
-    /// The pool refused a page: a batch of its coldest moves to devices, so that no young page
-    /// goes there while older ones sit in the pool. Whether there may be room now. While another
-    /// thread does that, this one waits for it, step by step and [`WAITS`] of them at most: writing
-    /// a young page out instead would take no less. But not where the last batch moved nothing, as
-    /// when devices are full, nor for a step that takes long: then the page is refused at once.
-    pub(super) fn relieve(&self, cpu: Cpu) -> bool {
+    /// The pool refused a page, or `short` is at its limit: a batch of the pool's or the group's
+    /// coldest moves to devices, so that no young page goes there while older ones sit in the pool.
+    /// Whether there may be room now. While another thread does that, this one waits for it, step by
+    /// step and [`WAITS`] of them at most: writing a young page out instead would take no less. But
+    /// not where the last batch moved nothing, as when devices are full, nor for a step that takes
+    /// long: then the page is refused at once.
+    pub(super) fn relieve(&self, cpu: Cpu, short: Option<&Arc<Group>>) -> bool {
         self.note_refused();
-        // It grows by pages, whatever its limit is.
-        let has_room = || self.pool.bytes() + PAGE_SIZE as u64 <= self.pool.max();
+        let has_room = || {
+            let (bytes, max) = match short {
+                // It grows by pages, whatever its limit is.
+                None => (self.pool.bytes(), self.pool.max()),
+                Some(group) => (group.pool_bytes(), group.pool_max()),
+            };
+            bytes + PAGE_SIZE as u64 <= max
+        };
         for _ in 0..WAITS {
             let made = self.in_background(|background| {
-                // Emptied windows of another class or processor need no write.
-                while self.pool.give_back(0) > 0 {}
-                if has_room() || self.devices.is_none() {
-                    return has_room();
-                }
-                let turn = self.turn(cpu, background);
+                let turn = match short {
+                    None => {
+                        // Emptied windows of another class or processor need no write.
+                        while self.pool.give_back(0) > 0 {}
+                        if has_room() || self.devices.is_none() {
+                            return has_room();
+                        }
+                        self.turn(cpu, background)
+                    }
+                    Some(group) => Some(self.write_back(cpu, background, group)),
+                };
                 turn.is_some_and(|turn| turn.written + turn.dropped > 0)
             });
             if let Some(made) = made {
@@ -190,7 +202,7 @@ impl Swap {
             };
             gave = self.pick(background, next, &mut turn);
         }
-        self.write_back(cpu, background, &mut turn);
+        self.write_picked(cpu, background, &mut turn);
         Some(turn)
     }
 
@@ -213,8 +225,16 @@ impl Swap {
         Turn::default()
     }
 
+    /// A batch of one group.
+    fn write_back(&self, cpu: Cpu, background: &mut Background, group: &Arc<Group>) -> Turn {
+        let mut turn = self.begin_batch(background);
+        self.pick(background, group, &mut turn);
+        self.write_picked(cpu, background, &mut turn);
+        turn
+    }
+
     /// Moves what was picked to devices.
-    fn write_back(&self, cpu: Cpu, background: &mut Background, turn: &mut Turn) {
+    fn write_picked(&self, cpu: Cpu, background: &mut Background, turn: &mut Turn) {
         if let Some(devices) = self.devices.as_ref() {
             let Background { picks, extents, .. } = background;
             for pick in picks.iter_mut() {
@@ -257,7 +277,7 @@ impl Swap {
             let mut dropped: [Option<Handle>; 64] = [None; 64];
             let mut n = 0;
             let mut stopped = false;
-            for at in 0..crate::vswap::CLUSTER_ENTRIES {
+            for at in locked.at()..CLUSTER_ENTRIES {
                 locked.seek_at(at);
                 let word = locked.word();
                 let Location::Pool(handle) = word.location() else {
@@ -295,7 +315,8 @@ impl Swap {
                     });
                 }
                 if background.picks.len() == BATCH || n == dropped.len() {
-                    stopped = at + 1 < crate::vswap::CLUSTER_ENTRIES;
+                    stopped = at + 1 < CLUSTER_ENTRIES;
+                    locked.seek_at(at + 1);
                     break;
                 }
             }

@@ -69,6 +69,19 @@ impl Group {
         self.pool_max.store(pool_max, Relaxed);
         self.writeback.store(writeback, Relaxed);
     }
+    /// Charges it, if that is within its limit.
+    pub(crate) fn try_charge(&self, bytes: u64) -> bool {
+        let max = self.pool_max();
+        if max == u64::MAX {
+            self.charge(bytes);
+            return true;
+        }
+        let within = |held: u64| held.checked_add(bytes).filter(|&sum| sum <= max);
+        self.pool_bytes
+            .fetch_update(Relaxed, Relaxed, within)
+            .is_ok()
+    }
+    /// Charges it in any case: what takes less is about to be uncharged.
     pub(crate) fn charge(&self, bytes: u64) {
         self.pool_bytes.fetch_add(bytes, Relaxed);
     }

@@ -84,6 +84,65 @@ fn a_group_with_the_name_of_one_that_ended_has_its_own_turns() {
     swap.check();
 }
 
+/// A group at its own limit gives up its oldest pages for its youngest, however much room the pool
+/// has, and the others' stay.
+#[test]
+fn a_group_at_its_limit_keeps_its_youngest_pages() {
+    const LIMIT: u64 = 256 << 10;
+    let config = Config {
+        pool_max_bytes: 64 << 20,
+        ..small(CodecKind::Lz4)
+    };
+    let rig = rig(config, Some(20));
+    let swap = &rig.swap;
+    store(swap, 2);
+    let other = swap.group_pool_bytes(GroupId(2));
+    swap.set_group_limits(GroupId(1), LIMIT, true).unwrap();
+    let entries: Vec<EntryId> = (0..1024)
+        .map(|n| {
+            let stored = swap.store(Cpu(0), GroupId(1), &[&page(n, 100)]);
+            assert!(swap.group_pool_bytes(GroupId(1)) <= LIMIT);
+            while swap.work(Cpu(0)) {}
+            stored.unwrap()
+        })
+        .collect();
+    let on_device = |entry: &&EntryId| swap.place(**entry) == Place::Slot;
+    let oldest = entries.iter().take_while(on_device).count();
+    assert_eq!(entries.iter().filter(on_device).count(), oldest, "in order");
+    let held = swap.group_pool_bytes(GroupId(1));
+    assert!(held > LIMIT / 2, "{held} of {LIMIT} bytes used");
+    assert_eq!(swap.group_pool_bytes(GroupId(2)), other);
+    assert_eq!(rig.counters.pswpout.get(), rig.counters.zswpwb.get());
+    assert_eq!(rig.counters.reject_pool.get(), 0);
+    swap.check();
+}
+
+/// One that may not write either stores up to its limit, to the page, and says why no more.
+#[test]
+fn a_group_at_its_limit_that_may_not_write_is_refused() {
+    let rig = rig(small(CodecKind::Lz4), Some(2));
+    let swap = &rig.swap;
+    let content: Vec<PageBytes> = (0..64).map(|n| page(n, 512)).collect();
+    let refs: Vec<&PageBytes> = content.iter().collect();
+    let limit = 21 * PAGE_SIZE as u64;
+    swap.set_group_limits(GroupId(1), limit, false).unwrap();
+    let mut out = [None; 64];
+    assert_eq!(swap.store_each(Cpu(0), GroupId(1), &refs, &mut out), Ok(21));
+    assert_eq!(swap.group_pool_bytes(GroupId(1)), limit);
+    let more = swap.store(Cpu(0), GroupId(1), &refs[..1]);
+    assert_eq!(more, Err(StoreError::GroupFull));
+    // A clean copy of a resident page makes way.
+    let mut back = [0; PAGE_SIZE];
+    let entry = out[0].unwrap();
+    swap.load(Cpu(0), entry, &mut back, true).unwrap();
+    assert!(swap.store(Cpu(0), GroupId(1), &refs[..1]).is_ok());
+    assert_eq!(swap.place(entry), Place::Memory);
+    assert_eq!(rig.counters.pswpout.get(), 0);
+    assert_eq!(rig.counters.reject_pool.get(), 64 - 21 + 1);
+    assert_eq!(rig.counters.reject_full.get(), 64 - 21 + 1);
+    swap.check();
+}
+
 /// What came long after another group's oldest stays while those are there.
 #[test]
 fn a_group_with_young_pages_alone_is_passed_over() {
