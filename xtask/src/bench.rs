@@ -14,9 +14,9 @@ mod page;
 
 use crate::setup;
 use anyhow::{Context, Result, bail};
-use ebb_harness::cgroup::{self, Cgroup, KernelSwap};
+use ebb_harness::cgroup::{Cgroup, KernelSwap};
 use ebb_harness::job::{Job, Outcome};
-use ebb_harness::kernel_swap::{SwapFile, Zram, zswap_fact};
+use ebb_harness::kernel_swap::{SwapFile, Zram};
 use ebb_harness::workloads::{Scale, Workload};
 use ebb_harness::{MIB, SLACK, tools};
 use page::{Page, Row};
@@ -73,11 +73,6 @@ impl Swap {
         /// Bytes of a swap file.
         const SIZE: u64 = 2 << 30;
         let zswap = options.kernel == Kernel::Zswap;
-        if zswap && cgroup::is_v1() && zswap_fact("pool_total_size").is_none() {
-            bail!(
-                "the size of zswap's pool cannot be seen: mount -t debugfs none /sys/kernel/debug"
-            );
-        }
         Ok(match options.kernel {
             Kernel::Zram => Self::Zram(Zram::on(&options.zram)?),
             Kernel::Zswap | Kernel::File => Self::File(SwapFile::on(SIZE, zswap)?),
@@ -88,8 +83,7 @@ impl Swap {
     fn peak(&self) -> u64 {
         match self {
             Self::Zram(zram) => zram.peak(),
-            Self::File(file) if cgroup::is_v1() => file.peak(),
-            Self::File(_) => 0,
+            Self::File(file) => file.peak(),
         }
     }
 }

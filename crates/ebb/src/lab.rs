@@ -39,6 +39,7 @@ const EXPERIMENTS: &[Experiment] = &[
     plain!(scaling),
     plain!(tail),
     plain!(vswap),
+    plain!(quiet),
     Experiment {
         name: "shrinker",
         about: shrinker::ABOUT,

@@ -154,7 +154,7 @@ fn ours(own: &Path, bench: &'static str, pool: &str, max: Option<u64>, total: u6
         counts: std::array::from_fn(|i| match i {
             _ if i < VMSTAT.len() => counter(VMSTAT[i]),
             5 => counter("pool_limit_hit"),
-            _ => counter("reject_full"),
+            _ => counter("reject_pool"),
         }),
         inverted_percent: told(&outcome, INVERTED),
     })

@@ -74,6 +74,9 @@ counters! {
     pool_limit_hit,
     /// Stores refused: the pool was at its limit and no device had room.
     reject_full,
+    /// Pages that the pool refused, it or their group being at its limit: they went to devices at
+    /// once, while older ones stayed, or to no place at all.
+    reject_pool,
     /// Pages that did not compress.
     reject_compress_poor,
     /// Writebacks that failed.

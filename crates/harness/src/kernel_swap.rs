@@ -1,6 +1,7 @@
 //! The kernel's own swap, for comparison: zram, or a swap file with or without zswap before it;
 //! turned on for a run and left as it was found. Needs root.
 
+use crate::cgroup::is_v1;
 use anyhow::{Context, Result, bail};
 use std::fs::{self, OpenOptions};
 use std::io::Write;
@@ -98,7 +99,7 @@ impl SwapFile {
     /// memory, and turns it on, behind zswap if `zswap`.
     ///
     /// # Errors
-    /// No root, swap in use already, no room, or no zswap here.
+    /// No root, swap in use already, no room, or no zswap here whose pool can be measured.
     pub fn on(size: u64, zswap: bool) -> Result<Self> {
         if !crate::is_root() {
             bail!("a swap file needs root");
@@ -127,6 +128,11 @@ impl SwapFile {
         file.sync_all()?;
         drop(file);
         if zswap {
+            if is_v1() && zswap_pool().is_none() {
+                bail!(
+                    "the size of zswap's pool cannot be seen: mount -t debugfs none /sys/kernel/debug"
+                );
+            }
             let before = fs::read_to_string(ZSWAP).context("this kernel has no zswap")?;
             fs::write(ZSWAP, "Y").context("zswap cannot be turned on")?;
             swap.zswap_before = Some(before);
@@ -143,7 +149,7 @@ impl SwapFile {
         let (peak, done) = (self.peak.clone(), self.done.clone());
         std::thread::spawn(move || {
             while !done.load(Relaxed) {
-                if let Some(bytes) = zswap_fact("pool_total_size") {
+                if let Some(bytes) = zswap_pool() {
                     peak.fetch_max(bytes, Relaxed);
                 }
                 std::thread::sleep(Duration::from_millis(20));
@@ -151,10 +157,28 @@ impl SwapFile {
         });
     }
 
-    /// The most bytes that zswap's pool held; 0 without zswap, or where it cannot be seen.
+    /// The most bytes it held in RAM that no cgroup was charged for: those of zswap's pool, on
+    /// cgroup version 1.
     pub fn peak(&self) -> u64 {
-        self.peak.load(Relaxed)
+        if is_v1() { self.peak.load(Relaxed) } else { 0 }
     }
+}
+
+/// Bytes of zswap's pool: as `/proc/meminfo` has it, or debugfs where that is older than Linux 5.19.
+fn zswap_pool() -> Option<u64> {
+    let text = fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    meminfo(&text, "Zswap").or_else(|| zswap_fact("pool_total_size"))
+}
+
+/// A figure of `/proc/meminfo`, in bytes.
+fn meminfo(text: &str, name: &str) -> Option<u64> {
+    let value = |line: &str| {
+        line.strip_prefix(name)?
+            .strip_prefix(':')
+            .map(str::to_owned)
+    };
+    let kib = text.lines().find_map(value)?;
+    Some(kib.trim().strip_suffix(" kB")?.parse::<u64>().ok()? << 10)
 }
 
 /// A figure of zswap's, such as `pool_limit_hit`; none where debugfs is not mounted.
@@ -194,4 +218,17 @@ fn command(program: &str, args: &[&str]) -> Result<()> {
         );
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_size_of_zswaps_pool_is_found() {
+        let text = "SwapFree:       0 kB\nZswap:            1234 kB\nZswapped:         5678 kB\n";
+        assert_eq!(meminfo(text, "Zswap"), Some(1234 << 10));
+        assert_eq!(meminfo(text, "Zswapped"), Some(5678 << 10));
+        assert_eq!(meminfo("SwapFree:       0 kB\n", "Zswap"), None);
+    }
 }

@@ -10,6 +10,7 @@ pub mod lifetimes;
 pub mod mthp;
 pub mod numa;
 pub mod policy;
+pub mod quiet;
 mod report;
 pub mod rivals;
 mod rounds;

@@ -2,7 +2,8 @@
 //! it.
 //!
 //! Memory is measured, not computed: what the kernel says this process holds, before and
-//! after, less the pool's data. Speed is that of the engine without a codec's work (the
+//! after, less the pool's data; at last once more when every page was brought back, kept as a clean
+//! copy, and evicted again without being stored. Speed is that of the engine without a codec's work (the
 //! pages are almost empty), for some numbers of threads: with each thread on a processor of
 //! its own (the per-processor ranges), with all on the same (one range, one lock), and for
 //! page maps that would hold slots directly: the slot allocator alone, in the same run.
@@ -12,12 +13,12 @@ use crate::rounds::{self, together};
 use crate::sim::{Blank, Machine};
 use ebb_engine::codec::{Codec, Codecs, Coder, Damaged};
 use ebb_engine::counters::Counters;
-use ebb_engine::env::{Clock, Memory};
+use ebb_engine::env::{Clock, IoError, Memory, ReadOp, Store, WriteOp};
 use ebb_engine::slots::{DeviceSpec, Devices, Extent, ExtentList, Options as Policies};
-use ebb_engine::swap::{CodecKind, Config, CountersRef, Env, Swap};
-use ebb_engine::{Cpu, EntryId, GroupId, PAGE_SIZE, PageBytes};
-use serde_json::json;
-use std::sync::{Arc, Mutex};
+use ebb_engine::swap::{CodecKind, Config, CountersRef, Env, LoadError, Swap};
+use ebb_engine::{Cpu, EntryId, GroupId, Node, PAGE_SIZE, PageBytes};
+use serde_json::{Value, json};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 /// One line for the list of experiments.
 pub const ABOUT: &str = "virtual swap space: memory for each swapped page, and throughput";
@@ -69,6 +70,65 @@ impl Coder for Little {
     }
 }
 
+/// A device that keeps the first word of each page: all that they have. Its own memory is there from
+/// the beginning.
+struct Words(Mutex<Vec<u64>>);
+
+impl Words {
+    fn new(slots: u64) -> Self {
+        Self(Mutex::new((0..slots).map(|_| u64::MAX).collect()))
+    }
+    fn words(&self) -> MutexGuard<'_, Vec<u64>> {
+        self.0.lock().expect("no panic")
+    }
+}
+
+impl Store for Words {
+    fn slots(&self) -> u64 {
+        self.words().len() as u64
+    }
+    fn write(&self, ops: &[WriteOp<'_>], results: &mut [Result<(), IoError>]) {
+        let mut words = self.words();
+        for op in ops {
+            for (i, page) in op.data.as_chunks::<PAGE_SIZE>().0.iter().enumerate() {
+                let word = page
+                    .first_chunk()
+                    .map_or(0, |word| u64::from_le_bytes(*word));
+                words[op.slot as usize + i] = word;
+            }
+        }
+        results.fill(Ok(()));
+    }
+    fn read(&self, ops: &mut [ReadOp<'_>], results: &mut [Result<(), IoError>]) {
+        let words = self.words();
+        for op in ops {
+            for (i, page) in op
+                .data
+                .as_chunks_mut::<PAGE_SIZE>()
+                .0
+                .iter_mut()
+                .enumerate()
+            {
+                page.fill(0);
+                page[..8].copy_from_slice(&words[op.slot as usize + i].to_le_bytes());
+            }
+        }
+        results.fill(Ok(()));
+    }
+    fn discard(&self, _: u64, _: u64) -> Result<(), IoError> {
+        Ok(())
+    }
+    fn wants_discard(&self) -> bool {
+        false
+    }
+    fn rotational(&self) -> bool {
+        false
+    }
+    fn node(&self) -> Option<Node> {
+        None
+    }
+}
+
 struct Stopped;
 impl Clock for Stopped {
     fn now_ns(&self) -> u64 {
@@ -81,13 +141,12 @@ impl Memory for Kept {
     fn give_back(&self, _: &mut [u8]) {}
 }
 
-fn swap(cpus: usize, codec: CodecKind, gib: u64) -> Swap {
+fn swap(cpus: usize, codec: CodecKind, device: Option<Arc<Words>>) -> Swap {
     let machine = Arc::new(Machine { cpus, nodes: 1 });
-    let devices = (codec == CodecKind::None).then(|| {
+    let devices = device.map(|device| {
         let devices = Devices::new(machine.clone(), Policies::default());
-        let blank = Blank::new((gib << 18) + 512);
         devices
-            .add(Arc::new(blank), DeviceSpec::default(), None)
+            .add(device, DeviceSpec::default(), None)
             .expect("a device of this size");
         Arc::new(devices)
     });
@@ -122,13 +181,79 @@ fn page(i: u64) -> PageBytes {
     page
 }
 
-/// The engine has no page map: what the pager keeps for a swapped page is not counted.
+/// What the engine holds beside the pool's objects; it has no page map, so what the pager keeps for a
+/// swapped page is not counted.
+struct Held<'a> {
+    swap: &'a Swap,
+    /// Resident memory before there was anything.
+    before: u64,
+}
+
+impl Held<'_> {
+    fn bytes(&self) -> u64 {
+        let data = self.swap.memory().pool_data_bytes;
+        resident().saturating_sub(self.before + data)
+    }
+
+    fn row(&self, percent: u64, backend: &str, pages: u64, gib: u64) -> Vec<Value> {
+        let bytes = self.bytes() as f64;
+        let per_page = if pages == 0 {
+            0.0
+        } else {
+            bytes / pages as f64
+        };
+        let said = self.swap.memory();
+        let said = said.bookkeeping_bytes + said.pool_bytes - said.pool_data_bytes;
+        let rounded = |value: f64, places: f64| json!((value * places).round() / places);
+        let mib = f64::from(1 << 20);
+        vec![
+            json!(percent),
+            json!(backend),
+            rounded(per_page, 100.0),
+            rounded(bytes / mib * 32.0 / gib as f64, 10.0),
+            rounded(said as f64 / mib, 10.0),
+            Value::Null,
+            Value::Null,
+            Value::Null,
+        ]
+    }
+}
+
+/// Brings pages back, keeps their entries as clean copies, and evicts them again.
+fn keep_and_evict(swap: &Swap, entries: &[EntryId]) {
+    for entries in entries.chunks(64) {
+        let mut rooms = [[0; PAGE_SIZE]; 64];
+        let mut out: Vec<&mut PageBytes> = rooms.iter_mut().take(entries.len()).collect();
+        let mut results = [Err(LoadError::Empty); 64];
+        swap.load_each(
+            Cpu(0),
+            entries,
+            &mut out,
+            true,
+            &mut results[..entries.len()],
+        );
+        for ((&entry, page), result) in entries.iter().zip(&rooms).zip(results) {
+            assert!(
+                result.is_ok() && swap.unchanged(entry, page),
+                "{entry}: {result:?}"
+            );
+            swap.uncache(entry);
+        }
+    }
+}
+
 fn memory(report: &mut Report, options: &Options) -> Vec<Series> {
     let mut lines = Vec::new();
     for (backend, codec) in [("pool", CodecKind::Lz4), ("device", CodecKind::None)] {
-        let before = resident();
-        let swap = swap(1, codec, options.gib);
         let total = options.gib << 18;
+        let device = (codec == CodecKind::None).then(|| Arc::new(Words::new(total + 512)));
+        let mut entries: Vec<EntryId> = (0..total).map(|_| EntryId(u32::MAX)).collect();
+        let before = resident();
+        let swap = swap(1, codec, device);
+        let held = Held {
+            swap: &swap,
+            before,
+        };
         let mut stored = 0;
         let mut line = Series {
             name: backend.into(),
@@ -140,36 +265,24 @@ fn memory(report: &mut Report, options: &Options) -> Vec<Series> {
                 let refs: [&PageBytes; 64] = std::array::from_fn(|i| &pages[i]);
                 let mut out = [None; 64];
                 match swap.store_each(Cpu(0), GroupId(0), &refs, &mut out) {
-                    Ok(n) => stored += n as u64,
-                    Err(error) => panic!("page {stored} of {total}: {error}"),
+                    Ok(64) => {}
+                    other => panic!("page {stored} of {total}: {other:?}"),
                 }
+                for (known, entry) in entries[stored as usize..].iter_mut().zip(out) {
+                    *known = entry.expect("all were stored");
+                }
+                stored += 64;
             }
-            let held = resident().saturating_sub(before);
-            let data = swap.memory().pool_data_bytes;
-            let bytes = held.saturating_sub(data);
-            let per_page = if stored == 0 {
-                0.0
-            } else {
-                bytes as f64 / stored as f64
-            };
-            let said = swap.memory();
-            let said = said.bookkeeping_bytes + said.pool_bytes - said.pool_data_bytes;
-            let mib = bytes as f64 / (1 << 20) as f64;
-            report.row(vec![
-                json!(percent),
-                json!(backend),
-                json!((per_page * 100.0).round() / 100.0),
-                json!((mib * 32.0 / options.gib as f64 * 10.0).round() / 10.0),
-                json!((said as f64 / (1 << 20) as f64 * 10.0).round() / 10.0),
-                json!(null),
-                json!(null),
-                json!(null),
-            ]);
+            report.row(held.row(percent, backend, stored, options.gib));
+            let mib = held.bytes() as f64 / f64::from(1 << 20);
             line.points.push((percent as f64, mib));
         }
         lines.push(line);
+        keep_and_evict(&swap, &entries);
+        let kept = format!("{backend}, kept and evicted");
+        report.row(held.row(100, &kept, stored, options.gib));
         // Else its memory would be the next one's to use, and not seen.
-        std::mem::forget(swap);
+        std::mem::forget((swap, entries));
     }
     lines
 }
@@ -191,7 +304,7 @@ struct Entries {
 
 impl Entries {
     fn new(threads: usize, partitions: bool) -> Self {
-        let swap = swap(threads, CodecKind::Lz4, 1);
+        let swap = swap(threads, CodecKind::Lz4, None);
         swap.warm_up();
         Self {
             swap,
@@ -371,13 +484,13 @@ mod tests {
             rounds: 2,
         });
         let rows: Vec<_> = report.rows().collect();
-        assert_eq!(rows.len(), 10 + 6);
+        assert_eq!(rows.len(), 12 + 6);
         // The promises, 12 bytes a page in the pool and 14 on a device, for 2^18 pages.
-        for (row, bytes) in [(4, 12.0), (9, 14.0)] {
+        for (row, bytes) in [(4, 12.0), (5, 12.0), (10, 14.0), (11, 14.0)] {
             let own = rows[row]["mib_by_own_account"].as_f64().expect("a number");
             assert!(own > 1.0 && own <= bytes / 4.0, "{own} MiB in row {row}");
         }
-        assert!(rows[10]["out_mpages_s"].as_f64().expect("a number") > 0.0);
+        assert!(rows[12]["out_mpages_s"].as_f64().expect("a number") > 0.0);
     }
 
     #[test]

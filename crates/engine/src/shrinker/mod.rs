@@ -8,12 +8,14 @@
 //! is nearly at its limit it stands back for nobody: the devices bound the speed then, and
 //! time in which they do nothing is lost to all.
 //!
-//! Groups take turns by number. The cursor is a number, not a reference: a group that ends
-//! under it changes nothing. Groups without pooled pages, and those that may not write, are
-//! passed over and are no failure. A turn that moved nothing is one; after
+//! Groups take turns in the order in which they were made. The cursor is a number, not a
+//! reference: a group that ends under it changes nothing. No two groups share one, not even where
+//! a new group has the name of one that ended. Passed over is who has no old pages: where the oldest
+//! of another came twice as long ago, they are what nobody has wanted for longer, and a small group
+//! that works would lose its pages as fast as a large idle one. It has its turn once those are gone:
+//! age is counted in pages stored, so it becomes as old as they are. Groups without pooled pages, and those that may not
+//! write, are passed over and are no failure. A turn that moved nothing is one; after
 //! [`MAX_FAILURES`] of them in a row it rests for [`REST_NS`].
-
-use crate::GroupId;
 
 /// Turns in a row without success before it rests.
 pub const MAX_FAILURES: u32 = 16;
@@ -45,11 +47,23 @@ pub const fn urgent(max: u64, accept_percent: u8) -> u64 {
 #[derive(Default, Debug)]
 pub struct Shrinker {
     running: bool,
-    cursor: Option<GroupId>,
+    /// The group that had the last turn; they are numbered from 1 on.
+    cursor: u64,
     failures: u32,
     rest_until_ns: u64,
     /// How long a batch takes, smoothed.
     batch_ns: u64,
+}
+
+/// A group that can have the next turn.
+#[derive(Clone, Copy, Debug)]
+pub struct Candidate<G> {
+    /// Its place in the order of turns.
+    pub number: u64,
+    /// How old its oldest pages are.
+    pub age: u64,
+    /// The group.
+    pub group: G,
 }
 
 impl Shrinker {
@@ -90,17 +104,14 @@ impl Shrinker {
             }
     }
 
-    /// The next group in turn of those that have something to write.
-    pub fn next_group(&mut self, candidates: impl Iterator<Item = GroupId>) -> Option<GroupId> {
-        let (mut first, mut after) = (None::<GroupId>, None::<GroupId>);
-        for id in candidates {
-            first = Some(first.map_or(id, |f| f.min(id)));
-            if self.cursor.is_none_or(|cursor| id > cursor) {
-                after = Some(after.map_or(id, |a| a.min(id)));
-            }
-        }
-        self.cursor = after.or(first);
-        self.cursor
+    /// The next in turn of those that have something to write.
+    pub fn next_group<G>(&mut self, candidates: impl Iterator<Item = Candidate<G>>) -> Option<G> {
+        let candidates: Vec<_> = candidates.collect();
+        let oldest = candidates.iter().map(|c| c.age).max()?;
+        let old = candidates.into_iter().filter(|c| 2 * c.age >= oldest);
+        let next = old.min_by_key(|c| (c.number <= self.cursor, c.number))?;
+        self.cursor = next.number;
+        Some(next.group)
     }
 
     /// A turn moved pages and took this long.
@@ -142,7 +153,12 @@ mod tests {
     #[test]
     fn every_group_gets_its_turn_whoever_ends() {
         let mut s = Shrinker::default();
-        let mut turn = |ids: &[u16]| s.next_group(ids.iter().map(|&i| GroupId(i))).map(|g| g.0);
+        let of_one_age = |&number: &u64| Candidate {
+            number,
+            age: 3,
+            group: number,
+        };
+        let mut turn = |numbers: &[u64]| s.next_group(numbers.iter().map(of_one_age));
         assert_eq!(turn(&[7, 3, 5]), Some(3));
         assert_eq!(turn(&[7, 3, 5]), Some(5));
         // The group under the cursor ends; a new one appears before it.
@@ -151,6 +167,22 @@ mod tests {
         assert_eq!(turn(&[]), None);
         assert_eq!(turn(&[2]), Some(2));
         assert_eq!(turn(&[2]), Some(2));
+    }
+
+    #[test]
+    fn who_has_young_pages_alone_is_passed_over_until_they_are_old() {
+        let mut s = Shrinker::default();
+        let mut turn = |ages: [u64; 3]| {
+            let candidates = (1..).zip(ages).map(|(number, age)| Candidate {
+                number,
+                age,
+                group: number,
+            });
+            s.next_group(candidates).expect("there are some")
+        };
+        assert_eq!([turn([9, 4, 5]), turn([9, 4, 5])], [1, 3]);
+        assert_eq!([turn([9, 4, 5]), turn([8, 4, 5])], [1, 2]);
+        assert_eq!(turn([8, 4, 3]), 1);
     }
 
     #[test]

@@ -397,10 +397,9 @@ impl Swap {
                 self.env.counters.pswpin.add(1);
                 if let Some(print) = print {
                     locked.cache(print);
-                    let shared = locked.references() > 1;
-                    drop(locked);
+                    // Under the lock: once it is free, the slot may be another's.
                     if let Some(devices) = &self.devices
-                        && !shared
+                        && locked.references() == 1
                     {
                         devices.set_cache_only(place.device, place.slot, true);
                     }

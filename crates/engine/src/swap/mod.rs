@@ -272,8 +272,7 @@ impl Swap {
             "entry {entry} has no copy to go back to"
         );
         let same = matches!(word.location(), Location::Same(_));
-        locked.set(word.with_cached(false).with_referenced(!same));
-        drop(locked);
+        locked.uncache(!same);
         if let (Location::Slot(place), Some(devices)) = (word.location(), &self.devices) {
             devices.set_cache_only(place.device, place.slot, false);
         }
@@ -289,7 +288,6 @@ impl Swap {
             return Err(DupError::TooMany);
         }
         let word = locked.word();
-        drop(locked);
         // The slot of a shared entry is never given up.
         if let (true, Location::Slot(place), Some(devices)) =
             (word.cached(), word.location(), &self.devices)
@@ -485,7 +483,7 @@ impl Swap {
         self.space.check();
         self.pool.check();
         let (mut objects, mut slots) = (0, 0u64);
-        self.space.each_word(|entry, word| {
+        self.space.each_word(|entry, word, references| {
             assert!(
                 word.location() != Location::Reserved,
                 "entry {entry} was left reserved"
@@ -508,9 +506,10 @@ impl Swap {
                     place.slot,
                     place.device
                 );
-                assert!(
-                    word.cached() || !devices.cache_only(place.device, place.slot),
-                    "slot {} of device {} passes for a copy",
+                assert_eq!(
+                    devices.cache_only(place.device, place.slot),
+                    word.cached() && references == 1,
+                    "slot {} of device {} is only a copy",
                     place.slot,
                     place.device
                 );

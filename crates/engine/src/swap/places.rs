@@ -153,7 +153,11 @@ impl Places {
             let word = locked.word();
             let group = locked.cluster().group().clone();
             // Before it is named: who frees it uncharges.
-            group.charge(bytes.len() as u64);
+            if !group.try_charge(bytes.len() as u64) {
+                drop(locked);
+                self.pool.remove(handle);
+                return Moved::Failed;
+            }
             locked.set(
                 new.with_cached(word.cached())
                     .with_referenced(word.referenced()),

@@ -4,6 +4,7 @@ use super::coders::Scratch;
 use super::{CodecKind, Swap, fill};
 use crate::vswap::{Group, Location, Word};
 use crate::{Cpu, EntryId, GroupId, PAGE_SIZE, PageBytes};
+use std::sync::Arc;
 
 /// Why pages were not stored. They stay where they were.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
@@ -11,9 +12,9 @@ pub enum StoreError {
     /// The pool is at its limit and no device has room.
     #[error("the pool is full and no swap device has room: raise the pool's limit or add a device")]
     Full,
-    /// The group is at its pool limit and may not write to devices.
+    /// The group is at its pool limit, and its pages find no place on devices.
     #[error(
-        "the group is at its pool limit and may not write to devices: raise `pool max` or allow writeback"
+        "the group is at its pool limit and its pages find no place on devices: raise `pool max`, allow writeback or add a device"
     )]
     GroupFull,
     /// 2^29 entries are in use.
@@ -39,7 +40,7 @@ pub(super) enum Aim {
 /// Who stores, for whom, with what.
 struct Storing<'a> {
     cpu: Cpu,
-    group: &'a Group,
+    group: &'a Arc<Group>,
     scratch: &'a mut Scratch,
     aim: Aim,
 }
@@ -48,8 +49,8 @@ struct Storing<'a> {
 pub(super) const BATCH: usize = 64;
 /// Bytes of a page to fetch ahead: then the processor does so by itself.
 const BEGINNING: usize = 512;
-/// How often a batch makes room in a full pool. What went may have left holes that are of no use to
-/// the page at hand: if that went to a device then, older ones would stay.
+/// How often a batch makes room in a full pool, or for a group at its limit. What went may have left
+/// holes that are of no use to the page at hand: if that went to a device then, older ones would stay.
 const RELIEFS: u32 = 4;
 
 impl Swap {
@@ -144,8 +145,9 @@ impl Swap {
 
     /// Makes the places of a batch; a page that has none keeps the word of a free entry, and the
     /// error says why. Pages go into the pool by runs, each compressed before the pool is locked.
-    /// When the pool is full, its coldest pages make room, [`RELIEFS`] times a batch; if it refuses
-    /// a page all the same, the rest of the batch goes to devices with it.
+    /// When the pool is full, its coldest pages make room, and when the group is at its limit, the
+    /// group's coldest, [`RELIEFS`] times a batch; if a page is refused all the same, the rest of the
+    /// batch goes to devices with it.
     fn make_places(
         &self,
         storing: &mut Storing<'_>,
@@ -154,7 +156,13 @@ impl Swap {
         words: &mut [Word],
     ) -> Result<(), StoreError> {
         words.fill(Word::FREE);
-        let mut refused = self.refuses(storing.group);
+        let uses_pool = self.config.codec != CodecKind::None || !self.has_devices();
+        let limit = storing.group.pool_max();
+        let mut refused = if !uses_pool {
+            Some(StoreError::Full)
+        } else {
+            (limit == 0).then_some(StoreError::GroupFull)
+        };
         let (mut same, mut poor, mut reliefs) = (0, 0, RELIEFS);
         // Those that the pool does not take.
         let (mut left, mut n) = ([0u8; BATCH], 0);
@@ -175,29 +183,29 @@ impl Swap {
             }
             let last = k + 1 == pages.len();
             if storing.scratch.run.is_empty()
-                || !(last || storing.scratch.is_full() || self.is_tight())
+                || !(last || storing.scratch.is_full() || self.is_tight(storing.group, limit))
             {
                 continue;
             }
-            let refusals = self.put_run(storing, pages, &entries, words, &mut reliefs);
-            for packed in storing.scratch.run.pages() {
-                if refusals > 0 && packed.handle.is_none() {
-                    left[n] = packed.page;
-                    n += 1;
+            refused = self.put_run(storing, pages, &entries, words, &mut reliefs);
+            if refused.is_some() {
+                for packed in storing.scratch.run.pages() {
+                    if packed.handle.is_none() {
+                        left[n] = packed.page;
+                        n += 1;
+                    }
                 }
             }
             storing.scratch.run.clear();
-            refused = if refusals > 0 {
-                Some(StoreError::Full)
-            } else {
-                self.refuses(storing.group)
-            };
         }
         let counters = &self.env.counters;
         counters.swpout_zero.add(same);
         counters.reject_compress_poor.add(poor);
         match refused {
             Some(refused) if n > 0 => {
+                if uses_pool {
+                    counters.reject_pool.add(n as u64);
+                }
                 let without = self.leave_to_devices(storing, pages, entries, &left[..n], words);
                 counters.reject_full.add(without);
                 if without > 0 { Err(refused) } else { Ok(()) }
@@ -206,22 +214,16 @@ impl Swap {
         }
     }
 
-    /// Why no page of the group goes into the pool, if so.
-    fn refuses(&self, group: &Group) -> Option<StoreError> {
-        if self.config.codec == CodecKind::None && self.has_devices() {
-            return Some(StoreError::Full);
-        }
-        (group.pool_bytes() >= group.pool_max()).then_some(StoreError::GroupFull)
+    /// Near its limit, or the group's, the pool is asked for each page: what it refuses was
+    /// compressed in vain, and what makes room should be colder than all that was compressed.
+    fn is_tight(&self, group: &Group, limit: u64) -> bool {
+        const NEAR: u64 = (BATCH * PAGE_SIZE) as u64;
+        self.pool.bytes() + NEAR > self.pool.max()
+            || limit != u64::MAX && group.pool_bytes() + NEAR > limit
     }
 
-    /// Near its limit the pool is asked for each page: what it refuses was compressed in vain, and
-    /// what makes room should be colder than all that was compressed.
-    fn is_tight(&self) -> bool {
-        self.pool.bytes() + (BATCH * PAGE_SIZE) as u64 > self.pool.max()
-    }
-
-    /// Puts what was compressed aside into the pool, and makes the words that will name it; how many
-    /// pages found no room.
+    /// Puts what was compressed aside into the pool, and makes the words that will name it; why some
+    /// found no room.
     fn put_run(
         &self,
         storing: &mut Storing<'_>,
@@ -229,34 +231,46 @@ impl Swap {
         entries: &impl Fn(usize) -> EntryId,
         words: &mut [Word],
         reliefs: &mut u32,
-    ) -> usize {
-        let refusals = loop {
-            let objects = storing.scratch.objects(pages, entries);
-            let refusals = self.pool.insert_each(storing.cpu, objects);
-            if refusals == 0 {
-                break 0;
-            }
-            self.env.counters.pool_limit_hit.add(refusals as u64);
+    ) -> Option<StoreError> {
+        let run = storing.scratch.run.pages();
+        let charge = run.iter().map(|packed| u64::from(packed.len)).sum();
+        let mut charged = false;
+        let refused = loop {
+            // Before the words are named: who frees them uncharges.
+            charged = charged || storing.group.try_charge(charge);
+            let (refused, short) = if charged {
+                let objects = storing.scratch.objects(pages, entries);
+                let refusals = self.pool.insert_each(storing.cpu, objects);
+                if refusals == 0 {
+                    break None;
+                }
+                self.env.counters.pool_limit_hit.add(refusals as u64);
+                (StoreError::Full, None)
+            } else {
+                (StoreError::GroupFull, Some(storing.group))
+            };
             if *reliefs == 0 {
-                break refusals;
+                break Some(refused);
             }
             *reliefs -= 1;
-            if !self.relieve(storing.cpu) {
-                break refusals;
+            if !self.relieve(storing.cpu, short) {
+                break Some(refused);
             }
         };
-        let (mut pooled, mut charge) = (0, 0);
+        let (mut pooled, mut unused) = (0, 0);
         for packed in storing.scratch.run.pages() {
             if let Some(handle) = packed.handle {
                 words[packed.page as usize] = Word::pool(handle, packed.checksum);
-                charge += u64::from(packed.len);
                 pooled += 1;
+            } else {
+                unused += u64::from(packed.len);
             }
         }
+        if charged && unused > 0 {
+            storing.group.uncharge(unused);
+        }
         self.env.counters.zswpout.add(pooled);
-        // Before the words are named: who frees them uncharges.
-        storing.group.charge(charge);
-        refusals
+        refused
     }
 
     /// Writes pages that the pool does not take to devices, where the group may; how many found no
@@ -315,7 +329,8 @@ impl Swap {
             return;
         }
         debug_assert_eq!(locked.word(), Word::RESERVED);
-        // Entries of a reopened cluster are younger than its place in the clock says.
+        // Entries of a reopened cluster are younger than its place in the clock says. Others are as
+        // old as it is, which was filled in one go: a second chance would change no order.
         let pooled = matches!(word.location(), Location::Pool(_));
         locked.set(word.with_referenced(pooled && locked.reopened()));
         if pooled {

@@ -3,6 +3,7 @@
 
 mod groups;
 mod ranges;
+mod shrinking;
 
 use super::*;
 use crate::codec::{Codec, Coder, Damaged};
@@ -92,6 +93,8 @@ pub(super) struct Faulty {
     pub(super) delay: AtomicU32,
     /// Batches of writes under way.
     pub(super) writing: AtomicU32,
+    /// Writes so far, of one page or more side by side.
+    writes: AtomicU32,
     /// What was said to be read soon, since somebody last looked.
     expected: std::sync::Mutex<Vec<std::ops::Range<u64>>>,
 }
@@ -108,6 +111,7 @@ impl Store for Faulty {
     }
     fn write(&self, ops: &[WriteOp<'_>], results: &mut [Result<(), IoError>]) {
         self.writing.fetch_add(1, Relaxed);
+        self.writes.fetch_add(ops.len() as u32, Relaxed);
         self.take_time();
         for (op, result) in ops.iter().zip(results) {
             let at = op.slot as usize * PAGE_SIZE;
@@ -193,6 +197,7 @@ fn faulty(clusters: usize) -> Arc<Faulty> {
         corrupt_reads: AtomicU32::new(0),
         delay: AtomicU32::new(0),
         writing: AtomicU32::new(0),
+        writes: AtomicU32::new(0),
         expected: Default::default(),
     })
 }
@@ -340,6 +345,8 @@ struct Model {
     seed: u32,
     /// Good loads by source: zero, pool, device.
     loads: [u64; 3],
+    /// Bytes of the pool that a group may hold, of those that have a limit.
+    limits: BTreeMap<u16, u64>,
 }
 
 impl Model {
@@ -419,6 +426,7 @@ fn run(rig: &Rig, steps: &[Step]) {
     let cpu = Cpu(0);
     for (i, step) in steps.iter().enumerate() {
         let cpu_now = Cpu(i as u16 % 2);
+        let held = [0, 1, 2].map(|group| swap.group_pool_bytes(GroupId(group)));
         match *step {
             Step::Store {
                 group,
@@ -600,8 +608,14 @@ fn run(rig: &Rig, steps: &[Step]) {
                 let pool_max = pages * PAGE_SIZE as u64;
                 let set = swap.set_group_limits(GroupId(group), pool_max, writeback);
                 assert_eq!(set.is_ok(), pool_max <= swap.pool.max(), "{set:?}");
+                if set.is_ok() {
+                    model.limits.insert(group, pool_max);
+                }
             }
-            Step::EndGroup { group } => swap.remove_group(GroupId(group)),
+            Step::EndGroup { group } => {
+                swap.remove_group(GroupId(group));
+                model.limits.remove(&group);
+            }
             Step::FailReads { bits } => device
                 .iter()
                 .for_each(|d| d.fail_reads.store(bits, Relaxed)),
@@ -615,6 +629,14 @@ fn run(rig: &Rig, steps: &[Step]) {
                 .for_each(|d| d.corrupt_reads.store(bits, Relaxed)),
         }
         swap.check();
+        for (&group, &limit) in &model.limits {
+            // What is above a limit that was lowered may stay; nothing comes to it.
+            let bytes = swap.group_pool_bytes(GroupId(group));
+            assert!(
+                bytes <= limit.max(held[usize::from(group)]),
+                "group {group}"
+            );
+        }
         assert_eq!(swap.entries(), model.entries.len());
         let extra: u64 = 2 << 20;
         assert!(swap.memory().pool_bytes <= (3 << 20) + extra);

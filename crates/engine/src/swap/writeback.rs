@@ -1,4 +1,5 @@
-//! Writeback: the pool's coldest pages of one group move to devices, a batch at a time.
+//! Writeback: the pool's coldest pages of one group move to devices, a batch at a time. What a small
+//! group leaves of a batch the next ones fill up.
 //!
 //! The bytes in the pool go to the slot as they are. The steps for each page are those of
 //! the protocol in [`crate::vswap`]: busy and copied under the lock, written without,
@@ -10,9 +11,9 @@
 use super::Swap;
 use super::device::{place, seal};
 use crate::env::{IoError, WriteOp};
-use crate::shrinker::{Need, Shrinker};
+use crate::shrinker::{Candidate, Need, Shrinker};
 use crate::slots::ExtentList;
-use crate::vswap::{Group, Handle, Location, SlotPlace, Word};
+use crate::vswap::{CLUSTER_ENTRIES, Group, Handle, Location, SlotPlace, Word};
 use crate::{Cpu, DeviceId, EntryId, PAGE_SIZE, PageBytes};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -130,23 +131,35 @@ impl Swap {
         true
     }
 
-    /// The pool refused a page: a batch of its coldest moves to devices, so that no young page
-    /// goes there while older ones sit in the pool. Whether there may be room now. While another
-    /// thread does that, this one waits for it, step by step and [`WAITS`] of them at most: writing
-    /// a young page out instead would take no less. But not where the last batch moved nothing, as
-    /// when devices are full, nor for a step that takes long: then the page is refused at once.
-    pub(super) fn relieve(&self, cpu: Cpu) -> bool {
+    /// The pool refused a page, or `short` is at its limit: a batch of the pool's or the group's
+    /// coldest moves to devices, so that no young page goes there while older ones sit in the pool.
+    /// Whether there may be room now. While another thread does that, this one waits for it, step by
+    /// step and [`WAITS`] of them at most: writing a young page out instead would take no less. But
+    /// not where the last batch moved nothing, as when devices are full, nor for a step that takes
+    /// long: then the page is refused at once.
+    pub(super) fn relieve(&self, cpu: Cpu, short: Option<&Arc<Group>>) -> bool {
         self.note_refused();
-        // It grows by pages, whatever its limit is.
-        let has_room = || self.pool.bytes() + PAGE_SIZE as u64 <= self.pool.max();
+        let has_room = || {
+            let (bytes, max) = match short {
+                // It grows by pages, whatever its limit is.
+                None => (self.pool.bytes(), self.pool.max()),
+                Some(group) => (group.pool_bytes(), group.pool_max()),
+            };
+            bytes + PAGE_SIZE as u64 <= max
+        };
         for _ in 0..WAITS {
             let made = self.in_background(|background| {
-                // Emptied windows of another class or processor need no write.
-                while self.pool.give_back(0) > 0 {}
-                if has_room() || self.devices.is_none() {
-                    return has_room();
-                }
-                let turn = self.turn(cpu, background);
+                let turn = match short {
+                    None => {
+                        // Emptied windows of another class or processor need no write.
+                        while self.pool.give_back(0) > 0 {}
+                        if has_room() || self.devices.is_none() {
+                            return has_room();
+                        }
+                        self.turn(cpu, background)
+                    }
+                    Some(group) => Some(self.write_back(cpu, background, group)),
+                };
                 turn.is_some_and(|turn| turn.written + turn.dropped > 0)
             });
             if let Some(made) = made {
@@ -166,44 +179,62 @@ impl Swap {
         false
     }
 
-    /// A batch of the group that goes first, else of the next in turn; none if no group has pages in
-    /// the pool.
+    /// A batch of the group that goes first, else of the next in turn and of as many more as fill it;
+    /// none if no group has pages in the pool.
     pub(super) fn turn(&self, cpu: Cpu, background: &mut Background) -> Option<Turn> {
         let groups = self.space.groups();
         // A group that may not write still gives up copies of resident pages, where it is
         // the only one, or over its limit.
-        let able = |g: &&Arc<Group>| g.pool_bytes() > 0 && self.can_write(g);
-        let keen = |g: &&Arc<Group>| g.pool_bytes() > 0;
-        let shrinker = &mut background.shrinker;
+        let has_any = |g: &&Arc<Group>| g.pool_bytes() > 0;
+        let able = || groups.iter().filter(has_any).filter(|g| self.can_write(g));
+        let candidate = |group| self.candidate(group);
         let first = self.first_group.load(Relaxed);
-        let first = groups
-            .iter()
-            .filter(able)
-            .find(|g| u32::from(g.id.0) == first);
-        let chosen = first
-            .map(|g| g.id)
-            .or_else(|| shrinker.next_group(groups.iter().filter(able).map(|g| g.id)));
-        let chosen =
-            chosen.or_else(|| shrinker.next_group(groups.iter().filter(keen).map(|g| g.id)))?;
-        let group = groups.iter().filter(keen).find(|g| g.id == chosen)?;
-        Some(self.write_back(cpu, background, group))
+        let first = able().find(|g| u32::from(g.id.0) == first);
+        let shrinker = &mut background.shrinker;
+        let group = first
+            .or_else(|| shrinker.next_group(able().map(candidate)))
+            .or_else(|| shrinker.next_group(groups.iter().filter(has_any).map(candidate)))?;
+        let mut turn = self.begin_batch(background);
+        let mut gave = self.pick(background, group, &mut turn);
+        while first.is_none() && gave > 0 && background.picks.len() < BATCH {
+            let Some(next) = background.shrinker.next_group(able().map(candidate)) else {
+                break;
+            };
+            gave = self.pick(background, next, &mut turn);
+        }
+        self.write_picked(cpu, background, &mut turn);
+        Some(turn)
+    }
+
+    fn candidate<'a>(&self, group: &'a Arc<Group>) -> Candidate<&'a Arc<Group>> {
+        Candidate {
+            number: group.number,
+            age: self.space.age(group),
+            group,
+        }
     }
 
     fn can_write(&self, group: &Group) -> bool {
         group.writeback() && self.has_devices()
     }
 
-    /// Moves up to a batch of a group's coldest pages to devices.
-    pub(super) fn write_back(
-        &self,
-        cpu: Cpu,
-        background: &mut Background,
-        group: &Arc<Group>,
-    ) -> Turn {
+    fn begin_batch(&self, background: &mut Background) -> Turn {
         let made = background.prepare();
         self.staging_bytes.fetch_add(made, Relaxed);
-        let mut turn = Turn::default();
+        background.picks.clear();
+        Turn::default()
+    }
+
+    /// A batch of one group.
+    fn write_back(&self, cpu: Cpu, background: &mut Background, group: &Arc<Group>) -> Turn {
+        let mut turn = self.begin_batch(background);
         self.pick(background, group, &mut turn);
+        self.write_picked(cpu, background, &mut turn);
+        turn
+    }
+
+    /// Moves what was picked to devices.
+    fn write_picked(&self, cpu: Cpu, background: &mut Background, turn: &mut Turn) {
         if let Some(devices) = self.devices.as_ref() {
             let Background { picks, extents, .. } = background;
             for pick in picks.iter_mut() {
@@ -221,7 +252,7 @@ impl Swap {
         }
         for i in 0..background.picks.len() {
             let pick = background.picks[i];
-            turn.written += usize::from(self.finish(cpu, group, pick));
+            turn.written += usize::from(self.finish(cpu, pick));
         }
         // Second chances taken away are progress, unless no device took the others.
         let moved = turn.written + turn.dropped > 0;
@@ -233,21 +264,20 @@ impl Swap {
             .written_back_pages
             .add(turn.written as u64);
         self.env.counters.pswpout.add(turn.written as u64);
-        turn
     }
 
-    /// Finds the coldest pages, copies them, and marks them busy.
-    fn pick(&self, background: &mut Background, group: &Arc<Group>, turn: &mut Turn) {
-        background.picks.clear();
+    /// Finds a group's coldest pages, copies them, and marks them busy; how many.
+    fn pick(&self, background: &mut Background, group: &Arc<Group>, turn: &mut Turn) -> usize {
+        let before = background.picks.len();
         let can_write = self.can_write(group);
         for _ in 0..VISITS {
             let Some(mut locked) = self.space.next_in_clock(group) else {
-                return;
+                break;
             };
             let mut dropped: [Option<Handle>; 64] = [None; 64];
             let mut n = 0;
             let mut stopped = false;
-            for at in 0..crate::vswap::CLUSTER_ENTRIES {
+            for at in locked.at()..CLUSTER_ENTRIES {
                 locked.seek_at(at);
                 let word = locked.word();
                 let Location::Pool(handle) = word.location() else {
@@ -285,7 +315,8 @@ impl Swap {
                     });
                 }
                 if background.picks.len() == BATCH || n == dropped.len() {
-                    stopped = at + 1 < crate::vswap::CLUSTER_ENTRIES;
+                    stopped = at + 1 < CLUSTER_ENTRIES;
+                    locked.seek_at(at + 1);
                     break;
                 }
             }
@@ -300,9 +331,10 @@ impl Swap {
                 turn.dropped += 1;
             }
             if stopped || background.picks.len() == BATCH {
-                return;
+                break;
             }
         }
+        background.picks.len() - before
     }
 }
 
@@ -376,7 +408,7 @@ impl Swap {
     }
 
     /// Repoints an entry whose page was written, if nothing became of it meanwhile; whether.
-    fn finish(&self, cpu: Cpu, group: &Group, pick: Pick) -> bool {
+    fn finish(&self, cpu: Cpu, pick: Pick) -> bool {
         let locked = self.space.lock_if_used(pick.entry);
         let same = |locked: &mut crate::vswap::Locked<'_>| {
             locked.seek(pick.entry) && locked.word() == pick.word
@@ -394,14 +426,15 @@ impl Swap {
                 Some(slot) => {
                     locked.set(word.moved_to(Word::slot(slot, 0)));
                     if let Location::Pool(handle) = word.location() {
-                        old = Some(handle);
+                        old = Some((locked.cluster().group().clone(), handle));
                     }
                 }
                 None => locked.set(word),
             }
         }
+        let moved = old.is_some();
         match (pick.slot, pick.result, old) {
-            (_, _, Some(handle)) => self.free_object(group, handle),
+            (_, _, Some((group, handle))) => self.free_object(&group, handle),
             (Some(slot), Ok(()), None) => self.free_slot(cpu, pick.entry, slot),
             (Some(slot), Err(error), None) => {
                 self.env.counters.reject_reclaim_fail.add(1);
@@ -409,6 +442,6 @@ impl Swap {
             }
             (None, _, None) => self.env.counters.reject_reclaim_fail.add(1),
         }
-        old.is_some()
+        moved
     }
 }

@@ -12,6 +12,9 @@ pub const CLUSTER_ENTRIES: usize = if cfg!(loom) { 4 } else { crate::CLUSTER_SLO
 /// The words of a cluster: exactly one page, which every allocator packs without waste.
 pub type Words = Box<[Word; CLUSTER_ENTRIES]>;
 
+/// A hash for each entry: half as much again as the words and all else, so only while one is cached.
+pub type Tags = Box<[u64; CLUSTER_ENTRIES]>;
+
 /// Who may allocate in a cluster. Freeing is always allowed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum State {
@@ -25,12 +28,12 @@ pub enum State {
 
 /// Invariants: `used` = words that are not free; `cached` = words with the cached bit;
 /// `pooled` = words that are in the pool; `tags` exists if a cached word
-/// has a hash; every key of `extra`
+/// has a hash, and does not if no word is cached; every key of `extra`
 /// is a used entry; `clock` is set if `pooled > 0`.
 pub struct Cluster {
     pub(super) words: Words,
-    /// For cached entries, the hash of their page.
-    tags: Option<Box<[u64; CLUSTER_ENTRIES]>>,
+    /// For cached entries, the hash of their page; the others' are of the past.
+    tags: Option<Tags>,
     /// References beyond the first, of the few entries that have them.
     extra: Option<BTreeMap<u16, u32>>,
     /// Who is charged.
@@ -43,6 +46,8 @@ pub struct Cluster {
     pub(super) state: State,
     /// Its place in the order in which the shrinker visits the group's clusters.
     pub(super) clock: Option<Stamp>,
+    /// Where the shrinker's visit goes on: it had seen the entries before this one.
+    pub(super) visited: u16,
     /// Opened a second time: what is stored now is younger than its neighbours.
     pub(super) reopened: bool,
     /// Recompressed since something was last put into the pool.
@@ -71,6 +76,7 @@ impl Cluster {
             hint: 0,
             state: State::Open,
             clock: None,
+            visited: 0,
             reopened: false,
             dense: false,
         }
@@ -78,7 +84,8 @@ impl Cluster {
 
     /// An emptied cluster made ready for another life; it keeps its memory.
     pub(super) fn recycle(&mut self, group: Arc<Group>) {
-        debug_assert!(self.used == 0 && self.pooled == 0 && self.extra.is_none());
+        debug_assert!(self.used == 0 && self.pooled == 0);
+        debug_assert!(self.extra.is_none() && self.tags.is_none());
         self.group = group;
         self.hint = 0;
         self.state = State::Open;
@@ -90,6 +97,15 @@ impl Cluster {
     /// Whether it holds the table of pages' hashes.
     pub(super) fn tagged(&self) -> bool {
         self.tags.is_some()
+    }
+
+    /// Takes the table of pages' hashes if no page needs one any more.
+    pub(super) fn take_idle_tags(&mut self) -> Option<Tags> {
+        if self.cached == 0 {
+            self.tags.take()
+        } else {
+            None
+        }
     }
 
     /// The word of an entry.
@@ -112,14 +128,11 @@ impl Cluster {
         self.words[at] = word;
     }
 
-    /// Marks a used entry cached, and notes its page's hash.
-    pub fn cache(&mut self, at: usize, fingerprint: u64) {
+    /// Marks a used entry cached, and notes its page's hash, in a table from `make` if there is none.
+    pub fn cache(&mut self, at: usize, fingerprint: u64, make: impl FnOnce() -> Tags) {
         let word = self.words[at].with_cached(true);
         self.set(at, word);
-        let tags = self
-            .tags
-            .get_or_insert_with(|| Box::new([0; CLUSTER_ENTRIES]));
-        tags[at] = fingerprint;
+        self.tags.get_or_insert_with(make)[at] = fingerprint;
     }
 
     /// Whether a page of this hash is what the cached entry holds.
@@ -228,6 +241,7 @@ impl Cluster {
         );
         let hashed = |w: Word| matches!(w.location(), Location::Pool(_) | Location::Slot(_));
         assert!(self.tags.is_some() || count(&|w| w.cached() && hashed(w)) == 0);
+        assert!(self.tags.is_none() || self.cached > 0, "idle hashes stay");
         assert!(self.pooled == 0 || self.clock.is_some());
         assert!(
             self.words[..self.hint as usize]

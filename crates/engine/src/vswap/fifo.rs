@@ -1,18 +1,16 @@
 //! A queue of clusters that can give up a member from its middle.
 //!
 //! Each push gets a stamp, greater than all before, so the queue stays sorted and a member
-//! is found by binary search. What is taken out leaves a tombstone; those are swept when
+//! is found by binary search. Queues whose stamps are of one sequence can be compared by age. What is taken out leaves a tombstone; those are swept when
 //! they outnumber the members, so that a step costs O(log n) amortised and the memory
 //! is at most twice that of the members.
 
 use std::collections::VecDeque;
 
-/// Bits of a member's number; the rest of a `u64` is the stamp: 2^42 pushes at either end.
+/// Bits of a member's number; the rest of a `u64` is the stamp: 2^43 pushes.
 const ITEM_BITS: u32 = 21;
 const ITEM_MASK: u64 = (1 << ITEM_BITS) - 1;
 const TOMB: u64 = ITEM_MASK;
-/// Stamps grow from here for the youngest, and fall for the oldest.
-const MIDDLE: u64 = 1 << (u64::BITS - ITEM_BITS - 1);
 
 /// See the module.
 #[derive(Default)]
@@ -21,28 +19,44 @@ pub struct Fifo {
     items: VecDeque<u64>,
     tombs: usize,
     next: u64,
-    before: u64,
 }
 
 /// Where a member stands in its queue; the member keeps it to be able to leave.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Stamp(u64);
+pub struct Stamp(pub u64);
 
 impl Fifo {
     /// Adds `item` as the youngest.
     pub fn push(&mut self, item: u32) -> Stamp {
-        let stamp = MIDDLE + self.next;
-        self.next += 1;
-        self.items.push_back(stamp << ITEM_BITS | u64::from(item));
-        Stamp(stamp)
+        self.push_stamped(item, Stamp(self.next))
     }
 
-    /// Adds `item` as the oldest.
-    pub fn push_oldest(&mut self, item: u32) -> Stamp {
-        self.before += 1;
-        let stamp = MIDDLE - self.before;
-        self.items.push_front(stamp << ITEM_BITS | u64::from(item));
-        Stamp(stamp)
+    /// The same with a stamp from elsewhere, greater than all before.
+    pub fn push_stamped(&mut self, item: u32, stamp: Stamp) -> Stamp {
+        debug_assert!(stamp.0 >= self.next);
+        self.next = stamp.0 + 1;
+        self.items.push_back(stamp.0 << ITEM_BITS | u64::from(item));
+        stamp
+    }
+
+    /// Adds `item` where it was when it was popped.
+    pub fn put_back(&mut self, item: u32, stamp: Stamp) {
+        let at = self.position(stamp);
+        self.items
+            .insert(at, stamp.0 << ITEM_BITS | u64::from(item));
+    }
+
+    /// How many stand before a stamp, tombstones with them.
+    fn position(&self, stamp: Stamp) -> usize {
+        self.items
+            .partition_point(|&packed| packed >> ITEM_BITS < stamp.0)
+    }
+
+    /// The stamp of the oldest.
+    pub fn oldest(&self) -> Option<Stamp> {
+        let mut items = self.items.iter();
+        let found = items.find(|&packed| packed & ITEM_MASK != TOMB);
+        found.map(|packed| Stamp(packed >> ITEM_BITS))
     }
 
     /// Takes the oldest, with the stamp it had.
@@ -61,9 +75,7 @@ impl Fifo {
 
     /// Takes a member out, unless somebody has just popped it.
     pub fn remove(&mut self, stamp: Stamp) {
-        let at = self
-            .items
-            .partition_point(|&packed| packed >> ITEM_BITS < stamp.0);
+        let at = self.position(stamp);
         match self.items.get_mut(at) {
             Some(packed) if *packed >> ITEM_BITS == stamp.0 => *packed |= TOMB,
             _ => return,
@@ -81,10 +93,7 @@ impl Fifo {
 
     /// Whether a member stands in the older half.
     pub fn is_old(&self, stamp: Stamp) -> bool {
-        let before = self
-            .items
-            .partition_point(|&packed| packed >> ITEM_BITS < stamp.0);
-        before * 2 < self.items.len()
+        self.position(stamp) * 2 < self.items.len()
     }
 
     /// Members.
@@ -130,7 +139,11 @@ mod tests {
                         stamps.insert(i as u32, fifo.push(i as u32));
                         model.push(i as u32);
                     }
-                    4 | 5 => prop_assert_eq!(fifo.pop().map(|(item, _)| item), (!model.is_empty()).then(|| model.remove(0))),
+                    4 => if let Some((item, stamp)) = fifo.pop() {
+                        fifo.put_back(item, stamp);
+                        prop_assert_eq!(fifo.oldest(), Some(stamp));
+                    }
+                    5 => prop_assert_eq!(fifo.pop().map(|(item, _)| item), (!model.is_empty()).then(|| model.remove(0))),
                     _ if !model.is_empty() => {
                         let item = model.remove(i * 7 % model.len());
                         fifo.remove(stamps[&item]);

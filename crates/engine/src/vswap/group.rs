@@ -1,14 +1,16 @@
 //! Groups: who is charged, what they may use, and their clusters in order of age.
 
-use super::fifo::Fifo;
+use super::fifo::{Fifo, Stamp};
 use crate::GroupId;
-use crate::locks::{Ordered, Place};
+use crate::locks::{Ordered, Place, lock};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
 /// One group. Its limits and charge are statistics: read and written without order.
 pub struct Group {
-    /// Its number.
+    /// Its name. A new group may have that of one that ended.
     pub id: GroupId,
+    /// How many groups there were with its making: no other's, and later ones have higher ones.
+    pub number: u64,
     /// Bytes of pool objects it may hold.
     pool_max: AtomicU64,
     /// Bytes of pool objects it holds.
@@ -28,9 +30,10 @@ pub(super) struct Lists {
 }
 
 impl Group {
-    pub(super) fn new(id: GroupId) -> Self {
+    pub(super) fn new(id: GroupId, number: u64) -> Self {
         Self {
             id,
+            number,
             pool_max: AtomicU64::new(u64::MAX),
             pool_bytes: AtomicU64::new(0),
             writeback: AtomicBool::new(true),
@@ -54,6 +57,10 @@ impl Group {
     pub fn ended(&self) -> bool {
         self.ended.load(Relaxed)
     }
+    /// The stamp of its oldest cluster with pages in the pool.
+    pub(super) fn oldest(&self) -> Option<Stamp> {
+        lock(&self.lists).clock.oldest()
+    }
     pub(super) fn end(&self) {
         self.ended.store(true, Relaxed);
     }
@@ -62,6 +69,19 @@ impl Group {
         self.pool_max.store(pool_max, Relaxed);
         self.writeback.store(writeback, Relaxed);
     }
+    /// Charges it, if that is within its limit.
+    pub(crate) fn try_charge(&self, bytes: u64) -> bool {
+        let max = self.pool_max();
+        if max == u64::MAX {
+            self.charge(bytes);
+            return true;
+        }
+        let within = |held: u64| held.checked_add(bytes).filter(|&sum| sum <= max);
+        self.pool_bytes
+            .fetch_update(Relaxed, Relaxed, within)
+            .is_ok()
+    }
+    /// Charges it in any case: what takes less is about to be uncharged.
     pub(crate) fn charge(&self, bytes: u64) {
         self.pool_bytes.fetch_add(bytes, Relaxed);
     }

@@ -42,5 +42,7 @@ pub mod word;
 
 pub use cluster::{CLUSTER_ENTRIES, Cluster, Released};
 pub use group::Group;
+#[cfg(all(test, not(loom)))]
+pub(crate) use space::SPARE;
 pub use space::{Locked, NoEntries, Space};
 pub use word::{Handle, Location, SlotPlace, Word};

@@ -1,12 +1,13 @@
 //! The directory of clusters and the cursors that allocate in them.
 
-use super::cluster::{CLUSTER_ENTRIES, Cluster, Released, State};
+use super::cluster::{CLUSTER_ENTRIES, Cluster, Released, State, Tags};
+use super::fifo::Stamp;
 use super::group::Group;
 use super::word::Word;
 use crate::locks::{Guard, Ordered, Place, lock};
 use crate::{Cpu, EntryId, GroupId};
 use std::ops::Range;
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock, RwLock};
 
 /// The directory's three levels; loom, whose stacks are small, gets small ones.
@@ -24,9 +25,9 @@ const _: () = assert!(
 const RANGE: u32 = 16;
 /// A closed cluster with at most this many used entries is worth opening again.
 const REOPEN_BELOW: usize = CLUSTER_ENTRIES - CLUSTER_ENTRIES / 4;
-/// Emptied clusters kept for the next one that is wanted, so that a steady flow of pages
-/// through fresh clusters does not go through the allocator.
-const SPARE: usize = 8;
+/// Emptied clusters, and tables of hashes, kept for the next one that is wanted, so that a steady
+/// flow of pages through fresh clusters does not go through the allocator.
+pub(crate) const SPARE: usize = 8;
 /// Partial clusters tried for a run before a fresh cluster is opened.
 const RUN_TRIES: usize = 4;
 
@@ -75,10 +76,16 @@ pub struct Space {
         reason = "the directory holds boxes: these go there as they are"
     )]
     spare: Ordered<Vec<Box<Cluster>>, { Place::Leaf as usize }>,
+    spare_tags: Ordered<Vec<Tags>, { Place::Leaf as usize }>,
     groups: RwLock<Vec<Arc<Group>>>,
+    /// Groups made so far; grows under the lock of `groups`.
+    groups_made: AtomicU64,
+    /// Stamps given in the clocks of all groups; grows under the lock of a group's lists.
+    stamps: AtomicU64,
     // Statistics; kept so that asking costs no walk.
     clusters: AtomicUsize,
-    tagged: AtomicUsize,
+    /// Tables of hashes, spare ones included.
+    tags: AtomicUsize,
     leaves: AtomicUsize,
     middles: AtomicUsize,
     used: AtomicUsize,
@@ -109,9 +116,12 @@ impl Space {
             cursors: (0..cpus.max(1)).map(|_| Ordered::default()).collect(),
             numbers: Ordered::default(),
             spare: Ordered::new(Vec::with_capacity(SPARE)),
+            spare_tags: Ordered::new(Vec::with_capacity(SPARE)),
             groups: RwLock::default(),
+            groups_made: AtomicU64::new(0),
+            stamps: AtomicU64::new(0),
             clusters: AtomicUsize::new(0),
-            tagged: AtomicUsize::new(0),
+            tags: AtomicUsize::new(0),
             leaves: AtomicUsize::new(0),
             middles: AtomicUsize::new(0),
             used: AtomicUsize::new(0),
@@ -130,7 +140,8 @@ impl Space {
             .write()
             .unwrap_or_else(|poisoned| poisoned.into_inner());
         find(&groups).unwrap_or_else(|| {
-            groups.push(Arc::new(Group::new(id)));
+            let number = self.groups_made.fetch_add(1, Relaxed) + 1;
+            groups.push(Arc::new(Group::new(id, number)));
             groups[groups.len() - 1].clone()
         })
     }
@@ -138,6 +149,14 @@ impl Space {
     /// All groups, in order of their first use.
     pub fn groups(&self) -> Vec<Arc<Group>> {
         read(&self.groups).clone()
+    }
+
+    /// How old a group's oldest pages in the pool are: how many clusters of all groups came into
+    /// their clocks since.
+    pub fn age(&self, group: &Group) -> u64 {
+        let oldest = group.oldest().map(|stamp| stamp.0);
+        // Read last: no stamp that is in a clock is younger.
+        oldest.map_or(0, |oldest| self.stamps.load(Relaxed) - oldest)
     }
 
     /// Ends a group. Its pages stay where they are until freed, and the shrinker goes on
@@ -206,6 +225,7 @@ impl Space {
             cluster,
             at,
             freed: 0,
+            came: None,
         }
     }
 
@@ -224,6 +244,7 @@ impl Space {
             cluster,
             at,
             freed: 0,
+            came: None,
         })
     }
 
@@ -426,6 +447,7 @@ impl Space {
         let Some(cluster) = guard.as_mut() else {
             return;
         };
+        self.untag(cluster);
         if cluster.state == State::Open {
             return;
         }
@@ -442,8 +464,6 @@ impl Space {
                 let mut spare = lock(&self.spare);
                 if spare.len() < SPARE {
                     spare.push(emptied);
-                } else if emptied.tagged() {
-                    self.tagged.fetch_sub(1, Relaxed);
                 }
             }
             self.clusters.fetch_sub(1, Relaxed);
@@ -451,6 +471,27 @@ impl Space {
         } else if cluster.state == State::Closed && cluster.used as usize <= REOPEN_BELOW {
             let stamp = lock(&cluster.group.lists).partial.push(number);
             cluster.state = State::Partial(stamp);
+        }
+    }
+
+    /// A table of hashes; what it says is of the past.
+    fn tags(&self) -> Tags {
+        let spare = lock(&self.spare_tags).pop();
+        spare.unwrap_or_else(|| {
+            self.tags.fetch_add(1, Relaxed);
+            Box::new([0; CLUSTER_ENTRIES])
+        })
+    }
+
+    /// After entries were uncached: a table of hashes that none needs leaves its cluster.
+    fn untag(&self, cluster: &mut Cluster) {
+        if let Some(idle) = cluster.take_idle_tags() {
+            let mut spare = lock(&self.spare_tags);
+            if spare.len() < SPARE {
+                spare.push(idle);
+            } else {
+                self.tags.fetch_sub(1, Relaxed);
+            }
         }
     }
 
@@ -471,7 +512,7 @@ impl Space {
         let cluster = size_of::<Cluster>() + size_of::<[Word; CLUSTER_ENTRIES]>();
         let spare = lock(&self.spare).len();
         (self.clusters.load(Relaxed) + spare) * cluster
-            + self.tagged.load(Relaxed) * size_of::<[u64; CLUSTER_ENTRIES]>()
+            + self.tags.load(Relaxed) * size_of::<[u64; CLUSTER_ENTRIES]>()
             + self.leaves.load(Relaxed) * size_of::<[Slot; LEAF]>()
             + self.middles.load(Relaxed) * size_of::<[OnceLock<Leaf>; MIDDLE]>()
             + lock(&self.numbers).free.capacity() * 4
@@ -479,8 +520,8 @@ impl Space {
             + lists
     }
 
-    /// Calls `f` with every entry in use and its word, cluster by cluster.
-    pub fn each_word(&self, mut f: impl FnMut(EntryId, Word)) {
+    /// Calls `f` with every entry in use, its word and its references, cluster by cluster.
+    pub fn each_word(&self, mut f: impl FnMut(EntryId, Word, u32)) {
         self.each_cluster(|number, cluster| {
             for (at, &word) in cluster
                 .words
@@ -488,7 +529,7 @@ impl Space {
                 .enumerate()
                 .filter(|(_, w)| !w.is_free())
             {
-                f(entry(number, at), word);
+                f(entry(number, at), word, cluster.references(at));
             }
         });
     }
@@ -504,13 +545,14 @@ impl Space {
 
     /// All invariants of this part; for a space at rest.
     pub fn check(&self) {
-        let (mut clusters, mut used) = (0, 0);
+        let (mut clusters, mut used, mut tags) = (0, 0, lock(&self.spare_tags).len());
         let mut clock: Vec<(*const Group, u32)> = Vec::new();
         let mut partial: Vec<(*const Group, u32)> = Vec::new();
         self.each_cluster(|number, cluster| {
             cluster.check();
             clusters += 1;
             used += cluster.used as usize;
+            tags += usize::from(cluster.tagged());
             if cluster.clock.is_some() {
                 clock.push((Arc::as_ptr(&cluster.group), number));
             }
@@ -520,6 +562,7 @@ impl Space {
         });
         assert_eq!(clusters, self.clusters.load(Relaxed));
         assert_eq!(used, self.used.load(Relaxed));
+        assert_eq!(tags, self.tags.load(Relaxed));
         for group in self.groups().iter().filter(|g| !g.ended()) {
             let lists = lock(&group.lists);
             let of = |all: &[(*const Group, u32)]| -> Vec<u32> {
@@ -570,9 +613,9 @@ impl Space {
         }
     }
 
-    /// The next cluster of a group in the shrinker's order, locked. It leaves the order;
-    /// [`Locked::keep_in_clock`] puts it back as the youngest, [`Locked::resume_in_clock`]
-    /// as the oldest.
+    /// The next cluster of a group in the shrinker's order, locked, at the first entry that it has
+    /// not seen in this visit. The cluster leaves the order; [`Locked::keep_in_clock`] puts it back
+    /// as the youngest, [`Locked::resume_in_clock`] where it was.
     pub fn next_in_clock(&self, group: &Arc<Group>) -> Option<Locked<'_>> {
         loop {
             let (cluster, stamp) = lock(&group.lists).clock.pop()?;
@@ -584,12 +627,14 @@ impl Space {
                 continue;
             }
             found.clock = None;
+            let at = found.visited as usize;
             return Some(Locked {
                 space: self,
                 guard,
                 cluster,
-                at: 0,
+                at,
                 freed: 0,
+                came: Some(stamp),
             });
         }
     }
@@ -609,6 +654,8 @@ pub struct Locked<'a> {
     at: usize,
     /// Entries freed and not yet taken from the space's count.
     freed: usize,
+    /// Where it was in its group's clock, if it was taken from there.
+    came: Option<Stamp>,
 }
 
 impl Locked<'_> {
@@ -641,6 +688,10 @@ impl Locked<'_> {
     pub fn reopened(&self) -> bool {
         self.cluster().reopened
     }
+    /// The position in the cluster of the entry asked for.
+    pub fn at(&self) -> usize {
+        self.at
+    }
     /// Makes the entry at this position of the cluster the one asked for.
     pub fn seek_at(&mut self, at: usize) {
         self.at = at;
@@ -653,12 +704,16 @@ impl Locked<'_> {
     }
     /// Marks the entry cached.
     pub fn cache(&mut self, fingerprint: u64) {
-        let at = self.at;
-        let tagged = self.cluster().tagged();
-        self.cluster_mut().cache(at, fingerprint);
-        if !tagged {
-            self.space.tagged.fetch_add(1, Relaxed);
-        }
+        let (at, space) = (self.at, self.space);
+        self.cluster_mut().cache(at, fingerprint, || space.tags());
+    }
+    /// Takes the mark away: the entry has its page's only copy again.
+    pub fn uncache(&mut self, referenced: bool) {
+        let (at, space) = (self.at, self.space);
+        let cluster = self.cluster_mut();
+        let word = cluster.word(at).with_cached(false);
+        cluster.set(at, word.with_referenced(referenced));
+        space.untag(cluster);
     }
     /// Whether the cached entry holds a page of this hash.
     pub fn fingerprint_matches(&self, fingerprint: u64) -> bool {
@@ -688,15 +743,27 @@ impl Locked<'_> {
         let number = self.cluster;
         let cluster = self.cluster_mut();
         if cluster.clock.is_none() && cluster.pooled > 0 {
-            cluster.clock = Some(lock(&cluster.group.lists).clock.push(number));
+            let stamps = &self.space.stamps;
+            let cluster = self.guard.as_mut().unwrap_or_else(|| unreachable!());
+            let mut lists = lock(&cluster.group.lists);
+            // Under the lock: each clock's own are in order.
+            let stamp = Stamp(stamps.fetch_add(1, Relaxed));
+            cluster.clock = Some(lists.clock.push_stamped(number, stamp));
+            cluster.visited = 0;
         }
     }
-    /// Makes this cluster, which [`Space::next_in_clock`] gave, the next one again.
+    /// Makes this cluster, which [`Space::next_in_clock`] gave, the next one again, from the entry
+    /// asked for on: what got its second chance before it is not asked twice in one visit.
     pub fn resume_in_clock(&mut self) {
-        let number = self.cluster;
+        let (number, at, came) = (self.cluster, self.at, self.came);
         let cluster = self.cluster_mut();
-        if cluster.clock.is_none() && cluster.pooled > 0 {
-            cluster.clock = Some(lock(&cluster.group.lists).clock.push_oldest(number));
+        if let Some(stamp) = came
+            && cluster.clock.is_none()
+            && cluster.pooled > 0
+        {
+            lock(&cluster.group.lists).clock.put_back(number, stamp);
+            cluster.clock = Some(stamp);
+            cluster.visited = at as u16;
         }
     }
     /// Takes a reference of the entry away. Call [`Locked::settle`] before unlocking.

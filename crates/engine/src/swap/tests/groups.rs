@@ -57,3 +57,132 @@ fn whoever_ends_is_empty_or_may_not_write_costs_the_others_no_turn() {
     assert!(held(2) < kept, "it may write now");
     swap.check();
 }
+
+/// Groups that ended and left pages that may not be written stand in nobody's way, whatever the
+/// name of those that come after them.
+#[test]
+fn a_group_with_the_name_of_one_that_ended_has_its_own_turns() {
+    let config = Config {
+        pool_max_bytes: 64 << 20,
+        ..small(CodecKind::Lz4)
+    };
+    let rig = rig(config, Some(20));
+    let swap = &rig.swap;
+    store(swap, 2);
+    swap.set_group_limits(GroupId(2), u64::MAX, false).unwrap();
+    swap.remove_group(GroupId(2));
+    store(swap, 2);
+    store(swap, 3);
+    let batch = super::super::writeback::BATCH;
+    let written: [usize; 9] = std::array::from_fn(|_| turn(swap));
+    assert_eq!(
+        written,
+        [batch, batch, batch, batch, batch, batch, batch, batch, 0]
+    );
+    let left = [2, 3].map(|group| swap.group_pool_bytes(GroupId(group)));
+    assert_eq!(left, [0, 0], "all that may be written was");
+    swap.check();
+}
+
+/// A group at its own limit gives up its oldest pages for its youngest, however much room the pool
+/// has, and the others' stay.
+#[test]
+fn a_group_at_its_limit_keeps_its_youngest_pages() {
+    const LIMIT: u64 = 256 << 10;
+    let config = Config {
+        pool_max_bytes: 64 << 20,
+        ..small(CodecKind::Lz4)
+    };
+    let rig = rig(config, Some(20));
+    let swap = &rig.swap;
+    store(swap, 2);
+    let other = swap.group_pool_bytes(GroupId(2));
+    swap.set_group_limits(GroupId(1), LIMIT, true).unwrap();
+    let entries: Vec<EntryId> = (0..1024)
+        .map(|n| {
+            let stored = swap.store(Cpu(0), GroupId(1), &[&page(n, 100)]);
+            assert!(swap.group_pool_bytes(GroupId(1)) <= LIMIT);
+            while swap.work(Cpu(0)) {}
+            stored.unwrap()
+        })
+        .collect();
+    let on_device = |entry: &&EntryId| swap.place(**entry) == Place::Slot;
+    let oldest = entries.iter().take_while(on_device).count();
+    assert_eq!(entries.iter().filter(on_device).count(), oldest, "in order");
+    let held = swap.group_pool_bytes(GroupId(1));
+    assert!(held > LIMIT / 2, "{held} of {LIMIT} bytes used");
+    assert_eq!(swap.group_pool_bytes(GroupId(2)), other);
+    assert_eq!(rig.counters.pswpout.get(), rig.counters.zswpwb.get());
+    assert_eq!(rig.counters.reject_pool.get(), 0);
+    swap.check();
+}
+
+/// One that may not write either stores up to its limit, to the page, and says why no more.
+#[test]
+fn a_group_at_its_limit_that_may_not_write_is_refused() {
+    let rig = rig(small(CodecKind::Lz4), Some(2));
+    let swap = &rig.swap;
+    let content: Vec<PageBytes> = (0..64).map(|n| page(n, 512)).collect();
+    let refs: Vec<&PageBytes> = content.iter().collect();
+    let limit = 21 * PAGE_SIZE as u64;
+    swap.set_group_limits(GroupId(1), limit, false).unwrap();
+    let mut out = [None; 64];
+    assert_eq!(swap.store_each(Cpu(0), GroupId(1), &refs, &mut out), Ok(21));
+    assert_eq!(swap.group_pool_bytes(GroupId(1)), limit);
+    let more = swap.store(Cpu(0), GroupId(1), &refs[..1]);
+    assert_eq!(more, Err(StoreError::GroupFull));
+    // A clean copy of a resident page makes way.
+    let mut back = [0; PAGE_SIZE];
+    let entry = out[0].unwrap();
+    swap.load(Cpu(0), entry, &mut back, true).unwrap();
+    assert!(swap.store(Cpu(0), GroupId(1), &refs[..1]).is_ok());
+    assert_eq!(swap.place(entry), Place::Memory);
+    assert_eq!(rig.counters.pswpout.get(), 0);
+    assert_eq!(rig.counters.reject_pool.get(), 64 - 21 + 1);
+    assert_eq!(rig.counters.reject_full.get(), 64 - 21 + 1);
+    swap.check();
+}
+
+/// What came long after another group's oldest stays while those are there.
+#[test]
+fn a_group_with_young_pages_alone_is_passed_over() {
+    let config = Config {
+        pool_max_bytes: 64 << 20,
+        ..small(CodecKind::Lz4)
+    };
+    let rig = rig(config, Some(20));
+    let swap = &rig.swap;
+    // Four clusters of entries, and half of one.
+    for _ in 0..8 {
+        store(swap, 1);
+    }
+    store(swap, 2);
+    let held = |group: u16| swap.group_pool_bytes(GroupId(group));
+    let young = held(2);
+    // Two clusters: their place in the clock makes those behind them older.
+    for _ in 0..2 * 8 {
+        assert!(turn(swap) > 0);
+        assert_eq!(held(2), young);
+        swap.check();
+    }
+    let old = held(1);
+    assert!(turn(swap) > 0 && turn(swap) > 0);
+    assert!(held(1) < old && held(2) < young, "they take turns");
+    while turn(swap) > 0 {}
+    assert_eq!([held(1), held(2)], [0, 0]);
+    swap.check();
+}
+
+/// Groups with a page or two do not cost a write each.
+#[test]
+fn small_groups_fill_a_batch_together() {
+    let rig = rig(small(CodecKind::Lz4), Some(20));
+    let swap = &rig.swap;
+    for group in 1..=80 {
+        swap.store(Cpu(0), GroupId(group), &[&page(group.into(), 200)])
+            .unwrap();
+    }
+    let batch = super::super::writeback::BATCH;
+    assert_eq!([turn(swap), turn(swap), turn(swap)], [batch, 80 - batch, 0]);
+    swap.check();
+}
