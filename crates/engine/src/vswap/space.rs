@@ -2,7 +2,7 @@
 
 use super::cluster::{CLUSTER_ENTRIES, Cluster, Released, State, Tags};
 use super::group::Group;
-use super::word::Word;
+use super::word::{Location, Word};
 use crate::locks::{Guard, Ordered, Place, lock};
 use crate::{Cpu, EntryId, GroupId};
 use std::ops::Range;
@@ -232,6 +232,21 @@ impl Space {
             at,
             freed: 0,
         })
+    }
+
+    /// The second step of whoever marked an entry busy and worked without the lock: it gets another
+    /// word, if its own is still the busy one; whether. If not, what was made for it is the caller's
+    /// to give up.
+    pub fn repoint(&self, entry: EntryId, busy: Word, to: Word) -> bool {
+        debug_assert!(busy.busy() && !to.busy());
+        let Some(mut locked) = self.lock_if_used(entry) else {
+            return false;
+        };
+        let same = locked.word() == busy;
+        if same {
+            locked.set(to);
+        }
+        same
     }
 
     /// The words of entries, some of which may be free: one step for those side by side in one
@@ -666,6 +681,12 @@ impl Locked<'_> {
     /// The entry's word.
     pub fn word(&self) -> Word {
         self.cluster().word(self.at)
+    }
+    /// Whether the entry's page is there and nobody is about to move it: for whoever worked without
+    /// the lock and marked nothing, and for whoever moves it under the lock.
+    pub fn is_at(&self, location: Location) -> bool {
+        let word = self.word();
+        word.location() == location && !word.busy()
     }
     /// Whether its cluster had older entries when it was opened.
     pub fn reopened(&self) -> bool {
