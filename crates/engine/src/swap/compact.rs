@@ -57,14 +57,13 @@ impl Swap {
             let Some(mut locked) = self.space.lock_if_used(candidate) else {
                 continue;
             };
-            let word = locked.word();
-            if word.location() != Location::Pool(old) || word.busy() {
+            if !locked.is_at(Location::Pool(old)) {
                 continue;
             }
             let Some(new) = place(candidate) else {
                 return false;
             };
-            locked.set(word.moved_to(Word::pool(new, 0)));
+            locked.set(locked.word().moved_to(Word::pool(new, 0)));
             return true;
         }
         false

@@ -390,7 +390,7 @@ impl Swap {
             // Only now is it sure that the slot was not given to another while it was read.
             let mut locked = self.space.lock(entry);
             let now = locked.word();
-            if now.location() != word.location() {
+            if !locked.is_at(word.location()) {
                 word = now;
                 drop(locked);
             } else if decoded.is_some() {

@@ -148,7 +148,7 @@ impl Places {
         let new = Word::pool(handle, checksum(codec, bytes));
         let locked = self.space.lock_if_used(owner);
         if let Some(mut locked) = locked
-            && names(locked.word(), from, 0)
+            && locked.is_at(words[0].location())
         {
             let word = locked.word();
             let group = locked.cluster().group().clone();
@@ -226,9 +226,9 @@ impl Mover for Places {
         let Some(mut locked) = self.space.lock_if_used(owner) else {
             return Moved::Gone;
         };
-        let still = (0..pages).all(|i| {
+        let still = (0..pages).zip(&words).all(|(i, word)| {
             locked.seek(owner.plus(i));
-            names(locked.word(), from, i)
+            locked.is_at(word.location())
         });
         if !still {
             return Moved::Gone;

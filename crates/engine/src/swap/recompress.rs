@@ -111,25 +111,15 @@ impl Swap {
         old: Handle,
         new: Option<(Handle, u64, u64)>,
     ) {
-        let mut named = false;
-        if let Some(mut locked) = self.space.lock_if_used(entry)
-            && locked.word() == busy
-        {
-            named = true;
-            locked.set(match new {
-                Some((handle, checksum, _)) => Word::pool(handle, checksum),
-                None => busy.with_busy(false),
-            });
-        }
-        match new {
-            Some((_, _, bytes)) if named => {
-                group.charge(bytes);
-                self.free_object(group, old);
-            }
-            Some((handle, ..)) => {
-                self.pool.remove(handle);
-            }
-            None => {}
-        }
+        let Some((handle, checksum, bytes)) = new else {
+            self.space.repoint(entry, busy, busy.with_busy(false));
+            return;
+        };
+        // Before it is named: who frees it uncharges.
+        group.charge(bytes);
+        let named = self
+            .space
+            .repoint(entry, busy, Word::pool(handle, checksum));
+        self.free_object(group, if named.is_some() { old } else { handle });
     }
 }

@@ -1,4 +1,4 @@
-//! Transfers that take their time: what becomes of pages while they are on their way to a device.
+//! Transfers, and codecs, that take their time: what becomes of pages while they are on their way.
 //!
 //! One thread writes the pool's pages out, over and over, to a device that takes a while for each
 //! batch and fails now and then. Another meanwhile stores pages, loads those that are just being
@@ -26,34 +26,55 @@ fn random(state: &mut u64) -> usize {
     (*state >> 11) as usize
 }
 
-#[test]
-fn pages_on_their_way_are_loaded_freed_and_nothing_is_lost() {
+/// A thread does `background` over and over while another, in `meanwhile`, has to do with the same
+/// pages.
+fn beside(config: Config, background: impl Fn(&Swap) + Sync) {
+    let mut met = 0;
     for seed in 1..=4u64 {
-        let rig = rig(
-            Config {
-                pool_max_bytes: 4 << 20,
-                ..Config::default()
-            },
-            Some(12),
-        );
+        let rig = rig(config, Some(12));
         let over = AtomicBool::new(false);
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 while !over.load(Relaxed) {
-                    rig.swap.shrink_pool(Cpu(1), 64 * PAGE_SIZE as u64);
-                    rig.swap.work(Cpu(1));
+                    background(&rig.swap);
                     std::thread::yield_now();
                 }
             });
             let _done = Done(&over);
-            let met = meanwhile(&rig, seed);
-            assert!(met > 0, "seed {seed}: nothing was on its way");
+            met += meanwhile(&rig, seed);
         });
         while rig.swap.work(Cpu(0)) {}
         rig.swap.check();
         assert_eq!(rig.swap.entries(), 0);
         assert_eq!(rig.swap.memory().pool_data_bytes, 0);
     }
+    assert!(met > 0, "nothing was on its way");
+}
+
+#[test]
+fn pages_on_their_way_are_loaded_freed_and_nothing_is_lost() {
+    let config = Config {
+        pool_max_bytes: 4 << 20,
+        ..Config::default()
+    };
+    beside(config, |swap| {
+        swap.shrink_pool(Cpu(1), 64 * PAGE_SIZE as u64);
+        swap.work(Cpu(1));
+    });
+}
+
+/// The same where pages stay in the pool, and are compressed again and moved there.
+#[test]
+fn pages_that_are_recompressed_and_compacted_are_loaded_freed_and_nothing_is_lost() {
+    let config = Config {
+        codec: CodecKind::Lz4ThenZstd { level: 1 },
+        pool_max_bytes: 64 << 20,
+        ..Config::default()
+    };
+    beside(config, |swap| {
+        while swap.work(Cpu(1)) {}
+        swap.in_background(|_| swap.compact_step(true));
+    });
 }
 
 /// Stores that find the pool full while another thread writes back wait for the room that this
@@ -108,11 +129,12 @@ fn young_pages_wait_for_room_while_another_thread_makes_it() {
     swap.check();
 }
 
-/// What the program does; how often it did it while a batch was being written.
+/// What the program does; how often to a page that was busy just before.
 fn meanwhile(rig: &Rig, seed: u64) -> usize {
     let (swap, cpu) = (&rig.swap, Cpu(0));
     let device = rig.device.as_ref().unwrap();
     device.delay.store(100, Relaxed);
+    rig.codec.delay.store(100, Relaxed);
     // Oldest first: those that are written out.
     let mut known: VecDeque<(EntryId, Box<PageBytes>)> = VecDeque::new();
     let (mut state, mut number, mut met) = (seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1, 0, 0);
@@ -134,11 +156,11 @@ fn meanwhile(rig: &Rig, seed: u64) -> usize {
             known.extend(entries.into_iter().flatten().zip(pages));
         }
         for _ in 0..12 {
-            met += usize::from(device.writing.load(Relaxed) > 0);
             let which = random(&mut state) % (known.len() / 2).max(1);
             let Some((entry, content)) = known.remove(which) else {
                 continue;
             };
+            met += usize::from(swap.space.lock(entry).word().busy());
             if random(&mut state).is_multiple_of(3) {
                 swap.free(cpu, entry, 1);
                 continue;

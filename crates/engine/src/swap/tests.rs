@@ -15,11 +15,15 @@ use std::collections::BTreeMap;
 use std::sync::atomic::AtomicU32;
 
 /// A codec for test pages: some bytes as they are, then eight bytes repeated.
-struct Plain;
+#[derive(Clone, Default)]
+pub(super) struct Plain {
+    /// What the denser codec takes for a page, in microseconds.
+    pub(super) delay: Arc<AtomicU32>,
+}
 
 impl Codecs for Plain {
     fn coder(&self) -> Box<dyn Coder> {
-        Box::new(Plain)
+        Box::new(self.clone())
     }
     fn coder_bytes(&self) -> usize {
         0
@@ -30,6 +34,9 @@ impl Coder for Plain {
     fn compress(&mut self, codec: Codec, page: &PageBytes, out: &mut [u8]) -> Option<usize> {
         // The lesser codec writes its bytes twice.
         let copies = if codec == Codec::Zstd { 1 } else { 2 };
+        if copies == 1 {
+            take_time(&self.delay);
+        }
         let tail = *page.last_chunk::<8>()?;
         let same = page.rchunks_exact(8).take_while(|c| **c == tail).count();
         let head = PAGE_SIZE - 8 * same;
@@ -112,7 +119,7 @@ impl Store for Faulty {
     fn write(&self, ops: &[WriteOp<'_>], results: &mut [Result<(), IoError>]) {
         self.writing.fetch_add(1, Relaxed);
         self.writes.fetch_add(ops.len() as u32, Relaxed);
-        self.take_time();
+        take_time(&self.delay);
         for (op, result) in ops.iter().zip(results) {
             let at = op.slot as usize * PAGE_SIZE;
             let mut data = self.data.lock().unwrap();
@@ -128,7 +135,7 @@ impl Store for Faulty {
         self.writing.fetch_sub(1, Relaxed);
     }
     fn read(&self, ops: &mut [ReadOp<'_>], results: &mut [Result<(), IoError>]) {
-        self.take_time();
+        take_time(&self.delay);
         for (op, result) in ops.iter_mut().zip(results) {
             let at = op.slot as usize * PAGE_SIZE;
             if take_bit(&self.fail_reads) {
@@ -186,6 +193,7 @@ pub(super) fn page(seed: u32, random: usize) -> PageBytes {
 pub(super) struct Rig {
     pub(super) swap: Swap,
     pub(super) device: Option<Arc<Faulty>>,
+    pub(super) codec: Plain,
     pub(super) counters: Arc<Counters>,
 }
 
@@ -205,6 +213,7 @@ fn faulty(clusters: usize) -> Arc<Faulty> {
 pub(super) fn rig(config: Config, clusters: Option<usize>) -> Rig {
     let world = Arc::new(World(AtomicU64::new(1)));
     let counters = Arc::new(Counters::default());
+    let codec = Plain::default();
     let device = clusters.map(faulty);
     let devices = device.as_ref().map(|device| {
         let devices = Devices::new(world.clone(), Options::default());
@@ -218,9 +227,10 @@ pub(super) fn rig(config: Config, clusters: Option<usize>) -> Rig {
         topology: world.clone(),
         memory: world,
         counters: CountersRef::Shared(counters.clone()),
-        codecs: Arc::new(Plain),
+        codecs: Arc::new(codec.clone()),
     };
     Rig {
+        codec,
         swap: Swap::new(config, env, devices).unwrap(),
         device,
         counters,
@@ -421,6 +431,7 @@ fn run(rig: &Rig, steps: &[Step]) {
         swap,
         device,
         counters,
+        ..
     } = rig;
     let mut model = Model::default();
     let cpu = Cpu(0);
@@ -670,14 +681,14 @@ fn run(rig: &Rig, steps: &[Step]) {
     assert_eq!(counters.zswpwb.get(), counters.written_back_pages.get());
 }
 
-impl Faulty {
-    fn take_time(&self) {
-        match self.delay.load(Relaxed) {
-            0 => {}
-            us => std::thread::sleep(std::time::Duration::from_micros(us.into())),
-        }
+fn take_time(delay: &AtomicU32) {
+    match delay.load(Relaxed) {
+        0 => {}
+        us => std::thread::sleep(std::time::Duration::from_micros(us.into())),
     }
+}
 
+impl Faulty {
     fn trouble(&self) -> bool {
         self.fail_reads.load(Relaxed) != 0 || self.corrupt_reads.load(Relaxed) != 0
     }

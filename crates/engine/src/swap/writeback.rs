@@ -409,39 +409,21 @@ impl Swap {
 
     /// Repoints an entry whose page was written, if nothing became of it meanwhile; whether.
     fn finish(&self, cpu: Cpu, pick: Pick) -> bool {
-        let locked = self.space.lock_if_used(pick.entry);
-        let same = |locked: &mut crate::vswap::Locked<'_>| {
-            locked.seek(pick.entry) && locked.word() == pick.word
-        };
-        let repoint = match (pick.slot, pick.result) {
-            (Some(slot), Ok(())) => Some(slot),
-            _ => None,
-        };
-        let mut old = None;
-        if let Some(mut locked) = locked
-            && same(&mut locked)
-        {
-            let word = pick.word.with_busy(false);
-            match repoint {
-                Some(slot) => {
-                    locked.set(word.moved_to(Word::slot(slot, 0)));
-                    if let Location::Pool(handle) = word.location() {
-                        old = Some((locked.cluster().group().clone(), handle));
-                    }
-                }
-                None => locked.set(word),
-            }
-        }
-        let moved = old.is_some();
-        match (pick.slot, pick.result, old) {
-            (_, _, Some((group, handle))) => self.free_object(&group, handle),
-            (Some(slot), Ok(()), None) => self.free_slot(cpu, pick.entry, slot),
-            (Some(slot), Err(error), None) => {
-                self.env.counters.reject_reclaim_fail.add(1);
+        let word = pick.word.with_busy(false);
+        let (Some(slot), Ok(())) = (pick.slot, pick.result) else {
+            self.space.repoint(pick.entry, pick.word, word);
+            self.env.counters.reject_reclaim_fail.add(1);
+            if let (Some(slot), Err(error)) = (pick.slot, pick.result) {
                 self.write_failed(cpu, pick.entry, slot, error);
             }
-            (None, _, None) => self.env.counters.reject_reclaim_fail.add(1),
+            return false;
+        };
+        let to = word.moved_to(Word::slot(slot, 0));
+        let group = self.space.repoint(pick.entry, pick.word, to);
+        match (word.location(), &group) {
+            (Location::Pool(old), Some(group)) => self.free_object(group, old),
+            _ => self.free_slot(cpu, pick.entry, slot),
         }
-        moved
+        group.is_some()
     }
 }

@@ -16,6 +16,8 @@
 //!   it, then takes it again. Only if the word is still the busy one does it repoint the
 //!   entry; else the slot is given up. The old place is released after the new one is named.
 //!   There is one writer-back at a time, so a busy word is never mistaken for a later one.
+//!   *Recompression* does the same with another object for the old. The second step of both is
+//!   [`Space::repoint`].
 //! - *Compaction* moves pool objects under the lock, and passes over busy words.
 //! - *Free* may happen at any time. It clears the word first and releases the place after,
 //!   so nobody can reach a place that is being released.

@@ -73,7 +73,8 @@ impl Rig {
             self.drop_place(location);
         }
     }
-    /// As `swap::writeback`: busy under the lock, written without, repointed if still busy.
+    /// As `swap::writeback`: busy under the lock, written without, then the second step that they
+    /// share.
     fn write_back(&self, entry: EntryId) {
         let Some(mut locked) = self.space.lock_if_used(entry) else {
             return;
@@ -86,13 +87,8 @@ impl Rig {
         locked.set(busy);
         drop(locked);
         lock(&self.live)[1] = true;
-        let mut moved = false;
-        if let Some(mut locked) = self.space.lock_if_used(entry)
-            && locked.word() == busy
-        {
-            locked.set(word.moved_to(Word::slot(SLOT, 0)));
-            moved = true;
-        }
+        let to = word.moved_to(Word::slot(SLOT, 0));
+        let moved = self.space.repoint(entry, busy, to).is_some();
         self.drop_place(if moved {
             Location::Pool(OBJECT)
         } else {
@@ -108,8 +104,9 @@ impl Rig {
             };
             let word = locked.word();
             match word.location() {
-                Location::Pool(_) => {
-                    assert!(lock(&self.live)[0], "the object of a named entry is gone");
+                object @ Location::Pool(_) => {
+                    let live = Self::index(object).is_some_and(|i| lock(&self.live)[i]);
+                    assert!(live, "the object of a named entry is gone");
                     return;
                 }
                 slot @ Location::Slot(_) => {
@@ -118,7 +115,7 @@ impl Rig {
                     let Some(locked) = self.space.lock_if_used(entry) else {
                         return;
                     };
-                    if locked.word().location() == word.location() {
+                    if locked.is_at(word.location()) {
                         assert!(read, "the slot of a named entry was gone when read");
                         return;
                     }
@@ -133,22 +130,52 @@ impl Rig {
         let Some(locked) = self.space.lock_if_used(entry) else {
             return;
         };
-        let word = locked.word();
-        if word.location() != Location::Slot(SLOT) || word.busy() {
+        if !locked.is_at(Location::Slot(SLOT)) {
             return;
         }
         drop(locked);
         lock(&self.live)[3] = true;
         let mut moved = false;
         if let Some(mut locked) = self.space.lock_if_used(entry)
-            && locked.word().location() == Location::Slot(SLOT)
-            && !locked.word().busy()
+            && locked.is_at(Location::Slot(SLOT))
         {
             let now = locked.word();
             locked.set(now.moved_to(Word::slot(ELSEWHERE, 0)));
             moved = true;
         }
         self.drop_place(Location::Slot(if moved { SLOT } else { ELSEWHERE }));
+    }
+    /// As `swap::recompress`: busy under the lock, a denser object made without.
+    fn recompress(&self, entry: EntryId) {
+        let Some(mut locked) = self.space.lock_if_used(entry) else {
+            return;
+        };
+        let word = locked.word();
+        if !locked.is_at(Location::Pool(OBJECT)) || word.cached() {
+            return;
+        }
+        let busy = word.with_busy(true);
+        locked.set(busy);
+        drop(locked);
+        lock(&self.live)[2] = true;
+        let named = self
+            .space
+            .repoint(entry, busy, Word::pool(OTHER, 9))
+            .is_some();
+        self.drop_place(Location::Pool(if named { OBJECT } else { OTHER }));
+    }
+    /// As `swap::compact`: moved under the lock, the old object freed after.
+    fn compact(&self, entry: EntryId) {
+        let Some(mut locked) = self.space.lock_if_used(entry) else {
+            return;
+        };
+        if !locked.is_at(Location::Pool(OBJECT)) {
+            return;
+        }
+        lock(&self.live)[2] = true;
+        locked.set(locked.word().moved_to(Word::pool(OTHER, 0)));
+        drop(locked);
+        self.drop_place(Location::Pool(OBJECT));
     }
     /// As the slot allocator's reclaim of a cached entry.
     fn reclaim(&self, entry: EntryId) {
@@ -244,6 +271,40 @@ fn loom_swapoff_against_writeback_against_load() {
         rig.free(entry);
         rig.leaves_nothing();
     });
+}
+
+#[test]
+fn loom_recompression_against_load_against_free() {
+    model(|| {
+        let (rig, entry) = Rig::new();
+        let other = rig.clone();
+        let recompressor = loom::thread::spawn(move || other.recompress(entry));
+        let other = rig.clone();
+        let loader = loom::thread::spawn(move || other.load(entry));
+        rig.load(entry);
+        loader.join().unwrap();
+        rig.free(entry);
+        recompressor.join().unwrap();
+        rig.leaves_nothing();
+    });
+}
+
+/// What becomes of a page is decided once: whoever comes second leaves it, and nobody leaves it busy.
+#[test]
+fn loom_compaction_against_writeback_and_recompression() {
+    for second in [Rig::write_back, Rig::recompress] {
+        model(move || {
+            let (rig, entry) = Rig::new();
+            let other = rig.clone();
+            let mover = loom::thread::spawn(move || second(&other, entry));
+            rig.compact(entry);
+            rig.load(entry);
+            mover.join().unwrap();
+            assert!(!rig.space.lock(entry).word().busy(), "left busy");
+            rig.free(entry);
+            rig.leaves_nothing();
+        });
+    }
 }
 
 #[test]

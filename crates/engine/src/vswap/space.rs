@@ -3,7 +3,7 @@
 use super::cluster::{CLUSTER_ENTRIES, Cluster, Released, State, Tags};
 use super::fifo::Stamp;
 use super::group::Group;
-use super::word::Word;
+use super::word::{Location, Word};
 use crate::locks::{Guard, Ordered, Place, lock};
 use crate::{Cpu, EntryId, GroupId};
 use std::ops::Range;
@@ -246,6 +246,19 @@ impl Space {
             freed: 0,
             came: None,
         })
+    }
+
+    /// The second step of whoever marked an entry busy and worked without the lock: it gets another
+    /// word, if its own is still the busy one; then, its group. If not, what was made for it is the
+    /// caller's to give up.
+    pub fn repoint(&self, entry: EntryId, busy: Word, to: Word) -> Option<Arc<Group>> {
+        debug_assert!(busy.busy() && !to.busy());
+        let mut locked = self.lock_if_used(entry)?;
+        if locked.word() != busy {
+            return None;
+        }
+        locked.set(to);
+        Some(locked.cluster().group().clone())
     }
 
     /// The words of entries, some of which may be free: one step for those side by side in one
@@ -683,6 +696,12 @@ impl Locked<'_> {
     /// The entry's word.
     pub fn word(&self) -> Word {
         self.cluster().word(self.at)
+    }
+    /// Whether the entry's page is there and nobody is about to move it: for whoever worked without
+    /// the lock and marked nothing, and for whoever moves it under the lock.
+    pub fn is_at(&self, location: Location) -> bool {
+        let word = self.word();
+        word.location() == location && !word.busy()
     }
     /// Whether its cluster had older entries when it was opened.
     pub fn reopened(&self) -> bool {

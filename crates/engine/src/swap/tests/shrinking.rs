@@ -136,20 +136,19 @@ fn the_worker_stands_back_after_others_used_the_device() {
     assert!(!swap.behind(), "it need not hurry");
     assert!(swap.work(Cpu(0)) && written() > 0, "nobody else is there");
     let mut next = entries.iter();
-    let read = || {
+    let mut read = || {
         let on_device = |entry: &&EntryId| swap.place(**entry) == Place::Slot;
         let entry = next.find(on_device).expect("some were written");
         let source = swap.load(Cpu(0), *entry, &mut [0; PAGE_SIZE], true);
         assert_eq!(source, Ok(Source::Device));
     };
-    let disturbances: [(&str, Box<dyn FnMut() + '_>); 2] = [
-        ("read", Box::new(read)),
-        ("refused", Box::new(|| swap.note_refused())),
-    ];
-    for (what, mut disturb) in disturbances {
+    for what in ["read", "refused"] {
         // What needs no device comes first, and waits for nobody.
         while swap.pool.give_back(0) > 0 || swap.compact_step(false) {}
-        disturb();
+        match what {
+            "read" => read(),
+            _ => swap.note_refused(),
+        }
         let before = written();
         swap.work(Cpu(0));
         assert_eq!(written(), before, "{what}: it wrote at once");
