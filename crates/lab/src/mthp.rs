@@ -727,6 +727,8 @@ mod tests {
     /// A scattered folio is whole because it is written as few runs: a page each would be 16.
     #[test]
     fn folios_are_written_as_few_runs() {
+        /// Of each mode, a little more than measured.
+        const MOST: [f64; 4] = [1.01, 1.1, 4.2, 6.0];
         for kind in [Allocator::Ebb, Allocator::EbbCompact] {
             let options = Options {
                 allocator: Some(kind),
@@ -735,7 +737,8 @@ mod tests {
             };
             for row in run(&options).rows() {
                 let writes = row["writes_per_folio"].as_f64().unwrap();
-                assert!((1.0..=6.0).contains(&writes), "{row:?}");
+                let most = MOST[MODES.iter().position(|m| row["mode"] == m.name).unwrap()];
+                assert!((1.0..=most).contains(&writes), "{row:?}");
             }
         }
     }
