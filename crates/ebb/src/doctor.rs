@@ -4,7 +4,9 @@
 use crate::cli::DoctorArgs;
 use crate::limits::{Room, Source};
 use anyhow::{Result, bail};
+use ebb_stores::SwapSpec;
 use ebb_sys::probe::{self, Door};
+use ebb_sys::thread::{self, Urgency};
 use serde::Serialize;
 use std::fs::read_to_string;
 use std::io;
@@ -151,7 +153,11 @@ fn required() -> (Vec<Check>, Option<Door>) {
     };
     let Some(door) = door else {
         return (
-            vec![no_userfaultfd(&syscall.unwrap_err(), &device.unwrap_err())],
+            vec![no_userfaultfd(
+                &syscall.unwrap_err(),
+                &device.unwrap_err(),
+                &Machine::here(),
+            )],
             None,
         );
     };
@@ -188,16 +194,30 @@ fn required() -> (Vec<Check>, Option<Door>) {
     (checks, Some(door))
 }
 
-fn no_userfaultfd(syscall: &io::Error, device: &io::Error) -> Check {
-    let gvisor = read_to_string("/proc/version").is_ok_and(|text| text.contains("gVisor"));
-    let container = ["/.dockerenv", "/run/.containerenv"]
-        .iter()
-        .any(|file| std::path::Path::new(file).exists());
-    let user = rustix::process::getuid().as_raw();
+/// What the fix depends on.
+struct Machine {
+    gvisor: bool,
+    container: bool,
+    user: u32,
+}
+
+impl Machine {
+    fn here() -> Self {
+        let there = |file: &&str| std::path::Path::new(file).exists();
+        Self {
+            gvisor: read_to_string("/proc/version").is_ok_and(|text| text.contains("gVisor")),
+            container: ["/.dockerenv", "/run/.containerenv"].iter().any(there),
+            user: rustix::process::getuid().as_raw(),
+        }
+    }
+}
+
+fn no_userfaultfd(syscall: &io::Error, device: &io::Error, machine: &Machine) -> Check {
+    let user = machine.user;
     let no_device = device.kind() == io::ErrorKind::NotFound;
-    let fix = if gvisor {
+    let fix = if machine.gvisor {
         "gVisor has no userfaultfd: run the container with the runc runtime".into()
-    } else if container && no_device {
+    } else if machine.container && no_device {
         "start the container with `--device /dev/userfaultfd` (its seccomp profile blocks the system call, not the device)".into()
     } else if syscall.raw_os_error() == Some(libc::ENOSYS) && no_device {
         "use a kernel built with CONFIG_USERFAULTFD".into()
@@ -235,6 +255,9 @@ fn advisory(door: Option<Door>) -> Vec<Check> {
             "`sysctl -w kernel.io_uring_disabled=0`, or allow io_uring in the container's seccomp profile",
         ),
     });
+    checks.push(swap_file());
+    checks.push(urgency());
+    checks.push(descriptors());
     checks.push(memory());
     checks.push(overcommit());
     checks.push(maps());
@@ -249,6 +272,79 @@ fn advisory(door: Option<Door>) -> Vec<Check> {
         ),
     });
     checks
+}
+
+/// Where `ebb run` without --swap puts pages that its pool has no room for.
+fn swap_file() -> Check {
+    const FIX: &str = "set TMPDIR to a directory on a disk, or name one with --swap PATH";
+    let not = |detail: String| Check::not("swap-file", Verdict::Limited, detail, FIX);
+    match ebb_stores::open(&SwapSpec::default()) {
+        Ok(Some(device)) if device.facts.in_memory => not(format!(
+            "{}: a file system in memory, where what is written still takes RAM",
+            device.name
+        )),
+        Ok(Some(device)) => Check::ok(
+            "swap-file",
+            format!(
+                "{}, at most {}",
+                device.name,
+                ebb_stores::human(device.facts.slots * 4096)
+            ),
+        ),
+        Ok(None) => not("none".into()),
+        Err(error) => not(error.to_string()),
+    }
+}
+
+/// Service threads are idle work, and have to become ordinary work where others fill the processors.
+fn urgency() -> Check {
+    let able = std::thread::spawn(|| {
+        let set = |urgency| thread::set_urgency(0, urgency);
+        set(Urgency::Idle).and_then(|()| set(Urgency::Normal))
+    });
+    match able.join() {
+        Ok(Ok(())) => Check::ok(
+            "urgency",
+            "page faults are served however busy processors are",
+        ),
+        Ok(Err(error)) => Check::not(
+            "urgency",
+            Verdict::Limited,
+            format!(
+                "{error}: page faults of programs with more threads than processors may wait for service"
+            ),
+            "as root: `prlimit --nice=20 --pid $PPID`, or a line `USER - nice 0` in /etc/security/limits.conf; in a container: `--cap-add SYS_NICE` or `--ulimit nice=20`",
+        ),
+        Err(_) => Check::not(
+            "urgency",
+            Verdict::Limited,
+            "no thread can be started",
+            "raise `ulimit -u`",
+        ),
+    }
+}
+
+/// Each process of the tree has a connection, and its devices, beside its program's files.
+fn descriptors() -> Check {
+    const ENOUGH: u64 = 256;
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
+    match limit {
+        Some(files) if files < ENOUGH => Check::not(
+            "descriptors",
+            Verdict::Limited,
+            format!(
+                "a process may open {files} files: `ebb run` needs a dozen, and one for each device and process"
+            ),
+            format!("`ulimit -n {ENOUGH}`"),
+        ),
+        limit => Check::ok(
+            "descriptors",
+            format!(
+                "a process may open {} files",
+                limit.map_or("any number of".into(), |files| files.to_string())
+            ),
+        ),
+    }
 }
 
 fn memory() -> Check {
@@ -339,8 +435,40 @@ mod tests {
 
     #[test]
     fn the_refusal_names_a_fix_for_each_kind_of_machine() {
-        let errno = io::Error::from_raw_os_error;
-        let eperm = no_userfaultfd(&errno(libc::EPERM), &errno(libc::EACCES));
-        assert!(eperm.fix.unwrap().contains("/dev/userfaultfd"));
+        let plain = || Machine {
+            gvisor: false,
+            container: false,
+            user: 1000,
+        };
+        let container = || Machine {
+            container: true,
+            ..plain()
+        };
+        let gvisor = Machine {
+            gvisor: true,
+            ..container()
+        };
+        for (syscall, device, machine, fix) in [
+            (libc::EPERM, libc::EACCES, plain(), "setfacl -m u:1000:rw"),
+            (
+                libc::EPERM,
+                libc::ENOENT,
+                plain(),
+                "sysctl -w vm.unprivileged",
+            ),
+            (
+                libc::EPERM,
+                libc::ENOENT,
+                container(),
+                "--device /dev/userfaultfd",
+            ),
+            (libc::ENOSYS, libc::ENOENT, plain(), "CONFIG_USERFAULTFD"),
+            (libc::ENOSYS, libc::ENOENT, gvisor, "runc"),
+        ] {
+            let errno = io::Error::from_raw_os_error;
+            let check = no_userfaultfd(&errno(syscall), &errno(device), &machine);
+            assert_eq!(check.verdict, Verdict::Missing);
+            assert!(check.fix.as_ref().unwrap().contains(fix), "{check:?}");
+        }
     }
 }
