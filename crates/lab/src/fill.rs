@@ -87,6 +87,25 @@ impl Ours {
     }
 }
 
+impl Ours {
+    /// Frees slots of a folio, not necessarily its first ones.
+    fn free_part(&mut self, start: u32, pages: u32) {
+        let owner = self.devices.owner(DeviceId(0), SlotIndex(start));
+        self.free_of(owner.expect("it was allocated"), start, pages);
+    }
+
+    fn free_of(&mut self, owner: EntryId, start: u32, pages: u32) {
+        let extent = Extent {
+            device: DeviceId(0),
+            start: SlotIndex(start),
+            len: pages as u16,
+        };
+        self.devices
+            .free(Cpu(0), owner, extent)
+            .expect("it was allocated");
+    }
+}
+
 impl SlotAllocator for Ours {
     fn allocate(&mut self, order: u8) -> Option<u32> {
         self.out.clear();
@@ -98,14 +117,7 @@ impl SlotAllocator for Ours {
         Some(self.out[0].start.0)
     }
     fn free(&mut self, start: u32, pages: u32) {
-        let extent = Extent {
-            device: DeviceId(0),
-            start: SlotIndex(start),
-            len: pages as u16,
-        };
-        self.devices
-            .free(Cpu(0), EntryId(0), extent)
-            .expect("it was allocated");
+        self.free_of(EntryId(0), start, pages);
     }
     fn settle(&mut self) {
         while self.devices.work(Cpu(0), usize::MAX) > 0 {}
@@ -183,7 +195,7 @@ fn measure_mixed(level: u32, slots: u32, times: usize) -> Cost {
         let slots = first..first + CLUSTER_SLOTS as u32;
         slots
             .filter(|slot| (slot / HOLE).is_multiple_of(2))
-            .for_each(|slot| ours.free(slot, 1));
+            .for_each(|slot| ours.free_part(slot, 1));
     }
     ours.settle();
     let room = holed * CLUSTER_SLOTS / 2 / usize::from(FOLIO);
@@ -207,7 +219,7 @@ fn measure_mixed(level: u32, slots: u32, times: usize) -> Cost {
     for _ in 0..times.div_ceil(batch) {
         for _ in 0..batch.div_ceil(2) {
             for extent in held.swap_remove(random.below(held.len())) {
-                ours.free(extent.start.0, extent.len.into());
+                ours.free_part(extent.start.0, extent.len.into());
             }
         }
         ours.settle();

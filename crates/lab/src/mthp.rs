@@ -377,7 +377,7 @@ struct Repoint {
 
 impl Mover for Repoint {
     fn relocate(&self, _: Cpu, owner: EntryId, from: Extent, to: Option<Extent>) -> Moved {
-        let Some(to) = to else { return Moved::Failed };
+        let Some(to) = to else { return Moved::NoPlace };
         let mut pages = self.pages.lock().expect("no panic");
         for i in 0..usize::from(from.len) {
             assert!(pages[owner.index() + i] == Page::Swapped(from.start.0 + i as u32));

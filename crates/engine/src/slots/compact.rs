@@ -48,7 +48,7 @@ impl Devices {
             match fate {
                 Moved::Yes => moved += usize::from(from.len),
                 Moved::Gone => {}
-                Moved::Failed | Moved::Unwritten { .. } => break,
+                Moved::Failed | Moved::NoPlace | Moved::Unwritten { .. } => break,
             }
         }
         if let Some(cell) = device.cell(c) {

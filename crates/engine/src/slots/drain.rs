@@ -5,6 +5,7 @@
 use super::cluster::{Cluster, FROZEN, State};
 use super::device::{Device, Patience};
 use super::table::Word;
+use super::transit::{LOOKS, More};
 use super::{DEVICE_ERROR_LIMIT, Devices, Extent, ExtentList, FORGIVING_PAGES};
 use crate::env::IoError;
 use crate::locks::lock;
@@ -23,8 +24,10 @@ pub enum Moved {
     /// The owner does not name the old slot any more; whoever changed that frees it. The new
     /// place is not used.
     Gone,
-    /// It could not be read, or there is no place for it; nothing changed. The new place is not used.
+    /// It could not be read; nothing changed. The new place is not used.
     Failed,
+    /// No new place was given, and there is none elsewhere; nothing changed.
+    NoPlace,
     /// A page of the new place could not be written; nothing changed. What became of the others is
     /// not known; none is used.
     Unwritten {
@@ -246,7 +249,42 @@ impl Devices {
         Ok(self.departure_of(&device))
     }
 
+    /// Pages of a device that would find no place on the others. The counts tell where there is plenty of
+    /// room; else every cluster is looked at.
+    fn lacks(&self, device: &Device) -> u64 {
+        let others = self.devices();
+        let others = others.iter().filter(|d| d.id != device.id && d.accepting());
+        let room: u64 = others.map(|other| self.free_slots(other)).sum();
+        if room > 2 * u64::from(device.slots) {
+            return 0;
+        }
+        self.departure_of(device).lacks()
+    }
+
+    /// What another thread has in its hands for the moment is counted nowhere: where room is short
+    /// that is waited for, as by who allocates.
     fn departure_of(&self, device: &Device) -> Departure {
+        let (mut looks, mut listener) = (0, None);
+        loop {
+            let seen = self.transit.seen();
+            let departure = self.departure_now(device);
+            let missing = departure.lacks();
+            if missing == 0 || looks == LOOKS {
+                return departure;
+            }
+            looks += 1;
+            match self
+                .transit
+                .more_since(seen, missing as usize, listener.as_ref())
+            {
+                More::Arrived | More::Freed => {}
+                More::Listen => listener = Some(self.transit.listen()),
+                More::Nothing => return departure,
+            }
+        }
+    }
+
+    fn departure_now(&self, device: &Device) -> Departure {
         let mut others = self.devices();
         others.retain(|other| other.id != device.id);
         others.retain(|other| other.accepting());
@@ -308,15 +346,17 @@ impl Devices {
         let device = self.known(device)?;
         let mover = self.mover.get().ok_or(DrainError::NoMover)?;
         self.flush_all_returns(cpu);
+        let missing = self.lacks(&device);
+        if missing > mover.takes() {
+            if !device.accepting() {
+                self.resume(&device);
+            }
+            return Err(DrainError::NoRoom { missing });
+        }
         self.stop(&device);
         let live = self.live(&device);
         if live == 0 {
             return Ok(Drain::Done);
-        }
-        let missing = self.departure_of(&device).lacks();
-        if missing > mover.takes() {
-            self.resume(&device);
-            return Err(DrainError::NoRoom { missing });
         }
         let mut moved = 0;
         let mut to = ExtentList::new();
@@ -364,8 +404,8 @@ impl Devices {
                 ..from
             };
             match self.move_one(cpu, mover, owner.plus(i), one, to) {
-                (Moved::Failed, None) => return None,
-                (Moved::Failed | Moved::Unwritten { .. }, Some(_)) => {}
+                (Moved::NoPlace, _) => return None,
+                (Moved::Failed | Moved::Unwritten { .. }, _) => {}
                 _ => moved += 1,
             }
         }

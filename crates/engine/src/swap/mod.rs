@@ -17,8 +17,8 @@
 //! [`Swap::unchanged`] can tell later whether the page was written; only pages that are
 //! resident pay for that.
 //!
-//! Neither allocates in a steady state, and no lock is held while compressing or waiting
-//! for a device. The locks and their order are described in [`crate::vswap`].
+//! Neither allocates in a steady state, but a table now and then (of a window of the pool, or a cluster),
+//! and no lock is held while compressing or waiting for a device. The locks and their order are described in [`crate::vswap`].
 //!
 //! Not here: which pages to store and when to load them (the pager).
 

@@ -110,7 +110,7 @@ impl Places {
             || from.len != 1
             || self.allowance.fetch_update(Relaxed, Relaxed, take).is_err()
         {
-            return Moved::Failed;
+            return Moved::NoPlace;
         }
         let Some(words) = self.words(owner, from) else {
             return Moved::Gone;
@@ -143,12 +143,12 @@ impl Places {
             owner,
         };
         let Ok(handle) = self.pool.insert(cpu, object) else {
-            return Moved::Failed;
+            return Moved::NoPlace;
         };
         let new = Word::pool(handle, checksum(codec, bytes));
         let locked = self.space.lock_if_used(owner);
         if let Some(mut locked) = locked
-            && locked.is_at(words[0].location())
+            && locked.is_still(words[0])
         {
             let word = locked.word();
             let group = locked.cluster().group().clone();
@@ -156,7 +156,7 @@ impl Places {
             if !group.try_charge(bytes.len() as u64) {
                 drop(locked);
                 self.pool.remove(handle);
-                return Moved::Failed;
+                return Moved::NoPlace;
             }
             locked.set(
                 new.with_cached(word.cached())
@@ -228,7 +228,7 @@ impl Mover for Places {
         };
         let still = (0..pages).zip(&words).all(|(i, word)| {
             locked.seek(owner.plus(i));
-            locked.is_at(word.location())
+            locked.is_still(*word)
         });
         if !still {
             return Moved::Gone;

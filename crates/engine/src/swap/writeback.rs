@@ -189,18 +189,24 @@ impl Swap {
         let able = || groups.iter().filter(has_any).filter(|g| self.can_write(g));
         let candidate = |group| self.candidate(group);
         let first = self.first_group.load(Relaxed);
-        let first = able().find(|g| u32::from(g.id.0) == first);
-        let shrinker = &mut background.shrinker;
-        let group = first
-            .or_else(|| shrinker.next_group(able().map(candidate)))
-            .or_else(|| shrinker.next_group(groups.iter().filter(has_any).map(candidate)))?;
         let mut turn = self.begin_batch(background);
-        let mut gave = self.pick(background, group, &mut turn);
-        while first.is_none() && gave > 0 && background.picks.len() < BATCH {
-            let Some(next) = background.shrinker.next_group(able().map(candidate)) else {
-                break;
-            };
-            gave = self.pick(background, next, &mut turn);
+        let first = able().find(|g| u32::from(g.id.0) == first);
+        if let Some(first) = first {
+            self.pick(background, first, &mut turn);
+        }
+        // What it has may be busy, or charged and on its way into the pool.
+        if background.picks.is_empty() && turn == Turn::default() {
+            let shrinker = &mut background.shrinker;
+            let group = shrinker
+                .next_group(able().map(candidate))
+                .or_else(|| shrinker.next_group(groups.iter().filter(has_any).map(candidate)))?;
+            let mut gave = self.pick(background, group, &mut turn);
+            while gave > 0 && background.picks.len() < BATCH {
+                let Some(next) = background.shrinker.next_group(able().map(candidate)) else {
+                    break;
+                };
+                gave = self.pick(background, next, &mut turn);
+            }
         }
         self.write_picked(cpu, background, &mut turn);
         Some(turn)

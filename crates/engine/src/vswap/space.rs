@@ -254,7 +254,12 @@ impl Space {
     pub fn repoint(&self, entry: EntryId, busy: Word, to: Word) -> Option<Arc<Group>> {
         debug_assert!(busy.busy() && !to.busy());
         let mut locked = self.lock_if_used(entry)?;
-        if locked.word() != busy {
+        let word = locked.word();
+        if word != busy {
+            // One thread marks at a time: it is the caller's mark, on a page that was loaded and kept.
+            if word.busy() {
+                locked.set(word.with_busy(false));
+            }
             return None;
         }
         locked.set(to);
@@ -697,11 +702,18 @@ impl Locked<'_> {
     pub fn word(&self) -> Word {
         self.cluster().word(self.at)
     }
-    /// Whether the entry's page is there and nobody is about to move it: for whoever worked without
-    /// the lock and marked nothing, and for whoever moves it under the lock.
+    /// Whether the entry's page is there and nobody is about to move it: for whoever moves it under the
+    /// lock, or has only read it.
     pub fn is_at(&self, location: Location) -> bool {
         let word = self.word();
         word.location() == location && !word.busy()
+    }
+    /// The same for whoever copied the page without the lock and marked nothing: another page may have
+    /// come to the same place under the same entry, which its checksum tells.
+    pub fn is_still(&self, before: Word) -> bool {
+        let plain = |word: Word| word.with_cached(false).with_referenced(false);
+        let word = self.word();
+        plain(word) == plain(before) && !word.busy()
     }
     /// Whether its cluster had older entries when it was opened.
     pub fn reopened(&self) -> bool {

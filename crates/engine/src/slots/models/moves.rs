@@ -81,7 +81,7 @@ fn singles(run: Extent) -> impl Iterator<Item = Extent> {
 
 impl Mover for World {
     fn relocate(&self, _: Cpu, owner: EntryId, from: Extent, to: Option<Extent>) -> Moved {
-        let Some(to) = to else { return Moved::Failed };
+        let Some(to) = to else { return Moved::NoPlace };
         let named = |places: &[Option<Extent>; 16]| {
             singles(from)
                 .enumerate()

@@ -93,7 +93,7 @@ impl CacheReclaim for Entries {
 
 impl Mover for Entries {
     fn relocate(&self, _: Cpu, owner: EntryId, from: Extent, to: Option<Extent>) -> Moved {
-        let Some(to) = to else { return Moved::Failed };
+        let Some(to) = to else { return Moved::NoPlace };
         let mut naive = self.naive.lock().unwrap();
         for i in 0..u32::from(from.len) {
             let was = naive.owner.remove(&(from.device.0, from.start.0 + i));

@@ -41,7 +41,7 @@ impl World {
 
 impl Mover for World {
     fn relocate(&self, _: Cpu, owner: EntryId, from: Extent, to: Option<Extent>) -> Moved {
-        let Some(to) = to else { return Moved::Failed };
+        let Some(to) = to else { return Moved::NoPlace };
         // One fate for all: every entry is locked, in order, before any is changed.
         let mut places: Vec<_> = (0..u32::from(from.len))
             .map(|i| self.places[owner.index() + i as usize].lock().unwrap())
