@@ -87,7 +87,9 @@ fn a_transient_read_error_is_read_again() {
     }
     let job = incompressible();
     let alone = free(&job, "touch");
-    let managed = Under::budget(BUDGET).faults("read=1/2000,seed=5").run(&job);
+    let managed = Under::budget(BUDGET)
+        .faults("read=1/20000,seed=5")
+        .run(&job);
     managed.assert_same(&alone, "read errors");
     assert!(managed.counter("read_again") > 0, "{}", managed.stats);
 }

@@ -22,12 +22,16 @@ fn memory_calls_on_stacks_switched_by_hand() {
     if cannot_page() {
         return;
     }
-    let job = Job::new([
-        c_program("coroutines").as_os_str(),
-        "500".as_ref(),
-        "4".as_ref(),
-    ]);
-    common::same_in_parts(&job, "coroutines", &[2], &[]);
+    let coroutines = c_program("coroutines");
+    for threads in ["0", "3"] {
+        let job = Job::new([
+            coroutines.as_os_str(),
+            "500".as_ref(),
+            "4".as_ref(),
+            threads.as_ref(),
+        ]);
+        common::same_in_parts(&job, "coroutines", &[2], &[]);
+    }
 }
 
 #[test]

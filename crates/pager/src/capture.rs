@@ -13,6 +13,7 @@
 //! page more for each of a unit's, for a moment.
 
 use crate::bays::{BayIndex, Bays, ones, places, runs};
+use crate::footing::Leaving;
 use crate::map::{Mask, Page, PageMap, UNIT, UNIT_BYTES, UnitNumber};
 use crate::process::{Process, cpu};
 use crate::ranges::{Ranges, WayOut};
@@ -44,8 +45,8 @@ impl Process {
         shared: bool,
     ) -> (MutexGuard<'static, State>, usize) {
         for _ in 0..TRIES {
-            let (bay, unit, victims, way) = match self.choose(&mut state, shared) {
-                Choice::Capture(bay, unit, victims, way) => (bay, unit, victims, way),
+            let (bay, unit, victims, way, _said) = match self.choose(&mut state, shared) {
+                Choice::Capture(bay, unit, victims, way, said) => (bay, unit, victims, way, said),
                 Choice::LookOn => {
                     // Others had to wait for these looks.
                     drop(state);
@@ -164,11 +165,15 @@ impl Process {
                     continue;
                 }
             }
+            let Some(said) = Leaving::say(unit) else {
+                queue.requeue(map, unit);
+                continue;
+            };
             let Some(bay) = bays.begin_capture(unit) else {
                 queue.requeue(map, unit);
                 return Choice::Nothing;
             };
-            return Choice::Capture(bay, unit, victims, way);
+            return Choice::Capture(bay, unit, victims, way, said);
         }
         Choice::LookOn
     }
@@ -319,7 +324,7 @@ impl Process {
 /// What to capture next.
 enum Choice {
     /// These pages of the unit, into the bay, in this way.
-    Capture(BayIndex, UnitNumber, Mask, WayOut),
+    Capture(BayIndex, UnitNumber, Mask, WayOut, Leaving),
     /// None of those looked at may go now; there are others.
     LookOn,
     /// Nothing.

@@ -61,6 +61,8 @@ struct Inner {
     closing: Vec<Closing>,
     /// The tree's count of changes that was acted upon.
     seen: Option<u64>,
+    /// The change of devices that answers belong to.
+    asked: Option<u64>,
     told: Instant,
 }
 
@@ -100,6 +102,7 @@ impl DeviceSet {
                 attached: Vec::with_capacity(MAX_DEVICES),
                 closing: Vec::with_capacity(MAX_DEVICES),
                 seen: None,
+                asked: None,
                 told: Instant::now(),
             }),
         };
@@ -192,7 +195,14 @@ impl DeviceSet {
     /// The keeper's turn; whether there is more to do at once. Requires: the gate.
     pub fn tend(&self, member: &Member, swap: &Swap, cpu: Cpu, memory: &mut dyn Refuge) -> bool {
         let inner = &mut *self.lock();
-        if inner.seen != Some(member.device_changes())
+        let changes = member.device_changes();
+        if inner.asked.replace(changes) != Some(changes) {
+            // Another removal than the one answered may be under way, and there may be room by now.
+            for attached in &mut inner.attached {
+                (attached.answer, attached.vain) = (None, 0);
+            }
+        }
+        if inner.seen != Some(changes)
             && let Err(why) = self.follow(inner, member)
         {
             // The supervisor is gone or hangs: what we have stays; the next turn tries again.
@@ -214,17 +224,16 @@ impl DeviceSet {
 
     /// Whether pages can go to a device that is not about to go itself.
     pub fn stays(&self, member: &Member) -> bool {
-        let on = |row| matches!(member.device(row), Some((_, DeviceState::On)));
+        let on = |row| {
+            let state = member.device(row).map(|(_, state)| state);
+            matches!(state, Some(DeviceState::On | DeviceState::Asked))
+        };
         !self.devices.is_empty() && (0..MAX_DEVICES).any(on)
     }
 
     /// Opens devices that are new, and takes those back into service that were to go.
     fn follow(&self, inner: &mut Inner, member: &Member) -> Result<(), String> {
         let changes = member.device_changes();
-        // Another removal than the one answered may be under way, and there may be room by now.
-        for attached in &mut inner.attached {
-            (attached.answer, attached.vain) = (None, 0);
-        }
         let mut wanted = 0;
         for row in 0..MAX_DEVICES {
             let Some((serial, DeviceState::On | DeviceState::Asked)) = member.device(row) else {
@@ -384,7 +393,7 @@ impl DeviceSet {
         for attached in &inner.attached {
             if let Some(u) = usage.iter().find(|u| u.device == attached.id) {
                 let used = u.used.saturating_sub(u.bad);
-                let answer = inner.seen.zip(attached.answer);
+                let answer = inner.asked.zip(attached.answer);
                 member.tell_share(attached.row, used, u.errors, u.out, answer);
             }
         }

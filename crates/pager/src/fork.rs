@@ -22,6 +22,7 @@
 
 #![allow(clippy::missing_safety_doc)] // Each says "Requires:".
 
+use crate::footing;
 use crate::generations;
 use crate::hooks;
 use crate::process::{self, Process, cpu};
@@ -279,6 +280,7 @@ pub unsafe fn after_fork_parent(child: Option<i32>) {
 /// on the thread that forked.
 pub unsafe fn after_fork_child(libc_stuck: bool) {
     ebb_sys::thread::forget_threads(libc_stuck);
+    footing::alone();
     // SAFETY: as above; the child has this thread alone, and its copy of the lock is held by it.
     let Some((mut locked, slot)) = (unsafe { (*HELD.0.get()).take() }) else {
         return;

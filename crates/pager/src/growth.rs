@@ -14,7 +14,7 @@
 //! [`LOOK`] of it the process is measured.
 
 use crate::fork;
-use crate::hooks::{had_keeper, start_first_keeper, wanted};
+use crate::hooks::{had_keeper, keeperless, start_first_keeper, wanted};
 use crate::process::Process;
 use ebb_engine::PAGE_SIZE;
 use ebb_sys::{futex, memory};
@@ -49,7 +49,7 @@ pub fn news() {
 
 /// `len` bytes more may be filled.
 pub fn grows(len: usize) {
-    if Process::current().is_some() || !wanted() {
+    if Process::current().is_some() || !wanted() || keeperless() {
         return;
     }
     let look = match fork::watching() {
@@ -77,7 +77,6 @@ fn wait(has: u64) {
     let waits = || match fork::watching() {
         _ if Process::current().is_some() => false,
         Some(member) => member.holds_back() || member.overdue(has),
-        // The supervisor has not answered yet.
         // The supervisor has not answered yet.
         None => had_keeper(),
     };

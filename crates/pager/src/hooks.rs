@@ -93,6 +93,11 @@ pub(crate) fn keeper_ends() {
     growth::news();
 }
 
+/// Whether there is none and never will be.
+pub(crate) fn keeperless() -> bool {
+    KEEPER.load(SeqCst) == NEVER_A_KEEPER
+}
+
 /// Whether there is a keeper, or in a forked child: its parent had one.
 pub(crate) fn had_keeper() -> bool {
     KEEPER.load(SeqCst) == HAS_KEEPER

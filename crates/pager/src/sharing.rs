@@ -37,6 +37,7 @@
 //! a move by UFFDIO_MOVE or mremap, the copy that fork makes of it), and mprotect keeps it.
 
 use crate::bays::ones;
+use crate::footing;
 use crate::map::{Mask, Page, PageNumber};
 use crate::pattern::around;
 use crate::process::Process;
@@ -118,6 +119,23 @@ impl Process {
     fn protect_all(&self, state: &State, on: bool) {
         for range in state.ranges.all().filter(|r| r.attributes.registered) {
             self.protect(range.start, range.end - range.start, on);
+        }
+        if on {
+            // Who waits for the lock could not be served once it has it. Its copies are noticed as
+            // those are that no fault tells of.
+            footing::each_standing(|stack| self.let_be_written(state, stack));
+        }
+    }
+
+    fn let_be_written(&self, state: &State, part: std::ops::Range<usize>) {
+        let (start, end) = (
+            part.start & !(PAGE_SIZE - 1),
+            part.end.next_multiple_of(PAGE_SIZE),
+        );
+        for range in state.ranges.within(start, end) {
+            if range.attributes.registered {
+                self.protect(range.start, range.end - range.start, false);
+            }
         }
     }
 

@@ -78,8 +78,9 @@ static TRANSIT_WAITERS: AtomicU32 = AtomicU32::new(0);
 
 /// The state, locked, with this thread's signals blocked.
 pub struct Locked {
-    // Fields drop in order: the lock first, then the signals.
+    // Fields drop in order: the lock first, then where the thread stands, then the signals.
     guard: MutexGuard<'static, State>,
+    _footing: Footing,
     signals: Blocked,
 }
 
@@ -104,17 +105,21 @@ impl std::ops::DerefMut for Locked {
     }
 }
 
-/// Locks the state for a thread of the program, with its stack in memory.
+/// Locks the state for a thread of the program, whose stack stays in memory.
 pub fn lock() -> Locked {
     let signals = Blocked::all();
     let mut footing = Footing::here();
     loop {
         let guard = lock_service();
         if footing.holds(&guard) {
-            return Locked { guard, signals };
+            return Locked {
+                guard,
+                _footing: footing,
+                signals,
+            };
         }
         drop(guard);
-        footing.touch();
+        footing.bring();
     }
 }
 

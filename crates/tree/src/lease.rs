@@ -141,7 +141,10 @@ impl<'a> Leases<'a> {
             return Some(c);
         }
         seen.store(returned, Relaxed);
-        self.header.wanted.store(returned.wrapping_add(1), SeqCst);
+        // Who was slower than others takes nothing back.
+        self.header
+            .wanted
+            .fetch_max(returned.wrapping_add(1), SeqCst);
         None
     }
 

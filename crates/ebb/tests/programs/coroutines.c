@@ -1,10 +1,11 @@
 /* Coroutines on stacks from malloc, switched to by instructions of the program's own: nobody is told
-   that these are stacks. On each of them memory is mapped, unmapped and allocated; then the same in a
-   forked child beside its parent.
+   that these are stacks. On each of them memory is mapped, unmapped and allocated; in several threads,
+   and then in a forked child beside its parent.
 
-     coroutines COUNT ROUNDS
+     coroutines COUNT ROUNDS THREADS
 
    Prints a sum of what was read back. */
+#include <pthread.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,10 +16,11 @@
 
 enum { STACK = 128 << 10, MAPPED = 200 << 10 };
 
-static void *caller;
-static void **stacks;
-static int current;
-static uint64_t sum;
+static __thread void *caller;
+static __thread void **stacks;
+static __thread int current;
+static __thread uint64_t sum;
+static int count, n;
 
 #ifdef __x86_64__
 __attribute__((naked, noinline)) static void switch_to(void **from, void *to)
@@ -45,18 +47,8 @@ static void body(void)
 	}
 }
 
-static void rounds(int count, int n)
+static void make(void)
 {
-	for (int round = 0; round < n; round++)
-		for (current = 0; current < count; current++)
-			switch_to(&caller, stacks[current]);
-}
-
-int main(int argc, char **argv)
-{
-	if (argc < 3)
-		return 2;
-	int count = atoi(argv[1]), n = atoi(argv[2]);
 	stacks = calloc(count, sizeof *stacks);
 	for (int i = 0; i < count; i++) {
 		char *stack = malloc(STACK);
@@ -68,10 +60,42 @@ int main(int argc, char **argv)
 			*--top = 0;
 		stacks[i] = top;
 	}
-	rounds(count, n);
+}
+
+static void rounds(void)
+{
+	for (int round = 0; round < n; round++)
+		for (current = 0; current < count; current++)
+			switch_to(&caller, stacks[current]);
+}
+
+static void *run(void *unused)
+{
+	(void)unused;
+	make();
+	rounds();
+	return (void *)sum;
+}
+
+int main(int argc, char **argv)
+{
+	if (argc < 4)
+		return 2;
+	int threads = atoi(argv[3]);
+	count = atoi(argv[1]) / (threads + 1), n = atoi(argv[2]);
+	pthread_t ids[threads];
+	for (int i = 0; i < threads; i++)
+		pthread_create(&ids[i], NULL, run, NULL);
+	make();
+	rounds();
+	for (int i = 0; i < threads; i++) {
+		void *theirs;
+		pthread_join(ids[i], &theirs);
+		sum = sum * 31 + (uint64_t)theirs;
+	}
 	fflush(stdout);
 	pid_t child = fork();
-	rounds(count, n);
+	rounds();
 	if (child == 0)
 		_exit(sum % 100);
 	int status;

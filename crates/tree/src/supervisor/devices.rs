@@ -291,8 +291,19 @@ impl Supervisor {
     }
 
     /// Pages on a device that would find no place if everybody left it; none as long as somebody
-    /// has not said what it wants.
+    /// has not said what it wants, or what leaves another device is on its way to the same room.
     fn lacking(&self, n: usize, change: u64) -> Option<u64> {
+        let leaving = self
+            .rows
+            .iter()
+            .flatten()
+            .filter_map(|row| row.leaving.as_ref());
+        if leaving
+            .into_iter()
+            .any(|l| matches!(l.stage, Stage::Moving { .. }))
+        {
+            return None;
+        }
         let free = self.free_beside(n);
         let (mut wanted, mut lacking) = (0, 0);
         for slot in self.holders(n) {

@@ -173,8 +173,12 @@ impl Supervisor {
 
     /// Whether any process of the tree lives, those included that have too little to join.
     pub fn has_processes(&mut self) -> bool {
-        self.walk();
-        self.members() > 0 || !self.watch.strangers.is_empty()
+        let known = |s: &Self| s.members() > 0 || !s.watch.strangers.is_empty();
+        known(self) || {
+            // It costs a walk through the tree: only where nobody is known.
+            self.walk();
+            known(self)
+        }
     }
 
     /// Finds the processes of the tree that have not joined. One that ends is dropped when
