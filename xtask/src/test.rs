@@ -133,7 +133,12 @@ fn run(group: &Group, options: &Options, tally: &mut Tally) -> Result<()> {
             .env("RUSTFLAGS", "--cfg loom")
             .env("CARGO_TARGET_DIR", tools::project().join("target/loom"));
     }
+    // Behind the system's own: redis-server may be there alone (`setup`).
+    let mut path = std::env::var_os("PATH").unwrap_or_default();
+    path.push(":");
+    path.push(tools::project().join("target/tools"));
     command
+        .env("PATH", path)
         .current_dir(tools::project())
         .stdin(Stdio::null())
         .stdout(Stdio::piped());

@@ -23,6 +23,7 @@ use crate::sharing::{self, Sharing};
 use crate::state::State;
 use ebb_engine::PAGE_SIZE;
 use ebb_sys::{futex, memory};
+use std::mem::MaybeUninit;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering::SeqCst};
 use std::time::Duration;
@@ -177,10 +178,10 @@ fn there(map: &PageMap, at: usize) -> bool {
 /// Has the next pages of the stack there, as any function with so large a frame would.
 #[inline(never)]
 fn touch_below() {
-    let mut frame = [0u8; FIRST * PAGE_SIZE];
+    let mut frame = [const { MaybeUninit::<u8>::uninit() }; FIRST * PAGE_SIZE];
     for page in frame.chunks_mut(PAGE_SIZE) {
         // SAFETY: a byte of a local array; volatile, so that it is written.
-        unsafe { (&raw mut page[0]).write_volatile(1) };
+        unsafe { page.as_mut_ptr().write_volatile(MaybeUninit::new(1)) };
     }
     std::hint::black_box(&frame);
 }
