@@ -120,29 +120,23 @@ impl Process {
         for range in state.ranges.all().filter(|r| r.attributes.registered) {
             self.protect(range.start, range.end - range.start, on);
         }
-        if on {
-            // Who waits for the lock could not be served once it has it. Its copies are noticed as
-            // those are that no fault tells of.
-            footing::each_standing(|stack| self.let_be_written(state, stack));
-        }
-    }
-
-    fn let_be_written(&self, state: &State, part: std::ops::Range<usize>) {
-        let (start, end) = (
-            part.start & !(PAGE_SIZE - 1),
-            part.end.next_multiple_of(PAGE_SIZE),
-        );
-        for range in state.ranges.within(start, end) {
-            if range.attributes.registered {
-                self.protect(range.start, range.end - range.start, false);
-            }
-        }
     }
 
     /// Protects what there is in registered memory from writes, or ends that. With the lock held.
     pub fn protect(&self, start: usize, len: usize, on: bool) {
         PROTECTIONS.fetch_add(u32::from(on), Relaxed);
         let _ = self.fault.protect(start, len, on);
+        if on {
+            // Who waits for the lock could not be served once it has it. Its copies are noticed as
+            // those are that no fault tells of.
+            footing::each_standing(|stack| {
+                let first = (stack.start & !(PAGE_SIZE - 1)).max(start);
+                let end = stack.end.next_multiple_of(PAGE_SIZE).min(start + len);
+                if first < end {
+                    let _ = self.fault.protect(first, end - first, false);
+                }
+            });
+        }
     }
 
     /// Serves a write to a protected page: charges a copy if it is shared, and lets it be written.
