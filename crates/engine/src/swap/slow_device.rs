@@ -33,6 +33,7 @@ fn beside(config: Config, background: impl Fn(&Swap) + Sync) {
     for seed in 1..=4u64 {
         let rig = rig(config, Some(12));
         let over = AtomicBool::new(false);
+        let mut kept = Vec::new();
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 while !over.load(Relaxed) {
@@ -41,8 +42,15 @@ fn beside(config: Config, background: impl Fn(&Swap) + Sync) {
                 }
             });
             let _done = Done(&over);
-            met += meanwhile(&rig, seed);
+            let (busy, pages) = meanwhile(&rig, seed);
+            met += busy;
+            kept = pages;
         });
+        for entry in kept {
+            let word = rig.swap.space.lock(entry).word();
+            assert!(!word.busy(), "seed {seed}: {entry} stays busy, {word:?}");
+            rig.swap.free(Cpu(0), entry, 1);
+        }
         while rig.swap.work(Cpu(0)) {}
         rig.swap.check();
         assert_eq!(rig.swap.entries(), 0);
@@ -129,8 +137,9 @@ fn young_pages_wait_for_room_while_another_thread_makes_it() {
     swap.check();
 }
 
-/// What the program does; how often to a page that was busy just before.
-fn meanwhile(rig: &Rig, seed: u64) -> usize {
+/// What the program does; how often to a page that was busy just before, and entries of pages that it
+/// brought back and kept.
+fn meanwhile(rig: &Rig, seed: u64) -> (usize, Vec<EntryId>) {
     let (swap, cpu) = (&rig.swap, Cpu(0));
     let device = rig.device.as_ref().unwrap();
     device.delay.store(100, Relaxed);
@@ -138,6 +147,7 @@ fn meanwhile(rig: &Rig, seed: u64) -> usize {
     // Oldest first: those that are written out.
     let mut known: VecDeque<(EntryId, Box<PageBytes>)> = VecDeque::new();
     let (mut state, mut number, mut met) = (seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1, 0, 0);
+    let mut kept = Vec::new();
     for step in 0..600 {
         if step % 50 == 49 {
             device.fail_writes.store(1 << (step % 7), Relaxed);
@@ -166,8 +176,10 @@ fn meanwhile(rig: &Rig, seed: u64) -> usize {
                 continue;
             }
             let mut out = [0; PAGE_SIZE];
-            let result = swap.load(cpu, entry, &mut out, false);
+            let keep = random(&mut state).is_multiple_of(2);
+            let result = swap.load(cpu, entry, &mut out, keep);
             assert!(result.is_ok(), "seed {seed}: {result:?}");
+            kept.extend(keep.then_some(entry));
             assert!(out == *content, "seed {seed}: entry {entry} is another");
         }
     }
@@ -176,5 +188,5 @@ fn meanwhile(rig: &Rig, seed: u64) -> usize {
         assert!(swap.load(cpu, entry, &mut out, false).is_ok());
         assert!(out == *content, "seed {seed}: entry {entry} is another");
     }
-    met
+    (met, kept)
 }
