@@ -77,6 +77,7 @@ pub struct ReadOp<'a> {
 
 /// A device: numbered slots of one page each. Calls block until done; a batch is in flight
 /// all at once. A store keeps no order between batches that overlap in time.
+/// What has a default says so of a plain device; a store over another passes the calls on.
 pub trait Store: Send + Sync {
     /// Slots of the device, whether or not space is behind them yet.
     fn slots(&self) -> u64;
@@ -89,13 +90,21 @@ pub trait Store: Send + Sync {
     fn expect(&self, _slots: &[Range<u64>]) {}
     /// Says that the slots' content is no longer needed. Reading them afterwards gives
     /// anything at all.
-    fn discard(&self, slot: u64, slots: u64) -> Result<(), IoError>;
+    fn discard(&self, _slot: u64, _slots: u64) -> Result<(), IoError> {
+        Ok(())
+    }
     /// Whether `discard` is worth calling.
-    fn wants_discard(&self) -> bool;
+    fn wants_discard(&self) -> bool {
+        false
+    }
     /// Whether the device has a head to move: then one cursor serves all processors.
-    fn rotational(&self) -> bool;
+    fn rotational(&self) -> bool {
+        false
+    }
     /// The memory node the device hangs on, if known.
-    fn node(&self) -> Option<Node>;
+    fn node(&self) -> Option<Node> {
+        None
+    }
 }
 
 impl<S: Store + ?Sized> Store for std::sync::Arc<S> {

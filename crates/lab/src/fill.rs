@@ -85,9 +85,7 @@ impl Ours {
             out: ExtentList::new(),
         }
     }
-}
 
-impl Ours {
     /// Frees slots of a folio, not necessarily its first ones.
     fn free_part(&mut self, start: u32, pages: u32) {
         let owner = self.devices.owner(DeviceId(0), SlotIndex(start));

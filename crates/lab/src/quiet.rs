@@ -17,7 +17,7 @@ use ebb_engine::counters::Counters;
 use ebb_engine::env::{Clock, IoError, Memory, ReadOp, Store, WriteOp};
 use ebb_engine::slots::{DeviceSpec, Devices, Options as Policies};
 use ebb_engine::swap::{Config, CountersRef, Env, Place, Swap};
-use ebb_engine::{Cpu, EntryId, GroupId, Node, PAGE_SIZE, PageBytes};
+use ebb_engine::{Cpu, EntryId, GroupId, PAGE_SIZE, PageBytes};
 use serde_json::json;
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
@@ -180,18 +180,6 @@ impl Store for Device {
             op.data.copy_from_slice(&page[..]);
         }
         results.fill(Ok(()));
-    }
-    fn discard(&self, _: u64, _: u64) -> Result<(), IoError> {
-        Ok(())
-    }
-    fn wants_discard(&self) -> bool {
-        false
-    }
-    fn rotational(&self) -> bool {
-        false
-    }
-    fn node(&self) -> Option<Node> {
-        None
     }
 }
 

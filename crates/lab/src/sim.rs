@@ -64,9 +64,6 @@ impl Store for Blank {
     fn wants_discard(&self) -> bool {
         self.discard.is_some()
     }
-    fn rotational(&self) -> bool {
-        false
-    }
     fn node(&self) -> Option<Node> {
         self.node
     }

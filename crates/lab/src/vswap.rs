@@ -16,7 +16,7 @@ use ebb_engine::counters::Counters;
 use ebb_engine::env::{Clock, IoError, Memory, ReadOp, Store, WriteOp};
 use ebb_engine::slots::{DeviceSpec, Devices, Extent, ExtentList, Options as Policies};
 use ebb_engine::swap::{CodecKind, Config, CountersRef, Env, LoadError, Swap};
-use ebb_engine::{Cpu, EntryId, GroupId, Node, PAGE_SIZE, PageBytes};
+use ebb_engine::{Cpu, EntryId, GroupId, PAGE_SIZE, PageBytes};
 use serde_json::{Value, json};
 use std::sync::{Arc, Mutex, MutexGuard};
 
@@ -114,18 +114,6 @@ impl Store for Words {
             }
         }
         results.fill(Ok(()));
-    }
-    fn discard(&self, _: u64, _: u64) -> Result<(), IoError> {
-        Ok(())
-    }
-    fn wants_discard(&self) -> bool {
-        false
-    }
-    fn rotational(&self) -> bool {
-        false
-    }
-    fn node(&self) -> Option<Node> {
-        None
     }
 }
 

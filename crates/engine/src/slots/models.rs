@@ -43,12 +43,6 @@ impl Store for Blank {
     fn wants_discard(&self) -> bool {
         self.discard
     }
-    fn rotational(&self) -> bool {
-        false
-    }
-    fn node(&self) -> Option<Node> {
-        None
-    }
 }
 
 const A: Cpu = Cpu(0);

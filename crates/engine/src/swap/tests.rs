@@ -165,12 +165,6 @@ impl Store for Faulty {
     fn wants_discard(&self) -> bool {
         true
     }
-    fn rotational(&self) -> bool {
-        false
-    }
-    fn node(&self) -> Option<Node> {
-        None
-    }
 }
 
 pub(super) fn page(seed: u32, random: usize) -> PageBytes {

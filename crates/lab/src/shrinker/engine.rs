@@ -8,7 +8,7 @@ use ebb_engine::counters::Counters;
 use ebb_engine::env::{Clock, IoError, Memory, ReadOp, Store, WriteOp};
 use ebb_engine::slots::{DeviceSpec, Devices, Options as Policies};
 use ebb_engine::swap::{Config, CountersRef, Env, Place, Swap};
-use ebb_engine::{Cpu, EntryId, GroupId, Node, PageBytes};
+use ebb_engine::{Cpu, EntryId, GroupId, PageBytes};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 
@@ -200,17 +200,5 @@ impl Store for SimStore {
             }
         }
         results.fill(Ok(()));
-    }
-    fn discard(&self, _: u64, _: u64) -> Result<(), IoError> {
-        Ok(())
-    }
-    fn wants_discard(&self) -> bool {
-        false
-    }
-    fn rotational(&self) -> bool {
-        false
-    }
-    fn node(&self) -> Option<Node> {
-        None
     }
 }

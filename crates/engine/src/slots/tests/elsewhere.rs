@@ -179,12 +179,6 @@ impl Store for Slow {
     fn wants_discard(&self) -> bool {
         true
     }
-    fn rotational(&self) -> bool {
-        false
-    }
-    fn node(&self) -> Option<Node> {
-        None
-    }
 }
 
 fn pair() -> (Sender<()>, std::sync::Mutex<Receiver<()>>) {
@@ -318,12 +312,6 @@ impl Store for Hanging {
     }
     fn wants_discard(&self) -> bool {
         true
-    }
-    fn rotational(&self) -> bool {
-        false
-    }
-    fn node(&self) -> Option<Node> {
-        None
     }
 }
 

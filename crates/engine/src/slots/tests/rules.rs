@@ -267,12 +267,6 @@ fn a_cluster_being_discarded_is_on_no_list() {
         fn wants_discard(&self) -> bool {
             true
         }
-        fn rotational(&self) -> bool {
-            false
-        }
-        fn node(&self) -> Option<Node> {
-            None
-        }
     }
     let devices = Arc::new(Devices::new(Arc::new(Cpus(1)), Options::default()));
     let store = Arc::new(Meddler {

@@ -5,6 +5,15 @@ use super::*;
 /// Pages that each group stores: four turns' worth.
 const PAGES: u32 = 4 * super::super::writeback::BATCH as u32;
 
+/// With a pool that is far from its limit.
+fn roomy() -> Rig {
+    let config = Config {
+        pool_max_bytes: 64 << 20,
+        ..small(CodecKind::Lz4)
+    };
+    rig(config, Some(20))
+}
+
 fn store(swap: &Swap, group: u16) -> EntryId {
     let pages: Vec<PageBytes> = (0..PAGES)
         .map(|n| page(n << 8 | u32::from(group), 200))
@@ -23,11 +32,7 @@ fn turn(swap: &Swap) -> usize {
 /// not write back neither hold the others up nor cost them a turn, and nobody starves.
 #[test]
 fn whoever_ends_is_empty_or_may_not_write_costs_the_others_no_turn() {
-    let config = Config {
-        pool_max_bytes: 64 << 20,
-        ..small(CodecKind::Lz4)
-    };
-    let rig = rig(config, Some(20));
+    let rig = roomy();
     let swap = &rig.swap;
     let first = [1, 2, 3, 4, 5].map(|group| store(swap, group));
     swap.set_group_limits(GroupId(2), u64::MAX, false).unwrap();
@@ -62,11 +67,7 @@ fn whoever_ends_is_empty_or_may_not_write_costs_the_others_no_turn() {
 /// name of those that come after them.
 #[test]
 fn a_group_with_the_name_of_one_that_ended_has_its_own_turns() {
-    let config = Config {
-        pool_max_bytes: 64 << 20,
-        ..small(CodecKind::Lz4)
-    };
-    let rig = rig(config, Some(20));
+    let rig = roomy();
     let swap = &rig.swap;
     store(swap, 2);
     swap.set_group_limits(GroupId(2), u64::MAX, false).unwrap();
@@ -89,11 +90,7 @@ fn a_group_with_the_name_of_one_that_ended_has_its_own_turns() {
 #[test]
 fn a_group_at_its_limit_keeps_its_youngest_pages() {
     const LIMIT: u64 = 256 << 10;
-    let config = Config {
-        pool_max_bytes: 64 << 20,
-        ..small(CodecKind::Lz4)
-    };
-    let rig = rig(config, Some(20));
+    let rig = roomy();
     let swap = &rig.swap;
     store(swap, 2);
     let other = swap.group_pool_bytes(GroupId(2));
@@ -146,11 +143,7 @@ fn a_group_at_its_limit_that_may_not_write_is_refused() {
 /// What came long after another group's oldest stays while those are there.
 #[test]
 fn a_group_with_young_pages_alone_is_passed_over() {
-    let config = Config {
-        pool_max_bytes: 64 << 20,
-        ..small(CodecKind::Lz4)
-    };
-    let rig = rig(config, Some(20));
+    let rig = roomy();
     let swap = &rig.swap;
     // Four clusters of entries, and half of one.
     for _ in 0..8 {
