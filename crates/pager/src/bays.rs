@@ -1,32 +1,29 @@
 //! The staging area: frames outside the program's ranges, in bays of `UNIT` pages.
 //!
-//! Reclaim *moves* pages of a unit to the same positions of an empty bay: from then on nobody
-//! can write them. When they are stored, the frames stay: the next loads are decompressed into
-//! them and moved into place. So in steady state pages go round without the kernel allocating,
-//! zeroing or freeing one.
+//! Reclaim *moves* pages here: from then on nobody can write them. Pages that leave one after the
+//! other lie side by side, wherever they come from, so that they are stored together and dropped as
+//! one run. A frame holds one page in its life: once that is stored it goes back to the system, which
+//! keeps what somebody still refers to (`references`).
 //!
-//! A bay is on exactly one list, named by its state:
+//! A bay is in one state, and on the list of that name:
 //!
 //! ```text
-//! Empty --begin--> Capturing --captured--> Staged (oldest first) --store--> Free --take--> Lent
-//!   ^                  |                     |                               |              |
-//!   +- nothing moved --+----- all remapped --+                               +-- give back -+
-//!   +------------------------------------- placed, or gone ---------------------------------+
+//! Empty --begin--> Open --close--> Staged (oldest first) --store--> Spent --leave--> Leaving
+//!   ^               |                |                                                 |
+//!   +- nothing left +--- nothing left +------------------------- gone -----------------+
 //! ```
 //!
-//! A bay that is being captured into belongs to one thread, which moves the pages without the lock.
-//! Frames taken for a load are *lent* until their pages are in place, those given back until the
-//! system has them: meanwhile another thread may take others of the same bay, but nobody captures
-//! over them.
+//! One bay at a time is open. A capture takes a *berth* in it, frames in a row that are its own
+//! until the pages are there, which it moves without the lock; the bay may close meanwhile, but is
+//! not stored before they are. One that is for a single capture closes as it is begun.
 //!
-//! Frames are free to be taken once their whole bay is; those *spent* before wait for its other
-//! pages.
+//! Frames are *spent* when what they held was stored or dropped, and wait for the others of their bay.
 //!
-//! Invariants: frames = Σ popcount(bay.present) = staged + spent + free; `staged ⊆ present`; present and
-//! lent are disjoint; a bay is Empty or Capturing iff nothing is present or lent, Lent iff all that
-//! is left is lent; Σ popcount(bay.lent) ≥ leaving.
+//! Invariants: frames = Σ popcount(bay.present) = staged + spent; `staged ⊆ present`, which lies
+//! below `filled`; ready = Σ popcount(present) of Spent bays; a bay is Empty iff nothing is present and
+//! no capture under way, unless it is open; Spent and Leaving: nothing staged and no capture under way.
 
-use crate::map::{Frame, Mask, PageNumber, UNIT, UNIT_BYTES, UnitNumber};
+use crate::map::{Frame, Mask, PageNumber, UNIT, UNIT_BYTES};
 use ebb_engine::{EntryId, PAGE_SIZE};
 use std::collections::VecDeque;
 
@@ -37,30 +34,44 @@ pub struct BayIndex(pub u32);
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum State {
     Empty,
-    /// On no list: a thread moves pages into it.
-    Capturing,
+    Open,
     Staged,
-    Free,
-    /// On no list: all its frames are lent.
-    Lent,
+    Spent,
+    Leaving,
 }
 
 struct Bay {
     state: State,
-    /// Frames that have a page behind them.
-    present: Mask,
-    /// Frames out for a load.
-    lent: Mask,
-    /// Of those present, the ones that hold a captured page; none while Free.
-    staged: Mask,
-    unit: UnitNumber,
+    /// Frames given to captures so far.
+    filled: usize,
+    /// Captures that move pages here now.
+    captures: u32,
     /// A thread stores what is staged here.
     storing: bool,
+    /// Frames that have a page behind them.
+    present: Mask,
+    /// Of those, the ones that hold a captured page.
+    staged: Mask,
+    /// Whose captured page each frame holds, or held.
+    pages: [PageNumber; UNIT],
     /// For captured pages, the entry that may still hold the same content.
     kept: [Option<EntryId>; UNIT],
 }
 
-/// All frames. Plain data under the pager's lock; the pages behind belong to whoever took them.
+impl Bay {
+    const EMPTY: Self = Self {
+        state: State::Empty,
+        filled: 0,
+        captures: 0,
+        storing: false,
+        present: 0,
+        staged: 0,
+        pages: [PageNumber(0); UNIT],
+        kept: [None; UNIT],
+    };
+}
+
+/// All frames. Plain data under the pager's lock; the pages behind belong to whoever captured them.
 pub struct Bays {
     base: usize,
     /// There is room for so many.
@@ -68,35 +79,28 @@ pub struct Bays {
     /// Those used so far: the table takes memory as it is used.
     bays: Vec<Bay>,
     empty: Vec<BayIndex>,
-    free: Vec<BayIndex>,
+    open: Option<BayIndex>,
     staged: VecDeque<BayIndex>,
-    free_frames: usize,
+    spent: Vec<BayIndex>,
     staged_frames: usize,
     spent_frames: usize,
-    leaving: usize,
+    ready_frames: usize,
 }
 
-/// A run of free frames that a load may fill.
-#[derive(Clone, Copy, Debug)]
-pub struct Taken {
-    /// Address of the first.
-    pub address: usize,
-    /// How many.
-    pub frames: usize,
+/// Frames in a row that a capture moves pages to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Berth {
+    pub bay: BayIndex,
+    /// Which of the bay's frames is the first.
+    start: usize,
+    frames: usize,
 }
 
-/// The longest run of ones: (start, length).
-fn longest_run(mask: Mask) -> (usize, usize) {
-    let (mut best, mut at) = ((0, 0), 0);
-    while at < 64 && mask >> at != 0 {
-        at += (mask >> at).trailing_zeros() as usize;
-        let len = (!(mask >> at)).trailing_zeros() as usize;
-        if len > best.1 {
-            best = (at, len);
-        }
-        at += len;
+impl Berth {
+    /// The `i`th of them.
+    pub fn frame(self, i: usize) -> Frame {
+        Bays::frame(self.bay, self.start + i)
     }
-    best
 }
 
 /// The places of a unit that a mask names.
@@ -135,23 +139,23 @@ impl Bays {
             count,
             bays: Vec::with_capacity(count),
             empty: Vec::with_capacity(count),
-            free: Vec::with_capacity(count),
+            open: None,
             staged: VecDeque::with_capacity(count),
-            free_frames: 0,
+            spent: Vec::with_capacity(count),
             staged_frames: 0,
             spent_frames: 0,
-            leaving: 0,
+            ready_frames: 0,
         }
     }
 
-    /// Frames that hold nothing: free, about to be, or on their way back to the system.
-    pub fn unused_frames(&self) -> usize {
-        self.free_frames + self.spent_frames + self.leaving
+    /// Frames that hold nothing any more and that the system does not have yet.
+    pub fn spent_frames(&self) -> usize {
+        self.spent_frames
     }
 
-    /// Frames ready to be filled: those of bays that hold nothing any more.
-    pub fn free_frames(&self) -> usize {
-        self.free_frames
+    /// Those of them that `leave` takes.
+    pub fn ready_frames(&self) -> usize {
+        self.ready_frames
     }
 
     /// Frames that hold captured pages.
@@ -179,13 +183,43 @@ impl Bays {
         Frame(bay.0 * UNIT as u32 + within as u32)
     }
 
-    /// An empty bay to capture pages of `unit` into, if one is left. It is the caller's until
-    /// `captured`.
-    pub fn begin_capture(&mut self, unit: UnitNumber) -> Option<BayIndex> {
-        let bay = self.empty.pop().or_else(|| self.another())?;
-        let b = &mut self.bays[bay.0 as usize];
-        (b.state, b.unit) = (State::Capturing, unit);
-        Some(bay)
+    fn bay(&mut self, bay: BayIndex) -> &mut Bay {
+        &mut self.bays[bay.0 as usize]
+    }
+
+    /// Frames for so many pages, if there are any: in a bay with others, or in one `alone`. They are
+    /// the caller's until `captured`. With each page the entry that may still hold its content.
+    pub fn begin_capture(
+        &mut self,
+        pages: impl ExactSizeIterator<Item = (PageNumber, Option<EntryId>)>,
+        alone: bool,
+    ) -> Option<Berth> {
+        let frames = pages.len();
+        let room = |bay: &BayIndex| UNIT - self.bays[bay.0 as usize].filled;
+        let bay = match self.open.filter(|bay| !alone && room(bay) >= frames) {
+            Some(bay) => bay,
+            None => {
+                let bay = self.empty.pop().or_else(|| self.another())?;
+                self.close();
+                *self.bay(bay) = Bay {
+                    state: State::Open,
+                    ..Bay::EMPTY
+                };
+                self.open = Some(bay);
+                bay
+            }
+        };
+        let b = self.bay(bay);
+        let start = b.filled;
+        b.filled += frames;
+        b.captures += 1;
+        for (i, (page, kept)) in (start..).zip(pages) {
+            (b.pages[i], b.kept[i]) = (page, kept);
+        }
+        if alone || b.filled == UNIT {
+            self.close();
+        }
+        Some(Berth { bay, start, frames })
     }
 
     /// A bay not used yet, on no list.
@@ -193,56 +227,54 @@ impl Bays {
         if self.bays.len() == self.count {
             return None;
         }
-        self.bays.push(Bay {
-            state: State::Empty,
-            present: 0,
-            lent: 0,
-            staged: 0,
-            unit: UnitNumber(0),
-            storing: false,
-            kept: [None; UNIT],
-        });
+        self.bays.push(Bay::EMPTY);
         Some(BayIndex(self.bays.len() as u32 - 1))
     }
 
-    /// Ends a capture: pages `mask` of the unit are in the bay now.
-    pub fn captured(&mut self, bay: BayIndex, mask: Mask, kept: [Option<EntryId>; UNIT]) {
-        let b = &mut self.bays[bay.0 as usize];
-        debug_assert!(b.state == State::Capturing && b.present | b.lent == 0);
-        if mask == 0 {
-            b.state = State::Empty;
-            self.empty.push(bay);
-            return;
+    /// Nothing more comes into the open bay: its turn to be stored comes.
+    fn close(&mut self) {
+        if let Some(bay) = self.open.take() {
+            self.bay(bay).state = State::Staged;
+            self.staged.push_back(bay);
+            self.leave_staged(bay);
         }
-        *b = Bay {
-            state: State::Staged,
-            present: mask,
-            lent: 0,
-            staged: mask,
-            unit: b.unit,
-            storing: false,
-            kept,
-        };
-        self.staged.push_back(bay);
-        self.staged_frames += mask.count_ones() as usize;
     }
 
-    /// The bay staged longest ago that nobody stores.
-    pub fn oldest_staged(&self) -> Option<BayIndex> {
-        let free = |bay: &&BayIndex| !self.bays[bay.0 as usize].storing;
+    /// Ends a capture: those of its pages that came, the first of the berth as bit 0.
+    pub fn captured(&mut self, berth: Berth, came: Mask) {
+        debug_assert!(came & !ones(0, berth.frames) == 0);
+        let b = self.bay(berth.bay);
+        let mask = came << berth.start;
+        debug_assert!(b.captures > 0 && b.present & mask == 0);
+        b.captures -= 1;
+        b.present |= mask;
+        b.staged |= mask;
+        self.staged_frames += came.count_ones() as usize;
+        self.leave_staged(berth.bay);
+    }
+
+    /// The bay staged longest ago that nobody stores; the open one if there is no other.
+    pub fn oldest_staged(&mut self) -> Option<BayIndex> {
+        if self.staged.is_empty() {
+            self.close();
+        }
+        let free = |bay: &&BayIndex| {
+            let b = &self.bays[bay.0 as usize];
+            !b.storing && b.captures == 0
+        };
         self.staged.iter().find(free).copied()
     }
 
     /// The same, to be stored by the caller, until `end_store`.
     pub fn begin_store(&mut self) -> Option<BayIndex> {
         let bay = self.oldest_staged()?;
-        self.bays[bay.0 as usize].storing = true;
+        self.bay(bay).storing = true;
         Some(bay)
     }
 
     /// The caller stores the bay no longer.
     pub fn end_store(&mut self, bay: BayIndex) {
-        self.bays[bay.0 as usize].storing = false;
+        self.bay(bay).storing = false;
     }
 
     /// The bay staged longest ago has to wait until all others had their turn.
@@ -252,10 +284,9 @@ impl Bays {
         }
     }
 
-    /// The unit whose pages a staged bay holds, and which.
-    pub fn staged_of(&self, bay: BayIndex) -> (UnitNumber, Mask) {
-        let b = &self.bays[bay.0 as usize];
-        (b.unit, b.staged)
+    /// The frames of a bay that hold captured pages.
+    pub fn staged_of(&self, bay: BayIndex) -> Mask {
+        self.bays[bay.0 as usize].staged
     }
 
     /// The entry that may still hold what a captured page holds.
@@ -265,192 +296,163 @@ impl Bays {
 
     /// The page in `frame` was mapped again: the frame is gone.
     pub fn remapped(&mut self, frame: Frame) {
-        let bay = BayIndex(frame.0 / UNIT as u32);
-        let bit = 1 << (frame.0 as usize % UNIT);
-        let b = &mut self.bays[bay.0 as usize];
-        debug_assert!(b.staged & bit != 0);
-        b.staged &= !bit;
-        b.present &= !bit;
-        self.staged_frames -= 1;
-        if b.staged == 0 {
-            self.leave_staged(bay);
-        }
+        self.unstaged(frame).present &= !bit(frame);
+        self.leave_staged(bay_of(frame));
     }
 
-    /// The captured page in `frame` was stored or dropped: the frame is free once its whole bay is.
+    /// The captured page in `frame` was stored or dropped.
     pub fn stored(&mut self, frame: Frame) {
-        let bay = BayIndex(frame.0 / UNIT as u32);
-        let b = &mut self.bays[bay.0 as usize];
-        debug_assert!(b.staged & 1 << (frame.0 as usize % UNIT) != 0);
-        b.staged &= !(1 << (frame.0 as usize % UNIT));
-        self.staged_frames -= 1;
+        self.unstaged(frame);
         self.spent_frames += 1;
-        if b.staged == 0 {
-            self.leave_staged(bay);
-        }
+        self.leave_staged(bay_of(frame));
+    }
+
+    fn unstaged(&mut self, frame: Frame) -> &mut Bay {
+        self.staged_frames -= 1;
+        let b = self.bay(bay_of(frame));
+        debug_assert!(b.staged & bit(frame) != 0);
+        b.staged &= !bit(frame);
+        b
     }
 
     /// The entry kept for a captured page is gone.
     pub fn forget_kept(&mut self, frame: Frame) {
-        self.bays[frame.0 as usize / UNIT].kept[frame.0 as usize % UNIT] = None;
+        self.bay(bay_of(frame)).kept[frame.0 as usize % UNIT] = None;
     }
 
+    /// A closed bay that holds no captured page any more, and to which none comes, leaves its list.
     fn leave_staged(&mut self, bay: BayIndex) {
-        let at = self
-            .staged
-            .iter()
-            .position(|b| *b == bay)
-            .expect("a staged bay is on the staged list");
-        self.staged.remove(at);
-        let b = &mut self.bays[bay.0 as usize];
+        let b = self.bay(bay);
+        if b.state != State::Staged || b.staged != 0 || b.captures > 0 {
+            return;
+        }
         let frames = b.present.count_ones() as usize;
-        self.spent_frames -= frames;
-        self.free_frames += frames;
-        if frames == 0 {
-            b.state = State::Empty;
-            self.empty.push(bay);
-        } else {
-            b.state = State::Free;
-            self.free.push(bay);
+        b.state = match frames {
+            0 => State::Empty,
+            _ => State::Spent,
+        };
+        let at = self.staged.iter().position(|b| *b == bay);
+        self.staged
+            .remove(at.expect("a staged bay is on the staged list"));
+        match frames {
+            0 => self.empty.push(bay),
+            _ => self.spent.push(bay),
         }
+        self.ready_frames += frames;
     }
 
-    /// Takes a run of free frames: `want` if there is one, else the longest of the bays looked at.
-    /// Looks at few bays, so it is quick.
-    pub fn take(&mut self, want: usize) -> Option<Taken> {
-        const LOOK: usize = 8;
-        let from = self.free.len().saturating_sub(LOOK);
-        let mut best: Option<(usize, usize, usize)> = None; // place in the list, start, length
-        for (i, bay) in self.free[from..].iter().enumerate().rev() {
-            let (start, len) = longest_run(self.bays[bay.0 as usize].present);
-            // The tightest run that is long enough, else the longest.
-            let better = best.is_none_or(|(_, _, l)| {
-                if l >= want {
-                    len >= want && len < l
-                } else {
-                    len > l
-                }
-            });
-            if better {
-                best = Some((from + i, start, len));
-            }
-        }
-        let (place, start, len) = best.filter(|(_, _, len)| *len > 0)?;
-        let frames = len.min(want);
-        let bay = self.free[place];
-        let address = self.address(bay) + start * PAGE_SIZE;
-        let b = &mut self.bays[bay.0 as usize];
-        b.present &= !ones(start, frames);
-        b.lent |= ones(start, frames);
-        self.free_frames -= frames;
-        if b.present == 0 {
-            b.state = State::Lent;
-            self.free.swap_remove(place);
-        }
-        Some(Taken { address, frames })
-    }
-
-    /// The pages of lent frames are in place, or dropped: the frames are gone.
-    pub fn placed(&mut self, taken: Taken) {
-        let index = (taken.address - self.base) / PAGE_SIZE;
-        self.returned(
-            BayIndex((index / UNIT) as u32),
-            ones(index % UNIT, taken.frames),
-        );
-    }
-
-    fn returned(&mut self, bay: BayIndex, mask: Mask) {
-        let b = &mut self.bays[bay.0 as usize];
-        debug_assert!(b.lent & mask == mask);
-        b.lent &= !mask;
-        if b.state == State::Lent && b.lent == 0 {
-            b.state = State::Empty;
-            self.empty.push(bay);
-        }
-    }
-
-    /// Takes the frames of a free bay out, to be given back to the system: which bay and frames.
-    /// They count as `leaving` until `gone`.
-    pub fn give_back(&mut self) -> Option<(BayIndex, Mask)> {
-        let bay = self.free.pop()?;
-        let b = &mut self.bays[bay.0 as usize];
-        let frames = std::mem::take(&mut b.present);
-        b.lent |= frames;
-        b.state = State::Lent;
-        self.free_frames -= frames.count_ones() as usize;
-        self.leaving += frames.count_ones() as usize;
+    /// Takes out a bay whose frames are all spent, to be given back to the system: which bay and
+    /// frames. They count until they are `gone`.
+    pub fn leave(&mut self) -> Option<(BayIndex, Mask)> {
+        let bay = self.spent.pop()?;
+        let b = self.bay(bay);
+        b.state = State::Leaving;
+        let frames = b.present;
+        self.ready_frames -= frames.count_ones() as usize;
         Some((bay, frames))
     }
 
-    /// The system has the frames that `give_back` took out.
-    pub fn gone(&mut self, bay: BayIndex, frames: Mask) {
-        self.leaving -= frames.count_ones() as usize;
-        self.returned(bay, frames);
+    /// The system has the frames that `leave` took out.
+    pub fn gone(&mut self, bay: BayIndex) {
+        let b = self.bay(bay);
+        debug_assert!(b.state == State::Leaving);
+        b.state = State::Empty;
+        let frames = std::mem::take(&mut b.present);
+        self.spent_frames -= frames.count_ones() as usize;
+        self.empty.push(bay);
     }
 
-    /// Pages of a captured unit, for a caller that walks the staged bays.
+    /// Whose page a frame holds.
     pub fn page_of(&self, frame: Frame) -> PageNumber {
-        self.bays[frame.0 as usize / UNIT]
-            .unit
-            .first()
-            .plus(frame.0 as usize % UNIT)
+        self.bays[frame.0 as usize / UNIT].pages[frame.0 as usize % UNIT]
     }
 
     /// Every invariant of the head comment.
     pub fn check(&self) {
-        let (mut free, mut spent, mut staged, mut lent) = (0, 0, 0, 0);
+        let count = |mask: Mask| mask.count_ones() as usize;
+        let (mut staged, mut spent, mut ready) = (0, 0, 0);
         for b in &self.bays {
-            assert_eq!((b.staged & !b.present, b.lent & b.present), (0, 0));
-            let bare = matches!(b.state, State::Empty | State::Capturing);
-            assert_eq!(bare, b.present | b.lent == 0);
+            assert_eq!(b.staged & !b.present, 0);
+            assert_eq!(b.present & !ones(0, b.filled), 0);
             assert!(!b.storing || b.state == State::Staged);
-            assert_eq!(b.state == State::Lent, b.present == 0 && b.lent != 0);
-            staged += b.staged.count_ones() as usize;
-            let unused = (b.present & !b.staged).count_ones() as usize;
+            let bare = b.present == 0 && b.captures == 0;
+            let over = b.staged == 0 && b.captures == 0;
             match b.state {
-                State::Staged => spent += unused,
-                _ => free += unused,
+                State::Open => assert!(b.filled < UNIT),
+                State::Empty => assert!(bare),
+                State::Staged => assert!(!over),
+                State::Spent | State::Leaving => assert!(over && !bare),
             }
-            lent += b.lent.count_ones() as usize;
+            staged += count(b.staged);
+            spent += count(b.present & !b.staged);
+            if b.state == State::Spent {
+                ready += count(b.present);
+            }
         }
-        assert!(lent >= self.leaving);
         assert_eq!(
-            (free, spent, staged),
-            (self.free_frames, self.spent_frames, self.staged_frames)
+            (staged, spent, ready),
+            (self.staged_frames, self.spent_frames, self.ready_frames)
         );
-        for (list, state) in [(&self.empty, State::Empty), (&self.free, State::Free)] {
-            assert!(list.iter().all(|b| self.bays[b.0 as usize].state == state));
-        }
-        assert!(
-            self.staged
-                .iter()
-                .all(|b| self.bays[b.0 as usize].state == State::Staged)
-        );
-        let unlisted = |b: &&Bay| matches!(b.state, State::Lent | State::Capturing);
-        assert_eq!(
-            self.empty.len()
-                + self.free.len()
-                + self.staged.len()
-                + self.bays.iter().filter(unlisted).count(),
-            self.bays.len()
-        );
+        let mut listed = 0;
+        let mut of = |list: &mut dyn Iterator<Item = &BayIndex>, state| {
+            for bay in list {
+                assert_eq!(self.bays[bay.0 as usize].state, state);
+                listed += 1;
+            }
+        };
+        of(&mut self.empty.iter(), State::Empty);
+        of(&mut self.open.iter(), State::Open);
+        of(&mut self.staged.iter(), State::Staged);
+        of(&mut self.spent.iter(), State::Spent);
+        let leaving = |b: &&Bay| b.state == State::Leaving;
+        listed += self.bays.iter().filter(leaving).count();
+        assert_eq!(listed, self.bays.len());
     }
+}
+
+fn bay_of(frame: Frame) -> BayIndex {
+    BayIndex(frame.0 / UNIT as u32)
+}
+
+fn bit(frame: Frame) -> Mask {
+    1 << (frame.0 as usize % UNIT)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
+    use std::collections::{BTreeMap, BTreeSet};
+
+    const BASE: usize = 0x10000;
+
+    /// Captures pages from `first` on; those of `came` do come.
+    fn capture(bays: &mut Bays, first: usize, frames: usize, came: Mask) -> Berth {
+        let berth = bays.begin_capture(named(first, frames), false).unwrap();
+        bays.check();
+        bays.captured(berth, came);
+        bays.check();
+        berth
+    }
+
+    fn named(
+        first: usize,
+        frames: usize,
+    ) -> impl ExactSizeIterator<Item = (PageNumber, Option<EntryId>)> {
+        (first..first + frames).map(|page| (PageNumber(page), Some(EntryId(page as u32))))
+    }
 
     #[test]
     fn a_bay_that_is_being_stored_is_nobody_elses() {
-        let mut bays = Bays::new(0x10000, 2);
-        for unit in [3, 4] {
-            let bay = bays.begin_capture(UnitNumber(unit)).unwrap();
-            bays.captured(bay, 1, [None; UNIT]);
-        }
-        let first = bays.begin_store().unwrap();
-        let second = bays.begin_store().unwrap();
-        assert!(first != second && bays.begin_store().is_none());
+        let mut bays = Bays::new(BASE, 2);
+        let first = capture(&mut bays, 0, UNIT, 1).bay;
+        let second = capture(&mut bays, UNIT, 1, 1).bay;
+        assert_eq!(bays.begin_store(), Some(first));
+        // The open one is left to fill while there is another.
+        assert_eq!(bays.begin_store(), None);
+        capture(&mut bays, 2 * UNIT, UNIT - 1, 0);
+        assert_eq!(bays.begin_store(), Some(second));
+        assert_eq!(bays.begin_store(), None);
         bays.check();
         bays.end_store(first);
         assert_eq!(bays.begin_store(), Some(first));
@@ -463,44 +465,146 @@ mod tests {
 
     #[test]
     fn a_bay_goes_round() {
-        let mut bays = Bays::new(0x10000, 4);
-        let bay = bays.begin_capture(UnitNumber(9)).unwrap();
-        bays.check();
-        bays.captured(bay, 0b1011_0110, [None; UNIT]);
-        bays.check();
+        let mut bays = Bays::new(BASE, 1);
+        let bay = capture(&mut bays, 5, 8, 0b1011_0110).bay;
         assert_eq!(bays.staged_frames(), 5);
+        assert_eq!(bays.page_of(Bays::frame(bay, 2)), PageNumber(7));
+        assert_eq!(
+            bays.oldest_staged(),
+            Some(bay),
+            "closed, as there is no other"
+        );
         bays.remapped(Bays::frame(bay, 1));
         for i in [2, 4, 5] {
             bays.stored(Bays::frame(bay, i));
             bays.check();
         }
-        // None can be had while the bay holds a page, so none counts.
-        assert_eq!((bays.free_frames(), bays.unused_frames()), (0, 3));
-        assert!(bays.take(1).is_none() && bays.give_back().is_none());
+        assert_eq!((bays.ready_frames(), bays.spent_frames()), (0, 3));
+        assert!(bays.leave().is_none() && bays.begin_capture(named(0, 1), false).is_none());
         bays.stored(Bays::frame(bay, 7));
         bays.check();
-        assert_eq!((bays.free_frames(), bays.staged_frames()), (4, 0));
-        let t = bays.take(2).unwrap();
-        assert_eq!(
-            (t.frames, t.address),
-            (2, bays.address(bay) + 4 * PAGE_SIZE)
-        );
+        assert_eq!((bays.ready_frames(), bays.staged_frames()), (4, 0));
+        assert_eq!(bays.leave(), Some((bay, 0b1011_0100)));
         bays.check();
-        bays.take(1).unwrap();
+        assert_eq!((bays.ready_frames(), bays.spent_frames()), (0, 4));
+        assert!(bays.begin_capture(named(0, 1), false).is_none());
+        bays.gone(bay);
         bays.check();
-        let (left, frames) = bays.give_back().unwrap();
+        assert_eq!(bays.spent_frames(), 0);
+        assert_eq!(capture(&mut bays, 0, 3, 0).bay, bay);
+    }
+
+    #[test]
+    fn a_capture_alone_shares_its_bay_with_nobody() {
+        let mut bays = Bays::new(BASE, 3);
+        let shared = capture(&mut bays, 0, 1, 1);
+        let alone = bays.begin_capture(named(4, 2), true).unwrap();
         bays.check();
-        assert_eq!((left, frames.count_ones(), bays.leaving), (bay, 1, 1));
-        bays.gone(left, frames);
+        let after = capture(&mut bays, 9, 1, 1);
+        assert_eq!(bays.frame_address(alone.frame(0)), bays.address(alone.bay));
+        assert!(alone.bay != shared.bay && after.bay != shared.bay && after.bay != alone.bay);
+        bays.captured(alone, 0b11);
         bays.check();
-        assert_eq!(
-            (bays.free_frames(), bays.empty.len()),
-            (0, 0),
-            "the bay waits for what is lent"
-        );
-        bays.placed(t);
-        bays.check();
-        assert_eq!(bays.empty.len(), 0);
+    }
+
+    #[derive(Clone, Copy, Debug)]
+    enum Op {
+        Begin { frames: usize, alone: bool },
+        Captured { which: usize, came: Mask },
+        Store { keep: Mask },
+        Remap { which: usize },
+        Leave,
+        Gone { which: usize },
+    }
+
+    fn op() -> impl Strategy<Value = Op> {
+        prop_oneof![
+            (1..=UNIT, prop::bool::weighted(0.1))
+                .prop_map(|(frames, alone)| Op::Begin { frames, alone }),
+            (1..4usize, any::<bool>()).prop_map(|(frames, _)| Op::Begin {
+                frames,
+                alone: false
+            }),
+            (any::<usize>(), any::<Mask>()).prop_map(|(which, came)| Op::Captured { which, came }),
+            prop_oneof![Just(0), any::<Mask>()].prop_map(|keep| Op::Store { keep }),
+            any::<usize>().prop_map(|which| Op::Remap { which }),
+            Just(Op::Leave),
+            any::<usize>().prop_map(|which| Op::Gone { which }),
+        ]
+    }
+
+    proptest! {
+        /// Against a map from frames to the pages that wait there.
+        #[test]
+        fn every_captured_page_is_found_until_it_is_stored(ops in prop::collection::vec(op(), 1..200)) {
+            const COUNT: usize = 5;
+            let mut bays = Bays::new(BASE, COUNT);
+            let mut waiting: BTreeMap<u32, PageNumber> = BTreeMap::new();
+            let mut busy: BTreeSet<u32> = BTreeSet::new();
+            let mut captures: Vec<(Berth, usize)> = Vec::new();
+            let mut leaving: Vec<(BayIndex, Mask)> = Vec::new();
+            let mut next = 0;
+            for op in ops {
+                match op {
+                    Op::Begin { frames, alone } => {
+                        let Some(berth) = bays.begin_capture(named(next, frames), alone) else {
+                            prop_assert_eq!(bays.bays.len(), COUNT);
+                            prop_assert!(bays.empty.is_empty());
+                            continue;
+                        };
+                        for i in 0..frames {
+                            prop_assert!(busy.insert(berth.frame(i).0), "given out twice");
+                        }
+                        captures.push((berth, next));
+                        next += frames;
+                    }
+                    Op::Captured { which, came } if !captures.is_empty() => {
+                        let (berth, first) = captures.swap_remove(which % captures.len());
+                        let came = came & ones(0, berth.frames);
+                        bays.captured(berth, came);
+                        for i in 0..berth.frames {
+                            match came >> i & 1 {
+                                1 => drop(waiting.insert(berth.frame(i).0, PageNumber(first + i))),
+                                _ => drop(busy.remove(&berth.frame(i).0)),
+                            }
+                        }
+                    }
+                    Op::Store { keep } => {
+                        let Some(bay) = bays.begin_store() else { continue };
+                        bays.check();
+                        let mask = bays.staged_of(bay);
+                        prop_assert!(mask != 0);
+                        bays.end_store(bay);
+                        for i in places(mask & !keep) {
+                            let frame = Bays::frame(bay, i);
+                            prop_assert_eq!(waiting.remove(&frame.0), Some(bays.page_of(frame)));
+                            bays.stored(frame);
+                        }
+                    }
+                    Op::Remap { which } if !waiting.is_empty() => {
+                        let at = which % waiting.len();
+                        let (&frame, &page) = waiting.iter().nth(at).unwrap();
+                        prop_assert_eq!(bays.page_of(Frame(frame)), page);
+                        prop_assert_eq!(bays.kept(Frame(frame)), Some(EntryId(page.0 as u32)));
+                        bays.remapped(Frame(frame));
+                        waiting.remove(&frame);
+                        busy.remove(&frame);
+                    }
+                    Op::Leave => leaving.extend(bays.leave()),
+                    Op::Gone { which } if !leaving.is_empty() => {
+                        let (bay, frames) = leaving.swap_remove(which % leaving.len());
+                        for i in places(frames) {
+                            let frame = Bays::frame(bay, i).0;
+                            prop_assert!(busy.remove(&frame) && !waiting.contains_key(&frame));
+                        }
+                        bays.gone(bay);
+                    }
+                    Op::Captured { .. } | Op::Remap { .. } | Op::Gone { .. } => {}
+                }
+                bays.check();
+                prop_assert_eq!(bays.staged_frames(), waiting.len());
+            }
+        }
     }
 
     #[test]
@@ -510,6 +614,5 @@ mod tests {
             [(1, 2), (4, 2), (7, 1)]
         );
         assert_eq!(runs(!0).collect::<Vec<_>>(), [(0, 64)]);
-        assert_eq!(longest_run(0b0111_0011), (4, 3));
     }
 }

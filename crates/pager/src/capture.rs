@@ -12,22 +12,23 @@
 //! single transfer that began while it could be written, and goes on, would be lost.) There is one
 //! page more for each of a unit's, for a moment.
 
-use crate::bays::{BayIndex, Bays, ones, places, runs};
+use crate::bays::{Berth, ones, places, runs};
 use crate::footing::Leaving;
-use crate::map::{Mask, Page, PageMap, UNIT, UNIT_BYTES, UnitNumber};
+use crate::map::{Mask, Page, PageMap, PageNumber, UNIT, UNIT_BYTES, UnitNumber};
+use crate::place::Waking;
 use crate::process::{Process, cpu};
 use crate::ranges::{Ranges, WayOut};
 use crate::references;
 use crate::resolve::Desk;
 use crate::sharing::Sharing;
 use crate::state::{State, lock_service, transit_ended};
-use ebb_engine::PAGE_SIZE;
+use arrayvec::ArrayVec;
+use ebb_engine::{EntryId, PAGE_SIZE};
 use ebb_sys::pagemap::Mapped;
 use ebb_sys::{Errno, memory};
 use std::ops::Range;
 use std::sync::MutexGuard;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::time::Instant;
 
 /// Units looked at for one that can be captured, before giving up.
 const LOOK: usize = 512;
@@ -45,8 +46,10 @@ impl Process {
         shared: bool,
     ) -> (MutexGuard<'static, State>, usize) {
         for _ in 0..TRIES {
-            let (bay, unit, victims, way, _said) = match self.choose(&mut state, shared) {
-                Choice::Capture(bay, unit, victims, way, said) => (bay, unit, victims, way, said),
+            let (berth, unit, victims, way, _said) = match self.choose(&mut state, shared) {
+                Choice::Capture(berth, unit, victims, way, said) => {
+                    (berth, unit, victims, way, said)
+                }
                 Choice::LookOn => {
                     // Others had to wait for these looks.
                     drop(state);
@@ -56,14 +59,10 @@ impl Process {
                 Choice::Nothing => return (state, 0),
             };
             let State { map, bays, .. } = &mut *state;
-            let address = bays.as_ref().expect("chosen into it").address(bay);
-            let mut kept = [None; UNIT];
-            for i in places(victims) {
-                let page = unit.first().plus(i);
-                if let Page::Resident(entry) = map.get(page) {
-                    kept[i] = entry;
-                }
-                map.set(page, Page::Storing(Bays::frame(bay, i)));
+            let bays = bays.as_ref().expect("chosen into it");
+            let (bay, address) = (bays.address(berth.bay), bays.frame_address(berth.frame(0)));
+            for (at, i) in places(victims).enumerate() {
+                map.set(unit.first().plus(i), Page::Storing(berth.frame(at)));
             }
             // Making a page our own writes to it, which must not meet the keeper protecting it.
             let held = if self.forked.load(Relaxed) {
@@ -81,7 +80,7 @@ impl Process {
                 WayOut::Copy if references::pinned() => Shifted::default(),
                 WayOut::Copy => self.copy_out(desk, from, address, victims),
                 WayOut::Move | WayOut::MoveExecutable => {
-                    let _alike = Executable::bay(address, way == WayOut::MoveExecutable);
+                    let _alike = Executable::bay(bay, way == WayOut::MoveExecutable);
                     self.shift_out(from, address, victims, shared)
                 }
             };
@@ -97,20 +96,24 @@ impl Process {
             } = &mut *state;
             // Over the limit for a moment: what was copied is about to leave.
             account.part(copied as i64);
-            for i in places(victims) {
+            let bays = bays.as_mut().expect("as above");
+            let mut came: Mask = 0;
+            for (at, i) in places(victims).enumerate() {
+                let frame = berth.frame(at);
                 let now = match 1 << i {
-                    bit if moved & bit != 0 => Page::Staged(Bays::frame(bay, i)),
+                    bit if moved & bit != 0 => Page::Staged(frame),
                     bit if gone & bit != 0 => Page::Untouched,
-                    _ => Page::Resident(kept[i]),
+                    _ => Page::Resident(bays.kept(frame)),
                 };
                 map.set(unit.first().plus(i), now);
-                if let (Page::Untouched, Some(entry)) = (now, kept[i]) {
-                    self.swap.free(cpu(), entry, 1);
+                match (now, bays.kept(frame)) {
+                    (Page::Staged(_), _) => came |= 1 << at,
+                    (Page::Untouched, Some(entry)) => self.swap.free(cpu(), entry, 1),
+                    _ => {}
                 }
             }
             self.counters().map_disagrees.add(gone.count_ones().into());
-            let bays = bays.as_mut().expect("as above");
-            bays.captured(bay, moved, kept);
+            bays.captured(berth, came);
             transit_ended();
             desk.again.append(parked);
             let pages = moved.count_ones();
@@ -129,7 +132,7 @@ impl Process {
         (state, 0)
     }
 
-    /// The unit whose turn it is, which of its pages to capture, and an empty bay for them.
+    /// The unit whose turn it is, which of its pages to capture, and frames for them.
     fn choose(&self, state: &mut State, shared: bool) -> Choice {
         let State {
             map,
@@ -169,46 +172,50 @@ impl Process {
                 queue.requeue(map, unit);
                 continue;
             };
-            let Some(bay) = bays.begin_capture(unit) else {
+            let leaving: ArrayVec<_, UNIT> = places(victims)
+                .map(|i| (unit.first().plus(i), kept(map, unit.first().plus(i))))
+                .collect();
+            // What is to be the bay's protection for a while is that of all its frames.
+            let alone = way == WayOut::MoveExecutable;
+            let Some(berth) = bays.begin_capture(leaving.into_iter(), alone) else {
                 queue.requeue(map, unit);
                 return Choice::Nothing;
             };
-            return Choice::Capture(bay, unit, victims, way, said);
+            return Choice::Capture(berth, unit, victims, way, said);
         }
         Choice::LookOn
     }
 
-    /// Moves `victims` of the unit at `unit` to the bay at `bay`.
-    fn shift_out(&self, unit: usize, bay: usize, victims: Mask, shared: bool) -> Shifted {
+    /// Moves `victims` of the unit at `unit` to the frames at `berth`, in a row.
+    fn shift_out(&self, unit: usize, berth: usize, victims: Mask, shared: bool) -> Shifted {
         let mut shifted = Shifted::default();
-        let (begin, mut calls) = (Instant::now(), 0);
+        let mut to = berth;
         for (first, len) in runs(victims) {
-            calls += self.shift_run(unit, bay, first..first + len, shared, &mut shifted);
+            self.shift_run(unit, to, first..first + len, shared, &mut shifted);
+            to += len * PAGE_SIZE;
         }
-        self.flushes
-            .moved(begin.elapsed(), calls, shifted.moved.count_ones());
         shifted
     }
 
-    /// Moves a run of pages of a unit; how many calls that took.
+    /// Moves a run of pages of a unit to `to`.
     fn shift_run(
         &self,
         unit: usize,
-        bay: usize,
+        to: usize,
         pages: Range<usize>,
         shared: bool,
         shifted: &mut Shifted,
-    ) -> u32 {
+    ) {
         let (mut at, end, mut retried) = (pages.start, pages.end, None);
-        let (mut calls, mut most) = (0, UNIT);
+        let frame = |at: usize| to + (at - pages.start) * PAGE_SIZE;
+        let mut most = UNIT;
         while at < end {
-            let (offset, len) = (at * PAGE_SIZE, most.min(end - at));
-            // SAFETY: pages that the map says are ours to capture; the bay is empty.
+            let len = most.min(end - at);
+            // SAFETY: pages that the map says are ours to capture; the frames are, and empty.
             let (done, result) = unsafe {
                 self.fault
-                    .shift(bay + offset, unit + offset, len * PAGE_SIZE, false)
+                    .shift(frame(at), unit + at * PAGE_SIZE, len * PAGE_SIZE)
             };
-            calls += 1;
             let pages = done / PAGE_SIZE;
             shifted.moved |= ones(at, pages);
             at += pages;
@@ -218,10 +225,8 @@ impl Process {
                 // the next.
                 Err(Errno(libc::EINVAL | libc::ENOENT)) if len > 1 => most = len / 2,
                 Err(Errno(libc::EAGAIN)) if pages > 0 => {}
-                // The bay is ours and was empty: what is there now was moved (`FaultFd::shift`).
-                Err(Errno(libc::EEXIST))
-                    if let pages @ 1.. = self.present(bay + at * PAGE_SIZE, end - at) =>
-                {
+                // The frames are ours and were empty: what is there now was moved (`FaultFd::shift`).
+                Err(Errno(libc::EEXIST)) if let pages @ 1.. = self.present(frame(at), end - at) => {
                     shifted.moved |= ones(at, pages);
                     at += pages;
                 }
@@ -243,27 +248,26 @@ impl Process {
                 Err(_) => at += 1,
             }
         }
-        calls
     }
 
-    /// Copies `victims` of the unit at `unit` to the bay at `bay`, and drops them where they were.
-    fn copy_out(&self, desk: &mut Desk, unit: usize, bay: usize, victims: Mask) -> Shifted {
+    /// Copies `victims` of the unit at `unit` to the frames at `berth`, in a row, and drops them where
+    /// they were.
+    fn copy_out(&self, desk: &mut Desk, unit: usize, berth: usize, victims: Mask) -> Shifted {
         let mut shifted = Shifted::default();
+        let mut to = berth;
         for (first, len) in runs(victims) {
-            let offset = first * PAGE_SIZE;
-            let left = self.copy_run(desk, unit + offset, bay + offset, len, &mut shifted);
+            let from = unit + first * PAGE_SIZE;
+            let left = self.copy_run(desk, from, to, len, &mut shifted);
             shifted.moved |= left << first;
-            if left == ones(0, len) {
-                continue;
-            }
-            for page in (first..first + len).filter(|page| left >> (page - first) & 1 == 0) {
-                let offset = page * PAGE_SIZE;
-                if self.copy_run(desk, unit + offset, bay + offset, 1, &mut shifted) != 0 {
-                    shifted.moved |= 1 << page;
-                } else if self.present(unit + offset, 1) == 0 {
-                    shifted.gone |= 1 << page;
+            for at in places(ones(0, len) & !left) {
+                let offset = at * PAGE_SIZE;
+                if self.copy_run(desk, from + offset, to + offset, 1, &mut shifted) != 0 {
+                    shifted.moved |= 1 << (first + at);
+                } else if self.present(from + offset, 1) == 0 {
+                    shifted.gone |= 1 << (first + at);
                 }
             }
+            to += len * PAGE_SIZE;
         }
         shifted
     }
@@ -273,7 +277,7 @@ impl Process {
         &self,
         desk: &mut Desk,
         from: usize,
-        bay: usize,
+        to: usize,
         pages: usize,
         shifted: &mut Shifted,
     ) -> Mask {
@@ -287,8 +291,8 @@ impl Process {
             false => 0,
         };
         let copied = self.memory.read(from, content.as_flattened_mut()).is_ok()
-            && self.copy(bay, content).1.is_ok();
-        // SAFETY: private memory whose content is in the bay by now.
+            && self.copy(to, content, Waking::Later).1.is_ok();
+        // SAFETY: private memory whose content is in the frames by now.
         let drop_there = || unsafe { memory::madvise(from, bytes, libc::MADV_DONTNEED) };
         let left = match copied {
             false => 0,
@@ -297,7 +301,7 @@ impl Process {
             true => ones(0, pages) & !self.look_or_fail(from, pages).present,
         };
         for (at, len) in runs(ones(0, pages) & !left) {
-            self.drop_frames(bay + at * PAGE_SIZE, len);
+            self.drop_frames(to + at * PAGE_SIZE, len);
             let _ = self
                 .fault
                 .protect(from + at * PAGE_SIZE, len * PAGE_SIZE, false);
@@ -323,8 +327,8 @@ impl Process {
 
 /// What to capture next.
 enum Choice {
-    /// These pages of the unit, into the bay, in this way.
-    Capture(BayIndex, UnitNumber, Mask, WayOut, Leaving),
+    /// These pages of the unit, to these frames, in this way.
+    Capture(Berth, UnitNumber, Mask, WayOut, Leaving),
     /// None of those looked at may go now; there are others.
     LookOn,
     /// Nothing.
@@ -340,6 +344,14 @@ struct Shifted {
     gone: Mask,
     /// How many of those that left relatives share, who keep theirs.
     copied: usize,
+}
+
+/// The entry that may still hold what a page in memory does.
+fn kept(map: &PageMap, page: PageNumber) -> Option<EntryId> {
+    match map.get(page) {
+        Page::Resident(kept) => kept,
+        _ => None,
+    }
 }
 
 fn resident(map: &PageMap, unit: UnitNumber) -> Mask {

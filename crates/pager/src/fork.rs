@@ -145,7 +145,7 @@ pub unsafe fn before_fork() -> bool {
                     let used = locked.used(process.swap);
                     locked.account.settle(process.member, used, 0);
                     // It does not inherit the staging area.
-                    let frames = locked.bays.as_ref().map_or(0, |b| b.unused_frames());
+                    let frames = locked.bays.as_ref().map_or(0, |b| b.spent_frames());
                     let slot = process.member.reserve_child(frames as u64);
                     if slot.is_none() {
                         drop(locked);

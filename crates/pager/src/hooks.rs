@@ -501,5 +501,4 @@ pub unsafe fn exclude(addr: usize, len: usize) {
 
 pub use crate::fork::{after_fork_child, after_fork_parent, before_fork, make_ready};
 pub use crate::growth::grows;
-pub use crate::references::ring_made;
 pub use crate::remap::mremap;

@@ -9,14 +9,12 @@
 use crate::balance::Costs;
 use crate::bays::Bays;
 use crate::embed::{self, Embedded};
-use crate::flushes::Flushes;
 use crate::fork;
 use crate::generations;
 use crate::growth;
 use crate::hooks::UNREGISTERED;
 use crate::map::{Page, PageMap, PageNumber, UNIT, UNIT_BYTES};
 use crate::process::{Process, cpu};
-use crate::references;
 use crate::refuge::Memory;
 use crate::resolve::Desk;
 use crate::room::Step;
@@ -159,14 +157,13 @@ fn adopt(
         gate: Mutex::new(()),
         forked: AtomicBool::new(false),
         costs: Costs::new(),
-        flushes: Flushes::default(),
         shortage: Shortage::default(),
         keep_score: AtomicU64::new(1024),
         loads: AtomicU64::new(0),
         behind: AtomicBool::new(false),
     };
     // The limit is what others leave, this process among them until it charges for itself.
-    let count = (process.member.budget() as usize / UNIT / 4).clamp(256, 32768);
+    let count = (process.member.budget() as usize / UNIT / 16).clamp(128, 8192);
     let base = memory::reserve(count * UNIT_BYTES)
         .map_err(|e| format!("no addresses for the staging area: {e}"))?;
     process
@@ -209,7 +206,6 @@ fn adopt(
     process.measure(&mut state);
     process.share_budget(&mut state);
     process.services.compete(Crowd::new().look());
-    references::look();
     // Published under the lock: the hooks see it together with the registered ranges.
     let process = Process::publish(Box::new(process));
     drop(state);
@@ -226,7 +222,6 @@ pub fn tend(process: &'static Process) -> ! {
     let mut crowd = Crowd::new();
     let mut measured = Instant::now();
     let mut spared: Option<Instant> = None;
-    let mut rings = references::Watch::new();
     let mut heard = Instant::now();
     // For tests: every invariant of the pager, again and again while the program runs.
     let checking = std::env::var_os("EBB_CHECK").is_some();
@@ -248,7 +243,6 @@ pub fn tend(process: &'static Process) -> ! {
         seen = process.member.wait(seen, Some(pause));
         user::follow();
         process.behind.store(false, SeqCst);
-        rings.look();
         fork::attend(process, &mut desk);
         {
             let mut state = lock_service();

@@ -14,7 +14,6 @@ mod bays;
 mod capture;
 mod devices;
 mod embed;
-mod flushes;
 mod footing;
 mod fork;
 mod generations;

@@ -1,16 +1,16 @@
 //! Bringing swapped pages in: the page that was touched, and others where they are likely to be
 //! wanted too.
 //!
-//! In three steps: under the lock it is settled which pages come, into which frames, and they are in
-//! transit from then on; without it their data is loaded and put into place; under it again the page
-//! map says what is there. Waiting threads are woken by the caller, after that; or by the second step,
-//! where that is one move (`place`).
+//! In three steps: under the lock it is settled which pages come, and they are in transit from then
+//! on; without it their data is loaded and put into place; under it again the page map says what is
+//! there. Waiting threads are woken by the caller, after that; or by the second step, where that is
+//! one copy (`place`).
 
-use crate::bays::{Taken, ones, runs};
+use crate::bays::{ones, runs};
 use crate::generations;
 use crate::map::{Mask, Page, PageMap, PageNumber, UNIT};
-use crate::pattern::{REACH, Window, around, fit};
-use crate::place::{Frames, Waking, take};
+use crate::pattern::{REACH, Window, around};
+use crate::place::Waking;
 use crate::process::{Process, cpu};
 use crate::queue::RESIDENT_SET;
 use crate::ranges::Range;
@@ -28,8 +28,6 @@ use std::sync::atomic::Ordering::Relaxed;
 struct Load {
     first: PageNumber,
     entries: ArrayVec<EntryId, UNIT>,
-    /// Where their data is put, to be moved into place; none: it is copied.
-    frames: Option<Frames>,
     /// Whether they keep their entries as clean copies.
     keep: bool,
 }
@@ -37,7 +35,7 @@ struct Load {
 type Results = [Result<Source, LoadError>; UNIT];
 
 impl Process {
-    /// Brings `page` in; none: there is no frame and no room.
+    /// Brings `page` in; none: there is no room.
     pub fn load(
         &self,
         mut state: MutexGuard<'static, State>,
@@ -56,7 +54,7 @@ impl Process {
         } else if device {
             window = window.widened(neighbours(&state.map, page));
         }
-        let (first, pages, frames) = self.room_to_load(&mut state, page, &window)?;
+        let (first, pages) = self.room_to_load(&mut state, page, &window)?;
         if pages != window.pages || device {
             state.pattern.brought(first, pages);
         }
@@ -85,7 +83,6 @@ impl Process {
         let load = Load {
             first,
             entries,
-            frames,
             keep: worth && self.keeps(write),
         };
         let expected = self.expected(&mut state);
@@ -123,14 +120,13 @@ impl Process {
         })
     }
 
-    /// Which pages of the window to bring in with `page`, and into which frames; or, without frames,
-    /// with room under the budget for as many copies.
+    /// Which pages of the window to bring in with `page`: as many as there is room for.
     fn room_to_load(
         &self,
         state: &mut State,
         page: PageNumber,
         window: &Window,
-    ) -> Option<(PageNumber, usize, Option<Frames>)> {
+    ) -> Option<(PageNumber, usize)> {
         // Not across the end of its range: beside it may lie memory that `mremap` has just moved, whose
         // missing pages are not ours to fill before it is registered again.
         let range = state.ranges.find(page.address());
@@ -139,16 +135,10 @@ impl Process {
             range.as_ref().is_some_and(inside) && matches!(state.map.get(p), Page::Swapped(_))
         };
         let (first, pages) = around(page, window.first, window.pages, good);
-        if state.movable(page)
-            && !self.prefers_copy(state, pages)
-            && let Some(frames) = take(state, pages)
-        {
-            let (first, pages) = (fit(page, first, pages, frames.count()), frames.count());
-            Some((first, pages, Some(frames)))
-        } else if self.room_of_frames(state, pages) {
-            Some((first, pages, None))
+        if self.room_of_frames(state, pages) {
+            Some((first, pages))
         } else if self.room_of_frames(state, 1) {
-            Some((page, 1, None))
+            Some((page, 1))
         } else {
             state.pattern.brought(page, 0);
             None
@@ -170,62 +160,33 @@ impl Process {
             .collect()
     }
 
-    /// Loads the data and puts what is good of it into place. If one move does that, and a page is
+    /// Loads the data and puts what is good of it into place. If one copy does that, and a page is
     /// `wanted`, the fault is counted and who waits is woken: whether they were.
     fn transfer(&self, load: &Load, desk: &mut Desk, wanted: Option<usize>) -> (Results, bool) {
         let pages = load.entries.len();
         let mut results: Results = std::array::from_fn(|_| Ok(Source::Zero));
-        let mut outs: ArrayVec<&mut PageBytes, UNIT> = match &load.frames {
-            // SAFETY: the frames are present, page-aligned and ours alone until they are placed.
-            Some(frames) => (0..pages)
-                .map(|i| unsafe { &mut *(frames.address(i) as *mut PageBytes) })
-                .collect(),
-            None => desk.buffer.0[..pages].iter_mut().collect(),
-        };
+        let mut outs: ArrayVec<&mut PageBytes, UNIT> = desk.buffer.0[..pages].iter_mut().collect();
         let (entries, keep) = (&load.entries, load.keep);
         self.swap
             .load_each(cpu(), entries, &mut outs, keep, &mut results[..pages]);
         drop(outs);
         let good: Mask = (0..pages).fold(0, |m, i| m | u64::from(results[i].is_ok()) << i);
-        let Some(frames) = &load.frames else {
-            for (i, len) in runs(good) {
-                self.place_copy(load.first.plus(i), &desk.buffer.0[i..i + len]);
-            }
-            return (results, false);
-        };
         let waking = match wanted {
-            Some(wanted)
-                if good == ones(0, pages)
-                    && frames.runs().count() == 1
-                    && self.services.can_compete() =>
-            {
-                let took = desk.since.elapsed() + self.flushes.move_takes();
+            Some(wanted) if good == ones(0, pages) && self.services.can_compete() => {
+                let took = desk.since.elapsed() + Self::placing_takes(pages);
                 self.came(Some(way_of(results[wanted])), false, took);
                 Waking::AtOnce
             }
             _ => Waking::Later,
         };
-        for (start, run) in frames.runs() {
-            let all = ones(start, run.frames);
-            for (i, frames_of) in runs(good & all) {
-                let taken = Taken {
-                    address: frames.address(i),
-                    frames: frames_of,
-                };
-                self.place_move(load.first.plus(i), taken, waking);
-            }
-            for (i, len) in runs(!good & all) {
-                self.drop_frames(frames.address(i), len);
-            }
+        for (i, len) in runs(good) {
+            self.place(load.first.plus(i), &desk.buffer.0[i..i + len], waking);
         }
         (results, waking == Waking::AtOnce)
     }
 
     /// Says in the page map what has come.
     fn land(&self, state: &mut State, load: &Load, results: &Results) {
-        if let Some(frames) = &load.frames {
-            frames.placed(state);
-        }
         for (i, (&entry, result)) in load.entries.iter().zip(results).enumerate() {
             let at = load.first.plus(i);
             match result {

@@ -238,15 +238,6 @@ pub fn around(
     (PageNumber(start), end - start)
 }
 
-/// Where to begin if only `frames` of `pages` pages from `first` can be had: `page` is among them.
-pub fn fit(page: PageNumber, first: PageNumber, pages: usize, frames: usize) -> PageNumber {
-    if frames >= pages {
-        first
-    } else {
-        PageNumber(page.0.min(first.0 + pages - frames))
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -9,7 +9,6 @@
 
 use crate::balance::Costs;
 use crate::embed::Embedded;
-use crate::flushes::Flushes;
 use crate::service::Services;
 use crate::shortage::Shortage;
 use ebb_engine::Cpu;
@@ -48,8 +47,6 @@ pub struct Process {
     pub keep_score: AtomicU64,
     /// What faults cost.
     pub costs: Costs,
-    /// What moves of pages cost beyond those of a single thread.
-    pub flushes: Flushes,
     /// How long there has been no room.
     pub shortage: Shortage,
     /// The keeper was told that the pool is nearly full, and has not looked yet.

@@ -1,15 +1,13 @@
 //! Resolving a fault: a first touch is filled, a captured page goes back where it was, a swapped one
 //! is loaded (`load`).
 //!
-//! Two ways in (`place`). *Move*: staging frames that hold the data are moved into place; nothing is
-//! allocated. *Copy*: the kernel fills new pages from a buffer; used while the budget has room, where
-//! a move is not allowed (ranges that are not plain read-write), and for few pages where other
-//! threads make moves dear (`flushes`).
+//! All come by copy (`place`), while the budget has room. A captured page for which there is none is
+//! moved back.
 
 use crate::bays::ones;
 use crate::map::{Frame, Page, PageNumber, UNIT, UNIT_BYTES};
-use crate::pattern::{Window, around, fit};
-use crate::place::{Waking, take};
+use crate::pattern::{Window, around};
+use crate::place::Waking;
 use crate::process::Process;
 use crate::state::{State, lock_service};
 use ebb_engine::{EntryId, PAGE_SIZE, PageBytes};
@@ -43,7 +41,7 @@ static ZEROS: UnitBuffer = UnitBuffer([[0; PAGE_SIZE]; UNIT]);
 pub enum Served {
     /// The page is there, or the thread may look again.
     Done,
-    /// There is no frame and no room: make some and serve it again.
+    /// There is no room: make some and serve it again.
     NoRoom,
 }
 
@@ -145,7 +143,7 @@ impl Process {
     /// If it is missing all the same, the program dropped it without libc (a system call of its own,
     /// MADV_FREE before it paged): it reads as zeros, as it would without us, and is counted.
     fn look_again(&self, page: PageNumber) {
-        if self.copy(page.address(), &ZEROS.0[..1]).0 > 0 {
+        if self.copy(page.address(), &ZEROS.0[..1], Waking::Later).0 > 0 {
             self.counters().map_disagrees.add(1);
         }
     }
@@ -161,27 +159,15 @@ impl Process {
         let (first, pages) = around(page, window.first, window.pages, |p| {
             inside(p) && state.map.get(p) == Page::Untouched
         });
-        let (first, pages) = if self.has_room(state, pages) {
-            self.place_copy(first, &ZEROS.0[..pages]);
+        let (first, pages) = if self.room_of_frames(state, pages) {
             (first, pages)
-        } else if range.attributes.movable()
-            && let Some(frames) = take(state, pages)
-        {
-            let first = fit(page, first, pages, frames.count());
-            for (at, run) in frames.runs() {
-                // SAFETY: free frames are ours alone, and present.
-                unsafe { std::ptr::write_bytes(run.address as *mut u8, 0, run.frames * PAGE_SIZE) };
-                self.place_move(first.plus(at), run, Waking::Later);
-            }
-            frames.placed(state);
-            (first, frames.count())
         } else if self.room_of_frames(state, 1) {
-            self.place_copy(page, &ZEROS.0[..1]);
             (page, 1)
         } else {
             state.pattern.brought(page, 0);
             return None;
         };
+        self.place(first, &ZEROS.0[..pages], Waking::Later);
         if pages < window.pages {
             state.pattern.brought(first, pages);
         }
@@ -198,28 +184,31 @@ impl Process {
         })
     }
 
-    /// Whether so many pages may be copied in. Frames that lie free are room for them: where nothing
-    /// can be moved to (a range that is not plain read-write) they are of no other use.
+    /// Whether so many pages may be copied in, if need be for spent frames that are given back.
     pub fn room_of_frames(&self, state: &mut State, pages: usize) -> bool {
         self.give_back_until(state, |account, used| {
             account.room(self.member, used, pages as i64)
         })
     }
 
-    /// A page that is still in a frame goes back where it was.
-    pub fn remap(&self, state: &mut State, page: PageNumber, frame: Frame) {
-        let moves = state.movable(page) && !self.prefers_copy(state, 1);
-        let bays = state
-            .bays
-            .as_mut()
-            .expect("staged pages have a staging area");
+    /// A page that is still in a frame is wanted again.
+    fn remap(&self, state: &mut State, page: PageNumber, frame: Frame) {
+        match self.has_room(state, 1) {
+            true => self.copy_back(state, page, frame),
+            false => self.put_back(state, page, frame),
+        }
+    }
+
+    /// A captured page goes back where it was: it is moved, if that can be.
+    pub fn put_back(&self, state: &mut State, page: PageNumber, frame: Frame) {
+        let movable = state.movable(page);
+        let bays = state.bays.as_mut().expect("captured pages lie there");
         let from = bays.frame_address(frame);
-        let kept = bays.kept(frame);
-        if moves {
+        if movable {
             // SAFETY: the frame is ours and holds exactly this page's content.
-            let (done, result) =
-                unsafe { self.fault.shift(page.address(), from, PAGE_SIZE, false) };
+            let (done, result) = unsafe { self.fault.shift(page.address(), from, PAGE_SIZE) };
             if done == PAGE_SIZE || result == Err(Errno(libc::EEXIST)) {
+                let kept = bays.kept(frame);
                 bays.remapped(frame);
                 if done == 0 {
                     // Somebody filled the page behind our back; the frame is left over.
@@ -228,16 +217,18 @@ impl Process {
                 return self.is_back(state, page, kept);
             }
         }
-        // SAFETY: a staged frame is present and nobody writes it.
-        let content = unsafe { &*(from as *const PageBytes) };
-        self.place_copy(page, std::slice::from_ref(content));
-        state.bays.as_mut().expect("as above").stored(frame);
-        self.is_back(state, page, kept);
+        self.copy_back(state, page, frame);
     }
 
-    /// Whether pages should come in by copy, and may.
-    pub fn prefers_copy(&self, state: &mut State, pages: usize) -> bool {
-        self.flushes.dear(pages) && self.has_room(state, pages)
+    fn copy_back(&self, state: &mut State, page: PageNumber, frame: Frame) {
+        let bays = state.bays.as_mut().expect("captured pages lie there");
+        let from = bays.frame_address(frame);
+        // SAFETY: a staged frame is present and nobody writes it.
+        let content = unsafe { &*(from as *const PageBytes) };
+        self.place(page, std::slice::from_ref(content), Waking::Later);
+        let kept = bays.kept(frame);
+        bays.stored(frame);
+        self.is_back(state, page, kept);
     }
 
     fn is_back(&self, state: &mut State, page: PageNumber, kept: Option<EntryId>) {

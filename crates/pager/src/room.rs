@@ -1,14 +1,13 @@
 //! Making room: evict what has not been used for longest, ask others of the tree for theirs, and give
-//! frames back while more is used than charged.
+//! back the frames of what was stored.
 //!
 //! Pages go in two steps, so that a touch soon after costs little: they are captured (`capture`),
 //! wait in the staging area, and are stored (`store`) as others come after them.
 
 use crate::account::Account;
 use crate::bays::{BayIndex, Bays, runs};
-use crate::map::{Mask, UNIT};
+use crate::map::UNIT;
 use crate::process::Process;
-use crate::references;
 use crate::resolve::Desk;
 use crate::state::{State, lock_service};
 use arrayvec::ArrayVec;
@@ -42,39 +41,31 @@ pub enum When {
 
 /// How long to wait for what others give.
 const HOPE: Duration = Duration::from_millis(2);
-/// Free frames that reclaim keeps ready, in pages.
-const READY: usize = 2 * UNIT;
-/// Bays whose frames are given back at once, at most.
-const TRADED: usize = 4;
+/// Room that reclaim keeps ready, in pages.
+const READY: usize = 6 * UNIT;
+/// So many spent frames are worth a call to give them back.
+const ENOUGH: usize = BAYS * UNIT;
 /// Units captured, when nothing more can be stored, to find pages that need no room.
 const TRIES: usize = 32;
 
 impl Process {
-    /// One step towards `READY` free frames (or as much room under the budget). Called without
-    /// the lock.
+    /// One step towards `READY` pages of room under the budget. Called without the lock.
     pub fn make_room(&self, desk: &mut Desk, when: When) -> Step {
         let mut state = lock_service();
-        let free = state.bays.as_ref().map_or(0, Bays::free_frames);
-        let used = state.used(self.swap);
-        if state.account.over(used) > 0 && !state.account.room(self.member, used, 0) {
-            if self.give_back(&mut state) {
-                return Step::Progress;
-            }
-        } else if self.flushes.dear(1) || references::lent() {
-            if state.account.room(self.member, used, READY as i64) {
-                return Step::Enough;
-            }
-            if free >= READY {
-                self.trade(state);
-                return Step::Progress;
-            }
-        } else if free >= READY || state.account.room(self.member, used, (READY - free) as i64) {
+        if self.has_room(&mut state, READY) {
             return Step::Enough;
         }
-        match self.given(state, when) {
+        let state = match self.give_back_unlocked(state) {
+            Ok(()) => return Step::Progress,
+            Err(state) => state,
+        };
+        let step = match self.given(state, when) {
             Ok(step) => step,
             Err(state) => self.evict(state, desk),
-        }
+        };
+        // Frames are room once they are given back.
+        let _ = self.give_back_unlocked(lock_service());
+        step
     }
 
     /// Room that others of the tree make, whose pages were not used for much longer than ours; or
@@ -200,13 +191,13 @@ impl Process {
         (state.account.charged().max(0) as usize / 256).clamp(UNIT / 2, 1024)
     }
 
-    /// Gives frames back while more is used than is charged and no more can be charged.
+    /// Gives spent frames back while more is used than is charged and no more can be charged.
     pub fn pay(&self, state: &mut State) {
         self.give_back_until(state, |account, used| account.room(self.member, used, 0));
     }
 
-    /// Gives free frames back until that makes enough room under the budget, by what is in use;
-    /// false if all of them do not.
+    /// Gives spent frames back until that makes enough room under the budget, by what is in use; false
+    /// if all of them do not.
     pub fn give_back_until(
         &self,
         state: &mut State,
@@ -223,64 +214,68 @@ impl Process {
         }
     }
 
-    /// Gives one free bay's pages back to the system.
+    /// Gives a few bays of spent frames back to the system; false if there are none.
     pub fn give_back(&self, state: &mut State) -> bool {
         let Some(bays) = state.bays.as_mut() else {
             return false;
         };
-        let leaving = Leaving::take(bays, 1);
-        leaving.drop_pages();
-        leaving.gone(bays)
+        let spent = Spent::take(bays);
+        spent.drop_pages();
+        spent.gone(bays)
     }
 
-    /// Gives a few free bays' pages back to the system, with one flush for all and without the
-    /// lock. Where loads copy, they need room under the budget, not frames.
-    fn trade(&self, mut state: MutexGuard<'static, State>) {
-        let Some(bays) = state.bays.as_mut() else {
-            return;
+    /// The same without the lock, if there are `ENOUGH`; else it is handed back.
+    fn give_back_unlocked(
+        &self,
+        mut state: MutexGuard<'static, State>,
+    ) -> Result<(), MutexGuard<'static, State>> {
+        let bays = state.bays.as_mut();
+        let Some(bays) = bays.filter(|bays| bays.ready_frames() >= ENOUGH) else {
+            return Err(state);
         };
-        let leaving = Leaving::take(bays, TRADED);
+        let spent = Spent::take(bays);
         drop(state);
-        leaving.drop_pages();
+        spent.drop_pages();
         let mut state = lock_service();
-        leaving.gone(state.bays.as_mut().expect("taken from there"));
+        spent.gone(state.bays.as_mut().expect("taken from there"));
+        Ok(())
     }
 }
 
-/// Free frames on their way back to the system.
-struct Leaving {
-    frames: ArrayVec<(BayIndex, Mask), TRADED>,
+/// Spent frames on their way back to the system.
+struct Spent {
+    bays: ArrayVec<BayIndex, BAYS>,
     /// The same as runs of pages: address and length in bytes.
-    parts: ArrayVec<(usize, usize), { TRADED * UNIT.div_ceil(2) }>,
+    parts: ArrayVec<(usize, usize), { BAYS * UNIT.div_ceil(2) }>,
 }
 
-impl Leaving {
-    /// Those of up to `count` free bays, at most `TRADED`.
-    fn take(bays: &mut Bays, count: usize) -> Self {
-        let (mut frames, mut parts) = (ArrayVec::new(), ArrayVec::new());
-        while frames.len() < count
-            && let Some((bay, mask)) = bays.give_back()
+/// Bays whose frames are given back at once, with one flush for all.
+const BAYS: usize = 4;
+
+impl Spent {
+    fn take(bays: &mut Bays) -> Self {
+        let (mut some, mut parts) = (ArrayVec::new(), ArrayVec::new());
+        while !some.is_full()
+            && let Some((bay, mask)) = bays.leave()
         {
             let address = bays.address(bay);
             parts.extend(
                 runs(mask).map(|(first, len)| (address + first * PAGE_SIZE, len * PAGE_SIZE)),
             );
-            frames.push((bay, mask));
+            some.push(bay);
         }
-        Self { frames, parts }
+        Self { bays: some, parts }
     }
 
     fn drop_pages(&self) {
-        // SAFETY: free frames hold nothing that anybody needs.
+        // SAFETY: spent frames hold nothing that anybody needs.
         unsafe { memory::drop_pages(&self.parts) };
     }
 
     /// The system has them; whether there were any.
     fn gone(self, bays: &mut Bays) -> bool {
-        let any = !self.frames.is_empty();
-        self.frames
-            .into_iter()
-            .for_each(|(bay, mask)| bays.gone(bay, mask));
+        let any = !self.bays.is_empty();
+        self.bays.into_iter().for_each(|bay| bays.gone(bay));
         any
     }
 }

@@ -265,7 +265,7 @@ impl State {
     /// Pages of memory in use that the pager knows of, the engine's included.
     pub fn used(&self, swap: &Swap) -> i64 {
         let pool = swap.pool_bytes().div_ceil(ebb_engine::PAGE_SIZE as u64);
-        let frames = self.bays.as_ref().map_or(0, |bays| bays.unused_frames());
+        let frames = self.bays.as_ref().map_or(0, |bays| bays.spent_frames());
         (self.map.in_memory() + frames) as i64 + pool as i64 + self.tables + sharing::given_back()
     }
 

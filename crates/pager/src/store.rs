@@ -1,9 +1,9 @@
-//! Storing captured pages: what a bay holds gets entries, and its frames are free again.
+//! Storing captured pages: what a bay holds gets entries, and its frames are spent.
 //!
 //! The thread that stores has the bay's pages in transit and works without the lock: compression,
 //! and where it has to be a transfer, hold nobody up but who touches these pages.
 
-use crate::bays::{Bays, places};
+use crate::bays::{BayIndex, Bays, places};
 use crate::generations;
 use crate::map::{Page, UNIT};
 use crate::process::{Process, cpu};
@@ -19,7 +19,7 @@ use std::time::Duration;
 /// How long a thread sleeps that finds others at work on all that it could do.
 const MAKE_WAY: Duration = Duration::from_micros(50);
 
-/// Entries for the pages of a unit, by their place in it.
+/// Entries for the pages of a bay, by their place in it.
 type Entries = [Option<EntryId>; UNIT];
 
 impl Process {
@@ -33,14 +33,15 @@ impl Process {
             std::thread::sleep(MAKE_WAY);
             return Step::Progress;
         };
-        let (unit, mask) = bays.staged_of(bay);
+        let mask = bays.staged_of(bay);
         let base = bays.address(bay);
         let mut kept: Entries = [None; UNIT];
         for i in places(mask) {
             let frame = Bays::frame(bay, i);
             kept[i] = bays.kept(frame);
-            map.set(unit.first().plus(i), Page::Storing(frame));
+            map.set(bays.page_of(frame), Page::Storing(frame));
         }
+        let unit = is_unit(bays, bay);
         drop(state);
 
         let content = |i: usize| {
@@ -52,7 +53,7 @@ impl Process {
             places(mask).filter(|i| entries[*i].is_none()).collect();
         let pages: ArrayVec<&PageBytes, UNIT> = changed.iter().map(|i| content(*i)).collect();
         let mut out = [None; UNIT];
-        let stored = self.store_pages(&pages, &mut out[..pages.len()]);
+        let stored = self.store_pages(&pages, &mut out[..pages.len()], unit);
         for (&i, &entry) in changed.iter().zip(&out) {
             entries[i] = entry;
         }
@@ -67,7 +68,8 @@ impl Process {
             bays.pass_over(bay);
         }
         for i in places(mask) {
-            let (page, frame) = (unit.first().plus(i), Bays::frame(bay, i));
+            let frame = Bays::frame(bay, i);
+            let page = bays.page_of(frame);
             match entries[i] {
                 Some(entry) => {
                     map.set(page, Page::Swapped(entry));
@@ -114,11 +116,11 @@ impl Process {
     }
 
     /// Stores as many of the pages as there is room for, or as need none; how many.
-    fn store_pages(&self, pages: &[&PageBytes], out: &mut [Option<EntryId>]) -> usize {
+    fn store_pages(&self, pages: &[&PageBytes], out: &mut [Option<EntryId>], unit: bool) -> usize {
         let generation = generations::youngest();
         // A whole unit is a folio: neighbouring entries, and neighbouring slots on a device.
-        let whole = pages.len() == UNIT;
-        let folio = whole.then(|| self.swap.store(cpu(), generation, pages));
+        let folio =
+            (unit && pages.len() == UNIT).then(|| self.swap.store(cpu(), generation, pages));
         let stored = if let Some(Ok(first)) = folio {
             for (i, entry) in out.iter_mut().enumerate() {
                 *entry = Some(first.plus(i as u32));
@@ -144,10 +146,14 @@ impl Process {
         if state.map.in_transit() > 0 {
             return false;
         }
-        while let Some(bay) = state.bays.as_ref().and_then(Bays::oldest_staged) {
-            let (unit, mask) = state.bays.as_ref().expect("as above").staged_of(bay);
-            for i in places(mask) {
-                self.remap(state, unit.first().plus(i), Bays::frame(bay, i));
+        while let Some(bay) = state.bays.as_mut().and_then(Bays::oldest_staged) {
+            let bays = state.bays.as_ref().expect("as above");
+            let frames: ArrayVec<_, UNIT> = places(bays.staged_of(bay))
+                .map(|i| Bays::frame(bay, i))
+                .map(|frame| (bays.page_of(frame), frame))
+                .collect();
+            for (page, frame) in frames {
+                self.put_back(state, page, frame);
             }
         }
         true
@@ -163,4 +169,10 @@ impl Process {
         };
         self.keep_score.store(new, Relaxed);
     }
+}
+
+/// Whether a bay holds a whole unit, in order.
+fn is_unit(bays: &Bays, bay: BayIndex) -> bool {
+    let first = bays.page_of(Bays::frame(bay, 0));
+    first.within() == 0 && (0..UNIT).all(|i| bays.page_of(Bays::frame(bay, i)) == first.plus(i))
 }

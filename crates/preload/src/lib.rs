@@ -5,8 +5,7 @@
 //! - [`malloc`]: the malloc family, served by mimalloc, and by [`mapped`] where blocks are
 //!   large. Their `mmap` and `madvise` calls bind to the symbols of this library, so they are managed like the program's maps.
 //! - [`memory`]: `mmap`, `munmap`, `mremap`, `madvise`, `mprotect`, `brk`, `mlock` and kin.
-//! - [`lent`]: calls that leave the kernel with references to the program's pages.
-//! - [`syscall`]: forks, memory calls and those of [`lent`] by number; [`stack`]: stacks that the
+//! - [`syscall`]: forks and memory calls by number; [`stack`]: stacks that the
 //!   program makes itself.
 //! - [`dlopen`]: libraries that would look past this one.
 //! - [`thread`]: `pthread_create`, so that the pager knows the program's threads.
@@ -27,7 +26,6 @@
 mod dlopen;
 mod exec;
 mod fork;
-mod lent;
 mod malloc;
 mod mapped;
 mod memory;

@@ -1,6 +1,6 @@
 //! `syscall(2)`: the system calls that copy the address space, made by number, are forks like
-//! any other, and those that map memory are memory calls like any other (SBCL makes all of its so),
-//! and so are those that lend it to the kernel. Everything else passes as it is.
+//! any other, and those that map memory are memory calls like any other (SBCL makes all of its so).
+//! Everything else passes as it is.
 //!
 //! System calls made without libc are out of reach: a child of such a one
 //! has no managed memory at all once its parent pages, and gets SIGSEGV where it touches it.
@@ -10,7 +10,7 @@ use core::ptr;
 
 use ebb_sys::raw;
 
-use crate::{fork, lent, memory};
+use crate::{fork, memory};
 
 /// libc declares it variadic and reads six arguments in any case; both calling conventions pass
 /// them as if they were declared.
@@ -76,14 +76,6 @@ unsafe fn memory_call(number: c_long, args: [c_long; 6]) -> Option<c_long> {
             libc::SYS_munmap => memory::munmap(at(a), b as usize).into(),
             libc::SYS_mprotect => memory::mprotect(at(a), b as usize, c as c_int).into(),
             libc::SYS_madvise => memory::madvise(at(a), b as usize, c as c_int).into(),
-            libc::SYS_vmsplice => {
-                lent::vmsplice(a as c_int, at(b).cast(), c as usize, d as u32) as c_long
-            }
-            libc::SYS_setsockopt => {
-                let (fd, level, name) = (a as c_int, b as c_int, c as c_int);
-                lent::setsockopt(fd, level, name, at(d), e as libc::socklen_t).into()
-            }
-            libc::SYS_io_uring_setup => lent::io_uring_setup(a, b),
             _ => return None,
         })
     }

@@ -308,15 +308,15 @@ impl FaultFd {
         unsafe { libc::poll(&mut p, 1, timeout_ms) == 1 && p.revents & libc::POLLIN != 0 }
     }
 
-    /// Fills missing pages at `to` with new pages that hold a copy of `from`; who waits for them
-    /// is not woken. Returns the bytes done and why it stopped short, if it did: EEXIST, a
+    /// Fills missing pages at `to` with new pages that hold a copy of `from`. With `wake`, who waits
+    /// for those that were counted is woken. Returns the bytes done and why it stopped short, if it did: EEXIST, a
     /// page is already there; EAGAIN, try again; ENOMEM; ENOENT, no such range.
-    pub fn copy(&self, to: usize, from: &[u8]) -> (usize, Result<(), Errno>) {
+    pub fn copy(&self, to: usize, from: &[u8], wake: bool) -> (usize, Result<(), Errno>) {
         let arg = Transfer {
             to: to as u64,
             from: from.as_ptr() as u64,
             len: from.len() as u64,
-            mode: DONT_WAKE,
+            mode: if wake { 0 } else { DONT_WAKE },
             done: 0,
         };
         self.transfer(UFFDIO_COPY, arg)
@@ -325,7 +325,7 @@ impl FaultFd {
     /// Moves whole pages between two private anonymous ranges of this process. Afterwards
     /// nobody can reach them at `from`: a capture is atomic. Stops at a page that is pinned or shared
     /// (EBUSY), that is not there or not mapped (ENOENT), or where a target page is present
-    /// (EEXIST). Returns the bytes done. With `wake`, who waits for what was counted is woken.
+    /// (EEXIST). Returns the bytes done; wakes nobody.
     ///
     /// EEXIST may also mean that pages *were* moved: where the kernel tries again inside the call,
     /// because another thread moves pages at the same time, Linux 6.18 does not count what the
@@ -333,20 +333,14 @@ impl FaultFd {
     ///
     /// Requires: the caller owns what both ranges mean: no Rust reference points into `from`
     /// or `to`, and whoever maps `from` expects its pages to be gone.
-    pub unsafe fn shift(
-        &self,
-        to: usize,
-        from: usize,
-        len: usize,
-        wake: bool,
-    ) -> (usize, Result<(), Errno>) {
+    pub unsafe fn shift(&self, to: usize, from: usize, len: usize) -> (usize, Result<(), Errno>) {
         self.transfer(
             UFFDIO_MOVE,
             Transfer {
                 to: to as u64,
                 from: from as u64,
                 len: len as u64,
-                mode: if wake { 0 } else { DONT_WAKE },
+                mode: DONT_WAKE,
                 done: 0,
             },
         )

@@ -354,25 +354,6 @@ pub fn all(mut f: impl FnMut(u32)) -> Result<(), Errno> {
     Ok(())
 }
 
-/// Whether `pid` has an io_uring open, by the descriptors of its first thread. About 3 µs each.
-///
-/// # Errors
-/// It is gone, or another user's.
-pub fn has_ring(pid: u32) -> Result<bool, Errno> {
-    let dir = Path::new(format_args!("/proc/{pid}/fd")).open(OFlags::RDONLY | OFlags::DIRECTORY)?;
-    let mut names = [std::mem::MaybeUninit::uninit(); 2048];
-    let mut descriptors = rustix::fs::RawDir::new(&dir, &mut names);
-    while let Some(descriptor) = descriptors.next() {
-        let mut target = [0; 64];
-        // It may be closed by now.
-        let len = rustix::fs::readlinkat_raw(&dir, descriptor?.file_name(), &mut target);
-        if len.is_ok_and(|len| target[..len] == *b"anon_inode:[io_uring]") {
-            return Ok(true);
-        }
-    }
-    Ok(false)
-}
-
 /// CLOCK_MONOTONIC, in nanoseconds.
 pub fn monotonic_ns() -> u64 {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
@@ -460,19 +441,6 @@ mod tests {
         assert!(rollup.anonymous >= PAGES && rollup.proportional <= rollup.anonymous);
         drop(input);
         child.wait().unwrap();
-    }
-
-    #[test]
-    fn a_ring_is_found_among_the_descriptors() {
-        let mut child = Command::new("sleep").arg("60").spawn().unwrap();
-        assert_eq!(has_ring(child.id()), Ok(false));
-        child.kill().unwrap();
-        child.wait().unwrap();
-        let Ok(_ring) = io_uring::IoUring::new(1) else {
-            println!("skipped: no io_uring");
-            return;
-        };
-        assert_eq!(has_ring(std::process::id()), Ok(true));
     }
 
     #[test]
