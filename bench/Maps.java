@@ -1,6 +1,10 @@
 import java.util.HashMap;
 
-/** A map of strings, filled in order and read twice out of order: {@code java Maps.java [ENTRIES]}. */
+/**
+ * A map of strings, filled in order and read twice out of order.
+ *
+ * <p>{@code java Maps.java [ENTRIES]}: about 150 bytes an entry; default 5 million, 720 MiB.
+ */
 public class Maps {
 	public static void main(String[] arguments) {
 		int entries = arguments.length > 0 ? Integer.parseInt(arguments[0]) : 5_000_000;

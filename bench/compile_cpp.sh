@@ -1,7 +1,7 @@
 #!/bin/bash
 # A C++ compiler run on generated source.
 #
-#   compile_cpp.sh [FUNCTIONS] [FILES]     default 100 functions in one file, 620 MiB
+#   compile_cpp.sh [FUNCTIONS] [FILES]     default 100 functions in one file, 600 MiB
 #
 # Several files: make -j2 with a run for each, so two at a time.
 set -eu -o pipefail

@@ -1,4 +1,6 @@
-// A map of small objects, filled in order and read out of order: node maps.js [ENTRIES]
+// A map of small objects, filled in order and read out of order.
+//
+//     node maps.js [ENTRIES]      about 220 bytes an entry; default 3 million, 620 MiB
 const entries = Number(process.argv[2] ?? 3_000_000);
 const map = new Map();
 for (let i = 0; i < entries; i++)

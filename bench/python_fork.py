@@ -1,6 +1,6 @@
 """Worker processes, forked without exec, each read all of a dictionary they inherited.
 
-    python_fork.py [RECORDS]
+    python_fork.py [RECORDS]      about 500 bytes a record; default 2 million, 950 MiB
 
 Reading a Python object counts its references, so every worker comes to have a copy of its own of
 the pages that it reads: the parent's memory and as much again for each of three.

@@ -1,6 +1,6 @@
 """A redis-server that saves its data from a forked child while its client overwrites them.
 
-    redis_bgsave.py [KEYS]        about 600 bytes a key; default 500,000
+    redis_bgsave.py [KEYS]      about 1000 bytes a key at peak; default 500,000, 480 MiB
 
 What the child writes must be the data as they were at the fork: redis-check-rdb must find the file
 sound, and a second server that loads it must have the digest that the first had then.

@@ -1,6 +1,6 @@
 """A redis-server filled with JSON-like values and read back with a skewed pattern.
 
-    redis_kv.py [KEYS]      about 470 bytes a key; default 1.5 million, 700 MiB in the server
+    redis_kv.py [KEYS]      about 470 bytes a key; default 1.5 million, 690 MiB
 
 Client and server are one process tree. Every value read is compared with the one written.
 """

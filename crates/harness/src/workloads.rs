@@ -2,21 +2,46 @@
 
 use crate::job::Job;
 use crate::tools;
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Error, Result, bail};
 use std::ffi::OsString;
+use std::fmt;
 use std::path::PathBuf;
 use std::process::Command;
+use std::str::FromStr;
 use std::time::Duration;
 
 /// How large to run it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Scale {
-    /// The benchmark: the sizes at which the promises are made.
+    /// The benchmark: the sizes at which the promises are made. At their peaks 1024 MiB (`touch`), 1540
+    /// (`numpy-sort`), 950 (`python-heap`), 340 (`sqlite`), 690 (`redis`), 750 and 870 (`gnu-sort` in one
+    /// thread and two), 600 (`c++-compiler`), 620 (`make-j2`), 720 (`java`), 620 (`node`), 480
+    /// (`redis-bgsave`), 950 (`python-fork`); what forked processes share counts once.
     Full,
     /// Half of that.
     Half,
     /// About 100 to 200 MiB, for tests.
     Small,
+}
+
+impl fmt::Display for Scale {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Full => "full",
+            Self::Half => "half",
+            Self::Small => "small",
+        })
+    }
+}
+
+impl FromStr for Scale {
+    type Err = Error;
+
+    fn from_str(name: &str) -> Result<Self> {
+        let all = [Self::Full, Self::Half, Self::Small];
+        let found = all.into_iter().find(|scale| scale.to_string() == name);
+        found.context("full, half or small")
+    }
 }
 
 /// One of them.
@@ -101,7 +126,7 @@ impl Workload {
             Workload::Redis => (1_500_000, 250_000),
             Workload::Sort | Workload::SortThreads => (8_000_000, 1_000_000),
             Workload::Compiler => (100, 12),
-            Workload::Make => (50, 12),
+            Workload::Make => (30, 12),
             Workload::Java => (5_000_000, 1_000_000),
             Workload::Node => (3_000_000, 400_000),
             Workload::RedisSave => (500_000, 40_000),
