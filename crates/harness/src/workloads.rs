@@ -15,7 +15,7 @@ use std::time::Duration;
 pub enum Scale {
     /// The benchmark: the sizes at which the promises are made. At their peaks 1024 MiB (`touch`), 1540
     /// (`numpy-sort`), 950 (`python-heap`), 340 (`sqlite`), 690 (`redis`), 750 and 870 (`gnu-sort` in one
-    /// thread and two), 600 (`c++-compiler`), 620 (`make-j2`), 720 (`java`), 620 (`node`), 480
+    /// thread and two), 600 (`c++-compiler`), 620 (`make-j2`), 360 (`java`), 620 (`node`), 480
     /// (`redis-bgsave`), 950 (`python-fork`); what forked processes share counts once.
     Full,
     /// Half of that.
@@ -127,7 +127,7 @@ impl Workload {
             Workload::Sort | Workload::SortThreads => (8_000_000, 1_000_000),
             Workload::Compiler => (100, 12),
             Workload::Make => (30, 12),
-            Workload::Java => (5_000_000, 1_000_000),
+            Workload::Java => (2_000_000, 1_000_000),
             Workload::Node => (3_000_000, 400_000),
             Workload::RedisSave => (500_000, 40_000),
             Workload::PythonFork => (2_000_000, 700_000),
