@@ -1,6 +1,6 @@
 """A dictionary of small Python records, updated with a skewed pattern: pointer chasing.
 
-    python_heap.py [RECORDS]      about 550 bytes a record; default 2 million, 1 GiB
+    python_heap.py [RECORDS]      about 500 bytes a record; default 2 million, 950 MiB
 """
 
 import hashlib

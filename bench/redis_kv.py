@@ -1,28 +1,21 @@
 """A redis-server filled with JSON-like values and read back with a skewed pattern.
 
-    redis_kv.py [KEYS]      about 470 bytes a key; default 1.5 million, 700 MiB in the server
+    redis_kv.py [KEYS]      about 470 bytes a key; default 1.5 million, 690 MiB
 
-Client and server are one process tree and talk over a UNIX socket. Every value read is
-compared with the one written. EBB_REDIS names the server's program.
+Client and server are one process tree. Every value read is compared with the one written.
 """
 
 import hashlib
-import os
 import random
-import socket
-import subprocess
 import sys
 import tempfile
 import time
 
 from phases import Phases, report
+from redis_server import Server
 
 keys = int(sys.argv[1]) if len(sys.argv) > 1 else 1_500_000
 reads = max(1, keys // 6)
-
-
-def request(*words):
-    return b"*%d\r\n" % len(words) + b"".join(b"$%d\r\n%b\r\n" % (len(w), w) for w in words)
 
 
 def value(i):
@@ -34,32 +27,10 @@ def value(i):
     )
 
 
-def connect(path):
-    for _ in range(600):
-        try:
-            connection = socket.socket(socket.AF_UNIX)
-            connection.connect(path)
-            return connection
-        except OSError:
-            time.sleep(0.05)
-    sys.exit("redis_kv: the server does not answer")
-
-
 with tempfile.TemporaryDirectory() as directory:
-    path = f"{directory}/redis"
-    server = subprocess.Popen(
-        [os.environ.get("EBB_REDIS", "redis-server"), "--port", "0", "--unixsocket", path]
-        + ["--save", "", "--appendonly", "no", "--dir", directory],
-        stdout=subprocess.DEVNULL,
-    )
-    client = connect(path)
-    replies = client.makefile("rb", 1 << 20)
+    server = Server(directory)
     phases = Phases(keys)
-    for start in range(0, keys, 1000):
-        batch = range(start, min(keys, start + 1000))
-        client.sendall(b"".join(request(b"SET", b"k%d" % i, value(i)) for i in batch))
-        for _ in batch:
-            assert replies.readline() == b"+OK\r\n"
+    server.fill(keys, value)
     phases.end("fill")
 
     rng = random.Random(3)
@@ -68,9 +39,7 @@ with tempfile.TemporaryDirectory() as directory:
     for _ in range(reads):
         i = min(int(rng.paretovariate(0.5)), keys) * 104729 % keys
         start = time.monotonic()
-        client.sendall(request(b"GET", b"k%d" % i))
-        length = int(replies.readline()[1:])
-        data = replies.read(length + 2)[:-2]
+        data = server.ask(b"GET", b"k%d" % i)
         latencies.append(time.monotonic() - start)
         assert data == value(i), f"wrong value for k{i}"
         digest.update(data)
@@ -78,6 +47,5 @@ with tempfile.TemporaryDirectory() as directory:
     latencies.sort()
     for percent in (50, 99, 99.9):
         report(f"get_p{percent}", latencies[min(reads - 1, int(reads * percent / 100))])
-    client.sendall(request(b"SHUTDOWN", b"NOSAVE"))
-    server.wait()
+    server.end()
     print(digest.hexdigest())

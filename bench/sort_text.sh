@@ -1,7 +1,7 @@
 #!/bin/bash
 # GNU sort of generated text, all of it in memory.
 #
-#   sort_text.sh [LINES] [THREADS]     about 160 bytes a line; default 8 million, 1.2 GiB
+#   sort_text.sh [LINES] [THREADS]     about 100 bytes a line; default 8 million, 750 MiB
 set -eu -o pipefail
 lines=${1:-8000000}
 threads=${2:-1}

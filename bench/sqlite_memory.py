@@ -1,6 +1,6 @@
 """An in-memory SQLite database: load, index, group, look up.
 
-    sqlite_memory.py [ORDERS]      about 290 bytes an order; default 2.5 million, 700 MiB
+    sqlite_memory.py [ORDERS] [LOOKUPS]      about 140 bytes an order; default 2.5 million, 340 MiB
 """
 
 import random
@@ -11,7 +11,7 @@ from phases import Phases
 
 orders = int(sys.argv[1]) if len(sys.argv) > 1 else 2_500_000
 customers = max(1, orders // 20)
-lookups = orders // 200
+lookups = int(sys.argv[2]) if len(sys.argv) > 2 else orders // 25
 rng = random.Random(5)
 phases = Phases(orders)
 

@@ -6,54 +6,29 @@ mod common;
 use common::{cannot_page, lacks, same_in_parts};
 use ebb_harness::job::Job;
 use ebb_harness::tools;
+use ebb_harness::workloads::{Scale, Workload};
 use std::fs;
 use std::time::Duration;
 
-/// A source file that costs a C++ compiler some memory.
-fn cpp(number: usize) -> String {
-    let mut text = "#include <algorithm>\n#include <functional>\n#include <iostream>\n#include <map>\n\
-                    #include <regex>\n#include <string>\n#include <unordered_map>\n#include <vector>\n"
-        .to_string();
-    for i in 0..12 {
-        text += &format!(
-            "struct K{i} {{ int v; bool operator<(const K{i} &o) const {{ return v < o.v; }} }};\n\
-             int f{number}_{i}(int n) {{ std::map<K{i}, std::vector<std::string>> m; for (int j = 0; j < n; j++) \
-             m[K{i}{{j % {}}}].push_back(std::to_string(j)); std::regex r(\"{i}+\"); int s = 0; for (auto &p : m) \
-             for (auto &x : p.second) s += std::regex_search(x, r); return s; }}\n",
-            i + 3
-        );
+/// A workload prints the same in half of its memory.
+fn same_in_half(workload: Workload) {
+    if cannot_page() {
+        return;
     }
-    text
+    match workload.job(Scale::Small) {
+        Ok(job) => same_in_parts(&job, workload.name(), &[2], &[]),
+        Err(error) => println!("skipped: {error:#}"),
+    }
 }
 
 #[test]
 fn a_cpp_compiler() {
-    if cannot_page() || lacks("g++") {
-        return;
-    }
-    let dir = tempfile::tempdir().unwrap();
-    fs::write(dir.path().join("a.cpp"), cpp(0)).unwrap();
-    let job = Job::new(["g++", "-O1", "-S", "-o", "-", "a.cpp"])
-        .dir(dir.path())
-        .time_limit(Duration::from_secs(240));
-    same_in_parts(&job, "g++", &[2], &[]);
+    same_in_half(Workload::Compiler);
 }
 
 #[test]
 fn make_with_two_jobs() {
-    if cannot_page() || lacks("make") || lacks("g++") {
-        return;
-    }
-    let dir = tempfile::tempdir().unwrap();
-    for i in 0..3 {
-        fs::write(dir.path().join(format!("f{i}.cpp")), cpp(i)).unwrap();
-    }
-    let rules = "all: f0.s f1.s f2.s\n\t@cat $^ | sha256sum\n\t@rm $^\n%.s: %.cpp\n\t@g++ -O1 -S -o $@ $<\n";
-    fs::write(dir.path().join("Makefile"), rules).unwrap();
-    let job = Job::new(["make", "-j2"])
-        .dir(dir.path())
-        .time_limit(Duration::from_secs(300));
-    same_in_parts(&job, "make -j2", &[2], &[]);
+    same_in_half(Workload::Make);
 }
 
 /// Its jemalloc is found before our malloc, by libc too: when libc starts a thread of ours, say.
@@ -84,35 +59,12 @@ fn a_program_with_a_malloc_that_libc_uses() {
 
 #[test]
 fn java() {
-    if cannot_page() || lacks("javac") {
-        return;
-    }
-    let dir = tempfile::tempdir().unwrap();
-    let source = "import java.util.*;\npublic class Main { public static void main(String[] a) {\n\
-                  HashMap<Integer, String> m = new HashMap<>(); long s = 0;\n\
-                  for (int i = 0; i < 1000000; i++) m.put(i, \"value-\" + i * 7919L % 1000000);\n\
-                  for (int r = 0; r < 2; r++) for (int i = 0; i < 1000000; i++) s = s * 31 + m.get((int) (i * 104729L % 1000000)).hashCode();\n\
-                  System.out.println(s); } }\n";
-    fs::write(dir.path().join("Main.java"), source).unwrap();
-    let built = Job::new(["javac", "Main.java"])
-        .dir(dir.path())
-        .run(None)
-        .unwrap();
-    assert!(built.ok(), "{}", built.stderr);
-    let job =
-        Job::new(["java", "-Xmx512m", "-XX:+UseSerialGC", "-cp", ".", "Main"]).dir(dir.path());
-    same_in_parts(&job, "java", &[2], &[]);
+    same_in_half(Workload::Java);
 }
 
 #[test]
 fn node() {
-    if cannot_page() || lacks("node") {
-        return;
-    }
-    let script = "const m = new Map(); for (let i = 0; i < 400000; i++) m.set('k' + i, {id: i, tags: [i % 97, i % 89]});\
-                  let s = 0; for (let i = 0; i < 400000; i++) {\
-                  const v = m.get('k' + (i * 104729) % 400000); s = (s * 31 + v.id + v.tags[1]) % 1000000007; } console.log(s);";
-    same_in_parts(&Job::new(["node", "-e", script]), "node", &[2], &[]);
+    same_in_half(Workload::Node);
 }
 
 /// A program's own checks, several hundred of them.
@@ -141,13 +93,7 @@ fn numpys_own_checks() {
 /// The file its forked child writes is sound, and holds what there was at the fork.
 #[test]
 fn redis_saves_from_a_forked_child() {
-    if cannot_page() || lacks("redis-server") || lacks("redis-check-rdb") {
-        return;
-    }
-    let script = tools::project().join("crates/ebb/tests/programs/bgsave.py");
-    let python = tools::python().expect("python3");
-    let job = Job::new([python.as_os_str(), script.as_os_str(), "40000".as_ref()]);
-    same_in_parts(&job, "BGSAVE", &[2], &[]);
+    same_in_half(Workload::RedisSave);
 }
 
 /// What may be written and executed is a heap like any other.

@@ -6,7 +6,8 @@ mod common;
 use common::{Under, c_program, cannot_page, free, same_in_parts};
 use ebb_harness::MIB;
 use ebb_harness::job::Job;
-use ebb_harness::{tools, workloads};
+use ebb_harness::tools;
+use ebb_harness::workloads::{self, Scale, Workload};
 use std::ffi::OsStr;
 use std::time::{Duration, Instant};
 
@@ -33,16 +34,8 @@ fn python_multiprocessing_forks_without_exec() {
     if cannot_page() {
         return;
     }
-    let script = format!(
-        "{HEAP}
-import multiprocessing
-multiprocessing.set_start_method('fork')
-with multiprocessing.Pool(3) as pool:
-    print(pool.map(digest, [1, 2, 3, 5, 7, 11]))
-print(digest(1))
-"
-    );
-    same_in_parts(&python(&script), "multiprocessing", &[2], &[]);
+    let job = Workload::PythonFork.job(Scale::Small).expect("python3");
+    same_in_parts(&job, "multiprocessing", &[2], &[]);
 }
 
 /// Workers that each change a part of a large array of their parent's, and end: what they share with

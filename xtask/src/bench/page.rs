@@ -8,17 +8,18 @@
 use crate::table;
 use ebb_harness::workloads::Workload;
 
-const HEADING: [&str; 8] = [
+const HEADING: [&str; 9] = [
     "program",
     "total MiB",
     "other side",
     "its seconds",
     "ebb's seconds",
     "ebb/other",
+    "at most",
     "output",
     "runs",
 ];
-const PHASES: [&str; 5] = ["program", "phase", "kernel", "ebb", "ebb/kernel"];
+const PHASES: [&str; 6] = ["program", "phase", "kernel", "ebb", "ebb/kernel", "at most"];
 /// What the phases begin with, and the settings.
 const OF_TOUCH: &str = "Phases of `touch`, microseconds a page:";
 const MEDIANS: &str = "Medians of alternating runs; ";
@@ -102,13 +103,15 @@ mod tests {
     use super::*;
 
     fn row(name: &str, seconds: &str) -> Row {
-        [name, "64", "zram", "1.00", seconds, "2.00", "same", "3"]
-            .map(String::from)
-            .to_vec()
+        [
+            name, "64", "zram", "1.00", seconds, "2.00", "1.20", "same", "3",
+        ]
+        .map(String::from)
+        .to_vec()
     }
 
     fn phase(name: &str, phase: &str) -> Row {
-        [name, phase, "1.00", "2.00", "2.00"]
+        [name, phase, "1.00", "2.00", "2.00", "-"]
             .map(String::from)
             .to_vec()
     }
