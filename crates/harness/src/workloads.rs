@@ -5,6 +5,7 @@ use crate::tools;
 use anyhow::{Context, Error, Result, bail};
 use std::ffi::OsString;
 use std::fmt;
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::PathBuf;
 use std::process::Command;
 use std::str::FromStr;
@@ -225,15 +226,16 @@ fn touch() -> Result<PathBuf> {
 /// No compiler, or its message.
 pub fn compile(source: &str) -> Result<PathBuf> {
     let source = tools::project().join(source);
-    let tools_dir = tools::project().join("target/tools");
+    // By content: a time of change says little where trees are copied.
+    let mut hasher = DefaultHasher::new();
+    std::fs::read(&source)
+        .with_context(|| source.display().to_string())?
+        .hash(&mut hasher);
+    let name = format!("target/tools/{:016x}", hasher.finish());
+    let tools_dir = tools::project().join(name);
     std::fs::create_dir_all(&tools_dir)?;
     let program = tools_dir.join(source.file_stem().context("no file name")?);
-    let time = |file: &PathBuf| {
-        std::fs::metadata(file)
-            .and_then(|meta| meta.modified())
-            .ok()
-    };
-    if time(&program).is_some_and(|built| Some(built) > time(&source)) {
+    if program.exists() {
         return Ok(program);
     }
     // Under a name of its own, then renamed: several tests may want it at once.
