@@ -1,11 +1,13 @@
 //! `ebb lab NAME`: the engine's experiments.
 
+use crate::ask::ask;
 use crate::cli::LabArgs;
 use crate::lab_shrinker;
 use anyhow::{Context, Result, bail};
 use ebb_lab::{Report, corpus, mthp, shrinker};
+use ebb_tree::Request;
 use std::io::{Write, stdout};
-use std::process::{Command, ExitCode};
+use std::process::{Command, ExitCode, Stdio};
 
 struct Experiment {
     name: &'static str,
@@ -112,57 +114,58 @@ const REAL_ITERATIONS: u32 = 20;
 /// The budget of its programs: much less than they touch.
 const REAL_BUDGET: &str = "24M";
 
-/// The program of the mTHP test: a mode, or `MODE*ITERATIONS`.
+/// The program of the mTHP test: a mode, or `MODE*ITERATIONS`. After the warm-up and after each
+/// iteration it prints the counters of whoever pages it, if that is an `ebb run`.
 fn mthp_work(mode: &str) -> Result<(), String> {
     let (mode, iterations) = match mode.split_once('*') {
         None => (mode, Ok(REAL_ITERATIONS)),
         Some((mode, times)) => (mode, times.parse()),
     };
     let iterations = iterations.map_err(|_| "give a number of iterations after the *")?;
-    mthp::work(mode, iterations, 1)
+    mthp::real::work(mode, iterations, 1, || {
+        if let Ok(counters) = ask(std::process::id(), &Request::Counters) {
+            println!("{counters}");
+        }
+    })
 }
 
 /// The mTHP test through the real pager: this very command is the program, under `ebb run`.
 fn run_mthp_real() -> Result<Report> {
     let own = std::env::current_exe().context("cannot tell where ebb itself is")?;
     let mut rows = Vec::new();
-    for mode in mthp::modes() {
-        let stats = std::env::temp_dir().join(format!("ebb-mthp-{}.json", std::process::id()));
-        let swap = format!("{}:{}", "/var/tmp", mthp::swap_bytes(mode));
-        let status = Command::new(&own)
-            .args([
-                "run",
-                "--memory",
-                REAL_BUDGET,
-                "--pool",
-                "none",
-                "--swap",
-                &swap,
-            ])
-            .arg("--stats")
-            .arg(&stats)
-            .arg("--")
+    for mode in mthp::real::modes() {
+        let swap = format!("{}:{}", "/var/tmp", mthp::real::swap_bytes(mode));
+        let output = Command::new(&own)
+            .args(["run", "--memory", REAL_BUDGET, "--pool", "none"])
+            .args(["--swap", &swap, "--"])
             .arg(&own)
             .args(["lab", "mthp", "--work", mode])
-            .status()
+            .stderr(Stdio::inherit())
+            .output()
             .context("cannot start ebb again")?;
-        let text = std::fs::read_to_string(&stats);
-        let _ = std::fs::remove_file(&stats);
-        if !status.success() {
-            bail!("mode {mode}: the program ended with {status}");
+        if !output.status.success() {
+            bail!("mode {mode}: the program ended with {}", output.status);
         }
-        let stats: serde_json::Value =
-            serde_json::from_str(&text.context("no statistics were written")?)?;
-        let counter = |name: &str| stats["counters"][name].as_u64().unwrap_or(0);
-        let folios: u64 = (0..=9).map(|n| counter(&format!("swpout_{n}"))).sum();
-        rows.push(mthp::RealRow {
-            mode,
-            whole: counter("swpout_4"),
-            fallback: counter("swpout_fallback_4"),
-            writes: counter("swpout_runs") as f64 / folios.max(1) as f64,
-        });
+        let told = String::from_utf8_lossy(&output.stdout);
+        let stored: Vec<_> = told.lines().map(stored).collect::<Result<_>>()?;
+        if stored.len() != 1 + REAL_ITERATIONS as usize {
+            bail!("mode {mode}: the program could not ask `ebb run` for its counters");
+        }
+        rows.push(mthp::real::Row { mode, stored });
     }
-    Ok(mthp::real(&rows, REAL_ITERATIONS))
+    Ok(mthp::real::report(&rows))
+}
+
+/// What a line of counters says was stored.
+fn stored(line: &str) -> Result<mthp::real::Stored> {
+    let counters: serde_json::Value = serde_json::from_str(line).context("no line of counters")?;
+    let counter = |name: &str| counters[name].as_u64().unwrap_or(0);
+    Ok(mthp::real::Stored {
+        whole: counter("swpout_4"),
+        fallback: counter("swpout_fallback_4"),
+        folios: (0..=9).map(|n| counter(&format!("swpout_{n}"))).sum(),
+        writes: counter("swpout_runs"),
+    })
 }
 
 fn run_mthp(args: &LabArgs) -> Result<Report> {

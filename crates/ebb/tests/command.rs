@@ -94,6 +94,10 @@ fn bad_options() {
         (&["--swap", "/dev/null", "true"], "/dev/null"),
         (&["--swap", "/var/tmp:1M", "true"], "2M"),
         (
+            &["--swap", "/var/tmp:8M,node=1023", "true"],
+            "no memory node 1023 here, only 0",
+        ),
+        (
             &["--stats", "/no/such/directory/file", "true"],
             "/no/such/directory",
         ),

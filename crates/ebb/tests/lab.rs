@@ -235,13 +235,11 @@ fn the_columns_of_mthp() {
         ..mthp::Options::default()
     };
     names(&mthp::run(&options), &columns);
-    let row = mthp::RealRow {
+    let row = mthp::real::Row {
         mode: "-a",
-        whole: 1,
-        fallback: 0,
-        writes: 1.0,
+        stored: vec![mthp::real::Stored::default(); 2],
     };
-    names(&mthp::real(&[row], 1), &columns);
+    names(&mthp::real::report(&[row]), &columns);
 }
 
 #[test]
@@ -315,7 +313,7 @@ fn folios_of_a_nearly_full_device_stay_whole() {
         return;
     }
     let _alone = alone();
-    for mode in mthp::modes() {
+    for mode in mthp::real::modes() {
         let dir = tempfile::tempdir_in("/var/tmp").unwrap();
         let work = format!("{mode}*2");
         let work = ["lab", "mthp", "--work", &work];
@@ -323,13 +321,24 @@ fn folios_of_a_nearly_full_device_stay_whole() {
             std::iter::once(ebb().as_os_str()).chain(work.iter().map(|word| word.as_ref())),
         )
         .time_limit(Duration::from_secs(120));
-        let swap = format!("{}:{}", dir.path().display(), mthp::swap_bytes(mode));
+        let swap = format!("{}:{}", dir.path().display(), mthp::real::swap_bytes(mode));
         let managed = Under::budget(24 * MIB)
             .options(&["--pool", "none", "--swap", &swap])
             .run(&job);
         let run = &managed.run;
         // It checks every page itself before it ends.
         assert!(run.ok(), "{mode}: {}: {}", run.ending(), run.stderr);
+        // The counters after the warm-up and after each iteration: all of it went out.
+        let told = String::from_utf8_lossy(&run.stdout);
+        let whole_by_then: Vec<u64> = told
+            .lines()
+            .map(|line| serde_json::from_str::<Value>(line).expect("counters"))
+            .map(|counters| counters["swpout_4"].as_u64().expect("a counter"))
+            .collect();
+        assert_eq!(whole_by_then.len(), 3, "{mode}: {told}");
+        assert!(whole_by_then[0] > 900, "{mode}: {told}");
+        let each = whole_by_then.windows(2).map(|pair| pair[1] - pair[0]);
+        assert!(each.clone().all(|whole| whole > 100), "{mode}: {told}");
         let whole = managed.counter("swpout_4");
         println!("{mode}: {whole} folios, {:.1} s", run.wall);
         assert!(whole > 1000, "{mode}: {whole} folios: {}", managed.stats);

@@ -155,6 +155,18 @@ pub enum OpenError {
         /// What was asked for.
         asked: String,
     },
+    /// The machine has no such memory node.
+    #[error(
+        "swap {path}: there is no memory node {node} here, only {nodes}: give one that there is, or leave node=N out"
+    )]
+    NoNode {
+        /// As given.
+        path: String,
+        /// What was asked for.
+        node: u16,
+        /// What there is.
+        nodes: String,
+    },
     /// No directory for the default file.
     #[error(
         "no directory can hold a swap file ({tried}): name one with --swap PATH, or use --swap none"
@@ -180,9 +192,29 @@ pub fn open(spec: &SwapSpec) -> Result<Option<OpenedDevice>, OpenError> {
     match spec {
         SwapSpec::None => Ok(None),
         SwapSpec::At(place) => match &place.path {
-            Some(path) => open_at(path, place).map(Some),
+            Some(path) => {
+                check_node(path, place, &ebb_sys::thread::online_nodes())?;
+                open_at(path, place).map(Some)
+            }
             None => open_default(place).map(Some),
         },
+    }
+}
+
+/// That the machine has the node asked for: no processor would have the device for its own, and
+/// nobody would be told.
+fn check_node(path: &Path, place: &Place, nodes: &[u16]) -> Result<(), OpenError> {
+    match place.node {
+        Some(node) if !nodes.contains(&node.0) => Err(OpenError::NoNode {
+            path: path.display().to_string(),
+            node: node.0,
+            nodes: nodes
+                .iter()
+                .map(u16::to_string)
+                .collect::<Vec<_>>()
+                .join(", "),
+        }),
+        _ => Ok(()),
     }
 }
 

@@ -84,7 +84,7 @@ fn none_is_no_device() {
 #[test]
 fn a_private_file_has_no_name_and_no_other_reader() {
     let dir = dir();
-    let device = try_open(&format!("{}:9M,prio=3,node=1", dir.path().display())).unwrap();
+    let device = try_open(&format!("{}:9M,prio=3,node=0", dir.path().display())).unwrap();
     assert_eq!(names(&dir), 0);
     let stat = rustix::fs::fstat(&device.fd).unwrap();
     assert_eq!((stat.st_nlink, stat.st_mode & 0o777), (0, 0o600));
@@ -93,7 +93,7 @@ fn a_private_file_has_no_name_and_no_other_reader() {
     assert_eq!(device.facts.slots * PAGE_SIZE as u64, 8 * MIB);
     assert_eq!(
         (device.priority, device.facts.node()),
-        (Some(3), Some(Node(1)))
+        (Some(3), Some(Node(0)))
     );
     assert!(!device.facts.wants_discard);
     assert!(stat.st_blocks < 64, "sparse until used");
@@ -228,6 +228,8 @@ fn refusals_name_the_next_step() {
         &sized(&dir.path().join("small"), MIB),
         "too little: at least 4M",
     );
+    let node = format!("{}:4M,node=1023", dir.path().display());
+    refusal(&node, "there is no memory node 1023 here, only 0");
     refusal("/dev/null", "character device");
     rustix::fs::mkfifoat(rustix::fs::CWD, at("pipe"), 0o600.into()).unwrap();
     refusal(&at("pipe"), "is a pipe");

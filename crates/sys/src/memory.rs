@@ -159,13 +159,28 @@ pub fn prefetch(bytes: &[u8]) {
 
 /// Returns the whole pages inside `bytes` to the system; they read as zeros afterwards.
 pub fn give_back(bytes: &mut [u8]) {
-    let start = page_up(bytes.as_ptr() as usize);
-    let end = (bytes.as_ptr() as usize + bytes.len()) & !(PAGE - 1);
+    let (start, end) = whole_pages(bytes);
     if start < end {
         // SAFETY: the pages lie inside a mutable borrow of plain bytes, for which zeros are
         // as good a value as any.
         let _ = unsafe { madvise(start, end - start, libc::MADV_DONTNEED) };
     }
+}
+
+/// The same by libc's function, as any program does it: where the memory is paged, the pager sees
+/// it. So not for our own use inside the preload library.
+pub fn drop_content(bytes: &mut [u8]) {
+    let (start, end) = whole_pages(bytes);
+    if start < end {
+        // SAFETY: as in `give_back`.
+        unsafe { libc::madvise(start as *mut _, end - start, libc::MADV_DONTNEED) };
+    }
+}
+
+/// Where the whole pages inside `bytes` begin and end.
+fn whole_pages(bytes: &[u8]) -> (usize, usize) {
+    let start = bytes.as_ptr() as usize;
+    (page_up(start), (start + bytes.len()) & !(PAGE - 1))
 }
 
 /// Drops the content of private anonymous memory: runs of whole pages, (address, bytes), which read

@@ -192,14 +192,39 @@ pub fn nodes() -> Vec<u16> {
             continue;
         };
         let list = std::fs::read_to_string(dir.path().join("cpulist")).unwrap_or_default();
-        for part in list.trim().split(',') {
-            let (first, last) = part.split_once('-').unwrap_or((part, part));
-            if let (Ok(first), Ok(last)) = (first.parse::<usize>(), last.parse::<usize>()) {
-                (first..=last)
-                    .filter(|c| *c < cpus)
-                    .for_each(|c| nodes[c] = node);
-            }
-        }
+        numbers(&list)
+            .filter(|c| *c < cpus)
+            .for_each(|c| nodes[c] = node);
     }
     nodes
+}
+
+/// The memory nodes there are, from the smallest on; one where the kernel knows of none.
+pub fn online_nodes() -> Vec<u16> {
+    let list = std::fs::read_to_string("/sys/devices/system/node/online");
+    let known = numbers(list.as_deref().unwrap_or("0"));
+    known.filter_map(|n| u16::try_from(n).ok()).collect()
+}
+
+/// The numbers of a list as sysfs writes it: `0-3,8`; none in an empty one, of a node without
+/// processors.
+fn numbers(list: &str) -> impl Iterator<Item = usize> {
+    list.trim().split(',').flat_map(|part| {
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        let ends = first.parse::<usize>().ok().zip(last.parse().ok());
+        ends.into_iter().flat_map(|(first, last)| first..=last)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lists_of_sysfs() {
+        let all = |list| numbers(list).collect::<Vec<_>>();
+        assert_eq!(all("0\n"), [0]);
+        assert_eq!(all("0-2,5,7-8\n"), [0, 1, 2, 5, 7, 8]);
+        assert_eq!(all("\n"), []);
+    }
 }

@@ -225,6 +225,8 @@ pub enum Request {
     Show,
     /// Which limits there are, after this change.
     Limit(LimitChange),
+    /// What the tree has done so far.
+    Counters,
 }
 
 /// Limits to be changed; what is `None` stays. Nothing at all: they are shown.
@@ -253,6 +255,7 @@ impl Request {
                 b'=',
                 serde_json::to_string(change).expect("plain text and numbers"),
             ),
+            Request::Counters => (b'#', String::new()),
         };
         let mut packet = vec![REQUEST];
         packet.extend_from_slice(&VERSION.to_le_bytes());
@@ -272,6 +275,7 @@ impl Request {
             b'-' => Some(Request::Off(text)),
             b'?' => Some(Request::Show),
             b'=' => serde_json::from_str(&text).ok().map(Request::Limit),
+            b'#' => Some(Request::Counters),
             _ => None,
         };
         Some((u32::from_le_bytes([*a, *b, *c, *d]), request))
@@ -399,6 +403,7 @@ mod tests {
             Request::On("/a:1G,prio=3".into()),
             Request::Off("7".into()),
             Request::Show,
+            Request::Counters,
             Request::Limit(LimitChange::default()),
             Request::Limit(LimitChange {
                 process: Some(7),

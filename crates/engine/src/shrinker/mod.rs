@@ -26,8 +26,8 @@ pub const QUIET_BATCHES: u64 = 2;
 /// The longest it stands back after a use, in ns; what the kernel's sixth patch always waits.
 pub const MAX_QUIET_NS: u64 = 500_000_000;
 
-/// How much there is to do.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+/// How much there is to do, from least to most.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Need {
     /// The pool is below its threshold.
     None,

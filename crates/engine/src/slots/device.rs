@@ -11,10 +11,11 @@ use super::cluster::{Cell, Cluster, ClusterGuard, DISCARD, FREE, LISTS, NIL, Own
 use super::percpu::Spot;
 use super::reclaim::Copies;
 use super::table::Table;
+use super::tally::Tally;
 use super::transit::Transit;
 use crate::env::{Lender, Store};
 use crate::locks::{Guard, Ordered, Place, lock, try_lock};
-use crate::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, Ordering::Relaxed};
+use crate::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 use crate::words::{CLUSTER_SLOTS, ClusterIndex, DeviceId, Node};
 use std::sync::{Arc, OnceLock};
 
@@ -91,8 +92,8 @@ pub(super) struct Device {
     /// Which cluster is looked at next whether it is worth packing.
     pub to_pack: AtomicU32,
     blocks: Box<[OnceLock<Box<Block>>]>,
-    /// Slots taken less slots freed off the fast path, where no processor's lock is held.
-    used: Alone<AtomicI64>,
+    /// Slots taken and freed off the fast path, where no processor's lock is held.
+    used: Alone<Tally>,
     lists: Alone<Ordered<Lists, { Place::Lists as usize }>>,
     transit: Arc<Transit>,
 }
@@ -146,7 +147,7 @@ impl Device {
             blocks: (0..(clusters as usize).div_ceil(BLOCK))
                 .map(|_| OnceLock::new())
                 .collect(),
-            used: Alone(AtomicI64::new(0)),
+            used: Alone(Tally::new()),
             lists: Alone(Ordered::new(Lists {
                 heads: [Head {
                     first: NIL,
@@ -173,12 +174,12 @@ impl Device {
     /// Counts slots taken (or freed, if negative) by somebody who holds no processor's lock.
     pub fn count(&self, slots: i64) {
         if slots != 0 {
-            self.used.0.fetch_add(slots, Relaxed);
+            self.used.0.add(slots);
         }
     }
 
-    pub fn counted(&self) -> i64 {
-        self.used.0.load(Relaxed)
+    pub fn counted(&self) -> &Tally {
+        &self.used.0
     }
 
     pub fn lists(&self) -> Guard<'_, Lists, { Place::Lists as usize }> {

@@ -62,6 +62,7 @@ mod reclaim;
 mod recycle;
 mod scatter;
 mod table;
+mod tally;
 mod transit;
 mod work;
 
@@ -456,11 +457,12 @@ impl Devices {
         cached == Some(true)
     }
 
-    /// Slots in use or out of service, by the counts of the processors and the device; exact when
-    /// nobody allocates or frees. Those that wait in a return cache, or for readers, are not.
+    /// Slots in use or out of service, by the counts of the processors and the device: exact when
+    /// nobody allocates or frees, else never too many. Those that wait in a return cache, or for readers, are not.
     fn used(&self, device: &Device) -> u32 {
-        let sum: i64 = self.cpus.iter().map(|c| c.counted(device.id)).sum();
-        (sum + device.counted()).clamp(0, i64::from(device.slots)) as u32
+        let processors = self.cpus.iter().map(|cpu| cpu.counted(device.id));
+        let used = tally::used(processors.chain([device.counted()]));
+        used.min(device.slots.into()) as u32
     }
 
     /// Every device, in order of its number.

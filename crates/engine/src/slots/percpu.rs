@@ -11,8 +11,8 @@
 use super::MAX_DEVICES;
 use super::cluster::Cluster;
 use super::device::Device;
+use super::tally::Tally;
 use crate::locks::{Ordered, Place};
-use crate::sync::atomic::{AtomicI64, Ordering::Relaxed};
 use crate::words::{ClusterIndex, DeviceId, ORDERS, SlotIndex};
 use std::sync::Arc;
 
@@ -149,8 +149,8 @@ impl State {
 #[repr(align(128))]
 pub(super) struct PerCpu {
     pub state: Ordered<State, { Place::Cpu as usize }>,
-    /// Slots taken less slots given back with the lock of `state` held, per device. Read without it.
-    used: [AtomicI64; MAX_DEVICES],
+    /// Slots taken and given back with the lock of `state` held, per device. Read without it.
+    used: [Tally; MAX_DEVICES],
 }
 
 impl PerCpu {
@@ -166,21 +166,20 @@ impl PerCpu {
                 recycles: false,
                 devices: std::array::from_fn(|_| None),
             }),
-            used: std::array::from_fn(|_| AtomicI64::new(0)),
+            used: std::array::from_fn(|_| Tally::new()),
         }
     }
 
     /// Counts slots taken (or freed, if negative), with the lock held; so nobody else writes.
     pub fn count(&self, _held: &State, device: DeviceId, slots: i64) {
-        let used = &self.used[device.index()];
-        used.store(used.load(Relaxed) + slots, Relaxed);
+        self.used[device.index()].add_alone(slots);
     }
 
-    pub fn counted(&self, device: DeviceId) -> i64 {
-        self.used[device.index()].load(Relaxed)
+    pub fn counted(&self, device: DeviceId) -> &Tally {
+        &self.used[device.index()]
     }
 
     pub fn reset(&self, device: DeviceId) {
-        self.used[device.index()].store(0, Relaxed);
+        self.used[device.index()].reset();
     }
 }

@@ -7,7 +7,7 @@
 //! through.
 
 use super::alloc::Want;
-use super::cluster::{Cluster, Owner, State, frag, nonfull};
+use super::cluster::{Cluster, FULL, Owner, State, frag, nonfull};
 use super::device::{After, Device};
 use super::{Devices, Extent, ExtentList, extent};
 use crate::locks::lock;
@@ -88,7 +88,7 @@ impl Devices {
             return true;
         }
         // Nearly full, or the sums tell too little: they count what frozen and inherited clusters
-        // hold as used, but not those clusters, and processors' counts are read one by one.
+        // hold as used, but not those clusters.
         let mut room = 0;
         for device in accepting().filter(|device| !self.has_nothing(device)) {
             let untouched = u64::from(device.lists().fresh) * CLUSTER_SLOTS as u64;
@@ -103,10 +103,12 @@ impl Devices {
         room >= pages
     }
 
-    /// Whether every slot is taken, by the counts, and none is a copy.
+    /// Whether every slot is taken and none is a copy. What is full in somebody's hands, copies of
+    /// which nobody tells of, is no reason to say so.
     fn has_nothing(&self, device: &Device) -> bool {
         device.lender.is_none()
             && self.used(device) == device.slots
+            && device.len(FULL) == device.clusters
             && device.copies.0.said().is_none()
     }
 

@@ -157,6 +157,8 @@ pub struct Swap {
     accept_percent: AtomicU8,
     /// The group that is written back first, or [`IN_TURN`].
     first_group: AtomicU32,
+    /// Whether a group may hold more than its limit, as that was lowered.
+    above_limit: AtomicBool,
     /// One thread at a time does background work.
     desk: work::Desk,
     /// Whether the last batch of writeback moved no page, so that waiting for another is in vain.
@@ -201,6 +203,7 @@ impl Swap {
             staging_bytes: AtomicUsize::new(0),
             accept_percent: AtomicU8::new(config.accept_threshold_percent),
             first_group: AtomicU32::new(IN_TURN),
+            above_limit: AtomicBool::new(false),
             desk: work::Desk::new(),
             in_vain: AtomicBool::new(false),
             config,
@@ -388,7 +391,7 @@ impl Swap {
     }
 
     /// Sets a group's limits: bytes of pool objects (`u64::MAX`: no limit), and whether its
-    /// pages may be written to devices.
+    /// pages may be written to devices. What it holds above a lower limit leaves in the background.
     pub fn set_group_limits(
         &self,
         group: GroupId,
@@ -400,7 +403,11 @@ impl Swap {
             let asked = pool_max;
             return Err(ConfigError::GroupMax { asked, pool });
         }
-        self.space.group(group).set_limits(pool_max, writeback);
+        let group = self.space.group(group);
+        group.set_limits(pool_max, writeback);
+        if group.is_above_limit() {
+            self.above_limit.store(true, Relaxed);
+        }
         Ok(())
     }
 

@@ -96,15 +96,18 @@ impl Swap {
     /// One turn of the shrinker, if it is wanted and nobody would mind.
     pub(super) fn shrink_step(&self, cpu: Cpu, background: &mut Background) -> bool {
         let max = self.pool.max();
-        let need = background
+        let mut need = background
             .shrinker
             .need(self.pool.bytes(), max, self.accept_percent());
-        if need == Need::None {
+        let above_limit = self.group_above_limit();
+        if above_limit.is_some() {
+            need = need.max(Need::Background);
+        } else if need == Need::None {
             return false;
-        }
-        // What holds no page goes before what does: the shrinker goes by the memory that the pool
-        // holds, and would write out all of its pages while holes keep that up.
-        if self.pool.give_back(0) > 0 || self.compact_step(false) {
+        } else if self.pool.give_back(0) > 0 || self.compact_step(false) {
+            // What holds no page goes before what does: the shrinker goes by the memory that the pool
+            // holds, and would write out all of its pages while holes keep that up. A group's limit
+            // is of its pages alone.
             return true;
         }
         let now = self.env.clock.now_ns();
@@ -116,7 +119,11 @@ impl Swap {
         ) {
             return false;
         }
-        let Some(turn) = self.turn(cpu, background) else {
+        let turn = match &above_limit {
+            Some(group) => Some(self.write_back(cpu, background, group)),
+            None => self.turn(cpu, background),
+        };
+        let Some(turn) = turn else {
             return false;
         };
         if turn == Turn::default() {
@@ -210,6 +217,19 @@ impl Swap {
         }
         self.write_picked(cpu, background, &mut turn);
         Some(turn)
+    }
+
+    /// A group that holds more than its limit, and may write.
+    fn group_above_limit(&self) -> Option<Arc<Group>> {
+        if !self.above_limit.swap(false, Relaxed) {
+            return None;
+        }
+        let mut groups = self.space.groups();
+        groups.retain(|group| group.is_above_limit());
+        if !groups.is_empty() {
+            self.above_limit.store(true, Relaxed);
+        }
+        groups.into_iter().find(|group| self.can_write(group))
     }
 
     fn candidate<'a>(&self, group: &'a Arc<Group>) -> Candidate<&'a Arc<Group>> {

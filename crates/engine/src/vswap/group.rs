@@ -69,6 +69,10 @@ impl Group {
         self.pool_max.store(pool_max, Relaxed);
         self.writeback.store(writeback, Relaxed);
     }
+    /// Whether it holds more than it may: its limit was lowered.
+    pub fn is_above_limit(&self) -> bool {
+        self.pool_bytes() > self.pool_max()
+    }
     /// Charges it, if that is within its limit.
     pub(crate) fn try_charge(&self, bytes: u64) -> bool {
         let max = self.pool_max();

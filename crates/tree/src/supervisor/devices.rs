@@ -194,6 +194,7 @@ impl Supervisor {
         let reply = match request {
             Some(request) if version == VERSION => match request {
                 Request::Show => Ok(self.show()),
+                Request::Counters => Ok(self.counters()),
                 Request::Limit(change) => return self.limit(client, &change),
                 Request::On(spec) => self.switch_on(&spec),
                 Request::Off(device) => match self.find(&device) {

@@ -375,6 +375,15 @@ impl Supervisor {
         }
     }
 
+    /// The tree's counters, as JSON.
+    fn counters(&self) -> String {
+        let mut counters = serde_json::Map::new();
+        self.totals().counters.each(|name, value| {
+            counters.insert(name.into(), value.into());
+        });
+        serde_json::Value::Object(counters).to_string()
+    }
+
     /// Checks what must hold whenever no member is in the middle of a change: charges add
     /// up, every cluster has a living owner or none, every reader lives.
     ///

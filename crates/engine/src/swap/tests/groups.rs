@@ -114,6 +114,39 @@ fn a_group_at_its_limit_keeps_its_youngest_pages() {
     swap.check();
 }
 
+/// A limit that is lowered is reached in the background, by that group's oldest pages; while it may
+/// not write it stays above, and holds up nobody else.
+#[test]
+fn a_group_goes_down_to_a_lower_limit_in_the_background() {
+    /// More than a batch, which goes out whole.
+    const LIMIT: u64 = 256 << 10;
+    let rig = roomy();
+    let swap = &rig.swap;
+    let entries = [1, 2, 3].map(|group| store(swap, group));
+    let held = |group: u16| swap.group_pool_bytes(GroupId(group));
+    let all = [1, 2, 3].map(held);
+    while swap.work(Cpu(0)) {}
+    assert_eq!([1, 2, 3].map(held), all, "the pool has room");
+    let limit = |group, limit, writeback| {
+        let set = swap.set_group_limits(GroupId(group), limit, writeback);
+        set.unwrap();
+        while swap.work(Cpu(0)) {}
+        swap.check();
+    };
+    limit(1, LIMIT, false);
+    assert_eq!([1, 2, 3].map(held), all);
+    limit(2, LIMIT, true);
+    assert!((LIMIT / 2..=LIMIT).contains(&held(2)), "{} bytes", held(2));
+    assert_eq!([held(1), held(3)], [all[0], all[2]]);
+    let place = |n| swap.place(entries[1].plus(n));
+    let out = (0..PAGES).take_while(|&n| place(n) == Place::Slot).count() as u32;
+    assert!((out..PAGES).all(|n| place(n) == Place::Pool), "in order");
+    limit(1, LIMIT, true);
+    assert!(held(1) <= LIMIT && held(3) == all[2]);
+    limit(3, u64::MAX, true);
+    assert_eq!(held(3), all[2]);
+}
+
 /// One that may not write either stores up to its limit, to the page, and says why no more.
 #[test]
 fn a_group_at_its_limit_that_may_not_write_is_refused() {
