@@ -92,6 +92,10 @@ fn bad_options() {
             "/no/such/directory",
         ),
         (&["--swap", "/dev/null", "true"], "/dev/null"),
+        (
+            &["--swap", "/etc/passwd", "true"],
+            "holds data that is not swap, and ebb would overwrite it: give another path",
+        ),
         (&["--swap", "/var/tmp:1M", "true"], "2M"),
         (
             &["--stats", "/no/such/directory/file", "true"],
@@ -475,6 +479,42 @@ fn without_permission_for_userfaultfd_the_fix_is_named() {
         text.contains("userfaultfd") && text.contains("fix: "),
         "{text}"
     );
+}
+
+/// Runs it where a process may open so many files.
+fn with_descriptors(files: u32, args: &[&str]) -> Output {
+    Command::new("timeout")
+        .args(["-k", "2", "60", "sh", "-c"])
+        .arg(format!("ulimit -n {files}; exec \"$@\""))
+        .arg("sh")
+        .arg(ebb())
+        .arg("run")
+        .args(args)
+        .output()
+        .unwrap()
+}
+
+#[test]
+fn too_few_descriptors_are_told_of_with_how_many_would_do() {
+    if cannot_page() {
+        return;
+    }
+    for files in [8, 24] {
+        let output = with_descriptors(files, &["echo", "started"]);
+        let text = stderr(&output);
+        assert_eq!((output.status.code(), output.stdout.len()), (Some(125), 0));
+        assert!(text.contains("needs 32"), "{files}: {text}");
+        assert!(text.contains("fix: `ulimit -n 256`"), "{files}: {text}");
+    }
+    // Enough for some of the processes, and one line for the others.
+    let crowd = "for i in 1 2 3 4 5 6 7 8; do \
+                 python3 -c 'import time; kept = bytearray(4 << 20); time.sleep(1.5)' & \
+                 done; wait; echo done";
+    let output = with_descriptors(40, &["sh", "-c", crowd]);
+    let text = stderr(&output);
+    assert_eq!(output.stdout, b"done\n", "{text}");
+    assert_eq!(text.lines().count(), 1, "{text}");
+    assert!(text.contains("raise `ulimit -n`"), "{text}");
 }
 
 #[test]

@@ -113,7 +113,7 @@ pub enum OpenError {
     },
     /// It holds data.
     #[error(
-        "swap {path} holds data that is not swap, and ebb would overwrite it: if the data can go, run \"mkswap {path}\" first"
+        "swap {path} holds data that is not swap, and ebb would overwrite it: give another path, or if the data can go, run \"mkswap {path}\" first"
     )]
     HoldsData {
         /// As given.
@@ -126,7 +126,7 @@ pub enum OpenError {
         path: String,
     },
     /// Less than a cluster.
-    #[error("swap {path} has {size}, too little: at least {least} is needed")]
+    #[error("swap {path} has {size}, too little: give it, or another, at least {least}")]
     TooSmall {
         /// As given.
         path: String,
@@ -154,6 +154,12 @@ pub enum OpenError {
         path: String,
         /// What was asked for.
         asked: String,
+    },
+    /// The limit of open files is reached.
+    #[error("swap {path}: no more files can be opened: raise `ulimit -n`, or name fewer devices")]
+    Descriptors {
+        /// As given.
+        path: String,
     },
     /// No directory for the default file.
     #[error(
@@ -429,6 +435,12 @@ fn existing(
             });
         }
     };
+    // Before its size: nobody is to enlarge what is somebody's data.
+    match look(&fd).map_err(failed("read its start"))? {
+        Found::SwapOrZeros => {}
+        Found::Hibernated => return Err(OpenError::Hibernated { path: name }),
+        Found::Data => return Err(OpenError::HoldsData { path: name }),
+    }
     let size = end.saturating_sub(HEADER).min(crate::MAX_SIZE) / CLUSTER * CLUSTER;
     if size == 0 {
         return Err(OpenError::TooSmall {
@@ -436,11 +448,6 @@ fn existing(
             size: human(end),
             least: human(HEADER + CLUSTER),
         });
-    }
-    match look(&fd).map_err(failed("read its start"))? {
-        Found::SwapOrZeros => {}
-        Found::Hibernated => return Err(OpenError::Hibernated { path: name }),
-        Found::Data => return Err(OpenError::HoldsData { path: name }),
     }
     let disk = sysfs::disk(if block {
         metadata.rdev()
@@ -547,6 +554,7 @@ fn system(path: &str, doing: &'static str, errno: Errno) -> OpenError {
     match errno {
         Errno::ACCESS | Errno::PERM => OpenError::Denied { path, doing },
         Errno::ROFS => OpenError::ReadOnly { path },
+        Errno::MFILE | Errno::NFILE => OpenError::Descriptors { path },
         errno => OpenError::System { path, doing, errno },
     }
 }
