@@ -57,6 +57,12 @@ pub fn install(extent: Extent) {
     {
         eprintln!("xtask: {error:#}; what needs NumPy will be skipped");
     }
+    if extent == Extent::Full
+        && tools::python_with(tools::CPYTHONS_TESTS).is_none()
+        && let Err(error) = python_tests()
+    {
+        eprintln!("xtask: {error:#}; CPython's own checks will be skipped");
+    }
 }
 
 fn apt(packages: &[&str]) -> Result<()> {
@@ -116,6 +122,13 @@ fn python_packages() -> Result<()> {
         .args(install)
         .args(packages))?;
     Ok(())
+}
+
+/// CPython's regression tests, which Debian keeps apart, in a package for each of its versions.
+fn python_tests() -> Result<()> {
+    let python = tools::python().context("python3 is not installed")?;
+    let name = "import sys; print('libpython%d.%d-testsuite' % sys.version_info[:2])";
+    apt(&[run(Command::new(python).args(["-c", name]))?.trim()])
 }
 
 /// Builds `ebb` and its library for release; returns the command's path.

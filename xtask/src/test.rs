@@ -294,6 +294,10 @@ impl Excuses {
             ("root", !root),
             ("redis", tools::redis().is_none()),
             ("NumPy", tools::python_with("numpy").is_none()),
+            (
+                "CPython's tests",
+                tools::python_with(tools::CPYTHONS_TESTS).is_none(),
+            ),
             ("java", missing("javac")),
             ("node", missing("node")),
             ("sqlite3", missing("sqlite3")),

@@ -144,6 +144,11 @@ fn kernel() -> String {
 
 /// What `ebb run` cannot do without, and the way to a userfaultfd.
 fn required() -> (Vec<Check>, Option<Door>) {
+    let descriptors = descriptors();
+    if descriptors.verdict == Verdict::Missing {
+        // Whatever else is tried would fail for that, and look as if it were missing too.
+        return (vec![descriptors], None);
+    }
     let syscall = probe::userfaultfd(Door::Syscall);
     let device = probe::userfaultfd(Door::Device);
     let door = match (&syscall, &device) {
@@ -153,11 +158,14 @@ fn required() -> (Vec<Check>, Option<Door>) {
     };
     let Some(door) = door else {
         return (
-            vec![no_userfaultfd(
-                &syscall.unwrap_err(),
-                &device.unwrap_err(),
-                &Machine::here(),
-            )],
+            vec![
+                descriptors,
+                no_userfaultfd(
+                    &syscall.unwrap_err(),
+                    &device.unwrap_err(),
+                    &Machine::here(),
+                ),
+            ],
             None,
         );
     };
@@ -165,14 +173,15 @@ fn required() -> (Vec<Check>, Option<Door>) {
         Ok(_) => "permitted".to_string(),
         Err(error) => error.to_string(),
     };
-    let mut checks = vec![Check::ok(
+    let userfaultfd = Check::ok(
         "userfaultfd",
         format!(
             "system call: {}; /dev/userfaultfd: {}",
             shown(&syscall),
             shown(&device)
         ),
-    )];
+    );
+    let mut checks = vec![descriptors, userfaultfd];
     let mut need = |name, result: io::Result<()>, since: &str| {
         checks.push(match result {
             Ok(()) => Check::ok(name, "works"),
@@ -257,7 +266,6 @@ fn advisory(door: Option<Door>) -> Vec<Check> {
     });
     checks.push(swap_file());
     checks.push(urgency());
-    checks.push(descriptors());
     checks.push(memory());
     checks.push(overcommit());
     checks.push(maps());
@@ -326,14 +334,20 @@ fn urgency() -> Check {
 
 /// Each process of the tree has a connection, and its devices, beside its program's files.
 fn descriptors() -> Check {
+    /// What two processes and a device take, and a little more.
+    const LEAST: u64 = 32;
     const ENOUGH: u64 = 256;
     let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
     match limit {
         Some(files) if files < ENOUGH => Check::not(
             "descriptors",
-            Verdict::Limited,
+            if files < LEAST {
+                Verdict::Missing
+            } else {
+                Verdict::Limited
+            },
             format!(
-                "a process may open {files} files: `ebb run` needs a dozen, and one for each device and process"
+                "a process may open {files} files: `ebb run` needs {LEAST}, and more for each device and process"
             ),
             format!("`ulimit -n {ENOUGH}`"),
         ),

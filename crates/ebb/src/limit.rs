@@ -31,8 +31,8 @@ pub fn limit(args: LimitArgs) -> Result<ExitCode> {
         writeback: args.pool.writeback.map(bool::from),
     };
     let answer = ask(args.pid, &Request::Limit(change))?;
-    let limits: LimitsShown =
-        serde_json::from_str(&answer).context("the answer is of another version of ebb")?;
+    let limits: LimitsShown = serde_json::from_str(&answer)
+        .context("ask with the ebb that runs the program: the answer is of another version")?;
     let mut out = stdout().lock();
     if args.json {
         serde_json::to_writer_pretty(&mut out, &limits)?;

@@ -96,7 +96,9 @@ impl fmt::Display for NotExecutable {
 pub fn find(command: &OsStr, path: Option<&OsStr>) -> Result<Program, NotExecutable> {
     let shown = Path::new(command).display().to_string();
     if command.is_empty() {
-        return Err(NotExecutable::NotFound("the command is empty".into()));
+        return Err(NotExecutable::NotFound(
+            "the command is empty: name a program".into(),
+        ));
     }
     let candidates: Vec<PathBuf> = if command.as_bytes().contains(&b'/') {
         vec![command.into()]
@@ -115,15 +117,30 @@ pub fn find(command: &OsStr, path: Option<&OsStr>) -> Result<Program, NotExecuta
             }
             Err(error) if not_there(&error) => {}
             Err(error) => {
-                refused = refused.or(Some(format!("cannot execute {}: {error}", file.display())))
+                refused = refused.or(Some(format!(
+                    "cannot execute {}: {error}{}",
+                    file.display(),
+                    next_step(&error)
+                )))
             }
         }
     }
     Err(match refused {
         Some(text) => NotExecutable::Refused(text),
-        None if shown.contains('/') => NotExecutable::NotFound(format!("{shown}: no such file")),
-        None => NotExecutable::NotFound(format!("{shown}: command not found in $PATH")),
+        None if shown.contains('/') => {
+            NotExecutable::NotFound(format!("{shown}: no such file: check the path"))
+        }
+        None => NotExecutable::NotFound(format!(
+            "{shown}: command not found in $PATH: install it, or give its path"
+        )),
     })
+}
+
+fn next_step(error: &io::Error) -> &'static str {
+    match error.kind() {
+        io::ErrorKind::PermissionDenied => ": make it executable with `chmod +x`",
+        _ => "",
+    }
 }
 
 fn not_there(error: &io::Error) -> bool {
@@ -136,7 +153,7 @@ fn not_there(error: &io::Error) -> bool {
 fn executable(file: &Path) -> io::Result<Metadata> {
     let meta = std::fs::metadata(file)?;
     if meta.is_dir() {
-        return Err(io::Error::other("it is a directory"));
+        return Err(io::Error::other("it is a directory: name a program"));
     }
     rustix::fs::access(file, rustix::fs::Access::EXEC_OK)?;
     Ok(meta)
@@ -167,12 +184,12 @@ fn classify(file: &Path, meta: &Metadata, scripts_left: usize) -> Result<Kind, N
             .next()
             .unwrap_or_default();
         if scripts_left == 0 || interpreter.is_empty() {
-            return Err(refuse("its #! line leads nowhere"));
+            return Err(refuse("its #! line leads nowhere: correct it"));
         }
         let interpreter = Path::new(OsStr::from_bytes(interpreter));
         let meta = executable(interpreter).map_err(|error| {
             refuse(&format!(
-                "its interpreter {}: {error}",
+                "its interpreter {}: {error}: install it, or correct the #! line",
                 interpreter.display()
             ))
         })?;
@@ -180,7 +197,9 @@ fn classify(file: &Path, meta: &Metadata, scripts_left: usize) -> Result<Kind, N
     }
     match elf(&opened, &head) {
         Some(kind) => Ok(kind),
-        None if head.starts_with(b"\x7fELF") => Err(refuse("its ELF header is damaged")),
+        None if head.starts_with(b"\x7fELF") => Err(refuse(
+            "its ELF header is damaged: install or build it anew",
+        )),
         // The kernel may know the format through binfmt_misc; otherwise exec says ENOEXEC.
         None => Ok(Kind::Managed),
     }

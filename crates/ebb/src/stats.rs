@@ -4,7 +4,7 @@
 //! percentiles exact to 1/16; sizes are bytes.
 
 use crate::wait::End;
-use anyhow::{Context, Result};
+use anyhow::{Result, anyhow};
 use ebb_engine::PAGE_SIZE;
 use ebb_tree::{Mode, Totals};
 use serde_json::{Map, Value, json};
@@ -31,7 +31,12 @@ impl StatsFile {
             .create(true)
             .truncate(false)
             .open(path)
-            .with_context(|| format!("--stats {}", path.display()))?;
+            .map_err(|error| {
+                anyhow!(
+                    "--stats {}: {error}: give a file that can be written",
+                    path.display()
+                )
+            })?;
         Ok(Self {
             path: path.into(),
             file,
@@ -50,7 +55,12 @@ impl StatsFile {
             let _ = self.file.set_len(0);
             self.file.write_all(text.as_bytes())
         };
-        put().with_context(|| format!("cannot write {}", self.path.display()))
+        put().map_err(|error| {
+            anyhow!(
+                "cannot write {}: {error}: give another file the next time",
+                self.path.display()
+            )
+        })
     }
 }
 

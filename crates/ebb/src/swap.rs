@@ -40,15 +40,18 @@ fn from_here(text: &str) -> Result<String> {
         return Ok(text.into());
     }
     // Options and size follow the path, so it is enough to put the directory in front.
-    let whole = absolute(Path::new(text)).context("cannot tell the current directory")?;
-    let whole = whole.to_str().context("the path is no valid text")?;
+    let whole = absolute(Path::new(text))
+        .context("give an absolute path: the current directory cannot be told")?;
+    let whole = whole
+        .to_str()
+        .context("the path is no valid UTF-8: give it another name")?;
     // `absolute` takes a last slash as it is, and so do we.
     Ok(whole.into())
 }
 
 fn show(answer: &str, json: bool) -> Result<()> {
-    let devices: Vec<DeviceShown> =
-        serde_json::from_str(answer).context("the answer is of another version of ebb")?;
+    let devices: Vec<DeviceShown> = serde_json::from_str(answer)
+        .context("ask with the ebb that runs the program: the answer is of another version")?;
     let mut out = stdout().lock();
     if json {
         serde_json::to_writer_pretty(&mut out, &devices)?;

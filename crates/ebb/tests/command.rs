@@ -2,6 +2,7 @@
 
 mod common;
 
+use common::tree::Tree;
 use common::{cannot_page, ebb};
 use ebb_harness::MIB;
 use ebb_harness::cgroup::{self, Cgroup, KernelSwap};
@@ -92,6 +93,10 @@ fn bad_options() {
             "/no/such/directory",
         ),
         (&["--swap", "/dev/null", "true"], "/dev/null"),
+        (
+            &["--swap", "/etc/passwd", "true"],
+            "holds data that is not swap, and ebb would overwrite it: give another path",
+        ),
         (&["--swap", "/var/tmp:1M", "true"], "2M"),
         (
             &["--swap", "/var/tmp:8M,node=1023", "true"],
@@ -424,6 +429,89 @@ fn no_file_stays() {
     }
 }
 
+/// Nobody stays behind to hold it.
+#[test]
+fn a_device_is_free_as_soon_as_the_program_has_ended() {
+    if cannot_page() {
+        return;
+    }
+    let device = tempfile::NamedTempFile::new_in("/var/tmp").unwrap();
+    device.as_file().set_len(8 * MIB).unwrap();
+    let held = || {
+        let mut ours = Command::new("flock");
+        ours.args(["--nonblock", device.path().to_str().unwrap(), "true"]);
+        !ours.status().unwrap().success()
+    };
+    for _ in 0..20 {
+        let output = run(&["--swap", device.path().to_str().unwrap(), "true"]);
+        assert!(output.status.success(), "{}", stderr(&output));
+        assert!(!held());
+    }
+}
+
+/// Private files vanish whoever is killed while they are in use; a device that was there stays as it
+/// was, for the next run to use.
+#[test]
+fn no_file_stays_of_a_tree_that_pages() {
+    if cannot_page() {
+        return;
+    }
+    for killed in ["ebb", "program", "child", "all"] {
+        let dir = tempfile::tempdir_in("/var/tmp").unwrap();
+        let at = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();
+        let names = || {
+            let all = fs::read_dir(dir.path()).unwrap();
+            let all = all.chain(fs::read_dir(at("private")).unwrap());
+            let mut names: Vec<_> = all.map(|e| e.unwrap().file_name()).collect();
+            names.sort();
+            names
+        };
+        fs::create_dir(at("private")).unwrap();
+        let device = fs::File::create_new(at("device")).unwrap();
+        device.set_len(64 * MIB).unwrap();
+        let tree = Tree::start_with(
+            "60M",
+            &[&at("device"), &at("private"), &at("new")],
+            "fork",
+            &["--pool", "none", "--device-choice", "equal-turns"],
+        );
+        for device in 0..3 {
+            tree.until_used(device, 2);
+        }
+        assert_eq!(names(), ["device", "private"], "while it runs");
+        let supervisor = tree.supervisor();
+        let (program, child) = (tree.pid.clone(), tree.second.clone());
+        let victims = match killed {
+            "ebb" => vec![supervisor.clone()],
+            "program" => vec![program.clone()],
+            "child" => vec![child.clone()],
+            _ => vec![supervisor.clone(), program.clone(), child.clone()],
+        };
+        let kill = Command::new("kill").arg("-9").args(victims).status();
+        assert!(kill.unwrap().success());
+        assert_eq!(names(), ["device", "private"], "{killed} was killed");
+        fs::write(tree.path("stop"), "").unwrap();
+        for pid in [supervisor, program, child] {
+            // What is dead and not yet waited for has no descriptors either; threads of ours have
+            // their own.
+            let lives = || {
+                let tasks = fs::read_dir(format!("/proc/{pid}/task"));
+                let mut tasks = tasks.into_iter().flatten().flatten();
+                tasks.any(|t| fs::read_dir(t.path().join("fd")).is_ok_and(|fds| fds.count() > 0))
+            };
+            let start = Instant::now();
+            while lives() {
+                assert!(start.elapsed() < Duration::from_secs(30), "{pid} lives on");
+                std::thread::sleep(Duration::from_millis(10));
+            }
+        }
+        assert_eq!(names(), ["device", "private"], "{killed} was killed");
+        assert_eq!(device.metadata().unwrap().len(), 64 * MIB);
+        let next = run(&["--swap", &at("device"), "true"]);
+        assert!(next.status.success(), "{killed}: {}", stderr(&next));
+    }
+}
+
 /// `ebb` as a user without any privilege: as root, by becoming nobody.
 fn unprivileged(dir: &std::path::Path, args: &[&str]) -> Output {
     let open = fs::Permissions::from_mode(0o755);
@@ -479,6 +567,42 @@ fn without_permission_for_userfaultfd_the_fix_is_named() {
         text.contains("userfaultfd") && text.contains("fix: "),
         "{text}"
     );
+}
+
+/// Runs it where a process may open so many files.
+fn with_descriptors(files: u32, args: &[&str]) -> Output {
+    Command::new("timeout")
+        .args(["-k", "2", "60", "sh", "-c"])
+        .arg(format!("ulimit -n {files}; exec \"$@\""))
+        .arg("sh")
+        .arg(ebb())
+        .arg("run")
+        .args(args)
+        .output()
+        .unwrap()
+}
+
+#[test]
+fn too_few_descriptors_are_told_of_with_how_many_would_do() {
+    if cannot_page() {
+        return;
+    }
+    for files in [8, 24] {
+        let output = with_descriptors(files, &["echo", "started"]);
+        let text = stderr(&output);
+        assert_eq!((output.status.code(), output.stdout.len()), (Some(125), 0));
+        assert!(text.contains("needs 32"), "{files}: {text}");
+        assert!(text.contains("fix: `ulimit -n 256`"), "{files}: {text}");
+    }
+    // Enough for some of the processes, and one line for the others.
+    let crowd = "for i in 1 2 3 4 5 6 7 8; do \
+                 python3 -c 'import time; kept = bytearray(4 << 20); time.sleep(1.5)' & \
+                 done; wait; echo done";
+    let output = with_descriptors(40, &["sh", "-c", crowd]);
+    let text = stderr(&output);
+    assert_eq!(output.stdout, b"done\n", "{text}");
+    assert_eq!(text.lines().count(), 1, "{text}");
+    assert!(text.contains("raise `ulimit -n`"), "{text}");
 }
 
 #[test]

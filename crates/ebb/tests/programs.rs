@@ -90,6 +90,39 @@ fn numpys_own_checks() {
     same_in_parts(&job, "NumPy's checks", &[2], &[]);
 }
 
+/// CPython's regression tests of what holds memory, beside memory that does not fit: they go on in
+/// what is left of the budget.
+#[test]
+fn cpythons_own_checks() {
+    if cannot_page() {
+        return;
+    }
+    let Some(python) = tools::python_with(tools::CPYTHONS_TESTS) else {
+        println!("skipped: CPython's tests are not installed");
+        return;
+    };
+    // Which of them passed, but not how long they took, nor in what order they say so.
+    let script = "import io, contextlib, os, re, sys, zlib\n\
+                  from test.libregrtest.main import main\n\
+                  kept = b''.join(os.urandom(2000) + b'x' * 2096 for _ in range(16000))\n\
+                  was = zlib.crc32(kept)\n\
+                  names = 'dict list set json mmap array memoryview bytes thread sqlite3'.split()\n\
+                  sys.argv = ['regrtest', '-q', '--randseed', '1'] + ['test_' + name for name in names]\n\
+                  out, code = io.TextIOWrapper(io.BytesIO(), write_through=True), 0\n\
+                  try:\n\
+                  \x20   with contextlib.redirect_stdout(out): main()\n\
+                  except SystemExit as end: code = end.code\n\
+                  said = out.buffer.getvalue().decode()\n\
+                  print(re.findall('Total test.*|Result.*|.*FAILED.*', said), was == zlib.crc32(kept))\n\
+                  if code: print(said)\n\
+                  sys.exit(code)\n";
+    let dir = tempfile::tempdir().unwrap();
+    let job = Job::new([python.as_os_str(), "-c".as_ref(), script.as_ref()])
+        .dir(dir.path())
+        .time_limit(Duration::from_secs(240));
+    same_in_parts(&job, "CPython's checks", &[2], &[]);
+}
+
 /// The file its forked child writes is sound, and holds what there was at the fork.
 #[test]
 fn redis_saves_from_a_forked_child() {

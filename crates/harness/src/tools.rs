@@ -30,6 +30,9 @@ pub fn python() -> Option<PathBuf> {
     }
 }
 
+/// What proves that CPython's regression tests are there.
+pub const CPYTHONS_TESTS: &str = "test.test_dict, test.test_sqlite3";
+
 /// Python that has these modules, named as in an import.
 pub fn python_with(modules: &str) -> Option<PathBuf> {
     let python = python()?;

@@ -321,7 +321,8 @@ pub unsafe fn after_fork_child(libc_stuck: bool) {
     drop(locked);
     if let Err(e) = hooks::start_keeper() {
         parent.fail(&format!(
-            "no thread can be started in a forked child, which cannot be served and is ended: {e}"
+            "no thread can be started in a forked child, which cannot be served and is ended: {e}; \
+             raise `ulimit -u`"
         ));
     }
     while CHILD_READY.load(SeqCst) == 0 {

@@ -78,7 +78,8 @@ pub extern "C" fn run(_: *mut libc::c_void) -> *mut libc::c_void {
             match attached.and_then(|()| adopt(member, parent.embedded, true)) {
                 Ok(process) => process,
                 Err(why) => parent.fail(&format!(
-                    "a forked child cannot be served and is ended: {why}"
+                    "a forked child cannot be served and is ended: {why}; `ebb doctor` says what is low \
+                     or missing here"
                 )),
             }
         }
@@ -108,7 +109,8 @@ pub extern "C" fn run(_: *mut libc::c_void) -> *mut libc::c_void {
                 }
                 Err(why) => {
                     member.message(&format!(
-                        "process {} runs unmanaged: {why}",
+                        "process {} runs unmanaged, its memory stays in RAM: {why}; \
+                         `ebb doctor` says what is low or missing here",
                         std::process::id()
                     ));
                     crate::hooks::keeper_ends();
@@ -176,7 +178,9 @@ fn adopt(
     // where the program brings its own malloc, another thread may be in the midst of that, in a
     // memory call of ours or touching a page.
     if let Err(e) = process.services.start() {
-        process.fail(&format!("cannot start a thread to serve page faults: {e}"));
+        process.fail(&format!(
+            "cannot start a thread to serve page faults: {e}; raise `ulimit -u`"
+        ));
     }
     let mut state = lock_service();
     state.bays = Some(Bays::new(base, count));
@@ -405,7 +409,8 @@ impl Process {
                 });
                 if lost {
                     self.fail(&format!(
-                        "memory at {:#x}..{:#x} cannot be registered again ({error}), and part of it is swapped out",
+                        "memory at {:#x}..{:#x} cannot be registered again ({error}), and part of it is \
+                         swapped out; raise vm.max_map_count if that is low",
                         range.start, range.end
                     ));
                 }

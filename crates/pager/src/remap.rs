@@ -208,7 +208,7 @@ impl Pieces {
         {
             process.fail(&format!(
                 "memory at {:#x} was moved in part and can neither be moved on nor back ({error}): \
-                 the process has too many mappings",
+                 the process has too many mappings; raise vm.max_map_count",
                 self.old
             ));
         }

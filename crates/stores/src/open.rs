@@ -113,7 +113,7 @@ pub enum OpenError {
     },
     /// It holds data.
     #[error(
-        "swap {path} holds data that is not swap, and ebb would overwrite it: if the data can go, run \"mkswap {path}\" first"
+        "swap {path} holds data that is not swap, and ebb would overwrite it: give another path, or if the data can go, run \"mkswap {path}\" first"
     )]
     HoldsData {
         /// As given.
@@ -126,7 +126,7 @@ pub enum OpenError {
         path: String,
     },
     /// Less than a cluster.
-    #[error("swap {path} has {size}, too little: at least {least} is needed")]
+    #[error("swap {path} has {size}, too little: give it, or another, at least {least}")]
     TooSmall {
         /// As given.
         path: String,
@@ -166,6 +166,12 @@ pub enum OpenError {
         node: u16,
         /// What there is.
         nodes: String,
+    },
+    /// The limit of open files is reached.
+    #[error("swap {path}: no more files can be opened: raise `ulimit -n`, or name fewer devices")]
+    Descriptors {
+        /// As given.
+        path: String,
     },
     /// No directory for the default file.
     #[error(
@@ -407,6 +413,23 @@ fn claim(path: &Path, flags: OFlags) -> Result<OwnedFd, Errno> {
     }
 }
 
+/// For how long a run may hold the lock that has just ended.
+const HANDED_OVER: Duration = Duration::from_millis(500);
+
+/// Makes it ours. After `ebb run` was killed the lock was seen to stay for 10 to 60 ms when no process
+/// had the file open any more.
+fn lock(fd: &OwnedFd) -> Result<(), Errno> {
+    let start = Instant::now();
+    loop {
+        match rustix::fs::flock(fd, FlockOperation::NonBlockingLockExclusive) {
+            Err(Errno::WOULDBLOCK) if start.elapsed() < HANDED_OVER => {
+                thread::sleep(Duration::from_millis(5));
+            }
+            answer => return answer,
+        }
+    }
+}
+
 /// A swap file or block device that is there already.
 fn existing(
     path: &Path,
@@ -440,7 +463,7 @@ fn existing(
             Errno::STALE,
         ));
     }
-    match rustix::fs::flock(&fd, FlockOperation::NonBlockingLockExclusive) {
+    match lock(&fd) {
         Ok(()) | Err(Errno::NOLCK | Errno::OPNOTSUPP | Errno::NOSYS) => {}
         Err(Errno::WOULDBLOCK) => return Err(OpenError::Taken { path: name }),
         Err(errno) => return Err(system(&name, "lock it", errno)),
@@ -461,6 +484,12 @@ fn existing(
             });
         }
     };
+    // Before its size: nobody is to enlarge what is somebody's data.
+    match look(&fd).map_err(failed("read its start"))? {
+        Found::SwapOrZeros => {}
+        Found::Hibernated => return Err(OpenError::Hibernated { path: name }),
+        Found::Data => return Err(OpenError::HoldsData { path: name }),
+    }
     let size = end.saturating_sub(HEADER).min(crate::MAX_SIZE) / CLUSTER * CLUSTER;
     if size == 0 {
         return Err(OpenError::TooSmall {
@@ -468,11 +497,6 @@ fn existing(
             size: human(end),
             least: human(HEADER + CLUSTER),
         });
-    }
-    match look(&fd).map_err(failed("read its start"))? {
-        Found::SwapOrZeros => {}
-        Found::Hibernated => return Err(OpenError::Hibernated { path: name }),
-        Found::Data => return Err(OpenError::HoldsData { path: name }),
     }
     let disk = sysfs::disk(if block {
         metadata.rdev()
@@ -579,6 +603,7 @@ fn system(path: &str, doing: &'static str, errno: Errno) -> OpenError {
     match errno {
         Errno::ACCESS | Errno::PERM => OpenError::Denied { path, doing },
         Errno::ROFS => OpenError::ReadOnly { path },
+        Errno::MFILE | Errno::NFILE => OpenError::Descriptors { path },
         errno => OpenError::System { path, doing, errno },
     }
 }

@@ -58,7 +58,7 @@ pub enum SizeError {
     #[error("size \"{0}\" is zero: it must be above zero")]
     Zero(String),
     /// A share above 100%.
-    #[error("size \"{0}\" is above 100%")]
+    #[error("size \"{0}\" is above 100%: give less")]
     OverWhole(String),
     /// Above [`MAX_SIZE`].
     #[error("size \"{0}\" is too large: at most 16T")]

@@ -59,7 +59,7 @@ pub enum SpecError {
     )]
     Empty,
     /// `none` with something behind it.
-    #[error("\"none\" takes no size and no option, but \"{0}\" follows")]
+    #[error("\"none\" takes no size and no option, but \"{0}\" follows: leave that out")]
     NoneTakesNothing(String),
     /// The size is not one.
     #[error(
@@ -75,7 +75,7 @@ pub enum SpecError {
     )]
     UnknownOption(String),
     /// An option given twice.
-    #[error("the swap option \"{0}\" is given twice")]
+    #[error("the swap option \"{0}\" is given twice: leave one out")]
     Twice(&'static str),
     /// A value that the option does not take.
     #[error("\"{value}\" is no value for the swap option {option}: allowed is {allowed}")]

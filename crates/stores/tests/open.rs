@@ -222,14 +222,17 @@ fn refusals_name_the_next_step() {
     refusal(&at("no/such/dir/swap"), "create it or give another path");
     refusal(
         &format!("{}:1M", dir.path().display()),
-        "too little: at least 2M",
+        "too little: give it, or another, at least 2M",
     );
     refusal(
         &sized(&dir.path().join("small"), MIB),
-        "too little: at least 4M",
+        "too little: give it, or another, at least 4M",
     );
     let node = format!("{}:4M,node=1023", dir.path().display());
     refusal(&node, "there is no memory node 1023 here, only 0");
+    // What is somebody's data is not to be made larger.
+    fs::write(at("text"), "short").unwrap();
+    refusal(&at("text"), "holds data that is not swap");
     refusal("/dev/null", "character device");
     rustix::fs::mkfifoat(rustix::fs::CWD, at("pipe"), 0o600.into()).unwrap();
     refusal(&at("pipe"), "is a pipe");

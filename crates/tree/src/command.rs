@@ -21,7 +21,7 @@ const GENERATIONS: usize = 256;
 #[derive(Debug, thiserror::Error)]
 pub enum AskError {
     /// No such process.
-    #[error("there is no process {0}")]
+    #[error("there is no process {0}: give the number of an `ebb run`, or of a program under it")]
     NoProcess(u32),
     /// Neither it nor its ancestors supervise anything.
     #[error(
@@ -29,13 +29,18 @@ pub enum AskError {
     )]
     NotManaged(u32),
     /// The request does not fit into a packet.
-    #[error("that is too long: at most {} bytes can be sent", wire::MAX_REQUEST)]
+    #[error(
+        "that is too long: at most {} bytes can be sent, so give a shorter path",
+        wire::MAX_REQUEST
+    )]
     TooLong,
     /// The connection broke.
-    #[error("`ebb run` does not answer ({0}): it has ended, or is of another version")]
+    #[error(
+        "`ebb run` does not answer ({0}): it has ended, or is of another version: look whether it runs, and ask with its own ebb"
+    )]
     Broken(Errno),
     /// It ended without an answer.
-    #[error("`ebb run` ended before it answered")]
+    #[error("`ebb run` ended before it answered: look whether the program still runs")]
     Ended,
 }
 

@@ -152,10 +152,15 @@ impl Tree {
         }
     }
 
+    /// Its `ebb run`, as long as that lives.
+    pub fn supervisor(&self) -> String {
+        parent(&self.pid)
+    }
+
     /// Which threads of the tree have a file of this directory open.
     pub fn holders(&self, name: &str) -> Vec<PathBuf> {
         let dir = self.path(name);
-        let supervisor = parent(&self.pid);
+        let supervisor = self.supervisor();
         let mut found = Vec::new();
         for pid in [&supervisor, &self.pid, &self.second] {
             let tasks = fs::read_dir(format!("/proc/{pid}/task"));

@@ -189,7 +189,10 @@ impl Supervisor {
         let ours = net::sockopt::socket_peercred(&client)
             .is_ok_and(|peer| peer.uid == rustix::process::geteuid());
         if !ours {
-            return answer(&client, Reply::Failed("the tree is another user's".into()));
+            return answer(
+                &client,
+                Reply::Failed("the tree is another user's: ask as that one".into()),
+            );
         }
         let reply = match request {
             Some(request) if version == VERSION => match request {
@@ -253,12 +256,18 @@ impl Supervisor {
     fn switch_off(&mut self, n: usize, client: OwnedFd) {
         let Some(row) = &mut self.rows[n] else { return };
         if row.leaving.is_some() {
-            let why = format!("device {} is being removed already", row.serial);
+            let why = format!(
+                "device {} is being removed already: wait for that, or interrupt it",
+                row.serial
+            );
             return answer(&client, Reply::Failed(why));
         }
         let token = Token::Client(n as u32).pack();
         if epoll::add(&self.epoll, &client, token, epoll::EventFlags::IN).is_err() {
-            return answer(&client, Reply::Failed("out of memory for events".into()));
+            return answer(
+                &client,
+                Reply::Failed("the kernel has no memory for it: free some and ask again".into()),
+            );
         }
         self.table.devices[n].set_state(row.serial, DeviceState::Asked);
         row.leaving = Some(Leaving {

@@ -113,7 +113,12 @@ impl Supervisor {
             Some(aim) if aim < now => {
                 let token = Token::Limiter.pack();
                 if epoll::add(&self.epoll, &client, token, epoll::EventFlags::IN).is_err() {
-                    return answer(&client, Reply::Failed("out of memory for events".into()));
+                    return answer(
+                        &client,
+                        Reply::Failed(
+                            "the kernel has no memory for it: free some and ask again".into(),
+                        ),
+                    );
                 }
                 self.approach = Some(Approach {
                     client,
@@ -195,7 +200,9 @@ impl Supervisor {
             return Err("without a pool pages can go to devices alone: there is no --writeback off with `ebb run --pool none`".into());
         }
         if self.approach.is_some() && change.memory.is_some() {
-            return Err("the budget is being lowered already".into());
+            return Err(
+                "the budget is being lowered already: wait for that, or interrupt it".into(),
+            );
         }
         Ok((limits, aim))
     }

@@ -173,6 +173,9 @@ impl Supervisor {
 
     /// Whether any process of the tree lives, those included that have too little to join.
     pub fn has_processes(&mut self) -> bool {
+        // Those that ended since they were measured: who asks has nothing else to wait for.
+        let alive = |_: &u32, stranger: &mut Stranger| stranger.process.stat().is_ok();
+        self.watch.strangers.retain(alive);
         let known = |s: &Self| s.members() > 0 || !s.watch.strangers.is_empty();
         known(self) || {
             // It costs a walk through the tree: only where nobody is known.

@@ -84,13 +84,15 @@ pub struct SetupDevice {
 #[derive(Debug, thiserror::Error)]
 pub enum SetupError {
     /// More devices than the table has room for.
-    #[error("{0} swap devices are too many: at most {MAX_DEVICES} can be in use at a time")]
+    #[error(
+        "{0} swap devices are too many: at most {MAX_DEVICES} can be in use at a time, leave some out"
+    )]
     TooManyDevices(usize),
     /// No whole cluster fits on a device.
-    #[error("swap device {0} has {1} pages; at least 512 (2 MiB) are needed")]
+    #[error("swap device {0} has {1} pages: give it, or another, at least 512 (2 MiB)")]
     DeviceTooSmall(String, u64),
     /// The system refused a memfd, a socket or the like.
-    #[error("cannot set up the {0}: {1}")]
+    #[error("cannot set up the {0}: {1}: `ebb doctor` says which limits are low here")]
     System(&'static str, Errno),
 }
 
@@ -148,6 +150,8 @@ pub struct Supervisor {
     drifted: bool,
     /// The user knows that there are more processes than places.
     told_crowded: bool,
+    /// The user knows that there are more processes than descriptors.
+    told_exhausted: bool,
     notices: Notices,
 }
 
@@ -245,6 +249,7 @@ impl Supervisor {
             own_limits: OwnLimits::default(),
             drifted: false,
             told_crowded: false,
+            told_exhausted: false,
             notices: setup
                 .notices
                 .unwrap_or_else(|| Box::new(|line| eprintln!("ebb: {line}"))),
@@ -426,6 +431,17 @@ impl Supervisor {
                 "{MAX_SLOTS} processes are managed, as many as can be at a time: {} [{pid}] {what}, \
                  and so do others until some end; run fewer at a time",
                 proc::name(pid)
+            ));
+        }
+    }
+
+    /// There are no more descriptors: once, what becomes of this process and those after it.
+    fn tell_exhausted(&mut self, pid: u32) {
+        if !std::mem::replace(&mut self.told_exhausted, true) {
+            self.notice(&format!(
+                "out of descriptors: process {pid} and others run unmanaged until some end, and \
+                 children that are forked by one that pages are ended; raise `ulimit -n` by four for \
+                 each process, or run fewer at a time"
             ));
         }
     }

@@ -93,6 +93,9 @@ fn identify(pid: u32) -> Result<(Process, OwnedFd, Image), Errno> {
     Ok((process, pidfd, image))
 }
 
+/// What a process is told that finds no descriptor for it left.
+const EXHAUSTED: &str = "`ebb run` is out of descriptors; raise `ulimit -n`";
+
 impl Supervisor {
     /// Takes every waiting connection.
     pub(super) fn accept(&mut self) {
@@ -108,8 +111,11 @@ impl Supervisor {
                     if let Ok(connection) = &connection {
                         // A hello left unread would turn our answer into a reset.
                         let _ = net::recv(connection, &mut [0; 64], RecvFlags::DONTWAIT);
-                        let why = wire::refused("ebb is out of descriptors; raise `ulimit -n`");
+                        let why = wire::refused(EXHAUSTED);
                         let _ = net::send(connection, &why, SendFlags::NOSIGNAL);
+                        if let Ok(peer) = net::sockopt::socket_peercred(connection) {
+                            self.tell_exhausted(peer.pid.as_raw_nonzero().get() as u32);
+                        }
                     }
                     // The kernel wants a descriptor before it looks whether anyone waits.
                     let more = connection.is_ok();
@@ -198,8 +204,14 @@ impl Supervisor {
             self.raise_descriptor_limit();
         }
         let pid = peer.pid.as_raw_nonzero().get() as u32;
-        let (process, pidfd, image) =
-            identify(pid).map_err(|e| format!("cannot look at process {pid}: {e}"))?;
+        let (process, pidfd, image) = match identify(pid) {
+            Ok(known) => known,
+            Err(Errno::MFILE | Errno::NFILE) => {
+                self.tell_exhausted(pid);
+                return Err(EXHAUSTED.into());
+            }
+            Err(e) => return Err(format!("cannot look at process {pid}: {e}")),
+        };
 
         if let Some(&old) = self.by_pid.get(&pid) {
             let same = self.seats[old.index()]
