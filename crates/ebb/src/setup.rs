@@ -8,6 +8,8 @@ use ebb_engine::PAGE_SIZE;
 use ebb_engine::swap::ZSTD_LEVELS;
 use ebb_stores::{FAULTS_VARIABLE, Faults, OpenError, Size, SwapSpec, human};
 use ebb_tree::{Codec, Config, Limits, Setup, SetupDevice, Zstd, check_limits};
+use std::thread;
+use std::time::{Duration, Instant};
 
 /// The least a process tree can run in: what a small program and the paging of it hold at any
 /// time (its unmanaged memory, staging frames, page map) with some room to work.
@@ -165,9 +167,24 @@ fn check_faults() -> Result<()> {
 fn devices(specs: Vec<SwapSpec>) -> Result<Vec<SetupDevice>> {
     let mut devices = Vec::new();
     for spec in &specs {
-        devices.extend(device(spec)?);
+        devices.extend(handed_over(spec)?);
     }
     Ok(devices)
+}
+
+/// One that another run may still hold which has just ended: after `ebb run` was killed its lock was
+/// seen to stay for 10 to 60 ms when no process had the file open any more.
+fn handed_over(spec: &SwapSpec) -> Result<Option<SetupDevice>, OpenError> {
+    const PATIENCE: Duration = Duration::from_millis(500);
+    let start = Instant::now();
+    loop {
+        match device(spec) {
+            Err(OpenError::Taken { .. }) if start.elapsed() < PATIENCE => {
+                thread::sleep(Duration::from_millis(5));
+            }
+            answer => return answer,
+        }
+    }
 }
 
 fn device(spec: &SwapSpec) -> Result<Option<SetupDevice>, OpenError> {

@@ -3,7 +3,7 @@
 
 mod common;
 
-use common::{Managed, Under, cannot_page, free};
+use common::{Managed, Under, c_program, cannot_page, free};
 use ebb_harness::MIB;
 use ebb_harness::job::{Job, Outcome};
 use ebb_harness::workloads;
@@ -289,6 +289,24 @@ fn everything_full_ends_with_a_word_not_with_damage() {
         "{}",
         managed.run.ending()
     );
+}
+
+/// Pages that need no room are not held up by those beside them for which there is none.
+#[test]
+fn what_needs_no_room_leaves_where_all_is_full() {
+    if cannot_page() {
+        return;
+    }
+    let mixed = c_program("mixed");
+    let job = Job::new([mixed.as_os_str(), "64".as_ref(), "8".as_ref()])
+        .time_limit(Duration::from_secs(60));
+    let alone = free(&job, "mixed");
+    // Of 64 MiB half are zeros.
+    let managed = Under::budget(40 * MIB)
+        .options(&["--swap", "none"])
+        .run(&job);
+    managed.assert_same(&alone, "mixed");
+    managed.assert_paged_within_budget("mixed");
 }
 
 /// Fills 64 MiB with bytes that do not compress, looks at what the swap file takes on the disk, gives

@@ -77,7 +77,7 @@ fn memory_from_brk() {
     common::same_in_parts(&job, "brk", &[2], &[]);
 }
 
-/// A fault that no frame can be moved in for is served all the same when the budget is full.
+/// Memory that nothing can be moved back to is served all the same when the budget is full.
 #[test]
 fn memory_that_may_only_be_read() {
     same_with_and_without_a_device("readonly", "96");

@@ -195,17 +195,22 @@ impl Bays {
         alone: bool,
     ) -> Option<Berth> {
         let frames = pages.len();
+        // What fills a bay leaves the open one as it is, for others.
+        let alone = alone || frames == UNIT;
         let room = |bay: &BayIndex| UNIT - self.bays[bay.0 as usize].filled;
         let bay = match self.open.filter(|bay| !alone && room(bay) >= frames) {
             Some(bay) => bay,
             None => {
                 let bay = self.empty.pop().or_else(|| self.another())?;
-                self.close();
-                *self.bay(bay) = Bay {
-                    state: State::Open,
-                    ..Bay::EMPTY
-                };
-                self.open = Some(bay);
+                *self.bay(bay) = Bay::EMPTY;
+                if alone {
+                    self.bay(bay).state = State::Staged;
+                    self.staged.push_back(bay);
+                } else {
+                    self.close();
+                    self.bay(bay).state = State::Open;
+                    self.open = Some(bay);
+                }
                 bay
             }
         };
@@ -216,7 +221,7 @@ impl Bays {
         for (i, (page, kept)) in (start..).zip(pages) {
             (b.pages[i], b.kept[i]) = (page, kept);
         }
-        if alone || b.filled == UNIT {
+        if !alone && b.filled == UNIT {
             self.close();
         }
         Some(Berth { bay, start, frames })
@@ -253,16 +258,19 @@ impl Bays {
         self.leave_staged(berth.bay);
     }
 
-    /// The bay staged longest ago that nobody stores; the open one if there is no other.
+    /// The bay staged longest ago that nobody stores, and to which nothing comes any more; the open
+    /// one if there is no other.
     pub fn oldest_staged(&mut self) -> Option<BayIndex> {
-        if self.staged.is_empty() {
+        if !self.staged.iter().any(|bay| self.is_still(*bay)) {
             self.close();
         }
-        let free = |bay: &&BayIndex| {
-            let b = &self.bays[bay.0 as usize];
-            !b.storing && b.captures == 0
-        };
-        self.staged.iter().find(free).copied()
+        self.staged.iter().find(|bay| self.is_still(**bay)).copied()
+    }
+
+    /// Whether nobody stores it or moves pages to it.
+    fn is_still(&self, bay: BayIndex) -> bool {
+        let b = &self.bays[bay.0 as usize];
+        !b.storing && b.captures == 0
     }
 
     /// The same, to be stored by the caller, until `end_store`.
@@ -352,14 +360,31 @@ impl Bays {
         Some((bay, frames))
     }
 
-    /// The system has the frames that `leave` took out.
-    pub fn gone(&mut self, bay: BayIndex) {
-        let b = self.bay(bay);
-        debug_assert!(b.state == State::Leaving);
-        b.state = State::Empty;
-        let frames = std::mem::take(&mut b.present);
+    /// Spent frames of a bay that still holds pages, or is open: which bay and frames. They are to be
+    /// given back, and `gone`, before the lock is left.
+    pub fn leave_early(&mut self) -> Option<(BayIndex, Mask)> {
+        if self.spent_frames == self.ready_frames {
+            return None;
+        }
+        let spent = |bay: &BayIndex| {
+            let b = &self.bays[bay.0 as usize];
+            let frames = b.present & !b.staged;
+            (frames != 0 && self.is_still(*bay)).then_some((*bay, frames))
+        };
+        self.open.iter().chain(&self.staged).find_map(spent)
+    }
+
+    /// The system has frames that were taken out to leave.
+    pub fn gone(&mut self, bay: BayIndex, frames: Mask) {
         self.spent_frames -= frames.count_ones() as usize;
-        self.empty.push(bay);
+        let b = self.bay(bay);
+        debug_assert!(frames & !(b.present & !b.staged) == 0);
+        b.present &= !frames;
+        if b.state == State::Leaving {
+            debug_assert!(b.present == 0);
+            b.state = State::Empty;
+            self.empty.push(bay);
+        }
     }
 
     /// Whose page a frame holds.
@@ -449,8 +474,6 @@ mod tests {
         let second = capture(&mut bays, UNIT, 1, 1).bay;
         assert_eq!(bays.begin_store(), Some(first));
         // The open one is left to fill while there is another.
-        assert_eq!(bays.begin_store(), None);
-        capture(&mut bays, 2 * UNIT, UNIT - 1, 0);
         assert_eq!(bays.begin_store(), Some(second));
         assert_eq!(bays.begin_store(), None);
         bays.check();
@@ -488,7 +511,7 @@ mod tests {
         bays.check();
         assert_eq!((bays.ready_frames(), bays.spent_frames()), (0, 4));
         assert!(bays.begin_capture(named(0, 1), false).is_none());
-        bays.gone(bay);
+        bays.gone(bay, 0b1011_0100);
         bays.check();
         assert_eq!(bays.spent_frames(), 0);
         assert_eq!(capture(&mut bays, 0, 3, 0).bay, bay);
@@ -502,16 +525,41 @@ mod tests {
         bays.check();
         let after = capture(&mut bays, 9, 1, 1);
         assert_eq!(bays.frame_address(alone.frame(0)), bays.address(alone.bay));
-        assert!(alone.bay != shared.bay && after.bay != shared.bay && after.bay != alone.bay);
+        assert!(alone.bay != shared.bay && after.bay == shared.bay, "the open one stays so");
         bays.captured(alone, 0b11);
         bays.check();
+    }
+
+    #[test]
+    fn what_is_spent_does_not_wait_for_what_cannot_be_stored() {
+        let mut bays = Bays::new(BASE, 2);
+        let staged = capture(&mut bays, 0, UNIT, 0b1111).bay;
+        let open = capture(&mut bays, UNIT, 3, 0b111).bay;
+        for (bay, i) in [(staged, 1), (staged, 3), (open, 0)] {
+            bays.stored(Bays::frame(bay, i));
+        }
+        assert_eq!((bays.leave(), bays.ready_frames()), (None, 0));
+        // Not while a page is on its way there, or the bay is stored.
+        let berth = bays.begin_capture(named(40, 1), false).unwrap();
+        assert_eq!(berth.bay, open);
+        assert_eq!(bays.leave_early(), Some((staged, 0b1010)));
+        bays.gone(staged, 0b1010);
+        bays.check();
+        assert_eq!(bays.leave_early(), None);
+        bays.captured(berth, 1);
+        assert_eq!(bays.leave_early(), Some((open, 0b1)));
+        bays.gone(open, 0b1);
+        bays.check();
+        assert_eq!((bays.spent_frames(), bays.staged_frames()), (0, 5));
     }
 
     #[derive(Clone, Copy, Debug)]
     enum Op {
         Begin { frames: usize, alone: bool },
         Captured { which: usize, came: Mask },
-        Store { keep: Mask },
+        BeginStore,
+        Store { which: usize, keep: Mask },
+        LeaveEarly,
         Remap { which: usize },
         Leave,
         Gone { which: usize },
@@ -526,7 +574,10 @@ mod tests {
                 alone: false
             }),
             (any::<usize>(), any::<Mask>()).prop_map(|(which, came)| Op::Captured { which, came }),
-            prop_oneof![Just(0), any::<Mask>()].prop_map(|keep| Op::Store { keep }),
+            Just(Op::BeginStore),
+            (any::<usize>(), prop_oneof![Just(0), any::<Mask>()])
+                .prop_map(|(which, keep)| Op::Store { which, keep }),
+            Just(Op::LeaveEarly),
             any::<usize>().prop_map(|which| Op::Remap { which }),
             Just(Op::Leave),
             any::<usize>().prop_map(|which| Op::Gone { which }),
@@ -543,6 +594,7 @@ mod tests {
             let mut busy: BTreeSet<u32> = BTreeSet::new();
             let mut captures: Vec<(Berth, usize)> = Vec::new();
             let mut leaving: Vec<(BayIndex, Mask)> = Vec::new();
+            let mut storing: Vec<BayIndex> = Vec::new();
             let mut next = 0;
             for op in ops {
                 match op {
@@ -569,11 +621,14 @@ mod tests {
                             }
                         }
                     }
-                    Op::Store { keep } => {
+                    Op::BeginStore => {
                         let Some(bay) = bays.begin_store() else { continue };
-                        bays.check();
+                        prop_assert!(bays.staged_of(bay) != 0);
+                        storing.push(bay);
+                    }
+                    Op::Store { which, keep } if !storing.is_empty() => {
+                        let bay = storing.swap_remove(which % storing.len());
                         let mask = bays.staged_of(bay);
-                        prop_assert!(mask != 0);
                         bays.end_store(bay);
                         for i in places(mask & !keep) {
                             let frame = Bays::frame(bay, i);
@@ -584,6 +639,10 @@ mod tests {
                     Op::Remap { which } if !waiting.is_empty() => {
                         let at = which % waiting.len();
                         let (&frame, &page) = waiting.iter().nth(at).unwrap();
+                        // Pages in transit are nobody else's.
+                        if storing.contains(&bay_of(Frame(frame))) {
+                            continue;
+                        }
                         prop_assert_eq!(bays.page_of(Frame(frame)), page);
                         prop_assert_eq!(bays.kept(Frame(frame)), Some(EntryId(page.0 as u32)));
                         bays.remapped(Frame(frame));
@@ -597,9 +656,18 @@ mod tests {
                             let frame = Bays::frame(bay, i).0;
                             prop_assert!(busy.remove(&frame) && !waiting.contains_key(&frame));
                         }
-                        bays.gone(bay);
+                        bays.gone(bay, frames);
                     }
-                    Op::Captured { .. } | Op::Remap { .. } | Op::Gone { .. } => {}
+                    Op::LeaveEarly => {
+                        let Some((bay, frames)) = bays.leave_early() else { continue };
+                        for i in places(frames) {
+                            let frame = Bays::frame(bay, i).0;
+                            // Its place is used up until the bay is empty.
+                            prop_assert!(busy.remove(&frame) && !waiting.contains_key(&frame));
+                        }
+                        bays.gone(bay, frames);
+                    }
+                    Op::Captured { .. } | Op::Store { .. } | Op::Remap { .. } | Op::Gone { .. } => {}
                 }
                 bays.check();
                 prop_assert_eq!(bays.staged_frames(), waiting.len());

@@ -387,7 +387,7 @@ fn leaving_by(ranges: &Ranges, unit: UnitNumber, victims: Mask, way: WayOut) -> 
 }
 
 /// A bay with the protection of memory that may be executed: the kernel moves pages between places
-/// of like protection alone. Only while they are moved: loads move its frames to plain memory.
+/// of like protection alone. Only while they are moved: back they go to plain memory alone.
 struct Executable(usize);
 
 /// A bay kept that protection: the kernel refuses to split a mapping where a process has too many.

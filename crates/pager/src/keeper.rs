@@ -165,7 +165,7 @@ fn adopt(
         behind: AtomicBool::new(false),
     };
     // The limit is what others leave, this process among them until it charges for itself.
-    let count = (process.member.budget() as usize / UNIT / 16).clamp(128, 8192);
+    let count = (process.member.budget() as usize / UNIT / 4).clamp(256, 32768);
     let base = memory::reserve(count * UNIT_BYTES)
         .map_err(|e| format!("no addresses for the staging area: {e}"))?;
     process

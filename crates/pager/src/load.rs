@@ -135,9 +135,9 @@ impl Process {
             range.as_ref().is_some_and(inside) && matches!(state.map.get(p), Page::Swapped(_))
         };
         let (first, pages) = around(page, window.first, window.pages, good);
-        if self.room_of_frames(state, pages) {
+        if self.gets_room(state, pages) {
             Some((first, pages))
-        } else if self.room_of_frames(state, 1) {
+        } else if self.gets_room(state, 1) {
             Some((page, 1))
         } else {
             state.pattern.brought(page, 0);

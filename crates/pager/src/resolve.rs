@@ -159,9 +159,9 @@ impl Process {
         let (first, pages) = around(page, window.first, window.pages, |p| {
             inside(p) && state.map.get(p) == Page::Untouched
         });
-        let (first, pages) = if self.room_of_frames(state, pages) {
+        let (first, pages) = if self.gets_room(state, pages) {
             (first, pages)
-        } else if self.room_of_frames(state, 1) {
+        } else if self.gets_room(state, 1) {
             (page, 1)
         } else {
             state.pattern.brought(page, 0);
@@ -185,7 +185,7 @@ impl Process {
     }
 
     /// Whether so many pages may be copied in, if need be for spent frames that are given back.
-    pub fn room_of_frames(&self, state: &mut State, pages: usize) -> bool {
+    pub fn gets_room(&self, state: &mut State, pages: usize) -> bool {
         self.give_back_until(state, |account, used| {
             account.room(self.member, used, pages as i64)
         })

@@ -6,7 +6,7 @@
 
 use crate::account::Account;
 use crate::bays::{BayIndex, Bays, runs};
-use crate::map::UNIT;
+use crate::map::{Mask, UNIT, UNIT_BYTES};
 use crate::process::Process;
 use crate::resolve::Desk;
 use crate::state::{State, lock_service};
@@ -41,18 +41,19 @@ pub enum When {
 
 /// How long to wait for what others give.
 const HOPE: Duration = Duration::from_millis(2);
-/// Room that reclaim keeps ready, in pages.
-const READY: usize = 6 * UNIT;
-/// So many spent frames are worth a call to give them back.
-const ENOUGH: usize = BAYS * UNIT;
 /// Units captured, when nothing more can be stored, to find pages that need no room.
 const TRIES: usize = 32;
 
 impl Process {
-    /// One step towards `READY` pages of room under the budget. Called without the lock.
+    /// One step towards as much room under the budget as is kept `ready`. Called without the lock.
     pub fn make_room(&self, desk: &mut Desk, when: When) -> Step {
         let mut state = lock_service();
-        if self.has_room(&mut state, READY) {
+        let used = state.used(self.swap);
+        if state.account.over(used) > 0 {
+            self.pay(&mut state);
+        }
+        let ready = ready(&state);
+        if self.has_room(&mut state, ready) {
             return Step::Enough;
         }
         let state = match self.give_back_unlocked(state) {
@@ -97,7 +98,8 @@ impl Process {
         loop {
             // News before this look are no news to the wait.
             let seen = self.member.wait(0, Some(Duration::ZERO));
-            if self.has_room(&mut state, READY) {
+            let ready = ready(&state);
+            if self.has_room(&mut state, ready) {
                 state.appetite.given();
                 return Ok(Step::Progress);
             }
@@ -214,39 +216,64 @@ impl Process {
         }
     }
 
-    /// Gives a few bays of spent frames back to the system; false if there are none.
+    /// Gives spent frames of a few bays back to the system; false if there are none.
     pub fn give_back(&self, state: &mut State) -> bool {
         let Some(bays) = state.bays.as_mut() else {
             return false;
         };
-        let spent = Spent::take(bays);
-        spent.drop_pages();
+        let mut spent = Spent::take(bays);
+        if spent.bays.is_empty() {
+            spent.bays.extend(bays.leave_early());
+        }
+        self.drop_spent(&spent);
         spent.gone(bays)
     }
 
-    /// The same without the lock, if there are `ENOUGH`; else it is handed back.
+    fn drop_spent(&self, spent: &Spent) {
+        let mut parts: ArrayVec<(usize, usize), { BAYS * UNIT.div_ceil(2) }> = ArrayVec::new();
+        for &(bay, frames) in &spent.bays {
+            let start = spent.base + bay.0 as usize * UNIT_BYTES;
+            parts.extend(
+                runs(frames).map(|(first, len)| (start + first * PAGE_SIZE, len * PAGE_SIZE)),
+            );
+        }
+        // SAFETY: spent frames hold nothing that anybody needs.
+        if !unsafe { memory::drop_pages(&parts) } {
+            // The next page that is captured there would be taken for what it holds.
+            self.fail("a frame whose page was stored cannot be given back to the system");
+        }
+    }
+
+    /// The same without the lock, of bays that are spent whole, if it is worth a call; else the lock is
+    /// handed back.
     fn give_back_unlocked(
         &self,
         mut state: MutexGuard<'static, State>,
     ) -> Result<(), MutexGuard<'static, State>> {
+        let enough = ready(&state) * 2 / 3;
         let bays = state.bays.as_mut();
-        let Some(bays) = bays.filter(|bays| bays.ready_frames() >= ENOUGH) else {
+        let Some(bays) = bays.filter(|bays| bays.ready_frames() >= enough) else {
             return Err(state);
         };
         let spent = Spent::take(bays);
         drop(state);
-        spent.drop_pages();
+        self.drop_spent(&spent);
         let mut state = lock_service();
         spent.gone(state.bays.as_mut().expect("taken from there"));
         Ok(())
     }
 }
 
+/// Room that reclaim keeps ready, in pages: little where there is little in all.
+fn ready(state: &State) -> usize {
+    (state.account.charged().max(0) as usize / 64).clamp(2 * UNIT, 6 * UNIT)
+}
+
 /// Spent frames on their way back to the system.
 struct Spent {
-    bays: ArrayVec<BayIndex, BAYS>,
-    /// The same as runs of pages: address and length in bytes.
-    parts: ArrayVec<(usize, usize), { BAYS * UNIT.div_ceil(2) }>,
+    /// The address of the first bay.
+    base: usize,
+    bays: ArrayVec<(BayIndex, Mask), BAYS>,
 }
 
 /// Bays whose frames are given back at once, with one flush for all.
@@ -254,28 +281,24 @@ const BAYS: usize = 4;
 
 impl Spent {
     fn take(bays: &mut Bays) -> Self {
-        let (mut some, mut parts) = (ArrayVec::new(), ArrayVec::new());
+        let mut some = ArrayVec::new();
         while !some.is_full()
-            && let Some((bay, mask)) = bays.leave()
+            && let Some(bay) = bays.leave()
         {
-            let address = bays.address(bay);
-            parts.extend(
-                runs(mask).map(|(first, len)| (address + first * PAGE_SIZE, len * PAGE_SIZE)),
-            );
             some.push(bay);
         }
-        Self { bays: some, parts }
-    }
-
-    fn drop_pages(&self) {
-        // SAFETY: spent frames hold nothing that anybody needs.
-        unsafe { memory::drop_pages(&self.parts) };
+        Self {
+            base: bays.address(BayIndex(0)),
+            bays: some,
+        }
     }
 
     /// The system has them; whether there were any.
     fn gone(self, bays: &mut Bays) -> bool {
         let any = !self.bays.is_empty();
-        self.bays.into_iter().for_each(|bay| bays.gone(bay));
+        for (bay, frames) in self.bays {
+            bays.gone(bay, frames);
+        }
         any
     }
 }

@@ -179,8 +179,7 @@ impl Process {
         Some(())
     }
 
-    /// Charges copies that the kernel is about to make: frames that wait for loads are of no use to
-    /// it, and go first.
+    /// Charges copies that the kernel is about to make; spent frames are given back for them.
     fn charge_copies(&self, state: &mut State, copies: u32) -> bool {
         self.give_back_until(state, |account, used| {
             account.copy(self.member, used, copies.into())

@@ -413,23 +413,6 @@ fn claim(path: &Path, flags: OFlags) -> Result<OwnedFd, Errno> {
     }
 }
 
-/// For how long a run may hold the lock that has just ended.
-const HANDED_OVER: Duration = Duration::from_millis(500);
-
-/// Makes it ours. After `ebb run` was killed the lock was seen to stay for 10 to 60 ms when no process
-/// had the file open any more.
-fn lock(fd: &OwnedFd) -> Result<(), Errno> {
-    let start = Instant::now();
-    loop {
-        match rustix::fs::flock(fd, FlockOperation::NonBlockingLockExclusive) {
-            Err(Errno::WOULDBLOCK) if start.elapsed() < HANDED_OVER => {
-                thread::sleep(Duration::from_millis(5));
-            }
-            answer => return answer,
-        }
-    }
-}
-
 /// A swap file or block device that is there already.
 fn existing(
     path: &Path,
@@ -463,7 +446,7 @@ fn existing(
             Errno::STALE,
         ));
     }
-    match lock(&fd) {
+    match rustix::fs::flock(&fd, FlockOperation::NonBlockingLockExclusive) {
         Ok(()) | Err(Errno::NOLCK | Errno::OPNOTSUPP | Errno::NOSYS) => {}
         Err(Errno::WOULDBLOCK) => return Err(OpenError::Taken { path: name }),
         Err(errno) => return Err(system(&name, "lock it", errno)),
@@ -471,7 +454,7 @@ fn existing(
     let whole = if block {
         block::block_size_bytes(&fd).map_err(failed("see its size"))?
     } else {
-        metadata.len()
+        opened.st_size as u64
     };
     let end = match place.size {
         None => whole,

@@ -187,8 +187,10 @@ fn whole_pages(bytes: &[u8]) -> (usize, usize) {
 /// as zeros afterwards. The processors that run other threads are told once for all, where the
 /// kernel can do that for the caller's own memory (Linux 6.16).
 ///
+/// Whether all of it went: not, if some is locked.
+///
 /// Requires: nobody needs the content.
-pub unsafe fn drop_pages(parts: &[(usize, usize)]) {
+pub unsafe fn drop_pages(parts: &[(usize, usize)]) -> bool {
     /// `PIDFD_SELF_THREAD`.
     const SELF: c_int = -10000;
     if (2..=PARTS).contains(&parts.len()) {
@@ -217,13 +219,13 @@ pub unsafe fn drop_pages(parts: &[(usize, usize)]) {
             )
         };
         if Errno::of(done) == Ok(all) {
-            return;
+            return true;
         }
     }
-    for &(start, len) in parts {
+    parts.iter().fold(true, |all, &(start, len)| {
         // SAFETY: passed on to the caller.
-        let _ = unsafe { madvise(start, len, libc::MADV_DONTNEED) };
-    }
+        all & unsafe { madvise(start, len, libc::MADV_DONTNEED) }.is_ok()
+    })
 }
 
 /// Runs that `drop_pages` drops with one call, at most.

@@ -119,10 +119,12 @@ impl Swap {
         ) {
             return false;
         }
-        let turn = match &above_limit {
-            Some(group) => Some(self.write_back(cpu, background, group)),
-            None => self.turn(cpu, background),
-        };
+        // What all of them need goes before one's limit, and is not held up by what cannot leave.
+        let above_limit = above_limit.filter(|_| need < Need::Urgent);
+        let turn = above_limit
+            .map(|group| self.write_back(cpu, background, &group))
+            .filter(|turn| *turn != Turn::default())
+            .or_else(|| self.turn(cpu, background));
         let Some(turn) = turn else {
             return false;
         };
