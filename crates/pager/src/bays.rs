@@ -525,7 +525,10 @@ mod tests {
         bays.check();
         let after = capture(&mut bays, 9, 1, 1);
         assert_eq!(bays.frame_address(alone.frame(0)), bays.address(alone.bay));
-        assert!(alone.bay != shared.bay && after.bay == shared.bay, "the open one stays so");
+        assert!(
+            alone.bay != shared.bay && after.bay == shared.bay,
+            "the open one stays so"
+        );
         bays.captured(alone, 0b11);
         bays.check();
     }
