@@ -244,8 +244,8 @@ impl Process {
         }
     }
 
-    /// The same without the lock, of bays that are spent whole, if it is worth a call; else the lock is
-    /// handed back.
+    /// Gives back the frames of bays that are spent whole, without the lock, if it is worth a call; else
+    /// the lock is handed back.
     fn give_back_unlocked(
         &self,
         mut state: MutexGuard<'static, State>,
