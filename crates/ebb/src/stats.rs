@@ -67,10 +67,6 @@ impl StatsFile {
 /// Everything the tree did until now.
 pub fn stats(command: &[OsString], totals: &Totals, end: End, wall: Duration) -> Value {
     let bytes = |pages: u64| pages * PAGE_SIZE as u64;
-    let mut counters = Map::new();
-    totals.counters.each(|name, value| {
-        counters.insert(name.into(), value.into());
-    });
     let latency: Map<String, Value> = totals
         .latency
         .iter()
@@ -91,7 +87,7 @@ pub fn stats(command: &[OsString], totals: &Totals, end: End, wall: Duration) ->
         "budget_bytes": bytes(totals.budget_pages),
         "peak_bytes": bytes(totals.peak_pages),
         "faults": totals.counters.fault.get(),
-        "counters": counters,
+        "counters": totals.counters_by_name(),
         "fault_latency": latency,
     })
 }

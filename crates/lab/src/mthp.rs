@@ -453,23 +453,28 @@ impl Run {
     }
 }
 
+/// What a row begins with, here and on real memory.
+const COLUMNS: [&str; 7] = [
+    "allocator",
+    "mode",
+    "iterations",
+    "swpout",
+    "fallback",
+    "overall_percent",
+    "worst_percent",
+];
+
 /// Runs the four modes for one allocator or all.
 #[must_use]
 pub fn run(options: &Options) -> Report {
-    let mut report = Report::new(&[
-        "allocator",
-        "mode",
-        "iterations",
-        "swpout",
-        "fallback",
-        "overall_percent",
-        "worst_percent",
+    let more = [
         "seed_percent",
         "aligned_percent",
         "writes_per_folio",
         "extra_in_pages",
         "moved_pages",
-    ]);
+    ];
+    let mut report = Report::new(&[&COLUMNS[..], &more].concat());
     let mut plot = Plot {
         title: "folios of 64 KiB that had to be split".into(),
         x: "iteration".into(),

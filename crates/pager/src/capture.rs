@@ -301,7 +301,7 @@ impl Process {
             true => ones(0, pages) & !self.look_or_fail(from, pages).present,
         };
         for (at, len) in runs(ones(0, pages) & !left) {
-            self.drop_frames(to + at * PAGE_SIZE, len);
+            self.drop_pages(&[(to + at * PAGE_SIZE, len * PAGE_SIZE)]);
             let _ = self
                 .fault
                 .protect(from + at * PAGE_SIZE, len * PAGE_SIZE, false);

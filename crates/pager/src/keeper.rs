@@ -450,7 +450,7 @@ impl Process {
                             // Swapped out, and yet there is a page: in a forked child libc touched
                             // it before it was registered, and the kernel gave it zeros.
                             Page::Swapped(_) | Page::Poisoned => {
-                                self.drop_frames(page.address(), 1);
+                                self.drop_pages(&[(page.address(), PAGE_SIZE)]);
                             }
                             // In transit (memory that has just grown is registered already): who
                             // brings or captures it says what it is.

@@ -135,14 +135,7 @@ impl Process {
             range.as_ref().is_some_and(inside) && matches!(state.map.get(p), Page::Swapped(_))
         };
         let (first, pages) = around(page, window.first, window.pages, good);
-        if self.gets_room(state, pages) {
-            Some((first, pages))
-        } else if self.gets_room(state, 1) {
-            Some((page, 1))
-        } else {
-            state.pattern.brought(page, 0);
-            None
-        }
+        self.gets_room(state, page, first, pages)
     }
 
     /// What a walk will come to, to be read ahead from devices.

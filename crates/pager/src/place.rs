@@ -76,10 +76,13 @@ impl Process {
         Duration::from_nanos(300 + 400 * pages as u64)
     }
 
-    /// Drops frames that no bay counts.
-    pub fn drop_frames(&self, address: usize, frames: usize) {
-        // SAFETY: the frames hold nothing that anybody needs.
-        let _ =
-            unsafe { ebb_sys::memory::madvise(address, frames * PAGE_SIZE, libc::MADV_DONTNEED) };
+    /// Gives pages back to the system that hold nothing which anybody needs: runs of them, (address,
+    /// bytes), with one flush for all.
+    pub fn drop_pages(&self, runs: &[(usize, usize)]) {
+        // SAFETY: the caller's promise.
+        if !unsafe { ebb_sys::memory::drop_pages(runs) } {
+            // What is to come there would be taken for what is there.
+            self.fail("a page that holds nothing any more cannot be given back to the system");
+        }
     }
 }

@@ -4,6 +4,7 @@
 //! All come by copy (`place`), while the budget has room. A captured page for which there is none is
 //! moved back.
 
+use crate::account::Account;
 use crate::bays::ones;
 use crate::map::{Frame, Page, PageNumber, UNIT, UNIT_BYTES};
 use crate::pattern::{Window, around};
@@ -159,14 +160,7 @@ impl Process {
         let (first, pages) = around(page, window.first, window.pages, |p| {
             inside(p) && state.map.get(p) == Page::Untouched
         });
-        let (first, pages) = if self.gets_room(state, pages) {
-            (first, pages)
-        } else if self.gets_room(state, 1) {
-            (page, 1)
-        } else {
-            state.pattern.brought(page, 0);
-            return None;
-        };
+        let (first, pages) = self.gets_room(state, page, first, pages)?;
         self.place(first, &ZEROS.0[..pages], Waking::Later);
         if pages < window.pages {
             state.pattern.brought(first, pages);
@@ -184,11 +178,24 @@ impl Process {
         })
     }
 
-    /// Whether so many pages may be copied in, if need be for spent frames that are given back.
-    pub fn gets_room(&self, state: &mut State, pages: usize) -> bool {
-        self.give_back_until(state, |account, used| {
-            account.room(self.member, used, pages as i64)
-        })
+    /// Which pages may be copied in of those from `first` on, `page` among them: all, or it alone, if
+    /// need be for spent frames that are given back.
+    pub fn gets_room(
+        &self,
+        state: &mut State,
+        page: PageNumber,
+        first: PageNumber,
+        pages: usize,
+    ) -> Option<(PageNumber, usize)> {
+        for (first, pages) in [(first, pages), (page, 1)] {
+            let enough =
+                |account: &mut Account, used| account.room(self.member, used, pages as i64);
+            if self.give_back_until(state, enough) {
+                return Some((first, pages));
+            }
+        }
+        state.pattern.brought(page, 0);
+        None
     }
 
     /// A page that is still in a frame is wanted again.
@@ -212,7 +219,7 @@ impl Process {
                 bays.remapped(frame);
                 if done == 0 {
                     // Somebody filled the page behind our back; the frame is left over.
-                    self.drop_frames(from, 1);
+                    self.drop_pages(&[(from, PAGE_SIZE)]);
                 }
                 return self.is_back(state, page, kept);
             }

@@ -12,7 +12,6 @@ use crate::resolve::Desk;
 use crate::state::{State, lock_service};
 use arrayvec::ArrayVec;
 use ebb_engine::PAGE_SIZE;
-use ebb_sys::memory;
 use ebb_tree::Asked;
 use std::sync::MutexGuard;
 use std::time::{Duration, Instant};
@@ -48,18 +47,15 @@ impl Process {
     /// One step towards as much room under the budget as is kept `ready`. Called without the lock.
     pub fn make_room(&self, desk: &mut Desk, when: When) -> Step {
         let mut state = lock_service();
-        let used = state.used(self.swap);
-        if state.account.over(used) > 0 {
-            self.pay(&mut state);
-        }
         let ready = ready(&state);
         if self.has_room(&mut state, ready) {
             return Step::Enough;
         }
-        let state = match self.give_back_unlocked(state) {
+        let mut state = match self.give_back_unlocked(state) {
             Ok(()) => return Step::Progress,
             Err(state) => state,
         };
+        self.pay(&mut state);
         let step = match self.given(state, when) {
             Ok(step) => step,
             Err(state) => self.evict(state, desk),
@@ -237,11 +233,7 @@ impl Process {
                 runs(frames).map(|(first, len)| (start + first * PAGE_SIZE, len * PAGE_SIZE)),
             );
         }
-        // SAFETY: spent frames hold nothing that anybody needs.
-        if !unsafe { memory::drop_pages(&parts) } {
-            // The next page that is captured there would be taken for what it holds.
-            self.fail("a frame whose page was stored cannot be given back to the system");
-        }
+        self.drop_pages(&parts);
     }
 
     /// Gives back the frames of bays that are spent whole, without the lock, if it is worth a call; else

@@ -8,7 +8,7 @@
 //! Who pages is the caller's business, and so are the counters: it is told when the warm-up has ended
 //! and when each iteration has, and their differences are what an iteration did ([`Stored`]).
 
-use super::{MODES, PAGES, SLOTS, SMALL, UNIT, UNITS, percent};
+use super::{COLUMNS, MODES, PAGES, SLOTS, SMALL, UNIT, UNITS, percent};
 use crate::report::Report;
 use crate::sim::Random;
 use ebb_sys::memory::PAGE;
@@ -178,16 +178,7 @@ pub struct Row {
 /// If a row has no counters.
 #[must_use]
 pub fn report(rows: &[Row]) -> Report {
-    let mut report = Report::new(&[
-        "allocator",
-        "mode",
-        "iterations",
-        "swpout",
-        "fallback",
-        "overall_percent",
-        "worst_percent",
-        "writes_per_folio",
-    ]);
+    let mut report = Report::new(&[&COLUMNS[..], &["writes_per_folio"]].concat());
     for row in rows {
         let [warm, .., last] = row.stored[..] else {
             panic!("mode {}: no iteration", row.mode);

@@ -197,7 +197,9 @@ impl Supervisor {
         let reply = match request {
             Some(request) if version == VERSION => match request {
                 Request::Show => Ok(self.show()),
-                Request::Counters => Ok(self.counters()),
+                Request::Counters => {
+                    Ok(serde_json::Value::from(self.totals().counters_by_name()).to_string())
+                }
                 Request::Limit(change) => return self.limit(client, &change),
                 Request::On(spec) => self.switch_on(&spec),
                 Request::Off(device) => match self.find(&device) {
@@ -263,11 +265,8 @@ impl Supervisor {
             return answer(&client, Reply::Failed(why));
         }
         let token = Token::Client(n as u32).pack();
-        if epoll::add(&self.epoll, &client, token, epoll::EventFlags::IN).is_err() {
-            return answer(
-                &client,
-                Reply::Failed("the kernel has no memory for it: free some and ask again".into()),
-            );
+        if !listens(&self.epoll, &client, token) {
+            return;
         }
         self.table.devices[n].set_state(row.serial, DeviceState::Asked);
         row.leaving = Some(Leaving {
@@ -589,6 +588,16 @@ fn same_file(a: &str, b: &str) -> bool {
         (Ok(a), Ok(b)) => a == b,
         _ => false,
     }
+}
+
+/// Hears of a command that goes away before it is answered; one that cannot be listened to is refused.
+pub(super) fn listens(epoll: &OwnedFd, client: &OwnedFd, token: epoll::EventData) -> bool {
+    let added = epoll::add(epoll, client, token, epoll::EventFlags::IN).is_ok();
+    if !added {
+        let why = "the kernel has no memory for it: free some and ask again";
+        answer(client, Reply::Failed(why.into()));
+    }
+    added
 }
 
 /// Tells a command; one that does not listen is no matter of ours.

@@ -10,7 +10,7 @@
 //!    ▲◀──no progress, or who asked is gone: as it was──┘
 //! ```
 
-use super::devices::answer;
+use super::devices::{answer, listens};
 use super::{Supervisor, Token};
 use crate::limits::Limits;
 use crate::table::SlotState;
@@ -112,13 +112,8 @@ impl Supervisor {
         match aim {
             Some(aim) if aim < now => {
                 let token = Token::Limiter.pack();
-                if epoll::add(&self.epoll, &client, token, epoll::EventFlags::IN).is_err() {
-                    return answer(
-                        &client,
-                        Reply::Failed(
-                            "the kernel has no memory for it: free some and ask again".into(),
-                        ),
-                    );
+                if !listens(&self.epoll, &client, token) {
+                    return;
                 }
                 self.approach = Some(Approach {
                     client,

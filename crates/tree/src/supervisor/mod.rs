@@ -114,6 +114,18 @@ pub struct Totals {
     pub mode: Mode,
 }
 
+impl Totals {
+    /// The counters as JSON: name and value.
+    #[must_use]
+    pub fn counters_by_name(&self) -> serde_json::Map<String, serde_json::Value> {
+        let mut by_name = serde_json::Map::new();
+        self.counters.each(|name, value| {
+            by_name.insert(name.into(), value.into());
+        });
+        by_name
+    }
+}
+
 /// See the module's text.
 pub struct Supervisor {
     table: &'static Table,
@@ -378,15 +390,6 @@ impl Supervisor {
             processes: self.joined,
             mode: self.table.mode(),
         }
-    }
-
-    /// The tree's counters, as JSON.
-    fn counters(&self) -> String {
-        let mut counters = serde_json::Map::new();
-        self.totals().counters.each(|name, value| {
-            counters.insert(name.into(), value.into());
-        });
-        serde_json::Value::Object(counters).to_string()
     }
 
     /// Checks what must hold whenever no member is in the middle of a change: charges add
