@@ -419,8 +419,17 @@ impl Device {
             table.take_bad(CLUSTER_SLOTS - past_end, past_end);
             self.lists().past_end = past_end as u32;
         }
+        // A removal that has not seen this cluster has seen to it that this is false by now (see
+        // `Devices::remove`), and nobody would give the cluster back.
+        let stays = self.accepting() || self.lender.is_none();
+        let found = if stays {
+            Some((c, cluster))
+        } else {
+            self.give_back(c, cluster);
+            None
+        };
         on_its_way.arrived();
-        Some((c, cluster))
+        found
     }
 
     /// How many slots of a cluster lie past the device's end. They are bad from the start, and
@@ -514,6 +523,15 @@ impl Device {
         self.set_state(&mut lists, c, cluster, State::Absent);
     }
 
+    /// The cluster is the lender's again, whatever it holds.
+    pub fn give_back(&self, c: ClusterIndex, mut cluster: ClusterGuard<'_>) {
+        self.forget(c, &mut cluster);
+        drop(cluster);
+        if let Some(lender) = &self.lender {
+            lender.release(c);
+        }
+    }
+
     /// Discards one emptied cluster and makes it free. False if none waits.
     ///
     /// The cluster is off every list meanwhile, and says who holds it: nobody else can move
@@ -547,19 +565,14 @@ impl Device {
 
     /// Gives one empty cluster back to the lender if more than `reserve` are free.
     pub fn release_one(&self, reserve: u32) -> bool {
-        let Some(lender) = &self.lender else {
-            return false;
-        };
-        if self.len(FREE) <= reserve {
+        if self.lender.is_none() || self.len(FREE) <= reserve {
             return false;
         }
         let on_its_way = self.transit.begin();
-        let Some((c, mut cluster)) = self.isolate(FREE, Owner::Scan, Patience::Skip) else {
+        let Some((c, cluster)) = self.isolate(FREE, Owner::Scan, Patience::Skip) else {
             return false;
         };
-        self.forget(c, &mut cluster);
-        drop(cluster);
-        lender.release(c);
+        self.give_back(c, cluster);
         on_its_way.arrived();
         true
     }

@@ -226,11 +226,7 @@ impl Devices {
                     drop(cluster);
                     lender.stop_reading(c);
                 }
-                _ => {
-                    device.forget(c, &mut cluster);
-                    drop(cluster);
-                    lender.release(c);
-                }
+                _ => device.give_back(c, cluster),
             }
         }
     }
@@ -490,6 +486,8 @@ impl Devices {
         // not meet its cluster given back, and lent to another process.
         while device.discard_one(Patience::Wait) {}
         while device.release_one(0) {}
+        // With the lists' lock: who takes a cluster for the first time has changed them before, so that
+        // its cell is seen, or will after, and finds that the device accepts nothing.
         let read = u64::from(device.len(FROZEN));
         let used = self.unsettled(&device);
         if used > 0 {
