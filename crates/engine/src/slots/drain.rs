@@ -4,6 +4,7 @@
 
 use super::cluster::{Cluster, FROZEN, State};
 use super::device::{Device, Patience};
+use super::runs::{Ends, add_runs};
 use super::table::Word;
 use super::transit::{LOOKS, More};
 use super::{DEVICE_ERROR_LIMIT, Devices, Extent, ExtentList, FORGIVING_PAGES};
@@ -13,8 +14,8 @@ use crate::sync::atomic::Ordering::Relaxed;
 use crate::words::{CLUSTER_SLOTS, ClusterIndex, Cpu, DeviceId, EntryId, SlotIndex};
 use std::sync::Arc;
 
-/// Entries side by side that can be moved in one step: those of one group of so many.
-const RUN: u32 = 64;
+/// Where the runs of a drain end: a transfer of so many pages is bounded.
+const ENDS: Ends = Ends::after(64);
 
 /// What became of a slot that was to be moved.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -48,7 +49,7 @@ pub trait Mover: Send + Sync {
     /// place, in one step each under the entry's lock. `owner` owned `from.start` a moment ago,
     /// `owner + 1` the next slot, and so on; both extents are `from.len` long. Without `to`
     /// no slot is to be had elsewhere: the content goes to memory, or it fails.
-    /// All of the extent has one fate.
+    /// All of the extent has one fate; its owners are of one aligned group of 512 entries.
     fn relocate(&self, cpu: Cpu, owner: EntryId, from: Extent, to: Option<Extent>) -> Moved;
 
     /// Pages that it takes to memory at present, where there is no slot elsewhere.
@@ -563,43 +564,10 @@ impl Devices {
                 break;
             }
             self.with_cluster(device, c, |cluster| {
-                add_runs(device.id, c, cluster, &mut left, &mut found);
+                add_runs(device.id, c, cluster, ENDS, &mut left, &mut found);
             });
         }
         found
-    }
-}
-
-/// Adds up to `left` slots of a cluster that an entry owns, as runs.
-fn add_runs(
-    device: DeviceId,
-    c: ClusterIndex,
-    cluster: &Cluster,
-    left: &mut usize,
-    found: &mut Vec<(EntryId, Extent)>,
-) {
-    let Some(table) = &cluster.table else { return };
-    for (at, word) in table.words() {
-        let (false, Some(owner)) = (word.gone(), word.entry()) else {
-            continue;
-        };
-        if *left == 0 {
-            return;
-        }
-        *left -= 1;
-        let one = super::extent(device, c, at, 1);
-        match found.last_mut() {
-            // Owners of one run are moved under one lock: they share a group of RUN.
-            Some((first, run))
-                if run.start.0 + u32::from(run.len) == one.start.0
-                    && run.start.cluster() == c
-                    && first.0 + u32::from(run.len) == owner.0
-                    && first.0 / RUN == owner.0 / RUN =>
-            {
-                run.len += 1;
-            }
-            _ => found.push((owner, one)),
-        }
     }
 }
 

@@ -60,6 +60,7 @@ mod pack;
 mod percpu;
 mod reclaim;
 mod recycle;
+mod runs;
 mod scatter;
 mod table;
 mod tally;
