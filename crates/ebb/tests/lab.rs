@@ -339,13 +339,23 @@ fn folios_of_a_nearly_full_device_stay_whole() {
         println!("{mode}: {whole_by_then:?} folios, {:.1} s", run.wall);
         // Units are written whole, and leave so, once for each time they are drawn, or less often where
         // they are drawn again before they have left. Single pages that leave side by side are none.
-        let (units, all) = if mode.contains("-s") { (960, 1024) } else { (960, 960) };
-        assert!((all * 95 / 100..=all).contains(&whole_by_then[0]), "{mode}: {told}");
+        let (units, all) = if mode.contains("-s") {
+            (960, 1024)
+        } else {
+            (960, 960)
+        };
+        assert!(
+            (all * 95 / 100..=all).contains(&whole_by_then[0]),
+            "{mode}: {told}"
+        );
         let draws: u64 = if mode.contains("-a") { 512 } else { 256 };
         let drawn = units as f64 * (1.0 - (1.0 - 1.0 / units as f64).powi(draws as i32));
         for pair in whole_by_then.windows(2) {
             let whole = pair[1] - pair[0];
-            assert!((drawn as u64 * 9 / 10..=draws).contains(&whole), "{mode}: {told}");
+            assert!(
+                (drawn as u64 * 9 / 10..=draws).contains(&whole),
+                "{mode}: {told}"
+            );
         }
         let whole = managed.counter("swpout_4");
         let split = managed.counter("swpout_fallback_4");

@@ -64,7 +64,7 @@ impl Devices {
             if stuck && let Some(table) = &mut cluster.table {
                 table.stuck = left;
             }
-            device.settle(c, &mut cluster, After::Free);
+            self.settle(device, c, &mut cluster, After::Free);
         }
         moved
     }
@@ -119,7 +119,7 @@ impl Device {
         }
         let ends = Ends::of_folios(cluster.order);
         let (mut runs, mut all) = (Vec::new(), CLUSTER_SLOTS);
-        add_runs(self.id, c, &cluster, ends, &mut all, &mut runs);
+        add_runs(self.id, c, &cluster, 0, ends, &mut all, &mut runs);
         Some((c, runs))
     }
 }

@@ -8,6 +8,7 @@
 use super::DeviceSpec;
 use super::alloc::Want;
 use super::cluster::{Cell, Cluster, ClusterGuard, DISCARD, FREE, LISTS, NIL, Owner, State};
+use super::drain::Drained;
 use super::percpu::Spot;
 use super::reclaim::Copies;
 use super::table::Table;
@@ -75,7 +76,7 @@ pub(super) struct Device {
     pub node: Option<Node>,
     /// Whether slots may be allocated: not while it drains, nor after too many errors. Asked
     /// with the cluster's lock held: so whoever cleared it and then looked at every cluster
-    /// under its lock has seen all slots that will ever be taken.
+    /// under its lock has seen all slots that will ever be taken. Written with the lists' lock held.
     pub accepting: AtomicBool,
     /// Write errors so far.
     pub failed: AtomicU32,
@@ -89,6 +90,8 @@ pub(super) struct Device {
     pub copies: Alone<Copies>,
     /// The one cursor of a rotating device, for folios of all sizes: the head goes on where it is.
     pub shared: Ordered<Option<Spot>, { Place::SharedCursor as usize }>,
+    /// How far it is drained, if it is.
+    pub drained: Drained,
     /// Which cluster is looked at next whether it is worth packing.
     pub to_pack: AtomicU32,
     blocks: Box<[OnceLock<Box<Block>>]>,
@@ -143,6 +146,7 @@ impl Device {
             bad: AtomicU32::new(0),
             copies: Alone(Copies::new()),
             shared: Ordered::new(None),
+            drained: Drained::default(),
             to_pack: AtomicU32::new(0),
             blocks: (0..(clusters as usize).div_ceil(BLOCK))
                 .map(|_| OnceLock::new())

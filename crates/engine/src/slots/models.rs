@@ -371,6 +371,20 @@ fn loom_a_device_taken_out_keeps_no_cursor() {
 }
 
 #[test]
+fn loom_what_errors_take_out_is_not_readmitted() {
+    model(|| {
+        let devices = devices(512, false, Returns::Direct);
+        let other = devices.clone();
+        let thread = thread::spawn(move || other.retire(DeviceId(0)));
+        devices.readmit(DeviceId(0));
+        thread.join().unwrap();
+        assert!(!devices.usage()[0].accepting);
+        assert_eq!(allocate(&devices, A, 1, 0), None);
+        devices.check();
+    });
+}
+
+#[test]
 fn loom_a_cluster_is_borrowed_while_its_device_goes() {
     // Whole, and of the device's end.
     for slots in [512, 4] {

@@ -36,17 +36,19 @@ impl Ends {
     }
 }
 
-/// Adds up to `left` slots of a cluster that an entry owns, as runs, each with its first owner.
+/// Adds up to `left` slots of a cluster that an entry owns, those before `from` left out, as runs, each
+/// with its first owner.
 pub(super) fn add_runs(
     device: DeviceId,
     c: ClusterIndex,
     cluster: &Cluster,
+    from: usize,
     ends: Ends,
     left: &mut usize,
     found: &mut Vec<(EntryId, Extent)>,
 ) {
     let Some(table) = &cluster.table else { return };
-    for (at, word) in table.words() {
+    for (at, word) in table.words().filter(|(at, _)| *at >= from) {
         let (false, Some(owner)) = (word.gone(), word.entry()) else {
             continue;
         };
