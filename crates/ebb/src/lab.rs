@@ -33,6 +33,7 @@ const EXPERIMENTS: &[Experiment] = &[
         run: run_mthp,
     },
     plain!(fill),
+    plain!(drain),
     plain!(policy),
     plain!(lifetimes),
     plain!(seeks),

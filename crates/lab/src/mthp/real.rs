@@ -8,7 +8,7 @@
 //! Who pages is the caller's business, and so are the counters: it is told when the warm-up has ended
 //! and when each iteration has, and their differences are what an iteration did ([`Stored`]).
 
-use super::{COLUMNS, MODES, PAGES, SLOTS, SMALL, UNIT, UNITS, percent};
+use super::{COLUMNS, MODES, SLOTS, UNIT, UNITS, percent};
 use crate::report::Report;
 use crate::sim::Random;
 use ebb_sys::memory::PAGE;
@@ -18,10 +18,15 @@ pub fn modes() -> impl Iterator<Item = &'static str> {
     MODES.iter().map(|mode| mode.name)
 }
 
-/// Bytes of swap: 64 MiB, which with `-s` is a slot for each page and none to spare. One less, the
-/// kernel's header, and the pager would end a program that it finds no room for, where the kernel
-/// leaves a page in memory.
+/// Bytes of swap: 64 MiB, which with `-s` is a slot for each page that must go out, and none to spare.
 pub const SWAP_BYTES: u64 = SLOTS as u64 * PAGE as u64;
+
+/// Pages that the program has beside those of the test, in round numbers, and that go out as well. The
+/// region of single pages is smaller by so many: the pager ends a program that it finds no room for,
+/// where the kernel would leave a page in memory.
+const BESIDE: usize = 64;
+const SMALL: usize = super::SMALL - BESIDE;
+const PAGES: usize = super::PAGES - BESIDE;
 
 /// The workload on the memory of this very process. `paged_out` is called when everything has gone
 /// out: after the warm-up and after each iteration.
@@ -191,7 +196,7 @@ pub fn report(rows: &[Row]) -> Report {
             (all.writes as f64 / all.whole.max(1) as f64).into(),
         ]);
     }
-    report.note("64 MiB of swap, a slot for each page of -s, and no pool under `ebb run`; its counters swpout_4 and swpout_fallback_4, less those of the warm-up");
+    report.note("64 MiB of swap, with -s a slot for each page, and no pool under `ebb run`; its counters swpout_4 and swpout_fallback_4, less those of the warm-up");
     report.note("writes_per_folio: runs of slots of a folio stored whole; the cost of no fallback");
     report
 }

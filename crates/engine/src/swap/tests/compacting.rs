@@ -37,7 +37,7 @@ fn compaction_gets_on_past_what_cannot_be_moved() {
     let stays = |k: usize| match k / IN_CLUSTER {
         0 => k == across || k == 3,
         1 | 2 => damaged.contains(&k),
-        _ => k % 2 == 0,
+        _ => k.is_multiple_of(2),
     };
     for (k, &first) in folios.iter().enumerate() {
         if !stays(k) {
