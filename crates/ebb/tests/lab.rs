@@ -158,7 +158,7 @@ fn a_worker_keeps_frees_out_of_the_faults_way() {
         return;
     }
     let _alone = alone();
-    let mut unclear = vec!["scattered", "discard"];
+    let mut unclear = vec!["scattered", "discard", "shuffled"];
     for rounds in [201, 301, 401] {
         // Short rounds: what other programs do is then much the same in both of a pair.
         let report = tail::run(&tail::Options {
@@ -179,6 +179,17 @@ fn a_worker_keeps_frees_out_of_the_faults_way() {
         let worker = of("discard", "async", "waited_percent");
         assert!(inline > 0.05, "{inline}% waited: nothing to see");
         assert!(3.0 * worker <= inline, "{worker}% against {inline}%");
+        // The same by the clock, whatever it was that took long.
+        let slow = |free: &str| of("discard", free, "over_100us_percent");
+        let (inline, worker) = (slow("inline"), slow("async"));
+        assert!(3.0 * worker <= inline, "{worker}% against {inline}%");
+        // What goes through the return cache takes nobody long, whoever frees the batch.
+        for free in ["inline", "async"] {
+            let slow = of("scattered", free, "over_10us_percent");
+            assert!(slow <= 0.15, "scattered, {free}: {slow}% over 10 µs");
+            let waited = of("shuffled", free, "waited_percent");
+            assert!(waited <= 0.05, "shuffled, {free}: {waited}% waited");
+        }
         // By the clock other programs decide where there are any. The bounds say which speeds the
         // rounds do not rule out; where these lie far apart, the rounds say little.
         unclear.retain(|load| {
