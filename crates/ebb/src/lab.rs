@@ -33,6 +33,7 @@ const EXPERIMENTS: &[Experiment] = &[
         run: run_mthp,
     },
     plain!(fill),
+    plain!(drain),
     plain!(policy),
     plain!(lifetimes),
     plain!(seeks),
@@ -134,7 +135,7 @@ fn run_mthp_real() -> Result<Report> {
     let own = std::env::current_exe().context("cannot tell where ebb itself is")?;
     let mut rows = Vec::new();
     for mode in mthp::real::modes() {
-        let swap = format!("{}:{}", "/var/tmp", mthp::real::swap_bytes(mode));
+        let swap = format!("{}:{}", "/var/tmp", mthp::real::SWAP_BYTES);
         let output = Command::new(&own)
             .args(["run", "--memory", REAL_BUDGET, "--pool", "none"])
             .args(["--swap", &swap, "--"])
@@ -163,7 +164,6 @@ fn stored(line: &str) -> Result<mthp::real::Stored> {
     Ok(mthp::real::Stored {
         whole: counter("swpout_4"),
         fallback: counter("swpout_fallback_4"),
-        folios: (0..=9).map(|n| counter(&format!("swpout_{n}"))).sum(),
         writes: counter("swpout_runs"),
     })
 }

@@ -11,7 +11,7 @@ macro_rules! counters {
         #[derive(Default)]
         pub struct Counters {
             $($(#[$doc])* pub $name: Counter,)*
-            /// Folios swapped out whole, per order.
+            /// Folios swapped out whole, per order; as in the kernel, single pages are not among them.
             pub swpout: [Counter; crate::words::ORDERS],
             /// Folios that had to be split to be swapped out, per order.
             pub swpout_fallback: [Counter; crate::words::ORDERS],

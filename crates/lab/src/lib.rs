@@ -5,6 +5,7 @@
 
 pub mod bookkeeping;
 pub mod corpus;
+pub mod drain;
 pub mod fill;
 pub mod lifetimes;
 pub mod mthp;

@@ -473,6 +473,7 @@ pub fn run(options: &Options) -> Report {
         "writes_per_folio",
         "extra_in_pages",
         "moved_pages",
+        "refused",
     ];
     let mut report = Report::new(&[&COLUMNS[..], &more].concat());
     let mut plot = Plot {
@@ -498,6 +499,7 @@ pub fn run(options: &Options) -> Report {
                 (total.extents as f64 / total.whole.max(1) as f64).into(),
                 total.extra_in.into(),
                 total.moved.into(),
+                total.refused.into(),
             ]);
             plot.series.push(Series {
                 name: format!("{} {}", allocator.name(), mode.name),
@@ -510,6 +512,7 @@ pub fn run(options: &Options) -> Report {
         "writes_per_folio: extents of a folio that was swapped out whole; the cost of no fallback",
     );
     report.note("extra_in_pages: read in beside the page touched; moved_pages: read and written again by compaction");
+    report.note("refused: times that a single page found no place and stayed in memory; with -s there is one slot less than pages");
     report.note("seed_percent: what seed 000 shows, per iteration");
     report.set_plot(plot);
     report

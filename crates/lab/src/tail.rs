@@ -3,12 +3,14 @@
 //! it before that happens (asynchronous).
 //!
 //! Real threads on real processors; a fault frees one slot, the page of another is swapped
-//! out, and the program computes for a while. Two loads:
+//! out, and the program computes for a while. Three loads:
 //!
 //! - `scattered`: the device is long in use, so that each slot lies in a cluster of its own: cold
 //!   memory, and a full cluster to be put on another list, unless the slot is recycled.
 //! - `discard`: the program drops 2 MiB at a time, which empties clusters, on a device that
 //!   wants those discarded and takes its time.
+//! - `shuffled`: the same page by page and in no order, so that slots go through the return cache. They
+//!   are used again from there, and hardly a cluster is emptied.
 
 use crate::report::Report;
 use crate::rounds::{median_between, middle, processor_time};
@@ -69,6 +71,7 @@ impl Default for Options {
 enum Load {
     Scattered,
     Discard,
+    Shuffled,
 }
 
 /// What one way of freeing gave in a round, or in all.
@@ -190,7 +193,7 @@ impl Bench {
         // The discard load goes round a smaller device: it must come back to what it freed.
         let (slots, percent, discard) = match load {
             Load::Scattered => (options.slots, 95, None),
-            Load::Discard => (
+            Load::Discard | Load::Shuffled => (
                 options
                     .slots
                     .min(threads as u32 * 16 * CLUSTER_SLOTS as u32),
@@ -212,7 +215,7 @@ impl Bench {
             // Scattered: every thread's slots everywhere. Discard: each in its own clusters.
             let (thread, cpu) = match load {
                 Load::Scattered => (i % threads, Cpu(0)),
-                Load::Discard => (i / each, Cpu((i / each) as u16)),
+                Load::Discard | Load::Shuffled => (i / each, Cpu((i / each) as u16)),
             };
             out.clear();
             let slots = &mut held[thread].slots;
@@ -249,11 +252,15 @@ impl Bench {
         let mut outcome = Outcome::new();
         let processor = processor_time();
         let mut random = Random::new(u64::from(cpu.0));
+        let mut order: [usize; CLUSTER_SLOTS] = std::array::from_fn(|i| i);
+        for i in (1..order.len()).rev() {
+            order.swap(i, random.below(i + 1));
+        }
         let mut out = ExtentList::new();
         while !stop.load(Ordering::Relaxed) {
             let at = match self.load {
                 Load::Scattered => random.below(held.slots.len()),
-                Load::Discard => held.next,
+                Load::Discard | Load::Shuffled => held.next,
             };
             held.next = (at + 1) % held.slots.len();
             let waits = switches().voluntary;
@@ -263,7 +270,12 @@ impl Bench {
                 Load::Discard if at % CLUSTER_SLOTS == 0 => {
                     self.free(cpu, at, &held.slots[at..at + CLUSTER_SLOTS]);
                 }
-                Load::Discard => {}
+                Load::Shuffled if at % CLUSTER_SLOTS == 0 => {
+                    for i in order {
+                        self.free(cpu, at + i, &held.slots[at + i..=at + i]);
+                    }
+                }
+                Load::Discard | Load::Shuffled => {}
             }
             let freed = begun.elapsed();
             out.clear();
@@ -350,6 +362,12 @@ const WAYS: [(&str, Returns, bool); 3] = [
     ("direct", Returns::Direct, false),
 ];
 
+const LOADS: [(Load, &str); 3] = [
+    (Load::Scattered, "scattered"),
+    (Load::Discard, "discard"),
+    (Load::Shuffled, "shuffled"),
+];
+
 /// Runs the experiment.
 #[must_use]
 pub fn run(options: &Options) -> Report {
@@ -377,7 +395,7 @@ pub fn run(options: &Options) -> Report {
         "alone_at_most",
     ]);
     let ways = &WAYS[..if options.direct { 3 } else { 2 }];
-    for (load, label) in [(Load::Scattered, "scattered"), (Load::Discard, "discard")] {
+    for (load, label) in LOADS {
         // Inline and by a worker are measured on the same devices where that can be: where tables lie
         // in memory makes more of a difference than what is compared. But a worker leaves discarded
         // clusters behind.

@@ -179,8 +179,13 @@ pub fn running() -> Option<usize> {
 pub fn nodes() -> Vec<u16> {
     // SAFETY: no pointers.
     let cpus = unsafe { libc::sysconf(libc::_SC_NPROCESSORS_CONF) }.clamp(1, 1024) as usize;
+    nodes_in("/sys/devices/system/node".as_ref(), cpus)
+}
+
+/// The memory node of each of so many processors, by what the kernel says in a directory.
+fn nodes_in(dir: &std::path::Path, cpus: usize) -> Vec<u16> {
     let mut nodes = vec![0; cpus];
-    let Ok(dirs) = std::fs::read_dir("/sys/devices/system/node") else {
+    let Ok(dirs) = std::fs::read_dir(dir) else {
         return nodes;
     };
     for dir in dirs.flatten() {
@@ -226,5 +231,24 @@ mod tests {
         assert_eq!(all("0\n"), [0]);
         assert_eq!(all("0-2,5,7-8\n"), [0, 1, 2, 5, 7, 8]);
         assert_eq!(all("\n"), []);
+    }
+
+    #[test]
+    fn processors_of_two_nodes() {
+        let dir = tempfile::tempdir().unwrap();
+        // One of them has no processor, one has more than are asked for.
+        for (name, cpus) in [
+            ("node0", "0-1,4\n"),
+            ("node2", "2-3,5-9\n"),
+            ("node5", "\n"),
+        ] {
+            std::fs::create_dir(dir.path().join(name)).unwrap();
+            std::fs::write(dir.path().join(name).join("cpulist"), cpus).unwrap();
+        }
+        // What else lies there.
+        std::fs::write(dir.path().join("online"), "0,2,5\n").unwrap();
+        std::fs::create_dir(dir.path().join("power")).unwrap();
+        assert_eq!(nodes_in(dir.path(), 6), [0, 0, 2, 2, 0, 2]);
+        assert_eq!(nodes_in(&dir.path().join("none"), 2), [0, 0]);
     }
 }

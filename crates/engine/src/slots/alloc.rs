@@ -226,7 +226,7 @@ impl Devices {
             cluster.order = want.order;
         }
         if !device.accepting() {
-            device.settle(c, &mut cluster, After::Free);
+            self.settle(device, c, &mut cluster, After::Free);
             return None;
         }
         let start = device.take_window(&mut cluster, want);
@@ -244,8 +244,8 @@ impl Devices {
                 self.put_back(&state.devices, before, After::Scan);
             }
             // Slots that were gone came free.
-            (Some(_), _) => device.settle(c, &mut cluster, After::Free),
-            (None, _) => device.settle(c, &mut cluster, After::Scan),
+            (Some(_), _) => self.settle(device, c, &mut cluster, After::Free),
+            (None, _) => self.settle(device, c, &mut cluster, After::Scan),
         }
         let found = extent(device.id, c, start?, want.pages);
         if want.pages == 1 {
@@ -487,7 +487,7 @@ impl Devices {
     ) -> Option<Extent> {
         cluster.release_gone();
         if !device.accepting() {
-            device.settle(c, &mut cluster, After::Free);
+            self.settle(device, c, &mut cluster, After::Free);
             return None;
         }
         let mut start = device.take_window(&mut cluster, want);
@@ -495,20 +495,20 @@ impl Devices {
             cluster = self.reclaim_window(device, c, cluster, want);
             // The lock was dropped: everything is asked again.
             if !device.accepting() {
-                device.settle(c, &mut cluster, After::Free);
+                self.settle(device, c, &mut cluster, After::Free);
                 return None;
             }
             start = device.take_window(&mut cluster, want);
         }
         let Some(start) = start else {
-            device.settle(c, &mut cluster, After::Scan);
+            self.settle(device, c, &mut cluster, After::Scan);
             return None;
         };
         device.count(want.pages as i64);
         if usize::from(cluster.count) == CLUSTER_SLOTS {
-            device.settle(c, &mut cluster, After::Scan);
+            self.settle(device, c, &mut cluster, After::Scan);
         } else {
-            device.settle(c, &mut cluster, After::Free);
+            self.settle(device, c, &mut cluster, After::Free);
             drop(cluster);
             let next = (start + (1 << want.order)) % CLUSTER_SLOTS;
             let spot = Spot {
@@ -622,7 +622,13 @@ impl Devices {
 
     /// Lists a cluster that was in somebody's hands; if it ran empty there, the worker is to
     /// discard it.
-    fn settle(&self, device: &Device, c: ClusterIndex, cluster: &mut Cluster, after: After) {
+    pub(super) fn settle(
+        &self,
+        device: &Device,
+        c: ClusterIndex,
+        cluster: &mut Cluster,
+        after: After,
+    ) {
         device.settle(c, cluster, after);
         if cluster.state == State::Discard {
             self.want_work();

@@ -1,11 +1,16 @@
 //! Background compaction: empties the emptiest clusters into others, so that whole clusters
 //! are there before large folios ask for them.
+//!
+//! A page that cannot be moved stays, and its cluster with it. That one would be the emptiest ever
+//! after: it is *stuck*, and passed over until it holds less than was left then.
 
 use super::alloc::Want;
 use super::cluster::{FREE, Owner, frag, nonfull};
 use super::device::{After, Device};
 use super::drain::Moved;
-use super::{Devices, Extent, extent, order_of};
+use super::runs::{Ends, add_runs};
+use super::table::Table;
+use super::{Devices, Extent, order_of};
 use crate::locks::{lock, try_lock};
 use crate::sync::atomic::Ordering::Relaxed;
 use crate::words::{CLUSTER_SLOTS, ClusterIndex, Cpu, EntryId, ORDERS};
@@ -30,7 +35,7 @@ impl Devices {
         let Some((c, runs)) = device.emptiest(self.options.compact_used) else {
             return 0;
         };
-        let mut moved = 0;
+        let (mut moved, mut stuck) = (0, false);
         for (owner, from) in runs {
             let want = Want {
                 pages: usize::from(from.len),
@@ -48,13 +53,18 @@ impl Devices {
             match fate {
                 Moved::Yes => moved += usize::from(from.len),
                 Moved::Gone => {}
-                Moved::Failed | Moved::NoPlace | Moved::Unwritten { .. } => break,
+                Moved::Failed => stuck = true,
+                Moved::NoPlace | Moved::Unwritten { .. } => break,
             }
         }
         if let Some(cell) = device.cell(c) {
             let mut cluster = lock(&cell.cluster);
             cluster.release_gone();
-            device.settle(c, &mut cluster, After::Free);
+            let left = cluster.count;
+            if stuck && let Some(table) = &mut cluster.table {
+                table.stuck = left;
+            }
+            self.settle(device, c, &mut cluster, After::Free);
         }
         moved
     }
@@ -87,8 +97,9 @@ impl Device {
                         continue;
                     };
                     free += CLUSTER_SLOTS - usize::from(cluster.count);
-                    let bad = cluster.table.as_ref().map_or(0, |t| t.bad);
-                    if bad == 0
+                    let stays =
+                        |table: &Table| table.bad > 0 || (1..=cluster.count).contains(&table.stuck);
+                    if !cluster.table.as_ref().is_some_and(stays)
                         && cluster.count <= worth
                         && best.is_none_or(|b| cluster.count < b.1)
                     {
@@ -106,25 +117,9 @@ impl Device {
         if !self.isolate_this(c, &mut cluster, Owner::Scan) {
             return None;
         }
-        let window = 1usize << cluster.order;
-        let table = cluster.table();
-        let mut runs: Vec<(EntryId, Extent)> = Vec::new();
-        for (at, word) in table.words() {
-            let (false, Some(owner)) = (word.gone(), word.entry()) else {
-                continue;
-            };
-            match runs.last_mut() {
-                Some((first, run))
-                    if first.0 + u32::from(run.len) == owner.0
-                        && run.start.within() + usize::from(run.len) == at
-                        // A run ends where a folio of the cluster's order may begin.
-                        && at % window != 0 =>
-                {
-                    run.len += 1;
-                }
-                _ => runs.push((owner, extent(self.id, c, at, 1))),
-            }
-        }
+        let ends = Ends::of_folios(cluster.order);
+        let (mut runs, mut all) = (Vec::new(), CLUSTER_SLOTS);
+        add_runs(self.id, c, &cluster, 0, ends, &mut all, &mut runs);
         Some((c, runs))
     }
 }

@@ -8,6 +8,7 @@
 use super::DeviceSpec;
 use super::alloc::Want;
 use super::cluster::{Cell, Cluster, ClusterGuard, DISCARD, FREE, LISTS, NIL, Owner, State};
+use super::drain::Drained;
 use super::percpu::Spot;
 use super::reclaim::Copies;
 use super::table::Table;
@@ -75,7 +76,7 @@ pub(super) struct Device {
     pub node: Option<Node>,
     /// Whether slots may be allocated: not while it drains, nor after too many errors. Asked
     /// with the cluster's lock held: so whoever cleared it and then looked at every cluster
-    /// under its lock has seen all slots that will ever be taken.
+    /// under its lock has seen all slots that will ever be taken. Written with the lists' lock held.
     pub accepting: AtomicBool,
     /// Write errors so far.
     pub failed: AtomicU32,
@@ -89,6 +90,8 @@ pub(super) struct Device {
     pub copies: Alone<Copies>,
     /// The one cursor of a rotating device, for folios of all sizes: the head goes on where it is.
     pub shared: Ordered<Option<Spot>, { Place::SharedCursor as usize }>,
+    /// How far it is drained, if it is.
+    pub drained: Drained,
     /// Which cluster is looked at next whether it is worth packing.
     pub to_pack: AtomicU32,
     blocks: Box<[OnceLock<Box<Block>>]>,
@@ -143,6 +146,7 @@ impl Device {
             bad: AtomicU32::new(0),
             copies: Alone(Copies::new()),
             shared: Ordered::new(None),
+            drained: Drained::default(),
             to_pack: AtomicU32::new(0),
             blocks: (0..(clusters as usize).div_ceil(BLOCK))
                 .map(|_| OnceLock::new())
@@ -419,8 +423,17 @@ impl Device {
             table.take_bad(CLUSTER_SLOTS - past_end, past_end);
             self.lists().past_end = past_end as u32;
         }
+        // A removal that has not seen this cluster has seen to it that this is false by now (see
+        // `Devices::remove`), and nobody would give the cluster back.
+        let stays = self.accepting() || self.lender.is_none();
+        let found = if stays {
+            Some((c, cluster))
+        } else {
+            self.give_back(c, cluster);
+            None
+        };
         on_its_way.arrived();
-        Some((c, cluster))
+        found
     }
 
     /// How many slots of a cluster lie past the device's end. They are bad from the start, and
@@ -514,6 +527,15 @@ impl Device {
         self.set_state(&mut lists, c, cluster, State::Absent);
     }
 
+    /// The cluster is the lender's again, whatever it holds.
+    pub fn give_back(&self, c: ClusterIndex, mut cluster: ClusterGuard<'_>) {
+        self.forget(c, &mut cluster);
+        drop(cluster);
+        if let Some(lender) = &self.lender {
+            lender.release(c);
+        }
+    }
+
     /// Discards one emptied cluster and makes it free. False if none waits.
     ///
     /// The cluster is off every list meanwhile, and says who holds it: nobody else can move
@@ -547,19 +569,14 @@ impl Device {
 
     /// Gives one empty cluster back to the lender if more than `reserve` are free.
     pub fn release_one(&self, reserve: u32) -> bool {
-        let Some(lender) = &self.lender else {
-            return false;
-        };
-        if self.len(FREE) <= reserve {
+        if self.lender.is_none() || self.len(FREE) <= reserve {
             return false;
         }
         let on_its_way = self.transit.begin();
-        let Some((c, mut cluster)) = self.isolate(FREE, Owner::Scan, Patience::Skip) else {
+        let Some((c, cluster)) = self.isolate(FREE, Owner::Scan, Patience::Skip) else {
             return false;
         };
-        self.forget(c, &mut cluster);
-        drop(cluster);
-        lender.release(c);
+        self.give_back(c, cluster);
         on_its_way.arrived();
         true
     }

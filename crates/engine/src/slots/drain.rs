@@ -4,17 +4,18 @@
 
 use super::cluster::{Cluster, FROZEN, State};
 use super::device::{Device, Patience};
+use super::runs::{Ends, add_runs};
 use super::table::Word;
 use super::transit::{LOOKS, More};
 use super::{DEVICE_ERROR_LIMIT, Devices, Extent, ExtentList, FORGIVING_PAGES};
 use crate::env::IoError;
 use crate::locks::lock;
-use crate::sync::atomic::Ordering::Relaxed;
+use crate::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 use crate::words::{CLUSTER_SLOTS, ClusterIndex, Cpu, DeviceId, EntryId, SlotIndex};
 use std::sync::Arc;
 
-/// Entries side by side that can be moved in one step: those of one group of so many.
-const RUN: u32 = 64;
+/// Where the runs of a drain end: a transfer of so many pages is bounded.
+const ENDS: Ends = Ends::after(64);
 
 /// What became of a slot that was to be moved.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -48,7 +49,7 @@ pub trait Mover: Send + Sync {
     /// place, in one step each under the entry's lock. `owner` owned `from.start` a moment ago,
     /// `owner + 1` the next slot, and so on; both extents are `from.len` long. Without `to`
     /// no slot is to be had elsewhere: the content goes to memory, or it fails.
-    /// All of the extent has one fate.
+    /// All of the extent has one fate; its owners are of one aligned group of 512 entries.
     fn relocate(&self, cpu: Cpu, owner: EntryId, from: Extent, to: Option<Extent>) -> Moved;
 
     /// Pages that it takes to memory at present, where there is no slot elsewhere.
@@ -195,15 +196,14 @@ impl Devices {
 
     /// No allocation begins on the device after this.
     fn stop(&self, device: &Device) {
-        if device.accepting.swap(false, Relaxed) {
+        if device.accept(false) {
             self.let_cursors_go(|_| true);
         }
     }
 
     fn resume(&self, device: &Device) {
-        device
-            .accepting
-            .store(device.errors.load(Relaxed) < DEVICE_ERROR_LIMIT, Relaxed);
+        device.accept(true);
+        device.drained.begun.store(false, Relaxed);
         self.transit.tell(device.slots);
     }
 
@@ -226,11 +226,7 @@ impl Devices {
                     drop(cluster);
                     lender.stop_reading(c);
                 }
-                _ => {
-                    device.forget(c, &mut cluster);
-                    drop(cluster);
-                    lender.release(c);
-                }
+                _ => device.give_back(c, cluster),
             }
         }
     }
@@ -249,16 +245,20 @@ impl Devices {
         Ok(self.departure_of(&device))
     }
 
-    /// Pages of a device that would find no place on the others. The counts tell where there is plenty of
-    /// room; else every cluster is looked at.
-    fn lacks(&self, device: &Device) -> u64 {
-        let others = self.devices();
-        let others = others.iter().filter(|d| d.id != device.id && d.accepting());
-        let room: u64 = others.map(|other| self.free_slots(other)).sum();
-        if room > 2 * u64::from(device.slots) {
-            return 0;
+    /// Pages of a device for which there is too little room, memory included that the mover may use.
+    /// Before the first moves, and where the counts find too little, every cluster is looked at.
+    fn lacks(&self, device: &Device, mover: &dyn Mover) -> Option<u64> {
+        let in_memory = mover.takes();
+        if device.drained.begun.load(Relaxed) {
+            let others = self.devices();
+            let others = others.iter().filter(|d| d.id != device.id && d.accepting());
+            let room: u64 = others.map(|other| self.free_slots(other)).sum();
+            if room + in_memory >= u64::from(self.used(device)) {
+                return None;
+            }
         }
-        self.departure_of(device).lacks()
+        let missing = self.departure_of(device).lacks();
+        (missing > in_memory).then_some(missing)
     }
 
     /// What another thread has in its hands for the moment is counted nowhere: where room is short
@@ -346,26 +346,18 @@ impl Devices {
         let device = self.known(device)?;
         let mover = self.mover.get().ok_or(DrainError::NoMover)?;
         self.flush_all_returns(cpu);
-        let missing = self.lacks(&device);
-        if missing > mover.takes() {
+        if let Some(missing) = self.lacks(&device, &**mover) {
             if !device.accepting() {
                 self.resume(&device);
             }
             return Err(DrainError::NoRoom { missing });
         }
         self.stop(&device);
-        let live = self.live(&device);
-        if live == 0 {
-            return Ok(Drain::Done);
-        }
-        let mut moved = 0;
+        let drained = &device.drained;
+        drained.begun.store(true, Relaxed);
+        let (mut moved, mut failed) = (0, false);
         let mut to = ExtentList::new();
-        let runs = self.live_runs(&device, max);
-        if runs.is_empty() {
-            // Another thread holds a cluster for the moment.
-            return Ok(Drain::Moved(0));
-        }
-        for (owner, from) in runs {
+        for (owner, from) in self.live_runs(&device, max) {
             if from.len > 1 && self.move_run(cpu, &**mover, owner, from, &mut to) {
                 moved += usize::from(from.len);
                 continue;
@@ -376,14 +368,20 @@ impl Devices {
                 return Err(DrainError::NoRoom { missing });
             };
             moved += pages;
+            failed |= pages < usize::from(from.len);
         }
-        if moved == 0 {
-            return Err(DrainError::Stuck {
+        let Some(round) = drained.ended(moved, failed) else {
+            return Ok(Drain::Moved(moved));
+        };
+        match self.live(&device) {
+            0 => Ok(Drain::Done),
+            left if round == Round::Failed => Err(DrainError::Stuck {
                 device: device.id,
-                left: live,
-            });
+                left,
+            }),
+            // More rounds, or another thread holds a cluster for the moment.
+            _ => Ok(Drain::Moved(moved)),
         }
-        Ok(Drain::Moved(moved))
     }
 
     /// Moves the pages of a run one by one: what cannot be moved does not hold up what can. How
@@ -490,6 +488,8 @@ impl Devices {
         // not meet its cluster given back, and lent to another process.
         while device.discard_one(Patience::Wait) {}
         while device.release_one(0) {}
+        // With the lists' lock: who takes a cluster for the first time has changed them before, so that
+        // its cell is seen, or will after, and finds that the device accepts nothing.
         let read = u64::from(device.len(FROZEN));
         let used = self.unsettled(&device);
         if used > 0 {
@@ -555,53 +555,68 @@ impl Devices {
         unsettled
     }
 
-    /// Up to `max` slots that an entry owns, as runs of slots and their owners side by side,
-    /// each with its first owner.
+    /// The next `max` slots of the round that an entry owns, or fewer at its end, as runs of slots and
+    /// their owners side by side, each with its first owner.
     fn live_runs(&self, device: &Device, max: usize) -> Vec<(EntryId, Extent)> {
         let mut found: Vec<(EntryId, Extent)> = Vec::new();
+        let from = SlotIndex(device.drained.next.load(Relaxed));
         let mut left = max;
-        for (c, _) in device.cells() {
+        for c in (from.cluster().0..device.clusters).map(ClusterIndex) {
             if left == 0 {
                 break;
             }
+            let first = if c == from.cluster() {
+                from.within()
+            } else {
+                0
+            };
             self.with_cluster(device, c, |cluster| {
-                add_runs(device.id, c, cluster, &mut left, &mut found);
+                add_runs(device.id, c, cluster, first, ENDS, &mut left, &mut found);
             });
         }
+        let next = match found.last() {
+            Some((_, run)) if left == 0 => run.start.0 + u32::from(run.len),
+            _ => 0,
+        };
+        device.drained.next.store(next, Relaxed);
         found
     }
 }
 
-/// Adds up to `left` slots of a cluster that an entry owns, as runs.
-fn add_runs(
-    device: DeviceId,
-    c: ClusterIndex,
-    cluster: &Cluster,
-    left: &mut usize,
-    found: &mut Vec<(EntryId, Extent)>,
-) {
-    let Some(table) = &cluster.table else { return };
-    for (at, word) in table.words() {
-        let (false, Some(owner)) = (word.gone(), word.entry()) else {
-            continue;
-        };
-        if *left == 0 {
-            return;
-        }
-        *left -= 1;
-        let one = super::extent(device, c, at, 1);
-        match found.last_mut() {
-            // Owners of one run are moved under one lock: they share a group of RUN.
-            Some((first, run))
-                if run.start.0 + u32::from(run.len) == one.start.0
-                    && run.start.cluster() == c
-                    && first.0 + u32::from(run.len) == owner.0
-                    && first.0 / RUN == owner.0 / RUN =>
-            {
-                run.len += 1;
-            }
-            _ => found.push((owner, one)),
-        }
+/// How far a drain has come. It goes round the device, so that each step costs what it moves: what
+/// stayed behind, as it could not be moved or came after, is met in the next round.
+#[derive(Default)]
+pub(super) struct Drained {
+    /// Whether it was seen that all has a place, and nothing was allocated since.
+    begun: AtomicBool,
+    /// The slot at which the next step begins; 0: a round does.
+    next: AtomicU32,
+    /// What this round has come to before.
+    moved: AtomicBool,
+    failed: AtomicBool,
+}
+
+/// What a whole round has come to.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Round {
+    /// Some pages were moved, or none was there.
+    Moved,
+    /// Pages were there, and none could be moved.
+    Failed,
+}
+
+impl Drained {
+    /// After a step: what the round has come to, if it has ended.
+    fn ended(&self, moved: usize, failed: bool) -> Option<Round> {
+        let over = self.next.load(Relaxed) == 0;
+        let moved = self.moved.load(Relaxed) || moved > 0;
+        let failed = self.failed.load(Relaxed) || failed;
+        self.moved.store(moved && !over, Relaxed);
+        self.failed.store(failed && !over, Relaxed);
+        over.then_some(match failed && !moved {
+            true => Round::Failed,
+            false => Round::Moved,
+        })
     }
 }
 
@@ -615,6 +630,14 @@ enum TakenOut {
 }
 
 impl Device {
+    /// Begins to accept allocations, or ceases to; whether that is a change. Errors take it out for good:
+    /// the lists' lock is held, so that who ceases for them and who begins see each other.
+    pub(super) fn accept(&self, yes: bool) -> bool {
+        let _lists = self.lists();
+        let yes = yes && self.errors.load(Relaxed) < DEVICE_ERROR_LIMIT;
+        self.accepting.swap(yes, Relaxed) != yes
+    }
+
     /// Takes a slot out of service, if it is in use.
     fn take_out(&self, cluster: &mut Cluster, at: usize) -> TakenOut {
         let inherited = cluster.state == State::Inherited;

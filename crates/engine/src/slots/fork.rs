@@ -6,7 +6,6 @@ use super::cluster::State;
 use super::device::{After, Device};
 use super::{Devices, cluster::FROZEN};
 use crate::locks::lock;
-use crate::sync::atomic::Ordering::Relaxed;
 use crate::words::Cpu;
 
 impl Devices {
@@ -41,7 +40,7 @@ impl Devices {
         self.let_cursors_go(|_| true);
         for device in self.devices() {
             let Some(lender) = &device.lender else {
-                device.accepting.store(false, Relaxed);
+                device.accept(false);
                 continue;
             };
             for (c, cell) in device.cells() {

@@ -60,6 +60,7 @@ mod pack;
 mod percpu;
 mod reclaim;
 mod recycle;
+mod runs;
 mod scatter;
 mod table;
 mod tally;
@@ -387,7 +388,8 @@ impl Devices {
         &self.cpus[self.own_set(cpu).index()]
     }
 
-    /// Through the table of the processor this runs on, so that no line is shared.
+    /// Through the table of the processor this runs on: no lock is shared, but the count of references
+    /// is. So who allocates or frees looks into that table itself.
     fn device(&self, id: DeviceId) -> Option<Arc<Device>> {
         lock(&self.cpu(self.topology.cpu()).state)
             .devices

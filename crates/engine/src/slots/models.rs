@@ -125,15 +125,17 @@ impl Lender for Lent {
     }
 }
 
+/// Adds a device of which only what this lender has can be used.
+fn add_of(devices: &Devices, slots: u64, discard: bool, lender: &Arc<Lent>) -> DeviceId {
+    let store = Arc::new(Blank { slots, discard });
+    let spec = DeviceSpec::default();
+    devices.add(store, spec, Some(lender.clone())).unwrap()
+}
+
 /// Adds a device of which only these clusters can be used.
 fn add_lent(devices: &Devices, slots: u64, clusters: &[u32]) -> DeviceId {
-    let store = Arc::new(Blank {
-        slots,
-        discard: false,
-    });
     let lender = Arc::new(Lent(Mutex::new(clusters.to_vec())));
-    let spec = DeviceSpec::default();
-    devices.add(store, spec, Some(lender)).unwrap()
+    add_of(devices, slots, false, &lender)
 }
 
 /// The first slot of a small device.
@@ -363,6 +365,70 @@ fn loom_a_device_taken_out_keeps_no_cursor() {
         }
         devices.remove(A, DeviceId(0)).unwrap();
     });
+}
+
+#[test]
+fn loom_a_discard_meets_the_removal_of_its_device() {
+    model(|| {
+        let devices = no_devices(Returns::Direct);
+        let lender = Arc::new(Lent(Mutex::new(vec![1])));
+        let id = add_of(&devices, 1024, true, &lender);
+        let all = allocate(&devices, A, 512, 0).unwrap();
+        devices.free(A, EntryId(0), all).unwrap();
+        let other = devices.clone();
+        let thread = thread::spawn(move || other.work(B, 1));
+        let removed = devices.remove(A, id).is_ok();
+        if removed {
+            // Whoever has it next may write to it at once.
+            assert_eq!(*lock_plain(&lender.0), [1]);
+        }
+        thread.join().unwrap();
+        devices.check();
+        if !removed {
+            devices.remove(A, id).unwrap();
+        }
+        assert_eq!(*lock_plain(&lender.0), [1]);
+    });
+}
+
+#[test]
+fn loom_what_errors_take_out_is_not_readmitted() {
+    model(|| {
+        let devices = devices(512, false, Returns::Direct);
+        let other = devices.clone();
+        let thread = thread::spawn(move || other.retire(DeviceId(0)));
+        devices.readmit(DeviceId(0));
+        thread.join().unwrap();
+        assert!(!devices.usage()[0].accepting);
+        assert_eq!(allocate(&devices, A, 1, 0), None);
+        devices.check();
+    });
+}
+
+#[test]
+fn loom_a_cluster_is_borrowed_while_its_device_goes() {
+    // Whole, and of the device's end.
+    for slots in [512, 4] {
+        model(move || {
+            let devices = no_devices(Returns::Direct);
+            let lender = Arc::new(Lent(Mutex::new(vec![1])));
+            let id = add_of(&devices, u64::from(FIRST) + slots, false, &lender);
+            let other = devices.clone();
+            let thread = thread::spawn(move || other.remove(B, id).is_ok());
+            let got = allocate(&devices, A, 1, 7);
+            let removed = thread.join().unwrap();
+            devices.check();
+            assert!(!(removed && got.is_some()), "what is in use stays");
+            if let Some(e) = got {
+                assert_eq!(devices.owner(e.device, e.start), Some(EntryId(7)));
+                devices.free(A, EntryId(7), e).unwrap();
+            }
+            if !removed {
+                devices.remove(A, id).unwrap();
+            }
+            assert_eq!(*lock_plain(&lender.0), [1], "it is the lender's again");
+        });
+    }
 }
 
 #[test]

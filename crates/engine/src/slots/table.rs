@@ -81,6 +81,8 @@ pub(super) struct Known {
     pub bad: u16,
     pub gone: u16,
     pub cached: u16,
+    /// How many slots were used when compaction left pages that it could not move; 0: it never did.
+    pub stuck: u16,
 }
 
 /// From the beginning of a cache line on, as words side by side are used together.
@@ -138,6 +140,7 @@ impl Table {
                 bad: 0,
                 gone: 0,
                 cached: 0,
+                stuck: 0,
             },
             words: Words([Word::NONE; CLUSTER_SLOTS]),
         }))

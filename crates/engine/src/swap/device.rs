@@ -164,7 +164,8 @@ impl Swap {
         self.write_pages(cpu, &mut taken, pages, entries, words, aim);
         std::mem::swap(&mut taken, &mut scratch.extents);
         let written = words.iter().filter(|word| !word.is_free()).count();
-        if pages.len() > 1 && consecutive && written == pages.len() {
+        // Pages that only happen to lie side by side are no folio, as for the kernel a single page is none.
+        if aim == Aim::All && pages.len() > 1 && consecutive && written == pages.len() {
             let order = pages.len().next_power_of_two().trailing_zeros() as usize;
             let counters = &self.env.counters;
             if runs > 0 {

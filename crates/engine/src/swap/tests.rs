@@ -1,6 +1,7 @@
 //! The swap beside a naive model, with faults injected at the devices. Every step is
 //! followed by `check()`. Failures print their steps; proptest replays its seeds.
 
+mod compacting;
 mod groups;
 mod ranges;
 mod shrinking;

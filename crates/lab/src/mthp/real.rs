@@ -8,7 +8,7 @@
 //! Who pages is the caller's business, and so are the counters: it is told when the warm-up has ended
 //! and when each iteration has, and their differences are what an iteration did ([`Stored`]).
 
-use super::{COLUMNS, MODES, PAGES, SLOTS, SMALL, UNIT, UNITS, percent};
+use super::{COLUMNS, MODES, SLOTS, UNIT, UNITS, percent};
 use crate::report::Report;
 use crate::sim::Random;
 use ebb_sys::memory::PAGE;
@@ -18,13 +18,15 @@ pub fn modes() -> impl Iterator<Item = &'static str> {
     MODES.iter().map(|mode| mode.name)
 }
 
-/// Bytes of swap of a mode: 64 MiB. Where the workload needs every page of that, a cluster more:
-/// the pager ends a program that it finds no room for, where the kernel would leave a page in
-/// memory.
-pub fn swap_bytes(mode: &str) -> u64 {
-    let small = MODES.iter().any(|m| m.name == mode && m.small);
-    (u64::from(SLOTS) + if small { 512 } else { 0 }) * PAGE as u64
-}
+/// Bytes of swap: 64 MiB, which with `-s` is a slot for each page that must go out, and none to spare.
+pub const SWAP_BYTES: u64 = SLOTS as u64 * PAGE as u64;
+
+/// Pages that the program has beside those of the test, in round numbers, and that go out as well. The
+/// region of single pages is smaller by so many: the pager ends a program that it finds no room for,
+/// where the kernel would leave a page in memory.
+const BESIDE: usize = 64;
+const SMALL: usize = super::SMALL - BESIDE;
+const PAGES: usize = super::PAGES - BESIDE;
 
 /// The workload on the memory of this very process. `paged_out` is called when everything has gone
 /// out: after the warm-up and after each iteration.
@@ -143,9 +145,7 @@ pub struct Stored {
     pub whole: u64,
     /// Those that were split.
     pub fallback: u64,
-    /// Folios of every order, single pages among them.
-    pub folios: u64,
-    /// Writes that these took.
+    /// Writes that those stored whole took.
     pub writes: u64,
 }
 
@@ -154,7 +154,6 @@ impl Stored {
         Self {
             whole: self.whole - before.whole,
             fallback: self.fallback - before.fallback,
-            folios: self.folios - before.folios,
             writes: self.writes - before.writes,
         }
     }
@@ -194,10 +193,10 @@ pub fn report(rows: &[Row]) -> Report {
             all.fallback.into(),
             all.fallback_percent().into(),
             worst.into(),
-            (all.writes as f64 / all.folios.max(1) as f64).into(),
+            (all.writes as f64 / all.whole.max(1) as f64).into(),
         ]);
     }
-    report.note("64 MiB of swap (66 with -s) and no pool under `ebb run`; its counters swpout_4 and swpout_fallback_4, less those of the warm-up");
+    report.note("64 MiB of swap, with -s a slot for each page, and no pool under `ebb run`; its counters swpout_4 and swpout_fallback_4, less those of the warm-up");
     report.note("writes_per_folio: runs of slots of a folio stored whole; the cost of no fallback");
     report
 }
@@ -211,7 +210,6 @@ mod tests {
         let stored = |whole, fallback| Stored {
             whole,
             fallback,
-            folios: whole,
             writes: 2 * whole,
         };
         let row = Row {

@@ -219,6 +219,27 @@ fn loom_a_scattered_folio_is_drained_while_it_comes_and_goes() {
     });
 }
 
+#[test]
+fn loom_a_compaction_meets_a_free() {
+    model(|| {
+        let devices = no_devices(Returns::Direct);
+        let world = World::of(&devices);
+        add(&devices, 1024, false).unwrap();
+        // One cluster for pages, one for folios, both on their lists.
+        assert!(world.store(&devices, A, 1, 0) && world.store(&devices, A, 1, 1));
+        assert!(world.store(&devices, A, 4, 4));
+        devices.let_cursors_go(|_| true);
+        let (other, entries) = (devices.clone(), world.clone());
+        let thread = thread::spawn(move || assert!(entries.free(&other, B, 1)));
+        devices.work(A, 1);
+        thread.join().unwrap();
+        world.check(&devices, &[0, 4, 5, 6, 7]);
+        while devices.work(A, 1) > 0 {}
+        let whole = allocate(&devices, A, 512, 1000);
+        assert!(whole.is_some(), "one of the clusters is empty");
+    });
+}
+
 /// A full device, on which the pages of these entries are copies.
 fn copies(entries: &[u32]) -> (Arc<Devices>, Arc<World>) {
     let devices = no_devices(Returns::Direct);

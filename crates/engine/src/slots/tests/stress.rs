@@ -1,4 +1,5 @@
-//! Threads that allocate, free, and move slots while devices come and go.
+//! Threads that allocate, free, and move slots, hold copies and meet write errors while devices come
+//! and go.
 
 use super::*;
 use std::sync::Mutex as StdMutex;
@@ -10,11 +11,18 @@ const ENTRIES: usize = 6000;
 const SLOTS: usize = 4096;
 const DEVICES: usize = 4;
 
+/// The owner of a slot that is out of service.
+const BAD: u32 = u32::MAX;
+
 /// Entries with one slot each, and who owns each slot: 0 for nobody.
 struct World {
     places: Vec<StdMutex<Option<Extent>>>,
+    /// Whether the slot of an entry is a copy. Changed with its place locked.
+    copies: Vec<AtomicBool>,
     owners: Vec<AtomicU32>,
+    devices: OnceLock<std::sync::Weak<Devices>>,
     moved: AtomicUsize,
+    reclaimed: AtomicUsize,
 }
 
 impl World {
@@ -31,6 +39,14 @@ impl World {
             "slot {} was given to {entry} and to another",
             e.start
         );
+    }
+
+    /// The place of an entry, which has none from now on.
+    fn take(&self, entry: usize, place: &mut Option<Extent>) -> Option<Extent> {
+        let extent = place.take()?;
+        self.copies[entry].store(false, Relaxed);
+        self.disown(extent, EntryId(entry as u32));
+        Some(extent)
     }
 
     fn disown(&self, e: Extent, entry: EntryId) {
@@ -62,6 +78,7 @@ impl Mover for World {
             let entry = owner.plus(i as u32);
             self.disown(at(from, i), entry);
             self.own(at(to, i), entry);
+            self.copies[entry.index()].store(false, Relaxed);
             **place = Some(at(to, i));
         }
         self.moved.fetch_add(places.len(), Ordering::Relaxed);
@@ -70,8 +87,18 @@ impl Mover for World {
 }
 
 impl CacheReclaim for World {
-    fn reclaim(&self, _: EntryId) -> bool {
-        false
+    fn reclaim(&self, owner: EntryId) -> bool {
+        let Ok(mut place) = self.places[owner.index()].try_lock() else {
+            return false;
+        };
+        if !self.copies[owner.index()].load(Relaxed) {
+            return false;
+        }
+        let devices = self.devices.get().unwrap().upgrade().unwrap();
+        let extent = self.take(owner.index(), &mut place).unwrap();
+        devices.free_now(Cpu(0), owner, extent).unwrap();
+        self.reclaimed.fetch_add(1, Relaxed);
+        true
     }
 }
 
@@ -93,9 +120,15 @@ fn churn(world: &World, devices: &Devices, cpu: u16, until: Instant) {
         // Whatever is there goes away.
         for entry in run..run + pages {
             let mut place = world.places[entry].lock().unwrap();
-            if let Some(extent) = place.take() {
-                world.disown(extent, EntryId(entry as u32));
-                devices.give(Cpu(cpu), extent).unwrap();
+            match world.take(entry, &mut place) {
+                // It could not be written to. Others could, so that few devices are given up.
+                Some(bad) if random(400) == 0 => {
+                    world.owner(bad.device, bad.start.0).store(BAD, Relaxed);
+                    devices.bad_slot(Cpu(cpu), bad.device, bad.start);
+                    devices.wrote(bad.device, FORGIVING_PAGES / 2);
+                }
+                Some(extent) => devices.give(Cpu(cpu), extent).unwrap(),
+                None => {}
             }
         }
         if random(3) == 0 {
@@ -122,13 +155,17 @@ fn churn(world: &World, devices: &Devices, cpu: u16, until: Instant) {
             for (i, (slot, place)) in slots.zip(&mut places).enumerate() {
                 world.own(slot, EntryId((run + i) as u32));
                 **place = Some(slot);
+                if random(8) == 0 {
+                    world.copies[run + i].store(true, Relaxed);
+                    devices.set_cache_only(slot.device, slot.start, true);
+                }
             }
         }
     }
 }
 
 /// Takes devices out and puts others in.
-fn replace(devices: &Devices, until: Instant) -> usize {
+fn replace(world: &World, devices: &Devices, until: Instant) -> usize {
     let mut replaced = 0;
     while Instant::now() < until {
         let usage = devices.usage();
@@ -147,7 +184,15 @@ fn replace(devices: &Devices, until: Instant) -> usize {
             match devices.drain_step(Cpu(0), id, 64) {
                 Ok(Drain::Moved(_)) => {}
                 Ok(Drain::Done) => match devices.remove(Cpu(0), id) {
-                    Ok(()) => break,
+                    Ok(()) => {
+                        // What was bad went with it.
+                        let slots = (0..SLOTS as u32).map(|slot| world.owner(id, slot));
+                        slots.for_each(|owner| {
+                            let was = owner.swap(0, Ordering::AcqRel);
+                            assert!([0, BAD].contains(&was), "a slot of entry {was} went");
+                        });
+                        break;
+                    }
                     // An allocation that was under way came in last.
                     Err(DrainError::InUse { .. }) => {}
                     Err(e) => panic!("{e}"),
@@ -205,8 +250,12 @@ fn threads_share_devices_that_come_and_go() {
         owners: (0..MAX_DEVICES * SLOTS)
             .map(|_| AtomicU32::new(0))
             .collect(),
+        copies: (0..ENTRIES).map(|_| AtomicBool::new(false)).collect(),
+        devices: OnceLock::new(),
         moved: AtomicUsize::new(0),
+        reclaimed: AtomicUsize::new(0),
     });
+    let _ = world.devices.set(Arc::downgrade(&devices));
     devices.set_mover(world.clone());
     devices.set_cache_reclaim(world.clone());
     for _ in 0..2 {
@@ -226,19 +275,21 @@ fn threads_share_devices_that_come_and_go() {
                 std::thread::yield_now();
             }
         });
-        let replacer = scope.spawn(move || replace(devices, until));
+        let replacer = scope.spawn(move || replace(world, devices, until));
         assert!(replacer.join().unwrap() > 0, "no device was replaced");
     });
     assert!(world.moved.load(Ordering::Relaxed) > 0, "nothing was moved");
+    assert!(world.reclaimed.load(Relaxed) > 0, "no copy made way");
     devices.check();
     let mut held = 0;
     for (entry, place) in world.places.iter().enumerate() {
-        if let Some(e) = *place.lock().unwrap() {
+        let mut place = place.lock().unwrap();
+        if let Some(e) = *place {
             assert_eq!(
                 devices.owner(e.device, e.start),
                 Some(EntryId(entry as u32))
             );
-            world.disown(e, EntryId(entry as u32));
+            world.take(entry, &mut place);
             devices.give(Cpu(2), e).unwrap();
             held += 1;
         }
@@ -247,7 +298,7 @@ fn threads_share_devices_that_come_and_go() {
     while devices.work(Cpu(0), 64) > 0 {}
     devices.check();
     assert!(
-        devices.usage().iter().all(|d| d.used == 0),
+        devices.usage().iter().all(|d| d.used == d.bad),
         "{:?}",
         devices.usage()
     );
