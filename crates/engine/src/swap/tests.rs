@@ -4,6 +4,7 @@
 mod groups;
 mod ranges;
 mod shrinking;
+mod windows;
 
 use super::*;
 use crate::codec::{Codec, Coder, Damaged};
