@@ -11,8 +11,9 @@ static HEAP: InternalHeap = InternalHeap;
 
 /// Names the backend to a process that is to measure it.
 const WHICH: &str = "EBB_TEST_BACKEND";
-/// What 16384 raw pages and so many of real sizes take is told from what the process has in any case.
-const GIB: u64 = 4;
+const GIB: u64 = 16;
+/// Bytes of bookkeeping that there are however few pages are stored.
+const ALWAYS: f64 = 160.0 * 1024.0;
 
 fn rows(backend: usize) -> Vec<Vec<Value>> {
     let own = std::env::current_exe().expect("a path");
@@ -44,11 +45,24 @@ fn a_page_costs_what_is_promised() {
             Backend::Device => 14.0,
             _ => 12.0,
         };
+        let pages = backend.pages(GIB) as f64;
+        let stored = |row: &[Value]| number(&row[0]) / 100.0 * pages;
+        let bytes = |row: &[Value]| number(&row[2]) * stored(row);
         for row in rows {
-            let bytes = row[2].as_f64().expect("a number");
-            if row[0] == 100 {
-                assert!(bytes > 8.0 && bytes <= most, "{row:?}");
-            }
+            assert!(bytes(row) <= most * stored(row) + ALWAYS, "{row:?}");
         }
+        let (quarter, all) = (&rows[1], &rows[4]);
+        let each = (bytes(all) - bytes(quarter)) / (stored(all) - stored(quarter));
+        assert!(
+            each > 8.0 && each <= most,
+            "{each} bytes for each page more"
+        );
+        // What is free again is the heap's by then, which keeps it.
+        let own = |row: &[Value]| number(&row[4]);
+        assert!(own(&rows[6]) < own(all) / 10.0, "{:?}", rows[6]);
     }
+}
+
+fn number(value: &Value) -> f64 {
+    value.as_f64().expect("a number")
 }

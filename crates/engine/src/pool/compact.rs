@@ -15,7 +15,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 /// Holes are compacted in the background when they are more than one part in this many of
 /// the pool's data, beyond [`SLACK`].
-const SLACK_SHARE: u64 = 32;
+const SLACK_SHARE: u64 = 64;
 /// Holes that are not worth it in any case.
 const SLACK: u64 = 64 << 10;
 /// The same for what squeezing may gain.

@@ -46,7 +46,8 @@ impl Backend {
     }
 
     /// Pages stored where the experiment is of so many GiB: fewer where the pool holds much of them.
-    fn pages(self, gib: u64) -> u64 {
+    #[must_use]
+    pub fn pages(self, gib: u64) -> u64 {
         let all = gib << 18;
         match self {
             Self::Tiny | Self::Device => all,
