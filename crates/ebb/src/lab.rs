@@ -92,6 +92,9 @@ pub fn lab(args: LabArgs) -> Result<ExitCode> {
     if args.real && name != "mthp" && name != "shrinker" {
         bail!("--real is an option of the experiments mthp and shrinker alone");
     }
+    if args.work.is_some() && !["mthp", "shrinker", "vswap"].contains(&name.as_str()) {
+        bail!("--work is for programs that experiments start");
+    }
     if let Some(mode) = &args.work {
         let done = match name.as_str() {
             "mthp" => mthp_work(mode),
