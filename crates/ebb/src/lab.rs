@@ -4,7 +4,7 @@ use crate::ask::ask;
 use crate::cli::LabArgs;
 use crate::lab_shrinker;
 use anyhow::{Context, Result, bail};
-use ebb_lab::{Report, corpus, mthp, shrinker};
+use ebb_lab::{Report, corpus, mthp, shrinker, vswap};
 use ebb_tree::Request;
 use std::io::{Write, stdout};
 use std::process::{Command, ExitCode, Stdio};
@@ -41,7 +41,11 @@ const EXPERIMENTS: &[Experiment] = &[
     plain!(numa),
     plain!(scaling),
     plain!(tail),
-    plain!(vswap),
+    Experiment {
+        name: "vswap",
+        about: vswap::ABOUT,
+        run: |_| vswap::run(&Default::default(), vswap_elsewhere),
+    },
     plain!(quiet),
     Experiment {
         name: "shrinker",
@@ -86,12 +90,16 @@ pub fn lab(args: LabArgs) -> Result<ExitCode> {
     if (args.pid.is_some() || args.dump.is_some() || !args.command.is_empty()) && name != "corpus" {
         bail!("--pid, --dump and a command are for the experiment corpus alone");
     }
-    if (args.real || args.work.is_some()) && name != "mthp" && name != "shrinker" {
+    if args.real && name != "mthp" && name != "shrinker" {
         bail!("--real is an option of the experiments mthp and shrinker alone");
+    }
+    if args.work.is_some() && !["mthp", "shrinker", "vswap"].contains(&name.as_str()) {
+        bail!("--work is for programs that experiments start");
     }
     if let Some(mode) = &args.work {
         let done = match name.as_str() {
             "mthp" => mthp_work(mode),
+            "vswap" => vswap_work(mode),
             _ => shrinker::real::work(mode),
         };
         done.map_err(anyhow::Error::msg)?;
@@ -183,6 +191,30 @@ fn run_mthp(args: &LabArgs) -> Result<Report> {
         allocator,
         ..Default::default()
     }))
+}
+
+/// Measures a backend of the virtual swap space, named by number and GiB, in this process: prints rows.
+fn vswap_work(what: &str) -> Result<(), String> {
+    let measured = what.split_once(':').and_then(|(backend, gib)| {
+        let backend = *vswap::Backend::ALL.get(backend.parse::<usize>().ok()?)?;
+        Some(vswap::measure(backend, gib.parse().ok()?))
+    });
+    let rows = measured.ok_or("give the number of a backend, a colon, and a number of GiB")?;
+    println!("{}", serde_json::Value::from(rows));
+    Ok(())
+}
+
+/// The same in a process of its own: this very command.
+fn vswap_elsewhere(backend: vswap::Backend, gib: u64) -> Result<Vec<Vec<serde_json::Value>>> {
+    let own = std::env::current_exe().context("cannot tell where ebb itself is")?;
+    let output = Command::new(own)
+        .args(["lab", "vswap", "--work"])
+        .arg(format!("{}:{gib}", backend as usize))
+        .stderr(Stdio::inherit())
+        .output()
+        .context("cannot start ebb again")?;
+    serde_json::from_slice(&output.stdout)
+        .with_context(|| format!("{}: ended with {}", backend.name(), output.status))
 }
 
 fn run_corpus(args: &LabArgs) -> Result<Report> {

@@ -1,16 +1,21 @@
 //! One arena: its bytes and the states of its windows.
+//!
+//! The windows' tables lie before the windows, in *chunks* that windows take one by one as they are
+//! filled. So a window that has few objects has a small table, and tables cost what is in them.
 
 use super::class::{Class, Shape};
 use crate::env::Memory;
+use crate::vswap::Handle;
 use crate::{EntryId, PAGE_SIZE};
+use std::ops::Range;
 
-/// Bytes of addresses of a window.
+/// Bytes of addresses of a window. Smaller ones would have more bookkeeping for each of their objects,
+/// larger ones more of the kernel's page tables that are nearly empty.
 #[cfg(not(loom))]
-pub const WINDOW: usize = 64 << 10;
+pub const WINDOW: usize = 256 << 10;
 #[cfg(loom)]
 pub const WINDOW: usize = 8 << 10;
-/// Windows of an arena. Allocators put a header before so large a piece, on a page of its own;
-/// among so many objects it is a byte each.
+/// Windows of an arena.
 #[cfg(not(loom))]
 pub const WINDOWS: usize = 128;
 #[cfg(loom)]
@@ -19,6 +24,22 @@ pub const WINDOWS: usize = 2;
 /// An object's entry in its window's table: live and its owner's low bits, or free and the next free
 /// object.
 type Entry = [u8; 3];
+
+/// Entries of a chunk: as many as a window has whole pages.
+pub const CHUNK: usize = WINDOW / PAGE_SIZE;
+/// The most chunks that a window has.
+const CHUNKS: usize = 4;
+/// The most objects that a window has: a byte names one.
+pub const OBJECTS: usize = CHUNKS * CHUNK;
+/// Bytes of a chunk, and of all of an arena.
+const CHUNK_BYTES: usize = CHUNK * size_of::<Entry>();
+const TABLES: usize = WINDOWS * CHUNKS * CHUNK_BYTES;
+/// No chunk.
+const NONE: u16 = u16::MAX;
+
+const _: () = assert!(OBJECTS <= 1 << Handle::OBJECT_BITS);
+const _: () = assert!(WINDOWS * CHUNKS < NONE as usize);
+const _: () = assert!(size_of::<Window>() == 24);
 
 const LIVE: u32 = 1 << 23;
 const OWNER_MASK: u32 = LIVE - 1;
@@ -44,10 +65,13 @@ pub enum State {
     Frozen,
 }
 
-/// Invariants: the free list has `fresh - used` objects, all below `fresh`; the pages of
-/// the objects below `fresh` are among the `touched` first; a window of a class has a table.
+/// Invariants: the free list has `fresh - used` objects, all below `fresh`; the objects below `fresh`
+/// have as many chunks as they need; their pages are among the `touched` first, or, while it is frozen,
+/// those of the live ones are the `touched` that it holds.
+#[derive(Clone, Copy)]
 struct Window {
     state: State,
+    chunks: [u16; CHUNKS],
     class: u8,
     touched: u8,
     used: u16,
@@ -55,21 +79,19 @@ struct Window {
     fresh: u16,
     /// The first of the free list, `LAST` for none.
     free: u16,
-    /// An entry for each object. Beside the objects it would be a page more to look up with each.
-    table: Box<[Entry]>,
 }
 
 impl Window {
     /// Of no class.
-    fn free(touched: u8) -> Self {
+    const fn free(touched: u8) -> Self {
         Self {
             state: State::Free,
+            chunks: [NONE; CHUNKS],
             class: 0,
             touched,
             used: 0,
             fresh: 0,
             free: LAST as u16,
-            table: Box::default(),
         }
     }
 }
@@ -77,21 +99,28 @@ impl Window {
 /// An arena. On lines of its own: neighbours belong to other processors.
 #[repr(align(128))]
 pub struct Arena {
+    /// Tables, and windows: beside the objects an entry would be a page more to look up with each.
     bytes: Box<[u8]>,
-    /// Where the first page begins: the allocator need not align.
+    /// Where the first window begins: the allocator need not align.
     offset: usize,
     windows: [Window; WINDOWS],
+    /// Chunks ever taken; those after are untouched.
+    chunks: u16,
+    /// The first that was taken once and is free: its first entry names the next.
+    free_chunk: u16,
 }
 
 impl Arena {
     /// An arena of free windows that hold no memory.
     pub fn new() -> Self {
-        let bytes = vec![0u8; WINDOW * WINDOWS + PAGE_SIZE].into_boxed_slice();
-        let offset = bytes.as_ptr().align_offset(PAGE_SIZE);
+        let bytes = vec![0u8; TABLES + WINDOW * WINDOWS + PAGE_SIZE].into_boxed_slice();
+        let offset = TABLES + bytes[TABLES..].as_ptr().align_offset(PAGE_SIZE);
         Self {
             bytes,
             offset,
-            windows: std::array::from_fn(|_| Window::free(0)),
+            windows: [Window::free(0); WINDOWS],
+            chunks: 0,
+            free_chunk: NONE,
         }
     }
 
@@ -103,14 +132,62 @@ impl Arena {
         &mut self.bytes[self.offset + at * WINDOW..][..WINDOW]
     }
 
+    /// The bytes of an object's entry.
+    fn place_of(&self, at: usize, object: usize) -> Range<usize> {
+        let chunk = self.windows[at].chunks[object / CHUNK];
+        let begin = chunk as usize * CHUNK_BYTES + object % CHUNK * size_of::<Entry>();
+        begin..begin + size_of::<Entry>()
+    }
+
+    fn value(&self, place: Range<usize>) -> u32 {
+        let mut entry = [0; 4];
+        entry[..3].copy_from_slice(&self.bytes[place]);
+        u32::from_le_bytes(entry)
+    }
+
+    fn set_value(&mut self, place: Range<usize>, value: u32) {
+        self.bytes[place].copy_from_slice(&value.to_le_bytes()[..3]);
+    }
+
     fn entry(&self, at: usize, object: usize) -> u32 {
-        let [a, b, c] = self.windows[at].table[object];
-        u32::from_le_bytes([a, b, c, 0])
+        self.value(self.place_of(at, object))
     }
 
     fn set_entry(&mut self, at: usize, object: usize, value: u32) {
-        let [a, b, c, _] = value.to_le_bytes();
-        self.windows[at].table[object] = [a, b, c];
+        self.set_value(self.place_of(at, object), value);
+    }
+
+    /// Where the first entry of a chunk is.
+    fn first_of(chunk: u16) -> Range<usize> {
+        let begin = chunk as usize * CHUNK_BYTES;
+        begin..begin + size_of::<Entry>()
+    }
+
+    /// A chunk that is no window's. There are as many as all windows can have.
+    fn take_chunk(&mut self) -> u16 {
+        if self.free_chunk == NONE {
+            self.chunks += 1;
+            return self.chunks - 1;
+        }
+        let chunk = self.free_chunk;
+        self.free_chunk = self.value(Self::first_of(chunk)) as u16;
+        chunk
+    }
+
+    /// Takes from a window the chunks that its objects do not need.
+    fn release_chunks(&mut self, at: usize) {
+        for k in self.fresh(at).div_ceil(CHUNK)..CHUNKS {
+            let chunk = std::mem::replace(&mut self.windows[at].chunks[k], NONE);
+            if chunk != NONE {
+                self.set_value(Self::first_of(chunk), self.free_chunk.into());
+                self.free_chunk = chunk;
+            }
+        }
+    }
+
+    /// Bytes of memory that the tables hold: they go back with the arena.
+    pub fn table_bytes(&self) -> usize {
+        self.chunks as usize * CHUNK_BYTES
     }
 
     pub fn state(&self, at: usize) -> State {
@@ -150,13 +227,12 @@ impl Arena {
     }
 
     /// Gives a free window to a class, as its current one.
-    pub fn assign(&mut self, at: usize, class: Class, shape: &Shape) {
+    pub fn assign(&mut self, at: usize, class: Class) {
         let window = &mut self.windows[at];
         debug_assert!(window.state == State::Free && window.used == 0);
         *window = Window {
             state: State::Current,
             class: class.0,
-            table: vec![Entry::default(); shape.objects as usize].into(),
             ..Window::free(window.touched)
         };
     }
@@ -165,12 +241,9 @@ impl Arena {
     pub fn unassign(&mut self, at: usize) {
         let window = &mut self.windows[at];
         debug_assert_eq!(window.used, 0);
-        *window = Window::free(window.touched);
-    }
-
-    /// Bytes of a window's table.
-    pub fn table_bytes(&self, at: usize) -> usize {
-        size_of_val(&*self.windows[at].table)
+        window.fresh = 0;
+        self.release_chunks(at);
+        self.windows[at] = Window::free(self.windows[at].touched);
     }
 
     /// How many more pages the next object touches.
@@ -190,18 +263,21 @@ impl Arena {
         debug_assert!(window.used < shape.objects);
         window.used += 1;
         let object = if window.free as u32 == LAST {
+            let object = window.fresh as usize;
             window.fresh += 1;
             let pages = shape.pages(window.fresh as usize) as u8;
             window.touched = window.touched.max(pages);
-            window.fresh as usize - 1
+            if object.is_multiple_of(CHUNK) {
+                self.windows[at].chunks[object / CHUNK] = self.take_chunk();
+            }
+            object
         } else {
-            window.free as usize
-        };
-        if object as u16 == window.free {
+            let object = window.free as usize;
             let next = self.entry(at, object);
             debug_assert_eq!(next & LIVE, 0);
             self.windows[at].free = next as u16;
-        }
+            object
+        };
         self.set_entry(at, object, LIVE | owner.0 & OWNER_MASK);
         object as u8
     }
@@ -231,15 +307,17 @@ impl Arena {
 
     /// All that is kept of an object: its entry in the table, and its bytes.
     pub fn parts(&self, at: usize, shape: &Shape, object: u8) -> [&[u8]; 2] {
-        let entry = &self.windows[at].table[object as usize];
+        let entry = &self.bytes[self.place_of(at, object as usize)];
         [entry, self.object(at, shape, object)]
     }
 
     /// The low bits of the owner of an object, if it is live.
     pub fn owner(&self, at: usize, object: u8) -> Option<u32> {
+        if object as usize >= self.fresh(at) {
+            return None;
+        }
         let entry = self.entry(at, object as usize);
-        (u16::from(object) < self.windows[at].fresh && entry & LIVE != 0)
-            .then_some(entry & OWNER_MASK)
+        (entry & LIVE != 0).then_some(entry & OWNER_MASK)
     }
 
     /// The first free object below `object`, from `low` on.
@@ -281,6 +359,7 @@ impl Arena {
         }
         let window = &mut self.windows[at];
         (window.fresh, window.free) = (fresh, free as u16);
+        self.release_chunks(at);
         let bytes = self.keep_pages(at, shape.pages(fresh as usize), memory);
         (old - fresh, bytes)
     }
@@ -295,6 +374,57 @@ impl Arena {
         memory.give_back(&mut self.window_bytes_mut(at)[behind]);
         self.windows[at].touched = pages as u8;
         bytes
+    }
+
+    /// Makes a window give back, from now on, all pages that no live object lies in; how many bytes
+    /// that is at once.
+    pub fn freeze(&mut self, at: usize, shape: &Shape, memory: &dyn Memory) -> u64 {
+        self.windows[at].state = State::Frozen;
+        self.give_back_unused(at, shape, 0..self.touched(at), memory)
+    }
+
+    /// Frees a live object of a frozen window; how many bytes go back.
+    pub fn release_frozen(
+        &mut self,
+        at: usize,
+        shape: &Shape,
+        object: u8,
+        memory: &dyn Memory,
+    ) -> u64 {
+        self.release(at, object);
+        let first = shape.start(object) / PAGE_SIZE;
+        self.give_back_unused(at, shape, first..shape.pages(object as usize + 1), memory)
+    }
+
+    /// Returns those of a window's pages in which no live object lies, all of which it holds.
+    fn give_back_unused(
+        &mut self,
+        at: usize,
+        shape: &Shape,
+        pages: Range<usize>,
+        memory: &dyn Memory,
+    ) -> u64 {
+        let size = shape.size as usize;
+        let mut given = 0;
+        for page in pages {
+            let bytes = page * PAGE_SIZE..(page + 1) * PAGE_SIZE;
+            let mut objects = bytes.start / size..bytes.end.div_ceil(size).min(self.fresh(at));
+            if !objects.any(|object| self.owner(at, object as u8).is_some()) {
+                memory.give_back(&mut self.window_bytes_mut(at)[bytes]);
+                given += 1;
+            }
+        }
+        self.windows[at].touched -= given;
+        u64::from(given) * PAGE_SIZE as u64
+    }
+
+    /// Ends that. What new objects may fill counts as held again, before it is: how many bytes.
+    pub fn thaw(&mut self, at: usize, shape: &Shape, memory: &dyn Memory) -> u64 {
+        let held = self.touched(at);
+        self.trim(at, shape, memory);
+        let pages = shape.pages(self.fresh(at));
+        self.windows[at].touched = pages as u8;
+        ((pages - held) * PAGE_SIZE) as u64
     }
 
     /// Objects ever used.
@@ -317,8 +447,11 @@ impl Arena {
 
     pub fn check(&self, at: usize, shape: Option<&Shape>) {
         let window = &self.windows[at];
+        let chunks = window.chunks.iter().filter(|&&chunk| chunk != NONE);
+        assert_eq!(chunks.count(), self.fresh(at).div_ceil(CHUNK));
         let Some(shape) = shape else {
-            assert_eq!((window.state, window.used), (State::Free, 0));
+            let is = (window.state, window.used, window.fresh);
+            assert_eq!(is, (State::Free, 0, 0));
             return;
         };
         let live = (0..window.fresh)
@@ -337,7 +470,8 @@ impl Arena {
         }
         assert_eq!(listed, window.fresh - window.used);
         assert!(window.fresh <= shape.objects);
-        assert!(window.fresh == 0 || shape.pages(window.fresh as usize) <= window.touched as usize);
+        let pages = shape.pages(window.fresh as usize);
+        assert!(window.state == State::Frozen || pages <= window.touched as usize);
         match window.state {
             State::Free => panic!("a window of a class is marked free"),
             State::Full => assert_eq!(window.used, shape.objects),

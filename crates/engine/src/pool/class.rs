@@ -1,6 +1,6 @@
 //! Size classes: which there are, and how many objects fill how many pages of a window.
 
-use super::arena::WINDOW;
+use super::arena::{CHUNK, OBJECTS, WINDOW};
 use crate::PAGE_SIZE;
 use crate::codec::Codec;
 
@@ -52,35 +52,15 @@ impl Shape {
         (objects * self.size as usize).div_ceil(PAGE_SIZE)
     }
 
-    /// The fewest pages that waste at most one part in 64 behind their last object, or
-    /// those that waste least.
+    /// As many objects as a window has room for, in whole chunks of its table: at most half a page of
+    /// 130 KiB is wasted behind the last, and mostly nothing.
     const fn of(size: usize, codec: Codec) -> Self {
-        let mut best = Self {
+        let fit = WINDOW / size / CHUNK * CHUNK;
+        Self {
             size: size as u32,
-            objects: 1,
+            objects: if fit < OBJECTS { fit } else { OBJECTS } as u16,
             codec,
-        };
-        let mut least = usize::MAX;
-        let mut pages = 1;
-        while pages <= WINDOW / PAGE_SIZE {
-            let bytes = pages * PAGE_SIZE;
-            let mut objects = bytes / size;
-            if objects > 256 {
-                objects = 256;
-            }
-            if objects > 0 {
-                let waste = (bytes - objects * size) * 1024 / bytes;
-                if waste < least {
-                    least = waste;
-                    best.objects = objects as u16;
-                    if waste <= 16 {
-                        return best;
-                    }
-                }
-            }
-            pages += 1;
         }
-        best
     }
 }
 
@@ -114,7 +94,9 @@ impl Classes {
 
 #[cfg(test)]
 mod tests {
+    use super::super::MAX_BYTES;
     use super::*;
+    use crate::vswap::Handle;
 
     #[test]
     fn objects_fit_and_waste_little() {
@@ -124,7 +106,21 @@ mod tests {
             let held = shape.pages(shape.objects as usize) * PAGE_SIZE;
             let data = shape.objects as usize * shape.size as usize;
             let waste = (held - data) as f64 / held as f64;
-            assert!(waste < 0.03, "size {} wastes {waste:.3}", shape.size);
+            assert!(waste < 0.016, "size {} wastes {waste:.3}", shape.size);
+        }
+    }
+
+    /// Windows are as many as a handle can name. Where they are small, as many objects.
+    #[test]
+    fn every_class_reaches_the_largest_limit() {
+        for shape in &Classes::new().0 {
+            let pages = shape.pages(shape.objects as usize) as u64;
+            let held = u64::from(Handle::MAX_WINDOWS) * pages * PAGE_SIZE as u64;
+            assert!(
+                held >= MAX_BYTES || shape.objects == 1 << Handle::OBJECT_BITS,
+                "size {}: {held} bytes",
+                shape.size
+            );
         }
     }
 

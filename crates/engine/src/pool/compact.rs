@@ -5,7 +5,7 @@
 //! holes, and the pages behind go back. So a class wastes less than a page a window, however many
 //! classes there are and however few objects are left in them.
 
-use super::arena::{State, WINDOWS};
+use super::arena::{Arena, State, WINDOWS};
 use super::class::{CLASSES, Class};
 use super::{Grow, LOOKED_AT, OWNER_STRIDE, Object, Pool};
 use crate::locks::lock;
@@ -14,8 +14,10 @@ use crate::{EntryId, PAGE_SIZE};
 use std::sync::atomic::Ordering::Relaxed;
 
 /// Holes are compacted in the background when they are more than one part in this many of
-/// the pool's data, beyond a window's worth.
-const SLACK_SHARE: u64 = 32;
+/// the pool's data, beyond [`SLACK`].
+const SLACK_SHARE: u64 = 64;
+/// Holes that are not worth it in any case.
+const SLACK: u64 = 64 << 10;
 /// The same for what squeezing may gain.
 const SQUEEZE_SHARE: u64 = 64;
 /// Classes looked at for a window to squeeze, those with the most holes.
@@ -53,7 +55,7 @@ impl Pool {
             }
         };
         let total: u64 = (0..CLASSES).map(free).sum();
-        let worth = self.data() / SLACK_SHARE + super::arena::WINDOW as u64;
+        let worth = self.data() / SLACK_SHARE + SLACK;
         if total == 0 || !pressed && total < worth {
             return None;
         }
@@ -105,7 +107,7 @@ impl Pool {
         };
         let mut classes: Vec<(u64, usize)> = (0..CLASSES).map(|c| (room(c), c)).collect();
         let total: u64 = classes.iter().map(|&(room, _)| room).sum();
-        let worth = self.data() / SQUEEZE_SHARE + super::arena::WINDOW as u64;
+        let worth = self.data() / SQUEEZE_SHARE + SLACK;
         if !pressed && total < worth {
             return None;
         }
@@ -234,7 +236,10 @@ impl Pool {
                 free.cold.retain(|w| !ours(w));
                 drop(free);
                 // On no list, so nobody comes to it until its number is given out again.
-                *lock(self.arena(window)) = None;
+                let arena = lock(self.arena(window)).take();
+                let tables = arena.as_ref().map_or(0, Arena::table_bytes);
+                self.tables.fetch_sub(tables, Relaxed);
+                drop(arena);
                 lock(&self.shard_of(window).free).gone.push(number);
             }
         }

@@ -2,8 +2,8 @@
 //!
 //! Writing to a page of it takes a page more, wherever there is room in it. So every window is
 //! *frozen*, on both sides: objects in it can be read and freed, and new ones go to fresh windows,
-//! which are counted as they are touched. Nor do its holes count as room that compaction could fill.
-//! Windows that are empty, or run empty, go back at once. When
+//! which are counted as they are touched. Nor do its holes count as room that compaction could fill:
+//! a page in which the last object is freed goes back at once. When
 //! no relative is left, windows are thawed: what has holes can be filled again.
 
 use super::arena::{State, WINDOWS};
@@ -23,12 +23,16 @@ impl Pool {
         }
         let mut empty = Vec::new();
         self.each_window(|window, class| {
-            let emptied = self.with(window, |arena, at| {
+            let (given, emptied) = self.with(window, |arena, at| {
+                if arena.state(at) == State::Frozen {
+                    return (0, false);
+                }
                 self.holes_of(class, window)
                     .fetch_sub(arena.fillable(at), Relaxed);
-                arena.set_state(at, State::Frozen);
-                arena.used(at) == 0
+                let given = arena.freeze(at, self.classes.get(class), &*self.memory);
+                (given, arena.used(at) == 0)
             });
+            self.bytes.fetch_sub(given, Relaxed);
             if emptied {
                 empty.push((class, window));
             }
@@ -51,9 +55,12 @@ impl Pool {
             if arena.state(at) != State::Frozen || arena.class(at) != class {
                 return;
             }
+            let shape = self.classes.get(class);
+            let more = arena.thaw(at, shape, &*self.memory);
+            self.bytes.fetch_add(more, Relaxed);
             self.holes_of(class, window)
                 .fetch_add(arena.holes(at), Relaxed);
-            if arena.is_full(at, self.classes.get(class)) {
+            if arena.is_full(at, shape) {
                 arena.set_state(at, State::Full);
             } else {
                 arena.set_state(at, State::Partial(partial.len() as u32));

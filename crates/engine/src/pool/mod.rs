@@ -2,12 +2,11 @@
 //!
 //! # Layout
 //!
-//! Memory comes in *arenas* of 8 MiB, each cut into 128 *windows* of 64 KiB of addresses. A
-//! window belongs to one size class and uses as many of its pages as lets the class's
-//! objects fill them best; the rest of its addresses is never touched and costs nothing.
-//! Beside it there is a table with three bytes an object: the entry that owns it, or
-//! the next free object. Objects never used yet are counted, not listed, so a fresh
-//! window's pages are touched as they are filled.
+//! Memory comes in *arenas* of 32 MiB of addresses, each cut into 128 *windows* of 256 KiB. A
+//! window belongs to one size class, and has up to 256 objects of it; the rest of its addresses is
+//! never touched and costs nothing. It has a table with three bytes an object: the entry that owns it,
+//! or the next free object. Objects never used yet are counted, not listed, so a fresh
+//! window's pages, and its table, are touched as they are filled.
 //!
 //! An object has its class's size; what the codec wrote is followed by zeros. The class
 //! also says the codec. So an object needs no header.
@@ -36,6 +35,8 @@ mod arena;
 mod class;
 mod compact;
 mod freeze;
+#[cfg(all(test, loom))]
+mod models;
 #[cfg(all(test, not(loom)))]
 mod tests;
 
@@ -53,7 +54,11 @@ use class::{CLASSES, Classes};
 use std::sync::atomic::{AtomicI64, AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
 
-/// The pool is at its limit, or every window number is taken.
+/// The most that a pool can be allowed to hold. What is smaller than a sixteenth of a page may be
+/// stopped before, by the number of objects that handles can name: 2^28.
+pub const MAX_BYTES: u64 = 64 << 30;
+
+/// The pool is at its limit, or every window is taken.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Full;
 
@@ -79,8 +84,13 @@ pub struct Object<'a> {
 }
 
 /// Arenas in the directory's leaves.
-const LEAF: usize = 8;
-const TOP: usize = Handle::MAX_WINDOWS as usize / WINDOWS / LEAF;
+const LEAF: usize = if cfg!(loom) { 2 } else { 8 };
+/// Leaves; loom, whose stacks are small, gets few.
+const TOP: usize = if cfg!(loom) {
+    2
+} else {
+    Handle::MAX_WINDOWS as usize / WINDOWS / LEAF
+};
 
 type Slot = Ordered<Option<Arena>, { Place::Arena as usize }>;
 /// One of the directory, locked.
@@ -135,7 +145,7 @@ pub struct Pool {
     max: AtomicU64,
     bytes: AtomicU64,
     leaves: AtomicUsize,
-    /// Bytes of the windows' tables.
+    /// Bytes that the windows' tables hold.
     tables: AtomicUsize,
 }
 
@@ -310,7 +320,9 @@ impl Pool {
             (arena, at) = held.of(window);
         }
         let hole = arena.has_hole(at);
+        let tables = arena.table_bytes();
         let place = arena.take(at, shape, object.owner);
+        let more = arena.table_bytes() - tables;
         arena.write(at, shape, place, object.data);
         if arena.is_full(at, shape) {
             arena.set_state(at, State::Full);
@@ -320,6 +332,9 @@ impl Pool {
         put.store(put.load(Relaxed) + 1, Relaxed);
         if hole {
             self.holes_of(class, window).fetch_sub(1, Relaxed);
+        }
+        if more > 0 {
+            self.tables.fetch_add(more, Relaxed);
         }
         Ok(Handle::new(window, place))
     }
@@ -351,7 +366,7 @@ impl Pool {
             }
             self.holes_of(class, window)
                 .fetch_sub(arena.holes(at), Relaxed);
-            self.unassign(arena, at);
+            arena.unassign(at);
             Some(arena.touched(at))
         });
         if let Some(pages) = pages {
@@ -395,8 +410,7 @@ impl Pool {
         let window = self.free_window(shard)?;
         let shape = self.classes.get(class);
         let bytes = self.with(window, |arena, at| {
-            arena.assign(at, class, shape);
-            self.tables.fetch_add(arena.table_bytes(at), Relaxed);
+            arena.assign(at, class);
             // It may hold more pages, of another class, than this one ever fills.
             arena.keep_pages(at, shape.pages(shape.objects as usize), &*self.memory)
         });
@@ -404,32 +418,31 @@ impl Pool {
         Ok(window)
     }
 
-    /// Takes an empty window from its class.
-    fn unassign(&self, arena: &mut Arena, at: usize) {
-        self.tables.fetch_sub(arena.table_bytes(at), Relaxed);
-        arena.unassign(at);
-    }
-
-    /// A window of no class: a warm one of this shard, else of another, else one of an arena
-    /// of this shard, so that processors share no arena while they fill theirs.
+    /// A window of no class: a warm one of this shard, else of another; else one that holds nothing, of
+    /// an arena of this shard, so that processors share no arena while they fill theirs, and of
+    /// another's where there is none.
     fn free_window(&self, shard: usize) -> Result<u32, Full> {
         let n = self.shards.len();
-        for i in 0..n {
-            if let Some(window) = lock(&self.shards[(shard + i) % n].free).warm.pop() {
-                return Ok(window);
-            }
-        }
+        let shards = || (0..n).map(|i| (shard + i) % n);
+        shards()
+            .find_map(|shard| lock(&self.shards[shard].free).warm.pop())
+            .or_else(|| shards().find_map(|shard| self.cold_window(shard)))
+            .ok_or(Full)
+    }
+
+    /// A window that holds nothing, of one of a shard's arenas or of a new one.
+    fn cold_window(&self, shard: usize) -> Option<u32> {
         let mut free = lock(&self.shards[shard].free);
         if let Some(window) = free.cold.pop() {
-            return Ok(window);
+            return Some(window);
         }
         let number = match free.gone.pop() {
             Some(number) => number,
-            None if (free.arenas as usize + 1) * n <= TOP * LEAF => {
+            None if free.arenas < self.most_arenas() => {
                 free.arenas += 1;
-                (free.arenas - 1) * n as u32 + shard as u32
+                (free.arenas - 1) * self.shards.len() as u32 + shard as u32
             }
-            None => return Err(Full),
+            None => return None,
         };
         drop(free);
         // Its windows are listed once the arena is there, for others may take them at once.
@@ -437,7 +450,22 @@ impl Pool {
         *lock(self.arena(first)) = Some(Arena::new());
         let others = (first + 1..first + WINDOWS as u32).rev();
         lock(&self.shards[shard].free).cold.extend(others);
-        Ok(first)
+        Some(first)
+    }
+
+    /// Arenas that a shard can have.
+    fn most_arenas(&self) -> u32 {
+        (TOP * LEAF / self.shards.len()) as u32
+    }
+
+    /// Whether a page finds room, of whatever class it is.
+    pub fn has_room(&self) -> bool {
+        let has_window = |shard: &Shard| {
+            let free = lock(&shard.free);
+            let listed = free.warm.len() + free.cold.len() + free.gone.len();
+            listed > 0 || free.arenas < self.most_arenas()
+        };
+        self.bytes() + PAGE_SIZE as u64 <= self.max() && self.shards.iter().any(has_window)
     }
 
     fn shard_of(&self, window: u32) -> &Shard {
@@ -497,15 +525,23 @@ impl Pool {
         while let Some(first) = handles.next() {
             let window = first.window();
             let (arena, at) = held.of(window);
-            arena.release(at, first.object());
-            let mut count = 1;
-            while let Some(next) = handles.next_if(|handle| handle.window() == window) {
-                arena.release(at, next.object());
-                count += 1;
-            }
             let (class, state) = (arena.class(at), arena.state(at));
+            let shape = self.classes.get(class);
+            let (mut count, mut given) = (0, 0);
+            let mut next = Some(first);
+            while let Some(handle) = next {
+                if state == State::Frozen {
+                    given += arena.release_frozen(at, shape, handle.object(), &*self.memory);
+                } else {
+                    arena.release(at, handle.object());
+                }
+                count += 1;
+                next = handles.next_if(|handle| handle.window() == window);
+            }
             let emptied = arena.used(at) == 0;
-            if state != State::Frozen {
+            if state == State::Frozen {
+                self.bytes.fetch_sub(given, Relaxed);
+            } else {
                 self.holes_of(class, window).fetch_add(count, Relaxed);
             }
             self.shard_of(window).freed[class.index()].fetch_add(count, Relaxed);
@@ -513,7 +549,7 @@ impl Pool {
                 held.release();
                 self.settle(class, window);
             }
-            bytes += u64::from(self.classes.get(class).size) * count as u64;
+            bytes += u64::from(shape.size) * count as u64;
         }
         bytes
     }
@@ -524,23 +560,23 @@ impl Pool {
         let mut moved = None;
         // Whether its memory is kept, if it is free now.
         let mut freed = None;
-        self.with(window, |arena, at| {
-            // Another free may have come first, and the window may even be of another class.
-            if arena.class_if_any(at) != Some(class) {
-                return;
-            }
+        // Another free may have come first: the window may be of no class or of another, and its arena
+        // may be gone.
+        if let Some(arena) = &mut *lock(self.arena(window)) {
+            let at = window as usize % WINDOWS;
             let shape = self.classes.get(class);
             match (arena.state(at), arena.used(at)) {
-                (State::Current | State::Free, _) => {}
+                _ if arena.class_if_any(at) != Some(class) => {}
+                (State::Current, _) => {}
                 (state, 0) => {
                     if let State::Partial(position) = state {
                         moved = Some(position as usize);
                     }
                     self.holes_of(class, window)
                         .fetch_sub(arena.fillable(at), Relaxed);
-                    // Squeezing may have left it no page.
-                    freed = Some(state != State::Frozen && arena.touched(at) > 0);
-                    self.unassign(arena, at);
+                    // Squeezing may have left it no page, as freezing does.
+                    freed = Some(arena.touched(at) > 0);
+                    arena.unassign(at);
                 }
                 (State::Full, used) if used < shape.objects as usize => {
                     arena.set_state(at, State::Partial(partial.len() as u32));
@@ -548,7 +584,7 @@ impl Pool {
                 }
                 _ => {}
             }
-        });
+        }
         if let Some(position) = moved {
             self.leave_partial(&mut partial, position);
         }

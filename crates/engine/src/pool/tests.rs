@@ -66,7 +66,7 @@ fn frozen_holes_are_no_room() {
     assert_eq!(pool.holes(pool.classes.fitting(Codec::Lz4, 800).index()), 0);
     assert!(pool.victim(true).is_none() && pool.squeezable(true).is_none());
 
-    let others = fill(&pool, 1600, 120);
+    let others = fill(&pool, 1600, 600);
     thin(&pool, &others, 4);
     pool.check();
     let victim = pool.victim(true).expect("a window that is not frozen");
@@ -86,6 +86,34 @@ fn frozen_holes_are_no_room() {
     pool.check();
 }
 
+/// A page of a frozen window goes back with the last object that lies in it, and its holes can be
+/// filled when it is thawed.
+#[test]
+fn frozen_windows_hold_pages_of_live_objects_alone() {
+    let pool = pool(64 << 20);
+    let handles = fill(&pool, 1600, 1000);
+    pool.freeze();
+    let held = pool.bytes();
+    // Twenty objects are eight pages, wholly or in part.
+    for some in handles.chunks(20).step_by(2) {
+        pool.remove_each(some.iter().copied());
+    }
+    assert!(pool.bytes() < held * 9 / 16, "{} of {held}", pool.bytes());
+    pool.check();
+    let mut room = [0; PAGE_SIZE];
+    for &kept in handles.chunks(20).skip(1).step_by(2).flatten() {
+        assert_eq!(pool.read(kept, &mut room).0, 1600);
+        assert_eq!(room[..1600], [1; 1600]);
+    }
+    pool.thaw();
+    pool.check();
+    let held = pool.bytes();
+    fill(&pool, 1600, 400);
+    let more = pool.bytes() - held;
+    assert!(more < 400 * 1600 / 4, "{more} bytes: the holes are used");
+    pool.check();
+}
+
 /// The class with the most room has it all in the windows that two processors fill.
 #[test]
 fn a_class_without_a_window_to_empty_holds_up_no_other() {
@@ -99,7 +127,7 @@ fn a_class_without_a_window_to_empty_holds_up_no_other() {
     }
     assert!(pool.holes(class.index()) >= i64::from(objects));
     assert!(pool.victim(true).is_none());
-    let others = fill(&pool, 1600, 64);
+    let others = fill(&pool, 1600, 600);
     thin(&pool, &others, 4);
     let victim = pool.victim(true).expect("a window of the other class");
     assert_eq!(victim.class, pool.classes.fitting(Codec::Lz4, 1600));
@@ -114,7 +142,7 @@ fn a_window_that_was_never_touched_is_cold() {
     let pool = pool(64 << 20);
     let shape = *pool.classes.get(pool.classes.fitting(Codec::Lz4, 1600));
     let full = fill(&pool, 1600, u32::from(shape.objects));
-    let emptied = fill(&pool, 800, 200);
+    let emptied = fill(&pool, 800, 256);
     pool.set_max(pool.bytes());
     let one = || pool.insert(A, object(&[2; 1600], 9));
     assert_eq!(one(), Err(Full));
@@ -137,7 +165,7 @@ fn a_window_that_was_never_touched_is_cold() {
 fn a_batch_takes_what_room_there_is() {
     let pool = pool(64 << 20);
     // So that the windows of the second class are in another arena than those of the first.
-    let far = fill(&pool, 3840, 2 * WINDOWS as u32 * 15);
+    let far = fill(&pool, 3840, WINDOWS as u32 * 64);
     let lens = [800, 3840, 1600, 800, 2400, 3840, 800, 1600];
     fill(&pool, 800, 3);
     pool.set_max(pool.bytes());
@@ -173,4 +201,37 @@ fn a_batch_takes_what_room_there_is() {
     assert_eq!(pool.usage().data, held - bytes);
     assert_eq!(pool.usage().objects, 3);
     pool.check();
+}
+
+impl Pool {
+    /// Leaves the pool so many arenas that it may yet make, all of them of one shard.
+    pub(crate) fn leave_arenas(&self, shard: usize, arenas: u32) {
+        for (i, shards) in self.shards.iter().enumerate() {
+            let left = if i == shard { arenas } else { 0 };
+            lock(&shards.free).arenas = self.most_arenas() - left;
+        }
+    }
+}
+
+/// One processor may use what others do not, down to the last window.
+#[test]
+fn a_shard_without_windows_takes_those_of_others() {
+    let pool = Pool::new(MAX_BYTES, Arc::new(Zeros), 4);
+    let raw = |owner| Object {
+        codec: Codec::Raw,
+        data: &[3; PAGE_SIZE],
+        owner: EntryId(owner),
+    };
+    pool.insert(Cpu(1), raw(0)).expect("an arena of its own");
+    pool.leave_arenas(3, 1);
+    // What is left of one arena, and another one.
+    let window = u32::from(pool.classes.get(class::RAW_CLASS).objects);
+    let left = (2 * WINDOWS as u32 - 1) * window;
+    assert!(pool.has_room());
+    for owner in 1..=left {
+        assert!(pool.insert(A, raw(owner)).is_ok(), "{owner} of {left}");
+    }
+    assert_eq!(pool.insert(A, raw(0)), Err(Full));
+    assert!(!pool.has_room(), "though it holds less than it may");
+    assert!(pool.insert(Cpu(1), raw(0)).is_ok(), "its window has room");
 }

@@ -1,6 +1,5 @@
 //! What can be set, and what is refused.
 
-use crate::vswap::Handle;
 use std::ops::RangeInclusive;
 
 /// How pages in the pool are compressed.
@@ -76,7 +75,7 @@ pub enum ConfigError {
 pub const ZSTD_LEVELS: RangeInclusive<i32> = -7..=19;
 
 const MIN_POOL: u64 = 1 << 20;
-const MAX_POOL: u64 = (Handle::MAX_WINDOWS as u64) << 16;
+const MAX_POOL: u64 = crate::pool::MAX_BYTES;
 /// What the pool can be limited to, in bytes.
 pub const POOL_MAX: RangeInclusive<u64> = MIN_POOL..=MAX_POOL;
 

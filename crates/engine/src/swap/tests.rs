@@ -5,6 +5,7 @@ mod compacting;
 mod groups;
 mod ranges;
 mod shrinking;
+mod windows;
 
 use super::*;
 use crate::codec::{Codec, Coder, Damaged};

@@ -8,7 +8,7 @@ use crate::sync::{Condvar, Mutex, lock, wait_at_most};
 use std::time::Duration;
 
 /// Emptied windows that keep their memory for the next class that needs one.
-const WARM_WINDOWS: usize = 4;
+const WARM_WINDOWS: usize = 1;
 /// Turns without effect after which `shrink_pool` gives up.
 const IDLE_TURNS: u32 = 16;
 

@@ -148,13 +148,9 @@ impl Swap {
     /// long: then the page is refused at once.
     pub(super) fn relieve(&self, cpu: Cpu, short: Option<&Arc<Group>>) -> bool {
         self.note_refused();
-        let has_room = || {
-            let (bytes, max) = match short {
-                // It grows by pages, whatever its limit is.
-                None => (self.pool.bytes(), self.pool.max()),
-                Some(group) => (group.pool_bytes(), group.pool_max()),
-            };
-            bytes + PAGE_SIZE as u64 <= max
+        let has_room = || match short {
+            None => self.pool.has_room(),
+            Some(group) => group.pool_bytes() + PAGE_SIZE as u64 <= group.pool_max(),
         };
         for _ in 0..WAITS {
             let made = self.in_background(|background| {

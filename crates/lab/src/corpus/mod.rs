@@ -14,8 +14,10 @@ mod zram;
 
 use crate::report::Report;
 use crate::sim::Machine;
+use ebb_engine::codec::{Codec, Codecs};
 use ebb_engine::counters::Counters;
 use ebb_engine::env::{Clock, Memory};
+use ebb_engine::pool::{MAX_COMPRESSED, STEP};
 use ebb_engine::swap::{CodecKind, Config, CountersRef, Env, Swap};
 use ebb_engine::{Cpu, EntryId, GroupId, PAGE_SIZE, PageBytes};
 use ebb_stores::codec::PageCodecs;
@@ -31,12 +33,13 @@ use std::time::{Duration, Instant};
 /// One line for the list of experiments.
 pub const ABOUT: &str = "corpus: pages of a real program under every codec and block size";
 
-const COLUMNS: [&str; 8] = [
+const COLUMNS: [&str; 9] = [
     "what",
     "codec",
     "block_kib",
     "ratio",
     "waste_percent",
+    "waste_half_freed_percent",
     "store_us_page",
     "load_us_page",
     "load_one_us",
@@ -196,6 +199,7 @@ pub fn run(options: &Options) -> Result<Report, Error> {
                 json!(4),
                 round(f.ratio),
                 round(f.waste_percent),
+                Value::Null,
                 round(f.write_us),
                 round(f.read_us),
                 round(f.read_us),
@@ -282,6 +286,7 @@ fn measure(
         json!((pages * PAGE_SIZE) >> 10),
         round(total as f64 / held as f64),
         Value::Null,
+        Value::Null,
         us(storing, total / PAGE_SIZE),
         us(loading, total / PAGE_SIZE),
         us(loading_one, blocks.len()),
@@ -316,22 +321,23 @@ const POOLS: [(&str, CodecKind); 6] = [
 ];
 
 /// The pages through the engine itself, a unit at a time as the pager stores them, and back one
-/// by one in an order of no meaning.
+/// by one in an order of no meaning, which frees them.
 fn pool(report: &mut Report, name: &str, codec: CodecKind, units: &[Vec<&PageBytes>]) {
     let level = match codec {
         CodecKind::Zstd { level } | CodecKind::Lz4ThenZstd { level } => level,
         CodecKind::Lz4 | CodecKind::None => 1,
     };
+    let codecs: Arc<dyn Codecs> = Arc::new(if name.contains("+dict") {
+        PageCodecs::with_dictionary(level)
+    } else {
+        PageCodecs::new(level)
+    });
     let env = Env {
         clock: Arc::new(Wall(Instant::now())),
         topology: Arc::new(Machine { cpus: 1, nodes: 1 }),
         memory: Arc::new(Kept),
         counters: CountersRef::Shared(Arc::new(Counters::default())),
-        codecs: Arc::new(if name.contains("+dict") {
-            PageCodecs::with_dictionary(level)
-        } else {
-            PageCodecs::new(level)
-        }),
+        codecs: codecs.clone(),
     };
     let config = Config {
         codec,
@@ -358,34 +364,68 @@ fn pool(report: &mut Report, name: &str, codec: CodecKind, units: &[Vec<&PageByt
     while idle < IDLE_STEPS {
         idle = if swap.work(Cpu(0)) { 0 } else { idle + 1 };
     }
-    let held = swap.memory();
+    let rounded_up = rounded_up(&*codecs, codec, units);
+    // All that is no byte of a compressed page.
+    let waste = |swap: &Swap, pages: usize| {
+        let held = swap.memory();
+        let objects = held.pool_data_bytes as f64 - rounded_up * pages as f64;
+        round((1.0 - objects / held.pool_bytes as f64) * 100.0)
+    };
+    let (held, wasted) = (swap.memory(), waste(&swap, entries.len()));
     let mut out = [0; PAGE_SIZE];
     // A step that shares no factor with the number of pages meets them all.
     let n = entries.len();
     let step = (n / 3 * 2 + 1..)
         .find(|step| gcd(*step, n) == 1)
         .unwrap_or(1);
-    let start = cpu_time();
-    for i in 0..n {
-        let (entry, page) = entries[i * step % n];
-        let loaded = swap.load(Cpu(0), entry, &mut out, false);
-        assert!(
-            loaded.is_ok() && out[..64] == page[..64],
-            "the pool lost a page"
-        );
-    }
-    let loading = cpu_time() - start;
+    // What is loaded is free then.
+    let mut load = |which: Range<usize>| {
+        let start = cpu_time();
+        for i in which {
+            let (entry, page) = entries[i * step % n];
+            let loaded = swap.load(Cpu(0), entry, &mut out, false);
+            assert!(
+                loaded.is_ok() && out[..64] == page[..64],
+                "the pool lost a page"
+            );
+        }
+        cpu_time() - start
+    };
+    let mut loading = load(0..n / 2);
+    while swap.work(Cpu(0)) {}
+    let half_freed = waste(&swap, n - n / 2);
+    loading += load(n / 2..n);
     let us = |time: Duration| round(time.as_secs_f64() * 1e6 / n as f64);
     report.row(vec![
         json!("pool"),
         json!(name),
         Value::Null,
         round((n * PAGE_SIZE) as f64 / held.pool_bytes as f64),
-        round((held.pool_bytes - held.pool_data_bytes) as f64 / held.pool_bytes as f64 * 100.0),
+        wasted,
+        half_freed,
         us(storing),
         Value::Null,
         us(loading),
     ]);
+}
+
+/// Bytes by which a page's object is larger than what the codec wrote, in the mean: objects are of
+/// whole steps. Of two codecs it is that of the denser.
+fn rounded_up(codecs: &dyn Codecs, kind: CodecKind, units: &[Vec<&PageBytes>]) -> f64 {
+    let codec = match kind {
+        CodecKind::Zstd { .. } | CodecKind::Lz4ThenZstd { .. } => Codec::Zstd,
+        _ => Codec::Lz4,
+    };
+    let mut coder = codecs.coder();
+    let mut room = vec![0; 2 * PAGE_SIZE];
+    let (mut more, mut pages) = (0, 0);
+    for page in units.iter().flatten() {
+        let len = coder.compress(codec, page, &mut room);
+        let len = len.filter(|&len| len <= MAX_COMPRESSED);
+        more += len.map_or(0, |len| len.next_multiple_of(STEP) - len);
+        pages += 1;
+    }
+    more as f64 / f64::from(pages.max(1))
 }
 
 /// Steps without work after which there is none left.
@@ -428,6 +468,8 @@ mod tests {
         for row in report.rows() {
             let waste = row["waste_percent"].as_f64().expect("a number");
             assert!(waste < 5.0, "{}: {waste}%", row["codec"]);
+            let freed = row["waste_half_freed_percent"].as_f64().expect("a number");
+            assert!(freed < 10.0, "{}: {freed}% with half freed", row["codec"]);
         }
     }
 

@@ -1,0 +1,68 @@
+//! Bookkeeping as the kernel tells it, with the allocator that the engine has under `ebb run`. Each
+//! backend is measured in a process of its own: this test again.
+
+use ebb_lab::vswap::{Backend, measure};
+use ebb_sys::heap::InternalHeap;
+use serde_json::Value;
+use std::process::Command;
+
+#[global_allocator]
+static HEAP: InternalHeap = InternalHeap;
+
+/// Names the backend to a process that is to measure it.
+const WHICH: &str = "EBB_TEST_BACKEND";
+const GIB: u64 = 16;
+/// Bytes of bookkeeping that there are however few pages are stored.
+const ALWAYS: f64 = 160.0 * 1024.0;
+
+fn rows(backend: usize) -> Vec<Vec<Value>> {
+    let own = std::env::current_exe().expect("a path");
+    let output = Command::new(own)
+        .args(["--exact", "a_page_costs_what_is_promised", "--nocapture"])
+        .env(WHICH, backend.to_string())
+        .output()
+        .expect("this program runs");
+    let told = String::from_utf8_lossy(&output.stdout);
+    let line = told.lines().find(|line| line.starts_with("[["));
+    serde_json::from_str(line.unwrap_or_else(|| panic!("{told}"))).expect("rows")
+}
+
+#[test]
+fn a_page_costs_what_is_promised() {
+    if let Ok(which) = std::env::var(WHICH) {
+        let which: usize = which.parse().expect("a number");
+        return println!("\n{}", Value::from(measure(Backend::ALL[which], GIB)));
+    }
+    let measured: Vec<_> = (0..Backend::ALL.len()).map(rows).collect();
+    for row in measured.iter().flatten() {
+        println!(
+            "{:>4} {:40} {:>8} {:>8} {:>8}",
+            row[0], row[1], row[2], row[3], row[4]
+        );
+    }
+    for (rows, backend) in measured.iter().zip(Backend::ALL) {
+        let most = match backend {
+            Backend::Device => 14.0,
+            _ => 12.0,
+        };
+        let pages = backend.pages(GIB) as f64;
+        let stored = |row: &[Value]| number(&row[0]) / 100.0 * pages;
+        let bytes = |row: &[Value]| number(&row[2]) * stored(row);
+        for row in rows {
+            assert!(bytes(row) <= most * stored(row) + ALWAYS, "{row:?}");
+        }
+        let (quarter, all) = (&rows[1], &rows[4]);
+        let each = (bytes(all) - bytes(quarter)) / (stored(all) - stored(quarter));
+        assert!(
+            each > 8.0 && each <= most,
+            "{each} bytes for each page more"
+        );
+        // What is free again is the heap's by then, which keeps it.
+        let own = |row: &[Value]| number(&row[4]);
+        assert!(own(&rows[6]) < own(all) / 10.0, "{:?}", rows[6]);
+    }
+}
+
+fn number(value: &Value) -> f64 {
+    value.as_f64().expect("a number")
+}
