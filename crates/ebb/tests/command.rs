@@ -364,17 +364,19 @@ fn works_from_anywhere() {
             lib.join("libebb_preload.so"),
         )
         .unwrap();
-        let maps = Command::new(bin.join("ebb"))
-            .args(["run", "cat", "/proc/self/maps"])
-            .output()
-            .unwrap();
-        let loaded = String::from_utf8_lossy(&maps.stdout).contains("libebb_preload.so");
-        assert!(
-            loaded && maps.status.success(),
-            "{place}: {}",
-            stderr(&maps)
-        );
-        assert!(maps.stderr.is_empty(), "{place}: {}", stderr(&maps));
+        // An exec with an environment of its own does not lose it either.
+        for before in [&[][..], &["env", "-i"], &["env", "LD_LIBRARY_PATH=/none"]] {
+            let maps = Command::new(bin.join("ebb"))
+                .arg("run")
+                .args(before)
+                .args(["cat", "/proc/self/maps"])
+                .output()
+                .unwrap();
+            let loaded = String::from_utf8_lossy(&maps.stdout).contains("libebb_preload.so");
+            let what = format!("{place}, {before:?}: {}", stderr(&maps));
+            assert!(loaded && maps.status.success(), "{what}");
+            assert!(maps.stderr.is_empty(), "{what}");
+        }
     }
     let alone = dir.path().join("alone");
     fs::create_dir_all(&alone).unwrap();
