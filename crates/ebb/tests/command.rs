@@ -288,7 +288,7 @@ fn static_program() {
         .args([&program, &source])
         .status();
     if !built.is_ok_and(|status| status.success()) {
-        println!("skipped: g++ or a static C library is not installed");
+        println!("skipped: a static C library is not installed");
         return;
     }
     let program = program.to_str().unwrap();
@@ -724,7 +724,7 @@ fn the_default_budget_is_what_the_cgroup_has_free() {
         return;
     }
     if let Some(why) = cgroup::unavailable() {
-        println!("skipped: {why}");
+        println!("skipped: no memory cgroup: {why}");
         return;
     }
     const LIMIT: u64 = 96 * MIB;

@@ -17,7 +17,7 @@ fn same_in_half(workload: Workload) {
     }
     match workload.job(Scale::Small) {
         Ok(job) => same_in_parts(&job, workload.name(), &[2], &[]),
-        Err(error) => println!("skipped: {error:#}"),
+        Err(missing) => println!("skipped: {missing:#}"),
     }
 }
 

@@ -16,7 +16,7 @@ fn check(workload: Workload, options: &[&str]) {
             same_in_parts(&job, workload.name(), &[2], options);
         }
         Ok(job) => same_in_parts(&job, workload.name(), &[2, 4], options),
-        Err(error) => println!("skipped: {error:#}"),
+        Err(missing) => println!("skipped: {missing:#}"),
     }
 }
 

@@ -33,7 +33,7 @@ pub fn is_v1() -> bool {
 pub fn unavailable() -> Option<String> {
     match Cgroup::new(64 << 20, KernelSwap::Forbidden) {
         Ok(_) => None,
-        Err(error) => Some(format!("no memory cgroup: {error:#}")),
+        Err(error) => Some(format!("{error:#}")),
     }
 }
 

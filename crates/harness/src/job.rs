@@ -293,7 +293,7 @@ mod tests {
     #[test]
     fn a_hard_limit_kills() {
         if let Some(why) = crate::cgroup::unavailable() {
-            println!("skipped: {why}");
+            println!("skipped: no memory cgroup: {why}");
             return;
         }
         let group = Cgroup::new(32 << 20, crate::cgroup::KernelSwap::Forbidden).unwrap();

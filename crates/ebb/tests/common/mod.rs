@@ -118,7 +118,10 @@ impl Under {
             None => {
                 Some(Cgroup::new(self.budget + SLACK, KernelSwap::Forbidden).expect("a cgroup"))
             }
-            Some(_) => None,
+            Some(why) => {
+                println!("skipped in part: no limit by the kernel, as there is no cgroup: {why}");
+                None
+            }
         };
         let run = job.run(group.as_ref()).expect("ebb starts");
         let text = std::fs::read_to_string(stats.path()).unwrap_or_default();
