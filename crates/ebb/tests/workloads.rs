@@ -5,19 +5,25 @@ mod common;
 
 use common::{cannot_page, same_in_parts};
 use ebb_harness::workloads::{Scale, Workload};
+use ebb_harness::{MIB, SLACK};
 
 fn check(workload: Workload, options: &[&str]) {
     if cannot_page() {
         return;
     }
-    match workload.job(Scale::Small) {
-        // Without a device all that is out must fit the pool: a quarter is too little.
-        Ok(job) if options.ends_with(&["none"]) && options.contains(&"--swap") => {
-            same_in_parts(&job, workload.name(), &[2], options);
-        }
-        Ok(job) => same_in_parts(&job, workload.name(), &[2, 4], options),
-        Err(missing) => println!("skipped: {missing:#}"),
-    }
+    let job = match workload.job(Scale::Small) {
+        Ok(job) => job,
+        Err(missing) => return println!("skipped: {missing:#}"),
+    };
+    // Without a device all that is out must fit the pool: a quarter is too little.
+    let divisors: &[u64] = match options {
+        [.., "--swap", "none"] => &[2],
+        _ => &[2, 4],
+    };
+    let free = same_in_parts(&job, workload.name(), divisors, options);
+    // Else all of it would fit into the cgroup.
+    let half = free.peak / 2;
+    assert!(half > SLACK, "{} MiB are too few", free.peak / MIB);
 }
 
 macro_rules! workloads {

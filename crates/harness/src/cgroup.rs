@@ -69,6 +69,14 @@ impl Cgroup {
         Ok(group)
     }
 
+    /// A new group that only measures.
+    ///
+    /// # Errors
+    /// As above.
+    pub fn unlimited() -> Result<Self> {
+        Self::new(1 << 46, KernelSwap::Allowed)
+    }
+
     fn set(&self, file: &str, value: u64) -> Result<()> {
         fs::write(self.path.join(file), value.to_string()).with_context(|| {
             format!(
