@@ -715,6 +715,15 @@ fn stats_of_a_program_that_pages() {
     ] {
         assert!(managed.counter(counter) > 0, "{counter}: {stats}");
     }
+    // Named as in the kernel, or in the README; a third of the pages does not compress.
+    for counter in [
+        "reject_pool",
+        "reject_full",
+        "pool_limit_hit",
+        "reject_compress_poor",
+    ] {
+        managed.counter(counter);
+    }
 }
 
 /// Whatever version its cgroup is of.

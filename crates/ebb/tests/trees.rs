@@ -332,8 +332,10 @@ fn many_threads_that_allocate_and_free() {
     if cannot_page() {
         return;
     }
-    let job = Job::new([c_program("threads").as_os_str(), "16".as_ref()]);
-    same_in_parts(&job, "16 threads", &[2, 3], &[]);
+    for threads in ["16", "300"] {
+        let job = Job::new([c_program("threads").as_os_str(), threads.as_ref()]);
+        same_in_parts(&job, &format!("{threads} threads"), &[2, 3], &[]);
+    }
 }
 
 #[test]

@@ -4,6 +4,7 @@
 mod common;
 
 use common::{cannot_page, same_in_parts};
+use ebb_harness::job::Job;
 use ebb_harness::workloads::{Scale, Workload};
 use ebb_harness::{MIB, SLACK};
 
@@ -46,6 +47,21 @@ workloads! {
     redis_and_its_client: Redis [];
     gnu_sort: Sort [];
     gnu_sort_in_two_threads: SortThreads [];
+}
+
+/// With no more than `ebb run` asks for.
+#[test]
+fn touch_in_the_smallest_budget() {
+    if cannot_page() {
+        return;
+    }
+    let touch = ebb_harness::workloads::compile("bench/touch.c").expect("touch compiles");
+    let job = Job::new([touch.as_os_str(), "72".as_ref()]);
+    let free = common::free(&job, "touch");
+    let managed = common::Under::budget(16 * MIB).run(&job);
+    managed.assert_same(&free, "touch in 16 MiB");
+    managed.assert_paged_within_budget("touch in 16 MiB");
+    managed.assert_close_to_budget(8 * MIB, "touch in 16 MiB");
 }
 
 /// All fits, but paging is forced from the first page on.
