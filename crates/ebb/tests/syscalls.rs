@@ -123,7 +123,12 @@ fn memory_calls_while_paging_begins() {
     let job = Job::new([c_program("adopted").as_os_str(), "48".as_ref()]);
     let job = job.time_limit(Duration::from_secs(20));
     let alone = free(&job, "adopted");
-    for _ in 0..12 {
+    for round in 0..12 {
+        // Now and then with everything checked.
+        let job = match round % 4 {
+            0 => job.clone().env("EBB_CHECK", "1"),
+            _ => job.clone(),
+        };
         let managed = Under::budget(32 * MIB).run(&job);
         managed.assert_same(&alone, "adopted");
         managed.assert_paged_within_budget("adopted");

@@ -461,7 +461,7 @@ fn everything_that_programs_do_to_memory() {
         let arguments = [seed, threads, "96", "1000"].map(OsStr::new);
         let job = Job::new([soak.as_os_str()].into_iter().chain(arguments));
         let free = free(&job, "soak");
-        let managed = Under::budget(48 * MIB).run(&job);
+        let managed = Under::budget(48 * MIB).run(&job.env("EBB_CHECK", "1"));
         managed.assert_same(&free, &format!("soak with seed {seed}"));
         managed.assert_paged_within_budget("soak");
     }
