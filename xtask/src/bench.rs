@@ -107,7 +107,7 @@ pub fn bench(options: &Options) -> Result<bool> {
         eprintln!(
             "{}: {} MiB, {:.1} s without limit",
             workload.name(),
-            free.group_anonymous / MIB,
+            free.peak / MIB,
             free.wall
         );
         for (part, name) in parts {
@@ -233,7 +233,7 @@ fn roomy(
     free: &Outcome,
     options: &Options,
 ) -> Result<Comparison> {
-    compared.total = free.group_anonymous * 2 + 256 * MIB;
+    compared.total = free.peak * 2 + 256 * MIB;
     for _ in 0..2 * options.runs + 1 {
         let group = Cgroup::new(compared.total + SLACK, KernelSwap::Forbidden)?;
         compared.other.push(job.run(Some(&group))?);
@@ -253,7 +253,7 @@ fn limited(
     divisor: u64,
     options: &Options,
 ) -> Result<Comparison> {
-    let limit = free.group_anonymous / divisor;
+    let limit = free.peak / divisor;
     compared.total = limit;
     for _ in 0..options.runs {
         let swap = options.kernel.on(&options.zram)?;

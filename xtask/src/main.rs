@@ -3,6 +3,7 @@
 
 mod bench;
 mod demo;
+mod excuses;
 mod setup;
 mod soak;
 mod table;

@@ -1,9 +1,10 @@
 //! `cargo xtask test`: sets the machine up, runs every test, counts them, and does not let a
 //! test be skipped that could have run here.
 
+use crate::excuses::Excuses;
 use crate::setup;
 use anyhow::{Context, Result};
-use ebb_harness::{cgroup, kernel_swap, tools};
+use ebb_harness::tools;
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
 use std::time::Instant;
@@ -14,6 +15,9 @@ pub struct Options {
     /// Unit and model tests only: no packages, no loom, no real programs
     #[arg(long)]
     quick: bool,
+    /// Fail where a test is skipped because a program is not installed
+    #[arg(long)]
+    complete: bool,
     /// Only tests whose name contains this
     #[arg(value_name = "FILTER")]
     filter: Option<String>,
@@ -80,6 +84,8 @@ struct Tally {
     passed: usize,
     failed: Vec<String>,
     skipped: Vec<Skip>,
+    /// Tests that ran, but could not look at everything.
+    in_part: Vec<Skip>,
     /// What the failed tests printed, repeated at the end: (test, lines).
     outputs: Vec<(String, Vec<String>)>,
 }
@@ -87,7 +93,8 @@ struct Tally {
 /// Lines of a failed test's output that are repeated at the end: the last ones say what failed.
 const REPEATED: usize = 40;
 
-/// A test that did not run, and why.
+/// A test that did not run, or not in full, and why.
+#[derive(PartialEq, Eq)]
 struct Skip {
     test: String,
     why: String,
@@ -109,7 +116,7 @@ pub fn test(options: &Options) -> Result<bool> {
             run(group, options, &mut tally)?;
         }
     }
-    let avoidable = report(&tally);
+    let avoidable = report(&tally, &Excuses::of_this_machine(options.complete));
     println!("took {:.0} s", start.elapsed().as_secs_f64());
     println!(
         "{} passed, {} failed, {} skipped",
@@ -210,6 +217,16 @@ impl Reader {
             self.failures = true;
         } else if line.starts_with("test result:") {
             *self = Self::default();
+        } else if let Some(why) = line.strip_prefix("skipped in part: ") {
+            let test = self.shown.clone().unwrap_or_else(|| "?".into());
+            let skip = Skip {
+                test,
+                why: why.into(),
+            };
+            // Said for each run of a program.
+            if !tally.in_part.contains(&skip) {
+                tally.in_part.push(skip);
+            }
         } else if let Some(why) = line.strip_prefix("skipped: ") {
             // It returned early, so it was counted as passed.
             tally.passed = tally.passed.saturating_sub(1);
@@ -228,7 +245,7 @@ impl Reader {
 }
 
 /// Lists failures and skips; returns how many of the skips should not have been.
-fn report(tally: &Tally) -> usize {
+fn report(tally: &Tally, excuses: &Excuses) -> usize {
     println!();
     for (name, lines) in &tally.outputs {
         println!("---- {name} ----");
@@ -239,9 +256,10 @@ fn report(tally: &Tally) -> usize {
     for name in &tally.failed {
         println!("failed: {name}");
     }
-    let excuses = Excuses::of_this_machine();
     let mut avoidable = 0;
-    for Skip { test, why } in &tally.skipped {
+    let whole = tally.skipped.iter().map(|skip| ("skipped", skip));
+    let in_part = tally.in_part.iter().map(|skip| ("skipped in part", skip));
+    for (how, Skip { test, why }) in whole.chain(in_part) {
         let excused = excuses.cover(why);
         avoidable += usize::from(!excused);
         let note = if excused {
@@ -249,73 +267,9 @@ fn report(tally: &Tally) -> usize {
         } else {
             "  <- must run on this machine"
         };
-        println!("skipped: {test}: {why}{note}");
+        println!("{how}: {test}: {why}{note}");
     }
     avoidable
-}
-
-/// Words that a skip may give as its reason, each with whether it holds here.
-struct Excuses(Vec<(&'static str, bool)>);
-
-impl Excuses {
-    fn of_this_machine() -> Self {
-        let root = ebb_harness::is_root();
-        let missing = |program: &str| tools::in_path(program).is_none();
-        let ebb = tools::project().join("target/release/ebb");
-        let doctor = Command::new(ebb)
-            .args(["doctor", "--json"])
-            .output()
-            .map(|o| o.stdout)
-            .unwrap_or_default();
-        let report: serde_json::Value = serde_json::from_slice(&doctor).unwrap_or_default();
-        let lacks = |name: &str| {
-            let checks = report["checks"].as_array();
-            !checks.is_some_and(|all| {
-                all.iter()
-                    .any(|c| c["name"] == name && c["verdict"] == "ok")
-            })
-        };
-        let sysctl = std::fs::read_to_string("/proc/sys/vm/unprivileged_userfaultfd");
-        Self(vec![
-            // Known not to pass yet, and listed as such in SPECIFICATION.md.
-            ("pending", true),
-            ("a benchmark", true),
-            // What other programs did while it measured.
-            ("rounds", true),
-            (
-                "open to everybody",
-                sysctl.is_ok_and(|text| text.trim() == "1"),
-            ),
-            ("userfaultfd", lacks("userfaultfd") || lacks("move")),
-            ("io_uring", lacks("io_uring")),
-            ("cgroup", cgroup::unavailable().is_some()),
-            ("zram", !root || kernel_swap::in_use()),
-            ("root may write everywhere", root),
-            ("root", !root),
-            ("redis", tools::redis().is_none()),
-            ("NumPy", tools::python_with("numpy").is_none()),
-            (
-                "CPython's tests",
-                tools::python_with(tools::CPYTHONS_TESTS).is_none(),
-            ),
-            ("java", missing("javac")),
-            ("node", missing("node")),
-            ("sqlite3", missing("sqlite3")),
-            ("g++", missing("g++")),
-            ("make", missing("make")),
-            ("perl", missing("perl")),
-            ("ruby", missing("ruby")),
-            ("php", missing("php")),
-        ])
-    }
-
-    /// The first word that the reason contains decides; without any, nothing excuses it.
-    fn cover(&self, why: &str) -> bool {
-        self.0
-            .iter()
-            .find(|(word, _)| why.contains(word))
-            .is_some_and(|&(_, holds)| holds)
-    }
 }
 
 #[cfg(test)]
@@ -327,7 +281,7 @@ mod tests {
         let mut tally = Tally::default();
         let mut reader = Reader::default();
         let text = "test own_main ... ok (0.02 s)\nrunning 3 tests\ntest a::b ... ok\ntest c ... FAILED\ntest d ... ok\n\nsuccesses:\n\n\
-                    ---- d stdout ----\nskipped: needs root\ntest e ... FAILED\n\n\nsuccesses:\n    a::b\n\nfailures:\n\n---- c stdout ----\n\
+                    ---- b stdout ----\nskipped in part: no cgroup\nskipped in part: no cgroup\n---- d stdout ----\nskipped: needs root\ntest e ... FAILED\n\n\nsuccesses:\n    a::b\n\nfailures:\n\n---- c stdout ----\n\
                     boom\n\nfailures:\n    c\n\ntest result: FAILED. 2 passed";
         text.lines().for_each(|line| reader.line(line, &mut tally));
         assert_eq!((tally.passed, tally.failed), (2, vec!["c".to_string()]));
@@ -340,13 +294,6 @@ mod tests {
             ),
             ("d", "needs root")
         );
-    }
-
-    #[test]
-    fn only_what_holds_here_excuses() {
-        let excuses = Excuses(vec![("zram", true), ("root", false)]);
-        assert!(excuses.cover("zram needs root"));
-        assert!(!excuses.cover("needs root"));
-        assert!(!excuses.cover("did not feel like it"));
+        assert_eq!((tally.in_part.len(), tally.skipped.len()), (1, 1));
     }
 }

@@ -268,6 +268,8 @@ fn advisory(door: Option<Door>) -> Vec<Check> {
     checks.push(urgency());
     checks.push(memory());
     checks.push(overcommit());
+    checks.push(addresses());
+    checks.push(processes());
     checks.push(maps());
     checks.push(huge_pages());
     checks.push(match crate::run::preload_library() {
@@ -358,6 +360,41 @@ fn descriptors() -> Check {
                 limit.map_or("any number of".into(), |files| files.to_string())
             ),
         ),
+    }
+}
+
+/// Each process has a staging area and tables, as addresses far more than in memory.
+fn addresses() -> Check {
+    const LEAST: u64 = 8 << 30;
+    match rustix::process::getrlimit(rustix::process::Resource::As).current {
+        Some(bytes) if bytes < LEAST => Check::not(
+            "addresses",
+            Verdict::Limited,
+            format!(
+                "a process may have {} MiB of addresses: its program shares them with the staging area and tables",
+                bytes >> 20
+            ),
+            "`ulimit -v unlimited`",
+        ),
+        _ => Check::ok("addresses", "as many as a program needs"),
+    }
+}
+
+/// Each process that pages has a keeper and a service thread for each processor.
+fn processes() -> Check {
+    const LEAST: u64 = 256;
+    let each = thread::processors() as u64 + 1;
+    match rustix::process::getrlimit(rustix::process::Resource::Nproc).current {
+        // It does not bind root.
+        Some(threads) if threads < LEAST && !rustix::process::geteuid().is_root() => Check::not(
+            "threads",
+            Verdict::Limited,
+            format!(
+                "this user may have {threads} processes and threads: each process has {each} more"
+            ),
+            format!("`ulimit -u {LEAST}` or more"),
+        ),
+        _ => Check::ok("threads", format!("{each} more in each process")),
     }
 }
 

@@ -129,6 +129,26 @@ fn a_lost_page_is_told_of_with_device_and_slot() {
     assert!(told.contains("gets SIGBUS"), "{told}");
 }
 
+/// Bits that turned on the device, and writes that were never done, are noticed: the program gets
+/// SIGBUS for those pages, each time, and all others are as they were.
+#[test]
+fn what_a_device_lost_is_lost_and_nothing_else() {
+    if cannot_page() {
+        return;
+    }
+    let job = Job::new([c_program("survivor").as_os_str(), "128".as_ref()]);
+    let alone = free(&job, "survivor");
+    for faults in ["rot=1/300,seed=5", "lost=1/20,seed=5"] {
+        let managed = Under::budget(BUDGET).faults(faults).run(&job);
+        managed.assert_same(&alone, faults);
+        let said = &managed.run.stderr;
+        let lost = said.lines().find_map(|line| line.strip_suffix(" lost"));
+        let lost: u64 = lost.and_then(|n| n.parse().ok()).expect(said);
+        assert!((1..8192).contains(&lost), "{faults}: {said}");
+        assert!(said.contains("gets SIGBUS"), "{faults}: {said}");
+    }
+}
+
 #[test]
 fn a_device_that_goes_away() {
     if cannot_page() {
@@ -289,6 +309,8 @@ fn everything_full_ends_with_a_word_not_with_damage() {
         "{}",
         managed.run.ending()
     );
+    let said = &managed.run.stderr;
+    assert!(said.contains("raise --memory"), "{said}");
 }
 
 /// Pages that need no room are not held up by those beside them for which there is none.

@@ -120,7 +120,7 @@ fn a_pair_keeps_to_its_cost_and_threads_beat_one_lock() {
     assert!(ns <= 150.0, "a pair of order 0 takes {ns} ns");
     for order in [0, 4] {
         let others: &[&str] = if cores < 2 {
-            println!("skipped: two threads on one processor");
+            println!("skipped: both threads have one processor");
             &[]
         } else {
             &["one_lock", "one_thread"]

@@ -6,6 +6,7 @@ mod common;
 use common::{Under, c_program, cannot_page, free};
 use ebb_harness::MIB;
 use ebb_harness::job::Job;
+use std::time::Duration;
 
 #[test]
 fn memory_calls_on_stacks_of_managed_memory() {
@@ -77,6 +78,63 @@ fn memory_from_brk() {
     common::same_in_parts(&job, "brk", &[2], &[]);
 }
 
+/// Memory that is dropped while it is out reads as zeros, however it was dropped.
+#[test]
+fn memory_that_is_dropped_while_it_is_out() {
+    if cannot_page() {
+        return;
+    }
+    let job = Job::new([c_program("dropped").as_os_str(), "96".as_ref()]);
+    let alone = free(&job, "dropped");
+    let managed = Under::budget(40 * MIB).run(&job);
+    managed.assert_same(&alone, "dropped");
+    managed.assert_paged_within_budget("dropped");
+    let ways = String::from_utf8_lossy(&alone.stdout);
+    let ways: Vec<_> = ways.lines().filter_map(|l| l.split(':').next()).collect();
+    assert_eq!(ways.len(), 11, "{ways:?}");
+    for way in ways {
+        let out = format!("{way} was out");
+        let said = &managed.run.stderr;
+        assert!(said.lines().any(|line| line == out), "{way}:\n{said}");
+    }
+}
+
+/// What may not be locked can leave, and what is unlocked too; what is locked stays.
+#[test]
+fn memory_that_is_locked() {
+    if cannot_page() {
+        return;
+    }
+    let job = Job::new([c_program("locks").as_os_str(), "48".as_ref()]);
+    let alone = free(&job, "locks");
+    let managed = Under::budget(40 * MIB).run(&job);
+    managed.assert_same(&alone, "locks");
+    managed.assert_paged_within_budget("locks");
+    let said = &managed.run.stderr;
+    assert!(said.contains("unlocked: 0 and 0 there"), "{said}");
+}
+
+/// Memory calls that are under way just when the process begins to page.
+#[test]
+fn memory_calls_while_paging_begins() {
+    if cannot_page() {
+        return;
+    }
+    let job = Job::new([c_program("adopted").as_os_str(), "48".as_ref()]);
+    let job = job.time_limit(Duration::from_secs(20));
+    let alone = free(&job, "adopted");
+    for round in 0..12 {
+        // Now and then with everything checked.
+        let job = match round % 4 {
+            0 => job.clone().env("EBB_CHECK", "1"),
+            _ => job.clone(),
+        };
+        let managed = Under::budget(32 * MIB).run(&job);
+        managed.assert_same(&alone, "adopted");
+        managed.assert_paged_within_budget("adopted");
+    }
+}
+
 /// Memory that nothing can be moved back to is served all the same when the budget is full.
 #[test]
 fn memory_that_may_only_be_read() {
@@ -121,9 +179,10 @@ fn rings_made(how: &str) {
     let program = c_program("rings");
     let job = Job::new([program.as_os_str(), "160".as_ref(), how.as_ref()]).dir(dir.path());
     let alone = free(&job, "rings");
-    if alone.stdout.starts_with(b"no ") {
-        println!("skipped: {}", String::from_utf8_lossy(&alone.stdout));
-        return;
+    match &alone.stdout[..] {
+        b"no io_uring\n" => return println!("skipped: no io_uring"),
+        b"no registered buffers\n" => return println!("skipped: no registered buffers"),
+        _ => {}
     }
     let managed = Under::budget(56 * MIB).run(&job);
     managed.assert_same(&alone, "rings");

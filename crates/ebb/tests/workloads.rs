@@ -4,20 +4,27 @@
 mod common;
 
 use common::{cannot_page, same_in_parts};
+use ebb_harness::job::Job;
 use ebb_harness::workloads::{Scale, Workload};
+use ebb_harness::{MIB, SLACK};
 
 fn check(workload: Workload, options: &[&str]) {
     if cannot_page() {
         return;
     }
-    match workload.job(Scale::Small) {
-        // Without a device all that is out must fit the pool: a quarter is too little.
-        Ok(job) if options.ends_with(&["none"]) && options.contains(&"--swap") => {
-            same_in_parts(&job, workload.name(), &[2], options);
-        }
-        Ok(job) => same_in_parts(&job, workload.name(), &[2, 4], options),
-        Err(error) => println!("skipped: {error:#}"),
-    }
+    let job = match workload.job(Scale::Small) {
+        Ok(job) => job,
+        Err(missing) => return println!("skipped: {missing:#}"),
+    };
+    // Without a device all that is out must fit the pool: a quarter is too little.
+    let divisors: &[u64] = match options {
+        [.., "--swap", "none"] => &[2],
+        _ => &[2, 4],
+    };
+    let free = same_in_parts(&job, workload.name(), divisors, options);
+    // Else all of it would fit into the cgroup.
+    let half = free.peak / 2;
+    assert!(half > SLACK, "{} MiB are too few", free.peak / MIB);
 }
 
 macro_rules! workloads {
@@ -40,6 +47,21 @@ workloads! {
     redis_and_its_client: Redis [];
     gnu_sort: Sort [];
     gnu_sort_in_two_threads: SortThreads [];
+}
+
+/// With no more than `ebb run` asks for.
+#[test]
+fn touch_in_the_smallest_budget() {
+    if cannot_page() {
+        return;
+    }
+    let touch = ebb_harness::workloads::compile("bench/touch.c").expect("touch compiles");
+    let job = Job::new([touch.as_os_str(), "72".as_ref()]);
+    let free = common::free(&job, "touch");
+    let managed = common::Under::budget(16 * MIB).run(&job);
+    managed.assert_same(&free, "touch in 16 MiB");
+    managed.assert_paged_within_budget("touch in 16 MiB");
+    managed.assert_close_to_budget(8 * MIB, "touch in 16 MiB");
 }
 
 /// All fits, but paging is forced from the first page on.

@@ -33,7 +33,7 @@ pub fn is_v1() -> bool {
 pub fn unavailable() -> Option<String> {
     match Cgroup::new(64 << 20, KernelSwap::Forbidden) {
         Ok(_) => None,
-        Err(error) => Some(format!("no memory cgroup: {error:#}")),
+        Err(error) => Some(format!("{error:#}")),
     }
 }
 
@@ -67,6 +67,14 @@ impl Cgroup {
             }
         }
         Ok(group)
+    }
+
+    /// A new group that only measures.
+    ///
+    /// # Errors
+    /// As above.
+    pub fn unlimited() -> Result<Self> {
+        Self::new(1 << 46, KernelSwap::Allowed)
     }
 
     fn set(&self, file: &str, value: u64) -> Result<()> {

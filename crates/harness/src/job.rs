@@ -35,10 +35,9 @@ pub struct Outcome {
     pub user: f64,
     /// The same in the kernel.
     pub system: f64,
-    /// Peak of the tree's anonymous memory in bytes, sampled.
+    /// Peak of its anonymous memory in bytes, sampled: the cgroup's; without one the sum of the tree's
+    /// processes, in which what relatives share counts for each of them.
     pub peak: u64,
-    /// Peak of the cgroup's anonymous memory, sampled; 0 without one.
-    pub group_anonymous: u64,
     /// Peak of the cgroup, page cache included; 0 without one.
     pub group_peak: u64,
     /// Processes the kernel killed for memory; 0 without a cgroup.
@@ -125,7 +124,7 @@ impl Job {
         let mut child = command
             .spawn()
             .with_context(|| format!("cannot start {:?}", self.argv[0]))?;
-        let (status, peak, group_anonymous) = self.watch(&mut child, start, group)?;
+        let (status, peak) = self.watch(&mut child, start, group)?;
         let wall = start.elapsed().as_secs_f64();
         let (user_after, system_after) = children_seconds();
         let mut text = Vec::new();
@@ -142,7 +141,6 @@ impl Job {
             user: user_after - user,
             system: system_after - system,
             peak,
-            group_anonymous,
             group_peak: group.map_or(0, Cgroup::peak),
             kills: group.map_or(0, Cgroup::kills),
         })
@@ -153,16 +151,18 @@ impl Job {
         child: &mut Child,
         start: Instant,
         group: Option<&Cgroup>,
-    ) -> Result<(Option<ExitStatus>, u64, u64)> {
-        let (mut peak, mut group_peak) = (0, 0);
+    ) -> Result<(Option<ExitStatus>, u64)> {
+        let mut peak = 0;
         // Often at first, for programs that live milliseconds; then so that it costs nothing.
         let mut pause = Duration::from_micros(500);
         loop {
             if let Some(status) = child.try_wait()? {
-                return Ok((Some(status), peak, group_peak));
+                return Ok((Some(status), peak));
             }
-            peak = peak.max(tree_memory(child.id()));
-            group_peak = group_peak.max(group.map_or(0, Cgroup::anonymous));
+            peak = peak.max(match group {
+                Some(group) => group.anonymous(),
+                None => tree_memory(child.id()),
+            });
             if start.elapsed() > self.time_limit {
                 if let Some(group) = group {
                     group.kill_all();
@@ -170,7 +170,7 @@ impl Job {
                 let pid = rustix::process::Pid::from_child(child);
                 let _ = rustix::process::kill_process_group(pid, rustix::process::Signal::KILL);
                 child.wait()?;
-                return Ok((None, peak, group_peak));
+                return Ok((None, peak));
             }
             std::thread::sleep(pause);
             pause = (pause * 5 / 4).min(Duration::from_millis(10));
@@ -248,7 +248,7 @@ fn children_seconds() -> (f64, f64) {
 }
 
 /// Anonymous resident bytes of a process and all under it.
-pub fn tree_memory(pid: u32) -> u64 {
+fn tree_memory(pid: u32) -> u64 {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
     let own = status
         .lines()
@@ -293,7 +293,7 @@ mod tests {
     #[test]
     fn a_hard_limit_kills() {
         if let Some(why) = crate::cgroup::unavailable() {
-            println!("skipped: {why}");
+            println!("skipped: no memory cgroup: {why}");
             return;
         }
         let group = Cgroup::new(32 << 20, crate::cgroup::KernelSwap::Forbidden).unwrap();

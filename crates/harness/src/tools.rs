@@ -20,6 +20,13 @@ pub fn in_path(name: &str) -> Option<PathBuf> {
         .find(|file| file.is_file())
 }
 
+/// Whether files in a directory can be read and written past the page cache.
+pub fn direct_io(dir: &Path) -> bool {
+    use rustix::fs::OFlags;
+    let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::DIRECT;
+    rustix::fs::open(dir, flags, 0o600.into()).is_ok()
+}
+
 /// Python; the project's virtual environment first, which has NumPy.
 pub fn python() -> Option<PathBuf> {
     let own = project().join(".venv/bin/python3");

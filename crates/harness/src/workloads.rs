@@ -121,16 +121,16 @@ impl Workload {
     fn size(self, scale: Scale) -> u64 {
         let (full, small) = match self {
             Workload::Touch | Workload::TouchThreads => (1024, 160),
-            Workload::Numpy => (40_000_000, 2_000_000),
-            Workload::Heap => (2_000_000, 120_000),
-            Workload::Sqlite => (2_500_000, 400_000),
+            Workload::Numpy => (40_000_000, 2_600_000),
+            Workload::Heap => (2_000_000, 260_000),
+            Workload::Sqlite => (2_500_000, 900_000),
             Workload::Redis => (1_500_000, 250_000),
-            Workload::Sort | Workload::SortThreads => (8_000_000, 1_000_000),
+            Workload::Sort | Workload::SortThreads => (8_000_000, 1_250_000),
             Workload::Compiler => (100, 12),
             Workload::Make => (30, 12),
             Workload::Java => (2_000_000, 1_000_000),
             Workload::Node => (3_000_000, 400_000),
-            Workload::RedisSave => (500_000, 40_000),
+            Workload::RedisSave => (500_000, 110_000),
             Workload::PythonFork => (2_000_000, 700_000),
         };
         match scale {

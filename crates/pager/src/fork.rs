@@ -286,6 +286,8 @@ pub unsafe fn after_fork_child(libc_stuck: bool) {
         return;
     };
     STAGE.store(0, SeqCst);
+    // Locks on memory are not inherited.
+    locked.ranges.change(0, usize::MAX, |a| a.locked = false);
     let Some(parent) = Process::current() else {
         let gone: Vec<_> = locked
             .ranges

@@ -9,7 +9,7 @@
 
 use crate::map::{Page, PageNumber};
 use crate::process::{Process, cpu};
-use crate::ranges::{Attributes, InChild};
+use crate::ranges::Attributes;
 use crate::state::{self, Locked, State};
 use crate::{fork, growth, keeper};
 use ebb_sys::memory::{self, page_up};
@@ -251,16 +251,7 @@ unsafe fn map(
         forget(&mut state, start, end);
     }
     if ours {
-        state.ranges.insert(
-            start,
-            end,
-            Attributes {
-                protection: prot,
-                registered: false,
-                pinned: false,
-                in_child: InChild::Copied,
-            },
-        );
+        state.ranges.insert(start, end, Attributes::mapped(prot));
         drop(state);
         if prot != libc::PROT_NONE && (filled || Process::current().is_some()) {
             writable(start, bytes);
@@ -289,73 +280,6 @@ pub unsafe fn munmap(addr: usize, len: usize) -> Outcome<()> {
     Ok(())
 }
 
-/// `madvise(2)`. Requires: as the system call.
-pub unsafe fn madvise(addr: usize, len: usize, advice: i32) -> Outcome<()> {
-    if !wanted() {
-        // SAFETY: the caller answers for the system call.
-        return unsafe { memory::madvise(addr, len, advice) }.map_err(errno);
-    }
-    let end = addr.saturating_add(page_up(len));
-    let paged = Process::current().is_some();
-    let mut state = state::lock();
-    if state.ranges.overlaps(addr, end) {
-        match advice {
-            // Of no use for anonymous memory, and our mark (`keeper::set_apart`): what lies beside
-            // managed memory alone hears of it.
-            libc::MADV_RANDOM => {
-                let mut at = addr;
-                let managed = state.ranges.within(addr, end).map(|r| (r.start, r.end));
-                for (start, after) in managed.chain([(end, end)]) {
-                    if at < start {
-                        // SAFETY: advice that changes no content.
-                        unsafe { memory::madvise(at, start - at, advice) }.map_err(errno)?;
-                    }
-                    at = after;
-                }
-                return Ok(());
-            }
-            libc::MADV_DONTNEED | libc::MADV_FREE | libc::MADV_DONTNEED_LOCKED if paged => {
-                state = before_drop(state, addr, end);
-                let now = if advice == libc::MADV_FREE {
-                    libc::MADV_DONTNEED
-                } else {
-                    advice
-                };
-                // SAFETY: the caller answers for the system call; dropping at once is one of the
-                // outcomes that MADV_FREE allows.
-                unsafe { memory::madvise(addr, len, now) }.map_err(errno)?;
-                let swap = Process::current().map(|p| p.swap);
-                state.drop_pages(swap, cpu(), addr, end);
-                return Ok(());
-            }
-            libc::MADV_DONTFORK
-            | libc::MADV_DOFORK
-            | libc::MADV_WIPEONFORK
-            | libc::MADV_KEEPONFORK => {
-                let now = match advice {
-                    libc::MADV_DONTFORK => InChild::Absent,
-                    libc::MADV_WIPEONFORK => InChild::Wiped,
-                    _ => InChild::Copied,
-                };
-                // Registered ranges are kept from children but at forks that we know of.
-                if !(paged && matches!(advice, libc::MADV_DONTFORK | libc::MADV_DOFORK)) {
-                    // SAFETY: advice that changes no content here.
-                    unsafe { memory::madvise(addr, len, advice) }.map_err(errno)?;
-                }
-                state.ranges.change(addr, end, |a| a.in_child = now);
-                return Ok(());
-            }
-            // Filled or merged behind our back, such pages could not be moved out or counted.
-            libc::MADV_HUGEPAGE | libc::MADV_MERGEABLE if paged => return Ok(()),
-            libc::MADV_WILLNEED | libc::MADV_COLD | libc::MADV_PAGEOUT if paged => return Ok(()),
-            _ => {}
-        }
-    }
-    drop(state);
-    // SAFETY: as above.
-    unsafe { memory::madvise(addr, len, advice) }.map_err(errno)
-}
-
 /// `mprotect(2)`, and `pkey_mprotect(2)` with no key. Requires: as the system call.
 pub unsafe fn mprotect(addr: usize, len: usize, prot: i32) -> Outcome<()> {
     if !wanted() {
@@ -381,7 +305,7 @@ pub unsafe fn mprotect(addr: usize, len: usize, prot: i32) -> Outcome<()> {
 }
 
 /// Changes attributes; pages that may be evicted now join the queue again.
-fn change(state: &mut Locked, start: usize, end: usize, f: impl Fn(&mut Attributes)) {
+pub(crate) fn change(state: &mut Locked, start: usize, end: usize, f: impl Fn(&mut Attributes)) {
     state.ranges.change(start, end, f);
     let State { map, queue, .. } = &mut **state;
     let mut last = None;
@@ -423,16 +347,7 @@ pub unsafe fn brk_set(addr: usize) -> Outcome<usize> {
         forget(&mut state, top, old);
     } else if top > old && wanted() {
         let prot = libc::PROT_READ | libc::PROT_WRITE;
-        state.ranges.insert(
-            old,
-            top,
-            Attributes {
-                protection: prot,
-                registered: false,
-                pinned: false,
-                in_child: InChild::Copied,
-            },
-        );
+        state.ranges.insert(old, top, Attributes::mapped(prot));
         BREAK.store(top, SeqCst);
         drop(state);
         writable(old, top - old);
@@ -441,64 +356,8 @@ pub unsafe fn brk_set(addr: usize) -> Outcome<usize> {
     Ok(now)
 }
 
-/// `mlock(2)`: what is locked is never evicted. Requires: as the system call.
-pub unsafe fn mlock(addr: usize, len: usize) -> Outcome<()> {
-    pin(addr, len, true);
-    memory::mlock(addr, len).map_err(errno)
-}
-
-/// `munlock(2)`.
-pub unsafe fn munlock(addr: usize, len: usize) -> Outcome<()> {
-    memory::munlock(addr, len).map_err(errno)?;
-    pin(addr, len, false);
-    Ok(())
-}
-
-fn pin(addr: usize, len: usize, pinned: bool) {
-    let (start, end) = (addr & !4095, page_up(addr.saturating_add(len)));
-    let mut state = state::lock();
-    if state.ranges.overlaps(start, end) {
-        change(&mut state, start, end, |a| a.pinned = pinned);
-    }
-}
-
-/// `mlockall(2)`: refused, as where the limit on locked memory is too low: it would make a program
-/// that is to run in less memory than it needs hold all of it.
-pub unsafe fn mlockall(flags: i32) -> Outcome<()> {
-    if wanted() {
-        return Err(libc::ENOMEM);
-    }
-    // SAFETY: locking changes no content.
-    Errno::check(unsafe { libc::syscall(libc::SYS_mlockall, flags) }).map_err(errno)
-}
-
-/// `munlockall(2)`.
-pub unsafe fn munlockall() -> Outcome<()> {
-    // SAFETY: no arguments.
-    Errno::check(unsafe { libc::syscall(libc::SYS_munlockall) }).map_err(errno)
-}
-
-/// Names a range that must never be paged, such as a thread's stack that the program gave.
-/// Requires: the range is mapped.
-pub unsafe fn exclude(addr: usize, len: usize) {
-    let (start, end) = (addr & !4095, page_up(addr.saturating_add(len)));
-    if Process::current().is_none() {
-        let mut state = state::lock();
-        if state.ranges.overlaps(start, end) {
-            forget(&mut state, start, end);
-        }
-        return;
-    }
-    pin(start, end - start, true);
-    let managed = |state: &State| state.ranges.overlaps(start, end);
-    if !managed(&state::lock()) {
-        return;
-    }
-    // Every page is brought in, and none leaves again; then there is nothing left to serve.
-    // SAFETY: populating changes no content.
-    let _ = unsafe { memory::madvise(start, end - start, libc::MADV_POPULATE_WRITE) };
-}
-
+pub use crate::advice::{madvise, process_madvise};
 pub use crate::fork::{after_fork_child, after_fork_parent, before_fork, make_ready};
 pub use crate::growth::grows;
+pub use crate::pinned::{exclude, mlock, mlockall, munlock, munlockall};
 pub use crate::remap::mremap;

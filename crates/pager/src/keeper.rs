@@ -125,6 +125,19 @@ pub extern "C" fn run(_: *mut libc::c_void) -> *mut libc::c_void {
     tend(process)
 }
 
+static CHECKING: AtomicBool = AtomicBool::new(false);
+
+/// For tests: every invariant of the pager is checked again and again while the program runs, and that
+/// no thread of ours faults.
+pub fn checking() -> bool {
+    CHECKING.load(SeqCst)
+}
+
+/// Whether this thread is the keeper.
+pub fn is(thread: u32) -> bool {
+    KEEPER.load(SeqCst) == thread
+}
+
 /// Milliseconds of CLOCK_MONOTONIC, as far as pages are dated.
 fn now_ms() -> u32 {
     (ebb_sys::proc::monotonic_ns() / 1_000_000) as u32
@@ -136,6 +149,10 @@ fn adopt(
     embedded: &'static Embedded,
     forked: bool,
 ) -> Result<&'static Process, String> {
+    if !forked {
+        // As long as nothing of it can be out; a forked child has the answer from its parent.
+        CHECKING.store(std::env::var_os("EBB_CHECK").is_some(), SeqCst);
+    }
     let fault = FaultFd::open().map_err(|e| e.to_string())?;
     let pagemap =
         PageMapFile::open().map_err(|e| format!("cannot open /proc/self/pagemap: {e}"))?;
@@ -227,8 +244,7 @@ pub fn tend(process: &'static Process) -> ! {
     let mut measured = Instant::now();
     let mut spared: Option<Instant> = None;
     let mut heard = Instant::now();
-    // For tests: every invariant of the pager, again and again while the program runs.
-    let checking = std::env::var_os("EBB_CHECK").is_some();
+    let checking = checking();
     loop {
         let now_served = process.services.served();
         let busy = now_served != served;

@@ -8,6 +8,7 @@
 //! (`state`, where the lock protocol stands).
 
 mod account;
+mod advice;
 mod appetite;
 mod balance;
 mod bays;
@@ -23,6 +24,7 @@ mod keeper;
 mod load;
 mod map;
 mod pattern;
+mod pinned;
 mod place;
 mod process;
 mod queue;

@@ -14,8 +14,12 @@ pub struct Attributes {
     pub protection: i32,
     /// Its missing pages are faults of ours. Only then may a page of it be swapped out.
     pub registered: bool,
-    /// The program locked it, or it must not be paged for another reason: nothing leaves.
+    /// The program locked it: nothing leaves before it unlocks it.
+    pub locked: bool,
+    /// It must not be paged for another reason, such as a stack: nothing leaves.
     pub pinned: bool,
+    /// The program put guards into it: nothing is filled in beside what it touches.
+    pub guarded: bool,
     /// What a forked child has of it.
     pub in_child: InChild,
 }
@@ -34,6 +38,23 @@ pub enum InChild {
 }
 
 impl Attributes {
+    /// Those of memory that has just been mapped.
+    pub fn mapped(protection: i32) -> Self {
+        Self {
+            protection,
+            registered: false,
+            locked: false,
+            pinned: false,
+            guarded: false,
+            in_child: InChild::Copied,
+        }
+    }
+
+    /// No page may leave, whatever happens.
+    pub fn stays(self) -> bool {
+        self.locked || self.pinned
+    }
+
     /// Plain read-write memory: pages may be moved into it.
     pub fn movable(self) -> bool {
         self.way_out() == Some(WayOut::Move)
@@ -41,7 +62,7 @@ impl Attributes {
 
     /// Pages may leave it.
     pub fn evictable(self) -> bool {
-        self.registered && !self.pinned
+        self.registered && !self.stays()
     }
 
     /// How pages leave it once it is registered; none: they have to stay.
@@ -50,7 +71,7 @@ impl Attributes {
         const EXECUTABLE: i32 = PLAIN | libc::PROT_EXEC;
         // Bits beside these are ignored by the kernel, or say nothing of who may write.
         match self.protection & EXECUTABLE {
-            _ if self.pinned => None,
+            _ if self.stays() => None,
             PLAIN => Some(WayOut::Move),
             EXECUTABLE => Some(WayOut::MoveExecutable),
             sealed if sealed & libc::PROT_WRITE == 0 => Some(WayOut::Copy),
@@ -201,6 +222,15 @@ impl Ranges {
         }
     }
 
+    /// Where the first part of `at..end` ends that is one range or is not managed at all; and which.
+    pub fn part(&self, at: usize, end: usize) -> (usize, bool) {
+        match self.next(at, end) {
+            Some(range) if range.start == at => (range.end, true),
+            Some(range) => (range.start, false),
+            None => (end, false),
+        }
+    }
+
     /// The first part of a range in `at..end`.
     pub fn next(&self, at: usize, end: usize) -> Option<Range> {
         self.within(at, end).next()
@@ -217,10 +247,8 @@ mod tests {
     fn what_may_be_written_is_never_copied_out() {
         const SEMAPHORES: i32 = 8;
         let with = |protection| Attributes {
-            protection,
             registered: true,
-            pinned: false,
-            in_child: InChild::Copied,
+            ..Attributes::mapped(protection)
         };
         for protection in 0..16 {
             let copied = with(protection).way_out() == Some(WayOut::Copy);
@@ -259,7 +287,7 @@ mod tests {
             for op in ops {
                 match op {
                     Op::Insert(s, e, protection) => {
-                        ranges.insert(s, e, Attributes { protection, registered: false, pinned: false, in_child: InChild::Copied });
+                        ranges.insert(s, e, Attributes::mapped(protection));
                         model[s..e].fill(Some(protection));
                     }
                     Op::Remove(s, e) => {

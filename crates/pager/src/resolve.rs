@@ -151,8 +151,10 @@ impl Process {
 
     /// First touch: zeros, as many pages as the pattern says.
     fn fill(&self, state: &mut State, page: PageNumber) -> Option<Brought> {
-        let Some(range) = state.ranges.find(page.address()) else {
-            // Unmapped meanwhile: the thread that looks again gets what the kernel has for it.
+        let range = state.ranges.find(page.address());
+        let Some(range) = range.filter(|r| r.attributes.registered) else {
+            // Unmapped meanwhile, or mapped anew: the thread that looks again gets what the kernel has
+            // for it.
             return Some(Brought::one(Way::Zero, page));
         };
         let window = window(state, page);

@@ -22,6 +22,7 @@
 //! its memory back, only when its last thread has had a processor to end on.
 
 use crate::fork;
+use crate::keeper;
 use crate::process::Process;
 use crate::resolve::{Desk, UnitBuffer};
 use crate::room::When;
@@ -321,6 +322,7 @@ extern "C" fn run(index: *mut libc::c_void) -> *mut libc::c_void {
     let _ = thread::bind(me.cpu.load(SeqCst));
     me.yields(&services.compete);
     services.able.fetch_and(me.competes(), SeqCst);
+    let checking = keeper::checking();
     let mut desk = Desk::new();
     let mut watch = Watch::new();
     let mut quiet = 0;
@@ -350,6 +352,12 @@ extern "C" fn run(index: *mut libc::c_void) -> *mut libc::c_void {
                 services.rest(me);
             }
             continue;
+        }
+        if checking && let Some(own) = faults.iter().find(|f| process.is_own(f.thread)) {
+            process.fail(&format!(
+                "thread {} of ebb's own touched managed memory at {:#x}, and would wait for itself",
+                own.thread, own.address
+            ));
         }
         me.yields(&services.compete);
         fork::hold_on();
@@ -395,6 +403,12 @@ impl Process {
         while let Some(fault) = desk.again.pop() {
             self.serve_fully(desk, fault, Instant::now());
         }
+    }
+
+    /// Whether a thread is one of those that serve this process.
+    fn is_own(&self, thread: u32) -> bool {
+        let mut service = self.services.threads.iter();
+        keeper::is(thread) || service.any(|own| own.id.load(SeqCst) == thread)
     }
 
     /// Says why and ends the process: no page may be left to read as zeros.

@@ -152,7 +152,7 @@ impl Process {
     fn stays(&self) -> u64 {
         let mut state = lock_service();
         self.measure(&mut state);
-        let kept = state.ranges.all().filter(|r| r.attributes.pinned);
+        let kept = state.ranges.all().filter(|r| r.attributes.stays());
         let mut pages = state.account.unmanaged();
         for range in kept {
             let (first, end) = (PageNumber::of(range.start), PageNumber::of(range.end));

@@ -1,9 +1,10 @@
 //! The exec family: a program that passes an environment of its own must not lose ebbtide.
 //!
 //! The constructor remembers how this library came into the process: its place in
-//! `LD_PRELOAD`, and every variable whose name begins with `EBB_`. Each exec checks the
-//! environment it is given, and where something is missing passes a copy with it put back.
-//! A value that differs stays: another `ebb run` inside this one set it.
+//! `LD_PRELOAD`, in `LD_LIBRARY_PATH` where that only names it, and every variable whose name
+//! begins with `EBB_`. Each exec checks the environment it is given, and where something is missing
+//! passes a copy with it put back. A value that differs stays: another `ebb run` inside this one
+//! set it.
 //!
 //! Everything after the constructor is fit for the child of a vfork: no lock, no heap. The
 //! copy is built on the stack or, where it does not fit, in a map of its own; that map is
@@ -54,15 +55,43 @@ pub fn resolve() {
 }
 
 const PRELOAD: &[u8] = b"LD_PRELOAD=";
+const LIBRARY_PATH: &[u8] = b"LD_LIBRARY_PATH=";
 const OWN_PREFIX: &[u8] = b"EBB_";
 const LIBRARY: &[u8] = b"libebb_preload.so";
 
-/// How ebbtide came into this process. Strings end in a null and live for ever.
+/// A variable that is a list, and what of ours belongs into it.
+struct List {
+    /// With its `=`.
+    name: &'static [u8],
+    entry: &'static [u8],
+    /// The variable with that entry alone, for an environment without it. Ends in a null.
+    alone: &'static [u8],
+    /// Whether a list has that entry, or one that does as well.
+    has: fn(list: &[u8], entry: &[u8]) -> bool,
+}
+
+impl List {
+    fn new(name: &'static [u8], entry: &[u8], has: fn(&[u8], &[u8]) -> bool) -> Self {
+        let alone: &[u8] = [name, entry, b"\0"].concat().leak();
+        let entry = &alone[name.len()..alone.len() - 1];
+        Self {
+            name,
+            entry,
+            alone,
+            has,
+        }
+    }
+
+    /// The value of `variable`, if it is this one and lacks the entry.
+    fn lacking<'a>(&self, variable: &'a CStr) -> Option<&'a [u8]> {
+        let list = variable.to_bytes().strip_prefix(self.name)?;
+        (!(self.has)(list, self.entry)).then_some(list)
+    }
+}
+
+/// How ebbtide came into this process, for ever.
 struct Remembered {
-    /// This library's entry of `LD_PRELOAD`.
-    library: &'static [u8],
-    /// `LD_PRELOAD=` and the entry, for an environment without the variable.
-    preload: *const c_char,
+    lists: Vec<List>,
     /// `NAME=value` of the variables of our own.
     variables: Vec<&'static CStr>,
 }
@@ -83,18 +112,23 @@ pub unsafe fn remember(envp: Strings) {
     else {
         return;
     };
-    let library: &'static [u8] = library.to_vec().leak();
-    let preload = [PRELOAD, library, b"\0"].concat().leak();
+    let mut lists = vec![List::new(PRELOAD, library, |list, _| {
+        own_library(list).is_some()
+    })];
+    if !library.contains(&b'/')
+        && let Some(directory) = own_directory()
+    {
+        lists.push(List::new(LIBRARY_PATH, directory, |list, directory| {
+            let mut directories = list.split(|byte| matches!(byte, b':' | b';'));
+            directories.any(|other| other == directory)
+        }));
+    }
     let variables = all
         .iter()
         .filter(|entry| entry.to_bytes().starts_with(OWN_PREFIX))
         .map(|entry| &*Box::leak(Box::<CStr>::from(entry)))
         .collect();
-    let remembered = Box::new(Remembered {
-        library,
-        preload: preload.as_ptr().cast(),
-        variables,
-    });
+    let remembered = Box::new(Remembered { lists, variables });
     REMEMBERED.store(Box::into_raw(remembered), Ordering::Release);
 }
 
@@ -102,6 +136,20 @@ pub unsafe fn remember(envp: Strings) {
 fn own_library(list: &[u8]) -> Option<&[u8]> {
     list.split(|byte| matches!(byte, b':' | b' '))
         .find(|path| path.rsplit(|byte| *byte == b'/').next() == Some(LIBRARY))
+}
+
+/// Where this library was found.
+fn own_directory() -> Option<&'static [u8]> {
+    let mut info = core::mem::MaybeUninit::<libc::Dl_info>::zeroed();
+    // SAFETY: an address in this library, whose name stays as long as it is loaded, which is for ever.
+    let file = unsafe {
+        if libc::dladdr(LIBRARY.as_ptr().cast(), info.as_mut_ptr()) == 0 {
+            return None;
+        }
+        CStr::from_ptr(info.assume_init().dli_fname).to_bytes()
+    };
+    let slash = file.iter().rposition(|byte| *byte == b'/')?;
+    Some(&file[..slash])
 }
 
 /// The name of a variable with its `=`, or all of a malformed entry.
@@ -138,14 +186,9 @@ impl Environment {
         })
     }
 
-    fn has(self, variable: &CStr) -> bool {
-        let name = name(variable.to_bytes());
+    /// Whether it has a variable of that name, which ends with a `=`.
+    fn has(self, name: &[u8]) -> bool {
         self.iter().any(|entry| entry.to_bytes().starts_with(name))
-    }
-
-    fn preload(self) -> Option<&'static [u8]> {
-        self.iter()
-            .find_map(|entry| entry.to_bytes().strip_prefix(PRELOAD))
     }
 }
 
@@ -153,9 +196,9 @@ impl Environment {
 struct Repair {
     /// Entries of the given environment.
     entries: usize,
-    /// Variables to add, `LD_PRELOAD` included where there is none.
+    /// Variables to add.
     missing: usize,
-    /// Bytes of a rewritten `LD_PRELOAD` with its null; 0 where none is.
+    /// Bytes of rewritten lists with their nulls; 0 where none is.
     rewritten: usize,
 }
 
@@ -164,18 +207,16 @@ const WORD: usize = size_of::<*const c_char>();
 impl Repair {
     /// `None` where nothing is lacking.
     fn of(given: Environment, remembered: &Remembered) -> Option<Self> {
-        let absent = remembered.variables.iter().filter(|own| !given.has(own));
         let mut repair = Self {
             entries: given.iter().count(),
-            missing: absent.count(),
+            missing: remembered.missing(given).count(),
             rewritten: 0,
         };
-        match given.preload() {
-            None => repair.missing += 1,
-            Some(list) if own_library(list).is_some() => {}
-            Some(list) => {
-                repair.rewritten = PRELOAD.len() + remembered.library.len() + 1 + list.len() + 1;
-            }
+        for list in &remembered.lists {
+            let lacking = given.iter().filter_map(|entry| list.lacking(entry));
+            repair.rewritten += lacking
+                .map(|old| list.alone.len() + 1 + old.len())
+                .sum::<usize>();
         }
         (repair.missing + repair.rewritten > 0).then_some(repair)
     }
@@ -185,43 +226,51 @@ impl Repair {
         self.entries + self.missing + 1 + self.rewritten.div_ceil(WORD)
     }
 
-    /// Writes the repaired array, and the rewritten string behind it.
+    /// Writes the repaired array, and the rewritten strings behind it.
     fn write(&self, given: Environment, remembered: &Remembered, space: &mut [*const c_char]) {
         let (array, text) = space.split_at_mut(self.entries + self.missing + 1);
-        let mut slots = array.iter_mut();
-        let mut push = |entry: *const c_char| {
-            if let Some(slot) = slots.next() {
-                *slot = entry;
-            }
-        };
-        let mut rewritten = self.rewritten > 0;
-        for entry in given.iter() {
-            match entry.to_bytes().strip_prefix(PRELOAD) {
-                Some(list) if rewritten => {
-                    rewritten = false;
-                    let mut at = text.as_mut_ptr().cast::<u8>();
-                    push(at.cast_const().cast());
-                    for part in [PRELOAD, remembered.library, b":", list, b"\0"] {
-                        // SAFETY: `text` holds at least `self.rewritten` bytes, the sum of
-                        // the parts' lengths.
-                        unsafe {
-                            at.copy_from_nonoverlapping(part.as_ptr(), part.len());
-                            at = at.add(part.len());
-                        }
-                    }
+        let mut text = text.as_mut_ptr().cast::<u8>();
+        let rewritten = given.iter().map(|entry| {
+            let mut lists = remembered.lists.iter();
+            let Some((list, old)) = lists.find_map(|l| Some((l, l.lacking(entry)?))) else {
+                return entry.as_ptr();
+            };
+            let start = text.cast_const().cast();
+            // An empty place in a list of directories would be the current one.
+            let blank: &[u8] = if old.is_empty() { b"" } else { b":" };
+            for part in [list.name, list.entry, blank, old, b"\0"] {
+                // SAFETY: behind the array are `self.rewritten` bytes, no less than the sum of the
+                // parts' lengths for all lists.
+                unsafe {
+                    text.copy_from_nonoverlapping(part.as_ptr(), part.len());
+                    text = text.add(part.len());
                 }
-                _ => push(entry.as_ptr()),
             }
+            start
+        });
+        let all = rewritten
+            .chain(remembered.missing(given))
+            .chain([ptr::null()]);
+        for (slot, entry) in array.iter_mut().zip(all) {
+            *slot = entry;
         }
-        for own in &remembered.variables {
-            if !given.has(own) {
-                push(own.as_ptr());
-            }
-        }
-        if given.preload().is_none() {
-            push(remembered.preload);
-        }
-        push(ptr::null());
+    }
+}
+
+impl Remembered {
+    /// Variables that an environment has not at all.
+    fn missing(&self, given: Environment) -> impl Iterator<Item = *const c_char> {
+        let own = self
+            .variables
+            .iter()
+            .map(|own| (name(own.to_bytes()), own.as_ptr()));
+        let lists = self
+            .lists
+            .iter()
+            .map(|list| (list.name, list.alone.as_ptr().cast()));
+        own.chain(lists)
+            .filter(move |(name, _)| !given.has(name))
+            .map(|(_, variable)| variable)
     }
 }
 

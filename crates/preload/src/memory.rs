@@ -91,6 +91,22 @@ pub unsafe extern "C" fn posix_madvise(addr: *mut c_void, len: usize, advice: c_
 }
 
 /// # Safety
+/// `process_madvise(2)`'s.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn process_madvise(
+    process: c_int,
+    areas: *const libc::iovec,
+    count: usize,
+    advice: c_int,
+    flags: u32,
+) -> isize {
+    // SAFETY: as above.
+    let heard =
+        libc_result(|| unsafe { hooks::process_madvise(process, areas, count, advice, flags) });
+    heard.map_or(-1, |bytes| bytes as isize)
+}
+
+/// # Safety
 /// `mprotect(2)`'s.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mprotect(addr: *mut c_void, len: usize, prot: c_int) -> c_int {
@@ -113,11 +129,11 @@ pub unsafe extern "C" fn pkey_mprotect(
         // SAFETY: without a key it is the plain call.
         return unsafe { mprotect(addr, len, prot) };
     }
-    // SAFETY: as above; libc::syscall sets errno on failure.
-    unsafe {
+    // SAFETY: as above.
+    status(|| unsafe {
         hooks::exclude(addr as usize, len);
-        libc::syscall(libc::SYS_pkey_mprotect, addr, len, prot, key) as c_int
-    }
+        ebb_sys::memory::pkey_mprotect(addr as usize, len, prot, key).map_err(|e| e.0)
+    })
 }
 
 /// The break of the last `brk` or `sbrk`; 0 before the first, when the kernel is asked.
@@ -131,7 +147,7 @@ fn current_break() -> usize {
 }
 
 /// Asks for a break and answers the one there is.
-fn set_break(wanted: usize) -> usize {
+pub(crate) fn set_break(wanted: usize) -> usize {
     // SAFETY: the program answers for what lies above a lower break; 0 only asks.
     let now = unsafe { hooks::brk_set(wanted) }.unwrap_or(BREAK.load(Ordering::Relaxed));
     BREAK.store(now, Ordering::Relaxed);
@@ -170,21 +186,15 @@ pub unsafe extern "C" fn sbrk(increment: isize) -> *mut c_void {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mlock(addr: *const c_void, len: usize) -> c_int {
     // SAFETY: as above.
-    status(|| unsafe { hooks::mlock(addr as usize, len) })
+    unsafe { mlock2(addr, len, 0) }
 }
 
-/// With `MLOCK_ONFAULT` pages are to be locked when touched; locking them now keeps the
-/// promise that they do not fault again.
-///
 /// # Safety
 /// `mlock2(2)`'s.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mlock2(addr: *const c_void, len: usize, flags: c_int) -> c_int {
-    if flags & !(libc::MLOCK_ONFAULT as c_int) != 0 {
-        return status(|| Err(libc::EINVAL));
-    }
     // SAFETY: as above.
-    unsafe { mlock(addr, len) }
+    status(|| unsafe { hooks::mlock(addr as usize, len, flags) })
 }
 
 /// # Safety

@@ -72,10 +72,23 @@ unsafe fn memory_call(number: c_long, args: [c_long; 6]) -> Option<c_long> {
                 let start = memory::mremap(at(a), b as usize, c as usize, d as c_int, at(e));
                 start.addr() as c_long
             }
+            libc::SYS_brk => memory::set_break(a as usize) as c_long,
+            libc::SYS_mlock => memory::mlock(at(a), b as usize).into(),
+            libc::SYS_mlock2 => memory::mlock2(at(a), b as usize, c as c_int).into(),
+            libc::SYS_munlock => memory::munlock(at(a), b as usize).into(),
             libc::SYS_mlockall => memory::mlockall(a as c_int).into(),
+            libc::SYS_munlockall => memory::munlockall().into(),
             libc::SYS_munmap => memory::munmap(at(a), b as usize).into(),
             libc::SYS_mprotect => memory::mprotect(at(a), b as usize, c as c_int).into(),
+            libc::SYS_pkey_mprotect => {
+                memory::pkey_mprotect(at(a), b as usize, c as c_int, d as c_int).into()
+            }
             libc::SYS_madvise => memory::madvise(at(a), b as usize, c as c_int).into(),
+            libc::SYS_process_madvise => {
+                let areas = at(b).cast_const().cast();
+                memory::process_madvise(a as c_int, areas, c as usize, d as c_int, e as u32)
+                    as c_long
+            }
             _ => return None,
         })
     }

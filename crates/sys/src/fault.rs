@@ -386,7 +386,7 @@ mod tests {
     fn protected_pages_fault_when_written() {
         let fault = match FaultFd::open() {
             Ok(fault) => fault,
-            Err(e) => return println!("skipped: {e}"),
+            Err(e) => return println!("skipped: no userfaultfd: {e}"),
         };
         let area = memory::reserve(2 * PAGE).unwrap();
         // Another test may fork meanwhile, and would share them.

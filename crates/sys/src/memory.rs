@@ -103,11 +103,15 @@ pub unsafe fn brk(addr: usize) -> usize {
     unsafe { raw::call(libc::SYS_brk, [addr as c_long, 0, 0, 0, 0, 0]) as usize }
 }
 
-/// `mlock`, raw.
-pub fn mlock(addr: usize, len: usize) -> Result<(), Errno> {
+/// `mlock2`, raw; without flags `mlock`, which older kernels have too.
+pub fn mlock(addr: usize, len: usize, flags: c_int) -> Result<(), Errno> {
+    let number = match flags {
+        0 => libc::SYS_mlock,
+        _ => libc::SYS_mlock2,
+    };
+    let args = [addr as c_long, len as c_long, flags as c_long, 0, 0, 0];
     // SAFETY: locking changes no content.
-    unsafe { raw::checked(libc::SYS_mlock, [addr as c_long, len as c_long, 0, 0, 0, 0]) }
-        .map(|_| ())
+    unsafe { raw::checked(number, args) }.map(|_| ())
 }
 
 /// `munlock`, raw.
@@ -120,6 +124,39 @@ pub fn munlock(addr: usize, len: usize) -> Result<(), Errno> {
         )
     }
     .map(|_| ())
+}
+
+/// `mlockall`, raw.
+pub fn mlockall(flags: c_int) -> Result<(), Errno> {
+    // SAFETY: locking changes no content.
+    unsafe { raw::checked(libc::SYS_mlockall, [flags as c_long, 0, 0, 0, 0, 0]) }.map(|_| ())
+}
+
+/// `munlockall`, raw.
+pub fn munlockall() -> Result<(), Errno> {
+    // SAFETY: as above.
+    unsafe { raw::checked(libc::SYS_munlockall, [0; 6]) }.map(|_| ())
+}
+
+/// `pkey_mprotect`, raw. Requires: as `mprotect`.
+pub unsafe fn pkey_mprotect(addr: usize, len: usize, prot: c_int, key: c_int) -> Result<(), Errno> {
+    let args = [addr as c_long, len as c_long, prot.into(), key.into(), 0, 0];
+    // SAFETY: passed on to the caller.
+    unsafe { raw::checked(libc::SYS_pkey_mprotect, args) }.map(|_| ())
+}
+
+/// `process_madvise`, raw: how many bytes heard of it. Requires: as `madvise`, of `count` areas.
+pub unsafe fn process_madvise(
+    process: c_int,
+    areas: *const libc::iovec,
+    count: usize,
+    advice: c_int,
+    flags: u32,
+) -> Result<usize, Errno> {
+    let (areas, count, advice) = (areas as c_long, count as c_long, advice.into());
+    let args = [process.into(), areas, count, advice, flags.into(), 0];
+    // SAFETY: passed on to the caller.
+    unsafe { raw::checked(libc::SYS_process_madvise, args) }
 }
 
 /// New private anonymous read-write memory at an address of the kernel's choice, not reserved

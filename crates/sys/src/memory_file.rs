@@ -48,7 +48,7 @@ mod tests {
         assert_eq!(page, [7; PAGE]);
         let fault = match FaultFd::open() {
             Ok(fault) => fault,
-            Err(e) => return println!("skipped: {e}"),
+            Err(e) => return println!("skipped: no userfaultfd: {e}"),
         };
         fault.register(area, 2 * PAGE).unwrap();
         assert!(file.read(area + PAGE, &mut page).is_err());

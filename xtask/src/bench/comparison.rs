@@ -208,7 +208,6 @@ mod tests {
             user: 0.0,
             system: 0.0,
             peak: 0,
-            group_anonymous: 0,
             group_peak: 0,
             kills: 0,
         }

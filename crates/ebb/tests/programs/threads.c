@@ -7,7 +7,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-enum { BLOCKS = 4096, STEPS = 4000 };
+enum { BLOCKS = 4096, STEPS = 64000, MOST = 512 };
+
+static int steps;
 
 struct block {
 	size_t words;
@@ -31,7 +33,7 @@ static void *work(void *argument)
 {
 	uint64_t random = (uintptr_t)argument * 0x9e3779b97f4a7c15u + 1;
 	uint64_t checked = 0;
-	for (int step = 0; step < STEPS; step++) {
+	for (int step = 0; step < steps; step++) {
 		random ^= random << 13;
 		random ^= random >> 7;
 		random ^= random << 17;
@@ -58,10 +60,11 @@ static void *work(void *argument)
 int main(int argc, char **argv)
 {
 	int threads = argc > 1 ? atoi(argv[1]) : 4;
-	pthread_t ids[64];
+	pthread_t ids[MOST];
 	uintptr_t worked = 0;
-	if (threads < 1 || threads > 64)
+	if (threads < 1 || threads > MOST)
 		return 2;
+	steps = STEPS / threads;
 	for (int i = 0; i < BLOCKS; i++)
 		pthread_mutex_init(&locks[i], NULL);
 	for (int i = 0; i < threads; i++)

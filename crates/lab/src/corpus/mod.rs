@@ -456,7 +456,7 @@ mod tests {
         let _ = std::fs::remove_file(file);
         let sample = match sample {
             Ok(sample) => sample,
-            Err(why) => return println!("skipped: {why}"),
+            Err(why) => return println!("skipped: no look at another program's memory: {why}"),
         };
         let units = without_same_filled(&sample);
         assert!(sample.pages() > 1 << 13, "{} pages", sample.pages());

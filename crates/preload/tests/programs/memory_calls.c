@@ -5,7 +5,11 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/syscall.h>
+#include <sys/uio.h>
 #include <unistd.h>
+
+extern ssize_t process_madvise(int, const struct iovec*, size_t, int, unsigned);
 
 #define PAGE 4096
 #define MIB (1 << 20)
@@ -48,6 +52,24 @@ int main(void) {
   say("munlock", munlock(moved, 2 * PAGE));
   say("mlockall bad", mlockall(0));
   say("munlockall", munlockall());
+  say("mlock by number", syscall(SYS_mlock, moved, PAGE));
+  say("mlock2 by number", syscall(SYS_mlock2, moved, PAGE, MLOCK_ONFAULT));
+  say("munlock by number", syscall(SYS_munlock, moved, PAGE));
+  say("munlockall by number", syscall(SYS_munlockall));
+  say("pkey_mprotect by number", syscall(SYS_pkey_mprotect, moved, PAGE, PROT_READ, 99));
+  struct iovec areas[] = {{moved, PAGE}, {moved + 2 * PAGE, PAGE}};
+  int self = syscall(SYS_pidfd_open, getpid(), 0);
+  moved[2 * PAGE] = 5;
+  say("process_madvise", process_madvise(self, areas, 2, MADV_DONTNEED, 0));
+  printf("dropped %d\n", moved[2 * PAGE]);
+  say("process_madvise by number", syscall(SYS_process_madvise, self, areas, 2, MADV_COLD, 0));
+  say("process_madvise bad fd", process_madvise(-1, areas, 2, MADV_DONTNEED, 0));
+  say("process_madvise bad flags", process_madvise(self, areas, 2, MADV_DONTNEED, 1));
+  say("process_madvise bad advice", process_madvise(self, areas, 2, 12345, 0));
+  say("process_madvise too many", process_madvise(self, areas, 1025, MADV_DONTNEED, 0));
+  areas[1].iov_base = (char*)1;
+  say("process_madvise in part", process_madvise(self, areas, 2, MADV_DONTNEED, 0));
+  close(self);
   say("munmap", munmap(moved, 8 * MIB));
   say("munmap bad", munmap((char*)1, PAGE));
   char* base = sbrk(0);
@@ -59,6 +81,7 @@ int main(void) {
   say("sbrk absurd", sbrk(INTPTR_MAX) == (void*)-1 ? -1 : 0);
   say("sbrk down", sbrk(-PAGE) == base + PAGE ? 0 : -1);
   say("brk null", brk(NULL));
+  printf("brk by number %d\n", (char*)syscall(SYS_brk, base + PAGE) == base + PAGE && syscall(SYS_brk, 0) == (long)base + PAGE);
   // A reservation such as a JVM makes: far more than there is, used in two places.
   size_t wide = (size_t)64 << 30;
   char* r = mmap(NULL, wide, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);

@@ -1,0 +1,103 @@
+//! Memory that has to stay: what the program locked, and stacks on which a thread may hold the lock.
+//!
+//! The kernel refuses to move pages between memory that is locked and memory that is not, so what is
+//! locked to it is locked here: from before the call that locks it, and after the one that unlocks it.
+
+#![allow(clippy::missing_safety_doc)] // Each says "Requires:".
+
+use crate::hooks::{Outcome, change, errno, forget, wanted};
+use crate::process::Process;
+use crate::ranges::Range;
+use crate::state::{self, Locked};
+use ebb_engine::PAGE_SIZE;
+use ebb_sys::memory::{self, page_up};
+
+/// All pages of which there is something in `len` bytes from `addr` on.
+fn pages(addr: usize, len: usize) -> (usize, usize) {
+    (addr & !(PAGE_SIZE - 1), page_up(addr.saturating_add(len)))
+}
+
+/// `mlock2(2)`: what is locked is never evicted. If it fails, nothing is locked that was not before,
+/// as POSIX has it; the kernel locks what lies before a hole. Requires: as the system call.
+pub unsafe fn mlock(addr: usize, len: usize, flags: i32) -> Outcome<()> {
+    let (start, end) = pages(addr, len);
+    let mut state = state::lock();
+    let fresh = |r: &Range| !r.attributes.locked;
+    let fresh: Vec<_> = state.ranges.within(start, end).filter(fresh).collect();
+    change(&mut state, start, end, |a| a.locked = true);
+    // What is being captured is moved.
+    state = state::settled(state, start, end);
+    // It fills the memory: faults are served meanwhile.
+    drop(state);
+    let locked = memory::mlock(addr, len, flags);
+    if locked.is_err() {
+        let mut state = state::lock();
+        for range in fresh {
+            unlock(&mut state, range, true);
+        }
+    }
+    locked.map_err(errno)
+}
+
+/// `munlock(2)`.
+pub unsafe fn munlock(addr: usize, len: usize) -> Outcome<()> {
+    let (start, end) = pages(addr, len);
+    let mut state = state::lock();
+    let unlocked = memory::munlock(addr, len);
+    each_locked(&mut state, start, end, unlocked.is_err());
+    unlocked.map_err(errno)
+}
+
+/// `mlockall(2)`: refused, as where the limit on locked memory is too low: it would make a program
+/// that is to run in less memory than it needs hold all of it.
+pub unsafe fn mlockall(flags: i32) -> Outcome<()> {
+    if wanted() {
+        return Err(libc::ENOMEM);
+    }
+    memory::mlockall(flags).map_err(errno)
+}
+
+/// `munlockall(2)`.
+pub unsafe fn munlockall() -> Outcome<()> {
+    let mut state = state::lock();
+    memory::munlockall().map_err(errno)?;
+    each_locked(&mut state, 0, usize::MAX, false);
+    Ok(())
+}
+
+/// Unlocks what is locked of `start..end`, in the kernel too if that has not happened.
+fn each_locked(state: &mut Locked, start: usize, end: usize, still: bool) {
+    let mut at = start;
+    while let Some(range) = state.ranges.next(at, end) {
+        at = range.end;
+        if range.attributes.locked {
+            unlock(state, range, still);
+        }
+    }
+}
+
+fn unlock(state: &mut Locked, range: Range, still: bool) {
+    let Range { start, end, .. } = range;
+    if !still || memory::munlock(start, end - start).is_ok() {
+        change(state, start, end, |a| a.locked = false);
+    }
+}
+
+/// Names a range that must never be paged, such as a thread's stack that the program gave.
+/// Requires: the range is mapped.
+pub unsafe fn exclude(addr: usize, len: usize) {
+    let (start, end) = pages(addr, len);
+    let mut state = state::lock();
+    if !state.ranges.overlaps(start, end) {
+        return;
+    }
+    // With the lock held: what is registered must stay known.
+    if Process::current().is_none() {
+        return forget(&mut state, start, end);
+    }
+    change(&mut state, start, end, |a| a.pinned = true);
+    drop(state);
+    // Every page is brought in, and none leaves again; then there is nothing left to serve.
+    // SAFETY: populating changes no content.
+    let _ = unsafe { memory::madvise(start, end - start, libc::MADV_POPULATE_WRITE) };
+}
