@@ -229,8 +229,7 @@ child(0)
 print(digest(1))
 "
     );
-    // The group counts pages once for each process that has them, so the peak is far above need.
-    same_in_parts(&python(&script), "fork chain", &[6], &[]);
+    same_in_parts(&python(&script), "fork chain", &[3], &[]);
 }
 
 #[test]

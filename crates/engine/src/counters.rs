@@ -113,6 +113,8 @@ counters! {
     fault_device,
     /// Faults by writes to pages that forked relatives may share.
     fault_shared,
+    /// Faults by writes to pages that had clean copies, which are given up.
+    fault_clean,
     /// Pages that such faults, or their eviction, made this process's own: each is a minor fault.
     unshared,
     /// Pages evicted.

@@ -24,7 +24,7 @@
 //! no capture under way, unless it is open; Spent and Leaving: nothing staged and no capture under way.
 
 use crate::map::{Frame, Mask, PageNumber, UNIT, UNIT_BYTES};
-use ebb_engine::{EntryId, PAGE_SIZE};
+use ebb_engine::PAGE_SIZE;
 use std::collections::VecDeque;
 
 /// A bay's position in the staging area.
@@ -54,8 +54,6 @@ struct Bay {
     staged: Mask,
     /// Whose captured page each frame holds, or held.
     pages: [PageNumber; UNIT],
-    /// For captured pages, the entry that may still hold the same content.
-    kept: [Option<EntryId>; UNIT],
 }
 
 impl Bay {
@@ -67,7 +65,6 @@ impl Bay {
         present: 0,
         staged: 0,
         pages: [PageNumber(0); UNIT],
-        kept: [None; UNIT],
     };
 }
 
@@ -188,10 +185,10 @@ impl Bays {
     }
 
     /// Frames for so many pages, if there are any: in a bay with others, or in one `alone`. They are
-    /// the caller's until `captured`. With each page the entry that may still hold its content.
+    /// the caller's until `captured`.
     pub fn begin_capture(
         &mut self,
-        pages: impl ExactSizeIterator<Item = (PageNumber, Option<EntryId>)>,
+        pages: impl ExactSizeIterator<Item = PageNumber>,
         alone: bool,
     ) -> Option<Berth> {
         let frames = pages.len();
@@ -218,8 +215,8 @@ impl Bays {
         let start = b.filled;
         b.filled += frames;
         b.captures += 1;
-        for (i, (page, kept)) in (start..).zip(pages) {
-            (b.pages[i], b.kept[i]) = (page, kept);
+        for (i, page) in (start..).zip(pages) {
+            b.pages[i] = page;
         }
         if !alone && b.filled == UNIT {
             self.close();
@@ -297,11 +294,6 @@ impl Bays {
         self.bays[bay.0 as usize].staged
     }
 
-    /// The entry that may still hold what a captured page holds.
-    pub fn kept(&self, frame: Frame) -> Option<EntryId> {
-        self.bays[frame.0 as usize / UNIT].kept[frame.0 as usize % UNIT]
-    }
-
     /// The page in `frame` was mapped again: the frame is gone.
     pub fn remapped(&mut self, frame: Frame) {
         self.unstaged(frame).present &= !bit(frame);
@@ -321,11 +313,6 @@ impl Bays {
         debug_assert!(b.staged & bit(frame) != 0);
         b.staged &= !bit(frame);
         b
-    }
-
-    /// The entry kept for a captured page is gone.
-    pub fn forget_kept(&mut self, frame: Frame) {
-        self.bay(bay_of(frame)).kept[frame.0 as usize % UNIT] = None;
     }
 
     /// A closed bay that holds no captured page any more, and to which none comes, leaves its list.
@@ -460,11 +447,8 @@ mod tests {
         berth
     }
 
-    fn named(
-        first: usize,
-        frames: usize,
-    ) -> impl ExactSizeIterator<Item = (PageNumber, Option<EntryId>)> {
-        (first..first + frames).map(|page| (PageNumber(page), Some(EntryId(page as u32))))
+    fn named(first: usize, frames: usize) -> impl ExactSizeIterator<Item = PageNumber> {
+        (first..first + frames).map(PageNumber)
     }
 
     #[test]
@@ -647,7 +631,6 @@ mod tests {
                             continue;
                         }
                         prop_assert_eq!(bays.page_of(Frame(frame)), page);
-                        prop_assert_eq!(bays.kept(Frame(frame)), Some(EntryId(page.0 as u32)));
                         bays.remapped(Frame(frame));
                         waiting.remove(&frame);
                         busy.remove(&frame);

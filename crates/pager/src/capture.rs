@@ -1,4 +1,5 @@
-//! Capture: pages whose turn it is leave the program for a bay of the staging area.
+//! Capture: pages whose turn it is leave the program for a bay of the staging area. Those that have
+//! clean copies (`clean`) are swapped out with that.
 //!
 //! It is a move: after it the program cannot write the page, nothing was copied, and a page that is
 //! pinned (a transfer into it may be under way) or shared refuses and stays. One that is only referred
@@ -13,17 +14,18 @@
 //! page more for each of a unit's, for a moment.
 
 use crate::bays::{Berth, ones, places, runs};
+use crate::clean;
 use crate::footing::Leaving;
-use crate::map::{Mask, Page, PageMap, PageNumber, UNIT, UNIT_BYTES, UnitNumber};
-use crate::place::Waking;
-use crate::process::{Process, cpu};
+use crate::map::{Mask, Page, PageMap, UNIT, UNIT_BYTES, UnitNumber};
+use crate::place::{Waking, Writes};
+use crate::process::Process;
 use crate::ranges::{Ranges, WayOut};
 use crate::references;
 use crate::resolve::Desk;
 use crate::sharing::Sharing;
 use crate::state::{State, lock_service, transit_ended};
 use arrayvec::ArrayVec;
-use ebb_engine::{EntryId, PAGE_SIZE};
+use ebb_engine::PAGE_SIZE;
 use ebb_sys::pagemap::Mapped;
 use ebb_sys::{Errno, memory};
 use std::ops::Range;
@@ -36,15 +38,14 @@ const LOOK: usize = 512;
 const TRIES: usize = 32;
 
 impl Process {
-    /// Captures the unit whose turn it is; how many pages, 0 if none can be. Pages that a forked
-    /// relative still maps are left unless `shared`: evicting them here frees nothing there, and
+    /// Captures the unit whose turn it is; none if none can be. Pages that a forked relative still maps are left unless `shared`: evicting them here frees nothing there, and
     /// stores them once more (`sharing`).
     pub fn capture(
         &self,
         mut state: MutexGuard<'static, State>,
         desk: &mut Desk,
         shared: bool,
-    ) -> (MutexGuard<'static, State>, usize) {
+    ) -> (MutexGuard<'static, State>, Captured) {
         for _ in 0..TRIES {
             let (berth, unit, victims, way, _said) = match self.choose(&mut state, shared) {
                 Choice::Capture(berth, unit, victims, way, said) => {
@@ -56,11 +57,12 @@ impl Process {
                     state = lock_service();
                     continue;
                 }
-                Choice::Nothing => return (state, 0),
+                Choice::Nothing => return (state, Captured::default()),
             };
             let State { map, bays, .. } = &mut *state;
             let bays = bays.as_ref().expect("chosen into it");
             let (bay, address) = (bays.address(berth.bay), bays.frame_address(berth.frame(0)));
+            let copies = clean::copies(map, unit, victims);
             for (at, i) in places(victims).enumerate() {
                 map.set(unit.first().plus(i), Page::Storing(berth.frame(at)));
             }
@@ -75,6 +77,7 @@ impl Process {
             let Shifted {
                 moved,
                 gone,
+                opened,
                 copied,
             } = match way {
                 WayOut::Copy if references::pinned() => Shifted::default(),
@@ -97,26 +100,32 @@ impl Process {
             // Over the limit for a moment: what was copied is about to leave.
             account.part(copied as i64);
             let bays = bays.as_mut().expect("as above");
-            let mut came: Mask = 0;
+            let left = moved | gone | opened;
+            let out = self.uncache(&copies, left, moved & !opened);
+            let (mut came, mut clean): (Mask, Mask) = (0, 0);
             for (at, i) in places(victims).enumerate() {
                 let frame = berth.frame(at);
-                let now = match 1 << i {
-                    bit if moved & bit != 0 => Page::Staged(frame),
-                    bit if gone & bit != 0 => Page::Untouched,
-                    _ => Page::Resident(bays.kept(frame)),
+                let now = match (1 << i, out[i]) {
+                    (bit, Some(entry)) if moved & bit != 0 => {
+                        clean |= 1 << at;
+                        Page::Swapped(entry)
+                    }
+                    (bit, None) if moved & bit != 0 => Page::Staged(frame),
+                    (bit, _) if gone & bit != 0 => Page::Untouched,
+                    (_, kept) => Page::Resident(kept),
                 };
+                came |= Mask::from(moved >> i & 1 != 0) << at;
                 map.set(unit.first().plus(i), now);
-                match (now, bays.kept(frame)) {
-                    (Page::Staged(_), _) => came |= 1 << at,
-                    (Page::Untouched, Some(entry)) => self.swap.free(cpu(), entry, 1),
-                    _ => {}
-                }
             }
             self.counters().map_disagrees.add(gone.count_ones().into());
             bays.captured(berth, came);
+            for at in places(clean) {
+                bays.stored(berth.frame(at));
+            }
             transit_ended();
             desk.again.append(parked);
             let pages = moved.count_ones();
+            let clean = clean.count_ones();
             self.counters()
                 .evict_busy
                 .add((victims & !moved).count_ones().into());
@@ -126,10 +135,16 @@ impl Process {
                 queue.requeue(map, unit);
             }
             if pages > 0 {
-                return (state, pages as usize);
+                return (
+                    state,
+                    Captured {
+                        staged: (pages - clean) as usize,
+                        clean: clean as usize,
+                    },
+                );
             }
         }
-        (state, 0)
+        (state, Captured::default())
     }
 
     /// The unit whose turn it is, which of its pages to capture, and frames for them.
@@ -172,9 +187,8 @@ impl Process {
                 queue.requeue(map, unit);
                 continue;
             };
-            let leaving: ArrayVec<_, UNIT> = places(victims)
-                .map(|i| (unit.first().plus(i), kept(map, unit.first().plus(i))))
-                .collect();
+            let leaving: ArrayVec<_, UNIT> =
+                places(victims).map(|i| unit.first().plus(i)).collect();
             // What is to be the bay's protection for a while is that of all its frames.
             let alone = way == WayOut::MoveExecutable;
             let Some(berth) = bays.begin_capture(leaving.into_iter(), alone) else {
@@ -236,6 +250,7 @@ impl Process {
                         // Shared copy-on-write since a fork: a write makes it our own, without a
                         // copy if nobody else maps it any more.
                         let (own, copies) = self.own(unit + at * PAGE_SIZE, end - at, shared);
+                        shifted.opened |= ones(at, own);
                         shifted.copied += copies;
                         at += usize::from(own == 0);
                     }
@@ -259,6 +274,8 @@ impl Process {
             let from = unit + first * PAGE_SIZE;
             let left = self.copy_run(desk, from, to, len, &mut shifted);
             shifted.moved |= left << first;
+            // They may have been written since they were copied first.
+            shifted.opened |= (ones(0, len) & !left) << first;
             for at in places(ones(0, len) & !left) {
                 let offset = at * PAGE_SIZE;
                 if self.copy_run(desk, from + offset, to + offset, 1, &mut shifted) != 0 {
@@ -291,7 +308,10 @@ impl Process {
             false => 0,
         };
         let copied = self.memory.read(from, content.as_flattened_mut()).is_ok()
-            && self.copy(to, content, Waking::Later).1.is_ok();
+            && self
+                .copy(to, content, Writes::Free, Waking::Later)
+                .1
+                .is_ok();
         // SAFETY: private memory whose content is in the frames by now.
         let drop_there = || unsafe { memory::madvise(from, bytes, libc::MADV_DONTNEED) };
         let left = match copied {
@@ -335,6 +355,15 @@ enum Choice {
     Nothing,
 }
 
+/// Pages that left.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct Captured {
+    /// They are to be stored.
+    pub staged: usize,
+    /// They are swapped out.
+    pub clean: usize,
+}
+
 /// What became of pages that were to leave.
 #[derive(Default)]
 struct Shifted {
@@ -342,16 +371,10 @@ struct Shifted {
     moved: Mask,
     /// Those that the program had dropped without libc: there is nothing to move.
     gone: Mask,
+    /// Those that could be written meanwhile.
+    opened: Mask,
     /// How many of those that left relatives share, who keep theirs.
     copied: usize,
-}
-
-/// The entry that may still hold what a page in memory does.
-fn kept(map: &PageMap, page: PageNumber) -> Option<EntryId> {
-    match map.get(page) {
-        Page::Resident(kept) => kept,
-        _ => None,
-    }
 }
 
 fn resident(map: &PageMap, unit: UnitNumber) -> Mask {

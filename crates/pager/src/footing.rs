@@ -169,10 +169,10 @@ impl Drop for Footing {
     }
 }
 
-/// A page whose data is lost is not used by who runs on.
+/// A page with a clean copy may not be written. One whose data is lost is not used by who runs on.
 fn there(map: &PageMap, at: usize) -> bool {
     let page = map.get(PageNumber::of(at));
-    matches!(page, Page::Resident(_) | Page::Poisoned)
+    matches!(page, Page::Resident(None) | Page::Poisoned)
 }
 
 /// Has the next pages of the stack there, as any function with so large a frame would.

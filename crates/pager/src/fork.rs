@@ -408,7 +408,7 @@ pub fn attend(process: &'static Process, desk: &mut Desk) {
             rest();
         }
     }
-    process.protect_shared(&lock_service());
+    process.protect_shared(&mut lock_service());
     PROTECTED.fetch_add(1, SeqCst);
     futex::wake(&PROTECTED, i32::MAX, false);
     STAGE.store(0, SeqCst);

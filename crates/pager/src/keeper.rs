@@ -8,6 +8,7 @@
 
 use crate::balance::Costs;
 use crate::bays::Bays;
+use crate::clean::Keeping;
 use crate::embed::{self, Embedded};
 use crate::fork;
 use crate::generations;
@@ -31,7 +32,7 @@ use ebb_tree::{JoinError, Member, Mode};
 use std::ops::ControlFlow::{Break, Continue};
 use std::os::unix::process::parent_id;
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
 /// The keeper's thread, by its number in the system: a forked child finds its parent's.
@@ -177,8 +178,7 @@ fn adopt(
         forked: AtomicBool::new(false),
         costs: Costs::new(),
         shortage: Shortage::default(),
-        keep_score: AtomicU64::new(1024),
-        loads: AtomicU64::new(0),
+        keeping: Keeping::new(),
         behind: AtomicBool::new(false),
     };
     // The limit is what others leave, this process among them until it charges for itself.
@@ -279,6 +279,7 @@ pub fn tend(process: &'static Process) -> ! {
                 process.share_budget(&mut state);
                 if checking {
                     state.check();
+                    process.check_copies(&state);
                 }
                 if spared.is_none_or(|since| since.elapsed() > SPARED) {
                     process.publish_oldest(&state);
@@ -414,6 +415,8 @@ impl Process {
             let len = range.end - range.start;
             // SAFETY: advice that changes no content. Huge pages would be filled behind our back.
             let _ = unsafe { memory::madvise(range.start, len, libc::MADV_NOHUGEPAGE) };
+            // SAFETY: the same. Pages that the kernel merges lose their protection.
+            let _ = unsafe { memory::madvise(range.start, len, libc::MADV_UNMERGEABLE) };
             if let Err(error) = self.fault.register(range.start, len) {
                 // Not what we took it for (unmapped or replaced behind libc's back): not ours, and
                 // harmless, unless some of it is swapped out, which would now read as zeros.
@@ -430,6 +433,7 @@ impl Process {
                         range.start, range.end
                     ));
                 }
+                state.drop_pages(Some(self.swap), cpu(), range.start, range.end);
                 state.ranges.remove(range.start, range.end);
                 continue;
             }
@@ -440,7 +444,8 @@ impl Process {
             join_again(range.start, len);
             if state.sharing == Sharing::Protected {
                 // New, or moved by mremap, which leaves the protection behind.
-                self.protect(range.start, len, true);
+                self.protect(state, range.start, len);
+                self.give_up_written(state, range.start, range.end);
             }
             state
                 .ranges

@@ -13,6 +13,7 @@ mod appetite;
 mod balance;
 mod bays;
 mod capture;
+mod clean;
 mod devices;
 mod embed;
 mod footing;

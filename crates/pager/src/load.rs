@@ -10,29 +10,41 @@ use crate::bays::{ones, runs};
 use crate::generations;
 use crate::map::{Mask, Page, PageMap, PageNumber, UNIT};
 use crate::pattern::{REACH, Window, around};
-use crate::place::Waking;
+use crate::place::{Waking, Writes};
 use crate::process::{Process, cpu};
 use crate::queue::RESIDENT_SET;
 use crate::ranges::Range;
 use crate::resolve::{Brought, Desk, window};
 use crate::sharing::Sharing;
-use crate::state::{State, lock_service, transit_ended};
+use crate::state::{Freeing, State, lock_service, transit_ended};
 use arrayvec::ArrayVec;
 use ebb_engine::swap::{LoadError, Place, Source};
 use ebb_engine::{EntryId, PAGE_SIZE, PageBytes};
 use ebb_tree::Way;
 use std::sync::MutexGuard;
-use std::sync::atomic::Ordering::Relaxed;
 
 /// Pages in transit to where they are to be.
 struct Load {
     first: PageNumber,
     entries: ArrayVec<EntryId, UNIT>,
+    /// Whether they are part of a walk that passes (`queue`).
+    pass: bool,
     /// Whether they keep their entries as clean copies.
     keep: bool,
+    /// How often protection had been lifted when it began.
+    lifted: u32,
 }
 
 type Results = [Result<Source, LoadError>; UNIT];
+
+/// How that went.
+struct Came {
+    results: Results,
+    /// All that was good is what is there.
+    placed: bool,
+    /// Who waits was woken already, and the fault counted.
+    woken: bool,
+}
 
 impl Process {
     /// Brings `page` in; none: there is no room.
@@ -75,15 +87,23 @@ impl Process {
         let age = queue.age(map, page);
         balance.came_back(queue.rank(map, page), map.resident());
         queue.leaves(map, first, pages);
+        let pass = window.walk && queue.passes(map, page);
         let late = usize::from(age) > self.pool_span(&state);
         let worth = match device {
             true => late && !filling,
-            false => state.sharing == Sharing::Protected && generations::inherits(self.swap, entry),
+            // What was there at a fork gives nothing back when it is freed (`generations`), and would
+            // be stored once more by each relative.
+            false => {
+                let inherits = || generations::inherits(self.swap, entry);
+                pass || state.sharing == Sharing::Protected && inherits()
+            }
         };
         let load = Load {
             first,
             entries,
+            pass,
             keep: worth && self.keeps(write),
+            lifted: state.lifted,
         };
         let expected = self.expected(&mut state);
         drop(state);
@@ -92,31 +112,31 @@ impl Process {
             self.swap.expect(&expected);
         }
         let wanted = page.0 - first.0;
-        let (results, woken) = self.transfer(&load, desk, (!device).then_some(wanted));
+        let came = self.transfer(&load, desk, (!device).then_some(wanted));
 
         let mut state = lock_service();
-        self.land(&mut state, &load, &results);
+        self.land(&mut state, &load, &came);
         let State {
             map, queue, parked, ..
         } = &mut *state;
-        let soon = if window.walk {
-            queue.walked(map, first, pages, age)
-        } else {
-            queue.refaulted(map, page, age)
-        };
-        self.counters().workingset_refault.add(u64::from(soon));
+        if !window.stream {
+            queue.refaulted(map, page, age);
+        }
+        self.counters()
+            .workingset_refault
+            .add(u64::from(age <= RESIDENT_SET));
         self.counters().readahead.add(pages as u64 - 1);
         transit_ended();
         desk.again.append(parked);
         Some(Brought {
             way: match device {
                 true => Way::Device,
-                false => way_of(results[wanted]),
+                false => way_of(came.results[wanted]),
             },
-            device: device || results[..pages].contains(&Ok(Source::Device)),
+            device: device || came.results[..pages].contains(&Ok(Source::Device)),
             first,
             pages,
-            woken,
+            woken: came.woken,
         })
     }
 
@@ -154,8 +174,8 @@ impl Process {
     }
 
     /// Loads the data and puts what is good of it into place. If one copy does that, and a page is
-    /// `wanted`, the fault is counted and who waits is woken: whether they were.
-    fn transfer(&self, load: &Load, desk: &mut Desk, wanted: Option<usize>) -> (Results, bool) {
+    /// `wanted`, the fault is counted and who waits is woken.
+    fn transfer(&self, load: &Load, desk: &mut Desk, wanted: Option<usize>) -> Came {
         let pages = load.entries.len();
         let mut results: Results = std::array::from_fn(|_| Ok(Source::Zero));
         let mut outs: ArrayVec<&mut PageBytes, UNIT> = desk.buffer.0[..pages].iter_mut().collect();
@@ -172,24 +192,46 @@ impl Process {
             }
             _ => Waking::Later,
         };
+        let writes = match keep {
+            true => Writes::Faults,
+            false => Writes::Free,
+        };
+        let mut placed = true;
         for (i, len) in runs(good) {
-            self.place(load.first.plus(i), &desk.buffer.0[i..i + len], waking);
+            let content = &desk.buffer.0[i..i + len];
+            placed &= self.place(load.first.plus(i), content, writes, waking);
         }
-        (results, waking == Waking::AtOnce)
+        Came {
+            results,
+            placed,
+            woken: waking == Waking::AtOnce,
+        }
     }
 
-    /// Says in the page map what has come.
-    fn land(&self, state: &mut State, load: &Load, results: &Results) {
-        for (i, (&entry, result)) in load.entries.iter().zip(results).enumerate() {
+    /// Says in the page map what has come. Copies are kept of what is protected without a doubt.
+    fn land(&self, state: &mut State, load: &Load, came: &Came) {
+        let keeps = load.keep && came.placed && load.lifted == state.lifted;
+        let mut freeing = Freeing::default();
+        for (i, (&entry, result)) in load.entries.iter().zip(&came.results).enumerate() {
             let at = load.first.plus(i);
             match result {
-                Ok(_) => state
-                    .map
-                    .set(at, Page::Resident(load.keep.then_some(entry))),
+                Ok(_) => {
+                    if load.keep && !keeps {
+                        freeing.add(self.swap, cpu(), entry);
+                    }
+                    let kept = keeps.then_some(entry);
+                    state.map.set(at, Page::Resident(kept));
+                }
                 Err(error) => self.poison(state, at, error),
             }
         }
-        self.queue(state, load.first, load.entries.len());
+        freeing.finish(self.swap, cpu());
+        let State { map, queue, .. } = state;
+        let mask = ones(load.first.within(), load.entries.len());
+        match load.pass {
+            true => queue.brought_to_pass(map, load.first.unit(), mask),
+            false => queue.brought(map, load.first.unit(), mask),
+        }
     }
 
     /// How many epochs ago the oldest pages in the pool were evicted, about, if it is as large as it
@@ -206,21 +248,6 @@ impl Process {
     /// One page for each fault, the pool would be full only when as many have come back.
     fn fills_pool(&self, state: &State) -> bool {
         state.balance.learnt() && self.swap.pool_bytes() < self.swap.pool_max() / 4 * 3
-    }
-
-    /// Whether loads keep their entries that might: if kept pages are mostly still the same when
-    /// evicted again, which then costs no write. A page that is loaded to be written is not.
-    /// Copies in the pool are not kept: what they would save, a compression, is worth less than
-    /// the RAM they hold (measured: random touches in half the memory 17 µs with, 13 without). But
-    /// what was there at a fork gives none back when it is freed (`generations`), and would be stored
-    /// once more by each relative.
-    fn keeps(&self, write: bool) -> bool {
-        const TRY_ANYWAY: u64 = 32;
-        if write {
-            return false;
-        }
-        self.keep_score.load(Relaxed) > 512
-            || self.loads.fetch_add(1, Relaxed).is_multiple_of(TRY_ANYWAY)
     }
 
     /// The page's data is lost: touching it is fatal from now on, and says why.

@@ -11,7 +11,8 @@
 //!     +---- any           |  +---------- Loading <---- touch ------------ Swapped
 //! ```
 //!
-//! `Loading` and `Storing` are the transit states: a thread of ours owns the page and works on
+//! A page with a clean copy goes from `Resident` to `Swapped` at once (`clean`). `Loading` and `Storing`
+//! are the transit states: a thread of ours owns the page and works on
 //! it with the pager's lock dropped; everybody else waits for the transit to end.
 //!
 //! The map is plain data under the pager's lock. It allocates one `Chunk` for each 2 MiB first
@@ -25,6 +26,8 @@ pub const UNIT: usize = 16;
 /// Bytes of a unit.
 pub const UNIT_BYTES: usize = UNIT * PAGE;
 const PAGE: usize = ebb_engine::PAGE_SIZE;
+/// Where addresses of programs end, and the map with them.
+pub const ADDRESSES: usize = 1 << 48;
 const CHUNK_PAGES: usize = 512;
 const UNITS: usize = CHUNK_PAGES / UNIT;
 const _: () = assert!(UNIT <= 64 && CHUNK_PAGES.is_multiple_of(UNIT));
@@ -79,7 +82,7 @@ pub struct Frame(pub u32);
 pub enum Page {
     /// Never touched, or dropped since: reads as zeros.
     Untouched,
-    /// In memory and mapped; perhaps with an entry that held the same content when it was loaded.
+    /// In memory and mapped; perhaps with a clean copy (`clean`).
     Resident(Option<EntryId>),
     /// Captured: in a frame, not mapped, not stored yet.
     Staged(Frame),
@@ -141,6 +144,8 @@ pub struct UnitState {
     pub queued_ms: u32,
     /// It stands in the reclaim queue.
     pub queued: bool,
+    /// It left as part of a walk that only passed through.
+    pub passed: bool,
 }
 const _: () = assert!(size_of::<UnitState>() == 32 && UNIT == 16);
 

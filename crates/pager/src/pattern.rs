@@ -21,7 +21,8 @@ const STREAMS: usize = 8;
 const SKIP: usize = 4;
 /// Faults in a row where they were expected that make a walk which leaves out no page.
 const EXACT: u8 = 8;
-/// Pages in memory that a walk may pass without a fault of which we hear.
+/// Pages in memory that are looked at, where a walk may have passed them without a fault of which we
+/// hear.
 const PASS: usize = 16 * UNIT;
 /// How far a walk is looked ahead of, in pages.
 pub const REACH: usize = 64;
@@ -71,6 +72,26 @@ impl Stream {
         let may = self.window == UNIT && page.within() == edge && gap.len() <= PASS;
         (may && !gap.is_empty()).then_some(gap)
     }
+    /// Whether it leaves out no page.
+    fn is_walk(&self) -> bool {
+        self.window == UNIT && self.exact >= EXACT
+    }
+    /// The first and the last page that it passed, if `page` may be where it comes to after more pages
+    /// in memory than are looked at.
+    fn stopped(&self, page: PageNumber) -> Option<[PageNumber; 2]> {
+        let (next, edge, last) = if self.downward {
+            (self.below, UNIT - 1, page.0 + 1)
+        } else {
+            (self.above, 0, page.0.wrapping_sub(1))
+        };
+        let ahead = if self.downward {
+            page.0 < next
+        } else {
+            page.0 > next
+        };
+        let may = self.is_walk() && ahead && page.within() == edge;
+        may.then_some([PageNumber(next), PageNumber(last)])
+    }
 }
 
 /// How many pages to bring in, and where.
@@ -80,7 +101,9 @@ pub struct Window {
     pub first: PageNumber,
     /// How many; the faulting page is among them, and all lie in its unit.
     pub pages: usize,
-    /// They are part of a walk that leaves out no page.
+    /// They are part of a walk, by several faults before this one.
+    pub stream: bool,
+    /// It leaves out no page.
     pub walk: bool,
 }
 
@@ -90,6 +113,7 @@ impl Window {
         Self {
             first: page,
             pages: 1,
+            stream: false,
             walk: false,
         }
     }
@@ -99,6 +123,7 @@ impl Window {
         Self {
             first: page.unit().first(),
             pages: UNIT,
+            stream: false,
             walk: false,
         }
     }
@@ -109,6 +134,7 @@ impl Window {
             return self;
         }
         Self {
+            stream: self.stream,
             walk: self.walk,
             ..other
         }
@@ -143,8 +169,14 @@ impl Pattern {
             s.between(page)
                 .is_some_and(|mut pages| pages.all(|p| present(PageNumber(p))))
         };
+        let stopped = |s: &Stream| {
+            s.stopped(page)
+                .is_some_and(|ends| ends.into_iter().all(&present))
+        };
         let streams = &self.streams;
-        let hit = (streams.iter().position(near)).or_else(|| streams.iter().position(passed));
+        let hit = (streams.iter().position(near))
+            .or_else(|| streams.iter().position(passed))
+            .or_else(|| streams.iter().position(stopped));
         let Some(i) = hit else {
             let oldest = (0..STREAMS)
                 .min_by_key(|i| self.streams[*i].used)
@@ -164,8 +196,11 @@ impl Pattern {
         let s = &mut self.streams[i];
         s.used = self.clock;
         let downward = page.0 < s.above;
-        let skipped = [s.above.abs_diff(page.0), s.below.abs_diff(page.0)];
-        let exact = skipped.contains(&0) || !near(s);
+        let skipped = match downward {
+            true => page.0 + 1..s.below.wrapping_add(1),
+            false => s.above..page.0,
+        };
+        let exact = !near(s) || skipped.into_iter().all(|p| present(PageNumber(p)));
         s.exact = if exact { s.exact.saturating_add(1) } else { 0 };
         s.window = match s.window {
             1 => 2,
@@ -183,7 +218,8 @@ impl Pattern {
         Window {
             first: PageNumber(first),
             pages: end - first,
-            walk: s.window == UNIT && s.exact >= EXACT,
+            stream: s.window == UNIT,
+            walk: s.is_walk(),
         }
     }
 
@@ -354,6 +390,27 @@ mod tests {
     }
 
     #[test]
+    fn a_walk_passes_much_that_is_in_memory_and_no_other_touch_is_taken_for_it() {
+        let mut p = Pattern::new();
+        let (mut at, stop) = (1000 * UNIT, 1020 * UNIT);
+        while at < stop {
+            at += p.window(PageNumber(at), absent).pages;
+        }
+        let behind = stop + 1000 * UNIT;
+        let kept = |p: PageNumber| (stop..behind).contains(&p.0);
+        let alone = |p: &mut Pattern, at: usize, present: &dyn Fn(PageNumber) -> bool| {
+            p.window(PageNumber(at), present).pages == 1
+        };
+        assert!(alone(&mut p, behind + 5000 * UNIT, &absent), "not stopped");
+        assert!(alone(&mut p, behind + UNIT / 2, &kept), "not at an edge");
+        assert!(alone(&mut p, behind + 64 * UNIT, &kept), "not from memory");
+        assert!(alone(&mut p, 900 * UNIT, &kept), "where it came from");
+        for unit in 0..4 {
+            assert!(p.window(PageNumber(behind + unit * UNIT), kept).walk);
+        }
+    }
+
+    #[test]
     fn random_touches_bring_their_own_page_and_do_not_break_a_walk() {
         let mut p = Pattern::new();
         let (mut walk, mut x) = (UNIT, 12345usize);
@@ -371,6 +428,7 @@ mod tests {
                     Window {
                         first: page,
                         pages: 1,
+                        stream: false,
                         walk: false
                     }
                 );

@@ -26,14 +26,30 @@ pub enum Waking {
     AtOnce,
 }
 
+/// Whether the pages may be written.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Writes {
+    /// As other memory.
+    Free,
+    /// A write is a fault (`clean`).
+    Faults,
+}
+
 impl Process {
-    /// Puts copies of `content` where pages are missing.
-    pub fn place(&self, first: PageNumber, content: &[PageBytes], waking: Waking) {
-        let (mut at, mut one) = (0, false);
+    /// Puts copies of `content` where pages are missing; false if some were there already, or gone.
+    pub fn place(
+        &self,
+        first: PageNumber,
+        content: &[PageBytes],
+        writes: Writes,
+        waking: Waking,
+    ) -> bool {
+        let (mut at, mut one, mut all) = (0, false, true);
         let mut woken = waking == Waking::AtOnce;
         while at < content.len() {
             let end = if one { at + 1 } else { content.len() };
-            let (done, result) = self.copy(first.plus(at).address(), &content[at..end], waking);
+            let to = first.plus(at).address();
+            let (done, result) = self.copy(to, &content[at..end], writes, waking);
             at += done / PAGE_SIZE;
             woken &= result.is_ok();
             match result {
@@ -46,7 +62,7 @@ impl Process {
                 // Mapped over or unmapped without libc: what is there now is the program's wish.
                 Err(Errno(libc::EEXIST | libc::ENOENT)) => {
                     self.counters().map_disagrees.add(1);
-                    (at, one) = (at + 1, false);
+                    (at, one, all) = (at + 1, false, false);
                 }
                 Err(error) => self.fail(&format!(
                     "the page at {:#x} could not be put into place: {error:?}",
@@ -57,6 +73,7 @@ impl Process {
         if waking == Waking::AtOnce && !woken {
             self.wake(first, content.len());
         }
+        all
     }
 
     /// One copy; the bytes done, and why it stopped if it did.
@@ -64,10 +81,11 @@ impl Process {
         &self,
         to: usize,
         content: &[PageBytes],
+        writes: Writes,
         waking: Waking,
     ) -> (usize, Result<(), Errno>) {
-        let wake = waking == Waking::AtOnce;
-        self.fault.copy(to, content.as_flattened(), wake)
+        let (protect, wake) = (writes == Writes::Faults, waking == Waking::AtOnce);
+        self.fault.copy(to, content.as_flattened(), protect, wake)
     }
 
     /// What it takes to place so many pages, about: who is woken by that is served when it is over,

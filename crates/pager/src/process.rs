@@ -8,6 +8,7 @@
 //! All of them live in a descriptor table of their own (`sys::thread::private_descriptors`).
 
 use crate::balance::Costs;
+use crate::clean::Keeping;
 use crate::embed::Embedded;
 use crate::service::Services;
 use crate::shortage::Shortage;
@@ -19,7 +20,7 @@ use ebb_sys::memory_file::MemoryFile;
 use ebb_sys::pagemap::PageMapFile;
 use ebb_tree::Member;
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 
 /// What the threads of a paging process share.
 pub struct Process {
@@ -42,17 +43,14 @@ pub struct Process {
     /// Pages may be shared copy-on-write with a forked relative: they refuse to be moved until
     /// one side has written them.
     pub forked: AtomicBool,
-    /// How worth it kept entries proved: of the kept pages evicted lately, the share that was
-    /// still the same, in 1/1024.
-    pub keep_score: AtomicU64,
+    /// How worth it clean copies proved.
+    pub keeping: Keeping,
     /// What faults cost.
     pub costs: Costs,
     /// How long there has been no room.
     pub shortage: Shortage,
     /// The keeper was told that the pool is nearly full, and has not looked yet.
     pub behind: AtomicBool,
-    /// Counts loads, to keep some entries whatever the score says and so learn.
-    pub loads: AtomicU64,
 }
 
 static PROCESS: AtomicPtr<Process> = AtomicPtr::new(std::ptr::null_mut());

@@ -12,11 +12,13 @@
 //!   doubles it. When the time is up the page is evicted again, as a *probe*: the only way to
 //!   learn whether it is still used. A page in steady use thus costs a fault every hundred epochs,
 //!   and one that is not leaves at the next probe.
-//! - A *walk* in order that comes by again, through more memory than fits, finds nothing of what
-//!   leaves first in, first out: each page goes just before it is reached. So a part of the walk's
-//!   units stays, as many as fit by the age at which they come back, the same ones each time:
-//!   those are hits, and the others pass through what is left (`walked`). Walking through twice
-//!   the memory brings in 61% of it each time, through a tenth more 23%; else all of it.
+//! - A *walk* in order that comes by again, through more memory than fits, would find nothing of what
+//!   leaves first in, first out: each page goes just before it is reached. So what it brings *passes*:
+//!   it leaves again behind the walk, before all else. What is resident stays so, and is found when
+//!   the walk gets there. It also runs in the processor's caches that way: pages are evicted that were
+//!   just used, and their frames filled again at once (walks took half the time). One page in so many
+//!   stays all the same, and others leave for it: slowly, what is walked through takes the place of
+//!   what is not used (`passes`).
 //! - When a page of a unit goes, all others of it go that are not *hot* by several refaults, for each
 //!   gap in what goes is one more move. Measured on a model: a fifth fewer moves, and no more
 //!   faults, than if every page had its own turn.
@@ -32,15 +34,16 @@
 //!
 //! Units of which nothing may leave stand aside, in a queue of their own. Both go round in the same
 //! time, so that finding a page to evict never means passing by all that stay in a row. A unit
-//! stands in one of the two at most once; `UnitState::queued` says so.
+//! stands in one of these two, or among those that pass, at most once; `UnitState::queued` says so.
 //!
 //! Sources: Babaoglu and Joy, *Converting a Swap-Based System to do Paging in an Architecture
 //! Lacking Page-Referenced Bits* (1981), for reclaim without accessed bits; Jiang and Zhang,
 //! *LIRS* (2002), for reuse distance as the measure of worth; Qureshi et al., *Adaptive Insertion
-//! Policies for High Performance Caching* (2007), for keeping a part of what does not fit.
+//! Policies for High Performance Caching* (2007), for letting most of what does not fit pass (their BIP).
 
 use crate::map::{Mask, PageMap, PageNumber, UNIT, UnitNumber, UnitState};
 use std::collections::VecDeque;
+use std::ops::RangeInclusive;
 
 /// Epochs in which as much is evicted as is resident.
 pub const RESIDENT_SET: u8 = 8;
@@ -51,10 +54,10 @@ const MAX_HEAT: u64 = 5;
 const HOT: u64 = 3;
 /// If fewer than one in so many units may leave, time passes faster.
 const PROBATION: usize = 16;
-/// Walks that come back later are not worth room.
-const FAR: u8 = 4 * RESIDENT_SET;
-/// The part of the resident set that may be kept of walks, of 256.
-const KEPT: u32 = 230;
+/// Units that may pass at a time, 1 MiB: half of a processor's second cache.
+const PASSING: usize = 16;
+/// One in so many units that a walk brings stays: the fewer, the later it came by again.
+const STAYS: RangeInclusive<u32> = 2..=16;
 
 /// Epochs that a page stays at most: they are compared modulo 256.
 const LONGEST: u8 = 120;
@@ -84,6 +87,10 @@ pub struct Queue {
     units: VecDeque<UnitNumber>,
     /// Those whose pages all stayed when it was their turn.
     staying: VecDeque<UnitNumber>,
+    /// Brought by walks that pass through, in the order in which they came.
+    passing: VecDeque<UnitNumber>,
+    /// Loads of walks that might pass.
+    walked: u32,
     /// How often it was the turn of those that stay, times the length of the other queue.
     turns: usize,
     epoch: u8,
@@ -94,11 +101,6 @@ pub struct Queue {
     evicted: usize,
     /// The keeper's milliseconds, for units queued from now on.
     pub now_ms: u32,
-}
-
-/// A number under 256 for each unit, always the same (Fibonacci hashing, Knuth).
-fn spread(unit: UnitNumber) -> u32 {
-    unit.0.wrapping_mul(0x9e37_79b9) >> 24
 }
 
 impl UnitState {
@@ -147,6 +149,8 @@ impl Queue {
         Self {
             units: VecDeque::new(),
             staying: VecDeque::new(),
+            passing: VecDeque::new(),
+            walked: 0,
             turns: 0,
             epoch: 0,
             out: [0; 256],
@@ -157,21 +161,38 @@ impl Queue {
 
     /// Makes room for `units` more, so that `brought` does not allocate.
     pub fn reserve(&mut self, units: usize) {
-        self.units.reserve(units + self.staying.len());
-        self.staying.reserve(units + self.units.len());
+        let all = units + self.units.len() + self.staying.len() + self.passing.len();
+        for queue in [&mut self.units, &mut self.staying, &mut self.passing] {
+            queue.reserve(all - queue.len());
+        }
     }
 
     /// Pages `mask` of `unit` are resident now. `refaulted` comes after this for the page that
     /// was touched.
     pub fn brought(&mut self, map: &mut PageMap, unit: UnitNumber, mask: Mask) {
-        let (epoch, now) = (self.epoch, self.now_ms);
-        let state = map.unit_mut(unit);
-        state.stamp(mask, epoch);
-        if !state.queued {
-            state.queued = true;
-            state.queued_ms = now;
+        if self.comes(map, unit, mask) {
             self.units.push_back(unit);
         }
+    }
+
+    /// The same of pages that a walk brought and that pass. Beside others of their unit they leave with
+    /// those.
+    pub fn brought_to_pass(&mut self, map: &mut PageMap, unit: UnitNumber, mask: Mask) {
+        if self.comes(map, unit, mask) {
+            self.passing.push_back(unit);
+        }
+    }
+
+    /// Pages `mask` of `unit` come; whether it is to be queued.
+    fn comes(&mut self, map: &mut PageMap, unit: UnitNumber, mask: Mask) -> bool {
+        let state = map.unit_mut(unit);
+        state.stamp(mask, self.epoch);
+        state.passed = false;
+        let new = !std::mem::replace(&mut state.queued, true);
+        if new {
+            state.queued_ms = self.now_ms;
+        }
+        new
     }
 
     /// How many epochs ago a page that is out was evicted.
@@ -200,28 +221,28 @@ impl Queue {
         }
     }
 
-    /// `page` was touched, and came back `age` epochs after its eviction. True: it would not have
-    /// been missed with twice the memory.
-    pub fn refaulted(&mut self, map: &mut PageMap, page: PageNumber, age: u8) -> bool {
+    /// `page` was touched, not in a walk, and came back `age` epochs after its eviction.
+    pub fn refaulted(&mut self, map: &mut PageMap, page: PageNumber, age: u8) {
         map.unit_mut(page.unit())
             .warm(page.within(), age, self.epoch);
-        age <= RESIDENT_SET
     }
 
-    /// A walk in order brought `pages` pages from `first` back, `age` epochs after the eviction of
-    /// the one that was touched. True: as for `refaulted`.
-    pub fn walked(&mut self, map: &mut PageMap, first: PageNumber, pages: usize, age: u8) -> bool {
-        let cycle = u32::from(RESIDENT_SET) + u32::from(age);
-        let fits = KEPT * u32::from(RESIDENT_SET) / cycle;
-        let until = self
-            .epoch
-            .wrapping_add((4 * cycle).min(u32::from(LONGEST)) as u8);
-        for page in (0..pages).map(|i| first.plus(i)) {
-            if age <= FAR && spread(page.unit()) < fits {
-                map.unit_mut(page.unit()).stamp(1 << page.within(), until);
-            }
-        }
-        age <= RESIDENT_SET
+    /// Whether `page`, which is out and which a walk brings, is to pass. What left in its turn had been
+    /// resident for one resident set's worth of evictions before that, and would be gone again when the
+    /// walk comes by the next time. What passed and came back soon may be of a walk that fits, and had
+    /// better stay, or of one that finds the rest of its way resident, where each page that stays takes
+    /// the place of one that is wanted as much. Nothing tells them apart. With one in `n` staying the
+    /// second finds `n / (n - 1)` times as much missing, and the first fits after about `n` rounds.
+    pub fn passes(&mut self, map: &PageMap, page: PageNumber) -> bool {
+        let before = match map.unit(page.unit()).passed {
+            true => 0,
+            false => RESIDENT_SET,
+        };
+        let reuse = u32::from(self.age(map, page)) + u32::from(before);
+        self.walked = self.walked.wrapping_add(1);
+        !self
+            .walked
+            .is_multiple_of(reuse.clamp(*STAYS.start(), *STAYS.end()))
     }
 
     /// The unit whose turn it is, and which of its resident pages to evict. It is out of the
@@ -233,6 +254,17 @@ impl Queue {
         limit: usize,
         resident: impl Fn(&PageMap, UnitNumber) -> Mask,
     ) -> Option<(UnitNumber, Mask)> {
+        while self.passing.len() > PASSING {
+            let unit = self.passing.pop_front().expect("more than none");
+            match self.look(map, unit, resident(map, unit)) {
+                Look::Evict(victims) => {
+                    map.unit_mut(unit).passed = true;
+                    return Some((unit, victims));
+                }
+                Look::Keep => self.staying.push_back(unit),
+                Look::Empty => {}
+            }
+        }
         if self.units.len() * PROBATION < self.staying.len() {
             self.pass(1);
         }
@@ -248,13 +280,20 @@ impl Queue {
             };
             let Some(unit) = next else { continue };
             match self.look(map, unit, resident(map, unit)) {
-                Look::Evict(victims) => return Some((unit, victims)),
+                Look::Evict(victims) => {
+                    map.unit_mut(unit).passed = false;
+                    return Some((unit, victims));
+                }
                 Look::Keep => self.staying.push_back(unit),
                 Look::Empty => {}
             }
         }
         self.pass(RESIDENT_SET);
-        while let Some(unit) = self.units.pop_front().or_else(|| self.staying.pop_front()) {
+        let mut first = || {
+            let queues = [&mut self.units, &mut self.passing, &mut self.staying];
+            queues.into_iter().find_map(VecDeque::pop_front)
+        };
+        while let Some(unit) = first() {
             map.unit_mut(unit).queued = false;
             let present = resident(map, unit);
             if present != 0 {
@@ -315,12 +354,16 @@ impl Queue {
 
     /// When the unit at the front was queued: what it holds was not seen to be used since.
     pub fn oldest_ms(&self, map: &PageMap) -> Option<u32> {
-        self.units.front().map(|u| map.unit(*u).queued_ms)
+        let first = self.units.front().or_else(|| self.passing.front());
+        first.map(|u| map.unit(*u).queued_ms)
     }
 
     /// Bytes of its memory.
     pub fn bytes(&self) -> usize {
-        (self.units.capacity() + self.staying.capacity()) * size_of::<UnitNumber>()
+        [&self.units, &self.staying, &self.passing]
+            .map(|queue| queue.capacity() * size_of::<UnitNumber>())
+            .iter()
+            .sum()
     }
 }
 
@@ -370,7 +413,7 @@ mod tests {
             q.evicted(&mut map, unit, mask);
             let age = q.age(&map, page);
             bring(&mut map, &mut q, 3, ALL);
-            assert!(q.refaulted(&mut map, page, age));
+            q.refaulted(&mut map, page, age);
         }
         let unit = page.unit();
         assert_eq!(
@@ -431,10 +474,15 @@ mod tests {
             let out = self.map.get(page) != Page::Untouched;
             let age = self.queue.age(&self.map, page);
             let mask = crate::bays::ones(page.within(), pages);
-            bring(&mut self.map, &mut self.queue, page.unit().0, mask);
-            if out && walk {
-                self.queue.walked(&mut self.map, page, pages, age);
-            } else if out {
+            let passes = out && walk && self.queue.passes(&self.map, page);
+            for i in 0..pages {
+                self.map.set(page.plus(i), Page::Resident(None));
+            }
+            match passes {
+                true => self.queue.brought_to_pass(&mut self.map, page.unit(), mask),
+                false => self.queue.brought(&mut self.map, page.unit(), mask),
+            }
+            if out && !walk {
                 self.queue.refaulted(&mut self.map, page, age);
             }
             pages

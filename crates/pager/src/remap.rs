@@ -64,9 +64,12 @@ pub unsafe fn mremap(
             if let Err(error) = moved
                 && pieces.begun
             {
-                // What went and came back lost its registration, and the target is gone.
+                // What went and came back lost its registration and protection, and the target is gone.
                 if flags & libc::MREMAP_FIXED != 0 {
                     forget(&mut state, target.0, target.1);
+                }
+                if let Some(process) = Process::current() {
+                    state.give_up_copies(process.swap, old, old + old_len);
                 }
                 let lost = |a: &mut Attributes| a.registered = false;
                 state.ranges.change(old, old + old_len, lost);
@@ -261,7 +264,6 @@ fn carry(state: &mut Locked, old: usize, new: usize, len: usize, protection: i32
                 opened = opened || protection != PLAIN && protect(new, len, PLAIN);
                 let State { bays, .. } = &mut **state;
                 let bays = bays.as_mut().expect("staged pages have a staging area");
-                let kept = bays.kept(frame);
                 // SAFETY: the new place is mapped, may be written, is registered nowhere yet and known
                 // to nobody but this call; the frame is present.
                 unsafe {
@@ -272,9 +274,12 @@ fn carry(state: &mut Locked, old: usize, new: usize, len: usize, protection: i32
                     );
                 }
                 bays.stored(frame);
-                if let (Some(entry), Some(swap)) = (kept, swap) {
-                    swap.free(cpu(), entry, 1);
-                }
+                Page::Resident(None)
+            }
+            // It is not protected where it is now.
+            Page::Resident(Some(entry)) => {
+                let swap = swap.expect("a process that pages has a swap space");
+                swap.free(cpu(), entry, 1);
                 Page::Resident(None)
             }
             page => page,

@@ -8,10 +8,10 @@ use crate::account::Account;
 use crate::bays::ones;
 use crate::map::{Frame, Page, PageNumber, UNIT, UNIT_BYTES};
 use crate::pattern::{Window, around};
-use crate::place::Waking;
+use crate::place::{Waking, Writes};
 use crate::process::Process;
 use crate::state::{State, lock_service};
-use ebb_engine::{EntryId, PAGE_SIZE, PageBytes};
+use ebb_engine::{PAGE_SIZE, PageBytes};
 use ebb_sys::Errno;
 use ebb_sys::fault::Fault;
 use ebb_tree::Way;
@@ -120,20 +120,17 @@ impl Process {
                 return Err(Served::Done);
             }
             _ if fault.protected => self
-                .write_shared(&mut state, page)
+                .write_protected(&mut state, page)
                 .map(|()| Brought::one(Way::Cache, page)),
             Page::Resident(_) => {
-                self.look_again(page);
+                self.look_again(&mut state, page);
                 Some(Brought::one(Way::Cache, page))
             }
             Page::Poisoned => {
                 let _ = self.fault.poison(page.address(), PAGE_SIZE);
                 Some(Brought::one(Way::Cache, page))
             }
-            Page::Staged(frame) => {
-                self.remap(&mut state, page, frame);
-                Some(Brought::one(Way::Cache, page))
-            }
+            Page::Staged(_) => Some(self.remap(&mut state, page)),
             Page::Untouched => self.fill(&mut state, page),
             Page::Swapped(_) => self.load(state, desk, page, fault.write),
         }
@@ -142,9 +139,13 @@ impl Process {
 
     /// A fault on a page that is there by now, brought in beside another: then it refuses the copy.
     /// If it is missing all the same, the program dropped it without libc (a system call of its own,
-    /// MADV_FREE before it paged): it reads as zeros, as it would without us, and is counted.
-    fn look_again(&self, page: PageNumber) {
-        if self.copy(page.address(), &ZEROS.0[..1], Waking::Later).0 > 0 {
+    /// MADV_FREE before it paged): it reads as zeros, as it would without us, and is counted. If it had
+    /// a clean copy, that is of the past.
+    fn look_again(&self, state: &mut State, page: PageNumber) {
+        let zeros = &ZEROS.0[..1];
+        let (done, _) = self.copy(page.address(), zeros, Writes::Free, Waking::Later);
+        if done > 0 {
+            state.give_up_copies(self.swap, page.address(), page.address() + PAGE_SIZE);
             self.counters().map_disagrees.add(1);
         }
     }
@@ -163,7 +164,7 @@ impl Process {
             inside(p) && state.map.get(p) == Page::Untouched
         });
         let (first, pages) = self.gets_room(state, page, first, pages)?;
-        self.place(first, &ZEROS.0[..pages], Waking::Later);
+        self.place(first, &ZEROS.0[..pages], Writes::Free, Waking::Later);
         if pages < window.pages {
             state.pattern.brought(first, pages);
         }
@@ -200,11 +201,30 @@ impl Process {
         None
     }
 
-    /// A page that is still in a frame is wanted again.
-    fn remap(&self, state: &mut State, page: PageNumber, frame: Frame) {
-        match self.has_room(state, 1) {
-            true => self.copy_back(state, page, frame),
-            false => self.put_back(state, page, frame),
+    /// A page that is still in a frame is wanted again; in a walk its neighbours too.
+    fn remap(&self, state: &mut State, page: PageNumber) -> Brought {
+        let window = window(state, page);
+        let staged = |p| matches!(state.map.get(p), Page::Staged(_));
+        let (first, pages) = around(page, window.first, window.pages, staged);
+        if pages != window.pages {
+            state.pattern.brought(first, pages);
+        }
+        let age = state.queue.age(&state.map, page);
+        for at in (0..pages).map(|i| first.plus(i)) {
+            let Page::Staged(frame) = state.map.get(at) else {
+                unreachable!("nothing becomes of it while the lock is held")
+            };
+            match self.has_room(state, 1) {
+                true => self.copy_back(state, at, frame),
+                false => self.put_back(state, at, frame),
+            }
+        }
+        if !window.stream {
+            state.queue.refaulted(&mut state.map, page, age);
+        }
+        Brought {
+            pages,
+            ..Brought::one(Way::Cache, first)
         }
     }
 
@@ -217,13 +237,12 @@ impl Process {
             // SAFETY: the frame is ours and holds exactly this page's content.
             let (done, result) = unsafe { self.fault.shift(page.address(), from, PAGE_SIZE) };
             if done == PAGE_SIZE || result == Err(Errno(libc::EEXIST)) {
-                let kept = bays.kept(frame);
                 bays.remapped(frame);
                 if done == 0 {
                     // Somebody filled the page behind our back; the frame is left over.
                     self.drop_pages(&[(from, PAGE_SIZE)]);
                 }
-                return self.is_back(state, page, kept);
+                return self.is_back(state, page);
             }
         }
         self.copy_back(state, page, frame);
@@ -234,19 +253,16 @@ impl Process {
         let from = bays.frame_address(frame);
         // SAFETY: a staged frame is present and nobody writes it.
         let content = unsafe { &*(from as *const PageBytes) };
-        self.place(page, std::slice::from_ref(content), Waking::Later);
-        let kept = bays.kept(frame);
+        let content = std::slice::from_ref(content);
+        self.place(page, content, Writes::Free, Waking::Later);
         bays.stored(frame);
-        self.is_back(state, page, kept);
+        self.is_back(state, page);
     }
 
-    fn is_back(&self, state: &mut State, page: PageNumber, kept: Option<EntryId>) {
-        state.map.set(page, Page::Resident(kept));
-        let age = state.queue.age(&state.map, page);
+    fn is_back(&self, state: &mut State, page: PageNumber) {
+        state.map.set(page, Page::Resident(None));
         state.queue.leaves(&state.map, page, 1);
         self.queue(state, page, 1);
-        let State { map, queue, .. } = state;
-        queue.refaulted(map, page, age);
     }
 
     pub fn queue(&self, state: &mut State, first: PageNumber, pages: usize) {

@@ -6,6 +6,7 @@
 
 use crate::account::Account;
 use crate::bays::{BayIndex, Bays, runs};
+use crate::capture::Captured;
 use crate::map::{Mask, UNIT, UNIT_BYTES};
 use crate::process::Process;
 use crate::resolve::Desk;
@@ -117,22 +118,28 @@ impl Process {
     fn evict(&self, mut state: MutexGuard<'static, State>, desk: &mut Desk) -> Step {
         let target = self.probation(&state);
         let staged = |state: &State| state.bays.as_ref().map_or(0, Bays::staged_frames);
-        let mut captured;
+        let mut captured: Captured;
+        let mut clean = 0;
         if state.copy_units == 0 {
-            while staged(&state) < target + UNIT {
+            while staged(&state) < target + UNIT && clean < UNIT {
                 (state, captured) = self.capture(state, desk, false);
-                if captured == 0 {
+                if captured == Captured::default() {
                     break;
                 }
+                clean += captured.clean;
             }
         }
         // Each captured so takes a page more for a moment: no more of them than one store needs.
-        while state.copy_units > 0 && staged(&state) < UNIT {
+        while state.copy_units > 0 && staged(&state) < UNIT && clean < UNIT {
             state.copy_units -= 1;
             (state, captured) = self.capture(state, desk, true);
-            if captured == 0 {
+            if captured == Captured::default() {
                 break;
             }
+            clean += captured.clean;
+        }
+        if clean >= UNIT || clean > 0 && staged(&state) == 0 {
+            return Step::Progress;
         }
         if staged(&state) == 0 {
             return Step::Nothing;
@@ -143,8 +150,8 @@ impl Process {
         }
     }
 
-    /// What finds no room does not hold up what needs none: unchanged pages that kept their entry,
-    /// and pages of one value.
+    /// What finds no room does not hold up what needs none: pages with clean copies, and pages of one
+    /// value.
     fn evict_without_storing(&self, desk: &mut Desk) -> Step {
         desk.searched = true;
         let mut step = Step::Full;
@@ -152,7 +159,10 @@ impl Process {
             if step != Step::Full {
                 break;
             }
-            let (state, _) = self.capture(lock_service(), desk, false);
+            let (state, captured) = self.capture(lock_service(), desk, false);
+            if captured.clean > 0 {
+                return Step::Progress;
+            }
             step = self.store_oldest(state, desk);
         }
         step

@@ -94,9 +94,11 @@ impl Process {
     }
 
     /// In the keeper of a parent that has just forked: protects what is shared now.
-    pub fn protect_shared(&self, state: &State) {
+    pub fn protect_shared(&self, state: &mut State) {
         if state.sharing == Sharing::Protected {
-            self.protect_all(state, true);
+            for (start, len) in registered(state) {
+                self.protect(state, start, len);
+            }
         }
     }
 
@@ -109,39 +111,42 @@ impl Process {
         if !self.member.has_relatives() {
             RELATIVES.store(false, Relaxed);
             self.swap.alone();
-            self.protect_all(state, false);
+            for (start, len) in registered(state) {
+                self.lift_protection(state, start, len);
+            }
             state.sharing = Sharing::Alone;
         }
     }
 
-    /// What is no longer registered as it was is passed over: where a page stays protected, a write
-    /// to it is served, and where one is not, the supervisor notices the copy.
-    fn protect_all(&self, state: &State, on: bool) {
-        for range in state.ranges.all().filter(|r| r.attributes.registered) {
-            self.protect(range.start, range.end - range.start, on);
+    /// Protects what there is in registered memory from writes. What is no longer registered as it was
+    /// is passed over: the supervisor notices the copies.
+    pub fn protect(&self, state: &mut State, start: usize, len: usize) {
+        PROTECTIONS.fetch_add(1, Relaxed);
+        let _ = self.fault.protect(start, len, true);
+        // Who waits for the lock could not be served once it has it. Its copies are noticed as those
+        // are that no fault tells of.
+        footing::each_standing(|stack| {
+            let first = (stack.start & !(PAGE_SIZE - 1)).max(start);
+            let end = stack.end.next_multiple_of(PAGE_SIZE).min(start + len);
+            if first < end {
+                self.lift_protection(state, first, end - first);
+            }
+        });
+    }
+
+    /// Serves a write to a protected page. None: there is no room for a copy.
+    pub fn write_protected(&self, state: &mut State, page: PageNumber) -> Option<()> {
+        match state.sharing {
+            Sharing::Alone => {
+                self.write_clean(state, page);
+                Some(())
+            }
+            Sharing::Protected => self.write_shared(state, page),
         }
     }
 
-    /// Protects what there is in registered memory from writes, or ends that. With the lock held.
-    pub fn protect(&self, start: usize, len: usize, on: bool) {
-        PROTECTIONS.fetch_add(u32::from(on), Relaxed);
-        let _ = self.fault.protect(start, len, on);
-        if on {
-            // Who waits for the lock could not be served once it has it. Its copies are noticed as
-            // those are that no fault tells of.
-            footing::each_standing(|stack| {
-                let first = (stack.start & !(PAGE_SIZE - 1)).max(start);
-                let end = stack.end.next_multiple_of(PAGE_SIZE).min(start + len);
-                if first < end {
-                    let _ = self.fault.protect(first, end - first, false);
-                }
-            });
-        }
-    }
-
-    /// Serves a write to a protected page: charges a copy if it is shared, and lets it be written.
-    /// In a walk its neighbours too. None: there is no room for a copy.
-    pub fn write_shared(&self, state: &mut State, page: PageNumber) -> Option<()> {
+    /// Charges a copy if the page is shared, and lets it be written. In a walk its neighbours too.
+    fn write_shared(&self, state: &mut State, page: PageNumber) -> Option<()> {
         let Some(range) = state.ranges.find(page.address()) else {
             // Unmapped meanwhile: the thread that looks again gets what the kernel has for it.
             let _ = self.fault.wake(page.address(), PAGE_SIZE);
@@ -165,10 +170,7 @@ impl Process {
         if pages < window.pages {
             state.pattern.brought(first, pages);
         }
-        // Always, whatever the page is by now: it also wakes who waits.
-        let _ = self
-            .fault
-            .protect(first.address(), pages * PAGE_SIZE, false);
+        self.let_be_written(state, first, pages);
         // They may leave again (`Queue::postpone`).
         let State { map, queue, .. } = state;
         if matches!(map.get(page), Page::Resident(_)) {
@@ -227,6 +229,12 @@ impl Process {
             false => 0,
         }
     }
+}
+
+/// Memory that is registered, as start and length.
+fn registered(state: &State) -> Vec<(usize, usize)> {
+    let ranges = state.ranges.all().filter(|r| r.attributes.registered);
+    ranges.map(|r| (r.start, r.end - r.start)).collect()
 }
 
 /// Memory of the engine is about to be given back to the system.

@@ -49,6 +49,8 @@ pub struct State {
     pub appetite: Appetite,
     /// Whether pages are shared with forked relatives.
     pub sharing: Sharing,
+    /// How often protection was lifted from memory at large (`clean`).
+    pub lifted: u32,
     /// So many units may be evicted although relatives share pages of them; see `sharing`.
     pub copy_units: u32,
     /// Faults on pages in transit, to be served when that ends.
@@ -67,6 +69,7 @@ static STATE: Mutex<State> = Mutex::new(State {
     account: Account::new(),
     appetite: Appetite::new(),
     sharing: Sharing::Alone,
+    lifted: 0,
     copy_units: 0,
     parked: Vec::new(),
     tables: 0,
@@ -237,9 +240,8 @@ impl State {
                             .bays
                             .as_mut()
                             .expect("staged pages have a staging area");
-                        let kept = bays.kept(frame);
                         bays.stored(frame);
-                        kept
+                        None
                     }
                     Page::Swapped(entry) => Some(entry),
                     Page::Untouched | Page::Poisoned => None,

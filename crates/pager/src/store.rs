@@ -9,7 +9,7 @@ use crate::map::{Page, UNIT};
 use crate::process::{Process, cpu};
 use crate::resolve::Desk;
 use crate::room::Step;
-use crate::state::{Freeing, State, lock_service, transit_ended};
+use crate::state::{State, lock_service, transit_ended};
 use arrayvec::ArrayVec;
 use ebb_engine::{EntryId, PAGE_SIZE, PageBytes};
 use std::sync::MutexGuard;
@@ -18,9 +18,6 @@ use std::time::Duration;
 
 /// How long a thread sleeps that finds others at work on all that it could do.
 const MAKE_WAY: Duration = Duration::from_micros(50);
-
-/// Entries for the pages of a bay, by their place in it.
-type Entries = [Option<EntryId>; UNIT];
 
 impl Process {
     /// Stores the bay staged longest ago.
@@ -35,10 +32,8 @@ impl Process {
         };
         let mask = bays.staged_of(bay);
         let base = bays.address(bay);
-        let mut kept: Entries = [None; UNIT];
         for i in places(mask) {
             let frame = Bays::frame(bay, i);
-            kept[i] = bays.kept(frame);
             map.set(bays.page_of(frame), Page::Storing(frame));
         }
         let unit = is_unit(bays, bay);
@@ -48,15 +43,9 @@ impl Process {
             // SAFETY: the frame is present and in transit: nobody but this thread uses it.
             unsafe { &*((base + i * PAGE_SIZE) as *const PageBytes) }
         };
-        let mut entries = self.still_the_same(&kept, content);
-        let changed: ArrayVec<usize, UNIT> =
-            places(mask).filter(|i| entries[*i].is_none()).collect();
-        let pages: ArrayVec<&PageBytes, UNIT> = changed.iter().map(|i| content(*i)).collect();
-        let mut out = [None; UNIT];
-        let stored = self.store_pages(&pages, &mut out[..pages.len()], unit);
-        for (&i, &entry) in changed.iter().zip(&out) {
-            entries[i] = entry;
-        }
+        let pages: ArrayVec<&PageBytes, UNIT> = places(mask).map(content).collect();
+        let mut entries = [None; UNIT];
+        let stored = self.store_pages(&pages, &mut entries[..pages.len()], unit);
 
         let mut state = lock_service();
         let State {
@@ -67,52 +56,25 @@ impl Process {
         if stored < pages.len() {
             bays.pass_over(bay);
         }
-        for i in places(mask) {
+        for (i, entry) in places(mask).zip(entries) {
             let frame = Bays::frame(bay, i);
             let page = bays.page_of(frame);
-            match entries[i] {
+            match entry {
                 Some(entry) => {
                     map.set(page, Page::Swapped(entry));
                     bays.stored(frame);
                 }
-                None => {
-                    map.set(page, Page::Staged(frame));
-                    bays.forget_kept(frame);
-                }
+                None => map.set(page, Page::Staged(frame)),
             }
         }
         transit_ended();
         desk.again.append(parked);
         self.pay(&mut state);
-        if entries.iter().all(Option::is_none) {
+        if stored == 0 {
             Step::Full
         } else {
             Step::Progress
         }
-    }
-
-    /// The kept entries of pages that are what was loaded; those of the others are freed.
-    fn still_the_same<'a>(
-        &self,
-        kept: &Entries,
-        content: impl Fn(usize) -> &'a PageBytes,
-    ) -> Entries {
-        let mut same = [None; UNIT];
-        let mut freeing = Freeing::default();
-        for (i, entry) in kept.iter().enumerate() {
-            let Some(entry) = *entry else { continue };
-            let unchanged = self.swap.unchanged(entry, content(i));
-            self.learn_keeping(unchanged);
-            if unchanged {
-                self.swap.uncache(entry);
-                self.counters().clean_reuse.add(1);
-                same[i] = Some(entry);
-            } else {
-                freeing.add(self.swap, cpu(), entry);
-            }
-        }
-        freeing.finish(self.swap, cpu());
-        same
     }
 
     /// Stores as many of the pages as there is room for, or as need none; how many.
@@ -157,17 +119,6 @@ impl Process {
             }
         }
         true
-    }
-
-    /// Learns from a kept page whether keeping is worth it.
-    fn learn_keeping(&self, same: bool) {
-        let old = self.keep_score.load(Relaxed);
-        let new = if same {
-            old + (1024 - old) / 32
-        } else {
-            old - old / 32
-        };
-        self.keep_score.store(new, Relaxed);
     }
 }
 

@@ -52,6 +52,7 @@ pub const NEEDED: u64 =
 const MODE_MISSING: u64 = 1;
 const MODE_WRITE_PROTECT: u64 = 2;
 const DONT_WAKE: u64 = 1;
+const PROTECTED: u64 = 2;
 
 /// A page that somebody waits for: it is missing, or there and write-protected.
 #[derive(Clone, Copy, Default, Debug, PartialEq, Eq)]
@@ -308,15 +309,21 @@ impl FaultFd {
         unsafe { libc::poll(&mut p, 1, timeout_ms) == 1 && p.revents & libc::POLLIN != 0 }
     }
 
-    /// Fills missing pages at `to` with new pages that hold a copy of `from`. With `wake`, who waits
-    /// for those that were counted is woken. Returns the bytes done and why it stopped short, if it did: EEXIST, a
+    /// Fills missing pages at `to` with new pages that hold a copy of `from`, protected from writes (see
+    /// [`FaultFd::protect`]) with `protect`. With `wake`, who waits for those that were counted is woken. Returns the bytes done and why it stopped short, if it did: EEXIST, a
     /// page is already there; EAGAIN, try again; ENOMEM; ENOENT, no such range.
-    pub fn copy(&self, to: usize, from: &[u8], wake: bool) -> (usize, Result<(), Errno>) {
+    pub fn copy(
+        &self,
+        to: usize,
+        from: &[u8],
+        protect: bool,
+        wake: bool,
+    ) -> (usize, Result<(), Errno>) {
         let arg = Transfer {
             to: to as u64,
             from: from.as_ptr() as u64,
             len: from.len() as u64,
-            mode: if wake { 0 } else { DONT_WAKE },
+            mode: if wake { 0 } else { DONT_WAKE } | if protect { PROTECTED } else { 0 },
             done: 0,
         };
         self.transfer(UFFDIO_COPY, arg)

@@ -54,7 +54,10 @@ mod tests {
         assert!(file.read(area + PAGE, &mut page).is_err());
         assert!(!fault.wait(0), "nobody waits for it");
         // Such memory can be filled.
-        assert_eq!(fault.copy(area + PAGE, &[9; PAGE], false), (PAGE, Ok(())));
+        assert_eq!(
+            fault.copy(area + PAGE, &[9; PAGE], false, false),
+            (PAGE, Ok(()))
+        );
         file.read(area + PAGE, &mut page).unwrap();
         assert_eq!(page, [9; PAGE]);
     }

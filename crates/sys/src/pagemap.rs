@@ -108,6 +108,7 @@ impl PageMapFile {
     pub fn try_look(&self, start: usize, pages: usize) -> Option<Mapped> {
         const PRESENT: u64 = 1 << 63;
         const SWAPPED: u64 = 1 << 62;
+        const PROTECTED: u64 = 1 << 57;
         const EXCLUSIVE: u64 = 1 << 56;
         let mut entries = [0u8; 64 * 8];
         let entries = &mut entries[..pages * 8];
@@ -127,6 +128,7 @@ impl PageMapFile {
         for (i, entry) in entries.as_chunks().0.iter().enumerate() {
             let entry = u64::from_ne_bytes(*entry);
             mapped.present |= u64::from(entry & (PRESENT | SWAPPED) != 0) << i;
+            mapped.protected |= u64::from(entry & PROTECTED != 0) << i;
             mapped.shared |= u64::from(entry & (PRESENT | EXCLUSIVE) == PRESENT) << i;
         }
         Some(mapped)
@@ -160,4 +162,6 @@ pub struct Mapped {
     pub present: u64,
     /// There is, and another process maps it too (or it is the zero page): a write makes a copy.
     pub shared: u64,
+    /// A write to it is a fault of userfaultfd's.
+    pub protected: u64,
 }

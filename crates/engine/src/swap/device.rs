@@ -5,7 +5,7 @@
 //! checksum agrees with the one in memory, not even the footer.
 
 use super::coders::Scratch;
-use super::{Swap, checksum, fingerprint};
+use super::{Swap, checksum};
 use crate::codec::Codec;
 use crate::env::{IoError, ReadOp, WriteOp};
 use crate::slots::{Extent, ExtentList};
@@ -387,27 +387,16 @@ impl Swap {
                 .is_ok()
                 .then(|| decode_slot(scratch, word, out))
                 .flatten();
-            let print = (keep && decoded.is_some()).then(|| fingerprint(out));
             // Only now is it sure that the slot was not given to another while it was read.
-            let mut locked = self.space.lock(entry);
+            let locked = self.space.lock(entry);
             let now = locked.word();
             if !locked.is_at(word.location()) {
                 word = now;
                 drop(locked);
             } else if decoded.is_some() {
                 self.env.counters.pswpin.add(1);
-                if let Some(print) = print {
-                    locked.cache(print);
-                    // Under the lock: once it is free, the slot may be another's.
-                    if let Some(devices) = &self.devices
-                        && locked.references() == 1
-                    {
-                        devices.set_cache_only(place.device, place.slot, true);
-                    }
-                } else {
-                    drop(locked);
-                    self.free(cpu, entry, 1);
-                }
+                drop(locked);
+                self.loaded(cpu, entry, keep);
                 return Ok(Source::Device);
             } else {
                 drop(locked);

@@ -1,9 +1,9 @@
 //! The way back.
 
 use super::coders::Scratch;
-use super::{Swap, checksum, fill, fingerprint};
+use super::{Swap, checksum, fill};
 use crate::codec::Codec;
-use crate::vswap::{Location, Released, Word};
+use crate::vswap::{Location, Locked, Released, Word};
 use crate::{Cpu, DeviceId, EntryId, PageBytes, SlotIndex};
 
 /// Where a page came from.
@@ -135,7 +135,7 @@ impl Swap {
                 self.decode(scratch, codec, len, word, out)
                     .ok_or(LoadError::PoolCorrupt)?;
                 self.env.counters.zswpin.add(1);
-                self.loaded(cpu, entry, out, keep);
+                self.loaded(cpu, entry, keep);
                 Ok(Source::Pool)
             }
             Location::Slot(_) => {
@@ -178,16 +178,26 @@ impl Swap {
     }
 
     /// After a good load: the entry is kept as a clean copy, or loses this reference.
-    fn loaded(&self, cpu: Cpu, entry: EntryId, out: &PageBytes, keep: bool) {
-        let print = keep.then(|| fingerprint(out));
+    pub(super) fn loaded(&self, cpu: Cpu, entry: EntryId, keep: bool) {
         let mut locked = self.space.lock(entry);
-        if let Some(print) = print {
-            locked.cache(print);
-            return;
+        if keep {
+            return self.keep(&mut locked);
         }
         let group = locked.cluster().group().clone();
         if let Released::Freed(location) = locked.release() {
             self.free_location(cpu, &group, entry, location);
+        }
+    }
+
+    /// Marks the entry as its page's clean copy, wherever that has gone since it was read.
+    fn keep(&self, locked: &mut Locked<'_>) {
+        let word = locked.word();
+        locked.set(word.with_cached(true));
+        // Under the lock: once it is free, the slot may be another's.
+        if let (Location::Slot(place), Some(devices)) = (word.location(), &self.devices)
+            && locked.references() == 1
+        {
+            devices.set_cache_only(place.device, place.slot, true);
         }
     }
 }

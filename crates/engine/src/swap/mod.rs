@@ -13,9 +13,8 @@
 //! checksum in the word, and decompressed, both without any lock. The checksum (31 bits of
 //! xxh3) is that of the *compressed* bytes: there are a third as many to hash, on both ways,
 //! writeback and moves carry it along, and no decoder sees damaged input. With `keep` the
-//! entry stays as a clean copy, and 64 bits of the page's own hash are noted, so that
-//! [`Swap::unchanged`] can tell later whether the page was written; only pages that are
-//! resident pay for that.
+//! entry stays as a clean copy: whoever learns that the page is written frees it, and one that
+//! is evicted unwritten goes back to it ([`Swap::uncache`]).
 //!
 //! Neither allocates in a steady state, but a table now and then (of a window of the pool, or a cluster),
 //! and no lock is held while compressing or waiting for a device. The locks and their order are described in [`crate::vswap`].
@@ -50,7 +49,7 @@ use crate::pool::Pool;
 use crate::slots::{Devices, Extent};
 use crate::vswap::Locked;
 use crate::vswap::{Group, Handle, Location, Released, Space};
-use crate::{Cpu, EntryId, GroupId, PageBytes};
+use crate::{Cpu, EntryId, GroupId};
 use coders::Coders;
 use device::single;
 use places::Places;
@@ -106,7 +105,7 @@ pub enum Place {
     /// On a device.
     Slot,
     /// Only in memory: the cached entry's copy was given up to make room. Such an entry
-    /// can only be freed; [`Swap::unchanged`] says false for it.
+    /// can only be freed; [`Swap::uncache`] says false for it.
     Memory,
     /// Nowhere: the entry is free, or its store has not finished. Asking then is a bug.
     None,
@@ -249,36 +248,22 @@ impl Swap {
         Some(locked.cluster().group().id)
     }
 
-    /// Whether `page` is still what the kept entry holds, by 64 bits of its hash.
-    pub fn unchanged(&self, entry: EntryId, page: &PageBytes) -> bool {
-        // Hashed before the lock is taken; an entry without a hash is rare here.
-        let print = fingerprint(page);
-        let locked = self.space.lock(entry);
-        let word = locked.word();
-        match word.location() {
-            Location::Same(pattern) => {
-                drop(locked);
-                word.cached() && fill::same_filled(page) == Some(pattern)
-            }
-            Location::Pool(_) | Location::Slot(_) => locked.fingerprint_matches(print),
-            Location::Free | Location::Reserved | Location::Dropped => false,
-        }
-    }
-
-    /// The kept entry's page was evicted again, clean: the entry has its only copy now.
-    /// Only after [`Swap::unchanged`] said yes, with no writer in between.
-    pub fn uncache(&self, entry: EntryId) {
+    /// The kept entry's page leaves again, and was not written since it was loaded: the entry has its
+    /// only copy from now on. False if it has none to go back to, and can only be freed: its copy was
+    /// given up to make room ([`Place::Memory`]), or the mark was lost with another reference.
+    pub fn uncache(&self, entry: EntryId) -> bool {
         let mut locked = self.space.lock(entry);
         let word = locked.word();
-        assert!(
-            word.location() != Location::Dropped,
-            "entry {entry} has no copy to go back to"
-        );
-        let same = matches!(word.location(), Location::Same(_));
-        locked.uncache(!same);
-        if let (Location::Slot(place), Some(devices)) = (word.location(), &self.devices) {
+        let location = word.location();
+        if !word.cached() || location == Location::Dropped {
+            return false;
+        }
+        let same = matches!(location, Location::Same(_));
+        locked.set(word.with_cached(false).with_referenced(!same));
+        if let (Location::Slot(place), Some(devices)) = (location, &self.devices) {
             devices.set_cache_only(place.device, place.slot, false);
         }
+        true
     }
 
     /// One more reference to an entry.
@@ -548,9 +533,4 @@ impl Swap {
 /// part of it, so that bytes are never read as another one's.
 fn checksum(codec: Codec, bytes: &[u8]) -> u64 {
     xxhash_rust::xxh3::xxh3_64(bytes) ^ (codec as u64)
-}
-
-/// What is kept of a resident page's content, to see whether it was written since.
-fn fingerprint(page: &PageBytes) -> u64 {
-    xxhash_rust::xxh3::xxh3_64(page)
 }

@@ -12,9 +12,6 @@ pub const CLUSTER_ENTRIES: usize = if cfg!(loom) { 4 } else { crate::CLUSTER_SLO
 /// The words of a cluster: exactly one page, which every allocator packs without waste.
 pub type Words = Box<[Word; CLUSTER_ENTRIES]>;
 
-/// A hash for each entry: half as much again as the words and all else, so only while one is cached.
-pub type Tags = Box<[u64; CLUSTER_ENTRIES]>;
-
 /// Who may allocate in a cluster. Freeing is always allowed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum State {
@@ -26,20 +23,15 @@ pub enum State {
     Closed,
 }
 
-/// Invariants: `used` = words that are not free; `cached` = words with the cached bit;
-/// `pooled` = words that are in the pool; `tags` exists if a cached word
-/// has a hash, and does not if no word is cached; every key of `extra`
-/// is a used entry; `clock` is set if `pooled > 0`.
+/// Invariants: `used` = words that are not free; `pooled` = words that are in the pool; every key of `extra` is a used entry; `clock` is set if
+/// `pooled > 0`.
 pub struct Cluster {
     pub(super) words: Words,
-    /// For cached entries, the hash of their page; the others' are of the past.
-    tags: Option<Tags>,
     /// References beyond the first, of the few entries that have them.
     extra: Option<BTreeMap<u16, u32>>,
     /// Who is charged.
     pub(super) group: Arc<Group>,
     pub(super) used: u16,
-    cached: u16,
     pub(super) pooled: u16,
     /// No free entry lies before this one.
     hint: u16,
@@ -67,11 +59,9 @@ impl Cluster {
     pub(super) fn new(group: Arc<Group>) -> Self {
         Self {
             words: Box::new([Word::FREE; CLUSTER_ENTRIES]),
-            tags: None,
             extra: None,
             group,
             used: 0,
-            cached: 0,
             pooled: 0,
             hint: 0,
             state: State::Open,
@@ -85,27 +75,13 @@ impl Cluster {
     /// An emptied cluster made ready for another life; it keeps its memory.
     pub(super) fn recycle(&mut self, group: Arc<Group>) {
         debug_assert!(self.used == 0 && self.pooled == 0);
-        debug_assert!(self.extra.is_none() && self.tags.is_none());
+        debug_assert!(self.extra.is_none());
         self.group = group;
         self.hint = 0;
         self.state = State::Open;
         self.clock = None;
         self.reopened = false;
         self.dense = false;
-    }
-
-    /// Whether it holds the table of pages' hashes.
-    pub(super) fn tagged(&self) -> bool {
-        self.tags.is_some()
-    }
-
-    /// Takes the table of pages' hashes if no page needs one any more.
-    pub(super) fn take_idle_tags(&mut self) -> Option<Tags> {
-        if self.cached == 0 {
-            self.tags.take()
-        } else {
-            None
-        }
     }
 
     /// The word of an entry.
@@ -124,21 +100,7 @@ impl Cluster {
         debug_assert!(!old.is_free() && !word.is_free());
         let pooled = |w: Word| u16::from(matches!(w.location(), Location::Pool(_)));
         self.pooled = self.pooled - pooled(old) + pooled(word);
-        self.cached = self.cached - u16::from(old.cached()) + u16::from(word.cached());
         self.words[at] = word;
-    }
-
-    /// Marks a used entry cached, and notes its page's hash, in a table from `make` if there is none.
-    pub fn cache(&mut self, at: usize, fingerprint: u64, make: impl FnOnce() -> Tags) {
-        let word = self.words[at].with_cached(true);
-        self.set(at, word);
-        self.tags.get_or_insert_with(make)[at] = fingerprint;
-    }
-
-    /// Whether a page of this hash is what the cached entry holds.
-    pub fn fingerprint_matches(&self, at: usize, fingerprint: u64) -> bool {
-        let tag = self.tags.as_ref().map(|tags| tags[at]);
-        self.words[at].cached() && tag == Some(fingerprint)
     }
 
     /// Reserves up to `out.len()` entries, lowest first; how many.
@@ -234,14 +196,10 @@ impl Cluster {
     pub(super) fn check(&self) {
         let count = |f: &dyn Fn(Word) -> bool| self.words.iter().filter(|&&w| f(w)).count();
         assert_eq!(count(&|w| !w.is_free()), self.used as usize);
-        assert_eq!(count(&|w| w.cached()), self.cached as usize);
         assert_eq!(
             count(&|w| matches!(w.location(), Location::Pool(_))),
             self.pooled as usize
         );
-        let hashed = |w: Word| matches!(w.location(), Location::Pool(_) | Location::Slot(_));
-        assert!(self.tags.is_some() || count(&|w| w.cached() && hashed(w)) == 0);
-        assert!(self.tags.is_none() || self.cached > 0, "idle hashes stay");
         assert!(self.pooled == 0 || self.clock.is_some());
         assert!(
             self.words[..self.hint as usize]

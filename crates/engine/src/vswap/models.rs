@@ -312,7 +312,10 @@ fn loom_reclaim_of_a_cached_slot_against_free() {
     model(|| {
         let (rig, entry) = Rig::new();
         rig.write_back(entry);
-        rig.space.lock(entry).cache(9);
+        let mut locked = rig.space.lock(entry);
+        let word = locked.word();
+        locked.set(word.with_cached(true));
+        drop(locked);
         let reclaimer = {
             let rig = rig.clone();
             loom::thread::spawn(move || rig.reclaim(entry))

@@ -1,6 +1,6 @@
 //! The directory of clusters and the cursors that allocate in them.
 
-use super::cluster::{CLUSTER_ENTRIES, Cluster, Released, State, Tags};
+use super::cluster::{CLUSTER_ENTRIES, Cluster, Released, State};
 use super::fifo::Stamp;
 use super::group::Group;
 use super::word::{Location, Word};
@@ -25,8 +25,8 @@ const _: () = assert!(
 const RANGE: u32 = 16;
 /// A closed cluster with at most this many used entries is worth opening again.
 const REOPEN_BELOW: usize = CLUSTER_ENTRIES - CLUSTER_ENTRIES / 4;
-/// Emptied clusters, and tables of hashes, kept for the next one that is wanted, so that a steady
-/// flow of pages through fresh clusters does not go through the allocator.
+/// Emptied clusters kept for the next one that is wanted, so that a steady flow of pages through fresh
+/// clusters does not go through the allocator.
 pub(crate) const SPARE: usize = 8;
 /// Partial clusters tried for a run before a fresh cluster is opened.
 const RUN_TRIES: usize = 4;
@@ -76,7 +76,6 @@ pub struct Space {
         reason = "the directory holds boxes: these go there as they are"
     )]
     spare: Ordered<Vec<Box<Cluster>>, { Place::Leaf as usize }>,
-    spare_tags: Ordered<Vec<Tags>, { Place::Leaf as usize }>,
     groups: RwLock<Vec<Arc<Group>>>,
     /// Groups made so far; grows under the lock of `groups`.
     groups_made: AtomicU64,
@@ -84,8 +83,6 @@ pub struct Space {
     stamps: AtomicU64,
     // Statistics; kept so that asking costs no walk.
     clusters: AtomicUsize,
-    /// Tables of hashes, spare ones included.
-    tags: AtomicUsize,
     leaves: AtomicUsize,
     middles: AtomicUsize,
     used: AtomicUsize,
@@ -116,12 +113,10 @@ impl Space {
             cursors: (0..cpus.max(1)).map(|_| Ordered::default()).collect(),
             numbers: Ordered::default(),
             spare: Ordered::new(Vec::with_capacity(SPARE)),
-            spare_tags: Ordered::new(Vec::with_capacity(SPARE)),
             groups: RwLock::default(),
             groups_made: AtomicU64::new(0),
             stamps: AtomicU64::new(0),
             clusters: AtomicUsize::new(0),
-            tags: AtomicUsize::new(0),
             leaves: AtomicUsize::new(0),
             middles: AtomicUsize::new(0),
             used: AtomicUsize::new(0),
@@ -465,7 +460,6 @@ impl Space {
         let Some(cluster) = guard.as_mut() else {
             return;
         };
-        self.untag(cluster);
         if cluster.state == State::Open {
             return;
         }
@@ -492,27 +486,6 @@ impl Space {
         }
     }
 
-    /// A table of hashes; what it says is of the past.
-    fn tags(&self) -> Tags {
-        let spare = lock(&self.spare_tags).pop();
-        spare.unwrap_or_else(|| {
-            self.tags.fetch_add(1, Relaxed);
-            Box::new([0; CLUSTER_ENTRIES])
-        })
-    }
-
-    /// After entries were uncached: a table of hashes that none needs leaves its cluster.
-    fn untag(&self, cluster: &mut Cluster) {
-        if let Some(idle) = cluster.take_idle_tags() {
-            let mut spare = lock(&self.spare_tags);
-            if spare.len() < SPARE {
-                spare.push(idle);
-            } else {
-                self.tags.fetch_sub(1, Relaxed);
-            }
-        }
-    }
-
     /// Entries in use.
     pub fn used(&self) -> usize {
         self.used.load(Relaxed)
@@ -530,7 +503,6 @@ impl Space {
         let cluster = size_of::<Cluster>() + size_of::<[Word; CLUSTER_ENTRIES]>();
         let spare = lock(&self.spare).len();
         (self.clusters.load(Relaxed) + spare) * cluster
-            + self.tags.load(Relaxed) * size_of::<[u64; CLUSTER_ENTRIES]>()
             + self.leaves.load(Relaxed) * size_of::<[Slot; LEAF]>()
             + self.middles.load(Relaxed) * size_of::<[OnceLock<Leaf>; MIDDLE]>()
             + lock(&self.numbers).free.capacity() * 4
@@ -563,14 +535,13 @@ impl Space {
 
     /// All invariants of this part; for a space at rest.
     pub fn check(&self) {
-        let (mut clusters, mut used, mut tags) = (0, 0, lock(&self.spare_tags).len());
+        let (mut clusters, mut used) = (0, 0);
         let mut clock: Vec<(*const Group, u32)> = Vec::new();
         let mut partial: Vec<(*const Group, u32)> = Vec::new();
         self.each_cluster(|number, cluster| {
             cluster.check();
             clusters += 1;
             used += cluster.used as usize;
-            tags += usize::from(cluster.tagged());
             if cluster.clock.is_some() {
                 clock.push((Arc::as_ptr(&cluster.group), number));
             }
@@ -580,7 +551,6 @@ impl Space {
         });
         assert_eq!(clusters, self.clusters.load(Relaxed));
         assert_eq!(used, self.used.load(Relaxed));
-        assert_eq!(tags, self.tags.load(Relaxed));
         for group in self.groups().iter().filter(|g| !g.ended()) {
             let lists = lock(&group.lists);
             let of = |all: &[(*const Group, u32)]| -> Vec<u32> {
@@ -732,23 +702,6 @@ impl Locked<'_> {
     pub fn set(&mut self, word: Word) {
         let at = self.at;
         self.cluster_mut().set(at, word);
-    }
-    /// Marks the entry cached.
-    pub fn cache(&mut self, fingerprint: u64) {
-        let (at, space) = (self.at, self.space);
-        self.cluster_mut().cache(at, fingerprint, || space.tags());
-    }
-    /// Takes the mark away: the entry has its page's only copy again.
-    pub fn uncache(&mut self, referenced: bool) {
-        let (at, space) = (self.at, self.space);
-        let cluster = self.cluster_mut();
-        let word = cluster.word(at).with_cached(false);
-        cluster.set(at, word.with_referenced(referenced));
-        space.untag(cluster);
-    }
-    /// Whether the cached entry holds a page of this hash.
-    pub fn fingerprint_matches(&self, fingerprint: u64) -> bool {
-        self.cluster().fingerprint_matches(self.at, fingerprint)
     }
     /// References of the entry.
     pub fn references(&self) -> u32 {

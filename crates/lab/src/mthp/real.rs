@@ -1,7 +1,7 @@
 //! The same test on real memory: the program that somebody pages, and the table of what became of
 //! its folios.
 //!
-//! Memory cannot be asked to go out, so a walk over zeros, which need no slot, drives it out. Folios
+//! Memory cannot be asked to go out, so new zeros, which need no slot, drive it out. Folios
 //! are renewed as in the test: dropped, and written as fresh memory. At the end every page must hold
 //! what was written last.
 //!
@@ -24,7 +24,7 @@ pub const SWAP_BYTES: u64 = SLOTS as u64 * PAGE as u64;
 /// Pages that the program has beside those of the test, in round numbers, and that go out as well. The
 /// region of single pages is smaller by so many: the pager ends a program that it finds no room for,
 /// where the kernel would leave a page in memory.
-const BESIDE: usize = 64;
+const BESIDE: usize = 80;
 const SMALL: usize = super::SMALL - BESIDE;
 const PAGES: usize = super::PAGES - BESIDE;
 
@@ -128,9 +128,12 @@ impl Memory {
             .ok_or_else(|| format!("page {page} holds something else"))
     }
 
-    /// Twice: pages brought in of late stay once.
+    /// New memory each time, as what a walk brings back makes little leave but itself; twice, as pages
+    /// brought in of late stay once.
     fn drive_out(&mut self) {
         for _ in 0..2 {
+            self.driver = Vec::new();
+            self.driver = vec![0; DRIVER];
             for byte in self.driver.iter_mut().step_by(PAGE) {
                 *byte = std::hint::black_box(0);
             }

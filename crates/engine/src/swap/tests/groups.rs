@@ -1,6 +1,7 @@
 //! The global worker's way over groups.
 
 use super::*;
+use crate::PageBytes;
 
 /// Pages that each group stores: four turns' worth.
 const PAGES: u32 = 4 * super::super::writeback::BATCH as u32;

@@ -2,6 +2,7 @@
 //! fail half-way.
 
 use super::*;
+use crate::PageBytes;
 #[cfg(debug_assertions)]
 use crate::locks::{Place as LockPlace, taken};
 use crate::vswap::SPARE;
@@ -206,45 +207,4 @@ fn clusters_of_entries_come_on_demand_and_go_when_empty() {
         "{left} of {full} bytes are left"
     );
     swap.check();
-}
-
-/// The hashes of resident pages go when the pages do: what is on a device takes no more than before
-/// it was last brought back.
-#[test]
-fn what_was_kept_and_evicted_again_takes_no_more_memory() {
-    for codec in [CodecKind::Lz4, CodecKind::None] {
-        let config = Config {
-            pool_max_bytes: 64 << 20,
-            ..small(codec)
-        };
-        let rig = rig(config, Some(18));
-        let (swap, cpu) = (&rig.swap, Cpu(0));
-        let content = pages(64, 1);
-        let refs: Vec<&PageBytes> = content.iter().collect();
-        let mut entries = Vec::new();
-        for _ in 0..16 * CLUSTER_SLOTS / 64 {
-            let mut out = [None; 64];
-            swap.store_each(cpu, GroupId(0), &refs, &mut out).unwrap();
-            entries.extend(out.into_iter().flatten());
-        }
-        let before = swap.memory().bookkeeping_bytes;
-        let mut out = [0; PAGE_SIZE];
-        for &entry in &entries {
-            swap.load(cpu, entry, &mut out, true).unwrap();
-        }
-        swap.check();
-        let kept = swap.memory().bookkeeping_bytes;
-        assert!(kept >= before + entries.len() as u64 * 8, "{before} {kept}");
-        for (i, &entry) in entries.iter().enumerate() {
-            assert!(swap.unchanged(entry, &content[i % 64]));
-            swap.uncache(entry);
-        }
-        swap.check();
-        let after = swap.memory().bookkeeping_bytes;
-        let spare = (SPARE * CLUSTER_SLOTS * 8) as u64;
-        assert!(
-            after <= before + spare,
-            "{codec:?}: {before} {kept} {after}"
-        );
-    }
 }

@@ -1,6 +1,7 @@
 //! What the shrinker writes, in which order, and in what pieces.
 
 use super::*;
+use crate::PageBytes;
 
 fn sixteen_mib() -> Config {
     Config {
