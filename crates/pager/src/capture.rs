@@ -38,8 +38,9 @@ const LOOK: usize = 512;
 const TRIES: usize = 32;
 
 impl Process {
-    /// Captures the unit whose turn it is; none if none can be. Pages that a forked relative still maps are left unless `shared`: evicting them here frees nothing there, and
-    /// stores them once more (`sharing`).
+    /// Captures the unit whose turn it is; none if none can be. Pages that a forked relative still maps
+    /// are left unless `shared`: evicting them here frees nothing there, and stores them once more
+    /// (`sharing`).
     pub fn capture(
         &self,
         mut state: MutexGuard<'static, State>,

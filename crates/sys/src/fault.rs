@@ -310,7 +310,8 @@ impl FaultFd {
     }
 
     /// Fills missing pages at `to` with new pages that hold a copy of `from`, protected from writes (see
-    /// [`FaultFd::protect`]) with `protect`. With `wake`, who waits for those that were counted is woken. Returns the bytes done and why it stopped short, if it did: EEXIST, a
+    /// [`FaultFd::protect`]) with `protect`. With `wake`, who waits for those that were counted is
+    /// woken. Returns the bytes done and why it stopped short, if it did: EEXIST, a
     /// page is already there; EAGAIN, try again; ENOMEM; ENOENT, no such range.
     pub fn copy(
         &self,

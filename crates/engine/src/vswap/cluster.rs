@@ -23,8 +23,8 @@ pub enum State {
     Closed,
 }
 
-/// Invariants: `used` = words that are not free; `pooled` = words that are in the pool; every key of `extra` is a used entry; `clock` is set if
-/// `pooled > 0`.
+/// Invariants: `used` = words that are not free; `pooled` = words that are in the pool; every key of
+/// `extra` is a used entry; `clock` is set if `pooled > 0`.
 pub struct Cluster {
     pub(super) words: Words,
     /// References beyond the first, of the few entries that have them.
