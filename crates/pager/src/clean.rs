@@ -28,7 +28,6 @@ use crate::bays::{ones, places};
 use crate::map::{ADDRESSES, Mask, Page, PageMap, PageNumber, UNIT, UnitNumber};
 use crate::pattern::around;
 use crate::process::{Process, cpu};
-use crate::ranges::Range;
 use crate::state::{Freeing, State};
 use arrayvec::ArrayVec;
 use ebb_engine::swap::Swap;
@@ -95,10 +94,7 @@ impl Process {
     pub fn write_clean(&self, state: &mut State, page: PageNumber) {
         let clean = |p: PageNumber| matches!(state.map.get(p), Page::Resident(Some(_)));
         let range = state.ranges.find(page.address());
-        let inside = |p: PageNumber| {
-            let within = |r: &Range| (r.start..r.end).contains(&p.address());
-            range.as_ref().is_some_and(within)
-        };
+        let inside = |p| range.as_ref().is_some_and(|r| r.holds(p));
         let (first, pages) = around(page, page.unit().first(), UNIT, |p| inside(p) && clean(p));
         self.let_be_written(state, first, pages);
     }

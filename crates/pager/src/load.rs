@@ -13,7 +13,6 @@ use crate::pattern::{REACH, Window, around};
 use crate::place::{Waking, Writes};
 use crate::process::{Process, cpu};
 use crate::queue::RESIDENT_SET;
-use crate::ranges::Range;
 use crate::resolve::{Brought, Desk, window};
 use crate::sharing::Sharing;
 use crate::state::{Freeing, State, lock_service, transit_ended};
@@ -151,8 +150,8 @@ impl Process {
         // missing pages are not ours to fill before it is registered again.
         let range = state.ranges.find(page.address());
         let good = |p: PageNumber| {
-            let inside = |r: &Range| p.address() >= r.start && p.address() < r.end;
-            range.as_ref().is_some_and(inside) && matches!(state.map.get(p), Page::Swapped(_))
+            let inside = range.as_ref().is_some_and(|r| r.holds(p));
+            inside && matches!(state.map.get(p), Page::Swapped(_))
         };
         let (first, pages) = around(page, window.first, window.pages, good);
         self.gets_room(state, page, first, pages)

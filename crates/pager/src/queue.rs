@@ -256,13 +256,9 @@ impl Queue {
     ) -> Option<(UnitNumber, Mask)> {
         while self.passing.len() > PASSING {
             let unit = self.passing.pop_front().expect("more than none");
-            match self.look(map, unit, resident(map, unit)) {
-                Look::Evict(victims) => {
-                    map.unit_mut(unit).passed = true;
-                    return Some((unit, victims));
-                }
-                Look::Keep => self.staying.push_back(unit),
-                Look::Empty => {}
+            let victims = self.take(map, unit, resident(map, unit), true);
+            if victims.is_some() {
+                return victims;
             }
         }
         if self.units.len() * PROBATION < self.staying.len() {
@@ -279,13 +275,9 @@ impl Queue {
                 self.units.pop_front()
             };
             let Some(unit) = next else { continue };
-            match self.look(map, unit, resident(map, unit)) {
-                Look::Evict(victims) => {
-                    map.unit_mut(unit).passed = false;
-                    return Some((unit, victims));
-                }
-                Look::Keep => self.staying.push_back(unit),
-                Look::Empty => {}
+            let victims = self.take(map, unit, resident(map, unit), false);
+            if victims.is_some() {
+                return victims;
             }
         }
         self.pass(RESIDENT_SET);
@@ -299,6 +291,26 @@ impl Queue {
             if present != 0 {
                 return Some((unit, present));
             }
+        }
+        None
+    }
+
+    /// A unit whose turn it is, of which `present` is resident: which pages of it leave, as part of a walk
+    /// that `passed` or not; none of one that is empty, or stays.
+    fn take(
+        &mut self,
+        map: &mut PageMap,
+        unit: UnitNumber,
+        present: Mask,
+        passed: bool,
+    ) -> Option<(UnitNumber, Mask)> {
+        match self.look(map, unit, present) {
+            Look::Evict(victims) => {
+                map.unit_mut(unit).passed = passed;
+                return Some((unit, victims));
+            }
+            Look::Keep => self.staying.push_back(unit),
+            Look::Empty => {}
         }
         None
     }

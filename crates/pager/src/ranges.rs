@@ -5,6 +5,7 @@
 //! what the hooks saw; memory calls made behind libc's back are not in it, and are harmless:
 //! a later call on the same addresses replaces what is recorded.
 
+use crate::map::PageNumber;
 use std::collections::BTreeMap;
 
 /// What is known of a range.
@@ -107,6 +108,13 @@ pub struct Range {
     pub end: usize,
     /// What is known of it.
     pub attributes: Attributes,
+}
+
+impl Range {
+    /// Whether `page` lies in it.
+    pub fn holds(&self, page: PageNumber) -> bool {
+        (self.start..self.end).contains(&page.address())
+    }
 }
 
 /// All managed ranges of the process.

@@ -159,9 +159,8 @@ impl Process {
             return Some(Brought::one(Way::Zero, page));
         };
         let window = window(state, page);
-        let inside = |p: PageNumber| p.address() >= range.start && p.address() < range.end;
         let (first, pages) = around(page, window.first, window.pages, |p| {
-            inside(p) && state.map.get(p) == Page::Untouched
+            range.holds(p) && state.map.get(p) == Page::Untouched
         });
         let (first, pages) = self.gets_room(state, page, first, pages)?;
         self.place(first, &ZEROS.0[..pages], Writes::Free, Waking::Later);

@@ -154,8 +154,7 @@ impl Process {
         };
         let window = window(state, page);
         let (mut first, mut pages) = around(page, window.first, window.pages, |p| {
-            let inside = (range.start..range.end).contains(&p.address());
-            inside && matches!(state.map.get(p), Page::Resident(_))
+            range.holds(p) && matches!(state.map.get(p), Page::Resident(_))
         });
         let shared = self.pagemap.look(first.address(), pages).shared;
         let mut copies = shared.count_ones();
