@@ -62,8 +62,15 @@ impl Rig {
             _ => None,
         }
     }
+    /// Puts a page where none is; whether that was so.
+    fn try_put(&self, location: Location, checksum: u64) -> bool {
+        let place = &mut lock(&self.live)[Self::index(location).unwrap()];
+        let free = place.is_none();
+        place.get_or_insert(checksum);
+        free
+    }
     fn put(&self, location: Location, checksum: u64) {
-        lock(&self.live)[Self::index(location).unwrap()] = Some(checksum);
+        assert!(self.try_put(location, checksum), "{location:?} is taken");
     }
     fn read(&self, location: Location) -> Option<u64> {
         lock(&self.live)[Self::index(location)?]
@@ -295,8 +302,12 @@ fn loom_swapoff_against_another_store_in_the_same_entry_and_slot() {
                 loom::thread::spawn(move || {
                     rig.free(entry);
                     assert_eq!(rig.reserve(), entry);
-                    rig.put(Location::Slot(SLOT), 8);
-                    rig.space.lock(entry).set(Word::slot(SLOT, 8));
+                    // If it is free by now.
+                    let word = match rig.try_put(Location::Slot(SLOT), 8) {
+                        true => Word::slot(SLOT, 8),
+                        false => Word::same(1),
+                    };
+                    rig.space.lock(entry).set(word);
                 })
             };
             swap_off(&rig, entry);

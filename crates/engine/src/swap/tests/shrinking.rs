@@ -48,6 +48,49 @@ fn batches_go_out_in_large_writes() {
     swap.check();
 }
 
+/// On a device that is mostly full, of which pages were freed in no order, a batch goes out in no more
+/// writes than the holes side by side make: as many for each page as there are slots in use for each.
+#[test]
+fn batches_go_out_in_few_writes_where_the_device_is_nearly_full() {
+    for percent in [70, 80, 90] {
+        let rig = rig(sixteen_mib(), Some(20));
+        let (swap, device) = (&rig.swap, rig.device.as_ref().unwrap());
+        let slots = 20 * CLUSTER_SLOTS;
+        let mut held = Vec::new();
+        let turn = || swap.in_background(|background| swap.turn(Cpu(0), background));
+        while rig.counters.zswpwb.get() < slots as u64 {
+            held.extend(store_pages(swap, held.len() as u32, 512, false));
+            for _ in 0..8 {
+                turn();
+            }
+        }
+        let mut state = 88_172_645_463_325_252u64;
+        let mut left = slots;
+        while left * 100 > slots * percent {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            let entry = held.swap_remove(state as usize % held.len());
+            left -= usize::from(swap.place(entry) == Place::Slot);
+            swap.free(Cpu(0), entry, 1);
+        }
+        swap.devices.as_ref().unwrap().work(Cpu(0), 1000);
+        store_pages(swap, 20_000, 512, false);
+        let before = device.writes.load(Relaxed);
+        let (mut batches, mut pages) = (0, 0);
+        while batches < 8 {
+            pages += turn().flatten().unwrap().written;
+            batches += 1;
+        }
+        let writes = device.writes.load(Relaxed) - before;
+        println!("{percent}% full: {writes} writes for {pages} pages, {batches} batches");
+        assert_eq!(pages, 64 * batches as usize);
+        let holes = pages * percent / 100;
+        assert!(writes as usize <= holes + holes / 8, "{percent}% full");
+        swap.check();
+    }
+}
+
 /// Where the worker keeps up, the pool refuses nothing, four times its size through: pages go to the
 /// device by writeback alone. What is refused is counted, whether or not it finds another place.
 #[test]
