@@ -12,7 +12,7 @@ use ebb_harness::cgroup::{Cgroup, KernelSwap};
 use ebb_harness::job::{Job, Outcome};
 use ebb_harness::kernel_swap::{SwapFile, vmstat, zswap_fact};
 use ebb_lab::Report;
-use ebb_lab::shrinker::real::{self, BENCHES, ELAPSED, INVERTED, Row};
+use ebb_lab::shrinker::real::{self, BENCHES, ELAPSED, INVERTED, LEFT_INVERTED, Row};
 use std::path::Path;
 use std::time::Duration;
 
@@ -34,7 +34,7 @@ const REJECTED: [&str; 4] = [
     "reject_compress_poor",
 ];
 
-/// Runs both benchmarks under every policy that can be had here.
+/// Runs the benchmarks under every policy that can be had here.
 ///
 /// # Errors
 /// `ebb run` cannot be started, or fails.
@@ -115,6 +115,7 @@ fn kernel(own: &Path, bench: &'static str, zswap: bool) -> Result<Row> {
         elapsed: elapsed(&outcome),
         counts: std::array::from_fn(|i| Some(after[i]?.saturating_sub(before[i]?))),
         inverted_percent: told(&outcome, INVERTED),
+        left_inverted_percent: told(&outcome, LEFT_INVERTED),
     })
 }
 
@@ -157,5 +158,6 @@ fn ours(own: &Path, bench: &'static str, pool: &str, max: Option<u64>, total: u6
             _ => counter("reject_pool"),
         }),
         inverted_percent: told(&outcome, INVERTED),
+        left_inverted_percent: told(&outcome, LEFT_INVERTED),
     })
 }

@@ -4,7 +4,7 @@
 
 mod common;
 
-use common::{Under, cannot_page, ebb};
+use common::{Managed, Under, cannot_page, ebb};
 use ebb_harness::MIB;
 use ebb_harness::job::Job;
 use ebb_lab::{Report, fill, mthp, numa, scaling, shrinker, tail, vswap};
@@ -316,8 +316,29 @@ fn the_columns_of_shrinker() {
         "zswpwb",
         "pool_limit_hit",
         "rejected",
+        "inverted_percent",
     ];
     names(&report, &columns);
+    names(&report, &["benchmark", "across_inverted_percent"]);
+    let row = shrinker::real::Row {
+        bench: "active",
+        policy: "ebb".into(),
+        total: 64 * MIB,
+        elapsed: Ok(1.0),
+        counts: [Some(1); 7],
+        inverted_percent: None,
+        left_inverted_percent: Some(0.5),
+    };
+    let report = shrinker::real::report(&[row]);
+    names(&report, &columns);
+    let own = [
+        "benchmark",
+        "policy",
+        "total_mib",
+        "elapsed_s",
+        "left_inverted_percent",
+    ];
+    names(&report, &own);
 }
 
 #[test]
@@ -386,23 +407,50 @@ fn pages_on_the_device_are_colder_than_those_in_the_pool() {
         return;
     }
     let _alone = alone();
-    let work = ["lab", "shrinker", "--work", "allocate"];
+    let options = ["--pool-max", "12M"];
+    let (managed, inverted) =
+        run_shrinker("allocate", 48 * MIB, &options, shrinker::real::INVERTED);
+    let inverted = inverted.expect("pages are on the device");
+    println!("{inverted}% of pairs, {:.1} s", managed.run.wall);
+    assert!(inverted < 2.0, "{inverted}% of pairs: {}", managed.stats);
+}
+
+/// One run of a program of `ebb lab shrinker --real`, and a number that it tells.
+fn run_shrinker(bench: &str, budget: u64, options: &[&str], what: &str) -> (Managed, Option<f64>) {
+    let work = ["lab", "shrinker", "--work", bench];
     let job =
         Job::new(std::iter::once(ebb().as_os_str()).chain(work.iter().map(|word| word.as_ref())))
             .time_limit(Duration::from_secs(60));
     let dir = tempfile::tempdir_in("/var/tmp").unwrap();
     let swap = dir.path().display().to_string();
-    let managed = Under::budget(48 * MIB)
-        .options(&["--pool-max", "12M", "--swap", &swap])
+    let managed = Under::budget(budget)
+        .options(&[options, &["--swap", &swap]].concat())
         .run(&job);
     let run = &managed.run;
     assert!(run.ok(), "{}: {}", run.ending(), run.stderr);
     let told = String::from_utf8_lossy(&run.stdout);
-    let inverted = told
-        .lines()
-        .find_map(|line| line.strip_prefix(shrinker::real::INVERTED))
-        .and_then(|percent| percent.parse::<f64>().ok());
-    let inverted = inverted.unwrap_or_else(|| panic!("no page is on the device: {told}"));
-    println!("{inverted}% of pairs, {:.1} s", run.wall);
-    assert!(inverted < 2.0, "{inverted}% of pairs: {}", managed.stats);
+    let told = told.lines().find_map(|line| line.strip_prefix(what));
+    let told = told.and_then(|number| number.parse().ok());
+    (managed, told)
+}
+
+/// One process works at random beside idle ones: by when its pages left memory, those that went on to
+/// the device are the older ones. Where the pool is not held to a size, it refuses nothing.
+#[test]
+fn pages_of_a_process_at_work_leave_the_pool_in_their_order() {
+    if cannot_page() {
+        return;
+    }
+    let _alone = alone();
+    let options = ["--pool-max", "24M"];
+    let run = |_| run_shrinker("watched", 48 * MIB, &options, shrinker::real::LEFT_INVERTED).1;
+    let seen: Vec<f64> = (0..3).filter_map(run).collect();
+    println!("{seen:?} percent of pairs");
+    if seen.len() < 2 {
+        println!("skipped: too few pages on the device, or in the pool");
+    } else {
+        assert!(median(seen.clone()) < 10.0, "{seen:?}");
+    }
+    let (managed, _) = run_shrinker("active", 64 * MIB, &[], shrinker::real::ELAPSED);
+    assert_eq!(managed.counter("reject_pool"), 0, "{}", managed.stats);
 }

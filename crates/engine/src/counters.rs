@@ -47,7 +47,10 @@ pub struct Counter(AtomicU64);
 impl Counter {
     /// Adds `n`.
     pub fn add(&self, n: u64) {
-        self.0.fetch_add(n, Relaxed);
+        // Nothing is no reason to write to what all processors read.
+        if n > 0 {
+            self.0.fetch_add(n, Relaxed);
+        }
     }
     /// The value now.
     pub fn get(&self) -> u64 {

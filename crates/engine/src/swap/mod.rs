@@ -258,10 +258,14 @@ impl Swap {
         if !word.cached() || location == Location::Dropped {
             return false;
         }
-        let same = matches!(location, Location::Same(_));
-        locked.set(word.with_cached(false).with_referenced(!same));
-        if let (Location::Slot(place), Some(devices)) = (location, &self.devices) {
-            devices.set_cache_only(place.device, place.slot, false);
+        let word = word.with_cached(false);
+        match (location, &self.devices) {
+            (Location::Pool(_), _) => locked.set_used(word),
+            (Location::Slot(place), Some(devices)) => {
+                locked.set(word.with_referenced(true));
+                devices.set_cache_only(place.device, place.slot, false);
+            }
+            _ => locked.set(word),
         }
         true
     }

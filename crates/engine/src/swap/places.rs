@@ -146,10 +146,7 @@ impl Places {
             return Moved::NoPlace;
         };
         let new = Word::pool(handle, checksum(codec, bytes));
-        let locked = self.space.lock_if_used(owner);
-        if let Some(mut locked) = locked
-            && locked.is_still(words[0])
-        {
+        if let Some(mut locked) = self.space.lock_still(owner, &words) {
             let word = locked.word();
             let group = locked.cluster().group().clone();
             // Before it is named: who frees it uncharges.
@@ -164,10 +161,6 @@ impl Places {
             );
             locked.keep_in_clock();
             locked.set_dense(false);
-            drop(locked);
-            if group.ended() {
-                self.space.recall_group(&group);
-            }
             return Moved::Yes;
         }
         self.pool.remove(handle);
@@ -223,16 +216,9 @@ impl Mover for Places {
             return Moved::Unwritten { page, error };
         }
         devices.wrote(to.device, pages);
-        let Some(mut locked) = self.space.lock_if_used(owner) else {
+        let Some(mut locked) = self.space.lock_still(owner, &words) else {
             return Moved::Gone;
         };
-        let still = (0..pages).zip(&words).all(|(i, word)| {
-            locked.seek(owner.plus(i));
-            locked.is_still(*word)
-        });
-        if !still {
-            return Moved::Gone;
-        }
         for i in 0..pages {
             locked.seek(owner.plus(i));
             let word = locked.word();

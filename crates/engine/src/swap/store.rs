@@ -2,9 +2,8 @@
 
 use super::coders::Scratch;
 use super::{CodecKind, Swap, fill};
-use crate::vswap::{Group, Location, Word};
+use crate::vswap::{Group, Hold, Location, Word};
 use crate::{Cpu, EntryId, GroupId, PAGE_SIZE, PageBytes};
-use std::sync::Arc;
 
 /// Why pages were not stored. They stay where they were.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
@@ -37,12 +36,25 @@ pub(super) enum Aim {
     Each,
 }
 
-/// Who stores, for whom, with what.
+/// Who stores, for whom, with what, and what came in the way.
 struct Storing<'a> {
     cpu: Cpu,
-    group: &'a Arc<Group>,
+    /// Whose the entries are: charged for what they will name.
+    group: Hold,
     scratch: &'a mut Scratch,
     aim: Aim,
+    refused: Refused,
+}
+
+/// What the counters will say of a store. A folio that is refused leaves nothing behind, and its pages
+/// come again one by one: only then do they count.
+#[derive(Default)]
+struct Refused {
+    /// Times that a page found the pool at its limit.
+    limit_hit: u64,
+    /// Pages that the pool did not take, and those that had no place at all.
+    by_pool: u64,
+    in_full: u64,
 }
 
 /// Pages whose words are named in one go.
@@ -62,20 +74,20 @@ impl Swap {
         group: GroupId,
         pages: &[&PageBytes],
     ) -> Result<EntryId, StoreError> {
-        let group_ref = self.space.group(group);
-        let first = match pages.len() {
+        let (first, group) = match pages.len() {
             1 => {
                 let mut one = [EntryId(0)];
-                self.space.reserve_each(cpu, group, &mut one)?;
-                one[0]
+                let group = self.space.reserve_each(cpu, group, &mut one)?;
+                (one[0], group)
             }
             n => self.space.reserve_run(cpu, group, n)?,
         };
         let mut storing = Storing {
             cpu,
-            group: &group_ref,
+            group,
             scratch: &mut self.coders.take(cpu),
             aim: Aim::All,
+            refused: Refused::default(),
         };
         let mut words = [Word::FREE; BATCH];
         for (i, batch) in pages.chunks(BATCH).enumerate() {
@@ -86,9 +98,13 @@ impl Swap {
             self.name(start, words);
             if let Err(error) = outcome {
                 self.free(cpu, first, pages.len() as u32);
+                if pages.len() == 1 {
+                    self.count_refused(&storing.refused);
+                }
                 return Err(error);
             }
         }
+        self.count_refused(&storing.refused);
         Ok(first)
     }
 
@@ -107,26 +123,32 @@ impl Swap {
             out.len(),
             pages.len()
         );
-        let group_ref = self.space.group(group);
-        let mut storing = Storing {
-            cpu,
-            group: &group_ref,
-            scratch: &mut self.coders.take(cpu),
-            aim: Aim::Each,
-        };
+        let mut scratch = self.coders.take(cpu);
         let mut words = [Word::FREE; BATCH];
         let mut entries = [EntryId(0); BATCH];
         let (mut stored, mut outcome) = (0, Ok(()));
         out.fill(None);
         for (batch, out) in pages.chunks(BATCH).zip(out.chunks_mut(BATCH)) {
             let entries = &mut entries[..batch.len()];
-            if let Err(error) = self.space.reserve_each(cpu, group, entries) {
-                outcome = Err(error.into());
-                break;
-            }
+            // Each batch for itself: the group may end meanwhile.
+            let group = match self.space.reserve_each(cpu, group, entries) {
+                Ok(group) => group,
+                Err(error) => {
+                    outcome = Err(error.into());
+                    break;
+                }
+            };
+            let mut storing = Storing {
+                cpu,
+                group,
+                scratch: &mut scratch,
+                aim: Aim::Each,
+                refused: Refused::default(),
+            };
             let words = &mut words[..batch.len()];
             let places = self.make_places(&mut storing, batch, |k| entries[k], words);
             outcome = outcome.and(places);
+            self.count_refused(&storing.refused);
             self.name_each(entries, words);
             for ((out, &entry), word) in out.iter_mut().zip(&*entries).zip(&*words) {
                 if word.is_free() {
@@ -183,7 +205,7 @@ impl Swap {
             }
             let last = k + 1 == pages.len();
             if storing.scratch.run.is_empty()
-                || !(last || storing.scratch.is_full() || self.is_tight(storing.group, limit))
+                || !(last || storing.scratch.is_full() || self.is_tight(&storing.group, limit))
             {
                 continue;
             }
@@ -204,10 +226,10 @@ impl Swap {
         match refused {
             Some(refused) if n > 0 => {
                 if uses_pool {
-                    counters.reject_pool.add(n as u64);
+                    storing.refused.by_pool += n as u64;
                 }
                 let without = self.leave_to_devices(storing, pages, entries, &left[..n], words);
-                counters.reject_full.add(without);
+                storing.refused.in_full += without;
                 if without > 0 { Err(refused) } else { Ok(()) }
             }
             _ => Ok(()),
@@ -244,10 +266,10 @@ impl Swap {
                 if refusals == 0 {
                     break None;
                 }
-                self.env.counters.pool_limit_hit.add(refusals as u64);
+                storing.refused.limit_hit += refusals as u64;
                 (StoreError::Full, None)
             } else {
-                (StoreError::GroupFull, Some(storing.group))
+                (StoreError::GroupFull, Some(&*storing.group))
             };
             if *reliefs == 0 {
                 break Some(refused);
@@ -301,6 +323,13 @@ impl Swap {
         slots.iter().filter(|word| word.is_free()).count() as u64
     }
 
+    fn count_refused(&self, refused: &Refused) {
+        let counters = &self.env.counters;
+        counters.pool_limit_hit.add(refused.limit_hit);
+        counters.reject_pool.add(refused.by_pool);
+        counters.reject_full.add(refused.in_full);
+    }
+
     /// Writes the words of consecutive reserved entries, where there is something to name.
     fn name(&self, first: EntryId, words: &[Word]) {
         let mut at = 0;
@@ -329,13 +358,9 @@ impl Swap {
             return;
         }
         debug_assert_eq!(locked.word(), Word::RESERVED);
-        // Entries of a reopened cluster are younger than its place in the clock says. Others are as
-        // old as it is, which was filled in one go: a second chance would change no order.
-        let pooled = matches!(word.location(), Location::Pool(_));
-        locked.set(word.with_referenced(pooled && locked.reopened()));
-        if pooled {
-            locked.keep_in_clock();
-            locked.set_dense(false);
+        match word.location() {
+            Location::Pool(_) => locked.set_pooled(word),
+            _ => locked.set(word),
         }
     }
 }

@@ -135,7 +135,7 @@ impl Swap {
                 }
                 match self.turn(cpu, background) {
                     // A turn that only took second chances away is progress, once around.
-                    Some(turn) if turn.written + turn.dropped > 0 => idle = 0,
+                    Some(turn) if turn.moved() > 0 => idle = 0,
                     Some(turn) if turn.spared > 0 => {}
                     Some(_) => idle += 1,
                     None => break,

@@ -6,14 +6,16 @@
 //! repointed if the word is still the busy one. Slots are taken in the order of the batch,
 //! so neighbours in the batch are mostly neighbours on the device, and go out as one write.
 //!
-//! A cached page that comes up is not written: it is resident, so its copy is given up.
+//! A cached page that comes up is not written: it is resident, so its copy is given up. Pages that no
+//! device takes stay the next to go; then, and where a group may not write, copies that are not yet
+//! due are looked for, and nothing else changes its place.
 
 use super::Swap;
 use super::device::{place, seal};
 use crate::env::{IoError, WriteOp};
 use crate::shrinker::{Candidate, Need, Shrinker};
 use crate::slots::ExtentList;
-use crate::vswap::{CLUSTER_ENTRIES, Group, Handle, Location, SlotPlace, Word};
+use crate::vswap::{CLUSTER_ENTRIES, Group, Handle, Location, SlotPlace, Visit, Word};
 use crate::{Cpu, DeviceId, EntryId, PAGE_SIZE, PageBytes};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -32,6 +34,8 @@ pub struct Background {
     staging: Vec<u8>,
     offset: usize,
     picks: Vec<Pick>,
+    /// The visits of clusters in which they were found, each with how many there were before.
+    visits: Vec<(Visit, usize)>,
     extents: ExtentList,
     /// The cluster at which recompression looks on, and the entry in it.
     pub recompress_from: u32,
@@ -48,6 +52,13 @@ struct Pick {
     result: Result<(), IoError>,
 }
 
+impl Pick {
+    /// Where its page was written to.
+    fn written(&self) -> Option<SlotPlace> {
+        self.slot.filter(|_| self.result.is_ok())
+    }
+}
+
 /// What one turn did.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 pub struct Turn {
@@ -59,6 +70,13 @@ pub struct Turn {
     pub spared: usize,
 }
 
+impl Turn {
+    /// Pages that the pool holds no more.
+    pub const fn moved(&self) -> usize {
+        self.written + self.dropped
+    }
+}
+
 impl Background {
     pub fn new() -> Self {
         Self {
@@ -66,6 +84,7 @@ impl Background {
             staging: Vec::new(),
             offset: 0,
             picks: Vec::new(),
+            visits: Vec::new(),
             extents: ExtentList::default(),
             recompress_from: 0,
             recompress_at: 0,
@@ -80,6 +99,7 @@ impl Background {
         self.staging = vec![0; (BATCH + 1) * PAGE_SIZE];
         self.offset = self.staging.as_ptr().align_offset(PAGE_SIZE);
         self.picks = Vec::with_capacity(BATCH);
+        self.visits = Vec::with_capacity(VISITS);
         self.extents = ExtentList::new();
         self.staging.len()
     }
@@ -154,18 +174,24 @@ impl Swap {
         };
         for _ in 0..WAITS {
             let made = self.in_background(|background| {
-                let turn = match short {
-                    None => {
-                        // Emptied windows of another class or processor need no write.
-                        while self.pool.give_back(0) > 0 {}
-                        if has_room() || self.devices.is_none() {
-                            return has_room();
+                loop {
+                    let turn = match short {
+                        None => {
+                            // Emptied windows of another class or processor need no write.
+                            while self.pool.give_back(0) > 0 {}
+                            if has_room() || self.devices.is_none() {
+                                return has_room();
+                            }
+                            self.turn(cpu, background)
                         }
-                        self.turn(cpu, background)
+                        Some(group) => Some(self.write_back(cpu, background, group)),
+                    };
+                    match turn {
+                        // Second chances are taken away once; then it is the turn of those pages.
+                        Some(turn) if turn.moved() == 0 && turn.spared > 0 => {}
+                        turn => return turn.is_some_and(|turn| turn.moved() > 0),
                     }
-                    Some(group) => Some(self.write_back(cpu, background, group)),
-                };
-                turn.is_some_and(|turn| turn.written + turn.dropped > 0)
+                }
             });
             if let Some(made) = made {
                 return made;
@@ -213,7 +239,7 @@ impl Swap {
                 gave = self.pick(background, next, &mut turn);
             }
         }
-        self.write_picked(cpu, background, &mut turn);
+        self.end_batch(cpu, background, groups.iter().filter(has_any), &mut turn);
         Some(turn)
     }
 
@@ -246,6 +272,7 @@ impl Swap {
         let made = background.prepare();
         self.staging_bytes.fetch_add(made, Relaxed);
         background.picks.clear();
+        background.visits.clear();
         Turn::default()
     }
 
@@ -253,51 +280,84 @@ impl Swap {
     fn write_back(&self, cpu: Cpu, background: &mut Background, group: &Arc<Group>) -> Turn {
         let mut turn = self.begin_batch(background);
         self.pick(background, group, &mut turn);
-        self.write_picked(cpu, background, &mut turn);
+        self.end_batch(cpu, background, std::iter::once(group), &mut turn);
         turn
     }
 
-    /// Moves what was picked to devices.
-    fn write_picked(&self, cpu: Cpu, background: &mut Background, turn: &mut Turn) {
-        if let Some(devices) = self.devices.as_ref() {
-            let Background { picks, extents, .. } = background;
-            for pick in picks.iter_mut() {
-                extents.clear();
-                if devices.allocate(cpu, 1, pick.entry, extents).is_err() {
-                    break;
-                }
-                pick.slot = place(extents[0], 0, pick.raw);
-                if pick.slot.is_none() {
-                    let _ = devices.free_now(cpu, pick.entry, extents[0]);
-                    break;
-                }
-            }
-            self.write_picks(background);
-        }
-        for i in 0..background.picks.len() {
-            let pick = background.picks[i];
+    /// Moves what was picked to devices. If none takes any of it, copies of one of the groups that it may
+    /// be from make way.
+    fn end_batch<'a>(
+        &self,
+        cpu: Cpu,
+        background: &mut Background,
+        mut groups: impl Iterator<Item = &'a Arc<Group>>,
+        turn: &mut Turn,
+    ) {
+        self.take_slots(cpu, background);
+        self.write_picks(background);
+        for &pick in &background.picks {
             turn.written += usize::from(self.finish(cpu, pick));
         }
+        self.return_unwritten(background);
+        let picked = !background.picks.is_empty();
+        if picked && turn.moved() == 0 {
+            groups.any(|group| self.give_up_copies(group, turn));
+        }
         // Second chances taken away are progress, unless no device took the others.
-        let moved = turn.written + turn.dropped > 0;
-        let stuck = !background.picks.is_empty() || turn.spared == 0;
-        self.in_vain.store(!moved && stuck, Relaxed);
-        self.env.counters.zswpwb.add(turn.written as u64);
-        self.env
-            .counters
-            .written_back_pages
-            .add(turn.written as u64);
-        self.env.counters.pswpout.add(turn.written as u64);
+        let stuck = picked || turn.spared == 0;
+        self.in_vain.store(turn.moved() == 0 && stuck, Relaxed);
+        let written = turn.written as u64;
+        self.env.counters.zswpwb.add(written);
+        self.env.counters.written_back_pages.add(written);
+        self.env.counters.pswpout.add(written);
+    }
+
+    /// Takes slots for what was picked, as far as there are any. One by one they follow each other while
+    /// the processor's cluster lasts, whatever the batch is made of. Runs asked for as such, for entries
+    /// side by side, make a seventh fewer writes where holes are small, and more where there is much room, as
+    /// runs are aligned.
+    fn take_slots(&self, cpu: Cpu, background: &mut Background) {
+        let Some(devices) = &self.devices else { return };
+        let Background { picks, extents, .. } = background;
+        for pick in picks {
+            extents.clear();
+            if devices.allocate(cpu, 1, pick.entry, extents).is_err() {
+                break;
+            }
+            pick.slot = place(extents[0], 0, pick.raw);
+            if pick.slot.is_none() {
+                // Of a device larger than an entry can name.
+                let _ = devices.free_now(cpu, pick.entry, extents[0]);
+                break;
+            }
+        }
+    }
+
+    /// Pages that no device took are the next again.
+    fn return_unwritten(&self, background: &Background) {
+        let mut end = background.picks.len();
+        // A cluster may have been visited twice: it goes the same way back.
+        for &(visit, from) in background.visits.iter().rev() {
+            let mut found = background.picks[from..end].iter();
+            if let Some(pick) = found.find(|pick| pick.written().is_none()) {
+                self.space.return_to_clock(visit, pick.entry);
+            }
+            end = from;
+        }
     }
 
     /// Finds a group's coldest pages, copies them, and marks them busy; how many.
     fn pick(&self, background: &mut Background, group: &Arc<Group>, turn: &mut Turn) -> usize {
+        if !self.can_write(group) {
+            self.give_up_copies(group, turn);
+            return 0;
+        }
         let before = background.picks.len();
-        let can_write = self.can_write(group);
         for _ in 0..VISITS {
             let Some(mut locked) = self.space.next_in_clock(group) else {
                 break;
             };
+            let first = background.picks.len();
             let mut dropped: [Option<Handle>; 64] = [None; 64];
             let mut n = 0;
             let mut stopped = false;
@@ -317,8 +377,6 @@ impl Swap {
                     locked.set(word.dropped());
                     dropped[n] = Some(handle);
                     n += 1;
-                } else if !can_write {
-                    continue;
                 } else {
                     let i = background.picks.len();
                     let slot = background.page(i);
@@ -349,6 +407,8 @@ impl Swap {
             } else {
                 locked.keep_in_clock();
             }
+            let visit = locked.visit().map(|visit| (visit, first));
+            background.visits.extend(visit);
             drop(locked);
             for handle in dropped.into_iter().flatten() {
                 self.free_object(group, handle);
@@ -359,6 +419,44 @@ impl Swap {
             }
         }
         background.picks.len() - before
+    }
+
+    /// Looks on along a group's pages for copies of resident ones, and gives up those of a cluster, if
+    /// they are due or not; whether there were any.
+    fn give_up_copies(&self, group: &Arc<Group>, turn: &mut Turn) -> bool {
+        let mut ends = 0;
+        for _ in 0..VISITS {
+            let Some(mut locked) = self.space.look_along_clock(group) else {
+                ends += 1;
+                if ends == 2 {
+                    break;
+                }
+                continue;
+            };
+            let mut dropped: [Option<Handle>; BATCH] = [None; BATCH];
+            let mut n = 0;
+            for at in 0..CLUSTER_ENTRIES {
+                locked.seek_at(at);
+                let word = locked.word();
+                let Location::Pool(handle) = word.location() else {
+                    continue;
+                };
+                if n < BATCH && word.cached() && !word.busy() && locked.references() == 1 {
+                    locked.set(word.dropped());
+                    dropped[n] = Some(handle);
+                    n += 1;
+                }
+            }
+            drop(locked);
+            for handle in dropped.into_iter().flatten() {
+                self.free_object(group, handle);
+            }
+            turn.dropped += n;
+            if n > 0 {
+                return true;
+            }
+        }
+        false
     }
 }
 
@@ -434,7 +532,7 @@ impl Swap {
     /// Repoints an entry whose page was written, if nothing became of it meanwhile; whether.
     fn finish(&self, cpu: Cpu, pick: Pick) -> bool {
         let word = pick.word.with_busy(false);
-        let (Some(slot), Ok(())) = (pick.slot, pick.result) else {
+        let Some(slot) = pick.written() else {
             self.space.repoint(pick.entry, pick.word, word);
             self.env.counters.reject_reclaim_fail.add(1);
             if let (Some(slot), Err(error)) = (pick.slot, pick.result) {

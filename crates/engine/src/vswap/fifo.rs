@@ -6,6 +6,7 @@
 //! is at most twice that of the members.
 
 use std::collections::VecDeque;
+use std::num::NonZeroU64;
 
 /// Bits of a member's number; the rest of a `u64` is the stamp: 2^43 pushes.
 const ITEM_BITS: u32 = 21;
@@ -18,45 +19,69 @@ pub struct Fifo {
     // sorted; len = items - tombs
     items: VecDeque<u64>,
     tombs: usize,
-    next: u64,
+    /// The greatest stamp so far; 0: none.
+    last: u64,
 }
 
 /// Where a member stands in its queue; the member keeps it to be able to leave.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Stamp(pub u64);
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct Stamp(NonZeroU64);
+
+impl Stamp {
+    /// The stamp after `count` others of its sequence.
+    pub const fn after(count: u64) -> Self {
+        Self(NonZeroU64::MIN.saturating_add(count))
+    }
+    /// How many of its sequence there were with it.
+    pub const fn number(self) -> u64 {
+        self.0.get()
+    }
+    const fn packed(self, item: u32) -> u64 {
+        self.number() << ITEM_BITS | item as u64
+    }
+    const fn unpacked(packed: u64) -> Self {
+        Self::after((packed >> ITEM_BITS) - 1)
+    }
+}
 
 impl Fifo {
     /// Adds `item` as the youngest.
     pub fn push(&mut self, item: u32) -> Stamp {
-        self.push_stamped(item, Stamp(self.next))
+        self.push_stamped(item, Stamp::after(self.last))
     }
 
     /// The same with a stamp from elsewhere, greater than all before.
     pub fn push_stamped(&mut self, item: u32, stamp: Stamp) -> Stamp {
-        debug_assert!(stamp.0 >= self.next);
-        self.next = stamp.0 + 1;
-        self.items.push_back(stamp.0 << ITEM_BITS | u64::from(item));
+        debug_assert!(stamp.number() > self.last);
+        self.last = stamp.number();
+        self.items.push_back(stamp.packed(item));
         stamp
     }
 
-    /// Adds `item` where it was when it was popped.
+    /// Adds `item` where a stamp belongs that no member has: one that was popped, or from elsewhere.
     pub fn put_back(&mut self, item: u32, stamp: Stamp) {
         let at = self.position(stamp);
-        self.items
-            .insert(at, stamp.0 << ITEM_BITS | u64::from(item));
+        self.items.insert(at, stamp.packed(item));
+        self.last = self.last.max(stamp.number());
     }
 
     /// How many stand before a stamp, tombstones with them.
     fn position(&self, stamp: Stamp) -> usize {
         self.items
-            .partition_point(|&packed| packed >> ITEM_BITS < stamp.0)
+            .partition_point(|&packed| Stamp::unpacked(packed) < stamp)
     }
 
     /// The stamp of the oldest.
     pub fn oldest(&self) -> Option<Stamp> {
-        let mut items = self.items.iter();
+        self.next_from(0).map(|(_, stamp)| stamp)
+    }
+
+    /// The oldest member whose stamp's number is this or greater. It stays.
+    pub fn next_from(&self, number: u64) -> Option<(u32, Stamp)> {
+        let at = number.checked_sub(1).map(Stamp::after);
+        let mut items = self.items.range(at.map_or(0, |at| self.position(at))..);
         let found = items.find(|&packed| packed & ITEM_MASK != TOMB);
-        found.map(|packed| Stamp(packed >> ITEM_BITS))
+        found.map(|&packed| ((packed & ITEM_MASK) as u32, Stamp::unpacked(packed)))
     }
 
     /// Takes the oldest, with the stamp it had.
@@ -64,7 +89,7 @@ impl Fifo {
         let mut found = None;
         while let Some(packed) = self.items.pop_front() {
             if packed & ITEM_MASK != TOMB {
-                found = Some(((packed & ITEM_MASK) as u32, Stamp(packed >> ITEM_BITS)));
+                found = Some(((packed & ITEM_MASK) as u32, Stamp::unpacked(packed)));
                 break;
             }
             self.tombs -= 1;
@@ -77,7 +102,7 @@ impl Fifo {
     pub fn remove(&mut self, stamp: Stamp) {
         let at = self.position(stamp);
         match self.items.get_mut(at) {
-            Some(packed) if *packed >> ITEM_BITS == stamp.0 => *packed |= TOMB,
+            Some(packed) if Stamp::unpacked(*packed) == stamp => *packed |= TOMB,
             _ => return,
         }
         self.tombs += 1;

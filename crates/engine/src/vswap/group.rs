@@ -3,6 +3,8 @@
 use super::fifo::{Fifo, Stamp};
 use crate::GroupId;
 use crate::locks::{Ordered, Place, lock};
+use std::ops::Deref;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
 /// One group. Its limits and charge are statistics: read and written without order.
@@ -17,7 +19,37 @@ pub struct Group {
     pool_bytes: AtomicU64,
     writeback: AtomicBool,
     ended: AtomicBool,
+    /// The stamp from which on the search for copies that can be given up goes on.
+    pub(super) hand: AtomicU64,
     pub(super) lists: Ordered<Lists, { Place::GroupLists as usize }>,
+}
+
+/// A processor's hold on a group. The clusters that it opens, and the stores that it serves, copy this
+/// one: they are counted on a line of its own, not on the group's.
+#[derive(Clone)]
+pub struct Hold(Arc<Apart>);
+
+#[repr(align(64))]
+struct Apart(Arc<Group>);
+
+impl Hold {
+    pub(super) fn new(group: Arc<Group>) -> Self {
+        Self(Arc::new(Apart(group)))
+    }
+
+    /// Where copies are counted.
+    #[cfg(all(test, not(loom)))]
+    pub(super) fn line(&self) -> *const u8 {
+        // The counts are before what is counted, from the beginning of a line on.
+        Arc::as_ptr(&self.0).cast::<u8>().wrapping_sub(64)
+    }
+}
+
+impl Deref for Hold {
+    type Target = Arc<Group>;
+    fn deref(&self) -> &Arc<Group> {
+        &self.0.0
+    }
 }
 
 /// The clusters of a group that someone may be looking for.
@@ -38,6 +70,7 @@ impl Group {
             pool_bytes: AtomicU64::new(0),
             writeback: AtomicBool::new(true),
             ended: AtomicBool::new(false),
+            hand: AtomicU64::new(0),
             lists: Ordered::new(Lists::default()),
         }
     }

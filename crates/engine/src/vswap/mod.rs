@@ -25,9 +25,10 @@
 //!   then compaction and writeback see a reserved word and leave it.
 //!
 //! A cluster is allocated in by the one processor whose cursor has it open. Cursors take
-//! single entries and runs from different clusters, so that runs stay whole. Free
-//! cluster numbers are handed to processors in ranges, so that neighbours in the directory,
-//! which share cache lines, belong to one processor.
+//! single entries and runs from different clusters, so that runs stay whole. While a cluster lasts
+//! an allocation takes locks, and writes cache lines, of its processor alone: cursor, place in the
+//! directory (`numbers`), the cluster itself, and the copies of the cursor's [`Hold`] on the
+//! group. What a group is charged is one sum, written once for a batch.
 //!
 //! Lock order: cursor, cluster, group lists, class, arena, leaves (free cluster numbers,
 //! spare words, free windows). Two clusters are never locked at once, nor two arenas.
@@ -39,12 +40,13 @@ pub mod fifo;
 pub mod group;
 #[cfg(all(test, loom))]
 mod models;
+mod numbers;
 mod space;
 pub mod word;
 
 pub use cluster::{CLUSTER_ENTRIES, Cluster, Released};
-pub use group::Group;
+pub use group::{Group, Hold};
 #[cfg(all(test, not(loom)))]
 pub(crate) use space::SPARE;
-pub use space::{Locked, NoEntries, Space};
+pub use space::{Locked, NoEntries, Space, Visit};
 pub use word::{Handle, Location, SlotPlace, Word};

@@ -1,5 +1,5 @@
 //! Loom models of the protocol: load, writeback, and free of one entry, in every order.
-//! Places are flags that say whether they are in use; using or freeing one that is not fails.
+//! Places hold what stands for a page; using or freeing one that holds nothing, or another's, fails.
 
 use super::{Location, Released, SlotPlace, Space, Word, word::Handle};
 use crate::sync::{Arc, Mutex, lock};
@@ -27,28 +27,31 @@ fn model(f: impl Fn() + Sync + Send + 'static) {
     builder.check(f);
 }
 
-/// Whether each of the two pool objects and two slots is in use.
+/// What each of the two pool objects and two slots holds: a checksum.
 struct Rig {
     space: Space,
-    live: Mutex<[bool; 4]>,
+    live: Mutex<[Option<u64>; 4]>,
 }
+
+/// Of the page that is there at first.
+const PAGE: u64 = 7;
 
 impl Rig {
     fn new() -> (Arc<Self>, EntryId) {
-        let space = Space::new(1);
+        let rig = Self {
+            space: Space::new(1),
+            live: Mutex::new([None; 4]),
+        };
+        let entry = rig.reserve();
+        rig.put(Location::Pool(OBJECT), PAGE);
+        rig.space.lock(entry).set_pooled(Word::pool(OBJECT, PAGE));
+        (Arc::new(rig), entry)
+    }
+    fn reserve(&self) -> EntryId {
         let mut out = [EntryId(0)];
-        space.reserve_each(Cpu(0), GroupId(0), &mut out).unwrap();
-        let mut locked = space.lock(out[0]);
-        locked.set(Word::pool(OBJECT, 7));
-        locked.keep_in_clock();
-        drop(locked);
-        (
-            Arc::new(Self {
-                space,
-                live: Mutex::new([true, false, false, false]),
-            }),
-            out[0],
-        )
+        let reserved = self.space.reserve_each(Cpu(0), GroupId(0), &mut out);
+        assert!(reserved.is_ok());
+        out[0]
     }
     fn index(location: Location) -> Option<usize> {
         match location {
@@ -59,12 +62,23 @@ impl Rig {
             _ => None,
         }
     }
+    /// Puts a page where none is; whether that was so.
+    fn try_put(&self, location: Location, checksum: u64) -> bool {
+        let place = &mut lock(&self.live)[Self::index(location).unwrap()];
+        let free = place.is_none();
+        place.get_or_insert(checksum);
+        free
+    }
+    fn put(&self, location: Location, checksum: u64) {
+        assert!(self.try_put(location, checksum), "{location:?} is taken");
+    }
+    fn read(&self, location: Location) -> Option<u64> {
+        lock(&self.live)[Self::index(location)?]
+    }
     fn drop_place(&self, location: Location) {
         if let Some(i) = Self::index(location) {
-            assert!(
-                std::mem::replace(&mut lock(&self.live)[i], false),
-                "{location:?} freed twice"
-            );
+            let held = lock(&self.live)[i].take();
+            assert!(held.is_some(), "{location:?} freed twice");
         }
     }
     /// Frees the entry's only reference.
@@ -86,7 +100,7 @@ impl Rig {
         let busy = word.with_busy(true);
         locked.set(busy);
         drop(locked);
-        lock(&self.live)[1] = true;
+        self.put(Location::Slot(SLOT), PAGE);
         let to = word.moved_to(Word::slot(SLOT, 0));
         let moved = self.space.repoint(entry, busy, to).is_some();
         self.drop_place(if moved {
@@ -105,18 +119,22 @@ impl Rig {
             let word = locked.word();
             match word.location() {
                 object @ Location::Pool(_) => {
-                    let live = Self::index(object).is_some_and(|i| lock(&self.live)[i]);
-                    assert!(live, "the object of a named entry is gone");
+                    let read = self.read(object).expect("an object that is named");
+                    assert!(word.checksum_matches(read));
                     return;
                 }
                 slot @ Location::Slot(_) => {
                     drop(locked);
-                    let read = Self::index(slot).is_some_and(|i| lock(&self.live)[i]);
+                    let read = self.read(slot);
                     let Some(locked) = self.space.lock_if_used(entry) else {
                         return;
                     };
                     if locked.is_at(word.location()) {
-                        assert!(read, "the slot of a named entry was gone when read");
+                        // Another page there has another checksum, and is read again.
+                        assert!(
+                            read.is_some(),
+                            "the slot of a named entry was gone when read"
+                        );
                         return;
                     }
                 }
@@ -124,26 +142,39 @@ impl Rig {
             }
         }
     }
-    /// As `swap::places` when the device of the slot goes: read without the lock, written
-    /// elsewhere, repointed if the word still names the slot, and what lost is given up.
-    fn swap_off(&self, entry: EntryId) {
+    /// As `swap::places` when the device of the slot goes: read without the lock, made elsewhere,
+    /// then the second step that they share, and what lost is given up.
+    fn leave_slot(&self, entry: EntryId, to: Word) {
         let Some(locked) = self.space.lock_if_used(entry) else {
             return;
         };
+        let word = locked.word();
         if !locked.is_at(Location::Slot(SLOT)) {
             return;
         }
         drop(locked);
-        lock(&self.live)[3] = true;
-        let mut moved = false;
-        if let Some(mut locked) = self.space.lock_if_used(entry)
-            && locked.is_at(Location::Slot(SLOT))
-        {
-            let now = locked.word();
-            locked.set(now.moved_to(Word::slot(ELSEWHERE, 0)));
-            moved = true;
-        }
-        self.drop_place(Location::Slot(if moved { SLOT } else { ELSEWHERE }));
+        // What is there may be another's by now: then it is not written on.
+        let read = self.read(Location::Slot(SLOT));
+        let Some(read) = read.filter(|&read| word.checksum_matches(read)) else {
+            return;
+        };
+        self.put(to.location(), read);
+        let Some(mut locked) = self.space.lock_still(entry, &[word]) else {
+            return self.drop_place(to.location());
+        };
+        assert!(locked.word().checksum_matches(read), "another's page");
+        locked.set(locked.word().moved_to(to));
+        locked.keep_in_clock();
+        drop(locked);
+        self.drop_place(Location::Slot(SLOT));
+    }
+    /// Onto another device.
+    fn swap_off(&self, entry: EntryId) {
+        self.leave_slot(entry, Word::slot(ELSEWHERE, 0));
+    }
+    /// Where none has room.
+    fn swap_off_into_pool(&self, entry: EntryId) {
+        self.leave_slot(entry, Word::pool(OTHER, 0));
     }
     /// As `swap::recompress`: busy under the lock, a denser object made without.
     fn recompress(&self, entry: EntryId) {
@@ -157,7 +188,7 @@ impl Rig {
         let busy = word.with_busy(true);
         locked.set(busy);
         drop(locked);
-        lock(&self.live)[2] = true;
+        self.put(Location::Pool(OTHER), 9);
         let named = self
             .space
             .repoint(entry, busy, Word::pool(OTHER, 9))
@@ -172,7 +203,7 @@ impl Rig {
         if !locked.is_at(Location::Pool(OBJECT)) {
             return;
         }
-        lock(&self.live)[2] = true;
+        self.put(Location::Pool(OTHER), PAGE);
         locked.set(locked.word().moved_to(Word::pool(OTHER, 0)));
         drop(locked);
         self.drop_place(Location::Pool(OBJECT));
@@ -190,7 +221,7 @@ impl Rig {
         }
     }
     fn leaves_nothing(&self) {
-        assert_eq!(*lock(&self.live), [false; 4], "a place was left behind");
+        assert_eq!(*lock(&self.live), [None; 4], "a place was left behind");
         assert_eq!(self.space.used(), 0);
         self.space.check();
     }
@@ -236,24 +267,56 @@ fn loom_two_loads_against_writeback() {
 
 #[test]
 fn loom_swapoff_against_load_against_free() {
-    model(|| {
-        let (rig, entry) = Rig::new();
-        rig.write_back(entry);
-        let drainer = {
-            let rig = rig.clone();
-            loom::thread::spawn(move || rig.swap_off(entry))
-        };
-        let loader = {
-            let rig = rig.clone();
-            loom::thread::spawn(move || {
-                rig.load(entry);
-                rig.free(entry);
-            })
-        };
-        drainer.join().unwrap();
-        loader.join().unwrap();
-        rig.leaves_nothing();
-    });
+    for swap_off in [Rig::swap_off, Rig::swap_off_into_pool] {
+        model(move || {
+            let (rig, entry) = Rig::new();
+            rig.write_back(entry);
+            let drainer = {
+                let rig = rig.clone();
+                loom::thread::spawn(move || swap_off(&rig, entry))
+            };
+            let loader = {
+                let rig = rig.clone();
+                loom::thread::spawn(move || {
+                    rig.load(entry);
+                    rig.free(entry);
+                })
+            };
+            drainer.join().unwrap();
+            loader.join().unwrap();
+            rig.leaves_nothing();
+        });
+    }
+}
+
+/// The slot is freed while it is read, and taken again for another page, which is stored under the same
+/// entry: by place and entry it is what it was.
+#[test]
+fn loom_swapoff_against_another_store_in_the_same_entry_and_slot() {
+    for swap_off in [Rig::swap_off, Rig::swap_off_into_pool] {
+        model(move || {
+            let (rig, entry) = Rig::new();
+            rig.write_back(entry);
+            let other = {
+                let rig = rig.clone();
+                loom::thread::spawn(move || {
+                    rig.free(entry);
+                    assert_eq!(rig.reserve(), entry);
+                    // If it is free by now.
+                    let word = match rig.try_put(Location::Slot(SLOT), 8) {
+                        true => Word::slot(SLOT, 8),
+                        false => Word::same(1),
+                    };
+                    rig.space.lock(entry).set(word);
+                })
+            };
+            swap_off(&rig, entry);
+            other.join().unwrap();
+            rig.load(entry);
+            rig.free(entry);
+            rig.leaves_nothing();
+        });
+    }
 }
 
 #[test]
@@ -361,13 +424,10 @@ fn loom_store_against_free_of_neighbours() {
         let other = {
             let rig = rig.clone();
             loom::thread::spawn(move || {
-                let mut out = [EntryId(0)];
-                rig.space
-                    .reserve_each(Cpu(0), GroupId(0), &mut out)
-                    .unwrap();
-                assert_ne!(out[0], entry);
-                rig.space.lock(out[0]).set(Word::same(3));
-                rig.space.lock(out[0]).release();
+                let own = rig.reserve();
+                assert_ne!(own, entry);
+                rig.space.lock(own).set(Word::same(3));
+                rig.space.lock(own).release();
             })
         };
         rig.write_back(entry);
@@ -386,15 +446,9 @@ fn loom_writeback_against_free_and_another_store_in_the_same_entry() {
             let rig = rig.clone();
             loom::thread::spawn(move || {
                 rig.free(entry);
-                let mut out = [EntryId(0)];
-                rig.space
-                    .reserve_each(Cpu(0), GroupId(0), &mut out)
-                    .unwrap();
-                assert_eq!(out[0], entry);
-                lock(&rig.live)[2] = true;
-                let mut locked = rig.space.lock(entry);
-                locked.set(Word::pool(OTHER, 8));
-                locked.keep_in_clock();
+                assert_eq!(rig.reserve(), entry);
+                rig.put(Location::Pool(OTHER), 8);
+                rig.space.lock(entry).set_pooled(Word::pool(OTHER, 8));
             })
         };
         // What was begun for the first page must not repoint the second.
@@ -406,5 +460,36 @@ fn loom_writeback_against_free_and_another_store_in_the_same_entry() {
         );
         rig.free(entry);
         rig.leaves_nothing();
+    });
+}
+
+/// Whose the entries of a store are, and so who is charged, is one group however another thread ends it.
+#[test]
+fn loom_a_group_ends_beside_a_store() {
+    model(|| {
+        let space = Arc::new(Space::new(1));
+        let other = {
+            let space = space.clone();
+            loom::thread::spawn(move || space.remove_group(GroupId(0)))
+        };
+        let held = [(); 2].map(|()| {
+            let mut out = [EntryId(0)];
+            let group = space.reserve_each(Cpu(0), GroupId(0), &mut out).unwrap();
+            group.charge(32);
+            (out[0], group)
+        });
+        other.join().unwrap();
+        for (entry, group) in held {
+            let locked = space.lock(entry);
+            let owner = locked.cluster().group().clone();
+            assert_eq!(owner.number, group.number);
+            let groups = space.groups();
+            assert!(groups.iter().any(|known| known.number == owner.number));
+            locked.release();
+            owner.uncharge(32);
+            assert!(owner.pool_bytes() <= 32);
+        }
+        assert_eq!(space.used(), 0);
+        space.check();
     });
 }

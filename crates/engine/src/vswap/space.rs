@@ -1,12 +1,15 @@
 //! The directory of clusters and the cursors that allocate in them.
 
+#[cfg(all(test, not(loom)))]
+mod tests;
+
 use super::cluster::{CLUSTER_ENTRIES, Cluster, Released, State};
 use super::fifo::Stamp;
-use super::group::Group;
+use super::group::{Group, Hold};
+use super::numbers::{self, Numbers};
 use super::word::{Location, Word};
 use crate::locks::{Guard, Ordered, Place, lock};
 use crate::{Cpu, EntryId, GroupId};
-use std::ops::Range;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock, RwLock};
 
@@ -21,8 +24,6 @@ const _: () = assert!(
         || (MAX_CLUSTERS as u64 + 1) * crate::CLUSTER_SLOTS as u64 == crate::MAX_ENTRIES as u64 + 1
 );
 
-/// Cluster numbers a processor takes at a time: a few cache lines of the directory.
-const RANGE: u32 = 16;
 /// A closed cluster with at most this many used entries is worth opening again.
 const REOPEN_BELOW: usize = CLUSTER_ENTRIES - CLUSTER_ENTRIES / 4;
 /// Emptied clusters kept for the next one that is wanted, so that a steady flow of pages through fresh
@@ -30,62 +31,64 @@ const REOPEN_BELOW: usize = CLUSTER_ENTRIES - CLUSTER_ENTRIES / 4;
 pub(crate) const SPARE: usize = 8;
 /// Partial clusters tried for a run before a fresh cluster is opened.
 const RUN_TRIES: usize = 4;
+/// Clusters that may come into the clocks after one, for each processor and at most, before what
+/// comes to that one is younger than its place says. Where all processors fill clusters side by side,
+/// singles and runs, so many come while one is filled, and all are of one age.
+const LATE_AFTER: u64 = 2;
+const LATE_AFTER_MOST: u64 = 16;
 
 type Slot = Ordered<Option<Box<Cluster>>, { Place::EntryCluster as usize }>;
 /// One of the directory, locked.
 type SlotGuard<'a> = Guard<'a, Option<Box<Cluster>>, { Place::EntryCluster as usize }>;
-type Leaf = Box<[Slot; LEAF]>;
-type Middle = Box<[OnceLock<Leaf>; MIDDLE]>;
+type Middle = Box<[OnceLock<Box<Leaf>>; MIDDLE]>;
+
+/// From the beginning of a cache line on: who shares one is by number (`numbers`).
+#[repr(align(64))]
+struct Leaf([Slot; LEAF]);
+
+const _: () = assert!(cfg!(loom) || size_of::<Slot>() * numbers::LINE as usize == 64);
 
 /// No entry is left: 2^29 of them are in use.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("all 2^29 entries of the virtual swap space are in use")]
 pub struct NoEntries;
 
-/// A processor's open clusters, for each group it stored for lately. On lines of its own.
+/// What a processor has of its own, on lines of its own.
 #[derive(Default)]
 #[repr(align(64))]
-struct Cursors {
-    range: Range<u32>,
-    groups: Vec<Cursor>,
+struct PerCpu {
+    cursors: Ordered<Vec<Cursor>, { Place::EntryCursor as usize }>,
+    /// Entries in use, of clusters that it made.
+    used: AtomicUsize,
 }
 
+/// The clusters that a processor has open for a group.
 struct Cursor {
-    group: Arc<Group>,
+    group: Hold,
     singles: Option<u32>,
     runs: Option<u32>,
 }
 
-/// Groups a cursor remembers; the oldest closes its clusters to make room.
+/// Groups a processor has clusters open for; the oldest are closed to make room.
 const CURSOR_GROUPS: usize = 8;
-
-/// Cluster numbers that are in no processor's range.
-#[derive(Default)]
-struct Numbers {
-    unused_from: u32,
-    free: Vec<u32>,
-}
 
 /// The virtual swap space.
 pub struct Space {
     top: [OnceLock<Middle>; TOP],
-    cursors: Vec<Ordered<Cursors, { Place::EntryCursor as usize }>>,
-    numbers: Ordered<Numbers, { Place::Leaf as usize }>,
-    #[expect(
-        clippy::vec_box,
-        reason = "the directory holds boxes: these go there as they are"
-    )]
+    cpus: Box<[PerCpu]>,
+    numbers: Numbers,
     spare: Ordered<Vec<Box<Cluster>>, { Place::Leaf as usize }>,
     groups: RwLock<Vec<Arc<Group>>>,
     /// Groups made so far; grows under the lock of `groups`.
     groups_made: AtomicU64,
-    /// Stamps given in the clocks of all groups; grows under the lock of a group's lists.
+    /// Stamps given in the clocks of all groups: one sequence, so that these can be compared.
     stamps: AtomicU64,
+    /// How many later ones make what comes to a cluster late.
+    late_after: u64,
     // Statistics; kept so that asking costs no walk.
     clusters: AtomicUsize,
     leaves: AtomicUsize,
     middles: AtomicUsize,
-    used: AtomicUsize,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -108,18 +111,19 @@ const fn entry(cluster: u32, at: usize) -> EntryId {
 impl Space {
     /// An empty space for `cpus` processors.
     pub fn new(cpus: usize) -> Self {
+        let cpus = cpus.max(1);
         Self {
             top: [const { OnceLock::new() }; TOP],
-            cursors: (0..cpus.max(1)).map(|_| Ordered::default()).collect(),
-            numbers: Ordered::default(),
+            cpus: (0..cpus).map(|_| PerCpu::default()).collect(),
+            numbers: Numbers::new(cpus, MAX_CLUSTERS),
             spare: Ordered::new(Vec::with_capacity(SPARE)),
             groups: RwLock::default(),
             groups_made: AtomicU64::new(0),
             stamps: AtomicU64::new(0),
+            late_after: (LATE_AFTER * cpus as u64).min(LATE_AFTER_MOST),
             clusters: AtomicUsize::new(0),
             leaves: AtomicUsize::new(0),
             middles: AtomicUsize::new(0),
-            used: AtomicUsize::new(0),
         }
     }
 
@@ -149,45 +153,40 @@ impl Space {
     /// How old a group's oldest pages in the pool are: how many clusters of all groups came into
     /// their clocks since.
     pub fn age(&self, group: &Group) -> u64 {
-        let oldest = group.oldest().map(|stamp| stamp.0);
+        let oldest = group.oldest();
         // Read last: no stamp that is in a clock is younger.
-        oldest.map_or(0, |oldest| self.stamps.load(Relaxed) - oldest)
+        oldest.map_or(0, |oldest| 1 + self.stamps.load(Relaxed) - oldest.number())
+    }
+
+    fn next_stamp(&self) -> Stamp {
+        Stamp::after(self.stamps.fetch_add(1, Relaxed))
     }
 
     /// Ends a group. Its pages stay where they are until freed, and the shrinker goes on
-    /// visiting those in the pool; a group of the same number is a new one.
+    /// visiting those in the pool; a group of the same number is a new one. A store that is under way
+    /// puts into the one or into the other, as its entries were reserved before its processor was
+    /// told or after.
     pub fn remove_group(&self, id: GroupId) {
         for group in read(&self.groups).iter().filter(|g| g.id == id) {
             group.end();
         }
-        for cursors in &self.cursors {
-            let mut cursors = lock(cursors);
-            if let Some(at) = cursors.groups.iter().position(|c| c.group.id == id) {
-                let cursor = cursors.groups.swap_remove(at);
+        for cpu in &self.cpus {
+            let mut cursors = lock(&cpu.cursors);
+            if let Some(at) = cursors.iter().position(|c| c.group.id == id) {
+                let cursor = cursors.swap_remove(at);
                 self.close(cursor);
             }
         }
-        self.prune_groups();
+        self.forget_groups();
     }
 
-    /// Pages of an ended group came back into the pool: the shrinker visits it again.
-    pub fn recall_group(&self, group: &Arc<Group>) {
+    /// Forgets ended groups that no cluster has: nobody can come by one any more but here.
+    fn forget_groups(&self) {
         let mut groups = self
             .groups
             .write()
             .unwrap_or_else(|poisoned| poisoned.into_inner());
-        if !groups.iter().any(|known| Arc::ptr_eq(known, group)) {
-            groups.push(group.clone());
-        }
-    }
-
-    /// Forgets ended groups that have nothing in the pool.
-    fn prune_groups(&self) {
-        let mut groups = self
-            .groups
-            .write()
-            .unwrap_or_else(|poisoned| poisoned.into_inner());
-        groups.retain(|g| !g.ended() || g.pool_bytes() > 0);
+        groups.retain(|group| !group.ended() || Arc::strong_count(group) > 1);
     }
 
     fn slot(&self, cluster: u32) -> &Slot {
@@ -201,9 +200,9 @@ impl Space {
         });
         let leaf = middle[rest / LEAF].get_or_init(|| {
             self.leaves.fetch_add(1, Relaxed);
-            Box::new(std::array::from_fn(|_| Ordered::new(None)))
+            Box::new(Leaf(std::array::from_fn(|_| Ordered::new(None))))
         });
-        &leaf[rest % LEAF]
+        &leaf.0[rest % LEAF]
     }
 
     /// Locks the cluster of an entry that the caller holds a reference to.
@@ -232,7 +231,7 @@ impl Space {
         }
         let middle = self.top[cluster as usize / (LEAF * MIDDLE)].get()?;
         let leaf = middle[cluster as usize / LEAF % MIDDLE].get()?;
-        let guard = lock(&leaf[cluster as usize % LEAF]);
+        let guard = lock(&leaf.0[cluster as usize % LEAF]);
         guard.is_some().then_some(Locked {
             space: self,
             guard,
@@ -246,7 +245,7 @@ impl Space {
     /// The second step of whoever marked an entry busy and worked without the lock: it gets another
     /// word, if its own is still the busy one; then, its group. If not, what was made for it is the
     /// caller's to give up.
-    pub fn repoint(&self, entry: EntryId, busy: Word, to: Word) -> Option<Arc<Group>> {
+    pub fn repoint(&self, entry: EntryId, busy: Word, to: Word) -> Option<Hold> {
         debug_assert!(busy.busy() && !to.busy());
         let mut locked = self.lock_if_used(entry)?;
         let word = locked.word();
@@ -259,6 +258,17 @@ impl Space {
         }
         locked.set(to);
         Some(locked.cluster().group().clone())
+    }
+
+    /// The second step of whoever copied the pages of entries side by side without the lock, and marked
+    /// nothing: their cluster, locked, at the first, if all of them are what they were. If not, the copies
+    /// are the caller's to give up.
+    pub fn lock_still(&self, first: EntryId, before: &[Word]) -> Option<Locked<'_>> {
+        let mut locked = self.lock_if_used(first)?;
+        let mut words = before.iter().zip(0..);
+        let still = words.all(|(&word, i)| locked.seek(first.plus(i)) && locked.is_still(word));
+        locked.seek(first);
+        still.then_some(locked)
     }
 
     /// The words of entries, some of which may be free: one step for those side by side in one
@@ -278,18 +288,26 @@ impl Space {
         }
     }
 
-    /// Reserves entries for single pages into `out`, all of them or none.
+    /// Which processor's part serves this one.
+    fn part(&self, cpu: Cpu) -> usize {
+        cpu.index() % self.cpus.len()
+    }
+
+    /// Reserves entries for single pages into `out`, all of them or none; the group that is to be
+    /// charged for what is put there.
     pub fn reserve_each(
         &self,
         cpu: Cpu,
         group: GroupId,
         out: &mut [EntryId],
-    ) -> Result<(), NoEntries> {
+    ) -> Result<Hold, NoEntries> {
         let mut found = [0u16; 64];
         let mut done = 0;
-        let mut cursors = lock(&self.cursors[cpu.index() % self.cursors.len()]);
+        let cpu = self.part(cpu);
+        let mut cursors = lock(&self.cpus[cpu].cursors);
+        let cursor = self.cursor(&mut cursors, group);
         while done < out.len() {
-            let Some((cluster, mut guard)) = self.open(&mut cursors, group, Want::Singles) else {
+            let Some((cluster, mut guard)) = self.open(cpu, cursor, Want::Singles) else {
                 drop(cursors);
                 for &mut given in &mut out[..done] {
                     self.lock(given).release();
@@ -299,74 +317,80 @@ impl Space {
             let target = guard.as_mut().unwrap_or_else(|| unreachable!());
             let room = found.len().min(out.len() - done);
             let n = target.reserve_each(&mut found[..room]);
+            self.count_used(target.maker, n);
             drop(guard);
-            self.used.fetch_add(n, Relaxed);
             for &at in &found[..n] {
                 out[done] = entry(cluster, at as usize);
                 done += 1;
             }
             if n < room {
-                self.close_one(&mut cursors, group, Want::Singles);
+                self.close_cluster(cursor.current(Want::Singles).take());
             }
         }
-        Ok(())
+        Ok(cursor.group.clone())
     }
 
-    /// Reserves `pages` consecutive entries, aligned to the next power of two.
+    /// Reserves `pages` consecutive entries, aligned to the next power of two; the first, and the
+    /// group that is to be charged.
     pub fn reserve_run(
         &self,
         cpu: Cpu,
         group: GroupId,
         pages: usize,
-    ) -> Result<EntryId, NoEntries> {
+    ) -> Result<(EntryId, Hold), NoEntries> {
         assert!(
             (1..=CLUSTER_ENTRIES).contains(&pages),
             "a run of {pages} pages"
         );
-        let mut cursors = lock(&self.cursors[cpu.index() % self.cursors.len()]);
+        let cpu = self.part(cpu);
+        let mut cursors = lock(&self.cpus[cpu].cursors);
+        let cursor = self.cursor(&mut cursors, group);
         loop {
             let want = Want::Run(pages);
-            let (cluster, mut guard) = self.open(&mut cursors, group, want).ok_or(NoEntries)?;
+            let (cluster, mut guard) = self.open(cpu, cursor, want).ok_or(NoEntries)?;
             let target = guard.as_mut().unwrap_or_else(|| unreachable!());
             if let Some(start) = target.reserve_run(pages) {
-                self.used.fetch_add(pages, Relaxed);
-                return Ok(entry(cluster, start));
+                self.count_used(target.maker, pages);
+                return Ok((entry(cluster, start), cursor.group.clone()));
             }
             drop(guard);
-            self.close_one(&mut cursors, group, want);
+            self.close_cluster(cursor.current(want).take());
         }
     }
 
-    /// The open cluster of a cursor, locked; opens one if there is none.
-    fn open(&self, cursors: &mut Cursors, id: GroupId, want: Want) -> Option<(u32, SlotGuard<'_>)> {
-        let Cursors { range, groups } = cursors;
-        let at = groups
-            .iter()
-            .position(|c| c.group.id == id)
-            .unwrap_or_else(|| {
-                if groups.len() == CURSOR_GROUPS {
-                    let oldest = groups.remove(0);
-                    self.close(oldest);
-                }
-                groups.push(Cursor {
-                    group: self.group(id),
-                    singles: None,
-                    runs: None,
-                });
-                groups.len() - 1
+    /// So many more entries are in use, of a cluster that this processor made.
+    fn count_used(&self, maker: u16, entries: usize) {
+        self.cpus[maker as usize].used.fetch_add(entries, Relaxed);
+    }
+
+    /// A processor's cursor for a group. The group of this number that it has is not looked for
+    /// elsewhere: who ends that tells every processor.
+    fn cursor<'c>(&self, cursors: &'c mut Vec<Cursor>, id: GroupId) -> &'c mut Cursor {
+        let known = cursors.iter().position(|c| c.group.id == id);
+        let at = known.unwrap_or_else(|| {
+            if cursors.len() == CURSOR_GROUPS {
+                let oldest = cursors.remove(0);
+                self.close(oldest);
+            }
+            cursors.push(Cursor {
+                group: Hold::new(self.group(id)),
+                singles: None,
+                runs: None,
             });
-        let cursor = &mut groups[at];
-        let current = match want {
-            Want::Singles => &mut cursor.singles,
-            Want::Run(_) => &mut cursor.runs,
-        };
-        if let Some(cluster) = *current {
+            cursors.len() - 1
+        });
+        &mut cursors[at]
+    }
+
+    /// The open cluster of a cursor, locked; opens one if there is none.
+    fn open(&self, cpu: usize, cursor: &mut Cursor, want: Want) -> Option<(u32, SlotGuard<'_>)> {
+        if let Some(cluster) = *cursor.current(want) {
             return Some((cluster, lock(self.slot(cluster))));
         }
         let opened = self
             .reopen(&cursor.group, want)
-            .or_else(|| self.fresh(range, &cursor.group))?;
-        *current = Some(opened.0);
+            .or_else(|| self.fresh(cpu, &cursor.group))?;
+        *cursor.current(want) = Some(opened.0);
         Some(opened)
     }
 
@@ -396,7 +420,8 @@ impl Space {
             };
             if fits {
                 found.state = State::Open;
-                found.reopened = true;
+                // What comes now is younger than what filled it.
+                found.late = found.clock.map(|_| self.next_stamp());
                 return Some((cluster, guard));
             }
             found.state = State::Partial(lock(&group.lists).partial.push(cluster));
@@ -404,23 +429,16 @@ impl Space {
         None
     }
 
-    fn fresh(&self, range: &mut Range<u32>, group: &Arc<Group>) -> Option<(u32, SlotGuard<'_>)> {
-        let number = {
-            let mut numbers = lock(&self.numbers);
-            if range.start == range.end && numbers.free.is_empty() {
-                let end = (numbers.unused_from + RANGE).min(MAX_CLUSTERS);
-                *range = numbers.unused_from..end;
-                numbers.unused_from = end;
-            }
-            range.next().or_else(|| numbers.free.pop())?
-        };
+    fn fresh(&self, cpu: usize, group: &Hold) -> Option<(u32, SlotGuard<'_>)> {
+        let number = self.numbers.take(cpu)?;
+        let maker = cpu as u16;
         let spare = lock(&self.spare).pop();
         let cluster = match spare {
             Some(mut cluster) => {
-                cluster.recycle(group.clone());
+                cluster.recycle(group.clone(), maker);
                 cluster
             }
-            None => Box::new(Cluster::new(group.clone())),
+            None => Box::new(Cluster::new(group.clone(), maker)),
         };
         let mut guard = lock(self.slot(number));
         debug_assert!(guard.is_none());
@@ -429,24 +447,13 @@ impl Space {
         Some((number, guard))
     }
 
-    fn close_one(&self, cursors: &mut Cursors, id: GroupId, want: Want) {
-        let cursor = cursors.groups.iter_mut().find(|c| c.group.id == id);
-        let cluster = cursor.and_then(|cursor| match want {
-            Want::Singles => cursor.singles.take(),
-            Want::Run(_) => cursor.runs.take(),
-        });
-        if let Some(cluster) = cluster {
-            self.close_cluster(cluster);
-        }
-    }
-
     fn close(&self, cursor: Cursor) {
-        for cluster in [cursor.singles, cursor.runs].into_iter().flatten() {
-            self.close_cluster(cluster);
-        }
+        self.close_cluster(cursor.singles);
+        self.close_cluster(cursor.runs);
     }
 
-    fn close_cluster(&self, cluster: u32) {
+    fn close_cluster(&self, cluster: Option<u32>) {
+        let Some(cluster) = cluster else { return };
         let mut guard = lock(self.slot(cluster));
         if let Some(open) = guard.as_mut() {
             debug_assert_eq!(open.state, State::Open);
@@ -472,6 +479,7 @@ impl Space {
                 lists.clock.remove(stamp);
             }
             drop(lists);
+            let maker = cluster.maker;
             if let Some(emptied) = guard.take() {
                 let mut spare = lock(&self.spare);
                 if spare.len() < SPARE {
@@ -479,7 +487,7 @@ impl Space {
                 }
             }
             self.clusters.fetch_sub(1, Relaxed);
-            lock(&self.numbers).free.push(number);
+            self.numbers.put(maker as usize, number);
         } else if cluster.state == State::Closed && cluster.used as usize <= REOPEN_BELOW {
             let stamp = lock(&cluster.group.lists).partial.push(number);
             cluster.state = State::Partial(stamp);
@@ -488,7 +496,8 @@ impl Space {
 
     /// Entries in use.
     pub fn used(&self) -> usize {
-        self.used.load(Relaxed)
+        let used = |cpu: &PerCpu| cpu.used.load(Relaxed);
+        self.cpus.iter().map(used).sum()
     }
 
     /// Bytes held: words, headers, directory, lists. Within a few pages, without a walk.
@@ -500,13 +509,12 @@ impl Space {
                 size_of::<Group>() + lists.clock.bytes() + lists.partial.bytes()
             })
             .sum();
-        let cluster = size_of::<Cluster>() + size_of::<[Word; CLUSTER_ENTRIES]>();
         let spare = lock(&self.spare).len();
-        (self.clusters.load(Relaxed) + spare) * cluster
-            + self.leaves.load(Relaxed) * size_of::<[Slot; LEAF]>()
-            + self.middles.load(Relaxed) * size_of::<[OnceLock<Leaf>; MIDDLE]>()
-            + lock(&self.numbers).free.capacity() * 4
-            + size_of_val(&*self.cursors)
+        (self.clusters.load(Relaxed) + spare) * size_of::<Cluster>()
+            + self.leaves.load(Relaxed) * size_of::<Leaf>()
+            + self.middles.load(Relaxed) * size_of::<[OnceLock<Box<Leaf>>; MIDDLE]>()
+            + self.numbers.bytes()
+            + size_of_val(&*self.cpus)
             + lists
     }
 
@@ -525,8 +533,7 @@ impl Space {
     }
 
     fn each_cluster(&self, mut f: impl FnMut(u32, &Cluster)) {
-        let end = lock(&self.numbers).unused_from;
-        for number in 0..end {
+        for number in 0..self.numbers.end() {
             if let Some(cluster) = lock(self.slot(number)).as_ref() {
                 f(number, cluster);
             }
@@ -543,15 +550,15 @@ impl Space {
             clusters += 1;
             used += cluster.used as usize;
             if cluster.clock.is_some() {
-                clock.push((Arc::as_ptr(&cluster.group), number));
+                clock.push((Arc::as_ptr(cluster.group()), number));
             }
             if let State::Partial(_) = cluster.state {
-                partial.push((Arc::as_ptr(&cluster.group), number));
+                partial.push((Arc::as_ptr(cluster.group()), number));
             }
         });
         assert_eq!(clusters, self.clusters.load(Relaxed));
-        assert_eq!(used, self.used.load(Relaxed));
-        for group in self.groups().iter().filter(|g| !g.ended()) {
+        assert_eq!(used, self.used());
+        for group in &self.groups() {
             let lists = lock(&group.lists);
             let of = |all: &[(*const Group, u32)]| -> Vec<u32> {
                 all.iter()
@@ -582,23 +589,20 @@ impl Space {
     /// The first of `looks` clusters from `from` on that is among the older half of its
     /// group's, has pages in the pool, and was not recompressed.
     pub fn find_cold(&self, from: u32, looks: u32) -> Option<u32> {
-        let end = lock(&self.numbers).unused_from;
-        (from..end).take(looks as usize).find(|&number| {
-            let guard = lock(self.slot(number));
-            guard.as_ref().is_some_and(|cluster| {
-                let old = |stamp| lock(&cluster.group.lists).clock.is_old(stamp);
-                cluster.pooled > 0 && !cluster.dense && cluster.clock.is_some_and(old)
+        (from..self.numbers.end())
+            .take(looks as usize)
+            .find(|&number| {
+                let guard = lock(self.slot(number));
+                guard.as_ref().is_some_and(|cluster| {
+                    let old = |stamp| lock(&cluster.group.lists).clock.is_old(stamp);
+                    cluster.pooled > 0 && !cluster.dense && cluster.clock.is_some_and(old)
+                })
             })
-        })
     }
 
     /// A cluster number to look on from: the first if there is none after.
     pub fn wrap(&self, from: u32) -> u32 {
-        if from < lock(&self.numbers).unused_from {
-            from
-        } else {
-            0
-        }
+        if from < self.numbers.end() { from } else { 0 }
     }
 
     /// The next cluster of a group in the shrinker's order, locked, at the first entry that it has
@@ -626,6 +630,63 @@ impl Space {
             });
         }
     }
+
+    /// The next cluster of a group in the shrinker's order from where this stopped last, locked at its
+    /// first entry. It stays in its place. None at the end of the order, once: then it begins
+    /// again.
+    pub fn look_along_clock(&self, group: &Arc<Group>) -> Option<Locked<'_>> {
+        loop {
+            let hand = group.hand.load(Relaxed);
+            let next = lock(&group.lists).clock.next_from(hand);
+            let Some((cluster, stamp)) = next else {
+                group.hand.store(0, Relaxed);
+                return None;
+            };
+            group.hand.store(stamp.number() + 1, Relaxed);
+            let first = self.lock_if_used(entry(cluster, 0));
+            if let Some(locked) = first.filter(|l| l.cluster().clock == Some(stamp)) {
+                return Some(locked);
+            }
+        }
+    }
+
+    /// What was visited is to be visited again: its cluster goes back to where it was, to go on at this
+    /// entry, unless it has left its place since.
+    pub fn return_to_clock(&self, visit: Visit, entry: EntryId) {
+        let Some(mut locked) = self.lock_if_used(entry) else {
+            return;
+        };
+        let (number, at) = (locked.cluster, locked.at);
+        let cluster = locked.cluster_mut();
+        let Some(went) = visit.went.filter(|_| cluster.clock == visit.went) else {
+            return;
+        };
+        if went != visit.came {
+            let mut lists = lock(&cluster.group.lists);
+            lists.clock.remove(went);
+            lists.clock.put_back(number, visit.came);
+            cluster.clock = Some(visit.came);
+            // What was passed over belongs there.
+            cluster.late = cluster.late.or(visit.went);
+        }
+        cluster.visited = at as u16;
+    }
+}
+
+impl Cursor {
+    fn current(&mut self, want: Want) -> &mut Option<u32> {
+        match want {
+            Want::Singles => &mut self.singles,
+            Want::Run(_) => &mut self.runs,
+        }
+    }
+}
+
+/// Where a cluster was in its group's clock when it was visited, and where it went.
+#[derive(Clone, Copy, Debug)]
+pub struct Visit {
+    came: Stamp,
+    went: Option<Stamp>,
 }
 
 fn read<T>(shared: &RwLock<T>) -> std::sync::RwLockReadGuard<'_, T> {
@@ -678,16 +739,12 @@ impl Locked<'_> {
         let word = self.word();
         word.location() == location && !word.busy()
     }
-    /// The same for whoever copied the page without the lock and marked nothing: another page may have
-    /// come to the same place under the same entry, which its checksum tells.
-    pub fn is_still(&self, before: Word) -> bool {
+    /// Whether it is the page that it was, and nobody is about to move it. Another may have come to the
+    /// same place under the same entry, which its checksum tells.
+    fn is_still(&self, before: Word) -> bool {
         let plain = |word: Word| word.with_cached(false).with_referenced(false);
         let word = self.word();
         plain(word) == plain(before) && !word.busy()
-    }
-    /// Whether its cluster had older entries when it was opened.
-    pub fn reopened(&self) -> bool {
-        self.cluster().reopened
     }
     /// The position in the cluster of the entry asked for.
     pub fn at(&self) -> usize {
@@ -698,10 +755,38 @@ impl Locked<'_> {
         self.at = at;
     }
     /// Replaces the entry's word by another used one. Whoever puts a page into the pool
-    /// calls [`Locked::keep_in_clock`] before unlocking.
+    /// calls [`Locked::set_pooled`], or [`Locked::keep_in_clock`] before unlocking.
     pub fn set(&mut self, word: Word) {
         let at = self.at;
         self.cluster_mut().set(at, word);
+    }
+    /// Names an object of the pool, of a page that has just come. Its place in the order is its
+    /// cluster's, or, if that came long before, where the youngest of those are that came late.
+    pub fn set_pooled(&mut self, word: Word) {
+        let late = self.comes_late();
+        self.set(word.with_referenced(late));
+        self.keep_in_clock();
+        self.set_dense(false);
+    }
+    /// The page asked for, which is in the pool, has just been used: as [`Locked::set_pooled`], but it
+    /// has its second chance in any case.
+    pub fn set_used(&mut self, word: Word) {
+        self.comes_late();
+        self.set(word.with_referenced(true));
+    }
+    /// Whether what comes now is younger than its cluster's place in the clock says, as its cursor fills
+    /// it slowly or had closed it. Each time that so many others have come by it gets a new stamp.
+    fn comes_late(&mut self) -> bool {
+        let space = self.space;
+        let cluster = self.cluster_mut();
+        let Some(last) = cluster.late.or(cluster.clock) else {
+            return false;
+        };
+        let since = space.stamps.load(Relaxed).saturating_sub(last.number());
+        if since > space.late_after {
+            cluster.late = Some(space.next_stamp());
+        }
+        cluster.late.is_some()
     }
     /// References of the entry.
     pub fn references(&self) -> u32 {
@@ -722,19 +807,26 @@ impl Locked<'_> {
     pub fn set_dense(&mut self, yes: bool) {
         self.cluster_mut().dense = yes;
     }
-    /// Makes sure that the shrinker will visit this cluster.
+    /// Makes sure that the shrinker will visit this cluster: where it has its place, or, if it has none,
+    /// where those are that came late, or as the youngest.
     pub fn keep_in_clock(&mut self) {
-        let number = self.cluster;
+        let (space, number) = (self.space, self.cluster);
         let cluster = self.cluster_mut();
-        if cluster.clock.is_none() && cluster.pooled > 0 {
-            let stamps = &self.space.stamps;
-            let cluster = self.guard.as_mut().unwrap_or_else(|| unreachable!());
-            let mut lists = lock(&cluster.group.lists);
-            // Under the lock: each clock's own are in order.
-            let stamp = Stamp(stamps.fetch_add(1, Relaxed));
-            cluster.clock = Some(lists.clock.push_stamped(number, stamp));
-            cluster.visited = 0;
+        if cluster.clock.is_some() || cluster.pooled == 0 {
+            return;
         }
+        let mut lists = lock(&cluster.group.lists);
+        let stamp = match cluster.late.take() {
+            Some(late) => {
+                lists.clock.put_back(number, late);
+                late
+            }
+            // Under the lock: each clock's own are in order.
+            None => lists.clock.push_stamped(number, space.next_stamp()),
+        };
+        drop(lists);
+        cluster.clock = Some(stamp);
+        cluster.visited = 0;
     }
     /// Makes this cluster, which [`Space::next_in_clock`] gave, the next one again, from the entry
     /// asked for on: what got its second chance before it is not asked twice in one visit.
@@ -750,6 +842,11 @@ impl Locked<'_> {
             cluster.visited = at as u16;
         }
     }
+    /// The visit that ends with this, of a cluster that [`Space::next_in_clock`] gave.
+    pub fn visit(&self) -> Option<Visit> {
+        let went = self.cluster().clock;
+        self.came.map(|came| Visit { came, went })
+    }
     /// Takes a reference of the entry away. Call [`Locked::settle`] before unlocking.
     pub fn release_unsettled(&mut self) -> Released {
         let at = self.at;
@@ -760,7 +857,8 @@ impl Locked<'_> {
     /// Puts the cluster where its fill says, after releases.
     pub fn settle(mut self) {
         if self.freed > 0 {
-            self.space.used.fetch_sub(self.freed, Relaxed);
+            let maker = self.cluster().maker as usize;
+            self.space.cpus[maker].used.fetch_sub(self.freed, Relaxed);
         }
         self.space.settle(&mut self.guard, self.cluster);
     }

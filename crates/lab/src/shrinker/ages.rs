@@ -6,6 +6,12 @@
 //! does it does it in this process's name. What comes in beside it counts for nothing. Each touch
 //! changes something itself, so only [`SAMPLES`] pages are looked at, at random.
 //!
+//! Two orders are asked for. By last touches, what is wrong may be the fault of whoever chose what
+//! leaves memory, or of whoever chose what of that goes to the device. By when pages left memory
+//! it is the second's alone: a [`Watch`] looks at all of them again and again. Pages that came in
+//! beside others and left untouched do not count there: nobody wrote them, they are still where they
+//! were.
+//!
 //! Not done here: keeping the times; choosing who pages.
 
 use crate::sim::Random;
@@ -25,25 +31,95 @@ const PRESENT: u64 = 1 << 63;
 /// A page that was out when it was looked at.
 #[derive(Clone, Copy, Debug)]
 struct Sample {
-    /// When it was touched last.
-    touched: u32,
+    /// When it was touched last, or left memory.
+    at: u32,
     on_device: bool,
 }
 
 /// Of all pairs of a page that was on a device and one that was in the pool, in how many percent
-/// the one on the device was touched later; none if there are too few of either. `touched` says
-/// when each page was; `address` where it is; `touch` touches it.
+/// the one on the device comes later in an order; none if there are too few of either.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Inverted {
+    /// By last touches.
+    pub by_touch: Option<f64>,
+    /// By when they left memory, if that was watched.
+    pub by_leaving: Option<f64>,
+}
+
+/// When pages that lie side by side left memory, as far as looks at them tell.
+pub struct Watch {
+    pagemap: File,
+    pages: Vec<Seen>,
+    entries: Vec<u8>,
+    /// When it looked last.
+    looked: u32,
+}
+
+#[derive(Clone, Copy, Default)]
+struct Seen {
+    here: bool,
+    /// The last look before it came in, and the last at which it was there.
+    came: u32,
+    left: u32,
+}
+
+impl Watch {
+    /// Of so many pages.
+    ///
+    /// # Errors
+    /// As those of [`inverted`].
+    pub fn new(pages: usize) -> io::Result<Self> {
+        Ok(Self {
+            pagemap: File::open("/proc/self/pagemap")?,
+            pages: vec![Seen::default(); pages],
+            entries: vec![0; pages * 8],
+            looked: 0,
+        })
+    }
+
+    /// Looks at them; the first is at this address.
+    ///
+    /// # Errors
+    /// As those of [`inverted`].
+    pub fn look(&mut self, address: usize, now: u32) -> io::Result<()> {
+        let at = (address / PAGE * 8) as u64;
+        self.pagemap.read_exact_at(&mut self.entries, at)?;
+        let entries = self.entries.as_chunks::<8>().0;
+        for (page, entry) in self.pages.iter_mut().zip(entries) {
+            let here = u64::from_ne_bytes(*entry) & PRESENT != 0;
+            if here && !page.here {
+                page.came = self.looked;
+            }
+            if here {
+                page.left = now;
+            }
+            page.here = here;
+        }
+        self.looked = now;
+        Ok(())
+    }
+
+    /// When a page that was touched last then left, unless it came and left since.
+    fn left(&self, page: usize, touched: u32) -> Option<u32> {
+        let page = &self.pages[page];
+        (touched >= page.came).then_some(page.left)
+    }
+}
+
+/// How many pairs are inverted. `touched` says when each page was touched last; `address` where it is;
+/// `touch` touches it.
 ///
 /// # Errors
 /// What `/proc` tells cannot be read.
-pub fn inverted_percent(
+pub fn inverted(
     touched: &[u32],
+    watch: Option<&Watch>,
     address: impl Fn(usize) -> usize,
     mut touch: impl FnMut(usize),
-) -> io::Result<Option<f64>> {
+) -> io::Result<Inverted> {
     let pagemap = File::open("/proc/self/pagemap")?;
     let mut random = Random::new(11);
-    let mut samples = Vec::new();
+    let (mut samples, mut leavings) = (Vec::new(), Vec::new());
     // Some are met twice; those are in memory by then.
     for _ in 0..4 * touched.len() {
         if samples.len() == SAMPLES {
@@ -58,12 +134,16 @@ pub fn inverted_percent(
         }
         let before = bytes_read()?;
         touch(page);
-        samples.push(Sample {
-            touched: touched[page],
-            on_device: bytes_read()? > before,
-        });
+        let on_device = bytes_read()? > before;
+        let sample = |at| Sample { at, on_device };
+        samples.push(sample(touched[page]));
+        let left = watch.and_then(|watch| watch.left(page, touched[page]));
+        leavings.extend(left.map(sample));
     }
-    Ok(inverted(&samples))
+    Ok(Inverted {
+        by_touch: percent(&samples),
+        by_leaving: percent(&leavings),
+    })
 }
 
 /// Bytes that this process had read from disks.
@@ -74,12 +154,12 @@ fn bytes_read() -> io::Result<u64> {
         .ok_or_else(|| io::Error::other("/proc/self/io does not say what was read"))
 }
 
-fn inverted(samples: &[Sample]) -> Option<f64> {
+fn percent(samples: &[Sample]) -> Option<f64> {
     let (device, pool): (Vec<&Sample>, Vec<_>) = samples.iter().partition(|s| s.on_device);
     if device.len() < FEW || pool.len() < FEW {
         return None;
     }
-    let later = |s: &Sample| pool.iter().filter(|p| p.touched < s.touched).count();
+    let later = |s: &Sample| pool.iter().filter(|p| p.at < s.at).count();
     let inverted: usize = device.into_iter().map(later).sum();
     Some(inverted as f64 * 100.0 / ((samples.len() - pool.len()) * pool.len()) as f64)
 }
@@ -87,29 +167,104 @@ fn inverted(samples: &[Sample]) -> Option<f64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::collections::VecDeque;
 
     fn samples(on_device: impl Fn(u32) -> bool) -> Vec<Sample> {
-        let sample = |touched| Sample {
-            touched,
-            on_device: on_device(touched),
+        let sample = |at| Sample {
+            at,
+            on_device: on_device(at),
         };
         (0..100).map(sample).collect()
     }
 
     #[test]
     fn an_order_is_seen_and_so_is_its_reverse() {
-        assert_eq!(inverted(&samples(|t| t < 40)), Some(0.0));
-        assert_eq!(inverted(&samples(|t| t >= 40)), Some(100.0));
-        let mixed = inverted(&samples(|t| t % 2 == 0)).unwrap();
+        assert_eq!(percent(&samples(|t| t < 40)), Some(0.0));
+        assert_eq!(percent(&samples(|t| t >= 40)), Some(100.0));
+        let mixed = percent(&samples(|t| t % 2 == 0)).unwrap();
         assert!((48.0..52.0).contains(&mixed), "{mixed}");
-        assert_eq!(inverted(&samples(|t| t < 10)), None);
+        assert_eq!(percent(&samples(|t| t < 10)), None);
     }
 
     #[test]
     fn what_is_in_memory_is_passed_by() {
         let pages = vec![1u8; 64 * PAGE];
         let address = |page| pages.as_ptr() as usize + page * PAGE;
-        let result = inverted_percent(&[0; 63], address, |_| panic!("a page in memory is touched"));
-        assert_eq!(result.unwrap(), None);
+        let touch = |_| panic!("a page in memory is touched");
+        let result = inverted(&[0; 63], None, address, touch).unwrap();
+        assert_eq!(result.by_touch, None);
+    }
+
+    /// Pages that are touched at random leave memory, and then a pool, by when they came in: the order in
+    /// which they left is kept, that of last touches is not, though nobody chose a wrong page of those that
+    /// there were to choose from. Where touches are seen, both are.
+    #[test]
+    fn reclaim_that_sees_no_touches_inverts_them() {
+        const PAGES: usize = 9216;
+        let inverted = |resident: usize, pooled: usize, sees_touches: bool| {
+            let mut random = Random::new(3);
+            let (mut touched, mut came, mut left) = ([0; PAGES], [0; PAGES], [0; PAGES]);
+            // In memory and in the pool, oldest first; a page has left where its time is another.
+            let (mut memory, mut pool) = (VecDeque::new(), VecDeque::new());
+            let (mut here, mut there) = (vec![false; PAGES], vec![false; PAGES]);
+            let (mut n, mut m) = (0, 0);
+            for now in 1..50_000u32 {
+                let page = match now as usize {
+                    filled if filled <= PAGES => filled - 1,
+                    _ => random.below(PAGES),
+                };
+                touched[page] = now;
+                if here[page] && !sees_touches {
+                    continue;
+                }
+                n += usize::from(!here[page]);
+                m -= usize::from(there[page]);
+                (here[page], there[page], came[page]) = (true, false, now);
+                memory.push_back((page, now));
+                while n > resident {
+                    let (page, at) = memory.pop_front().unwrap();
+                    if here[page] && came[page] == at {
+                        (here[page], there[page], left[page]) = (false, true, now);
+                        (n, m) = (n - 1, m + 1);
+                        pool.push_back((page, now));
+                    }
+                }
+                while m > pooled {
+                    let (page, at) = pool.pop_front().unwrap();
+                    if there[page] && left[page] == at {
+                        (there[page], m) = (false, m - 1);
+                    }
+                }
+            }
+            let out = (0..PAGES).filter(|&page| !here[page]);
+            let by = |at: &[u32]| {
+                let sample = |page: usize| Sample {
+                    at: at[page],
+                    on_device: !there[page],
+                };
+                percent(&out.clone().map(sample).collect::<Vec<_>>()).unwrap()
+            };
+            (by(&touched), by(&left))
+        };
+        for (resident, pooled) in [(7000, 500), (6000, 1500), (5000, 1000), (4000, 2500)] {
+            let (touches, leavings) = inverted(resident, pooled, false);
+            println!("{resident} in memory, {pooled} in the pool: {touches:.1}%");
+            assert!((2.0..25.0).contains(&touches) && leavings == 0.0);
+            assert_eq!(inverted(resident, pooled, true), (0.0, 0.0));
+        }
+    }
+
+    #[test]
+    fn who_left_when_is_seen() {
+        let pages = vec![1u8; 3 * PAGE];
+        let start = pages.as_ptr() as usize;
+        let mut watch = Watch::new(2).unwrap();
+        watch.look(start, 7).unwrap();
+        watch.look(start, 9).unwrap();
+        assert_eq!([watch.left(0, 3), watch.left(1, 8)], [Some(9); 2]);
+        // As if it had been out before the second look.
+        watch.pages[0].here = false;
+        watch.look(start, 12).unwrap();
+        assert_eq!([watch.left(0, 8), watch.left(0, 10)], [None, Some(12)]);
     }
 }

@@ -36,33 +36,53 @@ impl<'a> Watched<'a> {
         self.inner.free(page);
     }
 
-    /// Of all pairs of a page on the device and one in the pool, stored by the same group, in how
-    /// many percent the one on the device was stored later.
-    pub fn inverted_percent(&self) -> f64 {
+    /// Of all pairs of a page on the device and one in the pool, in how many percent the one on the
+    /// device was stored later: pairs of the same group, and of different groups.
+    pub fn inverted_percent(&self) -> (f64, f64) {
         let mut pages: Vec<(u16, u64, bool)> = self
             .stored
             .iter()
             .map(|(&page, &(at, group))| (group, at, self.inner.on_device(page)))
             .collect();
         pages.sort_unstable();
-        let (mut inverted, mut pairs) = (0u64, 0u64);
+        let mut same = Pairs::default();
         for group in pages.chunk_by(|a, b| a.0 == b.0) {
-            let on_device = group.iter().filter(|page| page.2).count() as u64;
-            pairs += on_device * (group.len() as u64 - on_device);
-            // In order of age: each page on the device counts those in the pool before it.
-            let mut pooled = 0;
-            for &(_, _, device) in group {
-                if device {
-                    inverted += pooled;
-                } else {
-                    pooled += 1;
-                }
+            same.add(group.iter().map(|page| page.2));
+        }
+        pages.sort_unstable_by_key(|page| page.1);
+        let mut all = Pairs::default();
+        all.add(pages.iter().map(|page| page.2));
+        let different = Pairs {
+            inverted: all.inverted - same.inverted,
+            all: all.all - same.all,
+        };
+        (same.percent(), different.percent())
+    }
+}
+
+/// Pairs of a page on the device and one in the pool.
+#[derive(Default)]
+struct Pairs {
+    inverted: u64,
+    all: u64,
+}
+
+impl Pairs {
+    /// Adds those of some pages, of which it is said in order of age whether they are on the device.
+    fn add(&mut self, pages: impl Iterator<Item = bool>) {
+        let (mut pooled, mut on_device) = (0, 0);
+        for device in pages {
+            if device {
+                on_device += 1;
+                self.inverted += pooled;
+            } else {
+                pooled += 1;
             }
         }
-        if pairs == 0 {
-            0.0
-        } else {
-            inverted as f64 / pairs as f64 * 100.0
-        }
+        self.all += pooled * on_device;
+    }
+
+    fn percent(&self) -> f64 {
+        self.inverted as f64 / self.all.max(1) as f64 * 100.0
     }
 }

@@ -4,12 +4,15 @@
 //! - `active`: [`SERVICES`] processes fill [`IDLE`] bytes each and wait. Then one process of the
 //!   same tree works at random in [`ACTIVE`] bytes: it is that time which counts.
 //! - `allocate`: one process fills [`ALLOCATED`] bytes, three quarters of which compress.
+//! - `watched`: the first again, in which the process looks now and then which of its pages are in memory.
+//!   That costs time, and tells in which order they left.
 //!
 //! Every page says which it is, and what is read is checked. Who pages, and with how much memory,
 //! is the caller's business; counters are those of the whole run. In the end it is looked where the
 //! pages are (`ages`), which costs no part of the time.
 
-use super::{COUNTERS, ages};
+use super::COUNTERS;
+use super::ages::{self, Watch};
 use crate::report::Report;
 use crate::sim::Random;
 use serde_json::{Value, json};
@@ -18,7 +21,7 @@ use std::process::{Command, Stdio};
 use std::time::Instant;
 
 /// The benchmarks, by name.
-pub const BENCHES: [&str; 2] = ["active", "allocate"];
+pub const BENCHES: [&str; 3] = ["active", "allocate", "watched"];
 /// Idle processes.
 pub const SERVICES: usize = 4;
 /// Bytes of each.
@@ -31,8 +34,13 @@ const ACCESSES: usize = 40_000;
 pub const ALLOCATED: usize = 128 << 20;
 /// What the line begins with in which a program says how long it took, in seconds.
 pub const ELAPSED: &str = "elapsed_s ";
-/// And in which it says how often the wrong page went to the device, if that can be known.
+/// And in which it says how often the wrong page went to the device, if that can be known: by last
+/// touches, and in another line by when pages left memory.
 pub const INVERTED: &str = "inverted_percent ";
+/// The second of them.
+pub const LEFT_INVERTED: &str = "left_inverted_percent ";
+/// Accesses between two looks at which pages are in memory.
+const LOOK_EVERY: usize = 100;
 
 const PAGE: usize = 4096;
 /// The mode in which this program is one of the idle ones.
@@ -107,14 +115,18 @@ impl Pages {
     }
 
     /// Says how often the wrong page went to the device.
-    fn tell_inverted(&self) -> Result<(), String> {
+    fn tell_inverted(&self, watch: Option<&Watch>) -> Result<(), String> {
         let address = |page| self.page(page).as_ptr() as usize;
         let mut checked = Ok(());
         let touch = |page| checked = std::mem::replace(&mut checked, Ok(())).and(self.check(page));
-        match ages::inverted_percent(&self.touched, address, touch) {
-            Ok(Some(percent)) => println!("{INVERTED}{percent:.1}"),
-            Ok(None) => {}
-            Err(why) => return Err(format!("cannot tell where pages are: {why}")),
+        let found = ages::inverted(&self.touched, watch, address, touch).map_err(unknown)?;
+        for (what, percent) in [
+            (INVERTED, found.by_touch),
+            (LEFT_INVERTED, found.by_leaving),
+        ] {
+            if let Some(percent) = percent {
+                println!("{what}{percent:.1}");
+            }
         }
         checked
     }
@@ -127,12 +139,13 @@ impl Pages {
 /// pages hold something else.
 pub fn work(bench: &str) -> Result<(), String> {
     match bench {
-        "active" => active(),
+        "active" => active(false),
+        "watched" => active(true),
         "allocate" => {
             let start = Instant::now();
             let pages = Pages::filled(ALLOCATED, 1);
             println!("{ELAPSED}{}", start.elapsed().as_secs_f64());
-            pages.tell_inverted()?;
+            pages.tell_inverted(None)?;
             (0..pages.count())
                 .step_by(61)
                 .try_for_each(|page| pages.check(page))
@@ -153,7 +166,11 @@ pub fn work(bench: &str) -> Result<(), String> {
     }
 }
 
-fn active() -> Result<(), String> {
+fn unknown(why: std::io::Error) -> String {
+    format!("cannot tell where pages are: {why}")
+}
+
+fn active(watched: bool) -> Result<(), String> {
     let own = std::env::current_exe().map_err(|e| format!("where am I: {e}"))?;
     let mut services = Vec::new();
     for _ in 0..SERVICES {
@@ -171,8 +188,16 @@ fn active() -> Result<(), String> {
     }
     let start = Instant::now();
     let mut pages = Pages::filled(ACTIVE, 1);
+    let mut watch = match watched {
+        true => Some(Watch::new(pages.count()).map_err(unknown)?),
+        false => None,
+    };
     let mut random = Random::new(7);
-    for _ in 0..ACCESSES {
+    for access in 0..ACCESSES {
+        if let Some(watch) = watch.as_mut().filter(|_| access % LOOK_EVERY == 0) {
+            let start = pages.page(0).as_ptr() as usize;
+            watch.look(start, pages.now).map_err(unknown)?;
+        }
         let page = random.below(pages.count());
         pages.check(page)?;
         // Written, but for what is checked.
@@ -180,7 +205,7 @@ fn active() -> Result<(), String> {
         *byte = byte.wrapping_add(1);
     }
     println!("{ELAPSED}{}", start.elapsed().as_secs_f64());
-    pages.tell_inverted()?;
+    pages.tell_inverted(watch.as_ref())?;
     for mut service in services {
         drop(service.stdin.take());
         let status = service.wait().map_err(|e| format!("a service: {e}"))?;
@@ -204,16 +229,19 @@ pub struct Row {
     pub elapsed: Result<f64, String>,
     /// Those of `COUNTERS`, in that order; none: not to be known.
     pub counts: [Option<u64>; COUNTERS.len()],
-    /// How often the wrong page went to the device, of those of the process that worked; none: there
-    /// were too few in the pool, or on the device.
+    /// How often the wrong page went to the device, of those of the process that worked, by their last
+    /// touches; none: there were too few in the pool, or on the device.
     pub inverted_percent: Option<f64>,
+    /// The same by when they left memory; none, too: nobody watched.
+    pub left_inverted_percent: Option<f64>,
 }
 
 /// The table of real runs.
 #[must_use]
 pub fn report(rows: &[Row]) -> Report {
     let first = ["benchmark", "policy", "total_mib", "elapsed_s"];
-    let mut report = Report::new(&[&first[..], &COUNTERS, &["inverted_percent"]].concat());
+    let last = ["inverted_percent", "left_inverted_percent"];
+    let mut report = Report::new(&[&first[..], &COUNTERS, &last].concat());
     for row in rows {
         let mut values = vec![
             json!(row.bench),
@@ -230,6 +258,7 @@ pub fn report(rows: &[Row]) -> Report {
                 .map(|n| n.map_or(Value::Null, Value::from)),
         );
         values.push(json!(row.inverted_percent));
+        values.push(json!(row.left_inverted_percent));
         report.row(values);
     }
     report.note(format!(
@@ -238,7 +267,7 @@ pub fn report(rows: &[Row]) -> Report {
         ACTIVE >> 20,
         ALLOCATED >> 20
     ));
-    report.note("inverted_percent: of pairs of a page on the device and one in the pool, those in which the first was touched later");
+    report.note("inverted_percent: of pairs of a page on the device and one in the pool, those in which the first was touched later; left_: in which it left memory later, which is the order that writeback can keep");
     report.note("elapsed_s is that of the work alone, the counters are those of the whole run");
     report
 }
@@ -266,6 +295,7 @@ mod tests {
             elapsed: Err("killed for memory".into()),
             counts: [Some(1), None, None, None, None, None, None],
             inverted_percent: None,
+            left_inverted_percent: None,
         }])
         .json();
         assert!(

@@ -2,6 +2,8 @@
 
 use super::*;
 use crate::PageBytes;
+use crate::slots::Drain;
+use std::sync::atomic::AtomicBool;
 
 /// Pages that each group stores: four turns' worth.
 const PAGES: u32 = 4 * super::super::writeback::BATCH as u32;
@@ -211,5 +213,73 @@ fn small_groups_fill_a_batch_together() {
     }
     let batch = super::super::writeback::BATCH;
     assert_eq!([turn(swap), turn(swap), turn(swap)], [batch, 80 - batch, 0]);
+    swap.check();
+}
+
+/// A store that is under way while its group ends puts into that group and into the new one of the
+/// name, and each is charged for what is its own.
+#[test]
+fn a_group_that_ends_beside_a_store_is_charged_for_what_is_its_own() {
+    let rig = rig(small(CodecKind::Zstd { level: 1 }), Some(6));
+    let swap = &rig.swap;
+    // Several batches, each of them long.
+    rig.codec.delay.store(50, Relaxed);
+    let content: Vec<PageBytes> = (0..192).map(|n| page(n, 20)).collect();
+    let refs: Vec<&PageBytes> = content.iter().collect();
+    let held = || swap.group_pool_bytes(GroupId(1));
+    let mut split = 0;
+    for _ in 0..5 {
+        let mut out = [None; 192];
+        let over = AtomicBool::new(false);
+        let stored = std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while held() == 0 && !over.load(Relaxed) {
+                    std::thread::yield_now();
+                }
+                swap.remove_group(GroupId(1));
+            });
+            let stored = swap.store_each(Cpu(0), GroupId(1), &refs, &mut out);
+            over.store(true, Relaxed);
+            stored
+        });
+        assert_eq!(stored, Ok(192));
+        swap.check();
+        split += usize::from(held() > 0);
+        for entry in out.into_iter().flatten() {
+            swap.free(Cpu(0), entry, 1);
+        }
+        let charges = swap.space.groups();
+        assert!(charges.iter().all(|group| group.pool_bytes() == 0));
+    }
+    assert!(split > 0, "it never ended in the midst of a store");
+    swap.check();
+}
+
+/// Pages of a group that ended are the shrinker's as ever, those too that come back into the pool when
+/// nothing of it was there any more.
+#[test]
+fn an_ended_group_is_known_while_it_has_pages() {
+    let rig = roomy();
+    let swap = &rig.swap;
+    let first = store(swap, 1);
+    while turn(swap) > 0 {}
+    assert_eq!(swap.place(first), Place::Slot);
+    swap.remove_group(GroupId(1));
+    swap.let_drained_into_pool(u64::MAX);
+    let devices = swap.devices.as_ref().unwrap();
+    while devices.drain_step(Cpu(0), DeviceId(0), 64).unwrap() != Drain::Done {}
+    assert_eq!(swap.place(first), Place::Pool);
+    swap.check();
+    devices.readmit(DeviceId(0));
+    while turn(swap) > 0 {}
+    assert_eq!(swap.place(first), Place::Slot);
+    swap.free(Cpu(0), first, PAGES);
+    // What ended and has nothing is forgotten when another ends.
+    store(swap, 2);
+    swap.remove_group(GroupId(2));
+    swap.remove_group(GroupId(3));
+    let known = swap.space.groups();
+    assert!(known.iter().any(|group| group.id == GroupId(2)));
+    assert!(known.len() <= 2, "the spare clusters may keep one");
     swap.check();
 }

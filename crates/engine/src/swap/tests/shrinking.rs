@@ -48,6 +48,49 @@ fn batches_go_out_in_large_writes() {
     swap.check();
 }
 
+/// On a device that is mostly full, of which pages were freed in no order, a batch goes out in no more
+/// writes than the holes side by side make: as many for each page as there are slots in use for each.
+#[test]
+fn batches_go_out_in_few_writes_where_the_device_is_nearly_full() {
+    for percent in [70, 80, 90] {
+        let rig = rig(sixteen_mib(), Some(20));
+        let (swap, device) = (&rig.swap, rig.device.as_ref().unwrap());
+        let slots = 20 * CLUSTER_SLOTS;
+        let mut held = Vec::new();
+        let turn = || swap.in_background(|background| swap.turn(Cpu(0), background));
+        while rig.counters.zswpwb.get() < slots as u64 {
+            held.extend(store_pages(swap, held.len() as u32, 512, false));
+            for _ in 0..8 {
+                turn();
+            }
+        }
+        let mut state = 88_172_645_463_325_252u64;
+        let mut left = slots;
+        while left * 100 > slots * percent {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            let entry = held.swap_remove(state as usize % held.len());
+            left -= usize::from(swap.place(entry) == Place::Slot);
+            swap.free(Cpu(0), entry, 1);
+        }
+        swap.devices.as_ref().unwrap().work(Cpu(0), 1000);
+        store_pages(swap, 20_000, 512, false);
+        let before = device.writes.load(Relaxed);
+        let (mut batches, mut pages) = (0, 0);
+        while batches < 8 {
+            pages += turn().flatten().unwrap().written;
+            batches += 1;
+        }
+        let writes = device.writes.load(Relaxed) - before;
+        println!("{percent}% full: {writes} writes for {pages} pages, {batches} batches");
+        assert_eq!(pages, 64 * batches as usize);
+        let holes = pages * percent / 100;
+        assert!(writes as usize <= holes + holes / 8, "{percent}% full");
+        swap.check();
+    }
+}
+
 /// Where the worker keeps up, the pool refuses nothing, four times its size through: pages go to the
 /// device by writeback alone. What is refused is counted, whether or not it finds another place.
 #[test]
@@ -87,8 +130,8 @@ fn the_pool_refuses_only_where_nothing_else_helps() {
 }
 
 /// Pages leave in the order in which they came. A cluster's place in that order is that of its first
-/// pages: those that fill its holes later get a second chance, and are there when it has its turn.
-/// No others need one at first: a cluster is filled in one go, so its pages are as old as it is.
+/// pages: those that fill its holes later get a second chance, and have their turn among those that came
+/// with them. No others need one: a cluster is filled in one go, so its pages are as old as it is.
 #[test]
 fn pages_in_holes_of_older_clusters_are_written_after_their_neighbours() {
     let rig = rig(sixteen_mib(), Some(20));
@@ -158,4 +201,164 @@ fn the_worker_stands_back_after_others_used_the_device() {
         assert!(written() > before, "{what}: it did not go on");
     }
     swap.check();
+}
+
+/// A cluster that is open for long, as single pages come seldom between folios, holds pages that are
+/// younger than its place in the order.
+#[test]
+fn pages_that_come_late_to_an_open_cluster_are_written_in_their_turn() {
+    let rig = rig(sixteen_mib(), Some(20));
+    let swap = &rig.swap;
+    let old = store_pages(swap, 0, 16, false);
+    let store = |first: u32, cpu| {
+        let pages: Vec<PageBytes> = (first..first + 16).map(|n| page(n, 200)).collect();
+        let refs: Vec<&PageBytes> = pages.iter().collect();
+        swap.store(cpu, GroupId(0), &refs).unwrap()
+    };
+    let folios: Vec<EntryId> = (0..160).map(|n| store(100 + 16 * n, Cpu(0))).collect();
+    let late = store_pages(swap, 5000, 16, false);
+    let cluster = |entry: EntryId| entry.0 / CLUSTER_SLOTS as u32;
+    assert_eq!(cluster(late[0]), cluster(old[0]), "it was still open");
+    let younger: Vec<EntryId> = (0..160).map(|n| store(6000 + 16 * n, Cpu(1))).collect();
+    let on_device = |entries: &[EntryId]| {
+        let places = entries.iter().map(|&entry| swap.place(entry));
+        places.filter(|&place| place == Place::Slot).count()
+    };
+    while on_device(&folios) < folios.len() {
+        assert_eq!(on_device(&late), 0, "{} of 160", on_device(&folios));
+        swap.in_background(|background| swap.turn(Cpu(0), background));
+        assert_eq!(on_device(&old), old.len(), "the oldest go first");
+        swap.check();
+    }
+    while on_device(&late) < late.len() {
+        swap.in_background(|background| swap.turn(Cpu(0), background));
+    }
+    assert!(on_device(&younger) < younger.len() / 3, "not the last");
+    swap.check();
+}
+
+/// Folios and single pages, of two processors that store now more, now less, while the worker writes: of
+/// pairs of a page on the device and one in the pool, how many percent are the wrong way round.
+#[test]
+fn folios_and_single_pages_leave_in_one_order() {
+    for seed in 1..=3u64 {
+        let rig = rig(sixteen_mib(), Some(60));
+        let swap = &rig.swap;
+        let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        let mut random = |below: u64| {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            state % below
+        };
+        let mut stored = Vec::new();
+        while stored.len() < 20_000 {
+            // Long stretches in which one kind is rare.
+            let stretch = stored.len() / 3000;
+            let folio = random(10) > if stretch % 2 == 0 { 0 } else { 8 };
+            let cpu = Cpu(u16::from(random(10) < [1, 5, 9][stretch % 3]));
+            let first = stored.len() as u32;
+            let pages: Vec<PageBytes> = (first..first + 16).map(|n| page(n, 200)).collect();
+            let refs: Vec<&PageBytes> = pages.iter().collect();
+            if folio {
+                let first = swap.store(cpu, GroupId(0), &refs).unwrap();
+                stored.extend((0..16).map(|i| first.plus(i)));
+            } else {
+                let mut out = [None; 16];
+                let n = 1 + random(4) as usize;
+                swap.store_each(cpu, GroupId(0), &refs[..n], &mut out)
+                    .unwrap();
+                stored.extend(out.into_iter().flatten());
+            }
+            while swap.work(Cpu(0)) {}
+        }
+        let (mut inverted, mut pooled, mut on_device) = (0u64, 0u64, 0u64);
+        for &entry in &stored {
+            match swap.place(entry) {
+                Place::Pool => pooled += 1,
+                _ => (inverted, on_device) = (inverted + pooled, on_device + 1),
+            }
+        }
+        assert!(pooled > 4000 && on_device > 4000);
+        let percent = inverted as f64 * 100.0 / (pooled * on_device) as f64;
+        println!("seed {seed}: {percent:.2}% of pairs, {pooled} pages in the pool");
+        assert!(percent < 1.0, "seed {seed}: {percent}");
+        swap.check();
+    }
+}
+
+/// With devices full, or a group that may not write, nothing leaves and nothing changes its place: when
+/// there is room again it is the turn of the oldest.
+#[test]
+fn what_cannot_leave_stays_in_its_place() {
+    let rig = rig(sixteen_mib(), Some(1));
+    let swap = &rig.swap;
+    let entries = store_pages(swap, 0, 4096, false);
+    let on_device = || {
+        let place = |entry: &&EntryId| swap.place(**entry) == Place::Slot;
+        let out = entries.iter().filter(place).count();
+        assert_eq!(entries.iter().take_while(place).count(), out, "in order");
+        out
+    };
+    let turn = || swap.in_background(|background| swap.turn(Cpu(0), background));
+    for _ in 0..50 {
+        turn();
+        swap.check();
+    }
+    assert_eq!(on_device(), CLUSTER_SLOTS);
+    // A copy of a resident page gives way, wherever it stands.
+    let copy = entries[4000];
+    let source = swap.load(Cpu(0), copy, &mut [0; PAGE_SIZE], true);
+    assert_eq!(source, Ok(Source::Pool));
+    assert!((0..10).any(|_| turn().flatten().unwrap().dropped == 1));
+    assert_eq!(swap.place(copy), Place::Memory);
+    swap.set_group_limits(GroupId(0), u64::MAX, false).unwrap();
+    for _ in 0..50 {
+        turn();
+    }
+    swap.set_group_limits(GroupId(0), u64::MAX, true).unwrap();
+    for &entry in &entries[..100] {
+        swap.load(Cpu(0), entry, &mut [0; PAGE_SIZE], false)
+            .unwrap();
+    }
+    turn();
+    turn();
+    let place = |i: usize| swap.place(entries[i]);
+    for i in CLUSTER_SLOTS..CLUSTER_SLOTS + 100 {
+        assert_eq!(place(i), Place::Slot, "page {i}");
+    }
+    assert_eq!(place(CLUSTER_SLOTS + 100), Place::Pool);
+    swap.check();
+}
+
+/// A folio for which there is no room comes again page by page, and counts then.
+#[test]
+fn a_folio_that_is_refused_counts_once() {
+    let rig = rig(small(CodecKind::Lz4), None);
+    let (swap, counters) = (&rig.swap, &rig.counters);
+    let content: Vec<PageBytes> = (0..512).map(|n| page(n, 512)).collect();
+    let refs: Vec<&PageBytes> = content.iter().collect();
+    let seen = || {
+        let counters = [
+            &counters.reject_pool,
+            &counters.reject_full,
+            &counters.pool_limit_hit,
+        ];
+        counters.map(|counter| counter.get())
+    };
+    assert_eq!(swap.store(Cpu(0), GroupId(0), &refs), Err(StoreError::Full));
+    assert_eq!(seen(), [0; 3]);
+    let mut out = [None; 512];
+    let stored = swap.store_each(Cpu(0), GroupId(0), &refs, &mut out);
+    let refused = 512 - stored.unwrap() as u64;
+    assert!(refused > 0);
+    let [by_pool, in_full, hits] = seen();
+    assert_eq!([by_pool, in_full], [refused; 2]);
+    assert!(hits > 0);
+    assert!(swap.store(Cpu(0), GroupId(0), &refs[..1]).is_err());
+    assert_eq!(
+        seen()[..2],
+        [refused + 1; 2],
+        "a single page counts at once"
+    );
 }

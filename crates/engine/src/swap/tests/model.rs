@@ -1,0 +1,498 @@
+//! The swap beside a naive model, with faults injected at two devices: transfers that fail, in each of
+//! the ways that there are, data that comes back as something else, a device that cannot be reached.
+
+use super::*;
+use crate::PageBytes;
+use proptest::prelude::*;
+use std::collections::BTreeMap;
+
+#[derive(Clone, Debug)]
+enum Step {
+    Store {
+        group: u16,
+        pages: usize,
+        random: usize,
+    },
+    StoreEach {
+        group: u16,
+        pages: usize,
+        random: usize,
+    },
+    Load {
+        which: usize,
+        keep: bool,
+    },
+    LoadEach {
+        which: usize,
+        n: usize,
+        keep: bool,
+    },
+    /// Announces entries from one on, whether or not they are in use.
+    Expect {
+        which: usize,
+        n: u32,
+    },
+    Uncache {
+        which: usize,
+    },
+    Dup {
+        which: usize,
+    },
+    Free {
+        which: usize,
+    },
+    FreeRun {
+        which: usize,
+        n: u32,
+    },
+    Work,
+    /// The pool is shared with a forked process from now on, or no more.
+    Freeze,
+    Alone,
+    Shrink {
+        pages: u64,
+    },
+    /// A part of a device's pages move to the other, or into the pool; then it is as before.
+    Drain {
+        device: usize,
+        pages: u64,
+    },
+    PoolMax {
+        mib: u64,
+    },
+    GroupLimit {
+        group: u16,
+        pages: u64,
+        writeback: bool,
+    },
+    EndGroup {
+        group: u16,
+    },
+    /// What follows is of one device: coming transfers that fail.
+    FailReads {
+        device: usize,
+        bits: u32,
+    },
+    FailWrites {
+        device: usize,
+        bits: u32,
+        why: IoError,
+    },
+    CorruptReads {
+        device: usize,
+        bits: u32,
+    },
+    /// It cannot be reached, or can again.
+    Gone {
+        device: usize,
+        yes: bool,
+    },
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let random = prop_oneof![Just(0usize), Just(512usize), 1usize..500];
+    // One error that says that the device is gone takes it out.
+    let why = prop_oneof![4 => Just(IoError::Slot), 4 => Just(IoError::NoSpace), 1 => Just(IoError::Device)];
+    let step = prop_oneof![
+        6 => (0..3u16, prop_oneof![1usize..5, Just(16usize), 1usize..130], random.clone())
+            .prop_map(|(group, pages, random)| Step::Store { group, pages, random }),
+        4 => (0..3u16, 1usize..100, random).prop_map(|(group, pages, random)| Step::StoreEach { group, pages, random }),
+        8 => (any::<usize>(), any::<bool>()).prop_map(|(which, keep)| Step::Load { which, keep }),
+        3 => (any::<usize>(), 1usize..90, any::<bool>()).prop_map(|(which, n, keep)| Step::LoadEach { which, n, keep }),
+        2 => (any::<usize>(), 1u32..=64).prop_map(|(which, n)| Step::Expect { which, n }),
+        6 => any::<usize>().prop_map(|which| Step::Uncache { which }),
+        1 => any::<usize>().prop_map(|which| Step::Dup { which }),
+        3 => any::<usize>().prop_map(|which| Step::Free { which }),
+        3 => (any::<usize>(), 1u32..200).prop_map(|(which, n)| Step::FreeRun { which, n }),
+        4 => Just(Step::Work),
+        1 => Just(Step::Freeze),
+        1 => Just(Step::Alone),
+        2 => (1u64..400).prop_map(|pages| Step::Shrink { pages }),
+        1 => (0..2usize, 0u64..200).prop_map(|(device, pages)| Step::Drain { device, pages }),
+        1 => (1u64..4).prop_map(|mib| Step::PoolMax { mib }),
+        1 => (0..3u16, 0u64..300, any::<bool>())
+            .prop_map(|(group, pages, writeback)| Step::GroupLimit { group, pages, writeback }),
+        1 => (0..3u16).prop_map(|group| Step::EndGroup { group }),
+        1 => (0..2usize, any::<u32>()).prop_map(|(device, bits)| Step::FailReads { device, bits }),
+        2 => (0..2usize, any::<u32>(), why).prop_map(|(device, bits, why)| Step::FailWrites { device, bits, why }),
+        1 => (0..2usize, any::<u32>()).prop_map(|(device, bits)| Step::CorruptReads { device, bits }),
+        1 => (0..2usize, any::<bool>()).prop_map(|(device, yes)| Step::Gone { device, yes }),
+    ];
+    prop::collection::vec(step, 1..120)
+}
+
+/// What the model knows of an entry.
+struct Known {
+    content: Box<PageBytes>,
+    references: u32,
+    cached: bool,
+}
+
+#[derive(Default)]
+struct Model {
+    entries: BTreeMap<EntryId, Known>,
+    seed: u32,
+    /// Good loads by source: zero, pool, device.
+    loads: [u64; 3],
+    /// Bytes of the pool that a group may hold, of those that have a limit.
+    limits: BTreeMap<u16, u64>,
+}
+
+impl Model {
+    fn pages(&mut self, n: usize, random: usize) -> Vec<Box<PageBytes>> {
+        (0..n)
+            .map(|_| {
+                self.seed += 1;
+                // Neighbours are of different classes: what a batch of the pool has to do with.
+                Box::new(page(self.seed, random >> (self.seed % 3)))
+            })
+            .collect()
+    }
+    fn stored(&mut self, entry: EntryId, content: Box<PageBytes>) {
+        let old = self.entries.insert(
+            entry,
+            Known {
+                content,
+                references: 1,
+                cached: false,
+            },
+        );
+        assert!(old.is_none(), "entry {entry} was given out twice");
+    }
+    fn pick(&self, which: usize) -> Option<EntryId> {
+        self.entries
+            .keys()
+            .nth(which % self.entries.len().max(1))
+            .copied()
+    }
+    fn released(&mut self, entry: EntryId) {
+        let known = self.entries.get_mut(&entry).unwrap();
+        known.references -= 1;
+        known.cached = false;
+        if known.references == 0 {
+            self.entries.remove(&entry);
+        }
+    }
+    /// What a load gave is the content, or an error that the faults explain.
+    fn loaded(
+        &mut self,
+        entry: EntryId,
+        out: &PageBytes,
+        keep: bool,
+        result: Result<Source, LoadError>,
+        faulty: bool,
+    ) {
+        let known = self.entries.get_mut(&entry).unwrap();
+        match result {
+            Ok(source) => {
+                self.loads[source as usize] += 1;
+                assert!(
+                    *out == *known.content,
+                    "entry {entry} came back as something else"
+                );
+                if keep {
+                    known.cached = true;
+                } else {
+                    self.released(entry);
+                }
+            }
+            Err(LoadError::Empty) => assert!(known.cached, "entry {entry} was lost"),
+            Err(_) => assert!(
+                faulty,
+                "entry {entry} cannot be read without a fault: {result:?}"
+            ),
+        }
+    }
+}
+
+/// Does something to one of the devices, if there is that one.
+fn on(devices: &[Arc<Faulty>], device: usize, what: impl FnOnce(&Faulty)) {
+    if let Some(device) = devices.get(device) {
+        what(device);
+    }
+}
+
+/// The device that an entry's page is on.
+fn device_of(swap: &Swap, entry: EntryId) -> Option<DeviceId> {
+    match swap.space.lock_if_used(entry)?.word().location() {
+        Location::Slot(place) => Some(place.device),
+        _ => None,
+    }
+}
+
+fn run(rig: &Rig, steps: &[Step]) {
+    let Rig {
+        swap,
+        devices,
+        counters,
+        ..
+    } = rig;
+    let trouble = || devices.iter().any(|device| device.trouble());
+    let mut model = Model::default();
+    let cpu = Cpu(0);
+    for (i, step) in steps.iter().enumerate() {
+        let cpu_now = Cpu(i as u16 % 2);
+        let held = [0, 1, 2].map(|group| swap.group_pool_bytes(GroupId(group)));
+        match *step {
+            Step::Store {
+                group,
+                pages,
+                random,
+            } => {
+                let pages = model.pages(pages, random);
+                let refs: Vec<&PageBytes> = pages.iter().map(|p| &**p).collect();
+                match swap.store(cpu_now, GroupId(group), &refs) {
+                    Ok(first) => {
+                        let align = pages.len().next_power_of_two();
+                        assert_eq!(first.0 as usize % CLUSTER_SLOTS % align, 0);
+                        for (k, page) in pages.into_iter().enumerate() {
+                            model.stored(first.plus(k as u32), page);
+                        }
+                    }
+                    Err(error) => assert_ne!(error, StoreError::NoEntries),
+                }
+            }
+            Step::StoreEach {
+                group,
+                pages,
+                random,
+            } => {
+                let pages = model.pages(pages, random);
+                let refs: Vec<&PageBytes> = pages.iter().map(|p| &**p).collect();
+                let mut out = vec![None; pages.len()];
+                let stored = swap.store_each(cpu_now, GroupId(group), &refs, &mut out);
+                let of_one_value = |page: &PageBytes| page.chunks_exact(4).all(|c| c == &page[..4]);
+                for (out, page) in out.iter().zip(&pages) {
+                    assert!(
+                        out.is_some() || !of_one_value(page),
+                        "what needs no room was held up"
+                    );
+                }
+                let n = out.iter().flatten().count();
+                assert_eq!(stored.unwrap_or(0), n);
+                for (entry, page) in out.into_iter().zip(pages) {
+                    if let Some(entry) = entry {
+                        model.stored(entry, page);
+                    }
+                }
+            }
+            Step::Load { which, keep } => {
+                let Some(entry) = model.pick(which) else {
+                    continue;
+                };
+                let mut out = [0x77; PAGE_SIZE];
+                let faulty = trouble();
+                let result = swap.load(cpu, entry, &mut out, keep);
+                model.loaded(entry, &out, keep, result, faulty);
+            }
+            Step::LoadEach { which, n, keep } => {
+                let Some(first) = model.pick(which) else {
+                    continue;
+                };
+                let entries: Vec<EntryId> = model
+                    .entries
+                    .range(first..)
+                    .map(|(e, _)| *e)
+                    .take(n)
+                    .collect();
+                let mut rooms = vec![[0x66; PAGE_SIZE]; entries.len()];
+                let mut out: Vec<&mut PageBytes> = rooms.iter_mut().collect();
+                let mut results = vec![Err(LoadError::Empty); entries.len()];
+                let faulty = trouble();
+                swap.load_each(cpu_now, &entries, &mut out, keep, &mut results);
+                for ((entry, out), result) in entries.into_iter().zip(&rooms).zip(results) {
+                    model.loaded(entry, out, keep, result, faulty);
+                }
+            }
+            Step::Expect { which, n } => {
+                let Some(first) = model.pick(which) else {
+                    continue;
+                };
+                let entries: Vec<EntryId> = (0..n).map(|i| first.plus(i)).collect();
+                swap.expect(&entries);
+                for (number, device) in devices.iter().enumerate() {
+                    let id = DeviceId(number as u8);
+                    let mut on_device = entries.clone();
+                    on_device.retain(|&entry| device_of(swap, entry) == Some(id));
+                    // Those on the device and no others, in their order.
+                    let said = std::mem::take(&mut *device.expected.lock().unwrap());
+                    let slots = said.into_iter().flatten();
+                    let all = swap.devices.as_ref().unwrap();
+                    let owners: Vec<EntryId> = slots
+                        .map(|slot| all.owner(id, SlotIndex(slot as u32)).unwrap())
+                        .collect();
+                    assert_eq!(owners, on_device);
+                }
+            }
+            Step::Uncache { which } => {
+                let Some(entry) = model.pick(which) else {
+                    continue;
+                };
+                let known = model.entries.get_mut(&entry).unwrap();
+                let given_up = swap.place(entry) == Place::Memory;
+                // Shared entries lose the mark when one reference goes.
+                let uncached = swap.uncache(entry);
+                assert_eq!(uncached, known.cached && !given_up, "entry {entry}");
+                known.cached &= given_up;
+            }
+            Step::Dup { which } => {
+                let Some(entry) = model.pick(which) else {
+                    continue;
+                };
+                match swap.dup(entry) {
+                    Ok(()) => model.entries.get_mut(&entry).unwrap().references += 1,
+                    Err(DupError::NotStored) => assert!(model.entries[&entry].cached),
+                    Err(error) => panic!("{error}"),
+                }
+            }
+            Step::Free { which } => {
+                let Some(entry) = model.pick(which) else {
+                    continue;
+                };
+                swap.free(cpu_now, entry, 1);
+                model.released(entry);
+            }
+            Step::FreeRun { which, n } => {
+                let Some(first) = model.pick(which) else {
+                    continue;
+                };
+                let mut count = 0;
+                while count < n && model.entries.contains_key(&first.plus(count)) {
+                    count += 1;
+                }
+                swap.free(cpu, first, count);
+                (0..count).for_each(|k| model.released(first.plus(k)));
+            }
+            Step::Work => {
+                for _ in 0..20 {
+                    if !swap.work(cpu_now) {
+                        break;
+                    }
+                }
+            }
+            Step::Shrink { pages } => {
+                let before = swap.memory().pool_bytes;
+                let given = swap.shrink_pool(cpu, pages * PAGE_SIZE as u64);
+                assert_eq!(before - swap.memory().pool_bytes, given);
+            }
+            Step::Drain { device, pages } => {
+                swap.let_drained_into_pool(pages);
+                if let Some(devices) = &swap.devices {
+                    let id = DeviceId(device as u8);
+                    let _ = devices.drain_step(cpu, id, 64);
+                    devices.readmit(id);
+                }
+                swap.let_drained_into_pool(0);
+            }
+            Step::PoolMax { mib } => swap.set_limits(mib << 20, 60).unwrap(),
+            Step::GroupLimit {
+                group,
+                pages,
+                writeback,
+            } => {
+                let pool_max = pages * PAGE_SIZE as u64;
+                let set = swap.set_group_limits(GroupId(group), pool_max, writeback);
+                assert_eq!(set.is_ok(), pool_max <= swap.pool.max(), "{set:?}");
+                if set.is_ok() {
+                    model.limits.insert(group, pool_max);
+                }
+            }
+            Step::EndGroup { group } => {
+                swap.remove_group(GroupId(group));
+                model.limits.remove(&group);
+            }
+            Step::Freeze => swap.pool.freeze(),
+            Step::Alone => swap.alone(),
+            Step::FailReads { device, bits } => {
+                on(devices, device, |d| d.fail_reads.store(bits, Relaxed))
+            }
+            Step::FailWrites { device, bits, why } => on(devices, device, |d| {
+                *d.why.lock().unwrap() = why;
+                d.fail_writes.store(bits, Relaxed);
+            }),
+            Step::CorruptReads { device, bits } => {
+                on(devices, device, |d| d.corrupt_reads.store(bits, Relaxed))
+            }
+            Step::Gone { device, yes } => on(devices, device, |d| d.gone.store(yes, Relaxed)),
+        }
+        swap.check();
+        for (&group, &limit) in &model.limits {
+            // What is above a limit that was lowered may stay; nothing comes to it.
+            let bytes = swap.group_pool_bytes(GroupId(group));
+            assert!(
+                bytes <= limit.max(held[usize::from(group)]),
+                "group {group}"
+            );
+        }
+        assert_eq!(swap.entries(), model.entries.len());
+        let extra: u64 = 2 << 20;
+        assert!(swap.memory().pool_bytes <= (3 << 20) + extra);
+    }
+    // Without faults everything that was stored comes back.
+    for device in devices {
+        device.fail_reads.store(0, Relaxed);
+        device.corrupt_reads.store(0, Relaxed);
+        device.gone.store(false, Relaxed);
+    }
+    let entries: Vec<EntryId> = model.entries.keys().copied().collect();
+    for entry in entries {
+        while model.entries.contains_key(&entry) {
+            let mut out = [0; PAGE_SIZE];
+            match swap.load(cpu, entry, &mut out, false) {
+                Err(LoadError::Empty) if model.entries[&entry].cached => {
+                    swap.free(cpu, entry, 1);
+                    model.released(entry);
+                }
+                result => {
+                    assert!(result.is_ok(), "entry {entry} is lost: {result:?}");
+                    model.loaded(entry, &out, false, result, false);
+                }
+            }
+        }
+    }
+    while swap.work(cpu) {}
+    swap.check();
+    assert_eq!(swap.memory().pool_data_bytes, 0);
+    let counted = [&counters.swpin_zero, &counters.zswpin, &counters.pswpin].map(|c| c.get());
+    assert_eq!(counted, model.loads, "loads by source");
+    assert_eq!(counters.zswpwb.get(), counters.written_back_pages.get());
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 150, max_shrink_iters: 20_000, ..ProptestConfig::default() })]
+
+    #[test]
+    fn like_the_model_without_devices(steps in steps()) {
+        run(&rig(small(CodecKind::Lz4), None), &steps);
+    }
+
+    #[test]
+    fn like_the_model_with_a_device(steps in steps()) {
+        run(&rig(small(CodecKind::Lz4), Some(6)), &steps);
+    }
+
+    #[test]
+    fn like_the_model_without_a_codec(steps in steps()) {
+        run(&rig(small(CodecKind::None), Some(6)), &steps);
+    }
+
+    #[test]
+    fn like_the_model_with_two_codecs(steps in steps()) {
+        run(&rig(small(CodecKind::Lz4ThenZstd { level: 1 }), Some(6)), &steps);
+    }
+
+    #[test]
+    fn like_the_model_with_two_devices(steps in steps()) {
+        run(&rig_of(small(CodecKind::Lz4), &[2, 6]), &steps);
+    }
+
+    #[test]
+    fn like_the_model_with_two_devices_and_no_codec(steps in steps()) {
+        run(&rig_of(small(CodecKind::None), &[1, 2]), &steps);
+    }
+
+    #[test]
+    fn like_the_model_with_a_tiny_device(steps in steps()) {
+        run(&rig(small(CodecKind::Zstd { level: 1 }), Some(1)), &steps);
+    }
+}
