@@ -34,6 +34,8 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 /// Units looked at for one that can be captured, before giving up.
 const LOOK: usize = 512;
+/// Units that stand apart, looked at again where there are no others.
+const AGAIN: usize = 16;
 /// Units tried before giving up.
 const TRIES: usize = 32;
 
@@ -161,9 +163,15 @@ impl Process {
         let Some(bays) = bays else {
             return Choice::Nothing;
         };
+        queue.come_back(map, 1);
+        let mut more = AGAIN;
         for _ in 0..64 {
             let Some((unit, due)) = queue.next(map, LOOK, resident) else {
-                return Choice::Nothing;
+                if more == 0 {
+                    return Choice::Nothing;
+                }
+                queue.come_back(map, std::mem::take(&mut more));
+                continue;
             };
             let Some((way, mut victims)) = leaving(ranges, unit, due) else {
                 // What has to stay comes back to the queue when it may leave.
@@ -177,10 +185,8 @@ impl Process {
                 let kept = victims & self.pagemap.look(unit.first().address(), UNIT).shared;
                 self.counters().evict_busy.add(kept.count_ones().into());
                 victims &= !kept;
-                // Not looked at again before all that is not shared had its turn.
-                queue.postpone(map, unit, kept);
                 if victims == 0 {
-                    queue.requeue(map, unit);
+                    queue.stand_apart(map, unit);
                     continue;
                 }
             }

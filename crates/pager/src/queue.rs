@@ -36,6 +36,12 @@
 //! time, so that finding a page to evict never means passing by all that stay in a row. A unit
 //! stands in one of these two, or among those that pass, at most once; `UnitState::queued` says so.
 //!
+//! Units whose pages forked relatives share (`sharing`) are found out when it is their turn, and *stand
+//! apart* from then on. Each time a unit is wanted one of them comes back, whose turn it is at once: so as
+//! many are looked at again as leave, and however many they are, what is not shared is found without
+//! passing them by. One that comes again, as it was written, may be named there still; that is found out
+//! when it comes back (`UnitState::apart`).
+//!
 //! Sources: Babaoglu and Joy, *Converting a Swap-Based System to do Paging in an Architecture
 //! Lacking Page-Referenced Bits* (1981), for reclaim without accessed bits; Jiang and Zhang,
 //! *LIRS* (2002), for reuse distance as the measure of worth; Qureshi et al., *Adaptive Insertion
@@ -89,6 +95,8 @@ pub struct Queue {
     staying: VecDeque<UnitNumber>,
     /// Brought by walks that pass through, in the order in which they came.
     passing: VecDeque<UnitNumber>,
+    /// Those of which all that might leave was shared, in the order in which that was found.
+    apart: VecDeque<UnitNumber>,
     /// Loads of walks that might pass.
     walked: u32,
     /// How often it was the turn of those that stay, times the length of the other queue.
@@ -150,6 +158,7 @@ impl Queue {
             units: VecDeque::new(),
             staying: VecDeque::new(),
             passing: VecDeque::new(),
+            apart: VecDeque::new(),
             walked: 0,
             turns: 0,
             epoch: 0,
@@ -161,8 +170,14 @@ impl Queue {
 
     /// Makes room for `units` more, so that `brought` does not allocate.
     pub fn reserve(&mut self, units: usize) {
-        let all = units + self.units.len() + self.staying.len() + self.passing.len();
-        for queue in [&mut self.units, &mut self.staying, &mut self.passing] {
+        let queues = [
+            &mut self.units,
+            &mut self.staying,
+            &mut self.passing,
+            &mut self.apart,
+        ];
+        let all = units + queues.iter().map(|queue| queue.len()).sum::<usize>();
+        for queue in queues {
             queue.reserve(all - queue.len());
         }
     }
@@ -261,6 +276,9 @@ impl Queue {
                 return victims;
             }
         }
+        if self.units.is_empty() && self.staying.is_empty() && self.passing.is_empty() {
+            return None;
+        }
         if self.units.len() * PROBATION < self.staying.len() {
             self.pass(1);
         }
@@ -351,10 +369,23 @@ impl Queue {
         }
     }
 
-    /// Pages `mask` of `unit` cannot leave now, and may later: they stay as if they were used.
-    pub fn postpone(&mut self, map: &mut PageMap, unit: UnitNumber, mask: Mask) {
-        let until = self.epoch.wrapping_add(RESIDENT_SET);
-        map.unit_mut(unit).stamp(mask, until);
+    /// Relatives share what might leave of a unit, whose turn it was: it stands apart.
+    pub fn stand_apart(&mut self, map: &mut PageMap, unit: UnitNumber) {
+        if !std::mem::replace(&mut map.unit_mut(unit).apart, true) {
+            self.apart.push_back(unit);
+        }
+    }
+
+    /// At most so many of those that stand apart come back: it is their turn next. Those that did longest
+    /// come first.
+    pub fn come_back(&mut self, map: &mut PageMap, units: usize) {
+        for unit in self.apart.drain(..units.min(self.apart.len())).rev() {
+            let state = map.unit_mut(unit);
+            state.apart = false;
+            if !std::mem::replace(&mut state.queued, true) {
+                self.units.push_front(unit);
+            }
+        }
     }
 
     /// Puts a unit back at the end.
@@ -372,7 +403,7 @@ impl Queue {
 
     /// Bytes of its memory.
     pub fn bytes(&self) -> usize {
-        [&self.units, &self.staying, &self.passing]
+        [&self.units, &self.staying, &self.passing, &self.apart]
             .map(|queue| queue.capacity() * size_of::<UnitNumber>())
             .iter()
             .sum()
@@ -412,6 +443,38 @@ mod tests {
         q.requeue(&mut map, UnitNumber(0));
         assert_eq!(q.next(&mut map, 8, resident), Some((UnitNumber(0), ALL)));
         assert_eq!(q.next(&mut map, 8, resident), None);
+    }
+
+    #[test]
+    fn units_that_stand_apart_are_in_nobodys_way_and_come_back_one_by_one() {
+        let (mut map, mut q) = (PageMap::new(), Queue::new());
+        for u in 0..100 {
+            bring(&mut map, &mut q, u, ALL);
+        }
+        for u in 0..100 {
+            let next = q.next(&mut map, 1, resident);
+            assert_eq!(next, Some((UnitNumber(u), ALL)));
+            q.stand_apart(&mut map, UnitNumber(u));
+        }
+        let epoch = q.epoch;
+        assert_eq!(q.next(&mut map, 1, resident), None);
+        assert_eq!(q.epoch, epoch, "no time passes where there is nothing");
+        // One that comes beside them, and one of them that is written.
+        bring(&mut map, &mut q, 200, ALL);
+        bring(&mut map, &mut q, 1, ALL);
+        q.come_back(&mut map, 2);
+        for u in [0, 200, 1] {
+            let next = q.next(&mut map, 1, resident);
+            assert_eq!(next, Some((UnitNumber(u), ALL)));
+        }
+        assert_eq!(q.next(&mut map, 1, resident), None);
+        // What came back stands at the end, if it stands apart again.
+        q.stand_apart(&mut map, UnitNumber(0));
+        q.come_back(&mut map, usize::MAX);
+        for u in (2..100).chain([0]) {
+            let next = q.next(&mut map, 1, resident);
+            assert_eq!(next, Some((UnitNumber(u), ALL)));
+        }
     }
 
     #[test]

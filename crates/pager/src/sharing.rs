@@ -115,6 +115,8 @@ impl Process {
                 self.lift_protection(state, start, len);
             }
             state.sharing = Sharing::Alone;
+            let State { map, queue, .. } = state;
+            queue.come_back(map, usize::MAX);
         }
     }
 
@@ -170,7 +172,7 @@ impl Process {
             state.pattern.brought(first, pages);
         }
         self.let_be_written(state, first, pages);
-        // They may leave again (`Queue::postpone`).
+        // They may leave again (`Queue::stand_apart`).
         let State { map, queue, .. } = state;
         if matches!(map.get(page), Page::Resident(_)) {
             queue.brought(map, first.unit(), ones(first.within(), pages));
