@@ -254,7 +254,11 @@ child(0)
 print(digest(1))
 "
     );
-    same_in_parts(&python(&script), "fork chain", &[3], &[]);
+    let free = same_in_parts(&python(&script), "fork chain", &[3], &[]);
+    // Less than they share: what is shared has to leave, or they get nowhere.
+    let managed = Under::budget(32 * MIB).run(&python(&script));
+    managed.assert_same(&free, "fork chain");
+    managed.assert_paged_within_budget("fork chain");
 }
 
 #[test]
