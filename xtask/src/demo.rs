@@ -8,17 +8,30 @@ use ebb_harness::{MIB, SLACK, tools};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+/// Options.
+#[derive(clap::Args)]
+pub struct Options {
+    /// With a quarter of the data
+    #[arg(long)]
+    small: bool,
+}
+
+/// MiB of text.
+const ALL: &str = "40";
+const SMALL: &str = "10";
+
 /// Shows it; true if the program finished in half its memory with the same output.
 ///
 /// # Errors
 /// Something that should just work did not.
-pub fn demo() -> Result<bool> {
+pub fn demo(options: &Options) -> Result<bool> {
     setup::install(setup::Extent::Small);
     let ebb = setup::build_release()?;
     let job = Job::new([
         tools::python().context("python3 is not installed")?,
         tools::project().join("bench/index_text.py"),
         texts().context("no text to index was found")?,
+        if options.small { SMALL } else { ALL }.into(),
     ])
     .time_limit(Duration::from_secs(600));
 

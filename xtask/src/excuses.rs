@@ -45,6 +45,7 @@ impl Excuses {
             ("io_uring", lacks("io_uring")),
             // Of a user who may not lock memory without bounds.
             ("registered buffers", !root),
+            ("version 1", !cgroup::is_v1()),
             ("cgroup", cgroup::unavailable().is_some()),
             ("zram", !root || kernel_swap::in_use()),
             ("loop device", !root || !works("losetup", &["--find"])),

@@ -23,7 +23,7 @@ struct Cli {
 #[derive(Subcommand)]
 enum Chore {
     /// Build ebb and show the main job: a program in half the memory it needs
-    Demo,
+    Demo(demo::Options),
     /// Install what the tests need and run all of them
     Test(test::Options),
     /// Compare with the kernel's swap on the same total memory and put the table in the README
@@ -34,7 +34,7 @@ enum Chore {
 
 fn main() -> ExitCode {
     let outcome = match Cli::parse().chore {
-        Chore::Demo => demo::demo(),
+        Chore::Demo(options) => demo::demo(&options),
         Chore::Test(options) => test::test(&options),
         Chore::Bench(options) => bench::bench(&options),
         Chore::Soak(options) => soak::soak(&options),

@@ -40,10 +40,16 @@ impl fmt::Display for Source {
 impl Room {
     /// The tightest bound that applies to this process.
     pub fn here() -> Room {
-        let machine = machine(&read("/proc/meminfo"));
-        groups(&read("/proc/self/cgroup"), &read("/proc/self/mountinfo"))
+        Self::under(Path::new("/"))
+    }
+
+    /// The same of the system whose files lie there.
+    fn under(root: &Path) -> Room {
+        let proc = |file: &str| read(root.join("proc").join(file));
+        let machine = machine(&proc("meminfo"));
+        groups(&proc("self/cgroup"), &proc("self/mountinfo"))
             .into_iter()
-            .filter_map(group_room)
+            .filter_map(|group| group_room(root, group))
             .chain([machine])
             .min_by_key(|room| room.free)
             .expect("the machine is always there")
@@ -122,7 +128,8 @@ fn mounts(mountinfo: &str, v2: bool) -> Vec<(PathBuf, PathBuf)> {
 }
 
 /// Limit less usage, page cache that can be dropped counted as free. `None`: no limit here.
-fn group_room(dir: PathBuf) -> Option<Room> {
+fn group_room(root: &Path, group: PathBuf) -> Option<Room> {
+    let dir = root.join(group.strip_prefix("/").unwrap_or(&group));
     let number = |file: &str| read(dir.join(file)).trim().parse::<u64>().ok();
     let stat = read(dir.join("memory.stat"));
     let stat = |name: &str| {
@@ -151,7 +158,7 @@ fn group_room(dir: PathBuf) -> Option<Room> {
     (limit < 1 << 60).then(|| Room {
         free: limit.saturating_sub(used.saturating_sub(cache)),
         total: limit,
-        from: Source::Cgroup(dir),
+        from: Source::Cgroup(group),
     })
 }
 
@@ -192,19 +199,103 @@ mod tests {
         );
     }
 
+    /// A system's files: a machine of 8 GiB with 6 free, a process in the group `a/b` of this version.
+    fn system(v2: bool) -> tempfile::TempDir {
+        let root = tempfile::tempdir().unwrap();
+        let (kind, line, options) = match v2 {
+            true => ("cgroup2", "0::/a/b\n", "rw"),
+            false => ("cgroup", "4:memory:/a/b\n", "rw,memory"),
+        };
+        put(
+            root.path(),
+            "proc/meminfo",
+            "MemTotal: 8388608 kB\nMemAvailable: 6291456 kB\n",
+        );
+        put(root.path(), "proc/self/cgroup", line);
+        let mounts = format!("30 25 0:27 / /cg rw - {kind} cgroup {options}\n");
+        put(root.path(), "proc/self/mountinfo", &mounts);
+        root
+    }
+
+    fn put(root: &Path, name: &str, text: &str) {
+        let file = root.join(name);
+        std::fs::create_dir_all(file.parent().unwrap()).unwrap();
+        std::fs::write(file, text).unwrap();
+    }
+
+    const GIB: u64 = 1 << 30;
+
     #[test]
-    fn a_group_without_limit_bounds_nothing_and_one_with_a_limit_does() {
-        let dir = std::env::temp_dir().join(format!("ebb-limits-{}", std::process::id()));
-        std::fs::create_dir_all(&dir).unwrap();
-        let put = |name: &str, text: &str| std::fs::write(dir.join(name), text).unwrap();
-        put("memory.max", "max\n");
-        put("memory.current", "1000\n");
-        assert_eq!(group_room(dir.clone()), None);
-        put("memory.max", "10000\n");
-        put("memory.stat", "anon 1\ninactive_file 400\n");
-        let room = group_room(dir.clone()).unwrap();
-        assert_eq!((room.free, room.total), (9400, 10000));
-        std::fs::remove_dir_all(&dir).unwrap();
+    fn groups_of_version_2() {
+        let root = system(true);
+        let put = |name: &str, text: &str| put(root.path(), name, text);
+        let room = || Room::under(root.path());
+        let machine = |room: Room| assert_eq!((room.free, room.from), (6 * GIB, Source::Machine));
+        let group = |path: &str| Source::Cgroup(path.into());
+        // The top has no such files; nothing bounds the others.
+        for dir in ["cg/a", "cg/a/b"] {
+            put(&format!("{dir}/memory.max"), "max\n");
+            put(&format!("{dir}/memory.high"), "max\n");
+            put(&format!("{dir}/memory.current"), "1000\n");
+        }
+        machine(room());
+        // One above it does, with what it may drop counted as free.
+        put("cg/a/memory.max", "2147483648\n");
+        put("cg/a/memory.current", "1073741824\n");
+        put(
+            "cg/a/memory.stat",
+            "anon 1\ninactive_file 536870912\ninactive_anon 7\n",
+        );
+        let bound = room();
+        assert_eq!((bound.free, bound.total), (GIB / 2 * 3, 2 * GIB));
+        assert_eq!(bound.from, group("/cg/a"));
+        assert_eq!(bound.default_budget(), bound.free - MARGIN);
+        // Where it is throttled bounds it too, and nearer.
+        put("cg/a/b/memory.high", "268435456\n");
+        let bound = room();
+        assert_eq!((bound.free, bound.from), (GIB / 4 - 1000, group("/cg/a/b")));
+        // More is used than allowed: no room, and no less than none.
+        put("cg/a/b/memory.current", "268435457\n");
+        let bound = room();
+        assert_eq!((bound.free, bound.default_budget()), (0, 0));
+        // A limit above what the machine has.
+        put("cg/a/b/memory.high", "max\n");
+        put("cg/a/memory.max", "17179869184\n");
+        machine(room());
+    }
+
+    #[test]
+    fn groups_of_version_1() {
+        let root = system(false);
+        let put = |name: &str, text: &str| put(root.path(), name, text);
+        let room = || Room::under(root.path());
+        // How the kernel says that there is no limit: with pages of 4 and of 64 KiB, and in old kernels.
+        for unlimited in [
+            "9223372036854771712",
+            "9223372036854710272",
+            "9223372036854775807",
+        ] {
+            for dir in ["cg", "cg/a", "cg/a/b"] {
+                put(
+                    &format!("{dir}/memory.limit_in_bytes"),
+                    &format!("{unlimited}\n"),
+                );
+                put(&format!("{dir}/memory.usage_in_bytes"), "4096\n");
+                put(&format!("{dir}/memory.stat"), "total_inactive_file 0\n");
+            }
+            let room = room();
+            assert_eq!((room.free, room.from), (6 * GIB, Source::Machine));
+        }
+        put("cg/a/memory.limit_in_bytes", "3221225472\n");
+        put("cg/a/memory.usage_in_bytes", "2147483648\n");
+        // Its own cache, and that of all below it.
+        put(
+            "cg/a/memory.stat",
+            "inactive_file 5\ntotal_inactive_file 268435456\n",
+        );
+        let bound = room();
+        assert_eq!((bound.free, bound.total), (GIB + GIB / 4, 3 * GIB));
+        assert_eq!(bound.from, Source::Cgroup("/cg/a".into()));
     }
 
     #[test]

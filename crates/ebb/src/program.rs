@@ -136,6 +136,17 @@ pub fn find(command: &OsStr, path: Option<&OsStr>) -> Result<Program, NotExecuta
     })
 }
 
+/// The program that a process runs and why its memory cannot be managed; none if it can, or if that
+/// cannot be told.
+pub fn unmanaged(pid: u32) -> Option<(PathBuf, Reason)> {
+    let link = PathBuf::from(format!("/proc/{pid}/exe"));
+    let meta = std::fs::metadata(&link).ok()?;
+    match classify(&link, &meta, 0).ok()? {
+        Kind::Unmanaged(reason) => Some((std::fs::read_link(&link).ok()?, reason)),
+        Kind::Managed => None,
+    }
+}
+
 fn next_step(error: &io::Error) -> &'static str {
     match error.kind() {
         io::ErrorKind::PermissionDenied => ": make it executable with `chmod +x`",

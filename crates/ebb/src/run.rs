@@ -52,8 +52,11 @@ pub fn run(args: RunArgs) -> Result<ExitCode> {
     };
     // The program has started, so this is none of its.
     ebb_sys::thread::prompt();
+    let mut told = program.kind != Kind::Managed;
     let end = running
-        .wait(&mut supervisor)
+        .wait(&mut supervisor, |tree| {
+            told = told || tell_of_unmanaged(tree)
+        })
         .context("lost sight of the program")?;
     let mut report = |supervisor: &Supervisor| {
         let Some(file) = &mut stats_file else { return };
@@ -88,6 +91,22 @@ fn stay_behind(supervisor: &mut Supervisor) -> Result<()> {
         supervisor.step(Duration::from_secs(1))?;
     }
     Ok(())
+}
+
+/// Whether a program that the command started cannot be managed; says so. Once is enough: who starts one
+/// mostly starts many.
+fn tell_of_unmanaged(supervisor: &mut Supervisor) -> bool {
+    while let Some(pid) = supervisor.unjoined() {
+        if let Some((path, reason)) = program::unmanaged(pid) {
+            eprintln!(
+                "ebb: the memory of {} (process {pid}) cannot be managed: {reason}; it stays in RAM and \
+                 counts. Of others like it nothing is said",
+                path.display()
+            );
+            return true;
+        }
+    }
+    false
 }
 
 /// The program, with a word to the user if its memory cannot be managed.

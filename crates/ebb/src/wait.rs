@@ -79,11 +79,15 @@ impl Running {
         })
     }
 
-    /// Supervises until the program has ended.
+    /// Supervises until the program has ended, and calls `after` each of the supervisor's turns.
     ///
     /// # Errors
     /// Those of poll(2) and wait(2), which mean a bug.
-    pub fn wait(&self, supervisor: &mut Supervisor) -> io::Result<End> {
+    pub fn wait(
+        &self,
+        supervisor: &mut Supervisor,
+        mut after: impl FnMut(&mut Supervisor),
+    ) -> io::Result<End> {
         loop {
             if let Some(end) = self.reap()? {
                 return Ok(end);
@@ -104,6 +108,7 @@ impl Running {
                 }
             }
             supervisor.turn()?;
+            after(supervisor);
         }
     }
 

@@ -12,6 +12,7 @@ use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
@@ -276,21 +277,11 @@ fn static_program() {
         return;
     }
     let dir = tempfile::tempdir().unwrap();
-    let source = dir.path().join("hello.c");
-    let program = dir.path().join("hello");
-    fs::write(
-        &source,
-        "#include <stdio.h>\nint main(void) { puts(\"hello\"); return 4; }\n",
-    )
-    .unwrap();
-    let built = Command::new("cc")
-        .args(["-static", "-o"])
-        .args([&program, &source])
-        .status();
-    if !built.is_ok_and(|status| status.success()) {
+    let source = "#include <stdio.h>\nint main(void) { puts(\"hello\"); return 4; }\n";
+    let Some(program) = static_c(dir.path(), source) else {
         println!("skipped: a static C library is not installed");
         return;
-    }
+    };
     let program = program.to_str().unwrap();
     let output = run(&[program]);
     assert_eq!(
@@ -312,6 +303,54 @@ fn static_program() {
         "{}",
         stderr(&refused)
     );
+}
+
+/// A program of this source that is linked statically.
+fn static_c(dir: &Path, source: &str) -> Option<PathBuf> {
+    let (file, program) = (dir.join("static.c"), dir.join("static"));
+    fs::write(&file, source).unwrap();
+    let mut cc = Command::new("cc");
+    cc.args(["-static", "-o"]).args([&program, &file]);
+    cc.status().is_ok_and(|s| s.success()).then_some(program)
+}
+
+/// Somewhere in the tree, it is told of once; and nobody else is.
+#[test]
+fn a_static_program_that_another_starts_is_told_of_once() {
+    if cannot_page() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let source = "#include <stdio.h>\n#include <stdlib.h>\n#include <string.h>\n#include <unistd.h>\n\
+                  int main(void) { char *m = malloc(8 << 20); memset(m, 1, 8 << 20);\n\
+                  usleep(400000); printf(\"%d\\n\", m[4711]); return 0; }\n";
+    let Some(program) = static_c(dir.path(), source) else {
+        println!("skipped: a static C library is not installed");
+        return;
+    };
+    let python = "python3 -c 'm = bytes(9 << 20); import time; time.sleep(0.2)'";
+    let script = format!("{python}; {0}; {0}; exit 3", program.display());
+    for (script, told) in [(script.as_str(), 1), (python, 0)] {
+        let output = run(&["sh", "-c", script]);
+        let said = stderr(&output);
+        let lines: Vec<_> = said.lines().filter(|l| l.starts_with("ebb")).collect();
+        assert_eq!(lines.len(), told, "{said}");
+        assert!(
+            lines.iter().all(|l| l.contains("statically linked")),
+            "{said}"
+        );
+        assert!(
+            lines.iter().all(|l| l.contains("/static (process ")),
+            "{said}"
+        );
+        let expected = if told == 1 {
+            (Some(3), "1\n1\n")
+        } else {
+            (Some(0), "")
+        };
+        let printed = String::from_utf8_lossy(&output.stdout);
+        assert_eq!((output.status.code(), &*printed), expected);
+    }
 }
 
 /// The loader ignores LD_PRELOAD for a program that the kernel runs with other privileges.

@@ -1,13 +1,13 @@
-//! Devices that fail: the program's output is right, or the program is ended with a message;
-//! it never reads wrong data.
+//! Devices that fail, and the pager itself: the program's output is right, or the program is ended with
+//! a message; it never reads wrong data.
 
 mod common;
 
-use common::{Managed, Under, c_program, cannot_page, free};
-use ebb_harness::MIB;
+use common::{Managed, Under, c_program, cannot_page, ebb, free};
+use ebb_harness::cgroup::{self, Cgroup, KernelSwap};
 use ebb_harness::job::{Job, Outcome};
-use ebb_harness::workloads;
-use std::ffi::OsString;
+use ebb_harness::{MIB, SLACK, workloads};
+use std::ffi::{OsStr, OsString};
 use std::os::unix::process::ExitStatusExt;
 use std::process::Command;
 use std::time::Duration;
@@ -375,6 +375,102 @@ fn blocks_of_a_swap_file_go_back_when_the_program_frees_if_that_is_wanted() {
         // What is left are clusters that hold pages of the interpreter's too.
         assert_eq!(kib[1] < kib[0] / 2, wanted, "{spec}: {said}");
     }
+}
+
+/// A child reads at random what its parent has, until its pager fails. SIGABRT has a handler, as in many
+/// programs: it is not run where nobody would serve it.
+const CHILD_THAT_FAILS: &str = "
+import faulthandler, os, random, sys
+faulthandler.enable()
+PAGE, PAGES = 4096, 14 << 10
+data = bytearray(PAGES * PAGE)
+for page in range(PAGES):
+    data[page * PAGE:page * PAGE + 800] = page.to_bytes(8, 'little') * 100
+def good(page):
+    return data[page * PAGE + 8:page * PAGE + 16] == page.to_bytes(8, 'little')
+if os.fork() == 0:
+    draw = random.Random(1).randrange
+    os._exit(0 if all(good(draw(PAGES)) for _ in range(200_000)) else 1)
+print(os.wait()[1], os.system('exit 3'), all(good(page) for page in range(0, PAGES, 100)))
+";
+
+/// The pager of one process fails: that process is ended with one message that says so, it reads nothing
+/// wrong before that, and the others go on.
+#[test]
+fn a_pager_that_fails_ends_its_process_and_no_other() {
+    if cannot_page() {
+        return;
+    }
+    let python = ebb_harness::tools::python().expect("python3");
+    let child = ["-c", CHILD_THAT_FAILS].map(OsStr::new);
+    let tree = Job::new([python.as_os_str()].into_iter().chain(child));
+    let alone = incompressible();
+    // What it prints: the child ended by SIGKILL, then a program run, then the parent's own memory.
+    let cases = [
+        (tree, 32, "finished", "9 768 True\n"),
+        (alone, 64, "exit 137", ""),
+    ];
+    for (job, budget, ending, printed) in cases {
+        for fault in ["pager-after=12000", "keeper-after=12000"] {
+            let dir = tempfile::tempdir_in("/var/tmp").unwrap();
+            let managed = Under::budget(budget * MIB)
+                .options(&["--swap", dir.path().to_str().unwrap()])
+                .faults(fault)
+                .run(&job.clone().time_limit(Duration::from_secs(60)));
+            let (run, said) = (&managed.run, &managed.run.stderr);
+            assert_eq!(run.ending(), ending, "{fault}: {said}");
+            assert_eq!(run.kills, 0, "{fault}: {said}");
+            assert_eq!(String::from_utf8_lossy(&run.stdout), printed, "{said}");
+            let ours: Vec<_> = said.lines().filter(|l| l.starts_with("ebb")).collect();
+            assert_eq!(ours.len(), 1, "{fault}: {said}");
+            assert!(ours[0].contains("ebb itself failed: "), "{fault}: {said}");
+            assert!(!said.contains("panicked"), "{fault}: {said}");
+            let left = std::fs::read_dir(dir.path()).unwrap().count();
+            assert_eq!(left, 0, "{fault}: files are left behind");
+        }
+    }
+}
+
+/// The group of the program has no more than its budget, with nothing for the kernel, and refuses more
+/// instead of killing.
+#[test]
+fn pages_that_the_system_refuses_are_waited_for() {
+    if cannot_page() {
+        return;
+    }
+    if !cgroup::is_v1() {
+        println!("skipped: only memory cgroups of version 1 refuse without killing");
+        return;
+    }
+    let job = incompressible();
+    let alone = free(&job, "touch");
+    let group = Cgroup::new(47 * MIB, KernelSwap::Forbidden).expect("a cgroup");
+    group.refuse().expect("it is of version 1");
+    let front = [
+        ebb().as_os_str(),
+        "run".as_ref(),
+        "--memory".as_ref(),
+        "46M".as_ref(),
+        "--".as_ref(),
+    ];
+    let job = job.behind(front).time_limit(Duration::from_secs(60));
+    let run = std::thread::scope(|scope| {
+        // Its time limit ends only what runs in user space.
+        let raised = scope.spawn(|| {
+            std::thread::sleep(Duration::from_secs(3));
+            group.limit(64 * MIB + SLACK)
+        });
+        let run = job.run(Some(&group)).expect("ebb starts");
+        raised.join().unwrap().expect("it is more than before");
+        run
+    });
+    assert_eq!(
+        (run.ending(), run.kills),
+        (alone.ending(), 0),
+        "{}",
+        run.stderr
+    );
+    assert_eq!(run.stdout, alone.stdout, "{}", run.stderr);
 }
 
 /// Containers often refuse io_uring: the swap file is read and written by plain calls then.

@@ -175,6 +175,20 @@ fn perl() {
     same_in_parts(&Job::new(["perl", "-e", script]), "perl", &[2], &[]);
 }
 
+/// What one sort prints another finds in order, where neither has room for it.
+#[test]
+fn sort_checks_what_it_sorted() {
+    if cannot_page() {
+        return;
+    }
+    let script = "seq 700000 | awk '{ print ($1 * 7919) % 700001, \"a line of some length\", $1 }' |\
+                  LC_ALL=C sort --parallel=2 --buffer-size=400M |\
+                  LC_ALL=C sort --check --buffer-size=400M && echo in order";
+    let free = same_in_parts(&Job::new(["bash", "-c", script]), "sort --check", &[2], &[]);
+    assert_eq!(free.stdout, b"in order\n");
+}
+
+/// With its own look at whether its tables and indexes are whole.
 #[test]
 fn sqlite3_on_the_command_line() {
     if cannot_page() || lacks("sqlite3") {
@@ -183,7 +197,8 @@ fn sqlite3_on_the_command_line() {
     let script = "pragma temp_store=memory; create table t(a integer primary key, b text);\
                   with recursive n(i) as (select 1 union all select i + 1 from n where i < 700000)\
                   insert into t select i, printf('row %d of many, with a text of some length', i * 7919 % 700001) from n;\
-                  create index x on t(b); select count(*), sum(a), min(b), max(b) from (select * from t order by b desc limit 500000);";
+                  create index x on t(b); select count(*), sum(a), min(b), max(b) from (select * from t order by b desc limit 500000);\
+                  pragma integrity_check;";
     same_in_parts(
         &Job::new(["sqlite3", ":memory:", script]),
         "sqlite3",

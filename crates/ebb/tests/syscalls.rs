@@ -61,6 +61,7 @@ fn every_kind_of_buffer() {
             "futex",
             "direct write",
             "direct read",
+            "short direct read",
         ] {
             let out = format!("{buffer} was out");
             assert!(said.lines().any(|line| line == out), "{buffer}:\n{said}");
@@ -192,6 +193,7 @@ fn rings_made(how: &str) {
         "loose was out",
         "pinned was in",
         "sealed was in",
+        "early was out",
         "sent was out",
     ] {
         assert!(stderr.contains(seen), "not {seen}:\n{stderr}");

@@ -94,6 +94,31 @@ fn children_of_vfork_and_posix_spawn() {
     same_in_parts(&job, "vfork", &[4], &[]);
 }
 
+/// The same, killed before they exec or after, while their parent's thread waits for that in `vfork` or
+/// `posix_spawn`: it gets on, and nothing is lost.
+#[test]
+fn children_of_vfork_and_posix_spawn_that_are_killed() {
+    if cannot_page() {
+        return;
+    }
+    let arguments = ["64", "300"].map(OsStr::new);
+    let job = Job::new(
+        [c_program("spawned").as_os_str()]
+            .into_iter()
+            .chain(arguments),
+    );
+    let job = job.time_limit(Duration::from_secs(60));
+    let free = free(&job, "spawned");
+    let managed = Under::budget(40 * MIB).run(&job.env("EBB_CHECK", "1"));
+    managed.assert_same(&free, "spawned");
+    managed.assert_paged_within_budget("spawned");
+    assert_eq!(free.stdout, b"as it was\n");
+    let said = &managed.run.stderr;
+    let killed = said.lines().find_map(|line| line.strip_prefix("killed "));
+    let killed = killed.and_then(|rest| rest.split(' ').next()?.parse::<u64>().ok());
+    assert!(killed.is_some_and(|n| (30..300).contains(&n)), "{said}");
+}
+
 /// Stacks are not managed: what they take, what is managed gives up.
 #[test]
 fn memory_that_is_not_managed_makes_the_rest_smaller() {
@@ -229,7 +254,11 @@ child(0)
 print(digest(1))
 "
     );
-    same_in_parts(&python(&script), "fork chain", &[3], &[]);
+    let free = same_in_parts(&python(&script), "fork chain", &[3], &[]);
+    // Less than they share: what is shared has to leave, or they get nowhere.
+    let managed = Under::budget(32 * MIB).run(&python(&script));
+    managed.assert_same(&free, "fork chain");
+    managed.assert_paged_within_budget("fork chain");
 }
 
 #[test]

@@ -64,6 +64,35 @@ fn touch_in_the_smallest_budget() {
     managed.assert_close_to_budget(8 * MIB, "touch in 16 MiB");
 }
 
+/// A walk soon brings all of a unit with each fault, a random touch its own page alone; and room is made
+/// ahead of need, so that hardly a fault has to.
+#[test]
+fn a_walk_brings_many_pages_a_fault_and_a_random_touch_one() {
+    if cannot_page() {
+        return;
+    }
+    let order = common::c_program("order");
+    // From a device a touch brings the rest of its unit if most of that is in memory: a quarter is.
+    for (budget, options) in [(56, ["--swap", "none"]), (28, ["--pool", "none"])] {
+        for (how, pages) in [("walk", 8.0..=16.0), ("random", 1.0..=1.25)] {
+            let job = Job::new([order.as_os_str(), "96".as_ref(), how.as_ref()]);
+            let what = format!("{how} {options:?}");
+            let free = common::free(&job, &what);
+            let managed = common::Under::budget(budget * MIB)
+                .options(&options)
+                .run(&job);
+            managed.assert_same(&free, &what);
+            let loads = managed.counter("fault_pool") + managed.counter("fault_device");
+            let brought = 1.0 + managed.counter("readahead") as f64 / loads as f64;
+            let direct = managed.counter("allocstall") as f64 / managed.counter("fault") as f64;
+            println!("{what}: {brought:.2} pages a fault, {loads} faults, {direct:.4} direct");
+            assert!(loads > 1000, "{what}: {}", managed.stats);
+            assert!(pages.contains(&brought), "{what}: {brought} pages a fault");
+            assert!(direct < 0.05, "{what}: {direct} of the faults made room");
+        }
+    }
+}
+
 /// All fits, but paging is forced from the first page on.
 #[test]
 fn python_heap_paged_from_the_start() {

@@ -124,6 +124,8 @@ counters! {
     evicted,
     /// Pages that could not be evicted: pinned or shared.
     evict_busy,
+    /// Faults that found no room under the budget, and made some themselves before they were served.
+    allocstall,
     /// Times a thread waited for room under the budget.
     stall,
     /// Pages that were not as the page map said: there, or gone, by something that went round libc.

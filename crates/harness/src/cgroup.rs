@@ -77,6 +77,14 @@ impl Cgroup {
         Self::new(1 << 46, KernelSwap::Allowed)
     }
 
+    /// Has the kernel refuse memory above the limit instead of ending somebody, as groups of version 1 can.
+    ///
+    /// # Errors
+    /// They are of version 2.
+    pub fn refuse(&self) -> Result<()> {
+        self.set("memory.oom_control", 1)
+    }
+
     fn set(&self, file: &str, value: u64) -> Result<()> {
         fs::write(self.path.join(file), value.to_string()).with_context(|| {
             format!(

@@ -19,6 +19,7 @@ use crate::footing::Leaving;
 use crate::map::{Mask, Page, PageMap, UNIT, UNIT_BYTES, UnitNumber};
 use crate::place::{Waking, Writes};
 use crate::process::Process;
+use crate::queue::JUST_CAME;
 use crate::ranges::{Ranges, WayOut};
 use crate::references;
 use crate::resolve::Desk;
@@ -34,6 +35,8 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 /// Units looked at for one that can be captured, before giving up.
 const LOOK: usize = 512;
+/// Units that stand apart, looked at again where there are no others.
+const AGAIN: usize = 16;
 /// Units tried before giving up.
 const TRIES: usize = 32;
 
@@ -148,8 +151,24 @@ impl Process {
         (state, Captured::default())
     }
 
-    /// The unit whose turn it is, which of its pages to capture, and frames for them.
+    /// The unit whose turn it is, which of its pages to capture, and frames for them. Not of what came
+    /// just now where shared pages can leave instead (`Queue::just_came`).
     fn choose(&self, state: &mut State, shared: bool) -> Choice {
+        let mut spared = ArrayVec::new();
+        let choice = self.choose_sparing(state, shared, &mut spared);
+        for unit in spared {
+            state.queue.requeue(&mut state.map, unit);
+        }
+        choice
+    }
+
+    /// The same; units that are passed by for that are `spared`.
+    fn choose_sparing(
+        &self,
+        state: &mut State,
+        shared: bool,
+        spared: &mut ArrayVec<UnitNumber, JUST_CAME>,
+    ) -> Choice {
         let State {
             map,
             queue,
@@ -161,9 +180,15 @@ impl Process {
         let Some(bays) = bays else {
             return Choice::Nothing;
         };
+        queue.come_back(map, 1);
+        let mut more = AGAIN;
         for _ in 0..64 {
             let Some((unit, due)) = queue.next(map, LOOK, resident) else {
-                return Choice::Nothing;
+                if more == 0 {
+                    return Choice::Nothing;
+                }
+                queue.come_back(map, std::mem::take(&mut more));
+                continue;
             };
             let Some((way, mut victims)) = leaving(ranges, unit, due) else {
                 // What has to stay comes back to the queue when it may leave.
@@ -172,15 +197,23 @@ impl Process {
                 }
                 continue;
             };
+            if !shared && *sharing != Sharing::Alone && self.shared_may_leave() {
+                victims &= !queue.just_came(unit);
+            }
+            if victims == 0 {
+                // It may have come back from those that stand apart, as it was one of them too.
+                if !spared.contains(&unit) {
+                    spared.push(unit);
+                }
+                continue;
+            }
             if !shared && *sharing != Sharing::Alone {
                 // One look tells what a move would be refused for, page by page.
                 let kept = victims & self.pagemap.look(unit.first().address(), UNIT).shared;
                 self.counters().evict_busy.add(kept.count_ones().into());
                 victims &= !kept;
-                // Not looked at again before all that is not shared had its turn.
-                queue.postpone(map, unit, kept);
                 if victims == 0 {
-                    queue.requeue(map, unit);
+                    queue.stand_apart(map, unit);
                     continue;
                 }
             }

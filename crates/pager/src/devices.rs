@@ -110,6 +110,11 @@ impl DeviceSet {
         Ok(set)
     }
 
+    /// What shall go wrong.
+    pub fn faults(&self) -> Faults {
+        self.faults.unwrap_or_default()
+    }
+
     fn lock(&self) -> MutexGuard<'_, Inner> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -11,7 +11,7 @@ use crate::map::{Page, PageNumber};
 use crate::process::{Process, cpu};
 use crate::ranges::Attributes;
 use crate::state::{self, Locked, State};
-use crate::{fork, growth, keeper};
+use crate::{failure, fork, growth, keeper};
 use ebb_sys::memory::{self, page_up};
 use ebb_sys::{Errno, futex, thread};
 use std::ops::ControlFlow::Continue;
@@ -62,6 +62,7 @@ pub fn start(malloc_is_ours: bool) {
         state.ranges = Default::default();
         return;
     }
+    failure::end_on_panic();
     thread::prepare_spawn();
     if !malloc_is_ours {
         start_first_keeper();

@@ -49,6 +49,8 @@ const MOVING: Duration = Duration::from_millis(1);
 /// For how long a process that was asked for memory and had none to give is not asked again before
 /// others: relatives that have the same pages all have them for old.
 const SPARED: Duration = Duration::from_millis(500);
+/// Pages that go when the system has none for us.
+const REFUSED: u64 = 256;
 /// How often it is seen whether the supervisor is there.
 const SUPERVISED: Duration = Duration::from_millis(200);
 /// While nothing happens.
@@ -180,6 +182,7 @@ fn adopt(
         shortage: Shortage::default(),
         keeping: Keeping::new(),
         behind: AtomicBool::new(false),
+        is_refused: AtomicBool::new(false),
     };
     // The limit is what others leave, this process among them until it charges for itself.
     let count = (process.member.budget() as usize / UNIT / 4).clamp(256, 32768);
@@ -245,8 +248,13 @@ pub fn tend(process: &'static Process) -> ! {
     let mut spared: Option<Instant> = None;
     let mut heard = Instant::now();
     let checking = checking();
+    let fails_after = process.embedded.devices.faults().keeper_after;
     loop {
         let now_served = process.services.served();
+        assert!(
+            fails_after.is_none_or(|after| now_served < after),
+            "EBB_FAULTS asks for it"
+        );
         let busy = now_served != served;
         served = now_served;
         let starved = !busy && process.fault.wait(0);
@@ -292,7 +300,10 @@ pub fn tend(process: &'static Process) -> ! {
                 process.member.bury_dead();
             }
         }
-        let wanted = process.member.take_reclaim_request();
+        let mut wanted = process.member.take_reclaim_request();
+        if process.is_refused.swap(false, SeqCst) {
+            wanted = wanted.max(REFUSED);
+        }
         if wanted > 0 {
             let before = process.counters().evicted.get();
             let charged = lock_service().account.charged();

@@ -16,6 +16,7 @@ mod capture;
 mod clean;
 mod devices;
 mod embed;
+mod failure;
 mod footing;
 mod fork;
 mod generations;

@@ -146,6 +146,8 @@ pub struct UnitState {
     pub queued: bool,
     /// It left as part of a walk that only passed through.
     pub passed: bool,
+    /// It is named among those that stand apart.
+    pub apart: bool,
 }
 const _: () = assert!(size_of::<UnitState>() == 32 && UNIT == 16);
 
@@ -316,7 +318,7 @@ impl PageMap {
             };
             if gigabyte[c]
                 .as_ref()
-                .is_some_and(|c| c.touched == 0 && c.units.iter().all(|u| !u.queued))
+                .is_some_and(|c| c.touched == 0 && c.units.iter().all(|u| !u.queued && !u.apart))
             {
                 gigabyte[c] = None;
                 self.chunks -= 1;

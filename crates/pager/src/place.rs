@@ -10,12 +10,19 @@
 //! processor at once, so what is left to do is done when it faults or waits again: the pages are in
 //! transit until then. What the program changes meanwhile without libc (maps over, unmaps) is its
 //! wish, and counted.
+//!
+//! The system may have no page, although the budget has room. Mostly it ends somebody then, but a memory
+//! cgroup can be told not to (`memory.oom_control`), and where it finds nobody whom it may end
+//! (`oom_score_adj`) it refuses too. The keeper then gives up pages of ours, and others may; if that does
+//! not help for long, the process is ended (`refused`).
 
 use crate::map::PageNumber;
 use crate::process::Process;
+use crate::shortage::GIVE_UP;
 use ebb_engine::{PAGE_SIZE, PageBytes};
 use ebb_sys::Errno;
-use std::time::Duration;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::{Duration, Instant};
 
 /// When who waits for the pages is woken.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -36,7 +43,8 @@ pub enum Writes {
 }
 
 impl Process {
-    /// Puts copies of `content` where pages are missing; false if some were there already, or gone.
+    /// Puts copies of `content` where pages are missing; false if some were there already, or gone. Waits
+    /// for the system's memory.
     pub fn place(
         &self,
         first: PageNumber,
@@ -44,6 +52,27 @@ impl Process {
         writes: Writes,
         waking: Waking,
     ) -> bool {
+        let begin = Instant::now();
+        let (mut at, mut all) = (0, true);
+        loop {
+            let (done, good) = self.try_place(first.plus(at), &content[at..], writes, waking);
+            (at, all) = (at + done, all & good);
+            if at == content.len() {
+                return all;
+            }
+            self.refused(begin);
+        }
+    }
+
+    /// The same without waiting, and how many it was done for: fewer if the system has no page for the
+    /// next.
+    pub fn try_place(
+        &self,
+        first: PageNumber,
+        content: &[PageBytes],
+        writes: Writes,
+        waking: Waking,
+    ) -> (usize, bool) {
         let (mut at, mut one, mut all) = (0, false, true);
         let mut woken = waking == Waking::AtOnce;
         while at < content.len() {
@@ -55,7 +84,7 @@ impl Process {
             match result {
                 Ok(()) => one = false,
                 Err(Errno(libc::EAGAIN)) => {}
-                Err(Errno(libc::ENOMEM)) => std::thread::yield_now(),
+                Err(Errno(libc::ENOMEM)) => break,
                 // A range may be several mappings to the kernel, and no copy crosses from one to
                 // the next: nothing of it was done, so the first page alone says what is wrong.
                 Err(_) if end - at > 1 => one = true,
@@ -71,9 +100,23 @@ impl Process {
             }
         }
         if waking == Waking::AtOnce && !woken {
-            self.wake(first, content.len());
+            self.wake(first, at);
         }
-        all
+        (at, all)
+    }
+
+    /// The system had no page for us, and has had none since then: waits a moment, in which the keeper
+    /// gives up some. Ends the process if that has not helped for long.
+    pub fn refused(&self, since: Instant) {
+        self.is_refused.store(true, Relaxed);
+        self.member.wake_self();
+        std::thread::sleep(Duration::from_millis(1));
+        if since.elapsed() > GIVE_UP {
+            self.fail(
+                "out of memory: the system has no page for this process, although the budget has room; \
+                 raise the limit of its memory cgroup, or lower --memory",
+            )
+        }
     }
 
     /// One copy; the bytes done, and why it stopped if it did.

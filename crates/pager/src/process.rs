@@ -51,6 +51,8 @@ pub struct Process {
     pub shortage: Shortage,
     /// The keeper was told that the pool is nearly full, and has not looked yet.
     pub behind: AtomicBool,
+    /// The system had no page for us, and the keeper has not seen it yet.
+    pub is_refused: AtomicBool,
 }
 
 static PROCESS: AtomicPtr<Process> = AtomicPtr::new(std::ptr::null_mut());

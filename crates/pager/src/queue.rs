@@ -36,6 +36,16 @@
 //! time, so that finding a page to evict never means passing by all that stay in a row. A unit
 //! stands in one of these two, or among those that pass, at most once; `UnitState::queued` says so.
 //!
+//! Units whose pages forked relatives share (`sharing`) are found out when it is their turn, and *stand
+//! apart* from then on. Each time a unit is wanted one of them comes back, whose turn it is at once: so as
+//! many are looked at again as leave, and however many they are, what is not shared is found without
+//! passing them by. One that comes again, as it was written, may be named there still; that is found out
+//! when it comes back (`UnitState::apart`).
+//!
+//! What came last is known (`just_came`): it is not taken where pages that relatives share could leave
+//! instead. A process that has few pages besides would go round in them, and an instruction that needs
+//! several might never find all of them.
+//!
 //! Sources: Babaoglu and Joy, *Converting a Swap-Based System to do Paging in an Architecture
 //! Lacking Page-Referenced Bits* (1981), for reclaim without accessed bits; Jiang and Zhang,
 //! *LIRS* (2002), for reuse distance as the measure of worth; Qureshi et al., *Adaptive Insertion
@@ -71,6 +81,9 @@ const fn span(heat: u64) -> u8 {
     }
 }
 
+/// Arrivals that are known as the last: more than one instruction needs, and less than a program does.
+pub const JUST_CAME: usize = 16;
+
 /// What became of a unit that was looked at.
 enum Look {
     /// Nothing of it is resident.
@@ -89,6 +102,10 @@ pub struct Queue {
     staying: VecDeque<UnitNumber>,
     /// Brought by walks that pass through, in the order in which they came.
     passing: VecDeque<UnitNumber>,
+    /// Those of which all that might leave was shared, in the order in which that was found.
+    apart: VecDeque<UnitNumber>,
+    /// What came last, the latest first.
+    last: [(UnitNumber, Mask); JUST_CAME],
     /// Loads of walks that might pass.
     walked: u32,
     /// How often it was the turn of those that stay, times the length of the other queue.
@@ -150,6 +167,8 @@ impl Queue {
             units: VecDeque::new(),
             staying: VecDeque::new(),
             passing: VecDeque::new(),
+            apart: VecDeque::new(),
+            last: [(UnitNumber(0), 0); JUST_CAME],
             walked: 0,
             turns: 0,
             epoch: 0,
@@ -161,8 +180,14 @@ impl Queue {
 
     /// Makes room for `units` more, so that `brought` does not allocate.
     pub fn reserve(&mut self, units: usize) {
-        let all = units + self.units.len() + self.staying.len() + self.passing.len();
-        for queue in [&mut self.units, &mut self.staying, &mut self.passing] {
+        let queues = [
+            &mut self.units,
+            &mut self.staying,
+            &mut self.passing,
+            &mut self.apart,
+        ];
+        let all = units + queues.iter().map(|queue| queue.len()).sum::<usize>();
+        for queue in queues {
             queue.reserve(all - queue.len());
         }
     }
@@ -192,7 +217,18 @@ impl Queue {
         if new {
             state.queued_ms = self.now_ms;
         }
+        if self.last[0].0 != unit {
+            self.last.rotate_right(1);
+            self.last[0] = (unit, 0);
+        }
+        self.last[0].1 |= mask;
         new
+    }
+
+    /// Pages of `unit` that came just now.
+    pub fn just_came(&self, unit: UnitNumber) -> Mask {
+        let of_it = self.last.iter().filter(|(other, _)| *other == unit);
+        of_it.fold(0, |all, (_, mask)| all | mask)
     }
 
     /// How many epochs ago a page that is out was evicted.
@@ -260,6 +296,9 @@ impl Queue {
             if victims.is_some() {
                 return victims;
             }
+        }
+        if self.units.is_empty() && self.staying.is_empty() && self.passing.is_empty() {
+            return None;
         }
         if self.units.len() * PROBATION < self.staying.len() {
             self.pass(1);
@@ -351,10 +390,23 @@ impl Queue {
         }
     }
 
-    /// Pages `mask` of `unit` cannot leave now, and may later: they stay as if they were used.
-    pub fn postpone(&mut self, map: &mut PageMap, unit: UnitNumber, mask: Mask) {
-        let until = self.epoch.wrapping_add(RESIDENT_SET);
-        map.unit_mut(unit).stamp(mask, until);
+    /// Relatives share what might leave of a unit, whose turn it was: it stands apart.
+    pub fn stand_apart(&mut self, map: &mut PageMap, unit: UnitNumber) {
+        if !std::mem::replace(&mut map.unit_mut(unit).apart, true) {
+            self.apart.push_back(unit);
+        }
+    }
+
+    /// At most so many of those that stand apart come back: it is their turn next. Those that did longest
+    /// come first.
+    pub fn come_back(&mut self, map: &mut PageMap, units: usize) {
+        for unit in self.apart.drain(..units.min(self.apart.len())).rev() {
+            let state = map.unit_mut(unit);
+            state.apart = false;
+            if !std::mem::replace(&mut state.queued, true) {
+                self.units.push_front(unit);
+            }
+        }
     }
 
     /// Puts a unit back at the end.
@@ -372,7 +424,7 @@ impl Queue {
 
     /// Bytes of its memory.
     pub fn bytes(&self) -> usize {
-        [&self.units, &self.staying, &self.passing]
+        [&self.units, &self.staying, &self.passing, &self.apart]
             .map(|queue| queue.capacity() * size_of::<UnitNumber>())
             .iter()
             .sum()
@@ -412,6 +464,52 @@ mod tests {
         q.requeue(&mut map, UnitNumber(0));
         assert_eq!(q.next(&mut map, 8, resident), Some((UnitNumber(0), ALL)));
         assert_eq!(q.next(&mut map, 8, resident), None);
+    }
+
+    #[test]
+    fn the_last_to_come_are_known() {
+        let (mut map, mut q) = (PageMap::new(), Queue::new());
+        for u in 1..=JUST_CAME as u32 {
+            bring(&mut map, &mut q, u, 0b1);
+        }
+        bring(&mut map, &mut q, JUST_CAME as u32, 0b100);
+        assert_eq!(q.just_came(UnitNumber(1)), 0b1);
+        assert_eq!(q.just_came(UnitNumber(JUST_CAME as u32)), 0b101);
+        bring(&mut map, &mut q, 2, 0b10);
+        assert_eq!(q.just_came(UnitNumber(1)), 0);
+        assert_eq!(q.just_came(UnitNumber(2)), 0b11);
+    }
+
+    #[test]
+    fn units_that_stand_apart_are_in_nobodys_way_and_come_back_one_by_one() {
+        let (mut map, mut q) = (PageMap::new(), Queue::new());
+        for u in 0..100 {
+            bring(&mut map, &mut q, u, ALL);
+        }
+        for u in 0..100 {
+            let next = q.next(&mut map, 1, resident);
+            assert_eq!(next, Some((UnitNumber(u), ALL)));
+            q.stand_apart(&mut map, UnitNumber(u));
+        }
+        let epoch = q.epoch;
+        assert_eq!(q.next(&mut map, 1, resident), None);
+        assert_eq!(q.epoch, epoch, "no time passes where there is nothing");
+        // One that comes beside them, and one of them that is written.
+        bring(&mut map, &mut q, 200, ALL);
+        bring(&mut map, &mut q, 1, ALL);
+        q.come_back(&mut map, 2);
+        for u in [0, 200, 1] {
+            let next = q.next(&mut map, 1, resident);
+            assert_eq!(next, Some((UnitNumber(u), ALL)));
+        }
+        assert_eq!(q.next(&mut map, 1, resident), None);
+        // What came back stands at the end, if it stands apart again.
+        q.stand_apart(&mut map, UnitNumber(0));
+        q.come_back(&mut map, usize::MAX);
+        for u in (2..100).chain([0]) {
+            let next = q.next(&mut map, 1, resident);
+            assert_eq!(next, Some((UnitNumber(u), ALL)));
+        }
     }
 
     #[test]

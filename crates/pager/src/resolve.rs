@@ -44,6 +44,8 @@ pub enum Served {
     Done,
     /// There is no room: make some and serve it again.
     NoRoom,
+    /// There is room, and the system has no page: the same.
+    NoPage,
 }
 
 /// What a fault brought in: pages whose waiting threads are to be woken.
@@ -131,7 +133,7 @@ impl Process {
                 Some(Brought::one(Way::Cache, page))
             }
             Page::Staged(_) => Some(self.remap(&mut state, page)),
-            Page::Untouched => self.fill(&mut state, page),
+            Page::Untouched => return self.fill(&mut state, page),
             Page::Swapped(_) => self.load(state, desk, page, fault.write),
         }
         .ok_or(Served::NoRoom)
@@ -151,27 +153,35 @@ impl Process {
     }
 
     /// First touch: zeros, as many pages as the pattern says.
-    fn fill(&self, state: &mut State, page: PageNumber) -> Option<Brought> {
+    fn fill(&self, state: &mut State, page: PageNumber) -> Result<Brought, Served> {
         let range = state.ranges.find(page.address());
         let Some(range) = range.filter(|r| r.attributes.registered) else {
             // Unmapped meanwhile, or mapped anew: the thread that looks again gets what the kernel has
             // for it.
-            return Some(Brought::one(Way::Zero, page));
+            return Ok(Brought::one(Way::Zero, page));
         };
         let window = window(state, page);
         let (first, pages) = around(page, window.first, window.pages, |p| {
             range.holds(p) && state.map.get(p) == Page::Untouched
         });
-        let (first, pages) = self.gets_room(state, page, first, pages)?;
-        self.place(first, &ZEROS.0[..pages], Writes::Free, Waking::Later);
+        let room = self.gets_room(state, page, first, pages);
+        let (first, mut pages) = room.ok_or(Served::NoRoom)?;
+        let zeros = &ZEROS.0[..pages];
+        (pages, _) = self.try_place(first, zeros, Writes::Free, Waking::Later);
         if pages < window.pages {
             state.pattern.brought(first, pages);
         }
         for i in 0..pages {
             state.map.set(first.plus(i), Page::Resident(None));
         }
-        self.queue(state, first, pages);
-        Some(Brought {
+        if pages > 0 {
+            self.queue(state, first, pages);
+        }
+        if page >= first.plus(pages) {
+            self.wake(first, pages);
+            return Err(Served::NoPage);
+        }
+        Ok(Brought {
             way: Way::Zero,
             device: false,
             first,
@@ -213,9 +223,8 @@ impl Process {
             let Page::Staged(frame) = state.map.get(at) else {
                 unreachable!("nothing becomes of it while the lock is held")
             };
-            match self.has_room(state, 1) {
-                true => self.copy_back(state, at, frame),
-                false => self.put_back(state, at, frame),
+            if !self.has_room(state, 1) || !self.copy_back(state, at, frame) {
+                self.put_back(state, at, frame);
             }
         }
         if !window.stream {
@@ -244,18 +253,26 @@ impl Process {
                 return self.is_back(state, page);
             }
         }
-        self.copy_back(state, page, frame);
+        let begin = Instant::now();
+        while !self.copy_back(state, page, frame) {
+            self.refused(begin);
+        }
     }
 
-    fn copy_back(&self, state: &mut State, page: PageNumber, frame: Frame) {
+    /// False if the system has no page for it.
+    fn copy_back(&self, state: &mut State, page: PageNumber, frame: Frame) -> bool {
         let bays = state.bays.as_mut().expect("captured pages lie there");
         let from = bays.frame_address(frame);
         // SAFETY: a staged frame is present and nobody writes it.
         let content = unsafe { &*(from as *const PageBytes) };
         let content = std::slice::from_ref(content);
-        self.place(page, content, Writes::Free, Waking::Later);
+        let (done, _) = self.try_place(page, content, Writes::Free, Waking::Later);
+        if done == 0 {
+            return false;
+        }
         bays.stored(frame);
         self.is_back(state, page);
+        true
     }
 
     fn is_back(&self, state: &mut State, page: PageNumber) {

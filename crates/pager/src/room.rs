@@ -3,6 +3,8 @@
 //!
 //! Pages go in two steps, so that a touch soon after costs little: they are captured (`capture`),
 //! wait in the staging area, and are stored (`store`) as others come after them.
+//!
+//! It is done in batches ahead of need, between two watermarks, and directly where a fault finds no room.
 
 use crate::account::Account;
 use crate::bays::{BayIndex, Bays, runs};
@@ -45,11 +47,11 @@ const HOPE: Duration = Duration::from_millis(2);
 const TRIES: usize = 32;
 
 impl Process {
-    /// One step towards as much room under the budget as is kept `ready`. Called without the lock.
+    /// One step towards as much room under the budget as the low watermark says. Called without the lock.
     pub fn make_room(&self, desk: &mut Desk, when: When) -> Step {
         let mut state = lock_service();
-        let ready = ready(&state);
-        if self.has_room(&mut state, ready) {
+        let low = Watermarks::of(&state).low;
+        if self.has_room(&mut state, low) {
             return Step::Enough;
         }
         let mut state = match self.give_back_unlocked(state) {
@@ -95,8 +97,8 @@ impl Process {
         loop {
             // News before this look are no news to the wait.
             let seen = self.member.wait(0, Some(Duration::ZERO));
-            let ready = ready(&state);
-            if self.has_room(&mut state, ready) {
+            let low = Watermarks::of(&state).low;
+            if self.has_room(&mut state, low) {
                 state.appetite.given();
                 return Ok(Step::Progress);
             }
@@ -252,9 +254,9 @@ impl Process {
         &self,
         mut state: MutexGuard<'static, State>,
     ) -> Result<(), MutexGuard<'static, State>> {
-        let enough = ready(&state) * 2 / 3;
+        let batch = Watermarks::of(&state).batch();
         let bays = state.bays.as_mut();
-        let Some(bays) = bays.filter(|bays| bays.ready_frames() >= enough) else {
+        let Some(bays) = bays.filter(|bays| bays.ready_frames() >= batch) else {
             return Err(state);
         };
         let spent = Spent::take(bays);
@@ -266,9 +268,29 @@ impl Process {
     }
 }
 
-/// Room that reclaim keeps ready, in pages: little where there is little in all.
-fn ready(state: &State) -> usize {
-    (state.account.charged().max(0) as usize / 64).clamp(2 * UNIT, 6 * UNIT)
+/// Where reclaim begins and ends, in pages that are free under the budget. Above `low` it rests. Below,
+/// each lot of faults that was served is followed by a step of it, ahead of need (`When::Soon`), until the
+/// frames of a batch are spent: they go back to the system together, and with them it is at `high` at most.
+/// A fault that finds nothing free at all reclaims by itself (`When::Now`; counter `allocstall`).
+struct Watermarks {
+    low: usize,
+    high: usize,
+}
+
+impl Watermarks {
+    /// Little where there is little in all.
+    fn of(state: &State) -> Self {
+        let low = (state.account.charged().max(0) as usize / 64).clamp(2 * UNIT, 6 * UNIT);
+        Self {
+            low,
+            high: low + low * 2 / 3,
+        }
+    }
+
+    /// Frames that go back to the system together.
+    fn batch(&self) -> usize {
+        self.high - self.low
+    }
 }
 
 /// Spent frames on their way back to the system.

@@ -323,6 +323,7 @@ extern "C" fn run(index: *mut libc::c_void) -> *mut libc::c_void {
     me.yields(&services.compete);
     services.able.fetch_and(me.competes(), SeqCst);
     let checking = keeper::checking();
+    let fails_after = process.embedded.devices.faults().pager_after;
     let mut desk = Desk::new();
     let mut watch = Watch::new();
     let mut quiet = 0;
@@ -366,7 +367,8 @@ extern "C" fn run(index: *mut libc::c_void) -> *mut libc::c_void {
         for (i, &fault) in faults.iter().enumerate() {
             desk.more = i + 1 < faults.len();
             process.serve_fully(&mut desk, fault, now);
-            services.served.fetch_add(1, SeqCst);
+            let served = services.served.fetch_add(1, SeqCst) + 1;
+            assert!(fails_after != Some(served), "EBB_FAULTS asks for it");
             leave |= watch.after(services, me, fault, now);
         }
         process.make_room(&mut desk, When::Soon);
@@ -409,20 +411,5 @@ impl Process {
     fn is_own(&self, thread: u32) -> bool {
         let mut service = self.services.threads.iter();
         keeper::is(thread) || service.any(|own| own.id.load(SeqCst) == thread)
-    }
-
-    /// Says why and ends the process: no page may be left to read as zeros.
-    pub fn fail(&self, why: &str) -> ! {
-        if thread::is_ours() {
-            self.member.message(why);
-        } else {
-            // The connection is not in the descriptor table of a thread of the program.
-            eprintln!("ebb: {why}");
-        }
-        // SAFETY: raising a signal.
-        unsafe { libc::kill(libc::getpid(), libc::SIGKILL) };
-        loop {
-            std::thread::park();
-        }
     }
 }

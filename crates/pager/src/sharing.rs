@@ -21,7 +21,9 @@
 //! Evicting a page that relatives share frees nothing: they keep it, and this process stores it for
 //! itself alone. So eviction passes such pages over; what the budget could not hold twice has left
 //! before the fork, stored once for all. Only where a fault waits for room that nobody has, and
-//! there is a device, do shared pages leave: when all relatives have given one up it is free.
+//! there is a device, do shared pages leave: when all relatives have given one up it is free. What came
+//! just now is not taken before that, or a process that has little else would have its few pages go
+//! round, and wait for nothing (`Queue::just_came`).
 //! Without a device each would keep it in its pool, which takes more than it makes.
 //!
 //! Some copies are made without a fault: of the pages that a fault made writable beside the one
@@ -86,11 +88,16 @@ impl Process {
     /// A fault has waited for room for so long: lets shared pages be evicted, once each time
     /// [`COPY_AFTER`] has passed; `rounds` counts how often it was.
     pub fn evict_shared(&self, waited: Duration, rounds: &mut u32) {
-        let device = || self.embedded.devices.stays(self.member) && self.member.writeback();
-        if self.forked.load(Relaxed) && device() && waited >= COPY_AFTER * (*rounds + 1) {
+        if self.shared_may_leave() && waited >= COPY_AFTER * (*rounds + 1) {
             *rounds += 1;
             lock_service().copy_units = COPY_UNITS;
         }
+    }
+
+    /// Whether pages that relatives share may be evicted: where there is a device.
+    pub fn shared_may_leave(&self) -> bool {
+        let device = || self.embedded.devices.stays(self.member) && self.member.writeback();
+        self.forked.load(Relaxed) && device()
     }
 
     /// In the keeper of a parent that has just forked: protects what is shared now.
@@ -115,6 +122,8 @@ impl Process {
                 self.lift_protection(state, start, len);
             }
             state.sharing = Sharing::Alone;
+            let State { map, queue, .. } = state;
+            queue.come_back(map, usize::MAX);
         }
     }
 
@@ -170,7 +179,7 @@ impl Process {
             state.pattern.brought(first, pages);
         }
         self.let_be_written(state, first, pages);
-        // They may leave again (`Queue::postpone`).
+        // They may leave again (`Queue::stand_apart`).
         let State { map, queue, .. } = state;
         if matches!(map.get(page), Page::Resident(_)) {
             queue.brought(map, first.unit(), ones(first.within(), pages));

@@ -22,7 +22,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 /// How long the process is short of room before it is ended.
-const GIVE_UP: Duration = Duration::from_secs(10);
+pub const GIVE_UP: Duration = Duration::from_secs(10);
 /// So many faults served end a shortage: a MiB in ten seconds is no progress.
 const FED: u64 = 256;
 /// How often it is seen whether room can be hoped for at all.
@@ -71,8 +71,20 @@ impl Process {
     /// Serves a fault, making room as often as it takes.
     pub fn serve_fully(&self, desk: &mut Desk, fault: Fault, since: Instant) {
         let (mut stuck, mut copies): (Option<Instant>, u32) = (None, 0);
+        let (mut refused, mut direct): (Option<Instant>, bool) = (None, false);
         let mut hopeless = HOPELESS;
-        while self.serve(desk, fault, since) == Served::NoRoom {
+        loop {
+            match self.serve(desk, fault, since) {
+                Served::Done => return,
+                Served::NoPage => {
+                    self.refused(*refused.get_or_insert_with(Instant::now));
+                    continue;
+                }
+                Served::NoRoom => {}
+            }
+            if !std::mem::replace(&mut direct, true) {
+                self.counters().allocstall.add(1);
+            }
             let wanted = Instant::now();
             let step = self.make_room(desk, When::Now);
             if std::mem::take(&mut desk.searched) {

@@ -37,6 +37,13 @@ struct Rate {
 /// | `gone-after=10000` | after so many operations the device is gone |
 /// | `enospc-after=64M` | after so many bytes written there is no space |
 /// | `seed=7` | another selection of victims |
+///
+/// And two that are none of a store's, for whoever serves a process from it:
+///
+/// | fault | what happens |
+/// |---|---|
+/// | `pager-after=9000` | the thread that served so many page faults of its process panics |
+/// | `keeper-after=9000` | the thread that works beside it does, when it sees that |
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Faults {
     read: Rate,
@@ -51,6 +58,10 @@ pub struct Faults {
     gone_after: Option<u64>,
     enospc_after: Option<u64>,
     seed: u64,
+    /// Page faults after which the thread that serves them panics.
+    pub pager_after: Option<u64>,
+    /// The same of the thread that works beside it.
+    pub keeper_after: Option<u64>,
 }
 
 /// Why a text does not name faults.
@@ -58,7 +69,7 @@ pub struct Faults {
 pub enum FaultsError {
     /// No such fault.
     #[error(
-        "unknown fault \"{0}\": allowed are read, write, short, corrupt, rot, lost, bad =N/M, delay=N/M:TIME, gone-after=N, enospc-after=SIZE, seed=N"
+        "unknown fault \"{0}\": allowed are read, write, short, corrupt, rot, lost, bad =N/M, delay=N/M:TIME, gone-after=N, enospc-after=SIZE, pager-after=N, keeper-after=N, seed=N"
     )]
     Unknown(String),
     /// A value that is not one.
@@ -152,6 +163,8 @@ impl FromStr for Faults {
                     }
                 }
                 "seed" => faults.seed = number()?,
+                "pager-after" => faults.pager_after = Some(number()?),
+                "keeper-after" => faults.keeper_after = Some(number()?),
                 _ => return Err(FaultsError::Unknown(item.into())),
             }
         }

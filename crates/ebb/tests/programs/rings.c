@@ -2,7 +2,7 @@
  * io_uring on memory that is pushed out meanwhile: rings SIZE_MIB [unseen]. A registered buffer is
  * pinned: a transfer into it must be seen by the program, whatever was evicted in between, and
  * also where the program may only read it. A buffer that is not registered is out when the kernel
- * fills it. What waits in a socket is sent as it was, wherever its pages are by then. `unseen`: the
+ * fills it. A transfer that ends early leaves behind its end, in both, what it always does. What waits in a socket is sent as it was, wherever its pages are by then. `unseen`: the
  * ring is made without libc. Prints the results.
  */
 #define _GNU_SOURCE
@@ -102,6 +102,15 @@ static const char *compared(const char *a, const char *b)
 	return memcmp(a, b, LENGTH) == 0 ? "same" : "WRONG";
 }
 
+/* What a transfer of the first `end` bytes of `data` made of a buffer: some file systems fill the rest. */
+static void ended(const char *at, size_t end, const char *data)
+{
+	uint64_t rest = 0;
+	for (size_t i = end; i < LENGTH; i++)
+		rest = (rest ^ (unsigned char)at[i]) * 1099511628211u;
+	printf(" %s %016llx\n", memcmp(at, data, end) == 0 ? "same" : "WRONG", (unsigned long long)rest);
+}
+
 static int in_memory(const char *page)
 {
 	uint64_t word = 0;
@@ -168,6 +177,21 @@ int main(int argc, char **argv)
 	fprintf(stderr, "loose %s\n", in_memory(loose) ? "was in" : "was out");
 	printf("read %d", transfer(IORING_OP_READ, file, 0, loose));
 	printf(" %s\n", compared(loose, pinned));
+
+	size_t end = LENGTH / 2 + 1000;
+	char *early = memory + 6 * LENGTH;
+	fill(pinned, LENGTH, 9);
+	fill(early, LENGTH, 9);
+	if (ftruncate(file, (off_t)end) != 0)
+		return 1;
+	fill(rest, size - 8 * LENGTH, 10);
+	printf("short fixed read %d", transfer(IORING_OP_READ_FIXED, file, 0, pinned));
+	fill(rest, size - 8 * LENGTH, 11);
+	ended(pinned, end, loose);
+	fprintf(stderr, "early %s\n", in_memory(early) ? "was in" : "was out");
+	printf("short read %d", transfer(IORING_OP_READ, file, 0, early));
+	fill(rest, size - 8 * LENGTH, 12);
+	ended(early, end, loose);
 
 	int to, from;
 	connection(&to, &from);

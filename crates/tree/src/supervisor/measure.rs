@@ -30,6 +30,8 @@ const WALK_SHARE: u32 = 100;
 /// budget if that is less.
 const START_ROOM_PAGES: i64 = (32 << 20) / 4096;
 const START_ROOM_PERCENT: i64 = 12;
+/// With so many a process that can be managed joins.
+const MORE_THAN_A_LITTLE: i64 = (1 << 20) / 4096;
 
 /// Pages of room at which a tree of this budget starts to page.
 pub(crate) fn start_room(budget: i64) -> i64 {
@@ -51,6 +53,8 @@ struct Stranger {
     /// A member that pages made it by a system call that nobody saw: what it has is mostly that
     /// one's, and charged there.
     copied: bool,
+    /// Whoever asks has been told of it.
+    shown: bool,
 }
 
 impl Stranger {
@@ -184,6 +188,15 @@ impl Supervisor {
         }
     }
 
+    /// A process of the tree that has more than a little memory and has not joined, each once: perhaps
+    /// it cannot be managed.
+    pub fn unjoined(&mut self) -> Option<u32> {
+        let mut strangers = self.watch.strangers.iter_mut();
+        let (&pid, found) = strangers.find(|(_, s)| !s.shown && s.pages >= MORE_THAN_A_LITTLE)?;
+        found.shown = true;
+        Some(pid)
+    }
+
     /// Finds the processes of the tree that have not joined. One that ends is dropped when
     /// it cannot be measured any more; none leaves the tree otherwise.
     fn walk(&mut self) {
@@ -217,6 +230,7 @@ impl Supervisor {
                     process,
                     pages: 0,
                     copied: image.is_some() && images.contains(&image),
+                    shown: false,
                 };
                 self.watch.strangers.insert(pid, stranger);
             }

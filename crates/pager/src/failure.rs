@@ -1,0 +1,52 @@
+//! When the pager itself fails: closed. No page may be left to read as zeros, so the process is ended,
+//! with a word to the user; the rest of the tree goes on.
+//!
+//! A panic of ours is such a failure. It is not left to abort: that would run the program's handler of
+//! SIGABRT, on a thread of ours perhaps, where it waits for itself as soon as it touches what is out. And
+//! threads of ours have no standard error to say why.
+
+use crate::fork;
+use crate::process::Process;
+use ebb_sys::thread;
+use ebb_tree::Member;
+use std::io::Write;
+use std::panic::PanicHookInfo;
+
+impl Process {
+    /// Says why and ends the process.
+    pub fn fail(&self, why: &str) -> ! {
+        end(Some(self.member), why)
+    }
+}
+
+/// From now on a panic ends the process as any failure does.
+pub fn end_on_panic() {
+    std::panic::set_hook(Box::new(|panic| {
+        // One that does not page yet has a member too, once its keeper is in the tree.
+        let member = Process::current().map(|p| p.member).or_else(fork::watching);
+        end(member, &described(panic))
+    }));
+}
+
+fn described(panic: &PanicHookInfo<'_>) -> String {
+    let what = panic.payload_as_str().unwrap_or("a panic");
+    let place = panic.location().map(|at| format!(" ({at})"));
+    format!(
+        "ebb itself failed: {what}{}. The process is ended, as nobody can serve its memory any more; \
+         please report this",
+        place.unwrap_or_default()
+    )
+}
+
+fn end(member: Option<&Member>, why: &str) -> ! {
+    match member {
+        Some(member) if thread::is_ours() => member.message(why),
+        // The connection is not in the descriptor table of a thread of the program.
+        _ => drop(writeln!(std::io::stderr(), "ebb: {why}")),
+    }
+    // SAFETY: raising a signal.
+    unsafe { libc::kill(libc::getpid(), libc::SIGKILL) };
+    loop {
+        std::thread::park();
+    }
+}
