@@ -8,12 +8,11 @@
 //! What lies where is drawn anew in each round, so that each way meets the same device.
 
 use crate::report::Report;
-use crate::rounds::middle;
+use crate::rounds::{middle, processor_time};
 use crate::sim::Random;
 use ebb_engine::PAGE_SIZE;
 use ebb_engine::env::{ReadOp, Store, WriteOp};
 use ebb_stores::{Device, Key, Place, Size, SwapSpec};
-use rustix::time::{ClockId, clock_gettime};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -107,19 +106,13 @@ struct Cost {
 }
 
 fn timed(folios: usize, work: impl FnOnce()) -> Cost {
-    let (cpu, begun) = (processes_time(), Instant::now());
+    let (cpu, begun) = (processor_time(), Instant::now());
     work();
     let us = |time: Duration| time.as_secs_f64() * 1e6 / folios as f64;
     Cost {
         us: us(begun.elapsed()),
-        cpu_us: us(processes_time() - cpu),
+        cpu_us: us(processor_time() - cpu),
     }
-}
-
-/// Processor time of this process: the kernel's workers that transfer for it are threads of it.
-fn processes_time() -> Duration {
-    let time = clock_gettime(ClockId::ProcessCPUTime);
-    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
 /// One round of one way: folios go out, and come in.
@@ -232,7 +225,7 @@ fn report(options: &Options, costs: &[[Vec<Cost>; 2]], device: &Device) -> Repor
             Some(errno) => format!("one run after the other, as io_uring is refused ({errno})"),
         }
     ));
-    report.note("medians of rounds, percents of one run those of the same round; cpu: of the process, the kernel's part included");
+    report.note("medians of rounds, percents of one run those of the same round; cpu: of the thread that transfers, with what the kernel does in it");
     report
 }
 
@@ -240,11 +233,12 @@ fn report(options: &Options, costs: &[[Vec<Cost>; 2]], device: &Device) -> Repor
 mod tests {
     use super::*;
 
-    /// Runs are in flight at a time: what they share of a folio's cost is not paid for each.
+    /// Runs are in flight at a time: what they share of a folio's cost is not paid for each. By processor
+    /// time, as what a disk does at the moment decides the rest.
     #[test]
     fn runs_of_a_folio_cost_less_than_so_many_transfers() {
         let options = Options {
-            runs: vec![1, 4, 6],
+            runs: vec![1, 6, FOLIO],
             folios: 32,
             rounds: 9,
             ..Options::default()
@@ -252,9 +246,14 @@ mod tests {
         let report = run(&options).expect("a file can be made");
         println!("{}", report.text());
         assert_eq!(report.rows().count(), 6);
+        if report.text().contains("io_uring is refused") {
+            return println!("skipped: without io_uring each run is a transfer");
+        }
         for row in report.rows() {
-            let of = |name: &str| row[name].as_f64().unwrap();
-            assert!(of("percent_of_one_run") <= 100.0 * of("runs"), "{row:?}");
+            let percent = row["cpu_percent_of_one_run"].as_f64().unwrap();
+            // One after the other, 300 and 700.
+            let most = if row["runs"] == FOLIO { 350.0 } else { 220.0 };
+            assert!(percent <= most, "{row:?}");
         }
     }
 }
