@@ -180,7 +180,7 @@ fn a_worker_keeps_frees_out_of_the_faults_way() {
         for load in ["discard", "batches"] {
             let inline = of(load, "inline", "waited_percent");
             let worker = of(load, "async", "waited_percent");
-            assert!(inline > 0.05, "{load}: {inline}% waited: nothing to see");
+            assert!(inline > 0.02, "{load}: {inline}% waited: nothing to see");
             let what = format!("{load}: {worker}% against {inline}%");
             assert!(3.0 * worker <= inline, "{what}");
             // The same by the clock, whatever it was that took long.
