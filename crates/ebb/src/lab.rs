@@ -4,7 +4,7 @@ use crate::ask::ask;
 use crate::cli::LabArgs;
 use crate::lab_shrinker;
 use anyhow::{Context, Result, bail};
-use ebb_lab::{Report, corpus, mthp, shrinker, vswap};
+use ebb_lab::{Report, corpus, mthp, scattered, shrinker, vswap};
 use ebb_tree::Request;
 use std::io::{Write, stdout};
 use std::process::{Command, ExitCode, Stdio};
@@ -37,6 +37,11 @@ const EXPERIMENTS: &[Experiment] = &[
     plain!(policy),
     plain!(lifetimes),
     plain!(seeks),
+    Experiment {
+        name: "scattered",
+        about: scattered::ABOUT,
+        run: |_| scattered::run(&Default::default()).map_err(anyhow::Error::msg),
+    },
     plain!(bookkeeping),
     plain!(numa),
     plain!(scaling),

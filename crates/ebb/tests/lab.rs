@@ -158,7 +158,8 @@ fn a_worker_keeps_frees_out_of_the_faults_way() {
         return;
     }
     let _alone = alone();
-    let mut unclear = vec!["scattered", "discard", "shuffled"];
+    const LOADS: [&str; 4] = ["scattered", "discard", "shuffled", "batches"];
+    let mut unclear = LOADS.to_vec();
     for rounds in [201, 301, 401] {
         // Short rounds: what other programs do is then much the same in both of a pair.
         let report = tail::run(&tail::Options {
@@ -174,36 +175,51 @@ fn a_worker_keeps_frees_out_of_the_faults_way() {
                 row["load"] == load && row["free"] == free && row["path"] == "fault"
             })
         };
-        // The load that shows it: a discard is waited for by whoever frees, or by nobody.
-        let inline = of("discard", "inline", "waited_percent");
-        let worker = of("discard", "async", "waited_percent");
-        assert!(inline > 0.05, "{inline}% waited: nothing to see");
-        assert!(3.0 * worker <= inline, "{worker}% against {inline}%");
-        // The same by the clock, whatever it was that took long.
-        let slow = |free: &str| of("discard", free, "over_100us_percent");
-        let (inline, worker) = (slow("inline"), slow("async"));
-        assert!(3.0 * worker <= inline, "{worker}% against {inline}%");
-        // What goes through the return cache takes nobody long, whoever frees the batch.
+        // The loads that show it, past the return cache and through it: a discard is waited for by who
+        // needs the cluster, or by nobody.
+        for load in ["discard", "batches"] {
+            let inline = of(load, "inline", "waited_percent");
+            let worker = of(load, "async", "waited_percent");
+            assert!(inline > 0.02, "{load}: {inline}% waited: nothing to see");
+            let what = format!("{load}: {worker}% against {inline}%");
+            assert!(3.0 * worker <= inline, "{what}");
+            // The same by the clock, whatever it was that took long.
+            let slow = |free: &str| of(load, free, "over_100us_percent");
+            let (inline, worker) = (slow("inline"), slow("async"));
+            let what = format!("{load}: {worker}% against {inline}%");
+            assert!(3.0 * worker <= inline, "{what}");
+        }
+        for load in LOADS {
+            let slow = of(load, "async", "over_100us_percent");
+            assert!(slow < 0.15, "{load}: {slow}% over 100 µs");
+        }
+        // What is used again from the return cache takes nobody long, whoever frees the batch.
         for free in ["inline", "async"] {
             let slow = of("scattered", free, "over_10us_percent");
             assert!(slow <= 0.15, "scattered, {free}: {slow}% over 10 µs");
             let waited = of("shuffled", free, "waited_percent");
             assert!(waited <= 0.05, "shuffled, {free}: {waited}% waited");
         }
-        // By the clock other programs decide where there are any. The bounds say which speeds the
-        // rounds do not rule out; where these lie far apart, the rounds say little.
+        // Of the speed, by the processor time that the threads had and by the clock, the bounds say what
+        // the rounds do not rule out. Where other programs decide, the bounds by the clock lie far
+        // apart, and nothing is asked of these; by processor time the rounds then say little.
         unclear.retain(|load| {
-            let speed = of(load, "async", "alone_percent_of_inline");
-            let (least, most) = (
-                of(load, "async", "alone_at_least"),
-                of(load, "async", "alone_at_most"),
-            );
-            let what = format!("{load}: {speed:.2}% of the speed inline, {least:.2} to {most:.2}");
-            println!("{what}");
-            // 98 is wanted and mostly had (SPECIFICATION); a bound so near to what is measured would
-            // fail now and then.
-            assert!(most >= 97.0, "{what}");
-            most - least > 1.0
+            let bounds = |of_speed: &str| {
+                let [speed, least, most] = ["percent_of_inline", "at_least", "at_most"]
+                    .map(|column| of(load, "async", &format!("{of_speed}_{column}")));
+                let what = format!(
+                    "{load}, {of_speed}: {speed:.2}% of the speed inline, {least:.2} to {most:.2}"
+                );
+                println!("{what}");
+                // 98 is wanted, by the clock; by processor time that is mostly had (SPECIFICATION).
+                match of_speed {
+                    "ops" => assert!(most >= 98.0 || most - least > 5.0, "{what}"),
+                    _ => assert!(most >= 97.0, "{what}"),
+                }
+                most - least
+            };
+            bounds("ops");
+            bounds("alone") > 1.0
         });
         if unclear.is_empty() {
             return;

@@ -16,6 +16,7 @@ mod report;
 pub mod rivals;
 mod rounds;
 pub mod scaling;
+pub mod scattered;
 pub mod seeks;
 pub mod shrinker;
 mod sim;

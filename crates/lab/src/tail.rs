@@ -2,15 +2,18 @@
 //! that finds the return cache full frees the batch itself (inline), and when a worker does
 //! it before that happens (asynchronous).
 //!
-//! Real threads on real processors; a fault frees one slot, the page of another is swapped
-//! out, and the program computes for a while. Three loads:
+//! Real threads on real processors; a slot is freed, the page of another is swapped out in a fault,
+//! and the program computes for a while. Four loads:
 //!
 //! - `scattered`: the device is long in use, so that each slot lies in a cluster of its own: cold
-//!   memory, and a full cluster to be put on another list, unless the slot is recycled.
+//!   memory, and a full cluster to be put on another list, unless the slot is recycled. The fault
+//!   itself frees it.
 //! - `discard`: the program drops 2 MiB at a time, which empties clusters, on a device that
 //!   wants those discarded and takes its time.
 //! - `shuffled`: the same page by page and in no order, so that slots go through the return cache. They
 //!   are used again from there, and hardly a cluster is emptied.
+//! - `batches`: two times 2 MiB so, one after the other. What is freed in batches empties the first cluster,
+//!   and who needs it waits until it is discarded.
 
 use crate::report::Report;
 use crate::rounds::{median_between, middle, processor_time};
@@ -72,6 +75,18 @@ enum Load {
     Scattered,
     Discard,
     Shuffled,
+    Batches,
+}
+
+impl Load {
+    /// Slots that the program drops at a time; none if faults free them one by one.
+    fn drops(self) -> usize {
+        match self {
+            Self::Scattered => 0,
+            Self::Discard | Self::Shuffled => CLUSTER_SLOTS,
+            Self::Batches => 2 * CLUSTER_SLOTS,
+        }
+    }
 }
 
 /// What one way of freeing gave in a round, or in all.
@@ -172,6 +187,31 @@ struct Held {
     next: usize,
 }
 
+/// Tells how long something took, and whether it waited.
+struct Watch {
+    begun: Instant,
+    waits: u64,
+}
+
+impl Watch {
+    fn start() -> Self {
+        Self {
+            waits: switches().voluntary,
+            begun: Instant::now(),
+        }
+    }
+
+    /// Counts the time since the start, and among those `waited` what took long because the thread waited
+    /// for something: what another program interrupted took long too, but waited for nothing of ours.
+    fn note(&self, times: &mut Histogram<u64>, waited: &mut u64) {
+        let took = self.begun.elapsed();
+        times.saturating_record(took.as_nanos() as u64);
+        if took > LONG && switches().voluntary != self.waits {
+            *waited += 1;
+        }
+    }
+}
+
 /// Devices under a load.
 struct Bench {
     load: Load,
@@ -193,7 +233,7 @@ impl Bench {
         // The discard load goes round a smaller device: it must come back to what it freed.
         let (slots, percent, discard) = match load {
             Load::Scattered => (options.slots, 95, None),
-            Load::Discard | Load::Shuffled => (
+            _ => (
                 options
                     .slots
                     .min(threads as u32 * 16 * CLUSTER_SLOTS as u32),
@@ -208,14 +248,15 @@ impl Bench {
         devices
             .add(store, DeviceSpec::default(), None)
             .expect("large enough");
-        let each = slots as usize * percent / 100 / threads / CLUSTER_SLOTS * CLUSTER_SLOTS;
+        let step = load.drops().max(CLUSTER_SLOTS);
+        let each = slots as usize * percent / 100 / threads / step * step;
         let mut held = vec![Held::default(); threads];
         let mut out = ExtentList::new();
         for i in 0..each * threads {
-            // Scattered: every thread's slots everywhere. Discard: each in its own clusters.
+            // Scattered: every thread's slots everywhere. Else: each in its own clusters.
             let (thread, cpu) = match load {
                 Load::Scattered => (i % threads, Cpu(0)),
-                Load::Discard | Load::Shuffled => (i / each, Cpu((i / each) as u16)),
+                _ => (i / each, Cpu((i / each) as u16)),
             };
             out.clear();
             let slots = &mut held[thread].slots;
@@ -247,6 +288,20 @@ impl Bench {
         }
     }
 
+    /// Frees the slots of whole clusters that the program drops, those of the entries from `first` on.
+    fn drop(&self, cpu: Cpu, first: usize, slots: &[u32], order: &[usize]) {
+        for (nth, slots) in slots.chunks_exact(CLUSTER_SLOTS).enumerate() {
+            let first = first + nth * CLUSTER_SLOTS;
+            if self.load == Load::Discard {
+                self.free(cpu, first, slots);
+                continue;
+            }
+            for &i in order {
+                self.free(cpu, first + i, &slots[i..=i]);
+            }
+        }
+    }
+
     /// A faulting thread: its slots are freed and replaced.
     fn fault(&self, cpu: Cpu, held: &mut Held, stop: &AtomicBool, think: Duration) -> Outcome {
         let mut outcome = Outcome::new();
@@ -260,39 +315,27 @@ impl Bench {
         while !stop.load(Ordering::Relaxed) {
             let at = match self.load {
                 Load::Scattered => random.below(held.slots.len()),
-                Load::Discard | Load::Shuffled => held.next,
+                _ => held.next,
             };
             held.next = (at + 1) % held.slots.len();
-            let waits = switches().voluntary;
-            let begun = Instant::now();
-            match self.load {
-                Load::Scattered => self.free(cpu, at, &held.slots[at..=at]),
-                Load::Discard if at % CLUSTER_SLOTS == 0 => {
-                    self.free(cpu, at, &held.slots[at..at + CLUSTER_SLOTS]);
-                }
-                Load::Shuffled if at % CLUSTER_SLOTS == 0 => {
-                    for i in order {
-                        self.free(cpu, at + i, &held.slots[at + i..=at + i]);
-                    }
-                }
-                Load::Discard | Load::Shuffled => {}
+            let drops = self.load.drops();
+            let mut watch = Watch::start();
+            if drops == 0 {
+                self.free(cpu, at, &held.slots[at..=at]);
+                watch.note(&mut outcome.free, &mut outcome.waited[0]);
+            } else if at % drops == 0 {
+                self.drop(cpu, at, &held.slots[at..at + drops], &order);
+                watch.note(&mut outcome.free, &mut outcome.waited[0]);
+                watch = Watch::start();
             }
-            let freed = begun.elapsed();
             out.clear();
             let owner = EntryId(at as u32);
             self.devices
                 .allocate(cpu, 1, owner, &mut out)
                 .expect("there is room");
-            let fault = begun.elapsed();
+            watch.note(&mut outcome.fault, &mut outcome.waited[1]);
             held.slots[at] = out[0].start.0;
-            outcome.free.saturating_record(freed.as_nanos() as u64);
-            outcome.fault.saturating_record(fault.as_nanos() as u64);
             outcome.operations += 1;
-            // One that another program interrupted took long too, but waited for nothing of ours.
-            if fault > LONG && switches().voluntary != waits {
-                outcome.waited[0] += u64::from(freed > LONG);
-                outcome.waited[1] += 1;
-            }
             spin(think);
         }
         outcome.processor = processor_time() - processor;
@@ -362,10 +405,11 @@ const WAYS: [(&str, Returns, bool); 3] = [
     ("direct", Returns::Direct, false),
 ];
 
-const LOADS: [(Load, &str); 3] = [
+const LOADS: [(Load, &str); 4] = [
     (Load::Scattered, "scattered"),
     (Load::Discard, "discard"),
     (Load::Shuffled, "shuffled"),
+    (Load::Batches, "batches"),
 ];
 
 /// Runs the experiment.
@@ -390,6 +434,8 @@ pub fn run(options: &Options) -> Report {
         "waited_percent",
         "ops_per_s",
         "ops_percent_of_inline",
+        "ops_at_least",
+        "ops_at_most",
         "alone_percent_of_inline",
         "alone_at_least",
         "alone_at_most",
@@ -426,7 +472,7 @@ pub fn run(options: &Options) -> Report {
             let per_s = middle(&outcome.per_s);
             let clock = percents_of(&outcome.per_s, &inline.per_s);
             let alone = percents_of(&outcome.alone, &inline.alone);
-            let (at_least, at_most) = median_between(&alone);
+            let bounds = [&clock, &alone].map(|percents| median_between(percents));
             for (i, path, h) in [
                 (0, "free", &outcome.all.free),
                 (1, "fault", &outcome.all.fault),
@@ -445,9 +491,11 @@ pub fn run(options: &Options) -> Report {
                     percent(outcome.all.waited[i], h.len()).into(),
                     per_s.round().into(),
                     middle(&clock).into(),
+                    bounds[0].0.into(),
+                    bounds[0].1.into(),
                     middle(&alone).into(),
-                    at_least.into(),
-                    at_most.into(),
+                    bounds[1].0.into(),
+                    bounds[1].1.into(),
                 ]);
             }
         }
@@ -455,9 +503,9 @@ pub fn run(options: &Options) -> Report {
     report
         .note("free: inline, by the free that finds the return cache full; async, by a worker; direct, no return cache, each slot freed at once");
     report.note("shares over a time, ops_per_s and percents of inline: medians of the rounds; waited: of all rounds, over 100 µs for a lock or a discard, not for a processor");
-    report.note("alone: by the processor time that the faulting threads had, less the worker's part of the processors; between at_least and at_most lies the median at 99.8%");
+    report.note("alone: by the processor time that the faulting threads had, less the worker's part of the processors; between at_least and at_most the median lies at 99.8%");
     report.note(format!(
-        "{threads} threads on {cores} processors; a fault frees one slot and allocates another"
+        "{threads} threads on {cores} processors; a fault allocates a slot, and frees one where that is not done 512 or 1024 at a time before"
     ));
     report
 }

@@ -285,7 +285,7 @@ impl Devices {
         self.let_cursors_go(|cluster| {
             let table = cluster.table.as_ref();
             let full = usize::from(cluster.count) == CLUSTER_SLOTS;
-            full || table.is_none_or(|t| t.used.window(0, want.order, want.pages).is_some())
+            full || table.is_none_or(|t| t.used().window(0, want.order, want.pages).is_some())
         });
         let effort = if want.pages > 1 && free >= want.pages as u64 {
             Effort::Patient
@@ -491,7 +491,7 @@ impl Devices {
             return None;
         }
         let mut start = device.take_window(&mut cluster, want);
-        if start.is_none() && cluster.table().cached > 0 && self.half_full(device) {
+        if start.is_none() && cluster.table().cached() > 0 && self.half_full(device) {
             cluster = self.reclaim_window(device, c, cluster, want);
             // The lock was dropped: everything is asked again.
             if !device.accepting() {
@@ -676,12 +676,13 @@ fn may_fit(cluster: &Cluster, want: Want, copies: bool) -> bool {
     let table = cluster.table.as_ref();
     cluster.gone
         || table.is_some_and(|table| {
-            fits(&table.used)
-                || copies && table.cached > 0 && fits(&table.which(|word| !word.cached()))
+            fits(&table.used())
+                || copies && table.cached() > 0 && fits(&table.which(|word| !word.cached()))
         })
 }
 
 impl Current {
+    #[inline(always)]
     fn take_window(&mut self, want: Want) -> Option<usize> {
         let from = usize::from(self.next);
         let start = self

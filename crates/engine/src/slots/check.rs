@@ -55,7 +55,7 @@ impl Devices {
                 assert_eq!(cluster.state, said, "cluster {c}");
                 assert!(
                     cluster.state != State::Full
-                        || cluster.table().cached == 0
+                        || cluster.table().cached() == 0
                         || device.copies.0.said().is_some(),
                     "device {id}: nobody knows of the copies in cluster {c}"
                 );
@@ -69,7 +69,7 @@ impl Devices {
                     }
                     _ => assert!(cursors.is_empty(), "cluster {c} has cursors {cursors:?}"),
                 }
-                used += u32::from(cluster.count - cluster.table.as_ref().map_or(0, |t| t.gone));
+                used += u32::from(cluster.count - cluster.table.as_ref().map_or(0, |t| t.gone()));
                 tables += cluster.table.as_ref().map_or(0, Table::bytes);
                 cells += u32::from(cluster.state != State::Absent);
                 if cluster.state != State::Absent {
@@ -140,7 +140,7 @@ impl Device {
 }
 
 fn check_cluster(cluster: &Cluster, c: ClusterIndex) {
-    let gone = cluster.table.as_ref().is_some_and(|t| t.gone > 0);
+    let gone = cluster.table.as_ref().is_some_and(|t| t.gone() > 0);
     assert_eq!(cluster.gone, gone, "whether slots of cluster {c} are gone");
     let Some(table) = &cluster.table else {
         assert_eq!(cluster.count, 0, "cluster {c} has used slots but no table");
@@ -155,23 +155,23 @@ fn check_cluster(cluster: &Cluster, c: ClusterIndex) {
         return;
     };
     let count = usize::from(cluster.count);
-    assert_eq!(table.used.count(), count, "count of cluster {c}");
+    assert_eq!(table.used().count(), count, "count of cluster {c}");
     let all = table.words().count();
     assert_eq!(all, count, "words of cluster {c}");
     let words = |is: fn(Word) -> bool| table.which(is).count();
     assert_eq!(
         words(Word::bad),
-        usize::from(table.bad),
+        usize::from(table.bad()),
         "bad slots of cluster {c}"
     );
     assert_eq!(
         words(Word::gone),
-        usize::from(table.gone),
+        usize::from(table.gone()),
         "gone slots of cluster {c}"
     );
     assert_eq!(
         words(Word::cached),
-        usize::from(table.cached),
+        usize::from(table.cached()),
         "cached slots of cluster {c}"
     );
     for (at, word) in table.words() {
@@ -180,7 +180,7 @@ fn check_cluster(cluster: &Cluster, c: ClusterIndex) {
             "slot {at} of {c} has no owner"
         );
     }
-    for at in (0..CLUSTER_SLOTS).filter(|at| !table.used.get(*at)) {
+    for at in (0..CLUSTER_SLOTS).filter(|at| !table.used().get(*at)) {
         assert!(
             table.word(at) == table.word(at).plain() && !table.word(at).bad(),
             "slot {at} of cluster {c} is flagged but free"
@@ -195,7 +195,7 @@ fn check_cluster(cluster: &Cluster, c: ClusterIndex) {
                 "cluster {c} is {:?} with {count}",
                 cluster.state
             );
-            let window = table.used.window(0, order, 1 << order);
+            let window = table.used().window(0, order, 1 << order);
             assert!(
                 !matches!(cluster.state, State::Frag(_)) || window.is_none(),
                 "cluster {c} is {:?} and has a place at {window:?}",

@@ -128,9 +128,7 @@ impl Cluster {
     #[inline]
     pub fn take(&mut self, start: usize, pages: usize, owner: EntryId) {
         let words = self.table().take(start, pages);
-        for (i, word) in words.iter_mut().enumerate() {
-            *word = Word::owned(owner.plus(i as u32));
-        }
+        own(words, owner);
         self.count += pages as u16;
     }
 
@@ -146,8 +144,9 @@ impl Cluster {
         if usize::from(self.count) + pages > CLUSTER_SLOTS {
             return None;
         }
-        let start = self.table().used.window(from, order, pages)?;
-        self.take(start, pages, owner);
+        let (start, words) = self.table().take_window(from, order, pages)?;
+        own(words, owner);
+        self.count += pages as u16;
         Some(start)
     }
 
@@ -175,7 +174,7 @@ impl Cluster {
         let some_gone = self.gone;
         let table = self.table();
         table.release(start, pages);
-        self.gone = some_gone && table.gone > 0;
+        self.gone = some_gone && table.gone() > 0;
     }
 
     /// Releases the slots that only wait in return caches; says how many. The parked
@@ -206,7 +205,15 @@ impl Cluster {
     pub fn only_bad(&self) -> bool {
         self.table
             .as_ref()
-            .map_or(self.count == 0, |t| t.bad == self.count)
+            .map_or(self.count == 0, |t| t.bad() == self.count)
+    }
+}
+
+/// Makes slots those of `owner`, `owner + 1`, ...
+#[inline]
+fn own(words: &mut [Word], owner: EntryId) {
+    for (i, word) in words.iter_mut().enumerate() {
+        *word = Word::owned(owner.plus(i as u32));
     }
 }
 
@@ -219,7 +226,7 @@ pub(super) struct Cell {
 }
 
 #[cfg(all(target_pointer_width = "64", not(loom)))]
-const _: () = assert!(size_of::<Cell>() == 40);
+const _: () = assert!(size_of::<Cell>() == 48);
 
 impl Cell {
     pub fn new() -> Self {

@@ -61,8 +61,8 @@ impl Devices {
             let mut cluster = lock(&cell.cluster);
             cluster.release_gone();
             let left = cluster.count;
-            if stuck && let Some(table) = &mut cluster.table {
-                table.stuck = left;
+            if stuck && left > 0 {
+                device.open(&mut cluster).set_stuck(left);
             }
             self.settle(device, c, &mut cluster, After::Free);
         }
@@ -97,8 +97,9 @@ impl Device {
                         continue;
                     };
                     free += CLUSTER_SLOTS - usize::from(cluster.count);
-                    let stays =
-                        |table: &Table| table.bad > 0 || (1..=cluster.count).contains(&table.stuck);
+                    let stays = |table: &Table| {
+                        table.bad() > 0 || (1..=cluster.count).contains(&table.stuck())
+                    };
                     if !cluster.table.as_ref().is_some_and(stays)
                         && cluster.count <= worth
                         && best.is_none_or(|b| cluster.count < b.1)

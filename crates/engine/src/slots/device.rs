@@ -31,7 +31,7 @@ struct Block([Cell; BLOCK]);
 #[repr(align(128))]
 pub(super) struct Alone<T>(pub T);
 
-/// Cells one after the other in a block, of which a cache line may hold parts of three.
+/// Cells one after the other in a block, of which a cache line may hold parts of two.
 const STRIDE: usize = if cfg!(loom) { BLOCK } else { 4 };
 
 /// Where a cluster's cell is in its block: those that share a cache line are a quarter of a block
@@ -245,7 +245,7 @@ impl Device {
         if let Some(list) = to.list() {
             self.link_last(lists, list, c.0);
         }
-        if to == State::Full && cluster.table.as_ref().is_some_and(|t| t.cached > 0) {
+        if to == State::Full && cluster.table.as_ref().is_some_and(|t| t.cached() > 0) {
             self.copies.0.say();
         }
         lists.held += u64::from(to.is_ours());
@@ -460,7 +460,7 @@ impl Device {
     /// Takes the first free window of a cluster that need not be open.
     pub fn take_window(&self, cluster: &mut Cluster, want: Want) -> Option<usize> {
         let start = match &cluster.table {
-            Some(table) => table.used.window(0, want.order, want.pages)?,
+            Some(table) => table.used().window(0, want.order, want.pages)?,
             None => 0,
         };
         self.open(cluster);

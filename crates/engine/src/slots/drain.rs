@@ -319,7 +319,7 @@ impl Devices {
         let mut room = untouched as u64;
         self.each_cluster(device, |_, cluster| {
             if cluster.state.is_ours() {
-                let gone = cluster.table.as_ref().map_or(0, |t| t.gone);
+                let gone = cluster.table.as_ref().map_or(0, |t| t.gone());
                 room += CLUSTER_SLOTS as u64 - u64::from(cluster.count - gone);
             }
         });
@@ -528,7 +528,7 @@ impl Devices {
     fn live(&self, device: &Device) -> u64 {
         let mut live = 0;
         self.each_cluster(device, |_, cluster| {
-            let lost = cluster.table.as_ref().map_or(0, |t| t.bad + t.gone);
+            let lost = cluster.table.as_ref().map_or(0, |t| t.bad() + t.gone());
             live += u64::from(cluster.count - lost);
         });
         live
@@ -542,9 +542,9 @@ impl Devices {
         self.each_cluster(device, |_, cluster| {
             let table = cluster.table.as_ref();
             let done = table.map_or(0, |t| {
-                t.bad
+                t.bad()
                     + if cluster.state == State::Frozen {
-                        t.gone
+                        t.gone()
                     } else {
                         0
                     }
@@ -644,15 +644,14 @@ impl Device {
         let Some(table) = &mut cluster.table else {
             return TakenOut::Done;
         };
-        let word = table.word(at);
-        if !table.used.get(at) || word.bad() {
+        let Some(word) = table.used_word(at).filter(|word| !word.bad()) else {
             return TakenOut::Done;
-        }
+        };
         if inherited {
             return TakenOut::NotOurs(word.entry());
         }
         table.set(at, Word::BAD);
-        cluster.gone = table.gone > 0;
+        cluster.gone = table.gone() > 0;
         self.count(i64::from(word.gone()));
         self.bad.fetch_add(1, Relaxed);
         TakenOut::Done

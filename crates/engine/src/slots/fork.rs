@@ -49,7 +49,7 @@ impl Devices {
                     continue;
                 }
                 cluster.release_gone();
-                if cluster.table.as_ref().is_some_and(|t| t.bad > 0) {
+                if cluster.table.as_ref().is_some_and(|t| t.bad() > 0) {
                     let bad = cluster.release_bad() - device.past_end(c);
                     device.count(-(bad as i64));
                 }

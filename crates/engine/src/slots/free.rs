@@ -12,6 +12,7 @@ use super::device::{After, Device};
 use super::percpu::{
     Current, RETURNS, RETURNS_LEFT, RETURNS_WAKE, Returned, Returns, State as PerCpuState,
 };
+use super::table::Word;
 use super::{Devices, Extent, Returns as Policy, order_of};
 use crate::locks::lock;
 use crate::words::{CLUSTER_SLOTS, ClusterIndex, Cpu, DeviceId, EntryId, SlotIndex};
@@ -361,8 +362,8 @@ fn owned(cluster: &Cluster, owner: EntryId, extent: Extent) -> Result<(), FreeEr
     }
     for i in 0..u32::from(extent.len) {
         let at = start + i as usize;
-        let word = table.word(at);
-        let now = word.entry().filter(|_| table.used.get(at) && !word.gone());
+        let word = table.used_word(at).unwrap_or(Word::NONE);
+        let now = word.entry().filter(|_| !word.gone());
         if now != Some(owner.plus(i)) && !word.bad() {
             return Err(twice(extent, i, owner, now));
         }

@@ -16,8 +16,8 @@
 //! are freed at once.
 //!
 //! Whose each slot is lies in the table of its cluster, a word a slot. Of clusters with many free slots
-//! the worker packs it (`pack`), so that a slot in use costs at most 6 bytes wherever it lies, from a
-//! quarter of the slots on.
+//! the worker packs it (`pack`), so that a slot in use costs at most 6 bytes wherever it lies, beside the
+//! cell of its cluster; with that, from a tenth of the slots on.
 //!
 //! What another thread has out of reach for the moment (a cluster that it discards, say) makes no
 //! allocation fail: who finds too little elsewhere waits for it (`transit`).
@@ -421,9 +421,8 @@ impl Devices {
         let device = self.device(device)?;
         let at = slot.within();
         self.with_cluster(&device, slot.cluster(), |cluster| {
-            let table = cluster.table.as_ref()?;
-            let word = table.word(at);
-            (table.used.get(at) && !word.gone()).then(|| word.entry())?
+            let word = cluster.table.as_ref()?.used_word(at)?;
+            word.entry().filter(|_| !word.gone())
         })?
     }
 
@@ -437,8 +436,8 @@ impl Devices {
             let Some(table) = &mut cluster.table else {
                 return;
             };
-            let word = table.word(at);
-            if table.used.get(at) && !word.gone() && !word.bad() {
+            let word = table.used_word(at);
+            if let Some(word) = word.filter(|word| !word.gone() && !word.bad()) {
                 table.set(at, word.as_cached(yes));
                 if yes && cluster.state == cluster::State::Full {
                     device.copies.0.say();

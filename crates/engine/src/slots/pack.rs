@@ -17,8 +17,8 @@ const ENOUGH: usize = 5;
 const LOOKS: usize = 4;
 /// Used slots of a cluster above which a word for each slot is no more than 6 bytes a slot in use.
 const PACKED_USED: usize = CLUSTER_SLOTS * 3 / 4;
-/// What is packed is packed again when so many owners have left, or an eighth.
-const LEFT: usize = 16;
+/// What is packed is packed again when that gives back one part of so many.
+const PART: usize = 16;
 
 impl Device {
     /// Packs the owners of up to `max` clusters, if that is worth it; says how many were.
@@ -49,9 +49,10 @@ impl Device {
         let Some(table) = cluster.table.as_mut().filter(|_| listed) else {
             return false;
         };
-        let worth = match table.is_whole() {
-            true => count <= PACKED_USED,
-            false => table.left() >= LEFT.max(count / 8),
+        let worth = if table.is_whole() {
+            count <= PACKED_USED
+        } else {
+            table.spare() * PART >= table.bytes()
         };
         if worth {
             let before = table.bytes();

@@ -9,6 +9,7 @@ use super::Devices;
 use super::alloc::Want;
 use super::cluster::{ClusterGuard, FROZEN, FULL, INHERITED};
 use super::device::Device;
+use super::table::Word;
 use crate::locks::lock;
 use crate::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use crate::words::{CLUSTER_SLOTS, ClusterIndex, Cpu, EntryId};
@@ -75,9 +76,7 @@ impl Devices {
         let mut owners = [EntryId(0); CLUSTER_SLOTS];
         let mut n = 0;
         for at in start..start + want.pages {
-            if table.used.get(at)
-                && let Some(owner) = table.word(at).entry()
-            {
+            if let Some(owner) = table.used_word(at).and_then(Word::entry) {
                 owners[n] = owner;
                 n += 1;
             }
@@ -111,7 +110,7 @@ impl Devices {
             let found = device.look(&mut device.lists(), FULL, &mut looks, |_, cluster| {
                 let table = cluster.map(|cluster| cluster.table.as_ref());
                 // Who else has it is waited for.
-                let some = table.is_none_or(|t| t.is_some_and(|t| t.cached > 0));
+                let some = table.is_none_or(|t| t.is_some_and(|t| t.cached() > 0));
                 if some {
                     copies.say();
                 }

@@ -86,10 +86,10 @@ fn retake(cluster: &mut Cluster, at: usize, want: Want) -> Notice {
     }
     match cluster.state {
         ClusterState::Full | ClusterState::NonFull(_) | ClusterState::Frag(_)
-            if order == 0 && count > table.gone =>
+            if order == 0 && count > table.gone() =>
         {
             table.set(at, Word::owned(want.owner));
-            cluster.gone = table.gone > 0;
+            cluster.gone = table.gone() > 0;
             Notice::Taken
         }
         ClusterState::Frozen => Notice::Void,

@@ -131,7 +131,7 @@ fn room_of(cluster: &mut Cluster) -> usize {
         return 0;
     }
     let table = cluster.table.as_ref();
-    let more = table.map_or(0, |table| usize::from(table.gone + table.cached));
+    let more = table.map_or(0, |table| usize::from(table.gone() + table.cached()));
     CLUSTER_SLOTS - usize::from(cluster.count) + more
 }
 
@@ -185,7 +185,7 @@ impl Device {
     fn find_window(&self, want: Want, held: &mut Option<ClusterIndex>) -> Option<ClusterIndex> {
         let window = |cluster: &Cluster| {
             let table = cluster.table.as_ref();
-            table.is_some_and(|table| table.used.window(0, want.order, want.pages).is_some())
+            table.is_some_and(|table| table.used().window(0, want.order, want.pages).is_some())
         };
         self.look_around(|c, cluster| {
             *held = cluster.is_none().then_some(c).or(*held);
@@ -219,7 +219,7 @@ impl Device {
         };
         self.look_around(|c, cluster| {
             let table = cluster.and_then(|cluster| cluster.table.as_ref());
-            let run = table.and_then(|table| table.used.longest_run(enough));
+            let run = table.and_then(|table| table.used().longest_run(enough));
             if let Some((_, len)) = run {
                 survey.found[survey.len] = (len, c);
                 survey.len += 1;
@@ -250,7 +250,7 @@ impl Device {
             let least = found.get(i + 1).map_or(len, |next| next.0);
             self.open(&mut cluster);
             while left.pages > 0
-                && let Some((start, len)) = cluster.table().used.longest_run(left.pages)
+                && let Some((start, len)) = cluster.table().used().longest_run(left.pages)
                 && len >= least.min(left.pages)
             {
                 cluster.take(start, len, left.owner);

@@ -51,6 +51,26 @@ fn copies_make_way_for_a_folio_only_when_over_half_of_the_device_is_used() {
     }
 }
 
+/// A full cluster of copies, where no other has a place for a folio as a whole.
+#[test]
+fn full_clusters_keep_their_copies_while_less_than_half_of_the_device_is_used() {
+    for (kept, left) in [(1, 512), (200, 0)] {
+        let mut run = Run::new(Options::default());
+        for _ in 0..2048 {
+            run.allocate(A, 1);
+        }
+        for slot in (512..2048).filter(|slot| slot % 512 >= kept) {
+            run.free(A, 0, slot, 1, true);
+        }
+        run.step(Op::Cache { nth: 0, count: 512 });
+        run.allocate(B, 512);
+        assert_eq!(run.out.len() == 1, left == 0, "{:?}", run.out);
+        run.check();
+        let cached = run.entries.naive.lock().unwrap().cached.len();
+        assert_eq!(cached, left, "{kept} slots of each other cluster are used");
+    }
+}
+
 #[test]
 fn an_allocation_reclaims_one_full_cluster_and_the_worker_as_many_as_it_may() {
     let mut run = Run::new(Options::default());

@@ -79,6 +79,31 @@ fn without_a_worker_everything_freed_is_found_again() {
     }
 }
 
+/// What waits in one processor's cache, in a full cluster, is another's place for a folio, before
+/// that is scattered.
+#[test]
+fn what_waits_is_a_place_for_a_folio() {
+    let (devices, id) = full(4);
+    for slot in 528..544 {
+        devices.give(B, single(id, slot)).unwrap();
+    }
+    assert_eq!(waiting(&devices, B), 16);
+    // Room without a place, which it could be scattered over.
+    let room = Extent {
+        len: 15,
+        ..single(id, 1100)
+    };
+    devices.give(A, room).unwrap();
+    let mut out = ExtentList::new();
+    devices.allocate(A, 16, EntryId(4096), &mut out).unwrap();
+    let place = Extent {
+        len: 16,
+        ..single(id, 528)
+    };
+    assert_eq!(&*out, &[place]);
+    devices.check();
+}
+
 #[test]
 fn a_drain_empties_the_caches_first() {
     let (devices, id) = full(2);
