@@ -6,7 +6,8 @@
 
 use crate::PageBytes;
 
-/// How the bytes of a stored page are to be read. The numbers are written to devices.
+/// How the bytes of a stored page are to be read. The numbers are written to devices, but for the
+/// last.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub enum Codec {
@@ -16,10 +17,12 @@ pub enum Codec {
     Lz4 = 1,
     /// Zstandard frame without checksum.
     Zstd = 2,
+    /// Such a frame of the pages of a block.
+    Block = 3,
 }
 
 impl Codec {
-    /// The codec that is written as `number`, if there is one.
+    /// The codec that is written to devices as `number`, if there is one.
     pub const fn from_number(number: u8) -> Option<Self> {
         match number {
             0 => Some(Self::Raw),
@@ -51,10 +54,10 @@ pub trait Codecs: Send + Sync {
     }
 }
 
-/// Compresses and decompresses pages. `Codec::Raw` never reaches it.
+/// Compresses and decompresses pages, one by one with [`Codec::Lz4`] and [`Codec::Zstd`].
 pub trait Coder: Send {
-    /// Compresses `page` into `out`, which has room for two pages, so that no codec need
-    /// watch its end; the length, or none where it gave up.
+    /// Compresses `page` into `out`, which has room for two pages, so that LZ4 need not watch its
+    /// end (Zstandard does, and gives up there); the length, or none where it gave up.
     fn compress(&mut self, codec: Codec, page: &PageBytes, out: &mut [u8]) -> Option<usize>;
     /// Decompresses exactly one page. `data` is what `compress` wrote, followed by up to
     /// 31 zero bytes that belong to nothing.
@@ -64,4 +67,14 @@ pub trait Coder: Send {
         data: &[u8],
         page: &mut PageBytes,
     ) -> Result<(), Damaged>;
+    /// Compresses 2 to [`crate::BLOCK_PAGES`] pages into one frame of Zstandard; its length, or none if `out`
+    /// has no room for it. A coder need not know this.
+    fn compress_block(&mut self, _pages: &[PageBytes], _out: &mut [u8]) -> Option<usize> {
+        None
+    }
+    /// Decompresses exactly as many pages as went in. `data` is what `compress_block` wrote, followed by
+    /// up to 63 zero bytes.
+    fn decompress_block(&mut self, _data: &[u8], _pages: &mut [PageBytes]) -> Result<(), Damaged> {
+        Err(Damaged)
+    }
 }

@@ -11,6 +11,9 @@ pub const CLUSTER_SLOTS: usize = 512;
 pub const MAX_ORDER: u8 = 9;
 /// Orders 0..=9.
 pub const ORDERS: usize = MAX_ORDER as usize + 1;
+/// Pages of a block: those of consecutive entries, the first a multiple of this. Larger ones are little
+/// denser, and a page out of one costs as much more to load as they are larger.
+pub const BLOCK_PAGES: usize = 4;
 
 const _: () = assert!(1 << MAX_ORDER == CLUSTER_SLOTS);
 
@@ -75,6 +78,16 @@ impl EntryId {
     /// The entry `pages` after this one, in the same range.
     pub const fn plus(self, pages: u32) -> Self {
         Self(self.0 + pages)
+    }
+    /// The entries of its block: those that may have their pages in one object.
+    pub const fn block(self) -> [Self; BLOCK_PAGES] {
+        let mut block = [Self(self.0 / BLOCK_PAGES as u32 * BLOCK_PAGES as u32); _];
+        let mut k = 1;
+        while k < BLOCK_PAGES {
+            block[k] = block[0].plus(k as u32);
+            k += 1;
+        }
+        block
     }
 }
 

@@ -65,14 +65,45 @@ pub enum State {
     Frozen,
 }
 
+/// A [`State`] in four bytes: the position of a partly free window, or what none has.
+#[derive(Clone, Copy)]
+struct PackedState(u32);
+
+impl PackedState {
+    const OTHERS: [State; 5] = [
+        State::Free,
+        State::Current,
+        State::Full,
+        State::Draining,
+        State::Frozen,
+    ];
+
+    const fn of(state: State) -> Self {
+        let other = match state {
+            State::Partial(position) => return Self(position),
+            State::Free => 0,
+            State::Current => 1,
+            State::Full => 2,
+            State::Draining => 3,
+            State::Frozen => 4,
+        };
+        Self(u32::MAX - other)
+    }
+
+    fn get(self) -> State {
+        let other = Self::OTHERS.get((u32::MAX - self.0) as usize);
+        other.copied().unwrap_or(State::Partial(self.0))
+    }
+}
+
 /// Invariants: the free list has `fresh - used` objects, all below `fresh`; the objects below `fresh`
 /// have as many chunks as they need; their pages are among the `touched` first, or, while it is frozen,
 /// those of the live ones are the `touched` that it holds.
 #[derive(Clone, Copy)]
 struct Window {
-    state: State,
+    state: PackedState,
     chunks: [u16; CHUNKS],
-    class: u8,
+    class: u16,
     touched: u8,
     used: u16,
     /// Objects ever used: those after are free and untouched.
@@ -85,7 +116,7 @@ impl Window {
     /// Of no class.
     const fn free(touched: u8) -> Self {
         Self {
-            state: State::Free,
+            state: PackedState::of(State::Free),
             chunks: [NONE; CHUNKS],
             class: 0,
             touched,
@@ -191,16 +222,16 @@ impl Arena {
     }
 
     pub fn state(&self, at: usize) -> State {
-        self.windows[at].state
+        self.windows[at].state.get()
     }
     pub fn set_state(&mut self, at: usize, state: State) {
-        self.windows[at].state = state;
+        self.windows[at].state = PackedState::of(state);
     }
     pub fn class(&self, at: usize) -> Class {
         Class(self.windows[at].class)
     }
     pub fn class_if_any(&self, at: usize) -> Option<Class> {
-        (self.windows[at].state != State::Free).then(|| self.class(at))
+        (self.state(at) != State::Free).then(|| self.class(at))
     }
     pub fn used(&self, at: usize) -> usize {
         self.windows[at].used as usize
@@ -229,9 +260,9 @@ impl Arena {
     /// Gives a free window to a class, as its current one.
     pub fn assign(&mut self, at: usize, class: Class) {
         let window = &mut self.windows[at];
-        debug_assert!(window.state == State::Free && window.used == 0);
+        debug_assert!(window.state.get() == State::Free && window.used == 0);
         *window = Window {
-            state: State::Current,
+            state: PackedState::of(State::Current),
             class: class.0,
             ..Window::free(window.touched)
         };
@@ -379,7 +410,7 @@ impl Arena {
     /// Makes a window give back, from now on, all pages that no live object lies in; how many bytes
     /// that is at once.
     pub fn freeze(&mut self, at: usize, shape: &Shape, memory: &dyn Memory) -> u64 {
-        self.windows[at].state = State::Frozen;
+        self.set_state(at, State::Frozen);
         self.give_back_unused(at, shape, 0..self.touched(at), memory)
     }
 
@@ -442,7 +473,7 @@ impl Arena {
     pub fn is_idle(&self) -> bool {
         self.windows
             .iter()
-            .all(|w| w.state == State::Free && w.touched == 0)
+            .all(|w| w.state.get() == State::Free && w.touched == 0)
     }
 
     pub fn check(&self, at: usize, shape: Option<&Shape>) {
@@ -450,7 +481,7 @@ impl Arena {
         let chunks = window.chunks.iter().filter(|&&chunk| chunk != NONE);
         assert_eq!(chunks.count(), self.fresh(at).div_ceil(CHUNK));
         let Some(shape) = shape else {
-            let is = (window.state, window.used, window.fresh);
+            let is = (window.state.get(), window.used, window.fresh);
             assert_eq!(is, (State::Free, 0, 0));
             return;
         };
@@ -471,13 +502,26 @@ impl Arena {
         assert_eq!(listed, window.fresh - window.used);
         assert!(window.fresh <= shape.objects);
         let pages = shape.pages(window.fresh as usize);
-        assert!(window.state == State::Frozen || pages <= window.touched as usize);
-        match window.state {
+        assert!(window.state.get() == State::Frozen || pages <= window.touched as usize);
+        match window.state.get() {
             State::Free => panic!("a window of a class is marked free"),
             State::Full => assert_eq!(window.used, shape.objects),
             State::Current | State::Draining => {}
             State::Frozen => assert!(window.used > 0),
             State::Partial(_) => assert!(window.used > 0 && window.used < shape.objects),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_packed_state_is_the_state() {
+        let partial = [0, 1, Handle::MAX_WINDOWS].map(State::Partial);
+        for state in PackedState::OTHERS.into_iter().chain(partial) {
+            assert_eq!(PackedState::of(state).get(), state);
         }
     }
 }

@@ -1,6 +1,7 @@
 //! Size classes: which there are, and how many objects fill how many pages of a window.
 
 use super::arena::{CHUNK, OBJECTS, WINDOW};
+use crate::BLOCK_PAGES;
 use crate::PAGE_SIZE;
 use crate::codec::Codec;
 
@@ -10,18 +11,25 @@ pub const STEP: usize = 32;
 /// The largest compressed size worth keeping compressed: above, a page saves too little to
 /// pay for decompressing it.
 pub const MAX_COMPRESSED: usize = 3840;
+/// The same of blocks, whose sizes are multiples of this, as they are larger.
+pub const BLOCK_STEP: usize = 64;
+/// The largest block: three quarters of its pages.
+pub const MAX_BLOCK: usize = BLOCK_PAGES * PAGE_SIZE / 4 * 3;
+/// The largest object.
+pub const MAX_OBJECT: usize = MAX_BLOCK;
 
 const SIZES: usize = MAX_COMPRESSED / STEP;
-/// Classes: each size for each codec, and whole pages.
-pub const CLASSES: usize = 2 * SIZES + 1;
+const BLOCK_SIZES: usize = MAX_BLOCK / BLOCK_STEP;
+/// Classes: each size for each codec, whole pages, and blocks.
+pub const CLASSES: usize = 2 * SIZES + 1 + BLOCK_SIZES;
 /// The class of pages kept as they are.
-pub const RAW_CLASS: Class = Class(2 * SIZES as u8);
-
-const _: () = assert!(CLASSES <= u8::MAX as usize);
+const RAW_CLASS: usize = 2 * SIZES;
+/// Classes where there are no blocks.
+pub const PAGE_CLASSES: usize = RAW_CLASS + 1;
 
 /// A size class, with its codec.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Class(pub(super) u8);
+pub struct Class(pub(super) u16);
 
 impl Class {
     /// As an array position.
@@ -52,10 +60,15 @@ impl Shape {
         (objects * self.size as usize).div_ceil(PAGE_SIZE)
     }
 
-    /// As many objects as a window has room for, in whole chunks of its table: at most half a page of
-    /// 130 KiB is wasted behind the last, and mostly nothing.
+    /// As many objects as a window has room for, in whole chunks of its table where they are no larger
+    /// than pages: at most half a page of 130 KiB is wasted behind the last, and mostly nothing.
     const fn of(size: usize, codec: Codec) -> Self {
-        let fit = WINDOW / size / CHUNK * CHUNK;
+        let fit = WINDOW / size;
+        let fit = if fit < CHUNK {
+            fit
+        } else {
+            fit / CHUNK * CHUNK
+        };
         Self {
             size: size as u32,
             objects: if fit < OBJECTS { fit } else { OBJECTS } as u16,
@@ -71,8 +84,9 @@ impl Classes {
     pub fn new() -> Self {
         let of = |class: usize| match class {
             c if c < SIZES => Shape::of((c + 1) * STEP, Codec::Lz4),
-            c if c < 2 * SIZES => Shape::of((c - SIZES + 1) * STEP, Codec::Zstd),
-            _ => Shape::of(PAGE_SIZE, Codec::Raw),
+            c if c < RAW_CLASS => Shape::of((c - SIZES + 1) * STEP, Codec::Zstd),
+            RAW_CLASS => Shape::of(PAGE_SIZE, Codec::Raw),
+            c => Shape::of((c - RAW_CLASS) * BLOCK_STEP, Codec::Block),
         };
         Self(std::array::from_fn(of))
     }
@@ -83,12 +97,14 @@ impl Classes {
 
     /// The class for `len` bytes of `codec`.
     pub fn fitting(&self, codec: Codec, len: usize) -> Class {
-        let size = len.max(1).div_ceil(STEP) - 1;
-        match codec {
+        let size = |step: usize| len.max(1).div_ceil(step) - 1;
+        let class = match codec {
             Codec::Raw => RAW_CLASS,
-            Codec::Lz4 => Class(size as u8),
-            Codec::Zstd => Class((SIZES + size) as u8),
-        }
+            Codec::Lz4 => size(STEP),
+            Codec::Zstd => SIZES + size(STEP),
+            Codec::Block => RAW_CLASS + 1 + size(BLOCK_STEP),
+        };
+        Class(class as u16)
     }
 }
 
@@ -127,11 +143,16 @@ mod tests {
     #[test]
     fn fitting_is_the_smallest_that_holds() {
         let classes = Classes::new();
-        for codec in [Codec::Lz4, Codec::Zstd] {
-            for len in 1..=MAX_COMPRESSED {
+        for (codec, most, step) in [
+            (Codec::Lz4, MAX_COMPRESSED, STEP),
+            (Codec::Zstd, MAX_COMPRESSED, STEP),
+            (Codec::Raw, PAGE_SIZE, PAGE_SIZE),
+            (Codec::Block, MAX_BLOCK, BLOCK_STEP),
+        ] {
+            for len in 1..=most {
                 let shape = classes.get(classes.fitting(codec, len));
                 assert_eq!(shape.codec, codec);
-                assert!(shape.size as usize >= len && shape.size as usize - len < STEP);
+                assert!(shape.size as usize >= len && shape.size as usize - len < step);
             }
         }
     }

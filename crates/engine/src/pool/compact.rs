@@ -6,8 +6,8 @@
 //! classes there are and however few objects are left in them.
 
 use super::arena::{Arena, State, WINDOWS};
-use super::class::{CLASSES, Class};
-use super::{Grow, LOOKED_AT, OWNER_STRIDE, Object, Pool};
+use super::class::Class;
+use super::{Grow, LOOKED_AT, MAX_OBJECT, OWNER_STRIDE, Object, Pool};
 use crate::locks::lock;
 use crate::vswap::Handle;
 use crate::{EntryId, PAGE_SIZE};
@@ -45,7 +45,7 @@ impl Pool {
     /// holes of others take its objects. `pressed`: even if it is little.
     pub fn victim(&self, pressed: bool) -> Option<Victim> {
         let free = |class: usize| {
-            let shape = self.classes.get(Class(class as u8));
+            let shape = self.classes.get(Class(class as u16));
             let holes = self.holes(class).max(0) as u64;
             let enough = holes >= u64::from(shape.objects);
             if enough {
@@ -54,18 +54,19 @@ impl Pool {
                 0
             }
         };
-        let total: u64 = (0..CLASSES).map(free).sum();
+        let total: u64 = (0..self.partial.len()).map(free).sum();
         let worth = self.data() / SLACK_SHARE + SLACK;
         if total == 0 || !pressed && total < worth {
             return None;
         }
-        let mut classes: Vec<(u64, usize)> = (0..CLASSES).map(|c| (free(c), c)).collect();
+        let mut classes: Vec<(u64, usize)> =
+            (0..self.partial.len()).map(|c| (free(c), c)).collect();
         classes.retain(|&(free, _)| free > 0);
         classes.sort_unstable_by(|a, b| b.cmp(a));
         // The holes may be in windows being filled or squeezed: then it is the next class's turn.
         classes
             .iter()
-            .find_map(|&(_, class)| self.victim_of(Class(class as u8)))
+            .find_map(|&(_, class)| self.victim_of(Class(class as u16)))
     }
 
     /// The emptiest of a class's partial windows, as far as it looks.
@@ -102,10 +103,11 @@ impl Pool {
     /// holes. `pressed`: even if it is little.
     pub fn squeezable(&self, pressed: bool) -> Option<Victim> {
         let room = |class: usize| {
-            let size = self.classes.get(Class(class as u8)).size;
+            let size = self.classes.get(Class(class as u16)).size;
             self.holes(class).max(0) as u64 * u64::from(size)
         };
-        let mut classes: Vec<(u64, usize)> = (0..CLASSES).map(|c| (room(c), c)).collect();
+        let mut classes: Vec<(u64, usize)> =
+            (0..self.partial.len()).map(|c| (room(c), c)).collect();
         let total: u64 = classes.iter().map(|&(room, _)| room).sum();
         let worth = self.data() / SQUEEZE_SHARE + SLACK;
         if !pressed && total < worth {
@@ -115,7 +117,7 @@ impl Pool {
         let classes = classes.iter().take(SQUEEZE_CLASSES);
         classes
             .filter(|&&(room, _)| room > 0)
-            .find_map(|&(_, class)| self.squeezable_of(Class(class as u8)))
+            .find_map(|&(_, class)| self.squeezable_of(Class(class as u16)))
     }
 
     fn squeezable_of(&self, class: Class) -> Option<Victim> {
@@ -195,14 +197,19 @@ impl Pool {
         }
     }
 
-    /// Copies an object into another window of its class; none if that would take memory.
-    pub fn copy_object(&self, handle: Handle, owner: EntryId) -> Option<Handle> {
-        let mut data = [0u8; PAGE_SIZE];
-        let (len, codec) = self.read(handle, &mut data);
+    /// Copies an object by way of `room`, which any has, into another window of its class; none if that
+    /// would take memory.
+    pub fn copy_object(
+        &self,
+        handle: Handle,
+        owner: EntryId,
+        room: &mut [u8; MAX_OBJECT],
+    ) -> Option<Handle> {
+        let (len, codec) = self.read(handle, room);
         let shard = handle.window() as usize / WINDOWS % self.shards.len();
         let object = Object {
             codec,
-            data: &data[..len],
+            data: &room[..len],
             owner,
         };
         self.insert_in(shard, &object, Grow::No).ok()
@@ -249,7 +256,7 @@ impl Pool {
     /// All invariants of the pool; for a pool at rest.
     pub fn check(&self) {
         let (mut bytes, mut data, mut objects) = (0u64, 0u64, 0u64);
-        let mut holes = vec![0i64; CLASSES];
+        let mut holes = vec![0i64; self.partial.len()];
         for (s, shard) in self.shards.iter().enumerate() {
             let (mut listed, numbers) = {
                 let free = lock(&shard.free);

@@ -1,4 +1,4 @@
-//! The compressed pool: objects of up to a page, packed by size class.
+//! The compressed pool: objects of up to three pages, packed by size class.
 //!
 //! # Layout
 //!
@@ -12,7 +12,8 @@
 //! also says the codec. So an object needs no header.
 //!
 //! The owner is kept in 23 bits: it names one entry of each 32 GiB. The candidates are
-//! told apart by asking which entry names the object back.
+//! told apart by asking which entry names the object back. An object of [`Codec::Block`] is named by
+//! the entries of a block, up to four, and goes with the last of them; its owner is the first that could.
 //!
 //! # Protocol
 //!
@@ -41,7 +42,7 @@ mod models;
 mod tests;
 
 pub use arena::OWNER_STRIDE;
-pub use class::{Class, MAX_COMPRESSED, STEP};
+pub use class::{BLOCK_STEP, Class, MAX_BLOCK, MAX_COMPRESSED, MAX_OBJECT, STEP};
 pub use compact::Victim;
 
 use crate::codec::Codec;
@@ -50,7 +51,7 @@ use crate::locks::{Guard, Ordered, Place, lock};
 use crate::vswap::Handle;
 use crate::{Cpu, EntryId, PAGE_SIZE};
 use arena::{Arena, State, WINDOWS};
-use class::{CLASSES, Classes};
+use class::{CLASSES, Classes, PAGE_CLASSES};
 use std::sync::atomic::{AtomicI64, AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
 
@@ -67,6 +68,8 @@ pub struct Full;
 enum Grow {
     Yes,
     No,
+    /// Even beyond the limit.
+    Beyond,
 }
 
 /// Partial windows looked at for one with a hole, or for the emptiest.
@@ -77,9 +80,9 @@ const LOOKED_AT: usize = 128;
 pub struct Object<'a> {
     /// How `data` is to be read.
     pub codec: Codec,
-    /// As the codec wrote it, padded with zeros to a multiple of [`STEP`].
+    /// As the codec wrote it, padded with zeros to a multiple of [`STEP`], or [`BLOCK_STEP`].
     pub data: &'a [u8],
-    /// Who will name it.
+    /// Who will name it; of a block, the first entry that could.
     pub owner: EntryId,
 }
 
@@ -97,7 +100,7 @@ type Slot = Ordered<Option<Arena>, { Place::Arena as usize }>;
 type SlotGuard<'a> = Guard<'a, Option<Arena>, { Place::Arena as usize }>;
 type Leaf = Box<[Slot; LEAF]>;
 /// The window of each class that a shard fills.
-type Filling = Box<[Option<u32>; CLASSES]>;
+type Filling = Box<[Option<u32>]>;
 
 /// A class's windows with a free object; each knows its position here.
 type Partial = Ordered<Vec<u32>, { Place::PoolPartial as usize }>;
@@ -147,6 +150,8 @@ pub struct Pool {
     leaves: AtomicUsize,
     /// Bytes that the windows' tables hold.
     tables: AtomicUsize,
+    /// Entries that name objects, beyond one for each.
+    beside: AtomicI64,
 }
 
 /// What the pool holds, in bytes.
@@ -158,16 +163,19 @@ pub struct Usage {
     pub data: u64,
     /// Stored objects.
     pub objects: u64,
+    /// Stored pages.
+    pub pages: u64,
     /// Directory, lists and window states.
     pub bookkeeping: u64,
 }
 
 impl Pool {
-    /// An empty pool that will hold at most `max` bytes.
-    pub fn new(max: u64, memory: Arc<dyn Memory>, cpus: usize) -> Self {
-        let counts = || (0..CLASSES).map(|_| AtomicI64::new(0)).collect();
+    /// An empty pool that will hold at most `max` bytes, and blocks if that is said.
+    pub fn new(max: u64, memory: Arc<dyn Memory>, cpus: usize, blocks: bool) -> Self {
+        let classes = if blocks { CLASSES } else { PAGE_CLASSES };
+        let counts = || (0..classes).map(|_| AtomicI64::new(0)).collect();
         let shard = |_| Shard {
-            filling: Ordered::new(Box::new([None; CLASSES])),
+            filling: Ordered::new(vec![None; classes].into()),
             put: counts(),
             freed: counts(),
             holes: counts(),
@@ -175,7 +183,7 @@ impl Pool {
         };
         Self {
             classes: Classes::new(),
-            partial: (0..CLASSES).map(|_| Ordered::default()).collect(),
+            partial: (0..classes).map(|_| Ordered::default()).collect(),
             shards: (0..cpus.clamp(1, MAX_SHARDS)).map(shard).collect(),
             top: Box::new([const { OnceLock::new() }; TOP]),
             memory,
@@ -183,6 +191,7 @@ impl Pool {
             bytes: AtomicU64::new(0),
             leaves: AtomicUsize::new(0),
             tables: AtomicUsize::new(0),
+            beside: AtomicI64::new(0),
         }
     }
 
@@ -205,7 +214,7 @@ impl Pool {
     /// only the sums over all shards mean something.
     fn live(&self) -> (u64, u64) {
         let (mut objects, mut data) = (0, 0);
-        for class in (0..CLASSES).map(|class| Class(class as u8)) {
+        for class in (0..self.partial.len()).map(|class| Class(class as u16)) {
             let live = |s: &Shard| {
                 s.put[class.index()].load(Relaxed) - s.freed[class.index()].load(Relaxed)
             };
@@ -228,7 +237,9 @@ impl Pool {
             .map(|shard| {
                 let free = lock(&shard.free);
                 let lists = free.warm.capacity() + free.cold.capacity() + free.gone.capacity();
-                lists * 4 + size_of::<[Option<u32>; CLASSES]>() + 3 * size_of_val(&*shard.holes)
+                lists * 4
+                    + self.partial.len() * size_of::<Option<u32>>()
+                    + 3 * size_of_val(&*shard.holes)
             })
             .sum();
         let partial: usize = self
@@ -243,6 +254,7 @@ impl Pool {
             bytes: self.bytes(),
             data,
             objects,
+            pages: objects.saturating_add_signed(self.beside.load(Relaxed)),
             bookkeeping: (shards + partial + directory + self.tables.load(Relaxed)) as u64,
         }
     }
@@ -266,6 +278,12 @@ impl Pool {
     pub fn insert(&self, cpu: Cpu, object: Object<'_>) -> Result<Handle, Full> {
         let shard = cpu.index() % self.shards.len();
         self.insert_in(shard, &object, Grow::Yes)
+    }
+
+    /// The same where the pool may pass its limit by the pages that this takes, as it replaces others.
+    pub fn insert_beyond(&self, cpu: Cpu, object: Object<'_>) -> Result<Handle, Full> {
+        let shard = cpu.index() % self.shards.len();
+        self.insert_in(shard, &object, Grow::Beyond)
     }
 
     /// Stores those objects of a batch that have no handle yet; how many still have none.
@@ -342,7 +360,11 @@ impl Pool {
     /// Counts `more` bytes if the pool may hold them.
     fn grow(&self, more: u64, grow: Grow) -> bool {
         let before = self.bytes.fetch_add(more, Relaxed);
-        let good = grow == Grow::Yes && before + more <= self.max();
+        let good = match grow {
+            Grow::Yes => before + more <= self.max(),
+            Grow::No => false,
+            Grow::Beyond => true,
+        };
         if !good {
             self.bytes.fetch_sub(more, Relaxed);
         }
@@ -485,14 +507,40 @@ impl Pool {
             .sum()
     }
 
-    /// Copies an object into `out`; how many bytes, and the codec.
+    /// So many entries more, or fewer, name objects that others name, too.
+    pub fn count_beside(&self, more: i64) {
+        self.beside.fetch_add(more, Relaxed);
+    }
+
+    /// Whether an object lies in a window that a fork froze.
+    pub fn is_frozen(&self, handle: Handle) -> bool {
+        self.with(handle.window(), |arena, at| {
+            arena.state(at) == State::Frozen
+        })
+    }
+
+    /// Copies an object into `out`; how many bytes, and the codec. If there is no room for them, none is
+    /// copied.
     pub fn read(&self, handle: Handle, out: &mut [u8]) -> (usize, Codec) {
         self.with(handle.window(), |arena, at| {
             let class = arena.class(at);
             let shape = self.classes.get(class);
-            out[..shape.size as usize].copy_from_slice(arena.object(at, shape, handle.object()));
+            if let Some(out) = out.get_mut(..shape.size as usize) {
+                out.copy_from_slice(arena.object(at, shape, handle.object()));
+            }
             (shape.size as usize, shape.codec)
         })
+    }
+
+    /// Changes a byte of an object, as a fault of the machine would.
+    #[cfg(test)]
+    pub fn damage(&self, handle: Handle, byte: usize) {
+        self.with(handle.window(), |arena, at| {
+            let shape = *self.classes.get(arena.class(at));
+            let mut data = arena.object(at, &shape, handle.object()).to_vec();
+            data[byte] ^= 1;
+            arena.write(at, &shape, handle.object(), &data);
+        });
     }
 
     /// Says that an object will be read and freed soon.
@@ -508,7 +556,11 @@ impl Pool {
     /// Whether an object is live and may belong to `entry`.
     pub fn names(&self, handle: Handle, entry: EntryId) -> bool {
         self.with(handle.window(), |arena, at| {
-            arena.owner(at, handle.object()) == Some(entry.0 % OWNER_STRIDE)
+            let owner = match self.classes.get(arena.class(at)).codec {
+                Codec::Block => entry.block()[0],
+                _ => entry,
+            };
+            arena.owner(at, handle.object()) == Some(owner.0 % OWNER_STRIDE)
         })
     }
 

@@ -18,7 +18,7 @@ fn loom_frees_of_a_full_window_against_give_back() {
     // More take long, and find what three find.
     builder.preemption_bound = Some(3);
     builder.check(|| {
-        let pool = crate::sync::Arc::new(Pool::new(1 << 20, Arc::new(Zeros), 1));
+        let pool = crate::sync::Arc::new(Pool::new(1 << 20, Arc::new(Zeros), 1, false));
         let raw = || {
             let object = Object {
                 codec: Codec::Raw,

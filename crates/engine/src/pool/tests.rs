@@ -14,7 +14,7 @@ impl Memory for Zeros {
 const A: Cpu = Cpu(0);
 
 fn pool(max: u64) -> Pool {
-    Pool::new(max, Arc::new(Zeros), 1)
+    Pool::new(max, Arc::new(Zeros), 1, false)
 }
 
 /// `len` bytes for `owner`.
@@ -117,7 +117,7 @@ fn frozen_windows_hold_pages_of_live_objects_alone() {
 /// The class with the most room has it all in the windows that two processors fill.
 #[test]
 fn a_class_without_a_window_to_empty_holds_up_no_other() {
-    let pool = Pool::new(64 << 20, Arc::new(Zeros), 2);
+    let pool = Pool::new(64 << 20, Arc::new(Zeros), 2, false);
     let class = pool.classes.fitting(Codec::Lz4, 800);
     let objects = u32::from(pool.classes.get(class).objects);
     for cpu in [A, Cpu(1)] {
@@ -216,7 +216,7 @@ impl Pool {
 /// One processor may use what others do not, down to the last window.
 #[test]
 fn a_shard_without_windows_takes_those_of_others() {
-    let pool = Pool::new(MAX_BYTES, Arc::new(Zeros), 4);
+    let pool = Pool::new(MAX_BYTES, Arc::new(Zeros), 4, false);
     let raw = |owner| Object {
         codec: Codec::Raw,
         data: &[3; PAGE_SIZE],
@@ -225,7 +225,11 @@ fn a_shard_without_windows_takes_those_of_others() {
     pool.insert(Cpu(1), raw(0)).expect("an arena of its own");
     pool.leave_arenas(3, 1);
     // What is left of one arena, and another one.
-    let window = u32::from(pool.classes.get(class::RAW_CLASS).objects);
+    let window = u32::from(
+        pool.classes
+            .get(pool.classes.fitting(Codec::Raw, PAGE_SIZE))
+            .objects,
+    );
     let left = (2 * WINDOWS as u32 - 1) * window;
     assert!(pool.has_room());
     for owner in 1..=left {

@@ -4,17 +4,18 @@
 //! place and put back. Who finds the place empty (its thread was moved, or another is in
 //! the middle of a page) takes a neighbour's, and makes one if all are out.
 
+use super::block::Unpacked;
 use super::{CodecKind, checksum};
 use crate::codec::{Codec, Codecs, Coder};
 use crate::pool::{MAX_COMPRESSED, Object, STEP};
 use crate::slots::{Extent, ExtentList};
 use crate::sync::{Mutex, lock};
 use crate::vswap::Handle;
-use crate::{CLUSTER_SLOTS, Cpu, EntryId, PAGE_SIZE, PageBytes};
+use crate::{BLOCK_PAGES, CLUSTER_SLOTS, Cpu, EntryId, PAGE_SIZE, PageBytes};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
-/// What a coder may write before it is known whether it is short enough.
+/// What a coder may write of a page before it is known whether it is short enough.
 const LONGEST: usize = 2 * PAGE_SIZE;
 /// Room for compressed pages that go into the pool together, and behind them for what a coder
 /// writes. More would be further from the processor.
@@ -26,16 +27,20 @@ pub struct Scratch {
     pub data: Box<Room>,
     pub run: Run,
     pub extents: ExtentList,
+    /// Made when there are blocks.
+    pub unpacked: Option<Box<Unpacked>>,
 }
 
 /// Pages compressed aside, to go into the pool together.
 const RUN: usize = 16;
 
-/// A page of a batch, compressed aside.
+/// A page of a batch, or a block of them, compressed aside.
 #[derive(Clone, Copy)]
 pub struct Packed {
-    /// Its number in the batch.
-    pub page: u8,
+    /// Its number in the batch, of a block that of the first entry's.
+    page: u8,
+    /// Which pages from that one on are in it, as bits.
+    members: u8,
     codec: Codec,
     /// Where its bytes begin in the room, unless it is kept as it is.
     at: u16,
@@ -43,6 +48,15 @@ pub struct Packed {
     pub checksum: u64,
     /// Once it is in the pool.
     pub handle: Option<Handle>,
+}
+
+impl Packed {
+    /// The numbers of its pages in the batch.
+    pub fn pages(&self) -> impl Iterator<Item = usize> {
+        let (page, members) = (self.page as usize, self.members);
+        let each = (0..BLOCK_PAGES).filter(move |k| members & 1 << k != 0);
+        each.map(move |k| page + k)
+    }
 }
 
 /// The pages whose bytes lie in a scratch, in the order of their batch.
@@ -57,6 +71,7 @@ impl Run {
     const fn new() -> Self {
         let none = Packed {
             page: 0,
+            members: 0,
             codec: Codec::Raw,
             at: 0,
             len: 0,
@@ -81,12 +96,36 @@ impl Run {
     pub fn pages(&self) -> &[Packed] {
         &self.pages[..self.len]
     }
+
+    /// One more, whose bytes take so many of the room.
+    fn push(
+        &mut self,
+        k: usize,
+        members: u8,
+        codec: Codec,
+        len: usize,
+        checksum: u64,
+        taken: usize,
+    ) {
+        self.pages[self.len] = Packed {
+            page: k as u8,
+            members,
+            codec,
+            at: self.bytes as u16,
+            len: len as u16,
+            checksum,
+            handle: None,
+        };
+        self.len += 1;
+        self.bytes += taken;
+    }
 }
 
 impl Scratch {
-    /// Whether no other page can be packed aside.
-    pub fn is_full(&self) -> bool {
-        self.run.len == RUN || self.run.bytes + LONGEST > size_of::<Room>()
+    /// Whether so many more pages can be packed aside, one by one or together.
+    pub fn has_room_for(&self, pages: usize) -> bool {
+        let bytes = (pages - 1) * MAX_COMPRESSED + LONGEST;
+        self.run.len + pages <= RUN && self.run.bytes + bytes <= size_of::<Room>()
     }
 
     /// Compresses page `k` of a batch behind those that are in the run; whether it was too poor at
@@ -98,18 +137,22 @@ impl Scratch {
             Some((codec, len)) => (codec, &self.data.0[at..][..len]),
             None => (Codec::Raw, &page[..]),
         };
-        let run = &mut self.run;
-        run.pages[run.len] = Packed {
-            page: k as u8,
-            codec,
-            at: at as u16,
-            len: bytes.len() as u16,
-            checksum: checksum(codec, bytes),
-            handle: None,
-        };
-        run.len += 1;
-        run.bytes += packed.map_or(0, |(_, len)| len);
+        let (len, checksum) = (bytes.len(), checksum(codec, bytes));
+        let taken = packed.map_or(0, |(_, len)| len);
+        self.run.push(k, 1, codec, len, checksum, taken);
         packed.is_none()
+    }
+
+    /// The same for the block whose first page is page `k`; false if it is too poor at that. There must
+    /// be room ([`Scratch::has_room_for`]).
+    pub fn pack_block_aside(&mut self, k: usize, members: u8, block: &[&PageBytes]) -> bool {
+        let at = self.run.bytes;
+        let Some(len) = self.pack_pages(members, block, at) else {
+            return false;
+        };
+        let checksum = checksum(Codec::Block, &self.data.0[at..][..len]);
+        self.run.push(k, members, Codec::Block, len, checksum, len);
+        true
     }
 
     /// What lies aside, as the pool takes it, and where its handles go.
@@ -163,25 +206,30 @@ struct Place(Mutex<Option<Box<Scratch>>>);
 pub struct Coders {
     places: Box<[Place]>,
     codecs: Arc<dyn Codecs>,
+    /// Whether there will be blocks to unpack.
+    blocks: bool,
     made: AtomicUsize,
 }
 
 impl Coders {
-    pub fn new(cpus: usize, codecs: Arc<dyn Codecs>) -> Self {
+    pub fn new(cpus: usize, codecs: Arc<dyn Codecs>, kind: CodecKind) -> Self {
         Self {
             places: (0..cpus.max(1)).map(|_| Place::default()).collect(),
             codecs,
+            blocks: kind.has_blocks(),
             made: AtomicUsize::new(0),
         }
     }
 
-    fn make(&self) -> Box<Scratch> {
+    /// A set for whoever keeps it.
+    pub fn make(&self) -> Box<Scratch> {
         self.made.fetch_add(1, Relaxed);
         Box::new(Scratch {
             coder: self.codecs.coder(),
             data: Box::new(Room([0; _])),
             run: Run::new(),
             extents: ExtentList::new(),
+            unpacked: self.blocks.then(Unpacked::new),
         })
     }
 
@@ -191,8 +239,10 @@ impl Coders {
         let found = (0..n)
             .map(|i| (cpu.index() + i) % n)
             .find_map(|place| lock(&self.places[place].0).take());
+        let mut scratch = found.unwrap_or_else(|| self.make());
+        scratch.forget();
         Taken {
-            scratch: Some(found.unwrap_or_else(|| self.make())),
+            scratch: Some(scratch),
             coders: self,
             cpu,
         }
@@ -209,6 +259,7 @@ impl Coders {
         let one = size_of::<Scratch>()
             + size_of::<Room>()
             + CLUSTER_SLOTS * size_of::<Extent>()
+            + usize::from(self.blocks) * size_of::<Unpacked>()
             + self.codecs.coder_bytes();
         self.made.load(Relaxed) * one
             + self.places.len() * size_of::<Place>()

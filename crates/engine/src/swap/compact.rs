@@ -3,7 +3,8 @@
 //! pages behind do.
 
 use super::Swap;
-use crate::pool::OWNER_STRIDE;
+use crate::BLOCK_PAGES;
+use crate::pool::{MAX_OBJECT, OWNER_STRIDE};
 use crate::vswap::{Handle, Location, Word};
 use crate::{EntryId, MAX_ENTRIES};
 
@@ -19,9 +20,12 @@ impl Swap {
             return false;
         };
         let mut moved = 0;
+        let mut room = Box::new([0; MAX_OBJECT]);
         for &(object, owner) in victim.objects() {
             let old = Handle::new(victim.window, object);
-            if self.rename(old, owner, |entry| self.pool.copy_object(old, entry)) {
+            if self.rename(old, owner, |entry| {
+                self.pool.copy_object(old, entry, &mut room)
+            }) {
                 self.pool.remove(old);
                 moved += 1;
             }
@@ -48,22 +52,42 @@ impl Swap {
         bytes > 0
     }
 
-    /// Lets the entry that names an object name the one that `place` makes of it for that entry,
-    /// whose lock is held meanwhile; whether it does. Which of the entries that end in `owner` it
-    /// is, is found by asking.
-    fn rename(&self, old: Handle, owner: u32, place: impl Fn(EntryId) -> Option<Handle>) -> bool {
+    /// Lets the entries that name an object, one or those of a block, name the one that `place` makes of
+    /// it, under the lock of their cluster; whether they do. `place` is told the owner. Which of the
+    /// entries that end in `owner` that is, is found by asking.
+    fn rename(
+        &self,
+        old: Handle,
+        owner: u32,
+        mut place: impl FnMut(EntryId) -> Option<Handle>,
+    ) -> bool {
         let candidates = (owner..=MAX_ENTRIES).step_by(OWNER_STRIDE as usize);
         for candidate in candidates.map(EntryId) {
             let Some(mut locked) = self.space.lock_if_used(candidate) else {
                 continue;
             };
-            if !locked.is_at(Location::Pool(old)) {
+            let block = candidate.block();
+            let (mut named, mut busy) = ([false; BLOCK_PAGES], false);
+            for (&entry, named) in block.iter().zip(&mut named) {
+                locked.seek(entry);
+                let word = locked.word();
+                *named = word.location() == Location::Pool(old);
+                busy |= *named && word.busy();
+            }
+            if named == [false; BLOCK_PAGES] {
                 continue;
+            }
+            // Another moves one of them.
+            if busy {
+                return false;
             }
             let Some(new) = place(candidate) else {
                 return false;
             };
-            locked.set(locked.word().moved_to(Word::pool(new, 0)));
+            for (&entry, _) in block.iter().zip(named).filter(|(_, named)| *named) {
+                locked.seek(entry);
+                locked.set(locked.word().moved_to(Word::pool(new, 0)));
+            }
             return true;
         }
         false

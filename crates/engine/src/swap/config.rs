@@ -7,18 +7,25 @@ use std::ops::RangeInclusive;
 pub enum CodecKind {
     /// LZ4: fast.
     Lz4,
-    /// Zstandard: denser and slower.
+    /// Zstandard: denser and slower; folios in blocks.
     Zstd {
         /// One of [`ZSTD_LEVELS`].
         level: i32,
     },
-    /// LZ4 at first; idle pages are compressed again with Zstandard in the background.
+    /// LZ4 at first; idle pages are compressed again with Zstandard, in blocks, in the background.
     Lz4ThenZstd {
         /// One of [`ZSTD_LEVELS`].
         level: i32,
     },
     /// None: pages are kept as they are, or go straight to a device.
     None,
+}
+
+impl CodecKind {
+    /// Whether pages are compressed together, too ([`crate::codec::Codec::Block`]).
+    pub const fn has_blocks(self) -> bool {
+        matches!(self, Self::Zstd { .. } | Self::Lz4ThenZstd { .. })
+    }
 }
 
 /// Settings of a swap.

@@ -5,6 +5,7 @@ use super::{Swap, checksum, fill};
 use crate::codec::Codec;
 use crate::vswap::{Location, Locked, Released, Word};
 use crate::{Cpu, DeviceId, EntryId, PageBytes, SlotIndex};
+use std::ops::Range;
 
 /// Where a page came from.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -130,10 +131,19 @@ impl Swap {
                 Ok(Source::Zero)
             }
             Location::Pool(handle) => {
-                let (len, codec) = self.pool.read(handle, &mut scratch.data.0);
-                drop(locked);
-                self.decode(scratch, codec, len, word, out)
-                    .ok_or(LoadError::PoolCorrupt)?;
+                if let Some(page) = scratch.page(entry, word) {
+                    drop(locked);
+                    out.copy_from_slice(page);
+                    self.blocks.loaded(true);
+                } else {
+                    let (len, codec) = self.pool.read(handle, &mut scratch.data.0);
+                    drop(locked);
+                    self.decode(scratch, (codec, 0..len), (entry, word), out)
+                        .ok_or(LoadError::PoolCorrupt)?;
+                    if codec == Codec::Block {
+                        self.blocks.loaded(false);
+                    }
+                }
                 self.env.counters.zswpin.add(1);
                 self.loaded(cpu, entry, keep);
                 Ok(Source::Pool)
@@ -157,21 +167,24 @@ impl Swap {
     }
 
     /// Decompresses what lies in the scratch, if it is what the word says.
-    fn decode(
+    pub(super) fn decode(
         &self,
         scratch: &mut Scratch,
-        codec: Codec,
-        len: usize,
-        word: Word,
+        (codec, at): (Codec, Range<usize>),
+        (entry, word): (EntryId, Word),
         out: &mut PageBytes,
     ) -> Option<()> {
-        let data = &scratch.data.0[..len];
+        let data = &scratch.data.0[at.clone()];
         if !word.checksum_matches(checksum(codec, data)) {
             self.env.counters.checksum_error.add(1);
             return None;
         }
         match codec {
             Codec::Raw => out.copy_from_slice(data),
+            Codec::Block => {
+                scratch.unpack(at, word)?;
+                out.copy_from_slice(scratch.page(entry, word)?);
+            }
             codec => scratch.coder.decompress(codec, data, out).ok()?,
         }
         Some(())
@@ -184,8 +197,8 @@ impl Swap {
             return self.keep(&mut locked);
         }
         let group = locked.cluster().group().clone();
-        if let Released::Freed(location) = locked.release() {
-            self.free_location(cpu, &group, entry, location);
+        if let Released::Freed(vacated) = locked.release() {
+            self.free_vacated(cpu, &group, entry, vacated);
         }
     }
 

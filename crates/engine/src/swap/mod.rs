@@ -21,6 +21,7 @@
 //!
 //! Not here: which pages to store and when to load them (the pager).
 
+mod block;
 mod coders;
 mod compact;
 pub mod config;
@@ -48,11 +49,12 @@ use crate::env::{Clock, Memory, Topology};
 use crate::pool::Pool;
 use crate::slots::{Devices, Extent};
 use crate::vswap::Locked;
-use crate::vswap::{Group, Handle, Location, Released, Space};
+use crate::vswap::{Group, Handle, Location, Released, Space, Vacated};
 use crate::{Cpu, EntryId, GroupId};
 use coders::Coders;
 use device::single;
 use places::Places;
+use std::collections::HashSet;
 use std::ops::Deref;
 use std::sync::Arc;
 use std::sync::atomic::{
@@ -145,6 +147,7 @@ pub struct Swap {
     space: Arc<Space>,
     pool: Arc<Pool>,
     coders: Arc<Coders>,
+    blocks: block::Usefulness,
     /// Pages that a drain may still put into the pool.
     drained: Arc<AtomicU64>,
     devices: Option<Arc<Devices>>,
@@ -174,8 +177,9 @@ impl Swap {
         config.check()?;
         let cpus = env.topology.cpus();
         let space = Arc::new(Space::new(cpus));
-        let pool = Arc::new(Pool::new(config.pool_max_bytes, env.memory.clone(), cpus));
-        let coders = Arc::new(Coders::new(cpus, env.codecs.clone()));
+        let (max, blocks) = (config.pool_max_bytes, config.codec.has_blocks());
+        let pool = Arc::new(Pool::new(max, env.memory.clone(), cpus, blocks));
+        let coders = Arc::new(Coders::new(cpus, env.codecs.clone(), config.codec));
         let drained = Arc::new(AtomicU64::new(0));
         if let Some(devices) = &devices {
             let places = Arc::new(Places {
@@ -195,6 +199,7 @@ impl Swap {
             space,
             pool,
             coders,
+            blocks: block::Usefulness::default(),
             drained,
             devices,
             last_load_ns: AtomicU64::new(0),
@@ -295,17 +300,24 @@ impl Swap {
         let end = first.plus(count);
         while next < end {
             let mut freed = [(EntryId(0), Location::Free); 64];
-            let mut n = 0;
+            let (mut n, mut beside) = (0, 0);
             let mut locked = self.space.lock(next);
             let group = locked.cluster().group().clone();
             while next < end && n < freed.len() && locked.seek(next) {
-                if let Released::Freed(location) = locked.release_unsettled() {
-                    freed[n] = (next, location);
-                    n += 1;
+                match locked.release_unsettled() {
+                    Released::Freed(Vacated::Place(location)) => {
+                        freed[n] = (next, location);
+                        n += 1;
+                    }
+                    Released::Freed(Vacated::Beside) => beside += 1,
+                    Released::Shared => {}
                 }
                 next = next.plus(1);
             }
             locked.settle();
+            if beside > 0 {
+                self.pool.count_beside(-beside);
+            }
             // A folio's slots lie side by side, as a rule: they are freed in one piece.
             let mut run: Option<(EntryId, Extent)> = None;
             for &(entry, location) in &freed[..n] {
@@ -339,8 +351,12 @@ impl Swap {
         }
     }
 
-    /// Frees what was at a location that its entry names no more.
-    fn free_location(&self, cpu: Cpu, group: &Group, entry: EntryId, location: Location) {
+    /// Frees what was at a place that an entry names no more, if no other does.
+    fn free_vacated(&self, cpu: Cpu, group: &Group, entry: EntryId, vacated: Vacated) {
+        let location = match vacated {
+            Vacated::Place(location) => location,
+            Vacated::Beside => return self.pool.count_beside(-1),
+        };
         match location {
             Location::Pool(handle) => self.free_object(group, handle),
             Location::Slot(place) => self.free_slot(cpu, entry, place),
@@ -359,7 +375,7 @@ impl Swap {
         MemoryUse {
             pool_bytes: pool.bytes,
             pool_data_bytes: pool.data,
-            pool_pages: pool.objects,
+            pool_pages: pool.pages,
             bookkeeping_bytes: pool.bookkeeping
                 + (self.space.bytes()
                     + self.coders.bytes()
@@ -478,7 +494,8 @@ impl Swap {
     pub fn check(&self) {
         self.space.check();
         self.pool.check();
-        let (mut objects, mut slots) = (0, 0u64);
+        let (mut pages, mut slots) = (0, 0u64);
+        let mut objects = HashSet::new();
         self.space.each_word(|entry, word, references| {
             assert!(
                 word.location() != Location::Reserved,
@@ -486,7 +503,8 @@ impl Swap {
             );
             assert!(!word.busy(), "entry {entry} was left busy");
             if let Location::Pool(handle) = word.location() {
-                objects += 1;
+                pages += 1;
+                objects.insert(handle);
                 assert!(
                     self.pool.names(handle, entry),
                     "object of {entry} names another owner"
@@ -511,10 +529,11 @@ impl Swap {
                 );
             }
         });
+        let usage = self.pool.usage();
         assert_eq!(
-            objects,
-            self.pool.usage().objects,
-            "objects without an entry"
+            (objects.len() as u64, pages),
+            (usage.objects, usage.pages),
+            "objects and pages, of the entries and of the pool"
         );
         if let Some(devices) = &self.devices {
             devices.check();
@@ -529,7 +548,7 @@ impl Swap {
             );
         }
         let charged: u64 = self.space.groups().iter().map(|g| g.pool_bytes()).sum();
-        assert_eq!(charged, self.pool.usage().data, "charges of the groups");
+        assert_eq!(charged, usage.data, "charges of the groups");
     }
 }
 

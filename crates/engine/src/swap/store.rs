@@ -1,9 +1,9 @@
 //! The way out: reserve entries, make their places, name them.
 
-use super::coders::Scratch;
+use super::coders::{Packed, Scratch};
 use super::{CodecKind, Swap, fill};
 use crate::vswap::{Group, Hold, Location, Word};
-use crate::{Cpu, EntryId, GroupId, PAGE_SIZE, PageBytes};
+use crate::{BLOCK_PAGES, Cpu, EntryId, GroupId, PAGE_SIZE, PageBytes};
 
 /// Why pages were not stored. They stay where they were.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
@@ -189,33 +189,53 @@ impl Swap {
         // Those that the pool does not take.
         let (mut left, mut n) = ([0u8; BATCH], 0);
         storing.scratch.run.clear();
-        for (k, page) in pages.iter().enumerate() {
-            if let Some(next) = pages.get(k + 1) {
+        let step = self.pages_together(storing.aim, pages.len());
+        for (first, pages_of_step) in (0..).step_by(step).zip(pages.chunks(step)) {
+            if let Some(next) = pages.get(first + step) {
                 self.env.memory.prefetch(&next[..BEGINNING]);
             }
-            if let Some(pattern) = fill::same_filled(page) {
-                words[k] = Word::same(pattern);
-                same += 1;
-            } else if refused.is_some() {
-                left[n] = k as u8;
-                n += 1;
-            } else {
-                let kept_as_it_is = storing.scratch.pack_aside(self.config.codec, k, page);
-                poor += u64::from(kept_as_it_is);
+            let mut members = 0u8;
+            for (i, page) in pages_of_step.iter().enumerate() {
+                if let Some(pattern) = fill::same_filled(page) {
+                    words[first + i] = Word::same(pattern);
+                    same += 1;
+                } else {
+                    members |= 1 << i;
+                }
             }
-            let last = k + 1 == pages.len();
+            let scratch = &mut *storing.scratch;
+            let which = |members: u8| (0..step).filter(move |i| members & 1 << i != 0);
+            if refused.is_some() {
+                for i in which(members) {
+                    left[n] = (first + i) as u8;
+                    n += 1;
+                }
+            } else if members.count_ones() < 2
+                || !scratch.pack_block_aside(first, members, pages_of_step)
+            {
+                for i in which(members) {
+                    let page = pages_of_step[i];
+                    let kept_as_it_is = scratch.pack_aside(self.config.codec, first + i, page);
+                    poor += u64::from(kept_as_it_is);
+                }
+            }
+            let last = first + step >= pages.len();
             if storing.scratch.run.is_empty()
-                || !(last || storing.scratch.is_full() || self.is_tight(&storing.group, limit))
+                || storing.scratch.has_room_for(step)
+                    && !last
+                    && !self.is_tight(&storing.group, limit)
             {
                 continue;
             }
             refused = self.put_run(storing, pages, &entries, words, &mut reliefs);
             if refused.is_some() {
-                for packed in storing.scratch.run.pages() {
-                    if packed.handle.is_none() {
-                        left[n] = packed.page;
-                        n += 1;
-                    }
+                let packed = storing.scratch.run.pages().iter();
+                for page in packed
+                    .filter(|packed| packed.handle.is_none())
+                    .flat_map(Packed::pages)
+                {
+                    left[n] = page as u8;
+                    n += 1;
                 }
             }
             storing.scratch.run.clear();
@@ -233,6 +253,17 @@ impl Swap {
                 if without > 0 { Err(refused) } else { Ok(()) }
             }
             _ => Ok(()),
+        }
+    }
+
+    /// How many neighbours of so many pages are compressed together.
+    fn pages_together(&self, aim: Aim, pages: usize) -> usize {
+        let denser = matches!(self.config.codec, CodecKind::Zstd { .. });
+        // A folio: its entries lie as blocks do.
+        if denser && aim == Aim::All && pages >= BLOCK_PAGES && self.blocks.is_wanted() {
+            BLOCK_PAGES
+        } else {
+            1
         }
     }
 
@@ -279,14 +310,20 @@ impl Swap {
                 break Some(refused);
             }
         };
-        let (mut pooled, mut unused) = (0, 0);
+        let (mut pooled, mut objects, mut unused) = (0, 0, 0);
         for packed in storing.scratch.run.pages() {
-            if let Some(handle) = packed.handle {
-                words[packed.page as usize] = Word::pool(handle, packed.checksum);
-                pooled += 1;
-            } else {
+            let Some(handle) = packed.handle else {
                 unused += u64::from(packed.len);
+                continue;
+            };
+            for page in packed.pages() {
+                words[page] = Word::pool(handle, packed.checksum);
+                pooled += 1;
             }
+            objects += 1;
+        }
+        if pooled > objects {
+            self.pool.count_beside((pooled - objects) as i64);
         }
         if charged && unused > 0 {
             storing.group.uncharge(unused);

@@ -2,6 +2,7 @@
 //! (`model`; every step is followed by `check()`, failures print their steps, proptest replays its
 //! seeds), and what random operations seldom reach. Here is what they share.
 
+mod blocks;
 mod compacting;
 mod groups;
 mod model;
@@ -60,6 +61,32 @@ impl Coder for Plain {
         page.get_mut(..head).ok_or(Damaged)?.copy_from_slice(bytes);
         for chunk in page[head..].chunks_mut(8) {
             chunk.copy_from_slice(&tail[..chunk.len()]);
+        }
+        Ok(())
+    }
+    /// One page after the other, each behind its length.
+    fn compress_block(&mut self, pages: &[PageBytes], mut out: &mut [u8]) -> Option<usize> {
+        let mut whole = 0;
+        for page in pages {
+            let mut alone = [0; 2 * PAGE_SIZE];
+            let len = self.compress(Codec::Zstd, page, &mut alone)?;
+            out.split_off_mut(..2)?
+                .copy_from_slice(&(len as u16).to_le_bytes());
+            out.split_off_mut(..len)?.copy_from_slice(&alone[..len]);
+            whole += 2 + len;
+        }
+        Some(whole)
+    }
+    fn decompress_block(
+        &mut self,
+        mut data: &[u8],
+        pages: &mut [PageBytes],
+    ) -> Result<(), Damaged> {
+        for page in pages {
+            let (len, rest) = data.split_first_chunk::<2>().ok_or(Damaged)?;
+            let len = usize::from(u16::from_le_bytes(*len));
+            self.decompress(Codec::Zstd, rest.get(..len).ok_or(Damaged)?, page)?;
+            data = &rest[len..];
         }
         Ok(())
     }

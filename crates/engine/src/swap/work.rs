@@ -99,10 +99,11 @@ impl Swap {
     pub fn work(&self, cpu: Cpu) -> bool {
         self.in_background(|background| {
             // Beyond its limit the pool gives up what holds nothing before it writes pages out.
-            (self.pool.bytes() > self.pool.max() && self.tidy_step())
+            (self.pool.bytes() > self.pool.max() && self.tidy_step(cpu, background))
                 || self.shrink_step(cpu, background)
                 || self.pool.give_back(WARM_WINDOWS) > 0
                 || self.compact_step(false)
+                || self.repack_step(cpu, background, false)
                 || self.recompress_step(cpu, background)
                 || self
                     .devices
@@ -130,7 +131,7 @@ impl Swap {
             let mut idle = 0;
             while self.pool.bytes() > target && idle < IDLE_TURNS {
                 self.desk.step_done();
-                if self.tidy_step() {
+                if self.tidy_step(cpu, background) {
                     continue;
                 }
                 match self.turn(cpu, background) {
@@ -146,8 +147,10 @@ impl Swap {
     }
 
     /// Gives back memory of the pool that holds no page, or gathers holes so that some does.
-    pub(super) fn tidy_step(&self) -> bool {
-        self.pool.give_back(0) > 0 || self.compact_step(true)
+    fn tidy_step(&self, cpu: Cpu, background: &mut Background) -> bool {
+        self.pool.give_back(0) > 0
+            || self.compact_step(true)
+            || self.repack_step(cpu, background, true)
     }
 
     /// Runs `f` with what background work keeps, unless somebody else does.

@@ -1,7 +1,8 @@
 //! Writeback: the pool's coldest pages of one group move to devices, a batch at a time. What a small
 //! group leaves of a batch the next ones fill up.
 //!
-//! The bytes in the pool go to the slot as they are. The steps for each page are those of
+//! The bytes in the pool go to the slot as they are, but for those of blocks, whose pages are taken out of
+//! them: a slot has one page. The steps for each page are those of
 //! the protocol in [`crate::vswap`]: busy and copied under the lock, written without,
 //! repointed if the word is still the busy one. Slots are taken in the order of the batch,
 //! so neighbours in the batch are mostly neighbours on the device, and go out as one write.
@@ -10,12 +11,15 @@
 //! device takes stay the next to go; then, and where a group may not write, copies that are not yet
 //! due are looked for, and nothing else changes its place.
 
-use super::Swap;
+use super::coders::Scratch;
 use super::device::{place, seal};
+use super::recompress::Walk;
+use super::{Swap, checksum};
+use crate::codec::Codec;
 use crate::env::{IoError, WriteOp};
 use crate::shrinker::{Candidate, Need, Shrinker};
 use crate::slots::ExtentList;
-use crate::vswap::{CLUSTER_ENTRIES, Group, Handle, Location, SlotPlace, Visit, Word};
+use crate::vswap::{CLUSTER_ENTRIES, Group, Handle, Location, SlotPlace, Vacated, Visit, Word};
 use crate::{Cpu, DeviceId, EntryId, PAGE_SIZE, PageBytes};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -37,9 +41,10 @@ pub struct Background {
     /// The visits of clusters in which they were found, each with how many there were before.
     visits: Vec<(Visit, usize)>,
     extents: ExtentList,
-    /// The cluster at which recompression looks on, and the entry in it.
-    pub recompress_from: u32,
-    pub recompress_at: u32,
+    pub recompress: Walk,
+    pub repack: Walk,
+    /// For pages in blocks; made when there are such to write.
+    scratch: Option<Box<Scratch>>,
 }
 
 #[derive(Clone, Copy)]
@@ -48,6 +53,10 @@ struct Pick {
     /// As it was left in the entry: busy.
     word: Word,
     raw: bool,
+    /// Its page is in a block, and not in the staging yet.
+    packed: bool,
+    /// Of what is written, where that is not what was in the pool.
+    checksum: Option<u64>,
     slot: Option<SlotPlace>,
     result: Result<(), IoError>,
 }
@@ -86,8 +95,9 @@ impl Background {
             picks: Vec::new(),
             visits: Vec::new(),
             extents: ExtentList::default(),
-            recompress_from: 0,
-            recompress_at: 0,
+            recompress: Walk::default(),
+            repack: Walk::default(),
+            scratch: None,
         }
     }
 
@@ -124,7 +134,10 @@ impl Swap {
             need = need.max(Need::Background);
         } else if need == Need::None {
             return false;
-        } else if self.pool.give_back(0) > 0 || self.compact_step(false) {
+        } else if self.pool.give_back(0) > 0
+            || self.compact_step(false)
+            || self.repack_step(cpu, background, false)
+        {
             // What holds no page goes before what does: the shrinker goes by the memory that the pool
             // holds, and would write out all of its pages while holes keep that up. A group's limit
             // is of its pages alone.
@@ -293,6 +306,7 @@ impl Swap {
         mut groups: impl Iterator<Item = &'a Arc<Group>>,
         turn: &mut Turn,
     ) {
+        self.take_out_of_blocks(background);
         self.take_slots(cpu, background);
         self.write_picks(background);
         for &pick in &background.picks {
@@ -319,7 +333,7 @@ impl Swap {
     fn take_slots(&self, cpu: Cpu, background: &mut Background) {
         let Some(devices) = &self.devices else { return };
         let Background { picks, extents, .. } = background;
-        for pick in picks {
+        for pick in picks.iter_mut().filter(|pick| !pick.packed) {
             extents.clear();
             if devices.allocate(cpu, 1, pick.entry, extents).is_err() {
                 break;
@@ -333,17 +347,76 @@ impl Swap {
         }
     }
 
-    /// Pages that no device took are the next again.
+    /// Pages that no device took are the next again, but for those of damaged blocks.
     fn return_unwritten(&self, background: &Background) {
         let mut end = background.picks.len();
         // A cluster may have been visited twice: it goes the same way back.
         for &(visit, from) in background.visits.iter().rev() {
             let mut found = background.picks[from..end].iter();
-            if let Some(pick) = found.find(|pick| pick.written().is_none()) {
+            if let Some(pick) = found.find(|pick| pick.written().is_none() && !pick.packed) {
                 self.space.return_to_clock(visit, pick.entry);
             }
             end = from;
         }
+    }
+
+    /// Decompresses picked pages that are in blocks. One that is gone, or is not what was stored, which a
+    /// load will say, stays packed.
+    fn take_out_of_blocks(&self, background: &mut Background) {
+        if !background.picks.iter().any(|pick| pick.packed) {
+            return;
+        }
+        // One of its own: it may be a store that makes room, which has its processor's.
+        let kept = background.scratch.take();
+        let mut scratch = kept.unwrap_or_else(|| self.coders.make());
+        scratch.forget();
+        for i in 0..background.picks.len() {
+            let Pick {
+                entry,
+                word,
+                packed,
+                ..
+            } = background.picks[i];
+            if !packed {
+                continue;
+            }
+            let mut page = [0; PAGE_SIZE];
+            if self
+                .read_out(&mut scratch, entry, word, &mut page)
+                .is_none()
+            {
+                continue;
+            }
+            let pick = &mut background.picks[i];
+            pick.packed = false;
+            pick.checksum = Some(checksum(Codec::Raw, &page));
+            *background.page(i) = page;
+        }
+        background.scratch = Some(scratch);
+    }
+
+    /// The page of an entry, if its word is still this one and names the pool.
+    fn read_out(
+        &self,
+        scratch: &mut Scratch,
+        entry: EntryId,
+        word: Word,
+        out: &mut PageBytes,
+    ) -> Option<()> {
+        if let Some(page) = scratch.page(entry, word) {
+            *out = *page;
+            return Some(());
+        }
+        let locked = self.space.lock_if_used(entry)?;
+        let Location::Pool(handle) = word.location() else {
+            return None;
+        };
+        if locked.word() != word {
+            return None;
+        }
+        let (len, codec) = self.pool.read(handle, &mut scratch.data.0);
+        drop(locked);
+        self.decode(scratch, (codec, 0..len), (entry, word), out)
     }
 
     /// Finds a group's coldest pages, copies them, and marks them busy; how many.
@@ -374,15 +447,16 @@ impl Swap {
                     locked.set(word.with_referenced(false));
                     turn.spared += 1;
                 } else if word.cached() && locked.references() == 1 {
-                    locked.set(word.dropped());
-                    dropped[n] = Some(handle);
+                    match locked.replace(word.dropped()) {
+                        Vacated::Beside => self.pool.count_beside(-1),
+                        Vacated::Place(_) => dropped[n] = Some(handle),
+                    }
                     n += 1;
                 } else {
                     let i = background.picks.len();
                     let slot = background.page(i);
                     let (len, codec) = self.pool.read(handle, slot);
-                    let raw = codec == crate::codec::Codec::Raw;
-                    if !raw {
+                    if matches!(codec, Codec::Lz4 | Codec::Zstd) {
                         seal(slot, codec, len);
                     }
                     let word = word.with_busy(true);
@@ -391,7 +465,9 @@ impl Swap {
                     background.picks.push(Pick {
                         entry,
                         word,
-                        raw,
+                        raw: matches!(codec, Codec::Raw | Codec::Block),
+                        packed: codec == Codec::Block,
+                        checksum: None,
                         slot: None,
                         result: Err(IoError::Device),
                     });
@@ -412,8 +488,8 @@ impl Swap {
             drop(locked);
             for handle in dropped.into_iter().flatten() {
                 self.free_object(group, handle);
-                turn.dropped += 1;
             }
+            turn.dropped += n;
             if stopped || background.picks.len() == BATCH {
                 break;
             }
@@ -442,8 +518,10 @@ impl Swap {
                     continue;
                 };
                 if n < BATCH && word.cached() && !word.busy() && locked.references() == 1 {
-                    locked.set(word.dropped());
-                    dropped[n] = Some(handle);
+                    match locked.replace(word.dropped()) {
+                        Vacated::Beside => self.pool.count_beside(-1),
+                        Vacated::Place(_) => dropped[n] = Some(handle),
+                    }
                     n += 1;
                 }
             }
@@ -540,12 +618,15 @@ impl Swap {
             }
             return false;
         };
-        let to = word.moved_to(Word::slot(slot, 0));
-        let group = self.space.repoint(pick.entry, pick.word, to);
-        match (word.location(), &group) {
-            (Location::Pool(old), Some(group)) => self.free_object(group, old),
-            _ => self.free_slot(cpu, pick.entry, slot),
+        let to = match pick.checksum {
+            None => word.moved_to(Word::slot(slot, 0)),
+            Some(checksum) => word.rewritten_to(Word::slot(slot, checksum)),
+        };
+        let repointed = self.space.repoint(pick.entry, pick.word, to);
+        match &repointed {
+            Some((group, vacated)) => self.free_vacated(cpu, group, pick.entry, *vacated),
+            None => self.free_slot(cpu, pick.entry, slot),
         }
-        group.is_some()
+        repointed.is_some()
     }
 }

@@ -3,10 +3,12 @@
 use super::fifo::Stamp;
 use super::group::Hold;
 use super::word::{Location, Word};
+use crate::BLOCK_PAGES;
 use std::collections::BTreeMap;
 
 /// Entries of a cluster.
 pub const CLUSTER_ENTRIES: usize = if cfg!(loom) { 4 } else { crate::CLUSTER_SLOTS };
+const _: () = assert!(CLUSTER_ENTRIES.is_multiple_of(BLOCK_PAGES));
 
 /// Who may allocate in a cluster. Freeing is always allowed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -52,6 +54,8 @@ pub struct Cluster {
     pub(super) late: Option<Stamp>,
     /// Recompressed since something was last put into the pool.
     pub(super) dense: bool,
+    /// Pages that left blocks which others keep: about as many as these have room for in vain.
+    pub(super) left: u16,
 }
 
 /// One line beside the words: 8.1 bytes an entry in all.
@@ -62,8 +66,17 @@ const _: () = assert!(cfg!(loom) || size_of::<Cluster>() == 8 * CLUSTER_ENTRIES 
 pub enum Released {
     /// It has others.
     Shared,
-    /// It is free; the caller frees what was at this location.
-    Freed(Location),
+    /// It is free, and what it named is the caller's to free.
+    Freed(Vacated),
+}
+
+/// What became of a place that an entry names no more.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Vacated {
+    /// Nobody names it: the caller frees what is there.
+    Place(Location),
+    /// Entries of the same block do.
+    Beside,
 }
 
 impl Cluster {
@@ -81,6 +94,7 @@ impl Cluster {
             visited: 0,
             late: None,
             dense: false,
+            left: 0,
         }
     }
 
@@ -95,6 +109,7 @@ impl Cluster {
         self.clock = None;
         self.late = None;
         self.dense = false;
+        self.left = 0;
     }
 
     /// The word of an entry.
@@ -114,6 +129,20 @@ impl Cluster {
         let pooled = |w: Word| u16::from(matches!(w.location(), Location::Pool(_)));
         self.pooled = self.pooled - pooled(old) + pooled(word);
         self.words[at] = word;
+    }
+
+    /// What becomes of the place that an entry names, now that it is to name another or none.
+    pub(super) fn vacate(&self, at: usize) -> Vacated {
+        let word = self.words[at];
+        let location = word.location();
+        let first = at / BLOCK_PAGES * BLOCK_PAGES;
+        let mut block = first..first + BLOCK_PAGES;
+        let beside = |other: usize| other != at && self.words[other].same_place(word);
+        if matches!(location, Location::Pool(_)) && block.any(beside) {
+            Vacated::Beside
+        } else {
+            Vacated::Place(location)
+        }
     }
 
     /// Reserves up to `out.len()` entries, lowest first; how many.
@@ -196,11 +225,12 @@ impl Cluster {
             self.set(at, word.with_cached(false));
             return Released::Shared;
         }
+        let vacated = self.vacate(at);
         self.set(at, Word::RESERVED);
         self.words[at] = Word::FREE;
         self.used -= 1;
         self.hint = self.hint.min(at as u16);
-        Released::Freed(word.location())
+        Released::Freed(vacated)
     }
 
     pub(super) fn check(&self) {

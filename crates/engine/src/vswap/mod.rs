@@ -5,7 +5,7 @@
 //!
 //! Every cluster has one lock, and **an entry's word is read and written under its
 //! cluster's lock only**. So readers see one consistent word, and a place changes in one
-//! step. The lock is held for a few instructions or the copy of one compressed page,
+//! step. The lock is held for a few instructions or the copy of a block's compressed pages,
 //! never across compression, a transfer, or a wait.
 //!
 //! - A *load* from the pool copies the compressed bytes out under the lock. A load from a
@@ -19,6 +19,9 @@
 //!   *Recompression* does the same with another object for the old. The second step of both is
 //!   [`Space::repoint`].
 //! - *Compaction* moves pool objects under the lock, and passes over busy words.
+//! - Up to four consecutive entries, a *block*, may name one object, which has the pages of all. They
+//!   are in one cluster, so under its lock a glance at the others tells who is the last to name it
+//!   ([`Vacated`]), and no count is kept.
 //! - *Free* may happen at any time. It clears the word first and releases the place after,
 //!   so nobody can reach a place that is being released.
 //! - *Store* reserves entries, makes their places, and then names those in the words. Until
@@ -44,7 +47,7 @@ mod numbers;
 mod space;
 pub mod word;
 
-pub use cluster::{CLUSTER_ENTRIES, Cluster, Released};
+pub use cluster::{CLUSTER_ENTRIES, Cluster, Released, Vacated};
 pub use group::{Group, Hold};
 #[cfg(all(test, not(loom)))]
 pub(crate) use space::SPARE;

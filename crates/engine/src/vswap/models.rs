@@ -1,7 +1,7 @@
 //! Loom models of the protocol: load, writeback, and free of one entry, in every order.
 //! Places hold what stands for a page; using or freeing one that holds nothing, or another's, fails.
 
-use super::{Location, Released, SlotPlace, Space, Word, word::Handle};
+use super::{Location, Released, SlotPlace, Space, Vacated, Word, word::Handle};
 use crate::sync::{Arc, Mutex, lock};
 use crate::{Cpu, DeviceId, EntryId, GroupId, SlotIndex};
 
@@ -38,14 +38,21 @@ const PAGE: u64 = 7;
 
 impl Rig {
     fn new() -> (Arc<Self>, EntryId) {
+        let (rig, [entry]) = Self::block();
+        (rig, entry)
+    }
+    /// Entries that have their pages in one object.
+    fn block<const N: usize>() -> (Arc<Self>, [EntryId; N]) {
         let rig = Self {
             space: Space::new(1),
             live: Mutex::new([None; 4]),
         };
-        let entry = rig.reserve();
+        let entries = [(); N].map(|()| rig.reserve());
         rig.put(Location::Pool(OBJECT), PAGE);
-        rig.space.lock(entry).set_pooled(Word::pool(OBJECT, PAGE));
-        (Arc::new(rig), entry)
+        for entry in entries {
+            rig.space.lock(entry).set_pooled(Word::pool(OBJECT, PAGE));
+        }
+        (Arc::new(rig), entries)
     }
     fn reserve(&self) -> EntryId {
         let mut out = [EntryId(0)];
@@ -81,10 +88,15 @@ impl Rig {
             assert!(held.is_some(), "{location:?} freed twice");
         }
     }
+    fn drop_vacated(&self, vacated: Vacated) {
+        if let Vacated::Place(location) = vacated {
+            self.drop_place(location);
+        }
+    }
     /// Frees the entry's only reference.
     fn free(&self, entry: EntryId) {
-        if let Released::Freed(location) = self.space.lock(entry).release() {
-            self.drop_place(location);
+        if let Released::Freed(vacated) = self.space.lock(entry).release() {
+            self.drop_vacated(vacated);
         }
     }
     /// As `swap::writeback`: busy under the lock, written without, then the second step that they
@@ -102,12 +114,10 @@ impl Rig {
         drop(locked);
         self.put(Location::Slot(SLOT), PAGE);
         let to = word.moved_to(Word::slot(SLOT, 0));
-        let moved = self.space.repoint(entry, busy, to).is_some();
-        self.drop_place(if moved {
-            Location::Pool(OBJECT)
-        } else {
-            Location::Slot(SLOT)
-        });
+        match self.space.repoint(entry, busy, to) {
+            Some((_, vacated)) => self.drop_vacated(vacated),
+            None => self.drop_place(Location::Slot(SLOT)),
+        }
     }
     /// As `swap::load`: pool bytes are read under the lock; a slot without it, and the word
     /// looked at again.
@@ -189,11 +199,10 @@ impl Rig {
         locked.set(busy);
         drop(locked);
         self.put(Location::Pool(OTHER), 9);
-        let named = self
-            .space
-            .repoint(entry, busy, Word::pool(OTHER, 9))
-            .is_some();
-        self.drop_place(Location::Pool(if named { OBJECT } else { OTHER }));
+        match self.space.repoint(entry, busy, Word::pool(OTHER, 9)) {
+            Some((_, vacated)) => self.drop_vacated(vacated),
+            None => self.drop_place(Location::Pool(OTHER)),
+        }
     }
     /// As `swap::compact`: moved under the lock, the old object freed after.
     fn compact(&self, entry: EntryId) {
@@ -205,6 +214,29 @@ impl Rig {
         }
         self.put(Location::Pool(OTHER), PAGE);
         locked.set(locked.word().moved_to(Word::pool(OTHER, 0)));
+        drop(locked);
+        self.drop_place(Location::Pool(OBJECT));
+    }
+    /// As `swap::compact` does it with a block: all that name it move, or none.
+    fn compact_block(&self, entries: &[EntryId]) {
+        let Some(mut locked) = self.space.lock_if_used(entries[0]) else {
+            return;
+        };
+        let mut here = Vec::new();
+        for &entry in entries {
+            locked.seek(entry);
+            if locked.word().location() == Location::Pool(OBJECT) {
+                here.push((entry, locked.word()));
+            }
+        }
+        if here.is_empty() || here.iter().any(|(_, word)| word.busy()) {
+            return;
+        }
+        self.put(Location::Pool(OTHER), PAGE);
+        for &(entry, word) in &here {
+            locked.seek(entry);
+            locked.set(word.moved_to(Word::pool(OTHER, 0)));
+        }
         drop(locked);
         self.drop_place(Location::Pool(OBJECT));
     }
@@ -348,6 +380,27 @@ fn loom_recompression_against_load_against_free() {
         loader.join().unwrap();
         rig.free(entry);
         recompressor.join().unwrap();
+        rig.leaves_nothing();
+    });
+}
+
+/// A block goes with the last of the entries that name it, whoever that is, and not before.
+#[test]
+fn loom_a_block_goes_with_the_last_that_names_it() {
+    model(|| {
+        let (rig, [first, second]) = Rig::block();
+        let other = rig.clone();
+        let freer = loom::thread::spawn(move || {
+            other.load(second);
+            other.free(second);
+        });
+        let other = rig.clone();
+        let mover = loom::thread::spawn(move || other.compact_block(&[first, second]));
+        rig.write_back(first);
+        rig.load(first);
+        freer.join().unwrap();
+        mover.join().unwrap();
+        rig.free(first);
         rig.leaves_nothing();
     });
 }

@@ -3,7 +3,7 @@
 #[cfg(all(test, not(loom)))]
 mod tests;
 
-use super::cluster::{CLUSTER_ENTRIES, Cluster, Released, State};
+use super::cluster::{CLUSTER_ENTRIES, Cluster, Released, State, Vacated};
 use super::fifo::Stamp;
 use super::group::{Group, Hold};
 use super::numbers::{self, Numbers};
@@ -89,6 +89,8 @@ pub struct Space {
     clusters: AtomicUsize,
     leaves: AtomicUsize,
     middles: AtomicUsize,
+    /// Σ `left` of the clusters.
+    left: AtomicUsize,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -124,6 +126,7 @@ impl Space {
             clusters: AtomicUsize::new(0),
             leaves: AtomicUsize::new(0),
             middles: AtomicUsize::new(0),
+            left: AtomicUsize::new(0),
         }
     }
 
@@ -243,21 +246,12 @@ impl Space {
     }
 
     /// The second step of whoever marked an entry busy and worked without the lock: it gets another
-    /// word, if its own is still the busy one; then, its group. If not, what was made for it is the
-    /// caller's to give up.
-    pub fn repoint(&self, entry: EntryId, busy: Word, to: Word) -> Option<Hold> {
-        debug_assert!(busy.busy() && !to.busy());
+    /// word, if its own is still the busy one; then, its group, and what became of the place it was at.
+    /// If not, what was made for it is the caller's to give up.
+    pub fn repoint(&self, entry: EntryId, busy: Word, to: Word) -> Option<(Hold, Vacated)> {
         let mut locked = self.lock_if_used(entry)?;
-        let word = locked.word();
-        if word != busy {
-            // One thread marks at a time: it is the caller's mark, on a page that was loaded and kept.
-            if word.busy() {
-                locked.set(word.with_busy(false));
-            }
-            return None;
-        }
-        locked.set(to);
-        Some(locked.cluster().group().clone())
+        let vacated = locked.repoint(busy, to)?;
+        Some((locked.cluster().group().clone(), vacated))
     }
 
     /// The second step of whoever copied the pages of entries side by side without the lock, and marked
@@ -479,7 +473,8 @@ impl Space {
                 lists.clock.remove(stamp);
             }
             drop(lists);
-            let maker = cluster.maker;
+            let (maker, left) = (cluster.maker, cluster.left);
+            self.count_left(left, 0);
             if let Some(emptied) = guard.take() {
                 let mut spare = lock(&self.spare);
                 if spare.len() < SPARE {
@@ -542,13 +537,14 @@ impl Space {
 
     /// All invariants of this part; for a space at rest.
     pub fn check(&self) {
-        let (mut clusters, mut used) = (0, 0);
+        let (mut clusters, mut used, mut left) = (0, 0, 0);
         let mut clock: Vec<(*const Group, u32)> = Vec::new();
         let mut partial: Vec<(*const Group, u32)> = Vec::new();
         self.each_cluster(|number, cluster| {
             cluster.check();
             clusters += 1;
             used += cluster.used as usize;
+            left += cluster.left as usize;
             if cluster.clock.is_some() {
                 clock.push((Arc::as_ptr(cluster.group()), number));
             }
@@ -558,6 +554,7 @@ impl Space {
         });
         assert_eq!(clusters, self.clusters.load(Relaxed));
         assert_eq!(used, self.used());
+        assert_eq!(left, self.left());
         for group in &self.groups() {
             let lists = lock(&group.lists);
             let of = |all: &[(*const Group, u32)]| -> Vec<u32> {
@@ -596,6 +593,33 @@ impl Space {
                 guard.as_ref().is_some_and(|cluster| {
                     let old = |stamp| lock(&cluster.group.lists).clock.is_old(stamp);
                     cluster.pooled > 0 && !cluster.dense && cluster.clock.is_some_and(old)
+                })
+            })
+    }
+
+    fn count_left(&self, before: u16, now: u16) {
+        if before != now {
+            // Modulo 2^64: one addition, whichever way.
+            let more = (now as usize).wrapping_sub(before as usize);
+            self.left.fetch_add(more, Relaxed);
+        }
+    }
+
+    /// Pages that left blocks which others keep.
+    pub fn left(&self) -> usize {
+        self.left.load(Relaxed)
+    }
+
+    /// The first of `looks` clusters from `from` on in which a page left a block for each `share` that
+    /// are there, or more.
+    pub fn find_left(&self, from: u32, looks: u32, share: u32) -> Option<u32> {
+        (from..self.numbers.end())
+            .take(looks as usize)
+            .find(|&number| {
+                let guard = lock(self.slot(number));
+                guard.as_ref().is_some_and(|cluster| {
+                    cluster.left > 0
+                        && u32::from(cluster.left).saturating_mul(share) >= cluster.used.into()
                 })
             })
     }
@@ -760,6 +784,45 @@ impl Locked<'_> {
         let at = self.at;
         self.cluster_mut().set(at, word);
     }
+    /// Lets the entry name another place, or the same; what became of the one it named.
+    pub fn replace(&mut self, word: Word) -> Vacated {
+        if word.same_place(self.word()) {
+            self.set(word);
+            return Vacated::Place(Location::Free);
+        }
+        let vacated = self.cluster().vacate(self.at);
+        self.set(word);
+        self.note(vacated);
+        vacated
+    }
+    fn note(&mut self, vacated: Vacated) {
+        if vacated == Vacated::Beside {
+            // Those of a block that went altogether still count, so it may be more than there can be.
+            self.set_left((self.left() + 1).min(CLUSTER_ENTRIES as u16));
+        }
+    }
+    /// About how many pages left blocks of this cluster which others keep.
+    pub fn left(&self) -> u16 {
+        self.cluster().left
+    }
+    /// Says how many pages left blocks of this cluster which others keep.
+    pub fn set_left(&mut self, left: u16) {
+        let before = std::mem::replace(&mut self.cluster_mut().left, left);
+        self.space.count_left(before, left);
+    }
+    /// See [`Space::repoint`].
+    pub fn repoint(&mut self, busy: Word, to: Word) -> Option<Vacated> {
+        debug_assert!(busy.busy() && !to.busy());
+        let word = self.word();
+        if word == busy {
+            return Some(self.replace(to));
+        }
+        // One thread marks at a time: it is the caller's mark, on a page that was loaded and kept.
+        if word.busy() {
+            self.set(word.with_busy(false));
+        }
+        None
+    }
     /// Names an object of the pool, of a page that has just come. Its place in the order is its
     /// cluster's, or, if that came long before, where the youngest of those are that came late.
     pub fn set_pooled(&mut self, word: Word) {
@@ -851,6 +914,9 @@ impl Locked<'_> {
     pub fn release_unsettled(&mut self) -> Released {
         let at = self.at;
         let released = self.cluster_mut().release(at);
+        if let Released::Freed(vacated) = released {
+            self.note(vacated);
+        }
         self.freed += usize::from(matches!(released, Released::Freed(_)));
         released
     }

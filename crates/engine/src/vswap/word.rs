@@ -5,7 +5,7 @@
 //! | 0..28 | place: pool handle, device and slot, or the kind of a special |
 //! | 28..30 | kind: special, pool, slot, slot raw |
 //! | 30 | cached: the page is resident too, and unwritten as far as anyone knows |
-//! | 31 | busy: writeback is copying it; only writeback repoints it, anyone may free it |
+//! | 31 | busy: writeback or recompression copied it; only who did repoints it, anyone may free it |
 //! | 32 | referenced: gets a second chance from the shrinker |
 //! | 33..64 | the low 31 bits of the checksum of the bytes stored |
 //!
@@ -131,6 +131,14 @@ impl Word {
             }),
         }
     }
+    /// The same without flags: the place, and the checksum of the bytes there.
+    pub const fn plain(self) -> Self {
+        Self(self.0 & !(Self::CACHED | Self::BUSY | Self::REFERENCED))
+    }
+    /// Whether both name the same place, or the same special.
+    pub const fn same_place(self, other: Self) -> bool {
+        (self.0 ^ other.0) & (Self::PLACE_MASK | 3 << Self::KIND) == 0
+    }
     /// The low 31 bits of the checksum of the bytes stored.
     const fn checksum(self) -> u64 {
         self.0 >> Self::CHECKSUM
@@ -175,6 +183,11 @@ impl Word {
         let place = Self::PLACE_MASK | 3 << Self::KIND;
         Self(self.0 & !place | to.0 & place)
     }
+    /// The same page at another place, in other bytes: flags stay.
+    pub const fn rewritten_to(self, to: Word) -> Self {
+        let flags = Self::CACHED | Self::BUSY | Self::REFERENCED;
+        Self(self.0 & flags | to.0 & !flags)
+    }
     /// The same entry without data of its own.
     pub const fn dropped(self) -> Self {
         Self(self.0 & (Self::CACHED | Self::REFERENCED) | Self::SPECIAL_DROPPED)
@@ -210,6 +223,10 @@ mod tests {
             let moved = word.with_cached(true).moved_to(Word::slot(place, 0));
             prop_assert_eq!(moved.location(), Location::Slot(place));
             prop_assert!(moved.checksum_matches(hash) && moved.cached());
+            prop_assert!(moved.same_place(Word::slot(place, 0)) && !moved.same_place(word));
+            let rewritten = word.with_cached(true).rewritten_to(Word::slot(place, !hash));
+            prop_assert_eq!(rewritten.location(), Location::Slot(place));
+            prop_assert!(rewritten.checksum_matches(!hash) && rewritten.cached());
             prop_assert_eq!((handle.window(), handle.object()), (window, object));
             prop_assert_eq!(word.with_cached(true).dropped().location(), Location::Dropped);
         }

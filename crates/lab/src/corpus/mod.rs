@@ -17,9 +17,9 @@ use crate::sim::Machine;
 use ebb_engine::codec::{Codec, Codecs};
 use ebb_engine::counters::Counters;
 use ebb_engine::env::{Clock, Memory};
-use ebb_engine::pool::{MAX_COMPRESSED, STEP};
-use ebb_engine::swap::{CodecKind, Config, CountersRef, Env, Swap};
-use ebb_engine::{Cpu, EntryId, GroupId, PAGE_SIZE, PageBytes};
+use ebb_engine::pool::{BLOCK_STEP, MAX_COMPRESSED, STEP};
+use ebb_engine::swap::{CodecKind, Config, CountersRef, Env, LoadError, Swap};
+use ebb_engine::{BLOCK_PAGES, Cpu, EntryId, GroupId, PAGE_SIZE, PageBytes};
 use ebb_stores::codec::PageCodecs;
 use ebb_sys::codec::Lz4Dictionary;
 use packers::{DictLz4, Packer, PlainLz4, Zstd, train};
@@ -311,8 +311,9 @@ impl Memory for Kept {
     fn give_back(&self, _: &mut [u8]) {}
 }
 
-const POOLS: [(&str, CodecKind); 6] = [
+const POOLS: [(&str, CodecKind); 7] = [
     ("lz4", CodecKind::Lz4),
+    ("zstd:-3", CodecKind::Zstd { level: -3 }),
     ("zstd:-1", CodecKind::Zstd { level: -1 }),
     ("zstd:1", CodecKind::Zstd { level: 1 }),
     ("zstd+dict:1", CodecKind::Zstd { level: 1 }),
@@ -320,8 +321,9 @@ const POOLS: [(&str, CodecKind); 6] = [
     ("lz4+zstd+dict:1", CodecKind::Lz4ThenZstd { level: 1 }),
 ];
 
-/// The pages through the engine itself, a unit at a time as the pager stores them, and back one
-/// by one in an order of no meaning, which frees them.
+/// The pages through the engine itself, a unit at a time as the pager stores them, and back: a unit at a
+/// time, as they are when memory is walked through, and kept; then one by one in an order of no meaning,
+/// which frees them.
 fn pool(report: &mut Report, name: &str, codec: CodecKind, units: &[Vec<&PageBytes>]) {
     let level = match codec {
         CodecKind::Zstd { level } | CodecKind::Lz4ThenZstd { level } => level,
@@ -347,12 +349,21 @@ fn pool(report: &mut Report, name: &str, codec: CodecKind, units: &[Vec<&PageByt
     let swap = Swap::new(config, env, None).expect("the settings are in range");
     swap.warm_up();
     let mut entries: Vec<(EntryId, &PageBytes)> = Vec::new();
+    // Where each unit's entries begin.
+    let mut starts = Vec::with_capacity(units.len() + 1);
     let mut working = Duration::ZERO;
     let start = cpu_time();
     for unit in units {
+        let all = "the pool has room for all";
+        starts.push(entries.len());
         let mut out = [None; sample::UNIT];
-        swap.store_each(Cpu(0), GroupId(0), unit, &mut out)
-            .expect("the pool has room for all");
+        if unit.len() == sample::UNIT {
+            let first = swap.store(Cpu(0), GroupId(0), unit).expect(all);
+            out = std::array::from_fn(|i| Some(first.plus(i as u32)));
+        } else {
+            swap.store_each(Cpu(0), GroupId(0), unit, &mut out)
+                .expect(all);
+        }
         entries.extend(out.into_iter().flatten().zip(unit.iter().copied()));
         let stored = cpu_time();
         swap.work(Cpu(0));
@@ -372,6 +383,21 @@ fn pool(report: &mut Report, name: &str, codec: CodecKind, units: &[Vec<&PageByt
         round((1.0 - objects / held.pool_bytes as f64) * 100.0)
     };
     let (held, wasted) = (swap.memory(), waste(&swap, entries.len()));
+    starts.push(entries.len());
+    let start = cpu_time();
+    for unit in starts.windows(2) {
+        let unit = &entries[unit[0]..unit[1]];
+        let mut rooms = [[0; PAGE_SIZE]; sample::UNIT];
+        let mut out: Vec<&mut PageBytes> = rooms[..unit.len()].iter_mut().collect();
+        let which: Vec<EntryId> = unit.iter().map(|(entry, _)| *entry).collect();
+        let mut results = vec![Err(LoadError::Empty); unit.len()];
+        swap.load_each(Cpu(0), &which, &mut out, true, &mut results);
+        assert!(results.iter().all(Result::is_ok), "the pool lost a page");
+    }
+    let walking = cpu_time() - start;
+    for &(entry, _) in &entries {
+        swap.uncache(entry);
+    }
     let mut out = [0; PAGE_SIZE];
     // A step that shares no factor with the number of pages meets them all.
     let n = entries.len();
@@ -404,28 +430,42 @@ fn pool(report: &mut Report, name: &str, codec: CodecKind, units: &[Vec<&PageByt
         wasted,
         half_freed,
         us(storing),
-        Value::Null,
+        us(walking),
         us(loading),
     ]);
 }
 
 /// Bytes by which a page's object is larger than what the codec wrote, in the mean: objects are of
-/// whole steps. Of two codecs it is that of the denser.
+/// whole steps. Of two codecs half of the pages are in blocks, as a rule.
 fn rounded_up(codecs: &dyn Codecs, kind: CodecKind, units: &[Vec<&PageBytes>]) -> f64 {
-    let codec = match kind {
-        CodecKind::Zstd { .. } | CodecKind::Lz4ThenZstd { .. } => Codec::Zstd,
-        _ => Codec::Lz4,
-    };
     let mut coder = codecs.coder();
-    let mut room = vec![0; 2 * PAGE_SIZE];
-    let (mut more, mut pages) = (0, 0);
-    for page in units.iter().flatten() {
-        let len = coder.compress(codec, page, &mut room);
-        let len = len.filter(|&len| len <= MAX_COMPRESSED);
-        more += len.map_or(0, |len| len.next_multiple_of(STEP) - len);
-        pages += 1;
-    }
-    more as f64 / f64::from(pages.max(1))
+    let mut room = vec![0; 2 * BLOCK_PAGES * PAGE_SIZE];
+    let mut single = |codec: Codec| {
+        let len = |page: &&PageBytes| coder.compress(codec, page, &mut room);
+        let lens = units.iter().flatten().filter_map(len);
+        let more = |len: usize| len.next_multiple_of(STEP) - len;
+        lens.filter(|&len| len <= MAX_COMPRESSED)
+            .map(more)
+            .sum::<usize>()
+    };
+    let more = match kind {
+        CodecKind::None => 0,
+        CodecKind::Lz4 => single(Codec::Lz4),
+        CodecKind::Zstd { .. } => single(Codec::Zstd),
+        CodecKind::Lz4ThenZstd { .. } => {
+            let singles = single(Codec::Lz4);
+            let blocks = units.iter().flat_map(|unit| unit.chunks(BLOCK_PAGES));
+            let len = |block: &[&PageBytes]| {
+                let pages: Vec<PageBytes> = block.iter().map(|page| **page).collect();
+                coder.compress_block(&pages, &mut room)
+            };
+            let lens = blocks.filter_map(len).map(|len| 1 + len);
+            let blocks: usize = lens.map(|len| len.next_multiple_of(BLOCK_STEP) - len).sum();
+            (singles + blocks) / 2
+        }
+    };
+    let pages: usize = units.iter().map(Vec::len).sum();
+    more as f64 / pages.max(1) as f64
 }
 
 /// Steps without work after which there is none left.
