@@ -9,6 +9,7 @@ use anyhow::{Context, Result, bail};
 use ebb_sys::background::{self, Side};
 use ebb_tree::Supervisor;
 use std::ffi::{OsStr, OsString};
+use std::io::Write;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -98,7 +99,9 @@ fn stay_behind(supervisor: &mut Supervisor) -> Result<()> {
 fn tell_of_unmanaged(supervisor: &mut Supervisor) -> bool {
     while let Some(pid) = supervisor.unjoined() {
         if let Some((path, reason)) = program::unmanaged(pid) {
-            eprintln!(
+            // Nobody may read that any more.
+            let _ = writeln!(
+                std::io::stderr(),
                 "ebb: the memory of {} (process {pid}) cannot be managed: {reason}; it stays in RAM and \
                  counts. Of others like it nothing is said",
                 path.display()

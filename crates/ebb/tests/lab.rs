@@ -460,13 +460,14 @@ fn pages_of_a_process_at_work_leave_the_pool_in_their_order() {
     let _alone = alone();
     let options = ["--pool-max", "24M"];
     let run = |_| run_shrinker("watched", 48 * MIB, &options, shrinker::real::LEFT_INVERTED).1;
-    let seen: Vec<f64> = (0..3).filter_map(run).collect();
+    // A run with too few pages on the device, or in the pool, tells nothing.
+    let seen: Vec<f64> = (0..6).filter_map(run).take(3).collect();
     println!("{seen:?} percent of pairs");
-    if seen.len() < 2 {
-        println!("skipped: too few pages on the device, or in the pool");
-    } else {
-        assert!(median(seen.clone()) < 10.0, "{seen:?}");
-    }
+    assert!(
+        seen.len() > 1,
+        "most runs have too few pages on the device, or in the pool"
+    );
+    assert!(median(seen.clone()) < 10.0, "{seen:?}");
     let (managed, _) = run_shrinker("active", 64 * MIB, &[], shrinker::real::ELAPSED);
     assert_eq!(managed.counter("reject_pool"), 0, "{}", managed.stats);
 }

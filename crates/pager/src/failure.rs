@@ -44,9 +44,10 @@ fn end(member: Option<&Member>, why: &str) -> ! {
         // The connection is not in the descriptor table of a thread of the program.
         _ => drop(writeln!(std::io::stderr(), "ebb: {why}")),
     }
-    // SAFETY: raising a signal.
-    unsafe { libc::kill(libc::getpid(), libc::SIGKILL) };
-    loop {
-        std::thread::park();
+    // SAFETY: raising a signal. The first process of a PID namespace cannot send it to itself: that one
+    // exits, with all of its threads.
+    unsafe {
+        libc::kill(libc::getpid(), libc::SIGKILL);
+        libc::_exit(128 + libc::SIGKILL)
     }
 }

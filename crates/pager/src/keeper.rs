@@ -301,7 +301,8 @@ pub fn tend(process: &'static Process) -> ! {
             }
         }
         let mut wanted = process.member.take_reclaim_request();
-        if process.is_refused.swap(false, SeqCst) {
+        let refused = process.is_refused.swap(false, SeqCst);
+        if refused {
             wanted = wanted.max(REFUSED);
         }
         if wanted > 0 {
@@ -319,7 +320,12 @@ pub fn tend(process: &'static Process) -> ! {
                 process.member.publish_oldest(0);
             }
             drop(state);
-            process.serve_again(&mut desk);
+            if refused {
+                // What it gave up may be somebody else's by now, and nobody but it gives up more.
+                process.wake_again(&mut desk);
+            } else {
+                process.serve_again(&mut desk);
+            }
         }
         let gate = crate::process::gate(process);
         let Embedded { devices, swap } = process.embedded;

@@ -418,8 +418,10 @@ impl Queue {
 
     /// When the unit at the front was queued: what it holds was not seen to be used since.
     pub fn oldest_ms(&self, map: &PageMap) -> Option<u32> {
+        // What relatives shared when it was looked at may be this process's alone by now.
+        let apart = || self.apart.front();
         let first = self.units.front().or_else(|| self.passing.front());
-        first.map(|u| map.unit(*u).queued_ms)
+        first.or_else(apart).map(|u| map.unit(*u).queued_ms)
     }
 
     /// Bytes of its memory.

@@ -23,6 +23,7 @@
 
 use crate::fork;
 use crate::keeper;
+use crate::map::PageNumber;
 use crate::process::Process;
 use crate::resolve::{Desk, UnitBuffer};
 use crate::room::When;
@@ -404,6 +405,13 @@ impl Process {
     pub fn serve_again(&self, desk: &mut Desk) {
         while let Some(fault) = desk.again.pop() {
             self.serve_fully(desk, fault, Instant::now());
+        }
+    }
+
+    /// Lets them come once more instead, to a service thread: for who must not wait meanwhile.
+    pub fn wake_again(&self, desk: &mut Desk) {
+        for fault in desk.again.drain(..) {
+            self.wake(PageNumber::of(fault.address), 1);
         }
     }
 

@@ -39,7 +39,7 @@ use rustix::net::{self, AddressFamily, SocketFlags, SocketType};
 use rustix::process::{Pid, WaitOptions, WaitStatus};
 use seats::{Expected, Seat};
 use std::collections::HashMap;
-use std::io;
+use std::io::{self, Write};
 use std::ops::RangeInclusive;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::Ordering::*;
@@ -262,9 +262,9 @@ impl Supervisor {
             drifted: false,
             told_crowded: false,
             told_exhausted: false,
-            notices: setup
-                .notices
-                .unwrap_or_else(|| Box::new(|line| eprintln!("ebb: {line}"))),
+            notices: setup.notices.unwrap_or_else(|| {
+                Box::new(|line| drop(writeln!(std::io::stderr(), "ebb: {line}")))
+            }),
         };
         for device in setup.devices {
             supervisor.add_device(device)?;
