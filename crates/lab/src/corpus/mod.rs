@@ -440,32 +440,33 @@ fn pool(report: &mut Report, name: &str, codec: CodecKind, units: &[Vec<&PageByt
 fn rounded_up(codecs: &dyn Codecs, kind: CodecKind, units: &[Vec<&PageBytes>]) -> f64 {
     let mut coder = codecs.coder();
     let mut room = vec![0; 2 * BLOCK_PAGES * PAGE_SIZE];
-    let mut single = |codec: Codec| {
-        let len = |page: &&PageBytes| coder.compress(codec, page, &mut room);
-        let lens = units.iter().flatten().filter_map(len);
-        let more = |len: usize| len.next_multiple_of(STEP) - len;
-        lens.filter(|&len| len <= MAX_COMPRESSED)
-            .map(more)
-            .sum::<usize>()
+    let mut of = |unit: &[&PageBytes], codec: Codec| -> usize {
+        let (step, pages) = match codec {
+            Codec::Block => (BLOCK_STEP, BLOCK_PAGES),
+            _ => (STEP, 1),
+        };
+        let len = |pages: &[&PageBytes]| match codec {
+            Codec::Block => {
+                let pages: Vec<PageBytes> = pages.iter().map(|page| **page).collect();
+                Some(1 + coder.compress_block(&pages, &mut room)?)
+            }
+            _ => {
+                let len = coder.compress(codec, pages[0], &mut room);
+                len.filter(|&len| len <= MAX_COMPRESSED)
+            }
+        };
+        let lens = unit.chunks(pages).filter_map(len);
+        lens.map(|len| len.next_multiple_of(step) - len).sum()
     };
-    let more = match kind {
+    let more = units.iter().map(|unit| match kind {
         CodecKind::None => 0,
-        CodecKind::Lz4 => single(Codec::Lz4),
-        CodecKind::Zstd { .. } => single(Codec::Zstd),
-        CodecKind::Lz4ThenZstd { .. } => {
-            let singles = single(Codec::Lz4);
-            let blocks = units.iter().flat_map(|unit| unit.chunks(BLOCK_PAGES));
-            let len = |block: &[&PageBytes]| {
-                let pages: Vec<PageBytes> = block.iter().map(|page| **page).collect();
-                coder.compress_block(&pages, &mut room)
-            };
-            let lens = blocks.filter_map(len).map(|len| 1 + len);
-            let blocks: usize = lens.map(|len| len.next_multiple_of(BLOCK_STEP) - len).sum();
-            (singles + blocks) / 2
-        }
-    };
+        CodecKind::Lz4 => of(unit, Codec::Lz4),
+        CodecKind::Zstd { .. } if unit.len() == sample::UNIT => of(unit, Codec::Block),
+        CodecKind::Zstd { .. } => of(unit, Codec::Zstd),
+        CodecKind::Lz4ThenZstd { .. } => (of(unit, Codec::Lz4) + of(unit, Codec::Block)) / 2,
+    });
     let pages: usize = units.iter().map(Vec::len).sum();
-    more as f64 / pages.max(1) as f64
+    more.sum::<usize>() as f64 / pages.max(1) as f64
 }
 
 /// Steps without work after which there is none left.
