@@ -281,7 +281,7 @@ fn threads_share_devices_that_come_and_go() {
     assert!(world.moved.load(Ordering::Relaxed) > 0, "nothing was moved");
     assert!(world.reclaimed.load(Relaxed) > 0, "no copy made way");
     devices.check();
-    let mut held = 0;
+    // What is left, if anything: copies make way for the device that is removed.
     for (entry, place) in world.places.iter().enumerate() {
         let mut place = place.lock().unwrap();
         if let Some(e) = *place {
@@ -291,10 +291,8 @@ fn threads_share_devices_that_come_and_go() {
             );
             world.take(entry, &mut place);
             devices.give(Cpu(2), e).unwrap();
-            held += 1;
         }
     }
-    assert!(held > 0);
     while devices.work(Cpu(0), 64) > 0 {}
     devices.check();
     assert!(
