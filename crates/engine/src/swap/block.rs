@@ -120,8 +120,7 @@ fn pack(coder: &mut dyn Coder, members: u8, pages: &[PageBytes], room: &mut [u8]
 
 /// Whether blocks are worth it, by what is loaded from them: a block that is decompressed for one page
 /// alone counts against, each other page that is taken from it then counts for them. So they are as long
-/// as two pages or more come back together, in the mean.
-/// On a line of its own.
+/// as two pages or more come back together, in the mean. On a line of its own, as loads write it.
 #[derive(Default)]
 #[repr(align(64))]
 pub struct Usefulness {

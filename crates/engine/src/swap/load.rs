@@ -182,7 +182,9 @@ impl Swap {
         match codec {
             Codec::Raw => out.copy_from_slice(data),
             Codec::Block => {
-                scratch.unpack(at, word)?;
+                if scratch.page(entry, word).is_none() {
+                    scratch.unpack(at, word)?;
+                }
                 out.copy_from_slice(scratch.page(entry, word)?);
             }
             codec => scratch.coder.decompress(codec, data, out).ok()?,

@@ -327,14 +327,9 @@ impl Swap {
         let each = each.filter_map(|(&entry, member)| Some((entry, member.as_ref()?)));
         for (n, (entry, member)) in each.enumerate() {
             let named = (entry, member.busy);
-            let page = match scratch.page(entry, member.busy) {
-                Some(page) => *page,
-                None => {
-                    let mut page = [0; PAGE_SIZE];
-                    self.decode(scratch, (member.codec, member.at.clone()), named, &mut page)?;
-                    page
-                }
-            };
+            let mut page = [0; PAGE_SIZE];
+            let object = (member.codec, member.at.clone());
+            self.decode(scratch, object, named, &mut page)?;
             *scratch.gathered(n) = page;
         }
         Some(())

@@ -19,7 +19,9 @@ use crate::codec::Codec;
 use crate::env::{IoError, WriteOp};
 use crate::shrinker::{Candidate, Need, Shrinker};
 use crate::slots::ExtentList;
-use crate::vswap::{CLUSTER_ENTRIES, Group, Handle, Location, SlotPlace, Vacated, Visit, Word};
+use crate::vswap::{
+    CLUSTER_ENTRIES, Group, Handle, Location, Locked, SlotPlace, Vacated, Visit, Word,
+};
 use crate::{Cpu, DeviceId, EntryId, PAGE_SIZE, PageBytes};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -447,10 +449,7 @@ impl Swap {
                     locked.set(word.with_referenced(false));
                     turn.spared += 1;
                 } else if word.cached() && locked.references() == 1 {
-                    match locked.replace(word.dropped()) {
-                        Vacated::Beside => self.pool.count_beside(-1),
-                        Vacated::Place(_) => dropped[n] = Some(handle),
-                    }
+                    dropped[n] = self.give_up_copy(&mut locked, handle);
                     n += 1;
                 } else {
                     let i = background.picks.len();
@@ -497,6 +496,17 @@ impl Swap {
         background.picks.len() - before
     }
 
+    /// Gives up the copy in the pool of a resident page; its object, if no other page is in it.
+    fn give_up_copy(&self, locked: &mut Locked<'_>, handle: Handle) -> Option<Handle> {
+        match locked.replace(locked.word().dropped()) {
+            Vacated::Place(_) => Some(handle),
+            Vacated::Beside => {
+                self.pool.count_beside(-1);
+                None
+            }
+        }
+    }
+
     /// Looks on along a group's pages for copies of resident ones, and gives up those of a cluster, if
     /// they are due or not; whether there were any.
     fn give_up_copies(&self, group: &Arc<Group>, turn: &mut Turn) -> bool {
@@ -518,10 +528,7 @@ impl Swap {
                     continue;
                 };
                 if n < BATCH && word.cached() && !word.busy() && locked.references() == 1 {
-                    match locked.replace(word.dropped()) {
-                        Vacated::Beside => self.pool.count_beside(-1),
-                        Vacated::Place(_) => dropped[n] = Some(handle),
-                    }
+                    dropped[n] = self.give_up_copy(&mut locked, handle);
                     n += 1;
                 }
             }
