@@ -2,7 +2,7 @@
 //!
 //! - pages that have been in the pool for long are compressed again with the denser codec, where the
 //!   pool is configured so, those of neighbouring entries together ([`super::block`]). Loading such a page
-//!   is slower; that is why only the older half of a group's clusters is taken.
+//!   is slower; that is why the youngest quarter of a group's clusters stays as it is.
 //! - what is left of blocks is *packed again*, as the pages that left them go on taking room: in a cluster
 //!   that has lost a fifth of its pages so, and in any when memory is short. If blocks are of no use, as
 //!   pages come back alone, each page for itself, and sooner. What a fork froze stays as it is.

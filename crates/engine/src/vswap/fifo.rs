@@ -1,9 +1,9 @@
 //! A queue of clusters that can give up a member from its middle.
 //!
 //! Each push gets a stamp, greater than all before, so the queue stays sorted and a member
-//! is found by binary search. Queues whose stamps are of one sequence can be compared by age. What is taken out leaves a tombstone; those are swept when
-//! they outnumber the members, so that a step costs O(log n) amortised and the memory
-//! is at most twice that of the members.
+//! is found by binary search. Queues whose stamps are of one sequence can be compared by age.
+//! What is taken out leaves a tombstone; those are swept when they outnumber the members, so that a step
+//! costs O(log n) amortised and the memory is at most twice that of the members.
 
 use std::collections::VecDeque;
 use std::num::NonZeroU64;
@@ -12,6 +12,9 @@ use std::num::NonZeroU64;
 const ITEM_BITS: u32 = 21;
 const ITEM_MASK: u64 = (1 << ITEM_BITS) - 1;
 const TOMB: u64 = ITEM_MASK;
+
+/// One in so many members is young.
+const YOUNG_SHARE: usize = 4;
 
 /// See the module.
 #[derive(Default)]
@@ -116,9 +119,10 @@ impl Fifo {
         }
     }
 
-    /// Whether a member stands in the older half.
+    /// Whether a member is not among the youngest, a [`YOUNG_SHARE`] of all.
     pub fn is_old(&self, stamp: Stamp) -> bool {
-        self.position(stamp) * 2 < self.items.len()
+        let younger = self.items.len() - self.position(stamp);
+        younger * YOUNG_SHARE > self.items.len()
     }
 
     /// Members.

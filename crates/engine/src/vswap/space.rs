@@ -583,7 +583,7 @@ impl Space {
         }
     }
 
-    /// The first of `looks` clusters from `from` on that is among the older half of its
+    /// The first of `looks` clusters from `from` on that is not among the youngest of its
     /// group's, has pages in the pool, and was not recompressed.
     pub fn find_cold(&self, from: u32, looks: u32) -> Option<u32> {
         (from..self.numbers.end())
