@@ -1,0 +1,179 @@
+//! A device's row in the table, and what each process says of its share.
+
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
+
+/// What the tree does with a device.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum DeviceState {
+    /// Pages go there.
+    On,
+    /// The same; every process that holds it says what it would want in order to leave.
+    Asked,
+    /// What is there moves elsewhere; then the device goes.
+    Leaving,
+}
+
+/// A device as every member sees it.
+#[repr(C)]
+pub(crate) struct DeviceRow {
+    /// 0: the row is free. Else four times the device's serial number, plus its [`DeviceState`].
+    stamp: AtomicU64,
+    /// Device facts, as words.
+    pub facts: [AtomicU64; 3],
+    /// Bit 16: given; low 16 bits: priority.
+    pub priority: AtomicU32,
+    pub clusters: AtomicU32,
+}
+
+impl DeviceRow {
+    /// The row's device by its serial number, and what becomes of it; none if it is free.
+    pub fn device(&self) -> Option<(u64, DeviceState)> {
+        let stamp = self.stamp.load(SeqCst);
+        let state = match stamp & 3 {
+            0 => DeviceState::On,
+            1 => DeviceState::Asked,
+            _ => DeviceState::Leaving,
+        };
+        (stamp != 0).then_some((stamp >> 2, state))
+    }
+
+    /// Fills a free row.
+    pub fn fill(&self, serial: u64, facts: [u64; 3], priority: Option<i16>, clusters: u32) {
+        for (word, fact) in self.facts.iter().zip(facts) {
+            word.store(fact, SeqCst);
+        }
+        let priority = priority.map_or(0, |p| 1 << 16 | p as u16 as u32);
+        self.priority.store(priority, SeqCst);
+        self.clusters.store(clusters, SeqCst);
+        self.set_state(serial, DeviceState::On);
+    }
+
+    pub fn set_state(&self, serial: u64, state: DeviceState) {
+        self.stamp.store(serial << 2 | state as u64, SeqCst);
+    }
+
+    pub fn clear(&self) {
+        self.stamp.store(0, SeqCst);
+    }
+
+    pub fn facts(&self) -> [u64; 3] {
+        std::array::from_fn(|i| self.facts[i].load(SeqCst))
+    }
+
+    pub fn priority(&self) -> Option<i16> {
+        let word = self.priority.load(SeqCst);
+        (word >> 16 & 1 == 1).then_some(word as u16 as i16)
+    }
+}
+
+/// What a process has on a device, by its own word.
+#[repr(C)]
+pub(crate) struct Share {
+    /// Slots in use, those of its forked relatives included that it reads.
+    pub used: AtomicU32,
+    /// Write errors that it met.
+    pub errors: AtomicU32,
+    /// What it says beside that. Bits 0..32: pages; 32..34: which [`Answer`] they belong to, if any;
+    /// 34: it takes no room there any more, for errors; 35..: the change of the devices that it
+    /// answers.
+    said: AtomicU64,
+}
+
+/// What a process answers that is to leave a device.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Answer {
+    /// Asked: so many pages would find no place in what is its own, its clusters on other devices
+    /// and its memory. Nothing was moved.
+    Wants(u32),
+    /// So many pages have no place.
+    NoRoom(u32),
+    /// So many pages can be neither read nor written elsewhere.
+    Stuck(u32),
+}
+
+impl Share {
+    const OUT: u64 = 1 << 34;
+    const CHANGE: u32 = 35;
+
+    /// An answer comes with the number of the last change of the devices that the process has seen.
+    pub fn tell(&self, used: u32, errors: u32, out: bool, answer: Option<(u64, Answer)>) {
+        let (change, kind, pages) = match answer {
+            None => (0, 0, 0),
+            Some((change, Answer::Wants(pages))) => (change, 1, pages),
+            Some((change, Answer::NoRoom(pages))) => (change, 2, pages),
+            Some((change, Answer::Stuck(pages))) => (change, 3, pages),
+        };
+        self.used.store(used, Relaxed);
+        self.errors.store(errors, Relaxed);
+        let out = if out { Self::OUT } else { 0 };
+        let said = change << Self::CHANGE | out | kind << 32 | u64::from(pages);
+        self.said.store(said, SeqCst);
+    }
+
+    /// Whether the process takes no room there any more.
+    pub fn is_out(&self) -> bool {
+        self.said.load(SeqCst) & Self::OUT != 0
+    }
+
+    /// What the process answers to a change of the devices, or to a later one.
+    pub fn answer_to(&self, change: u64) -> Option<Answer> {
+        let said = self.said.load(SeqCst);
+        // Both modulo what fits: no answer lies half of that behind.
+        let ahead = (said >> Self::CHANGE << Self::CHANGE).wrapping_sub(change << Self::CHANGE);
+        let pages = said as u32;
+        match said >> 32 & 3 {
+            _ if ahead >> 63 == 1 => None,
+            1 => Some(Answer::Wants(pages)),
+            2 => Some(Answer::NoRoom(pages)),
+            3 => Some(Answer::Stuck(pages)),
+            _ => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::table::{Config, Table};
+
+    #[test]
+    fn a_row_tells_of_its_device() {
+        let (table, _fd) = Table::create(100, Config::default()).unwrap();
+        let row = &table.devices[1];
+        assert_eq!(row.device(), None);
+        row.fill(7, [1, 2, 3], Some(-2), 9);
+        assert_eq!((row.facts(), row.priority()), ([1, 2, 3], Some(-2)));
+        assert_eq!(row.device(), Some((7, DeviceState::On)));
+        for state in [DeviceState::Asked, DeviceState::Leaving] {
+            row.set_state(7, state);
+            assert_eq!(row.device(), Some((7, state)));
+        }
+        row.clear();
+        assert_eq!(row.device(), None);
+        assert_eq!(table.devices[0].device(), None);
+    }
+
+    #[test]
+    fn a_share_carries_everything() {
+        let (table, _fd) = Table::create(100, Config::default()).unwrap();
+        let share = &table.slots[0].shares[0];
+        for out in [false, true] {
+            for answer in [Answer::Wants(4), Answer::NoRoom(5), Answer::Stuck(u32::MAX)] {
+                for change in [1, 7, 1 << 29, u64::MAX] {
+                    share.tell(1, 2, out, Some((change, answer)));
+                    assert_eq!(share.is_out(), out);
+                    // Not to what came later.
+                    for (asked, said) in [
+                        (change - 1, Some(answer)),
+                        (change, Some(answer)),
+                        (change.wrapping_add(1), None),
+                    ] {
+                        assert_eq!(share.answer_to(asked), said, "{change} {asked}");
+                    }
+                }
+            }
+            share.tell(1, 2, out, None);
+            assert_eq!((share.is_out(), share.answer_to(0)), (out, None));
+        }
+    }
+}

@@ -1,0 +1,266 @@
+//! A process's slot: its number, the word that says what it is used for, the part of the table that is
+//! the process's own.
+
+use super::device::Share;
+use crate::histogram::Histogram;
+use crate::limits::LimitWords;
+use crate::{MAX_DEVICES, MAX_SLOTS};
+use ebb_engine::counters::Counters;
+use std::fmt;
+use std::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering::*};
+
+/// A process's place in the table.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct SlotNumber(pub(crate) u16);
+
+impl SlotNumber {
+    pub(crate) fn new(n: usize) -> Option<Self> {
+        (n < MAX_SLOTS).then_some(Self(n as u16))
+    }
+
+    /// As an array position.
+    pub const fn index(self) -> usize {
+        self.0 as usize
+    }
+
+    pub(crate) fn all() -> impl Iterator<Item = Self> {
+        (0..MAX_SLOTS as u16).map(Self)
+    }
+}
+
+impl fmt::Display for SlotNumber {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// What a slot is used for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum SlotState {
+    /// Nobody's.
+    Free,
+    /// Taken for a child about to be forked, or forked and not yet joined.
+    Reserved,
+    /// A process that does not page yet: the supervisor measures it.
+    Joined,
+    /// A process that pages: it charges for itself.
+    Paging,
+}
+
+/// State, and for a reserved slot who reserved it, in one word, so that a process killed
+/// between the two cannot leave one without the other. With it, how often the slot has been
+/// taken: whoever remembers something about a slot can tell that it is another's by now.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct StateWord {
+    pub state: SlotState,
+    pub parent: Option<SlotNumber>,
+    /// The parent pages, so the child is charged from before it is born.
+    pub charges: bool,
+    /// Modulo 2^14; kept by the table.
+    pub taken: u32,
+}
+
+const TAKEN_SHIFT: u32 = 18;
+pub(super) const TAKEN_MASK: u32 = (1 << (32 - TAKEN_SHIFT)) - 1;
+const _: () = assert!(MAX_SLOTS < 1 << (TAKEN_SHIFT - 8));
+
+impl StateWord {
+    pub const FREE: Self = Self::of(SlotState::Free);
+
+    pub const fn of(state: SlotState) -> Self {
+        Self {
+            state,
+            parent: None,
+            charges: false,
+            taken: 0,
+        }
+    }
+
+    pub const fn reserved(parent: Option<SlotNumber>, charges: bool) -> Self {
+        Self {
+            state: SlotState::Reserved,
+            parent,
+            charges,
+            taken: 0,
+        }
+    }
+
+    /// Whether the process charges for itself and is not to be measured.
+    pub fn is_charging(self) -> bool {
+        match self.state {
+            SlotState::Paging => true,
+            SlotState::Reserved => self.charges,
+            SlotState::Free | SlotState::Joined => false,
+        }
+    }
+
+    pub(super) fn pack(self) -> u32 {
+        let state = match self.state {
+            SlotState::Free => 0,
+            SlotState::Reserved => 1,
+            SlotState::Joined => 2,
+            SlotState::Paging => 3,
+        };
+        let parent = self.parent.map_or(0, |slot| slot.0 as u32 + 1);
+        state | (self.charges as u32) << 2 | parent << 8 | self.taken << TAKEN_SHIFT
+    }
+
+    pub(super) fn unpack(word: u32) -> Self {
+        let state = match word & 3 {
+            0 => SlotState::Free,
+            1 => SlotState::Reserved,
+            2 => SlotState::Joined,
+            _ => SlotState::Paging,
+        };
+        let parent = (word as usize >> 8 & 0x3ff)
+            .checked_sub(1)
+            .and_then(SlotNumber::new);
+        Self {
+            state,
+            parent,
+            charges: word >> 2 & 1 == 1,
+            taken: word >> TAKEN_SHIFT,
+        }
+    }
+}
+
+/// A word on a cache line of its own.
+#[repr(C, align(64))]
+pub(crate) struct Line<T>(pub T);
+
+/// The part of the table that belongs to one process.
+#[repr(C, align(4096))]
+pub(crate) struct Slot {
+    /// Its pid as the parent or it itself knows it, 0 if not known; above it, to which taking
+    /// of the slot it belongs, because a parent may be late to write it.
+    pid: AtomicU64,
+    /// The number of the process that buries this one, which is dead; 0: nobody. Above it as above.
+    pub burier: AtomicU64,
+    /// Woken on requests, on a new limit or mode, on room for the hungry.
+    pub futex: AtomicU32,
+    /// Processes related by fork without exec have the same number.
+    pub family: AtomicU64,
+    /// Pages this process has charged.
+    pub charged: AtomicI64,
+    /// Pages of those that another process of the family has charged as well.
+    pub credit: AtomicI64,
+    /// Pages the supervisor counts for it as long as it does not page.
+    pub measured: AtomicI64,
+    /// Steps on the shared sums begun and done: equal when none is under way.
+    pub begun: AtomicU64,
+    pub done: AtomicU64,
+    /// Monotonic time at which its coldest page was last known used; 0: it has none to give.
+    pub coldest: AtomicU64,
+    /// Pages that others ask it to give up.
+    pub request: AtomicU64,
+    /// Devices whose descriptors it holds, one bit a row. Set by the supervisor when it sends
+    /// them, cleared by the process when it has closed them.
+    pub attached: AtomicU32,
+    /// Its own, beside the tree's.
+    pub limits: LimitWords,
+    /// Bytes that its pool holds.
+    pub pool: AtomicU64,
+    pub shares: [Share; MAX_DEVICES],
+    pub counters: Line<Counters>,
+    pub latency: [Histogram; 4],
+}
+
+/// In place of a pid: the child has been forked, and its parent does not know which it is.
+const UNNAMED: u32 = u32::MAX;
+
+/// What is known of the process that a slot is for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Named {
+    /// Perhaps not forked yet.
+    Unborn,
+    /// Forked, or dead already.
+    Unnamed,
+    Pid(u32),
+}
+
+impl Slot {
+    /// The slot begins a new life, of a process not known yet.
+    pub fn forget_pid(&self, taken: u32) {
+        self.pid.store((taken as u64) << 32, SeqCst);
+    }
+
+    /// Writes who the slot is for, unless it is another's by now, or more is known already.
+    /// `Pid` of the parent is worth more than the child's own, which may be of another
+    /// namespace: it `overrules`.
+    pub fn name(&self, taken: u32, named: Named, overrules: bool) {
+        let (pid, known) = match named {
+            Named::Unborn => return,
+            Named::Unnamed => (UNNAMED, 0),
+            Named::Pid(pid) => (pid, if overrules { u32::MAX } else { 0 }),
+        };
+        let new = (taken as u64) << 32 | pid as u64;
+        // Refused: nothing to do then.
+        let _ = self.pid.fetch_update(SeqCst, SeqCst, |old| {
+            let is = old as u32;
+            let less = is <= known || is == UNNAMED;
+            (old >> 32 == taken as u64 && less).then_some(new)
+        });
+    }
+
+    /// Who the slot is for, as far as it was said since it was taken.
+    pub fn named(&self, taken: u32) -> Named {
+        let word = self.pid.load(SeqCst);
+        match word as u32 {
+            pid if pid == 0 || word >> 32 != taken as u64 => Named::Unborn,
+            UNNAMED => Named::Unnamed,
+            pid => Named::Pid(pid),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::table::{Config, Table};
+
+    #[test]
+    fn a_word_carries_the_state() {
+        for state in [
+            SlotState::Free,
+            SlotState::Reserved,
+            SlotState::Joined,
+            SlotState::Paging,
+        ] {
+            for parent in [None, SlotNumber::new(0), SlotNumber::new(511)] {
+                for charges in [false, true] {
+                    let word = StateWord {
+                        state,
+                        parent,
+                        charges,
+                        taken: 777,
+                    };
+                    assert_eq!(StateWord::unpack(word.pack()), word);
+                }
+            }
+        }
+        assert_eq!(StateWord::unpack(u32::MAX).parent, None);
+    }
+
+    #[test]
+    fn a_late_name_is_not_taken_for_another_child() {
+        let (table, _fd) = Table::create(100, Config::default()).unwrap();
+        let n = table.take_slot(StateWord::reserved(None, false)).unwrap();
+        let taken = table.state(n).taken;
+        let slot = table.slot(n);
+        assert_eq!(slot.named(taken), Named::Unborn);
+        slot.name(taken, Named::Unnamed, true);
+        assert_eq!(slot.named(taken), Named::Unnamed);
+        slot.name(taken, Named::Pid(5), false);
+        slot.name(taken, Named::Unnamed, true);
+        slot.name(taken, Named::Pid(6), false);
+        assert_eq!(slot.named(taken), Named::Pid(5));
+        slot.name(taken, Named::Pid(7), true);
+        assert_eq!(slot.named(taken), Named::Pid(7));
+
+        table.set_state(n, StateWord::FREE);
+        assert_eq!(table.take_slot(StateWord::reserved(None, false)), Some(n));
+        let later = table.state(n).taken;
+        slot.name(taken, Named::Pid(7), true);
+        assert_eq!(slot.named(later), Named::Unborn);
+    }
+}
