@@ -119,10 +119,10 @@ impl Fifo {
         }
     }
 
-    /// Whether a member is not among the youngest, a [`YOUNG_SHARE`] of all.
+    /// Whether a member is not among the youngest: one in [`YOUNG_SHARE`], at least one. Tombstones count.
     pub fn is_old(&self, stamp: Stamp) -> bool {
-        let younger = self.items.len() - self.position(stamp);
-        younger * YOUNG_SHARE > self.items.len()
+        let from_here = self.items.len() - self.position(stamp);
+        from_here > self.items.len().div_ceil(YOUNG_SHARE)
     }
 
     /// Members.
@@ -155,6 +155,17 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
     use std::collections::HashMap;
+
+    #[test]
+    fn the_youngest_quarter_is_not_old() {
+        for (members, old) in [(1, 0), (2, 1), (4, 3), (5, 3), (8, 6), (100, 75)] {
+            let mut fifo = Fifo::default();
+            let stamps: Vec<Stamp> = (0..members).map(|item| fifo.push(item)).collect();
+            let is_old: Vec<bool> = stamps.iter().map(|stamp| fifo.is_old(*stamp)).collect();
+            let expected = (0..members).map(|item| item < old);
+            assert!(is_old.into_iter().eq(expected), "{members}");
+        }
+    }
 
     proptest! {
         #[test]

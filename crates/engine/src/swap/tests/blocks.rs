@@ -72,6 +72,34 @@ fn idle_neighbours_share_an_object() {
     assert_eq!(swap.memory().pool_pages, 3 * CLUSTER_SLOTS as u64);
 }
 
+/// Idle is what came before the youngest quarter: that is likelier to come back, and loaded faster as it is.
+#[test]
+fn what_came_last_is_not_compressed_again() {
+    let config = Config {
+        pool_max_bytes: 32 << 20,
+        ..small(CodecKind::Lz4ThenZstd { level: 1 })
+    };
+    let rig = rig(config, None);
+    let swap = &rig.swap;
+    let pages: Vec<PageBytes> = (0..8 * CLUSTER_SLOTS as u32)
+        .map(|seed| page(seed, RANDOM))
+        .collect();
+    let refs: Vec<&PageBytes> = pages.iter().collect();
+    let mut out = vec![None; pages.len()];
+    let stored = swap.store_each(Cpu(0), GroupId(0), &refs, &mut out);
+    assert_eq!(stored, Ok(pages.len()));
+    let entries: Vec<EntryId> = out.into_iter().flatten().collect();
+    while swap.work(Cpu(0)) {}
+    swap.check();
+    let again = |entries: &[EntryId]| {
+        let codec = |&entry| swap.pool.read(handle(swap, entry), &mut []).1;
+        let codecs = entries.iter().map(codec);
+        codecs.filter(|codec| *codec != Codec::Lz4).count()
+    };
+    assert_eq!(again(&entries[..5 * CLUSTER_SLOTS]), 5 * CLUSTER_SLOTS);
+    assert_eq!(again(&entries[6 * CLUSTER_SLOTS..]), 0);
+}
+
 /// What is left of blocks goes on taking the room of all of their pages, until it is packed again.
 #[test]
 fn what_is_left_of_blocks_is_packed_again() {
