@@ -1,6 +1,6 @@
-//! What tests, demo and benchmark need from outside: Debian packages, and Python packages in a
-//! virtual environment of the project. What is there already is left alone; what cannot be had
-//! is reported, and the tests that need it say "skipped".
+//! What tests, demo and benchmark need from outside: Debian packages, Python packages in a virtual
+//! environment of the project, and the permission to page, for an ordinary user who may use sudo. What is
+//! there already is left alone; what cannot be had is reported, and the tests that need it say "skipped".
 
 use anyhow::{Context, Result, bail};
 use ebb_harness::tools;
@@ -33,6 +33,11 @@ pub enum Extent {
 
 /// Installs what is missing, as far as possible.
 pub fn install(extent: Extent) {
+    if !may_page()
+        && let Err(error) = allow_paging()
+    {
+        eprintln!("xtask: userfaultfd is not permitted, and so nothing can be paged: {error:#}");
+    }
     let missing: Vec<&str> = PACKAGES
         .into_iter()
         .filter(|(program, _)| extent == Extent::Full || ["cc", "python3"].contains(program))
@@ -65,22 +70,47 @@ pub fn install(extent: Extent) {
     }
 }
 
+const DEVICE: &str = "/dev/userfaultfd";
+
+/// Whether this user may have faults served that the kernel raises: `ebb doctor` tries it, but is not
+/// built yet.
+fn may_page() -> bool {
+    let sysctl = std::fs::read_to_string("/proc/sys/vm/unprivileged_userfaultfd");
+    let device = || std::fs::File::options().read(true).write(true).open(DEVICE);
+    ebb_harness::is_root() || sysctl.is_ok_and(|text| text.trim() == "1") || device().is_ok()
+}
+
+/// Asks for it, until the next boot and for this user alone.
+fn allow_paging() -> Result<()> {
+    if tools::in_path("setfacl").is_none() {
+        apt(&["acl"])?;
+    }
+    let user = run(Command::new("id").arg("-u"))?;
+    let args = ["-m", &format!("u:{}:rw", user.trim()), DEVICE];
+    as_root("setfacl", &args)
+        .map(drop)
+        .context("`ebb doctor` names the fix")
+}
+
+/// Runs a program of root's, or has sudo do so where that asks for no password.
+fn as_root(program: &str, args: &[&str]) -> Result<String> {
+    eprintln!("xtask: {program} {}", args.join(" "));
+    let mut command = Command::new(if ebb_harness::is_root() {
+        program
+    } else {
+        "sudo"
+    });
+    if !ebb_harness::is_root() {
+        command.args(["-n", program]);
+    }
+    run(command.args(args).env("DEBIAN_FRONTEND", "noninteractive"))
+}
+
 fn apt(packages: &[&str]) -> Result<()> {
     if tools::in_path("apt-get").is_none() {
         bail!("this is no Debian: install {} yourself", packages.join(" "));
     }
-    let root = run(Command::new("id").arg("-u"))?.trim() == "0";
-    let apt = |args: &[&str]| {
-        eprintln!("xtask: apt-get {}", args.join(" "));
-        let mut command = if root {
-            Command::new("apt-get")
-        } else {
-            let mut sudo = Command::new("sudo");
-            sudo.args(["-n", "apt-get"]);
-            sudo
-        };
-        run(command.args(args).env("DEBIAN_FRONTEND", "noninteractive"))
-    };
+    let apt = |args: &[&str]| as_root("apt-get", args);
     let install = [&["install", "-y", "--no-install-recommends"], packages].concat();
     // The lists may be absent or old; they are refreshed only if it fails without.
     if apt(&install).is_err() {

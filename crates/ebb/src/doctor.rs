@@ -234,7 +234,7 @@ fn no_userfaultfd(syscall: &io::Error, device: &io::Error, machine: &Machine) ->
         "as root: `sysctl -w vm.unprivileged_userfaultfd=1`".to_string()
     } else {
         format!(
-            "as root: `setfacl -m u:{user}:rw /dev/userfaultfd` or `sysctl -w vm.unprivileged_userfaultfd=1`"
+            "as root: `setfacl -m u:{user}:rw /dev/userfaultfd` (package acl) or `sysctl -w vm.unprivileged_userfaultfd=1`"
         )
     };
     let detail = format!("not permitted (system call: {syscall}; /dev/userfaultfd: {device})");
