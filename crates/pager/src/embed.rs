@@ -9,13 +9,13 @@ use ebb_engine::{Cpu, Node, PAGE_SIZE};
 use ebb_stores::codec::PageCodecs;
 use ebb_tree::{Codec, Member};
 use std::sync::Arc;
-use std::time::Instant;
 
-struct RealClock(Instant);
+/// The same in all processes: they tell each other when they loaded.
+struct RealClock;
 
 impl Clock for RealClock {
     fn now_ns(&self) -> u64 {
-        self.0.elapsed().as_nanos() as u64
+        ebb_sys::proc::monotonic_ns()
     }
 }
 
@@ -59,10 +59,10 @@ pub struct Embedded {
 /// Limits the pool to so many pages, or to what the user allows it, if that is less.
 pub fn limit_pool(swap: &Swap, member: &Member, pages: u64) {
     let bytes = pages.saturating_mul(PAGE_SIZE as u64);
-    let bytes = bytes.min(member.pool_max().unwrap_or(u64::MAX));
-    let bytes = bytes.clamp(*POOL_MAX.start(), *POOL_MAX.end());
+    let limit = member.pool_limit(bytes);
+    let bytes = limit.max.clamp(*POOL_MAX.start(), *POOL_MAX.end());
     // In range: the supervisor refuses other percentages.
-    let _ = swap.set_limits(bytes, member.accept_percent());
+    let _ = swap.set_limits(bytes, limit.accept_percent);
     generations::choose(swap, member.writeback(), member.has_relatives());
 }
 
@@ -89,7 +89,7 @@ pub fn swap(member: &Member) -> Result<&'static Embedded, String> {
         ..Config::default()
     };
     let env = Env {
-        clock: Arc::new(RealClock(Instant::now())),
+        clock: Arc::new(RealClock),
         topology,
         memory: Arc::new(RealMemory),
         counters: CountersRef::Static(member.counters()),

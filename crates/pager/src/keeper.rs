@@ -336,6 +336,7 @@ pub fn tend(process: &'static Process) -> ! {
         moving = devices.tend(process.member, swap, cpu(), &mut memory);
         for _ in 0..64 {
             // Somebody may be waiting for what is asked for.
+            process.swap.others_loaded(process.member.last_load_ns());
             if !process.swap.work(cpu()) || process.member.is_asked() {
                 break;
             }
@@ -543,7 +544,10 @@ impl Process {
             let own = charged.min(budget).saturating_sub(shared);
             limit = (shared + state.balance.limit(budget, own)).min(budget);
         }
-        self.member.tell_pool(self.swap.pool_bytes());
+        self.date_pool(state);
+        let oldest = u64::from(state.pool_oldest_ms.unwrap_or(0));
+        self.member
+            .tell_pool(self.swap.pool_bytes(), oldest * 1_000_000);
         embed::limit_pool(self.swap, self.member, limit as u64);
     }
 
@@ -565,14 +569,31 @@ impl Process {
     }
 
     /// Tells the tree when the oldest page here came (the keeper's milliseconds, 0: there is none to
-    /// be given). Of memory that is in the pool but for little, the rest is the least that is wanted.
+    /// be given). Of memory that is in the pool but for little, the rest is the least that is wanted; it is
+    /// the pool then that can give, where its pages may go to devices.
     fn publish_oldest(&self, state: &State) {
         let most_is_out = 8 * state.map.resident() as i64 <= state.account.charged();
         let oldest = match state.queue.oldest_ms(&state.map) {
-            Some(oldest) if !most_is_out => oldest,
-            _ => 0,
+            Some(oldest) if !most_is_out => Some(oldest),
+            _ => state.pool_oldest_ms,
         };
-        self.member.publish_oldest(u64::from(oldest) * 1_000_000);
+        self.member
+            .publish_oldest(u64::from(oldest.unwrap_or(0)) * 1_000_000);
+    }
+
+    /// When the oldest pages came into the pool that are of use to others on a device: of those that
+    /// relatives share only what came since the fork.
+    fn date_pool(&self, state: &mut State) {
+        let only = self
+            .member
+            .has_relatives()
+            .then(crate::generations::youngest);
+        let (came, oldest) = self.swap.pool_order(only);
+        let now = state.queue.now_ms;
+        state.dates.note(came, now);
+        let stays = self.embedded.devices.stays(self.member);
+        let oldest = oldest.filter(|_| stays);
+        state.pool_oldest_ms = oldest.map(|n| state.dates.of(n, now).max(1));
     }
 
     /// Gives `pages` of the charge back, evicting what it takes. What the program charges meanwhile

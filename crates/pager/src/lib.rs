@@ -14,6 +14,7 @@ mod balance;
 mod bays;
 mod capture;
 mod clean;
+mod dates;
 mod devices;
 mod embed;
 mod failure;

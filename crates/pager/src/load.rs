@@ -125,6 +125,9 @@ impl Process {
             .workingset_refault
             .add(u64::from(age <= RESIDENT_SET));
         self.counters().readahead.add(pages as u64 - 1);
+        if device {
+            self.member.tell_load(self.swap.last_load_ns());
+        }
         transit_ended();
         desk.again.append(parked);
         Some(Brought {

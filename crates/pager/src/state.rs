@@ -12,6 +12,7 @@ use crate::account::Account;
 use crate::appetite::Appetite;
 use crate::balance::Balance;
 use crate::bays::Bays;
+use crate::dates::Dates;
 use crate::footing::Footing;
 use crate::map::{Page, PageMap, PageNumber};
 use crate::pattern::Pattern;
@@ -43,6 +44,10 @@ pub struct State {
     pub pattern: Pattern,
     /// The pool's share of the budget.
     pub balance: Balance,
+    /// When pages came into the pool.
+    pub dates: Dates,
+    /// When the oldest did of those that others could have the room of, in the keeper's milliseconds.
+    pub pool_oldest_ms: Option<u32>,
     /// Charges against the tree's budget.
     pub account: Account,
     /// When to ask others for memory that lies idle.
@@ -66,6 +71,8 @@ static STATE: Mutex<State> = Mutex::new(State {
     bays: None,
     pattern: Pattern::new(),
     balance: Balance::new(),
+    dates: Dates::new(),
+    pool_oldest_ms: None,
     account: Account::new(),
     appetite: Appetite::new(),
     sharing: Sharing::Alone,

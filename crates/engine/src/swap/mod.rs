@@ -432,6 +432,28 @@ impl Swap {
         self.space.group(group).pool_bytes()
     }
 
+    /// In what order pages came into the pool, counted in clusters of entries: how many came so far, and
+    /// which of them is the oldest whose pages are there and may go to devices, of one group or of all.
+    /// Who notes when so many had come can tell how old these pages are.
+    pub fn pool_order(&self, only: Option<GroupId>) -> (u64, Option<u64>) {
+        let groups = self.space.groups();
+        let wanted = groups
+            .iter()
+            .filter(|group| only.is_none_or(|only| group.id == only) && self.can_write(group));
+        let oldest = wanted.filter_map(|group| group.oldest()).min();
+        (self.space.came(), oldest.map(|stamp| stamp.number()))
+    }
+
+    /// When a page was last loaded from a device, by the engine's clock; 0: never.
+    pub fn last_load_ns(&self) -> u64 {
+        self.last_load_ns.load(Relaxed)
+    }
+
+    /// Somebody else loaded a page from a device at `ns`: the shrinker stands back for others, too.
+    pub fn others_loaded(&self, ns: u64) {
+        self.last_load_ns.fetch_max(ns, Relaxed);
+    }
+
     /// Sets the pool's limit in bytes, and the percentage of it that the shrinker works
     /// down to. What is above leaves in the background.
     pub fn set_limits(&self, pool_max_bytes: u64, accept_percent: u8) -> Result<(), ConfigError> {

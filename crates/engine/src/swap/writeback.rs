@@ -279,7 +279,7 @@ impl Swap {
         }
     }
 
-    fn can_write(&self, group: &Group) -> bool {
+    pub(super) fn can_write(&self, group: &Group) -> bool {
         group.writeback() && self.has_devices()
     }
 

@@ -91,7 +91,7 @@ impl Group {
         self.ended.load(Relaxed)
     }
     /// The stamp of its oldest cluster with pages in the pool.
-    pub(super) fn oldest(&self) -> Option<Stamp> {
+    pub fn oldest(&self) -> Option<Stamp> {
         lock(&self.lists).clock.oldest()
     }
     pub(super) fn end(&self) {

@@ -158,7 +158,12 @@ impl Space {
     pub fn age(&self, group: &Group) -> u64 {
         let oldest = group.oldest();
         // Read last: no stamp that is in a clock is younger.
-        oldest.map_or(0, |oldest| 1 + self.stamps.load(Relaxed) - oldest.number())
+        oldest.map_or(0, |oldest| 1 + self.came() - oldest.number())
+    }
+
+    /// Clusters that came into the clocks of groups so far.
+    pub fn came(&self) -> u64 {
+        self.stamps.load(Relaxed)
     }
 
     fn next_stamp(&self) -> Stamp {

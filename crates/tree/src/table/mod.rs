@@ -38,7 +38,7 @@ use std::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering::*};
 
 const MAGIC: u64 = u64::from_be_bytes(*b"ebbtree\0");
 /// Raised with every change of layout or meaning.
-pub(crate) const VERSION: u32 = 7;
+pub(crate) const VERSION: u32 = 8;
 
 /// Whether the tree has to page yet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -114,6 +114,8 @@ pub(crate) struct Table {
     pub charged: Line<AtomicI64>,
     /// The largest use so far.
     pub peak: Line<AtomicI64>,
+    /// When (CLOCK_MONOTONIC nanoseconds) a member loaded a page from a device last, about.
+    pub loaded: Line<AtomicU64>,
     /// Slots that wait for room.
     pub hungry: Line<[AtomicU64; SLOT_WORDS]>,
     states: [AtomicU32; MAX_SLOTS],
@@ -192,6 +194,7 @@ impl Table {
         slot.burier.store(0, SeqCst);
         slot.limits.set(Limits::default());
         slot.pool.store(0, Relaxed);
+        slot.pool_oldest.store(0, Relaxed);
         Some(found)
     }
 
