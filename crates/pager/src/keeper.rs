@@ -51,6 +51,9 @@ const MOVING: Duration = Duration::from_millis(1);
 const SPARED: Duration = Duration::from_millis(500);
 /// Pages that go when the system has none for us.
 const REFUSED: u64 = 256;
+/// A pool that holds less gives nothing to devices for others' sake: what it takes to write would cost
+/// them as much.
+const WORTH: u64 = 1 << 20;
 /// How often it is seen whether the supervisor is there.
 const SUPERVISED: Duration = Duration::from_millis(200);
 /// While nothing happens.
@@ -591,8 +594,8 @@ impl Process {
         let (came, oldest) = self.swap.pool_order(only);
         let now = state.queue.now_ms;
         state.dates.note(came, now);
-        let stays = self.embedded.devices.stays(self.member);
-        let oldest = oldest.filter(|_| stays);
+        let worth = self.swap.pool_bytes() >= WORTH && self.embedded.devices.stays(self.member);
+        let oldest = oldest.filter(|_| worth);
         state.pool_oldest_ms = oldest.map(|n| state.dates.of(n, now).max(1));
     }
 

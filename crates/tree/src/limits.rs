@@ -6,12 +6,12 @@
 //! ([`Member::pool_limit`], [`Member::writeback`]).
 //!
 //! The tree's limit of the pool bounds the sum over all processes, each of which has a pool of its
-//! own. So that they need no lock, each says what its pool holds and since when, and takes an equal
-//! part of what is left; where the sum is above the limit, each takes its share of the limit. With Σ
-//! what is held, n the processes that page, and p what one of them holds:
+//! own. So that they need no lock, each says what its pool holds and since when, and takes a part of what
+//! is left; where the sum is above the limit, each takes its share of the limit. With Σ what is held, p
+//! what a process holds, and w its weight, 1, or [`GROWING`] while its pool grows:
 //! ```text
-//! max(p) = p + (limit - Σ) / n    if Σ <= limit
-//! max(p) = p * limit / Σ          else
+//! max(p) = p + (limit - Σ) * w / Σw    if Σ <= limit
+//! max(p) = p * limit / Σ               else
 //! ```
 //! Either way Σ max(p) <= limit. What a process holds is known a turn late, so the sum may pass the
 //! limit by what changes hands in a turn.
@@ -32,6 +32,10 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
 
 /// Down to which part of its limit, in percent, the pool is emptied, if nobody says otherwise.
 const ACCEPT_PERCENT: u8 = 90;
+/// The weight of a process whose pool grows.
+const GROWING: u64 = 16;
+/// A pool is known to grow for so long, in ns.
+const GROWS_NS: u64 = 100_000_000;
 /// Of a pool that is to give nothing: a percent more is its limit.
 const MOST_PERCENT: u8 = 99;
 
@@ -100,8 +104,9 @@ impl LimitWords {
 struct Pools {
     /// All of them.
     sum: u64,
-    /// Processes that have one.
-    processes: u64,
+    /// The weights of all of them, and its own.
+    weights: u64,
+    weight: u64,
     /// Its own.
     own: u64,
     /// Those that hold older pages which may be written; none: its own may not.
@@ -112,7 +117,8 @@ impl Pools {
     /// What the process may hold of the tree's `limit`.
     fn part(&self, limit: u64) -> u64 {
         if self.sum <= limit {
-            self.own + (limit - self.sum) / self.processes.max(1)
+            let room = u128::from(limit - self.sum) * u128::from(self.weight);
+            self.own + (room / u128::from(self.weights.max(1))) as u64
         } else {
             (u128::from(self.own) * u128::from(limit) / u128::from(self.sum)) as u64
         }
@@ -188,10 +194,12 @@ impl Member {
         let mine = age(me);
         let mut pools = Pools {
             sum: 0,
-            processes: 0,
+            weights: 0,
+            weight: 0,
             own: self.table.slot(me).pool.load(Relaxed),
             older: mine.map(|_| 0),
         };
+        let now = ebb_sys::proc::monotonic_ns();
         let paging = self.table.taken();
         for (n, _) in paging.filter(|(_, word)| word.state == SlotState::Paging) {
             // Once for each: it changes meanwhile.
@@ -200,7 +208,16 @@ impl Member {
                 false => self.table.slot(n).pool.load(Relaxed),
             };
             pools.sum += holds;
-            pools.processes += 1;
+            let grew = self.table.slot(n).pool_grew.load(Relaxed);
+            let weight = if now.saturating_sub(grew) < GROWS_NS {
+                GROWING
+            } else {
+                1
+            };
+            pools.weights += weight;
+            if n == me {
+                pools.weight = weight;
+            }
             if let (Some(older), Some(mine)) = (&mut pools.older, mine)
                 && age(n).is_some_and(|age| age < mine)
             {
@@ -221,7 +238,9 @@ impl Member {
     pub fn tell_pool(&self, bytes: u64, oldest_ns: u64) {
         let slot = self.table.slot(self.slot());
         slot.pool_oldest.store(oldest_ns, Relaxed);
-        slot.pool.store(bytes, Relaxed);
+        if slot.pool.swap(bytes, Relaxed) < bytes {
+            slot.pool_grew.store(ebb_sys::proc::monotonic_ns(), Relaxed);
+        }
     }
 }
 
@@ -237,7 +256,8 @@ mod tests {
         let limit = |me: usize, older| {
             let pools = Pools {
                 sum: held.iter().sum(),
-                processes: 5,
+                weights: 5,
+                weight: 1,
                 own: held[me],
                 older,
             };
@@ -256,7 +276,8 @@ mod tests {
         // Its own limit, with the threshold of that.
         let pools = Pools {
             sum: 50 << 20,
-            processes: 5,
+            weights: 5,
+            weight: 1,
             own: 8 << 20,
             older: Some(0),
         };
@@ -296,18 +317,21 @@ mod tests {
         #[test]
         fn parts_add_up_to_the_limit(
             limit in 1u64..1 << 40,
-            held in proptest::collection::vec((0u64..1 << 36, any::<bool>()), 1..40),
+            held in proptest::collection::vec((0u64..1 << 36, any::<bool>(), any::<bool>()), 1..40),
             accept in 1u8..=99,
         ) {
-            let sum: u64 = held.iter().map(|(own, _)| own).sum();
+            let sum: u64 = held.iter().map(|(own, ..)| own).sum();
+            let weight = |grows| if grows { GROWING } else { 1 };
+            let weights = held.iter().map(|(.., grows)| weight(*grows)).sum();
             let mut older = 0;
             // Oldest first.
             let pools: Vec<Pools> = held
                 .iter()
-                .map(|&(own, writes)| {
+                .map(|&(own, writes, grows)| {
                     let pools = Pools {
                         sum,
-                        processes: held.len() as u64,
+                        weights,
+                        weight: weight(grows),
                         own,
                         older: writes.then_some(older),
                     };

@@ -195,6 +195,7 @@ impl Table {
         slot.limits.set(Limits::default());
         slot.pool.store(0, Relaxed);
         slot.pool_oldest.store(0, Relaxed);
+        slot.pool_grew.store(0, Relaxed);
         Some(found)
     }
 

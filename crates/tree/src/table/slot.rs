@@ -160,6 +160,8 @@ pub(crate) struct Slot {
     pub limits: LimitWords,
     /// Bytes that its pool holds.
     pub pool: AtomicU64,
+    /// Monotonic time at which it was last seen to grow.
+    pub pool_grew: AtomicU64,
     /// Monotonic time at which the oldest of it came that may go to a device; 0: there is none.
     pub pool_oldest: AtomicU64,
     pub shares: [Share; MAX_DEVICES],

@@ -186,12 +186,13 @@ fn the_worker_stands_back_after_others_used_the_device() {
         let source = swap.load(Cpu(0), *entry, &mut [0; PAGE_SIZE], true);
         assert_eq!(source, Ok(Source::Device));
     };
-    for what in ["read", "refused"] {
+    for what in ["read", "refused", "read by another process"] {
         // What needs no device comes first, and waits for nobody.
         while swap.pool.give_back(0) > 0 || swap.compact_step(false) {}
         match what {
             "read" => read(),
-            _ => swap.note_refused(),
+            "refused" => swap.note_refused(),
+            _ => swap.others_loaded(swap.env.clock.now_ns()),
         }
         let before = written();
         swap.work(Cpu(0));
