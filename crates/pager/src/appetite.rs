@@ -8,6 +8,12 @@
 //! idle nothing, and one that is not the faults by which it shows that it is not: its pages are
 //! young then.
 //!
+//! Of a process of which little but its pool is left, the pool's oldest pages go to devices then. What comes
+//! back from there is dearer than what a process gets for it: a page there frees a part of a frame, and
+//! its fault takes longer than one from the pool. With both as the *price*, it is right if it came back so
+//! many times less often, as far as ages tell. A process that writes pages of its own pool to devices asks
+//! those whose pool is older than its own: one page goes for the other then.
+//!
 //! So that a program that wakes up among idle ones soon has what it needs, and one that is short of
 //! little takes little, each wish soon after another is for twice as much. And who has asked with
 //! success *hopes*: it waits a moment for what is given, rather than evict pages that it will want
@@ -43,15 +49,35 @@ const LEAST_MS: u64 = 100;
 pub struct Wish {
     /// Of those whose oldest pages were brought in before this, in milliseconds of CLOCK_MONOTONIC.
     pub before_ms: u64,
+    /// Of those with nothing but a pool, whose oldest pages came there before this.
+    pub pool_before_ms: u64,
     /// Of each that is asked.
     pub pages: u64,
 }
 
+/// How the process that may wish stands. Pages are dated by the low bits of milliseconds, 0: there is none.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Standing {
+    /// Pages evicted since it pages, and those of its pool written to devices.
+    pub evicted: u64,
+    /// The second of these.
+    pub written: u64,
+    /// When the oldest came that is resident.
+    pub oldest_ms: u32,
+    /// And the oldest in the pool.
+    pub pool_oldest_ms: u32,
+    /// Of a page of a pool, see above; 1 at least.
+    pub price: u64,
+}
+
 /// What is kept from wish to wish. Times are of CLOCK_MONOTONIC.
 pub struct Appetite {
-    /// When the turn began, and the pages evicted up to then.
+    /// When the turn began, and the pages evicted and written to devices up to then.
     turn: Duration,
     evicted: u64,
+    written: u64,
+    /// Whether any were in the turn before.
+    wrote: bool,
     /// When there was no room last.
     last: Duration,
     /// When one may ask again.
@@ -69,6 +95,8 @@ impl Appetite {
         Self {
             turn: Duration::ZERO,
             evicted: 0,
+            written: 0,
+            wrote: false,
             last: Duration::ZERO,
             next: Duration::ZERO,
             pages: FIRST,
@@ -82,30 +110,38 @@ impl Appetite {
         self.evicted += pages;
     }
 
-    /// There is no room at `now`: `evicted` pages were by now, since the process pages, and the
-    /// oldest that is here came at `oldest_ms`, 0 if none is here. `told` comes after a wish; until
-    /// then there is no other.
-    pub fn hungers(&mut self, evicted: u64, now: Duration, oldest_ms: u32) -> Option<Wish> {
+    /// There is no room at `now`. `told` comes after a wish; until then there is no other.
+    pub fn hungers(&mut self, now: Duration, standing: &Standing) -> Option<Wish> {
         if now.saturating_sub(self.last) >= TURN {
             self.pages = FIRST;
         }
         self.last = now;
+        let wrote = standing.written > self.written;
         if now.saturating_sub(self.turn) >= TURN {
-            (self.turn, self.evicted) = (now, evicted);
+            (self.turn, self.evicted) = (now, standing.evicted);
+            (self.written, self.wrote) = (standing.written, wrote);
         }
-        let need = self.hopes || evicted.saturating_sub(self.evicted) >= NEED;
+        let need = self.hopes || standing.evicted.saturating_sub(self.evicted) >= NEED;
         if !need || now < self.next {
             return None;
         }
         self.next = now + NOBODY;
-        // Pages are dated by the low bits alone.
-        let age = match oldest_ms {
-            0 => 0,
-            oldest => u64::from((now.as_millis() as u32).wrapping_sub(oldest)),
-        };
         let now_ms = now.as_millis() as u64;
+        // As many times as old as that.
+        let before = |oldest_ms: u32, times: u64| {
+            let age = match oldest_ms {
+                0 => 0,
+                oldest => u64::from((now_ms as u32).wrapping_sub(oldest)),
+            };
+            now_ms.saturating_sub((age * times * PERCENT / 100).max(LEAST_MS))
+        };
         Some(Wish {
-            before_ms: now_ms.saturating_sub((age * PERCENT / 100).max(LEAST_MS)),
+            before_ms: before(standing.oldest_ms, 1),
+            pool_before_ms: if wrote || self.wrote {
+                before(standing.pool_oldest_ms, 1)
+            } else {
+                before(standing.oldest_ms, standing.price)
+            },
             pages: self.pages,
         })
     }
@@ -143,6 +179,16 @@ impl Appetite {
 mod tests {
     use super::*;
 
+    const fn standing(evicted: u64, oldest_ms: u32) -> Standing {
+        Standing {
+            evicted,
+            written: 0,
+            oldest_ms,
+            pool_oldest_ms: 0,
+            price: 20,
+        }
+    }
+
     const fn ms(ms: u64) -> Duration {
         Duration::from_millis(ms)
     }
@@ -152,12 +198,16 @@ mod tests {
         let mut appetite = Appetite::new();
         let mut evicted = 0;
         let mut now = ms(10_000);
-        assert_eq!(appetite.hungers(NEED - 1, now, 0), None, "no need yet");
+        assert_eq!(
+            appetite.hungers(now, &standing(NEED - 1, 0)),
+            None,
+            "no need yet"
+        );
         let mut wishes = Vec::new();
         for _ in 0..5000 {
             now += ms(1);
             evicted += NEED;
-            if let Some(wish) = appetite.hungers(evicted, now, 9_900) {
+            if let Some(wish) = appetite.hungers(now, &standing(evicted, 9_900)) {
                 appetite.told(true, now);
                 wishes.push(wish.pages);
             }
@@ -166,8 +216,8 @@ mod tests {
         assert_eq!(wishes[..3], [FIRST, 2 * FIRST, 4 * FIRST]);
         assert!(wishes.is_sorted() && wishes.last() == Some(&MOST));
         now += 2 * TURN;
-        assert_eq!(appetite.hungers(evicted, now, 0), None);
-        let wish = appetite.hungers(evicted + NEED, now, 0);
+        assert_eq!(appetite.hungers(now, &standing(evicted, 0)), None);
+        let wish = appetite.hungers(now, &standing(evicted + NEED, 0));
         assert_eq!(wish.map(|wish| wish.pages), Some(FIRST));
     }
 
@@ -175,13 +225,13 @@ mod tests {
     fn nobody_is_asked_again_before_he_can_have_given() {
         for (somebody, pause) in [(true, GIVEN), (false, NOBODY)] {
             let (mut appetite, now) = (Appetite::new(), ms(10_000));
-            appetite.hungers(0, now, 0);
-            assert!(appetite.hungers(NEED, now, 0).is_some());
+            appetite.hungers(now, &standing(0, 0));
+            assert!(appetite.hungers(now, &standing(NEED, 0)).is_some());
             appetite.told(somebody, now);
             assert_eq!(appetite.hopes(), somebody);
-            let early = appetite.hungers(NEED, now + pause - ms(1), 0);
+            let early = appetite.hungers(now + pause - ms(1), &standing(NEED, 0));
             assert_eq!(early, None);
-            assert!(appetite.hungers(NEED, now + pause, 0).is_some());
+            assert!(appetite.hungers(now + pause, &standing(NEED, 0)).is_some());
         }
     }
 
@@ -191,7 +241,10 @@ mod tests {
         let mut hungry = |appetite: &mut Appetite, given: bool| {
             for evicted in 1..4_000 {
                 now += ms(1);
-                if appetite.hungers(evicted * NEED, now, 0).is_some() {
+                if appetite
+                    .hungers(now, &standing(evicted * NEED, 0))
+                    .is_some()
+                {
                     appetite.told(true, now);
                     waits.push(now);
                 }
@@ -212,22 +265,52 @@ mod tests {
     #[test]
     fn what_was_given_away_is_no_need() {
         let mut appetite = Appetite::new();
-        appetite.hungers(0, ms(10_000), 0);
+        appetite.hungers(ms(10_000), &standing(0, 0));
         appetite.gave(1000);
-        assert_eq!(appetite.hungers(1000 + NEED - 1, ms(10_000), 0), None);
-        assert!(appetite.hungers(1000 + NEED, ms(10_000), 0).is_some());
+        assert_eq!(
+            appetite.hungers(ms(10_000), &standing(1000 + NEED - 1, 0)),
+            None
+        );
+        assert!(
+            appetite
+                .hungers(ms(10_000), &standing(1000 + NEED, 0))
+                .is_some()
+        );
     }
 
     #[test]
     fn only_pages_much_older_than_ours_are_asked_for() {
         let before = |now, oldest| {
             let mut appetite = Appetite::new();
-            appetite.hungers(0, ms(now), oldest);
-            appetite.hungers(NEED, ms(now), oldest).unwrap().before_ms
+            appetite.hungers(ms(now), &standing(0, oldest));
+            appetite
+                .hungers(ms(now), &standing(NEED, oldest))
+                .unwrap()
+                .before_ms
         };
         assert_eq!(before(10_000, 9_000), 8_500);
         assert_eq!(before(10_000, 10_000), 10_000 - LEAST_MS);
         assert_eq!(before(10_000, 0), 10_000 - LEAST_MS);
         assert_eq!(before(50, 60), 0);
+    }
+
+    /// What is in a pool has to be so much older than what is resident here as it is dearer; as old as what
+    /// leaves the own pool, where pages do.
+    #[test]
+    fn what_is_in_a_pool_is_asked_for_where_that_pays() {
+        let now = ms(100_000);
+        let wish = |written: u64| {
+            let mut appetite = Appetite::new();
+            let at = |evicted, written| Standing {
+                written,
+                pool_oldest_ms: 90_000,
+                ..standing(evicted, 99_000)
+            };
+            appetite.hungers(now - ms(1), &at(0, 0));
+            appetite.hungers(now, &at(NEED, written)).unwrap()
+        };
+        assert_eq!(wish(0).pool_before_ms, 100_000 - 30_000);
+        assert_eq!(wish(1).pool_before_ms, 100_000 - 15_000);
+        assert_eq!((wish(0).before_ms, wish(1).before_ms), (98_500, 98_500));
     }
 }

@@ -43,6 +43,8 @@ const WHOLE: usize = 16;
 const WRITTEN: u64 = 8;
 /// A split must be this much cheaper to be taken, in percent.
 const WORTH: u64 = 5;
+/// The highest price of a frame: a disk that turns has others, and ages tell no more.
+const MOST_PRICE: u64 = 64;
 /// Faults from which something can be learnt.
 const ENOUGH: u32 = 256;
 
@@ -73,6 +75,14 @@ impl Costs {
             pool: AtomicU64::new(10_000),
             more: AtomicU64::new(90_000),
         }
+    }
+
+    /// What a frame costs that the pool gives up for a resident page, whose pages, `density` sixteenths of one
+    /// in each, come back from a device then, as multiple of what one costs that comes from the pool.
+    pub fn price(&self, density: usize) -> u64 {
+        let near = self.pool.load(Relaxed).max(1);
+        let far = near + self.more.load(Relaxed);
+        (density as u64 * far / 16 / near).clamp(1, MOST_PRICE)
     }
 
     /// A fault took `ns`. Concurrent updates may lose one.

@@ -248,7 +248,6 @@ pub fn tend(process: &'static Process) -> ! {
     let (mut seen, mut served, mut moving) = (0, 0, false);
     let mut crowd = Crowd::new();
     let mut measured = Instant::now();
-    let mut spared: Option<Instant> = None;
     let mut heard = Instant::now();
     let checking = checking();
     let fails_after = process.embedded.devices.faults().keeper_after;
@@ -292,7 +291,8 @@ pub fn tend(process: &'static Process) -> ! {
                     state.check();
                     process.check_copies(&state);
                 }
-                if spared.is_none_or(|since| since.elapsed() > SPARED) {
+                if state.spared.is_none_or(|since| since.elapsed() > SPARED) {
+                    state.spared = None;
                     process.publish_oldest(&state);
                 }
             }
@@ -316,11 +316,12 @@ pub fn tend(process: &'static Process) -> ! {
             let gave = process.counters().evicted.get() - before;
             state.appetite.gave(gave);
             if gave > 0 || state.account.charged() < charged {
-                spared = None;
+                state.spared = None;
                 process.publish_oldest(&state);
             } else {
-                spared = Some(Instant::now());
+                state.spared = Some(Instant::now());
                 process.member.publish_oldest(0);
+                process.tell_pool(&mut state);
             }
             drop(state);
             if refused {
@@ -547,10 +548,7 @@ impl Process {
             let own = charged.min(budget).saturating_sub(shared);
             limit = (shared + state.balance.limit(budget, own)).min(budget);
         }
-        self.date_pool(state);
-        let oldest = u64::from(state.pool_oldest_ms.unwrap_or(0));
-        self.member
-            .tell_pool(self.swap.pool_bytes(), oldest * 1_000_000);
+        self.tell_pool(state);
         embed::limit_pool(self.swap, self.member, limit as u64);
     }
 
@@ -566,27 +564,27 @@ impl Process {
         };
         let budget = state.account.charged().max(0) as usize;
         let resident = state.map.resident();
+        state.pool_price = self.costs.price(density);
         state
             .balance
             .adjust(resident, frames, density, budget, &self.costs);
     }
 
     /// Tells the tree when the oldest page here came (the keeper's milliseconds, 0: there is none to
-    /// be given). Of memory that is in the pool but for little, the rest is the least that is wanted; it is
-    /// the pool then that can give, where its pages may go to devices.
+    /// be given). Of memory that is in the pool but for little, the rest is the least that is wanted: it is
+    /// the pool then that can give.
     fn publish_oldest(&self, state: &State) {
         let most_is_out = 8 * state.map.resident() as i64 <= state.account.charged();
         let oldest = match state.queue.oldest_ms(&state.map) {
-            Some(oldest) if !most_is_out => Some(oldest),
-            _ => state.pool_oldest_ms,
+            Some(oldest) if !most_is_out => oldest,
+            _ => 0,
         };
-        self.member
-            .publish_oldest(u64::from(oldest.unwrap_or(0)) * 1_000_000);
+        self.member.publish_oldest(u64::from(oldest) * 1_000_000);
     }
 
-    /// When the oldest pages came into the pool that are of use to others on a device: of those that
-    /// relatives share only what came since the fork.
-    fn date_pool(&self, state: &mut State) {
+    /// Tells the tree what the pool holds, and when the oldest pages came there that are of use to others on
+    /// a device: of those that relatives share only what came since the fork.
+    fn tell_pool(&self, state: &mut State) {
         let only = self
             .member
             .has_relatives()
@@ -597,6 +595,13 @@ impl Process {
         let worth = self.swap.pool_bytes() >= WORTH && self.embedded.devices.stays(self.member);
         let oldest = oldest.filter(|_| worth);
         state.pool_oldest_ms = oldest.map(|n| state.dates.of(n, now).max(1));
+        // Who just had nothing to give is not asked at once again.
+        let since = match state.spared {
+            None => state.pool_oldest_ms.unwrap_or(0),
+            Some(_) => 0,
+        };
+        self.member
+            .tell_pool(self.swap.pool_bytes(), u64::from(since) * 1_000_000);
     }
 
     /// Gives `pages` of the charge back, evicting what it takes. What the program charges meanwhile

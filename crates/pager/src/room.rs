@@ -7,6 +7,7 @@
 //! It is done in batches ahead of need, between two watermarks, and directly where a fault finds no room.
 
 use crate::account::Account;
+use crate::appetite::Standing;
 use crate::bays::{BayIndex, Bays, runs};
 use crate::capture::Captured;
 use crate::map::{Mask, UNIT, UNIT_BYTES};
@@ -15,7 +16,7 @@ use crate::resolve::Desk;
 use crate::state::{State, lock_service};
 use arrayvec::ArrayVec;
 use ebb_engine::PAGE_SIZE;
-use ebb_tree::Asked;
+use ebb_tree::{Asked, Before};
 use std::sync::MutexGuard;
 use std::time::{Duration, Instant};
 
@@ -76,14 +77,21 @@ impl Process {
         when: When,
     ) -> Result<Step, MutexGuard<'static, State>> {
         let now = || Duration::from_nanos(ebb_sys::proc::monotonic_ns());
-        let oldest = state.queue.oldest_ms(&state.map).unwrap_or(0);
-        let evicted = self.counters().evicted.get();
-        if let Some(wish) = state.appetite.hungers(evicted, now(), oldest) {
+        let standing = Standing {
+            evicted: self.counters().evicted.get(),
+            written: self.counters().zswpwb.get(),
+            oldest_ms: state.queue.oldest_ms(&state.map).unwrap_or(0),
+            pool_oldest_ms: state.pool_oldest_ms.unwrap_or(0),
+            price: state.pool_price,
+        };
+        if let Some(wish) = state.appetite.hungers(now(), &standing) {
             // It wakes somebody.
             drop(state);
-            let asked = self
-                .member
-                .ask_colder(wish.before_ms * 1_000_000, wish.pages);
+            let before = Before {
+                resident_ns: wish.before_ms * 1_000_000,
+                pool_ns: wish.pool_before_ms * 1_000_000,
+            };
+            let asked = self.member.ask_colder(before, wish.pages);
             state = lock_service();
             state.appetite.told(asked != Asked::Nobody, now());
         }

@@ -28,7 +28,7 @@ use ebb_sys::signal::Blocked;
 use std::ops::ControlFlow::{Break, Continue};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Everything about this process's memory.
 pub struct State {
@@ -48,8 +48,12 @@ pub struct State {
     pub dates: Dates,
     /// When the oldest did of those that others could have the room of, in the keeper's milliseconds.
     pub pool_oldest_ms: Option<u32>,
+    /// How much dearer it is to have memory of them than of resident pages (`appetite`).
+    pub pool_price: u64,
     /// Charges against the tree's budget.
     pub account: Account,
+    /// When others asked for memory, and there was none to give.
+    pub spared: Option<Instant>,
     /// When to ask others for memory that lies idle.
     pub appetite: Appetite,
     /// Whether pages are shared with forked relatives.
@@ -73,7 +77,9 @@ static STATE: Mutex<State> = Mutex::new(State {
     balance: Balance::new(),
     dates: Dates::new(),
     pool_oldest_ms: None,
+    pool_price: 1,
     account: Account::new(),
+    spared: None,
     appetite: Appetite::new(),
     sharing: Sharing::Alone,
     lifted: 0,

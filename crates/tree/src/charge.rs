@@ -33,6 +33,15 @@ pub enum Asked {
 
 /// See [`Table::holds_back`].
 const UNPAGED: i64 = 8;
+/// How old memory has to be for its process to be asked for it. CLOCK_MONOTONIC, in nanoseconds.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Before {
+    /// Resident pages: not known used since.
+    pub resident_ns: u64,
+    /// Pages in the pool, of which the oldest would go to devices: they came before this.
+    pub pool_ns: u64,
+}
+
 /// A process that holds fewer pages is not asked for any.
 const LEAST: i64 = 64;
 
@@ -330,11 +339,24 @@ impl Table {
         these: impl Iterator<Item = SlotNumber>,
         before_ns: u64,
     ) -> Option<SlotNumber> {
-        these
-            .map(|n| (self.slot(n).coldest.load(Relaxed), n))
-            .filter(|(since, _)| (1..before_ns).contains(since))
-            .min()
-            .map(|(_, n)| n)
+        oldest(
+            these.map(|n| (self.slot(n).coldest.load(Relaxed), n)),
+            before_ns,
+        )
+    }
+
+    /// Which of `these`, of which little but the pool is left, has the oldest pages there, if they came
+    /// before `before_ns`.
+    fn oldest_pool(
+        &self,
+        these: impl Iterator<Item = SlotNumber>,
+        before_ns: u64,
+    ) -> Option<SlotNumber> {
+        let these = these.filter(|&n| self.slot(n).coldest.load(Relaxed) == 0);
+        oldest(
+            these.map(|n| (self.slot(n).pool_oldest.load(Relaxed), n)),
+            before_ns,
+        )
     }
 
     fn ask(&self, whom: Option<SlotNumber>, pages: u64) -> Asked {
@@ -348,19 +370,22 @@ impl Table {
     }
 
     /// Asks the two other paging processes with the coldest pages, if they were last known used
-    /// before `before_ns`, for `pages` each: they give at the same time, while the one who asks
+    /// before `before`, for `pages` each: they give at the same time, while the one who asks
     /// waits. What a process shares with relatives is not counted: evicting that frees nothing.
-    /// Returns whom it asked first.
-    pub fn ask_colder(&self, me: SlotNumber, before_ns: u64, pages: u64) -> Asked {
+    /// Where nobody has such pages, those with the oldest pool. Returns whom it asked first.
+    pub fn ask_colder(&self, me: SlotNumber, before: Before, pages: u64) -> Asked {
         let own = |n: SlotNumber| {
             let slot = self.slot(n);
             slot.charged.load(Relaxed) - slot.credit.load(Relaxed)
         };
         let ask_one = |but: Option<SlotNumber>| {
-            let these = self
-                .others(me)
-                .filter(|&n| own(n) >= LEAST && Some(n) != but);
-            let colder = self.coldest(these, before_ns);
+            let these = || {
+                self.others(me)
+                    .filter(|&n| own(n) >= LEAST && Some(n) != but)
+            };
+            let colder = self
+                .coldest(these(), before.resident_ns)
+                .or_else(|| self.oldest_pool(these(), before.pool_ns));
             // Not all it has: it would ask for it back.
             let part = |n| own(n).max(0) as u64 / 4;
             self.ask(colder, pages.min(colder.map_or(0, part)))
@@ -371,6 +396,14 @@ impl Table {
         }
         asked
     }
+}
+
+/// Of those that say since when, the one that says the earliest, if that is before `before_ns`.
+fn oldest(these: impl Iterator<Item = (u64, SlotNumber)>, before_ns: u64) -> Option<SlotNumber> {
+    these
+        .filter(|(since, _)| (1..before_ns).contains(since))
+        .min()
+        .map(|(_, n)| n)
 }
 
 #[cfg(test)]
@@ -486,10 +519,20 @@ mod tests {
         }
         table.add_credit_for_test(slots[1], 1000);
         let asked = |n: usize| table.slot(slots[n]).request.swap(0, SeqCst);
-        assert_eq!(table.ask_colder(slots[0], 300, 50), Asked::Nobody);
-        assert_eq!(table.ask_colder(slots[0], 301, 50), Asked::Other(slots[2]));
+        let before = |resident_ns, pool_ns| Before {
+            resident_ns,
+            pool_ns,
+        };
+        assert_eq!(
+            table.ask_colder(slots[0], before(300, 0), 50),
+            Asked::Nobody
+        );
+        assert_eq!(
+            table.ask_colder(slots[0], before(301, 0), 50),
+            Asked::Other(slots[2])
+        );
         assert_eq!([0, 1, 2, 3].map(asked), [0, 0, 50, 0]);
-        table.ask_colder(slots[0], 301, 5000);
+        table.ask_colder(slots[0], before(301, 0), 5000);
         assert_eq!(asked(2), 250, "a quarter of what it has");
         // Who finds nothing more to give asks whoever has the oldest.
         assert_eq!(table.ask_reclaim(slots[0], 5000), Asked::Other(slots[1]));
@@ -497,15 +540,27 @@ mod tests {
         // Relatives that share little are asked like anybody. The two with the oldest are.
         assert!(table.try_charge(slots[1], 1000));
         table.slot(slots[3]).coldest.store(299, SeqCst);
-        let first = table.ask_colder(slots[0], 301, 5000);
+        let first = table.ask_colder(slots[0], before(301, 0), 5000);
         assert_eq!(first, Asked::Other(slots[1]));
         assert_eq!([0, 1, 2, 3].map(asked), [0, 250, 0, 250]);
         for n in [1, 3] {
             table.slot(slots[n]).coldest.store(0, SeqCst);
         }
+        // Of whom only the pool is left gives of that where nobody has anything else.
+        for (n, since) in [(2, 90), (3, 200)] {
+            table.slot(slots[n]).pool_oldest.store(since, SeqCst);
+        }
+        table.ask_colder(slots[0], before(301, 201), 50);
+        assert_eq!([0, 1, 2, 3].map(asked), [0, 0, 50, 50]);
+        table.ask_colder(slots[0], before(200, 200), 50);
+        assert_eq!([0, 1, 2, 3].map(asked), [0, 0, 0, 0]);
+        table.slot(slots[3]).pool_oldest.store(0, SeqCst);
         // Who has next to nothing is left alone.
         table.uncharge(slots[2], 1000 - LEAST + 1);
-        assert_eq!(table.ask_colder(slots[0], 301, 50), Asked::Nobody);
+        assert_eq!(
+            table.ask_colder(slots[0], before(301, 0), 50),
+            Asked::Nobody
+        );
     }
 
     impl Table {

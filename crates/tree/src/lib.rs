@@ -65,7 +65,7 @@ pub use ebb_stores::Facts;
 
 #[cfg(not(loom))]
 pub use {
-    charge::Asked,
+    charge::{Asked, Before},
     command::{Ask, AskError},
     devices::Device,
     histogram::{Histogram, Summary},

@@ -14,7 +14,7 @@
 //! child, later:    member.rejoin(control)            on its new service thread
 //! ```
 
-use crate::charge::Asked;
+use crate::charge::{Asked, Before};
 use crate::devices::Held;
 use crate::histogram::Histogram;
 use crate::supervisor::start_threshold;
@@ -298,9 +298,9 @@ impl Member {
     }
 
     /// Asks the two other processes with the coldest pages to give up at least `pages` each, if
-    /// those were last known used before `before_ns` (CLOCK_MONOTONIC). Returns whom first.
-    pub fn ask_colder(&self, before_ns: u64, pages: u64) -> Asked {
-        self.table.ask_colder(self.slot(), before_ns, pages)
+    /// those are old enough. Returns whom first.
+    pub fn ask_colder(&self, before: Before, pages: u64) -> Asked {
+        self.table.ask_colder(self.slot(), before, pages)
     }
 
     /// Pages that others asked this process to give up, taken over by the caller.
