@@ -490,6 +490,7 @@ fn idle_processes_leave_the_pool_to_one_that_works() {
     let _alone = alone();
     let run = |_| {
         let (managed, _) = run_shrinker("active", 40 * MIB, &[], shrinker::real::ELAPSED);
+        assert!(managed.counter("pswpout") > 0, "all of it fits");
         managed.counter("pswpin") as f64
     };
     let reads: Vec<f64> = (0..3).map(run).collect();

@@ -5,20 +5,19 @@
 //! samples: (came, ms), both rising
 //! a cluster that came as the n-th: at the first sample with came >= n, or later than all of them
 //! ```
-//! When there are too many every second one is forgotten, and they are taken half as often: how old pages
-//! are is known to some percent, for as long as the process lives.
+//! When there are too many, that one is forgotten whose neighbours are nearest to each other for their age.
+//! So what came just now is dated to milliseconds, and what came long ago to a part of its age.
 
 use arrayvec::ArrayVec;
 
 /// Samples kept.
 const SAMPLES: usize = 64;
-/// Between two, at first, in ms.
+/// Between two, in ms.
 const EACH_MS: u32 = 10;
 
 /// See the module. Times are milliseconds that may wrap.
 pub struct Dates {
     samples: ArrayVec<(u64, u32), SAMPLES>,
-    each_ms: u32,
 }
 
 impl Dates {
@@ -26,24 +25,25 @@ impl Dates {
     pub const fn new() -> Self {
         Self {
             samples: ArrayVec::new_const(),
-            each_ms: EACH_MS,
         }
     }
 
     /// `came` clusters have come by now.
     pub fn note(&mut self, came: u64, now_ms: u32) {
         if let Some(&(before, since)) = self.samples.last()
-            && (before == came || now_ms.wrapping_sub(since) < self.each_ms)
+            && (before == came || now_ms.wrapping_sub(since) < EACH_MS)
         {
             return;
         }
         if self.samples.is_full() {
-            let mut odd = false;
-            self.samples.retain(|_| {
-                odd = !odd;
-                !odd
-            });
-            self.each_ms *= 2;
+            let age = |(_, ms): &(u64, u32)| u64::from(now_ms.wrapping_sub(*ms)).max(1);
+            // In thousandths of the age of the younger.
+            let apart = |at: &usize| {
+                let (before, after) = (age(&self.samples[at - 1]), age(&self.samples[at + 1]));
+                before.saturating_sub(after) * 1000 / after
+            };
+            let nearest = (1..SAMPLES - 1).min_by_key(apart);
+            nearest.map(|at| self.samples.remove(at));
         }
         self.samples.push((came, now_ms));
     }
@@ -59,23 +59,28 @@ impl Dates {
 mod tests {
     use super::*;
 
-    /// From a clock that wraps, at rates that change by a factor of a hundred.
+    /// From a clock that wraps, at rates that change by a factor of a hundred, for a day.
     #[test]
-    fn what_came_is_dated_to_some_percent_and_never_too_early() {
+    fn what_came_is_dated_to_a_part_of_its_age_and_never_too_early() {
         let mut dates = Dates::new();
         let start = u32::MAX - 5000;
         let mut came: Vec<u32> = Vec::new();
-        for ms in 0..200_000u32 {
-            let rate = if ms / 30_000 % 2 == 0 { 1 } else { 100 };
+        let end = 86_400_000u32;
+        for ms in (0..end).step_by(10) {
+            let rate = if ms / 30_000 % 2 == 0 { 10 } else { 1000 };
             if ms % rate == 0 {
                 came.push(ms);
             }
             dates.note(came.len() as u64, start.wrapping_add(ms));
         }
-        let now = start.wrapping_add(200_000);
+        let now = start.wrapping_add(end);
         for (n, &ms) in (1..).zip(&came) {
             let date = dates.of(n, now).wrapping_sub(start);
-            assert!((ms..=ms + 200_000 / 16).contains(&date), "{n}: {ms} {date}");
+            let age = end - ms;
+            assert!(
+                ms <= date && date - ms <= age / 2 + 1000,
+                "{n}: {ms} {date}"
+            );
         }
         assert_eq!(dates.of(came.len() as u64 + 1, now), now);
     }

@@ -63,6 +63,7 @@ pub fn limit_pool(swap: &Swap, member: &Member, pages: u64) {
     let bytes = limit.max.clamp(*POOL_MAX.start(), *POOL_MAX.end());
     // In range: the supervisor refuses other percentages.
     let _ = swap.set_limits(bytes, limit.accept_percent);
+    swap.set_patient(limit.patient);
     generations::choose(swap, member.writeback(), member.has_relatives());
 }
 

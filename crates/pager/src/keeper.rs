@@ -54,6 +54,8 @@ const REFUSED: u64 = 256;
 /// A pool that holds less gives nothing to devices for others' sake: what it takes to write would cost
 /// them as much.
 const WORTH: u64 = 1 << 20;
+/// Pages given back at once: each time, those are woken who wait for room.
+const AT_ONCE: i64 = 4 * UNIT as i64;
 /// How often it is seen whether the supervisor is there.
 const SUPERVISED: Duration = Duration::from_millis(200);
 /// While nothing happens.
@@ -570,21 +572,23 @@ impl Process {
             .adjust(resident, frames, density, budget, &self.costs);
     }
 
-    /// Tells the tree when the oldest page here came (the keeper's milliseconds, 0: there is none to
-    /// be given). Of memory that is in the pool but for little, the rest is the least that is wanted: it is
-    /// the pool then that can give.
-    fn publish_oldest(&self, state: &State) {
-        let most_is_out = 8 * state.map.resident() as i64 <= state.account.charged();
-        let oldest = match state.queue.oldest_ms(&state.map) {
-            Some(oldest) if !most_is_out => oldest,
-            _ => 0,
-        };
-        self.member.publish_oldest(u64::from(oldest) * 1_000_000);
+    /// Whether what is resident is little beside the pool: it is the least that is wanted then, and the pool
+    /// that can give.
+    fn most_is_out(state: &State) -> bool {
+        8 * state.map.resident() as i64 <= state.account.charged()
     }
 
-    /// Tells the tree what the pool holds, and when the oldest pages came there that are of use to others on
-    /// a device: of those that relatives share only what came since the fork.
+    /// Tells the tree when the oldest page here came, if there is one to be given.
+    fn publish_oldest(&self, state: &State) {
+        let oldest = state.queue.oldest_ms(&state.map);
+        let oldest = oldest.filter(|_| !Self::most_is_out(state));
+        self.member.publish_oldest(published(oldest, state));
+    }
+
+    /// Tells the tree what the pool holds, what of it may go to devices so that others have the room, and
+    /// since when. Of what relatives share only what came since the fork may.
     fn tell_pool(&self, state: &mut State) {
+        let bytes = self.swap.pool_bytes();
         let only = self
             .member
             .has_relatives()
@@ -592,42 +596,51 @@ impl Process {
         let (came, oldest) = self.swap.pool_order(only);
         let now = state.queue.now_ms;
         state.dates.note(came, now);
-        let worth = self.swap.pool_bytes() >= WORTH && self.embedded.devices.stays(self.member);
+        let gives = only.map_or(bytes, |group| self.swap.group_pool_bytes(group));
+        let worth = gives >= WORTH && self.embedded.devices.stays(self.member);
         let oldest = oldest.filter(|_| worth);
-        state.pool_oldest_ms = oldest.map(|n| state.dates.of(n, now).max(1));
+        state.pool_oldest_ms = oldest.map(|n| state.dates.of(n, now));
         // Who just had nothing to give is not asked at once again.
-        let since = match state.spared {
-            None => state.pool_oldest_ms.unwrap_or(0),
-            Some(_) => 0,
-        };
-        self.member
-            .tell_pool(self.swap.pool_bytes(), u64::from(since) * 1_000_000);
+        let asked = state.pool_oldest_ms.filter(|_| state.spared.is_none());
+        self.member.tell_pool(bytes, gives, published(asked, state));
     }
 
-    /// Gives `pages` of the charge back, evicting what it takes. What the program charges meanwhile
-    /// is not made up for: of a program that goes on, all would be evicted.
+    /// Gives `pages` of the charge back, evicting what it takes; where little but the pool is left, writing
+    /// that to devices. What the program charges meanwhile is not made up for: of a program that goes on,
+    /// all would be evicted.
     pub fn shed(&self, desk: &mut Desk, pages: i64) {
+        let (most_is_out, aim) = {
+            let state = lock_service();
+            (Self::most_is_out(&state), state.account.charged() - pages)
+        };
+        if most_is_out && self.shed_pool(aim) || self.shed_resident(desk, pages, aim) {
+            return;
+        }
+        // What is here is in the pool. Who needs more than it was asks again.
+        self.shed_pool(aim);
+        let mut state = lock_service();
+        let used = state.used(self.swap);
+        state.account.settle(self.member, used, 0);
+    }
+
+    /// Evicts until no more than `aim` pages are charged; whether anything was.
+    fn shed_resident(&self, desk: &mut Desk, pages: i64, aim: i64) -> bool {
         /// Pages evicted at most for each that is to be given back: what is evicted takes room in
         /// the pool.
         const EACH: u64 = 2;
-        /// Pages given back at once: each time, those are woken who wait for room.
-        const AT_ONCE: i64 = 4 * UNIT as i64;
         let evicted = || self.counters().evicted.get();
         let begin = evicted();
         let most = begin + EACH * pages as u64 + UNIT as u64;
-        let mut aim = None;
-        let mut left = pages;
         while evicted() < most {
             {
                 let mut state = lock_service();
-                let aim = *aim.get_or_insert(state.account.charged() - pages);
+                let left = state.account.charged() - aim;
                 let used = state.used(self.swap);
                 if -state.account.over(used) >= left.min(AT_ONCE) {
                     state.account.settle(self.member, used, 0);
                 }
-                left = state.account.charged() - aim;
-                if left <= 0 {
-                    return;
+                if state.account.charged() <= aim {
+                    return true;
                 }
                 if self.give_back(&mut state) {
                     continue;
@@ -637,13 +650,40 @@ impl Process {
                 break;
             }
         }
-        if evicted() == begin {
-            // What is here is in the pool. Who needs more than it was asks again.
-            let _gate = crate::process::gate(self);
-            self.swap.shrink_pool(cpu(), left as u64 * PAGE_SIZE as u64);
-        }
         let mut state = lock_service();
         let used = state.used(self.swap);
         state.account.settle(self.member, used, 0);
+        evicted() > begin
     }
+
+    /// Makes the pool hold less until no more than `aim` pages are charged; whether it does. A part at a
+    /// time: who waits for room has it at once, and a fork its turn.
+    fn shed_pool(&self, aim: i64) -> bool {
+        let mut any = false;
+        loop {
+            let left = {
+                let mut state = lock_service();
+                let used = state.used(self.swap);
+                state.account.settle(self.member, used, 0);
+                state.account.charged() - aim
+            };
+            if left <= 0 {
+                return any;
+            }
+            let _gate = crate::process::gate(self);
+            let part = left.min(AT_ONCE) as u64 * PAGE_SIZE as u64;
+            if self.swap.shrink_pool(cpu(), part) == 0 {
+                return any;
+            }
+            any = true;
+        }
+    }
+}
+
+/// Monotonic nanoseconds of a page's date, which is kept in fewer bits; 0: there is none.
+fn published(oldest_ms: Option<u32>, state: &State) -> u64 {
+    let age = |oldest| u64::from(state.queue.now_ms.wrapping_sub(oldest)) * 1_000_000;
+    oldest_ms.map_or(0, |oldest| {
+        proc::monotonic_ns().saturating_sub(age(oldest)).max(1)
+    })
 }

@@ -125,17 +125,19 @@ impl Process {
             .workingset_refault
             .add(u64::from(age <= RESIDENT_SET));
         self.counters().readahead.add(pages as u64 - 1);
+        let way = match device {
+            true => Way::Device,
+            false => way_of(came.results[wanted]),
+        };
+        let device = device || came.results[..pages].contains(&Ok(Source::Device));
         if device {
             self.member.tell_load(self.swap.last_load_ns());
         }
         transit_ended();
         desk.again.append(parked);
         Some(Brought {
-            way: match device {
-                true => Way::Device,
-                false => way_of(came.results[wanted]),
-            },
-            device: device || came.results[..pages].contains(&Ok(Source::Device)),
+            way,
+            device,
             first,
             pages,
             woken: came.woken,

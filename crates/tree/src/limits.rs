@@ -6,27 +6,31 @@
 //! ([`Member::pool_limit`], [`Member::writeback`]).
 //!
 //! The tree's limit of the pool bounds the sum over all processes, each of which has a pool of its
-//! own. So that they need no lock, each says what its pool holds and since when, and takes a part of what
-//! is left; where the sum is above the limit, each takes its share of the limit. With Σ what is held, p
-//! what a process holds, and w its weight, 1, or [`GROWING`] while its pool grows:
+//! own. So that they need no lock, each says what its pool holds and since when, and what follows from
+//! what all say. With Σ what is held, p what a process holds, and w its weight, 1, or [`GROWING`] while its
+//! pool grows:
 //! ```text
 //! max(p) = p + (limit - Σ) * w / Σw    if Σ <= limit
-//! max(p) = p * limit / Σ               else
+//! max(p) = p - gives(p, limit)         else
 //! ```
 //! Either way Σ max(p) <= limit. What a process holds is known a turn late, so the sum may pass the
-//! limit by what changes hands in a turn.
+//! limit for a turn by what grew meanwhile, at most by what was free.
 //!
-//! Who has to write to devices, so that the sum goes down to the threshold, are those whose pages came
-//! first, as if there were one order for the whole tree: with older(p) what those hold whose oldest pages
-//! are older than this one's,
+//! Who has to write to devices, so that the sum goes down to a level, are those whose pages came first, as
+//! if there were one order for the whole tree. A process *may give* what it says: nothing where it may not
+//! write, and of what relatives shared at a fork nothing either. With older(p) what those may give whose
+//! oldest pages are older than this one's:
 //! ```text
-//! gives(p) = min(p, Σ - threshold - older(p))    at least 0; 0 if it has nothing that may be written
+//! gives(p, level) = min(what p may give, Σ - level - older(p)), at least 0
 //! ```
-//! A process's own threshold is what it then holds; that of one which gives nothing is its limit.
+//! and of what all of them cannot give each its share. A process's own threshold is what it holds once it
+//! has given what is above the tree's; that of one which gives nothing is its limit. Who has not said
+//! anything for [`TOLD_NS`], as it is stopped, gives nothing, and holds up nobody who would have to.
 
 use crate::member::Member;
-use crate::table::{SlotNumber, SlotState, Table};
+use crate::table::{Slot, SlotNumber, SlotState, Table};
 use ebb_engine::PAGE_SIZE;
+use ebb_engine::shrinker::urgent;
 use ebb_stores::Size;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
 
@@ -36,6 +40,8 @@ const ACCEPT_PERCENT: u8 = 90;
 const GROWING: u64 = 16;
 /// A pool is known to grow for so long, in ns.
 const GROWS_NS: u64 = 100_000_000;
+/// Who has not told what its pool holds for so long, in ns, does not run.
+const TOLD_NS: u64 = 1_000_000_000;
 /// Of a pool that is to give nothing: a percent more is its limit.
 const MOST_PERCENT: u8 = 99;
 
@@ -100,54 +106,22 @@ impl LimitWords {
 }
 
 /// What the pools of a tree hold, as one of its processes sees it. In bytes.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 struct Pools {
     /// All of them.
     sum: u64,
+    /// What may be given of that.
+    writable: u64,
     /// The weights of all of them, and its own.
     weights: u64,
     weight: u64,
-    /// Its own.
+    /// Its own, and what it may give.
     own: u64,
-    /// Those that hold older pages which may be written; none: its own may not.
-    older: Option<u64>,
-}
-
-impl Pools {
-    /// What the process may hold of the tree's `limit`.
-    fn part(&self, limit: u64) -> u64 {
-        if self.sum <= limit {
-            let room = u128::from(limit - self.sum) * u128::from(self.weight);
-            self.own + (room / u128::from(self.weights.max(1))) as u64
-        } else {
-            (u128::from(self.own) * u128::from(limit) / u128::from(self.sum)) as u64
-        }
-    }
-
-    /// What it has to give to devices for the tree to hold `accept` percent of its limit.
-    fn gives(&self, limit: u64, accept: u8) -> u64 {
-        let excess = self.sum.saturating_sub(limit / 100 * u64::from(accept));
-        let left = |older| excess.saturating_sub(older).min(self.own);
-        self.older.map_or(0, left)
-    }
-
-    /// What bounds the process's pool under the tree's limit and threshold, and one of its `own`.
-    fn limit(&self, of_tree: u64, accept: u8, own: u64) -> PoolLimit {
-        let part = self.part(of_tree);
-        let max = part.min(own);
-        let gives = self.gives(of_tree, accept);
-        let stays = u128::from(self.own - gives) * 100 / u128::from(max.max(1));
-        // Under a limit of its own it keeps to the threshold.
-        let most = if own <= part { accept } else { MOST_PERCENT };
-        let accept_percent = match gives {
-            0 => most,
-            _ => stays.clamp(1, most.into()) as u8,
-        };
-        PoolLimit {
-            max,
-            accept_percent,
-        }
-    }
+    may_give: u64,
+    /// What those may give that have older pages.
+    older: u64,
+    /// Who of these has the oldest.
+    first: Option<SlotNumber>,
 }
 
 /// What bounds the pool of one process.
@@ -158,9 +132,89 @@ pub struct PoolLimit {
     /// Its coldest pages go to devices when it holds a percent more than this percentage of its limit,
     /// until it holds this.
     pub accept_percent: u8,
+    /// The tree has room enough: what has to go to devices does so in the background, however near its own
+    /// limit the pool is.
+    pub patient: bool,
+}
+
+impl Pools {
+    /// What the process has to give for the tree to hold `level`.
+    fn gives(&self, level: u64) -> u64 {
+        let excess = self.sum.saturating_sub(level);
+        excess.saturating_sub(self.older).min(self.may_give)
+    }
+
+    /// What it may hold of the tree's `limit`.
+    fn part(&self, limit: u64) -> u64 {
+        let Some(room) = limit.checked_sub(self.sum) else {
+            let left = (self.sum - limit).saturating_sub(self.writable);
+            let stays = self.own - self.gives(limit);
+            // Of what stays with all.
+            let all = u128::from(self.sum - self.writable.min(self.sum - limit)).max(1);
+            let share = (u128::from(stays) * u128::from(left)).div_ceil(all);
+            return stays.saturating_sub(share as u64);
+        };
+        let share = u128::from(room) * u128::from(self.weight) / u128::from(self.weights.max(1));
+        self.own + share as u64
+    }
+
+    /// What bounds the process's pool under the tree's limit and threshold, and one of its `own`.
+    fn limit(&self, of_tree: u64, accept: u8, own: u64) -> PoolLimit {
+        let part = self.part(of_tree);
+        let max = part.min(own);
+        let level = of_tree / 100 * u64::from(accept);
+        let gives = self.gives(level);
+        let stays = (u128::from(self.own - gives) * 100).div_ceil(u128::from(max.max(1)));
+        // Under a limit of its own it keeps to the threshold.
+        let most = if own <= part { accept } else { MOST_PERCENT };
+        let accept_percent = match gives {
+            0 => most,
+            _ => stays.clamp(1, most.into()) as u8,
+        };
+        PoolLimit {
+            max,
+            accept_percent,
+            patient: own > part && self.sum < urgent(of_tree, accept),
+        }
+    }
 }
 
 impl Table {
+    /// What the pools hold, as `me` sees it.
+    fn pools(&self, me: SlotNumber, now_ns: u64) -> Pools {
+        // Of two of one age the first.
+        let mine = (self.slot(me).pool_oldest.load(Relaxed), me);
+        let mut pools = Pools::default();
+        let mut first = None;
+        let paging = self.taken();
+        for (n, _) in paging.filter(|(_, word)| word.state == SlotState::Paging) {
+            let slot = self.slot(n);
+            let recent = |ns: u64, within| now_ns.saturating_sub(ns) < within;
+            let holds = slot.pool.load(Relaxed);
+            let age = (slot.pool_oldest.load(Relaxed), n);
+            let gives = age.0 != 0 && recent(slot.pool_told.load(Relaxed), TOLD_NS);
+            let may_give = match gives {
+                true => slot.pool_gives.load(Relaxed).min(holds),
+                false => 0,
+            };
+            let weight = match recent(slot.pool_grew.load(Relaxed), GROWS_NS) {
+                true => GROWING,
+                false => 1,
+            };
+            pools.sum += holds;
+            pools.writable += may_give;
+            pools.weights += weight;
+            if n == me {
+                (pools.own, pools.may_give, pools.weight) = (holds, may_give, weight);
+            } else if may_give > 0 && age < mine {
+                pools.older += may_give;
+                first = first.min(Some(age)).or(Some(age));
+            }
+        }
+        pools.first = first.map(|(_, n)| n);
+        pools
+    }
+
     /// The budget in bytes.
     pub fn budget_bytes(&self) -> u64 {
         self.budget.load(SeqCst).max(0) as u64 * PAGE_SIZE as u64
@@ -175,56 +229,21 @@ impl Member {
         let own = self.table.slot(self.slot()).limits.get().pool_max;
         let own = own.map_or(most, |max| max.of(budget).min(most));
         let accept = of_tree.accept_percent;
-        match of_tree.pool_max {
-            Some(limit) => self.pools().limit(limit.of(budget), accept, own),
-            None => PoolLimit {
+        let Some(limit) = of_tree.pool_max.map(|max| max.of(budget)) else {
+            return PoolLimit {
                 max: own,
                 accept_percent: accept,
-            },
-        }
-    }
-
-    fn pools(&self) -> Pools {
-        let me = self.slot();
-        // Of two of one age the first.
-        let age = |n: SlotNumber| match self.table.slot(n).pool_oldest.load(Relaxed) {
-            0 => None,
-            since => Some((since, n)),
-        };
-        let mine = age(me);
-        let mut pools = Pools {
-            sum: 0,
-            weights: 0,
-            weight: 0,
-            own: self.table.slot(me).pool.load(Relaxed),
-            older: mine.map(|_| 0),
-        };
-        let now = ebb_sys::proc::monotonic_ns();
-        let paging = self.table.taken();
-        for (n, _) in paging.filter(|(_, word)| word.state == SlotState::Paging) {
-            // Once for each: it changes meanwhile.
-            let holds = match n == me {
-                true => pools.own,
-                false => self.table.slot(n).pool.load(Relaxed),
+                patient: false,
             };
-            pools.sum += holds;
-            let grew = self.table.slot(n).pool_grew.load(Relaxed);
-            let weight = if now.saturating_sub(grew) < GROWS_NS {
-                GROWING
-            } else {
-                1
-            };
-            pools.weights += weight;
-            if n == me {
-                pools.weight = weight;
-            }
-            if let (Some(older), Some(mine)) = (&mut pools.older, mine)
-                && age(n).is_some_and(|age| age < mine)
-            {
-                *older += holds;
-            }
+        };
+        let pools = self.table.pools(self.slot(), ebb_sys::proc::monotonic_ns());
+        // Who is idle looks seldom.
+        if let Some(first) = pools.first
+            && pools.sum > limit / 100 * (u64::from(accept) + 1)
+        {
+            self.table.wake(first);
         }
-        pools
+        pools.limit(limit, accept, own)
     }
 
     /// Whether this process's pages may go to devices.
@@ -233,13 +252,23 @@ impl Member {
         own.writeback && self.table.limits.get().writeback
     }
 
-    /// Says how many bytes this process's pool holds, and when (CLOCK_MONOTONIC nanoseconds) the oldest
-    /// of it came that may go to a device; 0: there is none.
-    pub fn tell_pool(&self, bytes: u64, oldest_ns: u64) {
-        let slot = self.table.slot(self.slot());
-        slot.pool_oldest.store(oldest_ns, Relaxed);
-        if slot.pool.swap(bytes, Relaxed) < bytes {
-            slot.pool_grew.store(ebb_sys::proc::monotonic_ns(), Relaxed);
+    /// Says how many bytes this process's pool holds; how many of them may go to devices for others' sake,
+    /// and when (CLOCK_MONOTONIC nanoseconds) the oldest of these came, 0: there is none.
+    pub fn tell_pool(&self, bytes: u64, gives: u64, oldest_ns: u64) {
+        self.table
+            .slot(self.slot())
+            .tell_pool(bytes, gives, oldest_ns);
+    }
+}
+
+impl Slot {
+    fn tell_pool(&self, bytes: u64, gives: u64, oldest_ns: u64) {
+        let now = ebb_sys::proc::monotonic_ns();
+        self.pool_oldest.store(oldest_ns, Relaxed);
+        self.pool_gives.store(gives, Relaxed);
+        self.pool_told.store(now, Relaxed);
+        if self.pool.swap(bytes, Relaxed) < bytes {
+            self.pool_grew.store(now, Relaxed);
         }
     }
 }
@@ -247,42 +276,74 @@ impl Member {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::table::{Config, StateWord};
     use proptest::prelude::*;
 
-    /// Four idle processes and one that works, in a tree that holds what it may.
+    /// Four idle processes and one that works, in a tree that holds what it may: by what they say.
     #[test]
     fn who_has_old_pages_gives_and_who_has_young_ones_does_not() {
-        let held = [20u64, 30, 10, 15, 20].map(|mib| mib << 20);
-        let limit = |me: usize, older| {
-            let pools = Pools {
-                sum: held.iter().sum(),
-                weights: 5,
-                weight: 1,
-                own: held[me],
-                older,
-            };
-            pools.limit(100 << 20, 90, 1 << 30)
-        };
-        let stays = |l: PoolLimit| (l.max * u64::from(l.accept_percent) / 100) >> 20;
-        assert_eq!(limit(0, Some(0)).max, 21 << 20);
-        assert_eq!(stays(limit(0, Some(0))), 14, "15 of its 20");
-        for (me, older) in [(1, Some(20 << 20)), (2, Some(50 << 20)), (3, None)] {
-            let limit = limit(me, older);
-            assert_eq!(
-                (limit.max, limit.accept_percent),
-                (held[me] + (1 << 20), 99)
-            );
+        const MIB: u64 = 1 << 20;
+        let (table, _fd) = Table::create(1 << 20, Config::default()).unwrap();
+        let now = ebb_sys::proc::monotonic_ns();
+        let held = [20u64, 30, 10, 15, 20];
+        let ages = [50, 40, 40, 30, 0];
+        let slots: Vec<SlotNumber> = held
+            .iter()
+            .zip(ages)
+            .map(|(mib, age)| {
+                let n = table.take_slot(StateWord::of(SlotState::Paging)).unwrap();
+                let since = if age == 0 {
+                    0
+                } else {
+                    now - age * 1_000_000_000
+                };
+                table.slot(n).tell_pool(mib * MIB, mib * MIB, since);
+                table.slot(n).pool_grew.store(0, Relaxed);
+                n
+            })
+            .collect();
+        // One that ended, and one that does not page yet.
+        let gone = table.take_slot(StateWord::of(SlotState::Joined)).unwrap();
+        table.slot(gone).tell_pool(50 * MIB, 50 * MIB, 1);
+        let limit = |n: usize, most| table.pools(slots[n], now).limit(100 * MIB, 90, most);
+        let stays = |l: PoolLimit| l.max * u64::from(l.accept_percent) / 100 / MIB;
+
+        let first = limit(0, 1 << 40);
+        assert_eq!(
+            (first.max, stays(first)),
+            (21 * MIB, 15),
+            "it gives 5 of its 20"
+        );
+        assert!(first.patient, "there is room yet");
+        for n in 1..5 {
+            let limit = limit(n, 1 << 40);
+            assert_eq!((limit.max, limit.accept_percent), ((held[n] + 1) * MIB, 99));
         }
-        // Its own limit, with the threshold of that.
-        let pools = Pools {
-            sum: 50 << 20,
-            weights: 5,
-            weight: 1,
-            own: 8 << 20,
-            older: Some(0),
-        };
-        let limit = pools.limit(100 << 20, 90, 9 << 20);
-        assert_eq!((limit.max, limit.accept_percent), (9 << 20, 90));
+        // A limit of its own, with the threshold of that.
+        let own = limit(2, 9 * MIB);
+        assert_eq!(
+            (own.max, own.accept_percent, own.patient),
+            (9 * MIB, 90, false)
+        );
+
+        // One that has a part of its pool in common with relatives, then is stopped: the next one gives.
+        table.slot(slots[0]).pool_gives.store(2 * MIB, Relaxed);
+        assert_eq!(stays(limit(0, 1 << 40)), 18);
+        assert_eq!(stays(limit(1, 1 << 40)), 27);
+        table.slot(slots[0]).pool_told.store(now - TOLD_NS, Relaxed);
+        assert_eq!(limit(0, 1 << 40).accept_percent, 99);
+        assert_eq!(stays(limit(1, 1 << 40)), 25);
+        // The one that grows has most of what is left.
+        table.slot(slots[4]).pool_grew.store(now, Relaxed);
+        assert_eq!(limit(4, 1 << 40).max, 24 * MIB);
+        assert!(limit(3, 1 << 40).max < 15 * MIB + MIB / 2);
+        // Above the limit, the oldest that can hold less.
+        let above = |n: usize| table.pools(slots[n], now).limit(60 * MIB, 90, 1 << 40);
+        assert_eq!(
+            [0, 1, 2, 3, 4].map(|n| above(n).max / MIB),
+            [20, 0, 5, 15, 20]
+        );
+        assert!(!above(1).patient);
     }
 
     #[test]
@@ -317,39 +378,44 @@ mod tests {
         #[test]
         fn parts_add_up_to_the_limit(
             limit in 1u64..1 << 40,
-            held in proptest::collection::vec((0u64..1 << 36, any::<bool>(), any::<bool>()), 1..40),
+            held in proptest::collection::vec((0u64..1 << 36, 0u64..1 << 36, any::<bool>()), 1..40),
             accept in 1u8..=99,
         ) {
             let sum: u64 = held.iter().map(|(own, ..)| own).sum();
+            let writable: u64 = held.iter().map(|(own, gives, _)| gives.min(own)).sum();
             let weight = |grows| if grows { GROWING } else { 1 };
             let weights = held.iter().map(|(.., grows)| weight(*grows)).sum();
             let mut older = 0;
             // Oldest first.
             let pools: Vec<Pools> = held
                 .iter()
-                .map(|&(own, writes, grows)| {
+                .map(|&(own, gives, grows)| {
                     let pools = Pools {
                         sum,
+                        writable,
                         weights,
                         weight: weight(grows),
                         own,
-                        older: writes.then_some(older),
+                        may_give: gives.min(own),
+                        older,
+                        first: None,
                     };
-                    older += if writes { own } else { 0 };
+                    older += pools.may_give;
                     pools
                 })
                 .collect();
             let total: u64 = pools.iter().map(|p| p.part(limit)).sum();
             prop_assert!(total <= limit);
-            prop_assert!(total + held.len() as u64 >= limit);
+            prop_assert!(total + held.len() as u64 >= limit.min(sum));
+            prop_assert!(sum > limit || total + held.len() as u64 >= limit);
 
-            let gives: Vec<u64> = pools.iter().map(|p| p.gives(limit, accept)).collect();
-            let excess = sum.saturating_sub(limit / 100 * u64::from(accept));
-            prop_assert_eq!(gives.iter().sum::<u64>(), excess.min(older));
-            let mut writers = pools.iter().zip(&gives).filter(|(p, _)| p.older.is_some());
-            // Who does not give all it has is the last who gives.
-            let _ = writers.by_ref().find(|(p, gives)| **gives < p.own);
-            prop_assert!(writers.all(|(_, gives)| *gives == 0));
+            let level = limit / 100 * u64::from(accept);
+            let gives: Vec<u64> = pools.iter().map(|p| p.gives(level)).collect();
+            prop_assert_eq!(gives.iter().sum::<u64>(), sum.saturating_sub(level).min(writable));
+            let mut each = pools.iter().zip(&gives);
+            // Who does not give all it may is the last who gives.
+            let _ = each.by_ref().find(|(p, gives)| **gives < p.may_give);
+            prop_assert!(each.all(|(_, gives)| *gives == 0));
         }
     }
 }

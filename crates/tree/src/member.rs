@@ -278,17 +278,12 @@ impl Member {
 
     /// Says that a page was loaded from a device at `ns` (CLOCK_MONOTONIC): others stand back then.
     pub fn tell_load(&self, ns: u64) {
-        /// The word is written no more often: all members read it.
-        const EACH_NS: u64 = 100_000;
-        let loaded = &self.table.loaded.0;
-        if ns.saturating_sub(loaded.load(Relaxed)) > EACH_NS {
-            loaded.store(ns, Relaxed);
-        }
+        self.table.tell_load(ns);
     }
 
     /// When a page was loaded from a device last, about, in the whole tree.
     pub fn last_load_ns(&self) -> u64 {
-        self.table.loaded.0.load(Relaxed)
+        self.table.last_load_ns(ebb_sys::proc::monotonic_ns())
     }
 
     /// Asks the process with the coldest pages (the largest, if none has published how cold

@@ -153,6 +153,8 @@ pub struct Swap {
     devices: Option<Arc<Devices>>,
     /// When a load last used a device.
     last_load_ns: AtomicU64,
+    /// See [`Swap::set_patient`].
+    patient: AtomicBool,
     /// When a store that the pool refused last did.
     last_refused_ns: AtomicU64,
     staging_bytes: AtomicUsize,
@@ -203,6 +205,7 @@ impl Swap {
             drained,
             devices,
             last_load_ns: AtomicU64::new(0),
+            patient: AtomicBool::new(false),
             last_refused_ns: AtomicU64::new(0),
             staging_bytes: AtomicUsize::new(0),
             accept_percent: AtomicU8::new(config.accept_threshold_percent),
@@ -452,6 +455,12 @@ impl Swap {
     /// Somebody else loaded a page from a device at `ns`: the shrinker stands back for others, too.
     pub fn others_loaded(&self, ns: u64) {
         self.last_load_ns.fetch_max(ns, Relaxed);
+    }
+
+    /// Whether the shrinker takes its time, however near the pool is to its limit: whoever sets that has
+    /// room left elsewhere.
+    pub fn set_patient(&self, yes: bool) {
+        self.patient.store(yes, Relaxed);
     }
 
     /// Sets the pool's limit in bytes, and the percentage of it that the shrinker works

@@ -131,6 +131,9 @@ impl Swap {
         let mut need = background
             .shrinker
             .need(self.pool.bytes(), max, self.accept_percent());
+        if self.patient.load(Relaxed) {
+            need = need.min(Need::Background);
+        }
         let above_limit = self.group_above_limit();
         if above_limit.is_some() {
             need = need.max(Need::Background);

@@ -160,7 +160,10 @@ pub(crate) struct Slot {
     pub limits: LimitWords,
     /// Bytes that its pool holds.
     pub pool: AtomicU64,
-    /// Monotonic time at which it was last seen to grow.
+    /// Of them, those that may go to devices for others' sake.
+    pub pool_gives: AtomicU64,
+    /// Monotonic times: when that was said, and when it was last more than before.
+    pub pool_told: AtomicU64,
     pub pool_grew: AtomicU64,
     /// Monotonic time at which the oldest of it came that may go to a device; 0: there is none.
     pub pool_oldest: AtomicU64,

@@ -204,6 +204,30 @@ fn the_worker_stands_back_after_others_used_the_device() {
     swap.check();
 }
 
+/// Nearly at its limit it writes whoever else uses the device, unless there is room elsewhere.
+#[test]
+fn the_worker_hurries_only_where_there_is_no_other_room() {
+    let rig = rig(sixteen_mib(), Some(20));
+    let (swap, written) = (&rig.swap, || rig.counters.zswpwb.get());
+    store_pages(swap, 0, 7168, false);
+    let hurries = |patient| {
+        swap.set_patient(patient);
+        while swap.pool.give_back(0) > 0 || swap.compact_step(false) {}
+        let bytes = swap.pool.bytes();
+        swap.set_limits(bytes / 100 * 101, 50).unwrap();
+        let before = written();
+        swap.others_loaded(swap.env.clock.now_ns() + 10_000_000);
+        swap.work(Cpu(0));
+        written() > before
+    };
+    assert!(
+        hurries(false) && hurries(false),
+        "its first batch, and another"
+    );
+    assert!(!hurries(true));
+    swap.check();
+}
+
 /// A cluster that is open for long, as single pages come seldom between folios, holds pages that are
 /// younger than its place in the order.
 #[test]
