@@ -585,35 +585,35 @@ impl Process {
         self.member.publish_oldest(published(oldest, state));
     }
 
-    /// Tells the tree what the pool holds, what of it may go to devices so that others have the room, and
-    /// since when. Of what relatives share only what came since the fork may.
+    /// Whether what is in the pool is this process's alone, and can go elsewhere.
+    fn gives_pool(&self) -> bool {
+        !self.member.has_relatives() && self.embedded.devices.stays(self.member)
+    }
+
+    /// Tells the tree what the pool holds, and since when what of it may go to devices so that others have the
+    /// room: nothing where relatives share it, as writing it frees nothing.
     fn tell_pool(&self, state: &mut State) {
         let bytes = self.swap.pool_bytes();
-        let only = self
-            .member
-            .has_relatives()
-            .then(crate::generations::youngest);
-        let (came, oldest) = self.swap.pool_order(only);
+        let (came, oldest) = self.swap.pool_order();
         let now = state.queue.now_ms;
         state.dates.note(came, now);
-        let gives = only.map_or(bytes, |group| self.swap.group_pool_bytes(group));
-        let worth = gives >= WORTH && self.embedded.devices.stays(self.member);
-        let oldest = oldest.filter(|_| worth);
+        let oldest = oldest.filter(|_| bytes >= WORTH && self.gives_pool());
         state.pool_oldest_ms = oldest.map(|n| state.dates.of(n, now));
         // Who just had nothing to give is not asked at once again.
         let asked = state.pool_oldest_ms.filter(|_| state.spared.is_none());
-        self.member.tell_pool(bytes, gives, published(asked, state));
+        self.member.tell_pool(bytes, published(asked, state));
     }
 
     /// Gives `pages` of the charge back, evicting what it takes; where little but the pool is left, writing
     /// that to devices. What the program charges meanwhile is not made up for: of a program that goes on,
     /// all would be evicted.
     pub fn shed(&self, desk: &mut Desk, pages: i64) {
-        let (most_is_out, aim) = {
+        let (from_pool, aim) = {
             let state = lock_service();
-            (Self::most_is_out(&state), state.account.charged() - pages)
+            let from_pool = Self::most_is_out(&state) && self.gives_pool();
+            (from_pool, state.account.charged() - pages)
         };
-        if most_is_out && self.shed_pool(aim) || self.shed_resident(desk, pages, aim) {
+        if from_pool && self.shed_pool(aim) || self.shed_resident(desk, pages, aim) {
             return;
         }
         // What is here is in the pool. Who needs more than it was asks again.
@@ -657,26 +657,27 @@ impl Process {
     }
 
     /// Makes the pool hold less until no more than `aim` pages are charged; whether it does. A part at a
-    /// time: who waits for room has it at once, and a fork its turn.
+    /// time: who waits for room has it at once, and a fork its turn. No more than it takes now: what relatives
+    /// share frees nothing when it is written.
     fn shed_pool(&self, aim: i64) -> bool {
+        let mut left = lock_service().account.charged() - aim;
         let mut any = false;
-        loop {
-            let left = {
-                let mut state = lock_service();
-                let used = state.used(self.swap);
-                state.account.settle(self.member, used, 0);
-                state.account.charged() - aim
-            };
-            if left <= 0 {
-                return any;
-            }
-            let _gate = crate::process::gate(self);
-            let part = left.min(AT_ONCE) as u64 * PAGE_SIZE as u64;
-            if self.swap.shrink_pool(cpu(), part) == 0 {
-                return any;
+        while left > 0 {
+            let part = left.min(AT_ONCE);
+            let gate = crate::process::gate(self);
+            let less = self.swap.shrink_pool(cpu(), part as u64 * PAGE_SIZE as u64);
+            drop(gate);
+            if less == 0 {
+                break;
             }
             any = true;
+            left -= part.max((less / PAGE_SIZE as u64) as i64);
+            let mut state = lock_service();
+            let used = state.used(self.swap);
+            state.account.settle(self.member, used, 0);
+            left = left.min(state.account.charged() - aim);
         }
+        any
     }
 }
 

@@ -17,8 +17,8 @@
 //! limit for a turn by what grew meanwhile, at most by what was free.
 //!
 //! Who has to write to devices, so that the sum goes down to a level, are those whose pages came first, as
-//! if there were one order for the whole tree. A process *may give* what it says: nothing where it may not
-//! write, and of what relatives shared at a fork nothing either. With older(p) what those may give whose
+//! if there were one order for the whole tree. A process *may give* what it has, but nothing where it may not
+//! write, or relatives share what it has. With older(p) what those may give whose
 //! oldest pages are older than this one's:
 //! ```text
 //! gives(p, level) = min(what p may give, Σ - level - older(p)), at least 0
@@ -193,10 +193,7 @@ impl Table {
             let holds = slot.pool.load(Relaxed);
             let age = (slot.pool_oldest.load(Relaxed), n);
             let gives = age.0 != 0 && recent(slot.pool_told.load(Relaxed), TOLD_NS);
-            let may_give = match gives {
-                true => slot.pool_gives.load(Relaxed).min(holds),
-                false => 0,
-            };
+            let may_give = if gives { holds } else { 0 };
             let weight = match recent(slot.pool_grew.load(Relaxed), GROWS_NS) {
                 true => GROWING,
                 false => 1,
@@ -252,20 +249,17 @@ impl Member {
         own.writeback && self.table.limits.get().writeback
     }
 
-    /// Says how many bytes this process's pool holds; how many of them may go to devices for others' sake,
-    /// and when (CLOCK_MONOTONIC nanoseconds) the oldest of these came, 0: there is none.
-    pub fn tell_pool(&self, bytes: u64, gives: u64, oldest_ns: u64) {
-        self.table
-            .slot(self.slot())
-            .tell_pool(bytes, gives, oldest_ns);
+    /// Says how many bytes this process's pool holds, and when (CLOCK_MONOTONIC nanoseconds) the oldest of
+    /// them came; 0: none may go to devices for others' sake.
+    pub fn tell_pool(&self, bytes: u64, oldest_ns: u64) {
+        self.table.slot(self.slot()).tell_pool(bytes, oldest_ns);
     }
 }
 
 impl Slot {
-    fn tell_pool(&self, bytes: u64, gives: u64, oldest_ns: u64) {
+    fn tell_pool(&self, bytes: u64, oldest_ns: u64) {
         let now = ebb_sys::proc::monotonic_ns();
         self.pool_oldest.store(oldest_ns, Relaxed);
-        self.pool_gives.store(gives, Relaxed);
         self.pool_told.store(now, Relaxed);
         if self.pool.swap(bytes, Relaxed) < bytes {
             self.pool_grew.store(now, Relaxed);
@@ -297,14 +291,14 @@ mod tests {
                 } else {
                     now - age * 1_000_000_000
                 };
-                table.slot(n).tell_pool(mib * MIB, mib * MIB, since);
+                table.slot(n).tell_pool(mib * MIB, since);
                 table.slot(n).pool_grew.store(0, Relaxed);
                 n
             })
             .collect();
         // One that ended, and one that does not page yet.
         let gone = table.take_slot(StateWord::of(SlotState::Joined)).unwrap();
-        table.slot(gone).tell_pool(50 * MIB, 50 * MIB, 1);
+        table.slot(gone).tell_pool(50 * MIB, 1);
         let limit = |n: usize, most| table.pools(slots[n], now).limit(100 * MIB, 90, most);
         let stays = |l: PoolLimit| l.max * u64::from(l.accept_percent) / 100 / MIB;
 
@@ -326,10 +320,7 @@ mod tests {
             (9 * MIB, 90, false)
         );
 
-        // One that has a part of its pool in common with relatives, then is stopped: the next one gives.
-        table.slot(slots[0]).pool_gives.store(2 * MIB, Relaxed);
-        assert_eq!(stays(limit(0, 1 << 40)), 18);
-        assert_eq!(stays(limit(1, 1 << 40)), 27);
+        // It is stopped: the next one gives.
         table.slot(slots[0]).pool_told.store(now - TOLD_NS, Relaxed);
         assert_eq!(limit(0, 1 << 40).accept_percent, 99);
         assert_eq!(stays(limit(1, 1 << 40)), 25);
@@ -378,11 +369,11 @@ mod tests {
         #[test]
         fn parts_add_up_to_the_limit(
             limit in 1u64..1 << 40,
-            held in proptest::collection::vec((0u64..1 << 36, 0u64..1 << 36, any::<bool>()), 1..40),
+            held in proptest::collection::vec((0u64..1 << 36, any::<bool>(), any::<bool>()), 1..40),
             accept in 1u8..=99,
         ) {
             let sum: u64 = held.iter().map(|(own, ..)| own).sum();
-            let writable: u64 = held.iter().map(|(own, gives, _)| gives.min(own)).sum();
+            let writable = held.iter().filter(|(_, gives, _)| *gives).map(|(own, ..)| own).sum();
             let weight = |grows| if grows { GROWING } else { 1 };
             let weights = held.iter().map(|(.., grows)| weight(*grows)).sum();
             let mut older = 0;
@@ -396,7 +387,7 @@ mod tests {
                         weights,
                         weight: weight(grows),
                         own,
-                        may_give: gives.min(own),
+                        may_give: if gives { own } else { 0 },
                         older,
                         first: None,
                     };

@@ -436,13 +436,11 @@ impl Swap {
     }
 
     /// In what order pages came into the pool, counted in clusters of entries: how many came so far, and
-    /// which of them is the oldest whose pages are there and may go to devices, of one group or of all.
-    /// Who notes when so many had come can tell how old these pages are.
-    pub fn pool_order(&self, only: Option<GroupId>) -> (u64, Option<u64>) {
+    /// which of them is the oldest whose pages are there and may go to devices. Who notes when so many had
+    /// come can tell how old these pages are.
+    pub fn pool_order(&self) -> (u64, Option<u64>) {
         let groups = self.space.groups();
-        let wanted = groups
-            .iter()
-            .filter(|group| only.is_none_or(|only| group.id == only) && self.can_write(group));
+        let wanted = groups.iter().filter(|group| self.can_write(group));
         let oldest = wanted.filter_map(|group| group.oldest()).min();
         (self.space.came(), oldest.map(|stamp| stamp.number()))
     }

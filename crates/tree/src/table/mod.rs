@@ -195,7 +195,7 @@ impl Table {
         slot.limits.set(Limits::default());
         slot.pool.store(0, Relaxed);
         slot.pool_oldest.store(0, Relaxed);
-        for word in [&slot.pool_gives, &slot.pool_told, &slot.pool_grew] {
+        for word in [&slot.pool_told, &slot.pool_grew] {
             word.store(0, Relaxed);
         }
         Some(found)

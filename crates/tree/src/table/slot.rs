@@ -160,8 +160,6 @@ pub(crate) struct Slot {
     pub limits: LimitWords,
     /// Bytes that its pool holds.
     pub pool: AtomicU64,
-    /// Of them, those that may go to devices for others' sake.
-    pub pool_gives: AtomicU64,
     /// Monotonic times: when that was said, and when it was last more than before.
     pub pool_told: AtomicU64,
     pub pool_grew: AtomicU64,
