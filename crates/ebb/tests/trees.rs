@@ -9,6 +9,7 @@ use ebb_harness::job::Job;
 use ebb_harness::tools;
 use ebb_harness::workloads::{self, Scale, Workload};
 use std::ffi::OsStr;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 fn python(script: &str) -> Job {
@@ -475,6 +476,25 @@ print(idle.communicate('go')[0])
             managed.stats
         );
     }
+}
+
+/// A program keeps an allocator that it comes with, as it may use more of it than the malloc family
+/// (redis-server 8 does); what that maps is managed.
+#[test]
+fn an_allocator_of_the_programs_own() {
+    if cannot_page() {
+        return;
+    }
+    const NAME: &str = "libjemalloc.so.2";
+    let folders = ["x86_64-linux-gnu", "aarch64-linux-gnu", "."];
+    let there = |folder: &&str| Path::new("/usr/lib").join(folder).join(NAME).exists();
+    if !folders.iter().any(|folder| there(&folder)) {
+        println!("skipped: {NAME} is not installed");
+        return;
+    }
+    let program = c_program("allocator");
+    let job = Job::new([program.as_os_str(), "96".as_ref()]).env("LD_PRELOAD", NAME);
+    same_in_parts(&job, "jemalloc", &[2], &[]);
 }
 
 /// Threads that map, move, fill, drop, protect and pass on memory in an order drawn from a seed, and

@@ -33,6 +33,7 @@ mod next;
 mod stack;
 mod start;
 mod syscall;
+mod theirs;
 mod thread;
 mod user;
 

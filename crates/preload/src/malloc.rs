@@ -10,6 +10,9 @@
 //!   will likely grow again: a map moves by its page tables, while a copy would have both
 //!   blocks in memory at once.
 //! - All else: mimalloc.
+//!
+//! A program that comes with another allocator as a library (jemalloc, say) keeps that ([`theirs`]): it may
+//! use more of it than the malloc family, and mix both. What that allocator maps is managed all the same.
 
 use core::ffi::{c_int, c_void};
 use core::ptr;
@@ -17,7 +20,7 @@ use core::ptr;
 use ebb_sys::heap::c;
 use ebb_sys::thread;
 
-use crate::{mapped, memory};
+use crate::{mapped, memory, theirs};
 use ebb_pager::hooks;
 
 /// Requests of this many bytes and more get a map of their own.
@@ -81,13 +84,17 @@ extern "C" fn ebb_mi_grows(bytes: usize) {
 pub fn start() {
     // SAFETY: registers a function of ours.
     unsafe { ebb_mi_start() };
+    theirs::find();
 }
 
-/// Whether libc's own allocations come here. They go elsewhere where the program itself has a
-/// malloc family, which is found before this one (jemalloc linked into rustc). By object: the name
-/// `calloc` means the program's here too.
+/// Whether libc's own allocations are served here. They go elsewhere where the program itself has a
+/// malloc family, which is found before this one (jemalloc linked into rustc), or another library. By
+/// object: the name `calloc` means the program's here too.
 pub fn serves_libc() -> bool {
     static HERE: u8 = 0;
+    if theirs::get().is_some() {
+        return false;
+    }
     // SAFETY: lookups by name and by address; the results are plain data.
     unsafe {
         let object = |at: *const c_void| {
@@ -153,6 +160,10 @@ pub unsafe extern "C" fn malloc(size: usize) -> *mut c_void {
     if ours() {
         return own_block(size, OWN_ALIGN);
     }
+    if let Some(theirs) = theirs::get() {
+        // SAFETY: the caller's call.
+        return unsafe { (theirs.malloc)(size) };
+    }
     if size >= TOLD_MIN {
         return large(size);
     }
@@ -182,7 +193,10 @@ pub unsafe extern "C" fn free(block: *mut c_void) {
     // SAFETY: the caller gives up a block of this allocator, or null.
     unsafe {
         if !ebb_mi_free(block) && !block.is_null() {
-            mapped::free(block);
+            match theirs::get() {
+                Some(theirs) => (theirs.free)(block),
+                None => mapped::free(block),
+            }
         }
     }
 }
@@ -203,6 +217,10 @@ pub unsafe extern "C" fn calloc(count: usize, size: usize) -> *mut c_void {
         return count
             .checked_mul(size)
             .map_or(ptr::null_mut(), |n| own_block(n, OWN_ALIGN));
+    }
+    if let Some(theirs) = theirs::get() {
+        // SAFETY: the caller's call.
+        return unsafe { (theirs.calloc)(count, size) };
     }
     match count.checked_mul(size) {
         Some(bytes) if bytes < MAPPED_MIN => {
@@ -228,6 +246,21 @@ pub unsafe extern "C" fn realloc(block: *mut c_void, size: usize) -> *mut c_void
             false => unsafe { c::realloc(block.cast(), size) },
         }
         .cast();
+    }
+    if let Some(theirs) = theirs::get() {
+        // SAFETY: the caller's call; a block of ours came before theirs was found, and is given up.
+        return unsafe {
+            if block.is_null() || !ebb_mi_owns(block) {
+                return (theirs.realloc)(block, size);
+            }
+            let moved = (theirs.malloc)(size);
+            if !moved.is_null() {
+                let len = mi_usable_size(block).min(size);
+                ptr::copy_nonoverlapping(block.cast::<u8>(), moved.cast(), len);
+                mi_free(block);
+            }
+            moved
+        };
     }
     // glibc frees and answers null, and programs count on it.
     if size == 0 && !block.is_null() {
@@ -282,6 +315,12 @@ pub unsafe extern "C" fn reallocarray(
 unsafe fn aligned(align: usize, size: usize) -> *mut c_void {
     if ours() {
         return own_block(size, align.max(OWN_ALIGN));
+    }
+    if let Some(theirs) = theirs::get() {
+        let mut block = ptr::null_mut();
+        // SAFETY: a power of two, and at least that of a pointer.
+        unsafe { (theirs.posix_memalign)(&mut block, align.max(size_of::<usize>()), size) };
+        return block;
     }
     if size >= MAPPED_MIN {
         return mapped::allocate(size, align);
@@ -360,9 +399,11 @@ pub unsafe extern "C" fn malloc_usable_size(block: *mut c_void) -> usize {
     // SAFETY: the caller names a block of this allocator, or null.
     unsafe {
         if block.is_null() || ebb_mi_owns(block) {
-            mi_usable_size(block)
-        } else {
-            mapped::usable_size(block)
+            return mi_usable_size(block);
+        }
+        match theirs::get() {
+            Some(theirs) => (theirs.malloc_usable_size)(block),
+            None => mapped::usable_size(block),
         }
     }
 }
