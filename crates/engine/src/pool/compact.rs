@@ -6,7 +6,7 @@
 //! classes there are and however few objects are left in them.
 
 use super::arena::{Arena, State, WINDOWS};
-use super::class::Class;
+use super::class::{Class, Shape};
 use super::{Grow, LOOKED_AT, MAX_OBJECT, OWNER_STRIDE, Object, Pool};
 use crate::locks::lock;
 use crate::vswap::Handle;
@@ -140,35 +140,44 @@ impl Pool {
         Some(self.drain(class, window))
     }
 
-    /// The first hole of a window below one of its objects, from `low` on.
-    pub fn hole_below(&self, victim: &Victim, low: u8, object: u8) -> Option<u8> {
-        self.with(victim.window, |arena, at| {
-            let ours = arena.state(at) == State::Draining && arena.class(at) == victim.class;
-            ours.then(|| arena.hole_below(at, low, object)).flatten()
-        })
+    /// Runs `f` on a window while it is being drained. Who frees its last object ends that: it may be in use
+    /// again, of the same class and with objects at the same places, or its arena may be gone. It does not
+    /// come back to being drained, as one thread at a time does that.
+    fn while_drained<R>(
+        &self,
+        victim: &Victim,
+        f: impl FnOnce(&mut Arena, usize, &Shape) -> R,
+    ) -> Option<R> {
+        let mut arena = lock(self.arena(victim.window));
+        let arena = arena.as_mut()?;
+        let at = victim.window as usize % WINDOWS;
+        let is = (arena.state(at), arena.class_if_any(at));
+        let drained = is == (State::Draining, Some(victim.class));
+        drained.then(|| f(arena, at, self.classes.get(victim.class)))
     }
 
-    /// Moves an object of the window, which the caller keeps from being freed, into a hole.
-    pub fn shift(&self, victim: &Victim, object: u8, hole: u8) -> Handle {
-        let shape = self.classes.get(victim.class);
-        self.with(victim.window, |arena, at| {
-            arena.shift(at, shape, object, hole)
-        });
-        Handle::new(victim.window, hole)
+    /// The first hole of a window below one of its objects, from `low` on.
+    pub fn hole_below(&self, victim: &Victim, low: u8, object: u8) -> Option<u8> {
+        self.while_drained(victim, |arena, at, _| arena.hole_below(at, low, object))
+            .flatten()
+    }
+
+    /// Moves an object of the window, which the caller keeps from being freed, into a hole; none if it is
+    /// not drained any more: then they are not the object and the hole that were looked at.
+    pub fn shift(&self, victim: &Victim, object: u8, hole: u8) -> Option<Handle> {
+        self.while_drained(victim, |arena, at, shape| {
+            arena.shift(at, shape, object, hole);
+            Handle::new(victim.window, hole)
+        })
     }
 
     /// Returns the memory behind a window's last object; how many bytes. Before
     /// [`Pool::spare`].
     pub fn trim(&self, victim: &Victim) -> u64 {
-        let shape = self.classes.get(victim.class);
-        let (fewer, bytes) = self.with(victim.window, |arena, at| {
-            let ours = arena.state(at) == State::Draining && arena.class(at) == victim.class;
-            if ours {
-                arena.trim(at, shape, &*self.memory)
-            } else {
-                (0, 0)
-            }
+        let trimmed = self.while_drained(victim, |arena, at, shape| {
+            arena.trim(at, shape, &*self.memory)
         });
+        let (fewer, bytes) = trimmed.unwrap_or_default();
         self.holes_of(victim.class, victim.window)
             .fetch_sub(i64::from(fewer), Relaxed);
         self.bytes.fetch_sub(bytes, Relaxed);
@@ -178,12 +187,8 @@ impl Pool {
     /// Ends the draining of a window: what is left in it stays.
     pub fn spare(&self, victim: &Victim) {
         let mut partial = lock(&self.partial[victim.class.index()]);
-        let emptied = self.with(victim.window, |arena, at| {
-            if arena.state(at) != State::Draining || arena.class(at) != victim.class {
-                return false;
-            }
-            let full = arena.is_full(at, self.classes.get(victim.class));
-            if full {
+        let emptied = self.while_drained(victim, |arena, at, shape| {
+            if arena.is_full(at, shape) {
                 arena.set_state(at, State::Full);
             } else {
                 arena.set_state(at, State::Partial(partial.len() as u32));
@@ -192,7 +197,7 @@ impl Pool {
             arena.used(at) == 0
         });
         drop(partial);
-        if emptied {
+        if emptied == Some(true) {
             self.settle(victim.class, victim.window);
         }
     }

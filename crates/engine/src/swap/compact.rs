@@ -45,7 +45,7 @@ impl Swap {
             };
             low = hole;
             let old = Handle::new(victim.window, object);
-            self.rename(old, owner, |_| Some(self.pool.shift(&victim, object, hole)));
+            self.rename(old, owner, |_| self.pool.shift(&victim, object, hole));
         }
         let bytes = self.pool.trim(&victim);
         self.pool.spare(&victim);
