@@ -59,8 +59,8 @@ pub trait Coder: Send {
     /// Compresses `page` into `out`, which has room for two pages, so that LZ4 need not watch its
     /// end (Zstandard does, and gives up there); the length, or none where it gave up.
     fn compress(&mut self, codec: Codec, page: &PageBytes, out: &mut [u8]) -> Option<usize>;
-    /// Decompresses exactly one page. `data` is what `compress` wrote, followed by up to
-    /// 31 zero bytes that belong to nothing.
+    /// Decompresses exactly one page. `data` is what `compress` wrote, followed by zero bytes that belong
+    /// to nothing.
     fn decompress(
         &mut self,
         codec: Codec,
@@ -73,7 +73,7 @@ pub trait Coder: Send {
         None
     }
     /// Decompresses exactly as many pages as went in. `data` is what `compress_block` wrote, followed by
-    /// up to 63 zero bytes.
+    /// zero bytes.
     fn decompress_block(&mut self, _data: &[u8], _pages: &mut [PageBytes]) -> Result<(), Damaged> {
         Err(Damaged)
     }

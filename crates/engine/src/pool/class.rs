@@ -32,6 +32,27 @@ pub const PAGE_CLASSES: usize = RAW_CLASS + 1;
 pub struct Class(pub(super) u16);
 
 impl Class {
+    /// The smallest for `len` bytes of `codec`.
+    pub fn fitting(codec: Codec, len: usize) -> Self {
+        let size = len.max(1).div_ceil(Self::step(codec)) - 1;
+        let class = match codec {
+            Codec::Raw => RAW_CLASS,
+            Codec::Lz4 => size,
+            Codec::Zstd => SIZES + size,
+            Codec::Block => RAW_CLASS + 1 + size,
+        };
+        Self(class as u16)
+    }
+
+    /// What the sizes of a codec's classes are multiples of.
+    pub const fn step(codec: Codec) -> usize {
+        match codec {
+            Codec::Raw => PAGE_SIZE,
+            Codec::Lz4 | Codec::Zstd => STEP,
+            Codec::Block => BLOCK_STEP,
+        }
+    }
+
     /// As an array position.
     pub const fn index(self) -> usize {
         self.0 as usize
@@ -94,18 +115,6 @@ impl Classes {
     pub fn get(&self, class: Class) -> &Shape {
         &self.0[class.index()]
     }
-
-    /// The class for `len` bytes of `codec`.
-    pub fn fitting(&self, codec: Codec, len: usize) -> Class {
-        let size = |step: usize| len.max(1).div_ceil(step) - 1;
-        let class = match codec {
-            Codec::Raw => RAW_CLASS,
-            Codec::Lz4 => size(STEP),
-            Codec::Zstd => SIZES + size(STEP),
-            Codec::Block => RAW_CLASS + 1 + size(BLOCK_STEP),
-        };
-        Class(class as u16)
-    }
 }
 
 #[cfg(test)]
@@ -143,14 +152,15 @@ mod tests {
     #[test]
     fn fitting_is_the_smallest_that_holds() {
         let classes = Classes::new();
-        for (codec, most, step) in [
-            (Codec::Lz4, MAX_COMPRESSED, STEP),
-            (Codec::Zstd, MAX_COMPRESSED, STEP),
-            (Codec::Raw, PAGE_SIZE, PAGE_SIZE),
-            (Codec::Block, MAX_BLOCK, BLOCK_STEP),
+        for (codec, most) in [
+            (Codec::Lz4, MAX_COMPRESSED),
+            (Codec::Zstd, MAX_COMPRESSED),
+            (Codec::Raw, PAGE_SIZE),
+            (Codec::Block, MAX_BLOCK),
         ] {
+            let step = Class::step(codec);
             for len in 1..=most {
-                let shape = classes.get(classes.fitting(codec, len));
+                let shape = classes.get(Class::fitting(codec, len));
                 assert_eq!(shape.codec, codec);
                 assert!(shape.size as usize >= len && shape.size as usize - len < step);
             }

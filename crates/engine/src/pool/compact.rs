@@ -7,20 +7,37 @@
 
 use super::arena::{Arena, State, WINDOWS};
 use super::class::{Class, Shape};
-use super::{Grow, LOOKED_AT, MAX_OBJECT, OWNER_STRIDE, Object, Pool};
+use super::{Grow, LOOKED_AT, MAX_OBJECT, OWNER_STRIDE, Object, Pool, first_of_block};
+use crate::codec::Codec;
 use crate::locks::lock;
 use crate::vswap::Handle;
 use crate::{EntryId, PAGE_SIZE};
 use std::sync::atomic::Ordering::Relaxed;
 
-/// Holes are compacted in the background when they are more than one part in this many of
-/// the pool's data, beyond [`SLACK`].
-const SLACK_SHARE: u64 = 64;
-/// Holes that are not worth it in any case.
-const SLACK: u64 = 64 << 10;
-/// The same for what squeezing may gain.
-const SQUEEZE_SHARE: u64 = 64;
-/// Classes looked at for a window to squeeze, those with the most holes.
+/// What compaction is to gain for it to be done.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Worth {
+    /// More than one part in 64 of the pool's data, beyond 64 KiB: holes that are left will be filled again.
+    Much,
+    /// A quarter of that, however small the pool: nothing comes that would fill them.
+    Some,
+    /// Anything: memory is short.
+    Any,
+}
+
+impl Worth {
+    /// Whether holes of so many bytes are more than is left alone, in a pool with so much data.
+    const fn is_met(self, holes: u64, data: u64) -> bool {
+        let left_alone = match self {
+            Self::Much => data / 64 + (64 << 10),
+            Self::Some => data / 256,
+            Self::Any => 0,
+        };
+        holes > left_alone
+    }
+}
+
+/// Classes looked at for a window to squeeze, those with the most holes, where holes will be filled again.
 const SQUEEZE_CLASSES: usize = 16;
 
 /// A window that is to be emptied or squeezed; it takes no new objects.
@@ -42,8 +59,8 @@ const _: () = assert!(OWNER_STRIDE.is_power_of_two());
 
 impl Pool {
     /// Picks the emptiest window of the class with the most room in holes, such that the
-    /// holes of others take its objects. `pressed`: even if it is little.
-    pub fn victim(&self, pressed: bool) -> Option<Victim> {
+    /// holes of others take its objects.
+    pub fn victim(&self, worth: Worth) -> Option<Victim> {
         let free = |class: usize| {
             let shape = self.classes.get(Class(class as u16));
             let holes = self.holes(class).max(0) as u64;
@@ -55,8 +72,7 @@ impl Pool {
             }
         };
         let total: u64 = (0..self.partial.len()).map(free).sum();
-        let worth = self.data() / SLACK_SHARE + SLACK;
-        if total == 0 || !pressed && total < worth {
+        if !worth.is_met(total, self.data()) {
             return None;
         }
         let mut classes: Vec<(u64, usize)> =
@@ -85,9 +101,11 @@ impl Pool {
 
     /// Takes a window that is on no list, and what is in it.
     fn drain(&self, class: Class, window: u32) -> Victim {
+        let is_block = self.classes.get(class).codec == Codec::Block;
+        let owner = |mark: u32| if is_block { first_of_block(mark) } else { mark };
         let objects = self.with(window, |arena, at| {
             arena.set_state(at, State::Draining);
-            let live = |object: u8| arena.owner(at, object).map(|owner| (object, owner));
+            let live = |object: u8| arena.owner(at, object).map(|mark| (object, owner(mark)));
             (0..arena.fresh(at))
                 .filter_map(|object| live(object as u8))
                 .collect()
@@ -100,8 +118,8 @@ impl Pool {
     }
 
     /// Picks a window that squeezing would make smaller, of the classes with the most room in
-    /// holes. `pressed`: even if it is little.
-    pub fn squeezable(&self, pressed: bool) -> Option<Victim> {
+    /// holes.
+    pub fn squeezable(&self, worth: Worth) -> Option<Victim> {
         let room = |class: usize| {
             let size = self.classes.get(Class(class as u16)).size;
             self.holes(class).max(0) as u64 * u64::from(size)
@@ -109,12 +127,15 @@ impl Pool {
         let mut classes: Vec<(u64, usize)> =
             (0..self.partial.len()).map(|c| (room(c), c)).collect();
         let total: u64 = classes.iter().map(|&(room, _)| room).sum();
-        let worth = self.data() / SQUEEZE_SHARE + SLACK;
-        if !pressed && total < worth {
+        if !worth.is_met(total, self.data()) {
             return None;
         }
         classes.sort_unstable_by(|a, b| b.cmp(a));
-        let classes = classes.iter().take(SQUEEZE_CLASSES);
+        let looked_at = match worth {
+            Worth::Much => SQUEEZE_CLASSES,
+            Worth::Some | Worth::Any => classes.len(),
+        };
+        let classes = classes.iter().take(looked_at);
         classes
             .filter(|&&(room, _)| room > 0)
             .find_map(|&(_, class)| self.squeezable_of(Class(class as u16)))
@@ -216,6 +237,7 @@ impl Pool {
             codec,
             data: &room[..len],
             owner,
+            pages: self.pages(handle) as u8,
         };
         self.insert_in(shard, &object, Grow::No).ok()
     }

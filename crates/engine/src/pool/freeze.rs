@@ -21,6 +21,7 @@ impl Pool {
         for partial in &self.partial {
             lock(partial).clear();
         }
+        self.sizes.forget_all();
         let mut empty = Vec::new();
         self.each_window(|window, class| {
             let (given, emptied) = self.with(window, |arena, at| {

@@ -13,7 +13,8 @@
 //!
 //! The owner is kept in 23 bits: it names one entry of each 32 GiB. The candidates are
 //! told apart by asking which entry names the object back. An object of [`Codec::Block`] is named by
-//! the entries of a block, up to four, and goes with the last of them; its owner is the first that could.
+//! the entries of a block, up to four, and goes with the last of them; its owner is the first that could,
+//! and in the bits that this leaves it says how many pages it was made of.
 //!
 //! # Protocol
 //!
@@ -38,18 +39,20 @@ mod compact;
 mod freeze;
 #[cfg(all(test, loom))]
 mod models;
+mod sizes;
 #[cfg(all(test, not(loom)))]
 mod tests;
 
 pub use arena::OWNER_STRIDE;
 pub use class::{BLOCK_STEP, Class, MAX_BLOCK, MAX_COMPRESSED, MAX_OBJECT, STEP};
-pub use compact::Victim;
+pub use compact::{Victim, Worth};
+pub use sizes::Sizes;
 
 use crate::codec::Codec;
 use crate::env::Memory;
 use crate::locks::{Guard, Ordered, Place, lock};
 use crate::vswap::Handle;
-use crate::{Cpu, EntryId, PAGE_SIZE};
+use crate::{BLOCK_PAGES, Cpu, EntryId, PAGE_SIZE};
 use arena::{Arena, State, WINDOWS};
 use class::{CLASSES, Classes, PAGE_CLASSES};
 use std::sync::atomic::{AtomicI64, AtomicU64, AtomicUsize, Ordering::Relaxed};
@@ -80,11 +83,30 @@ const LOOKED_AT: usize = 128;
 pub struct Object<'a> {
     /// How `data` is to be read.
     pub codec: Codec,
-    /// As the codec wrote it, padded with zeros to a multiple of [`STEP`], or [`BLOCK_STEP`].
+    /// As the codec wrote it, padded with zeros to the size of a class ([`Sizes::fitting`]).
     pub data: &'a [u8],
     /// Who will name it; of a block, the first entry that could.
     pub owner: EntryId,
+    /// Pages in it: one, but for a block.
+    pub pages: u8,
 }
+
+impl Object<'_> {
+    /// What the table says of it.
+    fn mark(&self) -> EntryId {
+        match self.codec {
+            Codec::Block => self.owner.plus(u32::from(self.pages) - 1),
+            _ => self.owner,
+        }
+    }
+}
+
+/// The owner of a block's object, of what the table says.
+const fn first_of_block(mark: u32) -> u32 {
+    mark / BLOCK_PAGES as u32 * BLOCK_PAGES as u32
+}
+
+const _: () = assert!(BLOCK_PAGES.is_power_of_two());
 
 /// Arenas in the directory's leaves.
 const LEAF: usize = if cfg!(loom) { 2 } else { 8 };
@@ -143,6 +165,7 @@ pub struct Pool {
     classes: Classes,
     partial: Box<[Partial]>,
     shards: Box<[Shard]>,
+    sizes: Arc<Sizes>,
     top: Box<[OnceLock<Leaf>; TOP]>,
     memory: Arc<dyn Memory>,
     max: AtomicU64,
@@ -181,10 +204,12 @@ impl Pool {
             holes: counts(),
             free: Ordered::default(),
         };
+        let shards = cpus.clamp(1, MAX_SHARDS);
         Self {
             classes: Classes::new(),
             partial: (0..classes).map(|_| Ordered::default()).collect(),
-            shards: (0..cpus.clamp(1, MAX_SHARDS)).map(shard).collect(),
+            shards: (0..shards).map(shard).collect(),
+            sizes: Arc::new(Sizes::new(shards, classes)),
             top: Box::new([const { OnceLock::new() }; TOP]),
             memory,
             max: AtomicU64::new(max),
@@ -210,19 +235,28 @@ impl Pool {
         self.bytes.load(Relaxed)
     }
 
+    /// Live objects of a class.
+    fn live_of(&self, class: Class) -> u64 {
+        let live =
+            |s: &Shard| s.put[class.index()].load(Relaxed) - s.freed[class.index()].load(Relaxed);
+        self.shards.iter().map(live).sum::<i64>().max(0) as u64
+    }
+
     /// Live objects, and Σ their size. Objects are counted where they are put and where they lie:
     /// only the sums over all shards mean something.
     fn live(&self) -> (u64, u64) {
         let (mut objects, mut data) = (0, 0);
         for class in (0..self.partial.len()).map(|class| Class(class as u16)) {
-            let live = |s: &Shard| {
-                s.put[class.index()].load(Relaxed) - s.freed[class.index()].load(Relaxed)
-            };
-            let of_class = self.shards.iter().map(live).sum::<i64>().max(0) as u64;
+            let of_class = self.live_of(class);
             objects += of_class;
             data += of_class * u64::from(self.classes.get(class).size);
         }
         (objects, data)
+    }
+
+    /// What size objects get, for whoever makes them.
+    pub fn sizes(&self) -> &Arc<Sizes> {
+        &self.sizes
     }
 
     fn data(&self) -> u64 {
@@ -255,7 +289,11 @@ impl Pool {
             data,
             objects,
             pages: objects.saturating_add_signed(self.beside.load(Relaxed)),
-            bookkeeping: (shards + partial + directory + self.tables.load(Relaxed)) as u64,
+            bookkeeping: (shards
+                + partial
+                + directory
+                + self.sizes.bytes()
+                + self.tables.load(Relaxed)) as u64,
         }
     }
 
@@ -319,7 +357,7 @@ impl Pool {
         object: &Object<'_>,
         grow: Grow,
     ) -> Result<Handle, Full> {
-        let class = self.classes.fitting(object.codec, object.data.len());
+        let class = Class::fitting(object.codec, object.data.len());
         let shape = self.classes.get(class);
         debug_assert_eq!(object.data.len(), shape.size as usize);
         let current = &mut filling[class.index()];
@@ -339,7 +377,7 @@ impl Pool {
         }
         let hole = arena.has_hole(at);
         let tables = arena.table_bytes();
-        let place = arena.take(at, shape, object.owner);
+        let place = arena.take(at, shape, object.mark());
         let more = arena.table_bytes() - tables;
         arena.write(at, shape, place, object.data);
         if arena.is_full(at, shape) {
@@ -556,12 +594,29 @@ impl Pool {
     /// Whether an object is live and may belong to `entry`.
     pub fn names(&self, handle: Handle, entry: EntryId) -> bool {
         self.with(handle.window(), |arena, at| {
-            let owner = match self.classes.get(arena.class(at)).codec {
-                Codec::Block => entry.block()[0],
-                _ => entry,
-            };
-            arena.owner(at, handle.object()) == Some(owner.0 % OWNER_STRIDE)
+            let is_block = self.classes.get(arena.class(at)).codec == Codec::Block;
+            let mark = arena.owner(at, handle.object());
+            if is_block {
+                mark.map(first_of_block) == Some(entry.block()[0].0 % OWNER_STRIDE)
+            } else {
+                mark == Some(entry.0 % OWNER_STRIDE)
+            }
         })
+    }
+
+    /// How many pages a live object was made of.
+    pub fn pages(&self, handle: Handle) -> u16 {
+        self.with(handle.window(), |arena, at| {
+            let is_block = self.classes.get(arena.class(at)).codec == Codec::Block;
+            let mark = arena.owner(at, handle.object()).filter(|_| is_block);
+            1 + mark.map_or(0, |mark| mark - first_of_block(mark)) as u16
+        })
+    }
+
+    /// Objects that were ever put in, to be found or moved.
+    pub fn puts(&self) -> u64 {
+        let puts = self.shards.iter().flat_map(|shard| &shard.put);
+        puts.map(|put| put.load(Relaxed) as u64).sum()
     }
 
     /// Frees an object; the bytes it was charged as.
@@ -641,6 +696,9 @@ impl Pool {
             self.leave_partial(&mut partial, position);
         }
         drop(partial);
+        if freed.is_some() && self.live_of(class) == 0 {
+            self.sizes.forget(class);
+        }
         match freed {
             Some(true) => lock(&self.shard_of(window).free).warm.push(window),
             Some(false) => {

@@ -28,6 +28,7 @@ fn loom_frees_of_a_full_window_against_give_back() {
                 codec: Codec::Raw,
                 data: &[1; PAGE_SIZE],
                 owner: EntryId(0),
+                pages: 1,
             };
             pool.insert(Cpu(0), object).expect("room")
         };
@@ -62,6 +63,7 @@ fn loom_squeezing_against_a_window_that_is_used_again() {
                 codec: Codec::Lz4,
                 data: &[byte; LEN],
                 owner: EntryId(owner),
+                pages: 1,
             };
             Some(pool.insert(Cpu(0), object).expect("room"))
         };
@@ -78,7 +80,7 @@ fn loom_squeezing_against_a_window_that_is_used_again() {
                 lock(&entries)[owner as usize] = stored;
             }
         });
-        if let Some(victim) = pool.squeezable(true) {
+        if let Some(victim) = pool.squeezable(Worth::Any) {
             for &(object, owner) in victim.objects().iter().rev() {
                 let Some(hole) = pool.hole_below(&victim, 0, object) else {
                     break;

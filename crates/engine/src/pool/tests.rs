@@ -23,6 +23,7 @@ fn object(data: &[u8], owner: u32) -> Object<'_> {
         codec: Codec::Lz4,
         data,
         owner: EntryId(owner),
+        pages: 1,
     }
 }
 
@@ -63,14 +64,16 @@ fn frozen_holes_are_no_room() {
     pool.freeze();
     thin(&pool, &frozen[500..], 10);
     pool.check();
-    assert_eq!(pool.holes(pool.classes.fitting(Codec::Lz4, 800).index()), 0);
-    assert!(pool.victim(true).is_none() && pool.squeezable(true).is_none());
+    assert_eq!(pool.holes(Class::fitting(Codec::Lz4, 800).index()), 0);
+    assert!(pool.victim(Worth::Any).is_none() && pool.squeezable(Worth::Any).is_none());
 
     let others = fill(&pool, 1600, 600);
     thin(&pool, &others, 4);
     pool.check();
-    let victim = pool.victim(true).expect("a window that is not frozen");
-    assert_eq!(victim.class, pool.classes.fitting(Codec::Lz4, 1600));
+    let victim = pool
+        .victim(Worth::Any)
+        .expect("a window that is not frozen");
+    assert_eq!(victim.class, Class::fitting(Codec::Lz4, 1600));
     pool.spare(&victim);
     pool.check();
 
@@ -118,7 +121,7 @@ fn frozen_windows_hold_pages_of_live_objects_alone() {
 #[test]
 fn a_class_without_a_window_to_empty_holds_up_no_other() {
     let pool = Pool::new(64 << 20, Arc::new(Zeros), 2, false);
-    let class = pool.classes.fitting(Codec::Lz4, 800);
+    let class = Class::fitting(Codec::Lz4, 800);
     let objects = u32::from(pool.classes.get(class).objects);
     for cpu in [A, Cpu(1)] {
         let one = |owner| pool.insert(cpu, object(&[1; 800], owner));
@@ -126,11 +129,13 @@ fn a_class_without_a_window_to_empty_holds_up_no_other() {
         thin(&pool, &current, current.len());
     }
     assert!(pool.holes(class.index()) >= i64::from(objects));
-    assert!(pool.victim(true).is_none());
+    assert!(pool.victim(Worth::Any).is_none());
     let others = fill(&pool, 1600, 600);
     thin(&pool, &others, 4);
-    let victim = pool.victim(true).expect("a window of the other class");
-    assert_eq!(victim.class, pool.classes.fitting(Codec::Lz4, 1600));
+    let victim = pool
+        .victim(Worth::Any)
+        .expect("a window of the other class");
+    assert_eq!(victim.class, Class::fitting(Codec::Lz4, 1600));
     pool.spare(&victim);
     pool.check();
 }
@@ -140,7 +145,7 @@ fn a_class_without_a_window_to_empty_holds_up_no_other() {
 #[test]
 fn a_window_that_was_never_touched_is_cold() {
     let pool = pool(64 << 20);
-    let shape = *pool.classes.get(pool.classes.fitting(Codec::Lz4, 1600));
+    let shape = *pool.classes.get(Class::fitting(Codec::Lz4, 1600));
     let full = fill(&pool, 1600, u32::from(shape.objects));
     let emptied = fill(&pool, 800, 256);
     pool.set_max(pool.bytes());
@@ -221,13 +226,14 @@ fn a_shard_without_windows_takes_those_of_others() {
         codec: Codec::Raw,
         data: &[3; PAGE_SIZE],
         owner: EntryId(owner),
+        pages: 1,
     };
     pool.insert(Cpu(1), raw(0)).expect("an arena of its own");
     pool.leave_arenas(3, 1);
     // What is left of one arena, and another one.
     let window = u32::from(
         pool.classes
-            .get(pool.classes.fitting(Codec::Raw, PAGE_SIZE))
+            .get(Class::fitting(Codec::Raw, PAGE_SIZE))
             .objects,
     );
     let left = (2 * WINDOWS as u32 - 1) * window;
@@ -238,4 +244,28 @@ fn a_shard_without_windows_takes_those_of_others() {
     assert_eq!(pool.insert(A, raw(0)), Err(Full));
     assert!(!pool.has_room(), "though it holds less than it may");
     assert!(pool.insert(Cpu(1), raw(0)).is_ok(), "its window has room");
+}
+
+/// The window that is squeezed runs empty and is filled anew, before an object that was looked at moves:
+/// at its place there is another one then, and another at the place that was a hole.
+#[test]
+fn a_window_that_is_used_again_is_not_squeezed() {
+    let pool = pool(64 << 20);
+    let two = |byte: u8| -> Vec<Handle> {
+        let one = |owner| pool.insert(A, object(&[byte; 3008], owner)).unwrap();
+        (0..2).map(one).collect()
+    };
+    let before = two(1);
+    pool.remove(before[0]);
+    let victim = pool.squeezable(Worth::Any).expect("a page to gain");
+    let hole = pool.hole_below(&victim, 0, 1).expect("what was freed");
+    pool.remove(before[1]);
+    let after = two(2);
+    assert_eq!(after, before, "the same places of the same window");
+    assert_eq!(pool.shift(&victim, 1, hole), None);
+    assert_eq!(pool.trim(&victim), 0);
+    pool.spare(&victim);
+    pool.check();
+    assert_eq!(pool.remove_each(after.into_iter()), 2 * 3008);
+    pool.check();
 }

@@ -11,8 +11,8 @@
 
 use super::coders::Scratch;
 use crate::BLOCK_PAGES;
-use crate::codec::Coder;
-use crate::pool::{BLOCK_STEP, MAX_BLOCK};
+use crate::codec::{Codec, Coder};
+use crate::pool::{MAX_BLOCK, MAX_COMPRESSED};
 use crate::vswap::Word;
 use crate::{EntryId, PAGE_SIZE, PageBytes};
 use std::ops::Range;
@@ -42,11 +42,6 @@ impl Unpacked {
     fn clear(&mut self) {
         self.word = Word::FREE;
     }
-}
-
-/// How many pages went into a block.
-pub fn members(object: &[u8]) -> u32 {
-    object.first().map_or(0, |members| members.count_ones())
 }
 
 impl Scratch {
@@ -83,7 +78,18 @@ impl Scratch {
     pub fn pack_gathered(&mut self, members: u8) -> Option<usize> {
         let (room, gathered) = self.data.0.split_at_mut(GATHERED);
         let (pages, _) = gathered.as_chunks();
-        pack(&mut *self.coder, members, pages, room)
+        let len = pack(&mut *self.coder, members, pages, room)?;
+        Some(self.pad(Codec::Block, 0, len))
+    }
+
+    /// Compresses the `n`-th of the gathered pages alone, to `at` in the room before them; how many bytes,
+    /// if they are few enough for an object.
+    pub fn pack_gathered_alone(&mut self, n: usize, at: usize) -> Option<usize> {
+        let (room, gathered) = self.data.0.split_at_mut(GATHERED);
+        let (pages, _) = gathered.as_chunks();
+        let room = &mut room[at..];
+        let len = self.coder.compress(Codec::Zstd, &pages[n], room)?;
+        (len <= MAX_COMPRESSED).then(|| self.pad(Codec::Zstd, at, len))
     }
 
     /// Compresses those of a block's pages that are its members, at least two, to `at` in the room; how
@@ -97,7 +103,8 @@ impl Scratch {
             *room = **page;
         }
         let room = &mut self.data.0[at..];
-        pack(&mut *self.coder, members, &unpacked.pages, room)
+        let len = pack(&mut *self.coder, members, &unpacked.pages, room)?;
+        Some(self.pad(Codec::Block, at, len))
     }
 
     /// Room for the page of the `n`-th member of a block that is being gathered.
@@ -112,10 +119,7 @@ fn pack(coder: &mut dyn Coder, members: u8, pages: &[PageBytes], room: &mut [u8]
     // What is larger saves too little: of four pages, [`MAX_BLOCK`].
     let room = room.get_mut(..pages.len() * MAX_BLOCK / BLOCK_PAGES)?;
     room[0] = members;
-    let len = 1 + coder.compress_block(pages, &mut room[1..])?;
-    let padded = len.next_multiple_of(BLOCK_STEP);
-    room.get_mut(len..padded)?.fill(0);
-    Some(padded)
+    Some(1 + coder.compress_block(pages, &mut room[1..])?)
 }
 
 /// Whether blocks are worth it, by what is loaded from them: a block that is decompressed for one page

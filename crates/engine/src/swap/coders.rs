@@ -7,7 +7,7 @@
 use super::block::Unpacked;
 use super::{CodecKind, checksum};
 use crate::codec::{Codec, Codecs, Coder};
-use crate::pool::{MAX_COMPRESSED, Object, STEP};
+use crate::pool::{MAX_COMPRESSED, Object, STEP, Sizes};
 use crate::slots::{Extent, ExtentList};
 use crate::sync::{Mutex, lock};
 use crate::vswap::Handle;
@@ -27,6 +27,9 @@ pub struct Scratch {
     pub data: Box<Room>,
     pub run: Run,
     pub extents: ExtentList,
+    sizes: Arc<Sizes>,
+    /// Whose objects it makes.
+    cpu: Cpu,
     /// Made when there are blocks.
     pub unpacked: Option<Box<Unpacked>>,
 }
@@ -171,6 +174,7 @@ impl Scratch {
                 codec: page.codec,
                 data,
                 owner: owners(page.page as usize),
+                pages: page.members.count_ones() as u8,
             };
             (object, &mut page.handle)
         })
@@ -190,11 +194,18 @@ impl Scratch {
         if len > MAX_COMPRESSED {
             return None;
         }
-        let padded = len.next_multiple_of(STEP);
-        // As many as there ever are: a length that is known is a store or two, and its bytes can be
+        // As many as there mostly are: a length that is known is a store or two, and its bytes can be
         // read again at once.
         room[len..][..STEP].fill(0);
-        Some((codec, padded))
+        Some((codec, self.pad(codec, at, len)))
+    }
+
+    /// Fills up what `codec` wrote to `at` in the room to the size that its object is to have; how many
+    /// bytes that is.
+    pub fn pad(&mut self, codec: Codec, at: usize, len: usize) -> usize {
+        let size = self.sizes.fitting(self.cpu, codec, len);
+        self.data.0[at..][len..size].fill(0);
+        size
     }
 }
 
@@ -206,14 +217,16 @@ struct Place(Mutex<Option<Box<Scratch>>>);
 pub struct Coders {
     places: Box<[Place]>,
     codecs: Arc<dyn Codecs>,
+    sizes: Arc<Sizes>,
     /// Whether there will be blocks to unpack.
     blocks: bool,
     made: AtomicUsize,
 }
 
 impl Coders {
-    pub fn new(cpus: usize, codecs: Arc<dyn Codecs>, kind: CodecKind) -> Self {
+    pub fn new(cpus: usize, codecs: Arc<dyn Codecs>, kind: CodecKind, sizes: Arc<Sizes>) -> Self {
         Self {
+            sizes,
             places: (0..cpus.max(1)).map(|_| Place::default()).collect(),
             codecs,
             blocks: kind.has_blocks(),
@@ -229,6 +242,8 @@ impl Coders {
             data: Box::new(Room([0; _])),
             run: Run::new(),
             extents: ExtentList::new(),
+            sizes: self.sizes.clone(),
+            cpu: Cpu(0),
             unpacked: self.blocks.then(Unpacked::new),
         })
     }
@@ -241,6 +256,7 @@ impl Coders {
             .find_map(|place| lock(&self.places[place].0).take());
         let mut scratch = found.unwrap_or_else(|| self.make());
         scratch.forget();
+        scratch.cpu = cpu;
         Taken {
             scratch: Some(scratch),
             coders: self,

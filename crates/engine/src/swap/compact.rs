@@ -4,19 +4,18 @@
 
 use super::Swap;
 use crate::BLOCK_PAGES;
-use crate::pool::{MAX_OBJECT, OWNER_STRIDE};
+use crate::pool::{MAX_OBJECT, OWNER_STRIDE, Worth};
 use crate::vswap::{Handle, Location, Word};
 use crate::{EntryId, MAX_ENTRIES};
 
 impl Swap {
-    /// Empties or squeezes one window, if there is slack worth it; whether that was of use.
-    /// `pressed`: memory is short, so any window that can be made smaller will do.
-    pub(super) fn compact_step(&self, pressed: bool) -> bool {
-        self.empty_window(pressed) || self.squeeze_window(pressed)
+    /// Empties or squeezes one window, if the slack is worth it; whether that was of use.
+    pub(super) fn compact_step(&self, worth: Worth) -> bool {
+        self.empty_window(worth) || self.squeeze_window(worth)
     }
 
-    fn empty_window(&self, pressed: bool) -> bool {
-        let Some(victim) = self.pool.victim(pressed) else {
+    fn empty_window(&self, worth: Worth) -> bool {
+        let Some(victim) = self.pool.victim(worth) else {
             return false;
         };
         let mut moved = 0;
@@ -34,8 +33,8 @@ impl Swap {
         moved > 0
     }
 
-    fn squeeze_window(&self, pressed: bool) -> bool {
-        let Some(victim) = self.pool.squeezable(pressed) else {
+    fn squeeze_window(&self, worth: Worth) -> bool {
+        let Some(victim) = self.pool.squeezable(worth) else {
             return false;
         };
         let mut low = 0;

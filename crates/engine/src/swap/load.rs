@@ -83,17 +83,22 @@ impl Swap {
             self.space.words(&entries[start..end], words);
             let mut on_device = 0;
             // Device reads are the slow ones; they are found first and go out together.
-            for (i, word) in (start..end).zip(&mut *words) {
-                if i + 1 < end {
+            for i in start..end {
+                let word = words[i - start];
+                // What is in one object with this page comes with it.
+                let next = words.get(i - start + 1);
+                if next.is_some_and(|next| next.is_in_pool() && !next.same_place(word)) {
                     self.prefetch(entries[i + 1]);
                 }
                 if let Location::Slot(_) = word.location() {
                     on_device += 1;
                 } else {
-                    *word = Word::FREE;
                     results[i] = self.load_with(cpu, &mut scratch, entries[i], out[i], keep);
                 }
             }
+            let slot = |word: &Word| matches!(word.location(), Location::Slot(_));
+            let others = words.iter_mut().filter(|word| !slot(word));
+            others.for_each(|word| *word = Word::FREE);
             if on_device > 0 {
                 self.load_from_devices(
                     cpu,
@@ -199,7 +204,12 @@ impl Swap {
             return self.keep(&mut locked);
         }
         let group = locked.cluster().group().clone();
-        if let Released::Freed(vacated) = locked.release() {
+        let released = locked.release_unsettled();
+        if let Released::Freed(vacated) = released {
+            self.count_left(&mut locked, vacated);
+        }
+        locked.settle();
+        if let Released::Freed(vacated) = released {
             self.free_vacated(cpu, &group, entry, vacated);
         }
     }

@@ -49,12 +49,12 @@ use crate::env::{Clock, Memory, Topology};
 use crate::pool::Pool;
 use crate::slots::{Devices, Extent};
 use crate::vswap::Locked;
-use crate::vswap::{Group, Handle, Location, Released, Space, Vacated};
+use crate::vswap::{CLUSTER_ENTRIES, Group, Handle, Location, Released, Space, Vacated};
 use crate::{Cpu, EntryId, GroupId};
 use coders::Coders;
 use device::single;
 use places::Places;
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::ops::Deref;
 use std::sync::Arc;
 use std::sync::atomic::{
@@ -181,7 +181,12 @@ impl Swap {
         let space = Arc::new(Space::new(cpus));
         let (max, blocks) = (config.pool_max_bytes, config.codec.has_blocks());
         let pool = Arc::new(Pool::new(max, env.memory.clone(), cpus, blocks));
-        let coders = Arc::new(Coders::new(cpus, env.codecs.clone(), config.codec));
+        let coders = Arc::new(Coders::new(
+            cpus,
+            env.codecs.clone(),
+            config.codec,
+            pool.sizes().clone(),
+        ));
         let drained = Arc::new(AtomicU64::new(0));
         if let Some(devices) = &devices {
             let places = Arc::new(Places {
@@ -307,13 +312,15 @@ impl Swap {
             let mut locked = self.space.lock(next);
             let group = locked.cluster().group().clone();
             while next < end && n < freed.len() && locked.seek(next) {
-                match locked.release_unsettled() {
-                    Released::Freed(Vacated::Place(location)) => {
-                        freed[n] = (next, location);
-                        n += 1;
+                if let Released::Freed(vacated) = locked.release_unsettled() {
+                    self.count_left(&mut locked, vacated);
+                    match vacated {
+                        Vacated::Place(location) => {
+                            freed[n] = (next, location);
+                            n += 1;
+                        }
+                        Vacated::Beside => beside += 1,
                     }
-                    Released::Freed(Vacated::Beside) => beside += 1,
-                    Released::Shared => {}
                 }
                 next = next.plus(1);
             }
@@ -351,6 +358,18 @@ impl Swap {
                 });
             // One uncharge for all: the group's charge is a line that all processors write.
             group.uncharge(self.pool.remove_each(objects));
+        }
+    }
+
+    /// Counts what an entry of this cluster that names its place no more does to what left its blocks:
+    /// its page did, or nothing of the block is left. Before what it named is freed.
+    fn count_left(&self, locked: &mut Locked<'_>, vacated: Vacated) {
+        match vacated {
+            Vacated::Beside => locked.count_left(1),
+            Vacated::Place(Location::Pool(handle)) if self.config.codec.has_blocks() => {
+                locked.count_left(1 - i32::from(self.pool.pages(handle)));
+            }
+            Vacated::Place(_) => {}
         }
     }
 
@@ -525,6 +544,8 @@ impl Swap {
         self.pool.check();
         let (mut pages, mut slots) = (0, 0u64);
         let mut objects = HashSet::new();
+        // Of each cluster, pages that left blocks.
+        let mut left: HashMap<u32, i32> = HashMap::new();
         self.space.each_word(|entry, word, references| {
             assert!(
                 word.location() != Location::Reserved,
@@ -533,7 +554,11 @@ impl Swap {
             assert!(!word.busy(), "entry {entry} was left busy");
             if let Location::Pool(handle) = word.location() {
                 pages += 1;
-                objects.insert(handle);
+                let left = left.entry(entry.0 / CLUSTER_ENTRIES as u32).or_default();
+                *left -= 1;
+                if objects.insert(handle) {
+                    *left += i32::from(self.pool.pages(handle));
+                }
                 assert!(
                     self.pool.names(handle, entry),
                     "object of {entry} names another owner"
@@ -558,6 +583,11 @@ impl Swap {
                 );
             }
         });
+        for (cluster, left) in left {
+            let first = EntryId(cluster * CLUSTER_ENTRIES as u32);
+            let counted = self.space.lock(first).left().0;
+            assert_eq!(i32::from(counted), left, "what left blocks of {cluster}");
+        }
         let usage = self.pool.usage();
         assert_eq!(
             (objects.len() as u64, pages),

@@ -141,6 +141,7 @@ impl Places {
             codec,
             data: bytes,
             owner,
+            pages: 1,
         };
         let Ok(handle) = self.pool.insert(cpu, object) else {
             return Moved::NoPlace;

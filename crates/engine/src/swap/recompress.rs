@@ -7,13 +7,13 @@
 //!   that has lost a fifth of its pages so, and in any when memory is short. If blocks are of no use, as
 //!   pages come back alone, each page for itself, and sooner. What a fork froze stays as it is.
 
-use super::block::{GATHERED, members};
+use super::block::GATHERED;
 use super::coders::Scratch;
 use super::writeback::Background;
 use super::{CodecKind, Swap, checksum};
 use crate::BLOCK_PAGES;
 use crate::codec::Codec;
-use crate::pool::{MAX_COMPRESSED, MAX_OBJECT, Object, STEP};
+use crate::pool::{MAX_OBJECT, Object};
 use crate::vswap::{CLUSTER_ENTRIES, Group, Handle, Location, Locked, Vacated, Word};
 use crate::{Cpu, EntryId, PAGE_SIZE};
 use std::ops::Range;
@@ -34,7 +34,7 @@ pub struct Walk {
     cluster: u32,
     /// The entry in it.
     at: u32,
-    /// Pages that left its blocks, as far as it has seen.
+    /// Pages that left its blocks, and that packing again did not get rid of.
     left: u16,
 }
 
@@ -64,37 +64,43 @@ const COLD_GAIN: (usize, usize) = (7, 8);
 /// For memory of pages that are gone, which more of them will be, anything.
 const LEFT_GAIN: (usize, usize) = (31, 32);
 
-/// A page of a block of entries that is compressed again.
+/// An object of pages of a block of entries that are compressed again.
 #[derive(Clone)]
-struct Member {
-    /// As it was left in the entry: busy.
-    busy: Word,
+struct Found {
+    /// Whose pages are in it, all of those that name it.
+    mask: u8,
+    /// Pages that left it.
+    left: u16,
     codec: Codec,
-    /// Where the bytes of its object are in the room; those that share one have the same.
+    /// Where its bytes are in the room.
     at: Range<usize>,
 }
 
-/// Pages of a block of entries, all of their objects' pages among them.
+/// What there is to do for a block of entries.
 #[derive(Default)]
-struct Found {
-    members: [Option<Member>; BLOCK_PAGES],
-    /// Bytes of their objects.
-    bytes: usize,
-    /// Whether there is something to gain.
-    is_worth_it: bool,
-    /// Pages that left the blocks among the objects looked at, and those of them that are members now.
+struct Task {
+    objects: Vec<Found>,
+    /// As they were left in the entries whose pages are in them: busy.
+    busy: [Option<Word>; BLOCK_PAGES],
+    /// Pages that left the blocks that these entries name, whether or not they are among the objects.
     left: u16,
-    tried_left: u16,
 }
 
-impl Found {
-    /// Which entries of the block they are of, as bits.
-    fn mask(&self) -> u8 {
-        let each = self.members.iter().enumerate();
-        each.fold(0, |mask, (k, member)| {
-            mask | u8::from(member.is_some()) << k
-        })
+impl Task {
+    /// Bytes of the objects.
+    fn bytes(&self) -> usize {
+        self.objects.iter().map(|found| found.at.len()).sum()
     }
+
+    /// Whose pages are in the objects.
+    fn mask(&self) -> u8 {
+        self.objects.iter().fold(0, |mask, found| mask | found.mask)
+    }
+}
+
+/// The entries of a block that are in a mask.
+fn each(mask: u8) -> impl Iterator<Item = usize> {
+    (0..BLOCK_PAGES).filter(move |k| mask & 1 << k != 0)
 }
 
 /// An object that was made of pages found.
@@ -111,7 +117,7 @@ struct Made {
 struct Done {
     /// Pages that were compressed.
     tried: usize,
-    /// Pages that left blocks which it did not try to pack again.
+    /// Pages that left its blocks and whose room these take still.
     left: u16,
 }
 
@@ -190,15 +196,15 @@ impl Swap {
             walk.left += done.left;
             walk.at += BLOCK_PAGES as u32;
         }
-        let left = walk.left;
+        let vain = walk.left;
         walk.enter(cluster + 1);
-        // What gained nothing counts no more: it must not come back to that for ever.
+        // It must not come back for ever to what gains nothing.
         let Some(mut locked) = self.space.lock_if_used(first) else {
             return true;
         };
-        let fewer = left < locked.left();
-        locked.set_left(left);
-        tried > 0 || fewer
+        let before = locked.left();
+        locked.set_vain(vain);
+        tried > 0 || locked.left() != before
     }
 
     /// Compresses pages of `which` of a block of entries again, together, if there is something to gain.
@@ -214,41 +220,33 @@ impl Swap {
         let Some(mut locked) = self.space.lock_if_used(block[0]) else {
             return Done::default();
         };
-        let found = self.find(&mut locked, &mut scratch, block, which, what);
-        if !found.is_worth_it {
+        let task = self.find(&mut locked, &mut scratch, block, which, what);
+        if task.objects.is_empty() {
             return Done {
                 tried: 0,
-                left: found.left,
+                left: task.left,
             };
         }
-        for (&entry, member) in block.iter().zip(&found.members) {
-            if let Some(member) = member {
+        for (&entry, busy) in block.iter().zip(task.busy) {
+            if let Some(busy) = busy {
                 locked.seek(entry);
-                locked.set(member.busy);
+                locked.set(busy);
             }
         }
         let group = locked.cluster().group().clone();
         drop(locked);
-        let (part, whole) = match what {
-            What::Cold => COLD_GAIN,
-            What::Left => LEFT_GAIN,
-        };
         let made = self
-            .gather(&mut scratch, block, &found)
-            .and_then(|()| pack(&mut scratch, found.mask(), together))
-            .filter(|made| {
-                let bytes: usize = made.iter().map(|made| made.at.len()).sum();
-                bytes * whole <= found.bytes * part
-            });
-        self.rename_members(cpu, &scratch, block, &found, &group, made, what);
+            .gather(&mut scratch, block, &task)
+            .map_or(Vec::new(), |()| pack(&mut scratch, &task, what, together));
+        let gained = self.rename_members(cpu, &scratch, block, &task, &group, &made, what);
         Done {
-            tried: found.mask().count_ones() as usize,
-            left: found.left - found.tried_left,
+            tried: task.mask().count_ones() as usize,
+            left: task.left - gained,
         }
     }
 
     /// Copies the objects of the pages of `which` that this is for out, under the lock of their
-    /// entries, and marks those, and others that share them, as found: all that share an object, or none.
+    /// entries, if there may be something to gain: with all that name one, or none of them.
     fn find(
         &self,
         locked: &mut Locked<'_>,
@@ -256,151 +254,147 @@ impl Swap {
         block: [EntryId; BLOCK_PAGES],
         which: Range<usize>,
         what: What,
-    ) -> Found {
-        let mut found = Found::default();
+    ) -> Task {
+        let mut task = Task::default();
         let mut words = [Word::FREE; BLOCK_PAGES];
         for (&entry, word) in block.iter().zip(&mut words) {
             locked.seek(entry);
             *word = locked.word();
         }
-        let sharers = |word: Word| words.iter().filter(move |other| other.same_place(word));
         let stays =
-            |word: &Word| word.busy() || what == What::Cold && (word.cached() || word.referenced());
+            |word: Word| word.busy() || what == What::Cold && (word.cached() || word.referenced());
+        let (mut room, mut is_worth_it) = (0, false);
         for (k, &word) in words.iter().enumerate() {
             let Location::Pool(handle) = word.location() else {
                 continue;
             };
-            let is_asked = words[which.clone()].iter().any(|one| one.same_place(word));
-            if !is_asked || sharers(word).any(stays) {
+            let named = (0..BLOCK_PAGES).filter(|&other| words[other].same_place(word));
+            let mask = named.fold(0u8, |mask, k| mask | 1 << k);
+            if mask.trailing_zeros() as usize != k {
                 continue;
             }
-            let busy = word.with_busy(true);
-            let shared = words[..k].iter().position(|other| other.same_place(word));
-            if let Some(shared) = shared {
-                let member = found.members[shared].clone();
-                found.members[k] = member.map(|member| Member { busy, ..member });
-                continue;
-            }
-            // What a fork froze gives nothing back, and what it is replaced by would be more.
-            if what == What::Left && self.pool.is_frozen(handle) {
+            let left = self.pool.pages(handle) - mask.count_ones() as u16;
+            task.left += left;
+            if !each(mask).any(|k| which.contains(&k))
+                || each(mask).any(|k| stays(words[k]))
+                // What a fork froze gives nothing back, and what it is replaced by would be more.
+                || what == What::Left && (left == 0 || self.pool.is_frozen(handle))
+            {
                 continue;
             }
             // Room for all that are gathered, before the pages themselves.
-            let at = found.bytes;
-            let (len, codec) = self.pool.read(handle, &mut scratch.data.0[at..GATHERED]);
-            if codec == Codec::Raw || at + len > GATHERED {
+            let (len, codec) = self.pool.read(handle, &mut scratch.data.0[room..GATHERED]);
+            if codec == Codec::Raw || room + len > GATHERED {
                 continue;
             }
-            let left = match codec {
-                Codec::Block => {
-                    let members = members(&scratch.data.0[at..]);
-                    // Nothing is believed before its checksum agrees.
-                    members.saturating_sub(sharers(word).count() as u32) as u16
-                }
-                _ => 0,
-            };
-            found.left += left;
-            if what == What::Left && left == 0 {
-                continue;
-            }
-            found.is_worth_it |= left > 0 || codec == Codec::Lz4;
-            found.tried_left += left;
-            found.bytes += len;
-            found.members[k] = Some(Member {
-                busy,
+            is_worth_it |= left > 0 || codec == Codec::Lz4;
+            task.objects.push(Found {
+                mask,
+                left,
                 codec,
-                at: at..at + len,
+                at: room..room + len,
             });
+            room += len;
+            for k in each(mask) {
+                task.busy[k] = Some(words[k].with_busy(true));
+            }
         }
-        found
+        if !is_worth_it {
+            task.objects.clear();
+        }
+        task
     }
 
-    /// Decompresses the pages found, side by side; none if one is not what was stored, which a load will
-    /// say.
+    /// Decompresses the pages found, side by side, in the order of their entries; none if one is not what
+    /// was stored, which a load will say.
     fn gather(
         &self,
         scratch: &mut Scratch,
         block: [EntryId; BLOCK_PAGES],
-        found: &Found,
+        task: &Task,
     ) -> Option<()> {
-        let each = block.iter().zip(&found.members);
-        let each = each.filter_map(|(&entry, member)| Some((entry, member.as_ref()?)));
-        for (n, (entry, member)) in each.enumerate() {
-            let named = (entry, member.busy);
+        for (n, k) in each(task.mask()).enumerate() {
+            let found = task.objects.iter().find(|found| found.mask & 1 << k != 0)?;
+            let named = (block[k], task.busy[k]?);
             let mut page = [0; PAGE_SIZE];
-            let object = (member.codec, member.at.clone());
-            self.decode(scratch, object, named, &mut page)?;
+            self.decode(scratch, (found.codec, found.at.clone()), named, &mut page)?;
             *scratch.gathered(n) = page;
         }
         Some(())
     }
 
     /// Lets the entries to which nothing happened meanwhile name what was made of their pages, and frees
-    /// what none names any more.
+    /// what none names any more; how many of the pages that had left their blocks take no room now.
     #[allow(clippy::too_many_arguments)]
     fn rename_members(
         &self,
         cpu: Cpu,
         scratch: &Scratch,
         block: [EntryId; BLOCK_PAGES],
-        found: &Found,
+        task: &Task,
         group: &Arc<Group>,
-        made: Option<Vec<Made>>,
+        made: &[Made],
         what: What,
-    ) {
+    ) -> u16 {
         // The words that will name what was made, all of it or none; and who named it in the end.
         let mut new = [None; BLOCK_PAGES];
         let mut placed: Vec<(Handle, u8)> = Vec::with_capacity(BLOCK_PAGES);
-        let mut whole = made.is_some();
-        for made in made.iter().flatten() {
+        for made in made {
             let data = &scratch.data.0[made.at.clone()];
             let owner = match made.codec {
                 Codec::Block => block[0],
                 _ => block[made.mask.trailing_zeros() as usize],
             };
-            let codec = made.codec;
-            let object = Object { codec, data, owner };
+            let (codec, pages) = (made.codec, made.mask.count_ones() as u8);
+            let object = Object {
+                codec,
+                data,
+                owner,
+                pages,
+            };
             let handle = match what {
                 What::Cold => self.pool.insert(cpu, object),
                 // It makes room, where there may be none: what it replaces goes at once.
                 What::Left => self.pool.insert_beyond(cpu, object),
             };
             let Ok(handle) = handle else {
-                whole = false;
+                new = [None; BLOCK_PAGES];
                 break;
             };
             // Before it is named: who frees it uncharges.
             group.charge(data.len() as u64);
             placed.push((handle, made.mask));
             let word = Word::pool(handle, checksum(codec, data));
-            for (k, new) in new.iter_mut().enumerate() {
-                if made.mask & 1 << k != 0 {
-                    *new = Some(word);
-                }
-            }
+            each(made.mask).for_each(|k| new[k] = Some(word));
         }
         let mut vacated = [None::<Vacated>; BLOCK_PAGES];
+        let named = |mask: u8, vacated: &[Option<Vacated>]| {
+            each(mask).filter(|&k| vacated[k].is_some()).count()
+        };
         if let Some(mut locked) = self.space.lock_if_used(block[0]) {
-            let left = locked.left();
             for (k, &entry) in block.iter().enumerate() {
-                let Some(member) = &found.members[k] else {
+                let Some(busy) = task.busy[k] else {
                     continue;
                 };
                 locked.seek(entry);
-                let as_it_was = member.busy.with_busy(false);
-                let to = new[k]
-                    .filter(|_| whole)
-                    .map(|new| as_it_was.rewritten_to(new));
-                let repointed = locked.repoint(member.busy, to.unwrap_or(as_it_was));
+                let as_it_was = busy.with_busy(false);
+                let to = new[k].map(|new| as_it_was.rewritten_to(new));
+                let repointed = locked.repoint(busy, to.unwrap_or(as_it_was));
                 vacated[k] = repointed.filter(|_| to.is_some());
+                if let Some(vacated) = vacated[k] {
+                    self.count_left(&mut locked, vacated);
+                }
             }
-            // Who moves to the new objects did not leave what is given up with the old ones.
-            let gone = if whole { found.tried_left } else { 0 };
-            locked.set_left(left.saturating_sub(gone));
+            // Whose pages are in what was made, and who does not name it, as something happened to it.
+            for &(_, mask) in &placed {
+                let named = named(mask, &vacated);
+                if named > 0 {
+                    locked.count_left(mask.count_ones() as i32 - named as i32);
+                }
+            }
         }
         for (handle, mask) in placed {
-            let named = (0..BLOCK_PAGES).filter(|k| mask & 1 << k != 0 && vacated[*k].is_some());
-            match named.count() {
+            match named(mask, &vacated) {
                 0 => self.free_object(group, handle),
                 1 => {}
                 named => self.pool.count_beside(named as i64 - 1),
@@ -411,36 +405,57 @@ impl Swap {
                 self.free_vacated(cpu, group, entry, vacated);
             }
         }
+        let gone = |found: &&Found| each(found.mask).all(|k| new[k].is_some());
+        task.objects
+            .iter()
+            .filter(gone)
+            .map(|found| found.left)
+            .sum()
     }
 }
 
-/// Compresses the gathered pages to the beginning of the room, together or each alone.
-fn pack(scratch: &mut Scratch, mask: u8, together: bool) -> Option<Vec<Made>> {
-    if together && mask.count_ones() > 1 {
-        let len = scratch.pack_gathered(mask)?;
-        return Some(vec![Made {
+/// Compresses the gathered pages to the beginning of the room: together, if that gains enough, else each
+/// alone, instead of those objects where that does.
+fn pack(scratch: &mut Scratch, task: &Task, what: What, together: bool) -> Vec<Made> {
+    let (part, whole) = match what {
+        What::Cold => COLD_GAIN,
+        What::Left => LEFT_GAIN,
+    };
+    let is_enough = |bytes: usize, before: usize| bytes * whole <= before * part;
+    let mask = task.mask();
+    let packed = (together && mask.count_ones() > 1).then(|| scratch.pack_gathered(mask));
+    if let Some(len) = packed.flatten()
+        && is_enough(len, task.bytes())
+    {
+        return vec![Made {
             mask,
             codec: Codec::Block,
             at: 0..len,
-        }]);
+        }];
     }
-    let (room, gathered) = scratch.data.0.split_at_mut(GATHERED);
-    let (pages, _) = gathered.as_chunks();
+    let mut made = Vec::with_capacity(BLOCK_PAGES);
     let mut end = 0;
-    let members = (0..BLOCK_PAGES).filter(|k| mask & 1 << k != 0);
-    let alone = members.zip(pages).map(|(k, page)| {
-        let at = end;
-        let len = scratch.coder.compress(Codec::Zstd, page, &mut room[at..])?;
-        let padded = len.next_multiple_of(STEP);
-        end = at + padded;
-        room.get_mut(at + len..end)?.fill(0);
-        (padded <= MAX_COMPRESSED).then_some(Made {
-            mask: 1 << k,
-            codec: Codec::Zstd,
-            at: at..end,
-        })
-    });
-    alone.collect()
+    for found in &task.objects {
+        let (before, begin) = (made.len(), end);
+        let all = each(found.mask).all(|k| {
+            let n = (mask & ((1 << k) - 1)).count_ones() as usize;
+            let Some(len) = scratch.pack_gathered_alone(n, end) else {
+                return false;
+            };
+            made.push(Made {
+                mask: 1 << k,
+                codec: Codec::Zstd,
+                at: end..end + len,
+            });
+            end += len;
+            true
+        });
+        if !all || !is_enough(end - begin, found.at.len()) {
+            made.truncate(before);
+            end = begin;
+        }
+    }
+    made
 }
 
 const _: () = assert!(MAX_OBJECT <= GATHERED);

@@ -82,7 +82,7 @@ fn pages_that_are_recompressed_and_compacted_are_loaded_freed_and_nothing_is_los
     };
     beside(config, |swap| {
         while swap.work(Cpu(1)) {}
-        swap.in_background(|_| swap.compact_step(true));
+        swap.in_background(|_| swap.compact_step(crate::pool::Worth::Any));
     });
 }
 

@@ -92,12 +92,16 @@ impl Coder for Plain {
     }
 }
 
-/// Time that passes a millisecond with each look, and two processors.
-struct World(AtomicU64);
+/// Time that passes a millisecond with each look, and as long as devices take; two processors.
+pub(super) struct World {
+    now: AtomicU64,
+    /// Bytes that were said to be read soon.
+    prefetched: AtomicUsize,
+}
 
 impl Clock for World {
     fn now_ns(&self) -> u64 {
-        self.0.fetch_add(1_000_000, Relaxed)
+        self.now.fetch_add(1_000_000, Relaxed)
     }
 }
 impl Topology for World {
@@ -117,6 +121,9 @@ impl Memory for World {
         assert_eq!(bytes.len() % PAGE_SIZE, 0);
         bytes.fill(0);
     }
+    fn prefetch(&self, bytes: &[u8]) {
+        self.prefetched.fetch_add(bytes.len(), Relaxed);
+    }
 }
 
 /// A device in memory whose next transfers can be made to fail, or to take their time.
@@ -132,6 +139,7 @@ pub(super) struct Faulty {
     gone: AtomicBool,
     /// What each batch takes, in microseconds.
     pub(super) delay: AtomicU32,
+    world: Arc<World>,
     /// Batches of writes under way.
     pub(super) writing: AtomicU32,
     /// Writes so far, of one page or more side by side.
@@ -153,7 +161,7 @@ impl Store for Faulty {
     fn write(&self, ops: &[WriteOp<'_>], results: &mut [Result<(), IoError>]) {
         self.writing.fetch_add(1, Relaxed);
         self.writes.fetch_add(ops.len() as u32, Relaxed);
-        take_time(&self.delay);
+        self.take_time();
         if self.gone.load(Relaxed) {
             results.fill(Err(IoError::Device));
             self.writing.fetch_sub(1, Relaxed);
@@ -174,7 +182,7 @@ impl Store for Faulty {
         self.writing.fetch_sub(1, Relaxed);
     }
     fn read(&self, ops: &mut [ReadOp<'_>], results: &mut [Result<(), IoError>]) {
-        take_time(&self.delay);
+        self.take_time();
         if self.gone.load(Relaxed) {
             return results.fill(Err(IoError::Device));
         }
@@ -233,10 +241,12 @@ pub(super) struct Rig {
     devices: Vec<Arc<Faulty>>,
     pub(super) codec: Plain,
     pub(super) counters: Arc<Counters>,
+    world: Arc<World>,
 }
 
-fn faulty(clusters: usize) -> Arc<Faulty> {
+fn faulty(clusters: usize, world: &Arc<World>) -> Arc<Faulty> {
     Arc::new(Faulty {
+        world: world.clone(),
         data: vec![0; clusters * CLUSTER_SLOTS * PAGE_SIZE].into(),
         fail_reads: AtomicU32::new(0),
         fail_writes: AtomicU32::new(0),
@@ -256,10 +266,16 @@ pub(super) fn rig(config: Config, clusters: Option<usize>) -> Rig {
 
 /// With devices of so many clusters each.
 fn rig_of(config: Config, clusters: &[usize]) -> Rig {
-    let world = Arc::new(World(AtomicU64::new(1)));
+    let world = Arc::new(World {
+        now: AtomicU64::new(1),
+        prefetched: AtomicUsize::new(0),
+    });
     let counters = Arc::new(Counters::default());
     let codec = Plain::default();
-    let devices: Vec<_> = clusters.iter().copied().map(faulty).collect();
+    let devices: Vec<_> = clusters
+        .iter()
+        .map(|&clusters| faulty(clusters, &world))
+        .collect();
     let added = devices.first().map(|_| {
         let all = Devices::new(world.clone(), Options::default());
         for device in &devices {
@@ -271,7 +287,7 @@ fn rig_of(config: Config, clusters: &[usize]) -> Rig {
     let env = Env {
         clock: world.clone(),
         topology: world.clone(),
-        memory: world,
+        memory: world.clone(),
         counters: CountersRef::Shared(counters.clone()),
         codecs: Arc::new(codec.clone()),
     };
@@ -281,6 +297,7 @@ fn rig_of(config: Config, clusters: &[usize]) -> Rig {
         device: devices.first().cloned(),
         devices,
         counters,
+        world,
     }
 }
 
@@ -292,6 +309,11 @@ fn take_time(delay: &AtomicU32) {
 }
 
 impl Faulty {
+    fn take_time(&self) {
+        take_time(&self.delay);
+        let took = 1000 * u64::from(self.delay.load(Relaxed));
+        self.world.now.fetch_add(took, Relaxed);
+    }
     fn trouble(&self) -> bool {
         self.fail_reads.load(Relaxed) != 0
             || self.corrupt_reads.load(Relaxed) != 0
@@ -563,7 +585,7 @@ fn write_errors_of_a_drain_take_out_slots_and_device() {
         *all.iter().find(|u| u.device == id).unwrap()
     };
 
-    let bad = faulty(2);
+    let bad = faulty(2, &rig.world);
     let worse = devices
         .add(bad.clone(), DeviceSpec::default(), None)
         .unwrap();
@@ -577,7 +599,7 @@ fn write_errors_of_a_drain_take_out_slots_and_device() {
     intact();
 
     // Of a run that fails as a whole, the third page: the others are written one by one.
-    let good = faulty(2);
+    let good = faulty(2, &rig.world);
     let better = devices
         .add(good.clone(), DeviceSpec::default(), None)
         .unwrap();

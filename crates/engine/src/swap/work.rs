@@ -4,6 +4,7 @@ use super::Swap;
 use super::writeback::Background;
 use crate::Cpu;
 use crate::locks::none_held;
+use crate::pool::Worth;
 use crate::sync::{Condvar, Mutex, lock, wait_at_most};
 use std::time::Duration;
 
@@ -102,13 +103,14 @@ impl Swap {
             (self.pool.bytes() > self.pool.max() && self.tidy_step(cpu, background))
                 || self.shrink_step(cpu, background)
                 || self.pool.give_back(WARM_WINDOWS) > 0
-                || self.compact_step(false)
+                || self.compact_step(Worth::Much)
                 || self.repack_step(cpu, background, false)
                 || self.recompress_step(cpu, background)
                 || self
                     .devices
                     .as_ref()
                     .is_some_and(|devices| devices.work(cpu, DEVICE_STEPS) > 0)
+                || self.rest_step(background)
         })
         // Last, as it takes long, and while nobody can be waiting for it.
         .is_some_and(|did| did || self.env.codecs.work())
@@ -146,10 +148,24 @@ impl Swap {
         before.saturating_sub(self.pool.bytes())
     }
 
+    /// Where nothing came into the pool since there was nothing else to do last, nothing fills its holes
+    /// nor wants its emptied windows: they go back more thoroughly.
+    fn rest_step(&self, background: &mut Background) -> bool {
+        let puts = self.pool.puts();
+        if puts != background.puts {
+            background.puts = puts;
+            return false;
+        }
+        let did = self.pool.give_back(0) > 0 || self.compact_step(Worth::Some);
+        // Emptying a window puts its objects into others.
+        background.puts = self.pool.puts();
+        did
+    }
+
     /// Gives back memory of the pool that holds no page, or gathers holes so that some does.
     fn tidy_step(&self, cpu: Cpu, background: &mut Background) -> bool {
         self.pool.give_back(0) > 0
-            || self.compact_step(true)
+            || self.compact_step(Worth::Any)
             || self.repack_step(cpu, background, true)
     }
 

@@ -17,6 +17,7 @@ use super::recompress::Walk;
 use super::{Swap, checksum};
 use crate::codec::Codec;
 use crate::env::{IoError, WriteOp};
+use crate::pool::Worth;
 use crate::shrinker::{Candidate, Need, Shrinker};
 use crate::slots::ExtentList;
 use crate::vswap::{
@@ -45,6 +46,8 @@ pub struct Background {
     extents: ExtentList,
     pub recompress: Walk,
     pub repack: Walk,
+    /// Objects that had been put into the pool when there was nothing else to do.
+    pub puts: u64,
     /// For pages in blocks; made when there are such to write.
     scratch: Option<Box<Scratch>>,
 }
@@ -99,6 +102,7 @@ impl Background {
             extents: ExtentList::default(),
             recompress: Walk::default(),
             repack: Walk::default(),
+            puts: 0,
             scratch: None,
         }
     }
@@ -128,19 +132,20 @@ impl Swap {
     /// One turn of the shrinker, if it is wanted and nobody would mind.
     pub(super) fn shrink_step(&self, cpu: Cpu, background: &mut Background) -> bool {
         let max = self.pool.max();
-        let mut need = background
+        let of_all = background
             .shrinker
             .need(self.pool.bytes(), max, self.accept_percent());
         if self.patient.load(Relaxed) {
             need = need.min(Need::Background);
         }
         let above_limit = self.group_above_limit();
+        let mut need = of_all;
         if above_limit.is_some() {
             need = need.max(Need::Background);
         } else if need == Need::None {
             return false;
         } else if self.pool.give_back(0) > 0
-            || self.compact_step(false)
+            || self.compact_step(Worth::Much)
             || self.repack_step(cpu, background, false)
         {
             // What holds no page goes before what does: the shrinker goes by the memory that the pool
@@ -159,13 +164,16 @@ impl Swap {
         }
         // What all of them need goes before one's limit, and is not held up by what cannot leave.
         let above_limit = above_limit.filter(|_| need < Need::Urgent);
-        let turn = above_limit
+        let mut turn = above_limit
             .map(|group| self.write_back(cpu, background, &group))
-            .filter(|turn| *turn != Turn::default())
-            .or_else(|| self.turn(cpu, background));
-        let Some(turn) = turn else {
-            return false;
-        };
+            .unwrap_or_default();
+        // What one may not have is no reason to write what the others have.
+        if turn == Turn::default() && of_all > Need::None {
+            let Some(of_others) = self.turn(cpu, background) else {
+                return false;
+            };
+            turn = of_others;
+        }
         if turn == Turn::default() {
             background.shrinker.failed(now);
             return false;
@@ -354,11 +362,15 @@ impl Swap {
 
     /// Pages that no device took are the next again, but for those of damaged blocks.
     fn return_unwritten(&self, background: &Background) {
-        let mut end = background.picks.len();
-        // A cluster may have been visited twice: it goes the same way back.
+        let picks = &background.picks;
+        let unwritten = |pick: &&Pick| pick.written().is_none() && !pick.packed;
+        let mut end = picks.len();
+        // A cluster may have been visited twice: it goes the same way back, the second visit first, even
+        // if all that this found was written.
         for &(visit, from) in background.visits.iter().rev() {
-            let mut found = background.picks[from..end].iter();
-            if let Some(pick) = found.find(|pick| pick.written().is_none() && !pick.packed) {
+            let of_this = picks[from..end].iter().find(unwritten);
+            let mut before = picks[..from].iter().filter(unwritten);
+            if let Some(pick) = of_this.or_else(|| before.find(|pick| visit.saw(pick.entry))) {
                 self.space.return_to_clock(visit, pick.entry);
             }
             end = from;
@@ -501,7 +513,9 @@ impl Swap {
 
     /// Gives up the copy in the pool of a resident page; its object, if no other page is in it.
     fn give_up_copy(&self, locked: &mut Locked<'_>, handle: Handle) -> Option<Handle> {
-        match locked.replace(locked.word().dropped()) {
+        let vacated = locked.replace(locked.word().dropped());
+        self.count_left(locked, vacated);
+        match vacated {
             Vacated::Place(_) => Some(handle),
             Vacated::Beside => {
                 self.pool.count_beside(-1);
@@ -632,11 +646,14 @@ impl Swap {
             None => word.moved_to(Word::slot(slot, 0)),
             Some(checksum) => word.rewritten_to(Word::slot(slot, checksum)),
         };
-        let repointed = self.space.repoint(pick.entry, pick.word, to);
-        match &repointed {
-            Some((group, vacated)) => self.free_vacated(cpu, group, pick.entry, *vacated),
-            None => self.free_slot(cpu, pick.entry, slot),
-        }
-        repointed.is_some()
+        let Some((mut locked, vacated)) = self.space.repoint(pick.entry, pick.word, to) else {
+            self.free_slot(cpu, pick.entry, slot);
+            return false;
+        };
+        self.count_left(&mut locked, vacated);
+        let group = locked.cluster().group().clone();
+        drop(locked);
+        self.free_vacated(cpu, &group, pick.entry, vacated);
+        true
     }
 }

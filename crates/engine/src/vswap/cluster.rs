@@ -4,7 +4,6 @@ use super::fifo::Stamp;
 use super::group::Hold;
 use super::word::{Location, Word};
 use crate::BLOCK_PAGES;
-use std::collections::BTreeMap;
 
 /// Entries of a cluster.
 pub const CLUSTER_ENTRIES: usize = if cfg!(loom) { 4 } else { crate::CLUSTER_SLOTS };
@@ -22,7 +21,9 @@ pub enum State {
 }
 
 /// Invariants: `used` = words that are not free; `pooled` = words that are in the pool; every key of
-/// `extra` is a used entry; `clock` is set if `pooled > 0`; `late` is later than `clock`.
+/// `extra` is a used entry; `clock` is set if `pooled > 0`; `late` is later than `clock`; `left` = Σ over the
+/// objects that its entries name, of the pages that were in them and that none of these names;
+/// `vain <= left`.
 ///
 /// On cache lines of its own, so that what one processor stores in a cluster disturbs nobody: 65 lines
 /// long, from the beginning or the middle of a line on, and allocators keep some bytes between two. From the
@@ -30,12 +31,12 @@ pub enum State {
 #[repr(align(32))]
 pub struct Cluster {
     pub(super) words: [Word; CLUSTER_ENTRIES],
-    /// References beyond the first, of the few entries that have them.
+    /// References beyond the first, of the few entries that have them, in the entries' order.
     #[expect(
         clippy::box_collection,
         reason = "hardly any cluster has them, and all have this field"
     )]
-    extra: Option<Box<BTreeMap<u16, u32>>>,
+    extra: Option<Box<Vec<(u16, u32)>>>,
     /// Who is charged.
     pub(super) group: Hold,
     /// The processor that made it, to which its number goes back.
@@ -54,8 +55,10 @@ pub struct Cluster {
     pub(super) late: Option<Stamp>,
     /// Recompressed since something was last put into the pool.
     pub(super) dense: bool,
-    /// Pages that left blocks which others keep: about as many as these have room for in vain.
+    /// Pages that left blocks which others keep.
     pub(super) left: u16,
+    /// Those of them that packing again does not get rid of, as far as it was tried.
+    pub(super) vain: u16,
 }
 
 /// One line beside the words: 8.1 bytes an entry in all.
@@ -95,13 +98,14 @@ impl Cluster {
             late: None,
             dense: false,
             left: 0,
+            vain: 0,
         }
     }
 
     /// An emptied cluster made ready for another life; it keeps its memory.
     pub(super) fn recycle(&mut self, group: Hold, maker: u16) {
         debug_assert!(self.used == 0 && self.pooled == 0);
-        debug_assert!(self.extra.is_none());
+        debug_assert!(self.extra.is_none() && self.left == 0 && self.vain == 0);
         self.group = group;
         self.maker = maker;
         self.hint = 0;
@@ -109,7 +113,6 @@ impl Cluster {
         self.clock = None;
         self.late = None;
         self.dense = false;
-        self.left = 0;
     }
 
     /// The word of an entry.
@@ -195,10 +198,12 @@ impl Cluster {
     pub(super) fn set_references(&mut self, at: usize, references: u32) {
         debug_assert!(!self.words[at].is_free() && references > 0);
         let extra = self.extra.get_or_insert_default();
-        if references > 1 {
-            extra.insert(at as u16, references - 1);
-        } else {
-            extra.remove(&(at as u16));
+        let place = extra.binary_search_by_key(&(at as u16), |&(at, _)| at);
+        match (place, references - 1) {
+            (Ok(place), 0) => drop(extra.remove(place)),
+            (Ok(place), more) => extra[place].1 = more,
+            (Err(_), 0) => {}
+            (Err(place), more) => extra.insert(place, (at as u16, more)),
         }
         if extra.is_empty() {
             self.extra = None;
@@ -207,11 +212,18 @@ impl Cluster {
 
     /// References of an entry.
     pub fn references(&self, at: usize) -> u32 {
-        let extra = self
-            .extra
-            .as_ref()
-            .and_then(|extra| extra.get(&(at as u16)));
-        u32::from(!self.words[at].is_free()) + extra.copied().unwrap_or(0)
+        let extra = self.extra.as_ref().and_then(|extra| {
+            let place = extra.binary_search_by_key(&(at as u16), |&(at, _)| at);
+            place.ok().map(|place| extra[place].1)
+        });
+        u32::from(!self.words[at].is_free()) + extra.unwrap_or(0)
+    }
+
+    /// Bytes that the references beyond the first take.
+    pub(super) fn extra_bytes(&self) -> usize {
+        self.extra.as_ref().map_or(0, |extra| {
+            size_of_val(&**extra) + extra.capacity() * size_of::<(u16, u32)>()
+        })
     }
 
     /// Takes a reference away; the last one frees the entry.
@@ -242,6 +254,7 @@ impl Cluster {
         );
         assert!(self.pooled == 0 || self.clock.is_some());
         assert!(self.late.is_none() || self.late > self.clock);
+        assert!(self.vain <= self.left && (self.left == 0 || self.pooled > 0));
         assert!(
             self.words[..self.hint as usize]
                 .iter()
@@ -251,7 +264,7 @@ impl Cluster {
         assert!(
             extra
                 .into_iter()
-                .all(|(&at, &n)| n > 0 && !self.words[at as usize].is_free())
+                .all(|&(at, n)| n > 0 && !self.words[at as usize].is_free())
         );
     }
 }

@@ -101,11 +101,13 @@ impl Fifo {
         found
     }
 
-    /// Takes a member out, unless somebody has just popped it.
+    /// Takes a member out, unless somebody has just popped it. Tombstones may have its stamp, of when it was
+    /// taken out before.
     pub fn remove(&mut self, stamp: Stamp) {
         let at = self.position(stamp);
+        let is_there = |packed: u64| Stamp::unpacked(packed) == stamp && packed & ITEM_MASK != TOMB;
         match self.items.get_mut(at) {
-            Some(packed) if Stamp::unpacked(*packed) == stamp => *packed |= TOMB,
+            Some(packed) if is_there(*packed) => *packed |= TOMB,
             _ => return,
         }
         self.tombs += 1;
@@ -183,6 +185,19 @@ mod tests {
                         fifo.put_back(item, stamp);
                         prop_assert_eq!(fifo.oldest(), Some(stamp));
                     }
+                    // From the middle and back, and out again: a tombstone with its stamp stays. What is not
+                    // there any more is not taken out.
+                    6 if !model.is_empty() => {
+                        let at = i * 5 % model.len();
+                        let stamp = stamps[&model[at]];
+                        fifo.remove(stamp);
+                        fifo.remove(stamp);
+                        if i % 2 == 0 {
+                            fifo.put_back(model[at], stamp);
+                        } else {
+                            model.remove(at);
+                        }
+                    }
                     5 => prop_assert_eq!(fifo.pop().map(|(item, _)| item), (!model.is_empty()).then(|| model.remove(0))),
                     _ if !model.is_empty() => {
                         let item = model.remove(i * 7 % model.len());
@@ -193,6 +208,8 @@ mod tests {
                 prop_assert_eq!(fifo.iter().collect::<Vec<_>>(), model.clone());
                 prop_assert_eq!(fifo.len(), model.len());
                 prop_assert!(fifo.items.len() <= 2 * model.len() + 1);
+                let tombs = fifo.items.iter().filter(|&&packed| packed & ITEM_MASK == TOMB);
+                prop_assert_eq!(tombs.count(), fifo.tombs);
             }
         }
     }

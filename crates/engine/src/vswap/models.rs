@@ -368,6 +368,24 @@ fn loom_swapoff_against_writeback_against_load() {
     });
 }
 
+/// Neither waits for the other to end: the page may leave its slot for another before its old place in
+/// the pool is given up, and be freed at any point of both.
+#[test]
+fn loom_swapoff_against_writeback_against_free() {
+    for swap_off in [Rig::swap_off, Rig::swap_off_into_pool] {
+        model(move || {
+            let (rig, entry) = Rig::new();
+            let threads = [Rig::write_back, swap_off].map(|what| {
+                let rig = rig.clone();
+                loom::thread::spawn(move || what(&rig, entry))
+            });
+            rig.free(entry);
+            threads.into_iter().for_each(|t| t.join().unwrap());
+            rig.leaves_nothing();
+        });
+    }
+}
+
 #[test]
 fn loom_recompression_against_load_against_free() {
     model(|| {

@@ -89,8 +89,10 @@ pub struct Space {
     clusters: AtomicUsize,
     leaves: AtomicUsize,
     middles: AtomicUsize,
-    /// Σ `left` of the clusters.
+    /// Σ `left - vain` of the clusters.
     left: AtomicUsize,
+    /// Bytes of references beyond the first.
+    extra: AtomicUsize,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -127,6 +129,7 @@ impl Space {
             leaves: AtomicUsize::new(0),
             middles: AtomicUsize::new(0),
             left: AtomicUsize::new(0),
+            extra: AtomicUsize::new(0),
         }
     }
 
@@ -251,12 +254,12 @@ impl Space {
     }
 
     /// The second step of whoever marked an entry busy and worked without the lock: it gets another
-    /// word, if its own is still the busy one; then, its group, and what became of the place it was at.
+    /// word, if its own is still the busy one; then, what became of the place it was at, and the lock.
     /// If not, what was made for it is the caller's to give up.
-    pub fn repoint(&self, entry: EntryId, busy: Word, to: Word) -> Option<(Hold, Vacated)> {
+    pub fn repoint(&self, entry: EntryId, busy: Word, to: Word) -> Option<(Locked<'_>, Vacated)> {
         let mut locked = self.lock_if_used(entry)?;
         let vacated = locked.repoint(busy, to)?;
-        Some((locked.cluster().group().clone(), vacated))
+        Some((locked, vacated))
     }
 
     /// The second step of whoever copied the pages of entries side by side without the lock, and marked
@@ -478,8 +481,8 @@ impl Space {
                 lists.clock.remove(stamp);
             }
             drop(lists);
-            let (maker, left) = (cluster.maker, cluster.left);
-            self.count_left(left, 0);
+            let maker = cluster.maker;
+            debug_assert_eq!(cluster.left, 0);
             if let Some(emptied) = guard.take() {
                 let mut spare = lock(&self.spare);
                 if spare.len() < SPARE {
@@ -515,6 +518,7 @@ impl Space {
             + self.middles.load(Relaxed) * size_of::<[OnceLock<Box<Leaf>>; MIDDLE]>()
             + self.numbers.bytes()
             + size_of_val(&*self.cpus)
+            + self.extra.load(Relaxed)
             + lists
     }
 
@@ -542,14 +546,15 @@ impl Space {
 
     /// All invariants of this part; for a space at rest.
     pub fn check(&self) {
-        let (mut clusters, mut used, mut left) = (0, 0, 0);
+        let (mut clusters, mut used, mut left, mut extra) = (0, 0, 0, 0);
         let mut clock: Vec<(*const Group, u32)> = Vec::new();
         let mut partial: Vec<(*const Group, u32)> = Vec::new();
         self.each_cluster(|number, cluster| {
             cluster.check();
             clusters += 1;
             used += cluster.used as usize;
-            left += cluster.left as usize;
+            left += usize::from(cluster.left - cluster.vain);
+            extra += cluster.extra_bytes();
             if cluster.clock.is_some() {
                 clock.push((Arc::as_ptr(cluster.group()), number));
             }
@@ -560,6 +565,7 @@ impl Space {
         assert_eq!(clusters, self.clusters.load(Relaxed));
         assert_eq!(used, self.used());
         assert_eq!(left, self.left());
+        assert_eq!(extra, self.extra.load(Relaxed));
         for group in &self.groups() {
             let lists = lock(&group.lists);
             let of = |all: &[(*const Group, u32)]| -> Vec<u32> {
@@ -602,29 +608,21 @@ impl Space {
             })
     }
 
-    fn count_left(&self, before: u16, now: u16) {
-        if before != now {
-            // Modulo 2^64: one addition, whichever way.
-            let more = (now as usize).wrapping_sub(before as usize);
-            self.left.fetch_add(more, Relaxed);
-        }
-    }
-
-    /// Pages that left blocks which others keep.
+    /// Pages that left blocks which others keep, but for those that packing again did not get rid of.
     pub fn left(&self) -> usize {
         self.left.load(Relaxed)
     }
 
     /// The first of `looks` clusters from `from` on in which a page left a block for each `share` that
-    /// are there, or more.
+    /// are there, or more, of those that [`Space::left`] counts.
     pub fn find_left(&self, from: u32, looks: u32, share: u32) -> Option<u32> {
         (from..self.numbers.end())
             .take(looks as usize)
             .find(|&number| {
                 let guard = lock(self.slot(number));
                 guard.as_ref().is_some_and(|cluster| {
-                    cluster.left > 0
-                        && u32::from(cluster.left).saturating_mul(share) >= cluster.used.into()
+                    let left = u32::from(cluster.left - cluster.vain);
+                    left > 0 && left.saturating_mul(share) >= cluster.used.into()
                 })
             })
     }
@@ -635,7 +633,8 @@ impl Space {
     }
 
     /// The next cluster of a group in the shrinker's order, locked, at the first entry that it has
-    /// not seen in this visit. The cluster leaves the order; [`Locked::keep_in_clock`] puts it back
+    /// not seen in this visit; those that have no pages in the pool any more leave the order on the way.
+    /// The cluster leaves the order, too; [`Locked::keep_in_clock`] puts it back
     /// as the youngest, [`Locked::resume_in_clock`] where it was.
     pub fn next_in_clock(&self, group: &Arc<Group>) -> Option<Locked<'_>> {
         loop {
@@ -648,6 +647,11 @@ impl Space {
                 continue;
             }
             found.clock = None;
+            if found.pooled == 0 {
+                // What comes next is not as old as what has gone.
+                found.late = None;
+                continue;
+            }
             let at = found.visited as usize;
             return Some(Locked {
                 space: self,
@@ -673,7 +677,11 @@ impl Space {
             };
             group.hand.store(stamp.number() + 1, Relaxed);
             let first = self.lock_if_used(entry(cluster, 0));
-            if let Some(locked) = first.filter(|l| l.cluster().clock == Some(stamp)) {
+            let is_there = |locked: &Locked<'_>| {
+                let cluster = locked.cluster();
+                cluster.clock == Some(stamp) && cluster.pooled > 0
+            };
+            if let Some(locked) = first.filter(is_there) {
                 return Some(locked);
             }
         }
@@ -714,8 +722,16 @@ impl Cursor {
 /// Where a cluster was in its group's clock when it was visited, and where it went.
 #[derive(Clone, Copy, Debug)]
 pub struct Visit {
+    cluster: u32,
     came: Stamp,
     went: Option<Stamp>,
+}
+
+impl Visit {
+    /// Whether an entry is of the cluster that was visited.
+    pub fn saw(&self, entry: EntryId) -> bool {
+        split(entry).0 == self.cluster
+    }
 }
 
 fn read<T>(shared: &RwLock<T>) -> std::sync::RwLockReadGuard<'_, T> {
@@ -797,23 +813,48 @@ impl Locked<'_> {
         }
         let vacated = self.cluster().vacate(self.at);
         self.set(word);
-        self.note(vacated);
         vacated
     }
-    fn note(&mut self, vacated: Vacated) {
-        if vacated == Vacated::Beside {
-            // Those of a block that went altogether still count, so it may be more than there can be.
-            self.set_left((self.left() + 1).min(CLUSTER_ENTRIES as u16));
+    /// How many pages left blocks of this cluster which others keep, and how many of those packing again
+    /// does not get rid of.
+    pub fn left(&self) -> (u16, u16) {
+        (self.cluster().left, self.cluster().vain)
+    }
+    /// So many more pages left blocks of this cluster which others keep; or fewer, as what they had left
+    /// has gone.
+    pub fn count_left(&mut self, more: i32) {
+        if more != 0 {
+            let (left, vain) = self.left();
+            self.set_left(i32::from(left).saturating_add(more).max(0) as u16, vain);
         }
     }
-    /// About how many pages left blocks of this cluster which others keep.
-    pub fn left(&self) -> u16 {
-        self.cluster().left
+    /// Says how many of them packing again does not get rid of.
+    pub fn set_vain(&mut self, vain: u16) {
+        self.set_left(self.left().0, vain);
     }
-    /// Says how many pages left blocks of this cluster which others keep.
-    pub fn set_left(&mut self, left: u16) {
-        let before = std::mem::replace(&mut self.cluster_mut().left, left);
-        self.space.count_left(before, left);
+    fn set_left(&mut self, left: u16, vain: u16) {
+        let vain = vain.min(left);
+        let cluster = self.cluster_mut();
+        let before = cluster.left - cluster.vain;
+        (cluster.left, cluster.vain) = (left, vain);
+        // Modulo 2^64: one addition, whichever way.
+        let more = usize::from(left - vain).wrapping_sub(before.into());
+        if more != 0 {
+            self.space.left.fetch_add(more, Relaxed);
+        }
+    }
+    /// Runs `f`, which may change the references of entries, and counts the bytes that these take.
+    fn with_references<R>(&mut self, f: impl FnOnce(&mut Cluster) -> R) -> R {
+        let cluster = self.cluster_mut();
+        let before = cluster.extra_bytes();
+        let result = f(cluster);
+        let after = cluster.extra_bytes();
+        if after != before {
+            self.space
+                .extra
+                .fetch_add(after.wrapping_sub(before), Relaxed);
+        }
+        result
     }
     /// See [`Space::repoint`].
     pub fn repoint(&mut self, busy: Word, to: Word) -> Option<Vacated> {
@@ -863,13 +904,13 @@ impl Locked<'_> {
     /// Adds a reference; false if it has `u32::MAX` already.
     pub fn dup(&mut self) -> bool {
         let at = self.at;
-        self.cluster_mut().dup(at)
+        self.with_references(|cluster| cluster.dup(at))
     }
     /// Sets the number of references, for tests of what many do.
     #[cfg(test)]
     pub fn set_references(&mut self, references: u32) {
         let at = self.at;
-        self.cluster_mut().set_references(at, references);
+        self.with_references(|cluster| cluster.set_references(at, references));
     }
     /// Notes whether recompression has been through this cluster.
     pub fn set_dense(&mut self, yes: bool) {
@@ -912,16 +953,17 @@ impl Locked<'_> {
     }
     /// The visit that ends with this, of a cluster that [`Space::next_in_clock`] gave.
     pub fn visit(&self) -> Option<Visit> {
-        let went = self.cluster().clock;
-        self.came.map(|came| Visit { came, went })
+        let (cluster, went) = (self.cluster, self.cluster().clock);
+        self.came.map(|came| Visit {
+            cluster,
+            came,
+            went,
+        })
     }
     /// Takes a reference of the entry away. Call [`Locked::settle`] before unlocking.
     pub fn release_unsettled(&mut self) -> Released {
         let at = self.at;
-        let released = self.cluster_mut().release(at);
-        if let Released::Freed(vacated) = released {
-            self.note(vacated);
-        }
+        let released = self.with_references(|cluster| cluster.release(at));
         self.freed += usize::from(matches!(released, Released::Freed(_)));
         released
     }

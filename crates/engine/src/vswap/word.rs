@@ -131,6 +131,10 @@ impl Word {
             }),
         }
     }
+    /// Whether the page is in the pool.
+    pub const fn is_in_pool(self) -> bool {
+        self.0 >> Self::KIND & 3 == 1
+    }
     /// The same without flags: the place, and the checksum of the bytes there.
     pub const fn plain(self) -> Self {
         Self(self.0 & !(Self::CACHED | Self::BUSY | Self::REFERENCED))

@@ -72,6 +72,61 @@ fn idle_neighbours_share_an_object() {
     assert_eq!(swap.memory().pool_pages, 3 * CLUSTER_SLOTS as u64);
 }
 
+/// What is in one object is fetched ahead once, and not where it is being read already.
+#[test]
+fn a_block_is_fetched_ahead_once() {
+    let (rig, entries) = recompressed(CLUSTER_SLOTS, None);
+    let swap = &rig.swap;
+    let len = swap.pool.read(handle(swap, entries[4]), &mut []).0;
+    for (blocks, ahead) in [(1, 0), (2, 1), (4, 3)] {
+        let which = &entries[..4 * blocks];
+        let mut rooms = vec![[0; PAGE_SIZE]; which.len()];
+        let mut out: Vec<&mut PageBytes> = rooms.iter_mut().collect();
+        let mut results = vec![Err(LoadError::Empty); which.len()];
+        rig.world.prefetched.store(0, Relaxed);
+        swap.load_each(Cpu(0), which, &mut out, true, &mut results);
+        // With what the table says of each.
+        assert_eq!(rig.world.prefetched.load(Relaxed), ahead * (len + 3));
+    }
+}
+
+/// Where pages together gain too little, one that gains alone is compressed again, and the others stay.
+#[test]
+fn what_gains_alone_is_taken_from_among_others() {
+    let config = Config {
+        pool_max_bytes: 32 << 20,
+        ..small(CodecKind::Lz4ThenZstd { level: 1 })
+    };
+    let rig = rig(config, None);
+    let swap = &rig.swap;
+    // Of the test's codec: only what is short gains.
+    let random = |k: usize| [RANDOM, 400, 400, 400][k % 4];
+    let store = |from: usize, n: usize| -> Vec<EntryId> {
+        let pages: Vec<PageBytes> = (from..from + n)
+            .map(|k| page(k as u32, random(k)))
+            .collect();
+        let refs: Vec<&PageBytes> = pages.iter().collect();
+        let mut out = vec![None; n];
+        assert_eq!(swap.store_each(Cpu(0), GroupId(0), &refs, &mut out), Ok(n));
+        out.into_iter().flatten().collect()
+    };
+    let entries = store(0, CLUSTER_SLOTS);
+    store(CLUSTER_SLOTS, 3 * CLUSTER_SLOTS);
+    while swap.work(Cpu(0)) {}
+    swap.check();
+    let codec = |k: usize| swap.pool.read(handle(swap, entries[k]), &mut []).1;
+    let expected = [Codec::Zstd, Codec::Lz4, Codec::Lz4, Codec::Lz4];
+    for k in 0..CLUSTER_SLOTS {
+        assert_eq!(codec(k), expected[k % 4], "page {k}");
+    }
+    let mut out = [0; PAGE_SIZE];
+    for (k, &entry) in entries.iter().enumerate() {
+        swap.load(Cpu(0), entry, &mut out, false).unwrap();
+        assert!(out == page(k as u32, random(k)));
+    }
+    swap.check();
+}
+
 /// Idle is what came before the youngest quarter: that is likelier to come back, and loaded faster as it is.
 #[test]
 fn what_came_last_is_not_compressed_again() {
@@ -142,7 +197,7 @@ fn pages_of_blocks_are_written_and_moved() {
     let left: Vec<_> = left.into_iter().filter(|(k, _)| k / 4 % 2 == 1).collect();
     let of_left: Vec<EntryId> = left.iter().map(|&(_, entry)| entry).collect();
     let before = handles(&of_left);
-    while swap.compact_step(true) {
+    while swap.compact_step(crate::pool::Worth::Any) {
         swap.check();
     }
     assert_ne!(handles(&of_left), before, "nothing moved");

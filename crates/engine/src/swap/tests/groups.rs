@@ -283,3 +283,33 @@ fn an_ended_group_is_known_while_it_has_pages() {
     assert!(known.len() <= 2, "the spare clusters may keep one");
     swap.check();
 }
+
+/// What a group holds above its limit and cannot give up is nothing that the others have to pay for.
+#[test]
+fn a_group_stuck_above_its_limit_costs_the_others_nothing() {
+    let config = Config {
+        pool_max_bytes: 64 << 20,
+        ..small(CodecKind::Zstd { level: 1 })
+    };
+    let rig = rig(config, Some(20));
+    let swap = &rig.swap;
+    let stuck = store(swap, 1);
+    for n in 0..PAGES {
+        let Location::Pool(handle) = swap.space.lock(stuck.plus(n)).word().location() else {
+            panic!("it is in the pool");
+        };
+        if n.is_multiple_of(crate::BLOCK_PAGES as u32) {
+            // Neither written nor dropped: a load will say.
+            swap.pool.damage(handle, 8);
+        }
+    }
+    store(swap, 2);
+    let held = swap.group_pool_bytes(GroupId(2));
+    swap.set_group_limits(GroupId(1), 4096, true).unwrap();
+    for _ in 0..2000 {
+        swap.work(Cpu(0));
+    }
+    assert_eq!(swap.group_pool_bytes(GroupId(2)), held);
+    assert_eq!(rig.counters.zswpwb.get(), 0);
+    swap.check();
+}

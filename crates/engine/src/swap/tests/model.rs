@@ -82,6 +82,11 @@ enum Step {
         device: usize,
         bits: u32,
     },
+    /// Each transfer takes so long.
+    Delay {
+        device: usize,
+        us: u32,
+    },
     /// It cannot be reached, or can again.
     Gone {
         device: usize,
@@ -116,6 +121,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         1 => (0..2usize, any::<u32>()).prop_map(|(device, bits)| Step::FailReads { device, bits }),
         2 => (0..2usize, any::<u32>(), why).prop_map(|(device, bits, why)| Step::FailWrites { device, bits, why }),
         1 => (0..2usize, any::<u32>()).prop_map(|(device, bits)| Step::CorruptReads { device, bits }),
+        1 => (0..2usize, prop_oneof![Just(0u32), 1u32..500]).prop_map(|(device, us)| Step::Delay { device, us }),
         1 => (0..2usize, any::<bool>()).prop_map(|(device, yes)| Step::Gone { device, yes }),
     ];
     prop::collection::vec(step, 1..120)
@@ -415,6 +421,7 @@ fn run(rig: &Rig, steps: &[Step]) {
             Step::CorruptReads { device, bits } => {
                 on(devices, device, |d| d.corrupt_reads.store(bits, Relaxed))
             }
+            Step::Delay { device, us } => on(devices, device, |d| d.delay.store(us, Relaxed)),
             Step::Gone { device, yes } => on(devices, device, |d| d.gone.store(yes, Relaxed)),
         }
         swap.check();

@@ -123,6 +123,19 @@ fn references_have_a_limit_and_say_so() {
     assert_eq!(rig.swap.dup(entry), Err(DupError::TooMany));
     assert_eq!(rig.swap.space.lock(entry).references(), u32::MAX);
     rig.swap.check();
+    // Those beyond the first are counted, and take nothing once they are gone.
+    let bytes = || rig.swap.space.bytes();
+    let with_one = bytes();
+    let pages = [&content; 256];
+    let first = rig.swap.store(Cpu(0), GroupId(0), &pages).unwrap();
+    let before = bytes();
+    assert!(before < with_one + 8192);
+    (0..256).for_each(|i| rig.swap.dup(first.plus(i)).unwrap());
+    assert!((before + 256 * 8..before + 256 * 16).contains(&bytes()));
+    rig.swap.check();
+    rig.swap.free(Cpu(0), first, 256);
+    assert!(bytes() <= before);
+    rig.swap.free(Cpu(0), first, 256);
     rig.swap.space.lock(entry).set_references(2);
     for last in [false, true] {
         let mut out = [0; PAGE_SIZE];

@@ -188,7 +188,7 @@ fn the_worker_stands_back_after_others_used_the_device() {
     };
     for what in ["read", "refused", "read by another process"] {
         // What needs no device comes first, and waits for nobody.
-        while swap.pool.give_back(0) > 0 || swap.compact_step(false) {}
+        while swap.pool.give_back(0) > 0 || swap.compact_step(crate::pool::Worth::Much) {}
         match what {
             "read" => read(),
             "refused" => swap.note_refused(),
@@ -386,4 +386,109 @@ fn a_folio_that_is_refused_counts_once() {
         [refused + 1; 2],
         "a single page counts at once"
     );
+}
+
+/// The threshold can be changed at any time, and what is above it then leaves.
+#[test]
+fn a_lower_threshold_is_worked_down_to() {
+    let rig = rig(sixteen_mib(), Some(20));
+    let swap = &rig.swap;
+    while swap.memory().pool_bytes < 9 << 20 {
+        store_pages(swap, swap.entries() as u32, 256, true);
+    }
+    assert_eq!(rig.counters.zswpwb.get(), 0, "below the threshold of 60%");
+    swap.set_limits(16 << 20, 30).unwrap();
+    // It stands back after its own writes, and a millisecond passes with each look.
+    for _ in 0..10_000 {
+        swap.work(Cpu(0));
+    }
+    let percent = swap.memory().pool_bytes * 100 / (16 << 20);
+    assert!((27..=30).contains(&percent), "{percent}%");
+    swap.check();
+}
+
+/// Turns that move nothing are few: after some it rests, and then tries again.
+#[test]
+fn a_device_that_takes_nothing_is_left_alone_for_a_while() {
+    let rig = rig(sixteen_mib(), Some(20));
+    let (swap, device) = (&rig.swap, rig.device.as_ref().unwrap());
+    store_pages(swap, 0, 4096, false);
+    swap.set_limits(16 << 20, 20).unwrap();
+    *device.why.lock().unwrap() = IoError::NoSpace;
+    let turns = || {
+        let before = rig.counters.reject_reclaim_fail.get();
+        device.fail_writes.store(u32::MAX, Relaxed);
+        swap.work(Cpu(0));
+        u32::from(rig.counters.reject_reclaim_fail.get() > before)
+    };
+    let now = || rig.world.now.load(Relaxed);
+    let begin = now();
+    let mut tried = 0;
+    while now() - begin < crate::shrinker::REST_NS / 2 {
+        tried += turns();
+    }
+    assert_eq!(tried, crate::shrinker::MAX_FAILURES);
+    assert!((0..2000).any(|_| turns() > 0), "it does not try again");
+    assert_eq!(rig.counters.zswpwb.get(), 0);
+    swap.check();
+}
+
+/// Clusters that have no page in the pool any more cost nobody a turn: theirs were the oldest, and were
+/// loaded.
+#[test]
+fn entries_without_pages_in_the_pool_cost_no_turn() {
+    let rig = rig(sixteen_mib(), Some(20));
+    let swap = &rig.swap;
+    for folio in 0..20 {
+        let random = |n: u32| if n.is_multiple_of(2) { 0 } else { 10 };
+        let pages: Vec<PageBytes> = (0..512).map(|n| page(folio << 9 | n, random(n))).collect();
+        let refs: Vec<&PageBytes> = pages.iter().collect();
+        let first = swap.store(Cpu(0), GroupId(0), &refs).unwrap();
+        for n in (1..512).step_by(2) {
+            let loaded = swap.load(Cpu(0), first.plus(n), &mut [0; PAGE_SIZE], false);
+            assert_eq!(loaded, Ok(Source::Pool));
+        }
+    }
+    let entries = store_pages(swap, 50_000, 64, false);
+    let turn = swap.in_background(|background| swap.turn(Cpu(0), background));
+    assert_eq!(turn.flatten().unwrap().written, 64);
+    assert!(
+        entries
+            .iter()
+            .all(|&entry| swap.place(entry) == Place::Slot)
+    );
+    swap.check();
+}
+
+/// A group of few pages is visited again and again for one batch. What no device took goes back to where
+/// it was, through all visits.
+#[test]
+fn what_is_not_written_stays_the_oldest() {
+    let rig = rig(sixteen_mib(), Some(20));
+    let (swap, device) = (&rig.swap, rig.device.as_ref().unwrap());
+    // Three clusters: of one processor's single pages, of its folios, and of another's single pages.
+    let pages: Vec<PageBytes> = (0..12).map(|n| page(n, 200)).collect();
+    let refs: Vec<&PageBytes> = pages.iter().collect();
+    let mut out = [None; 4];
+    let mut each = |cpu, refs: &[&PageBytes]| {
+        swap.store_each(cpu, GroupId(0), refs, &mut out).unwrap();
+        out[0].unwrap()
+    };
+    let oldest = each(Cpu(0), &refs[..4]);
+    swap.store(Cpu(0), GroupId(0), &refs[4..8]).unwrap();
+    each(Cpu(1), &refs[8..]);
+    let turn = || {
+        let turn = swap.in_background(|background| swap.turn(Cpu(0), background));
+        turn.flatten().unwrap().written
+    };
+    *device.why.lock().unwrap() = IoError::NoSpace;
+    device.fail_writes.store(u32::MAX, Relaxed);
+    assert_eq!(turn(), 0);
+    // The run fails, and then each page of it but the first.
+    *device.why.lock().unwrap() = IoError::Slot;
+    device.fail_writes.store(0b1_1111_1111_1101, Relaxed);
+    assert_eq!(turn(), 1);
+    assert_eq!(swap.place(oldest), Place::Slot, "another went first");
+    device.fail_writes.store(0, Relaxed);
+    swap.check();
 }
