@@ -86,6 +86,12 @@ fn the_pool_keeps_to_its_limit() {
         let pool = number(shown, "pool_bytes");
         pool > 5 * MIB && pool <= 11 * MIB
     });
+    // The threshold alone: what is above it goes to the device.
+    let shown = tree.limit(&["--accept", "40"]);
+    assert_eq!(number(&shown, "accept_percent"), 40);
+    until(&tree, "the pool goes down to its new threshold", |shown| {
+        number(shown, "pool_bytes") <= 4 * MIB + MIB / 4
+    });
     let shown = tree.limit(&["--pool-max", "3M", "--accept", "50"]);
     assert_eq!(number(&shown, "accept_percent"), 50);
     until(&tree, "the pool goes down to its new limit", |shown| {

@@ -132,11 +132,11 @@ impl Swap {
     /// One turn of the shrinker, if it is wanted and nobody would mind.
     pub(super) fn shrink_step(&self, cpu: Cpu, background: &mut Background) -> bool {
         let max = self.pool.max();
-        let of_all = background
+        let mut of_all = background
             .shrinker
             .need(self.pool.bytes(), max, self.accept_percent());
         if self.patient.load(Relaxed) {
-            need = need.min(Need::Background);
+            of_all = of_all.min(Need::Background);
         }
         let above_limit = self.group_above_limit();
         let mut need = of_all;

@@ -10,16 +10,15 @@
 
 mod packers;
 mod sample;
+mod watched;
 mod zram;
 
 use crate::report::Report;
 use crate::sim::Machine;
-use ebb_engine::codec::{Codec, Codecs};
 use ebb_engine::counters::Counters;
 use ebb_engine::env::{Clock, Memory};
-use ebb_engine::pool::{BLOCK_STEP, MAX_COMPRESSED, STEP};
 use ebb_engine::swap::{CodecKind, Config, CountersRef, Env, LoadError, Swap};
-use ebb_engine::{BLOCK_PAGES, Cpu, EntryId, GroupId, PAGE_SIZE, PageBytes};
+use ebb_engine::{Cpu, EntryId, GroupId, PAGE_SIZE, PageBytes};
 use ebb_stores::codec::PageCodecs;
 use ebb_sys::codec::Lz4Dictionary;
 use packers::{DictLz4, Packer, PlainLz4, Zstd, train};
@@ -29,6 +28,7 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+use watched::Watched;
 
 /// One line for the list of experiments.
 pub const ABOUT: &str = "corpus: pages of a real program under every codec and block size";
@@ -329,11 +329,11 @@ fn pool(report: &mut Report, name: &str, codec: CodecKind, units: &[Vec<&PageByt
         CodecKind::Zstd { level } | CodecKind::Lz4ThenZstd { level } => level,
         CodecKind::Lz4 | CodecKind::None => 1,
     };
-    let codecs: Arc<dyn Codecs> = Arc::new(if name.contains("+dict") {
+    let codecs = Arc::new(Watched::new(if name.contains("+dict") {
         PageCodecs::with_dictionary(level)
     } else {
         PageCodecs::new(level)
-    });
+    }));
     let env = Env {
         clock: Arc::new(Wall(Instant::now())),
         topology: Arc::new(Machine { cpus: 1, nodes: 1 }),
@@ -375,15 +375,14 @@ fn pool(report: &mut Report, name: &str, codec: CodecKind, units: &[Vec<&PageByt
     while idle < IDLE_STEPS {
         idle = if swap.work(Cpu(0)) { 0 } else { idle + 1 };
     }
-    let rounded_up = rounded_up(&*codecs, codec, units);
     // All that is no byte of a compressed page.
-    let waste = |swap: &Swap, pages: usize| {
+    let waste = |swap: &Swap, padding: f64| {
         let held = swap.memory();
-        let objects = held.pool_data_bytes as f64 - rounded_up * pages as f64;
-        round((1.0 - objects / held.pool_bytes as f64) * 100.0)
+        round((1.0 - (held.pool_data_bytes as f64 - padding) / held.pool_bytes as f64) * 100.0)
     };
-    let (held, wasted) = (swap.memory(), waste(&swap, entries.len()));
+    let held = swap.memory();
     starts.push(entries.len());
+    codecs.take_padding();
     let start = cpu_time();
     for unit in starts.windows(2) {
         let unit = &entries[unit[0]..unit[1]];
@@ -395,6 +394,9 @@ fn pool(report: &mut Report, name: &str, codec: CodecKind, units: &[Vec<&PageByt
         assert!(results.iter().all(Result::is_ok), "the pool lost a page");
     }
     let walking = cpu_time() - start;
+    // Each object was read once.
+    let padding = codecs.take_padding() as f64;
+    let wasted = waste(&swap, padding);
     for &(entry, _) in &entries {
         swap.uncache(entry);
     }
@@ -419,7 +421,7 @@ fn pool(report: &mut Report, name: &str, codec: CodecKind, units: &[Vec<&PageByt
     };
     let mut loading = load(0..n / 2);
     while swap.work(Cpu(0)) {}
-    let half_freed = waste(&swap, n - n / 2);
+    let half_freed = waste(&swap, padding / 2.0);
     loading += load(n / 2..n);
     let us = |time: Duration| round(time.as_secs_f64() * 1e6 / n as f64);
     report.row(vec![
@@ -435,40 +437,6 @@ fn pool(report: &mut Report, name: &str, codec: CodecKind, units: &[Vec<&PageByt
     ]);
 }
 
-/// Bytes by which a page's object is larger than what the codec wrote, in the mean: objects are of
-/// whole steps. Of two codecs half of the pages are in blocks, as a rule.
-fn rounded_up(codecs: &dyn Codecs, kind: CodecKind, units: &[Vec<&PageBytes>]) -> f64 {
-    let mut coder = codecs.coder();
-    let mut room = vec![0; 2 * BLOCK_PAGES * PAGE_SIZE];
-    let mut of = |unit: &[&PageBytes], codec: Codec| -> usize {
-        let (step, pages) = match codec {
-            Codec::Block => (BLOCK_STEP, BLOCK_PAGES),
-            _ => (STEP, 1),
-        };
-        let len = |pages: &[&PageBytes]| match codec {
-            Codec::Block => {
-                let pages: Vec<PageBytes> = pages.iter().map(|page| **page).collect();
-                Some(1 + coder.compress_block(&pages, &mut room)?)
-            }
-            _ => {
-                let len = coder.compress(codec, pages[0], &mut room);
-                len.filter(|&len| len <= MAX_COMPRESSED)
-            }
-        };
-        let lens = unit.chunks(pages).filter_map(len);
-        lens.map(|len| len.next_multiple_of(step) - len).sum()
-    };
-    let more = units.iter().map(|unit| match kind {
-        CodecKind::None => 0,
-        CodecKind::Lz4 => of(unit, Codec::Lz4),
-        CodecKind::Zstd { .. } if unit.len() == sample::UNIT => of(unit, Codec::Block),
-        CodecKind::Zstd { .. } => of(unit, Codec::Zstd),
-        CodecKind::Lz4ThenZstd { .. } => (of(unit, Codec::Lz4) + of(unit, Codec::Block)) / 2,
-    });
-    let pages: usize = units.iter().map(Vec::len).sum();
-    more.sum::<usize>() as f64 / pages.max(1) as f64
-}
-
 /// Steps without work after which there is none left.
 const IDLE_STEPS: usize = 1024;
 
@@ -480,7 +448,32 @@ fn gcd(a: usize, b: usize) -> usize {
 mod tests {
     use super::*;
 
-    /// Pages of a real program, GNU sort with its text and its lines' places in memory.
+    /// Of every codec, with what rounds sizes up, in pools of 2 to 28 MiB.
+    fn wastes_little(what: &str, command: &[String], after: Duration) {
+        let sample = match sample::command(command, 12_000, after) {
+            Ok(sample) => sample,
+            Err(why) => return println!("skipped: no look at another program's memory: {why}"),
+        };
+        let units = without_same_filled(&sample);
+        assert!(sample.pages() > 1 << 13, "{} pages", sample.pages());
+        let mut report = Report::new(&COLUMNS);
+        for (name, codec) in POOLS {
+            pool(&mut report, name, codec, &units);
+        }
+        println!("{what}\n{}", report.text());
+        for row in report.rows() {
+            let waste = row["waste_percent"].as_f64().expect("a number");
+            assert!(waste < 5.0, "{what}, {}: {waste}%", row["codec"]);
+            let freed = row["waste_half_freed_percent"].as_f64().expect("a number");
+            assert!(
+                freed < 15.0,
+                "{what}, {}: {freed}%, half freed",
+                row["codec"]
+            );
+        }
+    }
+
+    /// GNU sort, with its text and its lines' places in memory.
     #[test]
     fn the_pool_wastes_under_5_percent_of_real_pages() {
         let file = std::env::temp_dir().join(format!("ebb-lines-{}", std::process::id()));
@@ -493,30 +486,19 @@ mod tests {
         std::fs::write(&file, text).expect("a temporary file");
         let words = ["sort", "-S", "256M", "-o", "/dev/null"].map(String::from);
         let words = [&words[..], &[file.display().to_string()]].concat();
-        let sample = sample::command(&words, 1 << 14, Duration::from_secs(60));
+        wastes_little("sort", &words, Duration::from_secs(60));
         let _ = std::fs::remove_file(file);
-        let sample = match sample {
-            Ok(sample) => sample,
-            Err(why) => return println!("skipped: no look at another program's memory: {why}"),
-        };
-        let units = without_same_filled(&sample);
-        assert!(sample.pages() > 1 << 13, "{} pages", sample.pages());
-        let mut report = Report::new(&COLUMNS);
-        for (name, codec) in POOLS {
-            pool(&mut report, name, codec, &units);
-        }
-        print!("{}", report.text());
-        for row in report.rows() {
-            let waste = row["waste_percent"].as_f64().expect("a number");
-            // With two codecs the rounding of sizes is an estimate, and weighs in a pool of 3 MiB.
-            let two = row["codec"]
-                .as_str()
-                .is_some_and(|name| name.starts_with("lz4+"));
-            let most = if two { 6.0 } else { 5.0 };
-            assert!(waste < most, "{}: {waste}%", row["codec"]);
-            let freed = row["waste_half_freed_percent"].as_f64().expect("a number");
-            assert!(freed < 10.0, "{}: {freed}% with half freed", row["codec"]);
-        }
+    }
+
+    /// Small objects of Python, whose pages compress best and to the most different sizes.
+    #[test]
+    fn the_pool_wastes_under_5_percent_of_a_heap_of_small_objects() {
+        let program = "\
+users = {f'user:{i}': {'id': i, 'name': f'name-{i * 7919 % 120000}', 'tags': [i % 97, i % 89]} for i in range(120000)}
+import time
+time.sleep(60)";
+        let words = ["python3", "-c", program].map(String::from);
+        wastes_little("python", &words, Duration::from_secs(3));
     }
 
     #[test]

@@ -4,7 +4,7 @@ use super::*;
 use crate::BLOCK_PAGES;
 
 /// A swap with two codecs and no device, or one of some clusters, that has compressed these pages
-/// again; and what else it holds, so that they are the older half.
+/// again; and what else it holds, so that they are the older part.
 fn recompressed(pages: usize, clusters: Option<usize>) -> (Rig, Vec<EntryId>) {
     let config = Config {
         pool_max_bytes: 32 << 20,

@@ -212,7 +212,7 @@ fn the_worker_hurries_only_where_there_is_no_other_room() {
     store_pages(swap, 0, 7168, false);
     let hurries = |patient| {
         swap.set_patient(patient);
-        while swap.pool.give_back(0) > 0 || swap.compact_step(false) {}
+        while swap.pool.give_back(0) > 0 || swap.compact_step(crate::pool::Worth::Much) {}
         let bytes = swap.pool.bytes();
         swap.set_limits(bytes / 100 * 101, 50).unwrap();
         let before = written();
