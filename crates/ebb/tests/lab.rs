@@ -7,6 +7,7 @@ mod common;
 use common::{Managed, Under, cannot_page, ebb};
 use ebb_harness::MIB;
 use ebb_harness::job::Job;
+use ebb_lab::tail::Load;
 use ebb_lab::{Report, fill, mthp, numa, scaling, shrinker, tail, vswap};
 use serde_json::{Map, Value};
 use std::sync::{Mutex, MutexGuard};
@@ -152,88 +153,121 @@ fn a_pair_keeps_to_its_cost_and_threads_beat_one_lock() {
     }
 }
 
+/// What a run of one load of `ebb lab tail` gave.
+struct Tail {
+    load: Load,
+    report: Report,
+}
+
+impl Tail {
+    fn of(&self, free: &str, path: &str, column: &str) -> f64 {
+        number(&self.report, column, |row| {
+            row["free"] == free && row["path"] == path
+        })
+    }
+
+    /// Who waits, inline and with a worker; whether there was anything to see. What lost its processor is
+    /// left out of that; by the clock, whatever took long is counted.
+    fn waits_are_rarer(&self, path: &str) -> bool {
+        let [inline, worker] = ["inline", "async"].map(|free| {
+            ["waited_percent", "over_100us_percent", "calls"]
+                .map(|column| self.of(free, path, column))
+        });
+        let what = format!(
+            "{}, {path}, % that waited, % over 100 µs, and calls: {worker:?} against {inline:?}",
+            self.load.name()
+        );
+        assert!(worker[1] < 0.15, "{what}");
+        // A few that meet a thread which has lost its processor, a lock in hand, say nothing.
+        if inline[0] <= 0.02 || inline[0] * inline[2] < 1000.0 {
+            assert!(
+                worker[0] <= 0.05 || worker[0] * worker[2] < 1000.0,
+                "{what}"
+            );
+            return false;
+        }
+        assert!(3.0 * worker[0] <= inline[0], "{what}");
+        assert!(3.0 * worker[1] <= inline[1], "{what}");
+        true
+    }
+
+    /// The median of the speed beside that inline, in percent, and the bounds between which it lies.
+    fn speed(&self, free: &str, by: &str) -> (f64, f64, f64) {
+        let [speed, least, most] = ["percent_of_inline", "at_least", "at_most"]
+            .map(|column| self.of(free, "fault", &format!("{by}_{column}")));
+        let load = self.load.name();
+        println!("{load}, {free}, {by}: {speed:.2}% of the speed inline, {least:.2} to {most:.2}");
+        (speed, least, most)
+    }
+
+    /// The speed is as promised, as far as the rounds say; whether they say it within 1%: by the clock,
+    /// where other programs decide, the bounds lie far apart, and nothing is asked of these.
+    fn speed_is_kept(&self) -> bool {
+        let (_, least, most) = self.speed("async", "ops");
+        assert!(most >= 98.0 || most - least > 5.0);
+        let (speed, least, most) = self.speed("async", "alone");
+        assert!(most >= 98.0);
+        let (direct, at_least, at_most) = self.speed("direct", "alone");
+        assert!(at_least <= 102.0);
+        let clear = most - least <= 1.0 && at_most - at_least <= 1.0;
+        if clear {
+            assert!(speed >= 98.0, "a worker costs over 2%");
+            assert!(direct <= 102.0, "the return cache costs over 2%");
+        }
+        clear
+    }
+}
+
+/// Slots go back off the fault path: with a worker few wait, and the speed is the same within 2%, as it is
+/// without a return cache.
 #[test]
 fn a_worker_keeps_frees_out_of_the_faults_way() {
     if not_built_for_speed() {
         return;
     }
     let _alone = alone();
-    const LOADS: [&str; 4] = ["scattered", "discard", "shuffled", "batches"];
-    let mut unclear = LOADS.to_vec();
-    for rounds in [201, 301, 401] {
-        // Short rounds: what other programs do is then much the same in both of a pair.
-        let report = tail::run(&tail::Options {
-            slots: 1 << 16,
-            duration: Duration::from_millis(6),
-            rounds,
-            direct: false,
-            ..tail::Options::default()
-        });
-        println!("{}", report.text());
-        let of = |load: &str, free: &str, column: &str| {
-            number(&report, column, |row| {
-                row["load"] == load && row["free"] == free && row["path"] == "fault"
-            })
-        };
-        // The loads that show it, past the return cache and through it: a discard is waited for by who
-        // needs the cluster, or by nobody.
-        for load in ["discard", "batches"] {
-            let inline = of(load, "inline", "waited_percent");
-            let worker = of(load, "async", "waited_percent");
-            // Who frees a batch holds its locks for a moment that others seldom meet: a run may not
-            // show it.
-            if load == "batches" && inline < 0.02 {
-                println!("skipped in part: {load}: rounds in which {inline}% waited show nothing");
-                continue;
-            }
-            assert!(inline > 0.02, "{load}: {inline}% waited: nothing to see");
-            let what = format!("{load}: {worker}% against {inline}%");
-            assert!(3.0 * worker <= inline, "{what}");
-            // The same by the clock, whatever it was that took long.
-            let slow = |free: &str| of(load, free, "over_100us_percent");
-            let (inline, worker) = (slow("inline"), slow("async"));
-            let what = format!("{load}: {worker}% against {inline}%");
-            assert!(3.0 * worker <= inline, "{what}");
-        }
-        for load in LOADS {
-            let slow = of(load, "async", "over_100us_percent");
-            assert!(slow < 0.15, "{load}: {slow}% over 100 µs");
-        }
-        // What is used again from the return cache takes nobody long, whoever frees the batch.
-        for free in ["inline", "async"] {
-            let slow = of("scattered", free, "over_10us_percent");
-            assert!(slow <= 0.15, "scattered, {free}: {slow}% over 10 µs");
-            let waited = of("shuffled", free, "waited_percent");
-            assert!(waited <= 0.05, "shuffled, {free}: {waited}% waited");
-        }
-        // Of the speed, by the processor time that the threads had and by the clock, the bounds say what
-        // the rounds do not rule out. Where other programs decide, the bounds by the clock lie far
-        // apart, and nothing is asked of these; by processor time the rounds then say little.
-        unclear.retain(|load| {
-            let bounds = |of_speed: &str| {
-                let [speed, least, most] = ["percent_of_inline", "at_least", "at_most"]
-                    .map(|column| of(load, "async", &format!("{of_speed}_{column}")));
-                let what = format!(
-                    "{load}, {of_speed}: {speed:.2}% of the speed inline, {least:.2} to {most:.2}"
+    for load in Load::ALL {
+        // A discard is waited for by who needs the cluster, or by nobody; in the other loads no cluster
+        // that somebody needs is emptied. Where threads' clusters lie happens to decide in `batches`, so
+        // one run may not show it.
+        let shows = matches!(load, Load::Discard | Load::Batches);
+        let (mut shown, mut clear) = (!shows, false);
+        for rounds in [201, 301, 401, 401, 401, 401] {
+            // Short rounds: what other programs do is then much the same in all of one round.
+            let report = tail::run(&tail::Options {
+                loads: vec![load],
+                slots: 1 << 16,
+                duration: Duration::from_millis(6),
+                rounds,
+                ..tail::Options::default()
+            });
+            println!("{}", report.text());
+            let run = Tail { load, report };
+            // A free waits for no discard in any load. Where another thread's hold on a lock makes it
+            // wait, a worker must make that rarer too.
+            run.waits_are_rarer("free");
+            shown |= run.waits_are_rarer("fault");
+            // What is used again from the return cache takes nobody long, whoever frees the batch.
+            for free in ["inline", "async"] {
+                let slow = run.of(free, "fault", "over_10us_percent");
+                assert!(
+                    load != Load::Scattered || slow <= 0.15,
+                    "{slow}% over 10 µs"
                 );
-                println!("{what}");
-                // 98 is wanted, by the clock; by processor time that is mostly had (SPECIFICATION).
-                match of_speed {
-                    "ops" => assert!(most >= 98.0 || most - least > 5.0, "{what}"),
-                    _ => assert!(most >= 97.0, "{what}"),
-                }
-                most - least
-            };
-            bounds("ops");
-            bounds("alone") > 1.0
-        });
-        if unclear.is_empty() {
-            return;
+                let waited = run.of(free, "fault", "waited_percent");
+                assert!(load != Load::Shuffled || waited <= 0.05, "{waited}% waited");
+            }
+            clear |= run.speed_is_kept();
+            if shown && clear {
+                break;
+            }
+        }
+        let name = load.name();
+        assert!(shown, "{name}: nobody waited inline: nothing to see");
+        if !clear {
+            println!("skipped in part: {name}: rounds differ too much for a speed within 1%");
         }
     }
-    println!(
-        "skipped: 97% of the speed, {unclear:?}: rounds differ too much for a bound within 1%"
-    );
 }
 
 /// That every line of `--json` has these names, in this order; others may stand between.
