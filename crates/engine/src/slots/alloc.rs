@@ -166,6 +166,7 @@ impl Devices {
         let per_cpu = self.cpu(cpu);
         let mut state = lock(&per_cpu.state);
         let state = &mut *state;
+        Self::open_current(state, want);
         let recycled = self.recycle(per_cpu, state, want);
         // Another thread may have got a cluster since the cursor was tried, or freed some of it.
         let at_hand = recycled
@@ -186,6 +187,15 @@ impl Devices {
         found
     }
 
+    /// The worker may have packed the current cluster, as it was not in use.
+    fn open_current(state: &mut PerCpuState, want: Want) {
+        if let Some(current) = &mut state.current[usize::from(want.order)]
+            && let Some(device) = state.devices[current.device.index()].as_deref()
+        {
+            device.open(&mut current.cluster);
+        }
+    }
+
     /// The cluster that this processor has opened by its frees becomes its current one, if there is
     /// some room in it by now; else those on the lists had more time to gather some.
     fn take_opened(&self, per_cpu: &PerCpu, state: &mut PerCpuState, want: Want) -> Option<Extent> {
@@ -197,6 +207,7 @@ impl Devices {
         }
         let before = state.current[order].replace(opened);
         self.put_back(&state.devices, before, After::Scan);
+        Self::open_current(state, want);
         self.take_current(per_cpu, state, want)
     }
 
@@ -711,6 +722,7 @@ impl Device {
             device: self.id,
             index: spot.cluster,
             next: spot.next,
+            seen: None,
             cluster: std::mem::replace(cell, Cluster::away(cpu)),
         }
     }
@@ -722,6 +734,7 @@ impl Device {
         let c = spot.cluster;
         let mut cluster = lock(&self.cell(c)?.cluster);
         debug_assert_eq!(cluster.state, State::OffList(Owner::Device));
+        self.open(&mut cluster);
         let found = cluster.take_window(usize::from(spot.next), want.order, want.pages, want.owner);
         match found {
             Some(start) if usize::from(cluster.count) < CLUSTER_SLOTS => {

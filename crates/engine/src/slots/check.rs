@@ -205,6 +205,6 @@ fn check_cluster(cluster: &Cluster, c: ClusterIndex) {
         State::Full => assert_eq!(count, CLUSTER_SLOTS, "cluster {c} is not full"),
         State::Frozen | State::Inherited => assert!(count > 0, "cluster {c} is empty"),
         // One at a cursor may be full: another processor took its last slot.
-        State::OffList(_) => assert!(table.is_whole(), "cluster {c} is at a cursor and packed"),
+        State::OffList(_) => {}
     }
 }

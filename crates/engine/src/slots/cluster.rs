@@ -132,7 +132,7 @@ impl Cluster {
         self.count += pages as u16;
     }
 
-    /// Takes the first free window, looking from `from` on and round. The table is whole.
+    /// Takes the first free window, looking from `from` on and round. None too if the table is not whole.
     #[inline]
     pub fn take_window(
         &mut self,

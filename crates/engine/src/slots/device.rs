@@ -7,6 +7,7 @@
 
 use super::DeviceSpec;
 use super::alloc::Want;
+use super::cells::Cells;
 use super::cluster::{Cell, Cluster, ClusterGuard, DISCARD, FREE, LISTS, NIL, Owner, State};
 use super::drain::Drained;
 use super::percpu::Spot;
@@ -18,30 +19,11 @@ use crate::env::{Lender, Store};
 use crate::locks::{Guard, Ordered, Place, lock, try_lock};
 use crate::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 use crate::words::{CLUSTER_SLOTS, ClusterIndex, DeviceId, Node};
-use std::sync::{Arc, OnceLock};
-
-/// Cells of a block; blocks are made when one of their clusters is first used.
-const BLOCK: usize = if cfg!(loom) { 2 } else { 256 };
-
-/// From the beginning of a cache line on.
-#[repr(align(64))]
-struct Block([Cell; BLOCK]);
+use std::sync::Arc;
 
 /// Something that changes often, away from what is only read.
 #[repr(align(128))]
 pub(super) struct Alone<T>(pub T);
-
-/// Cells one after the other in a block, of which a cache line may hold parts of two.
-const STRIDE: usize = if cfg!(loom) { BLOCK } else { 4 };
-
-/// Where a cluster's cell is in its block: those that share a cache line are a quarter of a block
-/// apart in number or more, 128 MiB of the device, so that processors that fill it side by side
-/// share none.
-const fn position(cluster: usize) -> usize {
-    let within = cluster % BLOCK;
-    let apart = BLOCK / STRIDE;
-    within % apart * STRIDE + within / apart
-}
 
 /// A doubly linked list through the cells; its links are guarded by the lists' lock.
 #[derive(Clone, Copy)]
@@ -94,7 +76,7 @@ pub(super) struct Device {
     pub drained: Drained,
     /// Which cluster is looked at next whether it is worth packing.
     pub to_pack: AtomicU32,
-    blocks: Box<[OnceLock<Box<Block>>]>,
+    cells: Cells,
     /// Slots taken and freed off the fast path, where no processor's lock is held.
     used: Alone<Tally>,
     lists: Alone<Ordered<Lists, { Place::Lists as usize }>>,
@@ -148,9 +130,7 @@ impl Device {
             shared: Ordered::new(None),
             drained: Drained::default(),
             to_pack: AtomicU32::new(0),
-            blocks: (0..(clusters as usize).div_ceil(BLOCK))
-                .map(|_| OnceLock::new())
-                .collect(),
+            cells: Cells::new(clusters),
             used: Alone(Tally::new()),
             lists: Alone(Ordered::new(Lists {
                 heads: [Head {
@@ -192,15 +172,7 @@ impl Device {
 
     /// The cell of a cluster, if the cluster was ever used.
     pub fn cell(&self, c: ClusterIndex) -> Option<&Cell> {
-        let block = self.blocks.get(c.index() / BLOCK)?.get()?;
-        Some(&block.0[position(c.index())])
-    }
-
-    /// The cell of a cluster, made if need be.
-    fn make_cell(&self, c: ClusterIndex) -> &Cell {
-        let block = &self.blocks[c.index() / BLOCK];
-        let block = block.get_or_init(|| Box::new(Block(std::array::from_fn(|_| Cell::new()))));
-        &block.0[position(c.index())]
+        self.cells.get(c)
     }
 
     /// The cell of a cluster that is on a list.
@@ -403,7 +375,7 @@ impl Device {
             "cluster {c} lent to us is beyond device {}",
             self.id
         );
-        let mut cluster = lock(&self.make_cell(c).cluster);
+        let mut cluster = lock(&self.cells.make(c).cluster);
         assert_eq!(
             cluster.state,
             State::Absent,
@@ -588,8 +560,6 @@ impl Device {
 
     /// Bytes this device costs: itself, cells and tables.
     pub fn bookkeeping_bytes(&self) -> usize {
-        let blocks = self.blocks.iter().filter(|b| b.get().is_some()).count();
-        let cells = size_of_val(&*self.blocks) + blocks * size_of::<Block>();
-        size_of::<Self>() + cells + self.lists().tables
+        size_of::<Self>() + self.cells.bytes() + self.lists().tables
     }
 }

@@ -16,8 +16,9 @@
 //! are freed at once.
 //!
 //! Whose each slot is lies in the table of its cluster, a word a slot. Of clusters with many free slots
-//! the worker packs it (`pack`), so that a slot in use costs at most 6 bytes wherever it lies, beside the
-//! cell of its cluster; with that, from a tenth of the slots on.
+//! the worker packs it (`pack`), those that rest in a processor's hands among them, so that a slot in use
+//! costs at most 6 bytes wherever it lies, beside the cell of its cluster (`cells`); with that, from a tenth
+//! of the slots on.
 //!
 //! What another thread has out of reach for the moment (a cluster that it discards, say) makes no
 //! allocation fail: who finds too little elsewhere waits for it (`transit`).
@@ -46,6 +47,7 @@
 
 mod alloc;
 mod bitmap;
+mod cells;
 mod check;
 mod choice;
 mod cluster;

@@ -3,11 +3,14 @@
 //! Who frees slots leaves the room of their owners where it is, and so nothing on that path
 //! allocates: half of a device freed at random would cost twice as much a slot in use. The worker
 //! packs, where the device takes more for each slot in use than it should: cluster by cluster, of
-//! those on lists. Who allocates in a packed cluster makes room for every owner again
-//! ([`Device::open`]), once for the many slots that are free there.
+//! those on lists, and of those in a processor's hands that it makes no use of. Who allocates in a
+//! packed cluster makes room for every owner again ([`Device::open`]), once for the many slots that are
+//! free there.
 
+use super::Devices;
+use super::cluster::{Cluster, Owner, State};
 use super::device::Device;
-use crate::locks::try_lock;
+use crate::locks::{lock, try_lock};
 use crate::sync::atomic::Ordering::Relaxed;
 use crate::words::{CLUSTER_SLOTS, ClusterIndex};
 
@@ -18,14 +21,35 @@ const LOOKS: usize = 4;
 /// Used slots of a cluster above which a word for each slot is no more than 6 bytes a slot in use.
 const PACKED_USED: usize = CLUSTER_SLOTS * 3 / 4;
 /// What is packed is packed again when that gives back one part of so many.
-const PART: usize = 16;
+const PART: usize = 32;
 
-impl Device {
-    /// Packs the owners of up to `max` clusters, if that is worth it; says how many were.
-    pub(super) fn pack(&self, max: usize, used: u32) -> usize {
-        if self.bookkeeping_bytes() <= used as usize * ENOUGH {
+impl Devices {
+    /// Packs the owners of up to `max` clusters of a device, and of those in hand, if that is worth it;
+    /// says how many were.
+    pub(super) fn pack(&self, device: &Device, max: usize) -> usize {
+        if device.bookkeeping_bytes() <= self.used(device) as usize * ENOUGH {
             return 0;
         }
+        self.pack_in_hand(device) + device.pack(max)
+    }
+
+    /// Of the clusters that processors allocate in, those in which nothing was allocated since the
+    /// worker last looked: they stay where they are, and are spread by the next allocation.
+    fn pack_in_hand(&self, device: &Device) -> usize {
+        let mut packed = 0;
+        for per_cpu in &self.cpus {
+            let mut state = lock(&per_cpu.state);
+            let in_hand = state.in_hand().flatten();
+            for current in in_hand.filter(|current| current.device == device.id) {
+                packed += usize::from(current.rests() && device.pack_this(&mut current.cluster));
+            }
+        }
+        packed
+    }
+}
+
+impl Device {
+    fn pack(&self, max: usize) -> usize {
         let looks = max.saturating_mul(LOOKS).min(self.clusters as usize);
         let mut packed = 0;
         for _ in 0..looks {
@@ -39,20 +63,25 @@ impl Device {
         packed
     }
 
-    /// Packs the owners of a cluster that is on a list, if that is worth it.
+    /// Packs the owners of a cluster that is on a list, or at a rotating device's cursor, if that is
+    /// worth it.
     fn pack_one(&self, c: ClusterIndex) -> bool {
         let Some(mut cluster) = self.cell(c).and_then(|cell| try_lock(&cell.cluster)) else {
             return false;
         };
-        let listed = cluster.state.list().is_some();
-        let count = usize::from(cluster.count);
-        let Some(table) = cluster.table.as_mut().filter(|_| listed) else {
+        let at_rest =
+            cluster.state.list().is_some() || cluster.state == State::OffList(Owner::Device);
+        at_rest && self.pack_this(&mut cluster)
+    }
+
+    fn pack_this(&self, cluster: &mut Cluster) -> bool {
+        let Some(table) = &mut cluster.table else {
             return false;
         };
         let worth = if table.is_whole() {
-            count <= PACKED_USED
+            usize::from(cluster.count) <= PACKED_USED
         } else {
-            table.spare() * PART >= table.bytes()
+            table.spare() * PART >= table.bytes().max(1)
         };
         if worth {
             let before = table.bytes();

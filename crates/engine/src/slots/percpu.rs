@@ -31,10 +31,17 @@ pub(super) struct Current {
     pub index: ClusterIndex,
     /// Where to look first.
     pub next: u16,
+    /// The same when the worker last asked whether it is in use ([`Current::rests`]).
+    pub seen: Option<u16>,
     pub cluster: Cluster,
 }
 
 impl Current {
+    /// Whether nothing was allocated in it since this was last asked.
+    pub fn rests(&mut self) -> bool {
+        self.seen.replace(self.next) == Some(self.next)
+    }
+
     pub fn is(&self, device: DeviceId, c: ClusterIndex) -> bool {
         self.index == c && self.device == device
     }

@@ -54,7 +54,7 @@ impl Devices {
                 done += self.reclaim_full(cpu, &device, clusters, usize::MAX);
             }
             done += self.compact(cpu, &device);
-            done += device.pack(max, used);
+            done += self.pack(&device, max);
         }
         self.rested.store(done == 0, Relaxed);
         done

@@ -289,6 +289,7 @@ impl Table {
     }
 
     /// Takes so the first free window, looking from `from` on and round: where it begins, and its words.
+    /// None too if the table is not whole.
     #[inline]
     pub fn take_window(
         &mut self,
@@ -296,7 +297,10 @@ impl Table {
         order: u8,
         pages: usize,
     ) -> Option<(usize, &mut [Word])> {
-        let Whole { known, words } = self.whole();
+        let Self::Whole(table) = self else {
+            return None;
+        };
+        let Whole { known, words } = &mut **table;
         let start = known.used.window(from, order, pages)?;
         known.used.set_range(start, pages, true);
         Some((start, &mut words.0[start..start + pages]))
