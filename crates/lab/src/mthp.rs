@@ -245,7 +245,9 @@ impl Ebb {
         devices
             .allocate(Cpu(0), 1, EntryId(PAGES as u32), &mut out)
             .expect("the device is empty");
-        devices.bad_slot(Cpu(0), device, out[0].start);
+        devices
+            .bad_slot(Cpu(0), device, out[0].start)
+            .expect("it was allocated");
         out.clear();
         Self {
             devices,

@@ -260,7 +260,22 @@ mod tests {
             ("/s,prio=-1", "from 0 to 32767"),
             ("/s,prio=32768", "from 0 to 32767"),
             ("/s,node=70000", "from 0 to 1023"),
-            ("/s,discard=yes", "allowed is on or off"),
+            (
+                "/s,discard=yes",
+                "\"yes\" is no value for the swap option discard: allowed is on or off",
+            ),
+            (
+                "/s,rotational=disk",
+                "\"disk\" is no value for the swap option rotational: allowed is on or off",
+            ),
+            (
+                "/s,rotational=",
+                "swap option rotational: allowed is on or off",
+            ),
+            ("/s,rotational", "unknown swap option \"rotational\""),
+            ("/s,rotational=on,rotational=on", "given twice"),
+            ("/s,discard=on,discard=off", "given twice"),
+            ("/s,node=0,node=1", "given twice"),
             ("/s,prio=1,prio=2", "given twice"),
             ("/s\0x", "zero byte"),
         ] {

@@ -7,7 +7,7 @@ use super::device::{Device, Patience};
 use super::runs::{Ends, add_runs};
 use super::table::Word;
 use super::transit::{LOOKS, More};
-use super::{DEVICE_ERROR_LIMIT, Devices, Extent, ExtentList, FORGIVING_PAGES};
+use super::{DEVICE_ERROR_LIMIT, Devices, Extent, ExtentList, FORGIVING_PAGES, SlotError};
 use crate::env::IoError;
 use crate::locks::lock;
 use crate::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
@@ -134,22 +134,32 @@ pub enum DrainError {
 impl Devices {
     /// A write to a slot failed. What that means is up to the error: the slot leaves service, or the
     /// device, or neither, as a disk that is full may have room again. The slot is its owner's still.
-    pub fn write_failed(&self, cpu: Cpu, device: DeviceId, slot: SlotIndex, error: IoError) {
+    ///
+    /// # Errors
+    /// There is no such device or slot.
+    pub fn write_failed(
+        &self,
+        cpu: Cpu,
+        device: DeviceId,
+        slot: SlotIndex,
+        error: IoError,
+    ) -> Result<(), SlotError> {
         match error {
-            IoError::Slot => self.bad_slot(cpu, device, slot),
+            IoError::Slot => return self.bad_slot(cpu, device, slot),
             IoError::Device => self.retire(device),
             IoError::NoSpace | IoError::Request => {}
         }
+        Ok(())
     }
 
     /// A write to a slot failed: it leaves service. The owner has lost it and must not free
     /// it alone (an extent freed as a whole may contain it). After `DEVICE_ERROR_LIMIT`
-    /// errors that were not forgiven the device accepts no more allocations. A slot that there is
-    /// not says nothing of the device.
-    pub fn bad_slot(&self, cpu: Cpu, device: DeviceId, slot: SlotIndex) {
-        let Some(device) = self.device(device).filter(|device| slot.0 < device.slots) else {
-            return;
-        };
+    /// errors that were not forgiven the device accepts no more allocations.
+    ///
+    /// # Errors
+    /// There is no such device or slot: that says nothing of the device.
+    pub fn bad_slot(&self, cpu: Cpu, device: DeviceId, slot: SlotIndex) -> Result<(), SlotError> {
+        let device = self.device_of(device, slot)?;
         device.failed.fetch_add(1, Relaxed);
         if device.errors.fetch_add(1, Relaxed) + 1 >= DEVICE_ERROR_LIMIT {
             self.stop(&device);
@@ -166,6 +176,7 @@ impl Devices {
             };
             let _ = self.free_now(cpu, owner, one);
         }
+        Ok(())
     }
 
     /// `pages` were written without an error: each `FORGIVING_PAGES` forgive one.
@@ -463,7 +474,8 @@ impl Devices {
     ) {
         if let (Moved::Unwritten { page, error }, [to]) = (fate, to) {
             let slot = SlotIndex(to.start.0 + u32::from(page));
-            self.write_failed(cpu, to.device, slot, error);
+            let told = self.write_failed(cpu, to.device, slot, error);
+            debug_assert!(told.is_ok(), "{told:?}");
         }
         let losers = if fate == Moved::Yes { &[from][..] } else { to };
         let mut owner = owner;

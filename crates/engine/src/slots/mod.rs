@@ -243,6 +243,24 @@ pub enum AllocError {
     Pages(u16),
 }
 
+/// Why nothing was noted of a slot, and nothing changed: the caller's bug.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum SlotError {
+    /// No such device.
+    #[error("device {0} is not in use")]
+    NoDevice(DeviceId),
+    /// The device ends before it.
+    #[error("there is no slot {slot} on device {device}, which has {slots}")]
+    OutOfRange {
+        /// The device.
+        device: DeviceId,
+        /// What was named.
+        slot: SlotIndex,
+        /// Slots of the device.
+        slots: u32,
+    },
+}
+
 /// Drops the slots of entries whose page is in memory too. Implemented by the virtual swap
 /// space; called with none of this module's locks held, by an allocation or the worker.
 ///
@@ -390,6 +408,20 @@ impl Devices {
         &self.cpus[self.own_set(cpu).index()]
     }
 
+    /// The device of a slot that there is.
+    fn device_of(&self, device: DeviceId, slot: SlotIndex) -> Result<Arc<Device>, SlotError> {
+        let found = self.device(device).ok_or(SlotError::NoDevice(device))?;
+        let slots = found.slots;
+        if slot.0 >= slots {
+            return Err(SlotError::OutOfRange {
+                device,
+                slot,
+                slots,
+            });
+        }
+        Ok(found)
+    }
+
     /// Through the table of the processor this runs on: no lock is shared, but the count of references
     /// is. So who allocates or frees looks into that table itself.
     fn device(&self, id: DeviceId) -> Option<Arc<Device>> {
@@ -428,11 +460,18 @@ impl Devices {
         })?
     }
 
-    /// Says whether a slot is only a clean copy of a page in memory, and may be reclaimed.
-    pub fn set_cache_only(&self, device: DeviceId, slot: SlotIndex, yes: bool) {
-        let Some(device) = self.device(device) else {
-            return;
-        };
+    /// Says whether a slot is only a clean copy of a page in memory, and may be reclaimed. Of one that
+    /// is nobody's that says nothing.
+    ///
+    /// # Errors
+    /// There is no such device or slot.
+    pub fn set_cache_only(
+        &self,
+        device: DeviceId,
+        slot: SlotIndex,
+        yes: bool,
+    ) -> Result<(), SlotError> {
+        let device = self.device_of(device, slot)?;
         let at = slot.within();
         self.with_cluster(&device, slot.cluster(), |cluster| {
             let Some(table) = &mut cluster.table else {
@@ -446,6 +485,7 @@ impl Devices {
                 }
             }
         });
+        Ok(())
     }
 
     /// Whether a slot is only a clean copy, as [`Devices::set_cache_only`] said.

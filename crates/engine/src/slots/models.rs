@@ -208,7 +208,9 @@ fn loom_a_current_cluster_is_reached_by_others() {
         // It fills up, or is put back and handed out again.
         let rest = allocate(&devices, A, 256, 1000);
         let third = allocate(&devices, A, 1, 2);
-        devices.set_cache_only(second.device, second.start, true);
+        devices
+            .set_cache_only(second.device, second.start, true)
+            .unwrap();
         thread.join().unwrap();
         devices.check();
         assert!(rest.is_some() && third.is_some());
@@ -296,7 +298,7 @@ fn loom_a_write_error_meets_frees_and_allocations() {
         let devices = devices(512, false, Returns::Cached);
         allocate(&devices, A, 512, 0).unwrap();
         let other = devices.clone();
-        let thread = thread::spawn(move || other.bad_slot(B, DeviceId(0), SlotIndex(9)));
+        let thread = thread::spawn(move || other.bad_slot(B, DeviceId(0), SlotIndex(9)).unwrap());
         // The owner frees the slots about it; the bad one it leaves.
         devices.free(A, EntryId(8), slot(8, 1)).unwrap();
         devices.free(A, EntryId(10), slot(10, 1)).unwrap();

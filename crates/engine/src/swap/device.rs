@@ -8,7 +8,7 @@ use super::coders::Scratch;
 use super::{Swap, checksum};
 use crate::codec::Codec;
 use crate::env::{IoError, ReadOp, WriteOp};
-use crate::slots::{Extent, ExtentList};
+use crate::slots::{Devices, Extent, ExtentList};
 use crate::vswap::{Location, SlotPlace, Word};
 use crate::{Cpu, EntryId, PAGE_SIZE, PageBytes, SlotIndex};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -58,6 +58,13 @@ pub const fn single(place: SlotPlace) -> Extent {
     }
 }
 
+/// Says of the place of an entry, whose lock is held, whether it is only a copy.
+pub(super) fn set_cache_only(devices: &Devices, place: SlotPlace, yes: bool) {
+    if let Err(error) = devices.set_cache_only(place.device, place.slot, yes) {
+        panic!("{error}");
+    }
+}
+
 impl Swap {
     /// Notes that someone uses the devices: the shrinker stands back.
     fn note(&self, when: &AtomicU64) {
@@ -100,7 +107,9 @@ impl Swap {
     pub(super) fn write_failed(&self, cpu: Cpu, owner: EntryId, place: SlotPlace, error: IoError) {
         let Some(devices) = &self.devices else { return };
         self.env.counters.write_error.add(1);
-        devices.write_failed(cpu, place.device, place.slot, error);
+        if let Err(error) = devices.write_failed(cpu, place.device, place.slot, error) {
+            panic!("{error}");
+        }
         if error != IoError::Slot {
             self.free_slot(cpu, owner, place);
         }

@@ -1,6 +1,7 @@
 //! The way back.
 
 use super::coders::Scratch;
+use super::device::set_cache_only;
 use super::{Swap, checksum, fill};
 use crate::codec::Codec;
 use crate::vswap::{Location, Locked, Released, Word};
@@ -222,7 +223,7 @@ impl Swap {
         if let (Location::Slot(place), Some(devices)) = (word.location(), &self.devices)
             && locked.references() == 1
         {
-            devices.set_cache_only(place.device, place.slot, true);
+            set_cache_only(devices, place, true);
         }
     }
 }

@@ -276,7 +276,7 @@ impl Swap {
             (Location::Pool(_), _) => locked.set_used(word),
             (Location::Slot(place), Some(devices)) => {
                 locked.set(word.with_referenced(true));
-                devices.set_cache_only(place.device, place.slot, false);
+                device::set_cache_only(devices, place, false);
             }
             _ => locked.set(word),
         }
@@ -297,7 +297,7 @@ impl Swap {
         if let (true, Location::Slot(place), Some(devices)) =
             (word.cached(), word.location(), &self.devices)
         {
-            devices.set_cache_only(place.device, place.slot, false);
+            device::set_cache_only(devices, place, false);
         }
         Ok(())
     }

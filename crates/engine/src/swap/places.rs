@@ -2,7 +2,7 @@
 //! move a slot's content to another slot, or into the pool if there is none.
 
 use super::coders::Coders;
-use super::device::{place, single, verify};
+use super::device::{place, set_cache_only, single, verify};
 use super::{CodecKind, CountersRef, checksum};
 use crate::codec::Codec;
 use crate::env::{IoError, ReadOp, Store, Topology, WriteOp};
@@ -232,7 +232,7 @@ impl Mover for Places {
                     0,
                 )));
                 if word.cached() && locked.references() == 1 {
-                    devices.set_cache_only(new.device, new.slot, true);
+                    set_cache_only(&devices, new, true);
                 }
             }
         }

@@ -250,7 +250,7 @@ fn copies(entries: &[u32]) -> (Arc<Devices>, Arc<World>) {
     }
     for &entry in entries {
         let place = world.place(entry).unwrap();
-        devices.set_cache_only(id, place.start, true);
+        devices.set_cache_only(id, place.start, true).unwrap();
     }
     (devices, world)
 }
@@ -297,7 +297,9 @@ fn loom_a_window_with_a_copy_is_looked_at_again() {
         for entry in [0, 2] {
             assert!(world.store(&devices, A, 2, entry));
         }
-        devices.set_cache_only(id, world.place(2).unwrap().start, true);
+        devices
+            .set_cache_only(id, world.place(2).unwrap().start, true)
+            .unwrap();
         assert!(world.free(&devices, A, 3));
         let (other, entries) = (devices.clone(), world.clone());
         let thread = thread::spawn(move || entries.store(&other, B, 1, 9));

@@ -28,7 +28,7 @@ fn a_file_shared_with_another_process_is_full_when_nothing_can_be_borrowed() {
     }
     let id = out[0].device;
     for e in out.iter() {
-        devices.set_cache_only(id, e.start, true);
+        devices.set_cache_only(id, e.start, true).unwrap();
     }
     devices.work(A, 8);
     assert_eq!(asked.0.load(Ordering::Relaxed), 0, "there is plenty");
@@ -409,7 +409,7 @@ fn a_folio_that_cannot_fit_touches_nothing() {
     assert_eq!(devices.scatter(A, want(4), &mut out), Err(0));
     assert_eq!(devices.transit.seen(), before, "it gave nothing back");
     for slot in [5, 700] {
-        devices.set_cache_only(id, SlotIndex(slot), true);
+        devices.set_cache_only(id, SlotIndex(slot), true).unwrap();
     }
     assert!(devices.may_hold(5) && !devices.may_hold(6));
     // It asks for the copies then; nobody gives one up here.

@@ -116,7 +116,7 @@ fn a_child_only_reads_and_frees_what_it_inherits() {
             },
         )
         .unwrap();
-    devices.bad_slot(A, id, SlotIndex(513));
+    devices.bad_slot(A, id, SlotIndex(513)).unwrap();
     devices
         .give(
             A,

@@ -376,8 +376,9 @@ impl Run {
                     .map(|(k, v)| (*k, *v))
                     .collect();
                 for ((device, slot), owner) in some {
-                    self.devices
-                        .set_cache_only(DeviceId(device), SlotIndex(slot), true);
+                    let slot = SlotIndex(slot);
+                    let told = self.devices.set_cache_only(DeviceId(device), slot, true);
+                    told.unwrap();
                     naive.cached.insert(owner);
                 }
             }
@@ -392,7 +393,8 @@ impl Run {
                 let known = naive.known(DeviceId(device));
                 known.errors += 1;
                 known.out |= known.errors == DEVICE_ERROR_LIMIT;
-                self.devices.bad_slot(A, DeviceId(device), SlotIndex(slot));
+                let slot = SlotIndex(slot);
+                self.devices.bad_slot(A, DeviceId(device), slot).unwrap();
             }
             Op::Work { max } => {
                 self.devices.work(B, max);

@@ -172,7 +172,9 @@ fn what_happens_while_owners_are_asked_is_seen() {
             devices.allocate(A, pages, owner, &mut out).unwrap();
         }
         for slot in 32..48 {
-            devices.set_cache_only(first, SlotIndex(slot), true);
+            devices
+                .set_cache_only(first, SlotIndex(slot), true)
+                .unwrap();
         }
         out.clear();
         let got = devices.allocate(A, 16, EntryId(1000), &mut out);

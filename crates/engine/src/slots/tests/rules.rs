@@ -260,7 +260,9 @@ fn a_cluster_being_discarded_is_on_no_list() {
                 assert!(!other.as_ref().unwrap().is_finished(), "nobody waits");
                 std::thread::yield_now();
             }
-            devices.bad_slot(A, DeviceId(0), SlotIndex(slot as u32));
+            devices
+                .bad_slot(A, DeviceId(0), SlotIndex(slot as u32))
+                .unwrap();
             devices.work(A, 8);
             self.calls.fetch_add(1, Ordering::Relaxed);
             Err(IoError::Slot)
@@ -364,7 +366,7 @@ fn rare_errors_are_forgiven() {
     for i in 0..3 * DEVICE_ERROR_LIMIT {
         out.clear();
         devices.allocate(A, 1, EntryId(i), &mut out).unwrap();
-        devices.bad_slot(A, id, out[0].start);
+        devices.bad_slot(A, id, out[0].start).unwrap();
         devices.wrote(id, FORGIVING_PAGES - 1);
         devices.wrote(id, 1);
         devices.check();
@@ -387,7 +389,7 @@ fn repeated_errors_take_the_device_out() {
         out.clear();
         devices.allocate(A, 1, EntryId(i), &mut out).unwrap();
         assert_eq!(out[0].device, id);
-        devices.bad_slot(A, id, out[0].start);
+        devices.bad_slot(A, id, out[0].start).unwrap();
         devices.check();
     }
     let usage = devices.usage();
@@ -442,9 +444,23 @@ fn a_drain_without_room_says_how_much_is_missing_and_moves_nothing() {
 fn parameters_out_of_range_are_errors() {
     let (devices, id) = one(700, Options::default());
     let mut out = ExtentList::new();
-    for slot in 700..800 {
-        devices.bad_slot(A, id, SlotIndex(slot));
+    // More than the errors after which a device goes, of slots that there are not.
+    for slot in (700..800).chain([1024, u32::MAX]).map(SlotIndex) {
+        let error = Err(SlotError::OutOfRange {
+            device: id,
+            slot,
+            slots: 700,
+        });
+        assert_eq!(devices.bad_slot(A, id, slot), error);
+        assert_eq!(devices.write_failed(A, id, slot, IoError::Slot), error);
+        assert_eq!(devices.set_cache_only(id, slot, true), error);
+        assert!(!devices.cache_only(id, slot));
     }
+    let nowhere = Err(SlotError::NoDevice(DeviceId(200)));
+    let (other, slot) = (DeviceId(200), SlotIndex(0));
+    assert_eq!(devices.bad_slot(A, other, slot), nowhere);
+    assert_eq!(devices.set_cache_only(other, slot, true), nowhere);
+    assert_eq!(devices.usage()[0].errors, 0);
     devices.allocate(A, 1, EntryId(0), &mut out).unwrap();
     devices.give(A, out[0]).unwrap();
     out.clear();

@@ -124,7 +124,7 @@ fn churn(world: &World, devices: &Devices, cpu: u16, until: Instant) {
                 // It could not be written to. Others could, so that few devices are given up.
                 Some(bad) if random(400) == 0 => {
                     world.owner(bad.device, bad.start.0).store(BAD, Relaxed);
-                    devices.bad_slot(Cpu(cpu), bad.device, bad.start);
+                    devices.bad_slot(Cpu(cpu), bad.device, bad.start).unwrap();
                     devices.wrote(bad.device, FORGIVING_PAGES / 2);
                 }
                 Some(extent) => devices.give(Cpu(cpu), extent).unwrap(),
@@ -157,7 +157,9 @@ fn churn(world: &World, devices: &Devices, cpu: u16, until: Instant) {
                 **place = Some(slot);
                 if random(8) == 0 {
                     world.copies[run + i].store(true, Relaxed);
-                    devices.set_cache_only(slot.device, slot.start, true);
+                    devices
+                        .set_cache_only(slot.device, slot.start, true)
+                        .unwrap();
                 }
             }
         }
