@@ -91,10 +91,11 @@ pub struct RunArgs {
     #[arg(long, value_name = "FILE")]
     pub stats: Option<PathBuf>,
 
-    /// Refuse to start a COMMAND whose memory cannot be managed (static, setuid)
+    /// Refuse programs whose memory cannot be managed (static, setuid)
     ///
-    /// Without it such a command runs with a warning, its own memory untouched. Programs that the
-    /// command starts are not looked at: those run unmanaged in any case.
+    /// Such a COMMAND is not started, with exit status 125; where a program of the tree starts another
+    /// like that, its exec fails with EACCES, and a line says so. Without the option they run with a
+    /// warning, their own memory untouched.
     #[arg(long)]
     pub require_managed: bool,
 

@@ -1,19 +1,14 @@
-//! Which file a command names, and whether its memory can be managed: that takes a program
-//! which loads the preload library, so a dynamic, native glibc executable that the kernel
-//! does not run with raised privileges.
+//! Which file a command names, and whether its memory can be managed (`ebb_sys::executable`).
 //!
 //! Reads headers only; executes nothing.
 
+use ebb_sys::executable::{Image, MAX_SCRIPTS, Reason, image, raises_privileges};
 use std::ffi::{OsStr, OsString};
 use std::fmt;
-use std::fs::{File, Metadata};
-use std::io::{self, Read};
+use std::fs::File;
+use std::io;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
-
-/// How many interpreters of interpreters the kernel follows.
-const MAX_SCRIPTS: usize = 5;
 
 /// An executable file, found.
 #[derive(Debug)]
@@ -26,40 +21,12 @@ pub struct Program {
 
 /// What the preload library can do with it.
 #[derive(PartialEq, Eq, Debug)]
+#[allow(clippy::large_enum_variant)] // There is one.
 pub enum Kind {
     /// Loads it.
     Managed,
     /// Never does, for this reason.
     Unmanaged(Reason),
-}
-
-/// Why a program's memory cannot be managed.
-#[derive(PartialEq, Eq, Debug)]
-pub enum Reason {
-    /// No dynamic loader.
-    Static,
-    /// setuid, setgid or file capabilities: the loader ignores LD_PRELOAD.
-    Privileged,
-    /// For another processor or word size.
-    Foreign,
-    /// Another C library's loader, by its path.
-    OtherLibc(String),
-    /// Go maps its heap without the C library.
-    Go,
-}
-
-impl fmt::Display for Reason {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Reason::Static => f.write_str("it is statically linked"),
-            Reason::Privileged => f.write_str("it is setuid, setgid or has file capabilities"),
-            Reason::Foreign => f.write_str("it is built for another processor or word size"),
-            Reason::OtherLibc(loader) => write!(f, "it uses another C library ({loader})"),
-            Reason::Go => {
-                f.write_str("it is a Go program, which maps its memory without the C library")
-            }
-        }
-    }
 }
 
 /// Why a command cannot be executed.
@@ -111,8 +78,8 @@ pub fn find(command: &OsStr, path: Option<&OsStr>) -> Result<Program, NotExecuta
     let mut refused = None;
     for file in candidates {
         match executable(&file) {
-            Ok(meta) => {
-                let kind = classify(&file, &meta, MAX_SCRIPTS)?;
+            Ok(()) => {
+                let kind = classify(&file, MAX_SCRIPTS)?;
                 return Ok(Program { path: file, kind });
             }
             Err(error) if not_there(&error) => {}
@@ -140,8 +107,7 @@ pub fn find(command: &OsStr, path: Option<&OsStr>) -> Result<Program, NotExecuta
 /// cannot be told.
 pub fn unmanaged(pid: u32) -> Option<(PathBuf, Reason)> {
     let link = PathBuf::from(format!("/proc/{pid}/exe"));
-    let meta = std::fs::metadata(&link).ok()?;
-    match classify(&link, &meta, 0).ok()? {
+    match classify(&link, 0).ok()? {
         Kind::Unmanaged(reason) => Some((std::fs::read_link(&link).ok()?, reason)),
         Kind::Managed => None,
     }
@@ -161,134 +127,46 @@ fn not_there(error: &io::Error) -> bool {
     )
 }
 
-fn executable(file: &Path) -> io::Result<Metadata> {
-    let meta = std::fs::metadata(file)?;
-    if meta.is_dir() {
+fn executable(file: &Path) -> io::Result<()> {
+    if std::fs::metadata(file)?.is_dir() {
         return Err(io::Error::other("it is a directory: name a program"));
     }
-    rustix::fs::access(file, rustix::fs::Access::EXEC_OK)?;
-    Ok(meta)
+    Ok(rustix::fs::access(file, rustix::fs::Access::EXEC_OK)?)
 }
 
-fn classify(file: &Path, meta: &Metadata, scripts_left: usize) -> Result<Kind, NotExecutable> {
+fn classify(file: &Path, scripts_left: usize) -> Result<Kind, NotExecutable> {
     let refuse =
         |why: &str| NotExecutable::Refused(format!("cannot execute {}: {why}", file.display()));
-    if raises_privileges(file, meta) {
-        return Ok(Kind::Unmanaged(Reason::Privileged));
-    }
-    // An executable that may not be read still runs; nothing can be said about it.
+    // An executable that may not be read still runs; all that can be said of it is whose rights it has.
     let Ok(opened) = File::open(file) else {
-        return Ok(Kind::Managed);
+        let raises = std::fs::metadata(file).is_ok_and(|meta| raises_privileges(&meta));
+        return Ok(match raises {
+            true => Kind::Unmanaged(Reason::Privileged),
+            false => Kind::Managed,
+        });
     };
-    let mut head = Vec::new();
-    if let Err(error) = (&opened).take(4096).read_to_end(&mut head) {
-        return Err(refuse(&error.to_string()));
-    }
-    if let Some(line) = head.strip_prefix(b"#!") {
-        let line = line
-            .split(|&b| b == b'\n')
-            .next()
-            .unwrap_or_default()
-            .trim_ascii();
-        let interpreter = line
-            .split(|b| b.is_ascii_whitespace())
-            .next()
-            .unwrap_or_default();
-        if scripts_left == 0 || interpreter.is_empty() {
-            return Err(refuse("its #! line leads nowhere: correct it"));
+    let image = image(&opened).map_err(|error| refuse(&error.to_string()))?;
+    let interpreter = match image {
+        Image::Managed => return Ok(Kind::Managed),
+        Image::Unmanaged(reason) => return Ok(Kind::Unmanaged(reason)),
+        Image::Damaged => {
+            return Err(refuse(
+                "its ELF header is damaged: install or build it anew",
+            ));
         }
-        let interpreter = Path::new(OsStr::from_bytes(interpreter));
-        let meta = executable(interpreter).map_err(|error| {
-            refuse(&format!(
-                "its interpreter {}: {error}: install it, or correct the #! line",
-                interpreter.display()
-            ))
-        })?;
-        return classify(interpreter, &meta, scripts_left - 1);
-    }
-    match elf(&opened, &head) {
-        Some(kind) => Ok(kind),
-        None if head.starts_with(b"\x7fELF") => Err(refuse(
-            "its ELF header is damaged: install or build it anew",
-        )),
-        // The kernel may know the format through binfmt_misc; otherwise exec says ENOEXEC.
-        None => Ok(Kind::Managed),
-    }
-}
-
-/// Whether the kernel would run the file with other rights than ours (AT_SECURE).
-fn raises_privileges(file: &Path, meta: &Metadata) -> bool {
-    let setuid = meta.mode() & 0o4000 != 0 && meta.uid() != rustix::process::geteuid().as_raw();
-    // Without group execute the bit means mandatory locking instead.
-    let setgid =
-        meta.mode() & 0o2010 == 0o2010 && meta.gid() != rustix::process::getegid().as_raw();
-    let root = rustix::process::geteuid().is_root();
-    let capabilities =
-        || rustix::fs::getxattr(file, "security.capability", &mut [0u8; 64][..]).is_ok();
-    setuid || setgid || (!root && capabilities())
-}
-
-/// What the ELF headers say; `None` if they are not whole.
-fn elf(file: &File, head: &[u8]) -> Option<Kind> {
-    const PT_INTERP: u32 = 3;
-    const PT_NOTE: u32 = 4;
-    let ident = head.get(..20)?;
-    if !ident.starts_with(b"\x7fELF") {
-        return None;
-    }
-    let machine = u16::from_le_bytes([ident[18], ident[19]]);
-    let native = if cfg!(target_arch = "x86_64") {
-        62
-    } else {
-        183
+        Image::Script(interpreter) => interpreter,
     };
-    let (wide, little) = (ident[4] == 2, ident[5] == 1);
-    if !wide || !little || machine != native {
-        return Some(Kind::Unmanaged(Reason::Foreign));
+    if scripts_left == 0 || interpreter.bytes().is_empty() {
+        return Err(refuse("its #! line leads nowhere: correct it"));
     }
-    let u16_at = |at: usize| Some(u16::from_le_bytes(head.get(at..at + 2)?.try_into().ok()?));
-    let offset = u64::from_le_bytes(head.get(32..40)?.try_into().ok()?);
-    let (size, count) = (u16_at(54)? as usize, u16_at(56)? as usize);
-    if size < 56 {
-        return None;
-    }
-    let mut table = vec![0; size * count];
-    file.read_exact_at(&mut table, offset).ok()?;
-    let mut interpreter = None;
-    let mut go = false;
-    for header in table.chunks_exact(size) {
-        let kind = u32::from_le_bytes(header[..4].try_into().ok()?);
-        let offset = u64::from_le_bytes(header[8..16].try_into().ok()?);
-        let len = u64::from_le_bytes(header[32..40].try_into().ok()?).min(4096) as usize;
-        let content = || {
-            let mut bytes = vec![0; len];
-            file.read_exact_at(&mut bytes, offset).ok().map(|()| bytes)
-        };
-        match kind {
-            PT_INTERP => interpreter = Some(content()?),
-            // Name size 4, then the name, of the note that carries Go's build id.
-            PT_NOTE => {
-                go |= content().is_some_and(|b| {
-                    b.get(..4) == Some(&[4, 0, 0, 0]) && b.get(12..16) == Some(b"Go\0\0")
-                })
-            }
-            _ => {}
-        }
-    }
-    let Some(interpreter) = interpreter else {
-        return Some(Kind::Unmanaged(Reason::Static));
-    };
-    let loader = String::from_utf8_lossy(&interpreter)
-        .trim_end_matches('\0')
-        .to_string();
-    let glibc = Path::new(&loader)
-        .file_name()
-        .is_some_and(|name| name.as_bytes().starts_with(b"ld-linux"));
-    Some(match (glibc, go) {
-        (false, _) => Kind::Unmanaged(Reason::OtherLibc(loader)),
-        (true, true) => Kind::Unmanaged(Reason::Go),
-        (true, false) => Kind::Managed,
-    })
+    let interpreter = Path::new(OsStr::from_bytes(interpreter.bytes()));
+    executable(interpreter).map_err(|error| {
+        refuse(&format!(
+            "its interpreter {}: {error}: install it, or correct the #! line",
+            interpreter.display()
+        ))
+    })?;
+    classify(interpreter, scripts_left - 1)
 }
 
 #[cfg(test)]
@@ -351,9 +229,15 @@ mod tests {
             Kind::Unmanaged(Reason::Foreign)
         );
         let musl = "/lib/ld-musl-x86_64.so.1";
+        let kind = of("musl", &header(2, native, format!("{musl}\0").as_bytes()));
+        assert!(
+            matches!(kind, Kind::Unmanaged(Reason::OtherLibc(ref loader)) if loader.to_string() == musl),
+            "{kind:?}"
+        );
+        // glibc's loader, started itself, loads a program and the library.
         assert_eq!(
-            of("musl", &header(2, native, format!("{musl}\0").as_bytes())),
-            Kind::Unmanaged(Reason::OtherLibc(musl.into()))
+            of("ld-linux-any.so.2", &header(2, native, b"")),
+            Kind::Managed
         );
         let glibc = b"/lib64/ld-linux-x86-64.so.2\0";
         assert_eq!(of("glibc", &header(2, native, glibc)), Kind::Managed);

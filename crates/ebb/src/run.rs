@@ -18,6 +18,7 @@ use std::time::{Duration, Instant};
 
 /// Names the supervisor to the processes of the tree.
 const CONTROL: &str = "EBB_CONTROL";
+const REQUIRE_MANAGED: &str = "EBB_REQUIRE_MANAGED";
 
 /// The library that is loaded into every program of the tree.
 const PRELOAD: &str = "libebb_preload.so";
@@ -46,6 +47,11 @@ pub fn run(args: RunArgs) -> Result<ExitCode> {
     command.arg0(&args.command[0]).args(&args.command[1..]);
     load_into(&mut command, &library)?;
     command.env(CONTROL, supervisor.control_value());
+    // The preload library heeds it where programs of the tree start others (`refuse`).
+    command.env_remove(REQUIRE_MANAGED);
+    if args.require_managed {
+        command.env(REQUIRE_MANAGED, "1");
+    }
     let start = Instant::now();
     let running = match Running::start(command, signals) {
         Ok(running) => running,

@@ -359,6 +359,106 @@ fn a_static_program_that_another_starts_is_told_of_once() {
     }
 }
 
+/// Wherever in the tree it is to be started, in whatever way; who wants to learns it, and goes on.
+#[test]
+fn who_requires_managed_programs_starts_no_other() {
+    if cannot_page() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let source =
+        "#include <unistd.h>\nint main(void) { return write(1, \"static\\n\", 7) != 7; }\n";
+    let Some(program) = static_c(dir.path(), source) else {
+        println!("skipped: a static C library is not installed");
+        return;
+    };
+    let script = dir.path().join("script");
+    fs::write(&script, format!("#!{}\n", program.display())).unwrap();
+    fs::set_permissions(&script, fs::Permissions::from_mode(0o755)).unwrap();
+    let python = "
+import os, subprocess, sys
+here, path, script = sys.argv[1:]
+def tries(how, *args):
+    try: print(how.__name__, how(*args), flush=True)
+    except OSError as e: print(how.__name__, e.strerror, flush=True)
+def forked(exec, *args):
+    child = os.fork()
+    if child == 0:
+        try: exec(*args)
+        except OSError as e: os._exit(e.errno)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+def execv(path): return forked(os.execv, path, ['static'])
+def execvp(name): return forked(os.execvp, name, ['static'])
+def fexecve(path): return forked(os.execve, os.open(path, os.O_RDONLY), ['static'], {})
+def spawned(spawn, name): return os.waitstatus_to_exitcode(os.waitpid(spawn(name, ['static'], {}), 0)[1])
+def spawn(path): return spawned(os.posix_spawn, path)
+def spawnp(name): return spawned(os.posix_spawnp, name)
+def run(path): return subprocess.run([path]).returncode
+def shell(path): return os.system(path + ' 2>/dev/null') >> 8
+def other(): return subprocess.run(['true']).returncode
+for how in execv, fexecve, spawn, run, shell: tries(how, path)
+tries(execv, script)
+os.environ['PATH'] = here + ':' + os.environ['PATH']
+for how in execvp, spawnp: tries(how, 'static')
+tries(other)
+";
+    let [here, path, script] = [dir.path(), &program, &script].map(|p| p.to_str().unwrap());
+    let argv = ["python3", "-c", python, here, path, script];
+    let freely = run(&argv);
+    let printed = String::from_utf8_lossy(&freely.stdout).into_owned();
+    assert_eq!(
+        printed.matches("static\n").count(),
+        8,
+        "{printed}{}",
+        stderr(&freely)
+    );
+    let bound = run(&[&["--require-managed"][..], &argv].concat());
+    let denied = "Permission denied";
+    assert_eq!(
+        String::from_utf8_lossy(&bound.stdout),
+        format!(
+            "execv 13\nfexecve 13\nspawn {denied}\nrun {denied}\nshell 126\nexecv 13\nexecvp 13\nspawnp {denied}\nother 0\n"
+        ),
+        "{}",
+        stderr(&bound)
+    );
+    assert!(bound.status.success());
+    let said = stderr(&bound);
+    // The shell's own went with its message.
+    let told = |l: &&str| l.starts_with("ebb: ") && l.contains("statically linked");
+    assert_eq!(said.lines().filter(told).count(), 7, "{said}");
+    assert!(
+        said.contains(&format!("ebb: {path} is not started")),
+        "{said}"
+    );
+}
+
+/// A program started through its loader is no static one: the loader loads the library too.
+#[test]
+fn a_program_started_through_its_loader_is_managed() {
+    if cannot_page() {
+        return;
+    }
+    let loader = ["/lib64/ld-linux-x86-64.so.2", "/lib/ld-linux-aarch64.so.1"];
+    let Some(loader) = loader.into_iter().find(|l| Path::new(l).exists()) else {
+        println!("skipped: the loader is not installed where it should be");
+        return;
+    };
+    let cat = ebb_harness::tools::in_path("cat").expect("cat");
+    let argv = [loader, cat.to_str().unwrap(), "/proc/self/maps"];
+    let output = run(&[&["--require-managed"][..], &argv].concat());
+    assert_eq!(stderr(&output), "");
+    let maps = String::from_utf8_lossy(&output.stdout);
+    assert!(maps.contains("libebb_preload.so"), "{maps}");
+    // Nor where another starts it.
+    let script = format!("{} > /dev/null", argv.join(" "));
+    let output = run(&["--require-managed", "sh", "-c", &script]);
+    assert_eq!(
+        (output.status.code(), stderr(&output)),
+        (Some(0), String::new())
+    );
+}
+
 /// The loader ignores LD_PRELOAD for a program that the kernel runs with other privileges.
 #[test]
 fn a_setuid_program_runs_unmanaged_or_is_refused() {
@@ -766,8 +866,16 @@ fn stats_of_a_program_that_pages() {
         "reject_full",
         "pool_limit_hit",
         "reject_compress_poor",
+        "swpin_zero",
+        "swpout_zero",
+        "written_back_pages",
+        "workingset_refault",
     ] {
         managed.counter(counter);
+    }
+    for order in 0..10 {
+        managed.counter(&format!("swpout_{order}"));
+        managed.counter(&format!("swpout_fallback_{order}"));
     }
 }
 

@@ -18,6 +18,7 @@ use core::ptr;
 use core::sync::atomic::{AtomicPtr, Ordering};
 
 use crate::next::Next;
+use crate::refuse::{self, Search, refused};
 
 type Strings = *const *const c_char;
 type Exec = unsafe extern "C" fn(*const c_char, Strings, Strings) -> c_int;
@@ -329,6 +330,18 @@ unsafe fn with_environment(envp: Strings, call: impl FnOnce(Strings) -> c_int) -
     result
 }
 
+/// Makes a call that nothing forbids.
+fn unless(forbidden: Result<(), c_int>, call: impl FnOnce() -> c_int) -> c_int {
+    match forbidden {
+        Ok(()) => call(),
+        Err(error) => {
+            // SAFETY: the location is this thread's.
+            unsafe { *libc::__errno_location() = error };
+            -1
+        }
+    }
+}
+
 /// # Safety
 /// The location of errno is this thread's; nothing else is asked.
 fn not_there() -> c_int {
@@ -347,7 +360,11 @@ unsafe extern "C" fn ebb_exec_path(path: *const c_char, argv: Strings, envp: Str
         return not_there();
     };
     // SAFETY: the caller's call, with the environment made whole; so in each one below.
-    unsafe { with_environment(envp, |envp| next(path, argv, envp)) }
+    unsafe {
+        unless(refused(path, Search::At(libc::AT_FDCWD)), || {
+            with_environment(envp, |envp| next(path, argv, envp))
+        })
+    }
 }
 
 /// `execvpe`, also for csrc/glue.c.
@@ -360,7 +377,11 @@ unsafe extern "C" fn ebb_exec_search(file: *const c_char, argv: Strings, envp: S
         return not_there();
     };
     // SAFETY: as above.
-    unsafe { with_environment(envp, |envp| next(file, argv, envp)) }
+    unsafe {
+        unless(refused(file, Search::Path), || {
+            with_environment(envp, |envp| next(file, argv, envp))
+        })
+    }
 }
 
 /// # Safety
@@ -403,7 +424,11 @@ pub unsafe extern "C" fn fexecve(fd: c_int, argv: Strings, envp: Strings) -> c_i
         return not_there();
     };
     // SAFETY: as above.
-    unsafe { with_environment(envp, |envp| next(fd, argv, envp)) }
+    unsafe {
+        unless(refuse::refused_open(fd), || {
+            with_environment(envp, |envp| next(fd, argv, envp))
+        })
+    }
 }
 
 /// # Safety
@@ -418,8 +443,14 @@ pub unsafe extern "C" fn execveat(
 ) -> c_int {
     // SAFETY: as above.
     unsafe {
-        with_environment(envp, |envp| {
-            libc::syscall(libc::SYS_execveat, dir, path, argv, envp, flags) as c_int
+        let verdict = match flags & libc::AT_EMPTY_PATH != 0 && *path == 0 {
+            true => refuse::refused_open(dir),
+            false => refused(path, Search::At(dir)),
+        };
+        unless(verdict, || {
+            with_environment(envp, |envp| {
+                libc::syscall(libc::SYS_execveat, dir, path, argv, envp, flags) as c_int
+            })
         })
     }
 }
@@ -436,7 +467,12 @@ pub unsafe extern "C" fn posix_spawn(
     envp: Strings,
 ) -> c_int {
     // SAFETY: the caller's.
-    unsafe { spawn(&POSIX_SPAWN, pid, path, actions, attributes, argv, envp) }
+    unsafe {
+        if let Err(error) = refused(path, Search::At(libc::AT_FDCWD)) {
+            return error;
+        }
+        spawn(&POSIX_SPAWN, pid, path, actions, attributes, argv, envp)
+    }
 }
 
 /// # Safety
@@ -451,7 +487,12 @@ pub unsafe extern "C" fn posix_spawnp(
     envp: Strings,
 ) -> c_int {
     // SAFETY: the caller's.
-    unsafe { spawn(&POSIX_SPAWNP, pid, file, actions, attributes, argv, envp) }
+    unsafe {
+        if let Err(error) = refused(file, Search::Path) {
+            return error;
+        }
+        spawn(&POSIX_SPAWNP, pid, file, actions, attributes, argv, envp)
+    }
 }
 
 unsafe fn spawn(

@@ -10,7 +10,8 @@
 //! - [`dlopen`]: libraries that would look past this one.
 //! - [`thread`]: `pthread_create`, so that the pager knows the program's threads.
 //! - [`user`]: changes of user, which threads of ours follow.
-//! - [`fork`]: handlers around every fork; [`exec`]: the environment of every exec.
+//! - [`fork`]: handlers around every fork; [`exec`]: the environment of every exec; [`refuse`]: programs
+//!   that shall not be started.
 //!
 //! Protocol. The library's constructor runs before any other library's (`-z initfirst`),
 //! but its symbols may be called earlier still, by the loader: each works from the first
@@ -30,6 +31,7 @@ mod malloc;
 mod mapped;
 mod memory;
 mod next;
+mod refuse;
 mod stack;
 mod start;
 mod syscall;

@@ -2,7 +2,7 @@
 
 use core::ffi::{c_char, c_int};
 
-use crate::{exec, fork, malloc, next, thread};
+use crate::{exec, fork, malloc, next, refuse, thread};
 
 unsafe extern "C" {
     static mut environ: *const *const c_char;
@@ -24,6 +24,7 @@ extern "C" fn construct(_argc: c_int, _argv: *const *const c_char, envp: *const 
     next::resolve_all();
     // SAFETY: `envp` is the process's environment, complete and not yet changed.
     unsafe { exec::remember(envp) };
+    refuse::remember();
     malloc::start();
     thread::prepare();
     fork::register();
