@@ -10,7 +10,7 @@ use ebb_harness::{MIB, SLACK, workloads};
 use std::ffi::{OsStr, OsString};
 use std::os::unix::process::ExitStatusExt;
 use std::process::Command;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Pages of random words: they do not compress, so they go to the device.
 fn incompressible() -> Job {
@@ -475,6 +475,57 @@ fn pages_that_the_system_refuses_are_waited_for() {
         run.stderr
     );
     assert_eq!(run.stdout, alone.stdout, "{}", run.stderr);
+}
+
+/// The system has no page any more, for good: the process ends, with a word, having read nothing wrong.
+#[test]
+fn pages_that_the_system_refuses_for_good_end_the_process() {
+    if cannot_page() {
+        return;
+    }
+    let job = incompressible().time_limit(Duration::from_secs(60));
+    let begin = Instant::now();
+    let managed = Under::budget(46 * MIB)
+        .faults("no-page-after=12000:1000s")
+        .run(&job);
+    let (run, said) = (&managed.run, &managed.run.stderr);
+    assert_eq!((run.ending(), run.kills), ("exit 137".into(), 0), "{said}");
+    assert!(run.stdout.is_empty(), "{said}");
+    let ours: Vec<_> = said.lines().filter(|l| l.starts_with("ebb")).collect();
+    assert_eq!(ours.len(), 1, "{said}");
+    for word in [
+        "the system has no page for this process",
+        "although the budget has room",
+        "raise the limit of its memory cgroup",
+    ] {
+        assert!(ours[0].contains(word), "{said}");
+    }
+    let took = begin.elapsed().as_secs();
+    assert!((10..40).contains(&took), "{took} s");
+}
+
+/// It has none for some seconds, or now and then: threads that fault, forks and pages that can only be copied
+/// back wait for that, and nothing is lost.
+#[test]
+fn pages_that_the_system_refuses_for_a_while() {
+    if cannot_page() {
+        return;
+    }
+    let sealed = Job::new([c_program("sealed").as_os_str(), "64".as_ref()]);
+    let threads = Job::new([c_program("threads").as_os_str(), "16".as_ref()]);
+    let forks = Job::new([c_program("sealed_forks").as_os_str(), "64".as_ref()]);
+    let jobs = [("sealed", sealed), ("threads", threads), ("forks", forks)];
+    for (what, job) in jobs {
+        let job = job.time_limit(Duration::from_secs(60));
+        let alone = free(&job, what);
+        for faults in ["no-page-after=2500:2s", "no-page=1/20"] {
+            let managed = Under::budget(alone.peak / 2)
+                .faults(faults)
+                .run(&job.clone().env("EBB_CHECK", "1"));
+            managed.assert_same(&alone, &format!("{what} with {faults}"));
+            managed.assert_quiet(what);
+        }
+    }
 }
 
 /// Containers often refuse io_uring: the swap file is read and written by plain calls then.

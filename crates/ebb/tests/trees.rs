@@ -120,6 +120,34 @@ fn children_of_vfork_and_posix_spawn_that_are_killed() {
     assert!(killed.is_some_and(|n| (30..300).contains(&n)), "{said}");
 }
 
+/// The same, killed in the midst of memory calls of their own: what they share with their parent is whole,
+/// nothing is locked, and the parent's own calls have their effect. Where it pages, where it may come to,
+/// and where it has so little that it never will.
+#[test]
+fn children_of_vfork_that_are_killed_in_memory_calls() {
+    if cannot_page() {
+        return;
+    }
+    let program = c_program("sharers");
+    for (kib, pages) in [("65536", true), ("1024", false), ("128", false)] {
+        let arguments = [kib, "300"].map(OsStr::new);
+        let job = Job::new([program.as_os_str()].into_iter().chain(arguments));
+        let job = job.time_limit(Duration::from_secs(60));
+        let what = format!("sharers of {kib} KiB");
+        let free = free(&job, &what);
+        assert_eq!(free.stdout, b"as it was\n");
+        let managed = Under::budget(40 * MIB).run(&job.env("EBB_CHECK", "1"));
+        managed.assert_same(&free, &what);
+        if pages {
+            managed.assert_paged_within_budget(&what);
+        }
+        let said = &managed.run.stderr;
+        let killed = said.lines().find_map(|line| line.strip_prefix("killed "));
+        let killed = killed.and_then(|rest| rest.split(' ').next()?.parse::<u64>().ok());
+        assert!(killed.is_some_and(|n| n > 200), "{said}");
+    }
+}
+
 /// Stacks are not managed: what they take, what is managed gives up.
 #[test]
 fn memory_that_is_not_managed_makes_the_rest_smaller() {
@@ -499,6 +527,84 @@ fn an_allocator_of_the_programs_own() {
     let program = c_program("allocator");
     let job = Job::new([program.as_os_str(), "96".as_ref()]).env("LD_PRELOAD", NAME);
     same_in_parts(&job, "jemalloc", &[2], &[]);
+}
+
+/// A process and its child idle on what they share, in front of what they shared until the child wrote it:
+/// that is given to one that works, though all the rest has to be looked at before.
+#[test]
+fn what_relatives_share_no_more_is_given() {
+    if cannot_page() {
+        return;
+    }
+    let script = r#"
+import mmap, os, random, subprocess, sys, time
+MIB = 1 << 20
+WORKER = '''
+import random, sys, time
+r = random.Random(1)
+def work(data, seconds):
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        for _ in range(1000):
+            at = r.randrange(len(data) // 4096) * 4096 + 2048
+            data[at] = (data[at] + 1) % 256
+for line in sys.stdin:
+    mib, seconds = line.split()
+    data = bytearray(int(mib) << 20)
+    for at in range(0, len(data), 4096): data[at:at + 1024] = r.randbytes(1024)
+    work(data, float(seconds))
+    print('worked', flush=True)
+'''
+worker = subprocess.Popen([sys.executable, '-c', WORKER], text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+def work(mib, seconds):
+    worker.stdin.write(f'{mib} {seconds}\n'); worker.stdin.flush()
+    assert worker.stdout.readline() == 'worked\n'
+def filled(mib, seed):
+    r = random.Random(seed)
+    data = mmap.mmap(-1, mib * MIB, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    for at in range(0, len(data), 4096): data[at:at + 1024] = r.randbytes(1024)
+    return data
+def resident():
+    pages = open('/proc/self/statm').read().split()
+    return (int(pages[1]) - int(pages[2])) // 256
+old, new = filled(80, 1), filled(48, 2)
+go, went = os.pipe(), os.pipe()
+if os.fork() == 0:
+    os.read(go[0], 1)
+    for at in range(0, len(new), 4096): new[at + 2048] = 7
+    os.write(went[1], b'x')
+    os.read(go[0], 1)
+    os._exit(0)
+time.sleep(5)
+work(100, 1)
+before = resident()
+os.write(go[1], b'x'); os.read(went[0], 1)
+work(100, 4)
+print('idle', before, resident(), file=sys.stderr)
+os.write(go[1], b'x'); worker.stdin.close()
+print(sum(old[::4096]), sum(new[::4096]))
+"#;
+    let job = python(script).time_limit(Duration::from_secs(60));
+    let free = free(&job, "idle relatives");
+    let managed = Under::budget(250 * MIB)
+        .options(&["--swap", "none"])
+        .run(&job);
+    managed.assert_same(&free, "idle relatives");
+    managed.assert_paged_within_budget("idle relatives");
+    let said = &managed.run.stderr;
+    let line = said.lines().find_map(|line| line.strip_prefix("idle "));
+    let sizes: Vec<u64> = line
+        .unwrap_or_else(|| panic!("it does not say what it had: {said}"))
+        .split(' ')
+        .map(|size| size.parse().unwrap())
+        .collect();
+    // Where an ask looked at the first 17 units alone it gave 0 or 1 MiB.
+    assert!(
+        sizes[1] + 3 <= sizes[0],
+        "of {} MiB {} stayed",
+        sizes[0],
+        sizes[1]
+    );
 }
 
 /// Threads that map, move, fill, drop, protect and pass on memory in an order drawn from a seed, and

@@ -6,6 +6,7 @@
 
 #![allow(clippy::missing_safety_doc)] // Says "Requires:".
 
+use crate::errand::{self, Call, Maker};
 use crate::hooks::{Outcome, before_drop, errno, wanted};
 use crate::process::{Process, cpu};
 use crate::ranges::InChild;
@@ -24,9 +25,45 @@ pub unsafe fn madvise(addr: usize, len: usize, advice: i32) -> Outcome<()> {
     let call = |addr, len| unsafe { memory::madvise(addr, len, advice) }.map_err(errno);
     let end = addr.saturating_add(page_up(len));
     // The kernel refuses what does not begin and end with a page.
-    if !wanted() || !end.is_multiple_of(PAGE_SIZE) {
+    if !end.is_multiple_of(PAGE_SIZE) || !concerns_us(advice) {
         return call(addr, len);
     }
+    match errand::maker(Call::Advise { addr, len, advice }) {
+        Maker::Plain => call(addr, len),
+        Maker::Done(outcome) => outcome.map(drop),
+        // SAFETY: as above.
+        Maker::Here => unsafe { advise_here(addr, len, advice) },
+    }
+}
+
+/// Other advice changes nothing that the pager knows; some of it fills memory, by faults that are served as
+/// any other.
+fn concerns_us(advice: i32) -> bool {
+    matches!(
+        advice,
+        libc::MADV_RANDOM
+            | libc::MADV_DONTNEED
+            | libc::MADV_FREE
+            | libc::MADV_DONTNEED_LOCKED
+            | GUARD_INSTALL
+            | GUARD_REMOVE
+            | libc::MADV_DONTFORK
+            | libc::MADV_DOFORK
+            | libc::MADV_WIPEONFORK
+            | libc::MADV_KEEPONFORK
+            | libc::MADV_HUGEPAGE
+            | libc::MADV_MERGEABLE
+            | libc::MADV_WILLNEED
+            | libc::MADV_COLD
+            | libc::MADV_PAGEOUT
+    )
+}
+
+/// The same of advice that concerns us, by the calling thread. Requires: as the system call.
+pub(crate) unsafe fn advise_here(addr: usize, len: usize, advice: i32) -> Outcome<()> {
+    // SAFETY: the caller answers for the system call.
+    let call = |addr, len| unsafe { memory::madvise(addr, len, advice) }.map_err(errno);
+    let end = addr.saturating_add(page_up(len));
     let mut state = state::lock();
     let paged = Process::current().is_some();
     if state.ranges.overlaps(addr, end) {
@@ -121,7 +158,7 @@ pub unsafe fn process_madvise(
 /// Guards are the kernel's business: who touches one gets SIGSEGV, not a fault of ours. But a page
 /// that is filled in takes a guard's place, so no range is both guarded and not.
 unsafe fn drop_content(state: Locked, start: usize, end: usize, advice: i32) -> Outcome<()> {
-    let mut state = before_drop(state, start, end);
+    let mut state = before_drop(state, start, end)?;
     let swap = Process::current().map(|p| p.swap);
     let (mut at, mut holes) = (start, Ok(()));
     while at < end {

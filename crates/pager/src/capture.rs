@@ -19,7 +19,7 @@ use crate::footing::Leaving;
 use crate::map::{Mask, Page, PageMap, UNIT, UNIT_BYTES, UnitNumber};
 use crate::place::{Waking, Writes};
 use crate::process::Process;
-use crate::queue::JUST_CAME;
+use crate::queue::{AGAIN, JUST_CAME};
 use crate::ranges::{Ranges, WayOut};
 use crate::references;
 use crate::resolve::Desk;
@@ -35,8 +35,6 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 /// Units looked at for one that can be captured, before giving up.
 const LOOK: usize = 512;
-/// Units that stand apart, looked at again where there are no others.
-const AGAIN: usize = 16;
 /// Units tried before giving up.
 const TRIES: usize = 32;
 

@@ -22,6 +22,7 @@
 
 #![allow(clippy::missing_safety_doc)] // Each says "Requires:".
 
+use crate::errand;
 use crate::footing;
 use crate::generations;
 use crate::hooks;
@@ -30,6 +31,7 @@ use crate::ranges::{InChild, Range};
 use crate::resolve::Desk;
 use crate::room::Step;
 use crate::state::{self, Locked, lock_service};
+use crate::store::Unstaged;
 use ebb_sys::{futex, memory};
 use ebb_tree::{ChildSlot, Member};
 use std::cell::UnsafeCell;
@@ -281,6 +283,7 @@ pub unsafe fn after_fork_parent(child: Option<i32>) {
 pub unsafe fn after_fork_child(libc_stuck: bool) {
     ebb_sys::thread::forget_threads(libc_stuck);
     footing::alone();
+    errand::alone();
     // SAFETY: as above; the child has this thread alone, and its copy of the lock is held by it.
     let Some((mut locked, slot)) = (unsafe { (*HELD.0.get()).take() }) else {
         return;
@@ -383,6 +386,41 @@ impl Process {
     }
 }
 
+impl Process {
+    /// One step towards rest, with the gate held: nothing in transit, nothing staged. Whether it is reached;
+    /// `refused`: since when the system has no page for what can only be copied back.
+    fn rests(&self, desk: &mut Desk, refused: &mut Option<Instant>) -> bool {
+        let unstaged = self.unstage(&mut lock_service());
+        match unstaged {
+            Unstaged::All => {
+                *refused = None;
+                return true;
+            }
+            Unstaged::Busy => {
+                // Who has pages in transit may be idle work that waits for its processor.
+                self.services.compete(true);
+                if self.is_refused.swap(false, SeqCst) {
+                    // Or waits for pages that only this thread gives up.
+                    self.evict_some(desk);
+                }
+                std::thread::sleep(SHORT);
+            }
+            // It is stored instead, which gives pages back.
+            Unstaged::NoPage => {
+                if self.store_staged(desk) == Step::Full {
+                    self.refused(*refused.get_or_insert_with(Instant::now));
+                }
+            }
+        }
+        let mut state = lock_service();
+        while self.give_back(&mut state) {}
+        drop(state);
+        // To a service thread: this one waits for the fork.
+        self.wake_again(desk);
+        false
+    }
+}
+
 /// In the keeper: if a thread wants to fork, brings the process to rest and waits until it has.
 pub fn attend(process: &'static Process, desk: &mut Desk) {
     if STAGE.load(SeqCst) != 1 {
@@ -390,22 +428,15 @@ pub fn attend(process: &'static Process, desk: &mut Desk) {
     }
     process.evict_before_fork(desk);
     let _gate: MutexGuard<'_, ()> = process::gate(process);
-    let rest = || {
-        let mut state = lock_service();
-        process.unstage(&mut state)
-    };
-    while !rest() {
-        // Who has pages in transit may be idle work that waits for its processor.
-        process.services.compete(true);
-        std::thread::sleep(SHORT);
-    }
+    let mut refused = None;
+    while !process.rests(desk, &mut refused) {}
     STAGE.store(2, SeqCst);
     futex::wake(&STAGE, i32::MAX, false);
     while STAGE.load(SeqCst) != 3 {
         futex::wait(&STAGE, 2, Some(Duration::from_millis(1)), false);
         if STAGE.load(SeqCst) == 2 {
             // The service threads go on while the forking thread waits for the lock.
-            rest();
+            process.rests(desk, &mut refused);
         }
     }
     process.protect_shared(&mut lock_service());

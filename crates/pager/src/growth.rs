@@ -13,6 +13,7 @@
 //! of malloc when some pages of them were handed out. That is too much rather than too little; each
 //! [`LOOK`] of it the process is measured.
 
+use crate::errand;
 use crate::fork;
 use crate::hooks::{had_keeper, keeperless, start_first_keeper, wanted};
 use crate::process::Process;
@@ -60,6 +61,10 @@ pub fn grows(len: usize) {
         return;
     }
     GROWN.store(0, SeqCst);
+    if errand::is_child() {
+        // A keeper that it starts would end with it.
+        return;
+    }
     let Some(has) = memory::resident_anonymous_pages() else {
         return;
     };

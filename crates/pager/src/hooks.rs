@@ -7,11 +7,12 @@
 //! Nothing is registered at first: memory runs at full speed until the tree nears its budget.
 #![allow(clippy::missing_safety_doc)]
 
+use crate::errand::{self, Call, Maker};
 use crate::map::{Page, PageNumber};
 use crate::process::{Process, cpu};
 use crate::ranges::Attributes;
 use crate::state::{self, Locked, State};
-use crate::{failure, fork, growth, keeper};
+use crate::{advice, failure, fork, growth, keeper, pinned, remap};
 use ebb_sys::memory::{self, page_up};
 use ebb_sys::{Errno, futex, thread};
 use std::ops::ControlFlow::Continue;
@@ -63,6 +64,7 @@ pub fn start(malloc_is_ours: bool) {
         return;
     }
     failure::end_on_panic();
+    errand::begin();
     thread::prepare_spawn();
     if !malloc_is_ours {
         start_first_keeper();
@@ -91,6 +93,7 @@ pub(crate) fn start_keeper() -> Result<(), Errno> {
 /// The keeper has nothing to do here, and ends.
 pub(crate) fn keeper_ends() {
     KEEPER.store(NEVER_A_KEEPER, SeqCst);
+    errand::retire();
     growth::news();
 }
 
@@ -138,12 +141,12 @@ fn writable(start: usize, len: usize) {
 
 /// Readies `start..end` for being dropped or replaced: waits until no page of it is in transit, and
 /// accounts for those that forked relatives keep.
-pub(crate) fn before_drop(state: Locked, start: usize, end: usize) -> Locked {
-    let mut state = state::settled(state, start, end);
+pub(crate) fn before_drop(state: Locked, start: usize, end: usize) -> Outcome<Locked> {
+    let mut state = state::settled(state, start, end)?;
     if let Some(process) = Process::current() {
         process.before_drop(&mut state, start, end);
     }
-    state
+    Ok(state)
 }
 
 /// Waits until the keeper has registered what was just mapped.
@@ -151,6 +154,9 @@ pub(crate) fn registered(start: usize) {
     let Some(process) = Process::current() else {
         return;
     };
+    if thread::is_ours() {
+        return process.register_new();
+    }
     loop {
         let seen = keeper::ANSWERED.load(SeqCst);
         if state::lock()
@@ -181,8 +187,11 @@ pub(crate) fn all_registered(start: usize, end: usize) {
     }
 }
 
-/// The calling thread changed its user or groups.
+/// The calling thread changed its user or groups. A child that shares our memory did so for itself.
 pub fn user_changed() {
+    if errand::is_child() {
+        return;
+    }
     ebb_sys::user::changed(|| {
         if let Some(process) = Process::current() {
             process.services.nudge();
@@ -229,25 +238,64 @@ unsafe fn map(
     offset: i64,
     filled: bool,
 ) -> Outcome<usize> {
+    // SAFETY: the caller answers for the system call.
+    let plain = || unsafe { memory::mmap(addr, len, prot, flags, fd, offset) }.map_err(errno);
+    let ours = manageable(prot, flags);
+    if !(ours || flags & libc::MAP_FIXED != 0) {
+        return plain();
+    }
+    // The keeper has not the file, which comes in the place of what it maps.
+    let (of_keeper, prot_of_keeper) = match ours {
+        true => (flags, prot),
+        false => (EMPTY | libc::MAP_FIXED, libc::PROT_NONE),
+    };
+    let call = Call::Map {
+        addr,
+        len,
+        prot: prot_of_keeper,
+        flags: of_keeper,
+        filled,
+    };
+    match errand::maker(call) {
+        Maker::Plain => plain(),
+        Maker::Done(Ok(_)) if !ours => plain(),
+        Maker::Done(outcome) => outcome,
+        // SAFETY: as above.
+        Maker::Here => unsafe { map_here(addr, len, prot, flags, (fd, offset), filled) },
+    }
+}
+
+/// Addresses that hold nothing and are not managed.
+const EMPTY: i32 = PRIVATE | libc::MAP_NORESERVE | libc::MAP_STACK;
+
+unsafe fn map_here(
+    addr: usize,
+    len: usize,
+    prot: i32,
+    flags: i32,
+    (fd, offset): (i32, i64),
+    filled: bool,
+) -> Outcome<usize> {
     let bytes = page_up(len);
     let fixed = flags & libc::MAP_FIXED != 0;
     let ours = manageable(prot, flags);
-    if !wanted() || !(ours || fixed) {
-        // SAFETY: the caller answers for the system call.
-        return unsafe { memory::mmap(addr, len, prot, flags, fd, offset) }.map_err(errno);
-    }
     let mut state = state::lock();
     let replaces = fixed && state.ranges.overlaps(addr, addr.saturating_add(bytes));
     if replaces {
-        state = before_drop(state, addr, addr + bytes);
+        state = before_drop(state, addr, addr + bytes)?;
     }
     // SAFETY: the caller answers for the system call.
     let start = unsafe { memory::mmap(addr, len, prot, flags, fd, offset) }.map_err(errno)?;
     let end = start + bytes;
+    errand::heed(&mut state);
     if state.ranges.overlaps(start, end) {
         // Replaced on purpose, or unmapped behind libc's back before.
         if !replaces {
-            state = state::settled(state, start, end);
+            let unmap = |_: &i32| {
+                // SAFETY: just mapped, and nobody knows of it yet.
+                let _ = unsafe { memory::munmap(start, bytes) };
+            };
+            state = state::settled(state, start, end).inspect_err(unmap)?;
         }
         forget(&mut state, start, end);
     }
@@ -263,10 +311,16 @@ unsafe fn map(
 
 /// `munmap(2)`. Requires: as the system call.
 pub unsafe fn munmap(addr: usize, len: usize) -> Outcome<()> {
-    if !wanted() {
-        // SAFETY: the caller answers for the system call.
-        return unsafe { memory::munmap(addr, len) }.map_err(errno);
+    match errand::maker(Call::Unmap { addr, len }) {
+        // SAFETY: the caller answers for the system call, here and below.
+        Maker::Plain => unsafe { memory::munmap(addr, len) }.map_err(errno),
+        Maker::Done(outcome) => outcome.map(drop),
+        // SAFETY: as above.
+        Maker::Here => unsafe { unmap_here(addr, len) },
     }
+}
+
+unsafe fn unmap_here(addr: usize, len: usize) -> Outcome<()> {
     let end = addr.saturating_add(page_up(len));
     let mut state = state::lock();
     if !state.ranges.overlaps(addr, end) {
@@ -274,7 +328,7 @@ pub unsafe fn munmap(addr: usize, len: usize) -> Outcome<()> {
         // SAFETY: the caller answers for the system call.
         return unsafe { memory::munmap(addr, len) }.map_err(errno);
     }
-    state = before_drop(state, addr, end);
+    state = before_drop(state, addr, end)?;
     // SAFETY: as above.
     unsafe { memory::munmap(addr, len) }.map_err(errno)?;
     forget(&mut state, addr, end);
@@ -283,14 +337,20 @@ pub unsafe fn munmap(addr: usize, len: usize) -> Outcome<()> {
 
 /// `mprotect(2)`, and `pkey_mprotect(2)` with no key. Requires: as the system call.
 pub unsafe fn mprotect(addr: usize, len: usize, prot: i32) -> Outcome<()> {
-    if !wanted() {
-        // SAFETY: the caller answers for the system call.
-        return unsafe { memory::mprotect(addr, len, prot) }.map_err(errno);
+    match errand::maker(Call::Protect { addr, len, prot }) {
+        // SAFETY: the caller answers for the system call, here and below.
+        Maker::Plain => unsafe { memory::mprotect(addr, len, prot) }.map_err(errno),
+        Maker::Done(outcome) => outcome.map(drop),
+        // SAFETY: as above.
+        Maker::Here => unsafe { protect_here(addr, len, prot) },
     }
+}
+
+unsafe fn protect_here(addr: usize, len: usize, prot: i32) -> Outcome<()> {
     let end = addr.saturating_add(page_up(len));
     let mut state = state::lock();
     if state.ranges.overlaps(addr, end) {
-        state = state::settled(state, addr, end);
+        state = state::settled(state, addr, end)?;
     }
     // SAFETY: the caller answers for the system call.
     unsafe { memory::mprotect(addr, len, prot) }.map_err(errno)?;
@@ -332,22 +392,42 @@ pub(crate) fn change(state: &mut Locked, start: usize, end: usize, f: impl Fn(&m
 
 /// `brk(2)` as the system call has it: asks for a break, answers the break there is.
 pub unsafe fn brk_set(addr: usize) -> Outcome<usize> {
-    let mut state = state::lock();
-    let old = match BREAK.load(SeqCst) {
+    match errand::maker(Call::Break { addr }) {
+        Maker::Plain => {
+            // SAFETY: the caller answers for the system call, here and below.
+            let now = unsafe { memory::brk(addr) };
+            BREAK.store(page_up(now), SeqCst);
+            Ok(now)
+        }
+        Maker::Done(outcome) => outcome,
+        // SAFETY: as above.
+        Maker::Here => unsafe { break_here(addr) },
+    }
+}
+
+/// The end of the heap.
+pub(crate) fn known_break() -> usize {
+    match BREAK.load(SeqCst) {
         // SAFETY: asks for nothing.
         0 => page_up(unsafe { memory::brk(0) }),
         known => known,
-    };
+    }
+}
+
+unsafe fn break_here(addr: usize) -> Outcome<usize> {
+    let mut state = state::lock();
+    let old = known_break();
     if addr < old && addr != 0 {
-        state = before_drop(state, page_up(addr), old);
+        state = before_drop(state, page_up(addr), old)?;
     }
     // SAFETY: the caller answers for the system call.
     let now = unsafe { memory::brk(addr) };
     let top = page_up(now);
     if top < old {
         forget(&mut state, top, old);
-    } else if top > old && wanted() {
+    } else if top > old {
         let prot = libc::PROT_READ | libc::PROT_WRITE;
+        errand::heed(&mut state);
         state.ranges.insert(old, top, Attributes::mapped(prot));
         BREAK.store(top, SeqCst);
         drop(state);
@@ -355,6 +435,37 @@ pub unsafe fn brk_set(addr: usize) -> Outcome<usize> {
     }
     BREAK.store(top, SeqCst);
     Ok(now)
+}
+
+/// In the keeper: makes the call of a child that shares this memory, as any thread would its own, but for
+/// waits: [`errand::LATER`]. Requires: as the system call.
+pub(crate) unsafe fn make(call: Call) -> Outcome<usize> {
+    // SAFETY: the child answers for the system call.
+    unsafe {
+        match call {
+            Call::Map {
+                addr,
+                len,
+                prot,
+                flags,
+                filled,
+            } => map_here(addr, len, prot, flags, (-1, 0), filled),
+            Call::Unmap { addr, len } => unmap_here(addr, len).map(|()| 0),
+            Call::Protect { addr, len, prot } => protect_here(addr, len, prot).map(|()| 0),
+            Call::Remap {
+                old,
+                old_len,
+                new_len,
+                flags,
+                new_addr,
+            } => remap::remap_here(old, old_len, new_len, flags, new_addr),
+            Call::Advise { addr, len, advice } => {
+                advice::advise_here(addr, len, advice).map(|()| 0)
+            }
+            Call::Break { addr } => break_here(addr),
+            Call::Exclude { start, end } => pinned::exclude_here(start, end).map(usize::from),
+        }
+    }
 }
 
 pub use crate::advice::{madvise, process_madvise};

@@ -10,11 +10,13 @@ use crate::balance::Costs;
 use crate::bays::Bays;
 use crate::clean::Keeping;
 use crate::embed::{self, Embedded};
+use crate::errand;
 use crate::fork;
 use crate::generations;
 use crate::growth;
 use crate::hooks::UNREGISTERED;
 use crate::map::{Page, PageMap, PageNumber, UNIT, UNIT_BYTES};
+use crate::place::Refusal;
 use crate::process::{Process, cpu};
 use crate::refuge::Memory;
 use crate::resolve::Desk;
@@ -44,11 +46,15 @@ pub static ANSWERED: AtomicU32 = AtomicU32::new(0);
 /// How often the keeper looks while faults are being served. Not more often: each time it goes
 /// back to sleep, its processor is idle anew and the scheduler moves the program's thread there.
 const BUSY: Duration = Duration::from_millis(20);
+/// While a memory call of a child's has to be made again: what a transit takes.
+const OWING: Duration = Duration::from_micros(50);
 /// While pages move from a device that is to go.
 const MOVING: Duration = Duration::from_millis(1);
 /// For how long a process that was asked for memory and had none to give is not asked again before
 /// others: relatives that have the same pages all have them for old.
 const SPARED: Duration = Duration::from_millis(500);
+/// How often, when asked for memory, a process looks on where nothing that it has may leave.
+const LOOKS_APART: usize = 128;
 /// Pages that go when the system has none for us.
 const REFUSED: u64 = 256;
 /// A pool that holds less gives nothing to devices for others' sake: what it takes to write would cost
@@ -101,10 +107,12 @@ pub extern "C" fn run(_: *mut libc::c_void) -> *mut libc::c_void {
             let member: &'static Member = Box::leak(Box::new(member));
             fork::WATCHING.store(std::ptr::from_ref(member).cast_mut(), SeqCst);
             growth::news();
+            errand::attend();
             let mut seen = 0;
             while member.mode() != Mode::Paging {
                 seen = member.wait(seen, Some(QUIET));
                 user::follow();
+                errand::run();
                 member.pass_wish_on();
             }
             let adopted = embed::swap(member)
@@ -128,6 +136,7 @@ pub extern "C" fn run(_: *mut libc::c_void) -> *mut libc::c_void {
             }
         }
     };
+    errand::attend();
     fork::CHILD_READY.store(1, SeqCst);
     ebb_sys::futex::wake(&fork::CHILD_READY, i32::MAX, false);
     tend(process)
@@ -188,6 +197,7 @@ fn adopt(
         keeping: Keeping::new(),
         behind: AtomicBool::new(false),
         is_refused: AtomicBool::new(false),
+        refusal: Refusal::of(embedded.devices.faults()),
     };
     // The limit is what others leave, this process among them until it charges for itself.
     let count = (process.member.budget() as usize / UNIT / 4).clamp(256, 32768);
@@ -231,6 +241,7 @@ fn adopt(
     if forked || fork::before_paging() && member.has_relatives() {
         state.sharing.begins();
     }
+    errand::paging_begins(&mut state);
     process.register_all(&mut state);
     process.measure(&mut state);
     process.share_budget(&mut state);
@@ -247,7 +258,7 @@ pub fn tend(process: &'static Process) -> ! {
     KEEPER.store(thread::id(), SeqCst);
     let mut supervised = Instant::now();
     let mut desk = Desk::new();
-    let (mut seen, mut served, mut moving) = (0, 0, false);
+    let (mut seen, mut served, mut moving, mut owing) = (0, 0, false, false);
     let mut crowd = Crowd::new();
     let mut measured = Instant::now();
     let mut heard = Instant::now();
@@ -267,6 +278,7 @@ pub fn tend(process: &'static Process) -> ! {
             process.services.compete(crowd.look() || starved);
         }
         let pause = match () {
+            _ if owing => OWING,
             _ if moving => MOVING,
             // A request may have ended the last wait before there was a fault.
             _ if heard.elapsed() < 2 * BUSY => BUSY,
@@ -276,14 +288,11 @@ pub fn tend(process: &'static Process) -> ! {
         user::follow();
         process.behind.store(false, SeqCst);
         fork::attend(process, &mut desk);
+        owing = errand::run();
+        process.register_new();
         {
             let mut state = lock_service();
             state.queue.now_ms = now_ms();
-            if state.ranges.all().any(|r| !r.attributes.registered) {
-                process.register_all(&mut state);
-                ANSWERED.fetch_add(1, SeqCst);
-                ebb_sys::futex::wake(&ANSWERED, i32::MAX, false);
-            }
             process.tend_sharing(&mut state);
             if measured.elapsed() > Duration::from_millis(20) {
                 measured = Instant::now();
@@ -427,6 +436,16 @@ fn forget_missing(map: &mut PageMap, start: usize, end: usize, there: &[(usize, 
 }
 
 impl Process {
+    /// Registers what was mapped or moved since the last time, and says so to who waits for that.
+    pub fn register_new(&self) {
+        let mut state = lock_service();
+        if state.ranges.all().any(|r| !r.attributes.registered) {
+            self.register_all(&mut state);
+            ANSWERED.fetch_add(1, SeqCst);
+            ebb_sys::futex::wake(&ANSWERED, i32::MAX, false);
+        }
+    }
+
     /// Registers every range that is not, and learns which of its pages are present.
     pub fn register_all(&self, state: &mut State) {
         UNREGISTERED.store(0, SeqCst);
@@ -631,6 +650,7 @@ impl Process {
         let evicted = || self.counters().evicted.get();
         let begin = evicted();
         let most = begin + EACH * pages as u64 + UNIT as u64;
+        let mut looks = lock_service().queue.looks_apart(LOOKS_APART);
         while evicted() < most {
             {
                 let mut state = lock_service();
@@ -646,8 +666,11 @@ impl Process {
                     continue;
                 }
             }
-            if !matches!(self.evict_some(desk), Step::Progress) {
-                break;
+            match self.evict_some(desk) {
+                Step::Progress => {}
+                // What stood apart for long may be this process's alone by now, behind what is not.
+                Step::Nothing if looks > 0 => looks -= 1,
+                _ => break,
             }
         }
         let mut state = lock_service();

@@ -4,7 +4,7 @@
 //! threads (`service`) resolve page faults (`resolve`, `load`, `place`) and make room (`room`,
 //! `capture`, `store`; `shortage` where there is none) through the staging area (`bays`), in the order
 //! of the reclaim queue (`queue`); a keeper thread (`keeper`) does the rest. The preload library calls
-//! `hooks`; `fork` gives a forked child a pager of its own. One lock guards what all of them know
+//! `hooks`; `fork` gives a forked child a pager of its own, `errand` lets one that shares the memory have none. One lock guards what all of them know
 //! (`state`, where the lock protocol stands).
 
 mod account;
@@ -17,6 +17,7 @@ mod clean;
 mod dates;
 mod devices;
 mod embed;
+mod errand;
 mod failure;
 mod footing;
 mod fork;

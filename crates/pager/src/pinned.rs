@@ -5,6 +5,7 @@
 
 #![allow(clippy::missing_safety_doc)] // Each says "Requires:".
 
+use crate::errand::{self, Call, Maker};
 use crate::hooks::{Outcome, change, errno, forget, wanted};
 use crate::process::Process;
 use crate::ranges::Range;
@@ -20,13 +21,18 @@ fn pages(addr: usize, len: usize) -> (usize, usize) {
 /// `mlock2(2)`: what is locked is never evicted. If it fails, nothing is locked that was not before,
 /// as POSIX has it; the kernel locks what lies before a hole. Requires: as the system call.
 pub unsafe fn mlock(addr: usize, len: usize, flags: i32) -> Outcome<()> {
+    if errand::is_child() {
+        // For its parent, too: it stays for good.
+        // SAFETY: as the system call.
+        unsafe { exclude(addr, len) };
+        return memory::mlock(addr, len, flags).map_err(errno);
+    }
     let (start, end) = pages(addr, len);
-    let mut state = state::lock();
+    // What is being captured is moved.
+    let mut state = state::settled(state::lock(), start, end)?;
     let fresh = |r: &Range| !r.attributes.locked;
     let fresh: Vec<_> = state.ranges.within(start, end).filter(fresh).collect();
     change(&mut state, start, end, |a| a.locked = true);
-    // What is being captured is moved.
-    state = state::settled(state, start, end);
     // It fills the memory: faults are served meanwhile.
     drop(state);
     let locked = memory::mlock(addr, len, flags);
@@ -41,6 +47,10 @@ pub unsafe fn mlock(addr: usize, len: usize, flags: i32) -> Outcome<()> {
 
 /// `munlock(2)`.
 pub unsafe fn munlock(addr: usize, len: usize) -> Outcome<()> {
+    if errand::is_child() {
+        // What its parent has locked stays where it is.
+        return memory::munlock(addr, len).map_err(errno);
+    }
     let (start, end) = pages(addr, len);
     let mut state = state::lock();
     let unlocked = memory::munlock(addr, len);
@@ -59,6 +69,9 @@ pub unsafe fn mlockall(flags: i32) -> Outcome<()> {
 
 /// `munlockall(2)`.
 pub unsafe fn munlockall() -> Outcome<()> {
+    if errand::is_child() {
+        return memory::munlockall().map_err(errno);
+    }
     let mut state = state::lock();
     memory::munlockall().map_err(errno)?;
     each_locked(&mut state, 0, usize::MAX, false);
@@ -87,17 +100,29 @@ fn unlock(state: &mut Locked, range: Range, still: bool) {
 /// Requires: the range is mapped.
 pub unsafe fn exclude(addr: usize, len: usize) {
     let (start, end) = pages(addr, len);
+    let registered = match errand::maker(Call::Exclude { start, end }) {
+        Maker::Plain => false,
+        Maker::Done(outcome) => outcome == Ok(1),
+        Maker::Here => exclude_here(start, end) == Ok(true),
+    };
+    if registered {
+        // Every page is brought in, and none leaves again; then there is nothing left to serve.
+        // SAFETY: populating changes no content.
+        let _ = unsafe { memory::madvise(start, end - start, libc::MADV_POPULATE_WRITE) };
+    }
+}
+
+/// True if what is out of it still has to be brought in.
+pub(crate) fn exclude_here(start: usize, end: usize) -> Outcome<bool> {
     let mut state = state::lock();
     if !state.ranges.overlaps(start, end) {
-        return;
+        return Ok(false);
     }
     // With the lock held: what is registered must stay known.
     if Process::current().is_none() {
-        return forget(&mut state, start, end);
+        forget(&mut state, start, end);
+        return Ok(false);
     }
     change(&mut state, start, end, |a| a.pinned = true);
-    drop(state);
-    // Every page is brought in, and none leaves again; then there is nothing left to serve.
-    // SAFETY: populating changes no content.
-    let _ = unsafe { memory::madvise(start, end - start, libc::MADV_POPULATE_WRITE) };
+    Ok(true)
 }

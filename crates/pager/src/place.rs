@@ -20,8 +20,10 @@ use crate::map::PageNumber;
 use crate::process::Process;
 use crate::shortage::GIVE_UP;
 use ebb_engine::{PAGE_SIZE, PageBytes};
+use ebb_stores::Faults;
 use ebb_sys::Errno;
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 /// When who waits for the pages is woken.
@@ -40,6 +42,34 @@ pub enum Writes {
     Free,
     /// A write is a fault (`clean`).
     Faults,
+}
+
+/// For tests (`EBB_FAULTS`): the system refuses pages.
+pub struct Refusal {
+    faults: Faults,
+    /// How often it was asked.
+    asked: AtomicU64,
+    /// Since when it has none at all.
+    since: OnceLock<Instant>,
+}
+
+impl Refusal {
+    /// If a test asks for it.
+    pub fn of(faults: Faults) -> Option<Self> {
+        faults.refuse_pages().then(|| Self {
+            faults,
+            asked: AtomicU64::new(0),
+            since: OnceLock::new(),
+        })
+    }
+
+    fn strikes(&self, served: u64) -> bool {
+        let none = |(after, lasts)| {
+            served >= after && self.since.get_or_init(Instant::now).elapsed() < lasts
+        };
+        self.faults.no_page(self.asked.fetch_add(1, Relaxed))
+            || self.faults.no_page_after.is_some_and(none)
+    }
 }
 
 impl Process {
@@ -119,6 +149,12 @@ impl Process {
         }
     }
 
+    /// Whether a test has the system refuse all pages now.
+    fn refuses(&self) -> bool {
+        let asked = self.refusal.as_ref();
+        asked.is_some_and(|refusal| refusal.strikes(self.services.served()))
+    }
+
     /// One copy; the bytes done, and why it stopped if it did.
     pub fn copy(
         &self,
@@ -127,6 +163,9 @@ impl Process {
         writes: Writes,
         waking: Waking,
     ) -> (usize, Result<(), Errno>) {
+        if self.refuses() {
+            return (0, Err(Errno(libc::ENOMEM)));
+        }
         let (protect, wake) = (writes == Writes::Faults, waking == Waking::AtOnce);
         self.fault.copy(to, content.as_flattened(), protect, wake)
     }

@@ -10,6 +10,7 @@
 use crate::balance::Costs;
 use crate::clean::Keeping;
 use crate::embed::Embedded;
+use crate::place::Refusal;
 use crate::service::Services;
 use crate::shortage::Shortage;
 use ebb_engine::Cpu;
@@ -53,6 +54,8 @@ pub struct Process {
     pub behind: AtomicBool,
     /// The system had no page for us, and the keeper has not seen it yet.
     pub is_refused: AtomicBool,
+    /// A test has the system refuse.
+    pub refusal: Option<Refusal>,
 }
 
 static PROCESS: AtomicPtr<Process> = AtomicPtr::new(std::ptr::null_mut());

@@ -81,6 +81,9 @@ const fn span(heat: u64) -> u8 {
     }
 }
 
+/// Units that stand apart which come back at once where nothing else may leave.
+pub const AGAIN: usize = 16;
+
 /// Arrivals that are known as the last: more than one instruction needs, and less than a program does.
 pub const JUST_CAME: usize = 16;
 
@@ -407,6 +410,11 @@ impl Queue {
                 self.units.push_front(unit);
             }
         }
+    }
+
+    /// How many looks at [`AGAIN`] units each it takes to see all that stand apart; no more than `most`.
+    pub fn looks_apart(&self, most: usize) -> usize {
+        self.apart.len().div_ceil(AGAIN).min(most)
     }
 
     /// Puts a unit back at the end.

@@ -10,7 +10,8 @@
 
 #![allow(clippy::missing_safety_doc)] // Says "Requires:".
 
-use crate::hooks::{Outcome, all_registered, before_drop, errno, forget, registered, wanted};
+use crate::errand::{self, Call, Maker};
+use crate::hooks::{Outcome, all_registered, before_drop, errno, forget, registered};
 use crate::map::{Page, PageNumber};
 use crate::process::{Process, cpu};
 use crate::ranges::{Attributes, Range};
@@ -31,11 +32,34 @@ pub unsafe fn mremap(
     flags: i32,
     new_addr: usize,
 ) -> Outcome<usize> {
+    let asked = Call::Remap {
+        old,
+        old_len,
+        new_len,
+        flags,
+        new_addr,
+    };
+    match errand::maker(asked) {
+        Maker::Plain => {
+            // SAFETY: the caller answers for the system call, here and below.
+            unsafe { memory::mremap(old, old_len, new_len, flags, new_addr) }.map_err(errno)
+        }
+        Maker::Done(outcome) => outcome,
+        // SAFETY: as above.
+        Maker::Here => unsafe { remap_here(old, old_len, new_len, flags, new_addr) },
+    }
+}
+
+/// The same, made by the calling thread.
+pub(crate) unsafe fn remap_here(
+    old: usize,
+    old_len: usize,
+    new_len: usize,
+    flags: i32,
+    new_addr: usize,
+) -> Outcome<usize> {
     // SAFETY: here and below, the caller answers for the system call.
     let call = |old_len| unsafe { memory::mremap(old, old_len, new_len, flags, new_addr) };
-    if !wanted() {
-        return call(old_len).map_err(errno);
-    }
     let (old_len, bytes) = (page_up(old_len), page_up(new_len));
     let source = (old, old.saturating_add(old_len));
     all_registered(source.0, source.1);
@@ -44,13 +68,13 @@ pub unsafe fn mremap(
         _ => (new_addr, new_addr.saturating_add(bytes)),
     };
     // Both at once, and before anything is looked up: a wait lets the lock go.
-    let mut state = state::all_settled(state::lock(), &[source, target]);
+    let mut state = state::all_settled(state::lock(), &[source, target])?;
     let range = state.ranges.find(old).filter(|_| old_len > 0);
     if state.ranges.overlaps(target.0, target.1) {
-        state = before_drop(state, target.0, target.1);
+        state = before_drop(state, target.0, target.1)?;
     }
     if range.is_some() && bytes < old_len {
-        state = before_drop(state, old + bytes, old + old_len);
+        state = before_drop(state, old + bytes, old + old_len)?;
     }
     let marked = range.is_some_and(|r| r.attributes.registered);
     if marked && let Err(e) = keeper::set_apart(old, old_len) {
@@ -89,6 +113,7 @@ pub unsafe fn mremap(
         forget(&mut state, new, new + bytes);
     }
     let Some(range) = range else { return Ok(new) };
+    errand::heed(&mut state);
     let kept = old_len.min(bytes);
     if new != old {
         carry(&mut state, old, new, kept, range.attributes.protection);

@@ -125,14 +125,14 @@ impl Process {
                 .write_protected(&mut state, page)
                 .map(|()| Brought::one(Way::Cache, page)),
             Page::Resident(_) => {
-                self.look_again(&mut state, page);
+                self.look_again(&mut state, page)?;
                 Some(Brought::one(Way::Cache, page))
             }
             Page::Poisoned => {
                 let _ = self.fault.poison(page.address(), PAGE_SIZE);
                 Some(Brought::one(Way::Cache, page))
             }
-            Page::Staged(_) => Some(self.remap(&mut state, page)),
+            Page::Staged(_) => return self.remap(&mut state, page),
             Page::Untouched => return self.fill(&mut state, page),
             Page::Swapped(_) => self.load(state, desk, page, fault.write),
         }
@@ -143,13 +143,27 @@ impl Process {
     /// If it is missing all the same, the program dropped it without libc (a system call of its own,
     /// MADV_FREE before it paged): it reads as zeros, as it would without us, and is counted. If it had
     /// a clean copy, that is of the past.
-    fn look_again(&self, state: &mut State, page: PageNumber) {
-        let zeros = &ZEROS.0[..1];
-        let (done, _) = self.copy(page.address(), zeros, Writes::Free, Waking::Later);
+    fn look_again(&self, state: &mut State, page: PageNumber) -> Result<(), Served> {
+        let (zeros, at) = (&ZEROS.0[..1], page.address());
+        let (done, result) = self.copy(at, zeros, Writes::Free, Waking::Later);
         if done > 0 {
-            state.give_up_copies(self.swap, page.address(), page.address() + PAGE_SIZE);
+            state.give_up_copies(self.swap, at, at + PAGE_SIZE);
             self.counters().map_disagrees.add(1);
         }
+        // The system takes a page before it looks whether one is there.
+        match result {
+            Err(Errno(libc::ENOMEM)) if !self.is_there(page) => Err(Served::NoPage),
+            _ => Ok(()),
+        }
+    }
+
+    fn is_there(&self, page: PageNumber) -> bool {
+        let mut there = false;
+        let at = page.address();
+        let looked = self
+            .pagemap
+            .present(at, at + PAGE_SIZE, |_, _| there = true);
+        there || looked.is_err()
     }
 
     /// First touch: zeros, as many pages as the pattern says.
@@ -211,33 +225,42 @@ impl Process {
     }
 
     /// A page that is still in a frame is wanted again; in a walk its neighbours too.
-    fn remap(&self, state: &mut State, page: PageNumber) -> Brought {
+    fn remap(&self, state: &mut State, page: PageNumber) -> Result<Brought, Served> {
         let window = window(state, page);
         let staged = |p| matches!(state.map.get(p), Page::Staged(_));
-        let (first, pages) = around(page, window.first, window.pages, staged);
+        let (first, wanted) = around(page, window.first, window.pages, staged);
+        let age = state.queue.age(&state.map, page);
+        let mut pages = 0;
+        while pages < wanted && self.bring_back(state, first.plus(pages)) {
+            pages += 1;
+        }
         if pages != window.pages {
             state.pattern.brought(first, pages);
         }
-        let age = state.queue.age(&state.map, page);
-        for at in (0..pages).map(|i| first.plus(i)) {
-            let Page::Staged(frame) = state.map.get(at) else {
-                unreachable!("nothing becomes of it while the lock is held")
-            };
-            if !self.has_room(state, 1) || !self.copy_back(state, at, frame) {
-                self.put_back(state, at, frame);
-            }
+        if page >= first.plus(pages) {
+            self.wake(first, pages);
+            return Err(Served::NoPage);
         }
         if !window.stream {
             state.queue.refaulted(&mut state.map, page, age);
         }
-        Brought {
+        Ok(Brought {
             pages,
             ..Brought::one(Way::Cache, first)
-        }
+        })
     }
 
-    /// A captured page goes back where it was: it is moved, if that can be.
-    pub fn put_back(&self, state: &mut State, page: PageNumber, frame: Frame) {
+    /// A staged page goes back where it was; false if the system has no page for it.
+    fn bring_back(&self, state: &mut State, page: PageNumber) -> bool {
+        let Page::Staged(frame) = state.map.get(page) else {
+            unreachable!("nothing becomes of it while the lock is held")
+        };
+        self.has_room(state, 1) && self.copy_back(state, page, frame)
+            || self.put_back(state, page, frame)
+    }
+
+    /// The same, moved if that can be: it takes no other page then.
+    pub fn put_back(&self, state: &mut State, page: PageNumber, frame: Frame) -> bool {
         let movable = state.movable(page);
         let bays = state.bays.as_mut().expect("captured pages lie there");
         let from = bays.frame_address(frame);
@@ -250,13 +273,11 @@ impl Process {
                     // Somebody filled the page behind our back; the frame is left over.
                     self.drop_pages(&[(from, PAGE_SIZE)]);
                 }
-                return self.is_back(state, page);
+                self.is_back(state, page);
+                return true;
             }
         }
-        let begin = Instant::now();
-        while !self.copy_back(state, page, frame) {
-            self.refused(begin);
-        }
+        self.copy_back(state, page, frame)
     }
 
     /// False if the system has no page for it.

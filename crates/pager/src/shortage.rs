@@ -9,6 +9,7 @@
 //!
 //! Time that goes by in compression or in transfers is no shortage, however slow.
 
+use crate::keeper;
 use crate::map::{Page, PageNumber, UNIT};
 use crate::process::Process;
 use crate::resolve::{Desk, Served};
@@ -16,7 +17,7 @@ use crate::room::{Step, When};
 use crate::state::lock_service;
 use ebb_engine::PAGE_SIZE;
 use ebb_sys::fault::Fault;
-use ebb_sys::user;
+use ebb_sys::{thread, user};
 use std::ops::ControlFlow::Continue;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -76,6 +77,10 @@ impl Process {
         loop {
             match self.serve(desk, fault, since) {
                 Served::Done => return,
+                // Nobody but the keeper gives pages up: it comes once more, to a service thread.
+                Served::NoPage if keeper::is(thread::id()) => {
+                    return self.wake(PageNumber::of(fault.address), 1);
+                }
                 Served::NoPage => {
                     self.refused(*refused.get_or_insert_with(Instant::now));
                     continue;

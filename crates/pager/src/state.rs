@@ -13,7 +13,9 @@ use crate::appetite::Appetite;
 use crate::balance::Balance;
 use crate::bays::Bays;
 use crate::dates::Dates;
+use crate::errand::LATER;
 use crate::footing::Footing;
+use crate::hooks::Outcome;
 use crate::map::{Page, PageMap, PageNumber};
 use crate::pattern::Pattern;
 use crate::process::Process;
@@ -23,8 +25,8 @@ use crate::sharing::{self, Sharing};
 use ebb_engine::swap::Swap;
 use ebb_engine::{Cpu, EntryId};
 use ebb_sys::fault::Fault;
-use ebb_sys::futex;
 use ebb_sys::signal::Blocked;
+use ebb_sys::{futex, thread};
 use std::ops::ControlFlow::{Break, Continue};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard};
@@ -149,12 +151,15 @@ pub fn lock_service() -> MutexGuard<'static, State> {
 }
 
 /// Waits, with the lock dropped, until no page of `start..end` is in transit; returns it locked again.
-pub fn settled(state: Locked, start: usize, end: usize) -> Locked {
+///
+/// # Errors
+/// [`LATER`], on a thread of ours, which must not wait for others.
+pub fn settled(state: Locked, start: usize, end: usize) -> Outcome<Locked> {
     all_settled(state, &[(start, end)])
 }
 
 /// The same for several areas (start and end) at once.
-pub fn all_settled(mut state: Locked, areas: &[(usize, usize)]) -> Locked {
+pub fn all_settled(mut state: Locked, areas: &[(usize, usize)]) -> Outcome<Locked> {
     let mut waited = false;
     loop {
         let mut busy = false;
@@ -166,7 +171,10 @@ pub fn all_settled(mut state: Locked, areas: &[(usize, usize)]) -> Locked {
             });
         }
         if !busy {
-            return state;
+            return Ok(state);
+        }
+        if thread::is_ours() {
+            return Err(LATER);
         }
         TRANSIT_WAITERS.fetch_add(1, Ordering::SeqCst);
         let seen = TRANSIT.load(Ordering::SeqCst);

@@ -20,7 +20,16 @@ use std::time::Duration;
 const MAKE_WAY: Duration = Duration::from_micros(50);
 
 impl Process {
-    /// Stores the bay staged longest ago.
+    /// Stores the bay staged longest ago, if there is one.
+    pub fn store_staged(&self, desk: &mut Desk) -> Step {
+        let state = lock_service();
+        match state.bays.as_ref().map_or(0, Bays::staged_frames) {
+            0 => Step::Nothing,
+            _ => self.store_oldest(state, desk),
+        }
+    }
+
+    /// Stores the bay staged longest ago. Something is staged.
     pub fn store_oldest(&self, mut state: MutexGuard<'static, State>, desk: &mut Desk) -> Step {
         let State { map, bays, .. } = &mut *state;
         let bays = bays.as_mut().expect("something is staged");
@@ -103,10 +112,10 @@ impl Process {
         stored
     }
 
-    /// Puts every captured page back where it was; false while some are in transit.
-    pub fn unstage(&self, state: &mut State) -> bool {
+    /// Puts every captured page back where it was.
+    pub fn unstage(&self, state: &mut State) -> Unstaged {
         if state.map.in_transit() > 0 {
-            return false;
+            return Unstaged::Busy;
         }
         while let Some(bay) = state.bays.as_mut().and_then(Bays::oldest_staged) {
             let bays = state.bays.as_ref().expect("as above");
@@ -115,11 +124,24 @@ impl Process {
                 .map(|frame| (bays.page_of(frame), frame))
                 .collect();
             for (page, frame) in frames {
-                self.put_back(state, page, frame);
+                if !self.put_back(state, page, frame) {
+                    return Unstaged::NoPage;
+                }
             }
         }
-        true
+        Unstaged::All
     }
+}
+
+/// Whether captured pages are back.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Unstaged {
+    /// All of them.
+    All,
+    /// Some are in transit.
+    Busy,
+    /// The system has no page for one that can only be copied.
+    NoPage,
 }
 
 /// Whether a bay holds a whole unit, in order.

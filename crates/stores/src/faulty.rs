@@ -38,12 +38,14 @@ struct Rate {
 /// | `enospc-after=64M` | after so many bytes written there is no space |
 /// | `seed=7` | another selection of victims |
 ///
-/// And two that are none of a store's, for whoever serves a process from it:
+/// And some that are none of a store's, for whoever serves a process from it:
 ///
 /// | fault | what happens |
 /// |---|---|
 /// | `pager-after=9000` | the thread that served so many page faults of its process panics |
 /// | `keeper-after=9000` | the thread that works beside it does, when it sees that |
+/// | `no-page=1/50` | the system has no page when it asks for some; asking again may work |
+/// | `no-page-after=9000:3s` | after so many page faults it has none at all, for so long |
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Faults {
     read: Rate,
@@ -62,6 +64,9 @@ pub struct Faults {
     pub pager_after: Option<u64>,
     /// The same of the thread that works beside it.
     pub keeper_after: Option<u64>,
+    no_page: Rate,
+    /// Page faults after which the system refuses pages, and for how long.
+    pub no_page_after: Option<(u64, Duration)>,
 }
 
 /// Why a text does not name faults.
@@ -69,7 +74,7 @@ pub struct Faults {
 pub enum FaultsError {
     /// No such fault.
     #[error(
-        "unknown fault \"{0}\": allowed are read, write, short, corrupt, rot, lost, bad =N/M, delay=N/M:TIME, gone-after=N, enospc-after=SIZE, pager-after=N, keeper-after=N, seed=N"
+        "unknown fault \"{0}\": allowed are read, write, short, corrupt, rot, lost, bad, no-page =N/M, delay=N/M:TIME, gone-after=N, enospc-after=SIZE, pager-after=N, keeper-after=N, no-page-after=N:TIME, seed=N"
     )]
     Unknown(String),
     /// A value that is not one.
@@ -96,6 +101,16 @@ impl Faults {
         }
     }
 
+    /// Whether any fault has the system refuse pages.
+    pub fn refuse_pages(&self) -> bool {
+        self.no_page.times > 0 || self.no_page_after.is_some()
+    }
+
+    /// Whether the system refuses when it is asked for the `number`th time.
+    pub fn no_page(&self, number: u64) -> bool {
+        self.strikes(Kind::NoPage, self.no_page, number)
+    }
+
     fn strikes(&self, kind: Kind, rate: Rate, number: u64) -> bool {
         rate.times > 0 && mix(self.seed, kind as u64, number) % rate.of < rate.times
     }
@@ -112,6 +127,7 @@ enum Kind {
     Bad,
     Delay,
     Position,
+    NoPage,
 }
 
 /// Spreads three numbers over 64 bits: the finaliser of SplitMix64 (Steele, Lea and Flood,
@@ -165,6 +181,13 @@ impl FromStr for Faults {
                 "seed" => faults.seed = number()?,
                 "pager-after" => faults.pager_after = Some(number()?),
                 "keeper-after" => faults.keeper_after = Some(number()?),
+                "no-page" => faults.no_page = rate()?,
+                "no-page-after" => {
+                    let told = value.split_once(':');
+                    let told = told.and_then(|(n, time)| Some((n.parse().ok()?, duration(time)?)));
+                    let allowed = "N:TIME with us, ms or s, like 9000:3s";
+                    faults.no_page_after = Some(told.ok_or_else(|| wrong(allowed))?);
+                }
                 _ => return Err(FaultsError::Unknown(item.into())),
             }
         }
@@ -180,8 +203,12 @@ fn rate(text: &str) -> Option<Rate> {
 
 fn delay(text: &str) -> Option<(Rate, Duration)> {
     let (often, time) = text.split_once(':')?;
-    let unit_at = time.find(|c: char| !c.is_ascii_digit())?;
-    let (number, unit) = time.split_at(unit_at);
+    Some((rate(often)?, duration(time)?))
+}
+
+fn duration(text: &str) -> Option<Duration> {
+    let unit_at = text.find(|c: char| !c.is_ascii_digit())?;
+    let (number, unit) = text.split_at(unit_at);
     let number: u32 = number.parse().ok()?;
     let unit = match unit {
         "us" => Duration::from_micros(1),
@@ -189,7 +216,7 @@ fn delay(text: &str) -> Option<(Rate, Duration)> {
         "s" => Duration::from_secs(1),
         _ => return None,
     };
-    Some((rate(often)?, unit.checked_mul(number)?))
+    unit.checked_mul(number)
 }
 
 /// A store that fails as told.

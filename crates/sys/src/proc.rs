@@ -383,6 +383,15 @@ pub fn name(pid: u32) -> String {
         .collect()
 }
 
+/// Whether a thread of a process may be alive, by their numbers in the caller's PID namespace: who comes from
+/// another one does not see them.
+pub fn thread_may_live(process: u32, thread: u32) -> bool {
+    // SAFETY: no signal is sent.
+    let sent = unsafe { libc::syscall(libc::SYS_tgkill, process, thread, 0) };
+    // SAFETY: no arguments.
+    sent == 0 || crate::Errno::last().0 != libc::ESRCH || unsafe { libc::getppid() } == 0
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
