@@ -165,6 +165,8 @@ struct Counts {
     extents: u64,
     /// Single pages that found no place and stayed in memory.
     refused: u64,
+    /// Touches of a page that was out.
+    faults: u64,
     /// Pages read in beside the one touched.
     extra_in: u64,
     moved: u64,
@@ -363,6 +365,7 @@ impl Run {
         let Page::Swapped(_) = self.get(page) else {
             return;
         };
+        self.counts.faults += 1;
         let unit = page / UNIT * UNIT;
         let swapped = |p| matches!(self.get(p), Page::Swapped(_));
         if self.place.large_in() && page < UNITS * UNIT && (unit..unit + UNIT).all(swapped) {
@@ -473,6 +476,7 @@ pub fn run(options: &Options) -> Report {
         "seed_percent",
         "aligned_percent",
         "writes_per_folio",
+        "in_faults",
         "extra_in_pages",
         "moved_pages",
         "refused",
@@ -499,6 +503,7 @@ pub fn run(options: &Options) -> Report {
                 reference(allocator, mode),
                 percent(total.aligned, total.whole).into(),
                 (total.extents as f64 / total.whole.max(1) as f64).into(),
+                total.faults.into(),
                 total.extra_in.into(),
                 total.moved.into(),
                 total.refused.into(),
@@ -513,7 +518,7 @@ pub fn run(options: &Options) -> Report {
     report.note(
         "writes_per_folio: extents of a folio that was swapped out whole; the cost of no fallback",
     );
-    report.note("extra_in_pages: read in beside the page touched; moved_pages: read and written again by compaction");
+    report.note("in_faults: touches of a page that was out; extra_in_pages: read in beside the page touched; moved_pages: read and written again by compaction");
     report.note("refused: times that a single page found no place and stayed in memory; with -s there is one slot less than pages");
     report.note("seed_percent: what seed 000 shows, per iteration");
     report.set_plot(plot);
@@ -588,6 +593,46 @@ mod tests {
                 let moved = number("moved_pages") / number("swpout");
                 assert!(moved <= MOVED[mode], "{row:?}");
             }
+        }
+    }
+
+    /// What it costs to bring whole folios back, and what it gives: reads of pages that nobody touched,
+    /// fewer faults, and folios in one write each.
+    #[test]
+    fn large_swap_in_costs_reads_and_spares_faults_and_writes() {
+        let rows = |kind| {
+            let options = Options {
+                allocator: Some(kind),
+                iterations: 50,
+                ..Options::default()
+            };
+            let report = run(&options);
+            println!("{}", report.text());
+            let of = |row: serde_json::Map<String, Value>| {
+                ["in_faults", "extra_in_pages", "writes_per_folio"]
+                    .map(|n| row[n].as_f64().unwrap())
+            };
+            report.rows().map(of).collect::<Vec<_>>()
+        };
+        /// Of each mode: pages read for each that is read one by one, faults, and writes a folio, at
+        /// most. Without `-a` a quarter of a folio's pages are touched before it leaves again.
+        const MOST: [[f64; 3]; 4] = [
+            [1.001, 0.065, 1.001],
+            [1.001, 0.12, 1.05],
+            [4.3, 0.27, 1.001],
+            [4.1, 0.31, 1.05],
+        ];
+        let (one_by_one, whole) = (rows(Allocator::Ebb), rows(Allocator::EbbLargeIn));
+        for (mode, (one, whole)) in one_by_one.into_iter().zip(whole).enumerate() {
+            let ([faults, none, _], [fewer, extra, writes]) = (one, whole);
+            assert_eq!(none, 0.0);
+            let got = [(fewer + extra) / faults, fewer / faults, writes];
+            println!("{}: {got:?}", MODES[mode].name);
+            for (got, most) in got.into_iter().zip(MOST[mode]) {
+                assert!(got <= most, "{}: {got} is over {most}", MODES[mode].name);
+            }
+            // A folio comes whole, with the page touched, and no more does.
+            assert!(extra <= 15.0 * fewer);
         }
     }
 

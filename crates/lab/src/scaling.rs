@@ -1,8 +1,8 @@
-//! Allocations and frees per second against the number of threads, ours beside an older
-//! allocator under one global lock. Each thread holds some folios and in each step
+//! Allocations and frees per second against the number of threads, ours beside an older allocator under
+//! one global lock, which keeps no owners of slots, and beside itself under one. Each thread holds some folios and in each step
 //! allocates one and frees its oldest. A thread is bound to a processor, and allocates as that one.
 //!
-//! The two are measured in turn. Up to one thread for each processor: for short times and often, and
+//! They are measured in turn. Up to one thread for each processor: for short times and often, and
 //! only the moments count in which no thread was without its processor. More threads than processors: for longer, so that all
 //! of them get their turns, and are interrupted wherever they are, a lock in hand or not.
 
@@ -91,9 +91,20 @@ impl Shared for Ours {
     }
 }
 
-struct OneLock(Mutex<Legacy>);
+struct OneLock<T>(Mutex<T>);
 
-impl Shared for OneLock {
+impl Shared for OneLock<Ours> {
+    fn allocate(&self, thread: usize, order: u8, out: &mut ExtentList) -> u32 {
+        let ours = self.0.lock().expect("no panic");
+        ours.allocate(thread, order, out)
+    }
+    fn free(&self, thread: usize, start: u32, order: u8) {
+        let ours = self.0.lock().expect("no panic");
+        ours.free(thread, start, order);
+    }
+}
+
+impl Shared for OneLock<Legacy> {
     fn allocate(&self, _: usize, order: u8, _: &mut ExtentList) -> u32 {
         self.0
             .lock()
@@ -165,13 +176,17 @@ fn ours(cpus: usize) -> Ours {
     Ours { devices, cpus }
 }
 
-/// Ours and the other, for a number of threads.
-fn both(threads: usize, cores: usize, order: u8) -> [Bench; 2] {
-    let one_lock = OneLock(Mutex::new(Legacy::new(SLOTS)));
-    [
-        Bench::new(Box::new(ours(threads.min(cores))), threads, order),
-        Bench::new(Box::new(one_lock), threads, order),
-    ]
+const NAMES: [&str; 3] = ["ebb", "one-lock", "ebb-one-lock"];
+
+/// Ours and the others, for a number of threads.
+fn all(threads: usize, cores: usize, order: u8) -> [Bench; 3] {
+    let ours = || ours(threads.min(cores));
+    let allocators: [Box<dyn Shared>; 3] = [
+        Box::new(ours()),
+        Box::new(OneLock(Mutex::new(Legacy::new(SLOTS)))),
+        Box::new(OneLock(Mutex::new(ours()))),
+    ];
+    allocators.map(|allocator| Bench::new(allocator, threads, order))
 }
 
 /// Runs the experiment.
@@ -186,6 +201,8 @@ pub fn run(options: &Options) -> Report {
         "ns_per_pair",
         "percent_of_one_lock",
         "one_lock_rounds",
+        "percent_of_own_one_lock",
+        "own_one_lock_rounds",
         "percent_of_unshared",
         "clock_percent_of_unshared",
         "percent_of_one_thread",
@@ -194,8 +211,7 @@ pub fn run(options: &Options) -> Report {
     ]);
     let mut series: Vec<Series> = Vec::new();
     for order in [0u8, 4] {
-        let names = ["ebb", "one-lock"];
-        let mut points = [Vec::new(), Vec::new()];
+        let mut points = NAMES.map(|_| Vec::new());
         for &threads in &options.threads {
             let shared = threads > cores;
             let (duration, rounds, tries) = if shared {
@@ -209,7 +225,7 @@ pub fn run(options: &Options) -> Report {
                 _ if shared => vec![threads, cores],
                 _ => vec![threads, 1],
             };
-            let mut benches: Vec<_> = counts.into_iter().map(|n| both(n, cores, order)).collect();
+            let mut benches: Vec<_> = counts.into_iter().map(|n| all(n, cores, order)).collect();
             for _ in 0..rounds.max(1) * tries {
                 for bench in benches.iter_mut().flatten() {
                     bench.measure(order, duration, shared);
@@ -221,9 +237,10 @@ pub fn run(options: &Options) -> Report {
                     break;
                 }
             }
-            for (i, name) in names.into_iter().enumerate() {
+            for (i, name) in NAMES.into_iter().enumerate() {
                 let of = |bench: &Bench| ratio(&benches[0][i].rounds, &bench.rounds);
-                let (one_lock, fewer) = (of(&benches[0][1]), benches.get(1).map(|b| of(&b[i])));
+                let [one_lock, own] = [1, 2].map(|other| of(&benches[0][other]));
+                let fewer = benches.get(1).map(|b| of(&b[i]));
                 let (unshared, one) = if shared { (fewer, None) } else { (None, fewer) };
                 let rate = speed(&benches[0][i].rounds);
                 report.row(vec![
@@ -234,6 +251,8 @@ pub fn run(options: &Options) -> Report {
                     (1e9 * threads.min(cores) as f64 / rate).into(),
                     (100.0 * one_lock.of_speed).into(),
                     one_lock.pairs.into(),
+                    (100.0 * own.of_speed).into(),
+                    own.pairs.into(),
                     unshared.map(|ratio| 100.0 * ratio.of_speed).into(),
                     unshared.map(|ratio| 100.0 * ratio.by_clock).into(),
                     one.map(|ratio| 100.0 * ratio.of_speed).into(),
@@ -243,7 +262,7 @@ pub fn run(options: &Options) -> Report {
                 points[i].push((threads as f64, rate));
             }
         }
-        for (name, points) in names.into_iter().zip(points) {
+        for (name, points) in NAMES.into_iter().zip(points) {
             series.push(Series {
                 name: format!("{name}, order {order}"),
                 points,
@@ -253,6 +272,7 @@ pub fn run(options: &Options) -> Report {
     report.note(format!(
         "ns_per_pair: of a processor's time; this machine has {cores}, which more threads share",
     ));
+    report.note("one-lock: the allocator of seed 000 under one global lock, which knows no owners; ebb-one-lock: ours under one more lock, for all threads; percent_of_own_one_lock: beside that");
     report.note("percent_of_unshared: more threads than processors, of what one thread for each gets done in rounds in turn; percent_of_one_thread: of what one thread alone does, in the same way");
     report.note("medians of the rounds in which there were moments when all threads ran; rounds: how many of these there were (under 5: medians of all), one_lock_rounds and one_thread_rounds: in how many what is compared with had them too; where threads share processors: by the time that they had these");
     report.note("clock_percent_of_unshared: by the clock, so that waits of all count, and so do other programs");
@@ -277,7 +297,7 @@ mod tests {
             rounds: 2,
             shared: (Duration::from_millis(10), 2),
         });
-        assert_eq!(report.rows().count(), 12);
+        assert_eq!(report.rows().count(), 18);
         for row in report.rows() {
             assert!(row["pairs_per_s"].as_f64().is_some_and(|n| n > 0.0));
         }

@@ -584,6 +584,8 @@ fn memory_stays_within_the_promises() {
 #[cfg(not(loom))]
 fn memory_of_a_device(slots: u64) {
     let empty = Devices::new(Arc::new(Cpus(2)), Options::default()).bookkeeping_bytes();
+    // Cursors and a return cache for each processor, whatever devices there are.
+    assert!(empty <= 1024 + 2 * 2176, "{empty} bytes without a device");
     let (devices, id) = one(slots, Options::default());
     let bytes = || devices.bookkeeping_bytes() - empty;
     // Of the device as such, and a pointer for each 512 MiB.
