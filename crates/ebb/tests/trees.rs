@@ -519,8 +519,8 @@ fn an_allocator_of_the_programs_own() {
     }
     const NAME: &str = "libjemalloc.so.2";
     let folders = ["x86_64-linux-gnu", "aarch64-linux-gnu", "."];
-    let there = |folder: &&str| Path::new("/usr/lib").join(folder).join(NAME).exists();
-    if !folders.iter().any(|folder| there(&folder)) {
+    let there = |folder: &str| Path::new("/usr/lib").join(folder).join(NAME).exists();
+    if !folders.iter().any(|folder| there(folder)) {
         println!("skipped: {NAME} is not installed");
         return;
     }
