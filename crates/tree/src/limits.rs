@@ -309,9 +309,9 @@ mod tests {
             "it gives 5 of its 20"
         );
         assert!(first.patient, "there is room yet");
-        for n in 1..5 {
+        for (n, mib) in held.iter().enumerate().skip(1) {
             let limit = limit(n, 1 << 40);
-            assert_eq!((limit.max, limit.accept_percent), ((held[n] + 1) * MIB, 99));
+            assert_eq!((limit.max, limit.accept_percent), ((mib + 1) * MIB, 99));
         }
         // A limit of its own, with the threshold of that.
         let own = limit(2, 9 * MIB);
