@@ -441,7 +441,7 @@ fn a_program_started_through_its_loader_is_managed() {
     }
     let loader = ["/lib64/ld-linux-x86-64.so.2", "/lib/ld-linux-aarch64.so.1"];
     let Some(loader) = loader.into_iter().find(|l| Path::new(l).exists()) else {
-        println!("skipped: the loader is not installed where it should be");
+        println!("skipped: the dynamic loader is not installed");
         return;
     };
     let cat = ebb_harness::tools::in_path("cat").expect("cat");

@@ -448,9 +448,10 @@ fn gcd(a: usize, b: usize) -> usize {
 mod tests {
     use super::*;
 
-    /// Of every codec, with what rounds sizes up, in pools of 2 to 28 MiB.
+    /// No codec wastes much of a pool of 10 to 35 MiB, and with two of them a store takes no longer than with LZ4 alone, for pages that
+    /// are much denser once they are idle.
     fn wastes_little(what: &str, command: &[String], after: Duration) {
-        let sample = match sample::command(command, 12_000, after) {
+        let sample = match sample::command(command, 24_000, after) {
             Ok(sample) => sample,
             Err(why) => return println!("skipped: no look at another program's memory: {why}"),
         };
@@ -471,6 +472,16 @@ mod tests {
                 row["codec"]
             );
         }
+        let figure = |codec: &str, column: &str| {
+            let row = report.rows().find(|row| row["codec"] == codec);
+            row.expect("a row")[column].as_f64().expect("a number")
+        };
+        let times = |column| figure("lz4+zstd:1", column) / figure("lz4", column);
+        let (denser, longer) = (times("ratio"), times("store_us_page"));
+        println!("{what}: lz4+zstd {denser:.2} times as dense as lz4 in {longer:.2} of the time");
+        assert!(denser >= 1.3, "{what}: {denser}");
+        // What is granted is for other programs.
+        assert!(longer <= 1.25, "{what}: {longer}");
     }
 
     /// GNU sort, with its text and its lines' places in memory.
@@ -479,7 +490,7 @@ mod tests {
         let file = std::env::temp_dir().join(format!("ebb-lines-{}", std::process::id()));
         let mut random = crate::sim::Random::new(11);
         let mut text = String::new();
-        for line in 0..900_000 {
+        for line in 0..1_300_000 {
             let word = ["tide", "ebbs", "flows", "again", "at", "dawn"][random.below(6)];
             text += &format!("{:012x} {word} {line}\n", random.next() >> 16);
         }
@@ -494,7 +505,7 @@ mod tests {
     #[test]
     fn the_pool_wastes_under_5_percent_of_a_heap_of_small_objects() {
         let program = "\
-users = {f'user:{i}': {'id': i, 'name': f'name-{i * 7919 % 120000}', 'tags': [i % 97, i % 89]} for i in range(120000)}
+users = {f'user:{i}': {'id': i, 'name': f'name-{i * 7919 % 280000}', 'tags': [i % 97, i % 89]} for i in range(280000)}
 import time
 time.sleep(60)";
         let words = ["python3", "-c", program].map(String::from);
