@@ -442,8 +442,8 @@ fn pages_that_the_system_refuses_are_waited_for() {
         println!("skipped: only memory cgroups of version 1 refuse without killing");
         return;
     }
-    if let Some(why) = cgroup::unavailable() {
-        println!("skipped: {why}");
+    if cgroup::unavailable().is_some() {
+        println!("skipped: no memory cgroup can be made");
         return;
     }
     let job = incompressible();

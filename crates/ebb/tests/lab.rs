@@ -190,6 +190,8 @@ impl Tail {
             self.load.name()
         );
         assert!(worker[1] < 0.15, "{what}");
+        // A free waits for nobody in any load, a fault for discards that nobody did before.
+        assert!(inline[1] < 0.15 || path == "fault", "{what}");
         // A few that meet a thread which has lost its processor, a lock in hand, say nothing.
         if inline[0] <= 0.02 || inline[0] * inline[2] < 1000.0 {
             assert!(
@@ -217,8 +219,9 @@ impl Tail {
     fn speed_is_kept(&self) -> bool {
         let (_, least, most) = self.speed("async", "ops");
         assert!(most >= 98.0 || most - least > 5.0);
-        let (_, least, most) = self.speed("async", "alone");
+        let (speed, least, most) = self.speed("async", "alone");
         assert!(most >= 98.0, "a worker costs over 2%");
+        assert!(speed >= 97.5 || most - least > 1.0);
         let (_, at_least, at_most) = self.speed("direct", "alone");
         assert!(at_least <= 102.0, "the return cache costs over 2%");
         most - least <= 1.0 && at_most - at_least <= 1.0

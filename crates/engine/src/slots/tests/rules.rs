@@ -505,6 +505,10 @@ fn parameters_out_of_range_are_errors() {
         devices.give(A, nowhere),
         Err(FreeError::NoDevice(DeviceId(200)))
     );
+    let gone = DrainError::NoDevice(DeviceId(200));
+    assert_eq!(devices.departure(DeviceId(200)).err(), Some(gone));
+    assert_eq!(devices.drain_step(A, DeviceId(200), 8).err(), Some(gone));
+    assert_eq!(devices.remove(A, DeviceId(200)), Err(gone));
     assert_eq!(devices.owner(DeviceId(200), SlotIndex(0)), None);
     assert_eq!(devices.owner(id, SlotIndex(u32::MAX)), None);
     let free = Extent {
