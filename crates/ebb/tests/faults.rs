@@ -519,11 +519,6 @@ fn pages_that_the_system_refuses_for_a_while() {
         let job = job.time_limit(Duration::from_secs(60));
         let alone = free(&job, what);
         for faults in ["no-page-after=2500:2s", "no-page=1/20"] {
-            if (what, faults) == ("threads", "no-page=1/20") {
-                // Took a second or did not end within a minute, in turn.
-                println!("skipped in part: threads that now and then are refused a page: pending");
-                continue;
-            }
             let managed = Under::budget(alone.peak / 2)
                 .faults(faults)
                 .run(&job.clone().env("EBB_CHECK", "1"));

@@ -26,6 +26,9 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
+/// How long a page is refused until others have to give some up for it.
+const A_MOMENT: Duration = Duration::from_millis(1);
+
 /// When who waits for the pages is woken.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Waking {
@@ -135,13 +138,17 @@ impl Process {
         (at, all)
     }
 
-    /// The system had no page for us, and has had none since then: waits a moment, in which the keeper
-    /// gives up some. Ends the process if that has not helped for long.
+    /// The system had no page for us, and has had none since then: waits a moment. Where that alone does not
+    /// help the keeper gives up some in the next: each time that a page is refused once it would be more than
+    /// what is brought meanwhile, and nothing would stay. Ends the process if it lasts for long.
     pub fn refused(&self, since: Instant) {
-        self.is_refused.store(true, Relaxed);
-        self.member.wake_self();
-        std::thread::sleep(Duration::from_millis(1));
-        if since.elapsed() > GIVE_UP {
+        let lasted = since.elapsed();
+        if lasted >= A_MOMENT {
+            self.is_refused.store(true, Relaxed);
+            self.member.wake_self();
+        }
+        std::thread::sleep(lasted.clamp(A_MOMENT / 32, A_MOMENT));
+        if lasted > GIVE_UP {
             self.fail(
                 "out of memory: the system has no page for this process, although the budget has room; \
                  raise the limit of its memory cgroup, or lower --memory",

@@ -66,23 +66,34 @@ fn processors_that_free_and_allocate_keep_out_of_each_others_way() {
     assert!(lists <= 25, "{lists} locks of lists for 100 pairs");
 }
 
-/// Locks of clusters and of lists for 100 allocations, where a processor keeps a device 90% full and
-/// replaces what it has, in no order: folios alone, or pages and folios in turn, which lie apart.
-fn locks_of_sizes(pages_too: bool) -> [u64; 2] {
+/// Pages that are swapped out alike: in what size, and by which processor.
+#[derive(Clone, Copy)]
+struct Kind {
+    pages: u16,
+    cpu: Cpu,
+}
+
+const FOLIOS: Kind = Kind { pages: 16, cpu: A };
+
+/// Locks of clusters and of lists for 100 pairs of free and allocation, where a device is kept 90%
+/// full, half with `stay` and half with `go`, each replaced in no order: of `stay` one in `every`.
+fn locks_of_kinds(stay: Kind, go: Kind, every: usize) -> [u64; 2] {
     let slots = 1 << 15;
     let (devices, _) = one(slots, Options::default());
     let mut out = ExtentList::new();
-    let mut allocate = |len: u16| {
+    let mut allocate = |kind: Kind| {
         out.clear();
-        devices.allocate(A, len, EntryId(0), &mut out).unwrap();
+        devices
+            .allocate(kind.cpu, kind.pages, EntryId(0), &mut out)
+            .unwrap();
         assert_eq!(out.len(), 1, "placement alone finds room");
         out[0]
     };
-    let folios = if pages_too { slots / 32 } else { slots / 16 } as usize * 9 / 10;
-    let mut held: Vec<Extent> = (0..folios).map(|_| allocate(16)).collect();
-    if pages_too {
-        held.extend((0..folios * 16).map(|_| allocate(1)));
-    }
+    let half = slots as usize * 9 / 20;
+    let mut held = [stay, go].map(|kind| {
+        let count = half / usize::from(kind.pages);
+        (kind, (0..count).map(|_| allocate(kind)).collect::<Vec<_>>())
+    });
     let places = [Place::Cluster, Place::Lists];
     let mut random = 1u64;
     let (mut before, rounds) = ([0; 2], 20_000);
@@ -91,28 +102,41 @@ fn locks_of_sizes(pages_too: bool) -> [u64; 2] {
             before = places.map(taken);
         }
         random = random.wrapping_mul(6_364_136_223_846_793_005) + 1;
-        // Of the folios or of the pages, as often.
-        let from = if pages_too && round % 2 == 0 {
-            folios..held.len()
-        } else {
-            0..folios
-        };
-        let at = from.start + (random >> 33) as usize % from.len();
-        devices.free(A, EntryId(0), held[at]).unwrap();
-        held[at] = allocate(held[at].len);
+        let (kind, held) = &mut held[usize::from(round % every != 0)];
+        let at = (random >> 33) as usize % held.len();
+        devices.free(kind.cpu, EntryId(0), held[at]).unwrap();
+        held[at] = allocate(*kind);
     }
     devices.check();
     let now = places.map(taken);
     [0, 1].map(|i| 100 * (now[i] - before[i]) / rounds as u64)
 }
 
+fn assert_no_more(alone: [u64; 2], apart: [u64; 2]) {
+    println!("of clusters and lists, for 100 pairs: {alone:?} together, {apart:?} apart");
+    for (alone, apart) in alone.into_iter().zip(apart) {
+        assert!(10 * apart <= 11 * alone, "{apart} against {alone}");
+    }
+}
+
 /// Pages of different sizes lie in different clusters, which costs no search: each size has its own
 /// list and its own cursor.
 #[test]
 fn to_keep_sizes_apart_takes_no_more_locks() {
-    let [alone, both] = [false, true].map(locks_of_sizes);
-    println!("of clusters and lists, for 100 pairs: {alone:?} folios alone, {both:?} with pages");
-    for (alone, both) in alone.into_iter().zip(both) {
-        assert!(10 * both <= 11 * alone, "{both} against {alone}");
-    }
+    let pages = Kind { pages: 1, ..FOLIOS };
+    assert_no_more(
+        locks_of_kinds(FOLIOS, FOLIOS, 2),
+        locks_of_kinds(FOLIOS, pages, 2),
+    );
+}
+
+/// What stays and what comes and goes lie apart where two processors swap them out
+/// (`ebb lab lifetimes`), which costs no search either: each has its own cursors.
+#[test]
+fn to_keep_lifetimes_apart_takes_no_more_locks() {
+    let others = Kind { cpu: B, ..FOLIOS };
+    assert_no_more(
+        locks_of_kinds(FOLIOS, FOLIOS, 100),
+        locks_of_kinds(FOLIOS, others, 100),
+    );
 }
