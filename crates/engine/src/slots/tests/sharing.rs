@@ -112,30 +112,31 @@ fn locks_of_kinds(stay: Kind, go: Kind, every: usize) -> [u64; 2] {
     [0, 1].map(|i| 100 * (now[i] - before[i]) / rounds as u64)
 }
 
-fn assert_no_more(alone: [u64; 2], apart: [u64; 2]) {
-    println!("of clusters and lists, for 100 pairs: {alone:?} together, {apart:?} apart");
-    for (alone, apart) in alone.into_iter().zip(apart) {
-        assert!(10 * apart <= 11 * alone, "{apart} against {alone}");
+/// By 5% at least: one cursor for both would take as many.
+fn assert_fewer(together: [u64; 2], apart: [u64; 2]) {
+    println!("of clusters and lists, for 100 pairs: {together:?} together, {apart:?} apart");
+    for (together, apart) in together.into_iter().zip(apart) {
+        assert!(20 * apart <= 19 * together, "{apart} against {together}");
     }
 }
 
 /// Pages of different sizes lie in different clusters, which costs no search: each size has its own
-/// list and its own cursor.
+/// list and its own cursor. And clusters are filled and emptied by fewer turns.
 #[test]
-fn to_keep_sizes_apart_takes_no_more_locks() {
+fn to_keep_sizes_apart_takes_fewer_locks() {
     let pages = Kind { pages: 1, ..FOLIOS };
-    assert_no_more(
+    assert_fewer(
         locks_of_kinds(FOLIOS, FOLIOS, 2),
         locks_of_kinds(FOLIOS, pages, 2),
     );
 }
 
-/// What stays and what comes and goes lie apart where two processors swap them out
-/// (`ebb lab lifetimes`), which costs no search either: each has its own cursors.
+/// What stays and what comes and goes lie apart where two processors swap them out (`ebb lab lifetimes`),
+/// which costs no search either: each has its own cursors.
 #[test]
-fn to_keep_lifetimes_apart_takes_no_more_locks() {
+fn to_keep_lifetimes_apart_takes_fewer_locks() {
     let others = Kind { cpu: B, ..FOLIOS };
-    assert_no_more(
+    assert_fewer(
         locks_of_kinds(FOLIOS, FOLIOS, 100),
         locks_of_kinds(FOLIOS, others, 100),
     );
