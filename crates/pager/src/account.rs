@@ -23,6 +23,8 @@ pub struct Account {
     unmanaged: i64,
     /// Pages shared no more whose credit has not been given back.
     parted: i64,
+    /// [`Member::rollups`] when the first of them was shared no more.
+    since: u32,
 }
 
 impl Account {
@@ -32,6 +34,7 @@ impl Account {
             charged: 0,
             unmanaged: 0,
             parted: 0,
+            since: 0,
         }
     }
 
@@ -81,15 +84,19 @@ impl Account {
         if !self.room(member, used, pages) {
             return false;
         }
-        self.part(pages);
+        self.part(pages, member.rollups());
         if self.parted >= BATCH {
             self.give_credit_back(member);
         }
         true
     }
 
-    /// `pages` are shared no more: dropped here, or copied whether there was room or not.
-    pub fn part(&mut self, pages: i64) {
+    /// `pages` are shared no more, since `rollups`: dropped here, or copied whether there was room or not.
+    pub fn part(&mut self, pages: i64, rollups: u32) {
+        let older = (rollups.wrapping_sub(self.since) as i32) < 0;
+        if self.parted == 0 || older {
+            self.since = rollups;
+        }
         self.parted += pages;
     }
 
@@ -97,7 +104,7 @@ impl Account {
     fn give_credit_back(&mut self, member: &Member) {
         let pages = self.parted.min(self.charged);
         if pages > 0 {
-            member.part(pages as u64);
+            member.part(pages as u64, self.since);
             self.charged -= pages;
             self.parted -= pages;
         }

@@ -76,6 +76,7 @@ impl Process {
                 None
             };
             let from = unit.first().address();
+            let rollups = self.member.rollups();
             let Shifted {
                 moved,
                 gone,
@@ -100,7 +101,7 @@ impl Process {
                 ..
             } = &mut *state;
             // Over the limit for a moment: what was copied is about to leave.
-            account.part(copied as i64);
+            account.part(copied as i64, rollups);
             let bays = bays.as_mut().expect("as above");
             let left = moved | gone | opened;
             let out = self.uncache(&copies, left, moved & !opened);

@@ -604,13 +604,14 @@ impl Process {
         self.member.publish_oldest(published(oldest, state));
     }
 
-    /// Whether what is in the pool is this process's alone, and can go elsewhere.
+    /// Whether what is in the pool can go elsewhere. Relatives that share it each write it, and it is free
+    /// when all have: idle ones are asked in turn.
     fn gives_pool(&self) -> bool {
-        !self.member.has_relatives() && self.embedded.devices.stays(self.member)
+        self.embedded.devices.stays(self.member)
     }
 
     /// Tells the tree what the pool holds, and since when what of it may go to devices so that others have the
-    /// room: nothing where relatives share it, as writing it frees nothing.
+    /// room.
     fn tell_pool(&self, state: &mut State) {
         let bytes = self.swap.pool_bytes();
         let (came, oldest) = self.swap.pool_order();
@@ -696,6 +697,7 @@ impl Process {
             any = true;
             left -= part.max((less / PAGE_SIZE as u64) as i64);
             let mut state = lock_service();
+            self.part_with_given_back(&mut state);
             let used = state.used(self.swap);
             state.account.settle(self.member, used, 0);
             left = left.min(state.account.charged() - aim);

@@ -47,7 +47,7 @@ use crate::resolve::window;
 use crate::state::{State, lock_service};
 use ebb_engine::PAGE_SIZE;
 use ebb_sys::{memory, thread};
-use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, Ordering::Relaxed, Ordering::SeqCst};
 use std::time::Duration;
 
 /// Whether pages are shared with relatives, as far as is known.
@@ -63,6 +63,8 @@ pub enum Sharing {
 static RELATIVES: AtomicBool = AtomicBool::new(false);
 /// Pages that the engine gave back and relatives kept, not yet accounted for.
 static GIVEN_BACK: AtomicI64 = AtomicI64::new(0);
+/// [`Member::rollups`](ebb_tree::Member::rollups) before the first of them went.
+static GIVEN_SINCE: AtomicU32 = AtomicU32::new(0);
 /// How often memory was protected.
 static PROTECTIONS: AtomicU32 = AtomicU32::new(0);
 
@@ -114,7 +116,7 @@ impl Process {
         if state.sharing == Sharing::Alone {
             return;
         }
-        state.account.part(GIVEN_BACK.swap(0, Relaxed));
+        self.part_with_given_back(state);
         if !self.member.has_relatives() {
             RELATIVES.store(false, Relaxed);
             self.swap.alone();
@@ -124,6 +126,15 @@ impl Process {
             state.sharing = Sharing::Alone;
             let State { map, queue, .. } = state;
             queue.come_back(map, usize::MAX);
+        }
+    }
+
+    /// Gives back the credit for what the engine gave back and relatives kept.
+    pub fn part_with_given_back(&self, state: &mut State) {
+        let since = GIVEN_SINCE.load(SeqCst);
+        let pages = GIVEN_BACK.swap(0, SeqCst);
+        if pages > 0 {
+            state.account.part(pages, since);
         }
     }
 
@@ -219,13 +230,14 @@ impl Process {
             return;
         }
         let registered = |r: &crate::ranges::Range| r.attributes.registered;
+        let rollups = self.member.rollups();
         let pages: usize = state
             .ranges
             .within(start, end)
             .filter(registered)
             .map(|range| self.shared(range.start, range.end))
             .sum();
-        state.account.part(pages as i64);
+        state.account.part(pages as i64, rollups);
     }
 
     /// How many pages of `start..end` relatives map too, on a thread of ours. One of the program has
@@ -256,8 +268,11 @@ pub fn before_give_back(bytes: &[u8]) {
     let start = memory::page_up(bytes.as_ptr() as usize);
     let end = (bytes.as_ptr() as usize + bytes.len()) & !(PAGE_SIZE - 1);
     if start < end {
-        let pages = process.shared(start, end);
-        GIVEN_BACK.fetch_add(pages as i64, Relaxed);
+        let rollups = process.member.rollups();
+        let pages = process.shared(start, end) as i64;
+        if pages > 0 && GIVEN_BACK.fetch_add(pages, SeqCst) == 0 {
+            GIVEN_SINCE.store(rollups, SeqCst);
+        }
     }
 }
 

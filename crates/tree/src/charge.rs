@@ -183,13 +183,24 @@ impl Table {
 
     /// `pages` that `me` has charged stand for pages it shared with its family and shares no more:
     /// it has a copy, or has dropped them while others keep them. Use was credit + these pages
-    /// less than what was charged, and is the same after.
-    pub fn part(&self, me: SlotNumber, pages: i64) {
+    /// less than what was charged, and is the same after. `since` is what [`rollups`](Table::rollups)
+    /// was when they were shared no more: who has measured the credit since then may have taken them off
+    /// already, and is to measure it again.
+    pub fn part(&self, me: SlotNumber, pages: i64, since: u32) {
+        // Before and after: what is suspected counts as no peak, and is not forgotten by whoever measures
+        // just now.
+        let doubtful = self.rollups.load(SeqCst) != since;
+        if doubtful && self.suspected.load(SeqCst) >= 0 {
+            self.suspected.fetch_add(pages, SeqCst);
+        }
         // Credit first: for a moment too much is in use, never too little.
         self.step(me, || {
             let others = self.relatives(me).filter(|&n| n != me);
             self.take_credit(std::iter::once(me).chain(others), pages)
         });
+        if doubtful || self.rollups.load(SeqCst) != since {
+            self.doubted.fetch_add(pages, SeqCst);
+        }
         self.uncharge(me, pages);
     }
 
@@ -471,10 +482,10 @@ mod tests {
                     (Op::Write(..), Has::Nothing) => table.charge_forced(members[m], 1),
                     (Op::Write(..), Has::Shared) if others => {
                         table.charge_forced(members[m], 1);
-                        table.part(members[m], 1);
+                        table.part(members[m], 1, 0);
                     }
                     (Op::Write(..), _) | (Op::Drop(..), Has::Nothing) => {}
-                    (Op::Drop(..), Has::Shared) if others => table.part(members[m], 1),
+                    (Op::Drop(..), Has::Shared) if others => table.part(members[m], 1, 0),
                     (Op::Drop(..), _) => table.uncharge(members[m], 1),
                 }
                 prop_assert_eq!(table.in_use(), used(&pages));
@@ -497,7 +508,7 @@ mod tests {
         assert!(table.try_charge(slots[0], 10));
         table.add_credit_for_test(slots[1], 4);
         table.add_credit_for_test(slots[2], 5);
-        table.part(slots[0], 10);
+        table.part(slots[0], 10, 0);
         let credit = |i: usize| table.slot(slots[i]).credit.load(SeqCst);
         assert_eq!((credit(0), credit(1), credit(2)), (0, 0, 5));
         assert_eq!(table.limit.0.load(SeqCst), 105);

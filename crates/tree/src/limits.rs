@@ -18,7 +18,7 @@
 //!
 //! Who has to write to devices, so that the sum goes down to a level, are those whose pages came first, as
 //! if there were one order for the whole tree. A process *may give* what it has, but nothing where it may not
-//! write, or relatives share what it has. With older(p) what those may give whose
+//! write. With older(p) what those may give whose
 //! oldest pages are older than this one's:
 //! ```text
 //! gives(p, level) = min(what p may give, Σ - level - older(p)), at least 0

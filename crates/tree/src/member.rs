@@ -262,9 +262,15 @@ impl Member {
 
     /// Gives back `pages` of this process's charge that stand for pages which it shared with its
     /// relatives and shares no more: it has copied them, and has charged the copies, or has
-    /// dropped them while others keep them. Every call writes lines shared by all processes.
-    pub fn part(&self, pages: u64) {
-        self.table.part(self.slot(), signed(pages));
+    /// dropped them while others keep them. Since when, `rollups` says. Every call writes lines shared by
+    /// all processes.
+    pub fn part(&self, pages: u64, rollups: u32) {
+        self.table.part(self.slot(), signed(pages), rollups);
+    }
+
+    /// Changes when what members share is measured.
+    pub fn rollups(&self) -> u32 {
+        self.table.rollups.load(SeqCst)
     }
 
     /// Publishes when (CLOCK_MONOTONIC nanoseconds) the coldest page this process could give

@@ -10,7 +10,8 @@
 //!   fault, and those are cheap to read.
 //!
 //! So the figure may be too small for a while, never too large. It is measured anew when faults
-//! have eaten of it, with at most one part in [`ROLLUP_SHARE`] of a processor, five in a hurry.
+//! have eaten of it, or a member parted with pages that it had ceased to share before the last time (then
+//! both took them off), with at most one part in [`ROLLUP_SHARE`] of a processor, five in a hurry.
 //! When a process ends, as much is taken off as it could have shared.
 //!
 //! Two uses: **credit** of members that charge for themselves, family by family; **overlap**
@@ -200,7 +201,7 @@ impl Supervisor {
         }
         families.retain(|_, members| members.len() > 1);
         let mut faults = HashMap::new();
-        let (mut credit, mut decay) = (0, 0);
+        let (mut credit, mut decay) = (0, self.table.doubted.swap(0, SeqCst));
         for members in families.values() {
             let mut since = 0;
             for &n in members {
@@ -249,9 +250,11 @@ impl Supervisor {
         }
         let cpu = cpu_time();
         let mut unsure = false;
+        self.table.rollups.fetch_add(1, SeqCst);
         for members in families.values() {
             unsure |= !self.roll_up(members);
         }
+        self.table.rollups.fetch_add(1, SeqCst);
         let sharing = &mut self.watch.sharing;
         sharing.unsure = unsure;
         sharing.decay = 0;

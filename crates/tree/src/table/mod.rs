@@ -97,6 +97,11 @@ pub(crate) struct Table {
     /// Pages that seem to be in use, as their credit was taken on suspicion; negative: it is not
     /// known how many.
     pub suspected: AtomicI64,
+    /// How often what members share was measured, twice for each time: when it begins, when it ends.
+    pub rollups: AtomicU32,
+    /// Pages whose credit was taken although a measurement may have seen that they are shared no more,
+    /// since the supervisor looked.
+    pub doubted: AtomicI64,
     /// Pages that children might copy which the supervisor has not seen yet.
     pub forked: AtomicI64,
     /// 1: a fork waits for the tree to page.

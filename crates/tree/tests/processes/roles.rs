@@ -229,6 +229,27 @@ fn sharer(mib: u64) {
                 .step_by(4096)
                 .for_each(|byte| *byte = 2);
             member.message("half written");
+            wait_line();
+            // Drops a quarter, and says so when that was measured already, as a fault had it done.
+            let since = member.rollups();
+            let quarter = memory[half..half + half / 2].as_mut_ptr_range();
+            let start = quarter.start.addr().next_multiple_of(4096);
+            let len = (quarter.end.addr() & !4095) - start;
+            // SAFETY: nothing but bytes lies there, which nobody reads again.
+            let dropped = unsafe { libc::madvise(start as *mut _, len, libc::MADV_DONTNEED) };
+            assert_eq!(dropped, 0);
+            memory[half * 2 - 1] = 2;
+            let begin = Instant::now();
+            while member.rollups().wrapping_sub(since) < 2 {
+                assert!(begin.elapsed() < Duration::from_secs(5), "nobody measures");
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            // Each costs a fault the first time, after which it would be measured again in any case.
+            member.part(0, since);
+            member.message("a quarter is gone");
+            std::thread::sleep(Duration::from_secs(1));
+            member.part(len as u64 / 4096, since);
+            member.message("a quarter was shared");
             sleep_forever();
         }
     }

@@ -395,11 +395,16 @@ fn credit() {
     tell(&mut parent);
     tree.expect("half written");
     tree.settles_at(96..112);
-    // The parent dies: the child has its 64 MiB alone.
+    // It drops 16 MiB, which the parent keeps, and they are taken off once.
+    tell(&mut parent);
+    tree.expect("a quarter is gone");
+    tree.expect("a quarter was shared");
+    tree.settles_at(96..112);
+    // The parent dies: the child has its 48 MiB alone.
     parent.kill().unwrap();
     parent.wait().unwrap();
     assert!(tree.until(S(5), |tree| tree.sup.members() == 1));
-    tree.settles_at(64..80);
+    tree.settles_at(48..64);
     tree.sup.check().unwrap();
     descendants(std::process::id())
         .iter()
