@@ -1,15 +1,26 @@
-//! The directory of clusters and the cursors that allocate in them.
+//! The virtual swap space as a whole: the directory of clusters, the groups, and how an entry's cluster is
+//! found and locked. What is done then is in `locked`; what allocates is in `cursors`, the order in which pages
+//! leave the pool in `clock`.
 
+mod clock;
+mod cursors;
+mod locked;
 #[cfg(all(test, not(loom)))]
 mod tests;
 
-use super::cluster::{CLUSTER_ENTRIES, Cluster, Released, State, Vacated};
-use super::fifo::Stamp;
-use super::group::{Group, Hold};
+pub use clock::Visit;
+#[cfg(all(test, not(loom)))]
+pub(crate) use cursors::SPARE;
+pub use locked::Locked;
+
+use super::cluster::{CLUSTER_ENTRIES, Cluster, State, Vacated};
+use super::group::Group;
 use super::numbers::{self, Numbers};
-use super::word::{Location, Word};
+use super::word::Word;
 use crate::locks::{Guard, Ordered, Place, lock};
-use crate::{Cpu, EntryId, GroupId};
+use crate::{EntryId, GroupId};
+use clock::{LATE_AFTER, LATE_AFTER_MOST};
+use cursors::Cursor;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock, RwLock};
 
@@ -23,19 +34,6 @@ const _: () = assert!(
     cfg!(loom)
         || (MAX_CLUSTERS as u64 + 1) * crate::CLUSTER_SLOTS as u64 == crate::MAX_ENTRIES as u64 + 1
 );
-
-/// A closed cluster with at most this many used entries is worth opening again.
-const REOPEN_BELOW: usize = CLUSTER_ENTRIES - CLUSTER_ENTRIES / 4;
-/// Emptied clusters kept for the next one that is wanted, so that a steady flow of pages through fresh
-/// clusters does not go through the allocator.
-pub(crate) const SPARE: usize = 8;
-/// Partial clusters tried for a run before a fresh cluster is opened.
-const RUN_TRIES: usize = 4;
-/// Clusters that may come into the clocks after one, for each processor and at most, before what
-/// comes to that one is younger than its place says. Where all processors fill clusters side by side,
-/// singles and runs, so many come while one is filled, and all are of one age.
-const LATE_AFTER: u64 = 2;
-const LATE_AFTER_MOST: u64 = 16;
 
 type Slot = Ordered<Option<Box<Cluster>>, { Place::EntryCluster as usize }>;
 /// One of the directory, locked.
@@ -62,16 +60,6 @@ struct PerCpu {
     used: AtomicUsize,
 }
 
-/// The clusters that a processor has open for a group.
-struct Cursor {
-    group: Hold,
-    singles: Option<u32>,
-    runs: Option<u32>,
-}
-
-/// Groups a processor has clusters open for; the oldest are closed to make room.
-const CURSOR_GROUPS: usize = 8;
-
 /// The virtual swap space.
 pub struct Space {
     top: [OnceLock<Middle>; TOP],
@@ -95,12 +83,6 @@ pub struct Space {
     extra: AtomicUsize,
 }
 
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Want {
-    Singles,
-    Run(usize),
-}
-
 const fn split(entry: EntryId) -> (u32, usize) {
     (
         entry.0 / CLUSTER_ENTRIES as u32,
@@ -120,7 +102,7 @@ impl Space {
             top: [const { OnceLock::new() }; TOP],
             cpus: (0..cpus).map(|_| PerCpu::default()).collect(),
             numbers: Numbers::new(cpus, MAX_CLUSTERS),
-            spare: Ordered::new(Vec::with_capacity(SPARE)),
+            spare: Ordered::new(Vec::with_capacity(cursors::SPARE)),
             groups: RwLock::default(),
             groups_made: AtomicU64::new(0),
             stamps: AtomicU64::new(0),
@@ -154,23 +136,6 @@ impl Space {
     /// All groups, in order of their first use.
     pub fn groups(&self) -> Vec<Arc<Group>> {
         read(&self.groups).clone()
-    }
-
-    /// How old a group's oldest pages in the pool are: how many clusters of all groups came into
-    /// their clocks since.
-    pub fn age(&self, group: &Group) -> u64 {
-        let oldest = group.oldest();
-        // Read last: no stamp that is in a clock is younger.
-        oldest.map_or(0, |oldest| 1 + self.came() - oldest.number())
-    }
-
-    /// Clusters that came into the clocks of groups so far.
-    pub fn came(&self) -> u64 {
-        self.stamps.load(Relaxed)
-    }
-
-    fn next_stamp(&self) -> Stamp {
-        Stamp::after(self.stamps.fetch_add(1, Relaxed))
     }
 
     /// Ends a group. Its pages stay where they are until freed, and the shrinker goes on
@@ -287,213 +252,6 @@ impl Space {
                 words[at] = locked.word();
                 at += 1;
             }
-        }
-    }
-
-    /// Which processor's part serves this one.
-    fn part(&self, cpu: Cpu) -> usize {
-        cpu.index() % self.cpus.len()
-    }
-
-    /// Reserves entries for single pages into `out`, all of them or none; the group that is to be
-    /// charged for what is put there.
-    pub fn reserve_each(
-        &self,
-        cpu: Cpu,
-        group: GroupId,
-        out: &mut [EntryId],
-    ) -> Result<Hold, NoEntries> {
-        let mut found = [0u16; 64];
-        let mut done = 0;
-        let cpu = self.part(cpu);
-        let mut cursors = lock(&self.cpus[cpu].cursors);
-        let cursor = self.cursor(&mut cursors, group);
-        while done < out.len() {
-            let Some((cluster, mut guard)) = self.open(cpu, cursor, Want::Singles) else {
-                drop(cursors);
-                for &mut given in &mut out[..done] {
-                    self.lock(given).release();
-                }
-                return Err(NoEntries);
-            };
-            let target = guard.as_mut().unwrap_or_else(|| unreachable!());
-            let room = found.len().min(out.len() - done);
-            let n = target.reserve_each(&mut found[..room]);
-            self.count_used(target.maker, n);
-            drop(guard);
-            for &at in &found[..n] {
-                out[done] = entry(cluster, at as usize);
-                done += 1;
-            }
-            if n < room {
-                self.close_cluster(cursor.current(Want::Singles).take());
-            }
-        }
-        Ok(cursor.group.clone())
-    }
-
-    /// Reserves `pages` consecutive entries, aligned to the next power of two; the first, and the
-    /// group that is to be charged.
-    pub fn reserve_run(
-        &self,
-        cpu: Cpu,
-        group: GroupId,
-        pages: usize,
-    ) -> Result<(EntryId, Hold), NoEntries> {
-        assert!(
-            (1..=CLUSTER_ENTRIES).contains(&pages),
-            "a run of {pages} pages"
-        );
-        let cpu = self.part(cpu);
-        let mut cursors = lock(&self.cpus[cpu].cursors);
-        let cursor = self.cursor(&mut cursors, group);
-        loop {
-            let want = Want::Run(pages);
-            let (cluster, mut guard) = self.open(cpu, cursor, want).ok_or(NoEntries)?;
-            let target = guard.as_mut().unwrap_or_else(|| unreachable!());
-            if let Some(start) = target.reserve_run(pages) {
-                self.count_used(target.maker, pages);
-                return Ok((entry(cluster, start), cursor.group.clone()));
-            }
-            drop(guard);
-            self.close_cluster(cursor.current(want).take());
-        }
-    }
-
-    /// So many more entries are in use, of a cluster that this processor made.
-    fn count_used(&self, maker: u16, entries: usize) {
-        self.cpus[maker as usize].used.fetch_add(entries, Relaxed);
-    }
-
-    /// A processor's cursor for a group. The group of this number that it has is not looked for
-    /// elsewhere: who ends that tells every processor.
-    fn cursor<'c>(&self, cursors: &'c mut Vec<Cursor>, id: GroupId) -> &'c mut Cursor {
-        let known = cursors.iter().position(|c| c.group.id == id);
-        let at = known.unwrap_or_else(|| {
-            if cursors.len() == CURSOR_GROUPS {
-                let oldest = cursors.remove(0);
-                self.close(oldest);
-            }
-            cursors.push(Cursor {
-                group: Hold::new(self.group(id)),
-                singles: None,
-                runs: None,
-            });
-            cursors.len() - 1
-        });
-        &mut cursors[at]
-    }
-
-    /// The open cluster of a cursor, locked; opens one if there is none.
-    fn open(&self, cpu: usize, cursor: &mut Cursor, want: Want) -> Option<(u32, SlotGuard<'_>)> {
-        if let Some(cluster) = *cursor.current(want) {
-            return Some((cluster, lock(self.slot(cluster))));
-        }
-        let opened = self
-            .reopen(&cursor.group, want)
-            .or_else(|| self.fresh(cpu, &cursor.group))?;
-        *cursor.current(want) = Some(opened.0);
-        Some(opened)
-    }
-
-    /// Opens a partial cluster that has room for what is wanted.
-    fn reopen(&self, group: &Arc<Group>, want: Want) -> Option<(u32, SlotGuard<'_>)> {
-        for _ in 0..RUN_TRIES {
-            let (cluster, stamp) = lock(&group.lists).partial.pop()?;
-            let mut guard = lock(self.slot(cluster));
-            // Between the two locks it may have been emptied and even made anew.
-            let Some(found) = guard.as_mut() else {
-                continue;
-            };
-            if found.state != State::Partial(stamp) || !Arc::ptr_eq(&found.group, group) {
-                continue;
-            }
-            let fits = match want {
-                Want::Singles => true,
-                Want::Run(pages) => match found.reserve_run(pages) {
-                    Some(start) => {
-                        found.words[start..start + pages].fill(Word::FREE);
-                        found.used -= pages as u16;
-                        found.unhint(start);
-                        true
-                    }
-                    None => false,
-                },
-            };
-            if fits {
-                found.state = State::Open;
-                // What comes now is younger than what filled it.
-                found.late = found.clock.map(|_| self.next_stamp());
-                return Some((cluster, guard));
-            }
-            found.state = State::Partial(lock(&group.lists).partial.push(cluster));
-        }
-        None
-    }
-
-    fn fresh(&self, cpu: usize, group: &Hold) -> Option<(u32, SlotGuard<'_>)> {
-        let number = self.numbers.take(cpu)?;
-        let maker = cpu as u16;
-        let spare = lock(&self.spare).pop();
-        let cluster = match spare {
-            Some(mut cluster) => {
-                cluster.recycle(group.clone(), maker);
-                cluster
-            }
-            None => Box::new(Cluster::new(group.clone(), maker)),
-        };
-        let mut guard = lock(self.slot(number));
-        debug_assert!(guard.is_none());
-        *guard = Some(cluster);
-        self.clusters.fetch_add(1, Relaxed);
-        Some((number, guard))
-    }
-
-    fn close(&self, cursor: Cursor) {
-        self.close_cluster(cursor.singles);
-        self.close_cluster(cursor.runs);
-    }
-
-    fn close_cluster(&self, cluster: Option<u32>) {
-        let Some(cluster) = cluster else { return };
-        let mut guard = lock(self.slot(cluster));
-        if let Some(open) = guard.as_mut() {
-            debug_assert_eq!(open.state, State::Open);
-            open.state = State::Closed;
-            self.settle(&mut guard, cluster);
-        }
-    }
-
-    /// After entries were freed or a cursor left: the cluster goes where its fill says.
-    fn settle(&self, guard: &mut SlotGuard<'_>, number: u32) {
-        let Some(cluster) = guard.as_mut() else {
-            return;
-        };
-        if cluster.state == State::Open {
-            return;
-        }
-        if cluster.used == 0 {
-            let mut lists = lock(&cluster.group.lists);
-            if let State::Partial(stamp) = cluster.state {
-                lists.partial.remove(stamp);
-            }
-            if let Some(stamp) = cluster.clock {
-                lists.clock.remove(stamp);
-            }
-            drop(lists);
-            let maker = cluster.maker;
-            debug_assert_eq!(cluster.left, 0);
-            if let Some(emptied) = guard.take() {
-                let mut spare = lock(&self.spare);
-                if spare.len() < SPARE {
-                    spare.push(emptied);
-                }
-            }
-            self.clusters.fetch_sub(1, Relaxed);
-            self.numbers.put(maker as usize, number);
-        } else if cluster.state == State::Closed && cluster.used as usize <= REOPEN_BELOW {
-            let stamp = lock(&cluster.group.lists).partial.push(number);
-            cluster.state = State::Partial(stamp);
         }
     }
 
@@ -631,354 +389,10 @@ impl Space {
     pub fn wrap(&self, from: u32) -> u32 {
         if from < self.numbers.end() { from } else { 0 }
     }
-
-    /// The next cluster of a group in the shrinker's order, locked, at the first entry that it has
-    /// not seen in this visit; those that have no pages in the pool any more leave the order on the way.
-    /// The cluster leaves the order, too; [`Locked::keep_in_clock`] puts it back
-    /// as the youngest, [`Locked::resume_in_clock`] where it was.
-    pub fn next_in_clock(&self, group: &Arc<Group>) -> Option<Locked<'_>> {
-        loop {
-            let (cluster, stamp) = lock(&group.lists).clock.pop()?;
-            let mut guard = lock(self.slot(cluster));
-            let Some(found) = guard.as_mut() else {
-                continue;
-            };
-            if found.clock != Some(stamp) || !Arc::ptr_eq(&found.group, group) {
-                continue;
-            }
-            found.clock = None;
-            if found.pooled == 0 {
-                // What comes next is not as old as what has gone.
-                found.late = None;
-                continue;
-            }
-            let at = found.visited as usize;
-            return Some(Locked {
-                space: self,
-                guard,
-                cluster,
-                at,
-                freed: 0,
-                came: Some(stamp),
-            });
-        }
-    }
-
-    /// The next cluster of a group in the shrinker's order from where this stopped last, locked at its
-    /// first entry. It stays in its place. None at the end of the order, once: then it begins
-    /// again.
-    pub fn look_along_clock(&self, group: &Arc<Group>) -> Option<Locked<'_>> {
-        loop {
-            let hand = group.hand.load(Relaxed);
-            let next = lock(&group.lists).clock.next_from(hand);
-            let Some((cluster, stamp)) = next else {
-                group.hand.store(0, Relaxed);
-                return None;
-            };
-            group.hand.store(stamp.number() + 1, Relaxed);
-            let first = self.lock_if_used(entry(cluster, 0));
-            let is_there = |locked: &Locked<'_>| {
-                let cluster = locked.cluster();
-                cluster.clock == Some(stamp) && cluster.pooled > 0
-            };
-            if let Some(locked) = first.filter(is_there) {
-                return Some(locked);
-            }
-        }
-    }
-
-    /// What was visited is to be visited again: its cluster goes back to where it was, to go on at this
-    /// entry, unless it has left its place since.
-    pub fn return_to_clock(&self, visit: Visit, entry: EntryId) {
-        let Some(mut locked) = self.lock_if_used(entry) else {
-            return;
-        };
-        let (number, at) = (locked.cluster, locked.at);
-        let cluster = locked.cluster_mut();
-        let Some(went) = visit.went.filter(|_| cluster.clock == visit.went) else {
-            return;
-        };
-        if went != visit.came {
-            let mut lists = lock(&cluster.group.lists);
-            lists.clock.remove(went);
-            lists.clock.put_back(number, visit.came);
-            cluster.clock = Some(visit.came);
-            // What was passed over belongs there.
-            cluster.late = cluster.late.or(visit.went);
-        }
-        cluster.visited = at as u16;
-    }
-}
-
-impl Cursor {
-    fn current(&mut self, want: Want) -> &mut Option<u32> {
-        match want {
-            Want::Singles => &mut self.singles,
-            Want::Run(_) => &mut self.runs,
-        }
-    }
-}
-
-/// Where a cluster was in its group's clock when it was visited, and where it went.
-#[derive(Clone, Copy, Debug)]
-pub struct Visit {
-    cluster: u32,
-    came: Stamp,
-    went: Option<Stamp>,
-}
-
-impl Visit {
-    /// Whether an entry is of the cluster that was visited.
-    pub fn saw(&self, entry: EntryId) -> bool {
-        split(entry).0 == self.cluster
-    }
 }
 
 fn read<T>(shared: &RwLock<T>) -> std::sync::RwLockReadGuard<'_, T> {
     shared
         .read()
         .unwrap_or_else(|poisoned| poisoned.into_inner())
-}
-
-/// A locked cluster, and one entry of it that the caller asked for.
-pub struct Locked<'a> {
-    space: &'a Space,
-    guard: SlotGuard<'a>,
-    cluster: u32,
-    at: usize,
-    /// Entries freed and not yet taken from the space's count.
-    freed: usize,
-    /// Where it was in its group's clock, if it was taken from there.
-    came: Option<Stamp>,
-}
-
-impl Locked<'_> {
-    fn cluster_mut(&mut self) -> &mut Cluster {
-        self.guard
-            .as_mut()
-            .unwrap_or_else(|| unreachable!("locked clusters exist"))
-    }
-    /// The cluster.
-    pub fn cluster(&self) -> &Cluster {
-        self.guard
-            .as_ref()
-            .unwrap_or_else(|| unreachable!("locked clusters exist"))
-    }
-    /// Whether `entry` is in this cluster; then it becomes the one asked for.
-    pub fn seek(&mut self, entry: EntryId) -> bool {
-        let (cluster, at) = split(entry);
-        self.at = at;
-        cluster == self.cluster
-    }
-    /// The entry asked for.
-    pub fn entry(&self) -> EntryId {
-        entry(self.cluster, self.at)
-    }
-    /// The entry's word.
-    pub fn word(&self) -> Word {
-        self.cluster().word(self.at)
-    }
-    /// Whether the entry's page is there and nobody is about to move it: for whoever moves it under the
-    /// lock, or has only read it.
-    pub fn is_at(&self, location: Location) -> bool {
-        let word = self.word();
-        word.location() == location && !word.busy()
-    }
-    /// Whether it is the page that it was, and nobody is about to move it. Another may have come to the
-    /// same place under the same entry, which its checksum tells.
-    fn is_still(&self, before: Word) -> bool {
-        let plain = |word: Word| word.with_cached(false).with_referenced(false);
-        let word = self.word();
-        plain(word) == plain(before) && !word.busy()
-    }
-    /// The position in the cluster of the entry asked for.
-    pub fn at(&self) -> usize {
-        self.at
-    }
-    /// Makes the entry at this position of the cluster the one asked for.
-    pub fn seek_at(&mut self, at: usize) {
-        self.at = at;
-    }
-    /// Replaces the entry's word by another used one. Whoever puts a page into the pool
-    /// calls [`Locked::set_pooled`], or [`Locked::keep_in_clock`] before unlocking.
-    pub fn set(&mut self, word: Word) {
-        let at = self.at;
-        self.cluster_mut().set(at, word);
-    }
-    /// Lets the entry name another place, or the same; what became of the one it named.
-    pub fn replace(&mut self, word: Word) -> Vacated {
-        if word.same_place(self.word()) {
-            self.set(word);
-            return Vacated::Place(Location::Free);
-        }
-        let vacated = self.cluster().vacate(self.at);
-        self.set(word);
-        vacated
-    }
-    /// How many pages left blocks of this cluster which others keep, and how many of those packing again
-    /// does not get rid of.
-    pub fn left(&self) -> (u16, u16) {
-        (self.cluster().left, self.cluster().vain)
-    }
-    /// So many more pages left blocks of this cluster which others keep; or fewer, as what they had left
-    /// has gone.
-    pub fn count_left(&mut self, more: i32) {
-        if more != 0 {
-            let (left, vain) = self.left();
-            self.set_left(i32::from(left).saturating_add(more).max(0) as u16, vain);
-        }
-    }
-    /// Says how many of them packing again does not get rid of.
-    pub fn set_vain(&mut self, vain: u16) {
-        self.set_left(self.left().0, vain);
-    }
-    fn set_left(&mut self, left: u16, vain: u16) {
-        let vain = vain.min(left);
-        let cluster = self.cluster_mut();
-        let before = cluster.left - cluster.vain;
-        (cluster.left, cluster.vain) = (left, vain);
-        // Modulo 2^64: one addition, whichever way.
-        let more = usize::from(left - vain).wrapping_sub(before.into());
-        if more != 0 {
-            self.space.left.fetch_add(more, Relaxed);
-        }
-    }
-    /// Runs `f`, which may change the references of entries, and counts the bytes that these take.
-    fn with_references<R>(&mut self, f: impl FnOnce(&mut Cluster) -> R) -> R {
-        let cluster = self.cluster_mut();
-        let before = cluster.extra_bytes();
-        let result = f(cluster);
-        let after = cluster.extra_bytes();
-        if after != before {
-            self.space
-                .extra
-                .fetch_add(after.wrapping_sub(before), Relaxed);
-        }
-        result
-    }
-    /// See [`Space::repoint`].
-    pub fn repoint(&mut self, busy: Word, to: Word) -> Option<Vacated> {
-        debug_assert!(busy.busy() && !to.busy());
-        let word = self.word();
-        if word == busy {
-            return Some(self.replace(to));
-        }
-        // One thread marks at a time: it is the caller's mark, on a page that was loaded and kept.
-        if word.busy() {
-            self.set(word.with_busy(false));
-        }
-        None
-    }
-    /// Names an object of the pool, of a page that has just come. Its place in the order is its
-    /// cluster's, or, if that came long before, where the youngest of those are that came late.
-    pub fn set_pooled(&mut self, word: Word) {
-        let late = self.comes_late();
-        self.set(word.with_referenced(late));
-        self.keep_in_clock();
-        self.set_dense(false);
-    }
-    /// The page asked for, which is in the pool, has just been used: as [`Locked::set_pooled`], but it
-    /// has its second chance in any case.
-    pub fn set_used(&mut self, word: Word) {
-        self.comes_late();
-        self.set(word.with_referenced(true));
-    }
-    /// Whether what comes now is younger than its cluster's place in the clock says, as its cursor fills
-    /// it slowly or had closed it. Each time that so many others have come by it gets a new stamp.
-    fn comes_late(&mut self) -> bool {
-        let space = self.space;
-        let cluster = self.cluster_mut();
-        let Some(last) = cluster.late.or(cluster.clock) else {
-            return false;
-        };
-        let since = space.stamps.load(Relaxed).saturating_sub(last.number());
-        if since > space.late_after {
-            cluster.late = Some(space.next_stamp());
-        }
-        cluster.late.is_some()
-    }
-    /// References of the entry.
-    pub fn references(&self) -> u32 {
-        self.cluster().references(self.at)
-    }
-    /// Adds a reference; false if it has `u32::MAX` already.
-    pub fn dup(&mut self) -> bool {
-        let at = self.at;
-        self.with_references(|cluster| cluster.dup(at))
-    }
-    /// Sets the number of references, for tests of what many do.
-    #[cfg(test)]
-    pub fn set_references(&mut self, references: u32) {
-        let at = self.at;
-        self.with_references(|cluster| cluster.set_references(at, references));
-    }
-    /// Notes whether recompression has been through this cluster.
-    pub fn set_dense(&mut self, yes: bool) {
-        self.cluster_mut().dense = yes;
-    }
-    /// Makes sure that the shrinker will visit this cluster: where it has its place, or, if it has none,
-    /// where those are that came late, or as the youngest.
-    pub fn keep_in_clock(&mut self) {
-        let (space, number) = (self.space, self.cluster);
-        let cluster = self.cluster_mut();
-        if cluster.clock.is_some() || cluster.pooled == 0 {
-            return;
-        }
-        let mut lists = lock(&cluster.group.lists);
-        let stamp = match cluster.late.take() {
-            Some(late) => {
-                lists.clock.put_back(number, late);
-                late
-            }
-            // Under the lock: each clock's own are in order.
-            None => lists.clock.push_stamped(number, space.next_stamp()),
-        };
-        drop(lists);
-        cluster.clock = Some(stamp);
-        cluster.visited = 0;
-    }
-    /// Makes this cluster, which [`Space::next_in_clock`] gave, the next one again, from the entry
-    /// asked for on: what got its second chance before it is not asked twice in one visit.
-    pub fn resume_in_clock(&mut self) {
-        let (number, at, came) = (self.cluster, self.at, self.came);
-        let cluster = self.cluster_mut();
-        if let Some(stamp) = came
-            && cluster.clock.is_none()
-            && cluster.pooled > 0
-        {
-            lock(&cluster.group.lists).clock.put_back(number, stamp);
-            cluster.clock = Some(stamp);
-            cluster.visited = at as u16;
-        }
-    }
-    /// The visit that ends with this, of a cluster that [`Space::next_in_clock`] gave.
-    pub fn visit(&self) -> Option<Visit> {
-        let (cluster, went) = (self.cluster, self.cluster().clock);
-        self.came.map(|came| Visit {
-            cluster,
-            came,
-            went,
-        })
-    }
-    /// Takes a reference of the entry away. Call [`Locked::settle`] before unlocking.
-    pub fn release_unsettled(&mut self) -> Released {
-        let at = self.at;
-        let released = self.with_references(|cluster| cluster.release(at));
-        self.freed += usize::from(matches!(released, Released::Freed(_)));
-        released
-    }
-    /// Puts the cluster where its fill says, after releases.
-    pub fn settle(mut self) {
-        if self.freed > 0 {
-            let maker = self.cluster().maker as usize;
-            self.space.cpus[maker].used.fetch_sub(self.freed, Relaxed);
-        }
-        self.space.settle(&mut self.guard, self.cluster);
-    }
-    /// Takes a reference of the entry away.
-    pub fn release(mut self) -> Released {
-        let released = self.release_unsettled();
-        self.settle();
-        released
-    }
 }

@@ -2,6 +2,8 @@
 //! cache line.
 
 use super::*;
+use crate::Cpu;
+use crate::vswap::Released;
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 use std::time::{Duration, Instant};
