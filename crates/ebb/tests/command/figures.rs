@@ -1,0 +1,114 @@
+//! `--stats`.
+
+use super::common::{self, cannot_page};
+use super::{run, stderr};
+use ebb_harness::MIB;
+use ebb_harness::job::Job;
+
+/// The program has run by then: it counts.
+#[test]
+fn figures_that_cannot_be_written_change_no_status() {
+    if cannot_page() {
+        return;
+    }
+    let output = run(&["--stats", "/dev/full", "sh", "-c", "exit 3"]);
+    assert_eq!(output.status.code(), Some(3), "{}", stderr(&output));
+    let told = "ebb: --stats: cannot write /dev/full: ";
+    assert!(stderr(&output).starts_with(told), "{}", stderr(&output));
+}
+
+#[test]
+fn stats() {
+    if cannot_page() {
+        return;
+    }
+    let managed = common::Under::budget(256 * MIB).run(&Job::new(["sh", "-c", "exit 5"]));
+    assert_eq!(
+        managed.run.status.and_then(|s| s.code()),
+        Some(5),
+        "{}",
+        managed.run.stderr
+    );
+    for counter in [
+        "pswpin",
+        "pswpout",
+        "zswpin",
+        "zswpout",
+        "swpin_zero",
+        "fault",
+        "workingset_refault",
+        "swpout_9",
+    ] {
+        assert_eq!(
+            managed.counter(counter),
+            0,
+            "{counter}: nothing had to be paged"
+        );
+    }
+    assert!(
+        managed.stats["peak_bytes"]
+            .as_u64()
+            .is_some_and(|peak| peak > 0 && peak < 256 * MIB)
+    );
+    assert_eq!(managed.stats["budget_bytes"].as_u64(), Some(256 * MIB));
+    for way in WAYS {
+        for figure in ["count", "p50_ns", "p99_ns", "p999_ns", "max_ns"] {
+            assert_eq!(latency(&managed.stats, way, figure), 0, "{way} {figure}");
+        }
+    }
+}
+
+/// The ways in which a page comes.
+const WAYS: [&str; 4] = ["zero", "cache", "pool", "device"];
+
+fn latency(stats: &serde_json::Value, way: &str, figure: &str) -> u64 {
+    stats["fault_latency"][way][figure]
+        .as_u64()
+        .unwrap_or_else(|| panic!("no {figure} of {way} in {stats}"))
+}
+
+#[test]
+fn stats_of_a_program_that_pages() {
+    if cannot_page() {
+        return;
+    }
+    let job = Job::new([common::c_program("syscalls").as_os_str(), "96".as_ref()]);
+    let managed = common::Under::budget(48 * MIB)
+        .options(&["--pool-max", "8M"])
+        .run(&job);
+    assert!(managed.run.ok(), "{}", managed.run.stderr);
+    let stats = &managed.stats;
+    let mut served = 0;
+    for way in WAYS {
+        let figure = |figure| latency(stats, way, figure);
+        served += figure("count");
+        let in_order = ["p50_ns", "p99_ns", "p999_ns", "max_ns"].map(figure);
+        assert!(in_order.is_sorted(), "{way}: {in_order:?}");
+        let some = figure("count") > 0;
+        assert!(some || way == "cache", "{way}: {stats}");
+        assert_eq!(some, in_order[0] > 0, "{way}: {stats}");
+    }
+    assert_eq!(stats["faults"].as_u64(), Some(served), "{stats}");
+    for counter in [
+        "evicted", "zswpout", "zswpin", "pswpout", "pswpin", "zswpwb",
+    ] {
+        assert!(managed.counter(counter) > 0, "{counter}: {stats}");
+    }
+    // Named as in the kernel, or in the README; a third of the pages does not compress.
+    for counter in [
+        "reject_pool",
+        "reject_full",
+        "pool_limit_hit",
+        "reject_compress_poor",
+        "swpin_zero",
+        "swpout_zero",
+        "written_back_pages",
+        "workingset_refault",
+    ] {
+        managed.counter(counter);
+    }
+    for order in 0..10 {
+        managed.counter(&format!("swpout_{order}"));
+        managed.counter(&format!("swpout_fallback_{order}"));
+    }
+}

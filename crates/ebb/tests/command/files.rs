@@ -1,0 +1,113 @@
+//! What is left on disk, whatever ends the program or `ebb`: nothing.
+
+use super::common::tree::Tree;
+use super::common::{cannot_page, ebb};
+use super::{end_of, run, stderr};
+use ebb_harness::MIB;
+use std::fs;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+#[test]
+fn no_file_stays() {
+    if cannot_page() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    for script in ["exit 0", "kill -9 $$", "kill -9 $PPID"] {
+        let mut child = Command::new(ebb())
+            .args(["run", "sh", "-c", script])
+            .env("TMPDIR", dir.path())
+            .spawn()
+            .unwrap();
+        end_of(&mut child, Duration::from_secs(30));
+        let left: Vec<_> = fs::read_dir(dir.path())
+            .unwrap()
+            .map(|e| e.unwrap().path())
+            .collect();
+        assert!(left.is_empty(), "{script}: {left:?}");
+    }
+}
+
+/// Nobody stays behind to hold it.
+#[test]
+fn a_device_is_free_as_soon_as_the_program_has_ended() {
+    if cannot_page() {
+        return;
+    }
+    let device = tempfile::NamedTempFile::new_in("/var/tmp").unwrap();
+    device.as_file().set_len(8 * MIB).unwrap();
+    let held = || {
+        let mut ours = Command::new("flock");
+        ours.args(["--nonblock", device.path().to_str().unwrap(), "true"]);
+        !ours.status().unwrap().success()
+    };
+    for _ in 0..20 {
+        let output = run(&["--swap", device.path().to_str().unwrap(), "true"]);
+        assert!(output.status.success(), "{}", stderr(&output));
+        assert!(!held());
+    }
+}
+
+/// Private files vanish whoever is killed while they are in use; a device that was there stays as it
+/// was, for the next run to use.
+#[test]
+fn no_file_stays_of_a_tree_that_pages() {
+    if cannot_page() {
+        return;
+    }
+    for killed in ["ebb", "program", "child", "all"] {
+        let dir = tempfile::tempdir_in("/var/tmp").unwrap();
+        let at = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();
+        let names = || {
+            let all = fs::read_dir(dir.path()).unwrap();
+            let all = all.chain(fs::read_dir(at("private")).unwrap());
+            let mut names: Vec<_> = all.map(|e| e.unwrap().file_name()).collect();
+            names.sort();
+            names
+        };
+        fs::create_dir(at("private")).unwrap();
+        let device = fs::File::create_new(at("device")).unwrap();
+        device.set_len(64 * MIB).unwrap();
+        let tree = Tree::start_with(
+            "60M",
+            &[&at("device"), &at("private"), &at("new")],
+            "fork",
+            &["--pool", "none", "--device-choice", "equal-turns"],
+        );
+        for device in 0..3 {
+            tree.until_used(device, 2);
+        }
+        assert_eq!(names(), ["device", "private"], "while it runs");
+        let supervisor = tree.supervisor();
+        let (program, child) = (tree.pid.clone(), tree.second.clone());
+        let victims = match killed {
+            "ebb" => vec![supervisor.clone()],
+            "program" => vec![program.clone()],
+            "child" => vec![child.clone()],
+            _ => vec![supervisor.clone(), program.clone(), child.clone()],
+        };
+        let kill = Command::new("kill").arg("-9").args(victims).status();
+        assert!(kill.unwrap().success());
+        assert_eq!(names(), ["device", "private"], "{killed} was killed");
+        fs::write(tree.path("stop"), "").unwrap();
+        for pid in [supervisor, program, child] {
+            // What is dead and not yet waited for has no descriptors either; threads of ours have
+            // their own.
+            let lives = || {
+                let tasks = fs::read_dir(format!("/proc/{pid}/task"));
+                let mut tasks = tasks.into_iter().flatten().flatten();
+                tasks.any(|t| fs::read_dir(t.path().join("fd")).is_ok_and(|fds| fds.count() > 0))
+            };
+            let start = Instant::now();
+            while lives() {
+                assert!(start.elapsed() < Duration::from_secs(30), "{pid} lives on");
+                std::thread::sleep(Duration::from_millis(10));
+            }
+        }
+        assert_eq!(names(), ["device", "private"], "{killed} was killed");
+        assert_eq!(device.metadata().unwrap().len(), 64 * MIB);
+        let next = run(&["--swap", &at("device"), "true"]);
+        assert!(next.status.success(), "{killed}: {}", stderr(&next));
+    }
+}

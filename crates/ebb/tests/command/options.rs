@@ -1,0 +1,226 @@
+//! What the command accepts and refuses, its defaults, and what `ebb doctor` says.
+
+use super::common::{self, cannot_page, ebb};
+use super::{run, stderr};
+use ebb_harness::MIB;
+use ebb_harness::cgroup::{self, Cgroup, KernelSwap};
+use ebb_harness::job::Job;
+use std::ffi::OsStr;
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::process::{Command, Output};
+
+#[test]
+fn bad_options() {
+    let mut data = tempfile::NamedTempFile::new_in("/var/tmp").unwrap();
+    std::io::Write::write_all(&mut data, b"a letter to somebody").unwrap();
+    let data = data.path().to_str().unwrap();
+    let cases: &[(&[&str], &str)] = &[
+        (&["--bogus", "true"], "--bogus"),
+        (&[], "COMMAND"),
+        (&["--memory", "banana", "true"], "number"),
+        (&["--memory", "512", "true"], "512M"),
+        (&["--memory", "0M", "true"], "zero"),
+        (&["--memory", "101%", "true"], "100%"),
+        (&["--memory", "900T", "true"], "16T"),
+        (&["--memory", "5MB", "true"], "MB"),
+        (&["--memory", "2M", "true"], "at least"),
+        (&["--pool", "snappy", "true"], "lz4"),
+        (&["--pool-max", "900G", "true"], "the budget"),
+        (&["--pool-max", "4K", "true"], "give 1M to"),
+        (&["--accept", "0", "true"], "1 to 99"),
+        (&["--writeback", "perhaps", "true"], "on, off"),
+        (
+            &["--pool", "none", "--writeback", "off", "true"],
+            "no place for cold pages",
+        ),
+        (&["--pool", "zstd:99", "true"], "-7 (fastest) to 19"),
+        (&["--pool", "lz4+dict", "true"], "zstd+dict"),
+        (&["--swap", "/x,bogus=1", "true"], "prio=N"),
+        (&["--swap", "none", "--swap", "/var/tmp", "true"], "none"),
+        (
+            &["--swap", "/no/such/directory/file", "true"],
+            "/no/such/directory",
+        ),
+        (&["--swap", "/dev/null", "true"], "/dev/null"),
+        (
+            &["--swap", data, "true"],
+            "holds data that is not swap, and ebb would overwrite it: give another path",
+        ),
+        (&["--swap", "/var/tmp:1M", "true"], "2M"),
+        (
+            &["--swap", "/var/tmp:8M,node=1023", "true"],
+            "no memory node 1023 here, only 0",
+        ),
+        (
+            &["--stats", "/no/such/directory/file", "true"],
+            "/no/such/directory",
+        ),
+    ];
+    for (args, says) in cases {
+        let output = run(args);
+        let text = stderr(&output);
+        assert_eq!(output.status.code(), Some(125), "{args:?}: {text}");
+        assert!(
+            text.contains(says),
+            "{args:?} should mention {says:?}: {text}"
+        );
+        assert!(output.stdout.is_empty(), "{args:?} wrote to stdout");
+    }
+}
+
+#[test]
+fn help_goes_to_stdout_and_shows_examples() {
+    for args in [&["--help"][..], &["run", "--help"], &["help", "run"]] {
+        let output = Command::new(ebb()).args(args).output().unwrap();
+        assert!(output.status.success());
+        assert!(String::from_utf8_lossy(&output.stdout).contains("ebb run --memory 2G -- "));
+    }
+}
+
+/// `ebb` as a user without any privilege: as root, by becoming nobody.
+fn unprivileged(dir: &std::path::Path, args: &[&str]) -> Output {
+    let open = fs::Permissions::from_mode(0o755);
+    fs::set_permissions(dir, open).unwrap();
+    for file in ["ebb", "libebb_preload.so"] {
+        fs::copy(ebb().with_file_name(file), dir.join(file)).unwrap();
+    }
+    let mut command = Command::new("timeout");
+    command.arg("60");
+    if ebb_harness::is_root() {
+        command.args([
+            "setpriv",
+            "--reuid=65534",
+            "--regid=65534",
+            "--clear-groups",
+        ]);
+    }
+    command
+        .arg(dir.join("ebb"))
+        .arg("run")
+        .args(args)
+        .current_dir("/")
+        .output()
+        .unwrap()
+}
+
+#[test]
+fn an_unwritable_swap_path_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let locked = dir.path().join("locked");
+    fs::create_dir(&locked).unwrap();
+    fs::set_permissions(&locked, fs::Permissions::from_mode(0o500)).unwrap();
+    let output = unprivileged(dir.path(), &["--swap", locked.to_str().unwrap(), "true"]);
+    assert_eq!(output.status.code(), Some(125));
+    assert!(
+        stderr(&output).contains("no permission"),
+        "{}",
+        stderr(&output)
+    );
+}
+
+#[test]
+fn without_permission_for_userfaultfd_the_fix_is_named() {
+    let dir = tempfile::tempdir().unwrap();
+    let output = unprivileged(dir.path(), &["echo", "started"]);
+    if output.status.success() {
+        println!("skipped: userfaultfd is open to everybody here");
+        return;
+    }
+    assert_eq!((output.status.code(), output.stdout.len()), (Some(125), 0));
+    let text = stderr(&output);
+    assert!(
+        text.contains("userfaultfd") && text.contains("fix: "),
+        "{text}"
+    );
+}
+
+/// Runs it where a process may open so many files.
+fn with_descriptors(files: u32, args: &[&str]) -> Output {
+    Command::new("timeout")
+        .args(["-k", "2", "60", "sh", "-c"])
+        .arg(format!("ulimit -n {files}; exec \"$@\""))
+        .arg("sh")
+        .arg(ebb())
+        .arg("run")
+        .args(args)
+        .output()
+        .unwrap()
+}
+
+#[test]
+fn too_few_descriptors_are_told_of_with_how_many_would_do() {
+    if cannot_page() {
+        return;
+    }
+    for files in [8, 24] {
+        let output = with_descriptors(files, &["echo", "started"]);
+        let text = stderr(&output);
+        assert_eq!((output.status.code(), output.stdout.len()), (Some(125), 0));
+        assert!(text.contains("needs 32"), "{files}: {text}");
+        assert!(text.contains("fix: `ulimit -n 256`"), "{files}: {text}");
+    }
+    // Enough for some of the processes, and one line for the others.
+    let crowd = "for i in 1 2 3 4 5 6 7 8; do \
+                 python3 -c 'import time; kept = bytearray(4 << 20); time.sleep(1.5)' & \
+                 done; wait; echo done";
+    let output = with_descriptors(40, &["sh", "-c", crowd]);
+    let text = stderr(&output);
+    assert_eq!(output.stdout, b"done\n", "{text}");
+    assert_eq!(text.lines().count(), 1, "{text}");
+    assert!(text.contains("raise `ulimit -n`"), "{text}");
+}
+
+#[test]
+fn doctor_reports_in_text_and_json() {
+    let json = Command::new(ebb())
+        .args(["doctor", "--json"])
+        .output()
+        .unwrap();
+    let report: serde_json::Value = serde_json::from_slice(&json.stdout).expect("JSON");
+    assert_eq!(report["works"].as_bool(), Some(json.status.success()));
+    let text = Command::new(ebb()).arg("doctor").output().unwrap();
+    assert_eq!(text.status, json.status);
+    for check in report["checks"].as_array().unwrap() {
+        let name = check["name"].as_str().unwrap();
+        assert!(
+            String::from_utf8_lossy(&text.stdout).contains(name),
+            "{name}"
+        );
+    }
+}
+
+/// Whatever version its cgroup is of.
+#[test]
+fn the_default_budget_is_what_the_cgroup_has_free() {
+    if cannot_page() {
+        return;
+    }
+    if let Some(why) = cgroup::unavailable() {
+        println!("skipped: no memory cgroup: {why}");
+        return;
+    }
+    const LIMIT: u64 = 96 * MIB;
+    let touch = ebb_harness::workloads::compile("bench/touch.c").expect("touch compiles");
+    let job = Job::new([touch.as_os_str(), "160".as_ref()]);
+    let free = common::free(&job, "touch");
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let under: [&OsStr; 5] = [
+        ebb().as_os_str(),
+        "run".as_ref(),
+        "--stats".as_ref(),
+        file.path().as_os_str(),
+        "--".as_ref(),
+    ];
+    let group = Cgroup::new(LIMIT, KernelSwap::Forbidden).unwrap();
+    let run = job.behind(under).run(Some(&group)).unwrap();
+    assert_eq!(run.ending(), "finished", "{}", run.stderr);
+    assert!(run.stdout == free.stdout, "{}", run.stderr);
+    let stats: serde_json::Value = serde_json::from_slice(&fs::read(file.path()).unwrap()).unwrap();
+    let budget = stats["budget_bytes"].as_u64().unwrap();
+    assert!((LIMIT * 3 / 4..LIMIT).contains(&budget), "{stats}");
+    assert!(
+        stats["counters"]["evicted"].as_u64().unwrap() > 0,
+        "{stats}"
+    );
+}

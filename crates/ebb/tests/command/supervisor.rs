@@ -1,0 +1,140 @@
+//! The supervisor: orphans, its own death, and when it is late.
+
+use super::common::{cannot_page, ebb};
+use super::status;
+use std::fs;
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::process::ExitStatusExt;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+#[test]
+fn orphans_are_reaped_and_outlive_the_command() {
+    if cannot_page() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("late");
+    let script = format!("(sleep 0.5; echo late > {}) & exit 3", file.display());
+    assert_eq!(status(&["sh", "-c", &script]), 3);
+    let start = Instant::now();
+    while !file.exists() {
+        assert!(
+            start.elapsed() < Duration::from_secs(20),
+            "the orphan was lost"
+        );
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+#[test]
+fn the_supervisors_death_harms_nobody() {
+    if cannot_page() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("done");
+    let script = format!(
+        "kill -9 $PPID; sleep 0.2; head -c 50000000 /dev/zero | tail -c 1000000 | wc -c > {0}.new; mv {0}.new {0}",
+        file.display()
+    );
+    let killed = Command::new(ebb())
+        .args(["run", "--memory", "64M", "sh", "-c", &script])
+        .status()
+        .unwrap();
+    assert_eq!(killed.signal(), Some(9));
+    let start = Instant::now();
+    while !file.exists() {
+        assert!(
+            start.elapsed() < Duration::from_secs(30),
+            "the program was lost with its supervisor"
+        );
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    assert_eq!(fs::read_to_string(file).unwrap().trim(), "1000000");
+}
+
+/// The supervisor gives children their devices and takes back what dead ones had; without it they
+/// have their parent's, and processes do it for each other.
+#[test]
+fn a_process_that_pages_forks_without_a_supervisor() {
+    if cannot_page() {
+        return;
+    }
+    const FORKS: &str = "import os, signal, sys, time
+signal.alarm(60)
+data = [str(i).encode() * 500 for i in range(16_000)]
+os.kill(os.getppid(), signal.SIGKILL); time.sleep(0.3)
+def ends_well(n):
+    child = os.fork()
+    if child == 0:
+        for i in range(n, len(data), 40): data[i] += b'x'
+        os._exit(0 if data[n][:-1] == str(n).encode() * 500 and all(data) else 1)
+    return os.waitpid(child, 0)[1] == 0
+good = all(map(ends_well, range(8)))
+good = good and all(d == str(i).encode() * 500 for i, d in enumerate(data))
+with open(sys.argv[1] + '.new', 'w') as file: file.write('same' if good else 'different')
+os.rename(sys.argv[1] + '.new', sys.argv[1])";
+    let dir = tempfile::tempdir().unwrap();
+    for swap in ["none", "/var/tmp"] {
+        let file = dir.path().join(swap.trim_matches('/').replace('/', "-"));
+        let killed = Command::new("timeout")
+            .args(["-k", "2", "40"])
+            .arg(ebb())
+            .args(["run", "--memory", "40M", "--swap", swap])
+            .args(["python3", "-c", FORKS])
+            .arg(&file)
+            .status()
+            .unwrap();
+        assert!(!killed.success());
+        let start = Instant::now();
+        while !file.exists() {
+            let waited = start.elapsed();
+            assert!(
+                waited < Duration::from_secs(40),
+                "--swap {swap}: it was ended"
+            );
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        assert_eq!(fs::read_to_string(file).unwrap(), "same", "--swap {swap}");
+    }
+}
+
+#[test]
+fn who_grows_fast_waits_for_a_supervisor_that_is_late() {
+    if cannot_page() {
+        return;
+    }
+    const FILLS: &str = "import os; print(os.getpid(), flush=True); input()
+kept = [b'x' * 400 + str(i).encode() for i in range(300_000)]; print(len(kept))";
+    let mut ebb = Command::new("timeout")
+        .args(["-k", "2", "30"])
+        .arg(ebb())
+        .args(["run", "--memory", "48M", "python3", "-c", FILLS])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut out = BufReader::new(ebb.stdout.take().unwrap()).lines();
+    let program: i32 = out.next().unwrap().unwrap().parse().unwrap();
+    let stat = fs::read_to_string(format!("/proc/{program}/stat")).unwrap();
+    let after_name = stat.rsplit(')').next().unwrap();
+    let supervisor = after_name.split_whitespace().nth(1).unwrap();
+    let signal = |name: &str| {
+        let status = Command::new("kill").args([name, supervisor]).status();
+        assert!(status.unwrap().success());
+    };
+    signal("-STOP");
+    writeln!(ebb.stdin.take().unwrap()).unwrap();
+    std::thread::sleep(Duration::from_millis(400));
+    let statm = fs::read_to_string(format!("/proc/{program}/statm")).unwrap();
+    signal("-CONT");
+    let resident: u64 = statm.split(' ').nth(1).unwrap().parse().unwrap();
+    assert_eq!(out.next().unwrap().unwrap(), "300000");
+    assert!(ebb.wait().unwrap().success());
+    // Had it filled all that it wants, it would have ended, and nothing of it would be there.
+    assert!(
+        (1..80 << 20).contains(&(resident * 4096)),
+        "{resident} pages"
+    );
+}

@@ -1,0 +1,219 @@
+//! Programs that cannot be managed, and those that only look so.
+
+use super::common::cannot_page;
+use super::{run, stderr};
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+#[test]
+fn static_program() {
+    if cannot_page() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let source = "#include <stdio.h>\nint main(void) { puts(\"hello\"); return 4; }\n";
+    let Some(program) = static_c(dir.path(), source) else {
+        println!("skipped: a static C library is not installed");
+        return;
+    };
+    let program = program.to_str().unwrap();
+    let output = run(&[program]);
+    assert_eq!(
+        (output.status.code(), &output.stdout[..]),
+        (Some(4), &b"hello\n"[..])
+    );
+    assert!(
+        stderr(&output).contains("statically linked"),
+        "{}",
+        stderr(&output)
+    );
+    let refused = run(&["--require-managed", program]);
+    assert_eq!(
+        (refused.status.code(), refused.stdout.len()),
+        (Some(125), 0)
+    );
+    assert!(
+        stderr(&refused).contains("statically linked"),
+        "{}",
+        stderr(&refused)
+    );
+}
+
+/// A program of this source that is linked statically.
+fn static_c(dir: &Path, source: &str) -> Option<PathBuf> {
+    let (file, program) = (dir.join("static.c"), dir.join("static"));
+    fs::write(&file, source).unwrap();
+    let mut cc = Command::new("cc");
+    cc.args(["-static", "-o"]).args([&program, &file]);
+    cc.status().is_ok_and(|s| s.success()).then_some(program)
+}
+
+/// Somewhere in the tree, it is told of once; and nobody else is.
+#[test]
+fn a_static_program_that_another_starts_is_told_of_once() {
+    if cannot_page() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let source = "#include <stdio.h>\n#include <stdlib.h>\n#include <string.h>\n#include <unistd.h>\n\
+                  int main(void) { char *m = malloc(8 << 20); memset(m, 1, 8 << 20);\n\
+                  usleep(400000); printf(\"%d\\n\", m[4711]); return 0; }\n";
+    let Some(program) = static_c(dir.path(), source) else {
+        println!("skipped: a static C library is not installed");
+        return;
+    };
+    let python = "python3 -c 'm = bytes(9 << 20); import time; time.sleep(0.2)'";
+    let script = format!("{python}; {0}; {0}; exit 3", program.display());
+    for (script, told) in [(script.as_str(), 1), (python, 0)] {
+        let output = run(&["sh", "-c", script]);
+        let said = stderr(&output);
+        let lines: Vec<_> = said.lines().filter(|l| l.starts_with("ebb")).collect();
+        assert_eq!(lines.len(), told, "{said}");
+        assert!(
+            lines.iter().all(|l| l.contains("statically linked")),
+            "{said}"
+        );
+        assert!(
+            lines.iter().all(|l| l.contains("/static (process ")),
+            "{said}"
+        );
+        let expected = if told == 1 {
+            (Some(3), "1\n1\n")
+        } else {
+            (Some(0), "")
+        };
+        let printed = String::from_utf8_lossy(&output.stdout);
+        assert_eq!((output.status.code(), &*printed), expected);
+    }
+}
+
+/// Wherever in the tree it is to be started, in whatever way; who wants to learns it, and goes on.
+#[test]
+fn who_requires_managed_programs_starts_no_other() {
+    if cannot_page() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let source =
+        "#include <unistd.h>\nint main(void) { return write(1, \"static\\n\", 7) != 7; }\n";
+    let Some(program) = static_c(dir.path(), source) else {
+        println!("skipped: a static C library is not installed");
+        return;
+    };
+    let script = dir.path().join("script");
+    fs::write(&script, format!("#!{}\n", program.display())).unwrap();
+    fs::set_permissions(&script, fs::Permissions::from_mode(0o755)).unwrap();
+    let python = "
+import os, subprocess, sys
+here, path, script = sys.argv[1:]
+def tries(how, *args):
+    try: print(how.__name__, how(*args), flush=True)
+    except OSError as e: print(how.__name__, e.strerror, flush=True)
+def forked(exec, *args):
+    child = os.fork()
+    if child == 0:
+        try: exec(*args)
+        except OSError as e: os._exit(e.errno)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+def execv(path): return forked(os.execv, path, ['static'])
+def execvp(name): return forked(os.execvp, name, ['static'])
+def fexecve(path): return forked(os.execve, os.open(path, os.O_RDONLY), ['static'], {})
+def spawned(spawn, name): return os.waitstatus_to_exitcode(os.waitpid(spawn(name, ['static'], {}), 0)[1])
+def spawn(path): return spawned(os.posix_spawn, path)
+def spawnp(name): return spawned(os.posix_spawnp, name)
+def run(path): return subprocess.run([path]).returncode
+def shell(path): return os.system(path + ' 2>/dev/null') >> 8
+def other(): return subprocess.run(['true']).returncode
+for how in execv, fexecve, spawn, run, shell: tries(how, path)
+tries(execv, script)
+os.environ['PATH'] = here + ':' + os.environ['PATH']
+for how in execvp, spawnp: tries(how, 'static')
+tries(other)
+";
+    let [here, path, script] = [dir.path(), &program, &script].map(|p| p.to_str().unwrap());
+    let argv = ["python3", "-c", python, here, path, script];
+    let freely = run(&argv);
+    let printed = String::from_utf8_lossy(&freely.stdout).into_owned();
+    assert_eq!(
+        printed.matches("static\n").count(),
+        8,
+        "{printed}{}",
+        stderr(&freely)
+    );
+    let bound = run(&[&["--require-managed"][..], &argv].concat());
+    let denied = "Permission denied";
+    assert_eq!(
+        String::from_utf8_lossy(&bound.stdout),
+        format!(
+            "execv 13\nfexecve 13\nspawn {denied}\nrun {denied}\nshell 126\nexecv 13\nexecvp 13\nspawnp {denied}\nother 0\n"
+        ),
+        "{}",
+        stderr(&bound)
+    );
+    assert!(bound.status.success());
+    let said = stderr(&bound);
+    // The shell's own went with its message.
+    let told = |l: &&str| l.starts_with("ebb: ") && l.contains("statically linked");
+    assert_eq!(said.lines().filter(told).count(), 7, "{said}");
+    assert!(
+        said.contains(&format!("ebb: {path} is not started")),
+        "{said}"
+    );
+}
+
+/// A program started through its loader is no static one: the loader loads the library too.
+#[test]
+fn a_program_started_through_its_loader_is_managed() {
+    if cannot_page() {
+        return;
+    }
+    let loader = ["/lib64/ld-linux-x86-64.so.2", "/lib/ld-linux-aarch64.so.1"];
+    let Some(loader) = loader.into_iter().find(|l| Path::new(l).exists()) else {
+        println!("skipped: the dynamic loader is not installed");
+        return;
+    };
+    let cat = ebb_harness::tools::in_path("cat").expect("cat");
+    let argv = [loader, cat.to_str().unwrap(), "/proc/self/maps"];
+    let output = run(&[&["--require-managed"][..], &argv].concat());
+    assert_eq!(stderr(&output), "");
+    let maps = String::from_utf8_lossy(&output.stdout);
+    assert!(maps.contains("libebb_preload.so"), "{maps}");
+    // Nor where another starts it.
+    let script = format!("{} > /dev/null", argv.join(" "));
+    let output = run(&["--require-managed", "sh", "-c", &script]);
+    assert_eq!(
+        (output.status.code(), stderr(&output)),
+        (Some(0), String::new())
+    );
+}
+
+/// The loader ignores LD_PRELOAD for a program that the kernel runs with other privileges.
+#[test]
+fn a_setuid_program_runs_unmanaged_or_is_refused() {
+    if cannot_page() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let program = dir.path().join("raised");
+    let source = ebb_harness::tools::in_path("echo").expect("echo");
+    fs::copy(source, &program).unwrap();
+    if std::os::unix::fs::chown(&program, Some(65534), None).is_err() {
+        println!("skipped: only root can give a program to another user");
+        return;
+    }
+    fs::set_permissions(&program, fs::Permissions::from_mode(0o4755)).unwrap();
+    let program = program.to_str().unwrap();
+    let output = run(&[program, "hello"]);
+    let ran = (output.status.code(), &output.stdout[..]);
+    assert_eq!(ran, (Some(0), &b"hello\n"[..]), "{}", stderr(&output));
+    assert!(stderr(&output).contains("setuid"), "{}", stderr(&output));
+    let refused = run(&["--require-managed", program, "hello"]);
+    let (status, text) = (refused.status.code(), stderr(&refused));
+    assert_eq!((status, refused.stdout.len()), (Some(125), 0), "{text}");
+    assert!(
+        text.contains("setuid") && text.contains("--require-managed"),
+        "{text}"
+    );
+}
