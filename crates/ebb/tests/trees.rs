@@ -120,6 +120,36 @@ fn children_of_vfork_and_posix_spawn_that_are_killed() {
     assert!(killed.is_some_and(|n| (30..300).contains(&n)), "{said}");
 }
 
+/// A child of `vfork` whose parent is killed: what is in memory it has, and may write; what is out is lost to it,
+/// and never zeros.
+#[test]
+fn a_child_of_vfork_outlives_its_parent() {
+    if cannot_page() {
+        return;
+    }
+    let job = Job::new([c_program("outlived").as_os_str()]).time_limit(Duration::from_secs(60));
+    let managed = Under::budget(40 * MIB).run(&job);
+    let said = String::from_utf8_lossy(&managed.run.stdout).into_owned();
+    let (first, counts) = said.split_once('\n').unwrap_or_default();
+    assert_eq!(first, "parent killed", "{said} {}", managed.run.stderr);
+    let counts: Vec<u64> = counts
+        .split(' ')
+        .filter_map(|w| w.trim().parse().ok())
+        .collect();
+    let [right, lost, refused, wrong] = counts[..] else {
+        panic!("{said} {}", managed.run.stderr);
+    };
+    assert_eq!((right + lost, wrong), (24000, 0), "{said}");
+    assert!(right > 1000 && lost > 10000 && refused > 5000, "{said}");
+    let told = "what was swapped out of it is lost";
+    let lines = managed
+        .run
+        .stderr
+        .lines()
+        .filter(|line| line.contains(told));
+    assert_eq!(lines.count(), 1, "{}", managed.run.stderr);
+}
+
 /// The same, killed in the midst of memory calls of their own: what they share with their parent is whole,
 /// nothing is locked, and the parent's own calls have their effect. Where it pages, where it may come to,
 /// and where it has so little that it never will.

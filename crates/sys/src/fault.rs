@@ -8,7 +8,7 @@
 
 use crate::Errno;
 use std::fs::OpenOptions;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 const API: u64 = 0xAA;
 const USER_MODE_ONLY: i32 = 1;
@@ -139,10 +139,30 @@ impl std::fmt::Display for OpenError {
 
 impl std::error::Error for OpenError {}
 
-/// A userfaultfd of this process.
+/// A userfaultfd of this process, or one that another process [gave](From) us.
 pub struct FaultFd {
     fd: OwnedFd,
 }
+
+impl AsFd for FaultFd {
+    /// Readable when a fault waits.
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+impl From<OwnedFd> for FaultFd {
+    /// One that another process opened: its memory can be filled, protected and poisoned through it, not
+    /// [moved](FaultFd::shift).
+    fn from(fd: OwnedFd) -> Self {
+        Self { fd }
+    }
+}
+
+/// Where no program has memory: below are the pages that Linux maps to nobody.
+const LOWEST: u64 = 1 << 20;
+/// The end of user memory with four levels of page tables.
+const HIGHEST: u64 = (1 << 47) - 4096;
 
 impl FaultFd {
     /// Opens one, by the system call or through `/dev/userfaultfd`, whichever is allowed.
@@ -241,6 +261,17 @@ impl FaultFd {
                 len: len as u64,
             },
         )
+    }
+
+    /// Lets all threads that wait try again, those whose faults were read too.
+    pub fn wake_all(&self) -> Result<(), Errno> {
+        self.wake(LOWEST as usize, (HIGHEST - LOWEST) as usize)
+    }
+
+    /// Whether any process still uses the memory that this descriptor is of.
+    pub fn is_used(&self) -> bool {
+        // Of no effect where nothing is mapped; asked is only for whom.
+        self.protect(LOWEST as usize, 4096, false) != Err(Errno(libc::ESRCH))
     }
 
     /// Protects the pages of registered memory that are there now from writes, or lets them be

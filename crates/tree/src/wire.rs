@@ -5,6 +5,7 @@
 //! member → supervisor   HELLO version pid reserved-slot   once
 //! supervisor → member   WELCOME slot key + the table      or REFUSED text, once
 //! member → supervisor   MESSAGE text · POKE · ASK rows    any time
+//!                       FAULTS + a userfaultfd            when it begins to page
 //! supervisor → member   DEVICES (row serial)* + a file and a lease area each, for an ASK
 //!
 //! command → supervisor  REQUEST version verb text         once
@@ -39,6 +40,7 @@ const MESSAGE: u8 = b'M';
 const POKE: u8 = b'P';
 const ASK: u8 = b'A';
 const DEVICES: u8 = b'D';
+const FAULTS: u8 = b'F';
 const REQUEST: u8 = b'Q';
 const PROGRESS: u8 = b'.';
 const DONE: u8 = b'+';
@@ -156,6 +158,8 @@ pub enum Talk<'a> {
     Poke,
     /// Send the devices of these rows, one bit each.
     Ask(u8),
+    /// Keep the userfaultfd that comes with this.
+    Faults,
 }
 
 /// Encodes a MESSAGE into `buf`, cut to fit.
@@ -169,6 +173,9 @@ pub fn message<'a>(text: &str, buf: &'a mut [u8; MAX_PACKET]) -> &'a [u8] {
 /// The POKE packet.
 pub const POKE_PACKET: [u8; 1] = [POKE];
 
+/// The FAULTS packet.
+pub const FAULTS_PACKET: [u8; 1] = [FAULTS];
+
 /// Encodes an ASK.
 pub fn ask(rows: u8) -> [u8; 2] {
     [ASK, rows]
@@ -180,6 +187,7 @@ impl<'a> Talk<'a> {
             [MESSAGE, text @ ..] => Some(Talk::Message(text)),
             [POKE] => Some(Talk::Poke),
             [ASK, rows] => Some(Talk::Ask(*rows)),
+            [FAULTS] => Some(Talk::Faults),
             _ => None,
         }
     }
@@ -396,6 +404,7 @@ mod tests {
         );
         assert_eq!(Talk::decode(&POKE_PACKET), Some(Talk::Poke));
         assert_eq!(Talk::decode(&ask(0x81)), Some(Talk::Ask(0x81)));
+        assert_eq!(Talk::decode(&FAULTS_PACKET), Some(Talk::Faults));
         for named in [vec![], vec![(0, 1), (7, u64::MAX)]] {
             assert_eq!(decode_devices(&devices(&named)), Some(named));
         }

@@ -79,6 +79,7 @@ pub(super) fn adopt(
             "cannot start a thread to serve page faults: {e}; raise `ulimit -u`"
         ));
     }
+    process.member.entrust(&process.fault);
     let mut state = lock_service();
     state.bays = Some(Bays::new(base, count));
     state.parked.reserve(1024);

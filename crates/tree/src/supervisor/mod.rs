@@ -3,6 +3,7 @@
 //! One thread, one epoll, and a tick whose pace follows how soon the budget could be used up:
 //! ```text
 //! events   new connections, messages, ends of connections, deaths      (seats)
+//!          faults in memory whose process has ended                    (outlived)
 //! tick     measure who does not page, write the limit, ask for reclaim (measure)
 //! requests show, add and remove swap devices; show and change limits   (devices, limits)
 //! ```
@@ -16,6 +17,7 @@ mod devices;
 mod heritage;
 mod limits;
 mod measure;
+mod outlived;
 mod seats;
 mod sharing;
 
@@ -33,6 +35,7 @@ use limits::Approach;
 pub use limits::{LimitsShown, ProcessLimits, check_limits};
 use measure::Watch;
 pub(crate) use measure::{start_room, start_threshold};
+use outlived::Outlived;
 use rustix::event::epoll;
 use rustix::io::Errno;
 use rustix::net::{self, AddressFamily, SocketFlags, SocketType};
@@ -158,6 +161,9 @@ pub struct Supervisor {
     approach: Option<Approach>,
     /// Limits of single processes.
     own_limits: OwnLimits,
+    /// Memory whose process has ended, and which others still use.
+    outlived: HashMap<u32, Outlived>,
+    next_outlived: u32,
     /// A death may have left the sum of charges too large.
     drifted: bool,
     /// The user knows that there are more processes than places.
@@ -179,6 +185,8 @@ enum Token {
     Client(u32),
     /// Who asked for a lower budget.
     Limiter,
+    /// Somebody waits for a page of memory whose process has ended.
+    Outlived(u32),
 }
 
 impl Token {
@@ -191,6 +199,7 @@ impl Token {
             Token::MainChild => (4, 0),
             Token::Client(row) => (5, row),
             Token::Limiter => (6, 0),
+            Token::Outlived(n) => (7, n),
         };
         epoll::EventData::new_u64((kind << 32) | n as u64)
     }
@@ -205,6 +214,7 @@ impl Token {
             3 => Token::Death(slot),
             5 => Token::Client(word as u32),
             6 => Token::Limiter,
+            7 => Token::Outlived(word as u32),
             _ => Token::MainChild,
         }
     }
@@ -259,6 +269,8 @@ impl Supervisor {
             budgets: setup.budgets,
             approach: None,
             own_limits: OwnLimits::default(),
+            outlived: HashMap::new(),
+            next_outlived: 0,
             drifted: false,
             told_crowded: false,
             told_exhausted: false,
@@ -317,6 +329,7 @@ impl Supervisor {
                 Token::Death(slot) => self.died(slot),
                 Token::Client(row) => self.hear_client(row),
                 Token::Limiter => self.hear_limiter(),
+                Token::Outlived(n) => self.serve_outlived(n),
                 Token::MainChild => {}
             }
         }
@@ -443,7 +456,7 @@ impl Supervisor {
         if !std::mem::replace(&mut self.told_exhausted, true) {
             self.notice(&format!(
                 "out of descriptors: process {pid} and others run unmanaged until some end, and \
-                 children that are forked by one that pages are ended; raise `ulimit -n` by four for \
+                 children that are forked by one that pages are ended; raise `ulimit -n` by five for \
                  each process, or run fewer at a time"
             ));
         }

@@ -17,6 +17,7 @@ use super::{Supervisor, Token};
 use crate::limits::Limits;
 use crate::table::{Named, SlotNumber, SlotState, StateWord, VERSION};
 use crate::wire::{self, Hello, Request, Talk};
+use ebb_sys::fault::FaultFd;
 use ebb_sys::proc::{self, Image, Process};
 use rustix::event::{PollFd, PollFlags, Timespec, epoll};
 use rustix::io::Errno;
@@ -36,6 +37,8 @@ pub(super) struct Seat {
     pub image: Image,
     /// It sees other pids than we do, so those it writes into the table mean nothing to us.
     foreign: bool,
+    /// Its userfaultfd, from when it pages.
+    faults: Option<FaultFd>,
 }
 
 /// What a forked child has in common with its parent.
@@ -175,7 +178,7 @@ impl Supervisor {
         self.due = Instant::now();
     }
 
-    /// A member costs four descriptors here. Raised when the first one joins, and not before,
+    /// A member costs five descriptors here. Raised when the first one joins, and not before,
     /// so that the program does not inherit another limit than it was given.
     fn raise_descriptor_limit(&self) {
         let mut limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
@@ -264,6 +267,7 @@ impl Supervisor {
             _pidfd: pidfd,
             image,
             foreign: hello.pid != pid,
+            faults: None,
         });
         self.watch.forget(pid);
         if let Err(e) = told {
@@ -317,16 +321,14 @@ impl Supervisor {
             let Some(connection) = &seat.connection else {
                 return;
             };
-            let mut packet = [0; wire::MAX_PACKET];
-            match net::recv(connection, &mut packet, RecvFlags::DONTWAIT) {
-                Err(Errno::AGAIN | Errno::INTR) => return,
-                Ok((_, 0)) | Err(_) => {
-                    seat.connection = None;
-                    self.look_whether_left(slot);
-                    return;
-                }
-                Ok((_, len)) => match Talk::decode(&packet[..len.min(packet.len())]) {
+            match wire::receive(connection) {
+                Err(Errno::AGAIN) => return,
+                Ok((packet, _)) if packet.is_empty() => return self.hang_up(slot),
+                Err(_) => return self.hang_up(slot),
+                Ok((packet, fds)) => match Talk::decode(&packet) {
                     Some(Talk::Poke) => self.poked(slot),
+                    // None of ours left to receive it with: then there is none.
+                    Some(Talk::Faults) => seat.faults = fds.into_iter().next().map(FaultFd::from),
                     Some(Talk::Ask(rows)) => self.send_devices(slot, rows),
                     Some(Talk::Message(text)) => {
                         let pid = seat.process.pid();
@@ -340,6 +342,14 @@ impl Supervisor {
                 },
             }
         }
+    }
+
+    /// The connection to a member has ended.
+    fn hang_up(&mut self, slot: SlotNumber) {
+        if let Some(seat) = &mut self.seats[slot.index()] {
+            seat.connection = None;
+        }
+        self.look_whether_left(slot);
     }
 
     /// A member has something new: it charges for itself from now on, perhaps.
@@ -386,10 +396,14 @@ impl Supervisor {
     /// Takes back all that belongs to a slot, whose process is no more, and frees it.
     pub(super) fn reap(&mut self, slot: SlotNumber) {
         let origin = self.origin(slot);
-        if let Some(seat) = self.seats[slot.index()].take()
-            && self.by_pid.get(&seat.process.pid()) == Some(&slot)
-        {
-            self.by_pid.remove(&seat.process.pid());
+        if let Some(seat) = self.seats[slot.index()].take() {
+            let pid = seat.process.pid();
+            if self.by_pid.get(&pid) == Some(&slot) {
+                self.by_pid.remove(&pid);
+            }
+            if let Some(faults) = seat.faults {
+                self.outlive(pid, faults);
+            }
         }
         self.nursery[slot.index()] = None;
         self.used[slot.index()] = true;

@@ -1,0 +1,92 @@
+//! Memory that outlives its process: a child of `vfork` that has not executed anything yet runs on in it
+//! when its parent is killed, and nobody is left to bring back what is out.
+//!
+//! With the last descriptor of a userfaultfd its memory would cease to be registered, and what is out read
+//! as zeros. So every member that pages has [given](crate::Member::entrust) us a second one, which is kept until
+//! nobody uses the memory any more. Nothing is read from it while the member lives: its own threads do.
+//! They may end before others of its threads, as it is killed in the midst of a system call: whose faults then
+//! wait for us are being killed.
+//!
+//! After its death, pages that are there and only protected are set free; those that are not are lost, as
+//! are the keys to them, and whoever touches them gets SIGBUS, or EFAULT from a system call. What was never
+//! written is not told from that.
+//!
+//! What it does not do: bring pages back. And without a supervisor there is none of this.
+
+use super::{Supervisor, Token};
+use ebb_sys::fault::{self, Fault, FaultFd};
+use rustix::event::epoll;
+
+/// Memory whose process has ended.
+pub(super) struct Outlived {
+    /// The process.
+    pid: u32,
+    faults: FaultFd,
+    /// The user knows that pages of it are lost.
+    told: bool,
+}
+
+const PAGE: usize = 4096;
+
+impl Outlived {
+    /// Answers who waits; whether pages were lost to them.
+    fn serve(&self) -> bool {
+        let mut lost = false;
+        let mut buffer = [Fault::default(); fault::BATCH];
+        while let Ok(faults) = self.faults.read(&mut buffer)
+            && !faults.is_empty()
+        {
+            for fault in faults {
+                let answered = if fault.protected {
+                    self.faults.protect(fault.address, PAGE, false)
+                } else {
+                    lost = true;
+                    self.faults.poison(fault.address, PAGE)
+                };
+                if answered.is_err() {
+                    // There by now, no longer mapped, or changing: looked at again if it still faults.
+                    let _ = self.faults.wake(fault.address, PAGE);
+                }
+            }
+        }
+        lost
+    }
+}
+
+impl Supervisor {
+    /// The process `pid`, whose `faults` these are, has ended, or become another program.
+    pub(super) fn outlive(&mut self, pid: u32, faults: FaultFd) {
+        if !faults.is_used() {
+            return;
+        }
+        let n = self.next_outlived;
+        self.next_outlived = n.wrapping_add(1);
+        // Refused: they wait until we end, which is no worse than zeros.
+        let token = Token::Outlived(n).pack();
+        let _ = epoll::add(&self.epoll, &faults, token, epoll::EventFlags::IN);
+        // Faults that its own threads had read, and did not come to serve.
+        let _ = faults.wake_all();
+        let told = false;
+        self.outlived.insert(n, Outlived { pid, faults, told });
+    }
+
+    /// Somebody waits for a page.
+    pub(super) fn serve_outlived(&mut self, n: u32) {
+        let Some(memory) = self.outlived.get_mut(&n) else {
+            return;
+        };
+        if memory.serve() && !std::mem::replace(&mut memory.told, true) {
+            let pid = memory.pid;
+            self.notice(&format!(
+                "process {pid} has ended while another ran in its memory (a child of vfork that had not \
+                 executed anything yet): what was swapped out of it is lost, and who touches that gets \
+                 SIGBUS; end children of vfork before their parent"
+            ));
+        }
+    }
+
+    /// Forgets memory that nobody uses any more.
+    pub(super) fn prune_outlived(&mut self) {
+        self.outlived.retain(|_, memory| memory.faults.is_used());
+    }
+}
