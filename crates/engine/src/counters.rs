@@ -84,6 +84,8 @@ counters! {
     reject_compress_poor,
     /// Writebacks that failed.
     reject_reclaim_fail,
+    /// Times that the shrinker did not write, as another process had just loaded pages from a device.
+    stood_back,
     /// Entries written back by the shrinker.
     written_back_pages,
     /// Loads of a page evicted not long ago.

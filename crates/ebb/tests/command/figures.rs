@@ -97,6 +97,7 @@ fn stats_of_a_program_that_pages() {
     // Named as in the kernel, or in the README; a third of the pages does not compress.
     for counter in [
         "reject_pool",
+        "stood_back",
         "reject_full",
         "pool_limit_hit",
         "reject_compress_poor",

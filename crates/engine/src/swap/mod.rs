@@ -153,6 +153,8 @@ pub struct Swap {
     devices: Option<Arc<Devices>>,
     /// When a load last used a device.
     last_load_ns: AtomicU64,
+    /// The same of what other processes loaded.
+    others_load_ns: AtomicU64,
     /// See [`Swap::set_patient`].
     patient: AtomicBool,
     /// When a store that the pool refused last did.
@@ -210,6 +212,7 @@ impl Swap {
             drained,
             devices,
             last_load_ns: AtomicU64::new(0),
+            others_load_ns: AtomicU64::new(0),
             patient: AtomicBool::new(false),
             last_refused_ns: AtomicU64::new(0),
             staging_bytes: AtomicUsize::new(0),
@@ -464,14 +467,14 @@ impl Swap {
         (self.space.came(), oldest.map(|stamp| stamp.number()))
     }
 
-    /// When a page was last loaded from a device, by the engine's clock; 0: never.
+    /// When a page was last loaded from a device here, by the engine's clock; 0: never.
     pub fn last_load_ns(&self) -> u64 {
         self.last_load_ns.load(Relaxed)
     }
 
     /// Somebody else loaded a page from a device at `ns`: the shrinker stands back for others, too.
     pub fn others_loaded(&self, ns: u64) {
-        self.last_load_ns.fetch_max(ns, Relaxed);
+        self.others_load_ns.fetch_max(ns, Relaxed);
     }
 
     /// Whether the shrinker takes its time, however near the pool is to its limit: whoever sets that has

@@ -154,12 +154,14 @@ impl Swap {
             return true;
         }
         let now = self.env.clock.now_ns();
-        if !background.shrinker.may_write(
-            need,
-            now,
-            self.last_load_ns.load(Relaxed),
-            self.last_refused_ns.load(Relaxed),
-        ) {
+        let refused = self.last_refused_ns.load(Relaxed);
+        let own = self.last_load_ns.load(Relaxed);
+        // What this process loaded itself may be among them.
+        let others = self.others_load_ns.load(Relaxed);
+        let shrinker = &background.shrinker;
+        if !shrinker.may_write(need, now, own.max(others), refused) {
+            let for_others = shrinker.may_write(need, now, own, refused);
+            self.env.counters.stood_back.add(u64::from(for_others));
             return false;
         }
         // What all of them need goes before one's limit, and is not held up by what cannot leave.
