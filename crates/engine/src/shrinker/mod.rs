@@ -4,7 +4,10 @@
 //! It starts one percent above the accept threshold and works down to the threshold, so
 //! that room is made before it is needed. While others wait for the devices it stands back:
 //! a batch is begun only if nobody has used them for as long as a few batches take, so what
-//! it costs the others is a bounded share of their time, whatever the device. When the pool
+//! it costs the others is a bounded share of their time, whatever the device. How long batches take it
+//! learns from its first, which waits for nobody: that costs the others one batch, once. A guess to
+//! go by instead, such as [`MAX_QUIET_NS`], could not be corrected in an idle process of a tree that loads all
+//! the time: it would never write its first. When the pool
 //! is nearly at its limit it stands back for nobody: the devices bound the speed then, and
 //! time in which they do nothing is lost to all.
 //!
@@ -51,7 +54,7 @@ pub struct Shrinker {
     cursor: u64,
     failures: u32,
     rest_until_ns: u64,
-    /// How long a batch takes, smoothed.
+    /// How long a batch takes, smoothed; 0 before the first.
     batch_ns: u64,
 }
 
@@ -183,6 +186,17 @@ mod tests {
         assert_eq!([turn([9, 4, 5]), turn([9, 4, 5])], [1, 3]);
         assert_eq!([turn([9, 4, 5]), turn([8, 4, 5])], [1, 2]);
         assert_eq!(turn([8, 4, 3]), 1);
+    }
+
+    /// One that has written nothing yet writes once, and then knows for how long to stand back.
+    #[test]
+    fn the_first_batch_waits_for_nobody() {
+        let mut s = Shrinker::default();
+        let now = 10_000_000;
+        assert!(s.may_write(Need::Background, now, now, now));
+        s.succeeded(3_000_000);
+        assert!(!s.may_write(Need::Background, now + 5_999_999, now, 0));
+        assert!(s.may_write(Need::Background, now + 6_000_000, now, 0));
     }
 
     #[test]
