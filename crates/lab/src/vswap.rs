@@ -122,7 +122,7 @@ pub fn run<E>(
     }
     speed::speed(&mut report, options);
     report.note("bytes_per_page: anonymous memory of a process of its own that came with the pages, by the kernel, less what the pool's windows hold; checksums, reverse map and slot allocator included, page tables not. Where no page is stored: shared among all that there were");
-    report.note("pool and pool, raw pages: of a sixteenth of the pages, as the pool holds their bytes, and multiplied; tiny pages and device: of all");
+    report.note("pool, raw pages and blocks: of a sixteenth of the pages, as the pool holds their bytes, and multiplied; tiny pages and device: of all");
     report.note("out_mpages_s, free_mpages_s: medians of the rounds in which nothing else ran on the processors");
     report.note("goal at 100%: at most 12 in the pool and 14 on a device");
     report.set_plot(Plot {

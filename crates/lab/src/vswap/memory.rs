@@ -26,13 +26,31 @@ pub enum Backend {
     Tiny,
     /// Into the pool as they are.
     Raw,
+    /// Into the pool, in blocks of pages that Zstandard compresses together.
+    Blocks,
+    /// Into the pool, to next to nothing, from many processors.
+    Spread,
     /// To a device.
     Device,
+    /// To a device, from many processors.
+    DeviceSpread,
 }
+
+/// Processors of those backends that have many. So many that each has a range of entries, and a cluster of
+/// slots, half filled in the end.
+pub const MANY: usize = 60;
 
 impl Backend {
     /// All of them.
-    pub const ALL: [Self; 4] = [Self::Pool, Self::Tiny, Self::Raw, Self::Device];
+    pub const ALL: [Self; 7] = [
+        Self::Pool,
+        Self::Tiny,
+        Self::Raw,
+        Self::Blocks,
+        Self::Spread,
+        Self::Device,
+        Self::DeviceSpread,
+    ];
 
     /// Its name in the table.
     #[must_use]
@@ -41,7 +59,10 @@ impl Backend {
             Self::Pool => "pool",
             Self::Tiny => "pool, tiny pages",
             Self::Raw => "pool, raw pages",
+            Self::Blocks => "pool, zstd in blocks",
+            Self::Spread => "pool, tiny pages, 60 processors",
             Self::Device => "device",
+            Self::DeviceSpread => "device, 60 processors",
         }
     }
 
@@ -50,17 +71,30 @@ impl Backend {
     pub fn pages(self, gib: u64) -> u64 {
         let all = gib << 18;
         match self {
-            Self::Tiny | Self::Device => all,
-            Self::Pool | Self::Raw => all / 16,
+            Self::Tiny | Self::Spread | Self::Device | Self::DeviceSpread => all,
+            Self::Pool | Self::Raw | Self::Blocks => all / 16,
         }
+    }
+
+    /// Processors that store.
+    #[must_use]
+    pub fn cpus(self) -> usize {
+        match self {
+            Self::Spread | Self::DeviceSpread => MANY,
+            _ => 1,
+        }
+    }
+
+    fn is_device(self) -> bool {
+        matches!(self, Self::Device | Self::DeviceSpread)
     }
 
     /// What the pages compress to; none: they are kept as they are.
     pub(super) fn sizes(self) -> &'static [u16] {
         match self {
-            Self::Tiny => &[16],
-            Self::Pool => &REAL,
-            Self::Raw | Self::Device => &[],
+            Self::Tiny | Self::Spread => &[16],
+            Self::Pool | Self::Blocks => &REAL,
+            Self::Raw | Self::Device | Self::DeviceSpread => &[],
         }
     }
 }
@@ -86,15 +120,38 @@ impl Codecs for Sized {
     }
 }
 
+impl Sized {
+    /// What a page compresses to; neighbours are not alike.
+    fn size(&self, page: &PageBytes) -> usize {
+        let mixed = number(page).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
+        self.0[mixed as usize % self.0.len()].into()
+    }
+}
+
 impl Coder for Sized {
     fn compress(&mut self, _: Codec, page: &PageBytes, out: &mut [u8]) -> Option<usize> {
         if self.0.is_empty() {
             return None;
         }
-        // Neighbours are not alike.
-        let mixed = number(page).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
         out[..16].copy_from_slice(&page[..16]);
-        Some(self.0[mixed as usize % self.0.len()].into())
+        Some(self.size(page))
+    }
+    /// A tenth denser than the pages alone.
+    fn compress_block(&mut self, pages: &[PageBytes], out: &mut [u8]) -> Option<usize> {
+        let alone: usize = pages.iter().map(|page| self.size(page)).sum();
+        let len = (alone * 9 / 10).max(16 * pages.len());
+        let words = out.get_mut(..len)?.as_chunks_mut::<16>().0;
+        for (word, page) in words.iter_mut().zip(pages) {
+            word.copy_from_slice(&page[..16]);
+        }
+        Some(len)
+    }
+    fn decompress_block(&mut self, data: &[u8], pages: &mut [PageBytes]) -> Result<(), Damaged> {
+        for (word, page) in data.as_chunks::<16>().0.iter().zip(pages) {
+            page.fill(0);
+            page[..16].copy_from_slice(word);
+        }
+        Ok(())
     }
     fn decompress(&mut self, _: Codec, data: &[u8], page: &mut PageBytes) -> Result<(), Damaged> {
         page[..16].copy_from_slice(&data[..16]);
@@ -228,13 +285,18 @@ fn keep_and_evict(swap: &Swap, entries: &[EntryId]) {
 #[must_use]
 pub fn measure(backend: Backend, gib: u64) -> Vec<Vec<Value>> {
     let total = backend.pages(gib);
-    let (codec, device) = match backend {
-        Backend::Device => (CodecKind::None, Some(Arc::new(Words::new(total + 512)))),
-        _ => (CodecKind::Lz4, None),
+    let codec = match backend {
+        _ if backend.is_device() => CodecKind::None,
+        Backend::Blocks => CodecKind::Zstd { level: 1 },
+        _ => CodecKind::Lz4,
     };
+    let cpus = backend.cpus();
+    // Each processor may leave a cluster unfilled.
+    let device = || Arc::new(Words::new(total + 512 * cpus as u64));
+    let device = backend.is_device().then(device);
     let mut entries: Vec<EntryId> = (0..total).map(|_| EntryId(u32::MAX)).collect();
     let before = anonymous();
-    let swap = swap(1, codec, backend.sizes(), device);
+    let swap = swap(cpus, codec, backend.sizes(), device);
     let held = Held {
         swap: &swap,
         before,
@@ -246,9 +308,15 @@ pub fn measure(backend: Backend, gib: u64) -> Vec<Vec<Value>> {
             let pages: [PageBytes; 64] = std::array::from_fn(|i| page(stored + i as u64));
             let refs: [&PageBytes; 64] = std::array::from_fn(|i| &pages[i]);
             let mut out = [None; 64];
-            match swap.store_each(Cpu(0), GroupId(0), &refs, &mut out) {
-                Ok(64) => {}
-                other => panic!("page {stored} of {total}: {other:?}"),
+            let cpu = Cpu((stored / 64 % cpus as u64) as u16);
+            if backend == Backend::Blocks {
+                let first = swap.store(cpu, GroupId(0), &refs).expect("there is room");
+                out = std::array::from_fn(|i| Some(first.plus(i as u32)));
+            } else {
+                match swap.store_each(cpu, GroupId(0), &refs, &mut out) {
+                    Ok(64) => {}
+                    other => panic!("page {stored} of {total}: {other:?}"),
+                }
             }
             for (known, entry) in entries[stored as usize..].iter_mut().zip(out) {
                 *known = entry.expect("all were stored");
