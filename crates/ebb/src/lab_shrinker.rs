@@ -12,7 +12,9 @@ use ebb_harness::cgroup::{Cgroup, KernelSwap};
 use ebb_harness::job::{Job, Outcome};
 use ebb_harness::kernel_swap::{SwapFile, vmstat, zswap_fact};
 use ebb_lab::Report;
-use ebb_lab::shrinker::real::{self, BENCHES, ELAPSED, INVERTED, LEFT_INVERTED, Row};
+use ebb_lab::shrinker::real::{
+    self, ACROSS_INVERTED, BENCHES, ELAPSED, INVERTED, LEFT_INVERTED, Row,
+};
 use std::path::Path;
 use std::time::Duration;
 
@@ -116,6 +118,7 @@ fn kernel(own: &Path, bench: &'static str, zswap: bool) -> Result<Row> {
         counts: std::array::from_fn(|i| Some(after[i]?.saturating_sub(before[i]?))),
         inverted_percent: told(&outcome, INVERTED),
         left_inverted_percent: told(&outcome, LEFT_INVERTED),
+        across_inverted_percent: told(&outcome, ACROSS_INVERTED),
     })
 }
 
@@ -159,5 +162,6 @@ fn ours(own: &Path, bench: &'static str, pool: &str, max: Option<u64>, total: u6
         }),
         inverted_percent: told(&outcome, INVERTED),
         left_inverted_percent: told(&outcome, LEFT_INVERTED),
+        across_inverted_percent: told(&outcome, ACROSS_INVERTED),
     })
 }

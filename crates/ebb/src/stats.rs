@@ -86,6 +86,7 @@ pub fn stats(command: &[OsString], totals: &Totals, end: End, wall: Duration) ->
         "paged": totals.mode == Mode::Paging,
         "budget_bytes": bytes(totals.budget_pages),
         "peak_bytes": bytes(totals.peak_pages),
+        "peak_pool_bytes": totals.peak_pool_bytes,
         "faults": totals.counters.fault.get(),
         "counters": totals.counters_by_name(),
         "fault_latency": latency,

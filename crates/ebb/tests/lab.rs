@@ -394,6 +394,7 @@ fn the_columns_of_shrinker() {
         counts: [Some(1); 7],
         inverted_percent: None,
         left_inverted_percent: Some(0.5),
+        across_inverted_percent: Some(0.5),
     };
     let report = shrinker::real::report(&[row]);
     names(&report, &columns);
@@ -403,6 +404,7 @@ fn the_columns_of_shrinker() {
         "total_mib",
         "elapsed_s",
         "left_inverted_percent",
+        "across_inverted_percent",
     ];
     names(&report, &own);
 }
@@ -561,4 +563,47 @@ fn idle_processes_stand_back_for_one_that_loads() {
     let seen: Vec<u64> = (0..4).map(stood_back).collect();
     println!("{seen:?} times");
     assert!(seen.iter().any(|&times| times > 0), "{seen:?}");
+}
+
+/// The same with a pool that is held to a size: together they keep to it, and the one that works has what the
+/// idle ones give.
+#[test]
+fn idle_processes_leave_a_limited_pool_to_one_that_works() {
+    if cannot_page() {
+        return;
+    }
+    let _alone = alone();
+    let options = ["--pool-max", "12M"];
+    let run = |_| {
+        let (managed, _) = run_shrinker("active", 48 * MIB, &options, shrinker::real::ELAPSED);
+        let pool = managed.stats["peak_pool_bytes"].as_u64().expect("a peak");
+        // Each hears of what the others hold when it next looks.
+        let allowed = 8 * MIB..=16 * MIB;
+        assert!(allowed.contains(&pool), "{pool} bytes: {}", managed.stats);
+        println!("{} KiB in the pools", pool >> 10);
+        managed.counter("pswpin") as f64
+    };
+    let reads: Vec<f64> = (0..3).map(run).collect();
+    println!("{reads:?} pages read");
+    let idle = (shrinker::real::SERVICES * shrinker::real::IDLE / 4096) as f64;
+    assert!(median(reads) < idle / 4.0);
+}
+
+/// Of pages of different processes, too, those on the device are the ones that left memory first.
+#[test]
+fn pages_of_all_processes_leave_the_pools_in_one_order() {
+    if cannot_page() {
+        return;
+    }
+    let _alone = alone();
+    let what = shrinker::real::ACROSS_INVERTED;
+    let run = |_| run_shrinker("watched", 40 * MIB, &[], what).1;
+    let seen: Vec<f64> = (0..5).filter_map(run).take(3).collect();
+    println!("{seen:?} percent of pairs");
+    assert_eq!(
+        seen.len(),
+        3,
+        "there are pages in the pools and on the device"
+    );
+    assert!(median(seen) < 20.0);
 }

@@ -253,6 +253,10 @@ impl Member {
     /// them came; 0: none may go to devices for others' sake.
     pub fn tell_pool(&self, bytes: u64, oldest_ns: u64) {
         self.table.slot(self.slot()).tell_pool(bytes, oldest_ns);
+        let paging = self.table.taken();
+        let paging = paging.filter(|(_, word)| word.state == SlotState::Paging);
+        let all = paging.map(|(n, _)| self.table.slot(n).pool.load(Relaxed));
+        self.table.pool_peak.0.fetch_max(all.sum(), Relaxed);
     }
 }
 

@@ -4,7 +4,8 @@
 //! A page that is in memory is passed by: `/proc/self/pagemap` says so. One that is out is touched,
 //! and `/proc/self/io` says whether this read something from a disk, whoever pages, since whoever
 //! does it does it in this process's name. What comes in beside it counts for nothing. Each touch
-//! changes something itself, so only [`SAMPLES`] pages are looked at, at random.
+//! changes something itself, so only [`SAMPLES`] pages are looked at, at random, which all processes that
+//! are compared choose before the first of them touches one: what is evicted for that counts for nothing.
 //!
 //! Two orders are asked for. By last touches, what is wrong may be the fault of whoever chose what
 //! leaves memory, or of whoever chose what of that goes to the device. By when pages left memory
@@ -30,16 +31,19 @@ const PRESENT: u64 = 1 << 63;
 
 /// A page that was out when it was looked at.
 #[derive(Clone, Copy, Debug)]
-struct Sample {
+pub struct Sample {
     /// When it was touched last, or left memory.
-    at: u32,
-    on_device: bool,
+    pub at: u32,
+    /// Where it was: there, or in the pool.
+    pub on_device: bool,
 }
 
 /// Of all pairs of a page that was on a device and one that was in the pool, in how many percent
 /// the one on the device comes later in an order; none if there are too few of either.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct Inverted {
+    /// The pages that were looked at, by when they left memory, if that was watched.
+    pub leavings: Vec<Sample>,
     /// By last touches.
     pub by_touch: Option<f64>,
     /// By when they left memory, if that was watched.
@@ -99,37 +103,56 @@ impl Watch {
         Ok(())
     }
 
-    /// When a page that was touched last then left, unless it came and left since.
+    /// When a page that was touched last then left, unless it came and left since; not before that touch,
+    /// however long before it was seen last.
     fn left(&self, page: usize, touched: u32) -> Option<u32> {
         let page = &self.pages[page];
-        (touched >= page.came).then_some(page.left)
+        (touched >= page.came).then_some(page.left.max(touched))
     }
 }
 
-/// How many pairs are inverted. `touched` says when each page was touched last; `address` where it is;
-/// `touch` touches it.
+/// Some of the pages that are out of memory now, of so many; `address` is where each is.
+///
+/// # Errors
+/// As those of [`inverted`].
+pub fn some_out(pages: usize, address: impl Fn(usize) -> usize) -> io::Result<Vec<usize>> {
+    let pagemap = File::open("/proc/self/pagemap")?;
+    let mut random = Random::new(11);
+    let mut out = Vec::with_capacity(SAMPLES);
+    for _ in 0..4 * pages {
+        if out.len() == SAMPLES {
+            break;
+        }
+        let page = random.below(pages);
+        if !out.contains(&page) && !is_here(&pagemap, address(page))? {
+            out.push(page);
+        }
+    }
+    Ok(out)
+}
+
+fn is_here(pagemap: &File, address: usize) -> io::Result<bool> {
+    let mut entry = [0; 8];
+    pagemap.read_exact_at(&mut entry, (address / PAGE * 8) as u64)?;
+    Ok(u64::from_ne_bytes(entry) & PRESENT != 0)
+}
+
+/// How many pairs are inverted of these pages, those left out that have come in meanwhile. `touched` says
+/// when each page was touched last; `address` where it is; `touch` touches it.
 ///
 /// # Errors
 /// What `/proc` tells cannot be read.
 pub fn inverted(
+    pages: &[usize],
     touched: &[u32],
     watch: Option<&Watch>,
     address: impl Fn(usize) -> usize,
     mut touch: impl FnMut(usize),
 ) -> io::Result<Inverted> {
     let pagemap = File::open("/proc/self/pagemap")?;
-    let mut random = Random::new(11);
     let (mut samples, mut leavings) = (Vec::new(), Vec::new());
-    // Some are met twice; those are in memory by then.
-    for _ in 0..4 * touched.len() {
-        if samples.len() == SAMPLES {
-            break;
-        }
-        let page = random.below(touched.len());
-        let mut entry = [0; 8];
-        let at = address(page) / PAGE * entry.len();
-        pagemap.read_exact_at(&mut entry, at as u64)?;
-        if u64::from_ne_bytes(entry) & PRESENT != 0 {
+    for &page in pages {
+        if is_here(&pagemap, address(page))? {
             continue;
         }
         let before = bytes_read()?;
@@ -143,7 +166,24 @@ pub fn inverted(
     Ok(Inverted {
         by_touch: percent(&samples),
         by_leaving: percent(&leavings),
+        leavings,
     })
+}
+
+/// The same of pages of several processes, by one clock: of pairs of different processes.
+pub fn across(processes: &[Vec<Sample>]) -> Option<f64> {
+    let (mut inverted, mut pairs) = (0.0, 0.0);
+    let all: Vec<Sample> = processes.iter().flatten().copied().collect();
+    let few = |on_device| all.iter().filter(|s| s.on_device == on_device).count() < FEW;
+    if few(true) || few(false) {
+        return None;
+    }
+    for (samples, sign) in processes.iter().map(|own| (own, -1.0)).chain([(&all, 1.0)]) {
+        let (later, of) = count(samples);
+        inverted += sign * later as f64;
+        pairs += sign * of as f64;
+    }
+    (pairs > 0.0).then(|| inverted * 100.0 / pairs)
 }
 
 /// Bytes that this process had read from disks.
@@ -159,9 +199,15 @@ fn percent(samples: &[Sample]) -> Option<f64> {
     if device.len() < FEW || pool.len() < FEW {
         return None;
     }
-    let later = |s: &Sample| pool.iter().filter(|p| p.at < s.at).count();
-    let inverted: usize = device.into_iter().map(later).sum();
-    Some(inverted as f64 * 100.0 / ((samples.len() - pool.len()) * pool.len()) as f64)
+    let (inverted, pairs) = count(samples);
+    Some(inverted as f64 * 100.0 / pairs as f64)
+}
+
+/// Pairs that are inverted, and all of them.
+fn count(samples: &[Sample]) -> (usize, usize) {
+    let (device, pool): (Vec<&Sample>, Vec<_>) = samples.iter().partition(|s| s.on_device);
+    let later = |s: &&Sample| pool.iter().filter(|p| p.at < s.at).count();
+    (device.iter().map(later).sum(), device.len() * pool.len())
 }
 
 #[cfg(test)]
@@ -187,11 +233,29 @@ mod tests {
     }
 
     #[test]
+    fn pairs_of_one_process_count_for_nothing_across_them() {
+        let of = |range: std::ops::Range<u32>, on_device| -> Vec<Sample> {
+            range.map(|at| Sample { at, on_device }).collect()
+        };
+        let [old, young] = [0..50, 50..100];
+        let right = [of(old.clone(), true), of(young.clone(), false)];
+        assert_eq!(across(&right), Some(0.0));
+        let wrong = [of(old, false), of(young, true)];
+        assert_eq!(across(&wrong), Some(100.0));
+        assert_eq!(across(&[wrong.concat()]), None, "all are of one");
+        // One is the wrong way round in itself: that is not asked here.
+        let both = across(&[wrong.concat(), right.concat()]).unwrap();
+        assert!((48.0..50.0).contains(&both), "{both}");
+        assert_eq!(across(&right[..1]), None, "none is in the pool");
+    }
+
+    #[test]
     fn what_is_in_memory_is_passed_by() {
         let pages = vec![1u8; 64 * PAGE];
         let address = |page| pages.as_ptr() as usize + page * PAGE;
         let touch = |_| panic!("a page in memory is touched");
-        let result = inverted(&[0; 63], None, address, touch).unwrap();
+        assert!(some_out(63, address).unwrap().is_empty());
+        let result = inverted(&[5, 62], &[0; 63], None, address, touch).unwrap();
         assert_eq!(result.by_touch, None);
     }
 
@@ -266,5 +330,6 @@ mod tests {
         watch.pages[0].here = false;
         watch.look(start, 12).unwrap();
         assert_eq!([watch.left(0, 8), watch.left(0, 10)], [None, Some(12)]);
+        assert_eq!(watch.left(0, 15), Some(15), "it was touched since");
     }
 }

@@ -5,20 +5,25 @@
 //!   same tree works at random in [`ACTIVE`] bytes: it is that time which counts.
 //! - `allocate`: one process fills [`ALLOCATED`] bytes, three quarters of which compress.
 //! - `watched`: the first again, in which the process looks now and then which of its pages are in memory.
-//!   That costs time, and tells in which order they left.
+//!   That costs time, and tells in which order they left. In the end all of the processes look where their
+//!   pages are, which one clock of touches tells the age of.
 //!
 //! Every page says which it is, and what is read is checked. Who pages, and with how much memory,
 //! is the caller's business; counters are those of the whole run. In the end it is looked where the
 //! pages are (`ages`), which costs no part of the time.
 
 use super::COUNTERS;
-use super::ages::{self, Watch};
+use super::ages::{self, Sample, Watch};
 use crate::report::Report;
 use crate::sim::Random;
+use ebb_sys::proc::monotonic_ns;
 use serde_json::{Value, json};
-use std::io::{BufRead, BufReader, Read};
-use std::process::{Command, Stdio};
-use std::time::Instant;
+use std::io;
+use std::io::{BufRead, BufReader, Lines, Write};
+use std::path::Path;
+use std::process::{Child, ChildStdout, Command, Stdio};
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::time::{Duration, Instant};
 
 /// The benchmarks, by name.
 pub const BENCHES: [&str; 3] = ["active", "allocate", "watched"];
@@ -39,12 +44,24 @@ pub const ELAPSED: &str = "elapsed_s ";
 pub const INVERTED: &str = "inverted_percent ";
 /// The second of them.
 pub const LEFT_INVERTED: &str = "left_inverted_percent ";
+/// And in which it says the second of them of pairs of different processes.
+pub const ACROSS_INVERTED: &str = "across_inverted_percent ";
+/// What the line begins with in which an idle process tells of a page that was out.
+const SAMPLE: &str = "sample ";
 /// Accesses between two looks at which pages are in memory.
 const LOOK_EVERY: usize = 100;
 
 const PAGE: usize = 4096;
 /// The mode in which this program is one of the idle ones.
 const SERVICE: &str = "service";
+/// What it is asked: to look from now on, now and then, which of its pages are in memory; and, in the end, to
+/// choose some of those that are not. Then it is to tell where these are.
+const WATCH: &str = "watch";
+const CHOOSE: &str = "choose";
+/// Between two of its looks.
+const IDLE_LOOKS: Duration = Duration::from_millis(20);
+/// What it says when it is done with what it was asked.
+const READY: &str = "ready";
 
 /// Pages that know which they are: a quarter of each is random, of every twentieth all.
 struct Pages {
@@ -52,25 +69,31 @@ struct Pages {
     /// Where the first page begins.
     start: usize,
     seed: u64,
-    /// When each was touched last.
+    /// When each was touched last, in us.
     touched: Vec<u32>,
-    now: u32,
+    /// From when on times are counted.
+    since: u64,
 }
 
 impl Pages {
-    fn filled(bytes: usize, seed: u64) -> Self {
+    /// So many bytes; times count from `since`, in CLOCK_MONOTONIC nanoseconds.
+    fn filled(bytes: usize, seed: u64, since: u64) -> Self {
         let bytes = vec![0; bytes + PAGE];
         let mut pages = Self {
             start: bytes.as_ptr().align_offset(PAGE),
             touched: vec![0; bytes.len() / PAGE - 1],
             bytes,
             seed,
-            now: 0,
+            since,
         };
         for page in 0..pages.count() {
             pages.fill(page);
         }
         pages
+    }
+
+    fn now(&self) -> u32 {
+        ((monotonic_ns() - self.since) / 1000) as u32
     }
 
     fn count(&self) -> usize {
@@ -82,8 +105,7 @@ impl Pages {
     }
 
     fn page_mut(&mut self, page: usize) -> &mut [u8] {
-        self.now += 1;
-        self.touched[page] = self.now;
+        self.touched[page] = self.now();
         &mut self.bytes[self.start + page * PAGE..][..PAGE]
     }
 
@@ -114,21 +136,41 @@ impl Pages {
             .ok_or_else(|| format!("page {page} of {} holds something else", self.seed))
     }
 
-    /// Says how often the wrong page went to the device.
-    fn tell_inverted(&self, watch: Option<&Watch>) -> Result<(), String> {
-        let address = |page| self.page(page).as_ptr() as usize;
+    fn address(&self, page: usize) -> usize {
+        self.page(page).as_ptr() as usize
+    }
+
+    /// Some that are out of memory.
+    fn some_out(&self) -> Result<Vec<usize>, String> {
+        ages::some_out(self.count(), |page| self.address(page)).map_err(unknown)
+    }
+
+    /// Looks where these pages are, and whether they hold what they should.
+    fn look(&self, pages: &[usize], watch: Option<&Watch>) -> Result<ages::Inverted, String> {
         let mut checked = Ok(());
         let touch = |page| checked = std::mem::replace(&mut checked, Ok(())).and(self.check(page));
-        let found = ages::inverted(&self.touched, watch, address, touch).map_err(unknown)?;
-        for (what, percent) in [
-            (INVERTED, found.by_touch),
-            (LEFT_INVERTED, found.by_leaving),
-        ] {
-            if let Some(percent) = percent {
-                println!("{what}{percent:.1}");
-            }
-        }
-        checked
+        let address = |page| self.address(page);
+        let found = ages::inverted(pages, &self.touched, watch, address, touch).map_err(unknown)?;
+        checked.map(|()| found)
+    }
+
+    /// Looks which are in memory.
+    fn watched_by(&self, watch: &mut Watch) -> Result<(), String> {
+        watch.look(self.address(0), self.now()).map_err(unknown)
+    }
+
+    /// Says how often the wrong page went to the device.
+    fn tell_inverted(&self, pages: &[usize], watch: Option<&Watch>) -> Result<Vec<Sample>, String> {
+        let found = self.look(pages, watch)?;
+        tell(INVERTED, found.by_touch);
+        tell(LEFT_INVERTED, found.by_leaving);
+        Ok(found.leavings)
+    }
+}
+
+fn tell(what: &str, percent: Option<f64>) {
+    if let Some(percent) = percent {
+        println!("{what}{percent:.1}");
     }
 }
 
@@ -143,18 +185,47 @@ pub fn work(bench: &str) -> Result<(), String> {
         "watched" => active(true),
         "allocate" => {
             let start = Instant::now();
-            let pages = Pages::filled(ALLOCATED, 1);
+            let pages = Pages::filled(ALLOCATED, 1, monotonic_ns());
             println!("{ELAPSED}{}", start.elapsed().as_secs_f64());
-            pages.tell_inverted(None)?;
+            pages.tell_inverted(&pages.some_out()?, None)?;
             (0..pages.count())
                 .step_by(61)
                 .try_for_each(|page| pages.check(page))
         }
         SERVICE => {
-            let pages = Pages::filled(IDLE, u64::from(std::process::id()));
-            println!("ready");
+            let (said, lines) = mpsc::channel();
+            std::thread::spawn(move || {
+                let mut lines = io::stdin().lines().map_while(Result::ok);
+                lines.try_for_each(|line| said.send(line))
+            });
+            let since = lines.recv().ok().and_then(|line| line.parse().ok());
+            let since = since.unwrap_or_else(monotonic_ns);
+            let pages = Pages::filled(IDLE, u64::from(std::process::id()), since);
+            println!("{READY}");
+            let (mut watch, mut out) = (None, Vec::new());
             // Until the one that works is done.
-            let _ = std::io::stdin().read(&mut [0]);
+            loop {
+                let line = match lines.recv_timeout(IDLE_LOOKS) {
+                    Ok(line) => line,
+                    Err(RecvTimeoutError::Disconnected) => break,
+                    Err(RecvTimeoutError::Timeout) => {
+                        if let Some(watch) = &mut watch {
+                            pages.watched_by(watch)?;
+                        }
+                        continue;
+                    }
+                };
+                match line.as_str() {
+                    WATCH => watch = Some(Watch::new(pages.count()).map_err(unknown)?),
+                    CHOOSE => out = pages.some_out()?,
+                    _ => {
+                        for Sample { at, on_device } in pages.look(&out, watch.as_ref())?.leavings {
+                            println!("{SAMPLE}{at} {on_device}");
+                        }
+                    }
+                }
+                println!("{READY}");
+            }
             (0..pages.count())
                 .step_by(61)
                 .try_for_each(|page| pages.check(page))
@@ -170,24 +241,76 @@ fn unknown(why: std::io::Error) -> String {
     format!("cannot tell where pages are: {why}")
 }
 
-fn active(watched: bool) -> Result<(), String> {
-    let own = std::env::current_exe().map_err(|e| format!("where am I: {e}"))?;
-    let mut services = Vec::new();
-    for _ in 0..SERVICES {
-        let mut service = Command::new(&own)
+/// One of the idle processes.
+struct Service {
+    child: Child,
+    lines: Lines<BufReader<ChildStdout>>,
+}
+
+impl Service {
+    /// Starts it, and waits until it is idle; times count from `since`.
+    fn start(own: &Path, since: u64) -> io::Result<Self> {
+        let mut child = Command::new(own)
             .args(["lab", "shrinker", "--work", SERVICE])
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
-            .spawn()
-            .map_err(|e| format!("cannot start a service: {e}"))?;
-        let mut line = String::new();
-        if let Some(out) = service.stdout.take() {
-            let _ = BufReader::new(out).read_line(&mut line);
-        }
-        services.push(service);
+            .spawn()?;
+        let out = child.stdout.take().ok_or(io::ErrorKind::BrokenPipe)?;
+        let lines = BufReader::new(out).lines();
+        let mut service = Self { child, lines };
+        service.ask(&since.to_string())?;
+        Ok(service)
     }
+
+    /// What it says to this, up to where it is idle again.
+    fn ask(&mut self, what: &str) -> io::Result<Vec<String>> {
+        let input = self.child.stdin.as_mut();
+        writeln!(input.ok_or(io::ErrorKind::BrokenPipe)?, "{what}")?;
+        let mut said = Vec::new();
+        for line in &mut self.lines {
+            match line? {
+                line if line == READY => return Ok(said),
+                line => said.push(line),
+            }
+        }
+        Err(io::ErrorKind::UnexpectedEof.into())
+    }
+
+    /// Where some of its pages are.
+    fn samples(&mut self) -> io::Result<Vec<Sample>> {
+        let sample = |line: String| {
+            let (at, on_device) = line.strip_prefix(SAMPLE)?.split_once(' ')?;
+            Some(Sample {
+                at: at.parse().ok()?,
+                on_device: on_device.parse().ok()?,
+            })
+        };
+        Ok(self.ask("tell")?.into_iter().filter_map(sample).collect())
+    }
+
+    fn end(mut self) -> Result<(), String> {
+        drop(self.child.stdin.take());
+        let status = self.child.wait().map_err(|e| format!("a service: {e}"))?;
+        let good = status.success();
+        good.then_some(())
+            .ok_or_else(|| format!("a service ended with {status}"))
+    }
+}
+
+fn active(watched: bool) -> Result<(), String> {
+    let own = std::env::current_exe().map_err(|e| format!("where am I: {e}"))?;
+    let since = monotonic_ns();
+    let start = |_| {
+        let mut service = Service::start(&own, since)?;
+        if watched {
+            service.ask(WATCH)?;
+        }
+        Ok(service)
+    };
+    let services: io::Result<Vec<Service>> = (0..SERVICES).map(start).collect();
+    let mut services = services.map_err(|e| format!("cannot start a service: {e}"))?;
     let start = Instant::now();
-    let mut pages = Pages::filled(ACTIVE, 1);
+    let mut pages = Pages::filled(ACTIVE, 1, since);
     let mut watch = match watched {
         true => Some(Watch::new(pages.count()).map_err(unknown)?),
         false => None,
@@ -195,8 +318,7 @@ fn active(watched: bool) -> Result<(), String> {
     let mut random = Random::new(7);
     for access in 0..ACCESSES {
         if let Some(watch) = watch.as_mut().filter(|_| access % LOOK_EVERY == 0) {
-            let start = pages.page(0).as_ptr() as usize;
-            watch.look(start, pages.now).map_err(unknown)?;
+            pages.watched_by(watch)?;
         }
         let page = random.below(pages.count());
         pages.check(page)?;
@@ -205,15 +327,21 @@ fn active(watched: bool) -> Result<(), String> {
         *byte = byte.wrapping_add(1);
     }
     println!("{ELAPSED}{}", start.elapsed().as_secs_f64());
-    pages.tell_inverted(watch.as_ref())?;
-    for mut service in services {
-        drop(service.stdin.take());
-        let status = service.wait().map_err(|e| format!("a service: {e}"))?;
-        if !status.success() {
-            return Err(format!("a service ended with {status}"));
+    let out = pages.some_out()?;
+    let of_service = |e| format!("a service: {e}");
+    if watched {
+        for service in &mut services {
+            service.ask(CHOOSE).map_err(of_service)?;
         }
     }
-    Ok(())
+    let mut samples = vec![pages.tell_inverted(&out, watch.as_ref())?];
+    if watched {
+        for service in &mut services {
+            samples.push(service.samples().map_err(of_service)?);
+        }
+        tell(ACROSS_INVERTED, ages::across(&samples));
+    }
+    services.into_iter().try_for_each(Service::end)
 }
 
 /// One run.
@@ -234,13 +362,19 @@ pub struct Row {
     pub inverted_percent: Option<f64>,
     /// The same by when they left memory; none, too: nobody watched.
     pub left_inverted_percent: Option<f64>,
+    /// The second of them of pairs of pages of different processes; none, too: nobody watched.
+    pub across_inverted_percent: Option<f64>,
 }
 
 /// The table of real runs.
 #[must_use]
 pub fn report(rows: &[Row]) -> Report {
     let first = ["benchmark", "policy", "total_mib", "elapsed_s"];
-    let last = ["inverted_percent", "left_inverted_percent"];
+    let last = [
+        "inverted_percent",
+        "left_inverted_percent",
+        "across_inverted_percent",
+    ];
     let mut report = Report::new(&[&first[..], &COUNTERS, &last].concat());
     for row in rows {
         let mut values = vec![
@@ -259,6 +393,7 @@ pub fn report(rows: &[Row]) -> Report {
         );
         values.push(json!(row.inverted_percent));
         values.push(json!(row.left_inverted_percent));
+        values.push(json!(row.across_inverted_percent));
         report.row(values);
     }
     report.note(format!(
@@ -267,7 +402,7 @@ pub fn report(rows: &[Row]) -> Report {
         ACTIVE >> 20,
         ALLOCATED >> 20
     ));
-    report.note("inverted_percent: of pairs of a page on the device and one in the pool, those in which the first was touched later; left_: in which it left memory later, which is the order that writeback can keep");
+    report.note("inverted_percent: of pairs of a page on the device and one in the pool, those in which the first was touched later; left_: in which it left memory later, which is the order that writeback can keep; across_: the second, of pages of different processes");
     report.note("elapsed_s is that of the work alone, the counters are those of the whole run");
     report
 }
@@ -278,7 +413,7 @@ mod tests {
 
     #[test]
     fn a_page_that_holds_something_else_is_seen() {
-        let mut pages = Pages::filled(64 * PAGE, 3);
+        let mut pages = Pages::filled(64 * PAGE, 3, 0);
         assert!((0..64).all(|page| pages.check(page).is_ok()));
         pages.page_mut(7)[PAGE - 1] ^= 1;
         pages.page_mut(20)[0] ^= 1;
@@ -296,6 +431,7 @@ mod tests {
             counts: [Some(1), None, None, None, None, None, None],
             inverted_percent: None,
             left_inverted_percent: None,
+            across_inverted_percent: None,
         }])
         .json();
         assert!(

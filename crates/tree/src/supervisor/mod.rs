@@ -109,6 +109,8 @@ pub struct Totals {
     pub budget_pages: u64,
     /// The most pages the tree used at any time.
     pub peak_pages: u64,
+    /// The most bytes that the pools of its processes held together, as they said some 20 ms apart.
+    pub peak_pool_bytes: u64,
     /// Pages it uses now.
     pub used_pages: u64,
     /// Processes that joined so far.
@@ -399,6 +401,7 @@ impl Supervisor {
             latency: Way::ALL.map(|way| (way, latency[way as usize].summary())),
             budget_pages: self.table.budget.load(SeqCst).max(0) as u64,
             peak_pages: self.table.peak.0.load(SeqCst).max(0) as u64,
+            peak_pool_bytes: self.table.pool_peak.0.load(SeqCst),
             used_pages: self.table.in_use().max(0) as u64,
             processes: self.joined,
             mode: self.table.mode(),

@@ -119,6 +119,8 @@ pub(crate) struct Table {
     pub charged: Line<AtomicI64>,
     /// The largest use so far.
     pub peak: Line<AtomicI64>,
+    /// The most bytes that the pools held together so far, by what members said.
+    pub pool_peak: Line<AtomicU64>,
     /// When (CLOCK_MONOTONIC nanoseconds) a member loaded a page from a device last, about.
     pub loaded: Line<AtomicU64>,
     /// Slots that wait for room.
