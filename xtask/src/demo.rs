@@ -11,14 +11,14 @@ use std::time::Duration;
 /// Options.
 #[derive(clap::Args)]
 pub struct Options {
-    /// With a quarter of the data
+    /// With a third of the data
     #[arg(long)]
     small: bool,
 }
 
 /// MiB of text.
-const ALL: &str = "40";
-const SMALL: &str = "10";
+const ALL: &str = "60";
+const SMALL: &str = "20";
 
 /// Shows it; true if the program finished in half its memory with the same output.
 ///
@@ -29,16 +29,16 @@ pub fn demo(options: &Options) -> Result<bool> {
     let ebb = setup::build_release()?;
     let job = Job::new([
         tools::python().context("python3 is not installed")?,
-        tools::project().join("bench/index_text.py"),
-        texts().context("no text to index was found")?,
+        tools::project().join("bench/telling_words.py"),
+        texts().context("no text to read was found")?,
         if options.small { SMALL } else { ALL }.into(),
     ])
     .time_limit(Duration::from_secs(600));
 
     println!(
-        "\nThe program indexes every word of the source code and documentation on this machine"
+        "\nThe program finds the words that tell files of source code and documentation on this machine"
     );
-    println!("(bench/index_text.py). First without any limit:\n");
+    println!("from each other (bench/telling_words.py). First without any limit:\n");
     let free = job.run(None)?;
     if !free.ok() {
         bail!(
