@@ -120,6 +120,35 @@ fn children_of_vfork_and_posix_spawn_that_are_killed() {
     assert!(killed.is_some_and(|n| (30..300).contains(&n)), "{said}");
 }
 
+/// A few pages that a process uses all the time stay, nearly always, beside much in its pool that is old, and beside
+/// another process that works at random in more than there is room for.
+#[test]
+fn a_few_pages_in_use_stay_beside_much_that_is_old() {
+    if cannot_page() {
+        return;
+    }
+    for (others, seconds, percent) in [("0", "1", 1), ("48", "3", 8)] {
+        let job = Job::new(
+            [c_program("hot").as_os_str()]
+                .into_iter()
+                .chain(["64", "4", others, seconds].map(OsStr::new)),
+        );
+        let managed = Under::budget(40 * MIB).run(&job.time_limit(Duration::from_secs(60)));
+        let said = String::from_utf8_lossy(&managed.run.stdout).into_owned();
+        assert!(managed.run.ok(), "{said} {}", managed.run.stderr);
+        let counts: Vec<u64> = said
+            .split_whitespace()
+            .filter_map(|w| w.parse().ok())
+            .collect();
+        let [uses, out] = counts[..] else {
+            panic!("{said}");
+        };
+        println!("{said}");
+        assert!(uses > 20_000 && out * 100 <= uses * percent, "{said}");
+        managed.assert_paged_within_budget("hot");
+    }
+}
+
 /// A child of `vfork` whose parent is killed: what is in memory it has, and may write; what is out is lost to it,
 /// and never zeros.
 #[test]
