@@ -565,8 +565,9 @@ fn idle_processes_stand_back_for_one_that_loads() {
     assert!(seen.iter().any(|&times| times > 0), "{seen:?}");
 }
 
-/// The same with a pool that is held to a size: together they keep to it, and the one that works has what the
-/// idle ones give.
+/// The same with a pool that is held to a size, and that memory is too small for the one that works without most
+/// of it: together they keep to the size, and it has what the idle ones give. With a fifth of the pool for each,
+/// 14 thousand pages come back.
 #[test]
 fn idle_processes_leave_a_limited_pool_to_one_that_works() {
     if cannot_page() {
@@ -575,7 +576,7 @@ fn idle_processes_leave_a_limited_pool_to_one_that_works() {
     let _alone = alone();
     let options = ["--pool-max", "12M"];
     let run = |_| {
-        let (managed, _) = run_shrinker("active", 48 * MIB, &options, shrinker::real::ELAPSED);
+        let (managed, _) = run_shrinker("active", 32 * MIB, &options, shrinker::real::ELAPSED);
         let pool = managed.stats["peak_pool_bytes"].as_u64().expect("a peak");
         // Each hears of what the others hold when it next looks.
         let allowed = 8 * MIB..=16 * MIB;
@@ -586,7 +587,7 @@ fn idle_processes_leave_a_limited_pool_to_one_that_works() {
     let reads: Vec<f64> = (0..3).map(run).collect();
     println!("{reads:?} pages read");
     let idle = (shrinker::real::SERVICES * shrinker::real::IDLE / 4096) as f64;
-    assert!(median(reads) < idle / 4.0);
+    assert!(median(reads) < idle * 0.4);
 }
 
 /// Of pages of different processes, too, those on the device are the ones that left memory first.
