@@ -200,7 +200,7 @@ impl Supervisor {
             }
         }
         families.retain(|_, members| members.len() > 1);
-        let mut faults = HashMap::new();
+        let (mut faults, mut exact) = (HashMap::new(), HashMap::new());
         let (mut credit, mut decay) = (0, self.table.doubted.swap(0, SeqCst));
         for members in families.values() {
             let mut since = 0;
@@ -213,6 +213,7 @@ impl Supervisor {
                 let before = *self.watch.sharing.faults.get(&key).unwrap_or(&now);
                 since += (now - before).max(0);
                 faults.insert(key, now.max(before));
+                exact.insert(key, now);
                 credit += self.table.slot(n).credit.load(SeqCst);
             }
             // Before it is taken: nothing that is only suspected counts as a peak.
@@ -258,8 +259,9 @@ impl Supervisor {
         let sharing = &mut self.watch.sharing;
         sharing.unsure = unsure;
         sharing.decay = 0;
-        // Some accounted for may never come: what is measured counts from here.
-        sharing.faults.clear();
+        // Some accounted for may never come: faults count from here again, those too that came while it was
+        // measured, and after. What was copied then may not have been seen.
+        sharing.faults = exact;
         let cost = cpu_time().saturating_sub(cpu);
         sharing.cost += cost;
         sharing.pause = FASTEST.max(cost * ROLLUP_SHARE);

@@ -224,10 +224,12 @@ fn sharer(mib: u64) {
             member.message("child is in");
             wait_line();
             let half = memory.len() / 2;
-            memory[..half]
-                .iter_mut()
-                .step_by(4096)
-                .for_each(|byte| *byte = 2);
+            // The second part as soon as the first is measured, before the supervisor looks at faults again.
+            let since = member.rollups();
+            for part in memory[..half].chunks_mut(half / 2) {
+                part.iter_mut().step_by(4096).for_each(|byte| *byte = 2);
+                measured_since(&member, since);
+            }
             member.message("half written");
             wait_line();
             // Drops a quarter, and says so when that was measured already, as a fault had it done.
@@ -239,11 +241,7 @@ fn sharer(mib: u64) {
             let dropped = unsafe { libc::madvise(start as *mut _, len, libc::MADV_DONTNEED) };
             assert_eq!(dropped, 0);
             memory[half * 2 - 1] = 2;
-            let begin = Instant::now();
-            while member.rollups().wrapping_sub(since) < 2 {
-                assert!(begin.elapsed() < Duration::from_secs(5), "nobody measures");
-                std::thread::sleep(Duration::from_millis(1));
-            }
+            measured_since(&member, since);
             // Each costs a fault the first time, after which it would be measured again in any case.
             member.part(0, since);
             member.message("a quarter is gone");
@@ -254,6 +252,15 @@ fn sharer(mib: u64) {
         }
     }
     sleep_forever();
+}
+
+/// Waits until what is shared has been measured since it was `since`.
+fn measured_since(member: &Member, since: u32) {
+    let begin = Instant::now();
+    while member.rollups().wrapping_sub(since) < 2 {
+        assert!(begin.elapsed() < Duration::from_secs(5), "nobody measures");
+        std::thread::sleep(Duration::from_micros(50));
+    }
 }
 
 /// Touches `mib` MiB, forks `children` that share them, and then each writes `write` MiB.
