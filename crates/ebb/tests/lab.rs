@@ -39,6 +39,38 @@ fn number(report: &Report, column: &str, of: impl Fn(&Map<String, Value>) -> boo
 }
 
 #[test]
+fn threads_get_more_done_in_partitions_than_in_one_range() {
+    if not_built_for_speed() {
+        return;
+    }
+    if std::thread::available_parallelism().map_or(1, usize::from) < 2 {
+        return println!("skipped: one processor");
+    }
+    let _alone = alone();
+    let options = vswap::Options {
+        threads: 2,
+        rounds: 100,
+        ..vswap::Options::default()
+    };
+    // Other programs may have one of the processors for a whole run, not for each of several.
+    let mut seen = Vec::new();
+    for _ in 0..8 {
+        let report =
+            vswap::run(&options, |_, _| Ok::<_, ()>(Vec::new())).expect("no process to start");
+        let of = |how: &str| {
+            ["out_mpages_s", "free_mpages_s"]
+                .map(|name| number(&report, name, |r| r["backend"] == how && r["threads"] == 2))
+        };
+        let (with, without) = (of("partitions"), of("one range"));
+        if with[0] >= 1.3 * without[0] && with[1] >= 1.3 * without[1] {
+            return;
+        }
+        seen.push((with, without));
+    }
+    panic!("million pages a second out and freed, with partitions and without: {seen:?}");
+}
+
+#[test]
 fn an_allocation_at_99_percent_costs_at_most_three_times_that_at_10() {
     if not_built_for_speed() {
         return;
