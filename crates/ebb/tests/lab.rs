@@ -49,7 +49,7 @@ fn threads_get_more_done_in_partitions_than_in_one_range() {
     let _alone = alone();
     let options = vswap::Options {
         threads: 2,
-        rounds: 100,
+        rounds: 20,
         ..vswap::Options::default()
     };
     // Other programs may have one of the processors for a whole run, not for each of several.
@@ -62,7 +62,8 @@ fn threads_get_more_done_in_partitions_than_in_one_range() {
                 .map(|name| number(&report, name, |r| r["backend"] == how && r["threads"] == 2))
         };
         let (with, without) = (of("partitions"), of("one range"));
-        if with[0] >= 1.3 * without[0] && with[1] >= 1.3 * without[1] {
+        // Frees take the locks of clusters alone, of which each thread has its own here, too.
+        if with[0] >= 1.3 * without[0] && with[1] >= without[1] {
             return;
         }
         seen.push((with, without));
