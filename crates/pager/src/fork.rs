@@ -25,6 +25,7 @@
 use crate::errand;
 use crate::footing;
 use crate::generations;
+use crate::growth;
 use crate::hooks;
 use crate::process::{self, Process, cpu};
 use crate::ranges::{InChild, Range};
@@ -284,6 +285,7 @@ pub unsafe fn after_fork_child(libc_stuck: bool) {
     ebb_sys::thread::forget_threads(libc_stuck);
     footing::alone();
     errand::alone();
+    growth::alone();
     // SAFETY: as above; the child has this thread alone, and its copy of the lock is held by it.
     let Some((mut locked, slot)) = (unsafe { (*HELD.0.get()).take() }) else {
         return;

@@ -11,7 +11,8 @@
 //!
 //! What may be filled is told bit by bit: what is mapped or asked for at once as it is, small blocks
 //! of malloc when some pages of them were handed out. That is too much rather than too little; each
-//! [`LOOK`] of it the process is measured.
+//! [`LOOK`] of it the process is measured. While a thread waits, so does every other that would grow: each
+//! would else fill as much again before it is its turn to look.
 
 use crate::errand;
 use crate::fork;
@@ -37,7 +38,9 @@ const AGAIN: Duration = Duration::from_millis(20);
 const PATIENCE: Duration = Duration::from_secs(2);
 
 static GROWN: AtomicUsize = AtomicUsize::new(0);
-/// Nanoseconds waited.
+/// Threads that wait.
+static WAITING: AtomicU32 = AtomicU32::new(0);
+/// Nanoseconds waited, by the first of those that wait at the same time.
 static WAITED: AtomicU64 = AtomicU64::new(0);
 /// Changes with what is waited for.
 static NEWS: AtomicU32 = AtomicU32::new(0);
@@ -46,6 +49,11 @@ static NEWS: AtomicU32 = AtomicU32::new(0);
 pub fn news() {
     NEWS.fetch_add(1, SeqCst);
     futex::wake(&NEWS, i32::MAX, false);
+}
+
+/// In a forked child: of the threads that waited there is none.
+pub fn alone() {
+    WAITING.store(0, SeqCst);
 }
 
 /// `len` bytes more may be filled.
@@ -57,7 +65,7 @@ pub fn grows(len: usize) {
         Some(member) if member.mode() == Mode::Watching => WATCHED,
         _ => LOOK,
     };
-    if GROWN.fetch_add(len, SeqCst) + len < look {
+    if GROWN.fetch_add(len, SeqCst) + len < look && WAITING.load(SeqCst) == 0 {
         return;
     }
     GROWN.store(0, SeqCst);
@@ -86,6 +94,7 @@ fn wait(has: u64) {
         None => had_keeper(),
     };
     let begin = Instant::now();
+    let first = WAITING.fetch_add(1, SeqCst) == 0;
     let patience = PATIENCE.saturating_sub(Duration::from_nanos(WAITED.load(SeqCst)));
     loop {
         let seen = NEWS.load(SeqCst);
@@ -100,5 +109,8 @@ fn wait(has: u64) {
         }
         futex::wait(&NEWS, seen, Some(left.min(AGAIN)), false);
     }
-    WAITED.fetch_add(begin.elapsed().as_nanos() as u64, SeqCst);
+    WAITING.fetch_sub(1, SeqCst);
+    if first {
+        WAITED.fetch_add(begin.elapsed().as_nanos() as u64, SeqCst);
+    }
 }

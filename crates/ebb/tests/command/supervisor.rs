@@ -1,6 +1,6 @@
 //! The supervisor: orphans, its own death, and when it is late.
 
-use super::common::{cannot_page, ebb};
+use super::common::{c_program, cannot_page, ebb};
 use super::status;
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
@@ -107,10 +107,26 @@ fn who_grows_fast_waits_for_a_supervisor_that_is_late() {
     }
     const FILLS: &str = "import os; print(os.getpid(), flush=True); input()
 kept = [b'x' * 400 + str(i).encode() for i in range(300_000)]; print(len(kept))";
+    grows_while_the_supervisor_is_stopped(&["python3", "-c", FILLS], "300000");
+}
+
+/// While one thread waits, the others would fill as much again.
+#[test]
+fn threads_that_grow_fast_wait_together() {
+    if cannot_page() {
+        return;
+    }
+    let crowd = c_program("crowd");
+    grows_while_the_supervisor_is_stopped(&[crowd.to_str().unwrap()], "3072");
+}
+
+/// The program says its number, waits for a line, fills far more than 48 MiB and says this.
+fn grows_while_the_supervisor_is_stopped(program: &[&str], last: &str) {
     let mut ebb = Command::new("timeout")
         .args(["-k", "2", "30"])
         .arg(ebb())
-        .args(["run", "--memory", "48M", "python3", "-c", FILLS])
+        .args(["run", "--memory", "48M"])
+        .args(program)
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .spawn()
@@ -130,7 +146,8 @@ kept = [b'x' * 400 + str(i).encode() for i in range(300_000)]; print(len(kept))"
     let statm = fs::read_to_string(format!("/proc/{program}/statm")).unwrap();
     signal("-CONT");
     let resident: u64 = statm.split(' ').nth(1).unwrap().parse().unwrap();
-    assert_eq!(out.next().unwrap().unwrap(), "300000");
+    println!("{} MiB", resident / 256);
+    assert_eq!(out.next().unwrap().unwrap(), last);
     assert!(ebb.wait().unwrap().success());
     // Had it filled all that it wants, it would have ended, and nothing of it would be there.
     assert!(
