@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 /// (what proves it is there, Debian package)
-const PACKAGES: [(&str, &str); 11] = [
+const PACKAGES: [(&str, &str); 12] = [
     ("cc", "gcc"),
     ("g++", "g++"),
     ("make", "make"),
@@ -20,6 +20,7 @@ const PACKAGES: [(&str, &str); 11] = [
     ("perl", "perl"),
     ("ruby", "ruby"),
     ("php", "php-cli"),
+    ("mkfs.ext4", "e2fsprogs"),
 ];
 
 /// How much to set up.

@@ -141,7 +141,7 @@ fn run(group: &Group, options: &Options, tally: &mut Tally) -> Result<()> {
             .env("CARGO_TARGET_DIR", tools::project().join("target/loom"));
     }
     // Behind the system's own: redis-server may be there alone (`setup`).
-    let mut path = std::env::var_os("PATH").unwrap_or_default();
+    let mut path = tools::path();
     path.push(":");
     path.push(tools::project().join("target/tools"));
     command

