@@ -231,8 +231,8 @@ fn what_was_only_read_is_written_in_every_way() {
         .dir(dir.path())
         .time_limit(Duration::from_secs(120));
     let alone = free(&job, "clean");
+    let checked = job.env("EBB_CHECK", "1");
     for options in [&["--swap", "none"][..], &["--pool", "none"]] {
-        let checked = job.clone().env("EBB_CHECK", "1");
         let managed = Under::budget(48 * MIB).options(options).run(&checked);
         managed.assert_same(&alone, "clean");
         managed.assert_paged_within_budget("clean");
@@ -240,4 +240,11 @@ fn what_was_only_read_is_written_in_every_way() {
         let [kept, written] = ["clean_reuse", "fault_clean"].map(|name| managed.counter(name));
         assert!(kept > 1000 && written > 30, "{kept} {written}");
     }
+    // What was written anew and could not be stored at once has no older copy to come back from.
+    let managed = Under::budget(48 * MIB)
+        .options(&["--pool", "none"])
+        .faults("write=1/100,seed=3")
+        .run(&checked);
+    managed.assert_same(&alone, "clean, with write errors");
+    assert!(managed.counter("write_error") > 0, "{}", managed.stats);
 }

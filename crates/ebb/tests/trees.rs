@@ -170,13 +170,11 @@ fn a_child_of_vfork_outlives_its_parent() {
     };
     assert_eq!((right + lost, wrong), (24000, 0), "{said}");
     assert!(right > 1000 && lost > 10000 && refused > 5000, "{said}");
-    let told = "what was swapped out of it is lost";
-    let lines = managed
-        .run
-        .stderr
-        .lines()
-        .filter(|line| line.contains(told));
-    assert_eq!(lines.count(), 1, "{}", managed.run.stderr);
+    for told in ["what was swapped out of it is lost", "has ended forks"] {
+        let lines = managed.run.stderr.lines();
+        let lines = lines.filter(|line| line.contains(told));
+        assert_eq!(lines.count(), 1, "{}", managed.run.stderr);
+    }
 }
 
 /// The same, killed in the midst of memory calls of their own: what they share with their parent is whole,
@@ -586,6 +584,20 @@ fn an_allocator_of_the_programs_own() {
     let program = c_program("allocator");
     let job = Job::new([program.as_os_str(), "96".as_ref()]).env("LD_PRELOAD", NAME);
     same_in_parts(&job, "jemalloc", &[2], &[]);
+}
+
+/// What a process drops that its idle child keeps is the child's from then on: it cannot fill the room again.
+#[test]
+fn what_is_dropped_and_a_child_keeps_is_in_use() {
+    if cannot_page() {
+        return;
+    }
+    let job = Job::new([c_program("parting").as_os_str(), "200".as_ref()]);
+    let job = job.time_limit(Duration::from_secs(60));
+    let managed = Under::budget(200 * MIB).run(&job);
+    assert!(managed.run.ok(), "{}", managed.run.stderr);
+    assert_eq!(managed.run.stdout, b"0 wrong\n");
+    managed.assert_close_to_budget(24 * MIB, "parting");
 }
 
 /// A process and its child idle on what they share, in front of what they shared until the child wrote it:

@@ -25,6 +25,8 @@ pub struct Account {
     parted: i64,
     /// [`Member::rollups`] when the first of them was shared no more.
     since: u32,
+    /// Pages dropped that may have been shared: nobody has looked.
+    doubtful: i64,
 }
 
 impl Account {
@@ -35,6 +37,7 @@ impl Account {
             unmanaged: 0,
             parted: 0,
             since: 0,
+            doubtful: 0,
         }
     }
 
@@ -100,6 +103,11 @@ impl Account {
         self.parted += pages;
     }
 
+    /// So many pages are dropped, of which some may be shared: what is shared is to be measured when they are.
+    pub fn doubt(&mut self, pages: i64) {
+        self.doubtful += pages;
+    }
+
     /// Gives back the credit for parted pages, and their charge.
     fn give_credit_back(&mut self, member: &Member) {
         let pages = self.parted.min(self.charged);
@@ -128,11 +136,14 @@ impl Account {
             member.uncharge(surplus as u64);
             self.charged -= surplus;
         }
+        if self.doubtful > 0 {
+            member.doubt(std::mem::take(&mut self.doubtful) as u64);
+        }
     }
 
     /// Charged already: what a process has when it begins to page, or a forked child's copy of its
     /// parent's charge.
     pub fn begins_with(&mut self, charged: i64) {
-        (self.charged, self.parted) = (charged, 0);
+        (self.charged, self.parted, self.doubtful) = (charged, 0, 0);
     }
 }

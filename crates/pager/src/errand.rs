@@ -135,9 +135,11 @@ pub fn maker(call: Call) -> Maker {
             if let Some(outcome) = ask(call) {
                 return Maker::Done(outcome);
             }
-        } else if hooks::keeperless() || PAGES.load(SeqCst) {
-            // Nothing of it will ever be paged, or the parent is dead and its pager with it.
+        } else if hooks::keeperless() {
+            // Nothing of it will ever be paged.
             return Maker::Plain;
+        } else if PAGES.load(SeqCst) {
+            return orphan(&call);
         } else {
             match note(&call) {
                 Ok(true) => return Maker::Plain,
@@ -145,6 +147,21 @@ pub fn maker(call: Call) -> Maker {
                 Err(error) => return Maker::Done(Err(error)),
             }
         }
+    }
+}
+
+/// Whether the calling thread is of a child whose parent is dead, and its pager with it, while pages were out.
+pub fn is_orphaned() -> bool {
+    PAGES.load(SeqCst) && is_child() && !attended()
+}
+
+/// Who makes the call of such a child. What it moved would be registered no more: what is lost there would
+/// read as zeros.
+fn orphan(call: &Call) -> Maker {
+    const MOVES: i32 = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED | libc::MREMAP_DONTUNMAP;
+    match *call {
+        Call::Remap { flags, .. } if flags & MOVES != 0 => Maker::Done(Err(libc::ENOMEM)),
+        _ => Maker::Plain,
     }
 }
 

@@ -38,7 +38,8 @@ fn described(panic: &PanicHookInfo<'_>) -> String {
     )
 }
 
-fn end(member: Option<&Member>, why: &str) -> ! {
+/// Says why and ends the process, or the child of `vfork` that calls.
+pub fn end(member: Option<&Member>, why: &str) -> ! {
     match member {
         Some(member) if thread::is_ours() => member.message(why),
         // The connection is not in the descriptor table of a thread of the program.

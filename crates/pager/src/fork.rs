@@ -23,6 +23,7 @@
 #![allow(clippy::missing_safety_doc)] // Each says "Requires:".
 
 use crate::errand;
+use crate::failure;
 use crate::footing;
 use crate::generations;
 use crate::growth;
@@ -80,9 +81,22 @@ const PATIENCE: Duration = Duration::from_secs(2);
 /// What a transit takes. It is slept, not spun away: who has to end it may need this processor.
 const SHORT: Duration = Duration::from_micros(20);
 
+/// In a child of vfork whose parent is dead: nobody could keep what was out from reading as zeros in a copy
+/// of its memory.
+fn end_orphan() {
+    if errand::is_orphaned() {
+        failure::end(
+            None,
+            "a child of vfork whose parent has ended forks, and what was swapped out of their memory is \
+             lost: it is ended; end children of vfork before their parent",
+        );
+    }
+}
+
 /// A fork is near, and no lock of ours or of the allocator's is held: starting service takes both.
 /// See the module's text.
 pub fn make_ready() {
+    end_orphan();
     while let Some(process) = Process::current()
         && !process.member.has_place()
     {
@@ -130,9 +144,11 @@ pub unsafe fn before_fork() -> bool {
         None => {
             let process = Process::current().expect("once there, it stays");
             while STAGE.compare_exchange(0, 1, SeqCst, SeqCst).is_err() {
+                end_orphan();
                 std::thread::sleep(Duration::from_micros(100));
             }
             loop {
+                end_orphan();
                 process.member.wake_self();
                 futex::wait(&STAGE, 1, Some(Duration::from_millis(5)), false);
                 if STAGE.load(SeqCst) != 2 {

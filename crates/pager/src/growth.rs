@@ -19,10 +19,10 @@ use crate::fork;
 use crate::hooks::{had_keeper, keeperless, start_first_keeper, wanted};
 use crate::process::Process;
 use ebb_engine::PAGE_SIZE;
-use ebb_sys::{futex, memory};
+use ebb_sys::{futex, memory, proc};
 use ebb_tree::Mode;
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering::SeqCst};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Pages from which on a process has a keeper.
 const WORTH: u64 = (512 << 10) / PAGE_SIZE as u64;
@@ -40,8 +40,10 @@ const PATIENCE: Duration = Duration::from_secs(2);
 static GROWN: AtomicUsize = AtomicUsize::new(0);
 /// Threads that wait.
 static WAITING: AtomicU32 = AtomicU32::new(0);
-/// Nanoseconds waited, by the first of those that wait at the same time.
+/// Nanoseconds in which somebody waited.
 static WAITED: AtomicU64 = AtomicU64::new(0);
+/// Until when that has been counted (CLOCK_MONOTONIC, nanoseconds).
+static COUNTED: AtomicU64 = AtomicU64::new(0);
 /// Changes with what is waited for.
 static NEWS: AtomicU32 = AtomicU32::new(0);
 
@@ -93,12 +95,11 @@ fn wait(has: u64) {
         // The supervisor has not answered yet.
         None => had_keeper(),
     };
-    let begin = Instant::now();
-    let first = WAITING.fetch_add(1, SeqCst) == 0;
-    let patience = PATIENCE.saturating_sub(Duration::from_nanos(WAITED.load(SeqCst)));
+    let mut since = proc::monotonic_ns();
+    WAITING.fetch_add(1, SeqCst);
     loop {
         let seen = NEWS.load(SeqCst);
-        let left = patience.saturating_sub(begin.elapsed());
+        let left = PATIENCE.saturating_sub(Duration::from_nanos(WAITED.load(SeqCst)));
         if !waits() || left.is_zero() {
             break;
         }
@@ -108,9 +109,12 @@ fn wait(has: u64) {
             member.wish_to_page();
         }
         futex::wait(&NEWS, seen, Some(left.min(AGAIN)), false);
+        // Of what others counted already only the rest.
+        let now = proc::monotonic_ns();
+        let counted = COUNTED.fetch_max(now, SeqCst);
+        WAITED.fetch_add(now.saturating_sub(counted.max(since)), SeqCst);
+        since = now;
     }
-    WAITING.fetch_sub(1, SeqCst);
-    if first {
-        WAITED.fetch_add(begin.elapsed().as_nanos() as u64, SeqCst);
-    }
+    // In a child that was forked by a handler of signals nobody waits.
+    let _ = WAITING.fetch_update(SeqCst, SeqCst, |waiting| waiting.checked_sub(1));
 }

@@ -199,7 +199,9 @@ pub fn tend(process: &'static Process) -> ! {
         }
         if supervised.elapsed() > SUPERVISED {
             supervised = Instant::now();
-            if !process.member.supervised() {
+            if process.member.supervised() {
+                process.entrust();
+            } else {
                 process.member.bury_dead();
             }
         }

@@ -54,6 +54,8 @@ pub struct Process {
     pub behind: AtomicBool,
     /// The system had no page for us, and the keeper has not seen it yet.
     pub is_refused: AtomicBool,
+    /// The supervisor has a second descriptor of our userfaultfd.
+    pub is_entrusted: AtomicBool,
     /// A test has the system refuse.
     pub refusal: Option<Refusal>,
 }

@@ -47,6 +47,7 @@ use crate::resolve::window;
 use crate::state::{State, lock_service};
 use ebb_engine::PAGE_SIZE;
 use ebb_sys::{memory, thread};
+use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, Ordering::Relaxed, Ordering::SeqCst};
 use std::time::Duration;
 
@@ -229,25 +230,28 @@ impl Process {
         if state.sharing == Sharing::Alone {
             return;
         }
+        if !thread::is_ours() {
+            // It has another descriptor table, in which nothing of ours may appear even for a moment, and
+            // perhaps a filter of system calls: the supervisor is to find out.
+            let mut pages = 0;
+            state
+                .map
+                .each(PageNumber::of(start), PageNumber::of(end), |_, page| {
+                    pages += i64::from(matches!(page, Page::Resident(_)));
+                    ControlFlow::Continue(())
+                });
+            state.account.doubt(pages);
+            return;
+        }
         let registered = |r: &crate::ranges::Range| r.attributes.registered;
         let rollups = self.member.rollups();
         let pages: usize = state
             .ranges
             .within(start, end)
             .filter(registered)
-            .map(|range| self.shared(range.start, range.end))
+            .map(|range| self.pagemap.shared(range.start, range.end))
             .sum();
         state.account.part(pages as i64, rollups);
-    }
-
-    /// How many pages of `start..end` relatives map too, on a thread of ours. One of the program has
-    /// another descriptor table, in which nothing of ours may appear even for a moment, and
-    /// perhaps a filter of system calls: there none, and the supervisor finds out, later.
-    fn shared(&self, start: usize, end: usize) -> usize {
-        match thread::is_ours() {
-            true => self.pagemap.shared(start, end),
-            false => 0,
-        }
     }
 }
 
@@ -267,9 +271,12 @@ pub fn before_give_back(bytes: &[u8]) {
     };
     let start = memory::page_up(bytes.as_ptr() as usize);
     let end = (bytes.as_ptr() as usize + bytes.len()) & !(PAGE_SIZE - 1);
-    if start < end {
+    // On a thread of the program's: `before_drop`.
+    if start < end && !thread::is_ours() {
+        process.member.doubt(((end - start) / PAGE_SIZE) as u64);
+    } else if start < end {
         let rollups = process.member.rollups();
-        let pages = process.shared(start, end) as i64;
+        let pages = process.pagemap.shared(start, end) as i64;
         if pages > 0 && GIVEN_BACK.fetch_add(pages, SeqCst) == 0 {
             GIVEN_SINCE.store(rollups, SeqCst);
         }

@@ -270,8 +270,11 @@ impl FaultFd {
 
     /// Whether any process still uses the memory that this descriptor is of.
     pub fn is_used(&self) -> bool {
-        // Of no effect where nothing is mapped; asked is only for whom.
-        self.protect(LOWEST as usize, 4096, false) != Err(Errno(libc::ESRCH))
+        // Of no effect where nothing is mapped; asked is only for whom. Of what is no userfaultfd, no.
+        matches!(
+            self.protect(LOWEST as usize, 4096, false),
+            Ok(()) | Err(Errno(libc::ENOENT | libc::EAGAIN))
+        )
     }
 
     /// Protects the pages of registered memory that are there now from writes, or lets them be

@@ -277,6 +277,11 @@ impl Member {
         self.table.part(self.slot(), signed(pages), rollups);
     }
 
+    /// What members share may be less by so many pages than was measured.
+    pub fn doubt(&self, pages: u64) {
+        self.table.doubted.fetch_add(signed(pages), SeqCst);
+    }
+
     /// Changes when what members share is measured.
     pub fn rollups(&self) -> u32 {
         self.table.rollups.load(SeqCst)

@@ -59,6 +59,7 @@ pub(super) fn adopt(
         keeping: Keeping::new(),
         behind: AtomicBool::new(false),
         is_refused: AtomicBool::new(false),
+        is_entrusted: AtomicBool::new(false),
         refusal: Refusal::of(embedded.devices.faults()),
     };
     // The limit is what others leave, this process among them until it charges for itself.
@@ -79,7 +80,7 @@ pub(super) fn adopt(
             "cannot start a thread to serve page faults: {e}; raise `ulimit -u`"
         ));
     }
-    process.member.entrust(&process.fault);
+    process.entrust();
     let mut state = lock_service();
     state.bays = Some(Bays::new(base, count));
     state.parked.reserve(1024);
@@ -114,4 +115,14 @@ pub(super) fn adopt(
     drop(state);
     process.services.until_running();
     Ok(process)
+}
+
+impl Process {
+    /// Sees to it that the supervisor has our userfaultfd too: [`Member::entrust`].
+    pub(super) fn entrust(&self) {
+        if !self.is_entrusted.load(SeqCst) {
+            let went = self.member.entrust(&self.fault);
+            self.is_entrusted.store(went, SeqCst);
+        }
+    }
 }

@@ -216,7 +216,7 @@ impl Supervisor {
             .filter_map(|(n, _)| self.seats[n.index()].as_ref().map(|seat| seat.image))
             .collect();
         self.own_limits.prune();
-        self.prune_outlived();
+        self.look_after_outlived();
         for pid in found {
             if self.by_pid.contains_key(&pid) || charging.contains(&pid) {
                 self.watch.strangers.remove(&pid);

@@ -172,6 +172,8 @@ pub struct Supervisor {
     told_crowded: bool,
     /// The user knows that there are more processes than descriptors.
     told_exhausted: bool,
+    /// And that memory may outlive its process unprotected.
+    told_unkept: bool,
     notices: Notices,
 }
 
@@ -276,6 +278,7 @@ impl Supervisor {
             drifted: false,
             told_crowded: false,
             told_exhausted: false,
+            told_unkept: false,
             notices: setup.notices.unwrap_or_else(|| {
                 Box::new(|line| drop(writeln!(std::io::stderr(), "ebb: {line}")))
             }),
@@ -327,7 +330,7 @@ impl Supervisor {
             match Token::unpack(event.data) {
                 Token::Listener => self.accept(),
                 Token::Greeting(n) => self.greet(n),
-                Token::Connection(slot) => self.listen_to(slot),
+                Token::Connection(slot) => drop(self.listen_to(slot)),
                 Token::Death(slot) => self.died(slot),
                 Token::Client(row) => self.hear_client(row),
                 Token::Limiter => self.hear_limiter(),
@@ -461,6 +464,17 @@ impl Supervisor {
                 "out of descriptors: process {pid} and others run unmanaged until some end, and \
                  children that are forked by one that pages are ended; raise `ulimit -n` by five for \
                  each process, or run fewer at a time"
+            ));
+        }
+    }
+
+    /// There are few descriptors: once, what memory swapped out may come to.
+    fn tell_unkept(&mut self, pid: u32) {
+        if !std::mem::replace(&mut self.told_unkept, true) {
+            self.notice(&format!(
+                "few descriptors are left: if process {pid}, or one after it, is killed while a child of vfork \
+                 runs in its memory, what is swapped out reads as zeros there; raise `ulimit -n` by five \
+                 for each process, or run fewer at a time"
             ));
         }
     }

@@ -3,7 +3,8 @@
 //!
 //! With the last descriptor of a userfaultfd its memory would cease to be registered, and what is out read
 //! as zeros. So every member that pages has [given](crate::Member::entrust) us a second one, which is kept until
-//! nobody uses the memory any more. Nothing is read from it while the member lives: its own threads do.
+//! nobody uses the memory any more, if there are descriptors enough. Nothing is read from it while the member
+//! lives: its own threads do.
 //! They may end before others of its threads, as it is killed in the midst of a system call: whose faults then
 //! wait for us are being killed.
 //!
@@ -16,6 +17,7 @@
 use super::{Supervisor, Token};
 use ebb_sys::fault::{self, Fault, FaultFd};
 use rustix::event::epoll;
+use std::os::fd::{AsRawFd, OwnedFd};
 
 /// Memory whose process has ended.
 pub(super) struct Outlived {
@@ -27,6 +29,15 @@ pub(super) struct Outlived {
 }
 
 const PAGE: usize = 4096;
+
+/// So many descriptors are left to those who join.
+const SPARE: u64 = 64;
+
+/// Descriptors have the lowest number that is free: whether there are enough beside this one.
+pub(super) fn can_keep(descriptor: &OwnedFd) -> bool {
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
+    limit.is_none_or(|most| descriptor.as_raw_fd() as u64 + SPARE < most)
+}
 
 impl Outlived {
     /// Answers who waits; whether pages were lost to them.
@@ -61,7 +72,7 @@ impl Supervisor {
         }
         let n = self.next_outlived;
         self.next_outlived = n.wrapping_add(1);
-        // Refused: they wait until we end, which is no worse than zeros.
+        // Refused: who waits is answered at the next walk.
         let token = Token::Outlived(n).pack();
         let _ = epoll::add(&self.epoll, &faults, token, epoll::EventFlags::IN);
         // Faults that its own threads had read, and did not come to serve.
@@ -85,8 +96,12 @@ impl Supervisor {
         }
     }
 
-    /// Forgets memory that nobody uses any more.
-    pub(super) fn prune_outlived(&mut self) {
+    /// Forgets memory that nobody uses any more, and answers whoever was not told of.
+    pub(super) fn look_after_outlived(&mut self) {
         self.outlived.retain(|_, memory| memory.faults.is_used());
+        let numbers: Vec<u32> = self.outlived.keys().copied().collect();
+        for n in numbers {
+            self.serve_outlived(n);
+        }
     }
 }

@@ -5,7 +5,9 @@
 //!   of it is in flight any more. The end of its connection alone does not say that: the
 //!   thread that held it may die before one that is writing to a device.
 //! - **Exec**: the connection has ended, and the process lives on with another program image
-//!   (addresses drawn anew), or has joined a second time.
+//!   (addresses drawn anew), or nobody uses the memory any more that it paged (a program that may
+//!   not be read shows no addresses; no write of a thread that has let its memory go is in flight),
+//!   or it has joined a second time.
 //!
 //! # Reserved slots
 //! A reserved slot holds leases for a child that may not have joined yet. It is given up only
@@ -13,7 +15,7 @@
 //! has left, or has forked, without saying which process the child is, and no process that is
 //! not known otherwise has the parent's image: a forked child has, whatever its pid is.
 
-use super::{Supervisor, Token};
+use super::{Supervisor, Token, outlived};
 use crate::limits::Limits;
 use crate::table::{Named, SlotNumber, SlotState, StateWord, VERSION};
 use crate::wire::{self, Hello, Request, Talk};
@@ -32,8 +34,8 @@ pub(super) struct Seat {
     pub process: Process,
     /// None once it has ended.
     connection: Option<OwnedFd>,
-    /// Kept open: readable when the process is dead.
-    _pidfd: OwnedFd,
+    /// Readable when the process is dead.
+    pidfd: OwnedFd,
     pub image: Image,
     /// It sees other pids than we do, so those it writes into the table mean nothing to us.
     foreign: bool,
@@ -264,7 +266,7 @@ impl Supervisor {
         self.seats[slot.index()] = Some(Seat {
             process,
             connection: None,
-            _pidfd: pidfd,
+            pidfd,
             image,
             foreign: hello.pid != pid,
             faults: None,
@@ -311,24 +313,38 @@ impl Supervisor {
         self.seats[slot.index()].as_ref()?.connection.as_ref()
     }
 
-    /// A member said something, or its connection ended.
-    pub(super) fn listen_to(&mut self, slot: SlotNumber) {
+    /// A member said something, or its connection ended. Whether there may be more.
+    pub(super) fn listen_to(&mut self, slot: SlotNumber) -> bool {
         // Bounded, so that one talkative member does not keep the tick from its time.
         for _ in 0..64 {
             let Some(seat) = &mut self.seats[slot.index()] else {
-                return;
+                return false;
             };
             let Some(connection) = &seat.connection else {
-                return;
+                return false;
             };
             match wire::receive(connection) {
-                Err(Errno::AGAIN) => return,
-                Ok((packet, _)) if packet.is_empty() => return self.hang_up(slot),
-                Err(_) => return self.hang_up(slot),
+                Err(Errno::AGAIN) => return false,
+                // It has died without reading all that we sent; what it sent is behind this.
+                Err(Errno::CONNRESET) => {}
+                Ok((packet, _)) if packet.is_empty() => {
+                    self.hang_up(slot);
+                    return false;
+                }
+                Err(_) => {
+                    self.hang_up(slot);
+                    return false;
+                }
                 Ok((packet, fds)) => match Talk::decode(&packet) {
                     Some(Talk::Poke) => self.poked(slot),
-                    // None of ours left to receive it with: then there is none.
-                    Some(Talk::Faults) => seat.faults = fds.into_iter().next().map(FaultFd::from),
+                    Some(Talk::Faults) => {
+                        let kept = fds.into_iter().next().filter(outlived::can_keep);
+                        seat.faults = kept.map(FaultFd::from);
+                        if seat.faults.is_none() {
+                            let pid = seat.process.pid();
+                            self.tell_unkept(pid);
+                        }
+                    }
                     Some(Talk::Ask(rows)) => self.send_devices(slot, rows),
                     Some(Talk::Message(text)) => {
                         let pid = seat.process.pid();
@@ -342,6 +358,7 @@ impl Supervisor {
                 },
             }
         }
+        true
     }
 
     /// The connection to a member has ended.
@@ -366,8 +383,11 @@ impl Supervisor {
     /// Every thread of the process is gone.
     pub(super) fn died(&mut self, slot: SlotNumber) {
         // Its last words may still be waiting.
-        self.listen_to(slot);
-        if let Some(seat) = &self.seats[slot.index()] {
+        while self.listen_to(slot) {}
+        // Unless that ended it, and another has the slot since.
+        if let Some(seat) = &self.seats[slot.index()]
+            && is_dead(&seat.pidfd)
+        {
             self.own_limits.forget(&seat.process);
             self.reap(slot);
         }
@@ -382,10 +402,12 @@ impl Supervisor {
         if seat.connection.is_some() {
             return;
         }
-        if let Ok(stat) = seat.process.stat()
-            && stat.image.is_some()
-            && stat.image != seat.image
-        {
+        let left = seat.faults.as_ref().is_some_and(|memory| !memory.is_used())
+            || seat
+                .process
+                .stat()
+                .is_ok_and(|stat| stat.image.is_some() && stat.image != seat.image);
+        if left {
             self.reap(slot);
             // The program it has become is measured like any other from now on.
             self.watch.walk_soon();

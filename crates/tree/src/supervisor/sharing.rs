@@ -210,7 +210,10 @@ impl Supervisor {
                 };
                 let now = now.minor_faults as i64 - self.accounted_faults(n);
                 let key = (n, self.table.state(n).taken);
-                let before = *self.watch.sharing.faults.get(&key).unwrap_or(&now);
+                let known = self.watch.sharing.faults.get(&key).copied();
+                // What a new one has copied before this is in no count.
+                self.watch.sharing.unsure |= known.is_none();
+                let before = known.unwrap_or(now);
                 since += (now - before).max(0);
                 faults.insert(key, now.max(before));
                 exact.insert(key, now);
@@ -251,11 +254,9 @@ impl Supervisor {
         }
         let cpu = cpu_time();
         let mut unsure = false;
-        self.table.rollups.fetch_add(1, SeqCst);
         for members in families.values() {
             unsure |= !self.roll_up(members);
         }
-        self.table.rollups.fetch_add(1, SeqCst);
         let sharing = &mut self.watch.sharing;
         sharing.unsure = unsure;
         sharing.decay = 0;
@@ -289,9 +290,14 @@ impl Supervisor {
     fn roll_up(&self, members: &[SlotNumber]) -> bool {
         let mut complete = true;
         let mut measured = Vec::with_capacity(members.len());
-        for &n in members {
-            let slot = self.table.slot(n);
-            let before = slot.credit.load(SeqCst);
+        // What is shared no more from here on may be seen or not. Who takes it off before the end of this is
+        // seen to, whoever of the family it takes it from; who does later, doubts it.
+        self.table.rollups.fetch_add(1, SeqCst);
+        let credits: Vec<i64> = members
+            .iter()
+            .map(|&n| self.table.slot(n).credit.load(SeqCst))
+            .collect();
+        for (&n, before) in members.iter().zip(credits) {
             let Some(process) = self.process_of(n) else {
                 // Reserved and not forked yet, or not known: its charge is all shared.
                 measured.push((n, before, before));
@@ -306,6 +312,7 @@ impl Supervisor {
                 }
             }
         }
+        self.table.rollups.fetch_add(1, SeqCst);
         // No more can be shared than all but the largest have charged.
         let charges = members
             .iter()
@@ -317,8 +324,8 @@ impl Supervisor {
             room -= credit;
             // As a difference: a member may have added credit meanwhile, or taken some for pages
             // that were no longer there to be measured.
-            complete &= self.table.slot(n).credit.load(SeqCst) >= before;
-            self.table.slot(n).credit.fetch_add(credit - before, SeqCst);
+            let was = &self.table.slot(n).credit;
+            complete &= was.fetch_add(credit - before, SeqCst) >= before;
             self.table.limit.0.fetch_add(credit - before, SeqCst);
         }
         complete
