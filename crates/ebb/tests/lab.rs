@@ -570,7 +570,7 @@ fn pages_of_a_process_at_work_leave_the_pool_in_their_order() {
     );
     let (by_leaving, by_touch) = seen.iter().copied().unzip();
     assert!(median(by_leaving) < 10.0, "{seen:?}");
-    assert!(median(by_touch) < 20.0, "{seen:?}");
+    assert!(median(by_touch) < 35.0, "{seen:?}");
     let (managed, _) = run_shrinker("active", 64 * MIB, &[], shrinker::real::ELAPSED);
     assert_eq!(managed.counter("reject_pool"), 0, "{}", managed.stats);
 }

@@ -254,6 +254,24 @@ impl Pool {
         window.map_or(0, |window| self.give_back_window(window))
     }
 
+    /// Returns the memory that windows hold which are being filled, behind what is in them: of those that
+    /// had emptied and went to another class; how many bytes.
+    pub fn give_back_unfilled(&self) -> u64 {
+        let mut all = 0;
+        for shard in &self.shards {
+            let filling = lock(&shard.filling);
+            for (class, window) in filling.iter().enumerate() {
+                let Some(window) = *window else { continue };
+                let shape = self.classes.get(Class(class as u16));
+                all += self.with(window, |arena, at| {
+                    arena.keep_pages(at, shape.pages(arena.fresh(at)), &*self.memory)
+                });
+            }
+        }
+        self.bytes.fetch_sub(all, Relaxed);
+        all
+    }
+
     /// Returns the memory of an emptied window that is on no list; how many bytes.
     pub(super) fn give_back_window(&self, window: u32) -> u64 {
         let (bytes, idle) = self.with(window, |arena, at| {

@@ -269,3 +269,31 @@ fn a_window_that_is_used_again_is_not_squeezed() {
     assert_eq!(pool.remove_each(after.into_iter()), 2 * 3008);
     pool.check();
 }
+
+/// A window that has emptied goes, with its memory, to a class that fills little of it: the rest goes back.
+#[test]
+fn what_a_class_does_not_fill_goes_back() {
+    let pool = pool(64 << 20);
+    for handle in fill(&pool, 800, 300) {
+        pool.remove(handle);
+    }
+    let few = fill(&pool, 1600, 4);
+    while pool.give_back(0) > 0 {}
+    // The emptied window, of 256, is the few's now; the other 44 are holes of the one that was being filled.
+    let pages = |objects: usize, len: usize| (objects * len).div_ceil(PAGE_SIZE) as u64;
+    let held = |pages| pages * PAGE_SIZE as u64;
+    assert_eq!(pool.bytes(), held(pages(256, 800) + pages(44, 800)));
+    let unfilled = pages(256, 800) - pages(4, 1600);
+    assert_eq!(pool.give_back_unfilled(), held(unfilled));
+    assert_eq!(pool.bytes(), held(pages(4, 1600) + pages(44, 800)));
+    pool.check();
+    // It is filled on as before, and holds what it was given.
+    let more = fill(&pool, 1600, 100);
+    let mut out = [0; MAX_OBJECT];
+    for &handle in few.iter().chain(&more) {
+        let (len, _) = pool.read(handle, &mut out);
+        assert!(len >= 1600 && out[..1600] == [1; 1600]);
+    }
+    assert_eq!(pool.give_back_unfilled(), 0);
+    pool.check();
+}

@@ -156,7 +156,9 @@ impl Swap {
             background.puts = puts;
             return false;
         }
-        let did = self.pool.give_back(0) > 0 || self.compact_step(Worth::Some);
+        let did = self.pool.give_back(0) > 0
+            || self.pool.give_back_unfilled() > 0
+            || self.compact_step(Worth::Some);
         // Emptying a window puts its objects into others.
         background.puts = self.pool.puts();
         did
