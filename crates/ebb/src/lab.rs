@@ -202,7 +202,11 @@ fn run_mthp(args: &LabArgs) -> Result<Report> {
 fn vswap_work(what: &str) -> Result<(), String> {
     let measured = what.split_once(':').and_then(|(backend, gib)| {
         let backend = *vswap::Backend::ALL.get(backend.parse::<usize>().ok()?)?;
-        Some(vswap::measure(backend, gib.parse().ok()?))
+        Some(vswap::measure(
+            backend,
+            gib.parse().ok()?,
+            ebb_sys::heap::give_back_libc,
+        ))
     });
     let rows = measured.ok_or("give the number of a backend, a colon, and a number of GiB")?;
     println!("{}", serde_json::Value::from(rows));

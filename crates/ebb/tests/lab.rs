@@ -396,7 +396,7 @@ fn the_columns_of_vswap() {
         pages: 1 << 10,
         rounds: 1,
     };
-    let here = |backend, gib| Ok::<_, ()>(vswap::measure(backend, gib));
+    let here = |backend, gib| Ok::<_, ()>(vswap::measure(backend, gib, || ()));
     let report = vswap::run(&options, here).expect("it cannot fail here");
     let columns = ["use_percent", "backend", "bytes_per_page", "mib_for_32gib"];
     names(&report, &columns);

@@ -22,7 +22,7 @@ use crate::resolve::Desk;
 use crate::state::lock_service;
 use adopt::adopt;
 use crowd::Crowd;
-use ebb_sys::{proc, thread, user};
+use ebb_sys::{heap::InternalHeap, proc, thread, user};
 use ebb_tree::{JoinError, Member, Mode};
 pub use register::{ANSWERED, join_again, set_apart};
 use std::os::unix::process::parent_id;
@@ -199,6 +199,7 @@ pub fn tend(process: &'static Process) -> ! {
         }
         if supervised.elapsed() > SUPERVISED {
             supervised = Instant::now();
+            InternalHeap::give_back();
             if process.member.supervised() {
                 process.entrust();
             } else {

@@ -8,12 +8,15 @@
 //! - Larger ones are mapped one by one and unmapped when freed, so that a table that is
 //!   dropped gives its memory back at once. Zeroed ones are fresh pages and are not written:
 //!   a sparse table costs what is used of it.
+//! - dlmalloc gives back the end of its memory alone, and what is free before that stays the
+//!   arena's. [`InternalHeap::give_back`] takes what is free out of the arena, as anybody who
+//!   allocates would, while it may not grow, has the kernel drop those pages, and puts it back.
 //!
 //! The lock survives `fork`: [`InternalHeap::lock_for_fork`] takes it in the parent, and
 //! parent and child each release their copy. Its holder never waits for another thread and
 //! never touches managed memory, so a service thread may allocate.
 //!
-//! What it does not do: serve the program's `malloc`, return small memory early, or use
+//! What it does not do: serve the program's `malloc`, return small memory at once, or use
 //! thread-locals.
 
 use core::alloc::{GlobalAlloc, Layout};
@@ -34,6 +37,22 @@ const HUGE_PAGE: usize = 2 << 20;
 
 const _: () = assert!(DIRECT_MIN.is_multiple_of(PAGE));
 
+/// What is free goes back in pieces of this many bytes, and of halves of it down to two pages. An edge
+/// of each stays, with what dlmalloc notes there.
+const PIECE: usize = 1 << 20;
+
+/// dlmalloc's own.
+const PIECE_ALIGN: usize = 16;
+
+/// What is taken out of the arena to be given back.
+struct Piece {
+    next: *mut Piece,
+    size: usize,
+}
+
+/// Less than this that was freed is not worth the system calls.
+const WORTH: usize = 1 << 20;
+
 /// Bytes mapped for the heap now: arena and direct maps together.
 static BYTES_HELD: AtomicUsize = AtomicUsize::new(0);
 
@@ -44,6 +63,43 @@ impl InternalHeap {
     /// Bytes of address space the heap has mapped: an upper bound of what it costs in RAM.
     pub fn bytes_held() -> usize {
         BYTES_HELD.load(Ordering::Relaxed)
+    }
+
+    /// Gives the system what is free in the arena, if so much was freed since the last time that it
+    /// is worth it: a fourth of what was in use at most, and 1 MiB. Bytes given back, of pages that
+    /// may have gone before. The child of a fork meanwhile has lost what is out then: addresses.
+    pub fn give_back() -> usize {
+        if !ARENA.with(|arena| arena.is_worth()) {
+            return 0;
+        }
+        let mut taken: *mut Piece = ptr::null_mut();
+        let (mut size, mut bytes) = (PIECE, 0);
+        while size >= 2 * PAGE {
+            let piece = ARENA.with(|arena| arena.take_free(size)).cast::<Piece>();
+            if piece.is_null() {
+                size /= 2;
+                continue;
+            }
+            // The next one's address stands in its first bytes, which stay.
+            // SAFETY: a block of dlmalloc's of this size is aligned for two words, and ours.
+            unsafe { piece.write(Piece { next: taken, size }) };
+            taken = piece;
+            let from = page_up(piece as usize + size_of::<Piece>());
+            let to = (piece as usize + size) & !(PAGE - 1);
+            // SAFETY: these pages lie in the block, where nobody keeps anything.
+            if unsafe { memory::madvise(from, to - from, libc::MADV_DONTNEED) }.is_ok() {
+                bytes += to - from;
+            }
+        }
+        while !taken.is_null() {
+            // SAFETY: as written above; each is freed once.
+            unsafe {
+                let Piece { next, size } = taken.read();
+                ARENA.with(|arena| arena.heap.free(taken.cast(), size, PIECE_ALIGN));
+                taken = next;
+            }
+        }
+        bytes
     }
 
     /// Takes the heap's lock so that a fork finds the arena whole. Nothing may be allocated
@@ -60,6 +116,12 @@ impl InternalHeap {
     pub unsafe fn unlock_after_fork() {
         ARENA.lock.release();
     }
+}
+
+/// Gives the system what is free in libc's own heap.
+pub fn give_back_libc() {
+    // SAFETY: it may be called at any time.
+    unsafe { libc::malloc_trim(0) };
 }
 
 /// `malloc` and its siblings for C code that runs on a thread of ours: blocks with their size
@@ -133,8 +195,8 @@ unsafe impl GlobalAlloc for InternalHeap {
         if is_direct(layout.size()) {
             return map_aligned(layout);
         }
-        // SAFETY: dlmalloc takes any size with a power-of-two alignment, as a layout has.
-        ARENA.with(|arena| unsafe { arena.malloc(layout.size(), layout.align()) })
+        // SAFETY: a layout that is not empty, by the caller's contract.
+        ARENA.with(|arena| unsafe { arena.alloc(layout, false) })
     }
 
     unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
@@ -143,7 +205,7 @@ unsafe impl GlobalAlloc for InternalHeap {
             return unsafe { unmap(block, page_up(layout.size())) };
         }
         // SAFETY: the block came from this arena with this layout, by the caller's contract.
-        ARENA.with(|arena| unsafe { arena.free(block, layout.size(), layout.align()) })
+        ARENA.with(|arena| unsafe { arena.free(block, layout) })
     }
 
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
@@ -151,16 +213,14 @@ unsafe impl GlobalAlloc for InternalHeap {
             return map_aligned(layout);
         }
         // SAFETY: as for `alloc`.
-        ARENA.with(|arena| unsafe { arena.calloc(layout.size(), layout.align()) })
+        ARENA.with(|arena| unsafe { arena.alloc(layout, true) })
     }
 
     unsafe fn realloc(&self, block: *mut u8, layout: Layout, new_size: usize) -> *mut u8 {
         let (old_direct, new_direct) = (is_direct(layout.size()), is_direct(new_size));
         if !old_direct && !new_direct {
             // SAFETY: the block came from this arena with this layout.
-            return ARENA.with(|arena| unsafe {
-                arena.realloc(block, layout.size(), layout.align(), new_size)
-            });
+            return ARENA.with(|arena| unsafe { arena.realloc(block, layout, new_size) });
         }
         if old_direct && new_direct && layout.align() <= PAGE {
             // SAFETY: the block is a map of its own, of this length.
@@ -264,12 +324,18 @@ unsafe fn remap(block: *mut u8, old: usize, new: usize) -> *mut u8 {
 }
 
 /// dlmalloc's source of memory.
-struct RawMaps;
+struct RawMaps {
+    /// It gets none for now.
+    closed: bool,
+}
 
 // SAFETY: every answer is a fresh private map of the size named, or null.
 unsafe impl dlmalloc::Allocator for RawMaps {
     fn alloc(&self, size: usize) -> (*mut u8, usize, u32) {
-        let at = map(size);
+        let at = match self.closed {
+            true => ptr::null_mut(),
+            false => map(size),
+        };
         (at, if at.is_null() { 0 } else { size }, 0)
     }
 
@@ -306,21 +372,97 @@ unsafe impl dlmalloc::Allocator for RawMaps {
     }
 }
 
+/// dlmalloc, and what of it is in use.
+struct Small {
+    heap: dlmalloc::Dlmalloc<RawMaps>,
+    /// Bytes that were asked for and are not freed.
+    used: usize,
+    /// The most of them since free memory was given back.
+    most: usize,
+}
+
+impl Small {
+    fn uses(&mut self, used: usize) {
+        self.used = used;
+        self.most = self.most.max(used);
+    }
+
+    /// # Safety
+    /// A layout that is not empty.
+    unsafe fn alloc(&mut self, layout: Layout, zeroed: bool) -> *mut u8 {
+        let (size, align) = (layout.size(), layout.align());
+        // SAFETY: dlmalloc takes any size with a power-of-two alignment, as a layout has.
+        let block = unsafe {
+            match zeroed {
+                true => self.heap.calloc(size, align),
+                false => self.heap.malloc(size, align),
+            }
+        };
+        if !block.is_null() {
+            self.uses(self.used + size);
+        }
+        block
+    }
+
+    /// # Safety
+    /// The block came from here with this layout, and nothing uses it.
+    unsafe fn free(&mut self, block: *mut u8, layout: Layout) {
+        self.used -= layout.size();
+        // SAFETY: by the caller's contract.
+        unsafe { self.heap.free(block, layout.size(), layout.align()) }
+    }
+
+    /// # Safety
+    /// The block came from here with this layout; the caller forgets it if the result is not null.
+    unsafe fn realloc(&mut self, block: *mut u8, layout: Layout, new: usize) -> *mut u8 {
+        let (size, align) = (layout.size(), layout.align());
+        // SAFETY: by the caller's contract.
+        let moved = unsafe { self.heap.realloc(block, size, align, new) };
+        if !moved.is_null() {
+            self.uses(self.used - size + new);
+        }
+        moved
+    }
+
+    /// Whether giving back is worth it; from now on what is freed is counted anew.
+    fn is_worth(&mut self) -> bool {
+        let freed = self.most - self.used;
+        let worth = freed >= WORTH.max(self.used / 4);
+        if worth {
+            self.most = self.used;
+        }
+        worth
+    }
+
+    /// A block of `size` bytes out of what there is, or null.
+    fn take_free(&mut self, size: usize) -> *mut u8 {
+        self.heap.allocator_mut().closed = true;
+        // SAFETY: any size and alignment will do.
+        let block = unsafe { self.heap.malloc(size, PIECE_ALIGN) };
+        self.heap.allocator_mut().closed = false;
+        block
+    }
+}
+
 struct Arena {
     lock: FutexLock,
-    state: UnsafeCell<dlmalloc::Dlmalloc<RawMaps>>,
+    state: UnsafeCell<Small>,
 }
 
 static ARENA: Arena = Arena {
     lock: FutexLock::new(),
-    state: UnsafeCell::new(dlmalloc::Dlmalloc::new_with_allocator(RawMaps)),
+    state: UnsafeCell::new(Small {
+        heap: dlmalloc::Dlmalloc::new_with_allocator(RawMaps { closed: false }),
+        used: 0,
+        most: 0,
+    }),
 };
 
 // SAFETY: `state` is reached only by `with`, under `lock`.
 unsafe impl Sync for Arena {}
 
 impl Arena {
-    fn with<T>(&self, work: impl FnOnce(&mut dlmalloc::Dlmalloc<RawMaps>) -> T) -> T {
+    fn with<T>(&self, work: impl FnOnce(&mut Small) -> T) -> T {
         self.lock.acquire();
         // SAFETY: the lock makes this the only reference; `work` cannot panic and is not
         // re-entered, as dlmalloc allocates nothing itself.
@@ -431,6 +573,70 @@ mod tests {
                     InternalHeap.dealloc(block, layout(size, 8));
                 }
             }
+        }
+    }
+
+    /// Whether a page is in memory; one that is mapped no more is not.
+    fn is_resident(page: usize) -> bool {
+        let mut seen = 0u8;
+        // SAFETY: the kernel writes a byte for the one page.
+        let told = unsafe { libc::mincore(page as *mut _, PAGE, &raw mut seen) };
+        told == 0 && seen & 1 == 1
+    }
+
+    /// Of 32 MiB every hundredth block stays, and is what it was; of the rest's pages few stay.
+    #[test]
+    fn what_is_free_among_what_is_used_goes_back() {
+        let block = layout(2400, 64);
+        let blocks: Vec<usize> = (0..14_000)
+            .map(|i| {
+                // SAFETY: a block of this size.
+                unsafe {
+                    let at = InternalHeap.alloc(block);
+                    at.write_bytes(i as u8, block.size());
+                    at as usize
+                }
+            })
+            .collect();
+        let mut pages: Vec<usize> = blocks.iter().map(|at| at & !(PAGE - 1)).collect();
+        pages.sort_unstable();
+        pages.dedup();
+        let resident = || pages.iter().filter(|&&page| is_resident(page)).count();
+        assert_eq!(resident(), pages.len());
+        let (kept, gone): (Vec<_>, Vec<_>) = (0..blocks.len()).partition(|i| i % 100 == 0);
+        for &i in &gone {
+            // SAFETY: each is freed once with its layout.
+            unsafe { InternalHeap.dealloc(blocks[i] as *mut u8, block) };
+        }
+        assert!(InternalHeap::give_back() > 24 << 20);
+        // A block that stays holds one page or two, and so do the edges about it.
+        let stay = resident();
+        assert!(
+            stay < 5 * kept.len(),
+            "{stay} of {} pages stay",
+            pages.len()
+        );
+        assert_eq!(InternalHeap::give_back(), 0, "nothing was freed since");
+        // What comes of the same memory now is whole.
+        let again = [layout(300, 16), layout(40_000, 16), block].map(|layout| {
+            // SAFETY: as above.
+            unsafe {
+                let at = InternalHeap.alloc(layout);
+                at.write_bytes(0xee, layout.size());
+                (at, layout)
+            }
+        });
+        for &i in &kept {
+            // SAFETY: as above.
+            unsafe {
+                let at = blocks[i] as *mut u8;
+                assert!((0..block.size()).all(|byte| *at.add(byte) == i as u8));
+                InternalHeap.dealloc(at, block);
+            }
+        }
+        for (at, layout) in again {
+            // SAFETY: as above.
+            unsafe { InternalHeap.dealloc(at, layout) };
         }
     }
 

@@ -1,4 +1,4 @@
-//! Loom models of the protocol: load, writeback, and free of one entry, in every order.
+//! Loom models of the protocol: load, writeback, free and swapoff of one entry, in every order.
 //! Places hold what stands for a page; using or freeing one that holds nothing, or another's, fails.
 
 use super::{Location, Released, SlotPlace, Space, Vacated, Word, word::Handle};
@@ -263,21 +263,31 @@ impl Rig {
 fn loom_load_against_writeback_against_free() {
     model(|| {
         let (rig, entry) = Rig::new();
-        let writer = {
+        let threads = [Rig::write_back, Rig::load].map(|what| {
             let rig = rig.clone();
-            loom::thread::spawn(move || rig.write_back(entry))
-        };
-        let freer = {
-            let rig = rig.clone();
-            loom::thread::spawn(move || {
-                rig.load(entry);
-                rig.free(entry)
-            })
-        };
-        writer.join().unwrap();
-        freer.join().unwrap();
+            loom::thread::spawn(move || what(&rig, entry))
+        });
+        rig.free(entry);
+        threads.into_iter().for_each(|t| t.join().unwrap());
         rig.leaves_nothing();
     });
+}
+
+/// All four, each in a thread of its own.
+#[test]
+fn loom_load_against_writeback_against_free_against_swapoff() {
+    for swap_off in [Rig::swap_off, Rig::swap_off_into_pool] {
+        model(move || {
+            let (rig, entry) = Rig::new();
+            let threads = [Rig::write_back, Rig::load, swap_off].map(|what| {
+                let rig = rig.clone();
+                loom::thread::spawn(move || what(&rig, entry))
+            });
+            rig.free(entry);
+            threads.into_iter().for_each(|t| t.join().unwrap());
+            rig.leaves_nothing();
+        });
+    }
 }
 
 #[test]
@@ -309,11 +319,9 @@ fn loom_swapoff_against_load_against_free() {
             };
             let loader = {
                 let rig = rig.clone();
-                loom::thread::spawn(move || {
-                    rig.load(entry);
-                    rig.free(entry);
-                })
+                loom::thread::spawn(move || rig.load(entry))
             };
+            rig.free(entry);
             drainer.join().unwrap();
             loader.join().unwrap();
             rig.leaves_nothing();

@@ -259,12 +259,14 @@ impl Held<'_> {
     }
 }
 
+/// Pages that go through the engine at a time.
+const BATCH: usize = 64;
+
 /// Brings pages back, keeps their entries as clean copies, and evicts them again.
-fn keep_and_evict(swap: &Swap, entries: &[EntryId]) {
-    for entries in entries.chunks(64) {
-        let mut rooms = [[0; PAGE_SIZE]; 64];
+fn keep_and_evict(swap: &Swap, entries: &[EntryId], rooms: &mut [PageBytes]) {
+    for entries in entries.chunks(BATCH) {
         let mut out: Vec<&mut PageBytes> = rooms.iter_mut().take(entries.len()).collect();
-        let mut results = [Err(LoadError::Empty); 64];
+        let mut results = [Err(LoadError::Empty); BATCH];
         swap.load_each(
             Cpu(0),
             entries,
@@ -279,11 +281,12 @@ fn keep_and_evict(swap: &Swap, entries: &[EntryId]) {
 }
 
 /// Stores more and more pages, brings all back and evicts them again, and frees them: the rows.
+/// `give_back` has the allocator under all this give the system what is free, as a process's keeper has.
 ///
 /// # Panics
 /// If a page is refused or lost.
 #[must_use]
-pub fn measure(backend: Backend, gib: u64) -> Vec<Vec<Value>> {
+pub fn measure(backend: Backend, gib: u64, give_back: fn()) -> Vec<Vec<Value>> {
     let total = backend.pages(gib);
     let codec = match backend {
         _ if backend.is_device() => CodecKind::None,
@@ -295,6 +298,8 @@ pub fn measure(backend: Backend, gib: u64) -> Vec<Vec<Value>> {
     let device = || Arc::new(Words::new(total + 512 * cpus as u64));
     let device = backend.is_device().then(device);
     let mut entries: Vec<EntryId> = (0..total).map(|_| EntryId(u32::MAX)).collect();
+    // What this experiment itself needs is there before, too.
+    let mut rooms: Vec<PageBytes> = (0..BATCH as u64).map(page).collect();
     let before = anonymous();
     let swap = swap(cpus, codec, backend.sizes(), device);
     let held = Held {
@@ -305,32 +310,35 @@ pub fn measure(backend: Backend, gib: u64) -> Vec<Vec<Value>> {
     let (name, mut stored, mut rows) = (backend.name(), 0, Vec::new());
     for percent in PERCENTS {
         while stored < total * percent / 100 {
-            let pages: [PageBytes; 64] = std::array::from_fn(|i| page(stored + i as u64));
-            let refs: [&PageBytes; 64] = std::array::from_fn(|i| &pages[i]);
-            let mut out = [None; 64];
-            let cpu = Cpu((stored / 64 % cpus as u64) as u16);
+            for (i, room) in rooms.iter_mut().enumerate() {
+                *room = page(stored + i as u64);
+            }
+            let refs: [&PageBytes; BATCH] = std::array::from_fn(|i| &rooms[i]);
+            let mut out = [None; BATCH];
+            let cpu = Cpu((stored / BATCH as u64 % cpus as u64) as u16);
             if backend == Backend::Blocks {
                 let first = swap.store(cpu, GroupId(0), &refs).expect("there is room");
                 out = std::array::from_fn(|i| Some(first.plus(i as u32)));
             } else {
                 match swap.store_each(cpu, GroupId(0), &refs, &mut out) {
-                    Ok(64) => {}
+                    Ok(BATCH) => {}
                     other => panic!("page {stored} of {total}: {other:?}"),
                 }
             }
             for (known, entry) in entries[stored as usize..].iter_mut().zip(out) {
                 *known = entry.expect("all were stored");
             }
-            stored += 64;
+            stored += BATCH as u64;
         }
         rows.push(held.row(percent, name, stored));
     }
-    keep_and_evict(&swap, &entries);
+    keep_and_evict(&swap, &entries, &mut rooms);
     rows.push(held.row(100, &format!("{name}, kept and evicted"), stored));
     for entry in entries.drain(..) {
         swap.free(Cpu(0), entry, 1);
     }
     while swap.work(Cpu(0)) {}
+    give_back();
     rows.push(held.row(0, &format!("{name}, freed again"), 0));
     rows
 }
