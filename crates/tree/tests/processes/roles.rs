@@ -177,8 +177,9 @@ fn greedy() {
     wait_line();
 }
 
-/// Waits for room, then gives whatever it is asked for.
-fn giver(wants: u64, age_s: u64) {
+/// Waits for room, then gives whatever it is asked for. `age`: of its oldest page, in percent of the time
+/// since the machine was started, so that no page is older than that.
+fn giver(wants: u64, age: u64) {
     let (member, _) = join();
     member.start_paging(0);
     let mut seen = 0;
@@ -193,7 +194,7 @@ fn giver(wants: u64, age_s: u64) {
             member.limit()
         );
     }
-    member.publish_oldest(ebb_sys::proc::monotonic_ns() - age_s * 1_000_000_000);
+    member.publish_oldest(ebb_sys::proc::monotonic_ns() / 100 * (100 - age));
     member.message(&format!("has {wants}"));
     loop {
         seen = member.wait(seen, Some(Duration::from_secs(1)));

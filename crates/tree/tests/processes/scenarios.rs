@@ -319,7 +319,7 @@ fn hungry() {
     let mut greedy = tree.start(&["greedy"]);
     tree.expect("full");
     tree.sup.check().unwrap();
-    let mut giver = tree.start(&["giver", "640", "1000"]);
+    let mut giver = tree.start(&["giver", "640", "25"]);
     tree.expect("hungry");
     tell(&mut greedy);
     tree.expect("has 640");
@@ -338,9 +338,9 @@ fn proportion() {
     // Two members with equal charges, one three times as cold; then memory from outside
     // takes 24 MiB of their room.
     let mut tree = Tree::new(mib(128), 3);
-    let mut cold = tree.start(&["giver", "10240", "3000"]);
+    let mut cold = tree.start(&["giver", "10240", "75"]);
     tree.expect("has 10240");
-    let mut warm = tree.start(&["giver", "10241", "1000"]);
+    let mut warm = tree.start(&["giver", "10241", "25"]);
     tree.expect("has 10241");
     let mut filler = tree.start(&["fill", "64"]);
     tell(&mut filler);
