@@ -35,6 +35,21 @@ fn memory_calls_on_stacks_switched_by_hand() {
     }
 }
 
+/// The kernel looks at each of them when no thread of ours is left.
+#[test]
+fn an_exec_that_holds_robust_mutexes_in_memory_that_is_out() {
+    if cannot_page() {
+        return;
+    }
+    let job = Job::new([c_program("held").as_os_str(), "96".as_ref()]);
+    common::same_in_parts(
+        &job.time_limit(Duration::from_secs(60)),
+        "held",
+        &[2, 4],
+        &[],
+    );
+}
+
 #[test]
 fn every_kind_of_buffer() {
     if cannot_page() {

@@ -17,6 +17,8 @@ use core::ffi::{CStr, c_char, c_int, c_void};
 use core::ptr;
 use core::sync::atomic::{AtomicPtr, Ordering};
 
+use ebb_sys::robust;
+
 use crate::next::Next;
 use crate::refuse::{self, Search, refused};
 
@@ -330,10 +332,14 @@ unsafe fn with_environment(envp: Strings, call: impl FnOnce(Strings) -> c_int) -
     result
 }
 
-/// Makes a call that nothing forbids.
+/// Makes an exec that nothing forbids.
 fn unless(forbidden: Result<(), c_int>, call: impl FnOnce() -> c_int) -> c_int {
     match forbidden {
-        Ok(()) => call(),
+        Ok(()) => {
+            // SAFETY: the list is libc's, whose mutexes the thread holds.
+            unsafe { robust::bring_held() };
+            call()
+        }
         Err(error) => {
             // SAFETY: the location is this thread's.
             unsafe { *libc::__errno_location() = error };

@@ -3,33 +3,47 @@
 //!
 //! Made for processes that share one memory, where who dies leaves others behind that go on using it. The
 //! word is all that the kernel puts right: what it guards has to be fit for that.
+//!
+//! The kernel goes through the program's own list in the midst of an exec, when no thread is left to serve
+//! its faults: [`bring_held`] has that memory there before.
 
 use crate::thread;
+use core::ptr;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering::SeqCst};
 
 const OWNER_DIED: u32 = 0x4000_0000;
 
-/// The word, and what tells the kernel of it.
+/// The kernel looks at no more words than so many (`ROBUST_LIST_LIMIT`).
+const MOST: usize = 2048;
+
+/// The kernel's `struct robust_list_head`.
 #[repr(C)]
-pub struct Robust {
-    /// The kernel's `struct robust_list_head`: a list with nothing in it, and one word *pending*.
-    next: AtomicUsize,
+struct Head {
+    /// The first link; the last one leads back here.
+    first: AtomicUsize,
+    /// Where a word is from its link.
     offset: AtomicUsize,
+    /// The link that is about to be put in or taken out.
     pending: AtomicUsize,
+}
+
+/// The word, and what tells the kernel of it.
+pub struct Robust {
+    /// A list with nothing in it, and the word *pending*.
+    head: Head,
     /// Who holds it, by its number in the system; 0 nobody.
     word: AtomicU32,
 }
-
-/// How long the kernel's structure is.
-const HEAD: usize = 3 * size_of::<usize>();
 
 impl Robust {
     /// Held by nobody.
     pub const fn new() -> Self {
         Self {
-            next: AtomicUsize::new(0),
-            offset: AtomicUsize::new(0),
-            pending: AtomicUsize::new(0),
+            head: Head {
+                first: AtomicUsize::new(0),
+                offset: AtomicUsize::new(0),
+                pending: AtomicUsize::new(0),
+            },
             word: AtomicU32::new(0),
         }
     }
@@ -42,13 +56,14 @@ impl Robust {
             return None;
         }
         // The same for whoever tries.
-        self.next.store((&raw const self.next) as usize, SeqCst);
-        self.pending.store(self.word.as_ptr() as usize, SeqCst);
+        let head = (&raw const self.head) as usize;
+        self.head.first.store(head, SeqCst);
+        self.head.pending.store(self.word.as_ptr() as usize, SeqCst);
         let held = Held {
             robust: self,
             before: list(),
         };
-        set_list((&raw const self.next) as usize);
+        set_list(head);
         let taken = self
             .word
             .compare_exchange(free, thread::id(), SeqCst, SeqCst);
@@ -83,6 +98,39 @@ impl Drop for Held {
     }
 }
 
+/// Has the memory of all words in the calling thread's list there and fit to be written, by writing to each
+/// what is in it. For who is about to exec: the kernel would wait for ever for a page that is out.
+///
+/// # Safety
+/// The list is as `set_robust_list(2)` wants it: links and words are memory that may be written.
+pub unsafe fn bring_held() {
+    let at = list();
+    // SAFETY: by the caller's contract; nobody but this thread changes the links of its list.
+    unsafe {
+        let Some(head) = ptr::with_exposed_provenance::<Head>(at).as_ref() else {
+            return;
+        };
+        let offset = head.offset.load(SeqCst);
+        // The lowest bit of a link says that a mutex inherits priority.
+        let bring = |link: usize| {
+            let word = (link & !1).wrapping_add(offset) as *const AtomicU32;
+            (*word).fetch_or(0, SeqCst);
+        };
+        let mut link = head.first.load(SeqCst);
+        for _ in 0..MOST {
+            if link & !1 == at {
+                break;
+            }
+            bring(link);
+            link = *((link & !1) as *const usize);
+        }
+        let pending = head.pending.load(SeqCst);
+        if pending & !1 != 0 {
+            bring(pending);
+        }
+    }
+}
+
 /// The calling thread's list.
 fn list() -> usize {
     let (mut head, mut len) = (0usize, 0usize);
@@ -93,7 +141,7 @@ fn list() -> usize {
 
 fn set_list(head: usize) {
     // SAFETY: the kernel reads the structure when the thread ends: it is static, or was set before.
-    unsafe { libc::syscall(libc::SYS_set_robust_list, head, HEAD) };
+    unsafe { libc::syscall(libc::SYS_set_robust_list, head, size_of::<Head>()) };
 }
 
 #[cfg(test)]
