@@ -5,6 +5,7 @@ use ebb_sys::thread::switches;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use rustix::time::{ClockId, clock_gettime};
 use std::sync::Barrier;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 /// One round of all threads.
@@ -85,6 +86,42 @@ pub fn crowded(threads: usize, work: impl Fn(usize) -> usize + Sync) -> Round {
         clock_per_s: done as f64 / begun.elapsed().as_secs_f64(),
         undisturbed: true,
     }
+}
+
+/// Nanoseconds that a cache line takes from one processor to another, back and forth between the first two that
+/// there are: 30 where they share a cache, 170 where they do not, and virtual ones come to lie now so, now so.
+/// None if there is one processor alone.
+pub fn line_transfer_ns() -> Option<f64> {
+    const TRANSFERS: u32 = 128;
+    const CHUNKS: u32 = 33;
+    if std::thread::available_parallelism().map_or(1, usize::from) < 2 {
+        return None;
+    }
+    let turn = AtomicU32::new(0);
+    let mut seen = bound(2, |thread, barrier| {
+        barrier.wait();
+        let chunk = |chunk: u32| {
+            let start = Instant::now();
+            for i in chunk * TRANSFERS..(chunk + 1) * TRANSFERS {
+                if i % 2 == thread as u32 {
+                    let mut spins = 0u32;
+                    while turn.load(Ordering::Acquire) != i {
+                        std::hint::spin_loop();
+                        spins += 1;
+                        // The other one may wait for this processor.
+                        if spins.is_multiple_of(1 << 14) {
+                            std::thread::yield_now();
+                        }
+                    }
+                    turn.store(i + 1, Ordering::Release);
+                }
+            }
+            start.elapsed().as_nanos() as f64 / f64::from(TRANSFERS)
+        };
+        (0..CHUNKS).map(chunk).collect::<Vec<_>>()
+    });
+    // In some, one of the two was without its processor.
+    Some(middle(&seen.swap_remove(0)))
 }
 
 /// Processor time that this thread has had.

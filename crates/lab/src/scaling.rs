@@ -4,11 +4,16 @@
 //!
 //! They are measured in turn. Up to one thread for each processor: for short times and often, and
 //! only the moments count in which no thread was without its processor. More threads than processors: for longer, so that all
-//! of them get their turns, and are interrupted wherever they are, a lock in hand or not.
+//! of them get their turns, and are interrupted wherever they are, a lock in hand or not. Each of them finds
+//! what those before it left, the other processors' threads too: clusters that are partly in use, whose lines lie
+//! with whoever was there last. What that costs depends on how far apart processors are, so it is counted in
+//! transfers of a line, which are measured in the same rounds.
 
 use crate::report::{Plot, Report, Series};
 use crate::rivals::{Legacy, SlotAllocator};
-use crate::rounds::{Round, crowded, ratio, side_by_side, speed, undisturbed};
+use crate::rounds::{
+    Round, crowded, line_transfer_ns, middle, ratio, side_by_side, speed, undisturbed,
+};
 use crate::sim::{Blank, Machine};
 use ebb_engine::slots::{DeviceSpec, Devices, Extent, ExtentList, Options as Policies};
 use ebb_engine::{Cpu, EntryId, SlotIndex};
@@ -189,6 +194,15 @@ fn all(threads: usize, cores: usize, order: u8) -> [Bench; 3] {
     allocators.map(|allocator| Bench::new(allocator, threads, order))
 }
 
+/// What a pair takes longer in a crowd than with one thread for each processor, in transfers of a line: the
+/// median of the rounds.
+fn lines_per_pair(crowd: &Bench, unshared: &Bench, lines: &[f64], cores: usize) -> f64 {
+    let ns = |round: &Round| 1e9 * cores as f64 / round.per_s;
+    let rounds = crowd.rounds.iter().zip(&unshared.rounds).zip(lines);
+    let each = rounds.map(|((crowd, unshared), line)| (ns(crowd) - ns(unshared)) / line);
+    middle(&each.collect::<Vec<_>>())
+}
+
 /// Runs the experiment.
 #[must_use]
 pub fn run(options: &Options) -> Report {
@@ -205,6 +219,8 @@ pub fn run(options: &Options) -> Report {
         "own_one_lock_rounds",
         "percent_of_unshared",
         "clock_percent_of_unshared",
+        "line_transfer_ns",
+        "lines_per_pair",
         "percent_of_one_thread",
         "one_thread_rounds",
         "rounds",
@@ -226,7 +242,9 @@ pub fn run(options: &Options) -> Report {
                 _ => vec![threads, 1],
             };
             let mut benches: Vec<_> = counts.into_iter().map(|n| all(n, cores, order)).collect();
+            let mut lines = Vec::new();
             for _ in 0..rounds.max(1) * tries {
+                lines.extend(shared.then(line_transfer_ns).flatten());
                 for bench in benches.iter_mut().flatten() {
                     bench.measure(order, duration, shared);
                 }
@@ -242,6 +260,8 @@ pub fn run(options: &Options) -> Report {
                 let [one_lock, own] = [1, 2].map(|other| of(&benches[0][other]));
                 let fewer = benches.get(1).map(|b| of(&b[i]));
                 let (unshared, one) = if shared { (fewer, None) } else { (None, fewer) };
+                let more = benches.get(1).filter(|_| !lines.is_empty());
+                let more = more.map(|b| lines_per_pair(&benches[0][i], &b[i], &lines, cores));
                 let rate = speed(&benches[0][i].rounds);
                 report.row(vec![
                     name.into(),
@@ -255,6 +275,8 @@ pub fn run(options: &Options) -> Report {
                     own.pairs.into(),
                     unshared.map(|ratio| 100.0 * ratio.of_speed).into(),
                     unshared.map(|ratio| 100.0 * ratio.by_clock).into(),
+                    more.map(|_| middle(&lines)).into(),
+                    more.into(),
                     one.map(|ratio| 100.0 * ratio.of_speed).into(),
                     one.map(|ratio| ratio.pairs).into(),
                     undisturbed(&benches[0][i].rounds).into(),
@@ -275,6 +297,7 @@ pub fn run(options: &Options) -> Report {
     report.note("one-lock: the allocator of seed 000 under one global lock, which knows no owners; ebb-one-lock: ours under one more lock, for all threads; percent_of_own_one_lock: beside that");
     report.note("percent_of_unshared: more threads than processors, of what one thread for each gets done in rounds in turn; percent_of_one_thread: of what one thread alone does, in the same way");
     report.note("medians of the rounds in which there were moments when all threads ran; rounds: how many of these there were (under 5: medians of all), one_lock_rounds and one_thread_rounds: in how many what is compared with had them too; where threads share processors: by the time that they had these");
+    report.note("line_transfer_ns: what a cache line takes from one processor to another; lines_per_pair: what a pair takes longer than with one thread for each processor, in such transfers");
     report.note("clock_percent_of_unshared: by the clock, so that waits of all count, and so do other programs");
     report.set_plot(Plot {
         title: "allocate and free".into(),
@@ -298,8 +321,16 @@ mod tests {
             shared: (Duration::from_millis(10), 2),
         });
         assert_eq!(report.rows().count(), 18);
+        let cores = std::thread::available_parallelism().map_or(1, |n| n.get() as u64);
         for row in report.rows() {
             assert!(row["pairs_per_s"].as_f64().is_some_and(|n| n > 0.0));
+            let lines = ["line_transfer_ns", "lines_per_pair"].map(|column| row[column].as_f64());
+            let crowd = cores > 1 && row["threads"].as_u64() > Some(cores);
+            assert_eq!(lines.map(|n| n.is_some()), [crowd; 2]);
+            assert!(
+                lines[0].is_none_or(|ns| (1.0..10_000.0).contains(&ns)),
+                "{lines:?}"
+            );
         }
     }
 }
