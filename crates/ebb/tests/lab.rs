@@ -259,17 +259,16 @@ impl Tail {
         (speed, least, most)
     }
 
-    /// The speed is as promised, as far as the rounds say; whether they say it within 1%: by the clock,
-    /// where other programs decide, the bounds lie far apart, and nothing is asked of these.
-    fn speed_is_kept(&self) -> bool {
+    /// Whether the speed is as promised, as far as the rounds say; and whether they say it within 1%: by the
+    /// clock, where other programs decide, the bounds lie far apart, and nothing is asked of these.
+    fn speed_is_kept(&self) -> (bool, bool) {
         let (_, least, most) = self.speed("async", "ops");
-        assert!(most >= 98.0 || most - least > 5.0);
+        let by_clock = most >= 98.0 || most - least > 5.0;
         // Beside other programs the worker's looks cost more of what is left: a percent is granted for that.
         let (_, least, most) = self.speed("async", "alone");
-        assert!(most >= 97.0, "a worker costs over 2%");
         let (_, at_least, at_most) = self.speed("direct", "alone");
-        assert!(at_least <= 102.0, "the return cache costs over 2%");
-        most - least <= 1.0 && at_most - at_least <= 1.0
+        let kept = by_clock && most >= 97.0 && at_least <= 102.0;
+        (kept, most - least <= 1.0 && at_most - at_least <= 1.0)
     }
 }
 
@@ -287,6 +286,10 @@ fn a_worker_keeps_frees_out_of_the_faults_way() {
         // one run may not show it.
         let shows = matches!(load, Load::Discard | Load::Batches);
         let (mut shown, mut clear) = (!shows, false);
+        // Where processors share no cache, a line between them takes five times as long, and where things lie
+        // in memory decides more: 96.9 to 100.2% in eight runs of `shuffled`, 98.4 to 98.9 in fifty where they
+        // do. So one run alone does not tell.
+        let (mut kept, mut runs) = (0, 0);
         for rounds in [201, 301, 401, 401, 401, 401] {
             // Short rounds: what other programs do is then much the same in all of one round.
             let report = tail::run(&tail::Options {
@@ -312,12 +315,19 @@ fn a_worker_keeps_frees_out_of_the_faults_way() {
                 let waited = run.of(free, "fault", "waited_percent");
                 assert!(load != Load::Shuffled || waited <= 0.05, "{waited}% waited");
             }
-            clear |= run.speed_is_kept();
-            if shown && clear {
+            let (is_kept, is_clear) = run.speed_is_kept();
+            clear |= is_clear;
+            kept += usize::from(is_kept);
+            runs += 1;
+            if shown && clear && 2 * kept > runs {
                 break;
             }
         }
         let name = load.name();
+        assert!(
+            2 * kept >= runs,
+            "{name}: a worker, or the return cache, costs over 2%: {kept} of {runs} runs keep to it"
+        );
         assert!(shown, "{name}: nobody waited inline: nothing to see");
         if !clear {
             println!("skipped in part: {name}: rounds differ too much for a speed within 1%");
