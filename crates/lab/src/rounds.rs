@@ -98,30 +98,29 @@ pub fn line_transfer_ns() -> Option<f64> {
         return None;
     }
     let turn = AtomicU32::new(0);
-    let mut seen = bound(2, |thread, barrier| {
+    let seen = bound(2, |thread, barrier| {
         barrier.wait();
         let chunk = |chunk: u32| {
             let start = Instant::now();
-            for i in chunk * TRANSFERS..(chunk + 1) * TRANSFERS {
-                if i % 2 == thread as u32 {
-                    let mut spins = 0u32;
-                    while turn.load(Ordering::Acquire) != i {
-                        std::hint::spin_loop();
-                        spins += 1;
-                        // The other one may wait for this processor.
-                        if spins.is_multiple_of(1 << 14) {
-                            std::thread::yield_now();
-                        }
+            let (from, to) = (chunk * TRANSFERS, (chunk + 1) * TRANSFERS);
+            for mine in (from + thread as u32..to).step_by(2) {
+                let mut spins = 0u32;
+                while turn.load(Ordering::Acquire) != mine {
+                    std::hint::spin_loop();
+                    spins += 1;
+                    // The other one may wait for this processor.
+                    if spins.is_multiple_of(1 << 14) {
+                        std::thread::yield_now();
                     }
-                    turn.store(i + 1, Ordering::Release);
                 }
+                turn.store(mine + 1, Ordering::Release);
             }
             start.elapsed().as_nanos() as f64 / f64::from(TRANSFERS)
         };
         (0..CHUNKS).map(chunk).collect::<Vec<_>>()
     });
     // In some, one of the two was without its processor.
-    Some(middle(&seen.swap_remove(0)))
+    Some(middle(&seen[0]))
 }
 
 /// Processor time that this thread has had.
