@@ -10,14 +10,14 @@ use rustix::io::Errno;
 use std::io::Write;
 use std::os::fd::OwnedFd;
 
-/// Opens what a thread of another process, or one with a descriptor table of its own, has open as
-/// `fd`: the same file by another description, with the same flags.
+/// Opens what another process has open as `fd`: the same file by another description, with the same
+/// flags.
 ///
 /// # Errors
 /// It is gone, or another user's, or the file cannot be opened.
-pub fn reopen(process: u32, thread: u32, fd: i32) -> Result<OwnedFd, Errno> {
+pub fn reopen(process: u32, fd: i32) -> Result<OwnedFd, Errno> {
     let mut buffer = [0; 256];
-    let path = Path::new(format_args!("/proc/{process}/task/{thread}/fdinfo/{fd}"));
+    let path = Path::new(format_args!("/proc/{process}/fdinfo/{fd}"));
     let len = rustix::io::read(path.open(OFlags::RDONLY)?, &mut buffer)?;
     let flags = std::str::from_utf8(&buffer[..len])
         .ok()
@@ -25,8 +25,7 @@ pub fn reopen(process: u32, thread: u32, fd: i32) -> Result<OwnedFd, Errno> {
         .and_then(|flags| u32::from_str_radix(flags.trim(), 8).ok())
         .ok_or(Errno::INVAL)?;
     let kept = OFlags::ACCMODE | OFlags::DIRECT;
-    Path::new(format_args!("/proc/{process}/task/{thread}/fd/{fd}"))
-        .open(OFlags::from_bits_retain(flags) & kept)
+    Path::new(format_args!("/proc/{process}/fd/{fd}")).open(OFlags::from_bits_retain(flags) & kept)
 }
 
 /// A path under `/proc`, built on the stack.
@@ -383,13 +382,28 @@ pub fn name(pid: u32) -> String {
         .collect()
 }
 
-/// Whether a thread of a process may be alive, by their numbers in the caller's PID namespace: who comes from
-/// another one does not see them.
-pub fn thread_may_live(process: u32, thread: u32) -> bool {
-    // SAFETY: no signal is sent.
-    let sent = unsafe { libc::syscall(libc::SYS_tgkill, process, thread, 0) };
-    // SAFETY: no arguments.
-    sent == 0 || crate::Errno::last().0 != libc::ESRCH || unsafe { libc::getppid() } == 0
+/// Whether children of the calling process come to be in its own PID namespace: after `unshare` the first of
+/// them is the first of a new one. Yes where `/proc` does not say.
+pub fn children_stay_in_namespace() -> bool {
+    let inode = |path| rustix::fs::stat(path).map(|stat| stat.st_ino).ok();
+    inode(c"/proc/self/ns/pid") == inode(c"/proc/self/ns/pid_for_children")
+}
+
+/// Bytes of addresses that a process has mapped; 0 if it has ended. None: it cannot be read.
+pub fn size_of(pid: u32) -> Option<u64> {
+    const FIELD: usize = 23;
+    let mut buf = [0; 1024];
+    let fd = Path::new(format_args!("/proc/{pid}/stat"))
+        .open(OFlags::RDONLY)
+        .ok()?;
+    let text = read(&fd, &mut buf).ok()?;
+    // The name, in parentheses, may hold anything; the third field comes after it.
+    let close = text.iter().rposition(|&b| b == b')')?;
+    number(
+        text.get(close + 2..)?
+            .split(|&b| b == b' ')
+            .nth(FIELD - 3)?,
+    )
 }
 
 #[cfg(test)]

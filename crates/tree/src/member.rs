@@ -140,7 +140,11 @@ impl Member {
     ///
     /// # Errors
     /// See [`JoinError`]. No retry helps but for [`JoinError::Protocol`] "no answer in time".
-    pub fn join(control: &str, reserved: Option<ChildSlot>) -> Result<Self, JoinError> {
+    pub fn join(
+        control: &str,
+        reserved: Option<ChildSlot>,
+        _program: Option<std::os::fd::BorrowedFd<'_>>,
+    ) -> Result<Self, JoinError> {
         let welcome = greet(control, reserved.map(|child| child.slot))?;
         let fd = welcome.table.ok_or(JoinError::Protocol(
             "no table; raise the limit on open files",
@@ -165,7 +169,11 @@ impl Member {
     ///
     /// # Errors
     /// See [`JoinError`].
-    pub fn rejoin(&self, control: &str) -> Result<(), JoinError> {
+    pub fn rejoin(
+        &self,
+        control: &str,
+        _program: Option<std::os::fd::BorrowedFd<'_>>,
+    ) -> Result<(), JoinError> {
         let welcome = greet(control, Some(self.slot()))?;
         if welcome.slot != self.slot() {
             return Err(JoinError::Protocol("another slot than the reserved one"));
@@ -334,6 +342,20 @@ impl Member {
     pub fn wait(&self, seen: u32, timeout: Option<Duration>) -> u32 {
         self.table.wait(self.slot(), seen, timeout)
     }
+
+    /// The same, and also until another word of this process's memory, which it shares with others by address
+    /// alone, is not what it was seen to be.
+    pub fn wait_beside(
+        &self,
+        seen: u32,
+        timeout: Duration,
+        (word, value): (&AtomicU32, u32),
+    ) -> u32 {
+        self.table
+            .wait_beside(self.slot(), seen, timeout, (word, value, true))
+    }
+
+    pub fn leave(&self) {}
 
     /// Wakes this process's own [`wait`](Self::wait)ers.
     pub fn wake_self(&self) {
