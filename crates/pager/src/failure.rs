@@ -8,7 +8,7 @@
 use crate::fork;
 use crate::process::Process;
 use ebb_sys::{program, thread};
-use ebb_tree::Member;
+use ebb_tree::{Leaving, Member};
 use std::io::Write;
 use std::panic::PanicHookInfo;
 
@@ -39,13 +39,13 @@ fn described(panic: &PanicHookInfo<'_>) -> String {
 }
 
 /// On a task of ours: the helper ends, as there is no program any more, or none that it could serve.
-pub fn leave(member: Option<&Member>) -> ! {
+pub fn leave(member: Option<&Member>, why: Leaving) -> ! {
     if let Some(process) = Process::current() {
         // The memory goes with the last of the tasks: none may wait for a processor now.
         process.services.compete(true);
     }
     if let Some(member) = member {
-        member.leave();
+        member.leave(why);
     }
     thread::end_helper()
 }
@@ -57,7 +57,7 @@ pub fn end(member: Option<&Member>, why: &str) -> ! {
             member.message(why);
         }
         program::kill();
-        leave(member)
+        leave(member, Leaving::Ends)
     }
     // The connection is not in the descriptor table of a thread of the program.
     drop(writeln!(std::io::stderr(), "ebb: {why}"));

@@ -28,6 +28,7 @@ use crate::footing;
 use crate::generations;
 use crate::growth;
 use crate::hooks;
+use crate::keeper;
 use crate::process::{self, Process, cpu};
 use crate::ranges::{InChild, Range};
 use crate::resolve::Desk;
@@ -417,9 +418,7 @@ pub fn attend(process: &'static Process, desk: &mut Desk) {
     futex::wake(&STAGE, i32::MAX, false);
     while STAGE.load(SeqCst) != 3 {
         futex::wait(&STAGE, 2, Some(Duration::from_millis(1)), false);
-        if program::is_gone() {
-            failure::leave(Some(process.member));
-        }
+        keeper::leave_with_program(process.member);
         if STAGE.load(SeqCst) == 2 {
             // The service threads go on while the forking thread waits for the lock.
             process.rests(desk, &mut refused);

@@ -24,8 +24,9 @@ use crate::resolve::Desk;
 use crate::state::lock_service;
 use adopt::adopt;
 use crowd::Crowd;
-use ebb_sys::{heap::InternalHeap, proc, program, thread, user};
-use ebb_tree::{JoinError, Member, Mode};
+use ebb_sys::program::{self, Gone};
+use ebb_sys::{heap::InternalHeap, proc, thread, user};
+use ebb_tree::{JoinError, Leaving, Member, Mode};
 pub use register::{ANSWERED, join_again, set_apart};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::SeqCst};
 use std::time::{Duration, Instant};
@@ -56,7 +57,7 @@ pub extern "C" fn run(_: usize) -> ! {
     let watched = program::watch().is_ok();
     let Some(control) = hooks::control().filter(|_| watched) else {
         hooks::keeper_ends();
-        failure::leave(None)
+        failure::leave(None, Leaving::Unmanaged)
     };
     let process = match fork::inherited() {
         Some(parent) => take_over(parent, control),
@@ -95,7 +96,7 @@ fn take_over(parent: &'static Process, control: &str) -> &'static Process {
 fn join(control: &str) -> &'static Process {
     let Ok(member) = Member::join(control, None, program::pidfd()) else {
         hooks::keeper_ends();
-        failure::leave(None)
+        failure::leave(None, Leaving::Unmanaged)
     };
     let member: &'static Member = Box::leak(Box::new(member));
     fork::WATCHING.store(std::ptr::from_ref(member).cast_mut(), SeqCst);
@@ -122,8 +123,17 @@ fn join(control: &str) -> &'static Process {
                 program::pid()
             ));
             hooks::keeper_ends();
-            failure::leave(Some(member))
+            failure::leave(Some(member), Leaving::Unmanaged)
         }
+    }
+}
+
+/// Ends with the program, if that has ended or has become another.
+pub fn leave_with_program(member: &Member) {
+    match program::is_gone() {
+        None => {}
+        Some(Gone::Dead) => failure::leave(Some(member), Leaving::Ends),
+        Some(Gone::Other) => failure::leave(Some(member), Leaving::Exec),
     }
 }
 
@@ -136,9 +146,7 @@ fn wait(member: &Member, seen: u32, pause: Duration) -> u32 {
         Some(word) => member.wait_beside(seen, pause, word),
         None => member.wait(seen, Some(pause.min(UNTOLD))),
     };
-    if program::is_gone() {
-        failure::leave(Some(member));
-    }
+    leave_with_program(member);
     user::follow();
     seen
 }

@@ -73,9 +73,21 @@ pub fn pidfd() -> Option<BorrowedFd<'static>> {
     (fd >= 0).then(|| unsafe { BorrowedFd::borrow_raw(fd) })
 }
 
-/// Whether the program has ended, or has become another. A few system calls, on a task of ours.
-pub fn is_gone() -> bool {
-    is_dead() || !lives_here()
+/// How a program let its memory go.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Gone {
+    /// It has ended.
+    Dead,
+    /// It has become another program.
+    Other,
+}
+
+/// Whether the program uses its memory no more. A few system calls, on a task of ours.
+pub fn is_gone() -> Option<Gone> {
+    if is_dead() {
+        return Some(Gone::Dead);
+    }
+    (!lives_here()).then_some(Gone::Other)
 }
 
 fn is_dead() -> bool {

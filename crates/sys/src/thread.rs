@@ -162,7 +162,7 @@ pub enum Name {
 /// Names the calling thread.
 pub fn set_name(name: Name) {
     let name = match name {
-        Name::Helper => c"ebb-helper",
+        Name::Helper => crate::proc::HELPER,
         Name::Service => c"ebb-service",
     };
     // SAFETY: a terminated text, of fewer bytes than a name may have.
