@@ -129,6 +129,8 @@ pub fn start_helper(entry: Entry, argument: usize, patience: Duration) -> Result
     }
     let stack = areas()?;
     give_order(0, entry, argument);
+    // Before it runs: it may start others at once.
+    STARTED.store(1, SeqCst);
     crate::user::started(0);
     let _blocked = signal::Blocked::all();
     retried(patience, || {
@@ -145,9 +147,8 @@ pub fn start_helper(entry: Entry, argument: usize, patience: Duration) -> Result
                 answered(ANSWER.load(SeqCst) as c_long)
             }
         }
-    })?;
-    STARTED.store(1, SeqCst);
-    Ok(())
+    })
+    .map(drop)
 }
 
 /// Starts a thread beside the calling task of ours; its number in the system.
