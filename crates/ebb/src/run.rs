@@ -20,6 +20,10 @@ use std::time::{Duration, Instant};
 const CONTROL: &str = "EBB_CONTROL";
 const REQUIRE_MANAGED: &str = "EBB_REQUIRE_MANAGED";
 
+/// How long the processes that served programs which have ended are waited for: they have to give their
+/// memory back, which takes some 0.1 s a gigabyte.
+const HELPERS: Duration = Duration::from_secs(10);
+
 /// The library that is loaded into every program of the tree.
 const PRELOAD: &str = "libebb_preload.so";
 
@@ -76,6 +80,7 @@ pub fn run(args: RunArgs) -> Result<ExitCode> {
     };
     // Of a dead program's last words some may still be on their way.
     supervisor.turn()?;
+    supervisor.see_helpers_off(HELPERS)?;
     report(&supervisor);
     if supervisor.has_processes() && background::split() == Ok(Side::Back) {
         stay_behind(&mut supervisor)?;
@@ -97,6 +102,7 @@ fn stay_behind(supervisor: &mut Supervisor) -> Result<()> {
     while supervisor.has_processes() {
         supervisor.step(Duration::from_secs(1))?;
     }
+    supervisor.see_helpers_off(HELPERS)?;
     Ok(())
 }
 

@@ -7,7 +7,7 @@
 //! does is its own matter.
 
 use ebb_sys::sigfd::Signals;
-use ebb_tree::Supervisor;
+use ebb_tree::{ANY_CHILD, Supervisor};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, Signal, WaitOptions, kill_process, wait};
 use std::io;
@@ -122,7 +122,8 @@ impl Running {
     /// Takes every child that ended or stopped.
     fn reap(&self) -> io::Result<Option<End>> {
         loop {
-            let (pid, status) = match wait(WaitOptions::NOHANG | WaitOptions::UNTRACED) {
+            let how = WaitOptions::NOHANG | WaitOptions::UNTRACED | ANY_CHILD;
+            let (pid, status) = match wait(how) {
                 Ok(Some(found)) => found,
                 Ok(None) => return Ok(None),
                 Err(rustix::io::Errno::INTR) => continue,

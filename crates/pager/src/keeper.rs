@@ -60,7 +60,7 @@ pub extern "C" fn run(_: *mut libc::c_void) -> *mut libc::c_void {
         Some(parent) => {
             // The child of a process that pages: its program waits until this is done.
             let (member, devices) = (parent.member, &parent.embedded.devices);
-            let attached = match member.rejoin(control) {
+            let attached = match member.rejoin(control, None) {
                 Ok(()) => devices.reattach(member),
                 // The supervisor is gone, and what it gives the parent has too.
                 Err(JoinError::Connect(_)) => {
@@ -82,7 +82,7 @@ pub extern "C" fn run(_: *mut libc::c_void) -> *mut libc::c_void {
         None => {
             // Without a supervisor there is nobody to account to: the program runs as it would
             // without us.
-            let Ok(member) = Member::join(control, None) else {
+            let Ok(member) = Member::join(control, None, None) else {
                 crate::hooks::keeper_ends();
                 return std::ptr::null_mut();
             };

@@ -17,6 +17,7 @@ pub mod link;
 pub mod memory;
 pub mod memory_file;
 pub mod pagemap;
+pub mod peer;
 pub mod probe;
 pub mod proc;
 pub mod raw;

@@ -8,7 +8,7 @@
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use std::io::Write;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 
 /// Opens what a thread of another process, or one with a descriptor table of its own, has open as
 /// `fd`: the same file by another description, with the same flags.
@@ -82,13 +82,20 @@ fn number(field: &[u8]) -> Option<u64> {
     })
 }
 
+/// The name (`comm`) of a helper: a process of ours that shares a program's memory and serves it.
+pub const HELPER: &std::ffi::CStr = c"ebb-helper";
+
 /// What `/proc/PID/stat` says that we use.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Stat {
+    /// Whether it is called [`HELPER`], as anybody may call himself.
+    pub named_helper: bool,
     /// R, S, D, T, Z, X …
     pub state: u8,
     /// The parent's pid.
     pub parent: u32,
+    /// Whether it is ending: its memory may be gone any moment.
+    pub exiting: bool,
     /// Minor faults of all threads so far.
     pub minor_faults: u64,
     /// When the process started, in clock ticks since boot.
@@ -114,17 +121,25 @@ impl Image {
     }
 }
 
+/// Among a task's flags, which proc(5) shows since 2.6.
+const PF_EXITING: u64 = 4;
+
 impl Stat {
     /// Parses `/proc/PID/stat`; fields are counted from the last parenthesis because the
     /// name before it may contain anything.
     fn parse(text: &[u8]) -> Option<Self> {
         let close = text.iter().rposition(|&b| b == b')')?;
-        let mut stat = Stat::default();
+        let open = text.iter().position(|&b| b == b'(')?;
+        let mut stat = Stat {
+            named_helper: text.get(open + 1..close)? == HELPER.to_bytes(),
+            ..Stat::default()
+        };
         let mut seen = 0;
         for (i, field) in text.get(close + 2..)?.split(|&b| b == b' ').enumerate() {
             match i + 3 {
                 3 => stat.state = *field.first()?,
                 4 => stat.parent = number(field)? as u32,
+                9 => stat.exiting = number(field)? & PF_EXITING != 0,
                 10 => stat.minor_faults = number(field)?,
                 22 => stat.start_time = number(field)?,
                 26 => stat.image.code = number(field)?,
@@ -133,7 +148,7 @@ impl Stat {
             }
             seen += 1;
         }
-        (seen == 6).then_some(stat)
+        (seen == 7).then_some(stat)
     }
 
     /// Whether the process has ended and only waits to be reaped.
@@ -274,9 +289,30 @@ impl Process {
     /// Whether it lives in the memory of process `other`, as a child of `vfork` does until it
     /// calls exec. False also where kcmp(2) may not say.
     pub fn lives_in(&self, other: u32) -> bool {
-        const KCMP_VM: libc::c_int = 1;
-        // SAFETY: compares two processes by number, and touches no memory.
-        unsafe { libc::syscall(libc::SYS_kcmp, self.pid(), other, KCMP_VM, 0, 0) == 0 }
+        share_memory(self.pid, other) == Some(true)
+    }
+
+    /// Whether it has been killed, or ends otherwise: also before it has run again to notice.
+    pub fn is_ending(&self) -> bool {
+        const KILLED: u64 = 1 << (libc::SIGKILL - 1);
+        match self.stat() {
+            Ok(stat) if !stat.exiting && !stat.is_dead() => {}
+            _ => return true,
+        }
+        let mut buf = [0; 4096];
+        let text = Path::new(format_args!("/proc/{}/status", self.pid))
+            .open(OFlags::RDONLY)
+            .and_then(|fd| read(&fd, &mut buf).map(<[u8]>::to_vec))
+            .unwrap_or_default();
+        let text = String::from_utf8_lossy(&text);
+        let pending = |name| {
+            let mut lines = text.lines();
+            let mask = lines.find_map(|line| line.strip_prefix(name))?;
+            u64::from_str_radix(mask.trim(), 16).ok()
+        };
+        ["SigPnd:", "ShdPnd:"]
+            .iter()
+            .any(|name| pending(name).is_some_and(|mask| mask & KILLED != 0))
     }
 
     /// Calls `f` with the pid of each child of any of its threads.
@@ -285,6 +321,58 @@ impl Process {
     /// ESRCH or ENOENT if it is gone.
     pub fn children(&self, f: impl FnMut(u32)) -> Result<(), Errno> {
         children(self.pid, f)
+    }
+}
+
+/// Whether two processes share one memory; none where kcmp(2) may not say, or one is gone.
+pub fn share_memory(one: u32, other: u32) -> Option<bool> {
+    const KCMP_VM: libc::c_int = 1;
+    // SAFETY: compares two processes by number, and touches no memory.
+    let order = unsafe { libc::syscall(libc::SYS_kcmp, one, other, KCMP_VM, 0, 0) };
+    (order >= 0).then_some(order == 0)
+}
+
+/// Minor faults of process `pid` so far; 0 if it is gone.
+pub fn minor_faults(pid: u32) -> u64 {
+    let mut buf = [0; 1024];
+    let stat = Path::new(format_args!("/proc/{pid}/stat"))
+        .open(OFlags::RDONLY)
+        .and_then(|fd| read(&fd, &mut buf).map(Stat::parse));
+    stat.ok().flatten().map_or(0, |stat| stat.minor_faults)
+}
+
+/// The process that a pidfd stands for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Pointed {
+    /// Its number, as this process's `/proc` has it.
+    pub pid: u32,
+    /// Its number as it sees itself: another, if it lives in a PID namespace further in.
+    pub own: u32,
+}
+
+/// Which process `pidfd` stands for.
+///
+/// # Errors
+/// ESRCH if it has been reaped, or is out of sight in another PID namespace; EINVAL if it is no pidfd.
+pub fn pointed_at(pidfd: BorrowedFd<'_>) -> Result<Pointed, Errno> {
+    let number = pidfd.as_raw_fd();
+    let file = Path::new(format_args!("/proc/thread-self/fdinfo/{number}")).open(OFlags::RDONLY)?;
+    let mut buf = [0; 1024];
+    Pointed::parse(read(&file, &mut buf)?)
+}
+
+impl Pointed {
+    fn parse(text: &[u8]) -> Result<Self, Errno> {
+        let text = std::str::from_utf8(text).map_err(|_| Errno::INVAL)?;
+        let field = |name| text.lines().find_map(|line| line.strip_prefix(name));
+        let number = |text: &str| text.trim().parse::<u32>().ok().filter(|&pid| pid > 0);
+        let pid = field("Pid:").ok_or(Errno::INVAL)?;
+        // -1 or 0 where there is none.
+        let pid = number(pid).ok_or(Errno::SRCH)?;
+        // The namespaces from ours inwards; the line is missing where the kernel has none.
+        let inner = field("NSpid:").and_then(|line| number(line.split_whitespace().next_back()?));
+        let own = inner.unwrap_or(pid);
+        Ok(Self { pid, own })
     }
 }
 
@@ -407,6 +495,8 @@ mod tests {
             Stat {
                 state: b'S',
                 parent: 7,
+                exiting: false,
+                named_helper: false,
                 minor_faults: 123,
                 start_time: 99,
                 image: Image {
@@ -415,6 +505,11 @@ mod tests {
                 },
             }
         );
+        let named = |name: &str| {
+            let text = String::from_utf8_lossy(text).replacen("a) R 1 (b", name, 1);
+            Stat::parse(text.as_bytes()).unwrap().named_helper
+        };
+        assert!(named("ebb-helper") && !named("ebb-helper)") && !named("(ebb-helper"));
         assert_eq!(Stat::parse(b"42 (a) S 7"), None);
         assert_eq!(Stat::parse(b""), None);
     }
@@ -475,6 +570,37 @@ mod tests {
         child.wait().unwrap();
         assert_eq!(process.stat().unwrap_err(), Errno::SRCH);
         assert_eq!(process.statm().unwrap_err(), Errno::SRCH);
+    }
+
+    #[test]
+    fn a_pidfd_says_whose_it_is() {
+        use std::os::fd::AsFd;
+        let me = rustix::process::pidfd_open(
+            rustix::process::getpid(),
+            rustix::process::PidfdFlags::empty(),
+        );
+        let me = me.unwrap();
+        let (pid, own) = (std::process::id(), std::process::id());
+        assert_eq!(pointed_at(me.as_fd()), Ok(Pointed { pid, own }));
+        let null = std::fs::File::open("/dev/null").unwrap();
+        assert_eq!(pointed_at(null.as_fd()), Err(Errno::INVAL));
+
+        let parse = |text: &str| Pointed::parse(text.as_bytes()).map(|p| (p.pid, p.own));
+        assert_eq!(parse("pos:\t0\nPid:\t77\nNSpid:\t77\t5\t1\n"), Ok((77, 1)));
+        assert_eq!(parse("Pid:\t77\n"), Ok((77, 77)));
+        assert_eq!(parse("Pid:\t-1\nNSpid:\t-1\n"), Err(Errno::SRCH));
+        assert_eq!(parse("Pid:\t0\n"), Err(Errno::SRCH));
+    }
+
+    #[test]
+    fn a_killed_process_is_ending_before_it_has_noticed() {
+        let mut child = Command::new("sleep").arg("60").spawn().unwrap();
+        let process = Process::open(child.id()).unwrap();
+        assert!(!process.is_ending());
+        child.kill().unwrap();
+        assert!(process.is_ending());
+        child.wait().unwrap();
+        assert!(process.is_ending());
     }
 
     #[test]

@@ -2,10 +2,11 @@
 //! packets apart (SOCK_SEQPACKET). The first byte says what a packet is.
 //!
 //! ```text
-//! member → supervisor   HELLO version pid reserved-slot   once
+//! member → supervisor   HELLO version pid reserved-slot   once; with the program's pidfd from a helper
 //! supervisor → member   WELCOME slot key + the table      or REFUSED text, once
 //! member → supervisor   MESSAGE text · POKE · ASK rows    any time
 //!                       FAULTS + a userfaultfd            when it begins to page
+//!                       GOODBYE why                       from a helper, before it ends
 //! supervisor → member   DEVICES (row serial)* + a file and a lease area each, for an ASK
 //!
 //! command → supervisor  REQUEST version verb text         once
@@ -13,7 +14,7 @@
 //!                       DONE text · FAILED text           once, then it hangs up
 //! ```
 //! A member's connection stays open; its end tells the supervisor that the process has died
-//! or become another program. The end of a command's takes its request back, if it is not
+//! or become another program; from a helper, that the helper ends. The end of a command's takes its request back, if it is not
 //! done.
 
 use crate::table::{SlotNumber, VERSION};
@@ -41,6 +42,7 @@ const POKE: u8 = b'P';
 const ASK: u8 = b'A';
 const DEVICES: u8 = b'D';
 const FAULTS: u8 = b'F';
+const GOODBYE: u8 = b'G';
 const REQUEST: u8 = b'Q';
 const PROGRESS: u8 = b'.';
 const DONE: u8 = b'+';
@@ -67,7 +69,7 @@ pub fn address(control: &str) -> Option<SocketAddrUnix> {
 pub struct Hello {
     /// Of the protocol and the table.
     pub version: u32,
-    /// As the process itself sees it: another than the supervisor sees, if it lives in a
+    /// Of the program, as it sees itself: another number than the supervisor sees, if it lives in a
     /// pid namespace.
     pub pid: u32,
     /// The slot its parent reserved for it.
@@ -75,10 +77,10 @@ pub struct Hello {
 }
 
 impl Hello {
-    pub fn new(reserved: Option<SlotNumber>) -> Self {
+    pub fn new(pid: u32, reserved: Option<SlotNumber>) -> Self {
         Self {
             version: VERSION,
-            pid: std::process::id(),
+            pid,
             reserved,
         }
     }
@@ -160,6 +162,19 @@ pub enum Talk<'a> {
     Ask(u8),
     /// Keep the userfaultfd that comes with this.
     Faults,
+    /// The helper ends, and why.
+    Goodbye(Leaving),
+}
+
+/// Why a helper ends while its program may live on for a while.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Leaving {
+    /// The program ends.
+    Ends,
+    /// The program has become another, or nothing but the last steps of that are left.
+    Exec,
+    /// The program has never paged, and runs unmanaged from now on.
+    Unmanaged,
 }
 
 /// Encodes a MESSAGE into `buf`, cut to fit.
@@ -176,6 +191,16 @@ pub const POKE_PACKET: [u8; 1] = [POKE];
 /// The FAULTS packet.
 pub const FAULTS_PACKET: [u8; 1] = [FAULTS];
 
+/// Encodes a GOODBYE.
+pub fn goodbye(why: Leaving) -> [u8; 2] {
+    let why = match why {
+        Leaving::Ends => 0,
+        Leaving::Exec => 1,
+        Leaving::Unmanaged => 2,
+    };
+    [GOODBYE, why]
+}
+
 /// Encodes an ASK.
 pub fn ask(rows: u8) -> [u8; 2] {
     [ASK, rows]
@@ -188,6 +213,9 @@ impl<'a> Talk<'a> {
             [POKE] => Some(Talk::Poke),
             [ASK, rows] => Some(Talk::Ask(*rows)),
             [FAULTS] => Some(Talk::Faults),
+            [GOODBYE, 0] => Some(Talk::Goodbye(Leaving::Ends)),
+            [GOODBYE, 1] => Some(Talk::Goodbye(Leaving::Exec)),
+            [GOODBYE, 2] => Some(Talk::Goodbye(Leaving::Unmanaged)),
             _ => None,
         }
     }
@@ -328,17 +356,31 @@ impl Reply {
     }
 }
 
-/// Receives one packet and the descriptors with it, close-on-exec. An empty one: the end.
+/// Receives one packet of a member or for one, and the descriptors with it, close-on-exec. An empty
+/// one: the end.
 ///
 /// # Errors
 /// Those of recvmsg; EAGAIN if the socket's time limit is over.
 pub fn receive(socket: impl AsFd) -> Result<(Vec<u8>, Vec<OwnedFd>), Errno> {
-    let mut packet = vec![0; MAX_PACKET];
+    receive_up_to(socket, MAX_PACKET, RecvFlags::empty())
+}
+
+/// The same for packets of up to `most` bytes; a longer one is cut.
+///
+/// # Errors
+/// As above.
+pub fn receive_up_to(
+    socket: impl AsFd,
+    most: usize,
+    flags: RecvFlags,
+) -> Result<(Vec<u8>, Vec<OwnedFd>), Errno> {
+    let flags = flags | RecvFlags::CMSG_CLOEXEC;
+    let mut packet = vec![0; most];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
     let mut control = net::RecvAncillaryBuffer::new(&mut space);
     let got = loop {
         let mut iov = [IoSliceMut::new(&mut packet)];
-        match net::recvmsg(&socket, &mut iov, &mut control, RecvFlags::CMSG_CLOEXEC) {
+        match net::recvmsg(&socket, &mut iov, &mut control, flags) {
             Err(Errno::INTR) => {}
             Err(e) => return Err(e),
             Ok(got) => break got,
@@ -405,6 +447,9 @@ mod tests {
         assert_eq!(Talk::decode(&POKE_PACKET), Some(Talk::Poke));
         assert_eq!(Talk::decode(&ask(0x81)), Some(Talk::Ask(0x81)));
         assert_eq!(Talk::decode(&FAULTS_PACKET), Some(Talk::Faults));
+        for why in [Leaving::Ends, Leaving::Exec, Leaving::Unmanaged] {
+            assert_eq!(Talk::decode(&goodbye(why)), Some(Talk::Goodbye(why)));
+        }
         for named in [vec![], vec![(0, 1), (7, u64::MAX)]] {
             assert_eq!(decode_devices(&devices(&named)), Some(named));
         }

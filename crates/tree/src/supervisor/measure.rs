@@ -215,14 +215,16 @@ impl Supervisor {
             .filter(|(_, word)| word.is_charging())
             .filter_map(|(n, _)| self.seats[n.index()].as_ref().map(|seat| seat.image))
             .collect();
+        self.look_after_helpers();
         self.own_limits.prune();
         self.look_after_outlived();
-        for pid in found {
+        for &pid in &found {
             if self.by_pid.contains_key(&pid) || charging.contains(&pid) {
                 self.watch.strangers.remove(&pid);
             } else if !self.watch.strangers.contains_key(&pid)
                 && let Ok(process) = Process::open(pid)
                 && !in_its_parent(&process)
+                && !self.is_helper(&process, &found)
                 && let image = process.stat().map_or(Image::default(), |s| s.image)
                 && !nameless.contains(&image)
             {

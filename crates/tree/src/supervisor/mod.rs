@@ -3,6 +3,7 @@
 //! One thread, one epoll, and a tick whose pace follows how soon the budget could be used up:
 //! ```text
 //! events   new connections, messages, ends of connections, deaths      (seats)
+//!          the processes that serve members                            (helpers)
 //!          faults in memory whose process has ended                    (outlived)
 //! tick     measure who does not page, write the limit, ask for reclaim (measure)
 //! requests show, add and remove swap devices; show and change limits   (devices, limits)
@@ -14,6 +15,7 @@
 //! without it nobody measures, nobody reaps, and the limit stays as it was.
 
 mod devices;
+mod helpers;
 mod heritage;
 mod limits;
 mod measure;
@@ -152,6 +154,8 @@ pub struct Supervisor {
     /// Reserved slots, and what is known of the children they are for.
     nursery: Vec<Option<Expected>>,
     by_pid: HashMap<u32, SlotNumber>,
+    /// Living helpers of members.
+    helpers: HashMap<u32, SlotNumber>,
     /// Slots that have counters.
     used: Vec<bool>,
     joined: u64,
@@ -184,6 +188,8 @@ enum Token {
     Greeting(u32),
     Connection(SlotNumber),
     Death(SlotNumber),
+    /// A helper is gone.
+    Helper(SlotNumber),
     MainChild,
     /// Who asked for the removal of a row's device.
     Client(u32),
@@ -204,6 +210,7 @@ impl Token {
             Token::Client(row) => (5, row),
             Token::Limiter => (6, 0),
             Token::Outlived(n) => (7, n),
+            Token::Helper(slot) => (8, slot.0 as u32),
         };
         epoll::EventData::new_u64((kind << 32) | n as u64)
     }
@@ -219,6 +226,7 @@ impl Token {
             5 => Token::Client(word as u32),
             6 => Token::Limiter,
             7 => Token::Outlived(word as u32),
+            8 => Token::Helper(slot),
             _ => Token::MainChild,
         }
     }
@@ -266,6 +274,7 @@ impl Supervisor {
             seats: (0..MAX_SLOTS).map(|_| None).collect(),
             nursery: (0..MAX_SLOTS).map(|_| None).collect(),
             by_pid: HashMap::new(),
+            helpers: HashMap::new(),
             used: vec![false; MAX_SLOTS],
             joined: 0,
             watch: Watch::new(),
@@ -332,6 +341,7 @@ impl Supervisor {
                 Token::Greeting(n) => self.greet(n),
                 Token::Connection(slot) => drop(self.listen_to(slot)),
                 Token::Death(slot) => self.died(slot),
+                Token::Helper(slot) => self.helper_ended(slot),
                 Token::Client(row) => self.hear_client(row),
                 Token::Limiter => self.hear_limiter(),
                 Token::Outlived(n) => self.serve_outlived(n),
@@ -374,7 +384,9 @@ impl Supervisor {
     /// ECHILD if there is no child left, and `main` was not among those reaped.
     pub fn collect(&mut self, main: Pid) -> io::Result<Option<WaitStatus>> {
         loop {
-            match rustix::process::waitpid(None, WaitOptions::NOHANG) {
+            // Whatever signal they end with, and though they may end with none.
+            let how = WaitOptions::NOHANG | ANY_CHILD;
+            match rustix::process::wait(how) {
                 Ok(Some((pid, status))) if pid == main => return Ok(Some(status)),
                 Ok(Some(_)) | Err(Errno::INTR) => {}
                 Ok(None) => return Ok(None),
@@ -462,7 +474,7 @@ impl Supervisor {
         if !std::mem::replace(&mut self.told_exhausted, true) {
             self.notice(&format!(
                 "out of descriptors: process {pid} and others run unmanaged until some end, and \
-                 children that are forked by one that pages are ended; raise `ulimit -n` by five for \
+                 children that are forked by one that pages are ended; raise `ulimit -n` by six for \
                  each process, or run fewer at a time"
             ));
         }
@@ -473,7 +485,7 @@ impl Supervisor {
         if !std::mem::replace(&mut self.told_unkept, true) {
             self.notice(&format!(
                 "few descriptors are left: if process {pid}, or one after it, is killed while a child of vfork \
-                 runs in its memory, what is swapped out reads as zeros there; raise `ulimit -n` by five \
+                 runs in its memory, what is swapped out reads as zeros there; raise `ulimit -n` by six \
                  for each process, or run fewer at a time"
             ));
         }
@@ -499,6 +511,9 @@ impl Drop for Supervisor {
         std::hint::black_box(&self.key);
     }
 }
+
+/// For wait(2): children made by clone(2) without SIGCHLD too (`__WALL`).
+pub const ANY_CHILD: WaitOptions = WaitOptions::from_bits_retain(0x4000_0000);
 
 /// A descriptor of nothing.
 fn spare() -> Option<OwnedFd> {

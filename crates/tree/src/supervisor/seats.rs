@@ -4,6 +4,7 @@
 //! - **Death**: its pidfd is readable, which is when every thread of it is gone and no write
 //!   of it is in flight any more. The end of its connection alone does not say that: the
 //!   thread that held it may die before one that is writing to a device.
+//! - **With a helper** (`helpers`): both of them, the one and the other.
 //! - **Exec**: the connection has ended, and the process lives on with another program image
 //!   (addresses drawn anew), or nobody uses the memory any more that it paged (a program that may
 //!   not be read shows no addresses; no write of a thread that has let its memory go is in flight),
@@ -15,11 +16,13 @@
 //! has left, or has forked, without saying which process the child is, and no process that is
 //! not known otherwise has the parent's image: a forked child has, whatever its pid is.
 
+use super::helpers::{GRACE, Helper, Joining, Unknown};
 use super::{Supervisor, Token, outlived};
 use crate::limits::Limits;
 use crate::table::{Named, SlotNumber, SlotState, StateWord, VERSION};
 use crate::wire::{self, Hello, Request, Talk};
 use ebb_sys::fault::FaultFd;
+use ebb_sys::peer;
 use ebb_sys::proc::{self, Image, Process};
 use rustix::event::{PollFd, PollFlags, Timespec, epoll};
 use rustix::io::Errno;
@@ -27,20 +30,22 @@ use rustix::net::{self, RecvFlags, SendFlags, SocketFlags};
 use rustix::process::{Pid, PidfdFlags};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::Ordering::*;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// A process that has joined.
 pub(super) struct Seat {
     pub process: Process,
     /// None once it has ended.
-    connection: Option<OwnedFd>,
+    pub connection: Option<OwnedFd>,
     /// Readable when the process is dead.
-    pidfd: OwnedFd,
+    pub pidfd: OwnedFd,
     pub image: Image,
+    /// Who serves it and holds the connection, if not the process itself.
+    pub helper: Option<Helper>,
     /// It sees other pids than we do, so those it writes into the table mean nothing to us.
     foreign: bool,
     /// Its userfaultfd, from when it pages.
-    faults: Option<FaultFd>,
+    pub faults: Option<FaultFd>,
 }
 
 /// What a forked child has in common with its parent.
@@ -79,7 +84,7 @@ impl Expected {
     }
 }
 
-fn is_dead(pidfd: &OwnedFd) -> bool {
+pub(super) fn is_dead(pidfd: &OwnedFd) -> bool {
     let mut polled = [PollFd::new(pidfd, PollFlags::IN)];
     matches!(rustix::event::poll(&mut polled, Some(&Timespec::default())), Ok(n) if n > 0)
 }
@@ -91,7 +96,7 @@ fn open_pidfd(pid: u32) -> Result<OwnedFd, Errno> {
 
 /// Descriptors of one process, bound to it for good: opened by number, then confirmed by a
 /// read from the first that the process was still there.
-fn identify(pid: u32) -> Result<(Process, OwnedFd, Image), Errno> {
+pub(super) fn identify(pid: u32) -> Result<(Process, OwnedFd, Image), Errno> {
     let process = Process::open(pid)?;
     let pidfd = open_pidfd(pid)?;
     let image = process.stat()?.image;
@@ -147,19 +152,18 @@ impl Supervisor {
         let Some(connection) = self.greeting.remove(&n) else {
             return;
         };
-        let mut packet = [0; wire::MAX_REQUEST];
-        let packet = match net::recv(&connection, &mut packet, RecvFlags::DONTWAIT) {
-            Ok((_, len)) => &packet[..len.min(packet.len())],
-            Err(_) => return,
-        };
-        let _ = epoll::delete(&self.epoll, &connection);
-        if let Some((version, request)) = Request::decode(packet) {
-            return self.serve(connection, version, request);
-        }
-        let Some(hello) = Hello::decode(packet) else {
+        let received = wire::receive_up_to(&connection, wire::MAX_REQUEST, RecvFlags::DONTWAIT);
+        let Ok((packet, fds)) = received else {
             return;
         };
-        let slot = match self.seat(&connection, hello) {
+        let _ = epoll::delete(&self.epoll, &connection);
+        if let Some((version, request)) = Request::decode(&packet) {
+            return self.serve(connection, version, request);
+        }
+        let Some(hello) = Hello::decode(&packet) else {
+            return;
+        };
+        let slot = match self.seat(&connection, hello, fds.first()) {
             Ok(slot) => slot,
             Err(why) => {
                 // If the peer is gone already there is nobody to tell.
@@ -180,7 +184,7 @@ impl Supervisor {
         self.due = Instant::now();
     }
 
-    /// A member costs five descriptors here. Raised when the first one joins, and not before,
+    /// A member costs six descriptors here. Raised when the first one joins, and not before,
     /// so that the program does not inherit another limit than it was given.
     fn raise_descriptor_limit(&self) {
         let mut limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
@@ -192,10 +196,15 @@ impl Supervisor {
         }
     }
 
-    /// Gives the peer a slot and tells it; or says why not.
-    fn seat(&mut self, connection: &OwnedFd, hello: Hello) -> Result<SlotNumber, String> {
-        let peer = net::sockopt::socket_peercred(connection).map_err(|e| e.to_string())?;
-        let us = rustix::process::geteuid();
+    /// Gives the peer, or the program whose helper it is, a slot and tells it; or says why not.
+    fn seat(
+        &mut self,
+        connection: &OwnedFd,
+        hello: Hello,
+        program: Option<&OwnedFd>,
+    ) -> Result<SlotNumber, String> {
+        let peer = peer::of(connection.as_fd()).map_err(|e| e.to_string())?;
+        let us = rustix::process::geteuid().as_raw();
         if peer.uid != us {
             return Err(format!("it runs as user {}, not {us}", peer.uid));
         }
@@ -208,74 +217,89 @@ impl Supervisor {
         if self.joined == 0 {
             self.raise_descriptor_limit();
         }
-        let pid = peer.pid.as_raw_nonzero().get() as u32;
-        let (process, pidfd, image) = match identify(pid) {
-            Ok(known) => known,
-            Err(Errno::MFILE | Errno::NFILE) => {
-                self.tell_exhausted(pid);
-                return Err(EXHAUSTED.into());
+        let peer = peer.pid.ok_or("its process is out of sight")?;
+        let joining = Joining::of(peer, program).map_err(|why| match why {
+            Unknown::Exhausted => {
+                self.tell_exhausted(peer);
+                EXHAUSTED.into()
             }
-            Err(e) => return Err(format!("cannot look at process {pid}: {e}")),
-        };
-
+            Unknown::Because(why) => why,
+        })?;
+        let pid = joining.process.pid();
         if let Some(&old) = self.by_pid.get(&pid) {
             let same = self.seats[old.index()]
                 .as_ref()
-                .is_some_and(|seat| seat.connection.is_some() && seat.image == image);
+                .is_some_and(|seat| seat.connection.is_some() && seat.image == joining.image);
             if same {
                 return Err(format!("process {pid} has joined already"));
             }
-            self.reap(old);
+            // What its helper has begun to write has to be over first.
+            if !self.awaits_helper(old, Duration::ZERO) {
+                self.reap(old);
+            }
         }
-        let slot = match hello.reserved {
-            Some(slot) => {
-                let slot = self.claim(slot, image)?;
-                // Its parent has copied them: they are here before this, from the first page on.
-                let limits = self.table.slot(slot).limits.get();
-                if limits != Limits::default() {
-                    self.own_limits.give(&process, limits);
-                }
-                slot
-            }
-            None => {
-                let slot = self.table.take_slot(StateWord::of(SlotState::Joined));
-                let Some(slot) = slot else {
-                    self.tell_crowded(pid, "runs unmanaged");
-                    return Err("every place for a process is taken; run fewer at a time".into());
-                };
-                self.table
-                    .slot(slot)
-                    .family
-                    .store(self.family_of(image), SeqCst);
-                let limits = self.own_limits.begin(&process);
-                self.table.slot(slot).limits.set(limits);
-                slot
-            }
-        };
+        let slot = self.place_for(&joining, hello.reserved)?;
         let watched = epoll::add(
             &self.epoll,
-            &pidfd,
+            &joining.pidfd,
             Token::Death(slot).pack(),
             epoll::EventFlags::IN,
         );
-        let told = watched.and_then(|()| self.welcome(connection, slot));
+        let helped = match &joining.helper {
+            Some(helper) => self.watch_helper(slot, helper),
+            None => Ok(()),
+        };
+        let told = watched
+            .and(helped)
+            .and_then(|()| self.welcome(connection, slot));
         self.nursery[slot.index()] = None;
         self.by_pid.insert(pid, slot);
         self.used[slot.index()] = true;
         self.joined += 1;
         self.seats[slot.index()] = Some(Seat {
-            process,
+            process: joining.process,
             connection: None,
-            pidfd,
-            image,
+            pidfd: joining.pidfd,
+            image: joining.image,
+            helper: joining.helper,
             foreign: hello.pid != pid,
             faults: None,
         });
         self.watch.forget(pid);
+        self.watch.forget(peer);
         if let Err(e) = told {
             self.reap(slot);
             return Err(format!("the answer could not be sent: {e}"));
         }
+        Ok(slot)
+    }
+
+    /// A slot for who joins: the one reserved for it, or a free one. Its limits are set.
+    fn place_for(
+        &mut self,
+        joining: &Joining,
+        reserved: Option<SlotNumber>,
+    ) -> Result<SlotNumber, String> {
+        if let Some(slot) = reserved {
+            let slot = self.claim(slot, joining.image)?;
+            // Its parent has copied them: they are here before this, from the first page on.
+            let limits = self.table.slot(slot).limits.get();
+            if limits != Limits::default() {
+                self.own_limits.give(&joining.process, limits);
+            }
+            return Ok(slot);
+        }
+        let slot = self.table.take_slot(StateWord::of(SlotState::Joined));
+        let Some(slot) = slot else {
+            self.tell_crowded(joining.process.pid(), "runs unmanaged");
+            return Err("every place for a process is taken; run fewer at a time".into());
+        };
+        self.table
+            .slot(slot)
+            .family
+            .store(self.family_of(joining.image), SeqCst);
+        let limits = self.own_limits.begin(&joining.process);
+        self.table.slot(slot).limits.set(limits);
         Ok(slot)
     }
 
@@ -346,6 +370,7 @@ impl Supervisor {
                         }
                     }
                     Some(Talk::Ask(rows)) => self.send_devices(slot, rows),
+                    Some(Talk::Goodbye(why)) => self.goodbye(slot, why),
                     Some(Talk::Message(text)) => {
                         let pid = seat.process.pid();
                         let text: String = String::from_utf8_lossy(text)
@@ -366,7 +391,7 @@ impl Supervisor {
         if let Some(seat) = &mut self.seats[slot.index()] {
             seat.connection = None;
         }
-        self.look_whether_left(slot);
+        let _ = self.look_whether_left(slot);
     }
 
     /// A member has something new: it charges for itself from now on, perhaps.
@@ -389,30 +414,29 @@ impl Supervisor {
             && is_dead(&seat.pidfd)
         {
             self.own_limits.forget(&seat.process);
-            self.reap(slot);
+            if !self.awaits_helper(slot, GRACE) {
+                self.reap(slot);
+            }
         }
     }
 
-    /// The connection has ended: has the process become another program? If it is only dying,
-    /// its pidfd will say so.
-    fn look_whether_left(&mut self, slot: SlotNumber) {
-        let Some(seat) = &self.seats[slot.index()] else {
-            return;
-        };
-        if seat.connection.is_some() {
-            return;
-        }
-        let left = seat.faults.as_ref().is_some_and(|memory| !memory.is_used())
-            || seat
-                .process
-                .stat()
-                .is_ok_and(|stat| stat.image.is_some() && stat.image != seat.image);
+    /// The connection has ended: has the process become another program, and is its helper gone, if it had
+    /// one? If it is only dying, its pidfd will say so. Whether it has left.
+    pub(super) fn look_whether_left(&mut self, slot: SlotNumber) -> bool {
+        let left = self.seats[slot.index()].as_ref().is_some_and(|seat| {
+            seat.connection.is_none() && seat.living_helper().is_none() && seat.program_is_gone()
+        });
         if left {
-            self.reap(slot);
-            // The program it has become is measured like any other from now on.
-            self.watch.walk_soon();
-            self.due = Instant::now();
+            self.has_left(slot);
         }
+        left
+    }
+
+    /// The member is none any more, and its process may live on: it is measured like any other from now on.
+    pub(super) fn has_left(&mut self, slot: SlotNumber) {
+        self.reap(slot);
+        self.watch.walk_soon();
+        self.due = Instant::now();
     }
 
     /// Takes back all that belongs to a slot, whose process is no more, and frees it.
@@ -422,6 +446,11 @@ impl Supervisor {
             let pid = seat.process.pid();
             if self.by_pid.get(&pid) == Some(&slot) {
                 self.by_pid.remove(&pid);
+            }
+            if let Some(helper) = &seat.helper
+                && self.helpers.get(&helper.pid) == Some(&slot)
+            {
+                self.helpers.remove(&helper.pid);
             }
             if let Some(faults) = seat.faults {
                 self.outlive(pid, faults);
@@ -543,7 +572,7 @@ impl Supervisor {
         for n in SlotNumber::all() {
             let word = self.table.state(n);
             match word.state {
-                SlotState::Joined | SlotState::Paging => self.look_whether_left(n),
+                SlotState::Joined | SlotState::Paging => drop(self.look_whether_left(n)),
                 SlotState::Free => self.nursery[n.index()] = None,
                 SlotState::Reserved => {
                     self.expect(n);
@@ -562,23 +591,14 @@ impl Supervisor {
         // Which process could still be one of these children: not known to us, and of the
         // same image. The list of a process's children skips some when others end under
         // it; the list of all processes does not skip one that lives throughout.
-        let mut strangers = Vec::new();
-        let complete = proc::all(|pid| {
-            let Ok(process) = Process::open(pid) else {
-                return;
-            };
-            let seated = self
-                .by_pid
-                .get(&pid)
-                .and_then(|n| self.seats[n.index()].as_ref());
-            let known = seated.is_some_and(|s| s.process.start_time() == process.start_time());
-            if let (false, Ok(stat)) = (known, process.stat()) {
-                strangers.push(stat.image);
-            }
-        });
-        if complete.is_err() {
+        let mut all = Vec::new();
+        if proc::all(|pid| all.push(pid)).is_err() {
             return;
         }
+        let strangers: Vec<Image> = all
+            .iter()
+            .filter_map(|&pid| self.stranger(pid, &all))
+            .collect();
         for n in orphaned {
             let image = self.nursery[n.index()]
                 .as_ref()
@@ -588,6 +608,20 @@ impl Supervisor {
                 self.reap(n);
             }
         }
+    }
+
+    /// The image of a process that is none of those known to us, nor the helper of one among `all`.
+    fn stranger(&self, pid: u32, all: &[u32]) -> Option<Image> {
+        let process = Process::open(pid).ok()?;
+        let seated = self
+            .by_pid
+            .get(&pid)
+            .and_then(|n| self.seats[n.index()].as_ref());
+        let known = seated.is_some_and(|s| s.process.start_time() == process.start_time());
+        if known || self.is_helper(&process, all) {
+            return None;
+        }
+        Some(process.stat().ok()?.image)
     }
 
     /// Images of children that were charged for before their forks, while it is not known which

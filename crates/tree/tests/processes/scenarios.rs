@@ -1,7 +1,7 @@
 //! What must hold, whatever the members do.
 
-use crate::Scenario;
 use crate::support::{Random, Tree, descendants, kill, mib};
+use crate::{Scenario, helped};
 use ebb_tree::{Mode, Reply, Request, Way};
 use std::io::{BufRead, BufReader, Write};
 use std::process::Child;
@@ -52,6 +52,41 @@ pub const ALL: &[Scenario] = &[
         leaving,
     ),
     ("one_process_too_many_is_told_of_once", 60, crowded),
+    (
+        "a_helper_is_its_program_and_counts_once",
+        30,
+        helped::is_its_program,
+    ),
+    (
+        "a_helper_ends_with_its_program",
+        30,
+        helped::ends_with_its_program,
+    ),
+    (
+        "a_helper_that_dies_takes_its_program_along",
+        30,
+        helped::takes_its_program_along,
+    ),
+    (
+        "after_a_goodbye_a_program_lives_on",
+        30,
+        helped::says_goodbye,
+    ),
+    (
+        "exec_ends_the_helper_before_anything_is_released",
+        30,
+        helped::notices_exec,
+    ),
+    (
+        "a_forked_child_has_a_helper_of_its_own",
+        30,
+        helped::serves_a_child,
+    ),
+    (
+        "a_helper_shows_that_it_shares_the_memory",
+        30,
+        helped::does_not_lie,
+    ),
     ("storm_of_forks_and_kills", 120, storm),
 ];
 
