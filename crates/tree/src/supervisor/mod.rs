@@ -2,7 +2,8 @@
 //!
 //! One thread, one epoll, and a tick whose pace follows how soon the budget could be used up:
 //! ```text
-//! events   new connections, messages, ends of connections, deaths      (seats)
+//! events   new connections                                             (door)
+//!          messages, ends of connections, deaths                       (seats)
 //!          the processes that serve members                            (helpers)
 //!          faults in memory whose process has ended                    (outlived)
 //! tick     measure who does not page, write the limit, ask for reclaim (measure)
@@ -15,6 +16,7 @@
 //! without it nobody measures, nobody reaps, and the limit stays as it was.
 
 mod devices;
+mod door;
 mod helpers;
 mod heritage;
 mod limits;
@@ -30,8 +32,9 @@ use crate::wire::{self, KEY_BYTES};
 use crate::{Facts, MAX_DEVICES, MAX_SLOTS};
 use devices::Row;
 pub use devices::{DeviceShown, Opener};
+use door::Greeting;
 use ebb_engine::counters::Counters;
-use ebb_sys::proc;
+use ebb_sys::proc::{self, Process};
 use heritage::OwnLimits;
 use limits::Approach;
 pub use limits::{LimitsShown, ProcessLimits, check_limits};
@@ -147,8 +150,8 @@ pub struct Supervisor {
     epoll: OwnedFd,
     /// Kept to be able to say no when there are no more descriptors.
     spare: Option<OwnedFd>,
-    /// Connections that have not said hello.
-    greeting: HashMap<u32, OwnedFd>,
+    /// Connections that have not said anything.
+    greeting: HashMap<u32, Greeting>,
     next_greeting: u32,
     seats: Vec<Option<Seat>>,
     /// Reserved slots, and what is known of the children they are for.
@@ -520,16 +523,17 @@ fn spare() -> Option<OwnedFd> {
     rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC).ok()
 }
 
-/// Binds a socket of a new random name.
+/// Binds a socket of a new name: see [`wire::Name`].
 fn listen() -> Result<(String, OwnedFd), Errno> {
     let mut random = [0u8; 8];
     rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty())?;
-    let control = format!(
-        "{}{}-{:016x}",
-        wire::CONTROL_PREFIX,
-        std::process::id(),
-        u64::from_ne_bytes(random)
-    );
+    let pid = std::process::id();
+    let control = wire::Name {
+        pid,
+        start_time: Process::open(pid).map_or(0, |us| us.start_time()),
+        random: u64::from_ne_bytes(random),
+    };
+    let control = control.to_string();
     let socket = net::socket_with(
         AddressFamily::UNIX,
         SocketType::SEQPACKET,

@@ -16,17 +16,16 @@
 //! has left, or has forked, without saying which process the child is, and no process that is
 //! not known otherwise has the parent's image: a forked child has, whatever its pid is.
 
+use super::door::EXHAUSTED;
 use super::helpers::{GRACE, Helper, Joining, Unknown};
 use super::{Supervisor, Token, outlived};
 use crate::limits::Limits;
 use crate::table::{Named, SlotNumber, SlotState, StateWord, VERSION};
-use crate::wire::{self, Hello, Request, Talk};
+use crate::wire::{self, Hello, Talk};
 use ebb_sys::fault::FaultFd;
-use ebb_sys::peer;
 use ebb_sys::proc::{self, Image, Process};
 use rustix::event::{PollFd, PollFlags, Timespec, epoll};
 use rustix::io::Errno;
-use rustix::net::{self, RecvFlags, SendFlags, SocketFlags};
 use rustix::process::{Pid, PidfdFlags};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::Ordering::*;
@@ -103,74 +102,9 @@ pub(super) fn identify(pid: u32) -> Result<(Process, OwnedFd, Image), Errno> {
     Ok((process, pidfd, image))
 }
 
-/// What a process is told that finds no descriptor for it left.
-const EXHAUSTED: &str = "`ebb run` is out of descriptors; raise `ulimit -n`";
-
 impl Supervisor {
-    /// Takes every waiting connection.
-    pub(super) fn accept(&mut self) {
-        loop {
-            let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-            let connection = match net::accept_with(&self.listener, flags) {
-                Ok(connection) => connection,
-                Err(Errno::INTR | Errno::CONNABORTED) => continue,
-                Err(Errno::MFILE | Errno::NFILE) if self.spare.take().is_some() => {
-                    // Left waiting it would keep the queue readable and us spinning: it gets
-                    // the descriptor kept for this, and a no.
-                    let connection = net::accept_with(&self.listener, flags);
-                    if let Ok(connection) = &connection {
-                        // A hello left unread would turn our answer into a reset.
-                        let _ = net::recv(connection, &mut [0; 64], RecvFlags::DONTWAIT);
-                        let why = wire::refused(EXHAUSTED);
-                        let _ = net::send(connection, &why, SendFlags::NOSIGNAL);
-                        if let Ok(peer) = net::sockopt::socket_peercred(connection) {
-                            self.tell_exhausted(peer.pid.as_raw_nonzero().get() as u32);
-                        }
-                    }
-                    // The kernel wants a descriptor before it looks whether anyone waits.
-                    let more = connection.is_ok();
-                    drop(connection);
-                    self.spare = super::spare();
-                    if more {
-                        continue;
-                    }
-                    return;
-                }
-                Err(_) => return,
-            };
-            let n = self.next_greeting;
-            self.next_greeting = n.wrapping_add(1);
-            let token = Token::Greeting(n).pack();
-            if epoll::add(&self.epoll, &connection, token, epoll::EventFlags::IN).is_ok() {
-                self.greeting.insert(n, connection);
-            }
-        }
-    }
-
-    /// A connection that has not said hello has something to read, or ended.
-    pub(super) fn greet(&mut self, n: u32) {
-        let Some(connection) = self.greeting.remove(&n) else {
-            return;
-        };
-        let received = wire::receive_up_to(&connection, wire::MAX_REQUEST, RecvFlags::DONTWAIT);
-        let Ok((packet, fds)) = received else {
-            return;
-        };
-        let _ = epoll::delete(&self.epoll, &connection);
-        if let Some((version, request)) = Request::decode(&packet) {
-            return self.serve(connection, version, request);
-        }
-        let Some(hello) = Hello::decode(&packet) else {
-            return;
-        };
-        let slot = match self.seat(&connection, hello, fds.first()) {
-            Ok(slot) => slot,
-            Err(why) => {
-                // If the peer is gone already there is nobody to tell.
-                let _ = net::send(&connection, &wire::refused(&why), SendFlags::NOSIGNAL);
-                return;
-            }
-        };
+    /// From now on the member is heard on this connection.
+    pub(super) fn hear(&mut self, slot: SlotNumber, connection: OwnedFd) {
         let added = epoll::add(
             &self.epoll,
             &connection,
@@ -197,17 +131,14 @@ impl Supervisor {
     }
 
     /// Gives the peer, or the program whose helper it is, a slot and tells it; or says why not.
-    fn seat(
+    pub(super) fn seat(
         &mut self,
         connection: &OwnedFd,
-        hello: Hello,
+        hello: &Hello,
         program: Option<&OwnedFd>,
+        inside: bool,
     ) -> Result<SlotNumber, String> {
-        let peer = peer::of(connection.as_fd()).map_err(|e| e.to_string())?;
-        let us = rustix::process::geteuid().as_raw();
-        if peer.uid != us {
-            return Err(format!("it runs as user {}, not {us}", peer.uid));
-        }
+        let peer = self.member_behind(connection)?;
         if hello.version != VERSION {
             return Err(format!(
                 "its library speaks version {} and ebb {VERSION}; install the pair of one build",
@@ -217,7 +148,6 @@ impl Supervisor {
         if self.joined == 0 {
             self.raise_descriptor_limit();
         }
-        let peer = peer.pid.ok_or("its process is out of sight")?;
         let joining = Joining::of(peer, program).map_err(|why| match why {
             Unknown::Exhausted => {
                 self.tell_exhausted(peer);
@@ -225,6 +155,7 @@ impl Supervisor {
             }
             Unknown::Because(why) => why,
         })?;
+        self.admit(&joining, hello.reserved, inside)?;
         let pid = joining.process.pid();
         if let Some(&old) = self.by_pid.get(&pid) {
             let same = self.seats[old.index()]

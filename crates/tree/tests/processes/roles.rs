@@ -33,6 +33,7 @@ pub fn play(role: &[String]) {
         "crowd" => crowd(number(1)),
         "too-many" => too_many(),
         "storm" => storm(number(1)),
+        "orphaned" => crate::door::orphaned(),
         "helped" => crate::helped::play(&role[1..]),
         other => panic!("no role {other}"),
     }
@@ -42,7 +43,7 @@ pub fn control() -> String {
     std::env::var("EBB_CONTROL").unwrap()
 }
 
-fn join() -> (Member, Vec<ebb_tree::Device>) {
+pub fn join() -> (Member, Vec<ebb_tree::Device>) {
     let member = Member::join(&control(), None, None).unwrap();
     let devices = member.attach(1).unwrap();
     (member, devices)
@@ -138,7 +139,7 @@ fn refused() {
         Err(JoinError::Control(_)) => {}
         other => panic!("{:?}", other.err()),
     }
-    match Member::join("ebb-tree-0-nobody", None, None) {
+    match Member::join("ebb-tree-1-0-0123456789abcdef", None, None) {
         Err(JoinError::Connect(_)) => {}
         other => panic!("{:?}", other.err()),
     }
