@@ -448,6 +448,14 @@ pub fn monotonic_ns() -> u64 {
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }
 
+/// Time since boot, as `/proc/PID/stat` has it for the start of a process: in hundredths of a second
+/// (USER_HZ), cut.
+pub fn ticks() -> u64 {
+    const USER_HZ: u64 = 100;
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
+    now.tv_sec as u64 * USER_HZ + now.tv_nsec as u64 / (1_000_000_000 / USER_HZ)
+}
+
 /// Which PID namespace this process is in: its inode, which no other has while it lives. One system
 /// call, and nothing is allocated.
 ///
@@ -555,6 +563,8 @@ mod tests {
             .spawn()
             .unwrap();
         let process = Process::open(child.id()).unwrap();
+        let age = ticks() - process.start_time();
+        assert!(age < 60 * 100, "{age} ticks");
         let mut seen = false;
         children(std::process::id(), |pid| seen |= pid == child.id()).unwrap();
         assert!(seen);

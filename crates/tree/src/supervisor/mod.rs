@@ -156,6 +156,8 @@ pub struct Supervisor {
     seats: Vec<Option<Seat>>,
     /// Reserved slots, and what is known of the children they are for.
     nursery: Vec<Option<Expected>>,
+    /// When all slots were looked at last: `proc::ticks`.
+    looked: u64,
     by_pid: HashMap<u32, SlotNumber>,
     /// Living helpers of members.
     helpers: HashMap<u32, SlotNumber>,
@@ -276,6 +278,7 @@ impl Supervisor {
             next_greeting: 0,
             seats: (0..MAX_SLOTS).map(|_| None).collect(),
             nursery: (0..MAX_SLOTS).map(|_| None).collect(),
+            looked: 0,
             by_pid: HashMap::new(),
             helpers: HashMap::new(),
             used: vec![false; MAX_SLOTS],
