@@ -97,6 +97,11 @@ impl Watch {
         self.strangers.remove(&pid);
     }
 
+    /// Processes of the tree that have not joined.
+    pub fn strangers(&self) -> impl Iterator<Item = u32> + '_ {
+        self.strangers.keys().copied()
+    }
+
     /// When a process of the tree that has not joined was started.
     pub fn start_of_stranger(&self, pid: u32) -> Option<u64> {
         let stranger = self.strangers.get(&pid)?;

@@ -401,6 +401,12 @@ impl Supervisor {
         }
     }
 
+    /// Every process of the tree at this moment, those that serve others among them.
+    pub fn processes(&self) -> Vec<u32> {
+        let known = self.by_pid.keys().chain(self.helpers.keys()).copied();
+        seats::descendants(known.chain(self.watch.strangers()))
+    }
+
     /// Members and reserved slots at this moment.
     pub fn members(&self) -> usize {
         self.table.taken().count()
