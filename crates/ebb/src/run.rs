@@ -83,7 +83,7 @@ pub fn run(args: RunArgs) -> Result<ExitCode> {
     supervisor.see_helpers_off(HELPERS)?;
     report(&supervisor);
     if supervisor.has_processes() && background::split() == Ok(Side::Back) {
-        stay_behind(&mut supervisor)?;
+        stay_behind(&mut supervisor, &running)?;
         report(&supervisor);
     }
     Ok(end.status().into())
@@ -91,7 +91,7 @@ pub fn run(args: RunArgs) -> Result<ExitCode> {
 
 /// The program has ended, processes it started live on: they are supervised as long as they do.
 /// Whoever waits for the end of our output waits for them alone.
-fn stay_behind(supervisor: &mut Supervisor) -> Result<()> {
+fn stay_behind(supervisor: &mut Supervisor, running: &Running) -> Result<()> {
     let null = std::fs::File::options()
         .read(true)
         .write(true)
@@ -101,6 +101,7 @@ fn stay_behind(supervisor: &mut Supervisor) -> Result<()> {
     rustix::stdio::dup2_stderr(&null)?;
     while supervisor.has_processes() {
         supervisor.step(Duration::from_secs(1))?;
+        running.pass_on_to_all(supervisor);
     }
     supervisor.see_helpers_off(HELPERS)?;
     Ok(())

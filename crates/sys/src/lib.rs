@@ -59,6 +59,12 @@ impl Errno {
     }
 }
 
+impl From<Errno> for rustix::io::Errno {
+    fn from(errno: Errno) -> Self {
+        Self::from_raw_os_error(errno.0)
+    }
+}
+
 impl std::fmt::Display for Errno {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         std::io::Error::from_raw_os_error(self.0).fmt(f)

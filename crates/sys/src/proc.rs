@@ -293,25 +293,19 @@ impl Process {
 
     /// Whether it has been killed, or ends otherwise: also before it has run again to notice.
     pub fn is_ending(&self) -> bool {
-        const KILLED: u64 = 1 << (libc::SIGKILL - 1);
         match self.stat() {
             Ok(stat) if !stat.exiting && !stat.is_dead() => {}
             _ => return true,
         }
+        self.disposition(libc::SIGKILL)
+            .is_none_or(|killed| killed.pending)
+    }
+
+    /// What a signal would do to its first thread; none if it is gone.
+    pub fn disposition(&self, signal: i32) -> Option<Disposition> {
+        let file = Path::new(format_args!("/proc/{}/status", self.pid)).open(OFlags::RDONLY);
         let mut buf = [0; 4096];
-        let text = Path::new(format_args!("/proc/{}/status", self.pid))
-            .open(OFlags::RDONLY)
-            .and_then(|fd| read(&fd, &mut buf).map(<[u8]>::to_vec))
-            .unwrap_or_default();
-        let text = String::from_utf8_lossy(&text);
-        let pending = |name| {
-            let mut lines = text.lines();
-            let mask = lines.find_map(|line| line.strip_prefix(name))?;
-            u64::from_str_radix(mask.trim(), 16).ok()
-        };
-        ["SigPnd:", "ShdPnd:"]
-            .iter()
-            .any(|name| pending(name).is_some_and(|mask| mask & KILLED != 0))
+        Disposition::parse(read(&file.ok()?, &mut buf).ok()?, signal)
     }
 
     /// Calls `f` with the pid of each child of any of its threads.
@@ -321,6 +315,57 @@ impl Process {
     pub fn children(&self, f: impl FnMut(u32)) -> Result<(), Errno> {
         children(self.pid, f)
     }
+}
+
+/// What becomes of a signal in a process.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Disposition {
+    /// It has been sent, and not been taken.
+    pub pending: bool,
+    /// It is blocked.
+    pub blocked: bool,
+    /// It has no effect.
+    pub ignored: bool,
+    /// The program has a handler for it.
+    pub caught: bool,
+}
+
+impl Disposition {
+    fn parse(text: &[u8], signal: i32) -> Option<Self> {
+        let text = String::from_utf8_lossy(text);
+        let bit = 1u64.checked_shl(u32::try_from(signal).ok()?.checked_sub(1)?)?;
+        let has = |name| {
+            let mask = text.lines().find_map(|line| line.strip_prefix(name))?;
+            Some(u64::from_str_radix(mask.trim(), 16).ok()? & bit != 0)
+        };
+        Some(Self {
+            pending: has("SigPnd:")? || has("ShdPnd:")?,
+            blocked: has("SigBlk:")?,
+            ignored: has("SigIgn:")?,
+            caught: has("SigCgt:")?,
+        })
+    }
+}
+
+/// A thread of process `pid` that waits for a page of memory that a userfaultfd serves. None also where
+/// the kernel does not say what threads wait for.
+pub fn waits_for_page(pid: u32) -> Option<u32> {
+    let dir = Path::new(format_args!("/proc/{pid}/task")).open(OFlags::RDONLY | OFlags::DIRECTORY);
+    let dir = dir.ok()?;
+    let mut names = [std::mem::MaybeUninit::uninit(); 2048];
+    let mut tasks = rustix::fs::RawDir::new(&dir, &mut names);
+    while let Some(Ok(task)) = tasks.next() {
+        let Some(tid) = number(task.file_name().to_bytes()) else {
+            continue;
+        };
+        let mut buf = [0; 64];
+        let path = Path::new(format_args!("/proc/{pid}/task/{tid}/wchan"));
+        let file = path.open(OFlags::RDONLY);
+        if file.is_ok_and(|file| read(&file, &mut buf) == Ok(b"handle_userfault")) {
+            return Some(tid as u32);
+        }
+    }
+    None
 }
 
 /// Whether two processes share one memory; none where kcmp(2) may not say, or one is gone.
@@ -447,6 +492,14 @@ pub fn monotonic_ns() -> u64 {
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }
 
+/// Time since boot, as `/proc/PID/stat` has it for the start of a process: in hundredths of a second
+/// (USER_HZ), cut.
+pub fn ticks() -> u64 {
+    const USER_HZ: u64 = 100;
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
+    now.tv_sec as u64 * USER_HZ + now.tv_nsec as u64 / (1_000_000_000 / USER_HZ)
+}
+
 /// Which PID namespace this process is in: its inode, which no other has while it lives. One system
 /// call, and nothing is allocated.
 ///
@@ -569,6 +622,8 @@ mod tests {
             .spawn()
             .unwrap();
         let process = Process::open(child.id()).unwrap();
+        let age = ticks() - process.start_time();
+        assert!(age < 60 * 100, "{age} ticks");
         let mut seen = false;
         children(std::process::id(), |pid| seen |= pid == child.id()).unwrap();
         assert!(seen);
@@ -604,6 +659,21 @@ mod tests {
         assert_eq!(parse("Pid:\t77\n"), Ok((77, 77)));
         assert_eq!(parse("Pid:\t-1\nNSpid:\t-1\n"), Err(Errno::SRCH));
         assert_eq!(parse("Pid:\t0\n"), Err(Errno::SRCH));
+    }
+
+    #[test]
+    fn a_disposition_is_read_signal_by_signal() {
+        let text = b"Name:\tx\nSigQ:\t0/1\nSigPnd:\t0000000000000000\nShdPnd:\t0000000000004000\n\
+            SigBlk:\t0000000000004000\nSigIgn:\t0000000000000004\nSigCgt:\t0000000000000002\n";
+        let masks = |signal| {
+            let d = Disposition::parse(text, signal).unwrap();
+            [d.pending, d.blocked, d.ignored, d.caught]
+        };
+        assert_eq!(masks(libc::SIGTERM), [true, true, false, false]);
+        assert_eq!(masks(libc::SIGQUIT), [false, false, true, false]);
+        assert_eq!(masks(libc::SIGINT), [false, false, false, true]);
+        assert_eq!(Disposition::parse(b"Name:\tx\n", 15), None);
+        assert_eq!(Disposition::parse(text, 0), None);
     }
 
     #[test]

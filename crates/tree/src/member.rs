@@ -28,7 +28,7 @@ use crate::table::{Config, Mode, Named, SlotNumber, SlotState, StateWord, Table,
 use crate::wire::{self, Answer, Hello, KEY_BYTES, Leaving};
 use ebb_engine::counters::Counters;
 use ebb_sys::link::KeptFd;
-use ebb_sys::proc;
+use ebb_sys::{peer, proc};
 use rustix::io::Errno;
 use rustix::net::{self, AddressFamily, RecvFlags, SocketFlags, SocketType};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -46,12 +46,9 @@ pub enum JoinError {
     /// The value of EBB_CONTROL is not one of ours.
     #[error("EBB_CONTROL is {0:?}, which `ebb run` did not set; unset it")]
     Control(String),
-    /// Nobody listens: the supervisor is gone, or lives in another network namespace.
+    /// Nobody listens, or somebody else: the supervisor is gone, or lives in another network namespace.
     #[error("cannot reach the `ebb run` that started this tree: {0}; start it again")]
     Connect(Errno),
-    /// The socket of that name belongs to another user.
-    #[error("EBB_CONTROL names a socket of user {0}, not ours; start the program again")]
-    NotOurs(u32),
     /// The supervisor said no.
     #[error("`ebb run` refused this process: {0}")]
     Refused(String),
@@ -110,13 +107,22 @@ fn number_of(program: Option<BorrowedFd<'_>>) -> Result<u32, JoinError> {
     }
 }
 
-fn greet(
-    control: &str,
+/// What a supervisor is asked with.
+struct Greeting<'a> {
+    control: &'a str,
+    /// Whose supervisor it is.
+    uid: u32,
     reserved: Option<SlotNumber>,
-    program: Option<BorrowedFd<'_>>,
+    program: Option<BorrowedFd<'a>>,
+    /// The program's.
     pid: u32,
-) -> Result<Welcome, JoinError> {
-    let name = wire::address(control).ok_or_else(|| JoinError::Control(control.to_owned()))?;
+}
+
+fn greet(greeting: &Greeting<'_>) -> Result<Welcome, JoinError> {
+    let control = greeting.control;
+    let unknown = || JoinError::Control(control.to_owned());
+    let name = wire::Name::parse(control).ok_or_else(unknown)?;
+    let address = wire::address(control).ok_or_else(unknown)?;
     let socket = net::socket_with(
         AddressFamily::UNIX,
         SocketType::SEQPACKET,
@@ -124,15 +130,16 @@ fn greet(
         None,
     )
     .map_err(JoinError::Connect)?;
-    retry(|| net::connect(&socket, &name)).map_err(JoinError::Connect)?;
-    let peer = net::sockopt::socket_peercred(&socket).map_err(JoinError::Connect)?;
-    if peer.uid != rustix::process::geteuid() {
-        return Err(JoinError::NotOurs(peer.uid.as_raw()));
+    retry(|| net::connect(&socket, &address)).map_err(JoinError::Connect)?;
+    let peer = peer::of(socket.as_fd()).map_err(|e| JoinError::Connect(e.into()))?;
+    if !name.is_listener(peer, greeting.uid) {
+        // As if it were not there.
+        return Err(JoinError::Connect(Errno::CONNREFUSED));
     }
     net::sockopt::set_socket_timeout(&socket, net::sockopt::Timeout::Recv, Some(ANSWER_TIMEOUT))
         .map_err(JoinError::Connect)?;
-    let hello = Hello::new(pid, reserved).encode();
-    match retry(|| wire::send(&socket, &hello, program.as_slice())) {
+    let hello = Hello::new(greeting.pid, greeting.reserved).encode();
+    match retry(|| wire::send(&socket, &hello, greeting.program.as_slice())) {
         // It has closed already: its reason is waiting for us.
         Ok(()) | Err(Errno::PIPE) => {}
         Err(e) => return Err(JoinError::Connect(e)),
@@ -175,7 +182,13 @@ impl Member {
         program: Option<BorrowedFd<'_>>,
     ) -> Result<Self, JoinError> {
         let pid = number_of(program)?;
-        let welcome = greet(control, reserved.map(|child| child.slot), program, pid)?;
+        let welcome = greet(&Greeting {
+            control,
+            uid: rustix::process::geteuid().as_raw(),
+            reserved: reserved.map(|child| child.slot),
+            program,
+            pid,
+        })?;
         let fd = welcome.table.ok_or(JoinError::Protocol(
             "no table; raise the limit on open files",
         ))?;
@@ -210,7 +223,14 @@ impl Member {
             let helper = std::process::id();
             self.table.slot(self.slot()).name_helper(taken, helper);
         }
-        let welcome = greet(control, Some(self.slot()), program, pid)?;
+        let welcome = greet(&Greeting {
+            control,
+            // The program may be another's by now, which the supervisor has to say.
+            uid: self.table.user.load(Relaxed),
+            reserved: Some(self.slot()),
+            program,
+            pid,
+        })?;
         if welcome.slot != self.slot() {
             return Err(JoinError::Protocol("another slot than the reserved one"));
         }
@@ -390,8 +410,8 @@ impl Member {
         self.table.wait(self.slot(), seen, timeout)
     }
 
-    /// The same, and also until another word of this process's memory, which it shares with others by address
-    /// alone, is not what it was seen to be.
+    /// The same, and also until another word of this process's memory, which is waited for by its address, is
+    /// not what it was seen to be.
     pub fn wait_beside(
         &self,
         seen: u32,

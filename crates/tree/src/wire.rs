@@ -19,6 +19,8 @@
 
 use crate::table::{SlotNumber, VERSION};
 use crate::{MAX_DEVICES, MAX_SLOTS};
+use ebb_sys::peer::Peer;
+use ebb_sys::proc::Process;
 use rustix::io::Errno;
 use rustix::net::{self, RecvFlags, SocketAddrUnix};
 use std::io::{IoSlice, IoSliceMut};
@@ -55,13 +57,57 @@ pub const CONTROL_PREFIX: &str = "ebb-tree-";
 
 /// The address that a value of EBB_CONTROL stands for, if it is one of ours.
 pub fn address(control: &str) -> Option<SocketAddrUnix> {
-    let ours = control.starts_with(CONTROL_PREFIX)
-        && control.len() <= 100
-        && control
-            .bytes()
-            .all(|b| b.is_ascii_alphanumeric() || b == b'-');
-    ours.then(|| SocketAddrUnix::new_abstract_name(control.as_bytes()).ok())
-        .flatten()
+    Name::parse(control)?;
+    SocketAddrUnix::new_abstract_name(control.as_bytes()).ok()
+}
+
+/// A value of EBB_CONTROL, which names the supervisor's socket, and says whose it is. No file stands for
+/// the name, so anybody may take it once the supervisor has gone: whoever connects looks who listens
+/// ([`is_listener`](Self::is_listener)) before he says anything.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Name {
+    /// The process that began to listen.
+    pub pid: u32,
+    /// When that was started, in clock ticks since boot; 0: not known.
+    pub start_time: u64,
+    /// So that no two are equal.
+    pub random: u64,
+}
+
+impl std::fmt::Display for Name {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let (pid, start, random) = (self.pid, self.start_time, self.random);
+        write!(f, "{CONTROL_PREFIX}{pid}-{start:x}-{random:016x}")
+    }
+}
+
+impl Name {
+    /// What `control` says.
+    pub fn parse(control: &str) -> Option<Self> {
+        let mut parts = control.strip_prefix(CONTROL_PREFIX)?.split('-');
+        let hex = |text: &str| u64::from_str_radix(text, 16).ok();
+        let name = Self {
+            pid: parts.next()?.parse().ok()?,
+            start_time: hex(parts.next()?)?,
+            random: hex(parts.next()?)?,
+        };
+        // One way to write it: what is compared is the whole.
+        (name.to_string() == control).then_some(name)
+    }
+
+    /// Whether the peer who listens at this name is who made it, as far as can be seen: it is of user
+    /// `uid`, and has the number, or is of a PID namespace further out, where numbers are others. That
+    /// number is another's if the process that has it now was started at another time. If there is none,
+    /// somebody carries on for the one who made the name.
+    pub fn is_listener(&self, peer: Peer, uid: u32) -> bool {
+        if peer.uid != uid {
+            return false;
+        }
+        let Some(pid) = peer.pid else { return true };
+        pid == self.pid
+            && (self.start_time == 0
+                || Process::open(pid).map_or(true, |p| p.start_time() == self.start_time))
+    }
 }
 
 /// The first packet of a member.
@@ -474,6 +520,51 @@ mod tests {
             let reply = reply("text".into());
             assert_eq!(Reply::decode(&reply.encode()), Some(reply));
         }
+    }
+
+    #[test]
+    fn a_name_is_believed_if_its_maker_listens() {
+        let us = Process::open(std::process::id()).unwrap();
+        let name = Name {
+            pid: us.pid(),
+            start_time: us.start_time(),
+            random: 7,
+        };
+        assert_eq!(Name::parse(&name.to_string()), Some(name));
+        for wrong in [
+            "",
+            "ebb-tree-",
+            "ebb-tree-1-2",
+            "ebb-tree-1-2-3",
+            "../../etc",
+        ] {
+            assert_eq!(Name::parse(wrong), None, "{wrong}");
+        }
+        let pid = Some(us.pid());
+        let ours = Peer { pid, uid: 7 };
+        assert!(name.is_listener(ours, 7));
+        // Out of sight.
+        assert!(name.is_listener(Peer { pid: None, ..ours }, 7));
+        assert!(!name.is_listener(ours, 8), "another user's");
+        let other = Some(us.pid() + 1);
+        assert!(
+            !name.is_listener(Peer { pid: other, ..ours }, 7),
+            "another process"
+        );
+        let reborn = Name {
+            start_time: us.start_time() - 1,
+            ..name
+        };
+        assert!(!reborn.is_listener(ours, 7), "it has the number by now");
+        // Its maker has ended, and another carries on.
+        let (gone, pid) = (
+            Name {
+                pid: u32::MAX >> 1,
+                ..name
+            },
+            Some(u32::MAX >> 1),
+        );
+        assert!(gone.is_listener(Peer { pid, ..ours }, 7));
     }
 
     proptest! {

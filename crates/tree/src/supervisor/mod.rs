@@ -2,7 +2,8 @@
 //!
 //! One thread, one epoll, and a tick whose pace follows how soon the budget could be used up:
 //! ```text
-//! events   new connections, messages, ends of connections, deaths      (seats)
+//! events   new connections                                             (door)
+//!          messages, ends of connections, deaths                       (seats)
 //!          the processes that serve members                            (helpers)
 //!          faults in memory whose process has ended                    (outlived)
 //! tick     measure who does not page, write the limit, ask for reclaim (measure)
@@ -15,6 +16,7 @@
 //! without it nobody measures, nobody reaps, and the limit stays as it was.
 
 mod devices;
+mod door;
 mod helpers;
 mod heritage;
 mod limits;
@@ -30,8 +32,9 @@ use crate::wire::{self, KEY_BYTES};
 use crate::{Facts, MAX_DEVICES, MAX_SLOTS};
 use devices::Row;
 pub use devices::{DeviceShown, Opener};
+use door::Greeting;
 use ebb_engine::counters::Counters;
-use ebb_sys::proc;
+use ebb_sys::proc::{self, Process};
 use heritage::OwnLimits;
 use limits::Approach;
 pub use limits::{LimitsShown, ProcessLimits, check_limits};
@@ -147,12 +150,14 @@ pub struct Supervisor {
     epoll: OwnedFd,
     /// Kept to be able to say no when there are no more descriptors.
     spare: Option<OwnedFd>,
-    /// Connections that have not said hello.
-    greeting: HashMap<u32, OwnedFd>,
+    /// Connections that have not said anything.
+    greeting: HashMap<u32, Greeting>,
     next_greeting: u32,
     seats: Vec<Option<Seat>>,
     /// Reserved slots, and what is known of the children they are for.
     nursery: Vec<Option<Expected>>,
+    /// When all slots were looked at last: `proc::ticks`.
+    looked: u64,
     by_pid: HashMap<u32, SlotNumber>,
     /// Living helpers of members.
     helpers: HashMap<u32, SlotNumber>,
@@ -273,6 +278,7 @@ impl Supervisor {
             next_greeting: 0,
             seats: (0..MAX_SLOTS).map(|_| None).collect(),
             nursery: (0..MAX_SLOTS).map(|_| None).collect(),
+            looked: 0,
             by_pid: HashMap::new(),
             helpers: HashMap::new(),
             used: vec![false; MAX_SLOTS],
@@ -393,6 +399,12 @@ impl Supervisor {
                 Err(e) => return Err(e.into()),
             }
         }
+    }
+
+    /// Every process of the tree at this moment, those that serve others among them.
+    pub fn processes(&self) -> Vec<u32> {
+        let known = self.by_pid.keys().chain(self.helpers.keys()).copied();
+        seats::descendants(known.chain(self.watch.strangers()))
     }
 
     /// Members and reserved slots at this moment.
@@ -520,16 +532,17 @@ fn spare() -> Option<OwnedFd> {
     rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC).ok()
 }
 
-/// Binds a socket of a new random name.
+/// Binds a socket of a new name: see [`wire::Name`].
 fn listen() -> Result<(String, OwnedFd), Errno> {
     let mut random = [0u8; 8];
     rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty())?;
-    let control = format!(
-        "{}{}-{:016x}",
-        wire::CONTROL_PREFIX,
-        std::process::id(),
-        u64::from_ne_bytes(random)
-    );
+    let pid = std::process::id();
+    let control = wire::Name {
+        pid,
+        start_time: Process::open(pid).map_or(0, |us| us.start_time()),
+        random: u64::from_ne_bytes(random),
+    };
+    let control = control.to_string();
     let socket = net::socket_with(
         AddressFamily::UNIX,
         SocketType::SEQPACKET,

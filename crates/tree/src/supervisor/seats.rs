@@ -13,20 +13,20 @@
 //! # Reserved slots
 //! A reserved slot holds leases for a child that may not have joined yet. It is given up only
 //! when the child is known to be dead or to have become another program; or when the parent
-//! has left, or has forked, without saying which process the child is, and no process that is
-//! not known otherwise has the parent's image: a forked child has, whatever its pid is.
+//! has left, or has forked (perhaps in vain), without saying which process the child is, and no process
+//! can be it: one that is not known otherwise, has the parent's image, as a forked child has whatever its
+//! pid is, was not there before the slot was reserved, and is a child of the parent while that lives.
 
+use super::door::EXHAUSTED;
 use super::helpers::{GRACE, Helper, Joining, Unknown};
 use super::{Supervisor, Token, outlived};
 use crate::limits::Limits;
 use crate::table::{Named, SlotNumber, SlotState, StateWord, VERSION};
-use crate::wire::{self, Hello, Request, Talk};
+use crate::wire::{self, Hello, Talk};
 use ebb_sys::fault::FaultFd;
-use ebb_sys::peer;
 use ebb_sys::proc::{self, Image, Process};
 use rustix::event::{PollFd, PollFlags, Timespec, epoll};
 use rustix::io::Errno;
-use rustix::net::{self, RecvFlags, SendFlags, SocketFlags};
 use rustix::process::{Pid, PidfdFlags};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::Ordering::*;
@@ -62,14 +62,24 @@ struct Origin {
 pub(super) struct Expected {
     /// Which taking of the slot this is about.
     taken: u32,
+    /// The slot was not reserved yet at that time: `proc::ticks`.
+    after: u64,
     origin: Origin,
     child: Option<(Process, OwnedFd)>,
 }
 
+/// A process that may be a child for which a slot is reserved.
+struct Stranger {
+    image: Image,
+    parent: u32,
+    start_time: u64,
+}
+
 impl Expected {
-    fn of(taken: u32, origin: Origin) -> Self {
+    fn of(taken: u32, after: u64, origin: Origin) -> Self {
         Self {
             taken,
+            after,
             origin,
             child: None,
         }
@@ -103,74 +113,9 @@ pub(super) fn identify(pid: u32) -> Result<(Process, OwnedFd, Image), Errno> {
     Ok((process, pidfd, image))
 }
 
-/// What a process is told that finds no descriptor for it left.
-const EXHAUSTED: &str = "`ebb run` is out of descriptors; raise `ulimit -n`";
-
 impl Supervisor {
-    /// Takes every waiting connection.
-    pub(super) fn accept(&mut self) {
-        loop {
-            let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-            let connection = match net::accept_with(&self.listener, flags) {
-                Ok(connection) => connection,
-                Err(Errno::INTR | Errno::CONNABORTED) => continue,
-                Err(Errno::MFILE | Errno::NFILE) if self.spare.take().is_some() => {
-                    // Left waiting it would keep the queue readable and us spinning: it gets
-                    // the descriptor kept for this, and a no.
-                    let connection = net::accept_with(&self.listener, flags);
-                    if let Ok(connection) = &connection {
-                        // A hello left unread would turn our answer into a reset.
-                        let _ = net::recv(connection, &mut [0; 64], RecvFlags::DONTWAIT);
-                        let why = wire::refused(EXHAUSTED);
-                        let _ = net::send(connection, &why, SendFlags::NOSIGNAL);
-                        if let Ok(peer) = net::sockopt::socket_peercred(connection) {
-                            self.tell_exhausted(peer.pid.as_raw_nonzero().get() as u32);
-                        }
-                    }
-                    // The kernel wants a descriptor before it looks whether anyone waits.
-                    let more = connection.is_ok();
-                    drop(connection);
-                    self.spare = super::spare();
-                    if more {
-                        continue;
-                    }
-                    return;
-                }
-                Err(_) => return,
-            };
-            let n = self.next_greeting;
-            self.next_greeting = n.wrapping_add(1);
-            let token = Token::Greeting(n).pack();
-            if epoll::add(&self.epoll, &connection, token, epoll::EventFlags::IN).is_ok() {
-                self.greeting.insert(n, connection);
-            }
-        }
-    }
-
-    /// A connection that has not said hello has something to read, or ended.
-    pub(super) fn greet(&mut self, n: u32) {
-        let Some(connection) = self.greeting.remove(&n) else {
-            return;
-        };
-        let received = wire::receive_up_to(&connection, wire::MAX_REQUEST, RecvFlags::DONTWAIT);
-        let Ok((packet, fds)) = received else {
-            return;
-        };
-        let _ = epoll::delete(&self.epoll, &connection);
-        if let Some((version, request)) = Request::decode(&packet) {
-            return self.serve(connection, version, request);
-        }
-        let Some(hello) = Hello::decode(&packet) else {
-            return;
-        };
-        let slot = match self.seat(&connection, hello, fds.first()) {
-            Ok(slot) => slot,
-            Err(why) => {
-                // If the peer is gone already there is nobody to tell.
-                let _ = net::send(&connection, &wire::refused(&why), SendFlags::NOSIGNAL);
-                return;
-            }
-        };
+    /// From now on the member is heard on this connection.
+    pub(super) fn hear(&mut self, slot: SlotNumber, connection: OwnedFd) {
         let added = epoll::add(
             &self.epoll,
             &connection,
@@ -197,17 +142,14 @@ impl Supervisor {
     }
 
     /// Gives the peer, or the program whose helper it is, a slot and tells it; or says why not.
-    fn seat(
+    pub(super) fn seat(
         &mut self,
         connection: &OwnedFd,
-        hello: Hello,
+        hello: &Hello,
         program: Option<&OwnedFd>,
+        inside: bool,
     ) -> Result<SlotNumber, String> {
-        let peer = peer::of(connection.as_fd()).map_err(|e| e.to_string())?;
-        let us = rustix::process::geteuid().as_raw();
-        if peer.uid != us {
-            return Err(format!("it runs as user {}, not {us}", peer.uid));
-        }
+        let peer = self.member_behind(connection)?;
         if hello.version != VERSION {
             return Err(format!(
                 "its library speaks version {} and ebb {VERSION}; install the pair of one build",
@@ -217,7 +159,6 @@ impl Supervisor {
         if self.joined == 0 {
             self.raise_descriptor_limit();
         }
-        let peer = peer.pid.ok_or("its process is out of sight")?;
         let joining = Joining::of(peer, program).map_err(|why| match why {
             Unknown::Exhausted => {
                 self.tell_exhausted(peer);
@@ -225,6 +166,7 @@ impl Supervisor {
             }
             Unknown::Because(why) => why,
         })?;
+        self.admit(&joining, hello.reserved, inside)?;
         let pid = joining.process.pid();
         if let Some(&old) = self.by_pid.get(&pid) {
             let same = self.seats[old.index()]
@@ -471,7 +413,7 @@ impl Supervisor {
             let StateWord { taken, charges, .. } = self.table.state(child);
             let entry = &mut self.nursery[child.index()];
             if entry.as_ref().is_none_or(|e| e.taken != taken) {
-                *entry = Some(Expected::of(taken, origin));
+                *entry = Some(Expected::of(taken, self.looked, origin));
             }
             self.table
                 .set_state(child, StateWord::reserved(None, charges));
@@ -557,18 +499,20 @@ impl Supervisor {
             return;
         }
         // Marked first: a broken table may name slots in a circle.
-        self.nursery[slot.index()] = Some(Expected::of(taken, Origin::default()));
+        let after = self.looked;
+        self.nursery[slot.index()] = Some(Expected::of(taken, after, Origin::default()));
         if let Some(parent) = parent {
             if self.table.state(parent).state == SlotState::Reserved {
                 self.expect(parent);
             }
-            self.nursery[slot.index()] = Some(Expected::of(taken, self.origin(parent)));
+            self.nursery[slot.index()] = Some(Expected::of(taken, after, self.origin(parent)));
         }
     }
 
     /// Looks after reserved slots, and after processes whose connection has ended.
     pub(super) fn look_after(&mut self) {
-        let mut orphaned = Vec::new();
+        let now = proc::ticks();
+        let mut nameless = Vec::new();
         for n in SlotNumber::all() {
             let word = self.table.state(n);
             match word.state {
@@ -577,51 +521,81 @@ impl Supervisor {
                 SlotState::Reserved => {
                     self.expect(n);
                     match self.look_at_child(n) {
-                        Child::Unborn if word.parent.is_none() => orphaned.push(n),
-                        Child::Unnamed => orphaned.push(n),
+                        Child::Unborn if word.parent.is_none() => nameless.push(n),
+                        Child::Unnamed => nameless.push(n),
                         Child::Unborn | Child::Living => {}
                         Child::Gone => self.reap(n),
                     }
                 }
             }
         }
-        if orphaned.is_empty() {
-            return;
+        self.looked = now;
+        if !nameless.is_empty() {
+            self.look_for_children(&nameless);
         }
-        // Which process could still be one of these children: not known to us, and of the
-        // same image. The list of a process's children skips some when others end under
-        // it; the list of all processes does not skip one that lives throughout.
+    }
+
+    /// Gives up reserved slots whose child can be none of the processes that there are. The list of a
+    /// process's children skips some when others end under it; the list of all processes does not skip
+    /// one that lives throughout.
+    fn look_for_children(&mut self, nameless: &[SlotNumber]) {
         let mut all = Vec::new();
         if proc::all(|pid| all.push(pid)).is_err() {
             return;
         }
-        let strangers: Vec<Image> = all
+        let strangers: Vec<Stranger> = all
             .iter()
             .filter_map(|&pid| self.stranger(pid, &all))
             .collect();
-        for n in orphaned {
-            let image = self.nursery[n.index()]
-                .as_ref()
-                .and_then(|e| e.origin.image);
+        for &n in nameless {
+            let parents = self.parents_of(n);
+            let Some(expected) = &self.nursery[n.index()] else {
+                continue;
+            };
             // Of unknown parents nothing can be told: wait for the join or the end.
-            if image.is_some_and(|image| !strangers.contains(&image)) {
+            let Some(image) = expected.origin.image else {
+                continue;
+            };
+            let may_be = |s: &Stranger| {
+                s.image == image
+                    && s.start_time >= expected.after
+                    && parents.is_none_or(|parents| parents.contains(&s.parent))
+            };
+            if !strangers.iter().any(may_be) {
                 self.reap(n);
             }
         }
     }
 
-    /// The image of a process that is none of those known to us, nor the helper of one among `all`.
-    fn stranger(&self, pid: u32, all: &[u32]) -> Option<Image> {
+    /// Whose child the process of a reserved slot is: its forker's, or that one's own parent's, as clone(2)
+    /// may have it. None if nothing is known of that: a forker that has ended leaves its children to others.
+    fn parents_of(&self, n: SlotNumber) -> Option<[u32; 2]> {
+        let parent = self.table.state(n).parent?;
+        let seat = self.seats[parent.index()].as_ref()?;
+        let stat = seat.process.stat().ok()?;
+        (!is_dead(&seat.pidfd)).then_some([seat.process.pid(), stat.parent])
+    }
+
+    /// A process that is none of those known to us, nor the helper of one among `all`.
+    fn stranger(&self, pid: u32, all: &[u32]) -> Option<Stranger> {
         let process = Process::open(pid).ok()?;
-        let seated = self
-            .by_pid
-            .get(&pid)
-            .and_then(|n| self.seats[n.index()].as_ref());
-        let known = seated.is_some_and(|s| s.process.start_time() == process.start_time());
+        let seated = self.by_pid.get(&pid);
+        let seated = seated.and_then(|n| self.seats[n.index()].as_ref());
+        let expected = || self.nursery.iter().flatten().filter_map(Expected::process);
+        let known = seated
+            .map(|seat| &seat.process)
+            .into_iter()
+            .chain(expected())
+            .any(|p| (p.pid(), p.start_time()) == (pid, process.start_time()));
         if known || self.is_helper(&process, all) {
             return None;
         }
-        Some(process.stat().ok()?.image)
+        let stat = process.stat().ok()?;
+        Some(Stranger {
+            image: stat.image,
+            parent: stat.parent,
+            start_time: stat.start_time,
+        })
     }
 
     /// Images of children that were charged for before their forks, while it is not known which

@@ -23,6 +23,7 @@ pub fn play(role: &[String]) {
         "greedy" => greedy(),
         "sharer" => sharer(number(1)),
         "fork-and-die" => fork_and_die(&role[1]),
+        "in-vain" => forks_in_vain(number(1)),
         "giver" => giver(number(1), number(2)),
         "after" => after(),
         "watcher" => watcher(),
@@ -33,6 +34,7 @@ pub fn play(role: &[String]) {
         "crowd" => crowd(number(1)),
         "too-many" => too_many(),
         "storm" => storm(number(1)),
+        "orphaned" => crate::door::orphaned(),
         "helped" => crate::helped::play(&role[1..]),
         other => panic!("no role {other}"),
     }
@@ -42,7 +44,7 @@ pub fn control() -> String {
     std::env::var("EBB_CONTROL").unwrap()
 }
 
-fn join() -> (Member, Vec<ebb_tree::Device>) {
+pub fn join() -> (Member, Vec<ebb_tree::Device>) {
     let member = Member::join(&control(), None, None).unwrap();
     let devices = member.attach(1).unwrap();
     (member, devices)
@@ -138,7 +140,7 @@ fn refused() {
         Err(JoinError::Control(_)) => {}
         other => panic!("{:?}", other.err()),
     }
-    match Member::join("ebb-tree-0-nobody", None, None) {
+    match Member::join("ebb-tree-1-0-0123456789abcdef", None, None) {
         Err(JoinError::Connect(_)) => {}
         other => panic!("{:?}", other.err()),
     }
@@ -379,6 +381,38 @@ fn fork_and_die(how: &str) {
             sleep_forever();
         }
     }
+}
+
+/// Forks so often in vain, without knowing: as many places are taken as there are, and more. Its parent is
+/// of the same image, and never joins.
+fn forks_in_vain(times: u64) {
+    let Some(pid) = fork() else {
+        let (member, _) = join();
+        member.start_paging(100);
+        for _ in 0..times {
+            while !member.has_place() {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            let child = member.reserve_child(0).unwrap();
+            member.child_forked(child, 0);
+        }
+        member.message("all in vain");
+        // A real one is not taken for another in vain, though nobody says which it is.
+        let child = member.reserve_child(0).unwrap();
+        if fork().is_none() {
+            close_inherited();
+            std::thread::sleep(Duration::from_millis(300));
+            member.child_started(child);
+            std::thread::sleep(Duration::from_millis(100));
+            member.rejoin(&control(), None).unwrap();
+            member.message("and one was not");
+            sleep_forever();
+        }
+        member.child_forked(child, 0);
+        sleep_forever();
+    };
+    wait_line();
+    kill(pid, libc::SIGKILL);
 }
 
 /// Buries the dead together with its second child, which may be of a PID namespace of its own. Each

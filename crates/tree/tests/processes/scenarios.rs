@@ -1,7 +1,7 @@
 //! What must hold, whatever the members do.
 
 use crate::support::{Random, Tree, descendants, kill, mib};
-use crate::{Scenario, helped};
+use crate::{Scenario, door, helped};
 use ebb_tree::{Mode, Reply, Request, Way};
 use std::io::{BufRead, BufReader, Write};
 use std::process::Child;
@@ -41,6 +41,7 @@ pub const ALL: &[Scenario] = &[
         30,
         nameless,
     ),
+    ("places_of_failed_forks_come_back", 60, in_vain),
     ("an_orphan_that_execs_is_no_reader", 30, orphan_execs),
     ("members_outlive_the_supervisor", 30, outlive),
     ("members_bury_the_dead_of_one_namespace", 20, burials),
@@ -86,6 +87,21 @@ pub const ALL: &[Scenario] = &[
         "a_helper_shows_that_it_shares_the_memory",
         30,
         helped::does_not_lie,
+    ),
+    (
+        "only_descendants_join_and_others_may_ask",
+        60,
+        door::only_descendants_join,
+    ),
+    (
+        "another_users_connections_take_no_place",
+        60,
+        door::others_take_no_place,
+    ),
+    (
+        "who_took_the_name_is_not_believed",
+        30,
+        door::squatters_are_not_believed,
     ),
     ("storm_of_forks_and_kills", 120, storm),
 ];
@@ -521,6 +537,26 @@ fn nameless() {
     tree.sup.check().unwrap();
     parent.kill().unwrap();
     parent.wait().unwrap();
+    tree.expect_empty();
+}
+
+fn in_vain() {
+    let mut tree = Tree::new(mib(512), 3);
+    let mut parent = tree.start(&["in-vain", "1200"]);
+    let all = tree.until(S(40), |tree| {
+        let notices = tree.notices.lock().unwrap();
+        notices.iter().any(|line| line.ends_with("all in vain"))
+    });
+    assert!(all, "{} places are taken", tree.sup.members());
+    tree.expect("and one was not");
+    let settled = tree.until(S(5), |tree| tree.sup.members() == 2);
+    assert!(settled, "{} places are taken", tree.sup.members());
+    tree.sup.check().unwrap();
+    tell(&mut parent);
+    parent.wait().unwrap();
+    descendants(std::process::id())
+        .iter()
+        .for_each(|&pid| kill(pid, libc::SIGKILL));
     tree.expect_empty();
 }
 
