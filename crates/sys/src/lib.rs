@@ -14,6 +14,7 @@ pub mod fault;
 pub mod futex;
 pub mod heap;
 pub mod link;
+pub mod loader;
 pub mod memory;
 pub mod memory_file;
 pub mod pagemap;

@@ -4,6 +4,7 @@
 mod common;
 mod figures;
 mod files;
+mod loaders;
 mod options;
 mod passing;
 mod supervisor;
