@@ -29,7 +29,7 @@ const PRELOAD: &str = "libebb_preload.so";
 /// # Errors
 /// Whatever keeps it from being started; nothing has been changed then.
 pub fn run(args: RunArgs) -> Result<ExitCode> {
-    let setup = setup::setup(&args)?;
+    let (setup, unmarked) = setup::setup(&args)?;
     let program = match find(&args)? {
         Ok(program) => program,
         Err(error) => {
@@ -55,6 +55,9 @@ pub fn run(args: RunArgs) -> Result<ExitCode> {
     command.env_remove(REQUIRE_MANAGED);
     if args.require_managed {
         command.env(REQUIRE_MANAGED, "1");
+    }
+    for device in unmarked {
+        device.mark()?;
     }
     let start = Instant::now();
     let running = match Running::start(command, signals) {

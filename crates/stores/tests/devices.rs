@@ -2,7 +2,7 @@
 
 use ebb_engine::PAGE_SIZE;
 use ebb_engine::env::{IoError, ReadOp, Store, WriteOp};
-use ebb_stores::{FileStore, OpenedDevice, SwapSpec, open};
+use ebb_stores::{FileStore, Look, OpenedDevice, SwapSpec, open};
 use std::fs::File;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
@@ -12,6 +12,7 @@ use std::time::Duration;
 use tempfile::TempDir;
 
 const MIB: u64 = 1 << 20;
+const LOOK: Look<'_> = Look::For(Duration::from_secs(60));
 
 /// Runs a command; its output, or what was wrong.
 fn sh(program: &str, arguments: &[&str]) -> Result<String, String> {
@@ -90,7 +91,7 @@ impl Drop for Mount {
 }
 
 fn try_open(spec: &str) -> Result<OpenedDevice, String> {
-    open(&spec.parse::<SwapSpec>().unwrap())
+    open(&spec.parse::<SwapSpec>().unwrap(), &LOOK)
         .map(|device| device.expect("a device"))
         .map_err(|error| error.to_string())
 }
@@ -157,7 +158,7 @@ fn a_device_of_one_run_or_with_a_file_system_is_refused() {
     }
     let unmounted = try_open(&device.device).unwrap_err();
     assert!(
-        unmounted.contains("holds data that is not swap"),
+        unmounted.contains("holds a file system (ext4)"),
         "{unmounted}"
     );
     let at = device.dir.path().join("mounted");

@@ -7,6 +7,7 @@
 
 pub mod ahead;
 pub mod background;
+pub mod blkid;
 pub mod block;
 pub mod codec;
 pub mod executable;
