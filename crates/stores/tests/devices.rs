@@ -169,6 +169,32 @@ fn a_device_of_one_run_or_with_a_file_system_is_refused() {
     assert!(mounted.contains("is mounted or in use"), "{mounted}");
 }
 
+/// A block device has no holes: all of it is read, and its end too.
+#[test]
+fn a_block_device_with_data_at_its_end_alone_is_refused() {
+    let Some(device) = Loop::new(32 * MIB) else {
+        return;
+    };
+    let spec = &device.device;
+    let last = 32 * MIB - 1;
+    let put = |at: u64, byte: u8| {
+        let device = File::options().write(true).open(spec).unwrap();
+        device.write_all_at(&[byte], at).unwrap();
+        device.sync_all().unwrap();
+    };
+    for at in [last, 17 * MIB] {
+        put(at, 1);
+        let refused = try_open(spec).unwrap_err();
+        let says = format!("holds data (at byte {at}) and has no swap header");
+        assert!(refused.contains(&says), "{refused}");
+        put(at, 0);
+    }
+    let unmarked = try_open(spec).unwrap().unmarked.expect("it is empty");
+    unmarked.mark().unwrap();
+    put(last, 1);
+    assert!(try_open(spec).unwrap().unmarked.is_none(), "it is swap now");
+}
+
 #[test]
 fn a_kernel_swap_area_is_taken_and_stays_one() {
     let Some(device) = Loop::new(32 * MIB) else {

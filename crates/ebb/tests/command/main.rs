@@ -7,6 +7,7 @@ mod files;
 mod loaders;
 mod options;
 mod passing;
+mod somebodys;
 mod supervisor;
 mod unmanaged;
 
