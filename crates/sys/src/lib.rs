@@ -7,6 +7,7 @@
 
 pub mod ahead;
 pub mod background;
+pub mod blkid;
 pub mod block;
 pub mod codec;
 mod control_block;
@@ -15,6 +16,7 @@ pub mod fault;
 pub mod futex;
 pub mod heap;
 pub mod link;
+pub mod loader;
 pub mod memory;
 pub mod memory_file;
 pub mod pagemap;
