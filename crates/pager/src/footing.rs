@@ -1,10 +1,9 @@
-//! The stack under a thread of the program that takes the pager's lock.
+//! The stack under a thread of the program that forks, and holds the pager's lock meanwhile.
 //!
-//! Service needs the lock, so who holds it must not fault. The stacks that a program names are never
-//! paged (the preload library sees to that), but it may switch, by instructions of its own, to any
-//! memory it has: coroutine libraries do. So before it waits for the lock a thread says where it
-//! *stands*, and what lies around that neither leaves memory nor stays protected from writes until
-//! it has let the lock go.
+//! Service needs the lock, so who holds it must not fault. Memory calls are made on stacks of ours
+//! (`ebb_sys::stack`); a fork is libc's, on whatever stack the program has, which may lie in any memory of
+//! it. So before it waits for the lock a thread says where it *stands*, and what lies around that neither
+//! leaves memory nor stays protected from writes until it has let the lock go.
 //!
 //! Two sides, each of which says first and looks then, so that one of them sees the other:
 //!
@@ -13,7 +12,7 @@
 //! - a capture says, with the lock held, which unit it takes, and passes it by if somebody stands there;
 //!   who protects memory lets be written again, with the lock held, where somebody stands.
 //!
-//! With the lock the thread looks whether all that a memory call uses is there. If not it lets the lock
+//! With the lock the thread looks whether all that the fork uses is there. If not it lets the lock
 //! go, has the kernel bring it in, and takes the lock again. It does not know how large a stack is: what
 //! lies below may be other memory of the program, which may go at any time.
 
@@ -28,7 +27,7 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering::SeqCst};
 use std::time::Duration;
 
-/// Bytes below that a memory call uses, at most.
+/// Bytes below that a fork uses, at most.
 const BELOW: usize = 32 << 10;
 /// Bytes above that it does: what it called before it took the lock.
 const ABOVE: usize = 8 << 10;

@@ -132,7 +132,7 @@ pub static CHILD_READY: AtomicU32 = AtomicU32::new(0);
 pub unsafe fn before_fork() -> bool {
     ebb_sys::thread::lock_for_fork();
     let unpaged = || {
-        let locked = state::lock();
+        let locked = state::lock_standing();
         // It may have been adopted while we waited for the lock.
         Process::current().is_none().then_some(locked)
     };
@@ -156,7 +156,7 @@ pub unsafe fn before_fork() -> bool {
                 }
                 bring_in_streams();
                 bring_in_locale();
-                let mut locked = state::lock();
+                let mut locked = state::lock_standing();
                 let staged = locked.bays.as_ref().map_or(0, |b| b.staged_frames());
                 if locked.map.in_transit() == 0 && staged == 0 {
                     // The child's charge is a copy of ours and all of it is credited as shared:
@@ -300,6 +300,7 @@ pub unsafe fn after_fork_parent(child: Option<i32>) {
 pub unsafe fn after_fork_child(libc_stuck: bool) {
     ebb_sys::thread::forget_threads(libc_stuck);
     footing::alone();
+    ebb_sys::stack::alone();
     errand::alone();
     growth::alone();
     // SAFETY: as above; the child has this thread alone, and its copy of the lock is held by it.

@@ -4,8 +4,9 @@
 //! must agree with it (munmap, a first touch's pages). It is never held across compression, device
 //! I/O, a wait for another thread, or, while other threads run, a move of pages, which makes every
 //! processor flush its translations: pages worked on meanwhile are in a transit state, and whoever
-//! needs them waits for `TRANSIT` to change with the lock dropped. Who takes it blocks all
-//! signals first, and touches no managed memory while holding it: service of a fault needs it.
+//! needs them waits for `TRANSIT` to change with the lock dropped. Who takes it touches no managed
+//! memory while holding it, as service of a fault needs it: a thread of the program does so on a stack of ours,
+//! with its signals blocked (`ebb_sys::stack`), and has brought along all that it needs.
 //! Order: `Process::gate` (keeper's work, fork), then `STATE`, then the engine's own locks.
 
 use crate::account::Account;
@@ -26,7 +27,7 @@ use ebb_engine::swap::Swap;
 use ebb_engine::{Cpu, EntryId};
 use ebb_sys::fault::Fault;
 use ebb_sys::signal::Blocked;
-use ebb_sys::{futex, thread};
+use ebb_sys::{futex, stack, thread};
 use std::ops::ControlFlow::{Break, Continue};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard};
@@ -94,17 +95,17 @@ static STATE: Mutex<State> = Mutex::new(State {
 static TRANSIT: AtomicU32 = AtomicU32::new(0);
 static TRANSIT_WAITERS: AtomicU32 = AtomicU32::new(0);
 
-/// The state, locked, with this thread's signals blocked.
+/// The state, locked, by a thread of the program.
 pub struct Locked {
     // Fields drop in order: the lock first, then where the thread stands, then the signals.
     guard: MutexGuard<'static, State>,
-    _footing: Footing,
-    signals: Blocked,
+    _footing: Option<Footing>,
+    signals: Option<Blocked>,
 }
 
 impl Locked {
     /// Lets the lock go; signals stay blocked until what this returns is dropped.
-    pub fn unlock(self) -> Blocked {
+    pub fn unlock(self) -> Option<Blocked> {
         drop(self.guard);
         self.signals
     }
@@ -123,8 +124,18 @@ impl std::ops::DerefMut for Locked {
     }
 }
 
-/// Locks the state for a thread of the program, whose stack stays in memory.
+/// Locks the state for a thread of the program, on a stack of ours.
 pub fn lock() -> Locked {
+    debug_assert!(stack::is_borrowed() || thread::is_ours() || Process::current().is_none());
+    Locked {
+        guard: lock_service(),
+        _footing: None,
+        signals: None,
+    }
+}
+
+/// The same on the thread's own stack, which stays in memory, for who leaves ours with the lock: a fork.
+pub fn lock_standing() -> Locked {
     let signals = Blocked::all();
     let mut footing = Footing::here();
     loop {
@@ -132,8 +143,8 @@ pub fn lock() -> Locked {
         if footing.holds(&guard) {
             return Locked {
                 guard,
-                _footing: footing,
-                signals,
+                _footing: Some(footing),
+                signals: Some(signals),
             };
         }
         drop(guard);

@@ -180,8 +180,8 @@ fn new_boot(start: *const c_void, arg: *mut c_void) -> *mut c_void {
     }
 }
 
-/// A stack of the program's own may lie in managed memory, where a signal could need it at
-/// any time.
+/// A stack of the program's own may lie in managed memory, and libc puts what it and the kernel have of the
+/// thread on top of it: `errno`, and words that the kernel stores without being able to wait.
 ///
 /// # Safety
 /// `attributes` is initialised.

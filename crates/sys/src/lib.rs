@@ -26,6 +26,7 @@ pub mod shm;
 pub mod sigfd;
 pub mod signal;
 mod spawn;
+pub mod stack;
 pub mod thread;
 pub mod user;
 
