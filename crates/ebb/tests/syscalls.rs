@@ -315,3 +315,20 @@ fn depths(stderr: &str) -> Vec<(String, usize)> {
         })
         .collect()
 }
+
+/// By a ring that libc's `syscall` made: what is dropped reads as zeros, or is not dropped and the program told.
+#[test]
+fn memory_that_a_ring_would_drop() {
+    if cannot_page() {
+        return;
+    }
+    let job = Job::new([c_program("ring_drops").as_os_str(), "96".as_ref()])
+        .time_limit(Duration::from_secs(60));
+    let alone = free(&job, "ring_drops");
+    if alone.stdout == b"no io_uring\n" {
+        return println!("skipped: no io_uring");
+    }
+    let managed = Under::budget(40 * MIB).run(&job);
+    managed.assert_same(&alone, "ring_drops");
+    managed.assert_paged_within_budget("ring_drops");
+}
