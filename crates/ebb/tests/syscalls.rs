@@ -263,3 +263,72 @@ fn what_was_only_read_is_written_in_every_way() {
     managed.assert_same(&alone, "clean, with write errors");
     assert!(managed.counter("write_error") > 0, "{}", managed.stats);
 }
+
+/// What is there anew stays in memory: a capture takes what is registered alone.
+#[test]
+fn addresses_mapped_anew_without_libc() {
+    if cannot_page() {
+        return;
+    }
+    let job = Job::new([c_program("reused").as_os_str(), "96".as_ref(), "3".as_ref()])
+        .time_limit(Duration::from_secs(60));
+    let alone = free(&job, "reused");
+    let managed = Under::budget(64 * MIB).run(&job);
+    assert_eq!(managed.run.ending(), alone.ending());
+    assert_eq!(managed.run.stdout, alone.stdout, "{}", managed.run.stderr);
+    assert!(managed.counter("evicted") > 0, "nothing left memory");
+    let noticed = managed.counter("map_disagrees");
+    assert!(noticed > 0, "nothing was to be captured there");
+}
+
+/// Alternate stacks and threads' stacks of 8 KiB and more: two KiB more than libc takes, at most.
+#[test]
+fn memory_calls_on_the_smallest_stacks() {
+    if cannot_page() {
+        return;
+    }
+    // Looking symbols up takes more stack than the calls do.
+    let job = Job::new([c_program("stacks").as_os_str(), "96".as_ref()])
+        .env("LD_BIND_NOW", "1")
+        .time_limit(Duration::from_secs(60));
+    let alone = free(&job, "stacks");
+    let managed = Under::budget(64 * MIB).run(&job);
+    managed.assert_same(&alone, "stacks");
+    managed.assert_paged_within_budget("stacks");
+    let (libcs, ours) = (depths(&alone.stderr), depths(&managed.run.stderr));
+    assert!(!ours.is_empty() && ours.len() == libcs.len());
+    for ((call, libc), (_, ours)) in libcs.iter().zip(&ours) {
+        println!("{call}: {libc} bytes of stack by libc, {ours} by us");
+        assert!(ours <= &(libc + 2048), "{call}: {ours} of {libc}");
+    }
+}
+
+/// The lines "depth WHEN CALL BYTES" of the program.
+fn depths(stderr: &str) -> Vec<(String, usize)> {
+    let lines = stderr
+        .lines()
+        .filter_map(|line| line.strip_prefix("depth "));
+    lines
+        .map(|line| {
+            let (call, bytes) = line.rsplit_once(' ').expect("call and bytes");
+            (call.to_owned(), bytes.parse().expect("bytes"))
+        })
+        .collect()
+}
+
+/// By a ring that libc's `syscall` made: what is dropped reads as zeros, or is not dropped and the program told.
+#[test]
+fn memory_that_a_ring_would_drop() {
+    if cannot_page() {
+        return;
+    }
+    let job = Job::new([c_program("ring_drops").as_os_str(), "96".as_ref()])
+        .time_limit(Duration::from_secs(60));
+    let alone = free(&job, "ring_drops");
+    if alone.stdout == b"no io_uring\n" {
+        return println!("skipped: no io_uring");
+    }
+    let managed = Under::budget(40 * MIB).run(&job);
+    managed.assert_same(&alone, "ring_drops");
+    managed.assert_paged_within_budget("ring_drops");
+}

@@ -5,6 +5,10 @@
 //! pinned (a transfer into it may be under way) or shared refuses and stays. One that is only referred
 //! to does not (`references`). It runs without the lock, as pages in transit are this thread's.
 //!
+//! The kernel moves pages out of any memory, so each move is preceded by a question: is this still registered
+//! with us? The program may have unmapped it and mapped it anew without libc; what it has there now stays
+//! in memory, and is managed no more ([`Process::is_ours`]).
+//!
 //! Of memory that may not be written it is a copy, as the kernel moves pages of writable memory alone.
 //! Nobody writes it before `mprotect`, which waits until nothing is in transit; and whoever does all
 //! the same (`mprotect` without libc, or one that failed half way) is held by userfaultfd's write
@@ -15,7 +19,6 @@
 
 use crate::bays::{Berth, ones, places, runs};
 use crate::clean;
-use crate::footing::Leaving;
 use crate::map::{Mask, Page, PageMap, UNIT, UNIT_BYTES, UnitNumber};
 use crate::place::{Waking, Writes};
 use crate::process::Process;
@@ -49,10 +52,8 @@ impl Process {
         shared: bool,
     ) -> (MutexGuard<'static, State>, Captured) {
         for _ in 0..TRIES {
-            let (berth, unit, victims, way, _said) = match self.choose(&mut state, shared) {
-                Choice::Capture(berth, unit, victims, way, said) => {
-                    (berth, unit, victims, way, said)
-                }
+            let (berth, unit, victims, way) = match self.choose(&mut state, shared) {
+                Choice::Capture(berth, unit, victims, way) => (berth, unit, victims, way),
                 Choice::LookOn => {
                     // Others had to wait for these looks.
                     drop(state);
@@ -61,10 +62,19 @@ impl Process {
                 }
                 Choice::Nothing => return (state, Captured::default()),
             };
-            let State { map, bays, .. } = &mut *state;
+            let State {
+                map, bays, sharing, ..
+            } = &mut *state;
             let bays = bays.as_ref().expect("chosen into it");
             let (bay, address) = (bays.address(berth.bay), bays.frame_address(berth.frame(0)));
             let copies = clean::copies(map, unit, victims);
+            // All that is protected from writes has to stay so until it has left.
+            let closed = match sharing {
+                Sharing::Protected => !0,
+                Sharing::Alone => places(victims)
+                    .filter(|&i| copies[i].is_some())
+                    .fold(0, |mask, i| mask | 1 << i),
+            };
             for (at, i) in places(victims).enumerate() {
                 map.set(unit.first().plus(i), Page::Storing(berth.frame(at)));
             }
@@ -80,19 +90,22 @@ impl Process {
             let Shifted {
                 moved,
                 gone,
+                foreign,
                 opened,
                 copied,
+                ..
             } = match way {
                 WayOut::Copy if references::pinned() => Shifted::default(),
                 WayOut::Copy => self.copy_out(desk, from, address, victims),
                 WayOut::Move | WayOut::MoveExecutable => {
                     let _alike = Executable::bay(bay, way == WayOut::MoveExecutable);
-                    self.shift_out(from, address, victims, shared)
+                    self.shift_out(from, address, victims, (closed, shared))
                 }
             };
             state = held.unwrap_or_else(lock_service);
 
             let State {
+                ranges,
                 map,
                 queue,
                 bays,
@@ -103,7 +116,7 @@ impl Process {
             // Over the limit for a moment: what was copied is about to leave.
             account.part(copied as i64, rollups);
             let bays = bays.as_mut().expect("as above");
-            let left = moved | gone | opened;
+            let left = moved | gone | foreign | opened;
             let out = self.uncache(&copies, left, moved & !opened);
             let (mut came, mut clean): (Mask, Mask) = (0, 0);
             for (at, i) in places(victims).enumerate() {
@@ -114,13 +127,18 @@ impl Process {
                         Page::Swapped(entry)
                     }
                     (bit, None) if moved & bit != 0 => Page::Staged(frame),
-                    (bit, _) if gone & bit != 0 => Page::Untouched,
+                    (bit, _) if (gone | foreign) & bit != 0 => Page::Untouched,
                     (_, kept) => Page::Resident(kept),
                 };
                 came |= Mask::from(moved >> i & 1 != 0) << at;
                 map.set(unit.first().plus(i), now);
             }
-            self.counters().map_disagrees.add(gone.count_ones().into());
+            let wrong = (gone | foreign).count_ones();
+            self.counters().map_disagrees.add(wrong.into());
+            for (first, len) in runs(foreign) {
+                let start = unit.first().plus(first).address();
+                ranges.remove(start, start + len * PAGE_SIZE);
+            }
             bays.captured(berth, came);
             for at in places(clean) {
                 bays.stored(berth.frame(at));
@@ -216,10 +234,6 @@ impl Process {
                     continue;
                 }
             }
-            let Some(said) = Leaving::say(unit) else {
-                queue.requeue(map, unit);
-                continue;
-            };
             let leaving: ArrayVec<_, UNIT> =
                 places(victims).map(|i| unit.first().plus(i)).collect();
             // What is to be the bay's protection for a while is that of all its frames.
@@ -228,14 +242,24 @@ impl Process {
                 queue.requeue(map, unit);
                 return Choice::Nothing;
             };
-            return Choice::Capture(berth, unit, victims, way, said);
+            return Choice::Capture(berth, unit, victims, way);
         }
         Choice::LookOn
     }
 
-    /// Moves `victims` of the unit at `unit` to the frames at `berth`, in a row.
-    fn shift_out(&self, unit: usize, berth: usize, victims: Mask, shared: bool) -> Shifted {
-        let mut shifted = Shifted::default();
+    /// Moves `victims` of the unit at `unit` to the frames at `berth`, in a row. Those that are `closed`
+    /// to writes stay so until then.
+    fn shift_out(
+        &self,
+        unit: usize,
+        berth: usize,
+        victims: Mask,
+        (closed, shared): (Mask, bool),
+    ) -> Shifted {
+        let mut shifted = Shifted {
+            closed,
+            ..Shifted::default()
+        };
         let mut to = berth;
         for (first, len) in runs(victims) {
             self.shift_run(unit, to, first..first + len, shared, &mut shifted);
@@ -258,6 +282,12 @@ impl Process {
         let mut most = UNIT;
         while at < end {
             let len = most.min(end - at);
+            // A move is within one mapping: where its first page is ours, all are.
+            if !self.is_ours(unit + at * PAGE_SIZE, shifted.closed >> at & 1 != 0) {
+                shifted.foreign |= 1 << at;
+                at += 1;
+                continue;
+            }
             // SAFETY: pages that the map says are ours to capture; the frames are, and empty.
             let (done, result) = unsafe {
                 self.fault
@@ -298,6 +328,14 @@ impl Process {
         }
     }
 
+    /// Whether the page at `start` lies in memory that is registered: not, if that was unmapped or mapped
+    /// anew without libc. (Who does that between this look and the move, to the very unit whose turn it
+    /// is, has what it then has there moved all the same: nothing asks and moves in one.)
+    fn is_ours(&self, start: usize, closed: bool) -> bool {
+        // As it is by now, so that nothing changes and no processor has to flush.
+        self.fault.protect(start, PAGE_SIZE, closed) != Err(Errno(libc::ENOENT))
+    }
+
     /// Copies `victims` of the unit at `unit` to the frames at `berth`, in a row, and drops them where
     /// they were.
     fn copy_out(&self, desk: &mut Desk, unit: usize, berth: usize, victims: Mask) -> Shifted {
@@ -313,6 +351,8 @@ impl Process {
                 let offset = at * PAGE_SIZE;
                 if self.copy_run(desk, from + offset, to + offset, 1, &mut shifted) != 0 {
                     shifted.moved |= 1 << (first + at);
+                } else if !self.is_ours(from + offset, false) {
+                    shifted.foreign |= 1 << (first + at);
                 } else if self.present(from + offset, 1) == 0 {
                     shifted.gone |= 1 << (first + at);
                 }
@@ -381,7 +421,7 @@ impl Process {
 /// What to capture next.
 enum Choice {
     /// These pages of the unit, to these frames, in this way.
-    Capture(Berth, UnitNumber, Mask, WayOut, Leaving),
+    Capture(Berth, UnitNumber, Mask, WayOut),
     /// None of those looked at may go now; there are others.
     LookOn,
     /// Nothing.
@@ -404,6 +444,10 @@ struct Shifted {
     moved: Mask,
     /// Those that the program had dropped without libc: there is nothing to move.
     gone: Mask,
+    /// Those that are not ours any more: it mapped something else there without libc.
+    foreign: Mask,
+    /// Those that may not be opened to writes before they leave.
+    closed: Mask,
     /// Those that could be written meanwhile.
     opened: Mask,
     /// How many of those that left relatives share, who keep theirs.

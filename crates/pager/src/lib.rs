@@ -19,7 +19,6 @@ mod devices;
 mod embed;
 mod errand;
 mod failure;
-mod footing;
 mod fork;
 mod generations;
 mod growth;

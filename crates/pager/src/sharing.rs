@@ -39,7 +39,6 @@
 //! a move by UFFDIO_MOVE or mremap, the copy that fork makes of it), and mprotect keeps it.
 
 use crate::bays::ones;
-use crate::footing;
 use crate::map::{Mask, Page, PageNumber};
 use crate::pattern::around;
 use crate::process::Process;
@@ -66,13 +65,6 @@ static RELATIVES: AtomicBool = AtomicBool::new(false);
 static GIVEN_BACK: AtomicI64 = AtomicI64::new(0);
 /// [`Member::rollups`](ebb_tree::Member::rollups) before the first of them went.
 static GIVEN_SINCE: AtomicU32 = AtomicU32::new(0);
-/// How often memory was protected.
-static PROTECTIONS: AtomicU32 = AtomicU32::new(0);
-
-/// Changes whenever what could be written is protected. Under the lock it stays.
-pub fn protections() -> u32 {
-    PROTECTIONS.load(Relaxed)
-}
 
 impl Sharing {
     /// Relatives live, or are about to: what is registered from now on is protected.
@@ -142,17 +134,7 @@ impl Process {
     /// Protects what there is in registered memory from writes. What is no longer registered as it was
     /// is passed over: the supervisor notices the copies.
     pub fn protect(&self, state: &mut State, start: usize, len: usize) {
-        PROTECTIONS.fetch_add(1, Relaxed);
         let _ = self.fault.protect(start, len, true);
-        // Who waits for the lock could not be served once it has it. Its copies are noticed as those
-        // are that no fault tells of.
-        footing::each_standing(|stack| {
-            let first = (stack.start & !(PAGE_SIZE - 1)).max(start);
-            let end = stack.end.next_multiple_of(PAGE_SIZE).min(start + len);
-            if first < end {
-                self.lift_protection(state, first, end - first);
-            }
-        });
     }
 
     /// Serves a write to a protected page. None: there is no room for a copy.

@@ -30,6 +30,7 @@ pub mod robust;
 pub mod shm;
 pub mod sigfd;
 pub mod signal;
+pub mod stack;
 pub mod syscall_trap;
 mod task;
 pub mod thread;
