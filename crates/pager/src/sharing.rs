@@ -99,7 +99,7 @@ impl Process {
     pub fn protect_shared(&self, state: &mut State) {
         if state.sharing == Sharing::Protected {
             for (start, len) in registered(state) {
-                self.protect(state, start, len);
+                self.protect(start, len);
             }
         }
     }
@@ -133,7 +133,7 @@ impl Process {
 
     /// Protects what there is in registered memory from writes. What is no longer registered as it was
     /// is passed over: the supervisor notices the copies.
-    pub fn protect(&self, state: &mut State, start: usize, len: usize) {
+    pub fn protect(&self, start: usize, len: usize) {
         let _ = self.fault.protect(start, len, true);
     }
 

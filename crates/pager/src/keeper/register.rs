@@ -105,7 +105,7 @@ impl Process {
             join_again(range.start, len);
             if state.sharing == Sharing::Protected {
                 // New, or moved by mremap, which leaves the protection behind.
-                self.protect(state, range.start, len);
+                self.protect(range.start, len);
                 self.give_up_written(state, range.start, range.end);
             }
             state
