@@ -71,7 +71,7 @@ if squatter == 0:
     if os.getuid() == 0: os.setgroups([]); os.setgid(65534); os.setuid(65534)
     name = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     while True:
-        try: name.bind('\0' + os.environ['EBB_CONTROL']); break
+        try: name.bind(chr(0) + os.environ['EBB_CONTROL']); break
         except OSError: time.sleep(.001)
     name.listen(100); os.write(take, b'x'); time.sleep(60); os._exit(0)
 data = [str(i).encode() * 500 for i in range(16_000)]
