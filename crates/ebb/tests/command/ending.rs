@@ -31,12 +31,10 @@ impl Told {
     /// The next line of `ebb`.
     fn line(&mut self) -> String {
         let mut line = String::new();
+        let mut byte = [0];
         // Byte by byte: nothing is read that is not asked for.
-        for byte in self.0.stderr.as_mut().unwrap().bytes() {
-            match byte.unwrap() {
-                b'\n' => break,
-                byte => line.push(byte as char),
-            }
+        while self.0.stderr.as_mut().unwrap().read(&mut byte).unwrap() > 0 && byte != *b"\n" {
+            line.push(byte[0] as char);
         }
         line
     }
