@@ -302,6 +302,18 @@ fn children_made_by_system_calls() {
     same_in_parts(&job, "raw fork", &[2], &[]);
 }
 
+/// A fork that fails is libc's secret: the places that were kept for such children come back all the same.
+#[test]
+fn forks_that_fail() {
+    if cannot_page() {
+        return;
+    }
+    let program = c_program("forks_in_vain");
+    let job = Job::new([program.as_os_str(), "100".as_ref(), "700".as_ref()]);
+    let job = job.time_limit(Duration::from_secs(60));
+    same_in_parts(&job, "forks in vain", &[2], &[]);
+}
+
 #[test]
 fn spawned_programs_and_system() {
     if cannot_page() {
