@@ -61,11 +61,15 @@ pub(crate) unsafe fn remap_here(
     // SAFETY: here and below, the caller answers for the system call.
     let call = |old_len| unsafe { memory::mremap(old, old_len, new_len, flags, new_addr) };
     let (old_len, bytes) = (page_up(old_len), page_up(new_len));
-    let source = (old, old.saturating_add(old_len));
+    if old.checked_add(old_len).is_none() || new_addr.checked_add(bytes).is_none() {
+        // No such addresses: the kernel has an error for that, and changes nothing.
+        return call(old_len).map_err(errno);
+    }
+    let source = (old, old + old_len);
     all_registered(source.0, source.1);
     let target = match flags & libc::MREMAP_FIXED {
         0 => (0, 0),
-        _ => (new_addr, new_addr.saturating_add(bytes)),
+        _ => (new_addr, new_addr + bytes),
     };
     // Both at once, and before anything is looked up: a wait lets the lock go.
     let mut state = state::all_settled(state::lock(), &[source, target])?;
