@@ -12,7 +12,7 @@
 
 use crate::errand::{self, Call, Maker};
 use crate::hooks::{Outcome, all_registered, before_drop, errno, forget, registered};
-use crate::map::{Page, PageNumber};
+use crate::map::{ADDRESSES, Page, PageNumber};
 use crate::process::{Process, cpu};
 use crate::ranges::{Attributes, Range};
 use crate::state::{self, Locked, State};
@@ -61,7 +61,11 @@ pub(crate) unsafe fn remap_here(
     // SAFETY: here and below, the caller answers for the system call.
     let call = |old_len| unsafe { memory::mremap(old, old_len, new_len, flags, new_addr) };
     let (old_len, bytes) = (page_up(old_len), page_up(new_len));
-    if old.checked_add(old_len).is_none() || new_addr.checked_add(bytes).is_none() {
+    if old
+        .saturating_add(old_len)
+        .max(new_addr.saturating_add(bytes))
+        > ADDRESSES
+    {
         // No such addresses: the kernel has an error for that, and changes nothing.
         return call(old_len).map_err(errno);
     }

@@ -40,7 +40,6 @@ static void calls(char* memory, size_t n) {
     TRY(madvise(last, n, MADV_DONTNEED));
     TRY(syscall(SYS_madvise, memory, n, MADV_DONTNEED));
   }
-  TRY(madvise(memory, n, MADV_WILLNEED));
   TRY(process_madvise(-1, &all, 1, MADV_COLD, 0));
   TRY(mprotect(last, n, PROT_READ));
   TRY(mremap(memory, BYTES, n, 0));
