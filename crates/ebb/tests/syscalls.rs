@@ -50,6 +50,24 @@ fn an_exec_that_holds_robust_mutexes_in_memory_that_is_out() {
     );
 }
 
+/// Lengths that no memory has: as without `ebb`, and no sum of ours overflows. With checks for that it is a
+/// failure in a build that has them.
+#[test]
+fn memory_calls_with_lengths_beyond_all_addresses() {
+    if cannot_page() {
+        return;
+    }
+    let program = c_program("extremes");
+    let job = Job::new([program.as_os_str()]).time_limit(Duration::from_secs(60));
+    let alone = free(&job, "extremes");
+    for options in [&[][..], &["--eager"]] {
+        let managed = Under::budget(20 * MIB).options(options).run(&job);
+        managed.assert_same(&alone, "extremes");
+        managed.assert_paged_within_budget("extremes");
+        managed.assert_quiet("extremes");
+    }
+}
+
 #[test]
 fn every_kind_of_buffer() {
     if cannot_page() {

@@ -297,9 +297,10 @@ unsafe fn map_locked(
     let fixed = flags & libc::MAP_FIXED != 0;
     let ours = manageable(prot, flags);
     let mut state = state::lock();
-    let replaces = fixed && state.ranges.overlaps(addr, addr.saturating_add(bytes));
+    let over = addr.saturating_add(bytes);
+    let replaces = fixed && state.ranges.overlaps(addr, over);
     if replaces {
-        state = before_drop(state, addr, addr + bytes)?;
+        state = before_drop(state, addr, over)?;
     }
     // SAFETY: the caller answers for the system call.
     let start = unsafe { memory::mmap(addr, len, prot, flags, fd, offset) }.map_err(errno)?;

@@ -12,7 +12,7 @@
 
 use crate::errand::{self, Call, Maker};
 use crate::hooks::{Outcome, all_registered, before_drop, errno, forget, registered};
-use crate::map::{Page, PageNumber};
+use crate::map::{ADDRESSES, Page, PageNumber};
 use crate::process::{Process, cpu};
 use crate::ranges::{Attributes, Range};
 use crate::state::{self, Locked, State};
@@ -83,10 +83,18 @@ unsafe fn remap_locked(
     // SAFETY: here and below, the caller answers for the system call.
     let call = |old_len| unsafe { memory::mremap(old, old_len, new_len, flags, new_addr) };
     let (old_len, bytes) = (page_up(old_len), page_up(new_len));
-    let source = (old, old.saturating_add(old_len));
+    if old
+        .saturating_add(old_len)
+        .max(new_addr.saturating_add(bytes))
+        > ADDRESSES
+    {
+        // No such addresses: the kernel has an error for that, and changes nothing.
+        return (call(old_len).map_err(errno), None);
+    }
+    let source = (old, old + old_len);
     let target = match flags & libc::MREMAP_FIXED {
         0 => (0, 0),
-        _ => (new_addr, new_addr.saturating_add(bytes)),
+        _ => (new_addr, new_addr + bytes),
     };
     let (mut state, range) = match readied(source, target, bytes) {
         Ok(readied) => readied,

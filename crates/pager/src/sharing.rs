@@ -39,6 +39,7 @@
 //! a move by UFFDIO_MOVE or mremap, the copy that fork makes of it), and mprotect keeps it.
 
 use crate::bays::ones;
+use crate::embed;
 use crate::map::{Mask, Page, PageNumber};
 use crate::pattern::around;
 use crate::process::Process;
@@ -91,7 +92,8 @@ impl Process {
 
     /// Whether pages that relatives share may be evicted: where there is a device.
     pub fn shared_may_leave(&self) -> bool {
-        let device = || self.embedded.devices.stays(self.member) && self.member.writeback();
+        let device =
+            || self.embedded.devices.stays(self.member) && embed::may_write(self.swap, self.member);
         self.forked.load(Relaxed) && device()
     }
 

@@ -158,6 +158,14 @@ impl Process {
                 mib(least)
             ))
         }
+        if self.swap.file_limited() {
+            self.fail(&format!(
+                "the budget's {} MiB are in use, and what is in them cannot be swapped out, as the program may \
+                 write no larger file (RLIMIT_FSIZE, `ulimit -f`); raise that limit or --memory, or give --swap a \
+                 block device",
+                mib(budget)
+            ))
+        }
         self.fail(&format!(
             "out of memory: the budget's {} MiB are in use and nothing more can be swapped out; \
              raise --memory, or give it a --swap file with room",
