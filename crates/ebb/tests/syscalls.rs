@@ -332,3 +332,40 @@ fn memory_that_a_ring_would_drop() {
     managed.assert_same(&alone, "ring_drops");
     managed.assert_paged_within_budget("ring_drops");
 }
+
+/// A userfaultfd of the program's own has what it wants: that is not paged any more, and a line says so.
+#[test]
+fn a_userfaultfd_of_the_programs_own() {
+    if cannot_page() {
+        return;
+    }
+    let (alone, managed) = unusual("faults");
+    if alone == b"no userfaultfd\n" {
+        return println!("skipped: no userfaultfd for programs");
+    }
+    let told = "has a userfaultfd of its own for 4096 KiB";
+    assert!(managed.run.stderr.contains(told), "{}", managed.run.stderr);
+}
+
+#[test]
+fn memory_that_may_be_merged_and_memory_that_grows_down() {
+    if cannot_page() {
+        return;
+    }
+    unusual("merged");
+    unusual("down");
+}
+
+fn unusual(what: &str) -> (Vec<u8>, common::Managed) {
+    let job = Job::new([
+        c_program("unusual").as_os_str(),
+        what.as_ref(),
+        "96".as_ref(),
+    ])
+    .time_limit(Duration::from_secs(60));
+    let alone = free(&job, what);
+    let managed = Under::budget(48 * MIB).run(&job);
+    managed.assert_same(&alone, what);
+    managed.assert_paged_within_budget(what);
+    (alone.stdout, managed)
+}

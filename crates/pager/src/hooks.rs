@@ -496,6 +496,7 @@ pub(crate) unsafe fn make(call: Call) -> Outcome<usize> {
 }
 
 pub use crate::advice::{madvise, process_madvise};
+pub use crate::cede::cede;
 pub use crate::fork::{after_fork_child, after_fork_parent, before_fork, make_ready};
 pub use crate::growth::grows;
 pub use crate::pinned::{exclude, mlock, mlockall, munlock, munlockall};
