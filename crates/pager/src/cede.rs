@@ -1,13 +1,13 @@
 //! Memory that the program has a userfaultfd of its own for: a mapping can be registered with one alone, so
 //! ours lets it go.
 //!
-//! 1. The calling thread, about to register it: nothing of it leaves any more, and what is out is brought in,
-//!    page by page, on its own stack. What nobody has touched stays missing: its faults are the program's.
+//! 1. The calling thread is about to register it. It has all pages stay, and brings in those that are out, one
+//!    by one, on its own stack. Pages that nobody has touched stay missing: their faults are the program's.
 //! 2. The keeper, which has the descriptor, ends our registration and forgets the range ([`Process::cede`]).
 //!    It stays in memory from then on, and counts as memory that is not managed does.
 //!
-//! What it does not do: take it back when the program ends its registration; tell whether the descriptor is of
-//! this process or of another whose addresses these are (then what lies here at the same is let go for nothing).
+//! The range is not taken back when the program ends its registration. And nothing tells whether the descriptor
+//! is of this process: if the addresses are another's, the same addresses here are let go for nothing.
 
 use crate::errand;
 use crate::hooks::{Outcome, forget, wanted};
@@ -37,7 +37,7 @@ pub fn cede(start: usize, len: usize) {
     }
     let mut at = start;
     while let Some(page) = stack::borrow(move || first_out(at, end)) {
-        // SAFETY: populating changes no content. What is lost, or not there any more, stays so.
+        // SAFETY: populating changes no content. A page that is lost, or unmapped by now, stays so.
         let _ = unsafe { memory::madvise(page, PAGE_SIZE, libc::MADV_POPULATE_READ) };
         at = page + PAGE_SIZE;
     }
@@ -106,7 +106,7 @@ impl Process {
             }
             any = true;
             let (start, len) = (range.start, range.end - range.start);
-            // What is mapped there by now may be something else: then there is nothing to end.
+            // Something else may be mapped there by now: then there is nothing to end.
             let _ = self.fault.unregister(start, len);
             if range.attributes.in_child != InChild::Absent {
                 // SAFETY: advice that changes no content.
