@@ -264,6 +264,11 @@ fn what_was_only_read_is_written_in_every_way() {
         .dir(dir.path())
         .time_limit(Duration::from_secs(120));
     let alone = free(&job, "clean");
+    // One of the ways is not to be looked at in the midst of it.
+    let managed = Under::budget(48 * MIB)
+        .options(&["--pool", "none"])
+        .run(&job);
+    managed.assert_same(&alone, "clean, without checks");
     let checked = job.env("EBB_CHECK", "1");
     for options in [&["--swap", "none"][..], &["--pool", "none"]] {
         let managed = Under::budget(48 * MIB).options(options).run(&checked);
@@ -282,7 +287,7 @@ fn what_was_only_read_is_written_in_every_way() {
     assert!(managed.counter("write_error") > 0, "{}", managed.stats);
 }
 
-/// What is there anew stays in memory: a capture takes what is registered alone.
+/// The new mapping stays in memory: a capture takes registered pages alone.
 #[test]
 fn addresses_mapped_anew_without_libc() {
     if cannot_page() {
@@ -349,4 +354,41 @@ fn memory_that_a_ring_would_drop() {
     let managed = Under::budget(40 * MIB).run(&job);
     managed.assert_same(&alone, "ring_drops");
     managed.assert_paged_within_budget("ring_drops");
+}
+
+/// A userfaultfd of the program's own has what it wants: that is not paged any more, and a line says so.
+#[test]
+fn a_userfaultfd_of_the_programs_own() {
+    if cannot_page() {
+        return;
+    }
+    let (alone, managed) = unusual("faults");
+    if alone == b"no userfaultfd\n" {
+        return println!("skipped: no userfaultfd for programs");
+    }
+    let told = "has a userfaultfd of its own for 4096 KiB";
+    assert!(managed.run.stderr.contains(told), "{}", managed.run.stderr);
+}
+
+#[test]
+fn memory_that_may_be_merged_and_memory_that_grows_down() {
+    if cannot_page() {
+        return;
+    }
+    unusual("merged");
+    unusual("down");
+}
+
+fn unusual(what: &str) -> (Vec<u8>, common::Managed) {
+    let job = Job::new([
+        c_program("unusual").as_os_str(),
+        what.as_ref(),
+        "96".as_ref(),
+    ])
+    .time_limit(Duration::from_secs(60));
+    let alone = free(&job, what);
+    let managed = Under::budget(48 * MIB).run(&job);
+    managed.assert_same(&alone, what);
+    managed.assert_paged_within_budget(what);
+    (alone.stdout, managed)
 }

@@ -68,7 +68,7 @@ impl Process {
             let bays = bays.as_ref().expect("chosen into it");
             let (bay, address) = (bays.address(berth.bay), bays.frame_address(berth.frame(0)));
             let copies = clean::copies(map, unit, victims);
-            // All that is protected from writes has to stay so until it has left.
+            // Pages that are protected from writes have to stay so until they have left.
             let closed = match sharing {
                 Sharing::Protected => !0,
                 Sharing::Alone => places(victims)
@@ -328,11 +328,11 @@ impl Process {
         }
     }
 
-    /// Whether the page at `start` lies in memory that is registered: not, if that was unmapped or mapped
-    /// anew without libc. (Who does that between this look and the move, to the very unit whose turn it
-    /// is, has what it then has there moved all the same: nothing asks and moves in one.)
+    /// Whether the page at `start` lies in registered memory: not, if that was unmapped or mapped anew
+    /// without libc. Nothing asks and moves in one. So a program that maps the very unit whose turn it is
+    /// anew, just after this look, loses it all the same.
     fn is_ours(&self, start: usize, closed: bool) -> bool {
-        // As it is by now, so that nothing changes and no processor has to flush.
+        // The page is asked to be as it is: nothing changes, and no processor has to flush.
         self.fault.protect(start, PAGE_SIZE, closed) != Err(Errno(libc::ENOENT))
     }
 

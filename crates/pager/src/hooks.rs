@@ -4,8 +4,8 @@
 //! managed memory. Each call that changes what is mapped runs under the pager's lock together
 //! with its bookkeeping, so that the two never disagree.
 //!
-//! It does so on a stack of ours (`ebb_sys::stack`): what is called `_locked` here and beside. What may wait
-//! for long (for the keeper, for the tree) does so on the program's, with the signals it has.
+//! It does so on a stack of ours (`ebb_sys::stack`): functions called `_locked`, here and beside. Waits that
+//! may be long (for the keeper, for the tree) are on the program's stack, with the signals it has.
 //!
 //! Nothing is registered at first: memory runs at full speed until the tree nears its budget.
 #![allow(clippy::missing_safety_doc)]
@@ -497,6 +497,7 @@ pub(crate) unsafe fn make(call: Call) -> Outcome<usize> {
 }
 
 pub use crate::advice::{madvise, process_madvise};
+pub use crate::cede::cede;
 pub use crate::fork::{after_fork_child, after_fork_parent, before_fork, make_ready};
 pub use crate::growth::grows;
 pub use crate::pinned::{exclude, mlock, mlockall, munlock, munlockall};

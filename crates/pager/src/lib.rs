@@ -13,6 +13,7 @@ mod appetite;
 mod balance;
 mod bays;
 mod capture;
+mod cede;
 mod clean;
 mod dates;
 mod devices;

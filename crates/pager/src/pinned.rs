@@ -1,5 +1,5 @@
-//! Memory that has to stay: what the program locked, and what the kernel or libc needs there, such as stacks
-//! of threads that the program brought itself: libc's data of the thread lies on top.
+//! Memory that has to stay: locked by the program, or needed there by the kernel or libc. Stacks that the
+//! program brings for its threads are such: libc's data of the thread lies on top.
 //!
 //! The kernel refuses to move pages between memory that is locked and memory that is not, so what is
 //! locked to it is locked here: from before the call that locks it, and after the one that unlocks it.

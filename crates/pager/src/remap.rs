@@ -160,8 +160,8 @@ fn readied(
     Ok((state, range))
 }
 
-/// What was moved, by us or by the kernel, and came back as the call failed: it lost its protection on the
-/// way, perhaps its registration too. So no page of it has a clean copy, and the keeper looks at all of it.
+/// The call failed, and pages were moved and came back, by us or by the kernel. They lost their protection on
+/// the way, perhaps their registration too. So none keeps a clean copy, and the keeper looks at all of them.
 fn came_back(state: &mut Locked, old: usize, old_len: usize) {
     if let Some(process) = Process::current() {
         state.give_up_copies(process.swap, old, old + old_len);
@@ -170,7 +170,7 @@ fn came_back(state: &mut Locked, old: usize, old_len: usize) {
     state.ranges.change(old, old + old_len, lost);
 }
 
-/// What was known of `range` at its old place is known at its new one.
+/// The pages of `range`, and all that was known of them, are at their new place from now on.
 fn settle_in(
     state: &mut Locked,
     range: Range,

@@ -4,9 +4,9 @@
 //! must agree with it (munmap, a first touch's pages). It is never held across compression, device
 //! I/O, a wait for another thread, or, while other threads run, a move of pages, which makes every
 //! processor flush its translations: pages worked on meanwhile are in a transit state, and whoever
-//! needs them waits for `TRANSIT` to change with the lock dropped. Who takes it touches no managed
-//! memory while holding it, as service of a fault needs it: a thread of the program does so on a stack of ours,
-//! with its signals blocked (`ebb_sys::stack`), and has brought along all that it needs.
+//! needs them waits for `TRANSIT` to change with the lock dropped. Its holder touches no managed
+//! memory, as service of a fault needs the lock. So a thread of the program takes it on a stack of ours, with
+//! its signals blocked (`ebb_sys::stack`), and has brought along all that it needs.
 //! Order: `Process::gate` (keeper's work, fork), then `STATE`, then the engine's own locks.
 
 use crate::account::Account;

@@ -2,8 +2,8 @@
 //!
 //! `IORING_OP_MADVISE` is a memory call that nobody sees: the kernel makes it from the ring. Pages that are
 //! out would come back with what they held before they were dropped. So a ring that is made through libc's
-//! `syscall` is told to refuse that one operation (EACCES in its completion), by the kernel's own restrictions:
-//! it is made disabled, restricted to all other operations that this kernel has, and enabled.
+//! `syscall` refuses that one operation, with EACCES in its completion. The kernel's own restrictions see to
+//! that: the ring is made disabled, restricted to all other operations that this kernel has, and enabled.
 //!
 //! What it does not do: restrict a ring that the program makes disabled, as it may have restrictions of its
 //! own, which can be given once; nor one that is made without libc, as liburing does it. See

@@ -87,6 +87,10 @@ unsafe fn memory_call(number: c_long, args: [c_long; 6]) -> Option<c_long> {
                 memory::process_madvise(a as c_int, areas, c as usize, d as c_int, e as u32)
                     as c_long
             }
+            libc::SYS_ioctl => {
+                memory::before_ioctl(b as libc::c_ulong, at(c));
+                return None;
+            }
             _ => return None,
         })
     }

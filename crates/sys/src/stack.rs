@@ -206,7 +206,7 @@ mod tests {
         let outer = &raw const here as usize;
         let (inner, nested, text) = borrow(|| {
             let here = 0u8;
-            let nested = borrow(|| number());
+            let nested = borrow(number);
             (&raw const here as usize, (number(), nested), "x".repeat(3))
         });
         assert!(!is_borrowed());

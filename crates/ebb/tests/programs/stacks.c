@@ -5,7 +5,7 @@
  *   stacks SIZE_MIB
  *
  * Each call is made by a process that has little yet, and again when SIZE_MIB are filled and partly out.
- * What lies around the stack must not change. On stderr, for each call, how many bytes of the stack were
+ * Memory around the stack must not change. On stderr, for each call, how many bytes of the stack were
  * used: "depth WHEN CALL BYTES".
  */
 #define _GNU_SOURCE
