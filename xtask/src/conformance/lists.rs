@@ -127,11 +127,13 @@ impl Lists {
     }
 }
 
-/// Whether the patterns name the lines that differ, all of them and no other.
+/// Whether the patterns name the lines that differ in each run, all of them and no other.
 fn covers(patterns: &[String], difference: &Difference) -> bool {
     let named = |line: &String| patterns.iter().any(|pattern| matches(pattern, line));
-    let occurs = |pattern: &String| difference.lines.iter().any(|line| matches(pattern, line));
-    difference.lines.iter().all(named) && patterns.iter().all(occurs)
+    difference.wrong.iter().all(|lines| {
+        let occurs = |pattern: &String| lines.iter().any(|line| matches(pattern, line));
+        lines.iter().all(named) && patterns.iter().all(occurs)
+    })
 }
 
 fn matches(pattern: &str, text: &str) -> bool {
@@ -184,8 +186,8 @@ mod tests {
 
     fn differs(lines: &[&str]) -> Difference {
         Difference {
-            lines: lines.iter().map(ToString::to_string).collect(),
-            often: String::new(),
+            wrong: vec![lines.iter().map(ToString::to_string).collect()],
+            runs: 1,
         }
     }
 
@@ -200,6 +202,9 @@ mod tests {
         assert_eq!(lists.judge("a", Mode::Paging, Some(&known)), Judged::New);
         let more = differs(&["-ok 2 moves", "-ok 3 drops", "+not ok 2 moves"]);
         assert_eq!(lists.judge("a", Mode::Eager, Some(&more)), Judged::New);
+        let mut another = differs(&["-ok 2 moves", "+not ok 2 moves"]);
+        another.wrong.push(vec!["+out of time".into()]);
+        assert_eq!(lists.judge("a", Mode::Eager, Some(&another)), Judged::New);
         let less = differs(&["-ok 2 moves"]);
         assert_eq!(lists.judge("a", Mode::Eager, Some(&less)), Judged::New);
     }

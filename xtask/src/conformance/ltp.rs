@@ -28,6 +28,8 @@ pub fn tests(dir: &Path) -> Result<Vec<Test>> {
         ("PATH", path),
         ("LTPROOT", dir.clone().into()),
         ("LTP_COLORIZE_OUTPUT", "0".into()),
+        // Those that look for races for minutes are here for a look only.
+        ("LTP_RUNTIME_MUL", "0.1".into()),
     ];
     let env = env.map(|(name, value)| (OsString::from(name), value));
     let plan = read(&dir.join("runtest/syscalls"))?;
@@ -49,6 +51,9 @@ fn named(line: &str) -> Option<(&str, &str)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::conformance::trial::{Mode, Trial};
+    use std::fs;
+    use std::os::unix::fs::PermissionsExt;
 
     #[test]
     fn lines_name_tests() {
@@ -56,6 +61,50 @@ mod tests {
         assert_eq!(named("#DESCRIPTION:Kernel system calls"), None);
         assert_eq!(named("# a comment"), None);
         assert_eq!(named(""), None);
+    }
+
+    /// A directory laid out as `make install` leaves it, with two tests.
+    fn miniature() -> tempfile::TempDir {
+        let dir = tempfile::tempdir().unwrap();
+        let bin = dir.path().join("testcases/bin");
+        fs::create_dir_all(&bin).unwrap();
+        fs::create_dir(dir.path().join("runtest")).unwrap();
+        let plan = "#DESCRIPTION:System calls\ngood01 good01 -x 1\nbad01 bad01 | cat\n";
+        fs::write(dir.path().join("runtest/syscalls"), plan).unwrap();
+        for (name, text) in [
+            ("good01", "#!/bin/sh\necho \"good01.c:1: TPASS: $*\"\n"),
+            (
+                "bad01",
+                "#!/bin/sh\necho \"bad01.c:7: TFAIL: as it should\"\nexit 1\n",
+            ),
+        ] {
+            fs::write(bin.join(name), text).unwrap();
+            fs::set_permissions(bin.join(name), fs::Permissions::from_mode(0o755)).unwrap();
+        }
+        dir
+    }
+
+    #[test]
+    fn an_installed_ltp_is_read_and_its_commands_run() {
+        let dir = miniature();
+        let tests = tests(dir.path()).unwrap();
+        let names: Vec<&str> = tests.iter().map(|test| test.name.as_str()).collect();
+        assert_eq!(names, ["ltp/good01", "ltp/bad01"]);
+        let logs = dir.path().join("logs");
+        // In place of `ebb run OPTIONS -- COMMAND`: one that spoils the second test.
+        let stand_in = dir.path().join("ebb");
+        let text = "#!/bin/sh\nwhile [ \"$1\" != -- ]; do shift; done; shift\n\
+                    case $3 in bad01*) exit 3;; esac\nexec \"$@\"\n";
+        fs::write(&stand_in, text).unwrap();
+        fs::set_permissions(&stand_in, fs::Permissions::from_mode(0o755)).unwrap();
+        let trial = Trial::new(&stand_in, &logs).unwrap();
+        let good = trial.compare(&tests[0]).unwrap();
+        assert!(good[&Mode::Eager].is_none());
+        let bad = trial.compare(&tests[1]).unwrap();
+        let bad = bad[&Mode::Eager].as_ref().unwrap();
+        let wanted = ["-bad01.c:7: TFAIL", "-finished", "+exit 3"];
+        assert_eq!(bad.wrong, vec![wanted.map(String::from).to_vec(); 3]);
+        assert!(logs.join("ltp_bad01.eager.txt").exists());
     }
 
     #[test]

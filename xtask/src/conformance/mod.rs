@@ -99,6 +99,8 @@ struct Report<'a> {
     lists: &'a Lists,
     same: usize,
     accepted: usize,
+    /// Tests that do not end in time by themselves.
+    endless: Vec<String>,
     /// Differences that are a known defect: (test, mode, reason).
     defects: Vec<String>,
     /// Differences that nobody knows.
@@ -113,6 +115,7 @@ impl<'a> Report<'a> {
             lists,
             same: 0,
             accepted: 0,
+            endless: Vec::new(),
             defects: Vec::new(),
             new: Vec::new(),
             outdated: Vec::new(),
@@ -121,6 +124,9 @@ impl<'a> Report<'a> {
 
     /// Judges the outcome of one test in all modes in which it ran.
     fn add(&mut self, name: &str, outcomes: &BTreeMap<Mode, Option<Difference>>) {
+        if outcomes.is_empty() {
+            self.endless.push(name.into());
+        }
         for (&mode, difference) in outcomes {
             let at = format!("{name} ({mode})");
             match (
@@ -157,6 +163,10 @@ impl<'a> Report<'a> {
                 items.iter().for_each(|item| println!("  {item}"));
             }
         };
+        list(
+            "Not compared, as they do not end in time by themselves:",
+            &self.endless,
+        );
         list(
             "Known defects, which are to be mended (defects.toml):",
             &self.defects,

@@ -43,11 +43,12 @@ impl fmt::Display for Mode {
 }
 
 /// In what a test differs under `ebb`.
+#[derive(Default)]
 pub struct Difference {
-    /// `-` and what it says by itself, `+` and what it says under `ebb`.
-    pub lines: Vec<String>,
-    /// In how many of the runs.
-    pub often: String,
+    /// Of each run that differs: `-` and what the test says by itself, `+` and what it says under `ebb`.
+    pub wrong: Vec<Vec<String>>,
+    /// How many runs there were.
+    pub runs: usize,
 }
 
 /// Lines of a difference that are shown.
@@ -55,13 +56,20 @@ const SHOWN: usize = 12;
 
 impl fmt::Display for Difference {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for line in self.lines.iter().take(SHOWN) {
-            writeln!(f, "    {line}")?;
+        for (at, lines) in self.wrong.iter().enumerate() {
+            // Most differ every time in the same way.
+            if self.wrong[..at].contains(lines) {
+                continue;
+            }
+            for line in lines.iter().take(SHOWN) {
+                writeln!(f, "    {line}")?;
+            }
+            if lines.len() > SHOWN {
+                writeln!(f, "    and {} more", lines.len() - SHOWN)?;
+            }
+            writeln!(f, "    --")?;
         }
-        if self.lines.len() > SHOWN {
-            writeln!(f, "    and {} more", self.lines.len() - SHOWN)?;
-        }
-        write!(f, "    ({})", self.often)
+        write!(f, "    in {} of {} runs", self.wrong.len(), self.runs)
     }
 }
 
@@ -120,27 +128,22 @@ impl Trial {
         })
     }
 
-    /// Whether and in what a test differs, in every mode that is for it.
+    /// Whether and in what a test differs, in every mode that is for it. In none where the test itself does
+    /// not end in time: nothing can be compared with that.
     ///
     /// # Errors
     /// It cannot be started.
     pub fn compare(&self, test: &Test) -> Result<BTreeMap<Mode, Option<Difference>>> {
         let mut plain = vec![self.run(test, None, PATIENCE)?];
-        if plain[0].outcome.status.is_none() {
-            // Nothing can be compared with that.
-            let endless = Difference {
-                lines: vec!["-out of time".into()],
-                often: "by itself: it is to be left out, or called with arguments".into(),
-            };
-            return Ok(BTreeMap::from([(Mode::Eager, Some(endless))]));
-        }
         let mut modes = vec![Mode::Eager];
         if plain[0].outcome.peak > BUDGET {
             modes.push(Mode::Paging);
         }
         let mut outcomes = BTreeMap::new();
-        for mode in modes {
-            outcomes.insert(mode, self.differs(test, mode, &mut plain)?);
+        if plain[0].outcome.status.is_some() {
+            for mode in modes {
+                outcomes.insert(mode, self.differs(test, mode, &mut plain)?);
+            }
         }
         Ok(outcomes)
     }
@@ -148,29 +151,27 @@ impl Trial {
     /// Runs it in a mode, again where it differs; and by itself once more, for all modes.
     fn differs(&self, test: &Test, mode: Mode, plain: &mut Vec<Run>) -> Result<Option<Difference>> {
         let patience = Duration::from_secs_f64((20.0 + 5.0 * plain[0].outcome.wall).min(120.0));
-        let mut wrong = Vec::new();
-        let mut runs = 0;
-        while runs < TRIES {
+        let mut difference = Difference::default();
+        while difference.runs < TRIES {
             let run = self.run(test, Some(mode), patience)?;
-            runs += 1;
+            difference.runs += 1;
             if !known(plain, &run) && plain.len() == 1 {
                 plain.push(self.run(test, None, PATIENCE)?);
             }
             if !known(plain, &run) {
                 self.log(test, mode, &plain[0], &run)?;
-                wrong.push(run);
-            } else if wrong.is_empty() {
-                break;
-            }
-            // A hang costs all the time there is: one more shows whether it is always so.
-            if wrong.last().is_some_and(|run| run.outcome.status.is_none()) && runs > 1 {
+                difference
+                    .wrong
+                    .push(plain[0].verdict.lines_to(&run.verdict));
+                // A hang costs all the time there is: twice is enough.
+                if run.outcome.status.is_none() && difference.runs > 1 {
+                    break;
+                }
+            } else if difference.wrong.is_empty() {
                 break;
             }
         }
-        Ok(wrong.first().map(|run| Difference {
-            lines: plain[0].verdict.lines_to(&run.verdict),
-            often: format!("in {} of {runs} runs", wrong.len()),
-        }))
+        Ok((!difference.wrong.is_empty()).then_some(difference))
     }
 
     /// One run, by itself or in a mode.
