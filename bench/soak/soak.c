@@ -9,8 +9,8 @@
 // region, page and version, so any other content is found where it is read: a message, and SIGABRT.
 // Prints a sum that depends on the arguments alone.
 //
-// ELEMENTS (elements.h) are what else may be: signals at any time, executions of itself, transfers by O_DIRECT
-// and io_uring, processes that are killed, small stacks, workers that change user, memory calls by instruction.
+// ELEMENTS (elements.h) add signals at any time, executions of itself, and transfers by O_DIRECT and io_uring.
+// Others are kills, small stacks, workers that change user, and memory calls by instruction.
 #define _GNU_SOURCE
 #include <errno.h>
 #include <pthread.h>

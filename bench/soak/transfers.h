@@ -1,5 +1,5 @@
-// Transfers between memory and a file past the page cache, by pread and pwrite and by io_uring, while other
-// memory is touched: what is read into must not leave meanwhile.
+// Transfers between memory and a file past the page cache, by pread and pwrite and by io_uring. Other memory
+// is touched meanwhile: a page that is being read into must not leave.
 #pragma once
 #include <fcntl.h>
 #include <linux/io_uring.h>
