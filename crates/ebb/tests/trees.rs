@@ -697,7 +697,7 @@ fn everything_that_programs_do_to_memory() {
     if cannot_page() {
         return;
     }
-    let soak = workloads::compile("bench/soak.c").expect("it compiles");
+    let soak = workloads::compile("bench/soak/soak.c").expect("it compiles");
     for (seed, threads) in [("3", "3"), ("8", "1")] {
         let arguments = [seed, threads, "96", "1000"].map(OsStr::new);
         let job = Job::new([soak.as_os_str()].into_iter().chain(arguments));
