@@ -17,12 +17,13 @@
 //! single transfer that began while it could be written, and goes on, would be lost.) There is one
 //! page more for each of a unit's, for a moment.
 
+use crate::attempts::Waiter;
 use crate::bays::{Berth, ones, places, runs};
 use crate::clean;
 use crate::map::{Mask, Page, PageMap, UNIT, UNIT_BYTES, UnitNumber};
 use crate::place::{Waking, Writes};
 use crate::process::Process;
-use crate::queue::{AGAIN, JUST_CAME};
+use crate::queue::AGAIN;
 use crate::ranges::{Ranges, WayOut};
 use crate::references;
 use crate::resolve::Desk;
@@ -40,19 +41,29 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 const LOOK: usize = 512;
 /// Units tried before giving up.
 const TRIES: usize = 32;
+/// Units looked at with the lock held.
+const LOOKS: usize = 64;
+
+/// Which pages may be captured.
+#[derive(Clone, Copy, PartialEq, Eq, Default)]
+pub struct How {
+    /// Those, too, that a forked relative still maps: evicting them here frees nothing there, and
+    /// stores them once more (`sharing`).
+    pub shared: bool,
+    /// Those, too, that threads hold, as far as who waits may take them (`attempts`).
+    pub force: bool,
+}
 
 impl Process {
-    /// Captures the unit whose turn it is; none if none can be. Pages that a forked relative still maps
-    /// are left unless `shared`: evicting them here frees nothing there, and stores them once more
-    /// (`sharing`).
+    /// Captures the unit whose turn it is; none if none can be.
     pub fn capture(
         &self,
         mut state: MutexGuard<'static, State>,
         desk: &mut Desk,
-        shared: bool,
+        how: How,
     ) -> (MutexGuard<'static, State>, Captured) {
         for _ in 0..TRIES {
-            let (berth, unit, victims, way) = match self.choose(&mut state, shared) {
+            let (berth, unit, victims, way) = match self.choose(&mut state, desk.waiter, how) {
                 Choice::Capture(berth, unit, victims, way) => (berth, unit, victims, way),
                 Choice::LookOn => {
                     // Others had to wait for these looks.
@@ -99,7 +110,7 @@ impl Process {
                 WayOut::Copy => self.copy_out(desk, from, address, victims),
                 WayOut::Move | WayOut::MoveExecutable => {
                     let _alike = Executable::bay(bay, way == WayOut::MoveExecutable);
-                    self.shift_out(from, address, victims, (closed, shared))
+                    self.shift_out(from, address, victims, (closed, how.shared))
                 }
             };
             state = held.unwrap_or_else(lock_service);
@@ -168,38 +179,48 @@ impl Process {
         (state, Captured::default())
     }
 
-    /// The unit whose turn it is, which of its pages to capture, and frames for them. Not of what came
-    /// just now where shared pages can leave instead (`Queue::just_came`).
-    fn choose(&self, state: &mut State, shared: bool) -> Choice {
-        let mut spared = ArrayVec::new();
-        let choice = self.choose_sparing(state, shared, &mut spared);
-        for unit in spared {
+    /// The unit whose turn it is, which of its pages to capture, and frames for them. Of what threads hold
+    /// (`attempts`) only with `force`, and nothing but what whoever waits may take.
+    fn choose(&self, state: &mut State, waiter: Option<Waiter>, how: How) -> Choice {
+        let mut held = HeldUnits::default();
+        let mut choice = self.choose_free(state, waiter, how, &mut held);
+        if how.force && !matches!(choice, Choice::Capture(..)) {
+            let nothing = matches!(choice, Choice::Nothing) || held.units.is_full();
+            let taken = match held.by_younger {
+                Some(unit) => self.takes(state, unit, how),
+                None => waiter
+                    .filter(|_| nothing)
+                    .and_then(|w| self.choose_own(state, w, how)),
+            };
+            choice = taken.unwrap_or(choice);
+        }
+        for unit in held.units {
             state.queue.requeue(&mut state.map, unit);
         }
         choice
     }
 
-    /// The same; units that are passed by for that are `spared`.
-    fn choose_sparing(
+    /// The same of what nobody holds; units that are passed by as all is are put down.
+    fn choose_free(
         &self,
         state: &mut State,
-        shared: bool,
-        spared: &mut ArrayVec<UnitNumber, JUST_CAME>,
+        waiter: Option<Waiter>,
+        how: How,
+        passed: &mut HeldUnits,
     ) -> Choice {
-        let State {
-            map,
-            queue,
-            ranges,
-            bays,
-            sharing,
-            ..
-        } = state;
-        let Some(bays) = bays else {
+        if state.bays.is_none() {
             return Choice::Nothing;
-        };
-        queue.come_back(map, 1);
+        }
+        state.queue.come_back(&mut state.map, 1);
         let mut more = AGAIN;
-        for _ in 0..64 {
+        for _ in 0..LOOKS {
+            let State {
+                map,
+                queue,
+                ranges,
+                attempts,
+                ..
+            } = state;
             let Some((unit, due)) = queue.next(map, LOOK, resident) else {
                 if more == 0 {
                     return Choice::Nothing;
@@ -207,44 +228,88 @@ impl Process {
                 queue.come_back(map, std::mem::take(&mut more));
                 continue;
             };
-            let Some((way, mut victims)) = leaving(ranges, unit, due) else {
+            let Some((way, victims)) = leaving(ranges, unit, due) else {
                 // What has to stay comes back to the queue when it may leave.
                 if leaving(ranges, unit, resident(map, unit) & !due).is_some() {
                     queue.requeue(map, unit);
                 }
                 continue;
             };
-            if !shared && *sharing != Sharing::Alone && self.shared_may_leave() {
-                victims &= !queue.just_came(unit);
-            }
-            if victims == 0 {
-                // It may have come back from those that stand apart, as it was one of them too.
-                if !spared.contains(&unit) {
-                    spared.push(unit);
+            let held = attempts.held(map, unit, waiter);
+            let free = victims & !held.all();
+            if free == 0 {
+                passed.units.push(unit);
+                let younger = victims & held.by_younger;
+                if younger != 0 {
+                    passed.by_younger.get_or_insert((unit, way, younger));
                 }
                 continue;
             }
-            if !shared && *sharing != Sharing::Alone {
-                // One look tells what a move would be refused for, page by page.
-                let kept = victims & self.pagemap.look(unit.first().address(), UNIT).shared;
-                self.counters().evict_busy.add(kept.count_ones().into());
-                victims &= !kept;
-                if victims == 0 {
-                    queue.stand_apart(map, unit);
-                    continue;
-                }
+            match self.takes(state, (unit, way, free), how) {
+                Some(choice) => return choice,
+                None => continue,
             }
-            let leaving: ArrayVec<_, UNIT> =
-                places(victims).map(|i| unit.first().plus(i)).collect();
-            // What is to be the bay's protection for a while is that of all its frames.
-            let alone = way == WayOut::MoveExecutable;
-            let Some(berth) = bays.begin_capture(leaving.into_iter(), alone) else {
-                queue.requeue(map, unit);
-                return Choice::Nothing;
-            };
-            return Choice::Capture(berth, unit, victims, way);
         }
         Choice::LookOn
+    }
+
+    /// Of the pages that who waits alone holds, the one on which it faulted longest ago.
+    fn choose_own(&self, state: &mut State, waiter: Waiter, how: How) -> Option<Choice> {
+        for page in state.attempts.own(waiter) {
+            let (unit, bit) = (page.unit(), 1 << page.within());
+            let State {
+                map,
+                ranges,
+                attempts,
+                ..
+            } = &mut *state;
+            let own = attempts.held(map, unit, Some(waiter)).own;
+            let Some((way, victims)) = leaving(ranges, unit, bit & own & resident(map, unit))
+            else {
+                continue;
+            };
+            let choice = self.takes(state, (unit, way, victims), how);
+            if choice.is_some() {
+                state.attempts.takes_own(waiter.thread, page);
+                return choice;
+            }
+        }
+        None
+    }
+
+    /// Frames for pages of a unit that is out of the queue; none if they cannot leave now.
+    fn takes(
+        &self,
+        state: &mut State,
+        (unit, way, mut victims): Leave,
+        how: How,
+    ) -> Option<Choice> {
+        let State {
+            map,
+            queue,
+            bays,
+            sharing,
+            ..
+        } = state;
+        let bays = bays.as_mut()?;
+        if !how.shared && *sharing != Sharing::Alone {
+            // One look tells what a move would be refused for, page by page.
+            let kept = victims & self.pagemap.look(unit.first().address(), UNIT).shared;
+            self.counters().evict_busy.add(kept.count_ones().into());
+            victims &= !kept;
+            if victims == 0 {
+                queue.stand_apart(map, unit);
+                return None;
+            }
+        }
+        let leaving: ArrayVec<_, UNIT> = places(victims).map(|i| unit.first().plus(i)).collect();
+        // What is to be the bay's protection for a while is that of all its frames.
+        let alone = way == WayOut::MoveExecutable;
+        let Some(berth) = bays.begin_capture(leaving.into_iter(), alone) else {
+            queue.requeue(map, unit);
+            return Some(Choice::Nothing);
+        };
+        Some(Choice::Capture(berth, unit, victims, way))
     }
 
     /// Moves `victims` of the unit at `unit` to the frames at `berth`, in a row. Those that are `closed`
@@ -426,6 +491,17 @@ enum Choice {
     LookOn,
     /// Nothing.
     Nothing,
+}
+
+/// Pages of a unit that are to leave, and in which way.
+type Leave = (UnitNumber, WayOut, Mask);
+
+/// Units of which nothing may leave but what threads hold.
+#[derive(Default)]
+struct HeldUnits {
+    units: ArrayVec<UnitNumber, LOOKS>,
+    /// What the first of them has that attempts younger than the waiter's hold.
+    by_younger: Option<Leave>,
 }
 
 /// Pages that left.

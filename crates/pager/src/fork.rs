@@ -291,6 +291,7 @@ pub unsafe fn after_fork_child() {
     generations::begin(parent.swap);
     locked.bays = None;
     locked.parked.clear();
+    locked.attempts.clear();
     disinherit(&mut locked, parent);
     let charged = parent.member.own_charge();
     locked.account.begins_with(charged as i64);

@@ -10,6 +10,7 @@
 mod account;
 mod advice;
 mod appetite;
+mod attempts;
 mod balance;
 mod bays;
 mod capture;

@@ -21,9 +21,9 @@
 //! Evicting a page that relatives share frees nothing: they keep it, and this process stores it for
 //! itself alone. So eviction passes such pages over; what the budget could not hold twice has left
 //! before the fork, stored once for all. Only where a fault waits for room that nobody has, and
-//! there is a device, do shared pages leave: when all relatives have given one up it is free. What came
-//! just now is not taken before that, or a process that has little else would have its few pages go
-//! round, and wait for nothing (`Queue::just_came`).
+//! there is a device, do shared pages leave: when all relatives have given one up it is free. What threads
+//! hold is not taken before that, or a process that has little else would have its few pages go
+//! round, and wait for nothing (`attempts`).
 //! Without a device each would keep it in its pool, which takes more than it makes.
 //!
 //! Some copies are made without a fault: of the pages that a fault made writable beside the one

@@ -11,6 +11,7 @@
 
 use crate::account::Account;
 use crate::appetite::Appetite;
+use crate::attempts::Attempts;
 use crate::balance::Balance;
 use crate::bays::Bays;
 use crate::dates::Dates;
@@ -39,6 +40,8 @@ pub struct State {
     pub map: PageMap,
     /// Whose turn it is to be evicted.
     pub queue: Queue,
+    /// What threads were brought, which is theirs for a while.
+    pub attempts: Attempts,
     /// Staging frames, once the process pages.
     pub bays: Option<Bays>,
     /// Learned access pattern.
@@ -73,6 +76,7 @@ static STATE: Mutex<State> = Mutex::new(State {
     ranges: Ranges::new(),
     map: PageMap::new(),
     queue: Queue::new(),
+    attempts: Attempts::new(),
     bays: None,
     pattern: Pattern::new(),
     balance: Balance::new(),
@@ -265,6 +269,7 @@ impl State {
         let bytes = swap.memory().bookkeeping_bytes as usize
             + self.map.bytes()
             + self.queue.bytes()
+            + self.attempts.bytes()
             + self.bays.as_ref().map_or(0, Bays::bytes);
         self.tables = bytes.div_ceil(ebb_engine::PAGE_SIZE) as i64;
     }
