@@ -49,9 +49,6 @@ pub fn setup(args: &RunArgs) -> Result<Setup> {
     } else {
         specs
     })?;
-    let mut key = [0; 64];
-    rustix::rand::getrandom(&mut key, rustix::rand::GetRandomFlags::empty())
-        .context("the system gives no random key for the swap files")?;
     Ok(Setup {
         budget_pages: budget / PAGE_SIZE as u64,
         budgets: SMALLEST / PAGE_SIZE as u64..=room.total / PAGE_SIZE as u64,
@@ -63,7 +60,6 @@ pub fn setup(args: &RunArgs) -> Result<Setup> {
             eager: args.eager,
             choice: args.device_choice.into(),
         },
-        key,
         notices: None,
         open: Some(Box::new(open_later)),
     })

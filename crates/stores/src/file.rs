@@ -28,7 +28,7 @@ use ebb_engine::{Node, PAGE_SIZE};
 use ebb_sys::block;
 use ebb_sys::ring::{Read, Ring, Write};
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, IntoRawFd, OwnedFd};
-use rustix::fs::{Advice, AtFlags, FallocateFlags, StatxFlags};
+use rustix::fs::{Advice, AtFlags, FallocateFlags, OFlags, StatxFlags};
 use rustix::io::Errno;
 use std::io::{IoSlice, IoSliceMut};
 use std::num::NonZeroU64;
@@ -52,6 +52,8 @@ pub struct FileStore {
     /// What the address of memory that the device can reach is a multiple of.
     reach: usize,
     discards: AtomicBool,
+    /// Opened to read alone.
+    reads_only: AtomicBool,
     last_errno: AtomicI32,
     use_ring: AtomicBool,
     ring_refusal: AtomicI32,
@@ -81,6 +83,11 @@ struct Mover<'a> {
 #[error("a transfer of the swap device was in flight at the fork")]
 pub struct InUse;
 
+fn reads_only(fd: &OwnedFd) -> bool {
+    let flags = rustix::fs::fcntl_getfl(fd);
+    flags.is_ok_and(|flags| flags & OFlags::ACCMODE == OFlags::RDONLY)
+}
+
 impl FileStore {
     /// The store of a descriptor, opened for reading and writing as `facts` say.
     pub fn from_fd(fd: OwnedFd, facts: Facts) -> Self {
@@ -89,8 +96,10 @@ impl FileStore {
         } else {
             1
         };
+        let reads_only = AtomicBool::new(reads_only(&fd));
         Self {
             facts,
+            reads_only,
             lanes: std::array::from_fn(|_| {
                 Mutex::new(Lane {
                     bounce: Bounce::new(BOUNCE_PAGES),
@@ -120,8 +129,22 @@ impl FileStore {
             return Err(InUse);
         }
         let mut slot = self.fd.try_write().map_err(|_| InUse)?;
+        self.reads_only.store(reads_only(&fd), Relaxed);
         let _ = std::mem::replace(&mut *slot, fd).into_raw_fd();
         Ok(())
+    }
+
+    /// Goes on with another descriptor of the same device, as soon as no transfer is under way, and
+    /// closes the old one.
+    pub fn replace(&self, fd: OwnedFd) {
+        let mut slot = self.fd.write().unwrap_or_else(PoisonError::into_inner);
+        self.reads_only.store(reads_only(&fd), Relaxed);
+        *slot = fd;
+    }
+
+    /// Whether the descriptor reads alone: then nothing is written, as if there were no room.
+    pub fn reads_only(&self) -> bool {
+        self.reads_only.load(Relaxed)
     }
 
     /// The number of its descriptor, in the table it was opened in.
@@ -494,6 +517,10 @@ impl Store for FileStore {
             return results.fill(Err(IoError::Request));
         }
         self.with_mover(|mover| {
+            // With the descriptor that is used.
+            if self.reads_only() {
+                return results.fill(Err(IoError::NoSpace));
+            }
             let mut cursor = Cursor::default();
             let bounce = mover.bounce.len();
             while let Some(round) = Round::next(&mut cursor, ops.len(), bounce, shape) {

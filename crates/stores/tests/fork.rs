@@ -3,7 +3,8 @@
 
 use ebb_engine::PAGE_SIZE;
 use ebb_engine::env::{ReadOp, Store, WriteOp};
-use ebb_stores::{Device, Facts, Key};
+use ebb_stores::{Device, Facts, Keyring};
+use std::sync::Arc;
 use rustix::fd::{AsRawFd, OwnedFd};
 
 const BATCH: u64 = 32;
@@ -58,8 +59,8 @@ fn parent_and_child_go_on_apart() {
     let again = OwnedFd::from(file.try_clone().unwrap());
     let fd = OwnedFd::from(file);
     let number = fd.as_raw_fd();
-    let key = Key::generate().unwrap();
-    let device = Device::new(fd, Facts::new(4096), 0, Some(&key), None);
+    let keys = Arc::<Keyring>::default();
+    let device = Device::new(fd, Facts::new(4096), 0, Some(&keys), None);
     assert!(write(&*device.store, 0, 1));
     let ring = std::fs::read_dir("/proc/self/fd")
         .unwrap()

@@ -22,6 +22,7 @@ pub mod proc;
 pub mod raw;
 pub mod ring;
 pub mod robust;
+pub mod secret;
 pub mod shm;
 pub mod sigfd;
 pub mod signal;

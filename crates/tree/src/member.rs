@@ -19,7 +19,7 @@ use crate::devices::Held;
 use crate::histogram::Histogram;
 use crate::supervisor::start_threshold;
 use crate::table::{Config, Mode, Named, SlotNumber, SlotState, StateWord, Table, Way};
-use crate::wire::{self, Answer, Hello, KEY_BYTES};
+use crate::wire::{self, Answer, Hello};
 use ebb_engine::counters::Counters;
 use ebb_sys::link::KeptFd;
 use rustix::io::Errno;
@@ -77,18 +77,20 @@ pub struct Member {
     pub(crate) me: Arc<AtomicU32>,
     pub(crate) held: Held,
     pub(crate) connection: KeptFd,
-    key: [u8; KEY_BYTES],
+    /// Whose the tree is.
+    user: u32,
 }
 
 /// What came with the welcome.
 struct Welcome {
     connection: OwnedFd,
     slot: SlotNumber,
-    key: [u8; KEY_BYTES],
+    user: u32,
     table: Option<OwnedFd>,
 }
 
-fn greet(control: &str, reserved: Option<SlotNumber>) -> Result<Welcome, JoinError> {
+/// Joins the tree of `user`.
+fn greet(control: &str, reserved: Option<SlotNumber>, user: u32) -> Result<Welcome, JoinError> {
     let name = wire::address(control).ok_or_else(|| JoinError::Control(control.to_owned()))?;
     let socket = net::socket_with(
         AddressFamily::UNIX,
@@ -99,7 +101,9 @@ fn greet(control: &str, reserved: Option<SlotNumber>) -> Result<Welcome, JoinErr
     .map_err(JoinError::Connect)?;
     retry(|| net::connect(&socket, &name)).map_err(JoinError::Connect)?;
     let peer = net::sockopt::socket_peercred(&socket).map_err(JoinError::Connect)?;
-    if peer.uid != rustix::process::geteuid() {
+    // A child of a process that gave up the tree's user knows whose it is. In a user namespace numbers
+    // are others.
+    if peer.uid.as_raw() != user && peer.uid != rustix::process::geteuid() {
         return Err(JoinError::NotOurs(peer.uid.as_raw()));
     }
     net::sockopt::set_socket_timeout(&socket, net::sockopt::Timeout::Recv, Some(ANSWER_TIMEOUT))
@@ -112,10 +116,10 @@ fn greet(control: &str, reserved: Option<SlotNumber>) -> Result<Welcome, JoinErr
 
     let (packet, fds) = wire::receive(&socket)?;
     match Answer::decode(&packet) {
-        Some(Answer::Welcome { slot, key }) => Ok(Welcome {
+        Some(Answer::Welcome(slot)) => Ok(Welcome {
             connection: socket,
             slot,
-            key,
+            user,
             table: fds.into_iter().next(),
         }),
         Some(Answer::Refused(why)) => Err(JoinError::Refused(why.to_owned())),
@@ -141,7 +145,11 @@ impl Member {
     /// # Errors
     /// See [`JoinError`]. No retry helps but for [`JoinError::Protocol`] "no answer in time".
     pub fn join(control: &str, reserved: Option<ChildSlot>) -> Result<Self, JoinError> {
-        let welcome = greet(control, reserved.map(|child| child.slot))?;
+        let welcome = greet(
+            control,
+            reserved.map(|child| child.slot),
+            rustix::process::geteuid().as_raw(),
+        )?;
         let fd = welcome.table.ok_or(JoinError::Protocol(
             "no table; raise the limit on open files",
         ))?;
@@ -155,7 +163,7 @@ impl Member {
             me,
             held: Held::default(),
             connection,
-            key: welcome.key,
+            user: welcome.user,
         })
     }
 
@@ -166,7 +174,7 @@ impl Member {
     /// # Errors
     /// See [`JoinError`].
     pub fn rejoin(&self, control: &str) -> Result<(), JoinError> {
-        let welcome = greet(control, Some(self.slot()))?;
+        let welcome = greet(control, Some(self.slot()), self.user)?;
         if welcome.slot != self.slot() {
             return Err(JoinError::Protocol("another slot than the reserved one"));
         }
@@ -185,9 +193,9 @@ impl Member {
         self.table.state(self.slot()).state
     }
 
-    /// The key for what goes to devices, the same in the whole tree.
-    pub fn key(&self) -> &[u8; KEY_BYTES] {
-        &self.key
+    /// Whose the tree is.
+    pub fn user(&self) -> u32 {
+        self.user
     }
 
     /// How the run was configured.
@@ -467,7 +475,7 @@ impl Member {
             me: Arc::new(AtomicU32::new(me.0 as u32)),
             held: Held::default(),
             connection: KeptFd::default(),
-            key: [0; KEY_BYTES],
+            user: 0,
         }
     }
 }

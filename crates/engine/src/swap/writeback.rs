@@ -14,7 +14,7 @@
 use super::coders::Scratch;
 use super::device::{place, seal};
 use super::recompress::Walk;
-use super::{Swap, checksum};
+use super::Swap;
 use crate::codec::Codec;
 use crate::env::{IoError, WriteOp};
 use crate::pool::Worth;
@@ -408,7 +408,7 @@ impl Swap {
             }
             let pick = &mut background.picks[i];
             pick.packed = false;
-            pick.checksum = Some(checksum(Codec::Raw, &page));
+            pick.checksum = Some(self.env.checksums.of(Codec::Raw, &page));
             *background.page(i) = page;
         }
         background.scratch = Some(scratch);

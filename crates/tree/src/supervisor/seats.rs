@@ -196,7 +196,9 @@ impl Supervisor {
     fn seat(&mut self, connection: &OwnedFd, hello: Hello) -> Result<SlotNumber, String> {
         let peer = net::sockopt::socket_peercred(connection).map_err(|e| e.to_string())?;
         let us = rustix::process::geteuid();
-        if peer.uid != us {
+        let pid = peer.pid.as_raw_nonzero().get() as u32;
+        // Who gave up our user may fork.
+        if peer.uid != us && !hello.reserved.is_some_and(|slot| self.is_born_for(pid, slot)) {
             return Err(format!("it runs as user {}, not {us}", peer.uid));
         }
         if hello.version != VERSION {
@@ -208,7 +210,6 @@ impl Supervisor {
         if self.joined == 0 {
             self.raise_descriptor_limit();
         }
-        let pid = peer.pid.as_raw_nonzero().get() as u32;
         let (process, pidfd, image) = match identify(pid) {
             Ok(known) => known,
             Err(Errno::MFILE | Errno::NFILE) => {
@@ -279,6 +280,22 @@ impl Supervisor {
         Ok(slot)
     }
 
+    /// Whether a process is a child of the member that reserved the slot.
+    fn is_born_for(&self, pid: u32, slot: SlotNumber) -> bool {
+        let parent = self.table.state(slot).parent;
+        let parent = parent.and_then(|parent| self.seats[parent.index()].as_ref());
+        let child = Process::open(pid).and_then(|process| process.stat());
+        let is_child = |parent: &Seat| child.is_ok_and(|child| child.parent == parent.process.pid());
+        parent.is_some_and(is_child)
+    }
+
+    /// Whether a member is of the user whose tree this is, or can be again.
+    pub(super) fn is_of_our_user(&self, slot: SlotNumber) -> bool {
+        let us = rustix::process::geteuid().as_raw();
+        let seat = self.seats[slot.index()].as_ref();
+        seat.is_some_and(|seat| seat.process.has_user(us).unwrap_or(false))
+    }
+
     /// The slot that the peer's parent reserved for it.
     fn claim(&mut self, slot: SlotNumber, image: Image) -> Result<SlotNumber, String> {
         let taken = self.seats[slot.index()].is_some();
@@ -304,7 +321,7 @@ impl Supervisor {
     }
 
     fn welcome(&self, connection: &OwnedFd, slot: SlotNumber) -> Result<(), Errno> {
-        let packet = wire::welcome(slot, &self.key);
+        let packet = wire::welcome(slot);
         wire::send(connection, &packet, &[self.table_fd.as_fd()])
     }
 

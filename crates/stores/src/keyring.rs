@@ -1,0 +1,245 @@
+//! The keys of a process: one that it writes with, and those of what it may read.
+//!
+//! # Which key encrypts a slot
+//! A process makes a key when it first writes after it began to page, and after each fork, parent and
+//! child each its own ([`Keyring::part`]). So what two processes know of each other's keys is what they had
+//! in common at the fork, when the child got a copy of all memory anyway: nothing that either writes
+//! later can be read by the other, nor by anybody who has one's keys. Nobody hands keys out.
+//!
+//! # How a slot's key is found again
+//! [`Marks`] say by number which key each slot was written with; a forked child has a copy of marks and
+//! keys. A key that no slot was written with is wiped ([`Keyring::sweep`]): in a child at once, in a parent when
+//! it has twice as many keys as last time. So there are as many keys as forks, in a chain of them, of which
+//! something is still on devices, and at most 65,534. A process that has so many goes on with its key, until
+//! some of what it wrote is gone.
+//!
+//! # Where keys are
+//! In [`Secret`] memory, 64 bytes each; of those used lately the round keys too. The ring's lock is held
+//! while pages are encrypted, which readers do side by side, and never across a transfer. A fork
+//! finds it free: no transfer is under way then.
+//!
+//! What it does not do: keep those who may read a process's memory from its keys.
+
+use crate::marks::Marks;
+use crate::xts::Xts;
+use ebb_engine::CHECKSUM_KEY_BYTES;
+use ebb_sys::Errno;
+use ebb_sys::secret::Secret;
+use rustix::rand::{GetRandomFlags, getrandom};
+use std::num::NonZeroU16;
+use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+
+/// Bytes of a key: two AES-256 keys.
+pub const KEY_BYTES: usize = 64;
+/// Keys whose round keys are at hand.
+const AT_HAND: usize = 16;
+/// Keys below which nobody looks which of them are still needed.
+const FEW: usize = 16;
+
+/// The number of a key in its ring.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct KeyId(NonZeroU16);
+
+impl KeyId {
+    /// None is 0; the last number is [`Marks`]' own.
+    pub fn new(number: u16) -> Option<Self> {
+        NonZeroU16::new(number).filter(|n| n.get() < u16::MAX).map(Self)
+    }
+
+    pub fn get(self) -> u16 {
+        self.0.get()
+    }
+
+    fn index(self) -> usize {
+        usize::from(self.get() - 1)
+    }
+}
+
+type Key = [u8; KEY_BYTES];
+
+/// See the module.
+pub struct Keyring(RwLock<Ring>);
+
+struct Ring {
+    /// The most keys.
+    most: usize,
+    /// What is written with, if there was a write since the last fork.
+    writing: Option<KeyId>,
+    keys: Vec<Option<Secret<Key>>>,
+    /// Those there are.
+    held: usize,
+    /// Those there were after the last look which are needed.
+    needed: usize,
+    /// By number, modulo how many there are.
+    at_hand: [Option<(KeyId, Secret<Xts>)>; AT_HAND],
+}
+
+/// Fills `bytes` with random numbers of the system's.
+fn randomize(bytes: &mut [u8]) -> Result<(), Errno> {
+    let mut filled = 0;
+    while filled < bytes.len() {
+        match getrandom(&mut bytes[filled..], GetRandomFlags::empty()) {
+            Ok(n) => filled += n,
+            Err(rustix::io::Errno::INTR) => {}
+            Err(errno) => return Err(Errno(errno.raw_os_error())),
+        }
+    }
+    Ok(())
+}
+
+fn random<const N: usize>() -> Result<Secret<[u8; N]>, Errno> {
+    let mut secret = Secret::new(|| [0; N])?;
+    randomize(&mut secret[..])?;
+    Ok(secret)
+}
+
+/// What the checksums of a process, and of those it forks, are keyed with.
+///
+/// # Errors
+/// The system gives no random numbers, or no memory.
+pub fn checksum_key() -> Result<&'static [u8; CHECKSUM_KEY_BYTES], Errno> {
+    random().map(Secret::leak)
+}
+
+impl Default for Keyring {
+    fn default() -> Self {
+        Self::of(usize::from(u16::MAX) - 1)
+    }
+}
+
+impl Keyring {
+    fn of(most: usize) -> Self {
+        Self(RwLock::new(Ring {
+            most,
+            writing: None,
+            keys: Vec::new(),
+            held: 0,
+            needed: 0,
+            at_hand: [const { None }; AT_HAND],
+        }))
+    }
+
+    fn read(&self) -> RwLockReadGuard<'_, Ring> {
+        self.0.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn change(&self) -> RwLockWriteGuard<'_, Ring> {
+        self.0.write().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The key to write with, which is made if there is none.
+    ///
+    /// # Errors
+    /// The system gives no random numbers, or no memory.
+    pub(crate) fn writing(&self) -> Result<KeyId, Errno> {
+        let there = self.read().writing;
+        there.map_or_else(|| self.change().writing_now(), Ok)
+    }
+
+    /// The ciphers, until the result is dropped: for as long as no transfer takes.
+    pub(crate) fn open(&self) -> Open<'_> {
+        Open {
+            keyring: self,
+            ring: Some(self.read()),
+        }
+    }
+
+    /// After a fork, on either side, and with no transfer under way: what is written from now on has a
+    /// key of its own. `devices` are the marks of all devices.
+    pub fn part<'a>(&self, is_child: bool, devices: impl Iterator<Item = &'a Marks>) {
+        let mut ring = self.change();
+        if is_child || ring.held >= (2 * ring.needed).max(FEW).min(ring.most) {
+            ring.sweep(devices);
+        }
+        if ring.held < ring.most {
+            ring.writing = None;
+        }
+    }
+
+    /// How many keys it has.
+    pub fn held(&self) -> usize {
+        self.read().held
+    }
+}
+
+impl Ring {
+    fn writing_now(&mut self) -> Result<KeyId, Errno> {
+        if let Some(key) = self.writing {
+            return Ok(key);
+        }
+        let free = self.keys.iter().position(Option::is_none);
+        let at = free.unwrap_or(self.keys.len());
+        let id = u16::try_from(at + 1).ok().and_then(KeyId::new);
+        let id = id.filter(|_| self.held < self.most);
+        let id = id.ok_or(Errno(rustix::io::Errno::NOSPC.raw_os_error()))?;
+        let key = random()?;
+        match self.keys.get_mut(at) {
+            Some(place) => *place = Some(key),
+            None => self.keys.push(Some(key)),
+        }
+        self.held += 1;
+        self.expand(id)?;
+        self.writing = Some(id);
+        Ok(id)
+    }
+
+    /// Has the round keys of a key at hand; false if there is no such key.
+    fn expand(&mut self, id: KeyId) -> Result<bool, Errno> {
+        let Some(key) = self.keys.get(id.index()).and_then(Option::as_ref) else {
+            return Ok(false);
+        };
+        let cipher = Secret::new(|| Xts::new(key))?;
+        self.at_hand[id.index() % AT_HAND] = Some((id, cipher));
+        Ok(true)
+    }
+
+    fn cipher(&self, id: KeyId) -> Option<&Xts> {
+        match &self.at_hand[id.index() % AT_HAND] {
+            Some((there, cipher)) if *there == id => Some(cipher),
+            _ => None,
+        }
+    }
+
+    /// Wipes the keys that no slot was written with.
+    fn sweep<'a>(&mut self, devices: impl Iterator<Item = &'a Marks>) {
+        let mut needed = vec![false; self.keys.len()];
+        for marks in devices {
+            marks.keys(|id| {
+                if let Some(needed) = needed.get_mut(id.index()) {
+                    *needed = true;
+                }
+            });
+        }
+        for (key, _) in self.keys.iter_mut().zip(&needed).filter(|(_, needed)| !**needed) {
+            *key = None;
+        }
+        let is_needed = |id: KeyId| needed.get(id.index()) == Some(&true);
+        for place in &mut self.at_hand {
+            place.take_if(|(id, _)| !is_needed(*id));
+        }
+        self.writing = self.writing.filter(|id| is_needed(*id));
+        self.held = needed.iter().filter(|needed| **needed).count();
+        self.needed = self.held;
+    }
+}
+
+/// The ciphers of a ring, which does not change meanwhile.
+pub(crate) struct Open<'a> {
+    keyring: &'a Keyring,
+    ring: Option<RwLockReadGuard<'a, Ring>>,
+}
+
+impl Open<'_> {
+    /// The cipher of a key; none if the ring has no such key, or no memory for its round keys.
+    pub fn cipher(&mut self, id: KeyId) -> Option<&Xts> {
+        // Another thread may take the place for another key each time: rarely twice.
+        while self.ring.as_ref().is_none_or(|ring| ring.cipher(id).is_none()) {
+            self.ring = None;
+            if !self.keyring.change().expand(id).unwrap_or(false) {
+                return None;
+            }
+            self.ring = Some(self.keyring.read());
+        }
+        self.ring.as_ref()?.cipher(id)
+    }
+}
