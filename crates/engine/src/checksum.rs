@@ -61,8 +61,16 @@ mod tests {
         let other = Checksums::new(&[7; CHECKSUM_KEY_BYTES]);
         for len in [0, 1, 16, 100, 240, 241, 1000, 4096] {
             let bytes = vec![3; len];
-            assert_ne!(one.of(Codec::Raw, &bytes), other.of(Codec::Raw, &bytes), "{len}");
-            assert_ne!(one.of(Codec::Raw, &bytes), one.of(Codec::Lz4, &bytes), "{len}");
+            assert_ne!(
+                one.of(Codec::Raw, &bytes),
+                other.of(Codec::Raw, &bytes),
+                "{len}"
+            );
+            assert_ne!(
+                one.of(Codec::Raw, &bytes),
+                one.of(Codec::Lz4, &bytes),
+                "{len}"
+            );
         }
         assert_eq!(format!("{one:?}"), "Checksums(..)");
     }

@@ -43,3 +43,4 @@ mod sharing;
 mod shortage;
 mod state;
 mod store;
+mod user;

@@ -52,8 +52,8 @@ pub struct FileStore {
     /// What the address of memory that the device can reach is a multiple of.
     reach: usize,
     discards: AtomicBool,
-    /// Opened to read alone.
-    reads_only: AtomicBool,
+    /// In the place of a descriptor that wrote there is one that only reads.
+    writes_no_more: AtomicBool,
     last_errno: AtomicI32,
     use_ring: AtomicBool,
     ring_refusal: AtomicI32,
@@ -96,10 +96,9 @@ impl FileStore {
         } else {
             1
         };
-        let reads_only = AtomicBool::new(reads_only(&fd));
         Self {
             facts,
-            reads_only,
+            writes_no_more: AtomicBool::new(false),
             lanes: std::array::from_fn(|_| {
                 Mutex::new(Lane {
                     bounce: Bounce::new(BOUNCE_PAGES),
@@ -129,22 +128,22 @@ impl FileStore {
             return Err(InUse);
         }
         let mut slot = self.fd.try_write().map_err(|_| InUse)?;
-        self.reads_only.store(reads_only(&fd), Relaxed);
+        self.writes_no_more.store(reads_only(&fd), Relaxed);
         let _ = std::mem::replace(&mut *slot, fd).into_raw_fd();
         Ok(())
     }
 
     /// Goes on with another descriptor of the same device, as soon as no transfer is under way, and
-    /// closes the old one.
+    /// closes the old one. If it only reads, nothing is written any more, as if there were no room.
     pub fn replace(&self, fd: OwnedFd) {
         let mut slot = self.fd.write().unwrap_or_else(PoisonError::into_inner);
-        self.reads_only.store(reads_only(&fd), Relaxed);
+        self.writes_no_more.store(reads_only(&fd), Relaxed);
         *slot = fd;
     }
 
-    /// Whether the descriptor reads alone: then nothing is written, as if there were no room.
+    /// Whether the descriptor reads alone.
     pub fn reads_only(&self) -> bool {
-        self.reads_only.load(Relaxed)
+        reads_only(&self.fd.read().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// The number of its descriptor, in the table it was opened in.
@@ -517,8 +516,8 @@ impl Store for FileStore {
             return results.fill(Err(IoError::Request));
         }
         self.with_mover(|mover| {
-            // With the descriptor that is used.
-            if self.reads_only() {
+            // While nobody replaces the descriptor.
+            if self.writes_no_more.load(Relaxed) {
                 return results.fill(Err(IoError::NoSpace));
             }
             let mut cursor = Cursor::default();

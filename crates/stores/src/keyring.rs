@@ -43,7 +43,9 @@ pub(crate) struct KeyId(NonZeroU16);
 impl KeyId {
     /// None is 0; the last number is [`Marks`]' own.
     pub fn new(number: u16) -> Option<Self> {
-        NonZeroU16::new(number).filter(|n| n.get() < u16::MAX).map(Self)
+        NonZeroU16::new(number)
+            .filter(|n| n.get() < u16::MAX)
+            .map(Self)
     }
 
     pub fn get(self) -> u16 {
@@ -210,7 +212,12 @@ impl Ring {
                 }
             });
         }
-        for (key, _) in self.keys.iter_mut().zip(&needed).filter(|(_, needed)| !**needed) {
+        for (key, _) in self
+            .keys
+            .iter_mut()
+            .zip(&needed)
+            .filter(|(_, needed)| !**needed)
+        {
             *key = None;
         }
         let is_needed = |id: KeyId| needed.get(id.index()) == Some(&true);
@@ -233,7 +240,11 @@ impl Open<'_> {
     /// The cipher of a key; none if the ring has no such key, or no memory for its round keys.
     pub fn cipher(&mut self, id: KeyId) -> Option<&Xts> {
         // Another thread may take the place for another key each time: rarely twice.
-        while self.ring.as_ref().is_none_or(|ring| ring.cipher(id).is_none()) {
+        while self
+            .ring
+            .as_ref()
+            .is_none_or(|ring| ring.cipher(id).is_none())
+        {
             self.ring = None;
             if !self.keyring.change().expand(id).unwrap_or(false) {
                 return None;
@@ -241,5 +252,158 @@ impl Open<'_> {
             self.ring = Some(self.keyring.read());
         }
         self.ring.as_ref()?.cipher(id)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Encrypted, RamStore};
+    use ebb_engine::env::{ReadOp, Store, WriteOp};
+    use ebb_engine::{CLUSTER_SLOTS, ClusterIndex, PAGE_SIZE};
+    use std::sync::Arc;
+
+    const CLUSTER: u64 = CLUSTER_SLOTS as u64;
+
+    /// A process with one device.
+    struct Of {
+        ring: Arc<Keyring>,
+        store: Encrypted<Arc<RamStore>>,
+    }
+
+    impl Of {
+        fn new(clusters: u64, ring: Keyring) -> Self {
+            let ring = Arc::new(ring);
+            let ram = Arc::new(RamStore::new(clusters * CLUSTER));
+            let store = Encrypted::new(ram, ring.clone(), 1);
+            Self { ring, store }
+        }
+
+        fn write(&self, slot: u64, byte: u8) {
+            let data = [byte; PAGE_SIZE];
+            let op = WriteOp { slot, data: &data };
+            let mut results = [Ok(())];
+            self.store.write(&[op], &mut results);
+            assert_eq!(results, [Ok(())]);
+        }
+
+        fn holds(&self, slot: u64, byte: u8) -> bool {
+            let mut data = [0; PAGE_SIZE];
+            let op = ReadOp {
+                slot,
+                data: &mut data,
+            };
+            let mut results = [Ok(())];
+            self.store.read(&mut [op], &mut results);
+            results == [Ok(())] && data == [byte; PAGE_SIZE]
+        }
+
+        fn fork(&self, is_child: bool) {
+            self.ring
+                .part(is_child, [&**self.store.marks()].into_iter());
+        }
+
+        fn key(&self) -> Option<KeyId> {
+            self.ring.read().writing
+        }
+    }
+
+    /// Each process of the chain has written a page, and the last reads them all.
+    #[test]
+    fn a_chain_of_a_thousand_forks_reads_all_and_holds_no_more_keys_than_that() {
+        let last = Of::new(1000, Keyring::default());
+        for n in 0..1000 {
+            last.write(n * CLUSTER, n as u8);
+            assert!(last.holds(n * CLUSTER, n as u8));
+            last.fork(true);
+        }
+        assert_eq!(last.ring.held(), 1000);
+        for n in 0..1000 {
+            assert!(last.holds(n * CLUSTER, n as u8), "{n}");
+        }
+        // What it reads no more has no keys.
+        for n in 0..990 {
+            last.store.marks().forget(ClusterIndex(n));
+        }
+        last.fork(true);
+        assert_eq!(last.ring.held(), 10);
+        for n in 990..1000 {
+            assert!(last.holds(n * CLUSTER, n as u8), "{n}");
+        }
+        assert!(!last.holds(0, 0));
+    }
+
+    /// As one that forks programs does: the slots that it frees are written again.
+    #[test]
+    fn forks_without_end_leave_as_many_keys_as_pages_need() {
+        let parent = Of::new(2, Keyring::default());
+        for n in 0..5000u64 {
+            parent.write(n % 100, n as u8);
+            parent.fork(false);
+            assert!(parent.ring.held() <= 202, "{} keys", parent.ring.held());
+        }
+        for n in 4900..5000u64 {
+            assert!(parent.holds(n % 100, n as u8));
+        }
+    }
+
+    #[test]
+    fn each_write_after_a_fork_has_another_key_and_none_before_it() {
+        let process = Of::new(1, Keyring::default());
+        process.fork(false);
+        assert_eq!((process.key(), process.ring.held()), (None, 0));
+        process.write(0, 1);
+        let first = process.key();
+        process.write(1, 1);
+        assert_eq!(process.key(), first);
+        process.fork(true);
+        process.write(2, 1);
+        assert!(process.key().is_some() && process.key() != first);
+    }
+
+    #[test]
+    fn with_all_the_keys_that_there_can_be_it_goes_on_with_the_last() {
+        let process = Of::new(1, Keyring::of(3));
+        for n in 0..10 {
+            process.write(n, n as u8);
+            process.fork(n % 2 == 0);
+        }
+        assert_eq!(process.ring.held(), 3);
+        assert!((0..10).all(|n| process.holds(n, n as u8)));
+        // Pages go, and there are keys again.
+        process.store.marks().forget(ClusterIndex(0));
+        process.fork(false);
+        process.write(1, 5);
+        assert_eq!(process.ring.held(), 1);
+    }
+
+    #[test]
+    fn threads_that_want_more_keys_than_are_at_hand_get_them() {
+        let process = Of::new(40, Keyring::default());
+        for n in 0..40 {
+            process.write(n * CLUSTER, n as u8);
+            process.fork(true);
+        }
+        std::thread::scope(|scope| {
+            for thread in 0..4 {
+                let process = &process;
+                scope.spawn(move || {
+                    for n in (0..2000).map(|n| (n * 7 + thread * 3) % 40) {
+                        assert!(process.holds(n * CLUSTER, n as u8));
+                    }
+                });
+            }
+        });
+    }
+
+    #[test]
+    fn no_two_keys_are_alike_and_round_keys_are_few_bytes() {
+        let keys: Vec<Secret<Key>> = (0..10).map(|_| random().unwrap()).collect();
+        for (n, key) in keys.iter().enumerate() {
+            assert!(keys[..n].iter().all(|other| **other != **key));
+            assert!(key.iter().any(|&byte| byte != 0));
+        }
+        assert!(checksum_key().unwrap() != checksum_key().unwrap());
+        assert!(size_of::<Xts>() <= 12 * 64, "{}", size_of::<Xts>());
     }
 }

@@ -50,7 +50,9 @@ impl Cluster {
 
     /// The keys of slots become their own: they are not all the same any more.
     fn part(&self) -> &Slots {
-        let slots = self.each.get_or_init(|| Box::new([const { AtomicU16::new(0) }; _]));
+        let slots = self
+            .each
+            .get_or_init(|| Box::new([const { AtomicU16::new(0) }; _]));
         let key = self.key.load(Acquire);
         if key != EACH {
             slots.iter().for_each(|slot| slot.store(key, Relaxed));
@@ -73,14 +75,19 @@ impl Marks {
     pub fn new(slots: u64) -> Self {
         let clusters = slots.div_ceil(CLUSTER_SLOTS as u64) as usize;
         Self {
-            blocks: (0..clusters.div_ceil(BLOCK)).map(|_| OnceLock::new()).collect(),
+            blocks: (0..clusters.div_ceil(BLOCK))
+                .map(|_| OnceLock::new())
+                .collect(),
             clusters,
             parting: Mutex::new(()),
         }
     }
 
     fn get(&self, cluster: usize) -> Option<&Cluster> {
-        self.blocks.get(cluster / BLOCK)?.get()?.get(cluster % BLOCK)
+        self.blocks
+            .get(cluster / BLOCK)?
+            .get()?
+            .get(cluster % BLOCK)
     }
 
     fn make(&self, cluster: usize) -> &Cluster {
@@ -93,7 +100,10 @@ impl Marks {
     }
 
     /// The slots of `pages` as runs of one key each.
-    pub(crate) fn runs(&self, pages: Range<u64>) -> impl Iterator<Item = (Range<u64>, Option<KeyId>)> {
+    pub(crate) fn runs(
+        &self,
+        pages: Range<u64>,
+    ) -> impl Iterator<Item = (Range<u64>, Option<KeyId>)> {
         let mut at = pages.start;
         std::iter::from_fn(move || {
             let first = at;
@@ -120,7 +130,10 @@ impl Marks {
             match cluster.key.load(Acquire) {
                 now if now == key => {}
                 // Others that do the same write the same.
-                0 if cluster.key.compare_exchange(0, key, AcqRel, Acquire).is_ok() => {}
+                0 if cluster
+                    .key
+                    .compare_exchange(0, key, AcqRel, Acquire)
+                    .is_ok() => {}
                 EACH => cluster.part()[at].store(key, Relaxed),
                 _ => {
                     let _one = self.parting.lock().unwrap_or_else(PoisonError::into_inner);
@@ -165,7 +178,9 @@ impl Marks {
     /// What it takes, in bytes.
     pub fn memory_bytes(&self) -> usize {
         let clusters = self.blocks.iter().filter_map(OnceLock::get).flatten();
-        let each = clusters.clone().filter(|cluster| cluster.each.get().is_some());
+        let each = clusters
+            .clone()
+            .filter(|cluster| cluster.each.get().is_some());
         size_of_val(&*self.blocks)
             + clusters.count() * size_of::<Cluster>()
             + each.count() * size_of::<Slots>()
@@ -282,7 +297,11 @@ mod tests {
         assert!(marks.memory_bytes() < 8 << 10, "{}", marks.memory_bytes());
         marks.mark(0..256 * CLUSTER_SLOTS as u64, key(1));
         let used = 256 * CLUSTER_SLOTS;
-        assert!(marks.memory_bytes() * 10 < used, "{} bytes", marks.memory_bytes());
+        assert!(
+            marks.memory_bytes() * 10 < used,
+            "{} bytes",
+            marks.memory_bytes()
+        );
         marks.mark(7..8, key(2));
         assert_eq!(keys(&marks), BTreeSet::from([1, 2]));
         marks.mark(0..CLUSTER_SLOTS as u64, key(3));

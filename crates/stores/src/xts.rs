@@ -6,8 +6,8 @@
 //! flight then, which one block at a time, as the `xts-mode` crate asks for them, it does not. That
 //! crate is what the tests compare with.
 
-use aes::{Aes256, Aes256Enc};
 use aes::cipher::{Array, Block, BlockCipherDecrypt, BlockCipherEncrypt, KeyInit};
+use aes::{Aes256, Aes256Enc};
 use ebb_engine::PAGE_SIZE;
 
 /// Bytes of a block.

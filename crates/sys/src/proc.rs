@@ -204,7 +204,9 @@ impl Rollup {
 fn users(text: &[u8]) -> Option<[u64; 3]> {
     let mut lines = text.split(|&byte| byte == b'\n');
     let line = lines.find_map(|line| line.strip_prefix(b"Uid:"))?;
-    let mut fields = line.split(|byte| byte.is_ascii_whitespace()).filter(|f| !f.is_empty());
+    let mut fields = line
+        .split(|byte| byte.is_ascii_whitespace())
+        .filter(|f| !f.is_empty());
     let mut next = || number(fields.next()?);
     Some([next()?, next()?, next()?])
 }
@@ -452,7 +454,10 @@ mod tests {
         assert_eq!(users(b"Uid:\t1\t2\n"), None);
         let us = Process::open(std::process::id()).unwrap();
         let user = rustix::process::geteuid().as_raw();
-        assert_eq!((us.has_user(user), us.has_user(user + 1)), (Ok(true), Ok(false)));
+        assert_eq!(
+            (us.has_user(user), us.has_user(user + 1)),
+            (Ok(true), Ok(false))
+        );
     }
 
     #[test]

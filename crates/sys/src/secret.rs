@@ -152,7 +152,9 @@ impl<T> Secret<T> {
         // SAFETY: the grains are ours, as long and as aligned as a T, and nobody else's.
         fill(unsafe { &mut *place }, make);
         overwrite_stack();
-        NonNull::new(place.cast()).map(Self).ok_or(Errno(libc::ENOMEM))
+        NonNull::new(place.cast())
+            .map(Self)
+            .ok_or(Errno(libc::ENOMEM))
     }
 
     /// The value for as long as the process lives.
@@ -196,7 +198,10 @@ impl<T> Drop for Secret<T> {
         // SAFETY: the value is ours and used no more; its grains stay readable and writable.
         let bytes = unsafe {
             self.0.drop_in_place();
-            std::slice::from_raw_parts_mut(self.0.as_ptr().cast::<MaybeUninit<u8>>(), size_of::<T>())
+            std::slice::from_raw_parts_mut(
+                self.0.as_ptr().cast::<MaybeUninit<u8>>(),
+                size_of::<T>(),
+            )
         };
         bytes.zeroize();
         let mut area = area();
@@ -227,7 +232,10 @@ mod tests {
         let mut ours = false;
         let mut text = String::new();
         for line in maps.lines() {
-            let bounds = line.split(' ').next().and_then(|range| range.split_once('-'));
+            let bounds = line
+                .split(' ')
+                .next()
+                .and_then(|range| range.split_once('-'));
             let number = |text| usize::from_str_radix(text, 16).ok();
             if let Some((start, end)) = bounds
                 && let (Some(start), Some(end)) = (number(start), number(end))
@@ -248,9 +256,15 @@ mod tests {
         let dropped = secret(0xfe);
         let place = std::ptr::from_ref(&*dropped).addr();
         let shown = mapping(place);
-        let flags = shown.lines().find(|line| line.starts_with("VmFlags")).unwrap();
+        let flags = shown
+            .lines()
+            .find(|line| line.starts_with("VmFlags"))
+            .unwrap();
         assert!(flags.contains(" dd"), "not left out of core dumps: {shown}");
-        assert!(flags.contains(" lo") || refused().is_some(), "not locked: {shown}");
+        assert!(
+            flags.contains(" lo") || refused().is_some(),
+            "not locked: {shown}"
+        );
         assert!(dropped.iter().all(|&byte| byte == 0xfe));
         drop(dropped);
         // SAFETY: the area stays mapped; other tests put nothing but bytes there.
@@ -268,7 +282,10 @@ mod tests {
             secrets.drain(20..60);
             secrets.extend((0..40).map(|byte| secret(byte + 100)));
         }
-        assert!(area().pages <= pages + 1, "what was dropped is not used again");
+        assert!(
+            area().pages <= pages + 1,
+            "what was dropped is not used again"
+        );
         for secret in &secrets {
             assert!(secret.iter().all(|&byte| byte == secret[0]));
         }

@@ -89,8 +89,7 @@ struct Welcome {
     table: Option<OwnedFd>,
 }
 
-/// Joins the tree of `user`.
-fn greet(control: &str, reserved: Option<SlotNumber>, user: u32) -> Result<Welcome, JoinError> {
+fn greet(control: &str, reserved: Option<SlotNumber>) -> Result<Welcome, JoinError> {
     let name = wire::address(control).ok_or_else(|| JoinError::Control(control.to_owned()))?;
     let socket = net::socket_with(
         AddressFamily::UNIX,
@@ -101,9 +100,7 @@ fn greet(control: &str, reserved: Option<SlotNumber>, user: u32) -> Result<Welco
     .map_err(JoinError::Connect)?;
     retry(|| net::connect(&socket, &name)).map_err(JoinError::Connect)?;
     let peer = net::sockopt::socket_peercred(&socket).map_err(JoinError::Connect)?;
-    // A child of a process that gave up the tree's user knows whose it is. In a user namespace numbers
-    // are others.
-    if peer.uid.as_raw() != user && peer.uid != rustix::process::geteuid() {
+    if peer.uid != rustix::process::geteuid() {
         return Err(JoinError::NotOurs(peer.uid.as_raw()));
     }
     net::sockopt::set_socket_timeout(&socket, net::sockopt::Timeout::Recv, Some(ANSWER_TIMEOUT))
@@ -119,7 +116,7 @@ fn greet(control: &str, reserved: Option<SlotNumber>, user: u32) -> Result<Welco
         Some(Answer::Welcome(slot)) => Ok(Welcome {
             connection: socket,
             slot,
-            user,
+            user: peer.uid.as_raw(),
             table: fds.into_iter().next(),
         }),
         Some(Answer::Refused(why)) => Err(JoinError::Refused(why.to_owned())),
@@ -145,11 +142,7 @@ impl Member {
     /// # Errors
     /// See [`JoinError`]. No retry helps but for [`JoinError::Protocol`] "no answer in time".
     pub fn join(control: &str, reserved: Option<ChildSlot>) -> Result<Self, JoinError> {
-        let welcome = greet(
-            control,
-            reserved.map(|child| child.slot),
-            rustix::process::geteuid().as_raw(),
-        )?;
+        let welcome = greet(control, reserved.map(|child| child.slot))?;
         let fd = welcome.table.ok_or(JoinError::Protocol(
             "no table; raise the limit on open files",
         ))?;
@@ -174,7 +167,7 @@ impl Member {
     /// # Errors
     /// See [`JoinError`].
     pub fn rejoin(&self, control: &str) -> Result<(), JoinError> {
-        let welcome = greet(control, Some(self.slot()), self.user)?;
+        let welcome = greet(control, Some(self.slot()))?;
         if welcome.slot != self.slot() {
             return Err(JoinError::Protocol("another slot than the reserved one"));
         }

@@ -4,8 +4,8 @@
 //! place and put back. Who finds the place empty (its thread was moved, or another is in
 //! the middle of a page) takes a neighbour's, and makes one if all are out.
 
-use super::block::Unpacked;
 use super::CodecKind;
+use super::block::Unpacked;
 use crate::codec::{Codec, Codecs, Coder};
 use crate::pool::{MAX_COMPRESSED, Object, STEP, Sizes};
 use crate::slots::{Extent, ExtentList};

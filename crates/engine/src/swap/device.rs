@@ -4,8 +4,8 @@
 //! the last four: codec, a zero, and how many bytes. Nothing read is believed before the
 //! checksum agrees with the one in memory, not even the footer.
 
-use super::coders::Scratch;
 use super::Swap;
+use super::coders::Scratch;
 use crate::codec::Codec;
 use crate::env::{IoError, ReadOp, WriteOp};
 use crate::slots::{Devices, Extent, ExtentList};
@@ -151,7 +151,8 @@ impl Swap {
                 for i in 0..u32::from(extent.len) {
                     match place(*extent, i, true) {
                         Some(found) => {
-                            words[at] = Word::slot(found, self.env.checksums.of(Codec::Raw, pages[at]))
+                            words[at] =
+                                Word::slot(found, self.env.checksums.of(Codec::Raw, pages[at]))
                         }
                         None => fits = false,
                     }

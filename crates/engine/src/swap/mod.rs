@@ -617,4 +617,3 @@ impl Swap {
         assert_eq!(charged, usage.data, "charges of the groups");
     }
 }
-

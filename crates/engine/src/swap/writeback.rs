@@ -11,10 +11,10 @@
 //! device takes stay the next to go; then, and where a group may not write, copies that are not yet
 //! due are looked for, and nothing else changes its place.
 
+use super::Swap;
 use super::coders::Scratch;
 use super::device::{place, seal};
 use super::recompress::Walk;
-use super::Swap;
 use crate::codec::Codec;
 use crate::env::{IoError, WriteOp};
 use crate::pool::Worth;

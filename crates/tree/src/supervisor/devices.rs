@@ -182,7 +182,11 @@ impl Supervisor {
             if let Some(row) = row
                 && asked >> n & 1 == 1
             {
-                let file = if may_write { Some(&row.file) } else { to_read[n].as_ref() };
+                let file = if may_write {
+                    Some(&row.file)
+                } else {
+                    to_read[n].as_ref()
+                };
                 let Some(file) = file else {
                     (named, fds) = Default::default();
                     break;
@@ -592,7 +596,11 @@ impl Supervisor {
 fn reopen_to_read(file: &OwnedFd) -> Result<OwnedFd, Errno> {
     let direct = rustix::fs::fcntl_getfl(file)? & OFlags::DIRECT;
     let path = format!("/proc/self/fd/{}", file.as_raw_fd());
-    rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC | direct, Mode::empty())
+    rustix::fs::open(
+        path,
+        OFlags::RDONLY | OFlags::CLOEXEC | direct,
+        Mode::empty(),
+    )
 }
 
 fn no_room(missing: u64) -> String {

@@ -198,7 +198,11 @@ impl Supervisor {
         let us = rustix::process::geteuid();
         let pid = peer.pid.as_raw_nonzero().get() as u32;
         // Who gave up our user may fork.
-        if peer.uid != us && !hello.reserved.is_some_and(|slot| self.is_born_for(pid, slot)) {
+        if peer.uid != us
+            && !hello
+                .reserved
+                .is_some_and(|slot| self.is_born_for(pid, slot))
+        {
             return Err(format!("it runs as user {}, not {us}", peer.uid));
         }
         if hello.version != VERSION {
@@ -210,6 +214,7 @@ impl Supervisor {
         if self.joined == 0 {
             self.raise_descriptor_limit();
         }
+        let pid = peer.pid.as_raw_nonzero().get() as u32;
         let (process, pidfd, image) = match identify(pid) {
             Ok(known) => known,
             Err(Errno::MFILE | Errno::NFILE) => {
@@ -278,15 +283,6 @@ impl Supervisor {
             return Err(format!("the answer could not be sent: {e}"));
         }
         Ok(slot)
-    }
-
-    /// Whether a process is a child of the member that reserved the slot.
-    fn is_born_for(&self, pid: u32, slot: SlotNumber) -> bool {
-        let parent = self.table.state(slot).parent;
-        let parent = parent.and_then(|parent| self.seats[parent.index()].as_ref());
-        let child = Process::open(pid).and_then(|process| process.stat());
-        let is_child = |parent: &Seat| child.is_ok_and(|child| child.parent == parent.process.pid());
-        parent.is_some_and(is_child)
     }
 
     /// Whether a member is of the user whose tree this is, or can be again.
