@@ -59,11 +59,12 @@ pub struct RunArgs {
     #[arg(long, short = 'm', value_name = "SIZE")]
     pub memory: Option<String>,
 
-    /// Where cold pages go: PATH[:SIZE][,prio=N][,node=N][,discard=on|off][,rotational=on|off], or "none"
+    /// Where cold pages go: PATH[:SIZE][,prio=N][,node=N][,discard=on|off][,rotational=on|off][,overwrite=yes], or "none"
     ///
     /// May be given several times. PATH is a directory (a private file is made there and
-    /// vanishes at the end), an existing file, or a block device; the higher prio is used
-    /// first, equal ones in turn. "none" keeps everything in RAM, compressed. Default: one
+    /// vanishes at the end), an existing file, or a block device. These must carry a swap header or
+    /// be empty, and get a header then; overwrite=yes says that what they hold may go. The higher prio
+    /// is used first, equal ones in turn. "none" keeps everything in RAM, compressed. Default: one
     /// private file in $TMPDIR or /var/tmp, taking space only as it is needed. What is
     /// written is encrypted with a key that exists only in memory.
     #[arg(long, short = 's', value_name = "SPEC")]
@@ -219,7 +220,7 @@ pub struct SwapArgs {
 pub enum SwapVerb {
     /// Swap to another device too
     On {
-        /// PATH[:SIZE][,prio=N][,node=N][,discard=on|off][,rotational=on|off], as for `ebb run --swap`
+        /// PATH[:SIZE][,prio=N][,node=N][,discard=on|off][,rotational=on|off][,overwrite=yes], as for `ebb run --swap`
         #[arg(value_name = "SPEC")]
         spec: String,
         /// The `ebb run`, or any process under it

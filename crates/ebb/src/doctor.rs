@@ -4,13 +4,14 @@
 use crate::cli::DoctorArgs;
 use crate::limits::{Room, Source};
 use anyhow::{Result, bail};
-use ebb_stores::SwapSpec;
+use ebb_stores::{Look, SwapSpec};
 use ebb_sys::probe::{self, Door};
 use ebb_sys::thread::{self, Urgency};
 use serde::Serialize;
 use std::fs::read_to_string;
 use std::io;
 use std::process::ExitCode;
+use std::time::Duration;
 
 /// What a check found.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
@@ -265,6 +266,7 @@ fn advisory(door: Option<Door>) -> Vec<Check> {
         ),
     });
     checks.push(swap_file());
+    checks.push(signatures());
     checks.push(urgency());
     checks.push(memory());
     checks.push(overcommit());
@@ -288,7 +290,7 @@ fn advisory(door: Option<Door>) -> Vec<Check> {
 fn swap_file() -> Check {
     const FIX: &str = "set TMPDIR to a directory on a disk, or name one with --swap PATH";
     let not = |detail: String| Check::not("swap-file", Verdict::Limited, detail, FIX);
-    match ebb_stores::open(&SwapSpec::default()) {
+    match ebb_stores::open(&SwapSpec::default(), &Look::For(Duration::ZERO)) {
         Ok(Some(device)) if device.facts.in_memory => not(format!(
             "{}: a file system in memory, where what is written still takes RAM",
             device.name
@@ -303,6 +305,19 @@ fn swap_file() -> Check {
         ),
         Ok(None) => not("none".into()),
         Err(error) => not(error.to_string()),
+    }
+}
+
+/// What names the data on a device that the user gives.
+fn signatures() -> Check {
+    match ebb_sys::blkid::is_there() {
+        true => Check::ok("signatures", "libblkid tells what a swap device holds"),
+        false => Check::not(
+            "signatures",
+            Verdict::Limited,
+            "no libblkid.so.1: what stands on a device beside a swap header, as a RAID's record at its end, is not noticed",
+            "install libblkid (Debian: libblkid1)",
+        ),
     }
 }
 

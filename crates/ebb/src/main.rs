@@ -10,6 +10,7 @@
 mod ask;
 mod cli;
 mod doctor;
+mod ending;
 mod lab;
 mod lab_shrinker;
 mod limit;

@@ -7,6 +7,7 @@ use crate::wait::{self, Running};
 use crate::{FAILED, doctor, setup};
 use anyhow::{Context, Result, bail};
 use ebb_sys::background::{self, Side};
+use ebb_sys::loader;
 use ebb_tree::Supervisor;
 use std::ffi::{OsStr, OsString};
 use std::io::Write;
@@ -20,6 +21,10 @@ use std::time::{Duration, Instant};
 const CONTROL: &str = "EBB_CONTROL";
 const REQUIRE_MANAGED: &str = "EBB_REQUIRE_MANAGED";
 
+/// How long the processes that served programs which have ended are waited for: they have to give their
+/// memory back, which takes some 0.1 s a gigabyte.
+const HELPERS: Duration = Duration::from_secs(10);
+
 /// The library that is loaded into every program of the tree.
 const PRELOAD: &str = "libebb_preload.so";
 
@@ -28,7 +33,7 @@ const PRELOAD: &str = "libebb_preload.so";
 /// # Errors
 /// Whatever keeps it from being started; nothing has been changed then.
 pub fn run(args: RunArgs) -> Result<ExitCode> {
-    let setup = setup::setup(&args)?;
+    let (setup, unmarked) = setup::setup(&args)?;
     let program = match find(&args)? {
         Ok(program) => program,
         Err(error) => {
@@ -37,7 +42,8 @@ pub fn run(args: RunArgs) -> Result<ExitCode> {
         }
     };
     doctor::must_work()?;
-    let library = preload_library()?;
+    let library = library_for(&preload_library()?)?;
+    tell_if_unmanaged(&program, &library);
     let mut stats_file = args.stats.as_deref().map(StatsFile::open).transpose()?;
 
     // Before the supervisor: whatever thread it starts must not take our signals.
@@ -45,12 +51,17 @@ pub fn run(args: RunArgs) -> Result<ExitCode> {
     let mut supervisor = Supervisor::new(setup)?;
     let mut command = Command::new(&program.path);
     command.arg0(&args.command[0]).args(&args.command[1..]);
-    load_into(&mut command, &library)?;
+    if !library.withheld_from(&program.kind) {
+        library.put_into(&mut command);
+    }
     command.env(CONTROL, supervisor.control_value());
     // The preload library heeds it where programs of the tree start others (`refuse`).
     command.env_remove(REQUIRE_MANAGED);
     if args.require_managed {
         command.env(REQUIRE_MANAGED, "1");
+    }
+    for device in unmarked {
+        device.mark()?;
     }
     let start = Instant::now();
     let running = match Running::start(command, signals) {
@@ -76,9 +87,10 @@ pub fn run(args: RunArgs) -> Result<ExitCode> {
     };
     // Of a dead program's last words some may still be on their way.
     supervisor.turn()?;
+    supervisor.see_helpers_off(HELPERS)?;
     report(&supervisor);
     if supervisor.has_processes() && background::split() == Ok(Side::Back) {
-        stay_behind(&mut supervisor)?;
+        stay_behind(&mut supervisor, &running)?;
         report(&supervisor);
     }
     Ok(end.status().into())
@@ -86,7 +98,7 @@ pub fn run(args: RunArgs) -> Result<ExitCode> {
 
 /// The program has ended, processes it started live on: they are supervised as long as they do.
 /// Whoever waits for the end of our output waits for them alone.
-fn stay_behind(supervisor: &mut Supervisor) -> Result<()> {
+fn stay_behind(supervisor: &mut Supervisor, running: &Running) -> Result<()> {
     let null = std::fs::File::options()
         .read(true)
         .write(true)
@@ -96,7 +108,9 @@ fn stay_behind(supervisor: &mut Supervisor) -> Result<()> {
     rustix::stdio::dup2_stderr(&null)?;
     while supervisor.has_processes() {
         supervisor.step(Duration::from_secs(1))?;
+        running.pass_on_to_all(supervisor);
     }
+    supervisor.see_helpers_off(HELPERS)?;
     Ok(())
 }
 
@@ -118,25 +132,37 @@ fn tell_of_unmanaged(supervisor: &mut Supervisor) -> bool {
     false
 }
 
-/// The program, with a word to the user if its memory cannot be managed.
+/// The program, unless its memory would have to be managed and cannot be.
 fn find(args: &RunArgs) -> Result<Result<Program, NotExecutable>> {
     let path = std::env::var_os("PATH");
     let program = match program::find(&args.command[0], path.as_deref()) {
         Ok(program) => program,
         Err(error) => return Ok(Err(error)),
     };
-    if let Kind::Unmanaged(reason) = &program.kind {
-        let shown = program.path.display();
-        if args.require_managed {
-            bail!(
-                "the memory of {shown} cannot be managed: {reason}; without --require-managed it runs unmanaged"
-            );
-        }
-        eprintln!(
-            "ebb: the memory of {shown} cannot be managed: {reason}; it stays in RAM, programs it starts are managed"
+    if let Kind::Unmanaged(reason) = &program.kind
+        && args.require_managed
+    {
+        bail!(
+            "the memory of {} cannot be managed: {reason}; without --require-managed it runs unmanaged",
+            program.path.display()
         );
     }
     Ok(Ok(program))
+}
+
+/// A word to the user about a program that gets the library in vain, or not at all.
+fn tell_if_unmanaged(program: &Program, library: &Entry) {
+    let Kind::Unmanaged(reason) = &program.kind else {
+        return;
+    };
+    let others = match library.withheld_from(&program.kind) {
+        true => "and so does that of programs it starts",
+        false => "programs it starts are managed",
+    };
+    eprintln!(
+        "ebb: the memory of {} cannot be managed: {reason}; it stays in RAM, {others}",
+        program.path.display()
+    );
 }
 
 fn not_started(path: &Path, error: &std::io::Error) -> ExitCode {
@@ -171,24 +197,59 @@ pub fn preload_library() -> Result<PathBuf> {
     }
 }
 
-/// Puts the library in front of those already preloaded.
-fn load_into(command: &mut Command, library: &Path) -> Result<()> {
+/// How the library is named to the loaders of the tree.
+struct Entry {
+    /// In LD_PRELOAD.
+    library: OsString,
+    /// In LD_LIBRARY_PATH, if it is found there.
+    directory: Option<OsString>,
+    /// Other loaders than glibc's do not find it by that.
+    for_glibc: bool,
+}
+
+fn library_for(library: &Path) -> Result<Entry> {
     let bytes = library.as_os_str().as_bytes();
-    if bytes.contains(&b':') {
+    if bytes.iter().any(|b| matches!(b, b':' | b'$')) {
         bail!(
-            "ebb cannot be used from {}: the loader takes \":\" in a path as a separator; move it elsewhere",
+            "ebb cannot be used from {}: the loader takes \":\" and \"$\" in a path as signs of its own; move it elsewhere",
             library.display()
         );
     }
-    if bytes.iter().any(u8::is_ascii_whitespace) {
+    let named = |path: &Path| match loader::for_glibc(path) {
+        Some(name) => (name, true),
+        None => (path.into(), false),
+    };
+    Ok(if bytes.iter().any(u8::is_ascii_whitespace) {
         // LD_PRELOAD cannot quote blanks either, LD_LIBRARY_PATH need not.
-        let dir = library.parent().unwrap_or(Path::new("/")).as_os_str();
-        command.env("LD_LIBRARY_PATH", prepended(dir, "LD_LIBRARY_PATH"));
-        command.env("LD_PRELOAD", prepended(PRELOAD.as_ref(), "LD_PRELOAD"));
+        let (directory, for_glibc) = named(library.parent().unwrap_or(Path::new("/")));
+        Entry {
+            library: PRELOAD.into(),
+            directory: Some(directory),
+            for_glibc,
+        }
     } else {
-        command.env("LD_PRELOAD", prepended(library.as_os_str(), "LD_PRELOAD"));
+        let (library, for_glibc) = named(library);
+        Entry {
+            library,
+            directory: None,
+            for_glibc,
+        }
+    })
+}
+
+impl Entry {
+    /// Whether that program must not get it.
+    fn withheld_from(&self, kind: &Kind) -> bool {
+        matches!(kind, Kind::Unmanaged(reason) if reason.withholds(self.for_glibc))
     }
-    Ok(())
+
+    /// In front of those already preloaded.
+    fn put_into(&self, command: &mut Command) {
+        if let Some(directory) = &self.directory {
+            command.env("LD_LIBRARY_PATH", prepended(directory, "LD_LIBRARY_PATH"));
+        }
+        command.env("LD_PRELOAD", prepended(&self.library, "LD_PRELOAD"));
+    }
 }
 
 fn prepended(value: &OsStr, variable: &str) -> OsString {

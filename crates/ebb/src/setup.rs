@@ -6,7 +6,7 @@ use crate::limits::Room;
 use anyhow::{Context, Result, bail};
 use ebb_engine::PAGE_SIZE;
 use ebb_engine::swap::ZSTD_LEVELS;
-use ebb_stores::{FAULTS_VARIABLE, Faults, OpenError, Size, SwapSpec, human};
+use ebb_stores::{FAULTS_VARIABLE, Faults, Look, OpenError, Size, SwapSpec, Unmarked, human};
 use ebb_tree::{Codec, Config, Limits, Setup, SetupDevice, Zstd, check_limits};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -17,11 +17,12 @@ pub const SMALLEST: u64 = 16 << 20;
 
 const ZSTD_DEFAULT: i32 = 1;
 
-/// Reads the options and opens the devices.
+/// Reads the options and opens the devices. Those that come beside the setup are to be marked as swap before
+/// anything is written to them: nothing has been changed yet.
 ///
 /// # Errors
 /// What is wrong, and what is allowed.
-pub fn setup(args: &RunArgs) -> Result<Setup> {
+pub fn setup(args: &RunArgs) -> Result<(Setup, Vec<Unmarked>)> {
     let codec = codec(&args.pool)?;
     let specs = args
         .swap
@@ -44,12 +45,12 @@ pub fn setup(args: &RunArgs) -> Result<Setup> {
         bail!("--pool none with --writeback off leaves no place for cold pages: drop one of them");
     }
     check_faults()?;
-    let devices = devices(if specs.is_empty() {
+    let (devices, unmarked) = devices(if specs.is_empty() {
         vec![SwapSpec::default()]
     } else {
         specs
     })?;
-    Ok(Setup {
+    let setup = Setup {
         budget_pages: budget / PAGE_SIZE as u64,
         budgets: SMALLEST / PAGE_SIZE as u64..=room.total / PAGE_SIZE as u64,
         limits,
@@ -62,7 +63,8 @@ pub fn setup(args: &RunArgs) -> Result<Setup> {
         },
         notices: None,
         open: Some(Box::new(open_later)),
-    })
+    };
+    Ok((setup, unmarked))
 }
 
 fn budget(text: Option<&str>, room: &Room) -> Result<u64> {
@@ -160,21 +162,24 @@ fn check_faults() -> Result<()> {
     Ok(())
 }
 
-fn devices(specs: Vec<SwapSpec>) -> Result<Vec<SetupDevice>> {
-    let mut devices = Vec::new();
+fn devices(specs: Vec<SwapSpec>) -> Result<(Vec<SetupDevice>, Vec<Unmarked>)> {
+    let (mut devices, mut unmarked) = (Vec::new(), Vec::new());
     for spec in &specs {
-        devices.extend(handed_over(spec)?);
+        if let Some((device, mark)) = handed_over(spec)? {
+            devices.push(device);
+            unmarked.extend(mark);
+        }
     }
-    Ok(devices)
+    Ok((devices, unmarked))
 }
 
 /// One that another run may still hold which has just ended: after `ebb run` was killed its lock was
 /// seen to stay for 10 to 60 ms when no process had the file open any more.
-fn handed_over(spec: &SwapSpec) -> Result<Option<SetupDevice>, OpenError> {
+fn handed_over(spec: &SwapSpec) -> Result<Option<Opened>, OpenError> {
     const PATIENCE: Duration = Duration::from_millis(500);
     let start = Instant::now();
     loop {
-        match device(spec) {
+        match device(spec, &Look::Through(&tell_of_search)) {
             Err(OpenError::Taken { .. }) if start.elapsed() < PATIENCE => {
                 thread::sleep(Duration::from_millis(5));
             }
@@ -183,24 +188,45 @@ fn handed_over(spec: &SwapSpec) -> Result<Option<SetupDevice>, OpenError> {
     }
 }
 
-fn device(spec: &SwapSpec) -> Result<Option<SetupDevice>, OpenError> {
-    let opened = ebb_stores::open(spec)?;
+/// A device, and what is to be marked before it is used.
+type Opened = (SetupDevice, Option<Unmarked>);
+
+fn device(spec: &SwapSpec, look: &Look<'_>) -> Result<Option<Opened>, OpenError> {
+    let opened = ebb_stores::open(spec, look)?;
     for note in opened.iter().flat_map(|device| &device.notes) {
         eprintln!("ebb: {note}");
     }
-    Ok(opened.map(|device| SetupDevice {
-        name: device.name,
-        fd: device.fd,
-        facts: device.facts,
-        priority: device.priority,
+    Ok(opened.map(|device| {
+        let setup = SetupDevice {
+            name: device.name,
+            fd: device.fd,
+            facts: device.facts,
+            priority: device.priority,
+        };
+        (setup, device.unmarked)
     }))
 }
 
-/// Opens a device that is added while the tree runs.
+/// Whoever waits learns what for.
+fn tell_of_search(seen: u64, all: u64) {
+    eprintln!(
+        "ebb: looking whether a swap device without a swap header is empty: {} of {} seen; \"mkswap\" spares that",
+        human(seen),
+        human(all)
+    );
+}
+
+/// Opens a device that is added while the tree runs. The supervisor does nothing else meanwhile, so what
+/// takes long to look through is refused.
 fn open_later(spec: &str) -> Result<SetupDevice, String> {
+    const SEARCH: Duration = Duration::from_millis(500);
     let parsed: SwapSpec = spec.parse().map_err(|e| format!("swap {spec}: {e}"))?;
-    let device = device(&parsed).map_err(|e| e.to_string())?;
-    device.ok_or_else(|| format!("swap {spec}: that is no device"))
+    let opened = device(&parsed, &Look::For(SEARCH)).map_err(|e| e.to_string())?;
+    let (device, unmarked) = opened.ok_or_else(|| format!("swap {spec}: that is no device"))?;
+    if let Some(unmarked) = unmarked {
+        unmarked.mark().map_err(|e| e.to_string())?;
+    }
+    Ok(device)
 }
 
 #[cfg(test)]

@@ -3,11 +3,13 @@
 //! and the program's end becomes our exit status.
 //!
 //! The program stays in our process group, so terminal keys reach it directly; those are
-//! therefore not forwarded a second time. The supervisor gets its turns in between; what it
+//! therefore not forwarded a second time. What becomes of a program that was told to end and does not is
+//! `ending`'s matter. The supervisor gets its turns in between; what it
 //! does is its own matter.
 
-use ebb_sys::sigfd::Signals;
-use ebb_tree::Supervisor;
+use crate::ending::{self, Ending};
+use ebb_sys::sigfd::{Received, Signals};
+use ebb_tree::{ANY_CHILD, Supervisor};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, Signal, WaitOptions, kill_process, wait};
 use std::io;
@@ -52,6 +54,9 @@ pub struct Running {
     terminal: Option<OwnedFd>,
 }
 
+/// A program that was told to end, if it was.
+type Told = Option<Ending>;
+
 /// Blocks the signals to forward. Before any thread is started: they inherit the mask.
 ///
 /// # Errors
@@ -88,12 +93,15 @@ impl Running {
         supervisor: &mut Supervisor,
         mut after: impl FnMut(&mut Supervisor),
     ) -> io::Result<End> {
+        let mut told: Told = None;
         loop {
             if let Some(end) = self.reap()? {
                 return Ok(end);
             }
+            let due = told.as_ref().and_then(Ending::due_in);
+            let due = due.map_or(supervisor.due_in(), |due| due.min(supervisor.due_in()));
             // The pace of the supervisor's measuring is finer than a millisecond counts.
-            let due = Timespec::try_from(supervisor.due_in()).map_err(io::Error::other)?;
+            let due = Timespec::try_from(due).map_err(io::Error::other)?;
             let mut ready = [
                 PollFd::from_borrowed_fd(self.signals.as_fd(), PollFlags::IN),
                 PollFd::from_borrowed_fd(supervisor.as_fd(), PollFlags::IN),
@@ -103,12 +111,42 @@ impl Running {
                 Err(error) => return Err(error.into()),
             }
             while let Some(received) = self.signals.take() {
-                if received.signal != libc::SIGCHLD && !received.from_kernel {
-                    self.forward(received.signal);
-                }
+                self.pass_on(received, &mut told, supervisor);
+            }
+            if let Some(told) = &mut told {
+                told.look(supervisor);
             }
             supervisor.turn()?;
             after(supervisor);
+        }
+    }
+
+    fn pass_on(&self, received: Received, told: &mut Told, supervisor: &Supervisor) {
+        let signal = received.signal;
+        if signal == libc::SIGCHLD {
+            return;
+        }
+        let ends = ending::ends(signal);
+        if ends && told.as_ref().is_some_and(|t| t.is_forced(supervisor)) {
+            return;
+        }
+        if !received.from_kernel {
+            self.forward(signal);
+        }
+        if ends && told.is_none() {
+            *told = Some(Ending::new(self.pid, signal));
+        }
+    }
+
+    /// For who carries on when the program has ended: what ends programs ends those that are left.
+    pub fn pass_on_to_all(&self, supervisor: &Supervisor) {
+        while let Some(received) = self.signals.take() {
+            if ending::ends(received.signal)
+                && let Some(signal) = Signal::from_named_raw(received.signal)
+            {
+                ending::send_all(supervisor, signal);
+                ending::send_all(supervisor, Signal::CONT);
+            }
         }
     }
 
@@ -122,7 +160,8 @@ impl Running {
     /// Takes every child that ended or stopped.
     fn reap(&self) -> io::Result<Option<End>> {
         loop {
-            let (pid, status) = match wait(WaitOptions::NOHANG | WaitOptions::UNTRACED) {
+            let how = WaitOptions::NOHANG | WaitOptions::UNTRACED | ANY_CHILD;
+            let (pid, status) = match wait(how) {
                 Ok(Some(found)) => found,
                 Ok(None) => return Ok(None),
                 Err(rustix::io::Errno::INTR) => continue,

@@ -4,7 +4,8 @@ mod common;
 
 use common::tree::{BUDGET, MEMORY_MIB, Tree};
 use common::{cannot_page, ebb};
-use std::os::unix::fs::MetadataExt;
+use std::fs::File;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::Duration;
@@ -41,6 +42,36 @@ fn devices_come_and_go_under_a_program_that_pages() {
         tree.done(&["off", &(2 + round).to_string()]);
     }
     assert_eq!(tree.holders("b"), Vec::<PathBuf>::new());
+    tree.stop(1);
+}
+
+#[test]
+fn somebodys_data_is_not_added_to_a_tree_unless_it_is_given_up() {
+    if cannot_page() {
+        return;
+    }
+    let tree = Tree::start(BUDGET, &["a:256M"], "alone");
+    let image = tree.path("image");
+    let file = File::create(&image).unwrap();
+    file.set_len(128 << 20).unwrap();
+    // Its first 100 MiB are zeros.
+    file.write_all_at(b"precious", 100 << 20).unwrap();
+    let before = std::fs::read(&image).unwrap();
+    let (ok, said) = tree.swap(&["on", &image]);
+    assert!(!ok && said.contains("data (at byte 104857600)"), "{said}");
+    assert!(said.contains("overwrite=yes"), "{said}");
+    assert!(
+        std::fs::read(&image).unwrap() == before,
+        "it was written to"
+    );
+    tree.done(&["on", &format!("{image},prio=9,overwrite=yes")]);
+    tree.done(&["off", &tree.path("a")]);
+    tree.done(&["on", &format!("{}:256M", tree.path("b"))]);
+    tree.done(&["off", &image]);
+    // It is swap now, whatever lies on it.
+    assert!(std::fs::read(&image).unwrap() != before, "it was used");
+    tree.done(&["on", &image]);
+    tree.done(&["off", &image]);
     tree.stop(1);
 }
 

@@ -140,7 +140,10 @@ fn open(options: &Options) -> Result<Device, String> {
         size: Some(Size::Bytes(SLOTS * PAGE_SIZE as u64)),
         ..Place::default()
     };
-    let opened = ebb_stores::open(&SwapSpec::At(place)).map_err(|error| error.to_string())?;
+    // A file of our own, in which there is nothing to look through.
+    let look = ebb_stores::Look::For(Duration::ZERO);
+    let opened =
+        ebb_stores::open(&SwapSpec::At(place), &look).map_err(|error| error.to_string())?;
     let opened = opened.expect("a place was named");
     let keys = std::sync::Arc::<Keyring>::default();
     Ok(Device::new(opened.fd, opened.facts, 0, Some(&keys), None))

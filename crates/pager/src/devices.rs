@@ -162,6 +162,12 @@ impl DeviceSet {
         }
     }
 
+    /// Nobody needs a page of this process any more.
+    pub fn wipe_keys(&self) {
+        // Refused: who uses them ends with us.
+        self.keys.as_ref().map(|keys| keys.wipe());
+    }
+
     /// In the keeper, after the process became another user: the descriptors that the supervisor gives to
     /// such a process take the place of those it had.
     pub fn change_user(&self, member: &Member) -> Result<(), String> {

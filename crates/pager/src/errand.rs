@@ -32,7 +32,7 @@ use crate::state::State;
 use ebb_engine::PAGE_SIZE;
 use ebb_sys::memory::{self, page_up};
 use ebb_sys::robust::Robust;
-use ebb_sys::{futex, proc, thread};
+use ebb_sys::{futex, thread};
 use std::cell::UnsafeCell;
 use std::ptr::null_mut;
 use std::sync::atomic::{
@@ -165,17 +165,11 @@ fn orphan(call: &Call) -> Maker {
     }
 }
 
-/// The keeper's thread while it makes the calls of others, by its number in the system; 0: it does not.
-static KEEPER: AtomicU32 = AtomicU32::new(0);
+/// The keeper makes the calls of others, as long as it lives.
+static ATTENDS: AtomicBool = AtomicBool::new(false);
 
 fn attended() -> bool {
-    let keeper = KEEPER.load(SeqCst);
-    keeper != 0 && proc::thread_may_live(own_id(), keeper)
-}
-
-fn own_id() -> u32 {
-    // SAFETY: as in `is_child`.
-    unsafe { OWN.load(Relaxed).as_ref() }.map_or(0, |own| own.load(Relaxed))
+    ATTENDS.load(SeqCst) && thread::helper_lives()
 }
 
 /// Where one call lies. Who has it may die at any time; what `stage` says holds all the same.
@@ -259,14 +253,14 @@ fn wake_keeper() {
     }
 }
 
-/// The calling thread, the keeper, makes such calls from now on.
+/// The keeper makes such calls from now on.
 pub fn attend() {
-    KEEPER.store(thread::id(), SeqCst);
+    ATTENDS.store(true, SeqCst);
 }
 
 /// The keeper has nothing to do any more: nothing will be paged.
 pub fn retire() {
-    KEEPER.store(0, SeqCst);
+    ATTENDS.store(false, SeqCst);
 }
 
 /// In the keeper, each turn: makes the calls that were asked for. Whether some have to be made again.
@@ -303,7 +297,7 @@ pub fn run() -> bool {
 /// In a forked child: nobody shares its memory yet, and its keeper is still to come.
 pub fn alone() {
     is_child();
-    KEEPER.store(0, SeqCst);
+    ATTENDS.store(false, SeqCst);
     for desk in &DESKS {
         desk.owner.reset();
         desk.stage.store(FREE, SeqCst);

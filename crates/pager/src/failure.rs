@@ -7,8 +7,8 @@
 
 use crate::fork;
 use crate::process::Process;
-use ebb_sys::thread;
-use ebb_tree::Member;
+use ebb_sys::{program, thread};
+use ebb_tree::{Leaving, Member};
 use std::io::Write;
 use std::panic::PanicHookInfo;
 
@@ -38,13 +38,30 @@ fn described(panic: &PanicHookInfo<'_>) -> String {
     )
 }
 
+/// On a task of ours: the helper ends, as there is no program any more, or none that it could serve.
+pub fn leave(member: Option<&Member>, why: Leaving) -> ! {
+    if let Some(process) = Process::current() {
+        // The memory goes with the last of the tasks: none may wait for a processor now.
+        process.services.compete(true);
+        process.embedded.devices.wipe_keys();
+    }
+    if let Some(member) = member {
+        member.leave(why);
+    }
+    thread::end_helper()
+}
+
 /// Says why and ends the process, or the child of `vfork` that calls.
 pub fn end(member: Option<&Member>, why: &str) -> ! {
-    match member {
-        Some(member) if thread::is_ours() => member.message(why),
-        // The connection is not in the descriptor table of a thread of the program.
-        _ => drop(writeln!(std::io::stderr(), "ebb: {why}")),
+    if thread::is_ours() {
+        if let Some(member) = member {
+            member.message(why);
+        }
+        program::kill();
+        leave(member, Leaving::Ends)
     }
+    // The connection is not in the descriptor table of a thread of the program.
+    drop(writeln!(std::io::stderr(), "ebb: {why}"));
     // SAFETY: raising a signal. The first process of a PID namespace cannot send it to itself: that one
     // exits, with all of its threads.
     unsafe {

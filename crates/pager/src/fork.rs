@@ -28,13 +28,14 @@ use crate::footing;
 use crate::generations;
 use crate::growth;
 use crate::hooks;
+use crate::keeper;
 use crate::process::{self, Process, cpu};
 use crate::ranges::{InChild, Range};
 use crate::resolve::Desk;
 use crate::room::Step;
 use crate::state::{self, Locked, lock_service};
 use crate::store::Unstaged;
-use ebb_sys::{futex, memory};
+use ebb_sys::{futex, memory, program};
 use ebb_tree::{ChildSlot, Member};
 use std::cell::UnsafeCell;
 use std::ptr::null_mut;
@@ -78,6 +79,8 @@ pub fn watching() -> Option<&'static Member> {
 
 /// How long a fork waits for the tree to page: a supervisor that is gone limits nobody any more.
 const PATIENCE: Duration = Duration::from_secs(2);
+/// How long a child tries to start its helper.
+const PATIENCE_OF_CHILD: Duration = Duration::from_secs(5);
 /// What a transit takes. It is slept, not spun away: who has to end it may need this processor.
 const SHORT: Duration = Duration::from_micros(20);
 
@@ -130,7 +133,6 @@ pub static CHILD_READY: AtomicU32 = AtomicU32::new(0);
 /// A fork is near; false if another took the last place for a child since [`make_ready`], and
 /// nothing was done. Requires: unless that, one of the `after_fork` calls follows on this thread.
 pub unsafe fn before_fork() -> bool {
-    ebb_sys::thread::lock_for_fork();
     let unpaged = || {
         let locked = state::lock();
         // It may have been adopted while we waited for the lock.
@@ -154,8 +156,6 @@ pub unsafe fn before_fork() -> bool {
                 if STAGE.load(SeqCst) != 2 {
                     continue;
                 }
-                bring_in_streams();
-                bring_in_locale();
                 let mut locked = state::lock();
                 let staged = locked.bays.as_ref().map_or(0, |b| b.staged_frames());
                 if locked.map.in_transit() == 0 && staged == 0 {
@@ -169,7 +169,6 @@ pub unsafe fn before_fork() -> bool {
                     if slot.is_none() {
                         drop(locked);
                         go_on();
-                        ebb_sys::thread::unlock_after_fork();
                         return false;
                     }
                     break (locked, slot);
@@ -226,46 +225,8 @@ fn disinherit(locked: &mut Locked, parent: &Process) {
     }
 }
 
-/// Brings in the locale: a starting thread reads it, ours too, and in the child those start before
-/// anybody can serve a fault of theirs.
-fn bring_in_locale() {
-    // LC_GLOBAL_LOCALE, which the libc crate lacks for glibc.
-    let global = usize::MAX as libc::locale_t;
-    // SAFETY: reads the global locale, which is never freed, and puts the thread's own back.
-    unsafe {
-        let own = libc::uselocale(global);
-        std::hint::black_box(libc::nl_langinfo(libc::CODESET));
-        libc::uselocale(own);
-    }
-}
-
-/// Brings in the C library's streams. In the child libc resets their locks before anything of ours
-/// runs, when their pages, if they were out, would read as zeros.
-fn bring_in_streams() {
-    unsafe extern "C" {
-        #[link_name = "_IO_list_all"]
-        static STREAMS: *const u8;
-    }
-    // Where glibc's FILE has its lock and the next stream.
-    const LOCK: usize = 136;
-    const CHAIN: usize = 104;
-    // SAFETY: the list is locked by whoever called `before_fork`; its streams and their locks are
-    // live. They may be out, and then these reads bring them in.
-    unsafe {
-        let mut stream = STREAMS;
-        while !stream.is_null() {
-            let lock = stream.add(LOCK).cast::<*const u8>().read_volatile();
-            if !lock.is_null() {
-                lock.read_volatile();
-            }
-            stream = stream.add(CHAIN).cast::<*const u8>().read_volatile();
-        }
-    }
-}
-
 /// The fork is over, in the parent; `child` where it is known. Requires: `before_fork` on this thread.
 pub unsafe fn after_fork_parent(child: Option<i32>) {
-    ebb_sys::thread::unlock_after_fork();
     // SAFETY: `before_fork` on this thread took the lock, which is inside.
     let Some((mut locked, slot)) = (unsafe { (*HELD.0.get()).take() }) else {
         return;
@@ -295,11 +256,11 @@ pub unsafe fn after_fork_parent(child: Option<i32>) {
     }
 }
 
-/// The fork is over, in the child: the first of ours or the program's to run there. `libc_stuck`:
-/// libc's locks are as they were, while other threads may have held them. Requires: `before_fork`
+/// The fork is over, in the child: the first of ours or the program's to run there. Requires: `before_fork`
 /// on the thread that forked.
-pub unsafe fn after_fork_child(libc_stuck: bool) {
-    ebb_sys::thread::forget_threads(libc_stuck);
+pub unsafe fn after_fork_child() {
+    program::begin();
+    ebb_sys::thread::forget();
     footing::alone();
     errand::alone();
     growth::alone();
@@ -323,7 +284,7 @@ pub unsafe fn after_fork_child(libc_stuck: bool) {
         drop(locked);
         if hooks::had_keeper() {
             // Without one the child is measured, as a small process is.
-            let _ = hooks::start_keeper();
+            let _ = hooks::start_keeper(Duration::ZERO);
         }
         return;
     };
@@ -344,7 +305,7 @@ pub unsafe fn after_fork_child(libc_stuck: bool) {
     INHERITED.store(std::ptr::from_ref(parent).cast_mut(), SeqCst);
     CHILD_READY.store(0, SeqCst);
     drop(locked);
-    if let Err(e) = hooks::start_keeper() {
+    if let Err(e) = hooks::start_keeper(PATIENCE_OF_CHILD) {
         parent.fail(&format!(
             "no thread can be started in a forked child, which cannot be served and is ended: {e}; \
              raise `ulimit -u`"
@@ -352,6 +313,11 @@ pub unsafe fn after_fork_child(libc_stuck: bool) {
     }
     while CHILD_READY.load(SeqCst) == 0 {
         futex::wait(&CHILD_READY, 0, Some(Duration::from_millis(100)), false);
+        if !ebb_sys::thread::helper_lives() && CHILD_READY.load(SeqCst) == 0 {
+            parent.fail(
+                "the helper of a forked child was killed; the child cannot be served and is ended",
+            );
+        }
     }
 }
 
@@ -454,6 +420,7 @@ pub fn attend(process: &'static Process, desk: &mut Desk) {
     futex::wake(&STAGE, i32::MAX, false);
     while STAGE.load(SeqCst) != 3 {
         futex::wait(&STAGE, 2, Some(Duration::from_millis(1)), false);
+        keeper::leave_with_program(process.member);
         if STAGE.load(SeqCst) == 2 {
             // The service threads go on while the forking thread waits for the lock.
             process.rests(desk, &mut refused);

@@ -14,7 +14,7 @@ use crate::ranges::Attributes;
 use crate::state::{self, Locked, State};
 use crate::{advice, failure, fork, growth, keeper, pinned, remap, user};
 use ebb_sys::memory::{self, page_up};
-use ebb_sys::{Errno, futex, thread};
+use ebb_sys::{Errno, futex, program, thread};
 use std::ops::ControlFlow::Continue;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering::SeqCst};
@@ -33,7 +33,7 @@ static CONTROL: OnceLock<Option<String>> = OnceLock::new();
 static KEEPER: AtomicU32 = AtomicU32::new(NO_KEEPER);
 const NO_KEEPER: u32 = 0;
 const HAS_KEEPER: u32 = 1;
-/// There can be none: the process is not in a tree, or no thread can be started in it.
+/// There can be none: the process is not in a tree, or none can be started.
 const NEVER_A_KEEPER: u32 = 2;
 /// The end of the heap, once the program asked for it.
 static BREAK: AtomicUsize = AtomicUsize::new(0);
@@ -47,16 +47,19 @@ pub fn control() -> Option<&'static str> {
     CONTROL.get()?.as_deref()
 }
 
+/// Whether this process pages.
+pub fn pages() -> bool {
+    Process::current().is_some()
+}
+
 /// Whether the calling thread's memory may be paged one day: before `start` one cannot know, so yes.
 pub fn wanted() -> bool {
     !thread::is_ours() && CONTROL.get().is_none_or(Option::is_some)
 }
 
 /// Starts the pager; called once, from the library's constructor, before any other library's.
-/// Memory calls may come earlier than this. A new thread makes libc allocate, so where that is not
-/// `malloc_is_ours` but the program's own, none can be started from a memory call, which may come
-/// out of the midst of that malloc: the keeper is started here, needed or not.
-pub fn start(malloc_is_ours: bool) {
+/// Memory calls may come earlier than this.
+pub fn start() {
     CONTROL.get_or_init(|| std::env::var("EBB_CONTROL").ok().filter(|v| !v.is_empty()));
     if !wanted() {
         let mut state = state::lock();
@@ -65,25 +68,22 @@ pub fn start(malloc_is_ours: bool) {
     }
     failure::end_on_panic();
     errand::begin();
-    thread::prepare_spawn();
-    if !malloc_is_ours {
-        start_first_keeper();
-    }
+    program::begin();
+    thread::prepare();
 }
 
-/// Starts the keeper, unless there is one. No lock is held: starting a thread maps and allocates
-/// memory.
+/// Starts the keeper, unless there is one.
 pub(crate) fn start_first_keeper() {
     let none = || KEEPER.compare_exchange(NO_KEEPER, HAS_KEEPER, SeqCst, SeqCst);
     if control().is_some() && none().is_ok() {
         // Without one the process is measured, as a small one is.
-        let _ = start_keeper();
+        let _ = start_keeper(Duration::ZERO);
     }
 }
 
-pub(crate) fn start_keeper() -> Result<(), Errno> {
-    // SAFETY: the keeper takes no argument.
-    let started = unsafe { thread::spawn(keeper::run, std::ptr::null_mut()) };
+/// Starts the keeper, and so the helper; where the system refuses it again and again for `patience`.
+pub(crate) fn start_keeper(patience: Duration) -> Result<(), Errno> {
+    let started = thread::start_helper(keeper::run, 0, patience);
     if started.is_err() {
         KEEPER.store(NEVER_A_KEEPER, SeqCst);
     }

@@ -14,22 +14,24 @@ mod register;
 
 use crate::embed::{self, Embedded};
 use crate::errand;
+use crate::failure;
 use crate::fork;
 use crate::growth;
+use crate::hooks;
 use crate::process::{Process, cpu};
 use crate::refuge::Memory;
 use crate::resolve::Desk;
 use crate::state::lock_service;
 use adopt::adopt;
 use crowd::Crowd;
+use ebb_sys::program::{self, Gone};
 use ebb_sys::{heap::InternalHeap, proc, thread, user};
-use ebb_tree::{JoinError, Member, Mode};
+use ebb_tree::{JoinError, Leaving, Member, Mode};
 pub use register::{ANSWERED, join_again, set_apart};
-use std::os::unix::process::parent_id;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
-/// The keeper's thread, by its number in the system: a forked child finds its parent's.
+/// The keeper's task, by its number in the system: a forked child finds its parent's.
 static KEEPER: AtomicU32 = AtomicU32::new(0);
 
 /// How often the keeper looks while faults are being served. Not more often: each time it goes
@@ -49,79 +51,104 @@ const SUPERVISED: Duration = Duration::from_millis(200);
 /// While nothing happens.
 const QUIET: Duration = Duration::from_millis(250);
 
-/// The keeper's entry point.
-pub extern "C" fn run(_: *mut libc::c_void) -> *mut libc::c_void {
-    let _ = thread::private_descriptors();
-    let Some(control) = crate::hooks::control() else {
-        crate::hooks::keeper_ends();
-        return std::ptr::null_mut();
+/// The keeper's entry point: the first task of a helper.
+pub extern "C" fn run(_: usize) -> ! {
+    // Without a supervisor there is nobody to account to: the program runs as it would without us.
+    let watched = program::watch().is_ok();
+    let Some(control) = hooks::control().filter(|_| watched) else {
+        hooks::keeper_ends();
+        failure::leave(None, Leaving::Unmanaged)
     };
     let process = match fork::inherited() {
-        Some(parent) => {
-            // The child of a process that pages: its program waits until this is done.
-            let (member, devices) = (parent.member, &parent.embedded.devices);
-            let attached = match member.rejoin(control) {
-                Ok(()) => devices.reattach(member),
-                // The supervisor is gone, and what it gives the parent has too.
-                Err(JoinError::Connect(_)) => {
-                    let keeper = KEEPER.load(SeqCst);
-                    devices.reattach_from(member, |fd| {
-                        proc::reopen(parent_id(), keeper, fd).map_err(|e| e.to_string())
-                    })
-                }
-                Err(e) => Err(e.to_string()),
-            };
-            match attached.and_then(|()| adopt(member, parent.embedded, true)) {
-                Ok(process) => process,
-                Err(why) => parent.fail(&format!(
-                    "a forked child cannot be served and is ended: {why}; `ebb doctor` says what is low \
-                     or missing here"
-                )),
-            }
-        }
-        None => {
-            // Without a supervisor there is nobody to account to: the program runs as it would
-            // without us.
-            let Ok(member) = Member::join(control, None) else {
-                crate::hooks::keeper_ends();
-                return std::ptr::null_mut();
-            };
-            let member: &'static Member = Box::leak(Box::new(member));
-            fork::WATCHING.store(std::ptr::from_ref(member).cast_mut(), SeqCst);
-            growth::news();
-            errand::attend();
-            let mut seen = 0;
-            while member.mode() != Mode::Paging {
-                seen = member.wait(seen, Some(QUIET));
-                user::follow();
-                errand::run();
-                member.pass_wish_on();
-            }
-            let adopted = embed::swap(member)
-                .and_then(|e| adopt(member, e, false).inspect_err(|_| e.devices.abandon(member)));
-            fork::WATCHING.store(std::ptr::null_mut(), SeqCst);
-            match adopted {
-                Ok(process) => {
-                    growth::news();
-                    process
-                }
-                Err(why) => {
-                    member.message(&format!(
-                        "process {} runs unmanaged, its memory stays in RAM: {why}; \
-                         `ebb doctor` says what is low or missing here",
-                        std::process::id()
-                    ));
-                    crate::hooks::keeper_ends();
-                    // The connection stays: it stands for the process.
-                    user::follow_for_ever();
-                }
-            }
-        }
+        Some(parent) => take_over(parent, control),
+        None => join(control),
     };
     errand::attend();
     fork::CHILD_READY.store(1, SeqCst);
     ebb_sys::futex::wake(&fork::CHILD_READY, i32::MAX, false);
     tend(process)
+}
+
+/// In the child of a process that pages, whose program waits until this is done.
+fn take_over(parent: &'static Process, control: &str) -> &'static Process {
+    let (member, devices) = (parent.member, &parent.embedded.devices);
+    let attached = match member.rejoin(control, program::pidfd()) {
+        Ok(()) => devices.reattach(member),
+        // The supervisor is gone, and what it gives the parent has too.
+        Err(JoinError::Connect(_)) => {
+            let keeper = KEEPER.load(SeqCst);
+            devices.reattach_from(member, |fd| {
+                proc::reopen(keeper, fd).map_err(|e| e.to_string())
+            })
+        }
+        Err(e) => Err(e.to_string()),
+    };
+    match attached.and_then(|()| adopt(member, parent.embedded, true)) {
+        Ok(process) => process,
+        Err(why) => parent.fail(&format!(
+            "a forked child cannot be served and is ended: {why}; `ebb doctor` says what is low \
+             or missing here"
+        )),
+    }
+}
+
+/// Joins the tree, and takes the process under management when that begins to page.
+fn join(control: &str) -> &'static Process {
+    let Ok(member) = Member::join(control, None, program::pidfd()) else {
+        hooks::keeper_ends();
+        failure::leave(None, Leaving::Unmanaged)
+    };
+    let member: &'static Member = Box::leak(Box::new(member));
+    fork::WATCHING.store(std::ptr::from_ref(member).cast_mut(), SeqCst);
+    growth::news();
+    errand::attend();
+    let mut seen = 0;
+    while member.mode() != Mode::Paging {
+        seen = wait(member, seen, QUIET);
+        errand::run();
+        member.pass_wish_on();
+    }
+    let adopted = embed::swap(member)
+        .and_then(|e| adopt(member, e, false).inspect_err(|_| e.devices.abandon(member)));
+    fork::WATCHING.store(std::ptr::null_mut(), SeqCst);
+    match adopted {
+        Ok(process) => {
+            growth::news();
+            process
+        }
+        Err(why) => {
+            member.message(&format!(
+                "process {} runs unmanaged, its memory stays in RAM: {why}; \
+                 `ebb doctor` says what is low or missing here",
+                program::pid()
+            ));
+            hooks::keeper_ends();
+            failure::leave(Some(member), Leaving::Unmanaged)
+        }
+    }
+}
+
+/// Ends with the program, if that has ended or has become another.
+pub fn leave_with_program(member: &Member) {
+    match program::is_gone() {
+        None => {}
+        Some(Gone::Dead) => failure::leave(Some(member), Leaving::Ends),
+        Some(Gone::Other) => failure::leave(Some(member), Leaving::Exec),
+    }
+}
+
+/// Sleeps until there is news of the tree, or the time is over; ends with the program. What to pass as `seen`
+/// next.
+fn wait(member: &Member, seen: u32, pause: Duration) -> u32 {
+    /// Where nobody tells of the program's end.
+    const UNTOLD: Duration = Duration::from_millis(20);
+    let seen = match program::word() {
+        Some(word) => member.wait_beside(seen, pause, word),
+        None => member.wait(seen, Some(pause.min(UNTOLD))),
+    };
+    leave_with_program(member);
+    user::follow();
+    seen
 }
 
 static CHECKING: AtomicBool = AtomicBool::new(false);
@@ -174,8 +201,7 @@ pub fn tend(process: &'static Process) -> ! {
             _ if heard.elapsed() < 2 * BUSY => BUSY,
             _ => QUIET,
         };
-        seen = process.member.wait(seen, Some(pause));
-        user::follow();
+        seen = wait(process.member, seen, pause);
         crate::user::follow(process);
         process.behind.store(false, SeqCst);
         fork::attend(process, &mut desk);

@@ -29,7 +29,7 @@ use crate::resolve::{Desk, UnitBuffer};
 use crate::room::When;
 use ebb_sys::fault::{BATCH, Fault};
 use ebb_sys::futex;
-use ebb_sys::thread::{self, Urgency};
+use ebb_sys::thread::{self, Name, Urgency};
 use ebb_sys::user;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering::SeqCst};
 use std::time::{Duration, Instant};
@@ -113,26 +113,16 @@ impl Services {
         }
     }
 
-    /// Starts them; they wait until the process is published. The caller's descriptor table
-    /// becomes theirs.
+    /// Starts them, on a task of ours; they wait until the process is published.
     pub fn start(&self) -> Result<(), ebb_sys::Errno> {
         for (i, t) in self.threads.iter().enumerate() {
             if i == 0 {
                 t.awake.store(1, SeqCst);
                 self.awake.store(1, SeqCst);
             }
-            // SAFETY: the argument is an index, not a pointer.
-            unsafe { thread::spawn(run, i as *mut libc::c_void)? };
+            t.id.store(thread::spawn(run, i)?, SeqCst);
         }
         Ok(())
-    }
-
-    /// Waits until all serve. libc begins a thread with a look at the locale, which is managed
-    /// memory: nothing may be evicted before that, as nobody would serve the fault.
-    pub fn until_running(&self) {
-        while self.threads.iter().any(|t| t.id.load(SeqCst) == 0) {
-            std::thread::sleep(Duration::from_micros(50));
-        }
     }
 
     /// Faults served so far.
@@ -310,7 +300,8 @@ impl Watch {
     }
 }
 
-extern "C" fn run(index: *mut libc::c_void) -> *mut libc::c_void {
+extern "C" fn run(index: usize) -> ! {
+    thread::set_name(Name::Service);
     let process = loop {
         match Process::current() {
             Some(p) => break p,
@@ -318,8 +309,7 @@ extern "C" fn run(index: *mut libc::c_void) -> *mut libc::c_void {
         }
     };
     let services = &process.services;
-    let me = &services.threads[index as usize];
-    me.id.store(thread::id(), SeqCst);
+    let me = &services.threads[index];
     let _ = thread::bind(me.cpu.load(SeqCst));
     me.yields(&services.compete);
     services.able.fetch_and(me.competes(), SeqCst);

@@ -4,7 +4,7 @@
 //! `LD_PRELOAD`, in `LD_LIBRARY_PATH` where that only names it, and every variable whose name
 //! begins with `EBB_`. Each exec checks the environment it is given, and where something is missing
 //! passes a copy with it put back. A value that differs stays: another `ebb run` inside this one
-//! set it.
+//! set it. A program whose loader could not bear this library ([`crate::target`]) gets the copy without it.
 //!
 //! Everything after the constructor is fit for the child of a vfork: no lock, no heap. The
 //! copy is built on the stack or, where it does not fit, in a map of its own; that map is
@@ -17,10 +17,11 @@ use core::ffi::{CStr, c_char, c_int, c_void};
 use core::ptr;
 use core::sync::atomic::{AtomicPtr, Ordering};
 
-use ebb_sys::robust;
+use ebb_sys::{loader, robust};
 
 use crate::next::Next;
-use crate::refuse::{self, Search, refused};
+use crate::refuse::refused;
+use crate::target::{self, Search, Target};
 
 type Strings = *const *const c_char;
 type Exec = unsafe extern "C" fn(*const c_char, Strings, Strings) -> c_int;
@@ -94,7 +95,10 @@ impl List {
 
 /// How ebbtide came into this process, for ever.
 struct Remembered {
+    /// That of preloaded libraries first.
     lists: Vec<List>,
+    /// Other loaders than glibc's do not find the library by this name.
+    for_glibc: bool,
     /// `NAME=value` of the variables of our own.
     variables: Vec<&'static CStr>,
 }
@@ -119,7 +123,7 @@ pub unsafe fn remember(envp: Strings) {
         own_library(list).is_some()
     })];
     if !library.contains(&b'/')
-        && let Some(directory) = own_directory()
+        && let Some(directory) = own_directory(all)
     {
         lists.push(List::new(LIBRARY_PATH, directory, |list, directory| {
             let mut directories = list.split(|byte| matches!(byte, b':' | b';'));
@@ -131,18 +135,30 @@ pub unsafe fn remember(envp: Strings) {
         .filter(|entry| entry.to_bytes().starts_with(OWN_PREFIX))
         .map(|entry| &*Box::leak(Box::<CStr>::from(entry)))
         .collect();
-    let remembered = Box::new(Remembered { lists, variables });
+    let remembered = Box::new(Remembered {
+        for_glibc: lists.iter().any(|list| loader::is_for_glibc(list.entry)),
+        lists,
+        variables,
+    });
     REMEMBERED.store(Box::into_raw(remembered), Ordering::Release);
+}
+
+fn entries(list: &[u8]) -> impl Iterator<Item = &[u8]> {
+    list.split(|byte| matches!(byte, b':' | b' '))
+}
+
+fn is_own(entry: &[u8]) -> bool {
+    entry.rsplit(|byte| *byte == b'/').next() == Some(LIBRARY)
 }
 
 /// The entry of a preload list that names this library.
 fn own_library(list: &[u8]) -> Option<&[u8]> {
-    list.split(|byte| matches!(byte, b':' | b' '))
-        .find(|path| path.rsplit(|byte| *byte == b'/').next() == Some(LIBRARY))
+    entries(list).find(|entry| is_own(entry))
 }
 
-/// Where this library was found.
-fn own_directory() -> Option<&'static [u8]> {
+/// Where this library was found: the directory as the search path names it, before the loader put the
+/// system's own for `$LIB`.
+fn own_directory(all: Environment) -> Option<&'static [u8]> {
     let mut info = core::mem::MaybeUninit::<libc::Dl_info>::zeroed();
     // SAFETY: an address in this library, whose name stays as long as it is loaded, which is for ever.
     let file = unsafe {
@@ -152,7 +168,14 @@ fn own_directory() -> Option<&'static [u8]> {
         CStr::from_ptr(info.assume_init().dli_fname).to_bytes()
     };
     let slash = file.iter().rposition(|byte| *byte == b'/')?;
-    Some(&file[..slash])
+    let found = &file[..slash];
+    let named = all
+        .iter()
+        .filter_map(|entry| entry.to_bytes().strip_prefix(LIBRARY_PATH))
+        .flat_map(|list| list.split(|byte| matches!(byte, b':' | b';')))
+        .filter(|directory| loader::is_for_glibc(directory))
+        .find(|directory| found.ends_with(&directory[loader::TOKEN.len()..]));
+    Some(named.unwrap_or(found))
 }
 
 /// The name of a variable with its `=`, or all of a malformed entry.
@@ -195,8 +218,21 @@ impl Environment {
     }
 }
 
-/// What an environment lacks.
+/// What becomes of a variable in the copy.
+enum Change<'a> {
+    Stays,
+    /// It begins with the list's own entry; this is the rest.
+    Gets(&'a List, &'a [u8]),
+    /// These entries are without the library.
+    Loses(&'a [u8]),
+    /// The library was all that it had.
+    Goes,
+}
+
+/// What the copy of an environment takes.
 struct Repair {
+    /// For a program that must not get the library.
+    withheld: bool,
     /// Entries of the given environment.
     entries: usize,
     /// Variables to add.
@@ -208,20 +244,26 @@ struct Repair {
 const WORD: usize = size_of::<*const c_char>();
 
 impl Repair {
-    /// `None` where nothing is lacking.
-    fn of(given: Environment, remembered: &Remembered) -> Option<Self> {
+    /// `None` where the environment is as it should be.
+    fn of(given: Environment, remembered: &Remembered, withheld: bool) -> Option<Self> {
         let mut repair = Self {
-            entries: given.iter().count(),
-            missing: remembered.missing(given).count(),
+            withheld,
+            entries: 0,
+            missing: remembered.missing(given, withheld).count(),
             rewritten: 0,
         };
-        for list in &remembered.lists {
-            let lacking = given.iter().filter_map(|entry| list.lacking(entry));
-            repair.rewritten += lacking
-                .map(|old| list.alone.len() + 1 + old.len())
-                .sum::<usize>();
+        let mut same = repair.missing == 0;
+        for entry in given.iter() {
+            repair.entries += 1;
+            repair.rewritten += match remembered.change(entry, withheld) {
+                Change::Stays => continue,
+                Change::Gets(list, old) => list.alone.len() + 1 + old.len(),
+                Change::Loses(_) => entry.to_bytes_with_nul().len(),
+                Change::Goes => 0,
+            };
+            same = false;
         }
-        (repair.missing + repair.rewritten > 0).then_some(repair)
+        (!same).then_some(repair)
     }
 
     /// Words that [`write`](Self::write) needs.
@@ -232,27 +274,36 @@ impl Repair {
     /// Writes the repaired array, and the rewritten strings behind it.
     fn write(&self, given: Environment, remembered: &Remembered, space: &mut [*const c_char]) {
         let (array, text) = space.split_at_mut(self.entries + self.missing + 1);
-        let mut text = text.as_mut_ptr().cast::<u8>();
-        let rewritten = given.iter().map(|entry| {
-            let mut lists = remembered.lists.iter();
-            let Some((list, old)) = lists.find_map(|l| Some((l, l.lacking(entry)?))) else {
-                return entry.as_ptr();
-            };
-            let start = text.cast_const().cast();
-            // An empty place in a list of directories would be the current one.
-            let blank: &[u8] = if old.is_empty() { b"" } else { b":" };
-            for part in [list.name, list.entry, blank, old, b"\0"] {
-                // SAFETY: behind the array are `self.rewritten` bytes, no less than the sum of the
-                // parts' lengths for all lists.
-                unsafe {
-                    text.copy_from_nonoverlapping(part.as_ptr(), part.len());
-                    text = text.add(part.len());
+        let mut text = Text(text.as_mut_ptr().cast());
+        let kept = given.iter().filter_map(|entry| {
+            // SAFETY: behind the array are `self.rewritten` bytes, no less than what is put for all entries.
+            unsafe {
+                let start = text.0;
+                match remembered.change(entry, self.withheld) {
+                    Change::Stays => return Some(entry.as_ptr()),
+                    Change::Goes => return None,
+                    Change::Gets(list, old) => {
+                        // An empty place in a list of directories would be the current one.
+                        let blank: &[u8] = if old.is_empty() { b"" } else { b":" };
+                        for part in [list.name, list.entry, blank, old] {
+                            text.put(part);
+                        }
+                    }
+                    Change::Loses(old) => {
+                        text.put(PRELOAD);
+                        let others = entries(old).filter(|entry| !is_own(entry));
+                        for (n, other) in others.enumerate() {
+                            text.put(if n == 0 { b"" } else { b":" });
+                            text.put(other);
+                        }
+                    }
                 }
+                text.put(b"\0");
+                Some(start.cast_const().cast())
             }
-            start
         });
-        let all = rewritten
-            .chain(remembered.missing(given))
+        let all = kept
+            .chain(remembered.missing(given, self.withheld))
             .chain([ptr::null()]);
         for (slot, entry) in array.iter_mut().zip(all) {
             *slot = entry;
@@ -260,15 +311,46 @@ impl Repair {
     }
 }
 
+/// Where the next bytes go.
+struct Text(*mut u8);
+
+impl Text {
+    /// # Safety
+    /// There is room for the bytes.
+    unsafe fn put(&mut self, part: &[u8]) {
+        // SAFETY: by the caller's contract; the part lies in another environment.
+        unsafe {
+            self.0.copy_from_nonoverlapping(part.as_ptr(), part.len());
+            self.0 = self.0.add(part.len());
+        }
+    }
+}
+
 impl Remembered {
+    /// Whether the library has to be kept from a program.
+    fn withholds(&self, target: &Target) -> bool {
+        matches!(target, Target::Unmanaged(_, reason) if reason.withholds(self.for_glibc))
+    }
+
+    fn change<'a>(&'a self, variable: &'a CStr, withheld: bool) -> Change<'a> {
+        if withheld && let Some(list) = variable.to_bytes().strip_prefix(PRELOAD) {
+            return match entries(list).all(is_own) {
+                true => Change::Goes,
+                false if own_library(list).is_some() => Change::Loses(list),
+                false => Change::Stays,
+            };
+        }
+        let lacking = |list: &'a List| Some(Change::Gets(list, list.lacking(variable)?));
+        self.lists.iter().find_map(lacking).unwrap_or(Change::Stays)
+    }
+
     /// Variables that an environment has not at all.
-    fn missing(&self, given: Environment) -> impl Iterator<Item = *const c_char> {
+    fn missing(&self, given: Environment, withheld: bool) -> impl Iterator<Item = *const c_char> {
         let own = self
             .variables
             .iter()
             .map(|own| (name(own.to_bytes()), own.as_ptr()));
-        let lists = self
-            .lists
+        let lists = self.lists[usize::from(withheld)..]
             .iter()
             .map(|list| (list.name, list.alone.as_ptr().cast()));
         own.chain(lists)
@@ -281,18 +363,22 @@ impl Remembered {
 /// small.
 const STACK_WORDS: usize = 512;
 
-/// Runs `call` with an environment that has all it needs.
+/// Runs `call` with an environment that has all it needs for that program, and nothing that it cannot bear.
 ///
 /// # Safety
 /// `envp` is an environment.
-unsafe fn with_environment(envp: Strings, call: impl FnOnce(Strings) -> c_int) -> c_int {
+unsafe fn with_environment(
+    target: &Target,
+    envp: Strings,
+    call: impl FnOnce(Strings) -> c_int,
+) -> c_int {
     // SAFETY: by the caller's contract.
     let given = unsafe { Environment::of(envp) };
     // SAFETY: null or leaked by `remember`, whole since the store.
     let Some(remembered) = (unsafe { REMEMBERED.load(Ordering::Acquire).as_ref() }) else {
         return call(envp);
     };
-    let Some(repair) = Repair::of(given, remembered) else {
+    let Some(repair) = Repair::of(given, remembered, remembered.withholds(target)) else {
         return call(envp);
     };
     if repair.words() <= STACK_WORDS {
@@ -333,12 +419,17 @@ unsafe fn with_environment(envp: Strings, call: impl FnOnce(Strings) -> c_int) -
 }
 
 /// Makes an exec that nothing forbids.
-fn unless(forbidden: Result<(), c_int>, call: impl FnOnce() -> c_int) -> c_int {
-    match forbidden {
+///
+/// # Safety
+/// `envp` is an environment.
+unsafe fn start(target: &Target, envp: Strings, call: impl FnOnce(Strings) -> c_int) -> c_int {
+    match refused(target) {
         Ok(()) => {
-            // SAFETY: the list is libc's, whose mutexes the thread holds.
-            unsafe { robust::bring_held() };
-            call()
+            // SAFETY: the list is libc's, whose mutexes the thread holds; and by the caller's contract.
+            unsafe {
+                robust::bring_held();
+                with_environment(target, envp, call)
+            }
         }
         Err(error) => {
             // SAFETY: the location is this thread's.
@@ -367,9 +458,8 @@ unsafe extern "C" fn ebb_exec_path(path: *const c_char, argv: Strings, envp: Str
     };
     // SAFETY: the caller's call, with the environment made whole; so in each one below.
     unsafe {
-        unless(refused(path, Search::At(libc::AT_FDCWD)), || {
-            with_environment(envp, |envp| next(path, argv, envp))
-        })
+        let target = target::named(path, Search::At(libc::AT_FDCWD));
+        start(&target, envp, |envp| next(path, argv, envp))
     }
 }
 
@@ -384,9 +474,8 @@ unsafe extern "C" fn ebb_exec_search(file: *const c_char, argv: Strings, envp: S
     };
     // SAFETY: as above.
     unsafe {
-        unless(refused(file, Search::Path), || {
-            with_environment(envp, |envp| next(file, argv, envp))
-        })
+        let target = target::named(file, Search::Path);
+        start(&target, envp, |envp| next(file, argv, envp))
     }
 }
 
@@ -430,11 +519,7 @@ pub unsafe extern "C" fn fexecve(fd: c_int, argv: Strings, envp: Strings) -> c_i
         return not_there();
     };
     // SAFETY: as above.
-    unsafe {
-        unless(refuse::refused_open(fd), || {
-            with_environment(envp, |envp| next(fd, argv, envp))
-        })
-    }
+    unsafe { start(&target::open(fd), envp, |envp| next(fd, argv, envp)) }
 }
 
 /// # Safety
@@ -449,14 +534,12 @@ pub unsafe extern "C" fn execveat(
 ) -> c_int {
     // SAFETY: as above.
     unsafe {
-        let verdict = match flags & libc::AT_EMPTY_PATH != 0 && *path == 0 {
-            true => refuse::refused_open(dir),
-            false => refused(path, Search::At(dir)),
+        let target = match flags & libc::AT_EMPTY_PATH != 0 && *path == 0 {
+            true => target::open(dir),
+            false => target::named(path, Search::At(dir)),
         };
-        unless(verdict, || {
-            with_environment(envp, |envp| {
-                libc::syscall(libc::SYS_execveat, dir, path, argv, envp, flags) as c_int
-            })
+        start(&target, envp, |envp| {
+            libc::syscall(libc::SYS_execveat, dir, path, argv, envp, flags) as c_int
         })
     }
 }
@@ -474,10 +557,17 @@ pub unsafe extern "C" fn posix_spawn(
 ) -> c_int {
     // SAFETY: the caller's.
     unsafe {
-        if let Err(error) = refused(path, Search::At(libc::AT_FDCWD)) {
-            return error;
-        }
-        spawn(&POSIX_SPAWN, pid, path, actions, attributes, argv, envp)
+        let target = target::named(path, Search::At(libc::AT_FDCWD));
+        spawn(
+            &POSIX_SPAWN,
+            &target,
+            pid,
+            path,
+            actions,
+            attributes,
+            argv,
+            envp,
+        )
     }
 }
 
@@ -494,15 +584,24 @@ pub unsafe extern "C" fn posix_spawnp(
 ) -> c_int {
     // SAFETY: the caller's.
     unsafe {
-        if let Err(error) = refused(file, Search::Path) {
-            return error;
-        }
-        spawn(&POSIX_SPAWNP, pid, file, actions, attributes, argv, envp)
+        let target = target::named(file, Search::Path);
+        spawn(
+            &POSIX_SPAWNP,
+            &target,
+            pid,
+            file,
+            actions,
+            attributes,
+            argv,
+            envp,
+        )
     }
 }
 
+#[allow(clippy::too_many_arguments)] // They are posix_spawn's.
 unsafe fn spawn(
     next: &Next<Spawn>,
+    target: &Target,
     pid: *mut libc::pid_t,
     path: *const c_char,
     actions: *const libc::posix_spawn_file_actions_t,
@@ -513,9 +612,12 @@ unsafe fn spawn(
     let Some(next) = next.get() else {
         return libc::ENOSYS;
     };
+    if let Err(error) = refused(target) {
+        return error;
+    }
     // SAFETY: as above.
     let status = unsafe {
-        with_environment(envp, |envp| {
+        with_environment(target, envp, |envp| {
             next(pid, path, actions, attributes, argv, envp)
         })
     };

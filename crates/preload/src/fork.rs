@@ -1,26 +1,35 @@
-//! Forks: the pager and every lock of ours are brought to rest before, released after.
+//! Forks: the pager and every lock of ours are at rest while the system copies the process.
 //!
-//! `fork`, `forkpty` and `daemon` run the handlers of `pthread_atfork`; `_Fork` and `clone`
-//! without `CLONE_VM` are wrapped, and `syscall` for the same by number. `vfork`, `posix_spawn`, `system` and `popen` share the
+//! That is for the one system call which copies it, and no longer: what libc does before and after it, on the
+//! way of `fork`, may need memory that is out, and locks whose holders do. So on a thread in one of libc's
+//! forking functions the call is caught (`ebb_sys::syscall_trap`) and made by [`copy`]. In the child that
+//! returns when all memory is served. What the kernel would store in the program's memory on the way is stored
+//! by us, afterwards, in parent and child.
+//!
+//! `fork`, `forkpty` and `daemon` run the handlers of `pthread_atfork`; `_Fork` and `clone` without `CLONE_VM`
+//! are wrapped, and `syscall` for the same by number. `vfork`, `posix_spawn`, `system` and `popen` share the
 //! address space until the exec and need nothing.
 //!
-//! Lock order at a fork: stdio's list of files → mimalloc → pager → internal heap. libc
-//! takes the first itself, after the handlers ran; a thread that holds it may need any of
-//! the others (to flush a file whose buffer is managed memory), so it comes first here. It
-//! is recursive.
+//! A process with one thread that does not page needs no trap: nothing of it is out, and nobody holds a lock.
+//! There, and where the system refuses the trap, the locks are held from the handler before the fork to the one
+//! after it.
+//!
+//! Lock order: the turn to fork → mimalloc → pager → internal heap.
 
-use core::ffi::{c_int, c_void};
+use core::cell::UnsafeCell;
+use core::ffi::{c_int, c_long, c_void};
+use core::ptr;
+use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering::SeqCst};
+use std::time::Duration;
 
 use ebb_pager::hooks;
 use ebb_sys::heap::InternalHeap;
+use ebb_sys::syscall_trap::{self, Call, Copied};
+use ebb_sys::{futex, memory, raw, thread};
 
 use crate::next::Next;
-use crate::thread;
 
 unsafe extern "C" {
-    fn _IO_list_lock();
-    fn _IO_list_unlock();
-    fn _IO_list_resetlock();
     // csrc/allocator.c
     fn ebb_malloc_before_fork();
     fn ebb_malloc_after_fork();
@@ -41,10 +50,15 @@ type Clone = unsafe extern "C" fn(
 static FORK_ALONE: Next<unsafe extern "C" fn() -> libc::pid_t> = unsafe { Next::new(c"_Fork") };
 // SAFETY: as above; what follows the fourth argument is variadic, passed as if declared.
 static CLONE: Next<Clone> = unsafe { Next::new(c"clone") };
+/// Whether libc has seen one thread alone; null in older ones.
+static SINGLE_THREADED: AtomicPtr<u8> = AtomicPtr::new(ptr::null_mut());
 
 pub fn resolve() {
     FORK_ALONE.get();
     CLONE.get();
+    // SAFETY: a lookup by name.
+    let single = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"__libc_single_threaded".as_ptr()) };
+    SINGLE_THREADED.store(single.cast(), SeqCst);
 }
 
 /// Registers the handlers. Being the first to register makes ours the last before a fork
@@ -54,60 +68,304 @@ pub fn register() {
     unsafe { libc::pthread_atfork(Some(before), Some(after_in_parent), Some(after_in_child)) };
 }
 
-pub unsafe extern "C" fn before() {
-    loop {
-        hooks::make_ready();
-        // SAFETY: each lock is released by the matching function below, or here.
-        unsafe {
-            _IO_list_lock();
-            ebb_malloc_before_fork();
-            if hooks::before_fork() {
-                break;
-            }
-            ebb_malloc_after_fork();
-            _IO_list_unlock();
-        }
+/// The thread whose turn it is to fork, by its number in the system; 0 nobody's.
+static TURN: AtomicU32 = AtomicU32::new(0);
+/// It holds the locks, without a trap.
+static HOLDS: AtomicBool = AtomicBool::new(false);
+
+fn take_turn() {
+    let own = thread::id();
+    while let Err(other) = TURN.compare_exchange(0, own, SeqCst, SeqCst) {
+        futex::wait(&TURN, other, Some(Duration::from_millis(1)), false);
     }
-    InternalHeap::lock_for_fork();
 }
 
-/// After a fork, in the parent; `child` where it is known.
-///
-/// # Safety
-/// Follows [`before`] on the same thread.
-pub unsafe fn release_in_parent(child: Option<i32>) {
-    // SAFETY: `before` took the locks, on this thread.
+fn end_turn() {
+    TURN.store(0, SeqCst);
+    futex::wake(&TURN, 1, false);
+}
+
+/// Whether what libc does around the copy may need what is at rest then.
+fn needs_trap() -> bool {
+    // SAFETY: null, or libc's variable.
+    let single = unsafe { SINGLE_THREADED.load(SeqCst).as_ref() };
+    hooks::pages() || single.is_none_or(|single| *single == 0)
+}
+
+unsafe extern "C" fn before() {
+    take_turn();
+    hooks::make_ready();
+    // SAFETY: this thread's turn; libc calls the handlers on the way of its fork.
     unsafe {
-        InternalHeap::unlock_after_fork();
-        hooks::after_fork_parent(child);
-        ebb_malloc_after_fork();
-        _IO_list_unlock();
+        if !(needs_trap() && syscall_trap::arm(copy).is_ok()) {
+            hold();
+            HOLDS.store(true, SeqCst);
+        }
     }
 }
 
 unsafe extern "C" fn after_in_parent() {
     // SAFETY: libc calls it after `before`.
-    unsafe { release_in_parent(None) }
+    unsafe { finish_in_parent(None) }
+}
+
+/// After libc's part, in the parent; `child`: what the fork answered, where that is known. What was caught is
+/// finished by then, and the turn another's, perhaps.
+unsafe fn finish_in_parent(child: Option<i32>) {
+    if TURN.load(SeqCst) != thread::id() {
+        return;
+    }
+    // SAFETY: this thread's turn, and so what it armed or holds.
+    unsafe {
+        if HOLDS.swap(false, SeqCst) {
+            release_in_parent(child);
+        } else {
+            syscall_trap::disarm();
+        }
+    }
+    end_turn();
 }
 
 unsafe extern "C" fn after_in_child() {
-    // SAFETY: libc calls it after `before`.
-    unsafe { begin_child(false) }
+    if HOLDS.load(SeqCst) {
+        // SAFETY: the copy of this thread took the locks.
+        unsafe { begin_child() }
+    }
 }
 
-/// The first in a child. `libc_stuck`: libc has not reset its own locks.
-///
-/// # Safety
-/// This thread is the copy of the one that ran [`before`].
-pub unsafe fn begin_child(libc_stuck: bool) {
-    let alone = thread::only_this();
+/// Brings the process to rest, and takes the locks.
+unsafe fn hold() {
+    // SAFETY: each lock is released by the matching function below, or here.
+    unsafe {
+        loop {
+            ebb_malloc_before_fork();
+            if hooks::before_fork() {
+                break;
+            }
+            ebb_malloc_after_fork();
+            hooks::make_ready();
+        }
+    }
+    InternalHeap::lock_for_fork();
+}
+
+/// After the copy, in the parent; `child` as the call answered it, where it is known.
+unsafe fn release_in_parent(child: Option<i32>) {
+    // SAFETY: `hold` took the locks, on this thread.
+    unsafe {
+        InternalHeap::unlock_after_fork();
+        hooks::after_fork_parent(child);
+        ebb_malloc_after_fork();
+    }
+}
+
+/// The first in a child.
+unsafe fn begin_child() {
+    HOLDS.store(false, SeqCst);
+    TURN.store(0, SeqCst);
     // SAFETY: the copy of this thread took the locks.
     unsafe {
         InternalHeap::unlock_after_fork();
-        hooks::after_fork_child(libc_stuck && !alone);
+        hooks::after_fork_child();
         ebb_malloc_after_fork();
-        // libc's fork has reset it in a process that had threads, and not in others.
-        _IO_list_resetlock();
+    }
+}
+
+/// Makes a call that copies the process. On a stack of ours, with all signals blocked, on the thread whose turn
+/// it is; the turn ends.
+unsafe fn copy(call: Call) -> Copied {
+    // SAFETY: the program's call.
+    unsafe {
+        let Some(request) = Request::of(call) else {
+            // As the kernel answers it: there is no child then that would need us.
+            let result = raw::call(call.number, call.args);
+            end_turn();
+            return Copied { result, stack: 0 };
+        };
+        hold();
+        let result = request.make();
+        if result == 0 {
+            begin_child();
+            request.store_in_child();
+            return Copied {
+                result,
+                stack: request.stack,
+            };
+        }
+        let words = *WORDS.0.get();
+        release_in_parent(Some(result as i32));
+        end_turn();
+        if result > 0 {
+            request.store_in_parent(words);
+        }
+        Copied { result, stack: 0 }
+    }
+}
+
+/// The kernel's `struct clone_args`.
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+struct CloneArgs {
+    flags: u64,
+    pidfd: u64,
+    child_tid: u64,
+    parent_tid: u64,
+    exit_signal: u64,
+    stack: u64,
+    stack_size: u64,
+    tls: u64,
+    set_tid: u64,
+    set_tid_size: u64,
+    cgroup: u64,
+}
+
+/// A call that copies the process, as the kernel is asked for it, and what is done in its stead.
+struct Request {
+    args: CloneArgs,
+    /// Bytes of them, or 0: the older call is made.
+    len: usize,
+    /// Where the child goes on.
+    stack: usize,
+    /// What the program wants to be stored, and where.
+    wanted: CloneArgs,
+}
+
+/// Written by the kernel in the program's stead.
+struct Words(UnsafeCell<[u32; 2]>);
+// SAFETY: only the thread whose turn it is uses them.
+unsafe impl Sync for Words {}
+static WORDS: Words = Words(UnsafeCell::new([0; 2]));
+
+const SETTLS: u64 = libc::CLONE_SETTLS as u64;
+const PARENT_SETTID: u64 = libc::CLONE_PARENT_SETTID as u64;
+const CHILD_SETTID: u64 = libc::CLONE_CHILD_SETTID as u64;
+const CHILD_CLEARTID: u64 = libc::CLONE_CHILD_CLEARTID as u64;
+const PIDFD: u64 = libc::CLONE_PIDFD as u64;
+
+impl Request {
+    /// None: what it names cannot be read or written.
+    unsafe fn of(call: Call) -> Option<Self> {
+        let [a, b, c, d, e, _] = call.args.map(|arg| arg as u64);
+        let mut len = 0;
+        let wanted = match call.number {
+            libc::SYS_clone3 => {
+                let mut bytes = [0; size_of::<CloneArgs>()];
+                len = b as usize;
+                memory::read_own(a as usize, bytes.get_mut(..len)?).ok()?;
+                // SAFETY: words, of which any value is one.
+                unsafe { core::mem::transmute::<[u8; size_of::<CloneArgs>()], CloneArgs>(bytes) }
+            }
+            libc::SYS_clone => CloneArgs {
+                flags: a & !SIGNAL,
+                exit_signal: a & SIGNAL,
+                stack: b,
+                // The older call has one place for both.
+                pidfd: c,
+                parent_tid: c,
+                child_tid: d,
+                tls: e,
+                ..CloneArgs::default()
+            },
+            _ => CloneArgs {
+                exit_signal: libc::SIGCHLD as u64,
+                ..CloneArgs::default()
+            },
+        };
+        let asks = |flag: u64| wanted.flags & flag != 0;
+        // The kernel would say so before there is a child.
+        if asks(PIDFD) {
+            let mut word = [0; 4];
+            memory::read_own(wanted.pidfd as usize, &mut word).ok()?;
+            memory::write_own(wanted.pidfd as usize, &word).ok()?;
+        }
+        if asks(CHILD_CLEARTID) {
+            // Written when the child ends, when nobody serves faults of its thread.
+            // SAFETY: names the range only.
+            unsafe { hooks::exclude(wanted.child_tid as usize, size_of::<u32>()) };
+        }
+        let words = WORDS.0.get() as u64;
+        let mut args = wanted;
+        args.flags &= !(SETTLS | CHILD_SETTID);
+        (args.parent_tid, args.pidfd) = (words, words + 4);
+        (args.stack, args.stack_size, args.tls) = (0, 0, 0);
+        Some(Self {
+            args,
+            len,
+            stack: (wanted.stack + wanted.stack_size) as usize,
+            wanted,
+        })
+    }
+
+    fn asks(&self, flag: u64) -> bool {
+        self.wanted.flags & flag != 0
+    }
+
+    /// Makes it.
+    unsafe fn make(&self) -> c_long {
+        let args = &self.args;
+        let words = match self.asks(PIDFD) {
+            true => args.pidfd,
+            false => args.parent_tid,
+        };
+        let (number, call) = match self.len {
+            0 => {
+                let flags = args.flags | args.exit_signal;
+                let args = [flags, 0, words, args.child_tid, 0, 0];
+                (libc::SYS_clone, args.map(|arg| arg as c_long))
+            }
+            len => {
+                let args = (&raw const *args) as c_long;
+                (libc::SYS_clone3, [args, len as c_long, 0, 0, 0, 0])
+            }
+        };
+        // SAFETY: the program's call, but for what it writes to; the child goes on here.
+        unsafe { raw::call(number, call) }
+    }
+
+    /// Stores what the kernel would have, from what it was given instead.
+    fn store_in_parent(&self, [tid, pidfd]: [u32; 2]) {
+        let stores = [
+            (PARENT_SETTID, self.wanted.parent_tid, tid),
+            (PIDFD, self.wanted.pidfd, pidfd),
+        ];
+        for (_, at, word) in stores.into_iter().filter(|(flag, ..)| self.asks(*flag)) {
+            let _ = memory::write_own(at as usize, &word.to_ne_bytes());
+        }
+    }
+
+    /// The same in the child, and its thread-locals.
+    unsafe fn store_in_child(&self) {
+        const SET_FS: c_long = 0x1002;
+        if self.asks(CHILD_SETTID) {
+            let id = thread::id().to_ne_bytes();
+            let _ = memory::write_own(self.wanted.child_tid as usize, &id);
+        }
+        if self.asks(SETTLS) {
+            let args = [SET_FS, self.wanted.tls as c_long, 0, 0, 0, 0];
+            // SAFETY: what the program wanted; nothing of ours uses thread-locals after this.
+            unsafe { raw::call(libc::SYS_arch_prctl, args) };
+        }
+    }
+}
+
+/// The signal at the child's end, in the flags of the older call.
+const SIGNAL: u64 = 0xff;
+
+/// A call by number, whose child returns as its caller does.
+///
+/// # Safety
+/// That of the system call.
+pub unsafe fn by_number(number: c_long, args: [c_long; 6]) -> c_long {
+    take_turn();
+    hooks::make_ready();
+    let call = Call { number, args };
+    // SAFETY: this thread's turn, which `copy` ends.
+    match unsafe { syscall_trap::on_own_stack(|| copy(call)) } {
+        Ok(copied) => copied.result,
+        Err(error) => {
+            end_turn();
+            -c_long::from(error.0)
+        }
     }
 }
 
@@ -128,33 +386,16 @@ pub unsafe extern "C" fn _Fork() -> libc::pid_t {
         before();
         match fork_alone() {
             0 => {
-                begin_child(true);
+                after_in_child();
                 0
             }
             child => {
                 let errno = *libc::__errno_location();
-                release_in_parent((child > 0).then_some(child));
+                finish_in_parent(Some(child));
                 *libc::__errno_location() = errno;
                 child
             }
         }
-    }
-}
-
-/// What the child of a `clone` that copies the address space starts with; on the parent's
-/// stack, of which the child has its own copy.
-struct ChildStart {
-    entry: CloneEntry,
-    arg: *mut c_void,
-}
-
-unsafe extern "C" fn child_entry(start: *mut c_void) -> c_int {
-    // SAFETY: the child's copy of what `clone` below wrote.
-    unsafe {
-        let ChildStart { entry, arg } = start.cast::<ChildStart>().read();
-        begin_child(true);
-        // libc ends the thread alone, and the child has threads of ours.
-        libc::_exit(entry(arg))
     }
 }
 
@@ -175,18 +416,29 @@ pub unsafe extern "C" fn clone(
         unsafe { *libc::__errno_location() = libc::ENOSYS };
         return -1;
     };
+    // SAFETY: the caller's call as it stands, here and below.
+    let call = || unsafe { next(entry, stack, flags, arg, parent_tid, tls, child_tid) };
     if flags & libc::CLONE_VM != 0 {
-        // SAFETY: the caller's call as it stands.
-        return unsafe { next(entry, stack, flags, arg, parent_tid, tls, child_tid) };
+        if flags & libc::CLONE_CHILD_CLEARTID != 0 {
+            // Written when the thread ends, when nobody serves faults of its.
+            // SAFETY: names the range only.
+            unsafe { hooks::exclude(child_tid as usize, size_of::<u32>()) };
+        }
+        return call();
     }
-    let mut start = ChildStart { entry, arg };
-    // SAFETY: the caller's call, with our entry before its own.
+    take_turn();
+    hooks::make_ready();
+    // SAFETY: this thread's turn, and libc's function makes that call alone. Where it cannot be caught the
+    // child is one that nobody of ours sees.
     unsafe {
-        before();
-        let start = (&raw mut start).cast();
-        let child = next(child_entry, stack, flags, start, parent_tid, tls, child_tid);
+        let armed = syscall_trap::arm(copy).is_ok();
+        if !armed {
+            end_turn();
+        }
+        let child = call();
         let errno = *libc::__errno_location();
-        release_in_parent((child > 0).then_some(child));
+        // Where libc refused it without a call.
+        finish_in_parent(Some(child));
         *libc::__errno_location() = errno;
         child
     }

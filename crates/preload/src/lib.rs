@@ -35,6 +35,7 @@ mod refuse;
 mod stack;
 mod start;
 mod syscall;
+mod target;
 mod theirs;
 mod thread;
 mod user;

@@ -87,25 +87,6 @@ pub fn start() {
     theirs::find();
 }
 
-/// Whether libc's own allocations are served here. They go elsewhere where the program itself has a
-/// malloc family, which is found before this one (jemalloc linked into rustc), or another library. By
-/// object: the name `calloc` means the program's here too.
-pub fn serves_libc() -> bool {
-    static HERE: u8 = 0;
-    if theirs::get().is_some() {
-        return false;
-    }
-    // SAFETY: lookups by name and by address; the results are plain data.
-    unsafe {
-        let object = |at: *const c_void| {
-            let mut found: libc::Dl_info = core::mem::zeroed();
-            (libc::dladdr(at, &mut found) != 0).then_some(found.dli_fbase)
-        };
-        let calloc = libc::dlsym(libc::RTLD_DEFAULT, c"calloc".as_ptr());
-        object(calloc) == object((&raw const HERE).cast())
-    }
-}
-
 const PAGE: usize = 4096;
 
 /// Alignment of blocks for threads of our own.

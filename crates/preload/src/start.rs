@@ -2,7 +2,7 @@
 
 use core::ffi::{c_char, c_int};
 
-use crate::{exec, fork, malloc, next, refuse, thread};
+use crate::{exec, fork, malloc, next, refuse};
 
 unsafe extern "C" {
     static mut environ: *const *const c_char;
@@ -26,7 +26,6 @@ extern "C" fn construct(_argc: c_int, _argv: *const *const c_char, envp: *const 
     unsafe { exec::remember(envp) };
     refuse::remember();
     malloc::start();
-    thread::prepare();
     fork::register();
-    ebb_pager::hooks::start(malloc::serves_libc());
+    ebb_pager::hooks::start();
 }

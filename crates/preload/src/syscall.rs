@@ -8,7 +8,7 @@
 use core::ffi::{c_int, c_long, c_void};
 use core::ptr;
 
-use ebb_sys::raw;
+use ebb_sys::{memory as memory_of, raw};
 
 use crate::{fork, memory};
 
@@ -34,14 +34,7 @@ pub unsafe extern "C" fn syscall(
     // SAFETY: as above.
     let result = unsafe {
         if copies_memory(number, a, b) {
-            fork::before();
-            let result = raw::call(number, [a, b, c, d, e, f]);
-            if result == 0 {
-                fork::begin_child(true);
-            } else {
-                fork::release_in_parent((result > 0).then_some(result as i32));
-            }
-            result
+            fork::by_number(number, [a, b, c, d, e, f])
         } else {
             raw::call(number, [a, b, c, d, e, f])
         }
@@ -106,12 +99,20 @@ unsafe fn copies_memory(number: c_long, a: c_long, b: c_long) -> bool {
         libc::SYS_fork => true,
         libc::SYS_clone => copies(a, b),
         libc::SYS_clone3 => {
-            // The first and the sixth of a structure of 64-bit words.
-            let args = a as *const c_long;
-            // SAFETY: the kernel would read them, if the size says so.
-            b as usize >= 64
-                && !args.is_null()
-                && unsafe { copies(args.read(), args.add(5).read()) }
+            // The first and the sixth of a structure of 64-bit words; the kernel says if it cannot be read.
+            const WORDS: usize = 8;
+            let mut words = [0u8; WORDS * size_of::<c_long>()];
+            let read =
+                b as usize >= words.len() && memory_of::read_own(a as usize, &mut words).is_ok();
+            let word = |n: usize| {
+                let at = n * size_of::<c_long>();
+                c_long::from_ne_bytes(
+                    words[at..][..size_of::<c_long>()]
+                        .try_into()
+                        .expect("a word"),
+                )
+            };
+            read && copies(word(0), word(5))
         }
         _ => false,
     }

@@ -6,7 +6,7 @@
 
 use ebb_engine::PAGE_SIZE;
 use ebb_engine::env::{ReadOp, Store, WriteOp};
-use ebb_stores::{Encrypted, FileStore, Keyring, RamStore, SwapSpec, open};
+use ebb_stores::{Encrypted, FileStore, Keyring, Look, RamStore, SwapSpec, open};
 use std::error::Error;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -43,7 +43,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         }),
     };
     let seconds: f64 = arguments.next().map_or(Ok(1.0), |text| text.parse())?;
-    let device = open(&spec)?.ok_or("the spec names no device")?;
+    let device = open(&spec, &Look::Through(&|_, _| {}))?.ok_or("the spec names no device")?;
     println!("device {} {:?}", device.name, device.facts);
     for note in &device.notes {
         println!("note: {note}");

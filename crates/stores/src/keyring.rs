@@ -14,7 +14,8 @@
 //! some of what it wrote is gone.
 //!
 //! # Where keys are
-//! In [`Secret`] memory, 64 bytes each; of those used lately the round keys too. The ring's lock is held
+//! In [`Secret`] memory, 64 bytes each; of those used lately the round keys too. They are wiped when the
+//! program has ended ([`Keyring::wipe`]). The ring's lock is held
 //! while pages are encrypted, which readers do side by side, and never across a transfer. A fork
 //! finds it free: no transfer is under way then.
 //!
@@ -27,12 +28,14 @@ use ebb_sys::Errno;
 use ebb_sys::secret::Secret;
 use rustix::rand::{GetRandomFlags, getrandom};
 use std::num::NonZeroU16;
-use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, TryLockError};
 
 /// Bytes of a key: two AES-256 keys.
 pub const KEY_BYTES: usize = 64;
 /// Keys whose round keys are at hand.
 const AT_HAND: usize = 16;
+/// Tries to come by the ring at the end, each of which lets other threads run.
+const WIPE_TRIES: u32 = 1000;
 /// Keys below which nobody looks which of them are still needed.
 const FEW: usize = 16;
 
@@ -111,14 +114,7 @@ impl Default for Keyring {
 
 impl Keyring {
     fn of(most: usize) -> Self {
-        Self(RwLock::new(Ring {
-            most,
-            writing: None,
-            keys: Vec::new(),
-            held: 0,
-            needed: 0,
-            at_hand: [const { None }; AT_HAND],
-        }))
+        Self(RwLock::new(Ring::of(most)))
     }
 
     fn read(&self) -> RwLockReadGuard<'_, Ring> {
@@ -158,6 +154,23 @@ impl Keyring {
         }
     }
 
+    /// Wipes all keys, for good, when nobody needs a page of this process any more: what is read after it
+    /// is not the page, and nothing is written. False if a thread that has ended, or one that does not get
+    /// on, is in the midst of using them.
+    pub fn wipe(&self) -> bool {
+        let unused = (0..WIPE_TRIES).find_map(|_| match self.0.try_write() {
+            Ok(ring) => Some(ring),
+            Err(TryLockError::Poisoned(ring)) => Some(ring.into_inner()),
+            Err(TryLockError::WouldBlock) => {
+                std::thread::yield_now();
+                None
+            }
+        });
+        let Some(mut ring) = unused else { return false };
+        *ring = Ring::of(0);
+        true
+    }
+
     /// How many keys it has.
     pub fn held(&self) -> usize {
         self.read().held
@@ -165,6 +178,18 @@ impl Keyring {
 }
 
 impl Ring {
+    /// An empty one, for so many keys.
+    fn of(most: usize) -> Self {
+        Self {
+            most,
+            writing: None,
+            keys: Vec::new(),
+            held: 0,
+            needed: 0,
+            at_hand: [const { None }; AT_HAND],
+        }
+    }
+
     fn writing_now(&mut self) -> Result<KeyId, Errno> {
         if let Some(key) = self.writing {
             return Ok(key);
@@ -375,6 +400,27 @@ mod tests {
         process.fork(false);
         process.write(1, 5);
         assert_eq!(process.ring.held(), 1);
+    }
+
+    #[test]
+    fn wiped_keys_are_gone_for_good() {
+        let process = Of::new(1, Keyring::default());
+        process.write(0, 1);
+        let held = process.ring.read();
+        assert!(!process.ring.wipe(), "while they are used");
+        drop(held);
+        assert!(process.ring.wipe());
+        assert!(!process.holds(0, 1));
+        let data = [2; PAGE_SIZE];
+        let mut results = [Ok(())];
+        let op = WriteOp {
+            slot: 0,
+            data: &data,
+        };
+        process.store.write(&[op], &mut results);
+        assert_eq!(results, [Err(ebb_engine::env::IoError::NoSpace)]);
+        process.fork(false);
+        assert!(process.ring.writing().is_err());
     }
 
     #[test]

@@ -4,13 +4,16 @@
 //!   mode 0600 and unlinked at once). Nothing is left behind, whatever ends the process.
 //! - A path that does not exist: the same, made at that path and unlinked at once.
 //! - A swap file or block device: used in place, from [`HEADER`] on, so that its swap header
-//!   stays and the kernel can use it again. It must hold a swap header or zeros at its
-//!   start; anything else is somebody's data. It is locked, so that two runs cannot share it.
+//!   stays and the kernel can use it again. It must carry a swap header or be empty
+//!   ([`crate::content`]); anything else is somebody's data, unless the user says that it may go. It is
+//!   locked, so that two runs cannot share it.
 //!
 //! No link is followed where something is created.
 
 use crate::Facts;
 use crate::bounce::Bounce;
+use crate::content::{Content, content};
+use crate::mark::Unmarked;
 use crate::size::{Size, human};
 use crate::spec::{Place, SwapSpec};
 use crate::sysfs::{self, Disk};
@@ -32,8 +35,6 @@ pub const CLUSTER: u64 = (CLUSTER_SLOTS * PAGE_SIZE) as u64;
 /// Bytes at the start of an existing swap file or device that are left as they are.
 pub const HEADER: u64 = CLUSTER;
 
-/// Bytes at the start of an existing area that are looked at before it is taken.
-const LOOKED_AT: usize = 1 << 20;
 /// Bytes of a file system's free space that a private file of no given size leaves alone,
 /// unless a tenth of it is less.
 const MARGIN: u64 = 1 << 30;
@@ -54,6 +55,16 @@ pub struct OpenedDevice {
     pub name: String,
     /// What the user should know, a sentence each.
     pub notes: Vec<String>,
+    /// What is to be marked as swap before it is written to.
+    pub unmarked: Option<Unmarked>,
+}
+
+/// How long one looks through an area that seems to be empty.
+pub enum Look<'a> {
+    /// As long as it takes. Where that is long, this is called once: with the bytes seen, and all.
+    Through(&'a dyn Fn(u64, u64)),
+    /// No longer than this.
+    For(Duration),
 }
 
 /// Why a swap device cannot be used. Each message says the next step.
@@ -113,11 +124,23 @@ pub enum OpenError {
     },
     /// It holds data.
     #[error(
-        "swap {path} holds data that is not swap, and ebb would overwrite it: give another path, or if the data can go, run \"mkswap {path}\" first"
+        "swap {path} holds {found}, and ebb would overwrite it: give another path; or if all of that can go, add \",overwrite=yes\", or run \"wipefs --all {path}\" and then \"mkswap {path}\""
     )]
     HoldsData {
         /// As given.
         path: String,
+        /// What.
+        found: String,
+    },
+    /// There was no time to see whether it is empty.
+    #[error(
+        "swap {path} has no swap header, and to see whether all of its {size} are empty takes too long now: if it is, run \"mkswap {path}\" first, or add \",overwrite=yes\""
+    )]
+    NotSeen {
+        /// As given.
+        path: String,
+        /// How much there is to see.
+        size: String,
     },
     /// It holds the image of a suspended system.
     #[error("swap {path} holds the image of a hibernated system: resume or discard that first")]
@@ -194,13 +217,16 @@ pub enum OpenError {
 }
 
 /// Opens what `spec` names; none for [`SwapSpec::None`].
-pub fn open(spec: &SwapSpec) -> Result<Option<OpenedDevice>, OpenError> {
+///
+/// # Errors
+/// It cannot be used, or must not.
+pub fn open(spec: &SwapSpec, look: &Look<'_>) -> Result<Option<OpenedDevice>, OpenError> {
     match spec {
         SwapSpec::None => Ok(None),
         SwapSpec::At(place) => match &place.path {
             Some(path) => {
                 check_node(path, place, &ebb_sys::thread::online_nodes())?;
-                open_at(path, place).map(Some)
+                open_at(path, place, look).map(Some)
             }
             None => open_default(place).map(Some),
         },
@@ -247,7 +273,7 @@ fn open_default(place: &Place) -> Result<OpenedDevice, OpenError> {
     })
 }
 
-fn open_at(path: &Path, place: &Place) -> Result<OpenedDevice, OpenError> {
+fn open_at(path: &Path, place: &Place, look: &Look<'_>) -> Result<OpenedDevice, OpenError> {
     let name = path.display().to_string();
     let metadata = match fs::metadata(path) {
         Ok(metadata) => metadata,
@@ -267,7 +293,7 @@ fn open_at(path: &Path, place: &Place) -> Result<OpenedDevice, OpenError> {
     if kind.is_dir() {
         private_in(path, place)
     } else if kind.is_file() || kind.is_block_device() {
-        existing(path, &metadata, place)
+        existing(path, &metadata, place, look)
     } else {
         Err(OpenError::Kind {
             path: name,
@@ -418,44 +444,14 @@ fn existing(
     path: &Path,
     metadata: &fs::Metadata,
     place: &Place,
+    look: &Look<'_>,
 ) -> Result<OpenedDevice, OpenError> {
     let name = path.display().to_string();
     if sysfs::is_active_swap(metadata) {
         return Err(OpenError::ActiveSwap { path: name });
     }
     let block = metadata.file_type().is_block_device();
-    let mut flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
-    if block {
-        // Fails while the device is mounted or otherwise claimed, and claims it for us.
-        flags |= OFlags::EXCL;
-    }
-    let fd = claim(path, flags).map_err(|errno| match errno {
-        Errno::BUSY => OpenError::Mounted { path: name.clone() },
-        Errno::TXTBSY => OpenError::ActiveSwap { path: name.clone() },
-        errno => system(&name, "open it for reading and writing", errno),
-    })?;
-    let failed = |doing| {
-        let name = name.clone();
-        move |errno| system(&name, doing, errno)
-    };
-    let opened = rustix::fs::fstat(&fd).map_err(failed("look at it"))?;
-    if (opened.st_dev, opened.st_ino) != (metadata.dev(), metadata.ino()) {
-        return Err(system(
-            &name,
-            "open it: it was exchanged meanwhile",
-            Errno::STALE,
-        ));
-    }
-    match rustix::fs::flock(&fd, FlockOperation::NonBlockingLockExclusive) {
-        Ok(()) | Err(Errno::NOLCK | Errno::OPNOTSUPP | Errno::NOSYS) => {}
-        Err(Errno::WOULDBLOCK) => return Err(OpenError::Taken { path: name }),
-        Err(errno) => return Err(system(&name, "lock it", errno)),
-    }
-    let whole = if block {
-        block::block_size_bytes(&fd).map_err(failed("see its size"))?
-    } else {
-        opened.st_size as u64
-    };
+    let (fd, whole) = hold(path, &name, metadata, block)?;
     let end = match place.size {
         None => whole,
         Some(size) if size.of(whole) <= whole => size.of(whole),
@@ -468,11 +464,7 @@ fn existing(
         }
     };
     // Before its size: nobody is to enlarge what is somebody's data.
-    match look(&fd).map_err(failed("read its start"))? {
-        Found::SwapOrZeros => {}
-        Found::Hibernated => return Err(OpenError::Hibernated { path: name }),
-        Found::Data => return Err(OpenError::HoldsData { path: name }),
-    }
+    let unmarked = may_be_written(&fd, &name, whole, place, look)?;
     let size = end.saturating_sub(HEADER).min(crate::MAX_SIZE) / CLUSTER * CLUSTER;
     if size == 0 {
         return Err(OpenError::TooSmall {
@@ -492,41 +484,98 @@ fn existing(
     // A swap file with holes is one that the kernel refuses, so none are made in it unless
     // asked for.
     facts.wants_discard = place.discard.unwrap_or(block && disk.discards);
-    Ok(finish(fd, facts, name, place, Vec::new()))
+    let mut device = finish(fd, facts, name, place, Vec::new());
+    device.unmarked = unmarked;
+    Ok(device)
 }
 
-/// What the start of an existing area holds.
-#[derive(PartialEq, Eq, Debug)]
-enum Found {
-    SwapOrZeros,
-    Hibernated,
-    Data,
-}
-
-fn look(fd: &OwnedFd) -> Result<Found, Errno> {
-    let mut buffer = Bounce::new(LOOKED_AT / PAGE_SIZE);
-    let start = buffer.get();
-    let mut done = 0;
-    while done < start.len() {
-        match rustix::io::pread(fd, &mut start[done..], done as u64) {
-            Ok(0) => break,
-            Ok(n) => done += n,
-            Err(Errno::INTR) => {}
-            Err(errno) => return Err(errno),
-        }
+/// Opens it for nobody else meanwhile, and says how large it is.
+fn hold(
+    path: &Path,
+    name: &str,
+    metadata: &fs::Metadata,
+    block: bool,
+) -> Result<(OwnedFd, u64), OpenError> {
+    let own = || name.to_owned();
+    let mut flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
+    if block {
+        // Fails while the device is mounted or otherwise claimed, and claims it for us.
+        flags |= OFlags::EXCL;
     }
-    Ok(judge(start))
+    let fd = claim(path, flags).map_err(|errno| match errno {
+        Errno::BUSY => OpenError::Mounted { path: own() },
+        Errno::TXTBSY => OpenError::ActiveSwap { path: own() },
+        errno => system(name, "open it for reading and writing", errno),
+    })?;
+    let failed = |doing| move |errno| system(name, doing, errno);
+    let opened = rustix::fs::fstat(&fd).map_err(failed("look at it"))?;
+    if (opened.st_dev, opened.st_ino) != (metadata.dev(), metadata.ino()) {
+        return Err(system(
+            name,
+            "open it: it was exchanged meanwhile",
+            Errno::STALE,
+        ));
+    }
+    match rustix::fs::flock(&fd, FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) | Err(Errno::NOLCK | Errno::OPNOTSUPP | Errno::NOSYS) => {}
+        Err(Errno::WOULDBLOCK) => return Err(OpenError::Taken { path: own() }),
+        Err(errno) => return Err(system(name, "lock it", errno)),
+    }
+    let whole = if block {
+        block::block_size_bytes(&fd).map_err(failed("see its size"))?
+    } else {
+        u64::try_from(opened.st_size).unwrap_or(0)
+    };
+    Ok((fd, whole))
 }
 
-fn judge(start: &[u8]) -> Found {
-    match &start[PAGE_SIZE - 10..PAGE_SIZE] {
-        b"SWAPSPACE2" | b"SWAP-SPACE" => Found::SwapOrZeros,
-        signature if signature.starts_with(b"S1SUSPEND") || signature.starts_with(b"S2SUSPEND") => {
-            Found::Hibernated
+/// That nobody's data is lost if it is written over; and what is to be marked as swap then.
+fn may_be_written(
+    fd: &OwnedFd,
+    name: &str,
+    size: u64,
+    place: &Place,
+    look: &Look<'_>,
+) -> Result<Option<Unmarked>, OpenError> {
+    let path = || name.to_owned();
+    let overwrite = place.overwrite == Some(true);
+    // Who may overwrite waits for no search.
+    let look = if overwrite {
+        &Look::For(Duration::ZERO)
+    } else {
+        look
+    };
+    let found = content(fd, size, look).map_err(|errno| system(name, "read it", errno))?;
+    let wipe = match found {
+        Content::Swap => return Ok(None),
+        Content::Zeros => false,
+        // Its header stays, by whose number the system may know it.
+        Content::Mixed(_) if overwrite => return Ok(None),
+        Content::Data(_) | Content::Unseen if overwrite => true,
+        // Not to be overwritten: whoever starts that system would resume from what is left of it.
+        Content::Hibernated => return Err(OpenError::Hibernated { path: path() }),
+        Content::Data(found) | Content::Mixed(found) => {
+            return Err(OpenError::HoldsData {
+                path: path(),
+                found,
+            });
         }
-        _ if start.iter().all(|&byte| byte == 0) => Found::SwapOrZeros,
-        _ => Found::Data,
-    }
+        Content::Unseen => {
+            return Err(OpenError::NotSeen {
+                path: path(),
+                size: human(size),
+            });
+        }
+    };
+    let fd = fd
+        .try_clone()
+        .map_err(|error| system(name, "open it", errno(&error)))?;
+    Ok(Some(Unmarked {
+        fd,
+        name: path(),
+        size,
+        wipe,
+    }))
 }
 
 fn facts(size: u64, disk: &Disk, place: &Place) -> Facts {
@@ -557,6 +606,7 @@ fn finish(
         priority: place.priority,
         name,
         notes,
+        unmarked: None,
     }
 }
 
@@ -581,7 +631,7 @@ fn errno(error: &std::io::Error) -> Errno {
     Errno::from_io_error(error).unwrap_or(Errno::IO)
 }
 
-fn system(path: &str, doing: &'static str, errno: Errno) -> OpenError {
+pub(crate) fn system(path: &str, doing: &'static str, errno: Errno) -> OpenError {
     let path = path.to_owned();
     match errno {
         Errno::ACCESS | Errno::PERM => OpenError::Denied { path, doing },

@@ -1,5 +1,5 @@
 //! The text that names a swap device: `PATH[:SIZE][,prio=N][,node=N][,discard=on|off]
-//! [,rotational=on|off]`, or `none`.
+//! [,rotational=on|off][,overwrite=yes|no]`, or `none`.
 //!
 //! The text after the last colon is the size unless it holds a slash; a path that itself
 //! holds a colon in its last part ends with one more colon and no size. A path cannot hold
@@ -41,6 +41,8 @@ pub struct Place {
     pub discard: Option<bool>,
     /// Whether a head moves, instead of what the system says.
     pub rotational: Option<bool>,
+    /// Whether what a file or device holds may go. If none: it must be swap, or empty.
+    pub overwrite: Option<bool>,
 }
 
 impl Default for SwapSpec {
@@ -55,7 +57,7 @@ impl Default for SwapSpec {
 pub enum SpecError {
     /// Nothing there.
     #[error(
-        "the swap spec is empty: write PATH[:SIZE][,prio=N][,node=N][,discard=on|off][,rotational=on|off] or none"
+        "the swap spec is empty: write PATH[:SIZE][,prio=N][,node=N][,discard=on|off][,rotational=on|off][,overwrite=yes] or none"
     )]
     Empty,
     /// `none` with something behind it.
@@ -71,7 +73,7 @@ pub enum SpecError {
     },
     /// An option that does not exist.
     #[error(
-        "unknown swap option \"{0}\": allowed are prio=N, node=N, discard=on|off, rotational=on|off (a path cannot hold a comma)"
+        "unknown swap option \"{0}\": allowed are prio=N, node=N, discard=on|off, rotational=on|off, overwrite=yes (a path cannot hold a comma)"
     )]
     UnknownOption(String),
     /// An option given twice.
@@ -150,9 +152,14 @@ impl Place {
             "node" => once(&mut self.node, "node", || {
                 number(value, "node", MAX_NODE, "a whole number from 0 to 1023").map(Node)
             }),
-            "discard" => once(&mut self.discard, "discard", || switch(value, "discard")),
+            "discard" => once(&mut self.discard, "discard", || {
+                switch(value, "discard", ["on", "off"], "on or off")
+            }),
             "rotational" => once(&mut self.rotational, "rotational", || {
-                switch(value, "rotational")
+                switch(value, "rotational", ["on", "off"], "on or off")
+            }),
+            "overwrite" => once(&mut self.overwrite, "overwrite", || {
+                switch(value, "overwrite", ["yes", "no"], "yes or no")
             }),
             _ => Err(SpecError::UnknownOption(option.into())),
         }
@@ -187,14 +194,19 @@ fn number<T: FromStr + PartialOrd + Default>(
     }
 }
 
-fn switch(text: &str, option: &'static str) -> Result<bool, SpecError> {
+fn switch(
+    text: &str,
+    option: &'static str,
+    [on, off]: [&str; 2],
+    allowed: &'static str,
+) -> Result<bool, SpecError> {
     match text {
-        "on" => Ok(true),
-        "off" => Ok(false),
+        text if text == on => Ok(true),
+        text if text == off => Ok(false),
         _ => Err(SpecError::Value {
             option,
             value: text.into(),
-            allowed: "on or off",
+            allowed,
         }),
     }
 }
@@ -213,7 +225,7 @@ mod tests {
     #[test]
     fn everything_at_once() {
         assert_eq!(
-            at("/var/swap:1.5G,prio=5,node=1,discard=off,rotational=on"),
+            at("/var/swap:1.5G,prio=5,node=1,discard=off,rotational=on,overwrite=yes"),
             Place {
                 path: Some("/var/swap".into()),
                 size: Some(Size::Bytes(3 << 29)),
@@ -221,6 +233,7 @@ mod tests {
                 node: Some(Node(1)),
                 discard: Some(false),
                 rotational: Some(true),
+                overwrite: Some(true),
             }
         );
     }
@@ -276,6 +289,11 @@ mod tests {
             ("/s,rotational=on,rotational=on", "given twice"),
             ("/s,discard=on,discard=off", "given twice"),
             ("/s,node=0,node=1", "given twice"),
+            ("/s,overwrite=yes,overwrite=yes", "given twice"),
+            (
+                "/s,overwrite=on",
+                "swap option overwrite: allowed is yes or no",
+            ),
             ("/s,prio=1,prio=2", "given twice"),
             ("/s\0x", "zero byte"),
         ] {

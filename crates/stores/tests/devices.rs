@@ -2,7 +2,7 @@
 
 use ebb_engine::PAGE_SIZE;
 use ebb_engine::env::{IoError, ReadOp, Store, WriteOp};
-use ebb_stores::{FileStore, OpenedDevice, SwapSpec, open};
+use ebb_stores::{FileStore, Look, OpenedDevice, SwapSpec, open};
 use std::fs::File;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
@@ -12,6 +12,7 @@ use std::time::Duration;
 use tempfile::TempDir;
 
 const MIB: u64 = 1 << 20;
+const LOOK: Look<'_> = Look::For(Duration::from_secs(60));
 
 /// Runs a command; its output, or what was wrong.
 fn sh(program: &str, arguments: &[&str]) -> Result<String, String> {
@@ -90,7 +91,7 @@ impl Drop for Mount {
 }
 
 fn try_open(spec: &str) -> Result<OpenedDevice, String> {
-    open(&spec.parse::<SwapSpec>().unwrap())
+    open(&spec.parse::<SwapSpec>().unwrap(), &LOOK)
         .map(|device| device.expect("a device"))
         .map_err(|error| error.to_string())
 }
@@ -157,7 +158,7 @@ fn a_device_of_one_run_or_with_a_file_system_is_refused() {
     }
     let unmounted = try_open(&device.device).unwrap_err();
     assert!(
-        unmounted.contains("holds data that is not swap"),
+        unmounted.contains("holds a file system (ext4)"),
         "{unmounted}"
     );
     let at = device.dir.path().join("mounted");
@@ -166,6 +167,32 @@ fn a_device_of_one_run_or_with_a_file_system_is_refused() {
     };
     let mounted = try_open(&device.device).unwrap_err();
     assert!(mounted.contains("is mounted or in use"), "{mounted}");
+}
+
+/// A block device has no holes: all of it is read, and its end too.
+#[test]
+fn a_block_device_with_data_at_its_end_alone_is_refused() {
+    let Some(device) = Loop::new(32 * MIB) else {
+        return;
+    };
+    let spec = &device.device;
+    let last = 32 * MIB - 1;
+    let put = |at: u64, byte: u8| {
+        let device = File::options().write(true).open(spec).unwrap();
+        device.write_all_at(&[byte], at).unwrap();
+        device.sync_all().unwrap();
+    };
+    for at in [last, 17 * MIB] {
+        put(at, 1);
+        let refused = try_open(spec).unwrap_err();
+        let says = format!("holds data (at byte {at}) and has no swap header");
+        assert!(refused.contains(&says), "{refused}");
+        put(at, 0);
+    }
+    let unmarked = try_open(spec).unwrap().unmarked.expect("it is empty");
+    unmarked.mark().unwrap();
+    put(last, 1);
+    assert!(try_open(spec).unwrap().unmarked.is_none(), "it is swap now");
 }
 
 #[test]

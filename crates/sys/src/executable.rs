@@ -41,6 +41,18 @@ pub enum Reason {
     Go,
 }
 
+impl Reason {
+    /// Whether the preload library has to be kept out of the program's environment: its loader would take
+    /// it for a library of its own and give up. musl's passes over one that it does not find, as it does
+    /// not find one named for glibc alone ([`crate::loader`]); what others do is not known.
+    pub fn withholds(&self, named_for_glibc: bool) -> bool {
+        match self {
+            Reason::OtherLibc(loader) => !(named_for_glibc && loader.file_begins(b"ld-musl")),
+            _ => false,
+        }
+    }
+}
+
 impl fmt::Display for Reason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -63,7 +75,8 @@ pub struct Name {
 }
 
 impl Name {
-    fn of(from: &[u8]) -> Self {
+    /// The same bytes, as far as there is room.
+    pub fn of(from: &[u8]) -> Self {
         // One is left for a null behind it.
         let len = from.len().min(255);
         let mut bytes = [0; 256];
@@ -106,7 +119,8 @@ impl fmt::Debug for Name {
 /// How many interpreters of interpreters the kernel follows.
 pub const MAX_SCRIPTS: usize = 5;
 
-const HEAD: usize = 512;
+/// What is read at once: with a linker of today all of what is looked at.
+const HEAD: usize = 1024;
 
 /// What `file` is.
 ///
@@ -179,7 +193,7 @@ fn elf(file: &File, head: &[u8]) -> Option<Image> {
     let (mut loader, mut go) = (None, false);
     for n in 0..count {
         let mut header = [0; 56];
-        if read_at(file, &mut header, table.checked_add(n * size)?).ok()? < header.len() {
+        if part(file, head, &mut header, table.checked_add(n * size)?)? < header.len() {
             return None;
         }
         let kind = u32::from_le_bytes(header[..4].try_into().ok()?);
@@ -189,7 +203,7 @@ fn elf(file: &File, head: &[u8]) -> Option<Image> {
         let (offset, len) = (u64_in(&header, 8)?, u64_in(&header, 32)?);
         let mut content = [0; 256];
         let len = len.min(content.len() as u64) as usize;
-        let whole = read_at(file, &mut content[..len], offset).is_ok_and(|n| n == len);
+        let whole = part(file, head, &mut content[..len], offset) == Some(len);
         let content = &content[..len];
         if kind == PT_INTERP {
             let path = content.split(|b| *b == 0).next().unwrap_or_default();
@@ -206,6 +220,20 @@ fn elf(file: &File, head: &[u8]) -> Option<Image> {
         Some(_) if go => Image::Unmanaged(Reason::Go),
         Some(_) => Image::Managed,
     })
+}
+
+/// As much as there is of a part of the file, whose first bytes are at hand.
+fn part(file: &File, head: &[u8], out: &mut [u8], offset: u64) -> Option<usize> {
+    let at_hand = usize::try_from(offset)
+        .ok()
+        .and_then(|start| head.get(start..start.checked_add(out.len())?));
+    match at_hand {
+        Some(bytes) => {
+            out.copy_from_slice(bytes);
+            Some(out.len())
+        }
+        None => read_at(file, out, offset).ok(),
+    }
 }
 
 /// Whether a loader is glibc's, which may be started itself and then loads a program and the library.

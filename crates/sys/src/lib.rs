@@ -7,18 +7,23 @@
 
 pub mod ahead;
 pub mod background;
+pub mod blkid;
 pub mod block;
 pub mod codec;
+mod control_block;
 pub mod executable;
 pub mod fault;
 pub mod futex;
 pub mod heap;
 pub mod link;
+pub mod loader;
 pub mod memory;
 pub mod memory_file;
 pub mod pagemap;
+pub mod peer;
 pub mod probe;
 pub mod proc;
+pub mod program;
 pub mod raw;
 pub mod ring;
 pub mod robust;
@@ -26,7 +31,8 @@ pub mod secret;
 pub mod shm;
 pub mod sigfd;
 pub mod signal;
-mod spawn;
+pub mod syscall_trap;
+mod task;
 pub mod thread;
 pub mod user;
 
@@ -53,6 +59,12 @@ impl Errno {
         } else {
             Ok(result as usize)
         }
+    }
+}
+
+impl From<Errno> for rustix::io::Errno {
+    fn from(errno: Errno) -> Self {
+        Self::from_raw_os_error(errno.0)
     }
 }
 

@@ -159,6 +159,57 @@ pub unsafe fn process_madvise(
     unsafe { raw::checked(libc::SYS_process_madvise, args) }
 }
 
+/// Reads memory of the calling process that may not be there.
+///
+/// # Errors
+/// EFAULT: not all of it can be read.
+pub fn read_own(from: usize, to: &mut [u8]) -> Result<(), Errno> {
+    // SAFETY: reads into the buffer, by the kernel.
+    unsafe {
+        transfer(
+            libc::SYS_process_vm_readv,
+            to.as_mut_ptr() as usize,
+            from,
+            to.len(),
+        )
+    }
+}
+
+/// Writes to memory of the calling process that may not be there.
+///
+/// # Errors
+/// EFAULT: not all of it can be written.
+pub fn write_own(to: usize, from: &[u8]) -> Result<(), Errno> {
+    // SAFETY: the caller's memory, or nobody's: what is written is what the program asked to be.
+    unsafe {
+        transfer(
+            libc::SYS_process_vm_writev,
+            from.as_ptr() as usize,
+            to,
+            from.len(),
+        )
+    }
+}
+
+/// Between a buffer of ours and memory of the process, by the kernel.
+///
+/// Requires: the buffer is valid for so many bytes, to be written where that is read to.
+unsafe fn transfer(call: c_long, ours: usize, theirs: usize, len: usize) -> Result<(), Errno> {
+    let area = |start: usize| libc::iovec {
+        iov_base: start as *mut libc::c_void,
+        iov_len: len,
+    };
+    let (ours, theirs) = (area(ours), area(theirs));
+    let of = |area: &libc::iovec| (&raw const *area) as c_long;
+    let process = c_long::from(std::process::id());
+    // SAFETY: passed on to the caller; one area on each side.
+    match unsafe { raw::checked(call, [process, of(&ours), 1, of(&theirs), 1, 0]) } {
+        Ok(done) if done == len => Ok(()),
+        Ok(_) => Err(Errno(libc::EFAULT)),
+        Err(error) => Err(error),
+    }
+}
+
 /// New private anonymous read-write memory at an address of the kernel's choice, not reserved
 /// against the commit limit.
 pub fn reserve(len: usize) -> Result<usize, Errno> {

@@ -8,16 +8,16 @@
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use std::io::Write;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 
-/// Opens what a thread of another process, or one with a descriptor table of its own, has open as
-/// `fd`: the same file by another description, with the same flags.
+/// Opens what another process has open as `fd`: the same file by another description, with the same
+/// flags.
 ///
 /// # Errors
 /// It is gone, or another user's, or the file cannot be opened.
-pub fn reopen(process: u32, thread: u32, fd: i32) -> Result<OwnedFd, Errno> {
+pub fn reopen(process: u32, fd: i32) -> Result<OwnedFd, Errno> {
     let mut buffer = [0; 256];
-    let path = Path::new(format_args!("/proc/{process}/task/{thread}/fdinfo/{fd}"));
+    let path = Path::new(format_args!("/proc/{process}/fdinfo/{fd}"));
     let len = rustix::io::read(path.open(OFlags::RDONLY)?, &mut buffer)?;
     let flags = std::str::from_utf8(&buffer[..len])
         .ok()
@@ -25,8 +25,7 @@ pub fn reopen(process: u32, thread: u32, fd: i32) -> Result<OwnedFd, Errno> {
         .and_then(|flags| u32::from_str_radix(flags.trim(), 8).ok())
         .ok_or(Errno::INVAL)?;
     let kept = OFlags::ACCMODE | OFlags::DIRECT;
-    Path::new(format_args!("/proc/{process}/task/{thread}/fd/{fd}"))
-        .open(OFlags::from_bits_retain(flags) & kept)
+    Path::new(format_args!("/proc/{process}/fd/{fd}")).open(OFlags::from_bits_retain(flags) & kept)
 }
 
 /// A path under `/proc`, built on the stack.
@@ -82,13 +81,20 @@ fn number(field: &[u8]) -> Option<u64> {
     })
 }
 
+/// The name (`comm`) of a helper: a process of ours that shares a program's memory and serves it.
+pub const HELPER: &std::ffi::CStr = c"ebb-helper";
+
 /// What `/proc/PID/stat` says that we use.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Stat {
+    /// Whether it is called [`HELPER`], as anybody may call himself.
+    pub named_helper: bool,
     /// R, S, D, T, Z, X …
     pub state: u8,
     /// The parent's pid.
     pub parent: u32,
+    /// Whether it is ending: its memory may be gone any moment.
+    pub exiting: bool,
     /// Minor faults of all threads so far.
     pub minor_faults: u64,
     /// When the process started, in clock ticks since boot.
@@ -114,17 +120,25 @@ impl Image {
     }
 }
 
+/// Among a task's flags, which proc(5) shows since 2.6.
+const PF_EXITING: u64 = 4;
+
 impl Stat {
     /// Parses `/proc/PID/stat`; fields are counted from the last parenthesis because the
     /// name before it may contain anything.
     fn parse(text: &[u8]) -> Option<Self> {
         let close = text.iter().rposition(|&b| b == b')')?;
-        let mut stat = Stat::default();
+        let open = text.iter().position(|&b| b == b'(')?;
+        let mut stat = Stat {
+            named_helper: text.get(open + 1..close)? == HELPER.to_bytes(),
+            ..Stat::default()
+        };
         let mut seen = 0;
         for (i, field) in text.get(close + 2..)?.split(|&b| b == b' ').enumerate() {
             match i + 3 {
                 3 => stat.state = *field.first()?,
                 4 => stat.parent = number(field)? as u32,
+                9 => stat.exiting = number(field)? & PF_EXITING != 0,
                 10 => stat.minor_faults = number(field)?,
                 22 => stat.start_time = number(field)?,
                 26 => stat.image.code = number(field)?,
@@ -133,7 +147,7 @@ impl Stat {
             }
             seen += 1;
         }
-        (seen == 6).then_some(stat)
+        (seen == 7).then_some(stat)
     }
 
     /// Whether the process has ended and only waits to be reaped.
@@ -299,9 +313,24 @@ impl Process {
     /// Whether it lives in the memory of process `other`, as a child of `vfork` does until it
     /// calls exec. False also where kcmp(2) may not say.
     pub fn lives_in(&self, other: u32) -> bool {
-        const KCMP_VM: libc::c_int = 1;
-        // SAFETY: compares two processes by number, and touches no memory.
-        unsafe { libc::syscall(libc::SYS_kcmp, self.pid(), other, KCMP_VM, 0, 0) == 0 }
+        share_memory(self.pid, other) == Some(true)
+    }
+
+    /// Whether it has been killed, or ends otherwise: also before it has run again to notice.
+    pub fn is_ending(&self) -> bool {
+        match self.stat() {
+            Ok(stat) if !stat.exiting && !stat.is_dead() => {}
+            _ => return true,
+        }
+        self.disposition(libc::SIGKILL)
+            .is_none_or(|killed| killed.pending)
+    }
+
+    /// What a signal would do to its first thread; none if it is gone.
+    pub fn disposition(&self, signal: i32) -> Option<Disposition> {
+        let file = Path::new(format_args!("/proc/{}/status", self.pid)).open(OFlags::RDONLY);
+        let mut buf = [0; 4096];
+        Disposition::parse(read(&file.ok()?, &mut buf).ok()?, signal)
     }
 
     /// Calls `f` with the pid of each child of any of its threads.
@@ -310,6 +339,109 @@ impl Process {
     /// ESRCH or ENOENT if it is gone.
     pub fn children(&self, f: impl FnMut(u32)) -> Result<(), Errno> {
         children(self.pid, f)
+    }
+}
+
+/// What becomes of a signal in a process.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Disposition {
+    /// It has been sent, and not been taken.
+    pub pending: bool,
+    /// It is blocked.
+    pub blocked: bool,
+    /// It has no effect.
+    pub ignored: bool,
+    /// The program has a handler for it.
+    pub caught: bool,
+}
+
+impl Disposition {
+    fn parse(text: &[u8], signal: i32) -> Option<Self> {
+        let text = String::from_utf8_lossy(text);
+        let bit = 1u64.checked_shl(u32::try_from(signal).ok()?.checked_sub(1)?)?;
+        let has = |name| {
+            let mask = text.lines().find_map(|line| line.strip_prefix(name))?;
+            Some(u64::from_str_radix(mask.trim(), 16).ok()? & bit != 0)
+        };
+        Some(Self {
+            pending: has("SigPnd:")? || has("ShdPnd:")?,
+            blocked: has("SigBlk:")?,
+            ignored: has("SigIgn:")?,
+            caught: has("SigCgt:")?,
+        })
+    }
+}
+
+/// A thread of process `pid` that waits for a page of memory that a userfaultfd serves. None also where
+/// the kernel does not say what threads wait for.
+pub fn waits_for_page(pid: u32) -> Option<u32> {
+    let dir = Path::new(format_args!("/proc/{pid}/task")).open(OFlags::RDONLY | OFlags::DIRECTORY);
+    let dir = dir.ok()?;
+    let mut names = [std::mem::MaybeUninit::uninit(); 2048];
+    let mut tasks = rustix::fs::RawDir::new(&dir, &mut names);
+    while let Some(Ok(task)) = tasks.next() {
+        let Some(tid) = number(task.file_name().to_bytes()) else {
+            continue;
+        };
+        let mut buf = [0; 64];
+        let path = Path::new(format_args!("/proc/{pid}/task/{tid}/wchan"));
+        let file = path.open(OFlags::RDONLY);
+        if file.is_ok_and(|file| read(&file, &mut buf) == Ok(b"handle_userfault")) {
+            return Some(tid as u32);
+        }
+    }
+    None
+}
+
+/// Whether two processes share one memory; none where kcmp(2) may not say, or one is gone.
+pub fn share_memory(one: u32, other: u32) -> Option<bool> {
+    const KCMP_VM: libc::c_int = 1;
+    // SAFETY: compares two processes by number, and touches no memory.
+    let order = unsafe { libc::syscall(libc::SYS_kcmp, one, other, KCMP_VM, 0, 0) };
+    (order >= 0).then_some(order == 0)
+}
+
+/// Minor faults of process `pid` so far; 0 if it is gone.
+pub fn minor_faults(pid: u32) -> u64 {
+    let mut buf = [0; 1024];
+    let stat = Path::new(format_args!("/proc/{pid}/stat"))
+        .open(OFlags::RDONLY)
+        .and_then(|fd| read(&fd, &mut buf).map(Stat::parse));
+    stat.ok().flatten().map_or(0, |stat| stat.minor_faults)
+}
+
+/// The process that a pidfd stands for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Pointed {
+    /// Its number, as this process's `/proc` has it.
+    pub pid: u32,
+    /// Its number as it sees itself: another, if it lives in a PID namespace further in.
+    pub own: u32,
+}
+
+/// Which process `pidfd` stands for.
+///
+/// # Errors
+/// ESRCH if it has been reaped, or is out of sight in another PID namespace; EINVAL if it is no pidfd.
+pub fn pointed_at(pidfd: BorrowedFd<'_>) -> Result<Pointed, Errno> {
+    let number = pidfd.as_raw_fd();
+    let file = Path::new(format_args!("/proc/thread-self/fdinfo/{number}")).open(OFlags::RDONLY)?;
+    let mut buf = [0; 1024];
+    Pointed::parse(read(&file, &mut buf)?)
+}
+
+impl Pointed {
+    fn parse(text: &[u8]) -> Result<Self, Errno> {
+        let text = std::str::from_utf8(text).map_err(|_| Errno::INVAL)?;
+        let field = |name| text.lines().find_map(|line| line.strip_prefix(name));
+        let number = |text: &str| text.trim().parse::<u32>().ok().filter(|&pid| pid > 0);
+        let pid = field("Pid:").ok_or(Errno::INVAL)?;
+        // -1 or 0 where there is none.
+        let pid = number(pid).ok_or(Errno::SRCH)?;
+        // The namespaces from ours inwards; the line is missing where the kernel has none.
+        let inner = field("NSpid:").and_then(|line| number(line.split_whitespace().next_back()?));
+        let own = inner.unwrap_or(pid);
+        Ok(Self { pid, own })
     }
 }
 
@@ -385,6 +517,14 @@ pub fn monotonic_ns() -> u64 {
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }
 
+/// Time since boot, as `/proc/PID/stat` has it for the start of a process: in hundredths of a second
+/// (USER_HZ), cut.
+pub fn ticks() -> u64 {
+    const USER_HZ: u64 = 100;
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
+    now.tv_sec as u64 * USER_HZ + now.tv_nsec as u64 / (1_000_000_000 / USER_HZ)
+}
+
 /// Which PID namespace this process is in: its inode, which no other has while it lives. One system
 /// call, and nothing is allocated.
 ///
@@ -408,13 +548,28 @@ pub fn name(pid: u32) -> String {
         .collect()
 }
 
-/// Whether a thread of a process may be alive, by their numbers in the caller's PID namespace: who comes from
-/// another one does not see them.
-pub fn thread_may_live(process: u32, thread: u32) -> bool {
-    // SAFETY: no signal is sent.
-    let sent = unsafe { libc::syscall(libc::SYS_tgkill, process, thread, 0) };
-    // SAFETY: no arguments.
-    sent == 0 || crate::Errno::last().0 != libc::ESRCH || unsafe { libc::getppid() } == 0
+/// Whether children of the calling process come to be in its own PID namespace: after `unshare` the first of
+/// them is the first of a new one. Yes where `/proc` does not say.
+pub fn children_stay_in_namespace() -> bool {
+    let inode = |path| rustix::fs::stat(path).map(|stat| stat.st_ino).ok();
+    inode(c"/proc/self/ns/pid") == inode(c"/proc/self/ns/pid_for_children")
+}
+
+/// Bytes of addresses that a process has mapped; 0 if it has ended. None: it cannot be read.
+pub fn size_of(pid: u32) -> Option<u64> {
+    const FIELD: usize = 23;
+    let mut buf = [0; 1024];
+    let fd = Path::new(format_args!("/proc/{pid}/stat"))
+        .open(OFlags::RDONLY)
+        .ok()?;
+    let text = read(&fd, &mut buf).ok()?;
+    // The name, in parentheses, may hold anything; the third field comes after it.
+    let close = text.iter().rposition(|&b| b == b')')?;
+    number(
+        text.get(close + 2..)?
+            .split(|&b| b == b' ')
+            .nth(FIELD - 3)?,
+    )
 }
 
 #[cfg(test)]
@@ -432,6 +587,8 @@ mod tests {
             Stat {
                 state: b'S',
                 parent: 7,
+                exiting: false,
+                named_helper: false,
                 minor_faults: 123,
                 start_time: 99,
                 image: Image {
@@ -440,6 +597,11 @@ mod tests {
                 },
             }
         );
+        let named = |name: &str| {
+            let text = String::from_utf8_lossy(text).replacen("a) R 1 (b", name, 1);
+            Stat::parse(text.as_bytes()).unwrap().named_helper
+        };
+        assert!(named("ebb-helper") && !named("ebb-helper)") && !named("(ebb-helper"));
         assert_eq!(Stat::parse(b"42 (a) S 7"), None);
         assert_eq!(Stat::parse(b""), None);
     }
@@ -500,6 +662,8 @@ mod tests {
             .spawn()
             .unwrap();
         let process = Process::open(child.id()).unwrap();
+        let age = ticks() - process.start_time();
+        assert!(age < 60 * 100, "{age} ticks");
         let mut seen = false;
         children(std::process::id(), |pid| seen |= pid == child.id()).unwrap();
         assert!(seen);
@@ -515,6 +679,52 @@ mod tests {
         child.wait().unwrap();
         assert_eq!(process.stat().unwrap_err(), Errno::SRCH);
         assert_eq!(process.statm().unwrap_err(), Errno::SRCH);
+    }
+
+    #[test]
+    fn a_pidfd_says_whose_it_is() {
+        use std::os::fd::AsFd;
+        let me = rustix::process::pidfd_open(
+            rustix::process::getpid(),
+            rustix::process::PidfdFlags::empty(),
+        );
+        let me = me.unwrap();
+        let (pid, own) = (std::process::id(), std::process::id());
+        assert_eq!(pointed_at(me.as_fd()), Ok(Pointed { pid, own }));
+        let null = std::fs::File::open("/dev/null").unwrap();
+        assert_eq!(pointed_at(null.as_fd()), Err(Errno::INVAL));
+
+        let parse = |text: &str| Pointed::parse(text.as_bytes()).map(|p| (p.pid, p.own));
+        assert_eq!(parse("pos:\t0\nPid:\t77\nNSpid:\t77\t5\t1\n"), Ok((77, 1)));
+        assert_eq!(parse("Pid:\t77\n"), Ok((77, 77)));
+        assert_eq!(parse("Pid:\t-1\nNSpid:\t-1\n"), Err(Errno::SRCH));
+        assert_eq!(parse("Pid:\t0\n"), Err(Errno::SRCH));
+    }
+
+    #[test]
+    fn a_disposition_is_read_signal_by_signal() {
+        let text = b"Name:\tx\nSigQ:\t0/1\nSigPnd:\t0000000000000000\nShdPnd:\t0000000000004000\n\
+            SigBlk:\t0000000000004000\nSigIgn:\t0000000000000004\nSigCgt:\t0000000000000002\n";
+        let masks = |signal| {
+            let d = Disposition::parse(text, signal).unwrap();
+            [d.pending, d.blocked, d.ignored, d.caught]
+        };
+        assert_eq!(masks(libc::SIGTERM), [true, true, false, false]);
+        assert_eq!(masks(libc::SIGQUIT), [false, false, true, false]);
+        assert_eq!(masks(libc::SIGINT), [false, false, false, true]);
+        assert_eq!(Disposition::parse(b"Name:\tx\n", 15), None);
+        assert_eq!(Disposition::parse(text, 0), None);
+    }
+
+    #[test]
+    fn a_killed_process_is_ending_before_it_has_noticed() {
+        let mut child = Command::new("sleep").arg("60").spawn().unwrap();
+        let process = Process::open(child.id()).unwrap();
+        assert!(!process.is_ending());
+        child.kill().unwrap();
+        assert!(process.is_ending());
+        child.wait().unwrap();
+        assert!(process.is_ending());
     }
 
     #[test]

@@ -8,8 +8,8 @@
 //! What it does not do:
 //! - Keep what runs in the process from reading it, nor whoever may read the process's memory (ptrace,
 //!   `/proc/PID/mem`): those have the pages that the keys protect, too.
-//! - Wipe at the end of a process, which may come at any instruction while pages are still served. The
-//!   kernel clears a page before it gives it to another process.
+//! - Wipe by itself at the end of a process: whoever keeps a secret drops it when it serves nobody any
+//!   more. Of a process that is killed the kernel clears a page before it gives it to another.
 //! - `memfd_secret`: its memory is shared by a process and its forked children, which shall not see each
 //!   other's keys, and while there is any, no machine can hibernate.
 

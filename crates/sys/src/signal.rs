@@ -13,15 +13,6 @@ impl Blocked {
             old: swap(u64::MAX),
         }
     }
-
-    /// Blocks every signal but the one by which libc has all threads change their user or group. It
-    /// waits for each of them, with locks held that a call into libc may need; and a thread that
-    /// kept the program's former rights would be a way back to them.
-    pub fn all_but_changes_of_user() -> Self {
-        /// glibc's SIGSETXID.
-        const SETXID: u64 = 1 << (33 - 1);
-        Self { old: swap(!SETXID) }
-    }
 }
 
 impl Drop for Blocked {

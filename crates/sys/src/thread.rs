@@ -1,9 +1,9 @@
-//! Threads of our own inside somebody else's process: where they run, how urgently, and with
-//! which descriptors. How they come to be is in `spawn`.
+//! Threads of our own that serve somebody else's process: where they run, how urgently, under which name.
+//! How they come to be is in `task`.
 
-use crate::Errno;
+use crate::{Errno, program};
 
-pub use crate::spawn::*;
+pub use crate::task::*;
 
 /// This thread's id.
 pub fn id() -> u32 {
@@ -132,13 +132,13 @@ pub fn prompt() {
     }
 }
 
-/// The processor thread `id` of this process last ran on. About 5 µs.
+/// The processor on which thread `id` of the program last ran. About 5 µs.
 pub fn cpu_of(id: u32) -> Option<usize> {
     let mut path = [0u8; 48];
     let text = {
         use std::io::Write;
         let mut cursor = std::io::Cursor::new(&mut path[..]);
-        write!(cursor, "/proc/self/task/{id}/stat\0").ok()?;
+        write!(cursor, "/proc/{}/task/{id}/stat\0", program::pid()).ok()?;
         let n = cursor.position() as usize;
         std::ffi::CStr::from_bytes_with_nul(&path[..n]).ok()?
     };
@@ -150,14 +150,35 @@ pub fn cpu_of(id: u32) -> Option<usize> {
     std::str::from_utf8(field).ok()?.parse().ok()
 }
 
-/// Gives this thread a descriptor table of its own with nothing in it. What it opens from now
-/// on, and the threads it starts, are out of the program's reach: the program can neither close
-/// nor leak those descriptors, and none of the program's stay open because of us.
-pub fn private_descriptors() -> Result<(), Errno> {
-    const CLOSE_RANGE_UNSHARE: u32 = 1 << 1;
-    // SAFETY: closes descriptors of this thread's own copy of the table only.
-    Errno::of(unsafe { libc::syscall(libc::SYS_close_range, 0u32, u32::MAX, CLOSE_RANGE_UNSHARE) })
-        .map(|_| ())
+/// The calling thread's name, as `ps` and `top` show it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Name {
+    /// The first task of a helper, and so the helper.
+    Helper,
+    /// A thread that serves faults.
+    Service,
+}
+
+/// Names the calling thread.
+pub fn set_name(name: Name) {
+    let name = match name {
+        Name::Helper => crate::proc::HELPER,
+        Name::Service => c"ebb-service",
+    };
+    // SAFETY: a terminated text, of fewer bytes than a name may have.
+    unsafe { libc::prctl(libc::PR_SET_NAME, name.as_ptr()) };
+}
+
+/// Allows this process as much of a resource as it may allow itself.
+pub fn raise_limit(resource: libc::__rlimit_resource_t) {
+    // SAFETY: one structure of ours, filled before it is used.
+    unsafe {
+        let mut limit: libc::rlimit = std::mem::zeroed();
+        if libc::getrlimit(resource, &mut limit) == 0 {
+            limit.rlim_cur = limit.rlim_max;
+            libc::setrlimit(resource, &limit);
+        }
+    }
 }
 
 /// Processors of the system that are online.

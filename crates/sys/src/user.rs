@@ -1,18 +1,18 @@
-//! Threads of ours that libc does not know follow the program's changes of user.
+//! Tasks of ours follow the program's changes of user.
 //!
 //! To the kernel, users and groups are each thread's own. libc's `setuid` and its kin have every
-//! thread change that libc knows, ours too. In a forked child it knows none of ours (`spawn`), and
-//! one that kept the program's former rights would be a way back to them for whoever takes the
-//! program over. So there the thread that changed says so, and goes on when all have followed.
+//! thread change that libc knows, and it knows none of ours (`task`). One that kept the program's former
+//! rights would be a way back to them for whoever takes the program over, as both have one memory. So the
+//! thread that changed says so, and goes on when all have followed.
 //!
-//! Protocol: [`changed`] writes down what its caller is now and raises `CHANGES`; each raw thread
-//! that finds it above what it has `FOLLOWED` becomes the same, and says so. A thread of ours calls
+//! Protocol: [`changed`] writes down what its caller is now and raises `CHANGES`; each task of ours
+//! that finds it above what it has `FOLLOWED` becomes the same, and says so. It calls
 //! [`follow`] whenever it wakes.
 //!
 //! What it does not do: what else is a thread's own and libc leaves so (capabilities set by hand,
 //! seccomp filters).
 
-use crate::spawn::{self, STACKS};
+use crate::task::{self, TASKS};
 use crate::{futex, memory};
 use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicUsize, Ordering::SeqCst};
 use std::time::{Duration, Instant};
@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 /// How often users were changed.
 static CHANGES: AtomicU32 = AtomicU32::new(0);
 /// Up to which change the thread of a number has followed.
-static FOLLOWED: [AtomicU32; STACKS] = [const { AtomicU32::new(0) }; STACKS];
+static FOLLOWED: [AtomicU32; TASKS] = [const { AtomicU32::new(0) }; TASKS];
 
 type Three = [AtomicU32; 3];
 /// Real, effective and saved.
@@ -36,7 +36,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// The calling thread, of the program, is another user or in other groups by now. Returns when
 /// threads of ours are, too; `nudge` wakes those that sleep. One that cannot ends the process.
 pub fn changed(nudge: impl Fn()) {
-    if spawn::raw_threads().next().is_none() {
+    if !task::helper_lives() {
         return;
     }
     let _one = One::wait();
@@ -65,7 +65,9 @@ pub fn changed(nudge: impl Fn()) {
     LISTED.store(count, SeqCst);
     let change = CHANGES.fetch_add(1, SeqCst) + 1;
     let begin = Instant::now();
-    while spawn::raw_threads().any(|number| FOLLOWED[number].load(SeqCst) != change) {
+    // A helper that ends meanwhile has no rights any more.
+    let follows = |number: usize| FOLLOWED[number].load(SeqCst) == change;
+    while task::helper_lives() && !(0..task::started()).all(follows) {
         if begin.elapsed() > PATIENCE {
             abort();
         }
@@ -87,11 +89,11 @@ pub fn follow() {
 
 #[cold]
 fn follow_now() {
-    let Some(number) = spawn::number() else {
+    let Some(number) = task::number() else {
         return;
     };
     let change = CHANGES.load(SeqCst);
-    if FOLLOWED[number].load(SeqCst) == change || !spawn::raw_threads().any(|n| n == number) {
+    if FOLLOWED[number].load(SeqCst) == change {
         return;
     }
     let [u, v, w] = USERS.each_ref().map(|id| id.load(SeqCst));
@@ -111,18 +113,10 @@ fn follow_now() {
     FOLLOWED[number].store(change, SeqCst);
 }
 
-/// Sleeps for good, but for that.
-pub fn follow_for_ever() -> ! {
-    loop {
-        let seen = CHANGES.load(SeqCst);
-        follow();
-        futex::wait(&CHANGES, seen, None, false);
-    }
-}
-
-/// A thread of `number` was started by the caller, and is who that one is.
+/// A task of `number` is who the calling one is, by which it is started; the first is who the program's
+/// thread was.
 pub(crate) fn started(number: usize) {
-    let creator = spawn::number().filter(|creator| spawn::raw_threads().any(|n| n == *creator));
+    let creator = task::number().filter(|creator| *creator != number);
     let followed = creator.map_or(CHANGES.load(SeqCst), |n| FOLLOWED[n].load(SeqCst));
     FOLLOWED[number].store(followed, SeqCst);
 }

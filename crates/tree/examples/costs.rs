@@ -43,7 +43,7 @@ fn time(name: &str, n: u64, mut f: impl FnMut()) {
 fn member() {
     let start = Instant::now();
     let control = std::env::var("EBB_CONTROL").expect("started by the example");
-    let member = Member::join(&control, None).expect("joins");
+    let member = Member::join(&control, None, None).expect("joins");
     println!(
         "{:<44} {:>8.1} µs",
         "join",

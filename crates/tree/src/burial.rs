@@ -84,11 +84,14 @@ impl Member {
         }
         for (n, word) in table.taken() {
             let named = table.slot(n).named(word.taken);
+            let helper = table.slot(n).helper(word.taken);
             if n == self.slot()
                 || !matches!(named, Named::Pid(pid) if is_dead(pid))
+                // It may be in the midst of writing to a device.
+                || helper.is_some_and(|pid| !is_dead(pid))
                 // It may be a stranger's name.
                 || table.is_mixed()
-                || !table.claim(n, word, std::process::id())
+                || !table.claim(n, word, self.program_pid())
             {
                 continue;
             }
@@ -198,6 +201,18 @@ mod tests {
             assert_eq!(state, SlotState::Reserved);
             grave.member.cancel_child(child);
         }
+        grave.assert_buried();
+    }
+
+    #[test]
+    fn nobody_is_buried_while_its_helper_lives() {
+        let grave = Grave::new();
+        let (slot, taken) = (grave.member.table.slot(grave.dead), grave.word().taken);
+        slot.name_helper(taken, std::process::id());
+        grave.member.bury_dead();
+        grave.assert_kept();
+        slot.name_helper(taken, NOBODY);
+        grave.member.bury_dead();
         grave.assert_buried();
     }
 

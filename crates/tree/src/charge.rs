@@ -18,6 +18,7 @@
 
 use crate::supervisor::start_room;
 use crate::table::{Mode, SlotNumber, SlotState, StateWord, Table};
+use ebb_sys::futex::{Watched, wait_for_either};
 use rustix::thread::futex;
 use std::sync::atomic::Ordering::*;
 use std::time::Duration;
@@ -310,6 +311,21 @@ impl Table {
         if word.load(SeqCst) == seen {
             // Whatever ends the wait, the word says whether there is news.
             let _ = futex::wait(word, futex::Flags::empty(), seen, timeout.as_ref());
+        }
+        word.load(SeqCst)
+    }
+
+    /// The same, and also until another word changes.
+    pub fn wait_beside(
+        &self,
+        me: SlotNumber,
+        seen: u32,
+        timeout: Duration,
+        other: Watched<'_>,
+    ) -> u32 {
+        let word = &self.slot(me).futex;
+        if word.load(SeqCst) == seen {
+            wait_for_either((word, seen, true), other, Some(timeout));
         }
         word.load(SeqCst)
     }

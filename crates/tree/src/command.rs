@@ -4,15 +4,18 @@
 //! name, which no file stands for, begins with its process number: so the sockets of this
 //! network namespace are looked through for the process and for its ancestors. Where that
 //! fails (the supervisor forked when its program ended), the process's environment names the
-//! socket. Anybody can give a socket such a name, so the other end must run as our own user;
-//! the supervisor asks the same of us.
+//! socket. Anybody can give a socket such a name, so who listens must be the process that the name says
+//! ([`wire::Name`]) and of our own user, or, if we are root, of that of the process that was named; the
+//! supervisor asks the same of us.
 
 use crate::wire::{self, Reply, Request};
+use ebb_sys::peer;
 use ebb_sys::proc::Process;
 use rustix::io::Errno;
 use rustix::net::{self, AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType};
 use std::fs;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::MetadataExt;
 
 /// The most generations that are looked at.
 const GENERATIONS: usize = 256;
@@ -85,6 +88,7 @@ impl Ask {
 
 fn find(pid: u32) -> Result<OwnedFd, AskError> {
     Process::open(pid).map_err(|_| AskError::NoProcess(pid))?;
+    let users = users_of(pid);
     let sockets = fs::read_to_string("/proc/net/unix").unwrap_or_default();
     let names: Vec<&str> = sockets
         .lines()
@@ -100,7 +104,7 @@ fn find(pid: u32) -> Result<OwnedFd, AskError> {
         let own = names.iter().filter(|name| name.starts_with(&own));
         let named = environment(pid);
         for name in own.map(|name| name.to_string()).chain(named) {
-            if let Some(connection) = connect(&name) {
+            if let Some(connection) = connect(&name, &users) {
                 return Ok(connection);
             }
         }
@@ -124,10 +128,24 @@ fn parent(pid: u32) -> Option<u32> {
     line.trim().parse().ok()
 }
 
-fn connect(name: &str) -> Option<OwnedFd> {
+/// Whose supervisor may be asked: ours, and as root that of process `pid` too.
+fn users_of(pid: u32) -> Vec<u32> {
+    let us = rustix::process::geteuid().as_raw();
+    let mut users = vec![us];
+    if us == 0
+        && let Ok(owner) = fs::metadata(format!("/proc/{pid}"))
+    {
+        users.push(owner.uid());
+    }
+    users
+}
+
+fn connect(name: &str, users: &[u32]) -> Option<OwnedFd> {
     let flags = SocketFlags::CLOEXEC;
     let socket = net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).ok()?;
     net::connect(&socket, &wire::address(name)?).ok()?;
-    let peer = net::sockopt::socket_peercred(&socket).ok()?;
-    (peer.uid == rustix::process::geteuid()).then_some(socket)
+    let peer = peer::of(socket.as_fd()).ok()?;
+    let name = wire::Name::parse(name)?;
+    let is_one = users.iter().any(|&uid| name.is_listener(peer, uid));
+    is_one.then_some(socket)
 }

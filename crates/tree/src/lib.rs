@@ -72,9 +72,9 @@ pub use {
     limits::Limits,
     member::{ChildSlot, JoinError, Member},
     supervisor::{
-        DeviceShown, LimitsShown, Opener, ProcessLimits, Setup, SetupDevice, SetupError,
+        ANY_CHILD, DeviceShown, LimitsShown, Opener, ProcessLimits, Setup, SetupDevice, SetupError,
         Supervisor, Totals, check_limits,
     },
     table::{Answer, Codec, Config, DeviceState, Mode, SlotNumber, SlotState, Way, Zstd},
-    wire::{LimitChange, Reply, Request},
+    wire::{Leaving, LimitChange, Reply, Request},
 };

@@ -1,5 +1,11 @@
 //! A managed process's side.
 //!
+//! # Program and helper
+//! The connection may be held by the program's process itself, or by a *helper*: a process of ours that
+//! shares the program's memory and nothing else, and does all paging for it. A helper passes a pidfd of
+//! the program when it joins. The member is the program's process in any case: its number is the one
+//! that stands in the table ([`program_pid`](Member::program_pid)), whoever of the two calls.
+//!
 //! # Threads and forks
 //! Functions on the shared table may be called from any thread. Those that use a descriptor
 //! ([`join`](Member::join), [`rejoin`](Member::rejoin), [`supervised`](Member::supervised), [`message`](Member::message), `attach`,
@@ -11,7 +17,7 @@
 //! parent, before:  child = member.reserve_child(alone)
 //! parent, after:   member.child_forked(child, pid)   or member.cancel_child(child)
 //! child, first:    member.child_started(child)       no system call but getpid and a stat
-//! child, later:    member.rejoin(control)            on its new service thread
+//! child, later:    member.rejoin(control, program)   on its new service thread, or in its helper
 //! ```
 
 use crate::charge::{Asked, Before};
@@ -19,12 +25,13 @@ use crate::devices::Held;
 use crate::histogram::Histogram;
 use crate::supervisor::start_threshold;
 use crate::table::{Config, Mode, Named, SlotNumber, SlotState, StateWord, Table, Way};
-use crate::wire::{self, Answer, Hello};
+use crate::wire::{self, Answer, Hello, Leaving};
 use ebb_engine::counters::Counters;
 use ebb_sys::link::KeptFd;
+use ebb_sys::{peer, proc};
 use rustix::io::Errno;
-use rustix::net::{self, AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType};
-use std::os::fd::{AsFd, OwnedFd};
+use rustix::net::{self, AddressFamily, RecvFlags, SocketFlags, SocketType};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering::*};
 use std::time::Duration;
@@ -39,18 +46,18 @@ pub enum JoinError {
     /// The value of EBB_CONTROL is not one of ours.
     #[error("EBB_CONTROL is {0:?}, which `ebb run` did not set; unset it")]
     Control(String),
-    /// Nobody listens: the supervisor is gone, or lives in another network namespace.
+    /// Nobody listens, or somebody else: the supervisor is gone, or lives in another network namespace.
     #[error("cannot reach the `ebb run` that started this tree: {0}; start it again")]
     Connect(Errno),
-    /// The socket of that name belongs to another user.
-    #[error("EBB_CONTROL names a socket of user {0}, not ours; start the program again")]
-    NotOurs(u32),
     /// The supervisor said no.
     #[error("`ebb run` refused this process: {0}")]
     Refused(String),
     /// The connection broke or said something unexpected.
     #[error("`ebb run` did not answer as expected ({0}); are ebb and its library of one version?")]
     Protocol(&'static str),
+    /// The pidfd does not say which process the program is.
+    #[error("cannot tell the program's process: {0}; is /proc mounted?")]
+    Program(Errno),
     /// What was received could not be mapped.
     #[error("cannot map the table shared with `ebb run`: {0}; raise the limit on address space")]
     Map(Errno),
@@ -77,20 +84,43 @@ pub struct Member {
     pub(crate) me: Arc<AtomicU32>,
     pub(crate) held: Held,
     pub(crate) connection: KeptFd,
-    /// Whose the tree is.
-    user: u32,
+    /// The program's process, as it sees itself.
+    program: AtomicU32,
 }
 
 /// What came with the welcome.
 struct Welcome {
     connection: OwnedFd,
     slot: SlotNumber,
-    user: u32,
     table: Option<OwnedFd>,
 }
 
-fn greet(control: &str, reserved: Option<SlotNumber>) -> Result<Welcome, JoinError> {
-    let name = wire::address(control).ok_or_else(|| JoinError::Control(control.to_owned()))?;
+/// The number of the program's process: of the one `program` stands for, or of this one.
+fn number_of(program: Option<BorrowedFd<'_>>) -> Result<u32, JoinError> {
+    match program {
+        Some(pidfd) => proc::pointed_at(pidfd)
+            .map(|pointed| pointed.own)
+            .map_err(JoinError::Program),
+        None => Ok(std::process::id()),
+    }
+}
+
+/// What a supervisor is asked with.
+struct Greeting<'a> {
+    control: &'a str,
+    /// Whose supervisor it is.
+    uid: u32,
+    reserved: Option<SlotNumber>,
+    program: Option<BorrowedFd<'a>>,
+    /// The program's.
+    pid: u32,
+}
+
+fn greet(greeting: &Greeting<'_>) -> Result<Welcome, JoinError> {
+    let control = greeting.control;
+    let unknown = || JoinError::Control(control.to_owned());
+    let name = wire::Name::parse(control).ok_or_else(unknown)?;
+    let address = wire::address(control).ok_or_else(unknown)?;
     let socket = net::socket_with(
         AddressFamily::UNIX,
         SocketType::SEQPACKET,
@@ -98,16 +128,18 @@ fn greet(control: &str, reserved: Option<SlotNumber>) -> Result<Welcome, JoinErr
         None,
     )
     .map_err(JoinError::Connect)?;
-    retry(|| net::connect(&socket, &name)).map_err(JoinError::Connect)?;
-    let peer = net::sockopt::socket_peercred(&socket).map_err(JoinError::Connect)?;
-    if peer.uid != rustix::process::geteuid() {
-        return Err(JoinError::NotOurs(peer.uid.as_raw()));
+    retry(|| net::connect(&socket, &address)).map_err(JoinError::Connect)?;
+    let peer = peer::of(socket.as_fd()).map_err(|e| JoinError::Connect(e.into()))?;
+    if !name.is_listener(peer, greeting.uid) {
+        // As if it were not there.
+        return Err(JoinError::Connect(Errno::CONNREFUSED));
     }
     net::sockopt::set_socket_timeout(&socket, net::sockopt::Timeout::Recv, Some(ANSWER_TIMEOUT))
         .map_err(JoinError::Connect)?;
-    match retry(|| net::send(&socket, &Hello::new(reserved).encode(), SendFlags::NOSIGNAL)) {
+    let hello = Hello::new(greeting.pid, greeting.reserved).encode();
+    match retry(|| wire::send(&socket, &hello, greeting.program.as_slice())) {
         // It has closed already: its reason is waiting for us.
-        Ok(_) | Err(Errno::PIPE) => {}
+        Ok(()) | Err(Errno::PIPE) => {}
         Err(e) => return Err(JoinError::Connect(e)),
     }
 
@@ -116,7 +148,6 @@ fn greet(control: &str, reserved: Option<SlotNumber>) -> Result<Welcome, JoinErr
         Some(Answer::Welcome(slot)) => Ok(Welcome {
             connection: socket,
             slot,
-            user: peer.uid.as_raw(),
             table: fds.into_iter().next(),
         }),
         Some(Answer::Refused(why)) => Err(JoinError::Refused(why.to_owned())),
@@ -137,12 +168,24 @@ fn retry<T>(mut f: impl FnMut() -> Result<T, Errno>) -> Result<T, Errno> {
 impl Member {
     /// Joins the tree that `control`, the value of EBB_CONTROL, names. `reserved` is for a
     /// forked child that kept nothing of its parent's membership; one that did calls
-    /// [`rejoin`](Self::rejoin).
+    /// [`rejoin`](Self::rejoin). In a helper, `program` is a pidfd of the process whose memory it shares;
+    /// without, this process is the program's.
     ///
     /// # Errors
     /// See [`JoinError`]. No retry helps but for [`JoinError::Protocol`] "no answer in time".
-    pub fn join(control: &str, reserved: Option<ChildSlot>) -> Result<Self, JoinError> {
-        let welcome = greet(control, reserved.map(|child| child.slot))?;
+    pub fn join(
+        control: &str,
+        reserved: Option<ChildSlot>,
+        program: Option<BorrowedFd<'_>>,
+    ) -> Result<Self, JoinError> {
+        let pid = number_of(program)?;
+        let welcome = greet(&Greeting {
+            control,
+            uid: rustix::process::geteuid().as_raw(),
+            reserved: reserved.map(|child| child.slot),
+            program,
+            pid,
+        })?;
         let fd = welcome.table.ok_or(JoinError::Protocol(
             "no table; raise the limit on open files",
         ))?;
@@ -156,23 +199,50 @@ impl Member {
             me,
             held: Held::default(),
             connection,
-            user: welcome.user,
+            program: AtomicU32::new(pid),
         })
     }
 
     /// In a forked child, after [`child_started`](Self::child_started), on its new service
-    /// thread: connects to the supervisor. It holds the leases that the parent held, but none
-    /// of the descriptors: [`attach`](Self::attach) those again.
+    /// thread or in its helper: connects to the supervisor. It holds the leases that the parent held, but
+    /// none of the descriptors: [`attach`](Self::attach) those again. `program` as for
+    /// [`join`](Self::join).
     ///
     /// # Errors
     /// See [`JoinError`].
-    pub fn rejoin(&self, control: &str) -> Result<(), JoinError> {
-        let welcome = greet(control, Some(self.slot()))?;
+    pub fn rejoin(&self, control: &str, program: Option<BorrowedFd<'_>>) -> Result<(), JoinError> {
+        let pid = number_of(program)?;
+        self.program.store(pid, Relaxed);
+        if program.is_some() {
+            // Without a supervisor too: see `burial`.
+            let taken = self.table.state(self.slot()).taken;
+            let helper = std::process::id();
+            self.table.slot(self.slot()).name_helper(taken, helper);
+        }
+        let welcome = greet(&Greeting {
+            control,
+            // The program may be another's by now, which the supervisor has to say.
+            uid: self.table.user.load(Relaxed),
+            reserved: Some(self.slot()),
+            program,
+            pid,
+        })?;
         if welcome.slot != self.slot() {
             return Err(JoinError::Protocol("another slot than the reserved one"));
         }
         self.connection.keep(welcome.connection);
         Ok(())
+    }
+
+    /// The number of the program's process, as it sees itself.
+    pub fn program_pid(&self) -> u32 {
+        self.program.load(Relaxed)
+    }
+
+    /// From a helper that ends while its program may live on: the program needs it no more. Without this
+    /// the supervisor ends the program, whose memory nobody serves any more.
+    pub fn leave(&self, why: Leaving) {
+        self.connection.send(&wire::goodbye(why));
     }
 
     /// Our slot.
@@ -188,7 +258,7 @@ impl Member {
 
     /// Whose the tree is.
     pub fn user(&self) -> u32 {
-        self.user
+        self.table.user.load(Relaxed)
     }
 
     /// How the run was configured.
@@ -336,6 +406,18 @@ impl Member {
         self.table.wait(self.slot(), seen, timeout)
     }
 
+    /// The same, and also until another word of this process's memory, which is waited for by its address, is
+    /// not what it was seen to be.
+    pub fn wait_beside(
+        &self,
+        seen: u32,
+        timeout: Duration,
+        (word, value): (&AtomicU32, u32),
+    ) -> u32 {
+        self.table
+            .wait_beside(self.slot(), seen, timeout, (word, value, true))
+    }
+
     /// Wakes this process's own [`wait`](Self::wait)ers.
     pub fn wake_self(&self) {
         self.table.wake(self.slot());
@@ -383,7 +465,7 @@ impl Member {
     pub fn has_place(&self) -> bool {
         let has = self.table.has_place();
         if !has {
-            self.table.crowded.store(std::process::id(), SeqCst);
+            self.table.crowded.store(self.program_pid(), SeqCst);
         }
         has
     }
@@ -443,13 +525,15 @@ impl Member {
     }
 
     /// After a fork, first thing in the child: from now on we are `child`, and so are our
-    /// lenders. The connection is the parent's: forgotten.
+    /// lenders. The connection is the parent's: forgotten. On a thread of the program, not of a helper.
     pub fn child_started(&self, child: ChildSlot) {
         self.connection.forget();
         self.me.store(child.slot.0 as u32, Relaxed);
         self.table.arrive();
+        let pid = std::process::id();
+        self.program.store(pid, Relaxed);
         // Our parent may be dead already, before it could write our pid.
-        let named = Named::Pid(std::process::id());
+        let named = Named::Pid(pid);
         self.table.slot(child.slot).name(child.taken, named, false);
     }
 }
@@ -468,7 +552,7 @@ impl Member {
             me: Arc::new(AtomicU32::new(me.0 as u32)),
             held: Held::default(),
             connection: KeptFd::default(),
-            user: 0,
+            program: AtomicU32::new(std::process::id()),
         }
     }
 }

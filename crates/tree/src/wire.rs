@@ -2,10 +2,11 @@
 //! packets apart (SOCK_SEQPACKET). The first byte says what a packet is.
 //!
 //! ```text
-//! member → supervisor   HELLO version pid reserved-slot   once
+//! member → supervisor   HELLO version pid reserved-slot   once; with the program's pidfd from a helper
 //! supervisor → member   WELCOME slot + the table          or REFUSED text, once
 //! member → supervisor   MESSAGE text · POKE · ASK rows    any time
 //!                       FAULTS + a userfaultfd            when it begins to page
+//!                       GOODBYE why                       from a helper, before it ends
 //! supervisor → member   DEVICES (row serial)* + a file and a lease area each, for an ASK
 //!
 //! command → supervisor  REQUEST version verb text         once
@@ -13,11 +14,13 @@
 //!                       DONE text · FAILED text           once, then it hangs up
 //! ```
 //! A member's connection stays open; its end tells the supervisor that the process has died
-//! or become another program. The end of a command's takes its request back, if it is not
+//! or become another program; from a helper, that the helper ends. The end of a command's takes its request back, if it is not
 //! done.
 
 use crate::table::{SlotNumber, VERSION};
 use crate::{MAX_DEVICES, MAX_SLOTS};
+use ebb_sys::peer::Peer;
+use ebb_sys::proc::Process;
 use rustix::io::Errno;
 use rustix::net::{self, RecvFlags, SocketAddrUnix};
 use std::io::{IoSlice, IoSliceMut};
@@ -39,6 +42,7 @@ const POKE: u8 = b'P';
 const ASK: u8 = b'A';
 const DEVICES: u8 = b'D';
 const FAULTS: u8 = b'F';
+const GOODBYE: u8 = b'G';
 const REQUEST: u8 = b'Q';
 const PROGRESS: u8 = b'.';
 const DONE: u8 = b'+';
@@ -51,13 +55,57 @@ pub const CONTROL_PREFIX: &str = "ebb-tree-";
 
 /// The address that a value of EBB_CONTROL stands for, if it is one of ours.
 pub fn address(control: &str) -> Option<SocketAddrUnix> {
-    let ours = control.starts_with(CONTROL_PREFIX)
-        && control.len() <= 100
-        && control
-            .bytes()
-            .all(|b| b.is_ascii_alphanumeric() || b == b'-');
-    ours.then(|| SocketAddrUnix::new_abstract_name(control.as_bytes()).ok())
-        .flatten()
+    Name::parse(control)?;
+    SocketAddrUnix::new_abstract_name(control.as_bytes()).ok()
+}
+
+/// A value of EBB_CONTROL, which names the supervisor's socket, and says whose it is. No file stands for
+/// the name, so anybody may take it once the supervisor has gone: whoever connects looks who listens
+/// ([`is_listener`](Self::is_listener)) before he says anything.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Name {
+    /// The process that began to listen.
+    pub pid: u32,
+    /// When that was started, in clock ticks since boot; 0: not known.
+    pub start_time: u64,
+    /// So that no two are equal.
+    pub random: u64,
+}
+
+impl std::fmt::Display for Name {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let (pid, start, random) = (self.pid, self.start_time, self.random);
+        write!(f, "{CONTROL_PREFIX}{pid}-{start:x}-{random:016x}")
+    }
+}
+
+impl Name {
+    /// What `control` says.
+    pub fn parse(control: &str) -> Option<Self> {
+        let mut parts = control.strip_prefix(CONTROL_PREFIX)?.split('-');
+        let hex = |text: &str| u64::from_str_radix(text, 16).ok();
+        let name = Self {
+            pid: parts.next()?.parse().ok()?,
+            start_time: hex(parts.next()?)?,
+            random: hex(parts.next()?)?,
+        };
+        // One way to write it: what is compared is the whole.
+        (name.to_string() == control).then_some(name)
+    }
+
+    /// Whether the peer who listens at this name is who made it, as far as can be seen: it is of user
+    /// `uid`, and has the number, or is of a PID namespace further out, where numbers are others. That
+    /// number is another's if the process that has it now was started at another time. If there is none,
+    /// somebody carries on for the one who made the name.
+    pub fn is_listener(&self, peer: Peer, uid: u32) -> bool {
+        if peer.uid != uid {
+            return false;
+        }
+        let Some(pid) = peer.pid else { return true };
+        pid == self.pid
+            && (self.start_time == 0
+                || Process::open(pid).map_or(true, |p| p.start_time() == self.start_time))
+    }
 }
 
 /// The first packet of a member.
@@ -65,7 +113,7 @@ pub fn address(control: &str) -> Option<SocketAddrUnix> {
 pub struct Hello {
     /// Of the protocol and the table.
     pub version: u32,
-    /// As the process itself sees it: another than the supervisor sees, if it lives in a
+    /// Of the program, as it sees itself: another number than the supervisor sees, if it lives in a
     /// pid namespace.
     pub pid: u32,
     /// The slot its parent reserved for it.
@@ -73,10 +121,10 @@ pub struct Hello {
 }
 
 impl Hello {
-    pub fn new(reserved: Option<SlotNumber>) -> Self {
+    pub fn new(pid: u32, reserved: Option<SlotNumber>) -> Self {
         Self {
             version: VERSION,
-            pid: std::process::id(),
+            pid,
             reserved,
         }
     }
@@ -153,6 +201,19 @@ pub enum Talk<'a> {
     Ask(u8),
     /// Keep the userfaultfd that comes with this.
     Faults,
+    /// The helper ends, and why.
+    Goodbye(Leaving),
+}
+
+/// Why a helper ends while its program may live on for a while.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Leaving {
+    /// The program ends.
+    Ends,
+    /// The program has become another, or nothing but the last steps of that are left.
+    Exec,
+    /// The program has never paged, and runs unmanaged from now on.
+    Unmanaged,
 }
 
 /// Encodes a MESSAGE into `buf`, cut to fit.
@@ -169,6 +230,16 @@ pub const POKE_PACKET: [u8; 1] = [POKE];
 /// The FAULTS packet.
 pub const FAULTS_PACKET: [u8; 1] = [FAULTS];
 
+/// Encodes a GOODBYE.
+pub fn goodbye(why: Leaving) -> [u8; 2] {
+    let why = match why {
+        Leaving::Ends => 0,
+        Leaving::Exec => 1,
+        Leaving::Unmanaged => 2,
+    };
+    [GOODBYE, why]
+}
+
 /// Encodes an ASK.
 pub fn ask(rows: u8) -> [u8; 2] {
     [ASK, rows]
@@ -181,6 +252,9 @@ impl<'a> Talk<'a> {
             [POKE] => Some(Talk::Poke),
             [ASK, rows] => Some(Talk::Ask(*rows)),
             [FAULTS] => Some(Talk::Faults),
+            [GOODBYE, 0] => Some(Talk::Goodbye(Leaving::Ends)),
+            [GOODBYE, 1] => Some(Talk::Goodbye(Leaving::Exec)),
+            [GOODBYE, 2] => Some(Talk::Goodbye(Leaving::Unmanaged)),
             _ => None,
         }
     }
@@ -321,17 +395,31 @@ impl Reply {
     }
 }
 
-/// Receives one packet and the descriptors with it, close-on-exec. An empty one: the end.
+/// Receives one packet of a member or for one, and the descriptors with it, close-on-exec. An empty
+/// one: the end.
 ///
 /// # Errors
 /// Those of recvmsg; EAGAIN if the socket's time limit is over.
 pub fn receive(socket: impl AsFd) -> Result<(Vec<u8>, Vec<OwnedFd>), Errno> {
-    let mut packet = vec![0; MAX_PACKET];
+    receive_up_to(socket, MAX_PACKET, RecvFlags::empty())
+}
+
+/// The same for packets of up to `most` bytes; a longer one is cut.
+///
+/// # Errors
+/// As above.
+pub fn receive_up_to(
+    socket: impl AsFd,
+    most: usize,
+    flags: RecvFlags,
+) -> Result<(Vec<u8>, Vec<OwnedFd>), Errno> {
+    let flags = flags | RecvFlags::CMSG_CLOEXEC;
+    let mut packet = vec![0; most];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
     let mut control = net::RecvAncillaryBuffer::new(&mut space);
     let got = loop {
         let mut iov = [IoSliceMut::new(&mut packet)];
-        match net::recvmsg(&socket, &mut iov, &mut control, RecvFlags::CMSG_CLOEXEC) {
+        match net::recvmsg(&socket, &mut iov, &mut control, flags) {
             Err(Errno::INTR) => {}
             Err(e) => return Err(e),
             Ok(got) => break got,
@@ -397,6 +485,9 @@ mod tests {
         assert_eq!(Talk::decode(&POKE_PACKET), Some(Talk::Poke));
         assert_eq!(Talk::decode(&ask(0x81)), Some(Talk::Ask(0x81)));
         assert_eq!(Talk::decode(&FAULTS_PACKET), Some(Talk::Faults));
+        for why in [Leaving::Ends, Leaving::Exec, Leaving::Unmanaged] {
+            assert_eq!(Talk::decode(&goodbye(why)), Some(Talk::Goodbye(why)));
+        }
         for named in [vec![], vec![(0, 1), (7, u64::MAX)]] {
             assert_eq!(decode_devices(&devices(&named)), Some(named));
         }
@@ -421,6 +512,51 @@ mod tests {
             let reply = reply("text".into());
             assert_eq!(Reply::decode(&reply.encode()), Some(reply));
         }
+    }
+
+    #[test]
+    fn a_name_is_believed_if_its_maker_listens() {
+        let us = Process::open(std::process::id()).unwrap();
+        let name = Name {
+            pid: us.pid(),
+            start_time: us.start_time(),
+            random: 7,
+        };
+        assert_eq!(Name::parse(&name.to_string()), Some(name));
+        for wrong in [
+            "",
+            "ebb-tree-",
+            "ebb-tree-1-2",
+            "ebb-tree-1-2-3",
+            "../../etc",
+        ] {
+            assert_eq!(Name::parse(wrong), None, "{wrong}");
+        }
+        let pid = Some(us.pid());
+        let ours = Peer { pid, uid: 7 };
+        assert!(name.is_listener(ours, 7));
+        // Out of sight.
+        assert!(name.is_listener(Peer { pid: None, ..ours }, 7));
+        assert!(!name.is_listener(ours, 8), "another user's");
+        let other = Some(us.pid() + 1);
+        assert!(
+            !name.is_listener(Peer { pid: other, ..ours }, 7),
+            "another process"
+        );
+        let reborn = Name {
+            start_time: us.start_time() - 1,
+            ..name
+        };
+        assert!(!reborn.is_listener(ours, 7), "it has the number by now");
+        // Its maker has ended, and another carries on.
+        let (gone, pid) = (
+            Name {
+                pid: u32::MAX >> 1,
+                ..name
+            },
+            Some(u32::MAX >> 1),
+        );
+        assert!(gone.is_listener(Peer { pid, ..ours }, 7));
     }
 
     proptest! {

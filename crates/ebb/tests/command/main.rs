@@ -4,8 +4,10 @@
 mod common;
 mod figures;
 mod files;
+mod loaders;
 mod options;
 mod passing;
+mod somebodys;
 mod supervisor;
 mod unmanaged;
 

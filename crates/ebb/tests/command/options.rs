@@ -45,7 +45,7 @@ fn bad_options() {
         (&["--swap", "/dev/null", "true"], "/dev/null"),
         (
             &["--swap", data, "true"],
-            "holds data that is not swap, and ebb would overwrite it: give another path",
+            "data (at byte 0) and has no swap header, and ebb would overwrite it: give another path",
         ),
         (&["--swap", "/var/tmp:1M", "true"], "2M"),
         (

@@ -41,13 +41,6 @@ pub(super) fn adopt(
         PageMapFile::open().map_err(|e| format!("cannot open /proc/self/pagemap: {e}"))?;
     let memory = MemoryFile::open().map_err(|e| format!("cannot open /proc/self/mem: {e}"))?;
     let cpus = thread::allowed_cpus();
-    if !thread::can_spawn(cpus.len().min(crate::service::MAX_CPUS)) {
-        return Err(
-            "it was forked by _Fork or clone from a process with threads, where libc \
-             can start none; use fork, or exec after it"
-                .into(),
-        );
-    }
     let process = Process {
         fault,
         pagemap,
@@ -76,9 +69,7 @@ pub(super) fn adopt(
         .map_err(|e| format!("cannot register the staging area: {e}"))?;
     // SAFETY: advice that changes no content. A child makes a staging area of its own.
     let _ = unsafe { memory::madvise(base, count * UNIT_BYTES, libc::MADV_DONTFORK) };
-    // Before the state is locked and the first fault can come: libc allocates for a new thread, and
-    // where the program brings its own malloc, another thread may be in the midst of that, in a
-    // memory call of ours or touching a page.
+    // Before the first fault can come.
     if let Err(e) = process.services.start() {
         process.fail(&format!(
             "cannot start a thread to serve page faults: {e}; raise `ulimit -u`"
@@ -117,7 +108,6 @@ pub(super) fn adopt(
     // Published under the lock: the hooks see it together with the registered ranges.
     let process = Process::publish(Box::new(process));
     drop(state);
-    process.services.until_running();
     Ok(process)
 }
 

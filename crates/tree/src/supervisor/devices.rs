@@ -203,13 +203,8 @@ impl Supervisor {
 
     /// Handles a command's request.
     pub(super) fn serve(&mut self, client: OwnedFd, version: u32, request: Option<Request>) {
-        let ours = net::sockopt::socket_peercred(&client)
-            .is_ok_and(|peer| peer.uid == rustix::process::geteuid());
-        if !ours {
-            return answer(
-                &client,
-                Reply::Failed("the tree is another user's: ask as that one".into()),
-            );
+        if let Err(no) = self.may_ask(&client) {
+            return answer(&client, no);
         }
         let reply = match request {
             Some(request) if version == VERSION => match request {

@@ -98,7 +98,7 @@ impl Supervisor {
         };
         match change.process {
             Some(pid) => {
-                let slot = self.by_pid.get(&pid).copied();
+                let slot = self.member_of(pid);
                 if let Some(slot) = slot
                     && let Some(seat) = &self.seats[slot.index()]
                 {
@@ -146,10 +146,10 @@ impl Supervisor {
                         "memory and threshold are the whole tree's: leave --only out".into(),
                     );
                 }
-                let slot = self.by_pid.get(&pid).ok_or_else(|| {
+                let slot = self.member_of(pid).ok_or_else(|| {
                     format!("process {pid} is not managed itself: without --only the limits are the whole tree's")
                 })?;
-                self.table.slot(*slot).limits.get()
+                self.table.slot(slot).limits.get()
             }
         };
         let aim = change

@@ -97,6 +97,17 @@ impl Watch {
         self.strangers.remove(&pid);
     }
 
+    /// Processes of the tree that have not joined.
+    pub fn strangers(&self) -> impl Iterator<Item = u32> + '_ {
+        self.strangers.keys().copied()
+    }
+
+    /// When a process of the tree that has not joined was started.
+    pub fn start_of_stranger(&self, pid: u32) -> Option<u64> {
+        let stranger = self.strangers.get(&pid)?;
+        Some(stranger.process.start_time())
+    }
+
     /// The tree has changed in a way that a walk will show.
     pub fn walk_soon(&mut self) {
         self.next_walk = None;
@@ -155,6 +166,7 @@ impl Supervisor {
             0 => {}
             pid => self.tell_crowded(pid, "waits to fork"),
         }
+        self.look_at_the_silent();
         self.look_at_removals();
         self.look_for_errors();
         let moving = self.removing() || self.approach.is_some();
@@ -180,12 +192,10 @@ impl Supervisor {
         // Those that ended since they were measured: who asks has nothing else to wait for.
         let alive = |_: &u32, stranger: &mut Stranger| stranger.process.stat().is_ok();
         self.watch.strangers.retain(alive);
-        let known = |s: &Self| s.members() > 0 || !s.watch.strangers.is_empty();
-        known(self) || {
-            // It costs a walk through the tree: only where nobody is known.
-            self.walk();
-            known(self)
-        }
+        // Who lives and is not known yet: once this process is not their ancestor any more, they can join
+        // because they are.
+        self.walk();
+        self.members() > 0 || !self.watch.strangers.is_empty()
     }
 
     /// A process of the tree that has more than a little memory and has not joined, each once: perhaps
@@ -215,14 +225,16 @@ impl Supervisor {
             .filter(|(_, word)| word.is_charging())
             .filter_map(|(n, _)| self.seats[n.index()].as_ref().map(|seat| seat.image))
             .collect();
+        self.look_after_helpers();
         self.own_limits.prune();
         self.look_after_outlived();
-        for pid in found {
+        for &pid in &found {
             if self.by_pid.contains_key(&pid) || charging.contains(&pid) {
                 self.watch.strangers.remove(&pid);
             } else if !self.watch.strangers.contains_key(&pid)
                 && let Ok(process) = Process::open(pid)
                 && !in_its_parent(&process)
+                && !self.is_helper(&process, &found)
                 && let image = process.stat().map_or(Image::default(), |s| s.image)
                 && !nameless.contains(&image)
             {

@@ -2,7 +2,9 @@
 //!
 //! One thread, one epoll, and a tick whose pace follows how soon the budget could be used up:
 //! ```text
-//! events   new connections, messages, ends of connections, deaths      (seats)
+//! events   new connections                                             (door)
+//!          messages, ends of connections, deaths                       (seats)
+//!          the processes that serve members                            (helpers)
 //!          faults in memory whose process has ended                    (outlived)
 //! tick     measure who does not page, write the limit, ask for reclaim (measure)
 //! requests show, add and remove swap devices; show and change limits   (devices, limits)
@@ -14,6 +16,8 @@
 //! without it nobody measures, nobody reaps, and the limit stays as it was.
 
 mod devices;
+mod door;
+mod helpers;
 mod heritage;
 mod limits;
 mod measure;
@@ -28,8 +32,9 @@ use crate::wire;
 use crate::{Facts, MAX_DEVICES, MAX_SLOTS};
 use devices::Row;
 pub use devices::{DeviceShown, Opener};
+use door::Greeting;
 use ebb_engine::counters::Counters;
-use ebb_sys::proc;
+use ebb_sys::proc::{self, Process};
 use heritage::OwnLimits;
 use limits::Approach;
 pub use limits::{LimitsShown, ProcessLimits, check_limits};
@@ -142,13 +147,17 @@ pub struct Supervisor {
     epoll: OwnedFd,
     /// Kept to be able to say no when there are no more descriptors.
     spare: Option<OwnedFd>,
-    /// Connections that have not said hello.
-    greeting: HashMap<u32, OwnedFd>,
+    /// Connections that have not said anything.
+    greeting: HashMap<u32, Greeting>,
     next_greeting: u32,
     seats: Vec<Option<Seat>>,
     /// Reserved slots, and what is known of the children they are for.
     nursery: Vec<Option<Expected>>,
+    /// When all slots were looked at last: `proc::ticks`.
+    looked: u64,
     by_pid: HashMap<u32, SlotNumber>,
+    /// Living helpers of members.
+    helpers: HashMap<u32, SlotNumber>,
     /// Slots that have counters.
     used: Vec<bool>,
     joined: u64,
@@ -181,6 +190,8 @@ enum Token {
     Greeting(u32),
     Connection(SlotNumber),
     Death(SlotNumber),
+    /// A helper is gone.
+    Helper(SlotNumber),
     MainChild,
     /// Who asked for the removal of a row's device.
     Client(u32),
@@ -201,6 +212,7 @@ impl Token {
             Token::Client(row) => (5, row),
             Token::Limiter => (6, 0),
             Token::Outlived(n) => (7, n),
+            Token::Helper(slot) => (8, slot.0 as u32),
         };
         epoll::EventData::new_u64((kind << 32) | n as u64)
     }
@@ -216,6 +228,7 @@ impl Token {
             5 => Token::Client(word as u32),
             6 => Token::Limiter,
             7 => Token::Outlived(word as u32),
+            8 => Token::Helper(slot),
             _ => Token::MainChild,
         }
     }
@@ -261,7 +274,9 @@ impl Supervisor {
             next_greeting: 0,
             seats: (0..MAX_SLOTS).map(|_| None).collect(),
             nursery: (0..MAX_SLOTS).map(|_| None).collect(),
+            looked: 0,
             by_pid: HashMap::new(),
+            helpers: HashMap::new(),
             used: vec![false; MAX_SLOTS],
             joined: 0,
             watch: Watch::new(),
@@ -328,6 +343,7 @@ impl Supervisor {
                 Token::Greeting(n) => self.greet(n),
                 Token::Connection(slot) => drop(self.listen_to(slot)),
                 Token::Death(slot) => self.died(slot),
+                Token::Helper(slot) => self.helper_ended(slot),
                 Token::Client(row) => self.hear_client(row),
                 Token::Limiter => self.hear_limiter(),
                 Token::Outlived(n) => self.serve_outlived(n),
@@ -370,13 +386,21 @@ impl Supervisor {
     /// ECHILD if there is no child left, and `main` was not among those reaped.
     pub fn collect(&mut self, main: Pid) -> io::Result<Option<WaitStatus>> {
         loop {
-            match rustix::process::waitpid(None, WaitOptions::NOHANG) {
+            // Whatever signal they end with, and though they may end with none.
+            let how = WaitOptions::NOHANG | ANY_CHILD;
+            match rustix::process::wait(how) {
                 Ok(Some((pid, status))) if pid == main => return Ok(Some(status)),
                 Ok(Some(_)) | Err(Errno::INTR) => {}
                 Ok(None) => return Ok(None),
                 Err(e) => return Err(e.into()),
             }
         }
+    }
+
+    /// Every process of the tree at this moment, those that serve others among them.
+    pub fn processes(&self) -> Vec<u32> {
+        let known = self.by_pid.keys().chain(self.helpers.keys()).copied();
+        seats::descendants(known.chain(self.watch.strangers()))
     }
 
     /// Members and reserved slots at this moment.
@@ -458,7 +482,7 @@ impl Supervisor {
         if !std::mem::replace(&mut self.told_exhausted, true) {
             self.notice(&format!(
                 "out of descriptors: process {pid} and others run unmanaged until some end, and \
-                 children that are forked by one that pages are ended; raise `ulimit -n` by five for \
+                 children that are forked by one that pages are ended; raise `ulimit -n` by six for \
                  each process, or run fewer at a time"
             ));
         }
@@ -469,7 +493,7 @@ impl Supervisor {
         if !std::mem::replace(&mut self.told_unkept, true) {
             self.notice(&format!(
                 "few descriptors are left: if process {pid}, or one after it, is killed while a child of vfork \
-                 runs in its memory, what is swapped out reads as zeros there; raise `ulimit -n` by five \
+                 runs in its memory, what is swapped out reads as zeros there; raise `ulimit -n` by six \
                  for each process, or run fewer at a time"
             ));
         }
@@ -487,21 +511,25 @@ impl AsFd for Supervisor {
     }
 }
 
+/// For wait(2): children made by clone(2) without SIGCHLD too (`__WALL`).
+pub const ANY_CHILD: WaitOptions = WaitOptions::from_bits_retain(0x4000_0000);
+
 /// A descriptor of nothing.
 fn spare() -> Option<OwnedFd> {
     rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC).ok()
 }
 
-/// Binds a socket of a new random name.
+/// Binds a socket of a new name: see [`wire::Name`].
 fn listen() -> Result<(String, OwnedFd), Errno> {
     let mut random = [0u8; 8];
     rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty())?;
-    let control = format!(
-        "{}{}-{:016x}",
-        wire::CONTROL_PREFIX,
-        std::process::id(),
-        u64::from_ne_bytes(random)
-    );
+    let pid = std::process::id();
+    let control = wire::Name {
+        pid,
+        start_time: Process::open(pid).map_or(0, |us| us.start_time()),
+        random: u64::from_ne_bytes(random),
+    };
+    let control = control.to_string();
     let socket = net::socket_with(
         AddressFamily::UNIX,
         SocketType::SEQPACKET,

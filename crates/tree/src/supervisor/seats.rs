@@ -4,6 +4,7 @@
 //! - **Death**: its pidfd is readable, which is when every thread of it is gone and no write
 //!   of it is in flight any more. The end of its connection alone does not say that: the
 //!   thread that held it may die before one that is writing to a device.
+//! - **With a helper** (`helpers`): both of them, the one and the other.
 //! - **Exec**: the connection has ended, and the process lives on with another program image
 //!   (addresses drawn anew), or nobody uses the memory any more that it paged (a program that may
 //!   not be read shows no addresses; no write of a thread that has let its memory go is in flight),
@@ -12,35 +13,39 @@
 //! # Reserved slots
 //! A reserved slot holds leases for a child that may not have joined yet. It is given up only
 //! when the child is known to be dead or to have become another program; or when the parent
-//! has left, or has forked, without saying which process the child is, and no process that is
-//! not known otherwise has the parent's image: a forked child has, whatever its pid is.
+//! has left, or has forked (perhaps in vain), without saying which process the child is, and no process
+//! can be it: one that is not known otherwise, has the parent's image, as a forked child has whatever its
+//! pid is, was not there before the slot was reserved, and is a child of the parent while that lives.
 
+use super::door::EXHAUSTED;
+use super::helpers::{GRACE, Helper, Joining, Unknown};
 use super::{Supervisor, Token, outlived};
 use crate::limits::Limits;
 use crate::table::{Named, SlotNumber, SlotState, StateWord, VERSION};
-use crate::wire::{self, Hello, Request, Talk};
+use crate::wire::{self, Hello, Talk};
 use ebb_sys::fault::FaultFd;
 use ebb_sys::proc::{self, Image, Process};
 use rustix::event::{PollFd, PollFlags, Timespec, epoll};
 use rustix::io::Errno;
-use rustix::net::{self, RecvFlags, SendFlags, SocketFlags};
 use rustix::process::{Pid, PidfdFlags};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::Ordering::*;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// A process that has joined.
 pub(super) struct Seat {
     pub process: Process,
     /// None once it has ended.
-    connection: Option<OwnedFd>,
+    pub connection: Option<OwnedFd>,
     /// Readable when the process is dead.
-    pidfd: OwnedFd,
+    pub pidfd: OwnedFd,
     pub image: Image,
+    /// Who serves it and holds the connection, if not the process itself.
+    pub helper: Option<Helper>,
     /// It sees other pids than we do, so those it writes into the table mean nothing to us.
     foreign: bool,
     /// Its userfaultfd, from when it pages.
-    faults: Option<FaultFd>,
+    pub faults: Option<FaultFd>,
 }
 
 /// What a forked child has in common with its parent.
@@ -57,14 +62,24 @@ struct Origin {
 pub(super) struct Expected {
     /// Which taking of the slot this is about.
     taken: u32,
+    /// The slot was not reserved yet at that time: `proc::ticks`.
+    after: u64,
     origin: Origin,
     child: Option<(Process, OwnedFd)>,
 }
 
+/// A process that may be a child for which a slot is reserved.
+struct Stranger {
+    image: Image,
+    parent: u32,
+    start_time: u64,
+}
+
 impl Expected {
-    fn of(taken: u32, origin: Origin) -> Self {
+    fn of(taken: u32, after: u64, origin: Origin) -> Self {
         Self {
             taken,
+            after,
             origin,
             child: None,
         }
@@ -79,7 +94,7 @@ impl Expected {
     }
 }
 
-fn is_dead(pidfd: &OwnedFd) -> bool {
+pub(super) fn is_dead(pidfd: &OwnedFd) -> bool {
     let mut polled = [PollFd::new(pidfd, PollFlags::IN)];
     matches!(rustix::event::poll(&mut polled, Some(&Timespec::default())), Ok(n) if n > 0)
 }
@@ -91,82 +106,16 @@ fn open_pidfd(pid: u32) -> Result<OwnedFd, Errno> {
 
 /// Descriptors of one process, bound to it for good: opened by number, then confirmed by a
 /// read from the first that the process was still there.
-fn identify(pid: u32) -> Result<(Process, OwnedFd, Image), Errno> {
+pub(super) fn identify(pid: u32) -> Result<(Process, OwnedFd, Image), Errno> {
     let process = Process::open(pid)?;
     let pidfd = open_pidfd(pid)?;
     let image = process.stat()?.image;
     Ok((process, pidfd, image))
 }
 
-/// What a process is told that finds no descriptor for it left.
-const EXHAUSTED: &str = "`ebb run` is out of descriptors; raise `ulimit -n`";
-
 impl Supervisor {
-    /// Takes every waiting connection.
-    pub(super) fn accept(&mut self) {
-        loop {
-            let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-            let connection = match net::accept_with(&self.listener, flags) {
-                Ok(connection) => connection,
-                Err(Errno::INTR | Errno::CONNABORTED) => continue,
-                Err(Errno::MFILE | Errno::NFILE) if self.spare.take().is_some() => {
-                    // Left waiting it would keep the queue readable and us spinning: it gets
-                    // the descriptor kept for this, and a no.
-                    let connection = net::accept_with(&self.listener, flags);
-                    if let Ok(connection) = &connection {
-                        // A hello left unread would turn our answer into a reset.
-                        let _ = net::recv(connection, &mut [0; 64], RecvFlags::DONTWAIT);
-                        let why = wire::refused(EXHAUSTED);
-                        let _ = net::send(connection, &why, SendFlags::NOSIGNAL);
-                        if let Ok(peer) = net::sockopt::socket_peercred(connection) {
-                            self.tell_exhausted(peer.pid.as_raw_nonzero().get() as u32);
-                        }
-                    }
-                    // The kernel wants a descriptor before it looks whether anyone waits.
-                    let more = connection.is_ok();
-                    drop(connection);
-                    self.spare = super::spare();
-                    if more {
-                        continue;
-                    }
-                    return;
-                }
-                Err(_) => return,
-            };
-            let n = self.next_greeting;
-            self.next_greeting = n.wrapping_add(1);
-            let token = Token::Greeting(n).pack();
-            if epoll::add(&self.epoll, &connection, token, epoll::EventFlags::IN).is_ok() {
-                self.greeting.insert(n, connection);
-            }
-        }
-    }
-
-    /// A connection that has not said hello has something to read, or ended.
-    pub(super) fn greet(&mut self, n: u32) {
-        let Some(connection) = self.greeting.remove(&n) else {
-            return;
-        };
-        let mut packet = [0; wire::MAX_REQUEST];
-        let packet = match net::recv(&connection, &mut packet, RecvFlags::DONTWAIT) {
-            Ok((_, len)) => &packet[..len.min(packet.len())],
-            Err(_) => return,
-        };
-        let _ = epoll::delete(&self.epoll, &connection);
-        if let Some((version, request)) = Request::decode(packet) {
-            return self.serve(connection, version, request);
-        }
-        let Some(hello) = Hello::decode(packet) else {
-            return;
-        };
-        let slot = match self.seat(&connection, hello) {
-            Ok(slot) => slot,
-            Err(why) => {
-                // If the peer is gone already there is nobody to tell.
-                let _ = net::send(&connection, &wire::refused(&why), SendFlags::NOSIGNAL);
-                return;
-            }
-        };
+    /// From now on the member is heard on this connection.
+    pub(super) fn hear(&mut self, slot: SlotNumber, connection: OwnedFd) {
         let added = epoll::add(
             &self.epoll,
             &connection,
@@ -180,7 +129,7 @@ impl Supervisor {
         self.due = Instant::now();
     }
 
-    /// A member costs five descriptors here. Raised when the first one joins, and not before,
+    /// A member costs six descriptors here. Raised when the first one joins, and not before,
     /// so that the program does not inherit another limit than it was given.
     fn raise_descriptor_limit(&self) {
         let mut limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
@@ -192,19 +141,15 @@ impl Supervisor {
         }
     }
 
-    /// Gives the peer a slot and tells it; or says why not.
-    fn seat(&mut self, connection: &OwnedFd, hello: Hello) -> Result<SlotNumber, String> {
-        let peer = net::sockopt::socket_peercred(connection).map_err(|e| e.to_string())?;
-        let us = rustix::process::geteuid();
-        let pid = peer.pid.as_raw_nonzero().get() as u32;
-        // Who gave up our user may fork.
-        if peer.uid != us
-            && !hello
-                .reserved
-                .is_some_and(|slot| self.is_born_for(pid, slot))
-        {
-            return Err(format!("it runs as user {}, not {us}", peer.uid));
-        }
+    /// Gives the peer, or the program whose helper it is, a slot and tells it; or says why not.
+    pub(super) fn seat(
+        &mut self,
+        connection: &OwnedFd,
+        hello: &Hello,
+        program: Option<&OwnedFd>,
+        inside: bool,
+    ) -> Result<SlotNumber, String> {
+        let peer = self.member_behind(connection)?;
         if hello.version != VERSION {
             return Err(format!(
                 "its library speaks version {} and ebb {VERSION}; install the pair of one build",
@@ -214,70 +159,56 @@ impl Supervisor {
         if self.joined == 0 {
             self.raise_descriptor_limit();
         }
-        let pid = peer.pid.as_raw_nonzero().get() as u32;
-        let (process, pidfd, image) = match identify(pid) {
-            Ok(known) => known,
-            Err(Errno::MFILE | Errno::NFILE) => {
-                self.tell_exhausted(pid);
-                return Err(EXHAUSTED.into());
+        let joining = Joining::of(peer, program).map_err(|why| match why {
+            Unknown::Exhausted => {
+                self.tell_exhausted(peer);
+                EXHAUSTED.into()
             }
-            Err(e) => return Err(format!("cannot look at process {pid}: {e}")),
-        };
-
+            Unknown::Because(why) => why,
+        })?;
+        self.admit(&joining, hello.reserved, inside)?;
+        let pid = joining.process.pid();
         if let Some(&old) = self.by_pid.get(&pid) {
             let same = self.seats[old.index()]
                 .as_ref()
-                .is_some_and(|seat| seat.connection.is_some() && seat.image == image);
+                .is_some_and(|seat| seat.connection.is_some() && seat.image == joining.image);
             if same {
                 return Err(format!("process {pid} has joined already"));
             }
-            self.reap(old);
+            // What its helper has begun to write has to be over first.
+            if !self.awaits_helper(old, Duration::ZERO) {
+                self.reap(old);
+            }
         }
-        let slot = match hello.reserved {
-            Some(slot) => {
-                let slot = self.claim(slot, image)?;
-                // Its parent has copied them: they are here before this, from the first page on.
-                let limits = self.table.slot(slot).limits.get();
-                if limits != Limits::default() {
-                    self.own_limits.give(&process, limits);
-                }
-                slot
-            }
-            None => {
-                let slot = self.table.take_slot(StateWord::of(SlotState::Joined));
-                let Some(slot) = slot else {
-                    self.tell_crowded(pid, "runs unmanaged");
-                    return Err("every place for a process is taken; run fewer at a time".into());
-                };
-                self.table
-                    .slot(slot)
-                    .family
-                    .store(self.family_of(image), SeqCst);
-                let limits = self.own_limits.begin(&process);
-                self.table.slot(slot).limits.set(limits);
-                slot
-            }
-        };
+        let slot = self.place_for(&joining, hello.reserved)?;
         let watched = epoll::add(
             &self.epoll,
-            &pidfd,
+            &joining.pidfd,
             Token::Death(slot).pack(),
             epoll::EventFlags::IN,
         );
-        let told = watched.and_then(|()| self.welcome(connection, slot));
+        let helped = match &joining.helper {
+            Some(helper) => self.watch_helper(slot, helper),
+            None => Ok(()),
+        };
+        let told = watched
+            .and(helped)
+            .and_then(|()| self.welcome(connection, slot));
         self.nursery[slot.index()] = None;
         self.by_pid.insert(pid, slot);
         self.used[slot.index()] = true;
         self.joined += 1;
         self.seats[slot.index()] = Some(Seat {
-            process,
+            process: joining.process,
             connection: None,
-            pidfd,
-            image,
+            pidfd: joining.pidfd,
+            image: joining.image,
+            helper: joining.helper,
             foreign: hello.pid != pid,
             faults: None,
         });
         self.watch.forget(pid);
+        self.watch.forget(peer);
         if let Err(e) = told {
             self.reap(slot);
             return Err(format!("the answer could not be sent: {e}"));
@@ -290,6 +221,35 @@ impl Supervisor {
         let us = rustix::process::geteuid().as_raw();
         let seat = self.seats[slot.index()].as_ref();
         seat.is_some_and(|seat| seat.process.has_user(us).unwrap_or(false))
+    }
+
+    /// A slot for who joins: the one reserved for it, or a free one. Its limits are set.
+    fn place_for(
+        &mut self,
+        joining: &Joining,
+        reserved: Option<SlotNumber>,
+    ) -> Result<SlotNumber, String> {
+        if let Some(slot) = reserved {
+            let slot = self.claim(slot, joining.image)?;
+            // Its parent has copied them: they are here before this, from the first page on.
+            let limits = self.table.slot(slot).limits.get();
+            if limits != Limits::default() {
+                self.own_limits.give(&joining.process, limits);
+            }
+            return Ok(slot);
+        }
+        let slot = self.table.take_slot(StateWord::of(SlotState::Joined));
+        let Some(slot) = slot else {
+            self.tell_crowded(joining.process.pid(), "runs unmanaged");
+            return Err("every place for a process is taken; run fewer at a time".into());
+        };
+        self.table
+            .slot(slot)
+            .family
+            .store(self.family_of(joining.image), SeqCst);
+        let limits = self.own_limits.begin(&joining.process);
+        self.table.slot(slot).limits.set(limits);
+        Ok(slot)
     }
 
     /// The slot that the peer's parent reserved for it.
@@ -359,6 +319,7 @@ impl Supervisor {
                         }
                     }
                     Some(Talk::Ask(rows)) => self.send_devices(slot, rows),
+                    Some(Talk::Goodbye(why)) => self.goodbye(slot, why),
                     Some(Talk::Message(text)) => {
                         let pid = seat.process.pid();
                         let text: String = String::from_utf8_lossy(text)
@@ -379,7 +340,7 @@ impl Supervisor {
         if let Some(seat) = &mut self.seats[slot.index()] {
             seat.connection = None;
         }
-        self.look_whether_left(slot);
+        let _ = self.look_whether_left(slot);
     }
 
     /// A member has something new: it charges for itself from now on, perhaps.
@@ -402,30 +363,29 @@ impl Supervisor {
             && is_dead(&seat.pidfd)
         {
             self.own_limits.forget(&seat.process);
-            self.reap(slot);
+            if !self.awaits_helper(slot, GRACE) {
+                self.reap(slot);
+            }
         }
     }
 
-    /// The connection has ended: has the process become another program? If it is only dying,
-    /// its pidfd will say so.
-    fn look_whether_left(&mut self, slot: SlotNumber) {
-        let Some(seat) = &self.seats[slot.index()] else {
-            return;
-        };
-        if seat.connection.is_some() {
-            return;
-        }
-        let left = seat.faults.as_ref().is_some_and(|memory| !memory.is_used())
-            || seat
-                .process
-                .stat()
-                .is_ok_and(|stat| stat.image.is_some() && stat.image != seat.image);
+    /// The connection has ended: has the process become another program, and is its helper gone, if it had
+    /// one? If it is only dying, its pidfd will say so. Whether it has left.
+    pub(super) fn look_whether_left(&mut self, slot: SlotNumber) -> bool {
+        let left = self.seats[slot.index()].as_ref().is_some_and(|seat| {
+            seat.connection.is_none() && seat.living_helper().is_none() && seat.program_is_gone()
+        });
         if left {
-            self.reap(slot);
-            // The program it has become is measured like any other from now on.
-            self.watch.walk_soon();
-            self.due = Instant::now();
+            self.has_left(slot);
         }
+        left
+    }
+
+    /// The member is none any more, and its process may live on: it is measured like any other from now on.
+    pub(super) fn has_left(&mut self, slot: SlotNumber) {
+        self.reap(slot);
+        self.watch.walk_soon();
+        self.due = Instant::now();
     }
 
     /// Takes back all that belongs to a slot, whose process is no more, and frees it.
@@ -435,6 +395,11 @@ impl Supervisor {
             let pid = seat.process.pid();
             if self.by_pid.get(&pid) == Some(&slot) {
                 self.by_pid.remove(&pid);
+            }
+            if let Some(helper) = &seat.helper
+                && self.helpers.get(&helper.pid) == Some(&slot)
+            {
+                self.helpers.remove(&helper.pid);
             }
             if let Some(faults) = seat.faults {
                 self.outlive(pid, faults);
@@ -455,7 +420,7 @@ impl Supervisor {
             let StateWord { taken, charges, .. } = self.table.state(child);
             let entry = &mut self.nursery[child.index()];
             if entry.as_ref().is_none_or(|e| e.taken != taken) {
-                *entry = Some(Expected::of(taken, origin));
+                *entry = Some(Expected::of(taken, self.looked, origin));
             }
             self.table
                 .set_state(child, StateWord::reserved(None, charges));
@@ -541,66 +506,103 @@ impl Supervisor {
             return;
         }
         // Marked first: a broken table may name slots in a circle.
-        self.nursery[slot.index()] = Some(Expected::of(taken, Origin::default()));
+        let after = self.looked;
+        self.nursery[slot.index()] = Some(Expected::of(taken, after, Origin::default()));
         if let Some(parent) = parent {
             if self.table.state(parent).state == SlotState::Reserved {
                 self.expect(parent);
             }
-            self.nursery[slot.index()] = Some(Expected::of(taken, self.origin(parent)));
+            self.nursery[slot.index()] = Some(Expected::of(taken, after, self.origin(parent)));
         }
     }
 
     /// Looks after reserved slots, and after processes whose connection has ended.
     pub(super) fn look_after(&mut self) {
-        let mut orphaned = Vec::new();
+        let now = proc::ticks();
+        let mut nameless = Vec::new();
         for n in SlotNumber::all() {
             let word = self.table.state(n);
             match word.state {
-                SlotState::Joined | SlotState::Paging => self.look_whether_left(n),
+                SlotState::Joined | SlotState::Paging => drop(self.look_whether_left(n)),
                 SlotState::Free => self.nursery[n.index()] = None,
                 SlotState::Reserved => {
                     self.expect(n);
                     match self.look_at_child(n) {
-                        Child::Unborn if word.parent.is_none() => orphaned.push(n),
-                        Child::Unnamed => orphaned.push(n),
+                        Child::Unborn if word.parent.is_none() => nameless.push(n),
+                        Child::Unnamed => nameless.push(n),
                         Child::Unborn | Child::Living => {}
                         Child::Gone => self.reap(n),
                     }
                 }
             }
         }
-        if orphaned.is_empty() {
+        self.looked = now;
+        if !nameless.is_empty() {
+            self.look_for_children(&nameless);
+        }
+    }
+
+    /// Gives up reserved slots whose child can be none of the processes that there are. The list of a
+    /// process's children skips some when others end under it; the list of all processes does not skip
+    /// one that lives throughout.
+    fn look_for_children(&mut self, nameless: &[SlotNumber]) {
+        let mut all = Vec::new();
+        if proc::all(|pid| all.push(pid)).is_err() {
             return;
         }
-        // Which process could still be one of these children: not known to us, and of the
-        // same image. The list of a process's children skips some when others end under
-        // it; the list of all processes does not skip one that lives throughout.
-        let mut strangers = Vec::new();
-        let complete = proc::all(|pid| {
-            let Ok(process) = Process::open(pid) else {
-                return;
+        let strangers: Vec<Stranger> = all
+            .iter()
+            .filter_map(|&pid| self.stranger(pid, &all))
+            .collect();
+        for &n in nameless {
+            let parents = self.parents_of(n);
+            let Some(expected) = &self.nursery[n.index()] else {
+                continue;
             };
-            let seated = self
-                .by_pid
-                .get(&pid)
-                .and_then(|n| self.seats[n.index()].as_ref());
-            let known = seated.is_some_and(|s| s.process.start_time() == process.start_time());
-            if let (false, Ok(stat)) = (known, process.stat()) {
-                strangers.push(stat.image);
-            }
-        });
-        if complete.is_err() {
-            return;
-        }
-        for n in orphaned {
-            let image = self.nursery[n.index()]
-                .as_ref()
-                .and_then(|e| e.origin.image);
             // Of unknown parents nothing can be told: wait for the join or the end.
-            if image.is_some_and(|image| !strangers.contains(&image)) {
+            let Some(image) = expected.origin.image else {
+                continue;
+            };
+            let may_be = |s: &Stranger| {
+                s.image == image
+                    && s.start_time >= expected.after
+                    && parents.is_none_or(|parents| parents.contains(&s.parent))
+            };
+            if !strangers.iter().any(may_be) {
                 self.reap(n);
             }
         }
+    }
+
+    /// Whose child the process of a reserved slot is: its forker's, or that one's own parent's, as clone(2)
+    /// may have it. None if nothing is known of that: a forker that has ended leaves its children to others.
+    fn parents_of(&self, n: SlotNumber) -> Option<[u32; 2]> {
+        let parent = self.table.state(n).parent?;
+        let seat = self.seats[parent.index()].as_ref()?;
+        let stat = seat.process.stat().ok()?;
+        (!is_dead(&seat.pidfd)).then_some([seat.process.pid(), stat.parent])
+    }
+
+    /// A process that is none of those known to us, nor the helper of one among `all`.
+    fn stranger(&self, pid: u32, all: &[u32]) -> Option<Stranger> {
+        let process = Process::open(pid).ok()?;
+        let seated = self.by_pid.get(&pid);
+        let seated = seated.and_then(|n| self.seats[n.index()].as_ref());
+        let expected = || self.nursery.iter().flatten().filter_map(Expected::process);
+        let known = seated
+            .map(|seat| &seat.process)
+            .into_iter()
+            .chain(expected())
+            .any(|p| (p.pid(), p.start_time()) == (pid, process.start_time()));
+        if known || self.is_helper(&process, all) {
+            return None;
+        }
+        let stat = process.stat().ok()?;
+        Some(Stranger {
+            image: stat.image,
+            parent: stat.parent,
+            start_time: stat.start_time,
+        })
     }
 
     /// Images of children that were charged for before their forks, while it is not known which

@@ -22,7 +22,7 @@
 use super::Supervisor;
 use super::measure::{FASTEST, start_threshold};
 use crate::table::{Mode, SlotNumber, SlotState};
-use ebb_sys::proc::{Image, Process};
+use ebb_sys::proc::{self, Image, Process};
 use std::collections::HashMap;
 use std::sync::atomic::Ordering::*;
 use std::time::{Duration, Instant};
@@ -200,7 +200,7 @@ impl Supervisor {
             }
         }
         families.retain(|_, members| members.len() > 1);
-        let (mut faults, mut exact) = (HashMap::new(), HashMap::new());
+        let (mut counted, mut exact) = (HashMap::new(), HashMap::new());
         let (mut credit, mut decay) = (0, self.table.doubted.swap(0, SeqCst));
         for members in families.values() {
             let mut since = 0;
@@ -208,14 +208,15 @@ impl Supervisor {
                 let Some(now) = self.process_of(n).and_then(|p| p.stat().ok()) else {
                     continue;
                 };
-                let now = now.minor_faults as i64 - self.accounted_faults(n);
+                let faults = now.minor_faults + self.faults_of_helper(n);
+                let now = faults as i64 - self.accounted_faults(n);
                 let key = (n, self.table.state(n).taken);
                 let known = self.watch.sharing.faults.get(&key).copied();
                 // What a new one has copied before this is in no count.
                 self.watch.sharing.unsure |= known.is_none();
                 let before = known.unwrap_or(now);
                 since += (now - before).max(0);
-                faults.insert(key, now.max(before));
+                counted.insert(key, now.max(before));
                 exact.insert(key, now);
                 credit += self.table.slot(n).credit.load(SeqCst);
             }
@@ -227,7 +228,7 @@ impl Supervisor {
             decay += self.table.take_credit(members.iter().copied(), since);
         }
         let sharing = &mut self.watch.sharing;
-        sharing.faults = faults;
+        sharing.faults = counted;
         sharing.decay += decay;
         // Nothing taken since the last measurement: it still holds.
         if families.is_empty() {
@@ -277,6 +278,13 @@ impl Supervisor {
             [&counters.fault, &counters.fault_shared, &counters.unshared]
                 .map(|counter| counter.get() as i64);
         served - shared + unshared
+    }
+
+    /// Its helper writes to the same memory, and has a count of its own.
+    fn faults_of_helper(&self, n: SlotNumber) -> u64 {
+        let seat = self.seats[n.index()].as_ref();
+        let helper = seat.and_then(|seat| seat.living_helper());
+        helper.map_or(0, |helper| proc::minor_faults(helper.pid))
     }
 
     fn process_of(&self, n: SlotNumber) -> Option<&Process> {

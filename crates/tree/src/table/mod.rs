@@ -38,7 +38,7 @@ use std::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering::*};
 
 const MAGIC: u64 = u64::from_be_bytes(*b"ebbtree\0");
 /// Raised with every change of layout or meaning.
-pub(crate) const VERSION: u32 = 10;
+pub(crate) const VERSION: u32 = 11;
 
 /// Whether the tree has to page yet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -109,6 +109,8 @@ pub(crate) struct Table {
     /// The number of a process that waits for a place for a child; 0: none has since the
     /// supervisor looked.
     pub crowded: AtomicU32,
+    /// Whose tree it is.
+    pub user: AtomicU32,
     /// The PID namespace of who made the table, by its inode; 0: not known.
     pub namespace: AtomicU64,
     /// 1: processes of others have come to the tree, for good.
@@ -147,6 +149,8 @@ impl Table {
         table.mode.store(config.eager as u32, SeqCst);
         let namespace = proc::pid_namespace().unwrap_or(0);
         table.namespace.store(namespace, SeqCst);
+        let user = rustix::process::geteuid().as_raw();
+        table.user.store(user, SeqCst);
         table.size.store(size_of::<Self>() as u64, SeqCst);
         table.version.store(VERSION, SeqCst);
         table.magic.store(MAGIC, SeqCst);

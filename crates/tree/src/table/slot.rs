@@ -136,6 +136,9 @@ pub(crate) struct Slot {
     pid: AtomicU64,
     /// The number of the process that buries this one, which is dead; 0: nobody. Above it as above.
     pub burier: AtomicU64,
+    /// The number of the process that serves this one, if that is another; 0: none is known. Above it as
+    /// above.
+    helper: AtomicU64,
     /// Woken on requests, on a new limit or mode, on room for the hungry.
     pub futex: AtomicU32,
     /// Processes related by fork without exec have the same number.
@@ -205,6 +208,18 @@ impl Slot {
             let less = is <= known || is == UNNAMED;
             (old >> 32 == taken as u64 && less).then_some(new)
         });
+    }
+
+    /// Says who serves the process of the slot.
+    pub fn name_helper(&self, taken: u32, pid: u32) {
+        self.helper.store((taken as u64) << 32 | pid as u64, SeqCst);
+    }
+
+    /// Who serves the process of the slot, if that is another process.
+    pub fn helper(&self, taken: u32) -> Option<u32> {
+        let word = self.helper.load(SeqCst);
+        let pid = word as u32;
+        (pid != 0 && word >> 32 == taken as u64).then_some(pid)
     }
 
     /// Who the slot is for, as far as it was said since it was taken.

@@ -5,6 +5,8 @@
 //! `cargo test -p ebb-tree --test processes [-- NAME]` runs all or those whose name contains
 //! NAME. No harness: scenarios fork, which a threaded process must not.
 
+mod door;
+mod helped;
 mod roles;
 mod scenarios;
 mod support;

@@ -23,6 +23,7 @@ pub fn play(role: &[String]) {
         "greedy" => greedy(),
         "sharer" => sharer(number(1)),
         "fork-and-die" => fork_and_die(&role[1]),
+        "in-vain" => forks_in_vain(number(1)),
         "giver" => giver(number(1), number(2)),
         "after" => after(),
         "watcher" => watcher(),
@@ -33,36 +34,38 @@ pub fn play(role: &[String]) {
         "crowd" => crowd(number(1)),
         "too-many" => too_many(),
         "storm" => storm(number(1)),
+        "orphaned" => crate::door::orphaned(),
+        "helped" => crate::helped::play(&role[1..]),
         other => panic!("no role {other}"),
     }
 }
 
-fn control() -> String {
+pub fn control() -> String {
     std::env::var("EBB_CONTROL").unwrap()
 }
 
-fn join() -> (Member, Vec<ebb_tree::Device>) {
-    let member = Member::join(&control(), None).unwrap();
+pub fn join() -> (Member, Vec<ebb_tree::Device>) {
+    let member = Member::join(&control(), None, None).unwrap();
     let devices = member.attach(1).unwrap();
     (member, devices)
 }
 
 /// Waits for a line on standard input.
-fn wait_line() {
+pub fn wait_line() {
     std::io::stdin()
         .lock()
         .read_line(&mut String::new())
         .unwrap();
 }
 
-fn sleep_forever() -> ! {
+pub fn sleep_forever() -> ! {
     loop {
         std::thread::sleep(Duration::from_secs(1));
     }
 }
 
 /// Touches so many MiB of fresh memory.
-fn touch(mib: u64) -> Vec<u8> {
+pub fn touch(mib: u64) -> Vec<u8> {
     let mut memory = vec![0u8; (mib << 20) as usize];
     memory.iter_mut().step_by(4096).for_each(|byte| *byte = 1);
     std::hint::black_box(memory)
@@ -128,15 +131,15 @@ fn refused() {
         member.cancel_child(child);
         child
     };
-    match Member::join(&control(), Some(child)) {
+    match Member::join(&control(), Some(child), None) {
         Err(JoinError::Refused(why)) => assert!(why.contains("joined already"), "{why}"),
         other => panic!("{:?}", other.err()),
     }
-    match Member::join("../../etc/passwd", None) {
+    match Member::join("../../etc/passwd", None, None) {
         Err(JoinError::Control(_)) => {}
         other => panic!("{:?}", other.err()),
     }
-    match Member::join("ebb-tree-0-nobody", None) {
+    match Member::join("ebb-tree-1-0-0123456789abcdef", None, None) {
         Err(JoinError::Connect(_)) => {}
         other => panic!("{:?}", other.err()),
     }
@@ -144,7 +147,7 @@ fn refused() {
 
 fn twice() {
     let (member, _) = join();
-    match Member::join(&control(), None) {
+    match Member::join(&control(), None, None) {
         Err(JoinError::Refused(why)) => assert!(why.contains("joined already"), "{why}"),
         other => panic!("{:?}", other.err()),
     }
@@ -216,7 +219,7 @@ fn sharer(mib: u64) {
         None => {
             close_inherited();
             member.child_started(child);
-            member.rejoin(&control()).unwrap();
+            member.rejoin(&control(), None).unwrap();
             let devices = member.attach(1).unwrap();
             assert_eq!(devices.len(), 1);
             assert_eq!(member.state(), SlotState::Paging);
@@ -298,7 +301,7 @@ fn crowd(count: u64) {
         match fork() {
             Some(pid) => last = pid,
             None => {
-                let member = Member::join(&control(), None).unwrap();
+                let member = Member::join(&control(), None, None).unwrap();
                 member.message("joined");
                 sleep_forever();
             }
@@ -323,7 +326,7 @@ fn crowd(count: u64) {
 
 /// One more than can be managed.
 fn too_many() {
-    match Member::join(&control(), None) {
+    match Member::join(&control(), None, None) {
         Err(JoinError::Refused(why)) => assert!(why.contains("every place"), "{why}"),
         other => panic!("{:?}", other.err()),
     }
@@ -363,7 +366,7 @@ fn fork_and_die(how: &str) {
                 panic!("{}", std::process::Command::new("sleep").arg("60").exec());
             }
             std::thread::sleep(Duration::from_millis(200));
-            member.rejoin(&control()).unwrap();
+            member.rejoin(&control(), None).unwrap();
             assert_eq!(stamps[cluster.index()].load(SeqCst), 1234);
             member.message("orphan is in");
             wait_line();
@@ -377,6 +380,38 @@ fn fork_and_die(how: &str) {
             sleep_forever();
         }
     }
+}
+
+/// Forks so often in vain, without knowing: as many places are taken as there are, and more. Its parent is
+/// of the same image, and never joins.
+fn forks_in_vain(times: u64) {
+    let Some(pid) = fork() else {
+        let (member, _) = join();
+        member.start_paging(100);
+        for _ in 0..times {
+            while !member.has_place() {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            let child = member.reserve_child(0).unwrap();
+            member.child_forked(child, 0);
+        }
+        member.message("all in vain");
+        // A real one is not taken for another in vain, though nobody says which it is.
+        let child = member.reserve_child(0).unwrap();
+        if fork().is_none() {
+            close_inherited();
+            std::thread::sleep(Duration::from_millis(300));
+            member.child_started(child);
+            std::thread::sleep(Duration::from_millis(100));
+            member.rejoin(&control(), None).unwrap();
+            member.message("and one was not");
+            sleep_forever();
+        }
+        member.child_forked(child, 0);
+        sleep_forever();
+    };
+    wait_line();
+    kill(pid, libc::SIGKILL);
 }
 
 /// Buries the dead together with its second child, which may be of a PID namespace of its own. Each
@@ -489,7 +524,7 @@ fn watcher() {
         member.try_charge(1),
         "the supervisor is gone, and so is our membership"
     );
-    match Member::join(&control(), None) {
+    match Member::join(&control(), None, None) {
         Err(JoinError::Connect(_)) => println!("alone"),
         other => println!("{:?}", other.err()),
     }
@@ -667,7 +702,7 @@ impl Stormer {
                 if self.random.below(5) == 0 {
                     exit_now(0);
                 }
-                if let Err(e) = self.member.rejoin(&control()) {
+                if let Err(e) = self.member.rejoin(&control(), None) {
                     eprintln!("a child cannot rejoin: {e}");
                     exit_now(98);
                 }

@@ -1,7 +1,7 @@
 //! What must hold, whatever the members do.
 
-use crate::Scenario;
 use crate::support::{Random, Tree, descendants, kill, mib};
+use crate::{Scenario, door, helped};
 use ebb_tree::{Mode, Reply, Request, Way};
 use std::io::{BufRead, BufReader, Write};
 use std::process::Child;
@@ -41,6 +41,7 @@ pub const ALL: &[Scenario] = &[
         30,
         nameless,
     ),
+    ("places_of_failed_forks_come_back", 60, in_vain),
     ("an_orphan_that_execs_is_no_reader", 30, orphan_execs),
     ("members_outlive_the_supervisor", 30, outlive),
     ("members_bury_the_dead_of_one_namespace", 20, burials),
@@ -52,6 +53,56 @@ pub const ALL: &[Scenario] = &[
         leaving,
     ),
     ("one_process_too_many_is_told_of_once", 60, crowded),
+    (
+        "a_helper_is_its_program_and_counts_once",
+        30,
+        helped::is_its_program,
+    ),
+    (
+        "a_helper_ends_with_its_program",
+        30,
+        helped::ends_with_its_program,
+    ),
+    (
+        "a_helper_that_dies_takes_its_program_along",
+        30,
+        helped::takes_its_program_along,
+    ),
+    (
+        "after_a_goodbye_a_program_lives_on",
+        30,
+        helped::says_goodbye,
+    ),
+    (
+        "exec_ends_the_helper_before_anything_is_released",
+        30,
+        helped::notices_exec,
+    ),
+    (
+        "a_forked_child_has_a_helper_of_its_own",
+        30,
+        helped::serves_a_child,
+    ),
+    (
+        "a_helper_shows_that_it_shares_the_memory",
+        30,
+        helped::does_not_lie,
+    ),
+    (
+        "only_descendants_join_and_others_may_ask",
+        60,
+        door::only_descendants_join,
+    ),
+    (
+        "another_users_connections_take_no_place",
+        60,
+        door::others_take_no_place,
+    ),
+    (
+        "who_took_the_name_is_not_believed",
+        30,
+        door::squatters_are_not_believed,
+    ),
     ("storm_of_forks_and_kills", 120, storm),
 ];
 
@@ -486,6 +537,26 @@ fn nameless() {
     tree.sup.check().unwrap();
     parent.kill().unwrap();
     parent.wait().unwrap();
+    tree.expect_empty();
+}
+
+fn in_vain() {
+    let mut tree = Tree::new(mib(512), 3);
+    let mut parent = tree.start(&["in-vain", "1200"]);
+    let all = tree.until(S(40), |tree| {
+        let notices = tree.notices.lock().unwrap();
+        notices.iter().any(|line| line.ends_with("all in vain"))
+    });
+    assert!(all, "{} places are taken", tree.sup.members());
+    tree.expect("and one was not");
+    let settled = tree.until(S(5), |tree| tree.sup.members() == 2);
+    assert!(settled, "{} places are taken", tree.sup.members());
+    tree.sup.check().unwrap();
+    tell(&mut parent);
+    parent.wait().unwrap();
+    descendants(std::process::id())
+        .iter()
+        .for_each(|&pid| kill(pid, libc::SIGKILL));
     tree.expect_empty();
 }
 

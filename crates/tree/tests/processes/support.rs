@@ -206,7 +206,13 @@ impl Tree {
     /// Asks the supervisor as a command does; the last reply.
     #[track_caller]
     pub fn ask(&mut self, request: Request) -> Reply {
-        let mut ask = Ask::send(std::process::id(), &request).unwrap();
+        self.ask_of(std::process::id(), request)
+    }
+
+    /// The same, with any process of the tree.
+    #[track_caller]
+    pub fn ask_of(&mut self, pid: u32, request: Request) -> Reply {
+        let mut ask = Ask::send(pid, &request).unwrap();
         let asking = std::thread::spawn(move || {
             loop {
                 match ask.reply().unwrap() {

@@ -1,0 +1,188 @@
+//! The program was told to end, and has not yet.
+//!
+//! A signal that ends programs is passed on like any other, and what the program makes of it is its own
+//! matter: it may handle it, or take its time. But a tree can be ended in whatever state it is:
+//! ```text
+//! at once      a stopped program is continued: it takes no signal while it is stopped
+//! after 5 s    a line says what is waited for
+//! then         if the program has not taken the signal, another one kills the whole tree; and if it
+//!              has waited for one page all the time since, which nobody brings, it is killed without
+//! ```
+//! What it does not do: kill a program that has taken the signal and goes on.
+
+use ebb_sys::proc::{self, Disposition, Process};
+use ebb_tree::Supervisor;
+use rustix::process::{Pid, Signal, kill_process};
+use std::io::Write;
+use std::time::{Duration, Instant};
+
+/// How long nothing is said.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Whether a signal is one that ends programs.
+pub fn ends(signal: i32) -> bool {
+    [libc::SIGTERM, libc::SIGINT, libc::SIGQUIT].contains(&signal)
+}
+
+fn name_of(signal: i32) -> &'static str {
+    match signal {
+        libc::SIGINT => "SIGINT",
+        libc::SIGQUIT => "SIGQUIT",
+        _ => "SIGTERM",
+    }
+}
+
+/// Why a program has not ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Why {
+    /// Waits for a page, in this thread, after so many faults.
+    Fault(u32, u64),
+    Stopped,
+    Blocked,
+    Ignored,
+    Handled,
+    /// It has taken the signal, and dies of it.
+    Dying,
+}
+
+impl Why {
+    fn of(pid: u32, signal: i32) -> Option<Self> {
+        let process = Process::open(pid).ok()?;
+        let stat = process.stat().ok()?;
+        let Disposition {
+            pending,
+            ignored,
+            caught,
+            ..
+        } = process.disposition(signal)?;
+        Some(match () {
+            () if stat.state == b'T' => Self::Stopped,
+            () if pending => match proc::waits_for_page(pid) {
+                Some(thread) => Self::Fault(thread, stat.minor_faults),
+                None => Self::Blocked,
+            },
+            () if ignored => Self::Ignored,
+            () if caught => Self::Handled,
+            () => Self::Dying,
+        })
+    }
+
+    fn text(self) -> &'static str {
+        match self {
+            Self::Fault(..) => "it waits for a page of its memory and cannot take the signal",
+            Self::Stopped => "it is stopped",
+            Self::Blocked => "it has the signal blocked",
+            Self::Ignored => "it ignores the signal",
+            Self::Handled => "it handles the signal itself",
+            Self::Dying => "it is ending: its memory is given back, or its core is written",
+        }
+    }
+
+    /// Whether another signal ends the tree: the first has not reached the program, or does not suffice.
+    fn can_be_forced(self) -> bool {
+        !matches!(self, Self::Ignored | Self::Handled)
+    }
+}
+
+/// A program that was told to end.
+pub struct Ending {
+    pid: u32,
+    signal: i32,
+    since: Instant,
+    /// What the user was told of.
+    told: Option<Why>,
+}
+
+impl Ending {
+    /// `pid` has just been sent `signal`.
+    pub fn new(pid: Pid, signal: i32) -> Self {
+        let ending = Self {
+            pid: pid.as_raw_nonzero().get() as u32,
+            signal,
+            since: Instant::now(),
+            told: None,
+        };
+        if Why::of(ending.pid, signal) == Some(Why::Stopped) {
+            let _ = kill_process(pid, Signal::CONT);
+        }
+        ending
+    }
+
+    /// When it is to be looked at, if it is.
+    pub fn due_in(&self) -> Option<Duration> {
+        let patience = match self.told {
+            None => PATIENCE,
+            Some(Why::Fault(..)) => 2 * PATIENCE,
+            Some(_) => return None,
+        };
+        Some((self.since + patience).saturating_duration_since(Instant::now()))
+    }
+
+    /// Looks at it, when it is time.
+    pub fn look(&mut self, supervisor: &Supervisor) {
+        if self.due_in() != Some(Duration::ZERO) {
+            return;
+        }
+        let Some(why) = Why::of(self.pid, self.signal) else {
+            return;
+        };
+        let (pid, signal) = (self.pid, name_of(self.signal));
+        let name = proc::name(pid);
+        let before = self.told.replace(why);
+        if before.is_some() {
+            // It may have moved on; then it is a matter of patience.
+            if before == Some(why) {
+                say(&format!(
+                    "{name} [{pid}] has waited for one page for {} s, and nobody brings it: the tree is ended \
+                     by SIGKILL; please report what it ran",
+                    PATIENCE.as_secs()
+                ));
+                kill_tree(supervisor);
+            }
+            return;
+        }
+        // A program may handle such keys for ever, as shells do.
+        if why == Why::Handled && self.signal != libc::SIGTERM {
+            return;
+        }
+        let next = if why.can_be_forced() {
+            format!("another {signal} kills all of the tree")
+        } else {
+            format!("`kill -KILL {pid}` ends it")
+        };
+        let seconds = PATIENCE.as_secs();
+        let why = why.text();
+        say(&format!(
+            "waiting for {name} [{pid}], which was sent {signal} {seconds} s ago: {why}; {next}"
+        ));
+    }
+
+    /// Another signal that ends programs has come: whether that kills the tree, and it has.
+    pub fn is_forced(&self, supervisor: &Supervisor) -> bool {
+        let forced = self.told.is_some_and(Why::can_be_forced)
+            && Why::of(self.pid, self.signal).is_some_and(Why::can_be_forced);
+        if forced {
+            kill_tree(supervisor);
+        }
+        forced
+    }
+}
+
+/// Nobody may read that any more.
+fn say(line: &str) {
+    let _ = writeln!(std::io::stderr(), "ebb: {line}");
+}
+
+/// Kills every process of the tree.
+fn kill_tree(supervisor: &Supervisor) {
+    send_all(supervisor, Signal::KILL);
+}
+
+/// Sends a signal to every process of the tree.
+pub fn send_all(supervisor: &Supervisor, signal: Signal) {
+    for pid in supervisor.processes() {
+        if let Some(pid) = i32::try_from(pid).ok().and_then(Pid::from_raw) {
+            let _ = kill_process(pid, signal);
+        }
+    }
+}

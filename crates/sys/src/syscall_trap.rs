@@ -1,0 +1,444 @@
+//! Catches the system call by which libc's `fork` copies the process.
+//!
+//! Between the handlers of `pthread_atfork` and that call libc takes locks and looks at memory of its own, and
+//! after the call it does so again, in the child: nobody outside of libc can say at what. What must be at rest
+//! while the process is copied should be so for that call alone. The kernel's Syscall User Dispatch
+//! (`prctl(2)`, PR_SET_SYSCALL_USER_DISPATCH) makes it possible: on a thread for which it is armed every
+//! system call from outside of this library's code is not made but becomes a SIGSYS, whose handler makes it:
+//!
+//! 1. [`arm`], on the thread that is about to fork: all signals but SIGSYS are blocked, as a handler of the
+//!    program's would make system calls too. What libc sets its mask to meanwhile is kept beside.
+//! 2. The handler goes to a stack of ours. What copies the process is done by who armed; the trap is disarmed
+//!    before. Every other call is made as it is.
+//! 3. The handler returns with the call's result and the mask that libc believes to have: in the parent and in
+//!    the child. So the first code that runs in a child is ours, and the program's comes when that is done.
+//!
+//! Protocol: one thread at a time, which the caller sees to. What it does not do: calls that share the memory,
+//! which never come here.
+
+use crate::{Errno, memory, raw};
+use libc::{c_int, c_long};
+use std::cell::UnsafeCell;
+use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering::SeqCst};
+
+/// A system call that copies the process.
+#[derive(Clone, Copy, Debug)]
+pub struct Call {
+    /// SYS_fork, SYS_clone or SYS_clone3.
+    pub number: c_long,
+    /// Its arguments.
+    pub args: [c_long; 6],
+}
+
+/// How it went, in the process that returns.
+#[derive(Clone, Copy, Debug)]
+pub struct Copied {
+    /// What the call answers: in the child 0, an error negated.
+    pub result: c_long,
+    /// Where the stack of who returns is; 0: as it was.
+    pub stack: usize,
+}
+
+/// Makes such a call.
+pub type Copy = unsafe fn(Call) -> Copied;
+
+const STACK: usize = 128 << 10;
+/// Where the stack of ours ends; 0: there is none yet.
+static TOP: AtomicUsize = AtomicUsize::new(0);
+/// What the kernel looks at before each system call.
+static SELECTOR: AtomicU8 = AtomicU8::new(ALLOW);
+const ALLOW: u8 = 0;
+const BLOCK: u8 = 1;
+
+/// `si_code` of a signal by the dispatch.
+const USER_DISPATCH: i32 = 2;
+/// SA_RESTORER: the action says where its handler returns to.
+const RESTORER: u64 = 0x0400_0000;
+/// Bytes of a set of signals.
+const SIGNALS: c_long = 8;
+const ALL_BUT_SIGSYS: u64 = !(1 << (libc::SIGSYS - 1));
+
+/// The kernel's `struct sigaction`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct Action {
+    handler: usize,
+    flags: u64,
+    restorer: usize,
+    mask: u64,
+}
+
+/// Of the thread that forks.
+struct Armed {
+    copy: Option<Copy>,
+    /// The mask that the program believes to have.
+    mask: u64,
+    /// What a SIGSYS did before.
+    before: Action,
+}
+
+struct OneThread(UnsafeCell<Armed>);
+// SAFETY: only the thread for which it is armed touches it, and one is at a time.
+unsafe impl Sync for OneThread {}
+
+const NOTHING: Action = Action {
+    handler: 0,
+    flags: 0,
+    restorer: 0,
+    mask: 0,
+};
+static ARMED: OneThread = OneThread(UnsafeCell::new(Armed {
+    copy: None,
+    mask: 0,
+    before: NOTHING,
+}));
+
+/// Catches the calling thread's next call that copies the process, and has `copy` make it.
+///
+/// # Errors
+/// The system does not allow it, or has no memory for a stack.
+///
+/// # Safety
+/// No other thread does so before this one's call was made or [`disarm`]ed. The thread makes no system call
+/// of its own but what libc's forking functions do.
+pub unsafe fn arm(copy: Copy) -> Result<(), Errno> {
+    own_stack()?;
+    let (start, len) = own_code();
+    // SAFETY: by the caller's contract this thread alone uses what is armed; the structures are the kernel's, and
+    // the range is of this library's code.
+    unsafe {
+        let armed = &mut *ARMED.0.get();
+        armed.copy = Some(copy);
+        armed.mask = set_mask(ALL_BUT_SIGSYS);
+        let action = Action {
+            handler: entry as *const () as usize,
+            flags: libc::SA_SIGINFO as u64 | RESTORER,
+            restorer: restore as *const () as usize,
+            mask: u64::MAX,
+        };
+        armed.before = set_action(&action);
+        SELECTOR.store(BLOCK, SeqCst);
+        dispatch(ON, start, len).inspect_err(|_| release(armed))
+    }
+}
+
+/// The calling thread makes its system calls itself again. Whether it was armed.
+///
+/// # Safety
+/// It is the one that armed last.
+pub unsafe fn disarm() -> bool {
+    // SAFETY: by the caller's contract.
+    unsafe {
+        let armed = &mut *ARMED.0.get();
+        let was = armed.copy.is_some();
+        if was {
+            let _ = dispatch(OFF, 0, 0);
+            release(armed);
+        }
+        was
+    }
+}
+
+/// # Safety
+/// On the thread for which it was armed.
+unsafe fn release(armed: &mut Armed) {
+    SELECTOR.store(ALLOW, SeqCst);
+    armed.copy = None;
+    // SAFETY: what was there before.
+    unsafe {
+        set_action(&armed.before);
+        set_mask(armed.mask);
+    }
+}
+
+/// Runs `body` on the stack of ours, with all signals blocked; for calls that the caller makes itself.
+///
+/// # Errors
+/// There is no memory for it.
+///
+/// # Safety
+/// One thread at a time.
+pub unsafe fn on_own_stack<F: FnOnce() -> Copied>(body: F) -> Result<Copied, Errno> {
+    struct Work<F>(Option<F>, Option<Copied>);
+    extern "C" fn run<F: FnOnce() -> Copied>(work: *mut Work<F>) {
+        // SAFETY: the caller's, who waits.
+        let work = unsafe { &mut *work };
+        work.1 = work.0.take().map(|body| body());
+    }
+    let top = own_stack()?;
+    let mut work = Work(Some(body), None);
+    let _blocked = crate::signal::Blocked::all();
+    // SAFETY: the stack is nobody else's by the caller's contract; a call by the C convention.
+    unsafe {
+        core::arch::asm!(
+            "mov r12, rsp",
+            "mov rsp, {top}",
+            "call {run}",
+            "mov rsp, r12",
+            top = in(reg) top,
+            run = in(reg) run::<F>,
+            in("rdi") &raw mut work,
+            out("r12") _,
+            clobber_abi("C"),
+        );
+    }
+    Ok(work.1.expect("the body has run"))
+}
+
+/// The stack; where it ends.
+fn own_stack() -> Result<usize, Errno> {
+    if TOP.load(SeqCst) == 0 {
+        TOP.store(memory::reserve(STACK)? + STACK, SeqCst);
+    }
+    Ok(TOP.load(SeqCst))
+}
+
+/// The code of what this is linked into: its start and length.
+fn own_code() -> (usize, usize) {
+    unsafe extern "C" {
+        static __ehdr_start: u8;
+        static _etext: u8;
+    }
+    let (start, end) = (&raw const __ehdr_start as usize, &raw const _etext as usize);
+    (start, end - start)
+}
+
+const OFF: c_long = 0;
+const ON: c_long = 1;
+
+/// # Safety
+/// On: the selector says what is meant.
+unsafe fn dispatch(on: c_long, start: usize, len: usize) -> Result<(), Errno> {
+    const SET: c_long = 59;
+    let selector = if on == ON {
+        SELECTOR.as_ptr() as c_long
+    } else {
+        0
+    };
+    let args = [SET, on, start as c_long, len as c_long, selector, 0];
+    // SAFETY: the selector lives as long as the library.
+    unsafe { raw::checked(libc::SYS_prctl, args) }.map(|_| ())
+}
+
+/// # Safety
+/// The action is one.
+unsafe fn set_action(action: &Action) -> Action {
+    let mut before = NOTHING;
+    let (new, old) = (action as *const Action, &raw mut before);
+    let args = [
+        libc::SIGSYS.into(),
+        new as c_long,
+        old as c_long,
+        SIGNALS,
+        0,
+        0,
+    ];
+    // SAFETY: structures of the kernel's layout.
+    unsafe { raw::call(libc::SYS_rt_sigaction, args) };
+    before
+}
+
+/// # Safety
+/// The thread can do with that mask.
+unsafe fn set_mask(mask: u64) -> u64 {
+    let mut before = 0u64;
+    let how = c_long::from(libc::SIG_SETMASK);
+    let args = [
+        how,
+        (&raw const mask) as c_long,
+        (&raw mut before) as c_long,
+        SIGNALS,
+        0,
+        0,
+    ];
+    // SAFETY: two words.
+    unsafe { raw::call(libc::SYS_rt_sigprocmask, args) };
+    before
+}
+
+/// The handler: goes to the stack of ours where the signal is by the dispatch.
+#[unsafe(naked)]
+unsafe extern "C" fn entry(_: c_int, _: *mut libc::siginfo_t, _: *mut libc::ucontext_t) {
+    core::arch::naked_asm!(
+        "cmp dword ptr [rsi + 8], {by_dispatch}",
+        "jne {other}",
+        "push rbp",
+        "mov rbp, rsp",
+        "mov rsp, qword ptr [rip + {top}]",
+        "call {caught}",
+        "mov rsp, rbp",
+        "pop rbp",
+        "ret",
+        by_dispatch = const USER_DISPATCH,
+        other = sym other,
+        top = sym TOP,
+        caught = sym caught,
+    )
+}
+
+/// Where the handler returns to: in this library's code, so that the call is made.
+#[unsafe(naked)]
+unsafe extern "C" fn restore() {
+    core::arch::naked_asm!("mov eax, {call}", "syscall", call = const libc::SYS_rt_sigreturn)
+}
+
+/// # Safety
+/// A handler's arguments.
+unsafe extern "C" fn caught(_: c_int, _: *mut libc::siginfo_t, context: *mut libc::ucontext_t) {
+    // SAFETY: the kernel's context of this thread, for which the trap is armed.
+    unsafe {
+        let registers = &mut (*context).uc_mcontext.gregs;
+        let at = |n: c_int| registers[n as usize];
+        let args = [
+            at(libc::REG_RDI),
+            at(libc::REG_RSI),
+            at(libc::REG_RDX),
+            at(libc::REG_R10),
+            at(libc::REG_R8),
+            at(libc::REG_R9),
+        ];
+        let number = at(libc::REG_RAX);
+        let result = match number {
+            libc::SYS_rt_sigprocmask => change_mask(args),
+            libc::SYS_fork | libc::SYS_clone | libc::SYS_clone3 => {
+                let armed = &mut *ARMED.0.get();
+                let copy = armed.copy.expect("it was armed");
+                let mask = armed.mask;
+                // Nothing of it is to be left in the child.
+                let _ = dispatch(OFF, 0, 0);
+                release(armed);
+                set_mask(u64::MAX);
+                let Copied { result, stack } = copy(Call { number, args });
+                if stack != 0 {
+                    registers[libc::REG_RSP as usize] = stack as i64;
+                }
+                (&raw mut (*context).uc_sigmask).cast::<u64>().write(mask);
+                result
+            }
+            _ => raw::call(number, args),
+        };
+        registers[libc::REG_RAX as usize] = result;
+    }
+}
+
+/// `rt_sigprocmask` of what the program believes to have.
+///
+/// # Safety
+/// The caller's arguments; on the thread for which it is armed.
+unsafe fn change_mask([how, new, old, ..]: [c_long; 6]) -> c_long {
+    // SAFETY: libc's own words, where they are given.
+    unsafe {
+        let mask = &mut (*ARMED.0.get()).mask;
+        let before = *mask;
+        if let Some(new) = (new as *const u64).as_ref() {
+            match how as c_int {
+                libc::SIG_BLOCK => *mask |= new,
+                libc::SIG_UNBLOCK => *mask &= !new,
+                libc::SIG_SETMASK => *mask = *new,
+                _ => return -c_long::from(libc::EINVAL),
+            }
+        }
+        if let Some(old) = (old as *mut u64).as_mut() {
+            *old = before;
+        }
+    }
+    0
+}
+
+/// A SIGSYS of the program's own, on another thread: as it would have been.
+///
+/// # Safety
+/// A handler's arguments.
+unsafe extern "C" fn other(
+    signal: c_int,
+    info: *mut libc::siginfo_t,
+    context: *mut libc::ucontext_t,
+) {
+    type Handler = extern "C" fn(c_int, *mut libc::siginfo_t, *mut libc::ucontext_t);
+    // SAFETY: written before this handler was set, by the thread that forks; what the program set is a function.
+    unsafe {
+        let before = (*ARMED.0.get()).before;
+        match before.handler {
+            libc::SIG_IGN => {}
+            libc::SIG_DFL => {
+                set_action(&before);
+                libc::raise(signal);
+            }
+            handler => {
+                let handler: Handler = core::mem::transmute(handler);
+                handler(signal, info, context);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::AtomicU32;
+
+    static CAUGHT: AtomicU32 = AtomicU32::new(0);
+
+    unsafe fn copy(call: Call) -> Copied {
+        CAUGHT.fetch_add(1, SeqCst);
+        // SAFETY: the caller's call.
+        let result = unsafe { raw::call(call.number, call.args) };
+        Copied { result, stack: 0 }
+    }
+
+    /// Forks; the child ends with what `f` says.
+    fn forked(f: impl FnOnce() -> i32) -> i32 {
+        // SAFETY: the child does little, and ends.
+        unsafe {
+            arm(copy).expect("the system allows it");
+            match libc::fork() {
+                0 => libc::_exit(f()),
+                child => {
+                    assert!(child > 0 && !disarm());
+                    let mut status = 0;
+                    assert_eq!(libc::waitpid(child, &mut status, 0), child);
+                    libc::WEXITSTATUS(status)
+                }
+            }
+        }
+    }
+
+    fn mask() -> u64 {
+        let mut mask = 0u64;
+        let args = [0, 0, (&raw mut mask) as c_long, SIGNALS, 0, 0];
+        // SAFETY: one word.
+        unsafe { raw::call(libc::SYS_rt_sigprocmask, args) };
+        mask
+    }
+
+    /// One for the process, so one test.
+    #[test]
+    fn the_call_is_caught_and_all_is_as_before() {
+        let before = mask();
+        for n in 1..=3 {
+            assert_eq!(forked(|| i32::from(mask() == before) + 40), 41);
+            assert_eq!(CAUGHT.load(SeqCst), n);
+            assert_eq!(mask(), before);
+        }
+        // SAFETY: armed by this thread; no call follows.
+        unsafe {
+            arm(copy).expect("the system allows it");
+            assert!(disarm() && !disarm());
+            let copied = on_own_stack(|| {
+                copy(Call {
+                    number: libc::SYS_fork,
+                    args: [0; 6],
+                })
+            });
+            match copied.expect("a stack").result {
+                0 => libc::_exit(7),
+                child => {
+                    let mut status = 0;
+                    assert_eq!(libc::waitpid(child as i32, &mut status, 0), child as i32);
+                    assert_eq!(libc::WEXITSTATUS(status), 7);
+                }
+            }
+        }
+        assert_eq!((CAUGHT.load(SeqCst), mask()), (4, before));
+    }
+}

@@ -1,0 +1,315 @@
+//! Helpers: processes of ours that share a program's memory and serve it.
+//!
+//! A helper holds the connection, the table and all devices; its program holds nothing of these. It is no
+//! process of the tree: its memory is its program's, and is counted there.
+//!
+//! # Who it serves
+//! Its hello brings a pidfd of the program. That the two share one memory, kcmp(2) says; where that may not
+//! be asked, that both run one image and are one user's.
+//!
+//! # When the two have left
+//! The helper alone writes to devices, and the program alone to its memory. So leases and charges are
+//! released once the helper is dead *and* the program is dead or another program:
+//! ```text
+//! program dies or execs   the helper sees it and ends; if it has not after GRACE, it is killed
+//! helper dies             the program is killed, as nobody can bring back what is out; unless the helper has
+//!                         said goodbye, or the program is ending anyway
+//! ```
+//! The second descriptor of the userfaultfd (`outlived`) keeps what is out from reading as zeros meanwhile.
+//!
+//! # Before it has joined
+//! Helpers that have not said hello yet are told by their name, and by a process of the tree that they
+//! share their memory with. A name alone says nothing: anybody may have it.
+
+use super::seats::{Seat, identify, is_dead};
+use super::{ANY_CHILD, Supervisor, Token};
+use crate::table::SlotNumber;
+use crate::wire::Leaving;
+use ebb_sys::proc::{self, Image, Process};
+use rustix::event::epoll;
+use rustix::io::Errno;
+use rustix::process::{Pid, Signal, WaitOptions, pidfd_send_signal};
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+/// How long a helper has to end by itself once its program has.
+pub(super) const GRACE: Duration = Duration::from_millis(250);
+
+/// The process that serves a member.
+pub(super) struct Helper {
+    pub pid: u32,
+    /// Readable when every thread of it is gone.
+    pub pidfd: OwnedFd,
+    /// It is gone.
+    pub ended: bool,
+    /// When it is killed: its program is gone.
+    due: Option<Instant>,
+    /// It has said goodbye.
+    leaving: Option<Leaving>,
+}
+
+/// A process that joins, and who serves it.
+pub(super) struct Joining {
+    pub process: Process,
+    pub pidfd: OwnedFd,
+    pub image: Image,
+    pub helper: Option<Helper>,
+}
+
+/// Why that cannot be told.
+pub(super) enum Unknown {
+    Exhausted,
+    Because(String),
+}
+
+impl From<Errno> for Unknown {
+    fn from(e: Errno) -> Self {
+        match e {
+            Errno::MFILE | Errno::NFILE => Self::Exhausted,
+            e => Self::Because(format!("its process cannot be looked at: {e}")),
+        }
+    }
+}
+
+impl Joining {
+    /// Who is at the other end of a connection: process `peer`, or the program whose helper it is.
+    pub fn of(peer: u32, program: Option<&OwnedFd>) -> Result<Self, Unknown> {
+        let Some(program) = program else {
+            let (process, pidfd, image) = identify(peer)?;
+            return Ok(Self {
+                process,
+                pidfd,
+                image,
+                helper: None,
+            });
+        };
+        let pointed = proc::pointed_at(program.as_fd())?;
+        let (process, pidfd, image) = identify(pointed.pid)?;
+        let (serving, helper, served) = identify(peer)?;
+        // The numbers were read one after the other: theirs if both live now.
+        if proc::pointed_at(program.as_fd())?.pid != process.pid() {
+            return Err(Errno::SRCH.into());
+        }
+        let one = proc::share_memory(peer, process.pid())
+            .unwrap_or_else(|| image.is_some() && served == image);
+        if !one || serving.pid() == process.pid() {
+            let pid = process.pid();
+            return Err(Unknown::Because(format!(
+                "it does not share the memory of process {pid}"
+            )));
+        }
+        let helper = Helper {
+            pid: peer,
+            pidfd: helper,
+            ended: false,
+            due: None,
+            leaving: None,
+        };
+        Ok(Self {
+            process,
+            pidfd,
+            image,
+            helper: Some(helper),
+        })
+    }
+}
+
+impl Helper {
+    /// Ends it, whatever it does. It is reaped when it is gone.
+    fn kill(&self) {
+        let _ = pidfd_send_signal(&self.pidfd, Signal::KILL);
+    }
+
+    fn is_due(&self, now: Instant) -> bool {
+        !self.ended && self.due.is_some_and(|due| now >= due)
+    }
+}
+
+impl Seat {
+    /// Whether the process is dead or has become another program.
+    pub fn program_is_gone(&self) -> bool {
+        is_dead(&self.pidfd)
+            || self.faults.as_ref().is_some_and(|memory| !memory.is_used())
+            || self
+                .process
+                .stat()
+                .is_ok_and(|stat| stat.image.is_some() && stat.image != self.image)
+    }
+
+    /// The helper, if it lives.
+    pub fn living_helper(&self) -> Option<&Helper> {
+        self.helper.as_ref().filter(|helper| !helper.ended)
+    }
+}
+
+impl Supervisor {
+    /// Watches a member's helper, if it has one.
+    pub(super) fn watch_helper(&mut self, slot: SlotNumber, helper: &Helper) -> Result<(), Errno> {
+        self.helpers.insert(helper.pid, slot);
+        let token = Token::Helper(slot).pack();
+        epoll::add(&self.epoll, &helper.pidfd, token, epoll::EventFlags::IN)
+    }
+
+    /// A helper says that it ends.
+    pub(super) fn goodbye(&mut self, slot: SlotNumber, why: Leaving) {
+        if let Some(seat) = &mut self.seats[slot.index()]
+            && let Some(helper) = &mut seat.helper
+        {
+            helper.leaving = Some(why);
+        }
+    }
+
+    /// The program of a slot has ended, or become another; true if a helper of it is left, which then
+    /// is given its time to end.
+    pub(super) fn awaits_helper(&mut self, slot: SlotNumber, grace: Duration) -> bool {
+        let Some(seat) = &mut self.seats[slot.index()] else {
+            return false;
+        };
+        let Some(helper) = seat.helper.as_mut().filter(|helper| !helper.ended) else {
+            return false;
+        };
+        if helper.due.is_none() {
+            // Readable from now on, and nothing to be done about it.
+            let _ = epoll::delete(&self.epoll, &seat.pidfd);
+        }
+        let due = Instant::now() + grace;
+        helper.due = Some(helper.due.map_or(due, |old| old.min(due)));
+        if grace.is_zero() {
+            helper.kill();
+        }
+        true
+    }
+
+    /// Every thread of a helper is gone.
+    pub(super) fn helper_ended(&mut self, slot: SlotNumber) {
+        // Its last words may still be waiting.
+        while self.listen_to(slot) {}
+        let Some(seat) = &mut self.seats[slot.index()] else {
+            return;
+        };
+        let Some(helper) = seat.helper.as_mut().filter(|helper| !helper.ended) else {
+            return;
+        };
+        if !is_dead(&helper.pidfd) {
+            return;
+        }
+        helper.ended = true;
+        // Somebody may have a duplicate of its end.
+        seat.connection = None;
+        let _ = epoll::delete(&self.epoll, &helper.pidfd);
+        // Our child, unless this process carries on for another; or reaped by whoever embeds us.
+        let child = Pid::from_raw(helper.pid as i32);
+        let _ = rustix::process::waitpid(child, WaitOptions::NOHANG | ANY_CHILD);
+        if self.helpers.get(&helper.pid) == Some(&slot) {
+            self.helpers.remove(&helper.pid);
+        }
+        let (leaving, name) = (helper.leaving, seat.process.pid());
+        if leaving == Some(Leaving::Unmanaged) {
+            self.has_left(slot);
+            return;
+        }
+        if self.look_whether_left(slot) || leaving.is_some() {
+            return;
+        }
+        let Some(seat) = &self.seats[slot.index()] else {
+            return;
+        };
+        let expected = seat.process.is_ending();
+        let _ = pidfd_send_signal(&seat.pidfd, Signal::KILL);
+        if !expected {
+            self.notice(&format!(
+                "{} [{name}] is ended: the process of ours that served its memory is gone, and nobody can \
+                 bring back what was swapped out; look for who killed it, or for a lack of memory",
+                proc::name(name)
+            ));
+        }
+    }
+
+    /// Notices programs that have become others while their helpers live on, and ends helpers that are
+    /// left over.
+    pub(super) fn look_after_helpers(&mut self) {
+        let now = Instant::now();
+        let slots: Vec<SlotNumber> = self.helpers.values().copied().collect();
+        for slot in slots {
+            let Some(seat) = &self.seats[slot.index()] else {
+                continue;
+            };
+            let Some(helper) = seat.living_helper() else {
+                continue;
+            };
+            if helper.is_due(now) {
+                helper.kill();
+            } else if helper.due.is_none() && seat.program_is_gone() {
+                self.awaits_helper(slot, GRACE);
+            }
+        }
+    }
+
+    /// The member that a user names by its process, or by its helper.
+    pub(super) fn member_of(&self, pid: u32) -> Option<SlotNumber> {
+        self.by_pid.get(&pid).or(self.helpers.get(&pid)).copied()
+    }
+
+    /// Whether `process`, which has not joined, is the helper of another process of the tree.
+    pub(super) fn is_helper(&self, process: &Process, found: &[u32]) -> bool {
+        if self.helpers.contains_key(&process.pid()) {
+            return true;
+        }
+        let Ok(stat) = process.stat() else {
+            return false;
+        };
+        // What runs in the same memory has the same image, and relatives by fork have too.
+        let same = |&&pid: &&u32| {
+            pid != process.pid()
+                && Process::open(pid)
+                    .and_then(|other| other.stat())
+                    .is_ok_and(|other| !other.named_helper && other.image == stat.image)
+        };
+        stat.named_helper
+            && stat.image.is_some()
+            && found
+                .iter()
+                .chain(self.by_pid.keys())
+                .filter(same)
+                .any(|&pid| {
+                    // Where it may not be asked, one image is enough, as for the hello.
+                    proc::share_memory(process.pid(), pid).unwrap_or(true)
+                })
+    }
+
+    /// Ends the helpers of processes that have ended, and waits until those are gone, for at most
+    /// `limit`: who waits for the tree's end does not have to wait for more.
+    ///
+    /// # Errors
+    /// Those of the event queue; none is expected.
+    pub fn see_helpers_off(&mut self, limit: Duration) -> io::Result<()> {
+        let end = Instant::now() + limit;
+        loop {
+            let mut slots: Vec<SlotNumber> = self.helpers.values().copied().collect();
+            slots.retain(|slot| {
+                let seat = self.seats[slot.index()].as_ref();
+                seat.is_some_and(|seat| is_dead(&seat.pidfd))
+            });
+            for &slot in &slots {
+                self.awaits_helper(slot, Duration::ZERO);
+            }
+            if slots.is_empty() && !self.left_alone() || Instant::now() >= end {
+                return Ok(());
+            }
+            self.step(Duration::from_millis(2))?;
+        }
+    }
+
+    /// Whether a child of ours looks like a helper that has not joined: its program may have ended before,
+    /// and it is about to notice.
+    fn left_alone(&self) -> bool {
+        let mut found = false;
+        let _ = proc::children(std::process::id(), |pid| {
+            let stat = Process::open(pid).and_then(|process| process.stat());
+            found |= !self.helpers.contains_key(&pid)
+                && stat.is_ok_and(|stat| stat.named_helper && !stat.is_dead());
+        });
+        found
+    }
+}
