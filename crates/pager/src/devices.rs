@@ -262,6 +262,11 @@ impl DeviceSet {
         busy || !inner.closing.is_empty()
     }
 
+    /// Whether what is on devices can be read, and nothing more go there.
+    pub fn reads_only(&self) -> bool {
+        self.reads_only.load(Relaxed)
+    }
+
     /// The number by which users know a device of the engine.
     pub fn serial(&self, id: DeviceId) -> u64 {
         self.serials[id.index()].load(Relaxed)
@@ -273,7 +278,7 @@ impl DeviceSet {
             let state = member.device(row).map(|(_, state)| state);
             matches!(state, Some(DeviceState::On | DeviceState::Asked))
         };
-        !self.reads_only.load(Relaxed) && !self.devices.is_empty() && (0..MAX_DEVICES).any(on)
+        !self.reads_only() && !self.devices.is_empty() && (0..MAX_DEVICES).any(on)
     }
 
     /// Opens devices that are new, and takes those back into service that were to go.
@@ -285,7 +290,7 @@ impl DeviceSet {
                 continue;
             };
             match inner.attached.iter_mut().find(|a| a.serial == serial) {
-                _ if self.reads_only.load(Relaxed) => {}
+                _ if self.reads_only() => {}
                 Some(attached) => self.devices.readmit(attached.id),
                 // Its file is being closed: it is opened again after that.
                 None if inner.closing.iter().any(|c| c.serial == serial) => return Ok(()),
