@@ -50,9 +50,6 @@ pub fn setup(args: &RunArgs) -> Result<(Setup, Vec<Unmarked>)> {
     } else {
         specs
     })?;
-    let mut key = [0; 64];
-    rustix::rand::getrandom(&mut key, rustix::rand::GetRandomFlags::empty())
-        .context("the system gives no random key for the swap files")?;
     let setup = Setup {
         budget_pages: budget / PAGE_SIZE as u64,
         budgets: SMALLEST / PAGE_SIZE as u64..=room.total / PAGE_SIZE as u64,
@@ -64,7 +61,6 @@ pub fn setup(args: &RunArgs) -> Result<(Setup, Vec<Unmarked>)> {
             eager: args.eager,
             choice: args.device_choice.into(),
         },
-        key,
         notices: None,
         open: Some(Box::new(open_later)),
     };

@@ -6,6 +6,7 @@
 //! lab with simulated devices, under loom, and in seeded simulations that inject faults.
 #![forbid(unsafe_code)]
 
+mod checksum;
 pub mod codec;
 pub mod counters;
 pub mod env;
@@ -18,4 +19,5 @@ pub mod sync;
 pub mod vswap;
 pub mod words;
 
+pub use checksum::{CHECKSUM_KEY_BYTES, Checksums};
 pub use words::*;

@@ -254,6 +254,7 @@ impl Bench {
             memory: Arc::new(Kept),
             counters: CountersRef::Shared(counters.clone()),
             codecs: Arc::new(Quarter),
+            checksums: ebb_engine::Checksums::default(),
         };
         let config = Config {
             pool_max_bytes: POOL,

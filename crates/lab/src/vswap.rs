@@ -72,6 +72,7 @@ fn swap(cpus: usize, codec: CodecKind, sizes: &'static [u16], device: Option<Arc
         memory: Arc::new(Real),
         counters: CountersRef::Shared(Arc::new(Counters::default())),
         codecs: Arc::new(Sized(sizes)),
+        checksums: ebb_engine::Checksums::default(),
     };
     let config = Config {
         codec,

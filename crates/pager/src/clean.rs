@@ -22,7 +22,8 @@
 //!
 //! It pays where what was loaded is read and not written; [`Process::keeps`] learns whether it is.
 //! A copy on a device saves a write. One in the pool saves a compression, but takes room that could
-//! hold other pages: it is kept of walks that pass (`queue`), and leave at once.
+//! hold other pages: it is kept of walks that pass (`queue`), and leave at once. A process that may
+//! only read its devices ([`crate::user`]) keeps all that are there: nothing goes back to them.
 
 use crate::bays::{ones, places};
 use crate::map::{ADDRESSES, Mask, Page, PageMap, PageNumber, UNIT, UnitNumber};

@@ -12,6 +12,9 @@
 //!                              reads from it any more, close the file and say so
 //! here, On again               pages go there again
 //! ```
+//! What a process writes there is encrypted with its own keys ([`ebb_stores::keyring`]); a fork tells
+//! them of it ([`DeviceSet::part`]). A process that gives up the tree's user ([`user`](crate::user)) has
+//! descriptors that only read from then on: what it has there comes back, all else stays in memory.
 //! Files are closed here alone: they are descriptors of the service threads' table, and threads of
 //! the program, which may hold the last reference to a device for a moment, have another.
 //!
@@ -20,10 +23,10 @@
 use ebb_engine::slots::{DeviceSpec, Devices, Drain, DrainError};
 use ebb_engine::swap::Swap;
 use ebb_engine::{Cpu, DeviceId};
-use ebb_stores::{self as stores, Faults, FileStore, Key};
+use ebb_stores::{self as stores, Faults, FileStore, Keyring, MarkedLender, Marks};
 use ebb_tree::{Answer, DeviceState, MAX_DEVICES, Member};
 use std::os::fd::OwnedFd;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -42,6 +45,8 @@ struct Attached {
     serial: u64,
     id: DeviceId,
     file: Arc<FileStore>,
+    /// Which key each slot was written with, if it is encrypted.
+    marks: Option<Arc<Marks>>,
     /// What is answered to the last change of the devices: what it would take to leave this one, or
     /// why the attempt failed.
     answer: Option<Answer>,
@@ -78,7 +83,10 @@ pub trait Refuge {
 pub struct DeviceSet {
     /// The engine's devices.
     pub devices: Arc<Devices>,
-    key: Option<Key>,
+    /// This process's keys, if devices are encrypted.
+    keys: Option<Arc<Keyring>>,
+    /// The process gave up the tree's user: it reads what it has on devices, and writes there no more.
+    reads_only: AtomicBool,
     faults: Option<Faults>,
     /// The numbers by which users know the engine's devices.
     serials: [AtomicU64; MAX_DEVICES],
@@ -92,10 +100,8 @@ impl DeviceSet {
         let faults = Faults::from_environment().map_err(|e| e.to_string())?;
         let set = Self {
             devices,
-            key: member
-                .config()
-                .encrypt
-                .then(|| Key::from_bytes(member.key())),
+            keys: member.config().encrypt.then(Arc::default),
+            reads_only: AtomicBool::new(false),
             faults,
             serials: [const { AtomicU64::new(0) }; MAX_DEVICES],
             inner: Mutex::new(Inner {
@@ -144,6 +150,40 @@ impl DeviceSet {
                 .collect::<Result<_, String>>()
                 .map_err(|e| format!("a swap device cannot be opened: {e}"))
         })
+    }
+
+    /// After a fork, on either side, when the engine knows of it: what is written from now on has keys of
+    /// its own.
+    pub fn part(&self, is_child: bool) {
+        let inner = self.lock();
+        let marks = inner.attached.iter().filter_map(|a| a.marks.as_deref());
+        if let Some(keys) = &self.keys {
+            keys.part(is_child, marks);
+        }
+    }
+
+    /// Nobody needs a page of this process any more.
+    pub fn wipe_keys(&self) {
+        // Refused: who uses them ends with us.
+        self.keys.as_ref().map(|keys| keys.wipe());
+    }
+
+    /// In the keeper, after the process became another user: the descriptors that the supervisor gives to
+    /// such a process take the place of those it had.
+    pub fn change_user(&self, member: &Member) -> Result<(), String> {
+        let inner = &mut *self.lock();
+        let rows = inner.attached.iter().fold(0, |rows, a| rows | 1 << a.row);
+        let mut given = member.attach(rows).map_err(|e| e.to_string())?;
+        for attached in &inner.attached {
+            let at = given.iter().position(|d| d.serial == attached.serial);
+            let at = at.ok_or("a swap device was not given again")?;
+            attached.file.replace(given.swap_remove(at).fd);
+            if attached.file.reads_only() {
+                self.reads_only.store(true, Relaxed);
+                self.devices.only_read(attached.id);
+            }
+        }
+        Ok(())
     }
 
     /// Goes on with the descriptors that are `given`, by serial numbers.
@@ -222,6 +262,11 @@ impl DeviceSet {
         busy || !inner.closing.is_empty()
     }
 
+    /// Whether what is on devices can be read, and nothing more go there.
+    pub fn reads_only(&self) -> bool {
+        self.reads_only.load(Relaxed)
+    }
+
     /// The number by which users know a device of the engine.
     pub fn serial(&self, id: DeviceId) -> u64 {
         self.serials[id.index()].load(Relaxed)
@@ -233,7 +278,7 @@ impl DeviceSet {
             let state = member.device(row).map(|(_, state)| state);
             matches!(state, Some(DeviceState::On | DeviceState::Asked))
         };
-        !self.devices.is_empty() && (0..MAX_DEVICES).any(on)
+        !self.reads_only() && !self.devices.is_empty() && (0..MAX_DEVICES).any(on)
     }
 
     /// Opens devices that are new, and takes those back into service that were to go.
@@ -245,6 +290,7 @@ impl DeviceSet {
                 continue;
             };
             match inner.attached.iter_mut().find(|a| a.serial == serial) {
+                _ if self.reads_only() => {}
                 Some(attached) => self.devices.readmit(attached.id),
                 // Its file is being closed: it is opened again after that.
                 None if inner.closing.iter().any(|c| c.serial == serial) => return Ok(()),
@@ -257,16 +303,27 @@ impl DeviceSet {
                 device.fd,
                 device.facts,
                 serial,
-                self.key.as_ref(),
+                self.keys.as_ref(),
                 self.faults,
             );
+            if real.file.reads_only() {
+                // Of no use to a process that has nothing there.
+                self.reads_only.store(true, Relaxed);
+                drop(real);
+                member.detach(row, serial);
+                continue;
+            }
+            let lender = member.lender(row).map(|lender| match &real.marks {
+                Some(marks) => Arc::new(MarkedLender::new(lender, marks.clone())),
+                None => lender,
+            });
             let spec = DeviceSpec {
                 priority: device.priority,
                 node: real.store.node(),
                 discard: Some(real.store.wants_discard()),
                 rotational: Some(real.store.rotational()),
             };
-            match self.devices.add(real.store, spec, member.lender(row)) {
+            match self.devices.add(real.store, spec, lender) {
                 Ok(id) => {
                     self.serials[id.index()].store(serial, Relaxed);
                     inner.attached.push(Attached {
@@ -274,6 +331,7 @@ impl DeviceSet {
                         serial,
                         id,
                         file: real.file,
+                        marks: real.marks,
                         answer: None,
                         vain: 0,
                     });

@@ -5,8 +5,8 @@ use crate::generations;
 use ebb_engine::env::{Clock, Memory, Topology};
 use ebb_engine::slots::{Devices, Options};
 use ebb_engine::swap::{CodecKind, Config, CountersRef, Env, POOL_MAX, Swap};
-use ebb_engine::{Cpu, Node, PAGE_SIZE};
-use ebb_stores::codec::PageCodecs;
+use ebb_engine::{Checksums, Cpu, Node, PAGE_SIZE};
+use ebb_stores::{self as stores, codec::PageCodecs};
 use ebb_tree::{Codec, Member};
 use std::sync::Arc;
 
@@ -90,6 +90,8 @@ pub fn swap(member: &Member) -> Result<&'static Embedded, String> {
     };
     let devices = Arc::new(Devices::new(topology.clone(), options));
     let set = DeviceSet::new(devices.clone(), member)?;
+    let checksum_key = stores::keyring::checksum_key()
+        .map_err(|e| format!("no key for checksums can be made: {e}"))?;
     let config = Config {
         codec,
         ..Config::default()
@@ -97,6 +99,7 @@ pub fn swap(member: &Member) -> Result<&'static Embedded, String> {
     let env = Env {
         clock: Arc::new(RealClock),
         topology,
+        checksums: Checksums::new(checksum_key),
         memory: Arc::new(RealMemory),
         counters: CountersRef::Static(member.counters()),
         codecs: Arc::new(match member.config().codec {

@@ -43,6 +43,7 @@ pub fn leave(member: Option<&Member>, why: Leaving) -> ! {
     if let Some(process) = Process::current() {
         // The memory goes with the last of the tasks: none may wait for a processor now.
         process.services.compete(true);
+        process.embedded.devices.wipe_keys();
     }
     if let Some(member) = member {
         member.leave(why);

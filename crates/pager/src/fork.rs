@@ -234,6 +234,7 @@ pub unsafe fn after_fork_parent(child: Option<i32>) {
     if let Some(process) = Process::current() {
         if let Some(slot) = slot {
             process.swap.fork_parent();
+            process.embedded.devices.part(false);
             generations::begin(process.swap);
             process.forked.store(true, SeqCst);
             locked.sharing.begins();
@@ -293,6 +294,7 @@ pub unsafe fn after_fork_child() {
     locked.parked.clear();
     locked.attempts.clear();
     disinherit(&mut locked, parent);
+    parent.embedded.devices.part(true);
     let charged = parent.member.own_charge();
     locked.account.begins_with(charged as i64);
     locked

@@ -15,7 +15,7 @@ use crate::map::{Page, PageNumber};
 use crate::process::{Process, cpu};
 use crate::ranges::Attributes;
 use crate::state::{self, Locked, State};
-use crate::{advice, failure, fork, growth, keeper, pinned, remap};
+use crate::{advice, failure, fork, growth, keeper, pinned, remap, user};
 use ebb_sys::memory::{self, page_up};
 use ebb_sys::{Errno, futex, program, stack, thread};
 use std::ops::ControlFlow::Continue;
@@ -200,6 +200,7 @@ pub fn user_changed() {
             member.wake_self();
         }
     });
+    user::changed();
 }
 
 /// `mmap(2)`. Requires: as the system call.

@@ -179,6 +179,7 @@ pub fn tend(process: &'static Process) -> ! {
     let mut measured = Instant::now();
     let mut heard = Instant::now();
     let checking = checking();
+    crate::user::follow(process);
     let fails_after = process.embedded.devices.faults().keeper_after;
     loop {
         let now_served = process.services.served();
@@ -201,6 +202,7 @@ pub fn tend(process: &'static Process) -> ! {
             _ => QUIET,
         };
         seen = wait(process.member, seen, pause);
+        crate::user::follow(process);
         process.behind.store(false, SeqCst);
         fork::attend(process, &mut desk);
         owing = errand::run();

@@ -44,3 +44,4 @@ mod sharing;
 mod shortage;
 mod state;
 mod store;
+mod user;

@@ -100,11 +100,17 @@ impl Process {
                 pass || state.sharing == Sharing::Protected && inherits()
             }
         };
+        // Given up, it could not go back there.
+        let lasts = device && self.embedded.devices.reads_only();
         let load = Load {
             first,
             entries,
             pass,
-            keep: worth && self.keeps(write),
+            keep: if lasts {
+                !write
+            } else {
+                worth && self.keeps(write)
+            },
             lifted: state.lifted,
         };
         let expected = self.expected(&mut state);

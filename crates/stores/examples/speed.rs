@@ -6,7 +6,7 @@
 
 use ebb_engine::PAGE_SIZE;
 use ebb_engine::env::{ReadOp, Store, WriteOp};
-use ebb_stores::{Encrypted, FileStore, Key, Look, RamStore, SwapSpec, open};
+use ebb_stores::{Encrypted, FileStore, Keyring, Look, RamStore, SwapSpec, open};
 use std::error::Error;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -49,8 +49,8 @@ fn main() -> Result<(), Box<dyn Error>> {
         println!("note: {note}");
     }
     let file = Arc::new(FileStore::from_fd(device.fd, device.facts));
-    let key = Key::generate()?;
-    let encrypted = Encrypted::new(file.clone(), &key, 0);
+    let keys = Arc::<Keyring>::default();
+    let encrypted = Encrypted::new(file.clone(), keys.clone(), 0);
     let span = file.slots().min(WORKING_SET);
     fill(&*file, span);
     let limit = Duration::from_secs_f64(seconds);
@@ -77,7 +77,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     if let Some(errno) = file.ring_refusal() {
         println!("note: io_uring is refused here ({errno}): both rows are pread");
     }
-    cipher(&key, limit);
+    cipher(keys, limit);
     Ok(())
 }
 
@@ -168,9 +168,9 @@ fn measure(
 }
 
 /// Encryption alone, over a store in memory: what it adds to a page.
-fn cipher(key: &Key, limit: Duration) {
+fn cipher(keys: Arc<Keyring>, limit: Duration) {
     let plain = Arc::new(RamStore::new(64));
-    let encrypted = Encrypted::new(plain.clone(), key, 0);
+    let encrypted = Encrypted::new(plain.clone(), keys, 0);
     let data = vec![0x5a; 64 * PAGE_SIZE];
     let page_ns = |store: &dyn Store, write: bool| {
         let mut room = data.clone();

@@ -1,7 +1,7 @@
 //! A device put together as the engine is to see it: file, faults if a test asks for them,
 //! encryption.
 
-use crate::{Encrypted, Facts, Faults, FaultyStore, FileStore, Key};
+use crate::{Encrypted, Facts, Faults, FaultyStore, FileStore, Keyring, Marks};
 use ebb_engine::env::Store;
 use rustix::fd::OwnedFd;
 use std::sync::Arc;
@@ -13,16 +13,18 @@ pub struct Device {
     pub file: Arc<FileStore>,
     /// What the engine uses.
     pub store: Arc<dyn Store>,
+    /// If it is encrypted: which key each slot was written with.
+    pub marks: Option<Arc<Marks>>,
 }
 
 impl Device {
-    /// Puts a device together. `number` tells the devices that share `key` apart. Faults
+    /// Puts a device together. `number` tells the devices that share `keys` apart. Faults
     /// strike under the encryption, as a failing disk would.
     pub fn new(
         fd: OwnedFd,
         facts: Facts,
         number: u64,
-        key: Option<&Key>,
+        keys: Option<&Arc<Keyring>>,
         faults: Option<Faults>,
     ) -> Self {
         let file = Arc::new(FileStore::from_fd(fd, facts));
@@ -30,10 +32,18 @@ impl Device {
             Some(faults) => Arc::new(FaultyStore::new(file.clone(), faults)),
             None => file.clone(),
         };
-        let store = match key {
-            Some(key) => Arc::new(Encrypted::new(below, key, number)),
-            None => below,
+        let Some(keys) = keys else {
+            return Self {
+                file,
+                store: below,
+                marks: None,
+            };
         };
-        Self { file, store }
+        let encrypted = Encrypted::new(below, keys.clone(), number);
+        Self {
+            file,
+            marks: Some(encrypted.marks().clone()),
+            store: Arc::new(encrypted),
+        }
     }
 }

@@ -1,8 +1,8 @@
 //! Encryption of what a store holds: AES-256 in XTS mode, as disks are encrypted.
 //!
 //! Each page is one XTS sector; its tweak is the slot and the device number, so the same
-//! page looks different in every slot of every device. The key lives in memory alone and is
-//! wiped when dropped. There is no authentication here: the engine keeps a checksum of
+//! page looks different in every slot of every device. Which key it is encrypted with, and where keys
+//! are, says [`crate::keyring`]. There is no authentication here: the engine keeps a keyed checksum of
 //! every page in RAM, which whoever can write the device cannot reach.
 //!
 //! A write is encrypted into a preallocated buffer and goes on from there, a read is
@@ -12,73 +12,30 @@
 use crate::batch::{Cursor, PIECES, Round, Shape};
 use crate::bounce::{Bounce, StackPage};
 use crate::file::{BOUNCE_PAGES, LANES};
-use crate::xts::{Tweak, Xts};
+use crate::keyring::{KeyId, Keyring};
+use crate::marks::Marks;
+use crate::xts::Tweak;
 use ebb_engine::env::{IoError, ReadOp, Store, WriteOp};
 use ebb_engine::{Node, PAGE_SIZE};
-use rustix::rand::{GetRandomFlags, getrandom};
 use std::ops::Range;
-use std::sync::{Mutex, TryLockError};
-use zeroize::Zeroize;
+use std::sync::{Arc, Mutex, TryLockError};
 
-/// Bytes of a key: two AES-256 keys.
-pub const KEY_BYTES: usize = 64;
-
-/// A key, wiped from memory when dropped.
-#[derive(Clone)]
-pub struct Key([u8; KEY_BYTES]);
-
-impl Key {
-    /// A fresh key from the system's random numbers, or the error of asking for them.
-    pub fn generate() -> Result<Self, rustix::io::Errno> {
-        let mut key = Self([0; KEY_BYTES]);
-        let mut filled = 0;
-        while filled < KEY_BYTES {
-            match getrandom(&mut key.0[filled..], GetRandomFlags::empty()) {
-                Ok(n) => filled += n,
-                Err(rustix::io::Errno::INTR) => {}
-                Err(errno) => return Err(errno),
-            }
-        }
-        Ok(key)
-    }
-
-    /// A key received from elsewhere. The caller wipes its own copy.
-    pub fn from_bytes(bytes: &[u8; KEY_BYTES]) -> Self {
-        Self(*bytes)
-    }
-
-    /// The bytes, to be handed to another process of the tree and to nobody else.
-    pub fn bytes(&self) -> &[u8; KEY_BYTES] {
-        &self.0
-    }
-}
-
-impl Drop for Key {
-    fn drop(&mut self) {
-        self.0.zeroize();
-    }
-}
-
-impl std::fmt::Debug for Key {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Key(..)")
-    }
-}
-
-/// A store whose slots hold nothing readable without the key.
+/// A store whose slots hold nothing readable without the keys.
 pub struct Encrypted<S> {
     inner: S,
-    cipher: Xts,
+    keyring: Arc<Keyring>,
+    marks: Arc<Marks>,
     device: u64,
     lanes: [Mutex<Bounce>; LANES],
 }
 
 impl<S: Store> Encrypted<S> {
-    /// Encrypts what goes to `inner`. `device` must differ between devices that share a key.
-    pub fn new(inner: S, key: &Key, device: u64) -> Self {
+    /// Encrypts what goes to `inner`. `device` must differ between devices that share a ring.
+    pub fn new(inner: S, keyring: Arc<Keyring>, device: u64) -> Self {
         Self {
+            marks: Arc::new(Marks::new(inner.slots())),
             inner,
-            cipher: Xts::new(&key.0),
+            keyring,
             device,
             lanes: std::array::from_fn(|_| Mutex::new(Bounce::new(BOUNCE_PAGES))),
         }
@@ -89,9 +46,14 @@ impl<S: Store> Encrypted<S> {
         &self.inner
     }
 
-    /// Bytes of RAM that the buffers can come to hold.
+    /// Which key each slot was written with.
+    pub fn marks(&self) -> &Arc<Marks> {
+        &self.marks
+    }
+
+    /// Bytes of RAM that the buffers can come to hold, and that marks do.
     pub fn memory_bytes(&self) -> usize {
-        LANES * BOUNCE_PAGES * PAGE_SIZE
+        LANES * BOUNCE_PAGES * PAGE_SIZE + self.marks.memory_bytes()
     }
 
     fn tweak(&self, slot: u64) -> Tweak {
@@ -101,12 +63,38 @@ impl<S: Store> Encrypted<S> {
         tweak
     }
 
-    fn encrypt(&self, first: u64, data: &mut [u8]) {
-        self.cipher.encrypt(data, |page| self.tweak(first + page));
+    /// Puts the pieces of a round into the buffer, encrypted; false if there is no such key.
+    fn encrypt(&self, key: KeyId, buffer: &mut [u8], round: &Round, ops: &[WriteOp<'_>]) -> bool {
+        let mut open = self.keyring.open();
+        let Some(cipher) = open.cipher(key) else {
+            return false;
+        };
+        for piece in round.pieces() {
+            let at = piece.bounce.unwrap_or(0);
+            let data = &mut buffer[at..at + piece.len];
+            data.copy_from_slice(&ops[piece.op].data[piece.range()]);
+            let first = ops[piece.op].slot + (piece.at / PAGE_SIZE) as u64;
+            let pages = (piece.len / PAGE_SIZE) as u64;
+            self.marks.mark(first..first + pages, key);
+            cipher.encrypt(data, |page| self.tweak(first + page));
+        }
+        true
     }
 
-    fn decrypt(&self, first: u64, data: &mut [u8]) {
-        self.cipher.decrypt(data, |page| self.tweak(first + page));
+    /// What this process neither wrote nor inherited stays as it was read: no checksum is that.
+    fn decrypt(&self, ops: &mut [ReadOp<'_>], results: &[Result<(), IoError>]) {
+        let mut open = self.keyring.open();
+        for (op, _) in ops.iter_mut().zip(results).filter(|(_, r)| r.is_ok()) {
+            let end = op.slot + (op.data.len() / PAGE_SIZE) as u64;
+            for (run, key) in self.marks.runs(op.slot..end) {
+                let at = |slot: u64| (slot - op.slot) as usize * PAGE_SIZE;
+                let bytes = at(run.start)..at(run.end);
+                if let Some(cipher) = key.and_then(|key| open.cipher(key)) {
+                    let data = &mut op.data[bytes];
+                    cipher.decrypt(data, |page| self.tweak(run.start + page));
+                }
+            }
+        }
     }
 
     fn with_buffer(&self, f: impl FnOnce(&mut [u8])) {
@@ -122,16 +110,17 @@ impl<S: Store> Encrypted<S> {
 
     fn write_round(
         &self,
+        key: KeyId,
         buffer: &mut [u8],
         round: &Round,
         ops: &[WriteOp<'_>],
         results: &mut [Result<(), IoError>],
     ) {
-        for piece in round.pieces() {
-            let at = piece.bounce.unwrap_or(0);
-            let page = &mut buffer[at..at + piece.len];
-            page.copy_from_slice(&ops[piece.op].data[piece.range()]);
-            self.encrypt(ops[piece.op].slot + (piece.at / PAGE_SIZE) as u64, page);
+        if !self.encrypt(key, buffer, round, ops) {
+            for piece in round.pieces() {
+                results[piece.op] = Err(IoError::NoSpace);
+            }
+            return;
         }
         // The pieces of a run lie side by side in the buffer too, so it goes as one.
         let runs = round.runs();
@@ -189,21 +178,21 @@ impl<S: Store> Store for Encrypted<S> {
         for (i, result) in results.iter_mut().enumerate() {
             *result = shape(i).map(|_| ()).ok_or(IoError::Request);
         }
+        // Without a key nothing is written; there may be one later.
+        let Ok(key) = self.keyring.writing() else {
+            return results.fill(Err(IoError::NoSpace));
+        };
         self.with_buffer(|buffer| {
             let mut cursor = Cursor::default();
             while let Some(round) = Round::next(&mut cursor, ops.len(), buffer.len(), shape) {
-                self.write_round(buffer, &round, ops, results);
+                self.write_round(key, buffer, &round, ops, results);
             }
         });
     }
 
     fn read(&self, ops: &mut [ReadOp<'_>], results: &mut [Result<(), IoError>]) {
         self.inner.read(ops, results);
-        for (op, result) in ops.iter_mut().zip(results) {
-            if result.is_ok() {
-                self.decrypt(op.slot, op.data);
-            }
-        }
+        self.decrypt(ops, results);
     }
 
     fn expect(&self, slots: &[Range<u64>]) {
@@ -234,8 +223,8 @@ mod tests {
     use proptest::prelude::*;
     use std::sync::Arc;
 
-    fn key(byte: u8) -> Key {
-        Key(std::array::from_fn(|i| byte ^ (i * 7) as u8))
+    fn encrypted<S: Store>(inner: S, device: u64) -> Encrypted<S> {
+        Encrypted::new(inner, Arc::default(), device)
     }
 
     fn write(store: &dyn Store, slot: u64, data: &[u8]) -> Result<(), IoError> {
@@ -264,7 +253,7 @@ mod tests {
             batches in proptest::collection::vec(
                 proptest::collection::vec((0..300u64, 1..90usize, any::<u8>()), 1..70), 1..4),
         ) {
-            let store = Encrypted::new(RamStore::new(300), &key(1), 3);
+            let store = encrypted(RamStore::new(300), 3);
             let mut model = vec![None; 300];
             for batch in batches {
                 let data: Vec<_> = batch.iter().map(|op| vec![op.2; op.1 * PAGE_SIZE]).collect();
@@ -298,14 +287,21 @@ mod tests {
         let ram = Arc::new(RamStore::new(8));
         let other = Arc::new(RamStore::new(8));
         let data = vec![0x41; 2 * PAGE_SIZE];
-        write(&Encrypted::new(ram.clone(), &key(1), 0), 2, &data).unwrap();
-        write(&Encrypted::new(other.clone(), &key(1), 1), 2, &data).unwrap();
+        let keyring = Arc::<Keyring>::default();
+        let store = Encrypted::new(ram.clone(), keyring.clone(), 0);
+        write(&store, 2, &data).unwrap();
+        write(&Encrypted::new(other.clone(), keyring, 1), 2, &data).unwrap();
         let below = read(&ram, 2, 2);
         assert!(below.windows(8).all(|bytes| bytes != [0x41; 8]));
         assert!(below[..PAGE_SIZE] != below[PAGE_SIZE..], "slots alike");
         assert!(below != read(&other, 2, 2), "devices alike");
-        let wrong = Encrypted::new(ram.clone(), &key(2), 0);
-        assert!(read(&wrong, 2, 2) != data, "another key reads it");
+        assert!(read(&store, 2, 2) == data);
+        // Another process, which has written to the same slots of its own device.
+        let others = Arc::new(RamStore::new(8));
+        let another = encrypted(others.clone(), 0);
+        write(&another, 2, &data).unwrap();
+        write(&others, 2, &read(&ram, 2, 2)).unwrap();
+        assert!(read(&another, 2, 2) != data, "another key reads it");
     }
 
     #[test]
@@ -317,7 +313,7 @@ mod tests {
             .map(|slot| write(&plain, slot, &[1; PAGE_SIZE]))
             .collect();
         assert!(alone.iter().any(Result::is_err) && alone.iter().any(Result::is_ok));
-        let store = Encrypted::new(FaultyStore::new(ram, faults), &key(1), 0);
+        let store = encrypted(FaultyStore::new(ram, faults), 0);
         let page = [1; PAGE_SIZE];
         let ops: Vec<_> = (0..64).map(|slot| WriteOp { slot, data: &page }).collect();
         let mut results = vec![Ok(()); 64];
@@ -327,7 +323,7 @@ mod tests {
 
     #[test]
     fn more_threads_than_lanes() {
-        let store = Encrypted::new(RamStore::new(12 * 64), &key(1), 0);
+        let store = encrypted(RamStore::new(12 * 64), 0);
         std::thread::scope(|scope| {
             for thread in 0..12u64 {
                 let store = &store;
@@ -340,12 +336,5 @@ mod tests {
                 });
             }
         });
-    }
-
-    #[test]
-    fn keys_differ_and_do_not_show() {
-        let (a, b) = (Key::generate().unwrap(), Key::generate().unwrap());
-        assert!(a.bytes() != b.bytes());
-        assert_eq!(format!("{a:?}"), "Key(..)");
     }
 }

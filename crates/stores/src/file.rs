@@ -28,7 +28,7 @@ use ebb_engine::{Node, PAGE_SIZE};
 use ebb_sys::block;
 use ebb_sys::ring::{Read, Ring, Write};
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, IntoRawFd, OwnedFd};
-use rustix::fs::{Advice, AtFlags, FallocateFlags, StatxFlags};
+use rustix::fs::{Advice, AtFlags, FallocateFlags, OFlags, StatxFlags};
 use rustix::io::Errno;
 use std::io::{IoSlice, IoSliceMut};
 use std::num::NonZeroU64;
@@ -52,6 +52,8 @@ pub struct FileStore {
     /// What the address of memory that the device can reach is a multiple of.
     reach: usize,
     discards: AtomicBool,
+    /// In the place of a descriptor that wrote there is one that only reads.
+    writes_no_more: AtomicBool,
     last_errno: AtomicI32,
     use_ring: AtomicBool,
     ring_refusal: AtomicI32,
@@ -81,6 +83,11 @@ struct Mover<'a> {
 #[error("a transfer of the swap device was in flight at the fork")]
 pub struct InUse;
 
+fn reads_only(fd: &OwnedFd) -> bool {
+    let flags = rustix::fs::fcntl_getfl(fd);
+    flags.is_ok_and(|flags| flags & OFlags::ACCMODE == OFlags::RDONLY)
+}
+
 impl FileStore {
     /// The store of a descriptor, opened for reading and writing as `facts` say.
     pub fn from_fd(fd: OwnedFd, facts: Facts) -> Self {
@@ -91,6 +98,7 @@ impl FileStore {
         };
         Self {
             facts,
+            writes_no_more: AtomicBool::new(false),
             lanes: std::array::from_fn(|_| {
                 Mutex::new(Lane {
                     bounce: Bounce::new(BOUNCE_PAGES),
@@ -120,8 +128,22 @@ impl FileStore {
             return Err(InUse);
         }
         let mut slot = self.fd.try_write().map_err(|_| InUse)?;
+        self.writes_no_more.store(reads_only(&fd), Relaxed);
         let _ = std::mem::replace(&mut *slot, fd).into_raw_fd();
         Ok(())
+    }
+
+    /// Goes on with another descriptor of the same device, as soon as no transfer is under way, and
+    /// closes the old one. If it only reads, nothing is written any more, as if there were no room.
+    pub fn replace(&self, fd: OwnedFd) {
+        let mut slot = self.fd.write().unwrap_or_else(PoisonError::into_inner);
+        self.writes_no_more.store(reads_only(&fd), Relaxed);
+        *slot = fd;
+    }
+
+    /// Whether the descriptor reads alone.
+    pub fn reads_only(&self) -> bool {
+        reads_only(&self.fd.read().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// The number of its descriptor, in the table it was opened in.
@@ -494,6 +516,10 @@ impl Store for FileStore {
             return results.fill(Err(IoError::Request));
         }
         self.with_mover(|mover| {
+            // While nobody replaces the descriptor.
+            if self.writes_no_more.load(Relaxed) {
+                return results.fill(Err(IoError::NoSpace));
+            }
             let mut cursor = Cursor::default();
             let bounce = mover.bounce.len();
             while let Some(round) = Round::next(&mut cursor, ops.len(), bounce, shape) {

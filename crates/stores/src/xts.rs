@@ -6,10 +6,9 @@
 //! flight then, which one block at a time, as the `xts-mode` crate asks for them, it does not. That
 //! crate is what the tests compare with.
 
-use aes::Aes256;
 use aes::cipher::{Array, Block, BlockCipherDecrypt, BlockCipherEncrypt, KeyInit};
+use aes::{Aes256, Aes256Enc};
 use ebb_engine::PAGE_SIZE;
-use zeroize::Zeroize;
 
 /// Bytes of a block.
 const BLOCK: usize = 16;
@@ -19,7 +18,7 @@ const BLOCKS: usize = PAGE_SIZE / BLOCK;
 /// The pair of ciphers of one XTS key. The `aes` crate wipes their round keys when dropped.
 pub struct Xts {
     data: Aes256,
-    tweak: Aes256,
+    tweak: Aes256Enc,
 }
 
 /// The tweak of a sector, before encryption.
@@ -28,17 +27,10 @@ pub type Tweak = [u8; BLOCK];
 impl Xts {
     /// The first half of the key is for data, the second for tweaks.
     pub fn new(key: &[u8; 64]) -> Self {
-        let cipher = |half: &[u8]| {
-            let mut array: Array<u8, _> = Array([0; 32]);
-            array.copy_from_slice(half);
-            let cipher = Aes256::new(&array);
-            array.as_mut_slice().zeroize();
-            cipher
-        };
         let (data, tweak) = key.split_at(32);
         Self {
-            data: cipher(data),
-            tweak: cipher(tweak),
+            data: Aes256::new(data.try_into().expect("half a key")),
+            tweak: Aes256Enc::new(tweak.try_into().expect("half a key")),
         }
     }
 

@@ -3,8 +3,9 @@
 
 use ebb_engine::PAGE_SIZE;
 use ebb_engine::env::{ReadOp, Store, WriteOp};
-use ebb_stores::{Device, Facts, Key};
+use ebb_stores::{Device, Facts, Keyring};
 use rustix::fd::{AsRawFd, OwnedFd};
+use std::sync::Arc;
 
 const BATCH: u64 = 32;
 
@@ -58,8 +59,8 @@ fn parent_and_child_go_on_apart() {
     let again = OwnedFd::from(file.try_clone().unwrap());
     let fd = OwnedFd::from(file);
     let number = fd.as_raw_fd();
-    let key = Key::generate().unwrap();
-    let device = Device::new(fd, Facts::new(4096), 0, Some(&key), None);
+    let keys = Arc::<Keyring>::default();
+    let device = Device::new(fd, Facts::new(4096), 0, Some(&keys), None);
     assert!(write(&*device.store, 0, 1));
     let ring = std::fs::read_dir("/proc/self/fd")
         .unwrap()
@@ -92,4 +93,53 @@ fn parent_and_child_go_on_apart() {
     assert_eq!(unsafe { libc::waitpid(pid, &mut status, 0) }, pid);
     assert_eq!(status, 0, "the child failed or hung");
     assert!(holds(&*device.store, 0, 1) && holds(&*device.store, 1000, 2));
+}
+
+/// What the other side of a pipe says; 0 at its end.
+fn heard(pipe: &OwnedFd) -> u8 {
+    let mut byte = [0];
+    rustix::io::read(pipe, &mut byte).unwrap();
+    byte[0]
+}
+
+/// A worker has the keys of what its parent had on the device when it was born, and no others.
+#[test]
+fn neither_side_of_a_fork_reads_what_the_other_writes_later() {
+    let file = tempfile::tempfile_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    file.set_len(4096 * PAGE_SIZE as u64).unwrap();
+    let again = OwnedFd::from(file.try_clone().unwrap());
+    let keys = Arc::<Keyring>::default();
+    let device = Device::new(file.into(), Facts::new(4096), 0, Some(&keys), None);
+    let part = |is_child| keys.part(is_child, device.marks.as_deref().into_iter());
+    assert!(write(&*device.store, 0, 1) && write(&*device.store, 100, 1));
+    let (told, tell) = rustix::pipe::pipe().unwrap();
+    let (answered, answer) = rustix::pipe::pipe().unwrap();
+    // SAFETY: the child only transfers pages and exits; it takes no lock that another thread
+    // of this process may hold.
+    let pid = unsafe { libc::fork() };
+    part(pid == 0);
+    if pid == 0 {
+        // SAFETY: ends the child should anything hang.
+        unsafe { libc::alarm(20) };
+        let good = device.file.reattach(again).is_ok()
+            && write(&*device.store, 3000, 3)
+            && rustix::io::write(&answer, &[1]).is_ok()
+            && heard(&told) == 1
+            // What was there is read; in the same slots anew, or in others, it is not.
+            && holds(&*device.store, 100, 1)
+            && !holds(&*device.store, 0, 2)
+            && !holds(&*device.store, 2000, 2);
+        // SAFETY: leaves at once, running none of the parent's destructors.
+        unsafe { libc::_exit(if good { 0 } else { 1 }) };
+    }
+    assert!(pid > 0);
+    assert!(write(&*device.store, 0, 2) && write(&*device.store, 2000, 2));
+    assert_eq!(heard(&answered), 1);
+    rustix::io::write(&tell, &[1]).unwrap();
+    let mut status = 0;
+    // SAFETY: `status` is ours; the child is ours to wait for.
+    assert_eq!(unsafe { libc::waitpid(pid, &mut status, 0) }, pid);
+    assert_eq!(status, 0, "the child failed or hung");
+    assert!(holds(&*device.store, 0, 2) && holds(&*device.store, 100, 1));
+    assert!(!holds(&*device.store, 3000, 3), "the child's page is read");
 }

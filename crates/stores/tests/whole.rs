@@ -3,7 +3,7 @@
 
 use ebb_engine::PAGE_SIZE;
 use ebb_engine::env::{IoError, ReadOp, Store, WriteOp};
-use ebb_stores::{Device, Facts, Key};
+use ebb_stores::{Device, Facts, Keyring};
 use proptest::prelude::*;
 use std::collections::HashMap;
 
@@ -28,11 +28,11 @@ proptest! {
         let file = tempfile::tempfile_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
         file.set_len(SLOTS * PAGE_SIZE as u64).unwrap();
         let faults = format!("read=1/20,write=1/20,short=1/30,bad=1/40,seed={seed}");
-        let key = Key::from_bytes(&[9; 64]);
+        let keys = std::sync::Arc::<Keyring>::default();
         let mut facts = Facts::new(SLOTS);
         facts.direct = direct(&file);
         let device = Device::new(
-            file.into(), facts, 1, Some(&key), Some(faults.parse().unwrap()));
+            file.into(), facts, 1, Some(&keys), Some(faults.parse().unwrap()));
         // A slot holds a byte for sure, or after a failed write nobody knows what.
         let mut model: HashMap<u64, Option<u8>> = HashMap::new();
         for (write, slots, expected) in batches {

@@ -27,6 +27,7 @@ pub mod program;
 pub mod raw;
 pub mod ring;
 pub mod robust;
+pub mod secret;
 pub mod shm;
 pub mod sigfd;
 pub mod signal;

@@ -214,6 +214,17 @@ impl Rollup {
     }
 }
 
+/// Real, effective and saved user, of the text of a `status`.
+fn users(text: &[u8]) -> Option<[u64; 3]> {
+    let mut lines = text.split(|&byte| byte == b'\n');
+    let line = lines.find_map(|line| line.strip_prefix(b"Uid:"))?;
+    let mut fields = line
+        .split(|byte| byte.is_ascii_whitespace())
+        .filter(|f| !f.is_empty());
+    let mut next = || number(fields.next()?);
+    Some([next()?, next()?, next()?])
+}
+
 /// One process, for good: see the module's text.
 #[derive(Debug)]
 pub struct Process {
@@ -269,6 +280,20 @@ impl Process {
     pub fn statm(&self) -> Result<Statm, Errno> {
         let mut buf = [0; 256];
         Statm::parse(read(&self.statm, &mut buf)?).ok_or(Errno::IO)
+    }
+
+    /// Whether it is, or can become again without executing another program, this user: that is among
+    /// its real, effective and saved ones.
+    ///
+    /// # Errors
+    /// ESRCH if it is gone, EIO on unexpected text.
+    pub fn has_user(&self, user: u32) -> Result<bool, Errno> {
+        let fd = Path::new(format_args!("/proc/{}/status", self.pid)).open(OFlags::RDONLY)?;
+        let mut buf = [0; 2048];
+        let users = users(read(&fd, &mut buf)?).ok_or(Errno::IO)?;
+        // Opened by number: ours only if our process is still there.
+        self.stat()?;
+        Ok(users.contains(&u64::from(user)))
     }
 
     /// Its `smaps_rollup`: the kernel walks every page table of the process, about 100 ns a
@@ -582,6 +607,21 @@ mod tests {
     }
 
     /// Of another process, which does nothing meanwhile: in this one other tests come and go.
+    #[test]
+    fn a_process_has_the_users_that_its_status_says() {
+        // A name may look like anything, but is escaped.
+        let text = b"Name:\tUid:\\n1\nState:\tS\nUid:\t1000\t0\t7\t9\nGid:\t5\t5\t5\t5\n";
+        assert_eq!(users(text), Some([1000, 0, 7]));
+        assert_eq!(users(b"Name:\tx\n"), None);
+        assert_eq!(users(b"Uid:\t1\t2\n"), None);
+        let us = Process::open(std::process::id()).unwrap();
+        let user = rustix::process::geteuid().as_raw();
+        assert_eq!(
+            (us.has_user(user), us.has_user(user + 1)),
+            (Ok(true), Ok(false))
+        );
+    }
+
     #[test]
     fn memory_shows_in_statm_and_rollup() {
         const PAGES: u64 = 2048;

@@ -24,7 +24,6 @@ fn supervisor(budget_pages: u64, device_pages: u64) -> Supervisor {
             priority: None,
         }],
         config: Config::default(),
-        key: [0; 64],
         notices: None,
         open: None,
     })

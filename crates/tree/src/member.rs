@@ -25,7 +25,7 @@ use crate::devices::Held;
 use crate::histogram::Histogram;
 use crate::supervisor::start_threshold;
 use crate::table::{Config, Mode, Named, SlotNumber, SlotState, StateWord, Table, Way};
-use crate::wire::{self, Answer, Hello, KEY_BYTES, Leaving};
+use crate::wire::{self, Answer, Hello, Leaving};
 use ebb_engine::counters::Counters;
 use ebb_sys::link::KeptFd;
 use ebb_sys::{peer, proc};
@@ -86,14 +86,12 @@ pub struct Member {
     pub(crate) connection: KeptFd,
     /// The program's process, as it sees itself.
     program: AtomicU32,
-    key: [u8; KEY_BYTES],
 }
 
 /// What came with the welcome.
 struct Welcome {
     connection: OwnedFd,
     slot: SlotNumber,
-    key: [u8; KEY_BYTES],
     table: Option<OwnedFd>,
 }
 
@@ -147,10 +145,9 @@ fn greet(greeting: &Greeting<'_>) -> Result<Welcome, JoinError> {
 
     let (packet, fds) = wire::receive(&socket)?;
     match Answer::decode(&packet) {
-        Some(Answer::Welcome { slot, key }) => Ok(Welcome {
+        Some(Answer::Welcome(slot)) => Ok(Welcome {
             connection: socket,
             slot,
-            key,
             table: fds.into_iter().next(),
         }),
         Some(Answer::Refused(why)) => Err(JoinError::Refused(why.to_owned())),
@@ -203,7 +200,6 @@ impl Member {
             held: Held::default(),
             connection,
             program: AtomicU32::new(pid),
-            key: welcome.key,
         })
     }
 
@@ -260,9 +256,9 @@ impl Member {
         self.table.state(self.slot()).state
     }
 
-    /// The key for what goes to devices, the same in the whole tree.
-    pub fn key(&self) -> &[u8; KEY_BYTES] {
-        &self.key
+    /// Whose the tree is.
+    pub fn user(&self) -> u32 {
+        self.table.user.load(Relaxed)
     }
 
     /// How the run was configured.
@@ -557,7 +553,6 @@ impl Member {
             held: Held::default(),
             connection: KeptFd::default(),
             program: AtomicU32::new(std::process::id()),
-            key: [0; KEY_BYTES],
         }
     }
 }

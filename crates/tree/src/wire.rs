@@ -3,7 +3,7 @@
 //!
 //! ```text
 //! member → supervisor   HELLO version pid reserved-slot   once; with the program's pidfd from a helper
-//! supervisor → member   WELCOME slot key + the table      or REFUSED text, once
+//! supervisor → member   WELCOME slot + the table          or REFUSED text, once
 //! member → supervisor   MESSAGE text · POKE · ASK rows    any time
 //!                       FAULTS + a userfaultfd            when it begins to page
 //!                       GOODBYE why                       from a helper, before it ends
@@ -27,8 +27,6 @@ use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-/// Bytes of the key that encrypts what goes to devices.
-pub const KEY_BYTES: usize = 64;
 /// The longest packet between supervisor and member.
 pub const MAX_PACKET: usize = 1024;
 /// The longest packet between supervisor and command: a path, or what there is to show.
@@ -160,19 +158,14 @@ impl Hello {
 
 /// The supervisor's answer.
 pub enum Answer<'a> {
-    Welcome {
-        slot: SlotNumber,
-        key: [u8; KEY_BYTES],
-    },
+    Welcome(SlotNumber),
     Refused(&'a str),
 }
 
 /// Encodes a WELCOME.
-pub fn welcome(slot: SlotNumber, key: &[u8; KEY_BYTES]) -> [u8; 3 + KEY_BYTES] {
-    let mut packet = [WELCOME; 3 + KEY_BYTES];
-    packet[1..3].copy_from_slice(&slot.0.to_le_bytes());
-    packet[3..].copy_from_slice(key);
-    packet
+pub fn welcome(slot: SlotNumber) -> [u8; 3] {
+    let [a, b] = slot.0.to_le_bytes();
+    [WELCOME, a, b]
 }
 
 /// Encodes a REFUSED.
@@ -185,10 +178,10 @@ pub fn refused(why: &str) -> Vec<u8> {
 impl<'a> Answer<'a> {
     pub fn decode(packet: &'a [u8]) -> Option<Self> {
         match packet {
-            [WELCOME, a, b, key @ ..] => Some(Answer::Welcome {
-                slot: SlotNumber::new(u16::from_le_bytes([*a, *b]) as usize)?,
-                key: key.try_into().ok()?,
-            }),
+            [WELCOME, a, b] => {
+                let slot = SlotNumber::new(u16::from_le_bytes([*a, *b]) as usize)?;
+                Some(Answer::Welcome(slot))
+            }
             [REFUSED, why @ ..] => Some(Answer::Refused(
                 std::str::from_utf8(why).unwrap_or("(unreadable)"),
             )),
@@ -474,9 +467,8 @@ mod tests {
             assert_eq!(Hello::decode(&hello.encode()), Some(hello));
         }
         let slot = SlotNumber::new(300).unwrap();
-        let key = std::array::from_fn(|i| i as u8);
-        match Answer::decode(&welcome(slot, &key)) {
-            Some(Answer::Welcome { slot: s, key: k }) => assert_eq!((s, k), (slot, key)),
+        match Answer::decode(&welcome(slot)) {
+            Some(Answer::Welcome(welcomed)) => assert_eq!(welcomed, slot),
             _ => panic!("not a welcome"),
         }
         match Answer::decode(&refused("no room")) {

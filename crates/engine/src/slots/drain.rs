@@ -205,6 +205,14 @@ impl Devices {
         }
     }
 
+    /// Nothing more goes to the device, which this process may only read: what is there stays until it is
+    /// freed. That is no fault of the device.
+    pub fn only_read(&self, device: DeviceId) {
+        if let Some(device) = self.device(device) {
+            self.stop(&device);
+        }
+    }
+
     /// No allocation begins on the device after this.
     fn stop(&self, device: &Device) {
         if device.accept(false) {

@@ -4,14 +4,14 @@
 //! place and put back. Who finds the place empty (its thread was moved, or another is in
 //! the middle of a page) takes a neighbour's, and makes one if all are out.
 
+use super::CodecKind;
 use super::block::Unpacked;
-use super::{CodecKind, checksum};
 use crate::codec::{Codec, Codecs, Coder};
 use crate::pool::{MAX_COMPRESSED, Object, STEP, Sizes};
 use crate::slots::{Extent, ExtentList};
 use crate::sync::{Mutex, lock};
 use crate::vswap::Handle;
-use crate::{BLOCK_PAGES, CLUSTER_SLOTS, Cpu, EntryId, PAGE_SIZE, PageBytes};
+use crate::{BLOCK_PAGES, CLUSTER_SLOTS, Checksums, Cpu, EntryId, PAGE_SIZE, PageBytes};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
@@ -27,6 +27,7 @@ pub struct Scratch {
     pub data: Box<Room>,
     pub run: Run,
     pub extents: ExtentList,
+    pub checksums: Checksums,
     sizes: Arc<Sizes>,
     /// Whose objects it makes.
     cpu: Cpu,
@@ -140,7 +141,7 @@ impl Scratch {
             Some((codec, len)) => (codec, &self.data.0[at..][..len]),
             None => (Codec::Raw, &page[..]),
         };
-        let (len, checksum) = (bytes.len(), checksum(codec, bytes));
+        let (len, checksum) = (bytes.len(), self.checksums.of(codec, bytes));
         let taken = packed.map_or(0, |(_, len)| len);
         self.run.push(k, 1, codec, len, checksum, taken);
         packed.is_none()
@@ -153,7 +154,7 @@ impl Scratch {
         let Some(len) = self.pack_pages(members, block, at) else {
             return false;
         };
-        let checksum = checksum(Codec::Block, &self.data.0[at..][..len]);
+        let checksum = self.checksums.of(Codec::Block, &self.data.0[at..][..len]);
         self.run.push(k, members, Codec::Block, len, checksum, len);
         true
     }
@@ -217,6 +218,7 @@ struct Place(Mutex<Option<Box<Scratch>>>);
 pub struct Coders {
     places: Box<[Place]>,
     codecs: Arc<dyn Codecs>,
+    checksums: Checksums,
     sizes: Arc<Sizes>,
     /// Whether there will be blocks to unpack.
     blocks: bool,
@@ -224,11 +226,18 @@ pub struct Coders {
 }
 
 impl Coders {
-    pub fn new(cpus: usize, codecs: Arc<dyn Codecs>, kind: CodecKind, sizes: Arc<Sizes>) -> Self {
+    pub fn new(
+        cpus: usize,
+        codecs: Arc<dyn Codecs>,
+        checksums: Checksums,
+        kind: CodecKind,
+        sizes: Arc<Sizes>,
+    ) -> Self {
         Self {
             sizes,
             places: (0..cpus.max(1)).map(|_| Place::default()).collect(),
             codecs,
+            checksums,
             blocks: kind.has_blocks(),
             made: AtomicUsize::new(0),
         }
@@ -242,6 +251,7 @@ impl Coders {
             data: Box::new(Room([0; _])),
             run: Run::new(),
             extents: ExtentList::new(),
+            checksums: self.checksums,
             sizes: self.sizes.clone(),
             cpu: Cpu(0),
             unpacked: self.blocks.then(Unpacked::new),

@@ -4,13 +4,13 @@
 //! the last four: codec, a zero, and how many bytes. Nothing read is believed before the
 //! checksum agrees with the one in memory, not even the footer.
 
+use super::Swap;
 use super::coders::Scratch;
-use super::{Swap, checksum};
 use crate::codec::Codec;
 use crate::env::{IoError, ReadOp, WriteOp};
 use crate::slots::{Devices, Extent, ExtentList};
 use crate::vswap::{Location, SlotPlace, Word};
-use crate::{Cpu, EntryId, PAGE_SIZE, PageBytes, SlotIndex};
+use crate::{Checksums, Cpu, EntryId, PAGE_SIZE, PageBytes, SlotIndex};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use super::load::{LoadError, Source};
@@ -174,7 +174,8 @@ impl Swap {
                 for i in 0..u32::from(extent.len) {
                     match place(*extent, i, true) {
                         Some(found) => {
-                            words[at] = Word::slot(found, checksum(Codec::Raw, pages[at]))
+                            words[at] =
+                                Word::slot(found, self.env.checksums.of(Codec::Raw, pages[at]))
                         }
                         None => fits = false,
                     }
@@ -242,7 +243,7 @@ impl Swap {
                         room = false;
                         break;
                     };
-                    words[i] = Word::slot(found, checksum(Codec::Raw, pages[i]));
+                    words[i] = Word::slot(found, self.env.checksums.of(Codec::Raw, pages[i]));
                 }
             }
             if !room && aim == Aim::All {
@@ -474,7 +475,7 @@ impl Swap {
 }
 
 /// Whether a slot's content is what the word says: its codec and how many bytes.
-pub fn verify(word: Word, slot: &PageBytes) -> Option<(Codec, usize)> {
+pub fn verify(checksums: Checksums, word: Word, slot: &PageBytes) -> Option<(Codec, usize)> {
     let Location::Slot(place) = word.location() else {
         return None;
     };
@@ -483,13 +484,13 @@ pub fn verify(word: Word, slot: &PageBytes) -> Option<(Codec, usize)> {
     } else {
         unseal(slot)?
     };
-    word.checksum_matches(checksum(codec, &slot[..len]))
+    word.checksum_matches(checksums.of(codec, &slot[..len]))
         .then_some((codec, len))
 }
 
 /// Turns a slot's content into its page, in place, if it is what the word says.
 fn decode_slot(scratch: &mut Scratch, word: Word, out: &mut PageBytes) -> Option<()> {
-    let (codec, len) = verify(word, out)?;
+    let (codec, len) = verify(scratch.checksums, word, out)?;
     if codec != Codec::Raw {
         scratch.data.0[..len].copy_from_slice(&out[..len]);
         scratch

@@ -2,7 +2,7 @@
 
 use super::coders::Scratch;
 use super::device::set_cache_only;
-use super::{Swap, checksum, fill};
+use super::{Swap, fill};
 use crate::codec::Codec;
 use crate::vswap::{Location, Locked, Released, Word};
 use crate::{Cpu, DeviceId, EntryId, PageBytes, SlotIndex};
@@ -181,7 +181,7 @@ impl Swap {
         out: &mut PageBytes,
     ) -> Option<()> {
         let data = &scratch.data.0[at.clone()];
-        if !word.checksum_matches(checksum(codec, data)) {
+        if !word.checksum_matches(self.env.checksums.of(codec, data)) {
             self.env.counters.checksum_error.add(1);
             return None;
         }

@@ -11,7 +11,7 @@
 //!
 //! *Load*: the bytes are copied out under the entry's cluster lock, compared with the
 //! checksum in the word, and decompressed, both without any lock. The checksum (31 bits of
-//! xxh3) is that of the *compressed* bytes: there are a third as many to hash, on both ways,
+//! xxh3, keyed) is that of the *compressed* bytes: there are a third as many to hash, on both ways,
 //! writeback and moves carry it along, and no decoder sees damaged input. With `keep` the
 //! entry stays as a clean copy: whoever learns that the page is written frees it, and one that
 //! is evicted unwritten goes back to it ([`Swap::uncache`]).
@@ -43,14 +43,14 @@ pub use config::{CodecKind, Config, ConfigError, POOL_MAX, ZSTD_LEVELS};
 pub use load::{LoadError, Source};
 pub use store::StoreError;
 
-use crate::codec::{Codec, Codecs};
+use crate::codec::Codecs;
 use crate::counters::Counters;
 use crate::env::{Clock, Memory, Topology};
 use crate::pool::Pool;
 use crate::slots::{Devices, Extent};
 use crate::vswap::Locked;
 use crate::vswap::{CLUSTER_ENTRIES, Group, Handle, Location, Released, Space, Vacated};
-use crate::{Cpu, EntryId, GroupId};
+use crate::{Checksums, Cpu, EntryId, GroupId};
 use coders::Coders;
 use device::single;
 use places::Places;
@@ -93,6 +93,8 @@ pub struct Env {
     pub counters: CountersRef,
     /// Compression.
     pub codecs: Arc<dyn Codecs>,
+    /// What stored bytes are known again by.
+    pub checksums: Checksums,
 }
 
 /// Where an entry's page is.
@@ -188,6 +190,7 @@ impl Swap {
         let coders = Arc::new(Coders::new(
             cpus,
             env.codecs.clone(),
+            env.checksums,
             config.codec,
             pool.sizes().clone(),
         ));
@@ -201,6 +204,7 @@ impl Swap {
                 coders: coders.clone(),
                 codec: config.codec,
                 counters: env.counters.clone(),
+                checksums: env.checksums,
                 allowance: drained.clone(),
             });
             devices.set_cache_reclaim(places.clone());
@@ -615,10 +619,4 @@ impl Swap {
         let charged: u64 = self.space.groups().iter().map(|g| g.pool_bytes()).sum();
         assert_eq!(charged, usage.data, "charges of the groups");
     }
-}
-
-/// What is kept of the stored bytes, to know them again when they are read. The codec is
-/// part of it, so that bytes are never read as another one's.
-fn checksum(codec: Codec, bytes: &[u8]) -> u64 {
-    xxhash_rust::xxh3::xxh3_64(bytes) ^ (codec as u64)
 }

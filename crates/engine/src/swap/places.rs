@@ -3,13 +3,13 @@
 
 use super::coders::Coders;
 use super::device::{place, set_cache_only, single, verify};
-use super::{CodecKind, CountersRef, checksum};
+use super::{CodecKind, CountersRef};
 use crate::codec::Codec;
 use crate::env::{IoError, ReadOp, Store, Topology, WriteOp};
 use crate::pool::{Object, Pool};
 use crate::slots::{CacheReclaim, Devices, Extent, Moved, Mover};
 use crate::vswap::{CLUSTER_ENTRIES, Location, SlotPlace, Space, Word};
-use crate::{Cpu, EntryId, PAGE_SIZE};
+use crate::{Checksums, Cpu, EntryId, PAGE_SIZE};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Weak};
 
@@ -22,6 +22,7 @@ pub struct Places {
     pub coders: Arc<Coders>,
     pub codec: CodecKind,
     pub counters: CountersRef,
+    pub checksums: Checksums,
     /// Pages that may be put into the pool: see `Swap::let_drained_into_pool`.
     pub allowance: Arc<AtomicU64>,
 }
@@ -61,7 +62,7 @@ impl Places {
     }
 
     /// Reads the slots of `from`, each page checked against its word; twice if need be.
-    fn read_checked(store: &dyn Store, from: Extent, words: &[Word]) -> Option<Vec<u8>> {
+    fn read_checked(&self, store: &dyn Store, from: Extent, words: &[Word]) -> Option<Vec<u8>> {
         let mut data = vec![0u8; words.len() * PAGE_SIZE];
         (0..2).find_map(|_| {
             let mut result = [Err(IoError::Device)];
@@ -78,7 +79,7 @@ impl Places {
                     .0
                     .iter()
                     .zip(words)
-                    .all(|(slot, &word)| verify(word, slot).is_some());
+                    .all(|(slot, &word)| verify(self.checksums, word, slot).is_some());
             good.then(|| std::mem::take(&mut data))
         })
     }
@@ -118,12 +119,12 @@ impl Places {
         let Some(source) = devices.store(from.device) else {
             return Moved::Failed;
         };
-        let Some(data) = Self::read_checked(&*source, from, &words) else {
+        let Some(data) = self.read_checked(&*source, from, &words) else {
             return Moved::Failed;
         };
         let Some((page, (codec, len))) = data
             .first_chunk::<PAGE_SIZE>()
-            .and_then(|page| Some((page, verify(words[0], page)?)))
+            .and_then(|page| Some((page, verify(self.checksums, words[0], page)?)))
         else {
             return Moved::Failed;
         };
@@ -146,7 +147,7 @@ impl Places {
         let Ok(handle) = self.pool.insert(cpu, object) else {
             return Moved::NoPlace;
         };
-        let new = Word::pool(handle, checksum(codec, bytes));
+        let new = Word::pool(handle, self.checksums.of(codec, bytes));
         if let Some(mut locked) = self.space.lock_still(owner, &words) {
             let word = locked.word();
             let group = locked.cluster().group().clone();
@@ -209,7 +210,7 @@ impl Mover for Places {
         };
         // What is damaged stays where it is: a copy would carry the damage on, and give up
         // the chance that it was the transfer.
-        let Some(data) = Self::read_checked(&*source, from, &words) else {
+        let Some(data) = self.read_checked(&*source, from, &words) else {
             return Moved::Failed;
         };
         if let Err((page, error)) = Self::write_all(&*target, to, &data) {

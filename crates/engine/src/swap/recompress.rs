@@ -10,7 +10,7 @@
 use super::block::GATHERED;
 use super::coders::Scratch;
 use super::writeback::Background;
-use super::{CodecKind, Swap, checksum};
+use super::{CodecKind, Swap};
 use crate::BLOCK_PAGES;
 use crate::codec::Codec;
 use crate::pool::{MAX_OBJECT, Object};
@@ -364,7 +364,7 @@ impl Swap {
             // Before it is named: who frees it uncharges.
             group.charge(data.len() as u64);
             placed.push((handle, made.mask));
-            let word = Word::pool(handle, checksum(codec, data));
+            let word = Word::pool(handle, self.env.checksums.of(codec, data));
             each(made.mask).for_each(|k| new[k] = Some(word));
         }
         let mut vacated = [None::<Vacated>; BLOCK_PAGES];

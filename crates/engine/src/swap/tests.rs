@@ -290,6 +290,7 @@ fn rig_of(config: Config, clusters: &[usize]) -> Rig {
         memory: world.clone(),
         counters: CountersRef::Shared(counters.clone()),
         codecs: Arc::new(codec.clone()),
+        checksums: crate::Checksums::default(),
     };
     Rig {
         codec,

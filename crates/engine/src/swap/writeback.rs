@@ -11,10 +11,10 @@
 //! device takes stay the next to go; then, and where a group may not write, copies that are not yet
 //! due are looked for, and nothing else changes its place.
 
+use super::Swap;
 use super::coders::Scratch;
 use super::device::{place, seal};
 use super::recompress::Walk;
-use super::{Swap, checksum};
 use crate::codec::Codec;
 use crate::env::{IoError, WriteOp};
 use crate::pool::Worth;
@@ -408,7 +408,7 @@ impl Swap {
             }
             let pick = &mut background.picks[i];
             pick.packed = false;
-            pick.checksum = Some(checksum(Codec::Raw, &page));
+            pick.checksum = Some(self.env.checksums.of(Codec::Raw, &page));
             *background.page(i) = page;
         }
         background.scratch = Some(scratch);

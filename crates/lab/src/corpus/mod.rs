@@ -340,6 +340,7 @@ fn pool(report: &mut Report, name: &str, codec: CodecKind, units: &[Vec<&PageByt
         memory: Arc::new(Kept),
         counters: CountersRef::Shared(Arc::new(Counters::default())),
         codecs: codecs.clone(),
+        checksums: ebb_engine::Checksums::default(),
     };
     let config = Config {
         codec,

@@ -42,6 +42,7 @@ impl Ebb {
             memory: Arc::new(Clean),
             counters: CountersRef::Shared(counters.clone()),
             codecs: Arc::new(SimCodec(world.clone())),
+            checksums: ebb_engine::Checksums::default(),
         };
         let config = Config {
             pool_max_bytes: max,

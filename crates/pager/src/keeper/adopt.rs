@@ -17,7 +17,7 @@ use crate::state::lock_service;
 use ebb_sys::fault::FaultFd;
 use ebb_sys::memory_file::MemoryFile;
 use ebb_sys::pagemap::PageMapFile;
-use ebb_sys::{memory, thread};
+use ebb_sys::{memory, secret, thread};
 use ebb_tree::Member;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
@@ -31,6 +31,10 @@ pub(super) fn adopt(
     if !forked {
         // As long as nothing of it can be out; a forked child has the answer from its parent.
         CHECKING.store(std::env::var_os("EBB_CHECK").is_some(), SeqCst);
+    }
+    if forked {
+        // Not locked yet, though all else of them was inherited.
+        secret::relock();
     }
     let fault = FaultFd::open().map_err(|e| e.to_string())?;
     let pagemap =

@@ -22,9 +22,10 @@ use crate::wire::{self, Reply, Request};
 use crate::{Facts, MAX_DEVICES, SetupError};
 use ebb_engine::{CLUSTER_SLOTS, PAGE_SIZE};
 use rustix::event::epoll;
+use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::net::{self, RecvFlags, SendFlags};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::atomic::Ordering::*;
 use std::time::{Duration, Instant};
 
@@ -164,18 +165,34 @@ impl Supervisor {
         self.rows.iter().flatten().map(|row| row.leases)
     }
 
-    /// Sends a member the devices of some rows.
+    /// Sends a member the devices of some rows. One that gave up the tree's user may read what it has
+    /// there, and write no more: it could write anywhere.
     pub(super) fn send_devices(&self, slot: SlotNumber, asked: u8) {
         let Some(connection) = self.connection(slot) else {
             return;
         };
+        let may_write = self.is_of_our_user(slot);
         let (mut named, mut fds) = (Vec::new(), Vec::new());
+        let mut to_read: [Option<OwnedFd>; MAX_DEVICES] = [const { None }; MAX_DEVICES];
+        let rows = self.rows.iter().zip(&mut to_read);
+        for (row, to_read) in rows.filter(|_| !may_write) {
+            *to_read = row.as_ref().and_then(|row| reopen_to_read(&row.file).ok());
+        }
         for (n, row) in self.rows.iter().enumerate() {
             if let Some(row) = row
                 && asked >> n & 1 == 1
             {
+                let file = if may_write {
+                    Some(&row.file)
+                } else {
+                    to_read[n].as_ref()
+                };
+                let Some(file) = file else {
+                    (named, fds) = Default::default();
+                    break;
+                };
+                fds.extend([file.as_fd(), row.lease_fd.as_fd()]);
                 named.push((n, row.serial));
-                fds.extend([row.file.as_fd(), row.lease_fd.as_fd()]);
                 // Before it has them: there is no moment at which it has one without this.
                 self.table.slot(slot).attached.fetch_or(1 << n, SeqCst);
             }
@@ -568,6 +585,17 @@ impl Supervisor {
         };
         self.rows.iter().enumerate().filter_map(shown).collect()
     }
+}
+
+/// The same file by a description that cannot write.
+fn reopen_to_read(file: &OwnedFd) -> Result<OwnedFd, Errno> {
+    let direct = rustix::fs::fcntl_getfl(file)? & OFlags::DIRECT;
+    let path = format!("/proc/self/fd/{}", file.as_raw_fd());
+    rustix::fs::open(
+        path,
+        OFlags::RDONLY | OFlags::CLOEXEC | direct,
+        Mode::empty(),
+    )
 }
 
 fn no_room(missing: u64) -> String {

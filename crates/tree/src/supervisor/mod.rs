@@ -28,7 +28,7 @@ mod sharing;
 use crate::histogram::{Histogram, Summary};
 use crate::limits::Limits;
 use crate::table::{Config, Mode, SlotNumber, SlotState, Table, Way};
-use crate::wire::{self, KEY_BYTES};
+use crate::wire;
 use crate::{Facts, MAX_DEVICES, MAX_SLOTS};
 use devices::Row;
 pub use devices::{DeviceShown, Opener};
@@ -68,8 +68,6 @@ pub struct Setup {
     pub devices: Vec<SetupDevice>,
     /// For every member.
     pub config: Config,
-    /// Encrypts what goes to devices; random, and kept nowhere else.
-    pub key: [u8; KEY_BYTES],
     /// Where lines for the user go, without their end; none: standard error.
     pub notices: Option<Notices>,
     /// Opens devices that are added while the tree runs; none: that is refused.
@@ -144,7 +142,6 @@ pub struct Supervisor {
     /// The number of the next device.
     next_serial: u64,
     open: Option<Opener>,
-    key: [u8; KEY_BYTES],
     control: String,
     listener: OwnedFd,
     epoll: OwnedFd,
@@ -269,7 +266,6 @@ impl Supervisor {
             rows: [const { None }; MAX_DEVICES],
             next_serial: 1,
             open: setup.open,
-            key: setup.key,
             control,
             listener,
             epoll,
@@ -512,15 +508,6 @@ impl AsFd for Supervisor {
     /// Readable when [`Supervisor::turn`] has something to do.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.epoll.as_fd()
-    }
-}
-
-impl Drop for Supervisor {
-    fn drop(&mut self) {
-        for byte in &mut self.key {
-            *byte = 0;
-        }
-        std::hint::black_box(&self.key);
     }
 }
 

@@ -216,6 +216,13 @@ impl Supervisor {
         Ok(slot)
     }
 
+    /// Whether a member is of the user whose tree this is, or can be again.
+    pub(super) fn is_of_our_user(&self, slot: SlotNumber) -> bool {
+        let us = rustix::process::geteuid().as_raw();
+        let seat = self.seats[slot.index()].as_ref();
+        seat.is_some_and(|seat| seat.process.has_user(us).unwrap_or(false))
+    }
+
     /// A slot for who joins: the one reserved for it, or a free one. Its limits are set.
     fn place_for(
         &mut self,
@@ -270,7 +277,7 @@ impl Supervisor {
     }
 
     fn welcome(&self, connection: &OwnedFd, slot: SlotNumber) -> Result<(), Errno> {
-        let packet = wire::welcome(slot, &self.key);
+        let packet = wire::welcome(slot);
         wire::send(connection, &packet, &[self.table_fd.as_fd()])
     }
 

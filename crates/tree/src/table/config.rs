@@ -29,7 +29,7 @@ pub struct Zstd {
 pub struct Config {
     /// Of the pool.
     pub codec: Codec,
-    /// Whether what goes to devices is encrypted, with [`Member::key`](crate::Member::key).
+    /// Whether what goes to devices is encrypted, by each process with keys of its own.
     pub encrypt: bool,
     /// Page from the first instant instead of when the budget is near (tests, benchmarks).
     pub eager: bool,

@@ -129,7 +129,6 @@ impl Tree {
             }],
             config,
             open: Some(Box::new(open)),
-            key: [7; 64],
             notices: Some(Box::new(move |line| {
                 sink.lock().unwrap().push(line.to_owned())
             })),
