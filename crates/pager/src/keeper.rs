@@ -59,7 +59,10 @@ pub extern "C" fn run(_: usize) -> ! {
         hooks::keeper_ends();
         failure::leave(None, Leaving::Unmanaged)
     };
-    let process = match fork::inherited() {
+    let inherited = fork::inherited();
+    // `KEEPER` is the parent's yet.
+    proc::find_directory(inherited.map(|_| KEEPER.load(SeqCst)));
+    let process = match inherited {
         Some(parent) => take_over(parent, control),
         None => join(control),
     };

@@ -344,21 +344,9 @@ pub fn pinned_pages() -> Option<u64> {
 
 /// Reads a small file without allocating.
 pub fn read_small<'a>(path: &std::ffi::CStr, buffer: &'a mut [u8]) -> Option<&'a [u8]> {
-    // SAFETY: a terminated path, a buffer as long as we say, a descriptor of our own.
-    unsafe {
-        let fd = syscall(
-            libc::SYS_openat,
-            libc::AT_FDCWD,
-            path.as_ptr(),
-            libc::O_RDONLY | libc::O_CLOEXEC,
-        ) as c_int;
-        if fd < 0 {
-            return None;
-        }
-        let n = syscall(libc::SYS_read, fd, buffer.as_mut_ptr(), buffer.len());
-        syscall(libc::SYS_close, fd);
-        buffer.get(..usize::try_from(n).ok()?)
-    }
+    let file = crate::proc::open(path.to_bytes(), rustix::fs::OFlags::RDONLY).ok()?;
+    let n = rustix::io::read(&file, &mut *buffer).ok()?;
+    buffer.get(..n)
 }
 
 #[cfg(test)]

@@ -16,7 +16,8 @@ impl MemoryFile {
     /// # Errors
     /// It cannot be opened.
     pub fn open() -> std::io::Result<Self> {
-        File::open("/proc/self/mem").map(Self)
+        let file = crate::proc::open(b"/proc/self/mem", rustix::fs::OFlags::RDONLY)?;
+        Ok(Self(file.into()))
     }
 
     /// Reads what is at `start`.

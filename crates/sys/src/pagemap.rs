@@ -4,6 +4,8 @@
 //! By system calls without libc: those of files are points of cancellation there, and threads of the
 //! program look too.
 
+use std::os::fd::IntoRawFd;
+
 use crate::{Errno, raw};
 use std::ffi::{c_int, c_long};
 
@@ -46,16 +48,9 @@ impl PageMapFile {
     /// # Errors
     /// It cannot be opened.
     pub fn open() -> Result<Self, Errno> {
-        let path = c"/proc/self/pagemap".as_ptr() as c_long;
-        let how = (libc::O_RDONLY | libc::O_CLOEXEC).into();
-        // SAFETY: a terminated path.
-        unsafe {
-            raw::checked(
-                libc::SYS_openat,
-                [libc::AT_FDCWD.into(), path, how, 0, 0, 0],
-            )
-        }
-        .map(|fd| Self(fd as c_int))
+        let file = crate::proc::open(b"/proc/self/pagemap", rustix::fs::OFlags::RDONLY);
+        let file = file.map_err(|e| Errno(e.raw_os_error()))?;
+        Ok(Self(file.into_raw_fd()))
     }
 
     /// Calls `found(start, end)` for each run of present pages in `start..end`. Allocates nothing.

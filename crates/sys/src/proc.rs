@@ -8,7 +8,8 @@
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use std::io::Write;
-use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, IntoRawFd, OwnedFd};
+use std::sync::atomic::{AtomicI32, Ordering::SeqCst};
 
 /// Opens what another process has open as `fd`: the same file by another description, with the same
 /// flags.
@@ -49,11 +50,50 @@ impl Path {
     }
 
     fn open(&self, flags: OFlags) -> Result<OwnedFd, Errno> {
-        rustix::fs::open(
-            &self.bytes[..self.len],
-            flags | OFlags::CLOEXEC,
-            Mode::empty(),
-        )
+        open(&self.bytes[..self.len], flags)
+    }
+}
+
+/// A descriptor of `/proc` for tasks of ours; below 0: there is none.
+static DIRECTORY: AtomicI32 = AtomicI32::new(-1);
+/// In a forked child: what its parent's helper had.
+static INHERITED: AtomicI32 = AtomicI32::new(-1);
+
+/// On a helper's first task: finds `/proc`, once for all tasks of ours. A forked child whose root directory
+/// has none (`chroot`) takes its parent's, from `parent`, the helper of that, where it may.
+pub fn find_directory(parent: Option<u32>) {
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    // Not an empty directory of that name.
+    let own = rustix::fs::open(c"/proc/self", flags, Mode::empty())
+        .and_then(|_| rustix::fs::open(c"/proc", flags, Mode::empty()));
+    if let Some(found) = own.ok().or_else(|| of_parent(parent?).ok()) {
+        DIRECTORY.store(found.into_raw_fd(), SeqCst);
+    }
+}
+
+fn of_parent(helper: u32) -> Result<OwnedFd, Errno> {
+    use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
+    let helper = Pid::from_raw(helper as i32).ok_or(Errno::SRCH)?;
+    let helper = pidfd_open(helper, PidfdFlags::empty())?;
+    pidfd_getfd(helper, INHERITED.load(SeqCst), PidfdGetfdFlags::empty())
+}
+
+/// In a forked child: its helper has none yet.
+pub(crate) fn forget_directory() {
+    INHERITED.store(DIRECTORY.swap(-1, SeqCst), SeqCst);
+}
+
+/// Opens what is at a path that begins with `/proc/`.
+pub(crate) fn open(path: &[u8], flags: OFlags) -> Result<OwnedFd, Errno> {
+    let (flags, mode) = (flags | OFlags::CLOEXEC, Mode::empty());
+    let directory = DIRECTORY.load(SeqCst);
+    match path.strip_prefix(b"/proc/") {
+        Some(inside) if directory >= 0 && crate::thread::is_ours() => {
+            // SAFETY: tasks of ours alone have it, and keep it open.
+            let directory = unsafe { BorrowedFd::borrow_raw(directory) };
+            rustix::fs::openat(directory, inside, flags, mode)
+        }
+        _ => rustix::fs::open(path, flags, mode),
     }
 }
 

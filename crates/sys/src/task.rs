@@ -116,6 +116,7 @@ pub fn end_helper() -> ! {
 pub fn forget() {
     STARTED.store(0, SeqCst);
     FIRST.store(0, SeqCst);
+    crate::proc::forget_directory();
 }
 
 /// Starts the helper, on a thread of the program; it runs `entry`. All of its signals are blocked.
@@ -184,6 +185,8 @@ const UNTRACED: c_long = libc::CLONE_UNTRACED as c_long;
 const BESIDE: c_long = (libc::CLONE_VM | libc::CLONE_FILES) as c_long | UNTRACED;
 
 extern "C" fn go_between(_: usize) -> ! {
+    // The helper has its name from the beginning: it shall not be taken for a process of the program's.
+    crate::thread::set_name(Name::Helper);
     // SAFETY: the first task's stack and block are used by nobody; this task ends.
     unsafe {
         let answer = make_helper();

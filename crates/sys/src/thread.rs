@@ -165,8 +165,17 @@ pub fn set_name(name: Name) {
         Name::Helper => crate::proc::HELPER,
         Name::Service => c"ebb-service",
     };
-    // SAFETY: a terminated text, of fewer bytes than a name may have.
-    unsafe { libc::prctl(libc::PR_SET_NAME, name.as_ptr()) };
+    let args = [
+        libc::PR_SET_NAME.into(),
+        name.as_ptr() as libc::c_long,
+        0,
+        0,
+        0,
+        0,
+    ];
+    // SAFETY: a terminated text, of fewer bytes than a name may have. Without libc, as the go-between has the
+    // control block of who waits for it.
+    unsafe { crate::raw::call(libc::SYS_prctl, args) };
 }
 
 /// Allows this process as much of a resource as it may allow itself.
