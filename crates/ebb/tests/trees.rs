@@ -314,6 +314,34 @@ fn forks_that_fail() {
     same_in_parts(&job, "forks in vain", &[2], &[]);
 }
 
+/// In a root directory with no `/proc` children have theirs from their parent's helper.
+#[test]
+fn children_in_another_root_directory() {
+    if cannot_page() {
+        return;
+    }
+    if !rustix::process::geteuid().is_root() {
+        println!("skipped: only root can change the root directory");
+        return;
+    }
+    let script = format!(
+        "{HEAP}
+os.chroot('/sys')
+os.chdir('/')
+sys.stdout.flush()
+for _ in range(3):
+    child = os.fork()
+    if child == 0:
+        print(digest(1))
+        sys.stdout.flush()
+        os._exit(7)
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+    sys.stdout.flush()
+"
+    );
+    same_in_parts(&python(&script), "chroot", &[2], &[]);
+}
+
 #[test]
 fn spawned_programs_and_system() {
     if cannot_page() {

@@ -126,7 +126,18 @@ struct Held(UnsafeCell<Option<(Locked, Option<ChildSlot>)>>);
 unsafe impl Sync for Held {}
 static HELD: Held = Held(UnsafeCell::new(None));
 
-/// The child's state of setting up: 0 under way, 1 done.
+/// Why a child cannot be served, from its helper, which has no standard error.
+static WHY: std::sync::Mutex<Option<String>> = std::sync::Mutex::new(None);
+
+/// In the helper of a forked child that cannot be served: its program says why, and ends.
+pub fn child_fails(why: String) {
+    *WHY.lock()
+        .unwrap_or_else(std::sync::PoisonError::into_inner) = Some(why);
+    CHILD_READY.store(2, SeqCst);
+    futex::wake(&CHILD_READY, i32::MAX, false);
+}
+
+/// The child's state of setting up: 0 under way, 1 done, 2 failed.
 pub static CHILD_READY: AtomicU32 = AtomicU32::new(0);
 
 /// A fork is near; false if another took the last place for a child since [`make_ready`], and
@@ -313,10 +324,18 @@ pub unsafe fn after_fork_child() {
     while CHILD_READY.load(SeqCst) == 0 {
         futex::wait(&CHILD_READY, 0, Some(Duration::from_millis(100)), false);
         if !ebb_sys::thread::helper_lives() && CHILD_READY.load(SeqCst) == 0 {
-            parent.fail(
-                "the helper of a forked child was killed; the child cannot be served and is ended",
-            );
+            child_fails("its helper was killed".into());
         }
+    }
+    if CHILD_READY.load(SeqCst) == 2 {
+        let why = WHY
+            .lock()
+            .unwrap_or_else(std::sync::PoisonError::into_inner)
+            .take();
+        parent.fail(&format!(
+            "a forked child cannot be served and is ended: {}; `ebb doctor` says what is low or missing here",
+            why.unwrap_or_default()
+        ));
     }
 }
 

@@ -88,10 +88,13 @@ fn take_over(parent: &'static Process, control: &str) -> &'static Process {
     };
     match attached.and_then(|()| adopt(member, parent.embedded, true)) {
         Ok(process) => process,
-        Err(why) => parent.fail(&format!(
-            "a forked child cannot be served and is ended: {why}; `ebb doctor` says what is low \
-             or missing here"
-        )),
+        Err(why) => {
+            fork::child_fails(why);
+            // Until the program has ended.
+            loop {
+                wait(member, 0, BUSY);
+            }
+        }
     }
 }
 

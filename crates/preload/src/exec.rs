@@ -17,7 +17,7 @@ use core::ffi::{CStr, c_char, c_int, c_void};
 use core::ptr;
 use core::sync::atomic::{AtomicPtr, Ordering};
 
-use ebb_sys::{loader, robust};
+use ebb_sys::loader;
 
 use crate::next::Next;
 use crate::refuse::refused;
@@ -425,11 +425,8 @@ unsafe fn with_environment(
 unsafe fn start(target: &Target, envp: Strings, call: impl FnOnce(Strings) -> c_int) -> c_int {
     match refused(target) {
         Ok(()) => {
-            // SAFETY: the list is libc's, whose mutexes the thread holds; and by the caller's contract.
-            unsafe {
-                robust::bring_held();
-                with_environment(target, envp, call)
-            }
+            // SAFETY: by the caller's contract.
+            unsafe { with_environment(target, envp, call) }
         }
         Err(error) => {
             // SAFETY: the location is this thread's.

@@ -94,19 +94,23 @@ fn needs_trap() -> bool {
 }
 
 unsafe extern "C" fn before() {
+    // A handler that forks would wait for the turn of its own thread.
+    let mut signals = Blocked::all();
     take_turn();
     hooks::make_ready();
     // SAFETY: this thread's turn; libc calls the handlers on the way of its fork.
     unsafe {
-        if needs_trap() && syscall_trap::arm(copy).is_ok() {
-            return;
+        if needs_trap() {
+            match syscall_trap::arm(copy, signals) {
+                Ok(()) => return,
+                Err(back) => signals = back,
+            }
         }
-        *SIGNALS.0.get() = Some(Blocked::all());
         if stack::borrow(hold_unpaged) {
+            *SIGNALS.0.get() = Some(signals);
             return HOLDS.store(true, SeqCst);
         }
-        *SIGNALS.0.get() = None;
-        if syscall_trap::arm(copy).is_err() {
+        if let Err(_signals) = syscall_trap::arm(copy, signals) {
             end_turn();
         }
     }
@@ -146,15 +150,16 @@ unsafe fn finish_in_parent(child: Option<i32>) {
         return;
     }
     // SAFETY: this thread's turn, and so what it armed or holds.
-    unsafe {
+    let signals = unsafe {
         if HOLDS.swap(false, SeqCst) {
             release_in_parent(child);
-            *SIGNALS.0.get() = None;
+            (*SIGNALS.0.get()).take()
         } else {
-            syscall_trap::disarm();
+            syscall_trap::disarm()
         }
-    }
+    };
     end_turn();
+    drop(signals);
 }
 
 unsafe extern "C" fn after_in_child() {
@@ -390,6 +395,7 @@ const SIGNAL: u64 = 0xff;
 /// # Safety
 /// That of the system call.
 pub unsafe fn by_number(number: c_long, args: [c_long; 6]) -> c_long {
+    let _signals = Blocked::all();
     take_turn();
     hooks::make_ready();
     let call = Call { number, args };
@@ -454,13 +460,13 @@ pub unsafe extern "C" fn clone(
         }
         return call();
     }
+    let signals = Blocked::all();
     take_turn();
     hooks::make_ready();
     // SAFETY: this thread's turn, and libc's function makes that call alone. Where it cannot be caught the
     // child is one that nobody of ours sees.
     unsafe {
-        let armed = syscall_trap::arm(copy).is_ok();
-        if !armed {
+        if let Err(_signals) = syscall_trap::arm(copy, signals) {
             end_turn();
         }
         let child = call();

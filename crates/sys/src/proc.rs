@@ -595,6 +595,26 @@ pub fn children_stay_in_namespace() -> bool {
     inode(c"/proc/self/ns/pid") == inode(c"/proc/self/ns/pid_for_children")
 }
 
+/// The numbers of a process's threads, at most 64; none if they cannot be read.
+pub fn threads(pid: u32) -> Option<impl Iterator<Item = u32>> {
+    let mut found = [0; 64];
+    let mut count = 0;
+    let dir = Path::new(format_args!("/proc/{pid}/task"))
+        .open(OFlags::RDONLY | OFlags::DIRECTORY)
+        .ok()?;
+    let mut names = [std::mem::MaybeUninit::uninit(); 2048];
+    let mut tasks = rustix::fs::RawDir::new(&dir, &mut names);
+    while let Some(Ok(task)) = tasks.next() {
+        if let (Some(tid), Some(place)) =
+            (number(task.file_name().to_bytes()), found.get_mut(count))
+        {
+            *place = tid as u32;
+            count += 1;
+        }
+    }
+    Some(found.into_iter().take(count))
+}
+
 /// Bytes of addresses that a process has mapped; 0 if it has ended. None: it cannot be read.
 pub fn size_of(pid: u32) -> Option<u64> {
     const FIELD: usize = 23;

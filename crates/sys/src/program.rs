@@ -12,7 +12,7 @@
 //!
 //! What it does not do: see which other processes use the memory (children of `vfork`).
 
-use crate::{Errno, futex, proc, raw};
+use crate::{Errno, futex, memory, proc, raw};
 use libc::c_long;
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, Ordering::SeqCst};
@@ -103,9 +103,13 @@ fn is_dead() -> bool {
 /// The word that is cleared when the first thread has let the memory go, and what it holds until then.
 /// None: nobody tells; it is to be looked every so often.
 pub fn word() -> Option<(&'static AtomicU32, u32)> {
-    // SAFETY: a thread's word lies in its control block, which libc keeps for the first thread for good.
-    let word = unsafe { WORD.load(SeqCst).as_ref()? };
-    match word.load(SeqCst) {
+    let at = WORD.load(SeqCst);
+    let mut now = [0; 4];
+    // In a child that a thread forked, or `clone` made, the word may be anywhere, and go.
+    memory::look_at_own(at as usize, &mut now).ok()?;
+    // SAFETY: a word that was just there, which is but a key to wait by.
+    let word = unsafe { at.as_ref()? };
+    match u32::from_ne_bytes(now) {
         0 => {
             // The kernel wakes one: a thread that joins the first may be another.
             futex::wake(word, i32::MAX, true);
@@ -125,18 +129,30 @@ pub fn kill() {
 
 /// Whether the program uses the memory of the calling task. Where nothing tells: yes.
 fn lives_here() -> bool {
-    const VM: c_long = 1;
-    let own = std::process::id();
     let program = pid();
-    let args = [program.into(), own.into(), VM, 0, 0, 0];
-    // SAFETY: compares two processes by number, and touches no memory.
-    match unsafe { raw::checked(libc::SYS_kcmp, args) } {
-        Ok(order) => order == 0,
+    // The first thread may have ended and others go on: then it has no memory.
+    match shares(program) {
+        Some(true) => true,
+        Some(false) => proc::threads(program).is_none_or(|mut threads| {
+            threads.any(|thread| thread != program && shares(thread) != Some(false))
+        }),
         // One that changed its user may not be looked into; how large it is everybody may know. The two are
         // read one after the other, so memory may have come or gone between.
-        Err(_) => (0..5).any(|_| {
-            let sizes = (proc::size_of(program), proc::size_of(own));
-            !matches!(sizes, (Some(program), Some(own)) if program != own)
+        None => (0..5).any(|_| {
+            let sizes = (proc::size_of(program), proc::size_of(std::process::id()));
+            !matches!(sizes, (Some(program), Some(own)) if program != own && program != 0)
         }),
+    }
+}
+
+/// Whether a thread has the memory of the calling task; none where that cannot be asked.
+fn shares(thread: u32) -> Option<bool> {
+    const VM: c_long = 1;
+    let args = [thread.into(), std::process::id().into(), VM, 0, 0, 0];
+    // SAFETY: compares two tasks by number, and touches no memory.
+    match unsafe { raw::checked(libc::SYS_kcmp, args) } {
+        Ok(order) => Some(order == 0),
+        Err(Errno(libc::ESRCH)) => Some(false),
+        Err(_) => None,
     }
 }

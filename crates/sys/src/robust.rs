@@ -3,18 +3,11 @@
 //!
 //! Made for processes that share one memory, where who dies leaves others behind that go on using it. The
 //! word is all that the kernel puts right: what it guards has to be fit for that.
-//!
-//! The kernel goes through the program's own list in the midst of an exec, when no thread is left to serve
-//! its faults: [`bring_held`] has that memory there before.
 
 use crate::thread;
-use core::ptr;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering::SeqCst};
 
 const OWNER_DIED: u32 = 0x4000_0000;
-
-/// The kernel looks at no more words than so many (`ROBUST_LIST_LIMIT`).
-const MOST: usize = 2048;
 
 /// The kernel's `struct robust_list_head`.
 #[repr(C)]
@@ -95,39 +88,6 @@ impl Drop for Held {
         // Where another was faster it is that one's.
         let _ = word.compare_exchange(thread::id(), 0, SeqCst, SeqCst);
         set_list(self.before);
-    }
-}
-
-/// Has the memory of all words in the calling thread's list there and fit to be written, by writing to each
-/// what is in it. For who is about to exec: the kernel would wait for ever for a page that is out.
-///
-/// # Safety
-/// The list is as `set_robust_list(2)` wants it: links and words are memory that may be written.
-pub unsafe fn bring_held() {
-    let at = list();
-    // SAFETY: by the caller's contract; nobody but this thread changes the links of its list.
-    unsafe {
-        let Some(head) = ptr::with_exposed_provenance::<Head>(at).as_ref() else {
-            return;
-        };
-        let offset = head.offset.load(SeqCst);
-        // The lowest bit of a link says that a mutex inherits priority.
-        let bring = |link: usize| {
-            let word = (link & !1).wrapping_add(offset) as *const AtomicU32;
-            (*word).fetch_or(0, SeqCst);
-        };
-        let mut link = head.first.load(SeqCst);
-        for _ in 0..MOST {
-            if link & !1 == at {
-                break;
-            }
-            bring(link);
-            link = *((link & !1) as *const usize);
-        }
-        let pending = head.pending.load(SeqCst);
-        if pending & !1 != 0 {
-            bring(pending);
-        }
     }
 }
 

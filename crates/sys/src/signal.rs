@@ -7,6 +7,16 @@ pub struct Blocked {
 }
 
 impl Blocked {
+    /// What restores `mask` when it is dropped.
+    pub(crate) fn until(mask: u64) -> Self {
+        Self { old: mask }
+    }
+
+    /// What was blocked before.
+    pub(crate) fn before(&self) -> u64 {
+        self.old
+    }
+
     /// Blocks every signal.
     pub fn all() -> Self {
         Self {

@@ -7,7 +7,7 @@
 //! system call from outside of this library's code is not made but becomes a SIGSYS, whose handler makes it:
 //!
 //! 1. [`arm`], on the thread that is about to fork: all signals but SIGSYS are blocked, as a handler of the
-//!    program's would make system calls too. What libc sets its mask to meanwhile is kept beside.
+//!    program's would make system calls too, and fork. What libc sets its mask to meanwhile is kept beside.
 //! 2. The handler goes to a stack of ours (`stack`). What copies the process is done by who armed; the trap is disarmed
 //!    before. Every other call is made as it is.
 //! 3. The handler returns with the call's result and the mask that libc believes to have: in the parent and in
@@ -16,6 +16,7 @@
 //! Protocol: one thread at a time, which the caller sees to. What it does not do: calls that share the memory,
 //! which never come here.
 
+use crate::signal::Blocked;
 use crate::{Errno, raw, stack};
 use libc::{c_int, c_long};
 use std::cell::UnsafeCell;
@@ -92,15 +93,16 @@ static ARMED: OneThread = OneThread(UnsafeCell::new(Armed {
     before: NOTHING,
 }));
 
-/// Catches the calling thread's next call that copies the process, and has `copy` make it.
+/// Catches the calling thread's next call that copies the process, and has `copy` make it. The caller has blocked
+/// all signals; the mask from before comes back with that call, or with what [`disarm`] returns.
 ///
 /// # Errors
-/// The system does not allow it.
+/// The system does not allow it: the signals are as the caller had them.
 ///
 /// # Safety
 /// No other thread does so before this one's call was made or [`disarm`]ed. The thread makes no system call
 /// of its own but what libc's forking functions do.
-pub unsafe fn arm(copy: Copy) -> Result<(), Errno> {
+pub unsafe fn arm(copy: Copy, signals: Blocked) -> Result<(), Blocked> {
     TOP.store(stack::of_fork(), SeqCst);
     let (start, len) = own_code();
     // SAFETY: by the caller's contract this thread alone uses what is armed; the structures are the kernel's, and
@@ -108,46 +110,53 @@ pub unsafe fn arm(copy: Copy) -> Result<(), Errno> {
     unsafe {
         let armed = &mut *ARMED.0.get();
         armed.copy = Some(copy);
-        armed.mask = set_mask(ALL_BUT_SIGSYS);
+        armed.mask = signals.before();
+        // Known before another thread can come to our handler.
+        armed.before = set_action(None);
         let action = Action {
             handler: entry as *const () as usize,
             flags: libc::SA_SIGINFO as u64 | RESTORER,
             restorer: restore as *const () as usize,
             mask: u64::MAX,
         };
-        armed.before = set_action(&action);
+        set_action(Some(&action));
+        set_mask(ALL_BUT_SIGSYS);
         SELECTOR.store(BLOCK, SeqCst);
-        dispatch(ON, start, len).inspect_err(|_| release(armed))
+        if dispatch(ON, start, len).is_err() {
+            set_mask(u64::MAX);
+            release(armed);
+            return Err(signals);
+        }
+        core::mem::forget(signals);
+        Ok(())
     }
 }
 
-/// The calling thread makes its system calls itself again. Whether it was armed.
+/// The calling thread makes its system calls itself again. If it was armed: its signals, still blocked.
 ///
 /// # Safety
 /// It is the one that armed last.
-pub unsafe fn disarm() -> bool {
+pub unsafe fn disarm() -> Option<Blocked> {
     // SAFETY: by the caller's contract.
     unsafe {
         let armed = &mut *ARMED.0.get();
-        let was = armed.copy.is_some();
-        if was {
-            let _ = dispatch(OFF, 0, 0);
-            release(armed);
-        }
-        was
+        armed.copy?;
+        let _ = dispatch(OFF, 0, 0);
+        set_mask(u64::MAX);
+        release(armed);
+        Some(Blocked::until(armed.mask))
     }
 }
 
+/// All but the mask is as it was.
+///
 /// # Safety
 /// On the thread for which it was armed.
 unsafe fn release(armed: &mut Armed) {
     SELECTOR.store(ALLOW, SeqCst);
     armed.copy = None;
     // SAFETY: what was there before.
-    unsafe {
-        set_action(&armed.before);
-        set_mask(armed.mask);
-    }
+    unsafe { set_action(Some(&armed.before)) };
 }
 
 /// The code of what this is linked into: its start and length.
@@ -177,11 +186,14 @@ unsafe fn dispatch(on: c_long, start: usize, len: usize) -> Result<(), Errno> {
     unsafe { raw::checked(libc::SYS_prctl, args) }.map(|_| ())
 }
 
+/// Sets what SIGSYS does, if that is to change; what it did.
+///
 /// # Safety
 /// The action is one.
-unsafe fn set_action(action: &Action) -> Action {
+unsafe fn set_action(action: Option<&Action>) -> Action {
     let mut before = NOTHING;
-    let (new, old) = (action as *const Action, &raw mut before);
+    let new = action.map_or(core::ptr::null(), core::ptr::from_ref);
+    let old = &raw mut before;
     let args = [
         libc::SIGSYS.into(),
         new as c_long,
@@ -261,10 +273,9 @@ unsafe extern "C" fn caught(_: c_int, _: *mut libc::siginfo_t, context: *mut lib
                 let armed = &mut *ARMED.0.get();
                 let copy = armed.copy.expect("it was armed");
                 let mask = armed.mask;
-                // Nothing of it is to be left in the child.
+                // Nothing of it is to be left in the child. (This handler has all signals blocked.)
                 let _ = dispatch(OFF, 0, 0);
                 release(armed);
-                set_mask(u64::MAX);
                 let Copied { result, stack } = copy(Call { number, args });
                 if stack != 0 {
                     registers[libc::REG_RSP as usize] = stack as i64;
@@ -318,7 +329,7 @@ unsafe extern "C" fn other(
         match before.handler {
             libc::SIG_IGN => {}
             libc::SIG_DFL => {
-                set_action(&before);
+                set_action(Some(&before));
                 libc::raise(signal);
             }
             handler => {
@@ -347,11 +358,11 @@ mod tests {
     fn forked(f: impl FnOnce() -> i32) -> i32 {
         // SAFETY: the child does little, and ends.
         unsafe {
-            arm(copy).expect("the system allows it");
+            assert!(arm(copy, Blocked::all()).is_ok(), "the system allows it");
             match libc::fork() {
                 0 => libc::_exit(f()),
                 child => {
-                    assert!(child > 0 && !disarm());
+                    assert!(child > 0 && disarm().is_none());
                     let mut status = 0;
                     assert_eq!(libc::waitpid(child, &mut status, 0), child);
                     libc::WEXITSTATUS(status)
@@ -379,8 +390,8 @@ mod tests {
         }
         // SAFETY: armed by this thread; no call follows.
         unsafe {
-            arm(copy).expect("the system allows it");
-            assert!(disarm() && !disarm());
+            assert!(arm(copy, Blocked::all()).is_ok(), "the system allows it");
+            assert!(disarm().is_some() && disarm().is_none());
         }
         assert_eq!((CAUGHT.load(SeqCst), mask()), (3, before));
     }

@@ -14,8 +14,9 @@
 //!    scheduler weighs sessions against each other (autogroups), and in one of its own a thread with idle
 //!    urgency would compete with the program's.
 //!
-//! Where the program is the first process of its PID namespace there is no other parent: the helper stays a
-//! child, which tells nobody of its end.
+//! Where the program is the first process of its PID namespace, or a subreaper itself, it would become the
+//! helper's parent, and wait for it like for any child. There the helper is its child from the beginning, one
+//! that tells nobody of its end and that no `wait` sees but one for such (`__WALL`).
 //!
 //! libc knows none of these tasks: their control blocks are made by [`crate::control_block`], their stacks
 //! lie in one area, by which a task of ours knows itself. Tasks are numbered in the order in which they
@@ -138,7 +139,7 @@ pub fn start_helper(entry: Entry, argument: usize, patience: Duration) -> Result
         // SAFETY: nobody else uses the stack, as only one helper is started at a time, by whoever asked for it
         // first; and the first task's stack and block are used by nobody.
         unsafe {
-            if raw::call(libc::SYS_getpid, [0; 6]) == 1 {
+            if adopts_orphans() {
                 answered(make_helper())
             } else {
                 let top = stack + (BETWEEN + 1) * STACK;
@@ -150,6 +151,14 @@ pub fn start_helper(entry: Entry, argument: usize, patience: Duration) -> Result
         }
     })
     .map(drop)
+}
+
+/// Whether the program becomes the parent of orphans among its descendants.
+fn adopts_orphans() -> bool {
+    let mut subreaper = 0;
+    // SAFETY: writes one number of ours.
+    let asked = unsafe { libc::prctl(libc::PR_GET_CHILD_SUBREAPER, &raw mut subreaper) };
+    std::process::id() == 1 || asked == 0 && subreaper != 0
 }
 
 /// Starts a thread beside the calling task of ours; its number in the system.
@@ -233,18 +242,37 @@ extern "C" fn first(number: usize) -> ! {
 
 /// Has nothing in common with the program any more but its memory.
 fn leave_program() {
-    const UNSHARE: c_long = 1 << 1;
-    let all = c_long::from(u32::MAX);
     crate::thread::set_name(Name::Helper);
-    // SAFETY: no pointers but to a path. The table was the program's; what is closed is this task's copy.
+    leave_descriptors();
+    // SAFETY: no pointers but to a path.
     unsafe {
         raw::call(libc::SYS_setpgid, [0; 6]);
-        raw::call(libc::SYS_close_range, [0, all, UNSHARE, 0, 0, 0]);
         raw::call(libc::SYS_chdir, [c"/".as_ptr() as c_long, 0, 0, 0, 0, 0]);
     }
     // What the program may open and write is not what its swap devices may.
     for resource in [libc::RLIMIT_FSIZE, libc::RLIMIT_NOFILE] {
         crate::thread::raise_limit(resource);
+    }
+}
+
+/// Has a table of descriptors of its own, with nothing in it; where that cannot be, nothing may be opened.
+fn leave_descriptors() {
+    const UNSHARE: c_long = 1 << 1;
+    let all = c_long::from(u32::MAX);
+    let files = c_long::from(libc::CLONE_FILES);
+    // SAFETY: no pointers. The table was the program's; what is closed is this task's copy.
+    unsafe {
+        if raw::call(libc::SYS_close_range, [0, all, UNSHARE, 0, 0, 0]) == 0 {
+            return;
+        }
+        // A filter of the program's refuses the call.
+        if raw::call(libc::SYS_unshare, [files, 0, 0, 0, 0, 0]) != 0 {
+            end_helper();
+        }
+        let most = libc::sysconf(libc::_SC_OPEN_MAX).clamp(1024, 1 << 20);
+        for fd in 0..most {
+            raw::call(libc::SYS_close, [fd, 0, 0, 0, 0, 0]);
+        }
     }
 }
 
