@@ -166,6 +166,7 @@ say(f'root has what it wrote: {digest() == after}')
     let managed = Under::budget(48 * MIB)
         .options(&["--pool-max", "8M", "--swap", &swap])
         .run(&python(script, &[path]));
+    println!("{}", String::from_utf8_lossy(&managed.run.stdout));
     managed.assert_same(&alone, "worker");
     assert!(managed.counter("pswpout") > 1000, "{}", managed.stats);
     let text = String::from_utf8_lossy(&managed.run.stdout);
