@@ -1,7 +1,8 @@
-//! The project's own chores: `cargo xtask demo`, `test`, `bench`.
+//! The project's own chores: `cargo xtask demo`, `test`, `bench`, `conformance`, `soak`.
 #![forbid(unsafe_code)]
 
 mod bench;
+mod conformance;
 mod demo;
 mod excuses;
 mod setup;
@@ -28,6 +29,8 @@ enum Chore {
     Test(test::Options),
     /// Compare with the kernel's swap on the same total memory and put the table in the README
     Bench(bench::Options),
+    /// Run the kernel's self-tests and LTP by themselves and under ebb, and compare
+    Conformance(conformance::Options),
     /// Run what programs do to memory under ebb in all settings, for as long as you like
     Soak(soak::Options),
 }
@@ -37,6 +40,7 @@ fn main() -> ExitCode {
         Chore::Demo(options) => demo::demo(&options),
         Chore::Test(options) => test::test(&options),
         Chore::Bench(options) => bench::bench(&options),
+        Chore::Conformance(options) => conformance::conformance(&options),
         Chore::Soak(options) => soak::soak(&options),
     };
     match outcome {

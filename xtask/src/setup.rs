@@ -108,12 +108,37 @@ fn as_root(program: &str, args: &[&str]) -> Result<String> {
     run(command.args(args).env("DEBIAN_FRONTEND", "noninteractive"))
 }
 
+/// Installs the Debian packages that are missing, of (what proves it is there, package): a program's name, or
+/// a file's path.
+///
+/// # Errors
+/// One cannot be installed.
+pub fn packages(wanted: &[(&str, &str)]) -> Result<()> {
+    let there = |proof: &str| match proof.starts_with('/') {
+        true => Path::new(proof).exists(),
+        false => tools::in_path(proof).is_some(),
+    };
+    let missing = wanted.iter().filter(|(proof, _)| !there(proof));
+    let missing: Vec<&str> = missing.map(|(_, package)| *package).collect();
+    if missing.is_empty() {
+        return Ok(());
+    }
+    apt(&missing)
+}
+
 fn apt(packages: &[&str]) -> Result<()> {
     if tools::in_path("apt-get").is_none() {
         bail!("this is no Debian: install {} yourself", packages.join(" "));
     }
     let apt = |args: &[&str]| as_root("apt-get", args);
-    let install = [&["install", "-y", "--no-install-recommends"], packages].concat();
+    // Another apt may be at work: it is waited for.
+    let wait = ["-o", "DPkg::Lock::Timeout=120"];
+    let install = [
+        &["install", "-y", "--no-install-recommends"],
+        &wait[..],
+        packages,
+    ]
+    .concat();
     // The lists may be absent or old; they are refreshed only if it fails without.
     if apt(&install).is_err() {
         apt(&["update"])?;

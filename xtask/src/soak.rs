@@ -1,18 +1,51 @@
-//! The soak: `bench/soak.c` under `ebb`, again and again, with another seed, budget and set of options
-//! each time, until the time is up. It must print what it prints by itself.
+//! The soak: `bench/soak` under `ebb`, again and again, with another seed, budget, set of options and set of
+//! elements each time, until the time is up. It must print what it prints by itself.
+//!
+//! Elements are what programs do beside memory calls: signals, exec, kills and so on (`bench/soak/elements.h`).
+//! Each may be switched off, and a failure says how to repeat it, and keeps what was printed.
 
 use crate::setup;
 use anyhow::{Result, ensure};
-use clap::Args;
+use clap::{Args, ValueEnum};
 use ebb_harness::cgroup::{self, Cgroup, KernelSwap};
 use ebb_harness::job::{Job, Outcome};
-use ebb_harness::{MIB, SLACK, workloads};
+use ebb_harness::{MIB, SLACK, tools, workloads};
 use std::ffi::OsString;
+use std::fs;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+/// What a run may do beside memory calls.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+enum Element {
+    /// Signals at any time: in forks and executions too
+    Signals,
+    /// Children that execute the program again
+    Exec,
+    /// Transfers past the page cache, into memory that pages
+    Direct,
+    /// The same by io_uring, with registered buffers and without
+    Uring,
+    /// Processes that are killed at any moment
+    Kills,
+    /// Memory calls on the smallest stacks
+    Stacks,
+    /// Workers of root's that become another user
+    Users,
+    /// Memory calls by instruction, which no library sees
+    Raw,
+}
+
+impl Element {
+    fn name(self) -> String {
+        let value = self.to_possible_value();
+        value.map_or_else(String::new, |value| value.get_name().into())
+    }
+}
+
 /// What a run has: sizes in MiB.
 struct Setting {
+    elements: Vec<Element>,
     threads: u64,
     mib: u64,
     budget: u64,
@@ -50,6 +83,32 @@ pub struct Options {
     /// Runs at most: 1 repeats one that failed
     #[arg(long)]
     runs: Option<u64>,
+    /// Elements that no run has
+    #[arg(long, value_delimiter = ',', value_name = "ELEMENT,...")]
+    without: Vec<Element>,
+    /// The only elements that runs have, all of them in every run
+    #[arg(
+        long,
+        value_delimiter = ',',
+        value_name = "ELEMENT,...",
+        conflicts_with = "without"
+    )]
+    only: Vec<Element>,
+}
+
+impl Options {
+    /// The elements of the run with this seed: of those that may be, each in every other run.
+    fn elements(&self, seed: u64) -> Vec<Element> {
+        if !self.only.is_empty() {
+            return self.only.clone();
+        }
+        let all = Element::value_variants().iter().copied();
+        // Multiplied, so that runs that share their other settings differ in these.
+        let drawn = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40;
+        all.filter(|element| !self.without.contains(element))
+            .filter(|element| drawn >> (*element as u64) & 1 == 1)
+            .collect()
+    }
 }
 
 /// Runs it; true if every run was right.
@@ -60,7 +119,9 @@ pub fn soak(options: &Options) -> Result<bool> {
     ensure!(options.seed > 0, "seeds begin at 1");
     setup::install(setup::Extent::Small);
     let ebb = setup::build_release()?;
-    let program = workloads::compile("bench/soak.c")?;
+    let program = workloads::compile("bench/soak/soak.c")?;
+    let logs = tools::project().join("target/soak");
+    fs::create_dir_all(&logs)?;
     let end = Instant::now() + Duration::from_secs(60 * options.minutes);
     let last = options.runs.map_or(u64::MAX, |runs| options.seed + runs);
     let (mut runs, mut wrong) = (0, 0);
@@ -68,14 +129,14 @@ pub fn soak(options: &Options) -> Result<bool> {
         if Instant::now() > end {
             break;
         }
-        let setting = Setting::of(seed);
+        let setting = Setting::of(seed, options.elements(seed));
         runs += 1;
         if let Err(why) = setting.run(seed, &ebb, &program)? {
             wrong += 1;
-            println!(
-                "seed {seed}: {why}\n  again: cargo xtask soak --seed {seed} --runs 1 ({} threads, {} MiB in {}, {:?}, faults \"{}\")",
-                setting.threads, setting.mib, setting.budget, setting.options, setting.faults
-            );
+            let log = logs.join(format!("seed-{seed}.log"));
+            let text = format!("{}\n{why}\n", setting.described(seed));
+            fs::write(&log, &text)?;
+            println!("{text}  kept in {}", log.display());
         }
     }
     println!("{runs} runs, {wrong} wrong");
@@ -84,11 +145,12 @@ pub fn soak(options: &Options) -> Result<bool> {
 
 impl Setting {
     /// What the run with this seed has: every combination comes.
-    fn of(seed: u64) -> Self {
+    fn of(seed: u64, elements: Vec<Element>) -> Self {
         let pick = |n: usize, step: u64| (seed / step) as usize % n;
         let options = OPTIONS[pick(OPTIONS.len(), 1)];
         let alone = options.contains(&"none") && options.contains(&"--swap");
         Self {
+            elements,
             threads: 1 + seed % 4,
             // Half of what it fills does not compress: without a device that has to fit.
             mib: if alone { 64 } else { 96 + 32 * (seed % 3) },
@@ -98,11 +160,39 @@ impl Setting {
         }
     }
 
+    /// The names of its elements, as the program and the options take them.
+    fn names(&self) -> String {
+        let names: Vec<String> = self.elements.iter().map(|e| e.name()).collect();
+        names.join(",")
+    }
+
+    /// What it was, and how to repeat it.
+    fn described(&self, seed: u64) -> String {
+        // Without any, those of no option are none.
+        let elements = match self.elements.as_slice() {
+            [] => {
+                let all: Vec<String> = Element::value_variants().iter().map(|e| e.name()).collect();
+                format!("--without {}", all.join(","))
+            }
+            _ => format!("--only {}", self.names()),
+        };
+        format!(
+            "seed {seed}: {} threads, {} MiB in {}, {:?}, faults \"{}\", elements \"{}\"\n  again: cargo xtask soak --seed {seed} --runs 1 {elements}",
+            self.threads,
+            self.mib,
+            self.budget,
+            self.options,
+            self.faults,
+            self.names()
+        )
+    }
+
     /// Whether the output is what it is without `ebb`; else why not.
     fn run(&self, seed: u64, ebb: &Path, program: &Path) -> Result<Result<(), String>> {
         let arguments = [seed, self.threads, self.mib, 2000].map(|n| n.to_string().into());
         let argv = [program.as_os_str().to_os_string()].into_iter();
-        let job = Job::new(argv.chain(arguments)).time_limit(Duration::from_secs(180));
+        let names = (!self.elements.is_empty()).then(|| self.names().into());
+        let job = Job::new(argv.chain(arguments).chain(names)).time_limit(Duration::from_secs(180));
         let free = job.run(None)?;
         ensure!(free.ok(), "soak fails by itself: {}", free.stderr);
         let mut front: Vec<OsString> = vec![ebb.into(), "run".into()];
@@ -137,4 +227,48 @@ fn same(run: &Outcome, free: &Outcome) -> Result<(), String> {
         return Err("it printed something else".into());
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn options(without: &[Element], only: &[Element]) -> Options {
+        Options {
+            minutes: 1,
+            seed: 1,
+            runs: None,
+            without: without.to_vec(),
+            only: only.to_vec(),
+        }
+    }
+
+    #[test]
+    fn every_element_comes_and_none_that_is_switched_off() {
+        let some = options(&[Element::Kills], &[]);
+        for element in Element::value_variants() {
+            let comes = (1..20).any(|seed| some.elements(seed).contains(element));
+            assert_eq!(comes, *element != Element::Kills, "{element:?}");
+        }
+    }
+
+    #[test]
+    fn a_run_is_repeated_with_its_own_elements() {
+        let only = options(&[], &[Element::Raw, Element::Signals]);
+        let setting = Setting::of(7, only.elements(7));
+        assert!(
+            setting
+                .described(7)
+                .ends_with("--seed 7 --runs 1 --only raw,signals")
+        );
+    }
+
+    #[test]
+    fn the_program_knows_the_elements() {
+        let text = fs::read_to_string(tools::project().join("bench/soak/elements.h")).unwrap();
+        let quoted: Vec<&str> = text.split('"').skip(1).step_by(2).collect();
+        for element in Element::value_variants() {
+            assert!(quoted.contains(&element.name().as_str()), "{element:?}");
+        }
+    }
 }

@@ -56,7 +56,7 @@ fn show(out: &mut impl Write, limits: &LimitsShown) -> Result<()> {
     let (memory, used) = (human(limits.memory_bytes), human(limits.used_bytes));
     writeln!(out, "memory     {memory}, {used} in use; {paging}")?;
     let max = match (&limits.pool_max, limits.pool_max_bytes) {
-        (Some(given), Some(bytes)) if *given != human(bytes) => {
+        (Some(given), Some(bytes)) if given.ends_with('%') => {
             format!("{given} ({})", human(bytes))
         }
         (Some(given), _) => given.clone(),

@@ -69,7 +69,7 @@ fn machine(meminfo: &str) -> Room {
     let field = |name: &str| {
         let line = meminfo.lines().find_map(|line| line.strip_prefix(name));
         let kib = line.and_then(|rest| rest.split_whitespace().next()?.parse::<u64>().ok());
-        kib.unwrap_or(0) << 10
+        kib.unwrap_or(0).saturating_mul(1024)
     };
     Room {
         free: field("MemAvailable:"),

@@ -66,7 +66,7 @@ impl StatsFile {
 
 /// Everything the tree did until now.
 pub fn stats(command: &[OsString], totals: &Totals, end: End, wall: Duration) -> Value {
-    let bytes = |pages: u64| pages * PAGE_SIZE as u64;
+    let bytes = |pages: u64| pages.saturating_mul(PAGE_SIZE as u64);
     let latency: Map<String, Value> = totals
         .latency
         .iter()

@@ -47,6 +47,45 @@ fn right_or_ended(managed: &Managed, alone: &Outcome, what: &str) {
     );
 }
 
+/// Daemons that write no files allow themselves none: what they hold stays in RAM, and a line says why.
+#[test]
+fn a_program_that_may_write_no_large_files_keeps_its_pages_in_ram() {
+    if cannot_page() {
+        return;
+    }
+    const PROGRAM: &str = "
+import os, resource, signal, sys
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))
+noise, pieces = int(sys.argv[1]), int(sys.argv[2])
+data = [os.urandom(noise) + bytes(4000 - noise) for _ in range(pieces)]
+print(len(data), sum(map(len, data)))
+";
+    // 64 MiB that compress to a quarter fit in 56, though not in a pool of that size; 120 that do not
+    // compress have no place.
+    let cases = [
+        ("1000", "16384", &["--pool-max", "7M"][..], true),
+        ("4000", "30000", &[], false),
+    ];
+    for (noise, pieces, options, ends) in cases {
+        let python = ebb_harness::tools::python().expect("python3");
+        let argv = [
+            python.as_os_str(),
+            "-c".as_ref(),
+            PROGRAM.as_ref(),
+            noise.as_ref(),
+            pieces.as_ref(),
+        ];
+        let job = Job::new(argv).time_limit(Duration::from_secs(60));
+        let managed = Under::budget(56 * MIB).options(options).run(&job);
+        let said = &managed.run.stderr;
+        assert_eq!(managed.run.ok(), ends, "{}: {said}", managed.run.ending());
+        let lines = said.lines().filter(|line| line.contains("RLIMIT_FSIZE"));
+        assert_eq!(lines.count(), if ends { 1 } else { 2 }, "{said}");
+        assert!(!said.contains("out of memory"), "{said}");
+    }
+}
+
 #[test]
 fn write_errors_cost_slots_not_data() {
     if cannot_page() {

@@ -50,6 +50,24 @@ fn an_exec_that_holds_robust_mutexes_in_memory_that_is_out() {
     );
 }
 
+/// Lengths that no memory has: as without `ebb`, and no sum of ours overflows. With checks for that it is a
+/// failure in a build that has them.
+#[test]
+fn memory_calls_with_lengths_beyond_all_addresses() {
+    if cannot_page() {
+        return;
+    }
+    let program = c_program("extremes");
+    let job = Job::new([program.as_os_str()]).time_limit(Duration::from_secs(60));
+    let alone = free(&job, "extremes");
+    for options in [&[][..], &["--eager"]] {
+        let managed = Under::budget(20 * MIB).options(options).run(&job);
+        managed.assert_same(&alone, "extremes");
+        managed.assert_paged_within_budget("extremes");
+        managed.assert_quiet("extremes");
+    }
+}
+
 #[test]
 fn every_kind_of_buffer() {
     if cannot_page() {
@@ -246,6 +264,11 @@ fn what_was_only_read_is_written_in_every_way() {
         .dir(dir.path())
         .time_limit(Duration::from_secs(120));
     let alone = free(&job, "clean");
+    // One of the ways is not to be looked at in the midst of it.
+    let managed = Under::budget(48 * MIB)
+        .options(&["--pool", "none"])
+        .run(&job);
+    managed.assert_same(&alone, "clean, without checks");
     let checked = job.env("EBB_CHECK", "1");
     for options in [&["--swap", "none"][..], &["--pool", "none"]] {
         let managed = Under::budget(48 * MIB).options(options).run(&checked);
@@ -262,4 +285,110 @@ fn what_was_only_read_is_written_in_every_way() {
         .run(&checked);
     managed.assert_same(&alone, "clean, with write errors");
     assert!(managed.counter("write_error") > 0, "{}", managed.stats);
+}
+
+/// The new mapping stays in memory: a capture takes registered pages alone.
+#[test]
+fn addresses_mapped_anew_without_libc() {
+    if cannot_page() {
+        return;
+    }
+    let job = Job::new([c_program("reused").as_os_str(), "96".as_ref(), "3".as_ref()])
+        .time_limit(Duration::from_secs(60));
+    let alone = free(&job, "reused");
+    let managed = Under::budget(64 * MIB).run(&job);
+    assert_eq!(managed.run.ending(), alone.ending());
+    assert_eq!(managed.run.stdout, alone.stdout, "{}", managed.run.stderr);
+    assert!(managed.counter("evicted") > 0, "nothing left memory");
+    let noticed = managed.counter("map_disagrees");
+    assert!(noticed > 0, "nothing was to be captured there");
+}
+
+/// Alternate stacks and threads' stacks of 8 KiB and more: two KiB more than libc takes, at most.
+#[test]
+fn memory_calls_on_the_smallest_stacks() {
+    if cannot_page() {
+        return;
+    }
+    // Looking symbols up takes more stack than the calls do.
+    let job = Job::new([c_program("stacks").as_os_str(), "96".as_ref()])
+        .env("LD_BIND_NOW", "1")
+        .time_limit(Duration::from_secs(60));
+    let alone = free(&job, "stacks");
+    let managed = Under::budget(64 * MIB).run(&job);
+    managed.assert_same(&alone, "stacks");
+    managed.assert_paged_within_budget("stacks");
+    let (libcs, ours) = (depths(&alone.stderr), depths(&managed.run.stderr));
+    assert!(!ours.is_empty() && ours.len() == libcs.len());
+    for ((call, libc), (_, ours)) in libcs.iter().zip(&ours) {
+        println!("{call}: {libc} bytes of stack by libc, {ours} by us");
+        assert!(ours <= &(libc + 2048), "{call}: {ours} of {libc}");
+    }
+}
+
+/// The lines "depth WHEN CALL BYTES" of the program.
+fn depths(stderr: &str) -> Vec<(String, usize)> {
+    let lines = stderr
+        .lines()
+        .filter_map(|line| line.strip_prefix("depth "));
+    lines
+        .map(|line| {
+            let (call, bytes) = line.rsplit_once(' ').expect("call and bytes");
+            (call.to_owned(), bytes.parse().expect("bytes"))
+        })
+        .collect()
+}
+
+/// By a ring that libc's `syscall` made: what is dropped reads as zeros, or is not dropped and the program told.
+#[test]
+fn memory_that_a_ring_would_drop() {
+    if cannot_page() {
+        return;
+    }
+    let job = Job::new([c_program("ring_drops").as_os_str(), "96".as_ref()])
+        .time_limit(Duration::from_secs(60));
+    let alone = free(&job, "ring_drops");
+    if alone.stdout == b"no io_uring\n" {
+        return println!("skipped: no io_uring");
+    }
+    let managed = Under::budget(40 * MIB).run(&job);
+    managed.assert_same(&alone, "ring_drops");
+    managed.assert_paged_within_budget("ring_drops");
+}
+
+/// A userfaultfd of the program's own has what it wants: that is not paged any more, and a line says so.
+#[test]
+fn a_userfaultfd_of_the_programs_own() {
+    if cannot_page() {
+        return;
+    }
+    let (alone, managed) = unusual("faults");
+    if alone == b"no userfaultfd\n" {
+        return println!("skipped: no userfaultfd for programs");
+    }
+    let told = "has a userfaultfd of its own for 4096 KiB";
+    assert!(managed.run.stderr.contains(told), "{}", managed.run.stderr);
+}
+
+#[test]
+fn memory_that_may_be_merged_and_memory_that_grows_down() {
+    if cannot_page() {
+        return;
+    }
+    unusual("merged");
+    unusual("down");
+}
+
+fn unusual(what: &str) -> (Vec<u8>, common::Managed) {
+    let job = Job::new([
+        c_program("unusual").as_os_str(),
+        what.as_ref(),
+        "96".as_ref(),
+    ])
+    .time_limit(Duration::from_secs(60));
+    let alone = free(&job, what);
+    let managed = Under::budget(48 * MIB).run(&job);
+    managed.assert_same(&alone, what);
+    managed.assert_paged_within_budget(what);
+    (alone.stdout, managed)
 }

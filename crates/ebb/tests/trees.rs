@@ -302,6 +302,18 @@ fn children_made_by_system_calls() {
     same_in_parts(&job, "raw fork", &[2], &[]);
 }
 
+/// A fork that fails is libc's secret: the places that were kept for such children come back all the same.
+#[test]
+fn forks_that_fail() {
+    if cannot_page() {
+        return;
+    }
+    let program = c_program("forks_in_vain");
+    let job = Job::new([program.as_os_str(), "100".as_ref(), "700".as_ref()]);
+    let job = job.time_limit(Duration::from_secs(60));
+    same_in_parts(&job, "forks in vain", &[2], &[]);
+}
+
 #[test]
 fn spawned_programs_and_system() {
     if cannot_page() {
@@ -685,7 +697,7 @@ fn everything_that_programs_do_to_memory() {
     if cannot_page() {
         return;
     }
-    let soak = workloads::compile("bench/soak.c").expect("it compiles");
+    let soak = workloads::compile("bench/soak/soak.c").expect("it compiles");
     for (seed, threads) in [("3", "3"), ("8", "1")] {
         let arguments = [seed, threads, "96", "1000"].map(OsStr::new);
         let job = Job::new([soak.as_os_str()].into_iter().chain(arguments));

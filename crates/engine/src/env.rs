@@ -39,6 +39,8 @@ pub enum IoError {
     Slot,
     /// No room behind the store: a full file system (ENOSPC, EDQUOT). May pass.
     NoSpace,
+    /// This process may write no file so large (EFBIG, RLIMIT_FSIZE): nothing is wrong with the device.
+    FileLimit,
     /// The device is gone or refuses everything; nothing on it can be used again.
     Device,
     /// The request itself was wrong (out of range, not a multiple of a page): our own bug.
@@ -50,6 +52,7 @@ impl fmt::Display for IoError {
         f.write_str(match self {
             IoError::Slot => "the transfer failed",
             IoError::NoSpace => "no space is left behind the device",
+            IoError::FileLimit => "the process may write no file so large",
             IoError::Device => "the device is gone",
             IoError::Request => "the request was out of range",
         })

@@ -6,7 +6,7 @@ use anyhow::{Context, Error, Result, bail};
 use std::ffi::OsString;
 use std::fmt;
 use std::hash::{DefaultHasher, Hash, Hasher};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::str::FromStr;
 use std::time::Duration;
@@ -220,7 +220,8 @@ fn touch() -> Result<PathBuf> {
     compile("bench/touch.c")
 }
 
-/// Compiles a C program of the project into target/tools, if it is newer than what lies there.
+/// Compiles a C program of the project into target/tools, with the headers beside it, if it is newer than
+/// what lies there.
 ///
 /// # Errors
 /// No compiler, or its message.
@@ -228,9 +229,10 @@ pub fn compile(source: &str) -> Result<PathBuf> {
     let source = tools::project().join(source);
     // By content: a time of change says little where trees are copied.
     let mut hasher = DefaultHasher::new();
-    std::fs::read(&source)
-        .with_context(|| source.display().to_string())?
-        .hash(&mut hasher);
+    for file in std::iter::once(source.clone()).chain(headers_beside(&source)) {
+        let text = std::fs::read(&file).with_context(|| file.display().to_string())?;
+        text.hash(&mut hasher);
+    }
     let name = format!("target/tools/{:016x}", hasher.finish());
     let tools_dir = tools::project().join(name);
     std::fs::create_dir_all(&tools_dir)?;
@@ -258,4 +260,16 @@ pub fn compile(source: &str) -> Result<PathBuf> {
     }
     std::fs::rename(&fresh, &program)?;
     Ok(program)
+}
+
+/// The headers in a source's directory, in the order of their names.
+fn headers_beside(source: &Path) -> Vec<PathBuf> {
+    let entries = source.parent().and_then(|dir| std::fs::read_dir(dir).ok());
+    let files = entries.into_iter().flatten().flatten();
+    let paths = files.map(|entry| entry.path());
+    let mut headers: Vec<PathBuf> = paths
+        .filter(|path| path.extension().is_some_and(|kind| kind == "h"))
+        .collect();
+    headers.sort();
+    headers
 }

@@ -14,6 +14,7 @@ use crate::state::{self, Locked};
 use ebb_engine::PAGE_SIZE;
 use ebb_sys::Errno;
 use ebb_sys::memory::{self, page_up};
+use ebb_sys::stack;
 
 /// Linux 6.13's, which the libc crate lacks.
 const GUARD_INSTALL: i32 = 102;
@@ -32,7 +33,7 @@ pub unsafe fn madvise(addr: usize, len: usize, advice: i32) -> Outcome<()> {
         Maker::Plain => call(addr, len),
         Maker::Done(outcome) => outcome.map(drop),
         // SAFETY: as above.
-        Maker::Here => unsafe { advise_here(addr, len, advice) },
+        Maker::Here => stack::borrow(move || unsafe { advise_locked(addr, len, advice) }),
     }
 }
 
@@ -60,7 +61,7 @@ fn concerns_us(advice: i32) -> bool {
 }
 
 /// The same of advice that concerns us, by the calling thread. Requires: as the system call.
-pub(crate) unsafe fn advise_here(addr: usize, len: usize, advice: i32) -> Outcome<()> {
+pub(crate) unsafe fn advise_locked(addr: usize, len: usize, advice: i32) -> Outcome<()> {
     // SAFETY: the caller answers for the system call.
     let call = |addr, len| unsafe { memory::madvise(addr, len, advice) }.map_err(errno);
     let end = addr.saturating_add(page_up(len));

@@ -5,6 +5,10 @@
 //! pinned (a transfer into it may be under way) or shared refuses and stays. One that is only referred
 //! to does not (`references`). It runs without the lock, as pages in transit are this thread's.
 //!
+//! The kernel moves pages out of any memory, so each move is preceded by a question: is this still registered
+//! with us? The program may have unmapped it and mapped it anew without libc; what it has there now stays
+//! in memory, and is managed no more ([`Process::is_ours`]).
+//!
 //! Of memory that may not be written it is a copy, as the kernel moves pages of writable memory alone.
 //! Nobody writes it before `mprotect`, which waits until nothing is in transit; and whoever does all
 //! the same (`mprotect` without libc, or one that failed half way) is held by userfaultfd's write
@@ -13,13 +17,13 @@
 //! single transfer that began while it could be written, and goes on, would be lost.) There is one
 //! page more for each of a unit's, for a moment.
 
+use crate::attempts::Waiter;
 use crate::bays::{Berth, ones, places, runs};
 use crate::clean;
-use crate::footing::Leaving;
 use crate::map::{Mask, Page, PageMap, UNIT, UNIT_BYTES, UnitNumber};
 use crate::place::{Waking, Writes};
 use crate::process::Process;
-use crate::queue::{AGAIN, JUST_CAME};
+use crate::queue::AGAIN;
 use crate::ranges::{Ranges, WayOut};
 use crate::references;
 use crate::resolve::Desk;
@@ -37,22 +41,30 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 const LOOK: usize = 512;
 /// Units tried before giving up.
 const TRIES: usize = 32;
+/// Units looked at with the lock held.
+const LOOKS: usize = 64;
+
+/// Which pages may be captured.
+#[derive(Clone, Copy, PartialEq, Eq, Default)]
+pub struct How {
+    /// Those, too, that a forked relative still maps: evicting them here frees nothing there, and
+    /// stores them once more (`sharing`).
+    pub shared: bool,
+    /// Those, too, that threads hold, as far as who waits may take them (`attempts`).
+    pub force: bool,
+}
 
 impl Process {
-    /// Captures the unit whose turn it is; none if none can be. Pages that a forked relative still maps
-    /// are left unless `shared`: evicting them here frees nothing there, and stores them once more
-    /// (`sharing`).
+    /// Captures the unit whose turn it is; none if none can be.
     pub fn capture(
         &self,
         mut state: MutexGuard<'static, State>,
         desk: &mut Desk,
-        shared: bool,
+        how: How,
     ) -> (MutexGuard<'static, State>, Captured) {
         for _ in 0..TRIES {
-            let (berth, unit, victims, way, _said) = match self.choose(&mut state, shared) {
-                Choice::Capture(berth, unit, victims, way, said) => {
-                    (berth, unit, victims, way, said)
-                }
+            let (berth, unit, victims, way) = match self.choose(&mut state, desk.waiter, how) {
+                Choice::Capture(berth, unit, victims, way) => (berth, unit, victims, way),
                 Choice::LookOn => {
                     // Others had to wait for these looks.
                     drop(state);
@@ -61,10 +73,19 @@ impl Process {
                 }
                 Choice::Nothing => return (state, Captured::default()),
             };
-            let State { map, bays, .. } = &mut *state;
+            let State {
+                map, bays, sharing, ..
+            } = &mut *state;
             let bays = bays.as_ref().expect("chosen into it");
             let (bay, address) = (bays.address(berth.bay), bays.frame_address(berth.frame(0)));
             let copies = clean::copies(map, unit, victims);
+            // Pages that are protected from writes have to stay so until they have left.
+            let closed = match sharing {
+                Sharing::Protected => !0,
+                Sharing::Alone => places(victims)
+                    .filter(|&i| copies[i].is_some())
+                    .fold(0, |mask, i| mask | 1 << i),
+            };
             for (at, i) in places(victims).enumerate() {
                 map.set(unit.first().plus(i), Page::Storing(berth.frame(at)));
             }
@@ -80,19 +101,22 @@ impl Process {
             let Shifted {
                 moved,
                 gone,
+                foreign,
                 opened,
                 copied,
+                ..
             } = match way {
                 WayOut::Copy if references::pinned() => Shifted::default(),
                 WayOut::Copy => self.copy_out(desk, from, address, victims),
                 WayOut::Move | WayOut::MoveExecutable => {
                     let _alike = Executable::bay(bay, way == WayOut::MoveExecutable);
-                    self.shift_out(from, address, victims, shared)
+                    self.shift_out(from, address, victims, (closed, how.shared))
                 }
             };
             state = held.unwrap_or_else(lock_service);
 
             let State {
+                ranges,
                 map,
                 queue,
                 bays,
@@ -103,7 +127,7 @@ impl Process {
             // Over the limit for a moment: what was copied is about to leave.
             account.part(copied as i64, rollups);
             let bays = bays.as_mut().expect("as above");
-            let left = moved | gone | opened;
+            let left = moved | gone | foreign | opened;
             let out = self.uncache(&copies, left, moved & !opened);
             let (mut came, mut clean): (Mask, Mask) = (0, 0);
             for (at, i) in places(victims).enumerate() {
@@ -114,13 +138,18 @@ impl Process {
                         Page::Swapped(entry)
                     }
                     (bit, None) if moved & bit != 0 => Page::Staged(frame),
-                    (bit, _) if gone & bit != 0 => Page::Untouched,
+                    (bit, _) if (gone | foreign) & bit != 0 => Page::Untouched,
                     (_, kept) => Page::Resident(kept),
                 };
                 came |= Mask::from(moved >> i & 1 != 0) << at;
                 map.set(unit.first().plus(i), now);
             }
-            self.counters().map_disagrees.add(gone.count_ones().into());
+            let wrong = (gone | foreign).count_ones();
+            self.counters().map_disagrees.add(wrong.into());
+            for (first, len) in runs(foreign) {
+                let start = unit.first().plus(first).address();
+                ranges.remove(start, start + len * PAGE_SIZE);
+            }
             bays.captured(berth, came);
             for at in places(clean) {
                 bays.stored(berth.frame(at));
@@ -150,38 +179,48 @@ impl Process {
         (state, Captured::default())
     }
 
-    /// The unit whose turn it is, which of its pages to capture, and frames for them. Not of what came
-    /// just now where shared pages can leave instead (`Queue::just_came`).
-    fn choose(&self, state: &mut State, shared: bool) -> Choice {
-        let mut spared = ArrayVec::new();
-        let choice = self.choose_sparing(state, shared, &mut spared);
-        for unit in spared {
+    /// The unit whose turn it is, which of its pages to capture, and frames for them. Of what threads hold
+    /// (`attempts`) only with `force`, and nothing but what whoever waits may take.
+    fn choose(&self, state: &mut State, waiter: Option<Waiter>, how: How) -> Choice {
+        let mut held = HeldUnits::default();
+        let mut choice = self.choose_free(state, waiter, how, &mut held);
+        if how.force && !matches!(choice, Choice::Capture(..)) {
+            let nothing = matches!(choice, Choice::Nothing) || held.units.is_full();
+            let taken = match held.by_younger {
+                Some(unit) => self.takes(state, unit, how),
+                None => waiter
+                    .filter(|_| nothing)
+                    .and_then(|w| self.choose_own(state, w, how)),
+            };
+            choice = taken.unwrap_or(choice);
+        }
+        for unit in held.units {
             state.queue.requeue(&mut state.map, unit);
         }
         choice
     }
 
-    /// The same; units that are passed by for that are `spared`.
-    fn choose_sparing(
+    /// The same of what nobody holds; units that are passed by as all is are put down.
+    fn choose_free(
         &self,
         state: &mut State,
-        shared: bool,
-        spared: &mut ArrayVec<UnitNumber, JUST_CAME>,
+        waiter: Option<Waiter>,
+        how: How,
+        passed: &mut HeldUnits,
     ) -> Choice {
-        let State {
-            map,
-            queue,
-            ranges,
-            bays,
-            sharing,
-            ..
-        } = state;
-        let Some(bays) = bays else {
+        if state.bays.is_none() {
             return Choice::Nothing;
-        };
-        queue.come_back(map, 1);
+        }
+        state.queue.come_back(&mut state.map, 1);
         let mut more = AGAIN;
-        for _ in 0..64 {
+        for _ in 0..LOOKS {
+            let State {
+                map,
+                queue,
+                ranges,
+                attempts,
+                ..
+            } = state;
             let Some((unit, due)) = queue.next(map, LOOK, resident) else {
                 if more == 0 {
                     return Choice::Nothing;
@@ -189,53 +228,103 @@ impl Process {
                 queue.come_back(map, std::mem::take(&mut more));
                 continue;
             };
-            let Some((way, mut victims)) = leaving(ranges, unit, due) else {
+            let Some((way, victims)) = leaving(ranges, unit, due) else {
                 // What has to stay comes back to the queue when it may leave.
                 if leaving(ranges, unit, resident(map, unit) & !due).is_some() {
                     queue.requeue(map, unit);
                 }
                 continue;
             };
-            if !shared && *sharing != Sharing::Alone && self.shared_may_leave() {
-                victims &= !queue.just_came(unit);
-            }
-            if victims == 0 {
-                // It may have come back from those that stand apart, as it was one of them too.
-                if !spared.contains(&unit) {
-                    spared.push(unit);
+            let held = attempts.held(map, unit, waiter);
+            let free = victims & !held.all();
+            if free == 0 {
+                passed.units.push(unit);
+                let younger = victims & held.by_younger;
+                if younger != 0 {
+                    passed.by_younger.get_or_insert((unit, way, younger));
                 }
                 continue;
             }
-            if !shared && *sharing != Sharing::Alone {
-                // One look tells what a move would be refused for, page by page.
-                let kept = victims & self.pagemap.look(unit.first().address(), UNIT).shared;
-                self.counters().evict_busy.add(kept.count_ones().into());
-                victims &= !kept;
-                if victims == 0 {
-                    queue.stand_apart(map, unit);
-                    continue;
-                }
+            match self.takes(state, (unit, way, free), how) {
+                Some(choice) => return choice,
+                None => continue,
             }
-            let Some(said) = Leaving::say(unit) else {
-                queue.requeue(map, unit);
-                continue;
-            };
-            let leaving: ArrayVec<_, UNIT> =
-                places(victims).map(|i| unit.first().plus(i)).collect();
-            // What is to be the bay's protection for a while is that of all its frames.
-            let alone = way == WayOut::MoveExecutable;
-            let Some(berth) = bays.begin_capture(leaving.into_iter(), alone) else {
-                queue.requeue(map, unit);
-                return Choice::Nothing;
-            };
-            return Choice::Capture(berth, unit, victims, way, said);
         }
         Choice::LookOn
     }
 
-    /// Moves `victims` of the unit at `unit` to the frames at `berth`, in a row.
-    fn shift_out(&self, unit: usize, berth: usize, victims: Mask, shared: bool) -> Shifted {
-        let mut shifted = Shifted::default();
+    /// Of the pages that who waits alone holds, the one on which it faulted longest ago.
+    fn choose_own(&self, state: &mut State, waiter: Waiter, how: How) -> Option<Choice> {
+        for page in state.attempts.own(waiter) {
+            let (unit, bit) = (page.unit(), 1 << page.within());
+            let State {
+                map,
+                ranges,
+                attempts,
+                ..
+            } = &mut *state;
+            let own = attempts.held(map, unit, Some(waiter)).own;
+            let Some((way, victims)) = leaving(ranges, unit, bit & own & resident(map, unit))
+            else {
+                continue;
+            };
+            let choice = self.takes(state, (unit, way, victims), how);
+            if choice.is_some() {
+                state.attempts.takes_own(waiter.thread, page);
+                return choice;
+            }
+        }
+        None
+    }
+
+    /// Frames for pages of a unit that is out of the queue; none if they cannot leave now.
+    fn takes(
+        &self,
+        state: &mut State,
+        (unit, way, mut victims): Leave,
+        how: How,
+    ) -> Option<Choice> {
+        let State {
+            map,
+            queue,
+            bays,
+            sharing,
+            ..
+        } = state;
+        let bays = bays.as_mut()?;
+        if !how.shared && *sharing != Sharing::Alone {
+            // One look tells what a move would be refused for, page by page.
+            let kept = victims & self.pagemap.look(unit.first().address(), UNIT).shared;
+            self.counters().evict_busy.add(kept.count_ones().into());
+            victims &= !kept;
+            if victims == 0 {
+                queue.stand_apart(map, unit);
+                return None;
+            }
+        }
+        let leaving: ArrayVec<_, UNIT> = places(victims).map(|i| unit.first().plus(i)).collect();
+        // What is to be the bay's protection for a while is that of all its frames.
+        let alone = way == WayOut::MoveExecutable;
+        let Some(berth) = bays.begin_capture(leaving.into_iter(), alone) else {
+            queue.requeue(map, unit);
+            return Some(Choice::Nothing);
+        };
+        Some(Choice::Capture(berth, unit, victims, way))
+    }
+
+    /// Moves `victims` of the unit at `unit` to the frames at `berth`, in a row. Those that are `closed`
+    /// to writes stay so until then.
+    fn shift_out(
+        &self,
+        unit: usize,
+        berth: usize,
+        victims: Mask,
+        (closed, shared): (Mask, bool),
+    ) -> Shifted {
+        let mut shifted = Shifted {
+            closed,
+            ..Shifted::default()
+        };
         let mut to = berth;
         for (first, len) in runs(victims) {
             self.shift_run(unit, to, first..first + len, shared, &mut shifted);
@@ -258,6 +347,12 @@ impl Process {
         let mut most = UNIT;
         while at < end {
             let len = most.min(end - at);
+            // A move is within one mapping: where its first page is ours, all are.
+            if !self.is_ours(unit + at * PAGE_SIZE, shifted.closed >> at & 1 != 0) {
+                shifted.foreign |= 1 << at;
+                at += 1;
+                continue;
+            }
             // SAFETY: pages that the map says are ours to capture; the frames are, and empty.
             let (done, result) = unsafe {
                 self.fault
@@ -298,6 +393,14 @@ impl Process {
         }
     }
 
+    /// Whether the page at `start` lies in registered memory: not, if that was unmapped or mapped anew
+    /// without libc. Nothing asks and moves in one. So a program that maps the very unit whose turn it is
+    /// anew, just after this look, loses it all the same.
+    fn is_ours(&self, start: usize, closed: bool) -> bool {
+        // The page is asked to be as it is: nothing changes, and no processor has to flush.
+        self.fault.protect(start, PAGE_SIZE, closed) != Err(Errno(libc::ENOENT))
+    }
+
     /// Copies `victims` of the unit at `unit` to the frames at `berth`, in a row, and drops them where
     /// they were.
     fn copy_out(&self, desk: &mut Desk, unit: usize, berth: usize, victims: Mask) -> Shifted {
@@ -313,6 +416,8 @@ impl Process {
                 let offset = at * PAGE_SIZE;
                 if self.copy_run(desk, from + offset, to + offset, 1, &mut shifted) != 0 {
                     shifted.moved |= 1 << (first + at);
+                } else if !self.is_ours(from + offset, false) {
+                    shifted.foreign |= 1 << (first + at);
                 } else if self.present(from + offset, 1) == 0 {
                     shifted.gone |= 1 << (first + at);
                 }
@@ -381,11 +486,22 @@ impl Process {
 /// What to capture next.
 enum Choice {
     /// These pages of the unit, to these frames, in this way.
-    Capture(Berth, UnitNumber, Mask, WayOut, Leaving),
+    Capture(Berth, UnitNumber, Mask, WayOut),
     /// None of those looked at may go now; there are others.
     LookOn,
     /// Nothing.
     Nothing,
+}
+
+/// Pages of a unit that are to leave, and in which way.
+type Leave = (UnitNumber, WayOut, Mask);
+
+/// Units of which nothing may leave but what threads hold.
+#[derive(Default)]
+struct HeldUnits {
+    units: ArrayVec<UnitNumber, LOOKS>,
+    /// What the first of them has that attempts younger than the waiter's hold.
+    by_younger: Option<Leave>,
 }
 
 /// Pages that left.
@@ -404,6 +520,10 @@ struct Shifted {
     moved: Mask,
     /// Those that the program had dropped without libc: there is nothing to move.
     gone: Mask,
+    /// Those that are not ours any more: it mapped something else there without libc.
+    foreign: Mask,
+    /// Those that may not be opened to writes before they leave.
+    closed: Mask,
     /// Those that could be written meanwhile.
     opened: Mask,
     /// How many of those that left relatives share, who keep theirs.

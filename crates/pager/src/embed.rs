@@ -56,6 +56,11 @@ pub struct Embedded {
     pub devices: DeviceSet,
 }
 
+/// Whether pages may go to devices: if the user lets them, and the program's own limit of file sizes.
+pub fn may_write(swap: &Swap, member: &Member) -> bool {
+    member.writeback() && !swap.file_limited()
+}
+
 /// Limits the pool to so many pages, or to what the user allows it, if that is less.
 pub fn limit_pool(swap: &Swap, member: &Member, pages: u64) {
     let bytes = pages.saturating_mul(PAGE_SIZE as u64);
@@ -64,7 +69,7 @@ pub fn limit_pool(swap: &Swap, member: &Member, pages: u64) {
     // In range: the supervisor refuses other percentages.
     let _ = swap.set_limits(bytes, limit.accept_percent);
     swap.set_patient(limit.patient);
-    generations::choose(swap, member.writeback(), member.has_relatives());
+    generations::choose(swap, may_write(swap, member), member.has_relatives());
 }
 
 /// An empty swap space as the run was configured. It lives as long as the process.

@@ -24,7 +24,6 @@
 
 use crate::errand;
 use crate::failure;
-use crate::footing;
 use crate::generations;
 use crate::growth;
 use crate::hooks;
@@ -247,8 +246,7 @@ pub unsafe fn after_fork_parent(child: Option<i32>) {
             }
         }
         let seen = PROTECTED.load(SeqCst);
-        // A handler that forks would want the allocator's locks, which this thread has.
-        let _blocked = locked.unlock();
+        drop(locked);
         go_on();
         while PROTECTED.load(SeqCst) == seen {
             futex::wait(&PROTECTED, seen, Some(Duration::from_millis(5)), false);
@@ -261,7 +259,7 @@ pub unsafe fn after_fork_parent(child: Option<i32>) {
 pub unsafe fn after_fork_child() {
     program::begin();
     ebb_sys::thread::forget();
-    footing::alone();
+    ebb_sys::stack::alone();
     errand::alone();
     growth::alone();
     // SAFETY: as above; the child has this thread alone, and its copy of the lock is held by it.
@@ -294,6 +292,7 @@ pub unsafe fn after_fork_child() {
     generations::begin(parent.swap);
     locked.bays = None;
     locked.parked.clear();
+    locked.attempts.clear();
     disinherit(&mut locked, parent);
     parent.embedded.devices.part(true);
     let charged = parent.member.own_charge();

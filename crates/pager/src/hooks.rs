@@ -4,6 +4,9 @@
 //! managed memory. Each call that changes what is mapped runs under the pager's lock together
 //! with its bookkeeping, so that the two never disagree.
 //!
+//! It does so on a stack of ours (`ebb_sys::stack`): functions called `_locked`, here and beside. Waits that
+//! may be long (for the keeper, for the tree) are on the program's stack, with the signals it has.
+//!
 //! Nothing is registered at first: memory runs at full speed until the tree nears its budget.
 #![allow(clippy::missing_safety_doc)]
 
@@ -14,7 +17,7 @@ use crate::ranges::Attributes;
 use crate::state::{self, Locked, State};
 use crate::{advice, failure, fork, growth, keeper, pinned, remap, user};
 use ebb_sys::memory::{self, page_up};
-use ebb_sys::{Errno, futex, program, thread};
+use ebb_sys::{Errno, futex, program, stack, thread};
 use std::ops::ControlFlow::Continue;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering::SeqCst};
@@ -77,7 +80,7 @@ pub(crate) fn start_first_keeper() {
     let none = || KEEPER.compare_exchange(NO_KEEPER, HAS_KEEPER, SeqCst, SeqCst);
     if control().is_some() && none().is_ok() {
         // Without one the process is measured, as a small one is.
-        let _ = start_keeper(Duration::ZERO);
+        let _ = stack::borrow(|| start_keeper(Duration::ZERO));
     }
 }
 
@@ -159,11 +162,8 @@ pub(crate) fn registered(start: usize) {
     }
     loop {
         let seen = keeper::ANSWERED.load(SeqCst);
-        if state::lock()
-            .ranges
-            .find(start)
-            .is_none_or(|r| r.attributes.registered)
-        {
+        let range = stack::borrow(move || state::lock().ranges.find(start));
+        if range.is_none_or(|r| r.attributes.registered) {
             return;
         }
         process.member.wake_self();
@@ -180,7 +180,7 @@ pub(crate) fn registered(start: usize) {
 pub(crate) fn all_registered(start: usize, end: usize) {
     let mut at = start;
     while Process::current().is_some() && at < end {
-        let next = state::lock().ranges.next(at, end);
+        let next = stack::borrow(move || state::lock().ranges.next(at, end));
         let Some(range) = next else { return };
         registered(range.start);
         at = range.end;
@@ -277,13 +277,31 @@ unsafe fn map_here(
     (fd, offset): (i32, i64),
     filled: bool,
 ) -> Outcome<usize> {
+    // SAFETY: the caller answers for the system call.
+    let locked = move || unsafe { map_locked(addr, len, prot, flags, (fd, offset)) };
+    let start = stack::borrow(locked)?;
+    let fills = filled || Process::current().is_some();
+    if manageable(prot, flags) && prot != libc::PROT_NONE && fills {
+        writable(start, page_up(len));
+    }
+    Ok(start)
+}
+
+unsafe fn map_locked(
+    addr: usize,
+    len: usize,
+    prot: i32,
+    flags: i32,
+    (fd, offset): (i32, i64),
+) -> Outcome<usize> {
     let bytes = page_up(len);
     let fixed = flags & libc::MAP_FIXED != 0;
     let ours = manageable(prot, flags);
     let mut state = state::lock();
-    let replaces = fixed && state.ranges.overlaps(addr, addr.saturating_add(bytes));
+    let over = addr.saturating_add(bytes);
+    let replaces = fixed && state.ranges.overlaps(addr, over);
     if replaces {
-        state = before_drop(state, addr, addr + bytes)?;
+        state = before_drop(state, addr, over)?;
     }
     // SAFETY: the caller answers for the system call.
     let start = unsafe { memory::mmap(addr, len, prot, flags, fd, offset) }.map_err(errno)?;
@@ -302,10 +320,6 @@ unsafe fn map_here(
     }
     if ours {
         state.ranges.insert(start, end, Attributes::mapped(prot));
-        drop(state);
-        if prot != libc::PROT_NONE && (filled || Process::current().is_some()) {
-            writable(start, bytes);
-        }
     }
     Ok(start)
 }
@@ -317,11 +331,11 @@ pub unsafe fn munmap(addr: usize, len: usize) -> Outcome<()> {
         Maker::Plain => unsafe { memory::munmap(addr, len) }.map_err(errno),
         Maker::Done(outcome) => outcome.map(drop),
         // SAFETY: as above.
-        Maker::Here => unsafe { unmap_here(addr, len) },
+        Maker::Here => stack::borrow(move || unsafe { unmap_locked(addr, len) }),
     }
 }
 
-unsafe fn unmap_here(addr: usize, len: usize) -> Outcome<()> {
+unsafe fn unmap_locked(addr: usize, len: usize) -> Outcome<()> {
     let end = addr.saturating_add(page_up(len));
     let mut state = state::lock();
     if !state.ranges.overlaps(addr, end) {
@@ -348,6 +362,16 @@ pub unsafe fn mprotect(addr: usize, len: usize, prot: i32) -> Outcome<()> {
 }
 
 unsafe fn protect_here(addr: usize, len: usize, prot: i32) -> Outcome<()> {
+    // SAFETY: the caller answers for the system call.
+    let opens = stack::borrow(move || unsafe { protect_locked(addr, len, prot) })?;
+    if opens {
+        writable(addr, page_up(len));
+    }
+    Ok(())
+}
+
+/// True if it may be filled from now on, and is not registered.
+unsafe fn protect_locked(addr: usize, len: usize, prot: i32) -> Outcome<bool> {
     let end = addr.saturating_add(page_up(len));
     let mut state = state::lock();
     if state.ranges.overlaps(addr, end) {
@@ -355,15 +379,12 @@ unsafe fn protect_here(addr: usize, len: usize, prot: i32) -> Outcome<()> {
     }
     // SAFETY: the caller answers for the system call.
     unsafe { memory::mprotect(addr, len, prot) }.map_err(errno)?;
-    if state.ranges.overlaps(addr, end) {
-        change(&mut state, addr, end, |a| a.protection = prot);
-        let range = state.ranges.find(addr);
-        drop(state);
-        if prot != libc::PROT_NONE && range.is_some_and(|r| !r.attributes.registered) {
-            writable(addr, end - addr);
-        }
+    if !state.ranges.overlaps(addr, end) {
+        return Ok(false);
     }
-    Ok(())
+    change(&mut state, addr, end, |a| a.protection = prot);
+    let range = state.ranges.find(addr);
+    Ok(prot != libc::PROT_NONE && range.is_some_and(|r| !r.attributes.registered))
 }
 
 /// Changes attributes; pages that may be evicted now join the queue again.
@@ -416,6 +437,16 @@ pub(crate) fn known_break() -> usize {
 }
 
 unsafe fn break_here(addr: usize) -> Outcome<usize> {
+    // SAFETY: the caller answers for the system call.
+    let (now, grown) = stack::borrow(move || unsafe { break_locked(addr) })?;
+    if grown > 0 {
+        writable(page_up(now) - grown, grown);
+    }
+    Ok(now)
+}
+
+/// The break, and by how many bytes what is managed grew.
+unsafe fn break_locked(addr: usize) -> Outcome<(usize, usize)> {
     let mut state = state::lock();
     let old = known_break();
     if addr < old && addr != 0 {
@@ -430,12 +461,9 @@ unsafe fn break_here(addr: usize) -> Outcome<usize> {
         let prot = libc::PROT_READ | libc::PROT_WRITE;
         errand::heed(&mut state);
         state.ranges.insert(old, top, Attributes::mapped(prot));
-        BREAK.store(top, SeqCst);
-        drop(state);
-        writable(old, top - old);
     }
     BREAK.store(top, SeqCst);
-    Ok(now)
+    Ok((now, top.saturating_sub(old)))
 }
 
 /// In the keeper: makes the call of a child that shares this memory, as any thread would its own, but for
@@ -451,7 +479,7 @@ pub(crate) unsafe fn make(call: Call) -> Outcome<usize> {
                 flags,
                 filled,
             } => map_here(addr, len, prot, flags, (-1, 0), filled),
-            Call::Unmap { addr, len } => unmap_here(addr, len).map(|()| 0),
+            Call::Unmap { addr, len } => unmap_locked(addr, len).map(|()| 0),
             Call::Protect { addr, len, prot } => protect_here(addr, len, prot).map(|()| 0),
             Call::Remap {
                 old,
@@ -461,15 +489,16 @@ pub(crate) unsafe fn make(call: Call) -> Outcome<usize> {
                 new_addr,
             } => remap::remap_here(old, old_len, new_len, flags, new_addr),
             Call::Advise { addr, len, advice } => {
-                advice::advise_here(addr, len, advice).map(|()| 0)
+                advice::advise_locked(addr, len, advice).map(|()| 0)
             }
             Call::Break { addr } => break_here(addr),
-            Call::Exclude { start, end } => pinned::exclude_here(start, end).map(usize::from),
+            Call::Exclude { start, end } => pinned::exclude_locked(start, end).map(usize::from),
         }
     }
 }
 
 pub use crate::advice::{madvise, process_madvise};
+pub use crate::cede::cede;
 pub use crate::fork::{after_fork_child, after_fork_parent, before_fork, make_ready};
 pub use crate::growth::grows;
 pub use crate::pinned::{exclude, mlock, mlockall, munlock, munlockall};

@@ -227,6 +227,7 @@ pub fn tend(process: &'static Process) -> ! {
         }
         if supervised.elapsed() > SUPERVISED {
             supervised = Instant::now();
+            process.tell_of_ceded();
             InternalHeap::give_back();
             if process.member.supervised() {
                 process.entrust();

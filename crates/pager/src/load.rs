@@ -6,6 +6,7 @@
 //! there. Waiting threads are woken by the caller, after that; or by the second step, where that is
 //! one copy (`place`).
 
+use crate::attempts::Waiter;
 use crate::bays::{ones, runs};
 use crate::generations;
 use crate::map::{Mask, Page, PageMap, PageNumber, UNIT};
@@ -21,6 +22,7 @@ use ebb_engine::swap::{LoadError, Place, Source};
 use ebb_engine::{EntryId, PAGE_SIZE, PageBytes};
 use ebb_tree::Way;
 use std::sync::MutexGuard;
+use std::time::Instant;
 
 /// Pages in transit to where they are to be.
 struct Load {
@@ -41,19 +43,20 @@ struct Came {
     results: Results,
     /// All that was good is what is there.
     placed: bool,
-    /// Who waits was woken already, and the fault counted.
-    woken: bool,
+    /// When who waits was woken, and the fault counted, if that is done.
+    at: Option<Instant>,
 }
 
 impl Process {
-    /// Brings `page` in; none: there is no room.
+    /// Brings in the page that is waited for; none: there is no room.
     pub fn load(
         &self,
         mut state: MutexGuard<'static, State>,
         desk: &mut Desk,
-        page: PageNumber,
+        waiter: Waiter,
         write: bool,
     ) -> Option<Brought> {
+        let page = waiter.page;
         let Page::Swapped(entry) = state.map.get(page) else {
             unreachable!("only swapped pages are brought in")
         };
@@ -122,8 +125,13 @@ impl Process {
         let mut state = lock_service();
         self.land(&mut state, &load, &came);
         let State {
-            map, queue, parked, ..
+            map,
+            queue,
+            attempts,
+            parked,
+            ..
         } = &mut *state;
+        attempts.served(waiter, came.at.unwrap_or_else(Instant::now));
         if !window.stream {
             queue.refaulted(map, page, age);
         }
@@ -146,7 +154,7 @@ impl Process {
             device,
             first,
             pages,
-            woken: came.woken,
+            woken: came.at.is_some(),
         })
     }
 
@@ -194,10 +202,12 @@ impl Process {
             .load_each(cpu(), entries, &mut outs, keep, &mut results[..pages]);
         drop(outs);
         let good: Mask = (0..pages).fold(0, |m, i| m | u64::from(results[i].is_ok()) << i);
+        let mut at = None;
         let waking = match wanted {
             Some(wanted) if good == ones(0, pages) && self.services.can_compete() => {
                 let took = desk.since.elapsed() + Self::placing_takes(pages);
                 self.came(Some(way_of(results[wanted])), false, took);
+                at = Some(desk.since + took);
                 Waking::AtOnce
             }
             _ => Waking::Later,
@@ -214,7 +224,7 @@ impl Process {
         Came {
             results,
             placed,
-            woken: waking == Waking::AtOnce,
+            at,
         }
     }
 

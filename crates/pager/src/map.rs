@@ -148,6 +148,8 @@ pub struct UnitState {
     pub passed: bool,
     /// It is named among those that stand apart.
     pub apart: bool,
+    /// Threads may hold pages of it (`attempts`).
+    pub held: bool,
 }
 const _: () = assert!(size_of::<UnitState>() == 32 && UNIT == 16);
 

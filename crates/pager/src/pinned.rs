@@ -1,4 +1,5 @@
-//! Memory that has to stay: what the program locked, and stacks on which a thread may hold the lock.
+//! Memory that has to stay: locked by the program, or needed there by the kernel or libc. Stacks that the
+//! program brings for its threads are such: libc's data of the thread lies on top.
 //!
 //! The kernel refuses to move pages between memory that is locked and memory that is not, so what is
 //! locked to it is locked here: from before the call that locks it, and after the one that unlocks it.
@@ -12,6 +13,7 @@ use crate::ranges::Range;
 use crate::state::{self, Locked};
 use ebb_engine::PAGE_SIZE;
 use ebb_sys::memory::{self, page_up};
+use ebb_sys::stack;
 
 /// All pages of which there is something in `len` bytes from `addr` on.
 fn pages(addr: usize, len: usize) -> (usize, usize) {
@@ -28,21 +30,28 @@ pub unsafe fn mlock(addr: usize, len: usize, flags: i32) -> Outcome<()> {
         return memory::mlock(addr, len, flags).map_err(errno);
     }
     let (start, end) = pages(addr, len);
+    let fresh = stack::borrow(move || lock_locked(start, end))?;
+    // It fills the memory: faults are served meanwhile.
+    let locked = memory::mlock(addr, len, flags);
+    if locked.is_err() {
+        stack::borrow(move || {
+            let mut state = state::lock();
+            for range in fresh {
+                unlock(&mut state, range, true);
+            }
+        });
+    }
+    locked.map_err(errno)
+}
+
+/// Nothing of it leaves any more; what of it was not locked before.
+fn lock_locked(start: usize, end: usize) -> Outcome<Vec<Range>> {
     // What is being captured is moved.
     let mut state = state::settled(state::lock(), start, end)?;
     let fresh = |r: &Range| !r.attributes.locked;
-    let fresh: Vec<_> = state.ranges.within(start, end).filter(fresh).collect();
+    let fresh = state.ranges.within(start, end).filter(fresh).collect();
     change(&mut state, start, end, |a| a.locked = true);
-    // It fills the memory: faults are served meanwhile.
-    drop(state);
-    let locked = memory::mlock(addr, len, flags);
-    if locked.is_err() {
-        let mut state = state::lock();
-        for range in fresh {
-            unlock(&mut state, range, true);
-        }
-    }
-    locked.map_err(errno)
+    Ok(fresh)
 }
 
 /// `munlock(2)`.
@@ -52,10 +61,12 @@ pub unsafe fn munlock(addr: usize, len: usize) -> Outcome<()> {
         return memory::munlock(addr, len).map_err(errno);
     }
     let (start, end) = pages(addr, len);
-    let mut state = state::lock();
-    let unlocked = memory::munlock(addr, len);
-    each_locked(&mut state, start, end, unlocked.is_err());
-    unlocked.map_err(errno)
+    stack::borrow(move || {
+        let mut state = state::lock();
+        let unlocked = memory::munlock(addr, len);
+        each_locked(&mut state, start, end, unlocked.is_err());
+        unlocked.map_err(errno)
+    })
 }
 
 /// `mlockall(2)`: refused, as where the limit on locked memory is too low: it would make a program
@@ -72,10 +83,12 @@ pub unsafe fn munlockall() -> Outcome<()> {
     if errand::is_child() {
         return memory::munlockall().map_err(errno);
     }
-    let mut state = state::lock();
-    memory::munlockall().map_err(errno)?;
-    each_locked(&mut state, 0, usize::MAX, false);
-    Ok(())
+    stack::borrow(|| {
+        let mut state = state::lock();
+        memory::munlockall().map_err(errno)?;
+        each_locked(&mut state, 0, usize::MAX, false);
+        Ok(())
+    })
 }
 
 /// Unlocks what is locked of `start..end`, in the kernel too if that has not happened.
@@ -103,7 +116,7 @@ pub unsafe fn exclude(addr: usize, len: usize) {
     let registered = match errand::maker(Call::Exclude { start, end }) {
         Maker::Plain => false,
         Maker::Done(outcome) => outcome == Ok(1),
-        Maker::Here => exclude_here(start, end) == Ok(true),
+        Maker::Here => stack::borrow(move || exclude_locked(start, end)) == Ok(true),
     };
     if registered {
         // Every page is brought in, and none leaves again; then there is nothing left to serve.
@@ -113,7 +126,7 @@ pub unsafe fn exclude(addr: usize, len: usize) {
 }
 
 /// True if what is out of it still has to be brought in.
-pub(crate) fn exclude_here(start: usize, end: usize) -> Outcome<bool> {
+pub(crate) fn exclude_locked(start: usize, end: usize) -> Outcome<bool> {
     let mut state = state::lock();
     if !state.ranges.overlaps(start, end) {
         return Ok(false);

@@ -42,10 +42,6 @@
 //! passing them by. One that comes again, as it was written, may be named there still; that is found out
 //! when it comes back (`UnitState::apart`).
 //!
-//! What came last is known (`just_came`): it is not taken where pages that relatives share could leave
-//! instead. A process that has few pages besides would go round in them, and an instruction that needs
-//! several might never find all of them.
-//!
 //! Sources: Babaoglu and Joy, *Converting a Swap-Based System to do Paging in an Architecture
 //! Lacking Page-Referenced Bits* (1981), for reclaim without accessed bits; Jiang and Zhang,
 //! *LIRS* (2002), for reuse distance as the measure of worth; Qureshi et al., *Adaptive Insertion
@@ -84,9 +80,6 @@ const fn span(heat: u64) -> u8 {
 /// Units that stand apart which come back at once where nothing else may leave.
 pub const AGAIN: usize = 16;
 
-/// Arrivals that are known as the last: more than one instruction needs, and less than a program does.
-pub const JUST_CAME: usize = 16;
-
 /// What became of a unit that was looked at.
 enum Look {
     /// Nothing of it is resident.
@@ -107,8 +100,6 @@ pub struct Queue {
     passing: VecDeque<UnitNumber>,
     /// Those of which all that might leave was shared, in the order in which that was found.
     apart: VecDeque<UnitNumber>,
-    /// What came last, the latest first.
-    last: [(UnitNumber, Mask); JUST_CAME],
     /// Loads of walks that might pass.
     walked: u32,
     /// How often it was the turn of those that stay, times the length of the other queue.
@@ -171,7 +162,6 @@ impl Queue {
             staying: VecDeque::new(),
             passing: VecDeque::new(),
             apart: VecDeque::new(),
-            last: [(UnitNumber(0), 0); JUST_CAME],
             walked: 0,
             turns: 0,
             epoch: 0,
@@ -220,18 +210,7 @@ impl Queue {
         if new {
             state.queued_ms = self.now_ms;
         }
-        if self.last[0].0 != unit {
-            self.last.rotate_right(1);
-            self.last[0] = (unit, 0);
-        }
-        self.last[0].1 |= mask;
         new
-    }
-
-    /// Pages of `unit` that came just now.
-    pub fn just_came(&self, unit: UnitNumber) -> Mask {
-        let of_it = self.last.iter().filter(|(other, _)| *other == unit);
-        of_it.fold(0, |all, (_, mask)| all | mask)
     }
 
     /// How many epochs ago a page that is out was evicted.
@@ -474,20 +453,6 @@ mod tests {
         q.requeue(&mut map, UnitNumber(0));
         assert_eq!(q.next(&mut map, 8, resident), Some((UnitNumber(0), ALL)));
         assert_eq!(q.next(&mut map, 8, resident), None);
-    }
-
-    #[test]
-    fn the_last_to_come_are_known() {
-        let (mut map, mut q) = (PageMap::new(), Queue::new());
-        for u in 1..=JUST_CAME as u32 {
-            bring(&mut map, &mut q, u, 0b1);
-        }
-        bring(&mut map, &mut q, JUST_CAME as u32, 0b100);
-        assert_eq!(q.just_came(UnitNumber(1)), 0b1);
-        assert_eq!(q.just_came(UnitNumber(JUST_CAME as u32)), 0b101);
-        bring(&mut map, &mut q, 2, 0b10);
-        assert_eq!(q.just_came(UnitNumber(1)), 0);
-        assert_eq!(q.just_came(UnitNumber(2)), 0b11);
     }
 
     #[test]

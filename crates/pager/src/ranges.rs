@@ -19,6 +19,8 @@ pub struct Attributes {
     pub locked: bool,
     /// It must not be paged for another reason, such as a stack: nothing leaves.
     pub pinned: bool,
+    /// It is to be the program's alone: another userfaultfd is to have it.
+    pub ceded: bool,
     /// The program put guards into it: nothing is filled in beside what it touches.
     pub guarded: bool,
     /// What a forked child has of it.
@@ -46,6 +48,7 @@ impl Attributes {
             registered: false,
             locked: false,
             pinned: false,
+            ceded: false,
             guarded: false,
             in_child: InChild::Copied,
         }

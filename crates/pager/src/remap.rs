@@ -12,7 +12,7 @@
 
 use crate::errand::{self, Call, Maker};
 use crate::hooks::{Outcome, all_registered, before_drop, errno, forget, registered};
-use crate::map::{Page, PageNumber};
+use crate::map::{ADDRESSES, Page, PageNumber};
 use crate::process::{Process, cpu};
 use crate::ranges::{Attributes, Range};
 use crate::state::{self, Locked, State};
@@ -20,6 +20,7 @@ use crate::{growth, keeper};
 use ebb_engine::PAGE_SIZE;
 use ebb_sys::Errno;
 use ebb_sys::memory::{self, page_up};
+use ebb_sys::stack;
 use std::ops::ControlFlow::Break;
 
 const PLAIN: i32 = libc::PROT_READ | libc::PROT_WRITE;
@@ -58,86 +59,142 @@ pub(crate) unsafe fn remap_here(
     flags: i32,
     new_addr: usize,
 ) -> Outcome<usize> {
+    all_registered(old, old.saturating_add(page_up(old_len)));
+    // SAFETY: the caller answers for the system call.
+    let locked = move || unsafe { remap_locked(old, old_len, new_len, flags, new_addr) };
+    let (moved, unregistered) = stack::borrow(locked);
+    if let Some(start) = unregistered {
+        registered(start);
+        if moved.is_ok() {
+            growth::grows(page_up(new_len).saturating_sub(page_up(old_len)));
+        }
+    }
+    moved
+}
+
+/// The answer, and where memory begins that is to be registered before the program has it.
+unsafe fn remap_locked(
+    old: usize,
+    old_len: usize,
+    new_len: usize,
+    flags: i32,
+    new_addr: usize,
+) -> (Outcome<usize>, Option<usize>) {
     // SAFETY: here and below, the caller answers for the system call.
     let call = |old_len| unsafe { memory::mremap(old, old_len, new_len, flags, new_addr) };
     let (old_len, bytes) = (page_up(old_len), page_up(new_len));
-    let source = (old, old.saturating_add(old_len));
-    all_registered(source.0, source.1);
+    if old
+        .saturating_add(old_len)
+        .max(new_addr.saturating_add(bytes))
+        > ADDRESSES
+    {
+        // No such addresses: the kernel has an error for that, and changes nothing.
+        return (call(old_len).map_err(errno), None);
+    }
+    let source = (old, old + old_len);
     let target = match flags & libc::MREMAP_FIXED {
         0 => (0, 0),
-        _ => (new_addr, new_addr.saturating_add(bytes)),
+        _ => (new_addr, new_addr + bytes),
     };
-    // Both at once, and before anything is looked up: a wait lets the lock go.
-    let mut state = state::all_settled(state::lock(), &[source, target])?;
-    let range = state.ranges.find(old).filter(|_| old_len > 0);
-    if state.ranges.overlaps(target.0, target.1) {
-        state = before_drop(state, target.0, target.1)?;
-    }
-    if range.is_some() && bytes < old_len {
-        state = before_drop(state, old + bytes, old + old_len)?;
-    }
+    let (mut state, range) = match readied(source, target, bytes) {
+        Ok(readied) => readied,
+        Err(error) => return (Err(error), None),
+    };
     let marked = range.is_some_and(|r| r.attributes.registered);
     if marked && let Err(e) = keeper::set_apart(old, old_len) {
         keeper::join_again(old, old_len);
-        return Err(errno(e));
+        return (Err(errno(e)), None);
     }
-    let moved = match (call(old_len), &range) {
+    let (moved, begun) = match (call(old_len), &range) {
         (Err(Errno(libc::EFAULT)), Some(range)) if range.end >= source.1 => {
             let mut pieces = Pieces::new(range, source, bytes, flags, target.0);
-            let moved = pieces.remap();
-            if let Err(error) = moved
-                && pieces.begun
-            {
-                // What went and came back lost its registration and protection, and the target is gone.
-                if flags & libc::MREMAP_FIXED != 0 {
-                    forget(&mut state, target.0, target.1);
-                }
-                if let Some(process) = Process::current() {
-                    state.give_up_copies(process.swap, old, old + old_len);
-                }
-                let lost = |a: &mut Attributes| a.registered = false;
-                state.ranges.change(old, old + old_len, lost);
-                drop(state);
-                registered(old);
-                return Err(errno(error));
-            }
-            moved
+            (pieces.remap(), pieces.begun)
         }
-        (moved, _) => moved,
+        (moved, _) => (moved, false),
     };
-    if marked && (moved.is_err() || flags & libc::MREMAP_DONTUNMAP != 0) {
+    if marked && !begun && (moved.is_err() || flags & libc::MREMAP_DONTUNMAP != 0) {
         keeper::join_again(old, old_len);
     }
-    let new = moved.map_err(errno)?;
+    let new = match moved {
+        Ok(new) => new,
+        Err(error) => {
+            if begun && flags & libc::MREMAP_FIXED != 0 {
+                // The target is gone all the same.
+                forget(&mut state, target.0, target.1);
+            }
+            let back = begun || error == Errno(libc::ENOMEM) && flags & libc::MREMAP_MAYMOVE != 0;
+            if !(back && range.is_some()) {
+                return (Err(errno(error)), None);
+            }
+            came_back(&mut state, old, old_len);
+            return (Err(errno(error)), Some(old));
+        }
+    };
     if flags & libc::MREMAP_FIXED != 0 && state.ranges.overlaps(new, new + bytes) {
         forget(&mut state, new, new + bytes);
     }
-    let Some(range) = range else { return Ok(new) };
+    let Some(range) = range else {
+        return (Ok(new), None);
+    };
     errand::heed(&mut state);
+    settle_in(&mut state, range, (old, old_len), (new, bytes), flags);
+    (Ok(new), Some(new))
+}
+
+/// Locks the state with nothing of both areas in transit, and what the call drops ready for that; and the
+/// range that is to be moved.
+fn readied(
+    source: (usize, usize),
+    target: (usize, usize),
+    bytes: usize,
+) -> Outcome<(Locked, Option<Range>)> {
+    // Both at once, and before anything is looked up: a wait lets the lock go.
+    let mut state = state::all_settled(state::lock(), &[source, target])?;
+    let range = state.ranges.find(source.0).filter(|_| source.0 < source.1);
+    if state.ranges.overlaps(target.0, target.1) {
+        state = before_drop(state, target.0, target.1)?;
+    }
+    if range.is_some() && source.0 + bytes < source.1 {
+        state = before_drop(state, source.0 + bytes, source.1)?;
+    }
+    Ok((state, range))
+}
+
+/// The call failed, and pages were moved and came back, by us or by the kernel. They lost their protection on
+/// the way, perhaps their registration too. So none keeps a clean copy, and the keeper looks at all of them.
+fn came_back(state: &mut Locked, old: usize, old_len: usize) {
+    if let Some(process) = Process::current() {
+        state.give_up_copies(process.swap, old, old + old_len);
+    }
+    let lost = |a: &mut Attributes| a.registered = false;
+    state.ranges.change(old, old + old_len, lost);
+}
+
+/// The pages of `range`, and all that was known of them, are at their new place from now on.
+fn settle_in(
+    state: &mut Locked,
+    range: Range,
+    (old, old_len): (usize, usize),
+    (new, bytes): (usize, usize),
+    flags: i32,
+) {
     let kept = old_len.min(bytes);
     if new != old {
-        carry(&mut state, old, new, kept, range.attributes.protection);
+        carry(state, old, new, kept, range.attributes.protection);
     }
     let gone = if new == old { old + kept } else { old };
     if gone < old + old_len {
-        forget(&mut state, gone, old + old_len);
+        forget(state, gone, old + old_len);
     }
     if flags & libc::MREMAP_DONTUNMAP != 0 {
         state.ranges.insert(old, old + old_len, range.attributes);
     }
     // A range that moved is registered no more, and one that grew only in part.
-    state.ranges.insert(
-        new,
-        new + bytes,
-        Attributes {
-            registered: false,
-            ..range.attributes
-        },
-    );
-    drop(state);
-    registered(new);
-    growth::grows(bytes.saturating_sub(old_len));
-    Ok(new)
+    let moved = Attributes {
+        registered: false,
+        ..range.attributes
+    };
+    state.ranges.insert(new, new + bytes, moved);
 }
 
 /// A call that the kernel refuses because the memory is several mappings to it.

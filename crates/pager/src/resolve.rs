@@ -5,6 +5,7 @@
 //! moved back.
 
 use crate::account::Account;
+use crate::attempts::Waiter;
 use crate::bays::ones;
 use crate::map::{Frame, Page, PageNumber, UNIT, UNIT_BYTES};
 use crate::pattern::{Window, around};
@@ -31,8 +32,10 @@ pub struct Desk {
     pub more: bool,
     /// When the fault that is served came.
     pub since: Instant,
-    /// Nothing could be stored lately, and pages were searched that need not be.
-    pub searched: bool,
+    /// Who waits for the fault that is served, and for what.
+    pub waiter: Option<Waiter>,
+    /// Room was hard to make lately: nothing could be stored, or who waits gave a page of its own.
+    pub hard: bool,
 }
 
 static ZEROS: UnitBuffer = UnitBuffer([[0; PAGE_SIZE]; UNIT]);
@@ -114,29 +117,46 @@ impl Process {
     /// processor at once.
     fn resolve(&self, desk: &mut Desk, fault: Fault) -> Result<Brought, Served> {
         let mut state = lock_service();
-        let page = PageNumber::of(fault.address);
-        match state.map.get(page) {
+        let waiter = Waiter::of(&fault);
+        let State { map, attempts, .. } = &mut *state;
+        attempts.waits(map, waiter, !fault.protected, desk.since);
+        let brought = match map.get(waiter.page) {
             // A write to a page that is leaving, too: it must not be let through before that is over.
             Page::Loading(_) | Page::Storing(_) => {
                 state.parked.push(fault);
                 return Err(Served::Done);
             }
-            _ if fault.protected => self
-                .write_protected(&mut state, page)
-                .map(|()| Brought::one(Way::Cache, page)),
-            Page::Resident(_) => {
-                self.look_again(&mut state, page)?;
-                Some(Brought::one(Way::Cache, page))
+            Page::Swapped(_) if !fault.protected => {
+                let loaded = self.load(state, desk, waiter, fault.write);
+                return loaded.ok_or(Served::NoRoom);
             }
+            page => self.resolve_at_once(&mut state, fault, page)?,
+        };
+        state.attempts.served(waiter, Instant::now());
+        Ok(brought)
+    }
+
+    /// The same of a page that needs no work without the lock.
+    fn resolve_at_once(
+        &self,
+        state: &mut State,
+        fault: Fault,
+        now: Page,
+    ) -> Result<Brought, Served> {
+        let page = PageNumber::of(fault.address);
+        match now {
+            _ if fault.protected => self.write_protected(state, page).ok_or(Served::NoRoom)?,
+            Page::Resident(_) => self.look_again(state, page)?,
             Page::Poisoned => {
                 let _ = self.fault.poison(page.address(), PAGE_SIZE);
-                Some(Brought::one(Way::Cache, page))
             }
-            Page::Staged(_) => return self.remap(&mut state, page),
-            Page::Untouched => return self.fill(&mut state, page),
-            Page::Swapped(_) => self.load(state, desk, page, fault.write),
+            Page::Staged(_) => return self.remap(state, page),
+            Page::Untouched => return self.fill(state, page),
+            Page::Swapped(_) | Page::Loading(_) | Page::Storing(_) => {
+                unreachable!("takes work without the lock")
+            }
         }
-        .ok_or(Served::NoRoom)
+        Ok(Brought::one(Way::Cache, page))
     }
 
     /// A fault on a page that is there by now, brought in beside another: then it refuses the copy.

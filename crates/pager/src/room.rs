@@ -9,10 +9,11 @@
 use crate::account::Account;
 use crate::appetite::Standing;
 use crate::bays::{BayIndex, Bays, runs};
-use crate::capture::Captured;
+use crate::capture::{Captured, How};
 use crate::map::{Mask, UNIT, UNIT_BYTES};
 use crate::process::Process;
 use crate::resolve::Desk;
+use crate::sharing::Sharing;
 use crate::state::{State, lock_service};
 use arrayvec::ArrayVec;
 use ebb_engine::PAGE_SIZE;
@@ -132,20 +133,37 @@ impl Process {
         let mut clean = 0;
         if state.copy_units == 0 {
             while staged(&state) < target + UNIT && clean < UNIT {
-                (state, captured) = self.capture(state, desk, false);
+                (state, captured) = self.capture(state, desk, How::default());
                 if captured == Captured::default() {
                     break;
                 }
                 clean += captured.clean;
             }
         }
+        let tries_shared = state.copy_units > 0;
         // Each captured so takes a page more for a moment: no more of them than one store needs.
         while state.copy_units > 0 && staged(&state) < UNIT && clean < UNIT {
             state.copy_units -= 1;
-            (state, captured) = self.capture(state, desk, true);
+            let how = How {
+                shared: true,
+                force: false,
+            };
+            (state, captured) = self.capture(state, desk, how);
             if captured == Captured::default() {
                 break;
             }
+            clean += captured.clean;
+        }
+        let shared_first =
+            state.sharing != Sharing::Alone && self.shared_may_leave() && !tries_shared;
+        if clean == 0 && staged(&state) == 0 && desk.waiter.is_some() && !shared_first {
+            // As little as can be of what threads hold.
+            desk.hard = true;
+            let how = How {
+                shared: false,
+                force: true,
+            };
+            (state, captured) = self.capture(state, desk, how);
             clean += captured.clean;
         }
         if clean >= UNIT || clean > 0 && staged(&state) == 0 {
@@ -163,13 +181,13 @@ impl Process {
     /// What finds no room does not hold up what needs none: pages with clean copies, and pages of one
     /// value.
     fn evict_without_storing(&self, desk: &mut Desk) -> Step {
-        desk.searched = true;
+        desk.hard = true;
         let mut step = Step::Full;
         for _ in 0..TRIES {
             if step != Step::Full {
                 break;
             }
-            let (state, captured) = self.capture(lock_service(), desk, false);
+            let (state, captured) = self.capture(lock_service(), desk, How::default());
             if captured.clean > 0 {
                 return Step::Progress;
             }
@@ -276,7 +294,8 @@ impl Process {
     }
 }
 
-/// Where reclaim begins and ends, in pages that are free under the budget. Above `low` it rests. Below,
+/// Where reclaim begins and ends, in pages that are free under the budget; where little is resident, that
+/// is not to be what makes them free. Above `low` it rests. Below,
 /// each lot of faults that was served is followed by a step of it, ahead of need (`When::Soon`), until the
 /// frames of a batch are spent: they go back to the system together, and with them it is at `high` at most.
 /// A fault that finds nothing free at all reclaims by itself (`When::Now`; counter `allocstall`).
@@ -289,9 +308,10 @@ impl Watermarks {
     /// Little where there is little in all.
     fn of(state: &State) -> Self {
         let low = (state.account.charged().max(0) as usize / 64).clamp(2 * UNIT, 6 * UNIT);
+        let low = low.min(state.map.resident() / 4).max(1);
         Self {
             low,
-            high: low + low * 2 / 3,
+            high: low + (low * 2 / 3).max(1),
         }
     }
 

@@ -384,7 +384,8 @@ impl Desk {
             again: Vec::with_capacity(64),
             more: false,
             since: Instant::now(),
-            searched: false,
+            waiter: None,
+            hard: false,
         }
     }
 }

@@ -21,9 +21,9 @@
 //! Evicting a page that relatives share frees nothing: they keep it, and this process stores it for
 //! itself alone. So eviction passes such pages over; what the budget could not hold twice has left
 //! before the fork, stored once for all. Only where a fault waits for room that nobody has, and
-//! there is a device, do shared pages leave: when all relatives have given one up it is free. What came
-//! just now is not taken before that, or a process that has little else would have its few pages go
-//! round, and wait for nothing (`Queue::just_came`).
+//! there is a device, do shared pages leave: when all relatives have given one up it is free. What threads
+//! hold is not taken before that, or a process that has little else would have its few pages go
+//! round, and wait for nothing (`attempts`).
 //! Without a device each would keep it in its pool, which takes more than it makes.
 //!
 //! Some copies are made without a fault: of the pages that a fault made writable beside the one
@@ -39,7 +39,7 @@
 //! a move by UFFDIO_MOVE or mremap, the copy that fork makes of it), and mprotect keeps it.
 
 use crate::bays::ones;
-use crate::footing;
+use crate::embed;
 use crate::map::{Mask, Page, PageNumber};
 use crate::pattern::around;
 use crate::process::Process;
@@ -66,13 +66,6 @@ static RELATIVES: AtomicBool = AtomicBool::new(false);
 static GIVEN_BACK: AtomicI64 = AtomicI64::new(0);
 /// [`Member::rollups`](ebb_tree::Member::rollups) before the first of them went.
 static GIVEN_SINCE: AtomicU32 = AtomicU32::new(0);
-/// How often memory was protected.
-static PROTECTIONS: AtomicU32 = AtomicU32::new(0);
-
-/// Changes whenever what could be written is protected. Under the lock it stays.
-pub fn protections() -> u32 {
-    PROTECTIONS.load(Relaxed)
-}
 
 impl Sharing {
     /// Relatives live, or are about to: what is registered from now on is protected.
@@ -99,7 +92,8 @@ impl Process {
 
     /// Whether pages that relatives share may be evicted: where there is a device.
     pub fn shared_may_leave(&self) -> bool {
-        let device = || self.embedded.devices.stays(self.member) && self.member.writeback();
+        let device =
+            || self.embedded.devices.stays(self.member) && embed::may_write(self.swap, self.member);
         self.forked.load(Relaxed) && device()
     }
 
@@ -107,7 +101,7 @@ impl Process {
     pub fn protect_shared(&self, state: &mut State) {
         if state.sharing == Sharing::Protected {
             for (start, len) in registered(state) {
-                self.protect(state, start, len);
+                self.protect(start, len);
             }
         }
     }
@@ -141,18 +135,8 @@ impl Process {
 
     /// Protects what there is in registered memory from writes. What is no longer registered as it was
     /// is passed over: the supervisor notices the copies.
-    pub fn protect(&self, state: &mut State, start: usize, len: usize) {
-        PROTECTIONS.fetch_add(1, Relaxed);
+    pub fn protect(&self, start: usize, len: usize) {
         let _ = self.fault.protect(start, len, true);
-        // Who waits for the lock could not be served once it has it. Its copies are noticed as those
-        // are that no fault tells of.
-        footing::each_standing(|stack| {
-            let first = (stack.start & !(PAGE_SIZE - 1)).max(start);
-            let end = stack.end.next_multiple_of(PAGE_SIZE).min(start + len);
-            if first < end {
-                self.lift_protection(state, first, end - first);
-            }
-        });
     }
 
     /// Serves a write to a protected page. None: there is no room for a copy.

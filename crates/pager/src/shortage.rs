@@ -2,13 +2,15 @@
 //!
 //! Memory is out when no page of the process can be put anywhere: the pool is at its limit, devices
 //! are full, nobody else gives. That need not stop the program dead. A page that was just brought in
-//! is unchanged and can go again without being stored, so two pages in turn may take each other's
-//! frame for ever, with one fault served after long searches. So it is not one fault's wait that
-//! decides but all the time in which room was wanted in vain while hardly any fault was served
-//! (`Shortage`): the process is then ended, as a memory limit would do it.
+//! is unchanged and can go again without being stored, so a few pages in turn may take each other's
+//! frame for ever, with tens of thousands of faults served a second. So neither one fault's wait nor the number
+//! of faults decides, but all the time in which room was hard to make while hardly any *work* was
+//! done, which is faults on pages that were new to their threads (`attempts`): the process is then ended, as a
+//! memory limit would do it.
 //!
 //! Time that goes by in compression or in transfers is no shortage, however slow.
 
+use crate::attempts::Waiter;
 use crate::keeper;
 use crate::map::{Page, PageNumber, UNIT};
 use crate::process::Process;
@@ -24,15 +26,15 @@ use std::time::{Duration, Instant};
 
 /// How long the process is short of room before it is ended.
 pub const GIVE_UP: Duration = Duration::from_secs(10);
-/// So many faults served end a shortage: a MiB in ten seconds is no progress.
+/// So much work ends a shortage: a MiB in ten seconds is no progress.
 const FED: u64 = 256;
 /// How often it is seen whether room can be hoped for at all.
 const HOPELESS: Duration = Duration::from_secs(1);
 /// Pages to work on that a process needs beside those that stay in memory.
 const WORK: u64 = (8 << 20) / PAGE_SIZE as u64;
 
-/// How long room has been wanted in vain, by whichever threads, since faults were last served as
-/// they should be.
+/// How long room has been wanted in vain, by whichever threads, since work was last done as it should
+/// be.
 #[derive(Default)]
 pub struct Shortage(Mutex<Wanted>);
 
@@ -42,22 +44,22 @@ struct Wanted {
     spent: Duration,
     /// Up to where they are counted.
     until: Option<Instant>,
-    /// Faults served when it began.
-    served: u64,
+    /// The work done when it began.
+    work: u64,
 }
 
 impl Shortage {
-    /// Room was wanted in vain from `from` to `to`, and `served` faults have been served so far.
-    /// How long it has been so.
-    pub fn lasted(&self, from: Instant, to: Instant, served: u64) -> Duration {
+    /// Room was wanted in vain from `from` to `to`, and so much `work` has been done so far. How long it has
+    /// been so.
+    pub fn lasted(&self, from: Instant, to: Instant, work: u64) -> Duration {
         let mut wanted = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if served - wanted.served.min(served) >= FED {
+        if work - wanted.work.min(work) >= FED {
             *wanted = Wanted {
-                served,
+                work,
                 ..Wanted::default()
             };
         }
-        // What was long ago is over, however few faults there were since.
+        // What was long ago is over, however little was done since.
         if wanted.until.is_some_and(|until| from > until + GIVE_UP) {
             wanted.spent = Duration::ZERO;
         }
@@ -71,6 +73,12 @@ impl Shortage {
 impl Process {
     /// Serves a fault, making room as often as it takes.
     pub fn serve_fully(&self, desk: &mut Desk, fault: Fault, since: Instant) {
+        desk.waiter = Some(Waiter::of(&fault));
+        self.serve_as_waited(desk, fault, since);
+        desk.waiter = None;
+    }
+
+    fn serve_as_waited(&self, desk: &mut Desk, fault: Fault, since: Instant) {
         let (mut stuck, mut copies): (Option<Instant>, u32) = (None, 0);
         let (mut refused, mut direct): (Option<Instant>, bool) = (None, false);
         let mut hopeless = HOPELESS;
@@ -92,7 +100,7 @@ impl Process {
             }
             let wanted = Instant::now();
             let step = self.make_room(desk, When::Now);
-            if std::mem::take(&mut desk.searched) {
+            if std::mem::take(&mut desk.hard) {
                 self.wanted_room(wanted);
             }
             match step {
@@ -138,8 +146,8 @@ impl Process {
     /// Room was wanted in vain since `from`: ends the process if it has been so for too long. Called
     /// without the lock.
     pub fn wanted_room(&self, from: Instant) {
-        let served = self.services.served();
-        if self.shortage.lasted(from, Instant::now(), served) > GIVE_UP {
+        let work = lock_service().attempts.work();
+        if self.shortage.lasted(from, Instant::now(), work) > GIVE_UP {
             self.out_of_memory();
         }
     }
@@ -156,6 +164,14 @@ impl Process {
                 mib(budget),
                 mib(least - WORK),
                 mib(least)
+            ))
+        }
+        if self.swap.file_limited() {
+            self.fail(&format!(
+                "the budget's {} MiB are in use, and what is in them cannot be swapped out, as the program may \
+                 write no larger file (RLIMIT_FSIZE, `ulimit -f`); raise that limit or --memory, or give --swap a \
+                 block device",
+                mib(budget)
             ))
         }
         self.fail(&format!(
@@ -191,7 +207,7 @@ mod tests {
         let shortage = Shortage::default();
         let start = Instant::now();
         let at = |s: u64| start + Duration::from_secs(s);
-        let lasted = |from, to, served| shortage.lasted(at(from), at(to), served).as_secs();
+        let lasted = |from, to, work| shortage.lasted(at(from), at(to), work).as_secs();
         assert_eq!(lasted(0, 2, 0), 2);
         assert_eq!(lasted(1, 3, 0), 3);
         // Within what is counted, and long after.
@@ -202,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn faults_served_end_a_shortage() {
+    fn work_ends_a_shortage() {
         let shortage = Shortage::default();
         let start = Instant::now();
         let at = |s: u64| start + Duration::from_secs(s);

@@ -4,17 +4,18 @@
 //! must agree with it (munmap, a first touch's pages). It is never held across compression, device
 //! I/O, a wait for another thread, or, while other threads run, a move of pages, which makes every
 //! processor flush its translations: pages worked on meanwhile are in a transit state, and whoever
-//! needs them waits for `TRANSIT` to change with the lock dropped. Who takes it blocks all
-//! signals first, and touches no managed memory while holding it: service of a fault needs it.
+//! needs them waits for `TRANSIT` to change with the lock dropped. Its holder touches no managed
+//! memory, as service of a fault needs the lock. So a thread of the program takes it on a stack of ours, with
+//! its signals blocked (`ebb_sys::stack`), and has brought along all that it needs.
 //! Order: `Process::gate` (keeper's work, fork), then `STATE`, then the engine's own locks.
 
 use crate::account::Account;
 use crate::appetite::Appetite;
+use crate::attempts::Attempts;
 use crate::balance::Balance;
 use crate::bays::Bays;
 use crate::dates::Dates;
 use crate::errand::LATER;
-use crate::footing::Footing;
 use crate::hooks::Outcome;
 use crate::map::{Page, PageMap, PageNumber};
 use crate::pattern::Pattern;
@@ -25,8 +26,7 @@ use crate::sharing::{self, Sharing};
 use ebb_engine::swap::Swap;
 use ebb_engine::{Cpu, EntryId};
 use ebb_sys::fault::Fault;
-use ebb_sys::signal::Blocked;
-use ebb_sys::{futex, thread};
+use ebb_sys::{futex, stack, thread};
 use std::ops::ControlFlow::{Break, Continue};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard};
@@ -40,6 +40,8 @@ pub struct State {
     pub map: PageMap,
     /// Whose turn it is to be evicted.
     pub queue: Queue,
+    /// What threads were brought, which is theirs for a while.
+    pub attempts: Attempts,
     /// Staging frames, once the process pages.
     pub bays: Option<Bays>,
     /// Learned access pattern.
@@ -74,6 +76,7 @@ static STATE: Mutex<State> = Mutex::new(State {
     ranges: Ranges::new(),
     map: PageMap::new(),
     queue: Queue::new(),
+    attempts: Attempts::new(),
     bays: None,
     pattern: Pattern::new(),
     balance: Balance::new(),
@@ -94,51 +97,13 @@ static STATE: Mutex<State> = Mutex::new(State {
 static TRANSIT: AtomicU32 = AtomicU32::new(0);
 static TRANSIT_WAITERS: AtomicU32 = AtomicU32::new(0);
 
-/// The state, locked, with this thread's signals blocked.
-pub struct Locked {
-    // Fields drop in order: the lock first, then where the thread stands, then the signals.
-    guard: MutexGuard<'static, State>,
-    _footing: Footing,
-    signals: Blocked,
-}
+/// The state, locked.
+pub type Locked = MutexGuard<'static, State>;
 
-impl Locked {
-    /// Lets the lock go; signals stay blocked until what this returns is dropped.
-    pub fn unlock(self) -> Blocked {
-        drop(self.guard);
-        self.signals
-    }
-}
-
-impl std::ops::Deref for Locked {
-    type Target = State;
-    fn deref(&self) -> &State {
-        &self.guard
-    }
-}
-
-impl std::ops::DerefMut for Locked {
-    fn deref_mut(&mut self) -> &mut State {
-        &mut self.guard
-    }
-}
-
-/// Locks the state for a thread of the program, whose stack stays in memory.
+/// Locks the state for a thread of the program, on a stack of ours.
 pub fn lock() -> Locked {
-    let signals = Blocked::all();
-    let mut footing = Footing::here();
-    loop {
-        let guard = lock_service();
-        if footing.holds(&guard) {
-            return Locked {
-                guard,
-                _footing: footing,
-                signals,
-            };
-        }
-        drop(guard);
-        footing.bring();
-    }
+    debug_assert!(stack::is_borrowed() || thread::is_ours() || Process::current().is_none());
+    lock_service()
 }
 
 /// Locks the state for a thread of ours, whose signals are blocked for good.
@@ -304,6 +269,7 @@ impl State {
         let bytes = swap.memory().bookkeeping_bytes as usize
             + self.map.bytes()
             + self.queue.bytes()
+            + self.attempts.bytes()
             + self.bays.as_ref().map_or(0, Bays::bytes);
         self.tables = bytes.div_ceil(ebb_engine::PAGE_SIZE) as i64;
     }

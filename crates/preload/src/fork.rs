@@ -11,8 +11,8 @@
 //! address space until the exec and need nothing.
 //!
 //! A process with one thread that does not page needs no trap: nothing of it is out, and nobody holds a lock.
-//! There, and where the system refuses the trap, the locks are held from the handler before the fork to the one
-//! after it.
+//! There the locks are held from the handler before the fork to the one after it. A process that pages where
+//! the system refuses the trap (a filter of its own) has children that nobody of ours sees.
 //!
 //! Lock order: the turn to fork → mimalloc → pager → internal heap.
 
@@ -24,8 +24,9 @@ use std::time::Duration;
 
 use ebb_pager::hooks;
 use ebb_sys::heap::InternalHeap;
+use ebb_sys::signal::Blocked;
 use ebb_sys::syscall_trap::{self, Call, Copied};
-use ebb_sys::{futex, memory, raw, thread};
+use ebb_sys::{futex, memory, raw, stack, thread};
 
 use crate::next::Next;
 
@@ -97,12 +98,41 @@ unsafe extern "C" fn before() {
     hooks::make_ready();
     // SAFETY: this thread's turn; libc calls the handlers on the way of its fork.
     unsafe {
-        if !(needs_trap() && syscall_trap::arm(copy).is_ok()) {
-            hold();
-            HOLDS.store(true, SeqCst);
+        if needs_trap() && syscall_trap::arm(copy).is_ok() {
+            return;
+        }
+        *SIGNALS.0.get() = Some(Blocked::all());
+        if stack::borrow(hold_unpaged) {
+            return HOLDS.store(true, SeqCst);
+        }
+        *SIGNALS.0.get() = None;
+        if syscall_trap::arm(copy).is_err() {
+            end_turn();
         }
     }
 }
+
+/// Takes the locks, unless the process pages by now: what libc does next may need the pager then.
+fn hold_unpaged() -> bool {
+    // SAFETY: what takes the locks, and what gives them back where no call follows.
+    unsafe {
+        hold();
+        let pages = hooks::pages();
+        if pages {
+            release_in_parent(Some(NO_CHILD));
+        }
+        !pages
+    }
+}
+
+/// The signals of the thread that holds the locks: a handler would wait for them.
+struct Signals(UnsafeCell<Option<Blocked>>);
+// SAFETY: only the thread whose turn it is uses it.
+unsafe impl Sync for Signals {}
+static SIGNALS: Signals = Signals(UnsafeCell::new(None));
+
+/// In the place of a child's number: there is none.
+const NO_CHILD: i32 = -1;
 
 unsafe extern "C" fn after_in_parent() {
     // SAFETY: libc calls it after `before`.
@@ -119,6 +149,7 @@ unsafe fn finish_in_parent(child: Option<i32>) {
     unsafe {
         if HOLDS.swap(false, SeqCst) {
             release_in_parent(child);
+            *SIGNALS.0.get() = None;
         } else {
             syscall_trap::disarm();
         }
@@ -129,7 +160,10 @@ unsafe fn finish_in_parent(child: Option<i32>) {
 unsafe extern "C" fn after_in_child() {
     if HOLDS.load(SeqCst) {
         // SAFETY: the copy of this thread took the locks.
-        unsafe { begin_child() }
+        unsafe {
+            begin_child();
+            *SIGNALS.0.get() = None;
+        }
     }
 }
 
@@ -360,13 +394,7 @@ pub unsafe fn by_number(number: c_long, args: [c_long; 6]) -> c_long {
     hooks::make_ready();
     let call = Call { number, args };
     // SAFETY: this thread's turn, which `copy` ends.
-    match unsafe { syscall_trap::on_own_stack(|| copy(call)) } {
-        Ok(copied) => copied.result,
-        Err(error) => {
-            end_turn();
-            -c_long::from(error.0)
-        }
-    }
+    stack::borrow(move || unsafe { copy(call) }).result
 }
 
 /// `fork` without the handlers of `pthread_atfork`.

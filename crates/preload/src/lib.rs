@@ -5,8 +5,7 @@
 //! - [`malloc`]: the malloc family, served by mimalloc, and by [`mapped`] where blocks are
 //!   large. Their `mmap` and `madvise` calls bind to the symbols of this library, so they are managed like the program's maps.
 //! - [`memory`]: `mmap`, `munmap`, `mremap`, `madvise`, `mprotect`, `brk`, `mlock` and kin.
-//! - [`syscall`]: forks and memory calls by number; [`stack`]: stacks that the
-//!   program makes itself.
+//! - [`syscall`]: forks and memory calls by number; [`rings`]: io_uring.
 //! - [`dlopen`]: libraries that would look past this one.
 //! - [`thread`]: `pthread_create`, so that the pager knows the program's threads.
 //! - [`user`]: changes of user, which threads of ours follow.
@@ -32,7 +31,7 @@ mod mapped;
 mod memory;
 mod next;
 mod refuse;
-mod stack;
+mod rings;
 mod start;
 mod syscall;
 mod target;

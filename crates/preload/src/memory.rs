@@ -1,12 +1,14 @@
 //! libc's memory calls, handed to the pager.
 
-use core::ffi::{c_int, c_void};
+use core::ffi::{c_int, c_ulong, c_void};
 use core::ptr;
 use core::sync::atomic::{AtomicUsize, Ordering};
 
 use ebb_pager::hooks;
+use ebb_sys::fault::UFFDIO_REGISTER;
 
 use crate::libc_result;
+use crate::next::Next;
 
 /// # Safety
 /// `mmap(2)`'s.
@@ -223,6 +225,45 @@ pub unsafe extern "C" fn mlockall(flags: c_int) -> c_int {
 pub unsafe extern "C" fn munlockall() -> c_int {
     // SAFETY: as above.
     status(|| unsafe { hooks::munlockall() })
+}
+
+type Ioctl = unsafe extern "C" fn(c_int, c_ulong, *mut c_void) -> c_int;
+
+// SAFETY: the type is that of the manual page; the third argument is passed as if it were declared.
+static IOCTL: Next<Ioctl> = unsafe { Next::new(c"ioctl") };
+
+pub fn resolve() {
+    IOCTL.get();
+}
+
+/// Memory that the program registers with a userfaultfd of its own is not managed any more.
+///
+/// # Safety
+/// `ioctl(2)`'s.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ioctl(fd: c_int, request: c_ulong, argument: *mut c_void) -> c_int {
+    // SAFETY: the caller answers for the call.
+    unsafe {
+        before_ioctl(request, argument);
+        match IOCTL.get() {
+            Some(next) => next(fd, request, argument),
+            None => {
+                *libc::__errno_location() = libc::ENOSYS;
+                -1
+            }
+        }
+    }
+}
+
+/// # Safety
+/// The arguments are those of an `ioctl`.
+#[inline(always)]
+pub(crate) unsafe fn before_ioctl(request: c_ulong, argument: *const c_void) {
+    if request == UFFDIO_REGISTER && !argument.is_null() {
+        // SAFETY: the kernel would read it.
+        let [start, len] = unsafe { argument.cast::<[u64; 2]>().read_unaligned() };
+        hooks::cede(start as usize, len as usize);
+    }
 }
 
 pub(crate) fn address(hook: impl FnOnce() -> Result<usize, i32>) -> *mut c_void {

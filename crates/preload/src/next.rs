@@ -48,7 +48,7 @@ pub fn resolve_all() {
     crate::dlopen::resolve();
     crate::exec::resolve();
     crate::fork::resolve();
-    crate::stack::resolve();
+    crate::memory::resolve();
     crate::thread::resolve();
     crate::user::resolve();
 }

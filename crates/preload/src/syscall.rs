@@ -1,5 +1,6 @@
 //! `syscall(2)`: the system calls that copy the address space, made by number, are forks like
-//! any other, and those that map memory are memory calls like any other (SBCL makes all of its so).
+//! any other, those that map memory are memory calls like any other (SBCL makes all of its so), and one that
+//! makes an io_uring is looked after ([`rings`]).
 //! Everything else passes as it is.
 //!
 //! System calls made without libc are out of reach: a child of such a one
@@ -10,7 +11,9 @@ use core::ptr;
 
 use ebb_sys::{memory as memory_of, raw};
 
-use crate::{fork, memory};
+use ebb_pager::hooks;
+
+use crate::{fork, memory, rings};
 
 /// libc declares it variadic and reads six arguments in any case; both calling conventions pass
 /// them as if they were declared.
@@ -35,6 +38,8 @@ pub unsafe extern "C" fn syscall(
     let result = unsafe {
         if copies_memory(number, a, b) {
             fork::by_number(number, [a, b, c, d, e, f])
+        } else if number == libc::SYS_io_uring_setup && hooks::wanted() {
+            rings::setup(a, ptr::with_exposed_provenance_mut(b as usize))
         } else {
             raw::call(number, [a, b, c, d, e, f])
         }
@@ -81,6 +86,10 @@ unsafe fn memory_call(number: c_long, args: [c_long; 6]) -> Option<c_long> {
                 let areas = at(b).cast_const().cast();
                 memory::process_madvise(a as c_int, areas, c as usize, d as c_int, e as u32)
                     as c_long
+            }
+            libc::SYS_ioctl => {
+                memory::before_ioctl(b as libc::c_ulong, at(c));
+                return None;
             }
             _ => return None,
         })

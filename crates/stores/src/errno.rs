@@ -6,7 +6,8 @@ use rustix::io::Errno;
 /// The kind of failure that a transfer's error number tells of.
 pub fn classify(errno: Errno) -> IoError {
     match errno {
-        Errno::NOSPC | Errno::DQUOT | Errno::FBIG => IoError::NoSpace,
+        Errno::NOSPC | Errno::DQUOT => IoError::NoSpace,
+        Errno::FBIG => IoError::FileLimit,
         Errno::NXIO
         | Errno::NODEV
         | Errno::BADF
@@ -34,6 +35,7 @@ mod tests {
             (Errno::NOMEM, IoError::Slot),
             (Errno::NOSPC, IoError::NoSpace),
             (Errno::DQUOT, IoError::NoSpace),
+            (Errno::FBIG, IoError::FileLimit),
             (Errno::NXIO, IoError::Device),
             (Errno::NODEV, IoError::Device),
             (Errno::INVAL, IoError::Request),

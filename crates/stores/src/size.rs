@@ -2,7 +2,10 @@
 //!
 //! Units are powers of 1024. A bare number is bytes if it is a mebibyte or more, as programs
 //! write it; a smaller one is refused rather than guessed at: `--memory 512` means bytes to
-//! one reader and mebibytes to another.
+//! one reader and mebibytes to another. With a `B` behind it any number is bytes.
+//!
+//! Whatever the text, nothing overflows: numbers that are too large stay too large, and are refused as such. A size is
+//! shown so that it is the same when it is read again.
 
 use std::fmt;
 use std::str::FromStr;
@@ -37,7 +40,7 @@ pub enum SizeError {
     Empty,
     /// A number without unit.
     #[error(
-        "size \"{0}\" has no unit: write {0}M for mebibytes, {0}G for gibibytes (units: K M G T %)"
+        "size \"{0}\" has no unit: write {0}M for mebibytes, {0}G for gibibytes (units: B K M G T %)"
     )]
     NoUnit(String),
     /// Not a number.
@@ -47,7 +50,7 @@ pub enum SizeError {
     #[error("size \"{0}\" is negative: it must be above zero")]
     Negative(String),
     /// Letters that name no unit.
-    #[error("size \"{text}\" has the unknown unit \"{unit}\": allowed are K, M, G, T and %")]
+    #[error("size \"{text}\" has the unknown unit \"{unit}\": allowed are B, K, M, G, T and %")]
     Unit {
         /// The whole text.
         text: String,
@@ -83,13 +86,13 @@ impl FromStr for Size {
         let (number, scale) = decimal(number).ok_or_else(|| SizeError::NotANumber(text.into()))?;
         let factor = match unit.to_ascii_lowercase().as_str() {
             "" if number / scale < 1 << 20 => return Err(SizeError::NoUnit(text.into())),
-            "" => 1,
+            "" | "b" => 1,
             "k" | "kib" => 1 << 10,
             "m" | "mib" => 1 << 20,
             "g" | "gib" => 1 << 30,
             "t" | "tib" => 1u128 << 40,
             "%" => {
-                return match number * 100 / scale {
+                return match number.saturating_mul(100) / scale {
                     0 => Err(SizeError::Zero(text.into())),
                     share @ 1..=10_000 => Ok(Size::Share(share as u16)),
                     _ => Err(SizeError::OverWhole(text.into())),
@@ -131,21 +134,54 @@ fn decimal(text: &str) -> Option<(u128, u128)> {
     Some((number, scale))
 }
 
+/// Units and the powers of two that they are, the largest first.
+const UNITS: [(u32, &str); 5] = [(40, "T"), (30, "G"), (20, "M"), (10, "K"), (0, "B")];
+
+/// Reads as the same size.
 impl fmt::Display for Size {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match *self {
             Size::Share(share) if share % 100 == 0 => write!(f, "{}%", share / 100),
             Size::Share(share) => write!(f, "{}.{:02}%", share / 100, share % 100),
-            Size::Bytes(bytes) => f.write_str(&human(bytes)),
+            Size::Bytes(bytes) => {
+                let (number, decimals, unit) = shortest(bytes);
+                let scale = 10u128.pow(decimals);
+                write!(f, "{}", number / scale)?;
+                if decimals > 0 {
+                    let width = decimals as usize;
+                    write!(f, ".{:0width$}", number % scale)?;
+                }
+                f.write_str(unit)
+            }
         }
     }
 }
 
+/// Digits, how many of them are decimals (at most 3), and the largest unit with which these are rounded down
+/// to this size.
+fn shortest(bytes: u64) -> (u128, u32, &'static str) {
+    let bytes = u128::from(bytes);
+    for (shift, unit) in UNITS {
+        for decimals in 0..=3 {
+            let scale = 10u128.pow(decimals);
+            let number = (bytes * scale).div_ceil(1 << shift);
+            let written = match decimals {
+                0 => bytes >> shift > 0,
+                _ => (1..1024).contains(&(bytes >> shift)),
+            };
+            if written && (number << shift) / scale == bytes {
+                return (number, decimals, unit);
+            }
+        }
+    }
+    (bytes, 0, "B")
+}
+
 /// Bytes for people, in the largest unit that fits, with at most one decimal.
 pub fn human(bytes: u64) -> String {
-    for (shift, unit) in [(40, "T"), (30, "G"), (20, "M"), (10, "K")] {
-        if bytes >> shift > 0 {
-            let tenths = (bytes as u128 * 10) >> shift;
+    for (shift, unit) in UNITS {
+        if shift > 0 && bytes >> shift > 0 {
+            let tenths = (u128::from(bytes) * 10) >> shift;
             return match tenths % 10 {
                 0 => format!("{}{unit}", tenths / 10),
                 decimal => format!("{}.{decimal}{unit}", tenths / 10),
@@ -158,6 +194,7 @@ pub fn human(bytes: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
 
     fn parse(text: &str) -> Result<Size, SizeError> {
         text.parse()
@@ -169,6 +206,7 @@ mod tests {
         assert_eq!(parse("2g"), Ok(Size::Bytes(2 << 30)));
         assert_eq!(parse("1.5G"), Ok(Size::Bytes(3 << 29)));
         assert_eq!(parse("4KiB"), Ok(Size::Bytes(4096)));
+        assert_eq!(parse("512B"), Ok(Size::Bytes(512)));
         assert_eq!(parse(" 16T "), Ok(Size::Bytes(MAX_SIZE)));
         assert_eq!(parse("1048576"), Ok(Size::Bytes(1 << 20)));
         assert_eq!(parse("50%"), Ok(Size::Share(5000)));
@@ -189,7 +227,10 @@ mod tests {
             (".5G", "does not start with a number"),
             ("1.2.3G", "does not start with a number"),
             ("-1G", "negative"),
-            ("5X", "unknown unit \"X\": allowed are K, M, G, T and %"),
+            ("5X", "unknown unit \"X\": allowed are B, K, M, G, T and %"),
+            ("340282366920938463463374607431768211455%", "above 100%"),
+            ("340282366920938463463374607431768211456%", "above 100%"),
+            ("3402823669209384634633746074317682114.56%", "above 100%"),
             ("5MB", "unknown unit \"MB\""),
             ("0G", "above zero"),
             ("0%", "above zero"),
@@ -219,6 +260,62 @@ mod tests {
         assert_eq!(Size::Bytes(3 << 29).to_string(), "1.5G");
         assert_eq!(Size::Bytes(2 << 20).to_string(), "2M");
         assert_eq!(Size::Share(1225).to_string(), "12.25%");
+        for text in ["4.3G", "1.234T", "17M", "999B", "1.001K", "16T", "1B"] {
+            assert_eq!(parse(text).unwrap().to_string(), text);
+        }
+        assert_eq!(Size::Bytes((1 << 30) + 1).to_string(), "1073741825B");
         assert_eq!(human(999), "999 bytes");
+    }
+
+    /// A text as somebody may write it, near what is right and far from it.
+    fn texts() -> impl Strategy<Value = String> {
+        let digits = prop_oneof![
+            any::<u128>().prop_map(|n| n.to_string()),
+            any::<u64>().prop_map(|n| n.to_string()),
+            "[0-9]{1,60}",
+        ];
+        let fraction = prop_oneof![Just(String::new()), "\\.[0-9]{0,60}"];
+        let unit = prop_oneof!["[bBkKmMgGtT%]?(iB)?", ".{0,3}"];
+        prop_oneof![
+            (digits, fraction, unit).prop_map(|(a, b, c)| format!("{a}{b}{c}")),
+            ".*",
+        ]
+    }
+
+    proptest! {
+        #[test]
+        fn a_size_that_is_shown_reads_as_the_same(bytes in 1..=MAX_SIZE, fewer in 0u32..44) {
+            for size in [Size::Bytes((bytes >> fewer).max(1)), Size::Share((bytes % 10_000 + 1) as u16)] {
+                prop_assert_eq!(size.to_string().parse(), Ok(size));
+            }
+        }
+
+        /// Overflow would be a panic here, and a wrong size without checks for it: neither depends on how
+        /// it was built.
+        #[test]
+        fn any_text_is_a_size_in_range_or_refused(text in texts(), whole: u64) {
+            match parse(&text) {
+                Ok(Size::Bytes(bytes)) => prop_assert!((1..=MAX_SIZE).contains(&bytes)),
+                Ok(Size::Share(share)) => {
+                    prop_assert!((1..=10_000).contains(&share));
+                    prop_assert!(Size::Share(share).of(whole) <= whole);
+                }
+                Err(error) => prop_assert!(error.to_string().contains("size")),
+            }
+            let _ = human(whole);
+        }
+
+        /// What a number and a unit mean, computed in another way.
+        #[test]
+        fn numbers_mean_what_they_say(whole in 0u64..20_000_000, thousandths in 0u64..1000, unit in 0usize..4) {
+            let (shift, name) = UNITS[unit];
+            let exact = (u128::from(whole) * 1000 + u128::from(thousandths)) * (1 << shift) / 1000;
+            let read = parse(&format!("{whole}.{thousandths:03}{name}"));
+            match u64::try_from(exact) {
+                Ok(0) => prop_assert!(matches!(read, Err(SizeError::Zero(_)))),
+                Ok(bytes) if bytes <= MAX_SIZE => prop_assert_eq!(read, Ok(Size::Bytes(bytes))),
+                _ => prop_assert!(matches!(read, Err(SizeError::TooLarge(_)))),
+            }
+        }
     }
 }

@@ -7,7 +7,8 @@
 
 use crate::size::{Size, SizeError};
 use ebb_engine::Node;
-use std::path::PathBuf;
+use std::fmt;
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 /// Largest priority, as for the kernel's swapon.
@@ -43,6 +44,41 @@ pub struct Place {
     pub rotational: Option<bool>,
     /// Whether what a file or device holds may go. If none: it must be swap, or empty.
     pub overwrite: Option<bool>,
+}
+
+/// Reads as the same spec. A path is shown as far as it is text.
+impl fmt::Display for SwapSpec {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let place = match self {
+            SwapSpec::None => return f.write_str("none"),
+            SwapSpec::At(place) => place,
+        };
+        let path = place.path.as_deref().unwrap_or(Path::new("")).display();
+        write!(f, "{path}:")?;
+        if let Some(size) = place.size {
+            write!(f, "{size}")?;
+        }
+        let word = |on: bool, words: [&'static str; 2]| words[usize::from(on)];
+        let (off_on, no_yes) = (["off", "on"], ["no", "yes"]);
+        for (name, value) in [
+            ("prio", place.priority.map(|n| n.to_string())),
+            ("node", place.node.map(|n| n.0.to_string())),
+            ("discard", place.discard.map(|on| word(on, off_on).into())),
+            (
+                "rotational",
+                place.rotational.map(|on| word(on, off_on).into()),
+            ),
+            (
+                "overwrite",
+                place.overwrite.map(|yes| word(yes, no_yes).into()),
+            ),
+        ] {
+            if let Some(value) = value {
+                write!(f, ",{name}={value}")?;
+            }
+        }
+        Ok(())
+    }
 }
 
 impl Default for SwapSpec {
@@ -214,6 +250,8 @@ fn switch(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::option;
+    use proptest::prelude::*;
 
     fn at(text: &str) -> Place {
         match text.parse() {
@@ -302,10 +340,64 @@ mod tests {
         }
     }
 
-    proptest::proptest! {
+    /// Specs of every kind, with paths that hold what a spec gives a meaning to.
+    fn specs() -> impl Strategy<Value = SwapSpec> {
+        let size = prop_oneof![
+            (1..=crate::MAX_SIZE).prop_map(Size::Bytes),
+            (1..=10_000u16).prop_map(Size::Share),
+        ];
+        let switch = || option::of(any::<bool>());
+        let numbers = (option::of(0..=MAX_PRIORITY), option::of(0..=MAX_NODE));
+        let switches = (switch(), switch(), switch());
+        let place = ("/?[^,\0]{1,20}", option::of(size), numbers, switches);
+        place.prop_map(|(path, size, (priority, node), switches)| {
+            let (discard, rotational, overwrite) = switches;
+            SwapSpec::At(Place {
+                path: Some(path.into()),
+                size,
+                priority,
+                node: node.map(Node),
+                discard,
+                rotational,
+                overwrite,
+            })
+        })
+    }
+
+    /// Words of a spec in any order, and anything.
+    fn texts() -> impl Strategy<Value = String> {
+        let word = prop_oneof![
+            Just("none".to_owned()),
+            "/?[a-z/:.]{0,6}",
+            "[:,=]{1,2}",
+            "[0-9]{1,30}[KMGT%]?",
+            "(prio|node|discard|rotational|overwrite)=(on|off|yes|no|-?[0-9]{1,30})",
+        ];
+        prop_oneof![
+            ".*",
+            proptest::collection::vec(word, 0..8).prop_map(|words| words.concat()),
+        ]
+    }
+
+    proptest! {
         #[test]
-        fn no_text_panics(text in ".*") {
-            let _ = text.parse::<SwapSpec>();
+        fn a_spec_that_is_shown_reads_as_the_same(spec in specs()) {
+            // "none" and what follows is no path.
+            let shown = spec.to_string();
+            prop_assume!(!shown.starts_with("none:"));
+            prop_assert_eq!(shown.parse(), Ok(spec));
+        }
+
+        #[test]
+        fn any_text_is_a_spec_or_refused(text in texts()) {
+            match text.parse::<SwapSpec>() {
+                Ok(SwapSpec::None) => prop_assert_eq!(text, "none"),
+                Ok(spec) => {
+                    // What was understood is all that was said.
+                    prop_assert_eq!(spec.to_string().parse(), Ok(spec));
+                }
+                Err(error) => prop_assert!(!error.to_string().is_empty()),
+            }
         }
     }
 }

@@ -12,11 +12,14 @@
 //! What it does not do: thread-locals of other libraries than libc and this one. They have addresses in the
 //! block, and nobody uses them there.
 
-use crate::memory::{PAGE, page_up};
+use crate::memory::page_up;
 use std::ffi::CStr;
 
-/// Bytes above the thread pointer: more than glibc's `struct pthread`, whose length no header says.
-const ABOVE: usize = PAGE;
+/// Bytes above the thread pointer: more than glibc's `struct pthread`, whose length no header says. With what is
+/// below, and the table of modules, a block mostly takes one page.
+const ABOVE: usize = 3072;
+/// What libc aligns a control block to.
+const LEAST_ALIGN: usize = 64;
 /// Modules with thread-locals of which a block has the initial values: libc, and the one this is in.
 const IMAGES: usize = 2;
 /// Pointers to the tables of `<ctype.h>`, which libc sets for each thread as it starts.
@@ -46,7 +49,7 @@ struct Image {
 /// All that blocks have in common.
 #[derive(Clone, Copy)]
 pub struct Template {
-    /// Bytes below the thread pointer, whole pages.
+    /// Bytes below the thread pointer.
     below: usize,
     images: [Image; IMAGES],
     /// A word's distance below the thread pointer, and its value.
@@ -71,6 +74,7 @@ impl Template {
             images: [Image::default(); IMAGES],
             seen: [false; IMAGES],
             modules: 0,
+            align: LEAST_ALIGN,
         };
         // SAFETY: the callback gets the structure that it is given here.
         unsafe { libc::dl_iterate_phdr(Some(look), (&raw mut found).cast()) };
@@ -80,7 +84,7 @@ impl Template {
         }
         let lowest = |image: &Image| image.below;
         let below = found.images.iter().map(lowest).max()?;
-        let below = page_up(below.max((-rseq.0).max(0) as usize));
+        let below = below.max((-rseq.0).max(0) as usize);
         let word = |at: usize| {
             // SAFETY: a word of this thread's own header.
             unsafe { (found.pointer.wrapping_add(at) as *const usize).read() }
@@ -89,7 +93,7 @@ impl Template {
             return None;
         }
         Some(Self {
-            below,
+            below: below.next_multiple_of(found.align),
             images: found.images,
             tables: tables(found.pointer),
             guards: header::GUARDS.map(word),
@@ -100,7 +104,7 @@ impl Template {
 
     /// Bytes that a block takes, whole pages.
     pub fn bytes(&self) -> usize {
-        self.below + ABOVE + page_up((self.modules + 2) * size_of::<Entry>())
+        page_up(self.below + ABOVE + (self.modules + 2) * size_of::<Entry>())
     }
 
     /// Makes a block at `start`; its thread pointer.
@@ -177,6 +181,8 @@ struct Found {
     images: [Image; IMAGES],
     seen: [bool; IMAGES],
     modules: usize,
+    /// What the thread pointer is aligned to, at least.
+    align: usize,
 }
 
 unsafe extern "C" fn look(
@@ -192,6 +198,7 @@ unsafe extern "C" fn look(
     let Some(local) = headers.iter().find(|h| h.p_type == libc::PT_TLS) else {
         return 0;
     };
+    found.align = found.align.max(local.p_align as usize);
     let data = module.dlpi_tls_data as usize;
     // In the static block, below the thread pointer; else it is allocated when it is used.
     if data == 0 || data >= found.pointer {

@@ -6,7 +6,7 @@
 //! Events (fork, remap, remove) are not asked for: the memory calls that cause them are known
 //! before they happen.
 
-use crate::Errno;
+use crate::{Errno, raw};
 use std::fs::OpenOptions;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
@@ -25,7 +25,8 @@ const fn read_only(number: u8, size: usize) -> u64 {
 
 const NEW: u64 = ioc(0, 0xAA, 0, 0);
 const UFFDIO_API: u64 = both(0x3f, 24);
-const UFFDIO_REGISTER: u64 = both(0x00, 32);
+/// The request by which a range is registered; its argument begins with where that is and how long.
+pub const UFFDIO_REGISTER: u64 = both(0x00, 32);
 const UFFDIO_UNREGISTER: u64 = read_only(0x01, 16);
 const UFFDIO_WAKE: u64 = read_only(0x02, 16);
 const UFFDIO_COPY: u64 = both(0x03, 40);
@@ -407,9 +408,11 @@ impl FaultFd {
     }
 
     fn ioctl<T>(&self, request: u64, arg: &mut T) -> Result<(), Errno> {
+        let arg = std::ptr::from_mut(arg) as libc::c_long;
+        let args = [self.fd.as_raw_fd().into(), request as _, arg, 0, 0, 0];
+        // Not by libc's function, by which the preload library sees the program's.
         // SAFETY: the private callers pair each request with its argument's type.
-        let r = unsafe { libc::ioctl(self.fd.as_raw_fd(), request as _, arg as *mut T) };
-        Errno::of(r as _).map(|_| ())
+        unsafe { raw::checked(libc::SYS_ioctl, args) }.map(|_| ())
     }
 }
 

@@ -31,6 +31,7 @@ pub mod secret;
 pub mod shm;
 pub mod sigfd;
 pub mod signal;
+pub mod stack;
 pub mod syscall_trap;
 mod task;
 pub mod thread;

@@ -6,9 +6,9 @@ use libc::{c_int, c_long, syscall};
 /// Bytes of a page.
 pub const PAGE: usize = 4096;
 
-/// Rounds up to whole pages.
+/// Rounds up to whole pages; to as many as addresses have, what is more.
 pub const fn page_up(bytes: usize) -> usize {
-    (bytes + PAGE - 1) & !(PAGE - 1)
+    bytes.saturating_add(PAGE - 1) & !(PAGE - 1)
 }
 
 /// Requires: as the system call.

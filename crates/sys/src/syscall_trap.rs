@@ -8,7 +8,7 @@
 //!
 //! 1. [`arm`], on the thread that is about to fork: all signals but SIGSYS are blocked, as a handler of the
 //!    program's would make system calls too. What libc sets its mask to meanwhile is kept beside.
-//! 2. The handler goes to a stack of ours. What copies the process is done by who armed; the trap is disarmed
+//! 2. The handler goes to a stack of ours (`stack`). What copies the process is done by who armed; the trap is disarmed
 //!    before. Every other call is made as it is.
 //! 3. The handler returns with the call's result and the mask that libc believes to have: in the parent and in
 //!    the child. So the first code that runs in a child is ours, and the program's comes when that is done.
@@ -16,7 +16,7 @@
 //! Protocol: one thread at a time, which the caller sees to. What it does not do: calls that share the memory,
 //! which never come here.
 
-use crate::{Errno, memory, raw};
+use crate::{Errno, raw, stack};
 use libc::{c_int, c_long};
 use std::cell::UnsafeCell;
 use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering::SeqCst};
@@ -42,8 +42,7 @@ pub struct Copied {
 /// Makes such a call.
 pub type Copy = unsafe fn(Call) -> Copied;
 
-const STACK: usize = 128 << 10;
-/// Where the stack of ours ends; 0: there is none yet.
+/// Where the stack of ours ends.
 static TOP: AtomicUsize = AtomicUsize::new(0);
 /// What the kernel looks at before each system call.
 static SELECTOR: AtomicU8 = AtomicU8::new(ALLOW);
@@ -96,13 +95,13 @@ static ARMED: OneThread = OneThread(UnsafeCell::new(Armed {
 /// Catches the calling thread's next call that copies the process, and has `copy` make it.
 ///
 /// # Errors
-/// The system does not allow it, or has no memory for a stack.
+/// The system does not allow it.
 ///
 /// # Safety
 /// No other thread does so before this one's call was made or [`disarm`]ed. The thread makes no system call
 /// of its own but what libc's forking functions do.
 pub unsafe fn arm(copy: Copy) -> Result<(), Errno> {
-    own_stack()?;
+    TOP.store(stack::of_fork(), SeqCst);
     let (start, len) = own_code();
     // SAFETY: by the caller's contract this thread alone uses what is armed; the structures are the kernel's, and
     // the range is of this library's code.
@@ -149,48 +148,6 @@ unsafe fn release(armed: &mut Armed) {
         set_action(&armed.before);
         set_mask(armed.mask);
     }
-}
-
-/// Runs `body` on the stack of ours, with all signals blocked; for calls that the caller makes itself.
-///
-/// # Errors
-/// There is no memory for it.
-///
-/// # Safety
-/// One thread at a time.
-pub unsafe fn on_own_stack<F: FnOnce() -> Copied>(body: F) -> Result<Copied, Errno> {
-    struct Work<F>(Option<F>, Option<Copied>);
-    extern "C" fn run<F: FnOnce() -> Copied>(work: *mut Work<F>) {
-        // SAFETY: the caller's, who waits.
-        let work = unsafe { &mut *work };
-        work.1 = work.0.take().map(|body| body());
-    }
-    let top = own_stack()?;
-    let mut work = Work(Some(body), None);
-    let _blocked = crate::signal::Blocked::all();
-    // SAFETY: the stack is nobody else's by the caller's contract; a call by the C convention.
-    unsafe {
-        core::arch::asm!(
-            "mov r12, rsp",
-            "mov rsp, {top}",
-            "call {run}",
-            "mov rsp, r12",
-            top = in(reg) top,
-            run = in(reg) run::<F>,
-            in("rdi") &raw mut work,
-            out("r12") _,
-            clobber_abi("C"),
-        );
-    }
-    Ok(work.1.expect("the body has run"))
-}
-
-/// The stack; where it ends.
-fn own_stack() -> Result<usize, Errno> {
-    if TOP.load(SeqCst) == 0 {
-        TOP.store(memory::reserve(STACK)? + STACK, SeqCst);
-    }
-    Ok(TOP.load(SeqCst))
 }
 
 /// The code of what this is linked into: its start and length.
@@ -424,21 +381,7 @@ mod tests {
         unsafe {
             arm(copy).expect("the system allows it");
             assert!(disarm() && !disarm());
-            let copied = on_own_stack(|| {
-                copy(Call {
-                    number: libc::SYS_fork,
-                    args: [0; 6],
-                })
-            });
-            match copied.expect("a stack").result {
-                0 => libc::_exit(7),
-                child => {
-                    let mut status = 0;
-                    assert_eq!(libc::waitpid(child as i32, &mut status, 0), child as i32);
-                    assert_eq!(libc::WEXITSTATUS(status), 7);
-                }
-            }
         }
-        assert_eq!((CAUGHT.load(SeqCst), mask()), (4, before));
+        assert_eq!((CAUGHT.load(SeqCst), mask()), (3, before));
     }
 }

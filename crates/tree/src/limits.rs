@@ -155,14 +155,14 @@ impl Pools {
             return stays.saturating_sub(share as u64);
         };
         let share = u128::from(room) * u128::from(self.weight) / u128::from(self.weights.max(1));
-        self.own + share as u64
+        self.own.saturating_add(share as u64)
     }
 
     /// What bounds the process's pool under the tree's limit and threshold, and one of its `own`.
     fn limit(&self, of_tree: u64, accept: u8, own: u64) -> PoolLimit {
         let part = self.part(of_tree);
         let max = part.min(own);
-        let level = of_tree / 100 * u64::from(accept);
+        let level = (of_tree / 100).saturating_mul(u64::from(accept));
         let gives = self.gives(level);
         let stays = (u128::from(self.own - gives) * 100).div_ceil(u128::from(max.max(1)));
         // Under a limit of its own it keeps to the threshold.
@@ -198,13 +198,13 @@ impl Table {
                 true => GROWING,
                 false => 1,
             };
-            pools.sum += holds;
-            pools.writable += may_give;
+            pools.sum = pools.sum.saturating_add(holds);
+            pools.writable = pools.writable.saturating_add(may_give);
             pools.weights += weight;
             if n == me {
                 (pools.own, pools.may_give, pools.weight) = (holds, may_give, weight);
             } else if may_give > 0 && age < mine {
-                pools.older += may_give;
+                pools.older = pools.older.saturating_add(may_give);
                 first = first.min(Some(age)).or(Some(age));
             }
         }
@@ -214,7 +214,8 @@ impl Table {
 
     /// The budget in bytes.
     pub fn budget_bytes(&self) -> u64 {
-        self.budget.load(SeqCst).max(0) as u64 * PAGE_SIZE as u64
+        let pages = self.budget.load(SeqCst).max(0) as u64;
+        pages.saturating_mul(PAGE_SIZE as u64)
     }
 }
 
@@ -236,7 +237,7 @@ impl Member {
         let pools = self.table.pools(self.slot(), ebb_sys::proc::monotonic_ns());
         // Who is idle looks seldom.
         if let Some(first) = pools.first
-            && pools.sum > limit / 100 * (u64::from(accept) + 1)
+            && pools.sum > (limit / 100).saturating_mul(u64::from(accept) + 1)
         {
             self.table.wake(first);
         }
@@ -256,7 +257,8 @@ impl Member {
         let paging = self.table.taken();
         let paging = paging.filter(|(_, word)| word.state == SlotState::Paging);
         let all = paging.map(|(n, _)| self.table.slot(n).pool.load(Relaxed));
-        self.table.pool_peak.0.fetch_max(all.sum(), Relaxed);
+        let sum = all.fold(0, u64::saturating_add);
+        self.table.pool_peak.0.fetch_max(sum, Relaxed);
     }
 }
 

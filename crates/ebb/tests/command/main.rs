@@ -2,6 +2,7 @@
 
 #[path = "../common/mod.rs"]
 mod common;
+mod ending;
 mod figures;
 mod files;
 mod loaders;

@@ -55,7 +55,8 @@ fn the_supervisors_death_harms_nobody() {
 }
 
 /// The supervisor gives children their devices and takes back what dead ones had; without it they
-/// have their parent's, and processes do it for each other.
+/// have their parent's, and processes do it for each other. Also where somebody has taken its name: another
+/// user, if we are root.
 #[test]
 fn a_process_that_pages_forks_without_a_supervisor() {
     if cannot_page() {
@@ -63,8 +64,19 @@ fn a_process_that_pages_forks_without_a_supervisor() {
     }
     const FORKS: &str = "import os, signal, sys, time
 signal.alarm(60)
+taken, take = os.pipe()
+squatter = os.fork() if sys.argv[2] == 'squat' else None
+if squatter == 0:
+    import socket
+    if os.getuid() == 0: os.setgroups([]); os.setgid(65534); os.setuid(65534)
+    name = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    while True:
+        try: name.bind(chr(0) + os.environ['EBB_CONTROL']); break
+        except OSError: time.sleep(.001)
+    name.listen(100); os.write(take, b'x'); time.sleep(60); os._exit(0)
 data = [str(i).encode() * 500 for i in range(16_000)]
 os.kill(os.getppid(), signal.SIGKILL); time.sleep(0.3)
+if squatter: os.read(taken, 1)
 def ends_well(n):
     child = os.fork()
     if child == 0:
@@ -73,17 +85,20 @@ def ends_well(n):
     return os.waitpid(child, 0)[1] == 0
 good = all(map(ends_well, range(8)))
 good = good and all(d == str(i).encode() * 500 for i, d in enumerate(data))
+if squatter: os.kill(squatter, signal.SIGKILL)
 with open(sys.argv[1] + '.new', 'w') as file: file.write('same' if good else 'different')
 os.rename(sys.argv[1] + '.new', sys.argv[1])";
     let dir = tempfile::tempdir().unwrap();
-    for swap in ["none", "/var/tmp"] {
-        let file = dir.path().join(swap.trim_matches('/').replace('/', "-"));
+    for (swap, squat) in [("none", "no"), ("/var/tmp", "no"), ("/var/tmp", "squat")] {
+        let name = format!("{}-{squat}", swap.trim_matches('/').replace('/', "-"));
+        let file = dir.path().join(name);
         let killed = Command::new("timeout")
             .args(["-k", "2", "40"])
             .arg(ebb())
             .args(["run", "--memory", "40M", "--swap", swap])
             .args(["python3", "-c", FORKS])
             .arg(&file)
+            .arg(squat)
             .status()
             .unwrap();
         assert!(!killed.success());
@@ -92,11 +107,15 @@ os.rename(sys.argv[1] + '.new', sys.argv[1])";
             let waited = start.elapsed();
             assert!(
                 waited < Duration::from_secs(40),
-                "--swap {swap}: it was ended"
+                "--swap {swap}, {squat}: it was ended"
             );
             std::thread::sleep(Duration::from_millis(20));
         }
-        assert_eq!(fs::read_to_string(file).unwrap(), "same", "--swap {swap}");
+        assert_eq!(
+            fs::read_to_string(file).unwrap(),
+            "same",
+            "--swap {swap}, {squat}"
+        );
     }
 }
 

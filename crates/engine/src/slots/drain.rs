@@ -147,7 +147,7 @@ impl Devices {
         match error {
             IoError::Slot => return self.bad_slot(cpu, device, slot),
             IoError::Device => self.retire(device),
-            IoError::NoSpace | IoError::Request => {}
+            IoError::NoSpace | IoError::FileLimit | IoError::Request => {}
         }
         Ok(())
     }

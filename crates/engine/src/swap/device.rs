@@ -23,6 +23,11 @@ const _: () = assert!(crate::pool::MAX_COMPRESSED + FOOTER <= PAGE_SIZE);
 /// Attempts at writing a page, each in another slot.
 const WRITE_TRIES: usize = 3;
 
+/// Whether a write met the process's limit of file sizes.
+pub(super) const NOT_MET: u8 = 0;
+const MET: u8 = 1;
+const TOLD: u8 = 2;
+
 /// Lays a pool object out as a slot.
 pub fn seal(slot: &mut PageBytes, codec: Codec, len: usize) {
     let [high, low] = (len as u16).to_be_bytes();
@@ -76,6 +81,19 @@ impl Swap {
         self.note(&self.last_refused_ns);
     }
 
+    /// Whether a write failed because this process may write no file so large.
+    pub fn file_limited(&self) -> bool {
+        self.file_limit.load(Relaxed) != NOT_MET
+    }
+
+    /// The same, once.
+    pub fn is_newly_file_limited(&self) -> bool {
+        let told = self
+            .file_limit
+            .compare_exchange(MET, TOLD, Relaxed, Relaxed);
+        told.is_ok()
+    }
+
     /// Frees one slot.
     pub(super) fn free_slot(&self, cpu: Cpu, owner: EntryId, place: SlotPlace) {
         self.free_slots(cpu, owner, single(place));
@@ -107,6 +125,11 @@ impl Swap {
     pub(super) fn write_failed(&self, cpu: Cpu, owner: EntryId, place: SlotPlace, error: IoError) {
         let Some(devices) = &self.devices else { return };
         self.env.counters.write_error.add(1);
+        if error == IoError::FileLimit {
+            let _ = self
+                .file_limit
+                .compare_exchange(NOT_MET, MET, Relaxed, Relaxed);
+        }
         if let Err(error) = devices.write_failed(cpu, place.device, place.slot, error) {
             panic!("{error}");
         }

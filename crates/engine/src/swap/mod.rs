@@ -161,6 +161,8 @@ pub struct Swap {
     patient: AtomicBool,
     /// When a store that the pool refused last did.
     last_refused_ns: AtomicU64,
+    /// See [`Swap::file_limited`].
+    file_limit: AtomicU8,
     staging_bytes: AtomicUsize,
     accept_percent: AtomicU8,
     /// The group that is written back first, or [`IN_TURN`].
@@ -219,6 +221,7 @@ impl Swap {
             others_load_ns: AtomicU64::new(0),
             patient: AtomicBool::new(false),
             last_refused_ns: AtomicU64::new(0),
+            file_limit: AtomicU8::new(device::NOT_MET),
             staging_bytes: AtomicUsize::new(0),
             accept_percent: AtomicU8::new(config.accept_threshold_percent),
             first_group: AtomicU32::new(IN_TURN),

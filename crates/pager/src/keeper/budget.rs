@@ -27,7 +27,14 @@ impl Process {
     /// the pool accordingly, and as the user wants it.
     pub fn share_budget(&self, state: &mut State) {
         let budget = self.member.budget() as usize;
-        let elsewhere = self.embedded.devices.stays(self.member) && self.member.writeback();
+        if self.swap.is_newly_file_limited() {
+            self.member.message(
+                "the program may write no larger file (RLIMIT_FSIZE, `ulimit -f`): its pages stay in RAM from \
+                 now on, compressed; a block device for --swap has no such limit",
+            );
+        }
+        let elsewhere =
+            self.embedded.devices.stays(self.member) && embed::may_write(self.swap, self.member);
         let mut limit = budget;
         if elsewhere {
             self.balance(state);

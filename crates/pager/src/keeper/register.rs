@@ -57,8 +57,12 @@ impl Process {
     /// Registers what was mapped or moved since the last time, and says so to who waits for that.
     pub fn register_new(&self) {
         let mut state = lock_service();
+        let mut any = self.cede(&mut state);
         if state.ranges.all().any(|r| !r.attributes.registered) {
             self.register_all(&mut state);
+            any = true;
+        }
+        if any {
             ANSWERED.fetch_add(1, SeqCst);
             ebb_sys::futex::wake(&ANSWERED, i32::MAX, false);
         }
@@ -105,7 +109,7 @@ impl Process {
             join_again(range.start, len);
             if state.sharing == Sharing::Protected {
                 // New, or moved by mremap, which leaves the protection behind.
-                self.protect(state, range.start, len);
+                self.protect(range.start, len);
                 self.give_up_written(state, range.start, range.end);
             }
             state

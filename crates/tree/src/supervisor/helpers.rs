@@ -23,7 +23,7 @@
 
 use super::seats::{Seat, identify, is_dead};
 use super::{ANY_CHILD, Supervisor, Token};
-use crate::table::SlotNumber;
+use crate::table::{SlotNumber, SlotState};
 use crate::wire::Leaving;
 use ebb_sys::proc::{self, Image, Process};
 use rustix::event::epoll;
@@ -35,6 +35,9 @@ use std::time::{Duration, Instant};
 
 /// How long a helper has to end by itself once its program has.
 pub(super) const GRACE: Duration = Duration::from_millis(250);
+
+/// How long a helper that has not joined takes to notice that its program has ended.
+const NOTICES: Duration = Duration::from_secs(1);
 
 /// The process that serves a member.
 pub(super) struct Helper {
@@ -205,6 +208,9 @@ impl Supervisor {
             self.helpers.remove(&helper.pid);
         }
         let (leaving, name) = (helper.leaving, seat.process.pid());
+        // What pages cannot do without.
+        let pages = self.table.state(slot).state == SlotState::Paging;
+        let leaving = leaving.filter(|&why| why != Leaving::Unmanaged || !pages);
         if leaving == Some(Leaving::Unmanaged) {
             self.has_left(slot);
             return;
@@ -284,7 +290,7 @@ impl Supervisor {
     /// # Errors
     /// Those of the event queue; none is expected.
     pub fn see_helpers_off(&mut self, limit: Duration) -> io::Result<()> {
-        let end = Instant::now() + limit;
+        let start = Instant::now();
         loop {
             let mut slots: Vec<SlotNumber> = self.helpers.values().copied().collect();
             slots.retain(|slot| {
@@ -294,7 +300,10 @@ impl Supervisor {
             for &slot in &slots {
                 self.awaits_helper(slot, Duration::ZERO);
             }
-            if slots.is_empty() && !self.left_alone() || Instant::now() >= end {
+            let waited = start.elapsed();
+            // Of those that have not joined nothing is known but the name.
+            let unknown = || waited < NOTICES && self.left_alone();
+            if slots.is_empty() && !unknown() || waited >= limit {
                 return Ok(());
             }
             self.step(Duration::from_millis(2))?;

@@ -86,7 +86,7 @@ pub struct ProcessLimits {
 }
 
 fn bytes(pages: i64) -> u64 {
-    pages.max(0) as u64 * PAGE_SIZE as u64
+    (pages.max(0) as u64).saturating_mul(PAGE_SIZE as u64)
 }
 
 impl Supervisor {
@@ -229,7 +229,7 @@ impl Supervisor {
         }
         let (aim, low, was) = (approach.aim, approach.low, approach.was);
         let since = approach.since;
-        let above = used - aim;
+        let above = used.saturating_sub(aim);
         if above > 0 && now - approach.reported > REPORT {
             approach.reported = now;
             let text = format!("{} in use", human(bytes(used)));
@@ -258,7 +258,7 @@ impl Supervisor {
 
     /// Writes the budget, and the limit that goes with it until all is measured again.
     fn set_budget(&self, pages: i64) {
-        let more = pages - self.table.budget.swap(pages, SeqCst);
+        let more = pages.saturating_sub(self.table.budget.swap(pages, SeqCst));
         self.table.limit.0.fetch_add(more, SeqCst);
         if more > 0 {
             self.table.feed();
@@ -333,7 +333,9 @@ impl Supervisor {
             paging: self.table.mode() == crate::Mode::Paging,
             pool_max: limits.pool_max.map(|max| max.to_string()),
             pool_max_bytes: limits.pool_max.map(|max| max.of(budget)),
-            pool_bytes: processes.iter().map(|p| p.pool_bytes).sum(),
+            pool_bytes: processes
+                .iter()
+                .fold(0, |sum, p| sum.saturating_add(p.pool_bytes)),
             accept_percent: limits.accept_percent,
             writeback: limits.writeback,
             processes,

@@ -783,6 +783,7 @@ fn what_a_compaction_cannot_write_to_is_not_used_again() {
         (IoError::Slot, 1, false),
         (IoError::Device, 0, true),
         (IoError::NoSpace, 0, false),
+        (IoError::FileLimit, 0, false),
     ] {
         let (devices, id) = one(1024, Options::default());
         devices.set_mover(Arc::new(Unwritable(error)));
