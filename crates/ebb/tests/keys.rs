@@ -91,7 +91,7 @@ fn a_long_chain_of_forks_reads_what_all_of_them_wrote() {
     let job = job.time_limit(Duration::from_secs(150));
     let alone = free(&job, "chain");
     let swap = swap_file(dir.path(), 1024);
-    let managed = Under::budget(32 * MIB)
+    let managed = Under::budget(40 * MIB)
         .options(&["--pool-max", "4M", "--swap", &swap])
         .run(&job);
     managed.assert_same(&alone, "chain");
@@ -129,7 +129,10 @@ def held(pid):
         if kcmp(one) != 0: continue
         for task in os.listdir(f'/proc/{one}/task'):
             at = f'/proc/{one}/task/{task}'
-            users.add(open(f'{at}/status').read().split('Uid:')[1].split()[0])
+            status = open(f'{at}/status').read()
+            # The kernel's own, which do what a ring of ours asked for as who asked.
+            if 'iou-' in status.splitlines()[0]: continue
+            users.add(status.split('Uid:')[1].split()[0])
             for fd in os.listdir(f'{at}/fd'):
                 try:
                     if os.readlink(f'{at}/fd/{fd}') != swap: continue
@@ -166,6 +169,7 @@ say(f'root has what it wrote: {digest() == after}')
     let managed = Under::budget(48 * MIB)
         .options(&["--pool-max", "8M", "--swap", &swap])
         .run(&python(script, &[path]));
+    println!("{}", String::from_utf8_lossy(&managed.run.stdout));
     managed.assert_same(&alone, "worker");
     assert!(managed.counter("pswpout") > 1000, "{}", managed.stats);
     let text = String::from_utf8_lossy(&managed.run.stdout);

@@ -67,7 +67,13 @@ pub fn changed(nudge: impl Fn()) {
     let begin = Instant::now();
     // A helper that ends meanwhile has no rights any more.
     let follows = |number: usize| FOLLOWED[number].load(SeqCst) == change;
-    while task::helper_lives() && !(0..task::started()).all(follows) {
+    // Asked anew after each: the first starts the others, and follows after that.
+    let all = || {
+        (0..TASKS)
+            .take_while(|&number| number < task::started())
+            .all(follows)
+    };
+    while task::helper_lives() && !all() {
         if begin.elapsed() > PATIENCE {
             abort();
         }
