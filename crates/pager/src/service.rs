@@ -31,6 +31,7 @@ use ebb_sys::fault::{BATCH, Fault};
 use ebb_sys::futex;
 use ebb_sys::thread::{self, Urgency};
 use ebb_sys::user;
+use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
@@ -338,6 +339,12 @@ extern "C" fn run(index: *mut libc::c_void) -> *mut libc::c_void {
             Ok(faults) => faults,
             Err(e) => process.fail(&format!("reading page faults failed: {e}")),
         };
+        if faults.is_empty() && !desk.stuck.is_empty() {
+            desk.more = false;
+            process.serve_stuck(&mut desk);
+            process.serve_again(&mut desk);
+            continue;
+        }
         if faults.is_empty() {
             if watch.nothing(services, me) && !services.shares() {
                 services.rest(me);
@@ -373,6 +380,7 @@ extern "C" fn run(index: *mut libc::c_void) -> *mut libc::c_void {
             leave |= watch.after(services, me, fault, now);
         }
         process.make_room(&mut desk, When::Soon);
+        process.serve_stuck(&mut desk);
         process.serve_again(&mut desk);
         if leave && !services.shares() {
             services.rest(me);
@@ -392,6 +400,7 @@ impl Desk {
             // SAFETY: aligned, initialised, leaked, and handed out once.
             buffer: unsafe { &mut *buffer },
             again: Vec::with_capacity(64),
+            stuck: VecDeque::with_capacity(64),
             more: false,
             since: Instant::now(),
             waiter: None,
