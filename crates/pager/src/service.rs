@@ -136,6 +136,11 @@ impl Services {
         }
     }
 
+    /// How many there are.
+    pub fn count(&self) -> usize {
+        self.threads.len()
+    }
+
     /// Faults served so far.
     pub fn served(&self) -> u64 {
         self.served.load(SeqCst)

@@ -28,7 +28,8 @@ use std::time::{Duration, Instant};
 pub const GIVE_UP: Duration = Duration::from_secs(10);
 /// So much work ends a shortage: a MiB in ten seconds is no progress.
 const FED: u64 = 256;
-/// How long without any work, if what cannot be swapped out is more than the budget.
+/// How often it is seen, while no work is done at all, whether what cannot be swapped out is more than the
+/// budget.
 const HOPELESS: Duration = Duration::from_secs(1);
 /// Pages to work on that a process needs beside those that stay in memory.
 const WORK: u64 = (8 << 20) / PAGE_SIZE as u64;
@@ -55,6 +56,8 @@ pub struct Lasted {
     in_all: Duration,
     /// With none at all.
     idle: Duration,
+    /// That has become longer than [`HOPELESS`], or twice as long, and so on, since the last look.
+    looks: bool,
 }
 
 impl Shortage {
@@ -77,8 +80,11 @@ impl Shortage {
         }
         let from = wanted.until.map_or(from, |until| until.max(from));
         let more = to.saturating_duration_since(from);
+        let looks = |idle: Duration| idle.as_millis() / HOPELESS.as_millis();
+        let seen = looks(wanted.lasted.idle);
         wanted.lasted.in_all += more;
         wanted.lasted.idle += more;
+        wanted.lasted.looks = looks(wanted.lasted.idle) != seen;
         wanted.until = Some(from.max(to));
         wanted.lasted
     }
@@ -207,7 +213,7 @@ impl Process {
         let work = lock_service().attempts.work();
         let lasted = self.shortage.lasted(from, Instant::now(), work);
         let hopeless = || self.stays() + WORK > self.member.budget();
-        if lasted.in_all > GIVE_UP || lasted.idle > HOPELESS && hopeless() {
+        if lasted.in_all > GIVE_UP || lasted.looks && hopeless() {
             self.out_of_memory();
         }
     }
@@ -284,5 +290,13 @@ mod tests {
         assert_eq!(lasted(10, 11, 1000 + FED), (1, 1));
         assert_eq!(lasted(20, 21, 1001 + FED), (2, 1));
         assert_eq!(lasted(21, 22, 1001 + FED), (3, 2));
+        let looks = |from, to| {
+            let at = |ms| start + Duration::from_secs(22) + Duration::from_millis(ms);
+            shortage.lasted(at(from), at(to), 1001 + FED).looks
+        };
+        assert_eq!(
+            [looks(0, 500), looks(500, 990), looks(990, 1010)],
+            [false, false, true]
+        );
     }
 }
