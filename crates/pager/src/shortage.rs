@@ -30,7 +30,7 @@ pub const GIVE_UP: Duration = Duration::from_secs(10);
 const FED: u64 = 256;
 /// How often it is seen, while no work is done at all, whether what cannot be swapped out is more than the
 /// budget.
-const HOPELESS: Duration = Duration::from_secs(1);
+const HOPELESS: Duration = Duration::from_secs(3);
 /// Pages to work on that a process needs beside those that stay in memory.
 const WORK: u64 = (8 << 20) / PAGE_SIZE as u64;
 
@@ -289,13 +289,13 @@ mod tests {
         assert_eq!(lasted(9, 10, 999 + FED), (10, 1));
         assert_eq!(lasted(10, 11, 1000 + FED), (1, 1));
         assert_eq!(lasted(20, 21, 1001 + FED), (2, 1));
-        assert_eq!(lasted(21, 22, 1001 + FED), (3, 2));
+        assert_eq!(lasted(21, 23, 1001 + FED), (4, 3));
         let looks = |from, to| {
-            let at = |ms| start + Duration::from_secs(22) + Duration::from_millis(ms);
+            let at = |ms| start + Duration::from_secs(23) + Duration::from_millis(ms);
             shortage.lasted(at(from), at(to), 1001 + FED).looks
         };
         assert_eq!(
-            [looks(0, 500), looks(500, 990), looks(990, 1010)],
+            [looks(0, 1500), looks(1500, 2990), looks(2990, 3010)],
             [false, false, true]
         );
     }
