@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 /// (what proves it is there, Debian package)
-const PACKAGES: [(&str, &str); 13] = [
+const PACKAGES: [(&str, &str); 15] = [
     ("cc", "gcc"),
     ("g++", "g++"),
     ("make", "make"),
@@ -22,6 +22,8 @@ const PACKAGES: [(&str, &str); 13] = [
     ("php", "php-cli"),
     ("mkfs.ext4", "e2fsprogs"),
     ("musl-gcc", "musl-tools"),
+    ("ld.lld", "lld"),
+    ("stress-ng", "stress-ng"),
 ];
 
 /// How much to set up.

@@ -3,7 +3,7 @@
 
 mod common;
 
-use common::{Under, c_program, cannot_page, free, same_in_parts};
+use common::{Under, c_program, cannot_page, free, lacks, same_in_parts};
 use ebb_harness::MIB;
 use ebb_harness::job::Job;
 use ebb_harness::tools;
@@ -734,4 +734,30 @@ fn everything_that_programs_do_to_memory() {
         managed.assert_same(&free, &format!("soak with seed {seed}"));
         managed.assert_paged_within_budget("soak");
     }
+}
+
+/// Page tables of memory that has a page here and there, and the kernel's memory for processes that come and
+/// go, count too: nobody is killed in a group that holds little more than the budget.
+#[test]
+fn a_storm_of_forks_and_its_page_tables_stay_within_the_budget() {
+    if cannot_page() || lacks("stress-ng") {
+        return;
+    }
+    let storm = "stress-ng --fork 4 --malloc 4 --malloc-bytes 100m -t 5 --temp-path \"$1\"";
+    let dir = tempfile::tempdir().unwrap();
+    let job = Job::new(
+        ["sh", "-c", storm, "sh"]
+            .map(OsStr::new)
+            .into_iter()
+            .chain([dir.path().as_os_str()]),
+    );
+    let managed = Under::budget(120 * MIB).run(&job.time_limit(Duration::from_secs(90)));
+    let run = &managed.run;
+    assert!(
+        run.ok() && run.kills == 0,
+        "{}\n{}",
+        run.ending(),
+        run.stderr
+    );
+    managed.assert_paged_within_budget("stress-ng");
 }

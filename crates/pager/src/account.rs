@@ -1,6 +1,6 @@
 //! What this process has charged against the tree's budget.
 //!
-//! Invariant: used + unmanaged + parted ≤ charged, and Σ charged over the tree ≤ the tree's limit,
+//! Invariant: used + unmanaged + kernel + parted ≤ charged, and Σ charged over the tree ≤ the tree's limit,
 //! up to the slack of one batch a process. Charges are taken in batches, so that a fault seldom
 //! touches the counter that the processes share.
 //!
@@ -21,6 +21,8 @@ pub struct Account {
     charged: i64,
     /// Anonymous memory of the process that the pager does not manage, as last measured.
     unmanaged: i64,
+    /// What the kernel keeps for it (`kernel`), as last measured.
+    kernel: i64,
     /// Pages shared no more whose credit has not been given back.
     parted: i64,
     /// [`Member::rollups`] when the first of them was shared no more.
@@ -35,6 +37,7 @@ impl Account {
         Self {
             charged: 0,
             unmanaged: 0,
+            kernel: 0,
             parted: 0,
             since: 0,
             doubtful: 0,
@@ -46,9 +49,10 @@ impl Account {
         self.charged
     }
 
-    /// Anonymous memory of the process that the pager does not manage, as last measured.
+    /// What of it cannot be paged: anonymous memory that the pager does not manage, and the kernel's, as last
+    /// measured.
     pub fn unmanaged(&self) -> u64 {
-        self.unmanaged.max(0) as u64
+        (self.unmanaged + self.kernel).max(0) as u64
     }
 
     /// Pages to ask for at once: what many small processes each have too many would be much.
@@ -63,7 +67,7 @@ impl Account {
 
     /// How many pages more than charged are in use; negative: how many are left.
     pub fn over(&self, used: i64) -> i64 {
-        used + self.unmanaged + self.parted - self.charged
+        used + self.unmanaged + self.kernel + self.parted - self.charged
     }
 
     /// Makes sure that `extra` pages more than `used` are charged; false if the limit forbids it.
@@ -118,9 +122,11 @@ impl Account {
         }
     }
 
-    /// Charges what is already in use, limit or not: it was measured, not asked for.
-    pub fn acknowledge(&mut self, member: &Member, used: i64, measured: i64) {
+    /// Charges what is already in use, limit or not: it was measured, not asked for. `kernel` is beside what
+    /// was `measured` of the process.
+    pub fn acknowledge(&mut self, member: &Member, used: i64, measured: i64, kernel: i64) {
         self.unmanaged = (measured - used).max(0);
+        self.kernel = kernel;
         let over = self.over(used);
         if over > 0 && !self.room(member, used, 0) {
             member.charge_forced(over as u64);

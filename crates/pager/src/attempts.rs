@@ -53,8 +53,8 @@ use std::time::{Duration, Instant};
 pub const PAGES: usize = 16;
 /// How long a thread that was served may take until it has a processor.
 pub const SPAN: Duration = Duration::from_millis(4);
-/// As often the span doubles at most: a quarter of a second.
-const DOUBLED: u8 = 6;
+/// As often the span doubles at most: 64 to 120 ms. Longer, and threads that the machine lets wait keep others from work.
+const DOUBLED: u8 = 4;
 /// What a thread did not fault for as long as this is forgotten, when there are many.
 const FORGOTTEN: Duration = Duration::from_secs(2);
 /// Attempts that may be known without a look at which of them are over.
@@ -382,7 +382,7 @@ mod tests {
             known.served(8, page, at);
             let span = match again {
                 0 | 1 => 4,
-                _ => 4 << (again - 1).min(6),
+                _ => 4 << (again - 1).min(usize::from(DOUBLED)),
             };
             assert_eq!(known.free(8, None, at + span - 1), Some(false), "{again}");
             assert_eq!(known.free(8, None, at + span), Some(true), "{again}");

@@ -26,6 +26,7 @@ mod generations;
 mod growth;
 pub mod hooks;
 mod keeper;
+mod kernel;
 mod load;
 mod map;
 mod pattern;

@@ -170,6 +170,11 @@ impl Ranges {
             .filter(|range| range.start < range.end)
     }
 
+    /// How many there are.
+    pub fn count(&self) -> usize {
+        self.map.len()
+    }
+
     /// Every range, in order.
     pub fn all(&self) -> impl Iterator<Item = Range> {
         self.map.iter().map(|(&start, &(end, attributes))| Range {

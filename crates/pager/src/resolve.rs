@@ -11,11 +11,13 @@ use crate::map::{Frame, Page, PageNumber, UNIT, UNIT_BYTES};
 use crate::pattern::{Window, around};
 use crate::place::{Waking, Writes};
 use crate::process::Process;
+use crate::shortage::Stuck;
 use crate::state::{State, lock_service};
 use ebb_engine::{PAGE_SIZE, PageBytes};
 use ebb_sys::Errno;
 use ebb_sys::fault::Fault;
 use ebb_tree::Way;
+use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 /// A buffer of one unit, aligned as pages are.
@@ -28,6 +30,8 @@ pub struct Desk {
     pub buffer: &'static mut UnitBuffer,
     /// Faults that were parked and whose turn it is.
     pub again: Vec<Fault>,
+    /// Faults for which there was no room, to be served after others.
+    pub stuck: VecDeque<Stuck>,
     /// Another fault was read together with the one that is served.
     pub more: bool,
     /// When the fault that is served came.

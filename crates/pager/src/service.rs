@@ -31,6 +31,7 @@ use ebb_sys::fault::{BATCH, Fault};
 use ebb_sys::futex;
 use ebb_sys::thread::{self, Name, Urgency};
 use ebb_sys::user;
+use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
@@ -123,6 +124,11 @@ impl Services {
             t.id.store(thread::spawn(run, i)?, SeqCst);
         }
         Ok(())
+    }
+
+    /// How many there are.
+    pub fn count(&self) -> usize {
+        self.threads.len()
     }
 
     /// Faults served so far.
@@ -328,6 +334,12 @@ extern "C" fn run(index: usize) -> ! {
             Ok(faults) => faults,
             Err(e) => process.fail(&format!("reading page faults failed: {e}")),
         };
+        if faults.is_empty() && !desk.stuck.is_empty() {
+            desk.more = false;
+            process.serve_stuck(&mut desk);
+            process.serve_again(&mut desk);
+            continue;
+        }
         if faults.is_empty() {
             if watch.nothing(services, me) && !services.shares() {
                 services.rest(me);
@@ -363,6 +375,7 @@ extern "C" fn run(index: usize) -> ! {
             leave |= watch.after(services, me, fault, now);
         }
         process.make_room(&mut desk, When::Soon);
+        process.serve_stuck(&mut desk);
         process.serve_again(&mut desk);
         if leave && !services.shares() {
             services.rest(me);
@@ -382,6 +395,7 @@ impl Desk {
             // SAFETY: aligned, initialised, leaked, and handed out once.
             buffer: unsafe { &mut *buffer },
             again: Vec::with_capacity(64),
+            stuck: VecDeque::with_capacity(64),
             more: false,
             since: Instant::now(),
             waiter: None,

@@ -28,8 +28,9 @@ use std::time::{Duration, Instant};
 pub const GIVE_UP: Duration = Duration::from_secs(10);
 /// So much work ends a shortage: a MiB in ten seconds is no progress.
 const FED: u64 = 256;
-/// How often it is seen whether room can be hoped for at all.
-const HOPELESS: Duration = Duration::from_secs(1);
+/// How often it is seen, while no work is done at all, whether what cannot be swapped out is more than the
+/// budget.
+const HOPELESS: Duration = Duration::from_secs(3);
 /// Pages to work on that a process needs beside those that stay in memory.
 const WORK: u64 = (8 << 20) / PAGE_SIZE as u64;
 
@@ -40,54 +41,110 @@ pub struct Shortage(Mutex<Wanted>);
 
 #[derive(Default)]
 struct Wanted {
-    /// The union of the times.
-    spent: Duration,
-    /// Up to where they are counted.
+    lasted: Lasted,
+    /// Up to where times are counted.
     until: Option<Instant>,
-    /// The work done when it began.
+    /// The work done when it began, and up to then.
+    began: u64,
     work: u64,
+}
+
+/// How long there has been no room: the union of the times.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
+pub struct Lasted {
+    /// With less work than there should be.
+    in_all: Duration,
+    /// With none at all.
+    idle: Duration,
+    /// That has become longer than [`HOPELESS`], or twice as long, and so on, since the last look.
+    looks: bool,
 }
 
 impl Shortage {
     /// Room was wanted in vain from `from` to `to`, and so much `work` has been done so far. How long it has
     /// been so.
-    pub fn lasted(&self, from: Instant, to: Instant, work: u64) -> Duration {
+    fn lasted(&self, from: Instant, to: Instant, work: u64) -> Lasted {
         let mut wanted = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if work - wanted.work.min(work) >= FED {
+        if work - wanted.began.min(work) >= FED {
             *wanted = Wanted {
-                work,
+                began: work,
                 ..Wanted::default()
             };
         }
+        if std::mem::replace(&mut wanted.work, work) != work {
+            wanted.lasted.idle = Duration::ZERO;
+        }
         // What was long ago is over, however little was done since.
         if wanted.until.is_some_and(|until| from > until + GIVE_UP) {
-            wanted.spent = Duration::ZERO;
+            wanted.lasted = Lasted::default();
         }
         let from = wanted.until.map_or(from, |until| until.max(from));
-        wanted.spent += to.saturating_duration_since(from);
+        let more = to.saturating_duration_since(from);
+        let looks = |idle: Duration| idle.as_millis() / HOPELESS.as_millis();
+        let seen = looks(wanted.lasted.idle);
+        wanted.lasted.in_all += more;
+        wanted.lasted.idle += more;
+        wanted.lasted.looks = looks(wanted.lasted.idle) != seen;
         wanted.until = Some(from.max(to));
-        wanted.spent
+        wanted.lasted
     }
 }
 
+/// A fault for which there is no room yet.
+pub struct Stuck {
+    fault: Fault,
+    /// When it came, and when it was found so.
+    since: Instant,
+    begin: Instant,
+    /// How often shared pages were evicted for it.
+    copies: u32,
+}
+
 impl Process {
-    /// Serves a fault, making room as often as it takes.
+    /// Serves a fault, making room as often as it takes; or puts it down for later, if there is none and
+    /// others wait to be served.
     pub fn serve_fully(&self, desk: &mut Desk, fault: Fault, since: Instant) {
+        self.serve_on(desk, fault, since, None);
+    }
+
+    /// Tries again what was put down for later, once each.
+    pub fn serve_stuck(&self, desk: &mut Desk) {
+        for _ in 0..desk.stuck.len() {
+            if let Some(stuck) = desk.stuck.pop_front() {
+                self.serve_on(desk, stuck.fault, stuck.since, Some(stuck));
+            }
+        }
+    }
+
+    fn serve_on(&self, desk: &mut Desk, fault: Fault, since: Instant, stuck: Option<Stuck>) {
         desk.waiter = Some(Waiter::of(&fault));
-        self.serve_as_waited(desk, fault, since);
+        if let Some(stuck) = self.serve_unless_stuck(desk, fault, since, stuck) {
+            match keeper::is(thread::id()) {
+                // It comes once more, to a service thread.
+                true => self.wake(PageNumber::of(fault.address), 1),
+                false => desk.stuck.push_back(stuck),
+            }
+        }
         desk.waiter = None;
     }
 
-    fn serve_as_waited(&self, desk: &mut Desk, fault: Fault, since: Instant) {
-        let (mut stuck, mut copies): (Option<Instant>, u32) = (None, 0);
-        let (mut refused, mut direct): (Option<Instant>, bool) = (None, false);
-        let mut hopeless = HOPELESS;
+    /// The same; what is to be served later.
+    fn serve_unless_stuck(
+        &self,
+        desk: &mut Desk,
+        fault: Fault,
+        since: Instant,
+        mut stuck: Option<Stuck>,
+    ) -> Option<Stuck> {
+        let mut refused: Option<Instant> = None;
+        let mut direct = stuck.is_some();
         loop {
             match self.serve(desk, fault, since) {
-                Served::Done => return,
+                Served::Done => return None,
                 // Nobody but the keeper gives pages up: it comes once more, to a service thread.
                 Served::NoPage if keeper::is(thread::id()) => {
-                    return self.wake(PageNumber::of(fault.address), 1);
+                    self.wake(PageNumber::of(fault.address), 1);
+                    return None;
                 }
                 Served::NoPage => {
                     self.refused(*refused.get_or_insert_with(Instant::now));
@@ -106,40 +163,47 @@ impl Process {
             match step {
                 Step::Progress | Step::Enough if stuck.is_none() => continue,
                 Step::Progress | Step::Enough => {}
-                // What the pool holds may go to a device, all the more if nothing else is left. But
-                // not while a fork has the gate: it may be this fault that it waits for.
-                Step::Full | Step::Nothing => {
-                    if let Some(_gate) = crate::process::try_gate(self)
-                        && self
-                            .swap
-                            .shrink_pool(crate::process::cpu(), (8 * UNIT * PAGE_SIZE) as u64)
-                            > 0
-                    {
-                        continue;
-                    }
-                }
+                Step::Full | Step::Nothing if self.shrinks_pool() => continue,
+                Step::Full | Step::Nothing => {}
             }
-            // Nothing to evict here, or nowhere to put it: others may have cold memory.
-            let begin = *stuck.get_or_insert_with(|| {
+            let waits = stuck.get_or_insert_with(|| {
                 self.counters().stall.add(1);
-                wanted
-            });
-            let seen = self.member.wait(0, Some(Duration::ZERO));
-            self.member.ask_reclaim(256);
-            // Who is asked as well hears of that too: no news of room.
-            self.member.wait(seen, Some(Duration::from_millis(1)));
-            if !self.has_room(&mut lock_service(), 1) {
-                std::thread::sleep(Duration::from_micros(500));
-            }
-            self.evict_shared(begin.elapsed(), &mut copies);
-            user::follow();
-            if begin.elapsed() > hopeless {
-                hopeless += HOPELESS;
-                if self.stays() + WORK > self.member.budget() {
-                    self.out_of_memory();
+                Stuck {
+                    fault,
+                    since,
+                    begin: wanted,
+                    copies: 0,
                 }
-            }
+            });
+            self.waits_for_others();
+            self.evict_shared(waits.begin.elapsed(), &mut waits.copies);
+            user::follow();
             self.wanted_room(wanted);
+            // They may be older, and what they are brought is not to be taken from them meanwhile.
+            if desk.more || self.fault.wait(0) {
+                return stuck;
+            }
+        }
+    }
+
+    /// What the pool holds may go to a device, all the more if nothing else is left. But not while a fork has
+    /// the gate: it may be this fault that it waits for.
+    fn shrinks_pool(&self) -> bool {
+        let Some(_gate) = crate::process::try_gate(self) else {
+            return false;
+        };
+        let bytes = (8 * UNIT * PAGE_SIZE) as u64;
+        self.swap.shrink_pool(crate::process::cpu(), bytes) > 0
+    }
+
+    /// Nothing to evict here, or nowhere to put it: others may have cold memory.
+    fn waits_for_others(&self) {
+        let seen = self.member.wait(0, Some(Duration::ZERO));
+        self.member.ask_reclaim(256);
+        // Who is asked as well hears of that too: no news of room.
+        self.member.wait(seen, Some(Duration::from_millis(1)));
+        if !self.has_room(&mut lock_service(), 1) {
+            std::thread::sleep(Duration::from_micros(500));
         }
     }
 
@@ -147,7 +211,9 @@ impl Process {
     /// without the lock.
     pub fn wanted_room(&self, from: Instant) {
         let work = lock_service().attempts.work();
-        if self.shortage.lasted(from, Instant::now(), work) > GIVE_UP {
+        let lasted = self.shortage.lasted(from, Instant::now(), work);
+        let hopeless = || self.stays() + WORK > self.member.budget();
+        if lasted.in_all > GIVE_UP || lasted.looks && hopeless() {
             self.out_of_memory();
         }
     }
@@ -207,7 +273,7 @@ mod tests {
         let shortage = Shortage::default();
         let start = Instant::now();
         let at = |s: u64| start + Duration::from_secs(s);
-        let lasted = |from, to, work| shortage.lasted(at(from), at(to), work).as_secs();
+        let lasted = |from, to, work| shortage.lasted(at(from), at(to), work).in_all.as_secs();
         assert_eq!(lasted(0, 2, 0), 2);
         assert_eq!(lasted(1, 3, 0), 3);
         // Within what is counted, and long after.
@@ -222,9 +288,23 @@ mod tests {
         let shortage = Shortage::default();
         let start = Instant::now();
         let at = |s: u64| start + Duration::from_secs(s);
-        shortage.lasted(at(0), at(9), 1000);
-        assert_eq!(shortage.lasted(at(9), at(10), 999 + FED).as_secs(), 10);
-        assert_eq!(shortage.lasted(at(10), at(11), 1000 + FED).as_secs(), 1);
-        assert_eq!(shortage.lasted(at(20), at(21), 1001 + FED).as_secs(), 2);
+        let lasted = |from, to, work| {
+            let lasted = shortage.lasted(at(from), at(to), work);
+            (lasted.in_all.as_secs(), lasted.idle.as_secs())
+        };
+        lasted(0, 1, 1000);
+        assert_eq!(lasted(1, 9, 1000), (9, 9));
+        assert_eq!(lasted(9, 10, 999 + FED), (10, 1));
+        assert_eq!(lasted(10, 11, 1000 + FED), (1, 1));
+        assert_eq!(lasted(20, 21, 1001 + FED), (2, 1));
+        assert_eq!(lasted(21, 23, 1001 + FED), (4, 3));
+        let looks = |from, to| {
+            let at = |ms| start + Duration::from_secs(23) + Duration::from_millis(ms);
+            shortage.lasted(at(from), at(to), 1001 + FED).looks
+        };
+        assert_eq!(
+            [looks(0, 1500), looks(1500, 2990), looks(2990, 3010)],
+            [false, false, true]
+        );
     }
 }

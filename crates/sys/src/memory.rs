@@ -357,11 +357,21 @@ pub fn resident_anonymous_pages() -> Option<u64> {
 /// Pages that the kernel has pinned for long, as buffers of io_uring or of RDMA: devices write into
 /// them without asking again.
 pub fn pinned_pages() -> Option<u64> {
+    status_pages(b"VmPin:")
+}
+
+/// Pages of this process's page tables.
+pub fn table_pages() -> Option<u64> {
+    status_pages(b"VmPTE:")
+}
+
+/// What `/proc/self/status` says in kB, in pages.
+fn status_pages(name: &[u8]) -> Option<u64> {
     let mut buffer = [0u8; 4096];
     let text = read_small(c"/proc/self/status", &mut buffer)?;
     let line = text
         .split(|b| *b == b'\n')
-        .find_map(|line| line.strip_prefix(b"VmPin:"))?;
+        .find_map(|line| line.strip_prefix(name))?;
     let kib = std::str::from_utf8(line).ok()?.trim().strip_suffix(" kB")?;
     Some(kib.parse::<u64>().ok()? * 1024 / PAGE as u64)
 }

@@ -4,21 +4,25 @@
 use crate::map::UNIT;
 use crate::process::Process;
 use crate::state::State;
-use crate::{embed, generations};
+use crate::{embed, generations, kernel};
 use ebb_engine::PAGE_SIZE;
 use ebb_sys::memory;
 
 impl Process {
-    /// Measures the anonymous memory of this process, and charges what is not managed.
+    /// Measures the anonymous memory of this process, and charges what is not managed, and what the kernel
+    /// keeps for it.
     pub fn measure(&self, state: &mut State) {
         let Some(measured) = memory::resident_anonymous_pages() else {
             return;
         };
         state.count_tables(self.swap);
         let used = state.used(self.swap);
+        let tables = memory::table_pages().unwrap_or(0);
+        let ours = self.services.count() + 1;
+        let kernel = kernel::pages(ours, state.ranges.count(), tables);
         state
             .account
-            .acknowledge(self.member, used, measured as i64);
+            .acknowledge(self.member, used, measured as i64, kernel);
         let stock = state.account.stock();
         state.account.settle(self.member, used, stock);
     }
