@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 /// (what proves it is there, Debian package)
-const PACKAGES: [(&str, &str); 13] = [
+const PACKAGES: [(&str, &str); 16] = [
     ("cc", "gcc"),
     ("g++", "g++"),
     ("make", "make"),
@@ -22,6 +22,9 @@ const PACKAGES: [(&str, &str); 13] = [
     ("php", "php-cli"),
     ("mkfs.ext4", "e2fsprogs"),
     ("musl-gcc", "musl-tools"),
+    ("strace", "strace"),
+    ("gdb", "gdb"),
+    ("bwrap", "bubblewrap"),
 ];
 
 /// How much to set up.
@@ -165,7 +168,7 @@ fn python_packages() -> Result<()> {
     let python = tools::in_path("python3").context("python3 is not installed")?;
     let make = || run(Command::new(&python).args(["-m", "venv"]).arg(&venv));
     eprintln!(
-        "xtask: NumPy and what its tests need into {}",
+        "xtask: NumPy, what its tests need, and py-spy into {}",
         venv.display()
     );
     if make().is_err() {
@@ -174,7 +177,7 @@ fn python_packages() -> Result<()> {
         make()?;
     }
     let install = ["-m", "pip", "install", "--quiet"];
-    let packages = ["numpy", "pytest", "hypothesis"];
+    let packages = ["numpy", "pytest", "hypothesis", "py-spy"];
     run(Command::new(venv.join("bin/python3"))
         .args(install)
         .args(packages))?;
