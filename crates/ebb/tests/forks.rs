@@ -1,4 +1,4 @@
-//! What happens inside a fork: signals in the child, what libc and other libraries do there, and what the
+//! Inside of a fork: signals in the child, the work of libc and other libraries there, and the words that the
 //! kernel stores for parent and child.
 
 mod common;
@@ -11,7 +11,7 @@ use std::ffi::OsStr;
 use std::path::Path;
 use std::time::Duration;
 
-/// What the program says in a budget in which most of its memory is out is what it says by itself.
+/// The program says the same by itself and in a budget in which most of its memory is out.
 fn same(program: &Path, arguments: &[&str]) -> Managed {
     let arguments: Vec<&OsStr> = arguments.iter().map(OsStr::new).collect();
     let job = Job::new([program.as_os_str()].into_iter().chain(arguments));
@@ -92,7 +92,7 @@ fn handlers_around_a_fork_that_use_memory() {
     same(&c_program("atfork"), &["96"]);
 }
 
-/// What libc has read of users and groups is out when a fork looks at it.
+/// A fork looks at libc's data of users and groups, which are out by then.
 #[test]
 fn a_fork_after_names_were_looked_up() {
     if cannot_page() {

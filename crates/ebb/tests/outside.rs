@@ -1,5 +1,5 @@
-//! Who serves a program is outside of it: the program does not see it as a thread or a child, its sandboxes do
-//! not reach it, and who stops the program does not stop it.
+//! The helper of a program is outside of it. The program does not see it as a thread or a child, and its
+//! sandboxes do not reach it. A debugger that stops the program does not stop it.
 
 mod common;
 
@@ -78,7 +78,7 @@ fn a_tracer_reads_buffers_that_are_out() {
     }
 }
 
-/// What `outside.c` has there.
+/// The content of `outside.c` there.
 fn word(page: u64, i: u64) -> u64 {
     let number = (page + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     number.wrapping_add((i * i).wrapping_mul(0x2545_f491_4f6c_dd1d))
@@ -88,7 +88,7 @@ fn word(page: u64, i: u64) -> u64 {
 struct Waiting {
     child: Child,
     dir: tempfile::TempDir,
-    /// What it has written.
+    /// The file that it has written.
     said: String,
 }
 
@@ -118,7 +118,7 @@ impl Waiting {
         waiting
     }
 
-    /// What it printed.
+    /// Ends it; its output.
     fn stop(mut self) -> String {
         fs::write(self.dir.path().join("stop"), "").unwrap();
         let mut printed = String::new();
@@ -136,7 +136,7 @@ impl Drop for Waiting {
     }
 }
 
-/// What a command prints, and says, within 30 s.
+/// Output and messages of a command, which ends within 30 s.
 fn within_time(argv: &[&OsStr]) -> String {
     let mut command = Command::new("timeout");
     let output = command.args(["-k", "1", "30"]).args(argv).output().unwrap();

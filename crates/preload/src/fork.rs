@@ -266,7 +266,7 @@ struct Request {
     numbers: [u32; NUMBERS],
 }
 
-/// As many as there are PID namespaces in each other.
+/// The kernel has no more PID namespaces in each other.
 const NUMBERS: usize = 32;
 
 /// Written by the kernel in the program's stead.

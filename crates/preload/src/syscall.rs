@@ -1,7 +1,7 @@
 //! `syscall(2)`: the system calls that copy the address space, made by number, are forks like
-//! any other, those that map memory are memory calls like any other (SBCL makes all of its so), one that
-//! makes an io_uring is looked after ([`rings`]), and what the kernel is to remember and store to later stays
-//! in memory.
+//! any other, and those that map memory are memory calls like any other (SBCL makes all of its so). One that
+//! makes an io_uring is looked after ([`rings`]). Memory that the kernel is to remember and store to later is
+//! not paged.
 //! Everything else passes as it is.
 //!
 //! System calls made without libc are out of reach: a child of such a one
@@ -57,8 +57,8 @@ pub unsafe extern "C" fn syscall(
     result
 }
 
-/// Memory that the kernel stores to, or looks at, when the thread's faults are served no more or it may hold a lock
-/// of ours: as it ends, and whenever it was interrupted. Its start and length.
+/// Start and length of memory that the kernel remembers. It stores to it, or looks at it, as the thread ends and
+/// whenever that was interrupted. Faults of the thread are served no more then, or it may hold a lock of ours.
 fn remembered(number: c_long, a: usize, b: usize) -> Option<(usize, usize)> {
     /// The kernel takes no longer structure.
     const MOST: usize = 4096;

@@ -1,5 +1,5 @@
 /*
- * What a program with one thread, which pages, can see of whoever serves it: outside SIZE_MIB WHAT, with WHAT
+ * A program with one thread, which pages, looks for whoever serves it: outside SIZE_MIB WHAT, with WHAT
  *
  *   alone     its threads, its children of any kind, a user namespace of its own
  *   filter    a seccomp filter for all of its threads, which forbids what service needs
