@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 /// (what proves it is there, Debian package)
-const PACKAGES: [(&str, &str); 15] = [
+const PACKAGES: [(&str, &str); 18] = [
     ("cc", "gcc"),
     ("g++", "g++"),
     ("make", "make"),
@@ -24,6 +24,9 @@ const PACKAGES: [(&str, &str); 15] = [
     ("musl-gcc", "musl-tools"),
     ("ld.lld", "lld"),
     ("stress-ng", "stress-ng"),
+    ("strace", "strace"),
+    ("gdb", "gdb"),
+    ("bwrap", "bubblewrap"),
 ];
 
 /// How much to set up.
@@ -167,7 +170,7 @@ fn python_packages() -> Result<()> {
     let python = tools::in_path("python3").context("python3 is not installed")?;
     let make = || run(Command::new(&python).args(["-m", "venv"]).arg(&venv));
     eprintln!(
-        "xtask: NumPy and what its tests need into {}",
+        "xtask: NumPy, what its tests need, and py-spy into {}",
         venv.display()
     );
     if make().is_err() {
@@ -176,7 +179,7 @@ fn python_packages() -> Result<()> {
         make()?;
     }
     let install = ["-m", "pip", "install", "--quiet"];
-    let packages = ["numpy", "pytest", "hypothesis"];
+    let packages = ["numpy", "pytest", "hypothesis", "py-spy"];
     run(Command::new(venv.join("bin/python3"))
         .args(install)
         .args(packages))?;

@@ -339,6 +339,39 @@ fn depths(stderr: &str) -> Vec<(String, usize)> {
         .collect()
 }
 
+/// Words that the kernel stores to as a thread ends, or whenever it was interrupted: their pages stay.
+#[test]
+fn words_that_the_kernel_stores_later() {
+    if cannot_page() {
+        return;
+    }
+    // Otherwise libc has the one registration that a thread may have.
+    let job = Job::new([c_program("kernel_words").as_os_str(), "96".as_ref()])
+        .env("GLIBC_TUNABLES", "glibc.pthread.rseq=0")
+        .time_limit(Duration::from_secs(60));
+    let alone = free(&job, "kernel words");
+    let managed = Under::budget(40 * MIB).run(&job);
+    managed.assert_same(&alone, "kernel words");
+    managed.assert_paged_within_budget("kernel words");
+    let said = String::from_utf8_lossy(&alone.stdout);
+    let right = ["set_tid_address: 0", "robust: 40 of 40", "own list: told"];
+    assert!(right.iter().all(|line| said.contains(line)), "{said}");
+    // Other memory that was used as little is out.
+    let said = &managed.run.stderr;
+    let line = said
+        .lines()
+        .find_map(|line| line.strip_suffix(" pages out"));
+    let counts: Vec<u64> = line
+        .unwrap_or_default()
+        .split(" of ")
+        .filter_map(|n| n.parse().ok())
+        .collect();
+    assert!(
+        counts.len() == 2 && counts[0] * 10 > counts[1] * 9,
+        "{said}"
+    );
+}
+
 /// By a ring that libc's `syscall` made: what is dropped reads as zeros, or is not dropped and the program told.
 #[test]
 fn memory_that_a_ring_would_drop() {

@@ -215,7 +215,7 @@ unsafe fn begin_child() {
 unsafe fn copy(call: Call) -> Copied {
     // SAFETY: the program's call.
     unsafe {
-        let Some(request) = Request::of(call) else {
+        let Some(mut request) = Request::of(call) else {
             // As the kernel answers it: there is no child then that would need us.
             let result = raw::call(call.number, call.args);
             end_turn();
@@ -261,13 +261,18 @@ struct CloneArgs {
 /// A call that copies the process, as the kernel is asked for it, and what is done in its stead.
 struct Request {
     args: CloneArgs,
-    /// Bytes of them, or 0: the older call is made.
+    /// Bytes of them that are known here, or 0: the older call is made.
     len: usize,
     /// Where the child goes on.
     stack: usize,
     /// What the program wants to be stored, and where.
     wanted: CloneArgs,
+    /// The numbers that it wants for the child, in its PID namespaces.
+    numbers: [u32; NUMBERS],
 }
+
+/// The kernel has no more PID namespaces in each other.
+const NUMBERS: usize = 32;
 
 /// Written by the kernel in the program's stead.
 struct Words(UnsafeCell<[u32; 2]>);
@@ -281,6 +286,40 @@ const CHILD_SETTID: u64 = libc::CLONE_CHILD_SETTID as u64;
 const CHILD_CLEARTID: u64 = libc::CLONE_CHILD_CLEARTID as u64;
 const PIDFD: u64 = libc::CLONE_PIDFD as u64;
 
+/// Whether the structure of a call goes on with zeros, so that it is one that is known here. The kernel takes none
+/// that is longer than a page.
+fn has_nothing_more(mut from: usize, mut len: usize) -> bool {
+    const LONGEST: usize = 4096;
+    let mut bytes = [0; 64];
+    if len > LONGEST {
+        return false;
+    }
+    while len > 0 {
+        let part = len.min(bytes.len());
+        let read = memory::read_own(from, &mut bytes[..part]).is_ok();
+        if !read || bytes[..part].iter().any(|byte| *byte != 0) {
+            return false;
+        }
+        (from, len) = (from + part, len - part);
+    }
+    true
+}
+
+/// The numbers that a call asks for. None: the kernel refuses it for them.
+fn numbers(wanted: &CloneArgs) -> Option<[u32; NUMBERS]> {
+    let mut bytes = [0; NUMBERS * size_of::<u32>()];
+    let count = wanted.set_tid_size as usize;
+    if wanted.set_tid != 0 {
+        let bytes = bytes.get_mut(..count.checked_mul(size_of::<u32>())?)?;
+        memory::read_own(wanted.set_tid as usize, bytes).ok()?;
+    }
+    let mut numbers = [0; NUMBERS];
+    for (number, bytes) in numbers.iter_mut().zip(bytes.chunks_exact(size_of::<u32>())) {
+        *number = u32::from_ne_bytes(bytes.try_into().ok()?);
+    }
+    Some(numbers)
+}
+
 impl Request {
     /// None: what it names cannot be read or written.
     unsafe fn of(call: Call) -> Option<Self> {
@@ -289,8 +328,9 @@ impl Request {
         let wanted = match call.number {
             libc::SYS_clone3 => {
                 let mut bytes = [0; size_of::<CloneArgs>()];
-                len = b as usize;
-                memory::read_own(a as usize, bytes.get_mut(..len)?).ok()?;
+                len = (b as usize).min(bytes.len());
+                memory::read_own(a as usize, &mut bytes[..len]).ok()?;
+                has_nothing_more(a as usize + len, b as usize - len).then_some(())?;
                 // SAFETY: words, of which any value is one.
                 unsafe { core::mem::transmute::<[u8; size_of::<CloneArgs>()], CloneArgs>(bytes) }
             }
@@ -310,6 +350,7 @@ impl Request {
                 ..CloneArgs::default()
             },
         };
+        let numbers = numbers(&wanted)?;
         let asks = |flag: u64| wanted.flags & flag != 0;
         // The kernel would say so before there is a child.
         if asks(PIDFD) {
@@ -332,6 +373,7 @@ impl Request {
             len,
             stack: (wanted.stack + wanted.stack_size) as usize,
             wanted,
+            numbers,
         })
     }
 
@@ -340,7 +382,10 @@ impl Request {
     }
 
     /// Makes it.
-    unsafe fn make(&self) -> c_long {
+    unsafe fn make(&mut self) -> c_long {
+        if self.args.set_tid != 0 {
+            self.args.set_tid = (&raw const self.numbers) as u64;
+        }
         let args = &self.args;
         let words = match self.asks(PIDFD) {
             true => args.pidfd,

@@ -8,6 +8,7 @@
 //! - [`syscall`]: forks and memory calls by number; [`rings`]: io_uring.
 //! - [`dlopen`]: libraries that would look past this one.
 //! - [`thread`]: `pthread_create`, so that the pager knows the program's threads.
+//! - [`mutex`]: robust mutexes, to which the kernel stores.
 //! - [`user`]: changes of user, which threads of ours follow.
 //! - [`fork`]: handlers around every fork; [`exec`]: the environment of every exec; [`refuse`]: programs
 //!   that shall not be started.
@@ -29,6 +30,7 @@ mod fork;
 mod malloc;
 mod mapped;
 mod memory;
+mod mutex;
 mod next;
 mod refuse;
 mod rings;

@@ -49,6 +49,7 @@ pub fn resolve_all() {
     crate::exec::resolve();
     crate::fork::resolve();
     crate::memory::resolve();
+    crate::mutex::resolve();
     crate::thread::resolve();
     crate::user::resolve();
 }

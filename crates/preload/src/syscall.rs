@@ -1,6 +1,7 @@
 //! `syscall(2)`: the system calls that copy the address space, made by number, are forks like
-//! any other, those that map memory are memory calls like any other (SBCL makes all of its so), and one that
-//! makes an io_uring is looked after ([`rings`]).
+//! any other, and those that map memory are memory calls like any other (SBCL makes all of its so). One that
+//! makes an io_uring is looked after ([`rings`]). Memory that the kernel is to remember and store to later is
+//! not paged.
 //! Everything else passes as it is.
 //!
 //! System calls made without libc are out of reach: a child of such a one
@@ -34,6 +35,10 @@ pub unsafe extern "C" fn syscall(
     if let Some(result) = unsafe { memory_call(number, [a, b, c, d, e, f]) } {
         return result;
     }
+    if let Some((start, len)) = remembered(number, a as usize, b as usize) {
+        // SAFETY: names the range only.
+        unsafe { hooks::exclude(start, len) };
+    }
     // SAFETY: as above.
     let result = unsafe {
         if copies_memory(number, a, b) {
@@ -50,6 +55,19 @@ pub unsafe extern "C" fn syscall(
         return -1;
     }
     result
+}
+
+/// Start and length of memory that the kernel remembers. It stores to it, or looks at it, as the thread ends and
+/// whenever that was interrupted. Faults of the thread are served no more then, or it may hold a lock of ours.
+fn remembered(number: c_long, a: usize, b: usize) -> Option<(usize, usize)> {
+    /// The kernel takes no longer structure.
+    const MOST: usize = 4096;
+    let len = match number {
+        libc::SYS_set_tid_address => size_of::<c_int>(),
+        libc::SYS_set_robust_list | libc::SYS_rseq => b,
+        _ => return None,
+    };
+    (a != 0 && len <= MOST).then_some((a, len))
 }
 
 /// Does what libc's function of that name would, if it is one of memory.

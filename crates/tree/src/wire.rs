@@ -93,18 +93,22 @@ impl Name {
         (name.to_string() == control).then_some(name)
     }
 
-    /// Whether the peer who listens at this name is who made it, as far as can be seen: it is of user
-    /// `uid`, and has the number, or is of a PID namespace further out, where numbers are others. That
-    /// number is another's if the process that has it now was started at another time. If there is none,
-    /// somebody carries on for the one who made the name.
+    /// Whether the peer who listens at this name is who made it. It is if it has the number and was started
+    /// then, whatever its user looks like from here: in a user namespace of the program's own they have other
+    /// numbers. Else as far as can be seen: it is of user `uid`, and has the number, or is of a PID namespace
+    /// further out, where numbers are others. That number is another's if the process that has it now was
+    /// started at another time. If there is none, somebody carries on for the one who made the name.
     pub fn is_listener(&self, peer: Peer, uid: u32) -> bool {
-        if peer.uid != uid {
+        let Some(pid) = peer.pid else {
+            return peer.uid == uid;
+        };
+        if pid != self.pid {
             return false;
         }
-        let Some(pid) = peer.pid else { return true };
-        pid == self.pid
-            && (self.start_time == 0
-                || Process::open(pid).map_or(true, |p| p.start_time() == self.start_time))
+        match Process::open(pid) {
+            Ok(process) if self.start_time != 0 => process.start_time() == self.start_time,
+            _ => peer.uid == uid,
+        }
     }
 }
 
@@ -537,7 +541,14 @@ mod tests {
         assert!(name.is_listener(ours, 7));
         // Out of sight.
         assert!(name.is_listener(Peer { pid: None, ..ours }, 7));
-        assert!(!name.is_listener(ours, 8), "another user's");
+        assert!(!name.is_listener(Peer { pid: None, ..ours }, 8));
+        assert!(name.is_listener(ours, 8), "seen from a user namespace");
+        let timeless = Name {
+            start_time: 0,
+            ..name
+        };
+        assert!(timeless.is_listener(ours, 7));
+        assert!(!timeless.is_listener(ours, 8), "another user's, perhaps");
         let other = Some(us.pid() + 1);
         assert!(
             !name.is_listener(Peer { pid: other, ..ours }, 7),
@@ -557,6 +568,7 @@ mod tests {
             Some(u32::MAX >> 1),
         );
         assert!(gone.is_listener(Peer { pid, ..ours }, 7));
+        assert!(!gone.is_listener(Peer { pid, ..ours }, 8), "another user's");
     }
 
     proptest! {

@@ -626,10 +626,12 @@ impl Supervisor {
             return Child::Unborn;
         };
         let origin = expected.origin;
-        if expected.child.is_none() && !origin.foreign {
+        if expected.child.is_none() {
             let pid = match self.table.slot(slot).named(expected.taken) {
                 Named::Unborn => return Child::Unborn,
                 Named::Unnamed => return Child::Unnamed,
+                // Pids of another namespace say only that there is, or was, a child.
+                Named::Pid(_) if origin.foreign => return Child::Unnamed,
                 Named::Pid(pid) => pid,
             };
             match identify(pid) {
@@ -643,7 +645,6 @@ impl Supervisor {
             }
         }
         let Some((process, pidfd)) = &expected.child else {
-            // Pids of another namespace say only that there is, or was, a child.
             return Child::Unnamed;
         };
         if is_dead(pidfd) {

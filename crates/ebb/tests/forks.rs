@@ -1,0 +1,116 @@
+//! Inside of a fork: signals in the child, the work of libc and other libraries there, and the words that the
+//! kernel stores for parent and child.
+
+mod common;
+
+use common::{Managed, Under, c_program, cannot_page, free};
+use ebb_harness::MIB;
+use ebb_harness::job::Job;
+use ebb_harness::tools;
+use std::ffi::OsStr;
+use std::path::Path;
+use std::time::Duration;
+
+/// The program says the same by itself and in a budget in which most of its memory is out.
+fn same(program: &Path, arguments: &[&str]) -> Managed {
+    let arguments: Vec<&OsStr> = arguments.iter().map(OsStr::new).collect();
+    let job = Job::new([program.as_os_str()].into_iter().chain(arguments));
+    let job = job.time_limit(Duration::from_secs(60));
+    let what = program.display().to_string();
+    let alone = free(&job, &what);
+    let managed = Under::budget(40 * MIB).run(&job);
+    managed.assert_same(&alone, &what);
+    managed.assert_paged_within_budget(&what);
+    managed.assert_quiet(&what);
+    managed
+}
+
+fn signalled(way: &str) {
+    if cannot_page() {
+        return;
+    }
+    const CHILDREN: u32 = 30;
+    let program = c_program("signalled_forks");
+    let managed = same(&program, &[way, "96", &CHILDREN.to_string()]);
+    let said = String::from_utf8_lossy(&managed.run.stdout);
+    assert_eq!(said, "wrong 0, lost 0, other 0, parent 0\n", "{way}");
+    // The handler did run where it is to be right.
+    let early = managed.run.stderr.lines();
+    let mut early = early.filter_map(|line| line.strip_prefix("handled early "));
+    let early = early
+        .next()
+        .and_then(|rest| rest.split(' ').next()?.parse::<u32>().ok());
+    println!("{way}: handled early in {early:?} of {CHILDREN}");
+    assert!(early.is_some_and(|n| n * 5 >= CHILDREN), "{way}");
+}
+
+#[test]
+fn signals_while_libc_forks() {
+    signalled("fork");
+    signalled("_Fork");
+}
+
+#[test]
+fn signals_while_a_program_with_threads_forks() {
+    signalled("threads");
+}
+
+/// The child's stack is in memory that is out.
+#[test]
+fn signals_while_clone_copies_the_process() {
+    signalled("clone");
+}
+
+#[test]
+fn signals_in_children_made_by_number() {
+    #[cfg(target_arch = "x86_64")]
+    signalled("SYS_fork");
+    signalled("SYS_clone");
+    signalled("SYS_clone3");
+}
+
+/// Stacks, structures, and words that the kernel stores; and such as are nowhere.
+#[test]
+fn arguments_of_clone_in_memory_that_is_out() {
+    if cannot_page() {
+        return;
+    }
+    let managed = same(&c_program("clone_words"), &["96"]);
+    let said = &managed.run.stderr;
+    for what in "stack argument parent_tid child_tid pidfd clone3 set_tid cleared".split(' ') {
+        let out = format!("{what} was out");
+        assert!(said.lines().any(|line| line == out), "{what}:\n{said}");
+    }
+}
+
+/// Handlers of a library's own use memory that is out, and locks that another thread holds now and then.
+#[test]
+fn handlers_around_a_fork_that_use_memory() {
+    if cannot_page() {
+        return;
+    }
+    same(&c_program("atfork"), &["96"]);
+}
+
+/// A fork looks at libc's data of users and groups, which are out by then.
+#[test]
+fn a_fork_after_names_were_looked_up() {
+    if cannot_page() {
+        return;
+    }
+    let script = "
+import grp, os, pwd, socket, threading
+print(pwd.getpwnam('root').pw_uid, grp.getgrgid(0).gr_name, flush=True)
+data = [b'y%d' % i for i in range(1_200_000)]
+over = threading.Event()
+threading.Thread(target=over.wait).start()
+for n in range(4):
+    if os.fork() == 0:
+        os._exit(4 if pwd.getpwnam('root').pw_uid == 0 and data[n * 99_991] == b'y%d' % (n * 99_991) else 5)
+    print(os.waitstatus_to_exitcode(os.wait()[1]))
+print(sum(map(len, data)))
+over.set()
+";
+    let python = tools::python().expect("python3");
+    same(&python, &["-c", script]);
+}

@@ -1,0 +1,307 @@
+//! The helper of a program is outside of it. The program does not see it as a thread or a child, and its
+//! sandboxes do not reach it. A debugger that stops the program does not stop it.
+
+mod common;
+
+use common::{Managed, Under, c_program, cannot_page, ebb, free, lacks, same_in_parts};
+use ebb_harness::MIB;
+use ebb_harness::job::Job;
+use ebb_harness::tools;
+use std::ffi::{OsStr, OsString};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+const SIZE: &str = "96";
+const BUDGET: u64 = 40 * MIB;
+const LIMIT: Duration = Duration::from_secs(60);
+
+fn outside(what: &str) -> Job {
+    let program = c_program("outside");
+    Job::new([program.as_os_str(), SIZE.as_ref(), what.as_ref()]).time_limit(LIMIT)
+}
+
+fn same(job: &Job, what: &str) -> Managed {
+    let alone = free(job, what);
+    let managed = Under::budget(BUDGET).run(job);
+    managed.assert_same(&alone, what);
+    managed.assert_paged_within_budget(what);
+    managed.assert_quiet(what);
+    managed
+}
+
+/// One thread, no child of any kind, and it may have a user namespace of its own, where it forks on.
+#[test]
+fn a_program_with_one_thread_is_alone() {
+    if cannot_page() {
+        return;
+    }
+    let managed = same(&outside("alone"), "alone");
+    let said = String::from_utf8_lossy(&managed.run.stdout);
+    for right in [
+        "1 threads, 3 links\n",
+        "user namespace 0 \n",
+        "its child: 1 5 0\n",
+    ] {
+        assert!(said.contains(right), "{said}");
+    }
+}
+
+#[test]
+fn a_filter_for_all_threads_does_not_reach_service() {
+    if cannot_page() {
+        return;
+    }
+    same(&outside("filter"), "filter");
+}
+
+/// All processes are stopped at each system call, and what is out is read then.
+#[test]
+fn a_tracer_reads_buffers_that_are_out() {
+    if cannot_page() || lacks("strace") {
+        return;
+    }
+    let log = tempfile::NamedTempFile::new().unwrap();
+    let job = outside("written");
+    let alone = free(&job, "strace");
+    let strace = ["strace", "-f", "-qq", "-xx", "-e", "trace=write", "-o"].map(OsString::from);
+    let front: Vec<OsString> = strace.into_iter().chain([log.path().into()]).collect();
+    let managed = Under::budget(BUDGET).run_behind(&front, &job);
+    managed.assert_same(&alone, "strace");
+    managed.assert_paged_within_budget("strace");
+    let log = fs::read_to_string(log.path()).unwrap();
+    for page in 0..200 {
+        let bytes = word(page, 3).to_ne_bytes();
+        let bytes: String = bytes.iter().map(|byte| format!("\\x{byte:02x}")).collect();
+        assert!(log.contains(&format!("\"{bytes}\", 8) = 8")), "page {page}");
+    }
+}
+
+/// The content of `outside.c` there.
+fn word(page: u64, i: u64) -> u64 {
+    let number = (page + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    number.wrapping_add((i * i).wrapping_mul(0x2545_f491_4f6c_dd1d))
+}
+
+/// A program under `ebb` that has written a file, and ends once another is there.
+struct Waiting {
+    child: Child,
+    dir: tempfile::TempDir,
+    /// The file that it has written.
+    said: String,
+}
+
+impl Waiting {
+    /// `argv` is followed by the names of the two files.
+    fn start(argv: &[&OsStr]) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let [said, stop] = ["said", "stop"].map(|name| dir.path().join(name));
+        let mut command = Command::new("timeout");
+        command.args(["-k", "2", "60"]).arg(ebb());
+        command.args(["run", "--memory", &BUDGET.to_string(), "--"]);
+        command.args(argv).args([&said, &stop]);
+        let child = command.stdout(Stdio::piped()).spawn().unwrap();
+        let mut waiting = Self {
+            child,
+            dir,
+            said: String::new(),
+        };
+        let started = Instant::now();
+        while !said.exists() {
+            let over = waiting.child.try_wait().unwrap();
+            assert!(over.is_none(), "it ended early: {over:?}");
+            assert!(started.elapsed() < LIMIT, "it says nothing");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        waiting.said = fs::read_to_string(said).unwrap();
+        waiting
+    }
+
+    /// Ends it; its output.
+    fn stop(mut self) -> String {
+        fs::write(self.dir.path().join("stop"), "").unwrap();
+        let mut printed = String::new();
+        let mut pipe = self.child.stdout.take().unwrap();
+        std::io::Read::read_to_string(&mut pipe, &mut printed).unwrap();
+        assert!(self.child.wait().unwrap().success(), "{printed}");
+        printed
+    }
+}
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        let _ = fs::write(self.dir.path().join("stop"), "");
+        let _ = self.child.wait();
+    }
+}
+
+/// Output and messages of a command, which ends within 30 s.
+fn within_time(argv: &[&OsStr]) -> String {
+    let mut command = Command::new("timeout");
+    let output = command.args(["-k", "1", "30"]).args(argv).output().unwrap();
+    let printed = [output.stdout, output.stderr].concat();
+    let printed = String::from_utf8_lossy(&printed).into_owned();
+    assert_ne!(output.status.code(), Some(124), "{argv:?}: {printed}");
+    printed
+}
+
+/// It has a variable, or is told that it cannot be had, but does not wait, and the program goes on.
+#[test]
+fn a_debugger_looks_at_variables_that_are_out() {
+    if cannot_page() || lacks("gdb") {
+        return;
+    }
+    let program = c_program("outside");
+    let waiting = Waiting::start(&[program.as_os_str(), SIZE.as_ref(), "waits".as_ref()]);
+    let (pid, places) = waiting.said.split_once('\n').unwrap();
+    let places: Vec<_> = places.lines().filter_map(|l| l.split_once(' ')).collect();
+    assert!(places.len() > 8, "hardly anything is out: {}", waiting.said);
+    let mut argv: Vec<OsString> = ["gdb", "-q", "-nx", "-batch", "-p", pid]
+        .map(OsString::from)
+        .into();
+    for (address, _) in &places {
+        argv.extend(["-ex".into(), format!("x/1gx {address}").into()]);
+    }
+    let argv: Vec<&OsStr> = argv.iter().map(OsString::as_os_str).collect();
+    let printed = within_time(&argv);
+    for (address, word) in &places {
+        let word = u64::from_str_radix(word.trim_start_matches("0x"), 16).unwrap();
+        let right = format!("{address}:\t{word:#018x}");
+        let refused = format!("Cannot access memory at address {address}\n");
+        assert!(
+            printed.contains(&right) || printed.contains(&refused),
+            "not {right} in\n{printed}"
+        );
+    }
+    assert_eq!(waiting.stop(), "0 wrong\n");
+}
+
+/// It stops the interpreter and follows its data.
+#[test]
+fn a_profiler_of_python() {
+    if cannot_page() {
+        return;
+    }
+    let beside = tools::python_with("numpy").map(|python| python.with_file_name("py-spy"));
+    let found = beside
+        .filter(|path| path.exists())
+        .or_else(|| tools::in_path("py-spy"));
+    let Some(spy) = found else {
+        println!("skipped: py-spy is not installed");
+        return;
+    };
+    let script = "
+import os, sys, time
+class Kept:
+    def the_inner_function(self, said, stop):
+        with open(said + '.new', 'w') as file: file.write(str(os.getpid()))
+        os.rename(said + '.new', said)
+        while not os.path.exists(stop): time.sleep(0.01)
+def the_outer_function(*files): Kept().the_inner_function(*files)
+data = [b'y%d' % i for i in range(1_000_000)]
+the_outer_function(*sys.argv[1:])
+print(sum(map(len, data)))
+";
+    let python = tools::python().expect("python3");
+    let waiting = Waiting::start(&[python.as_os_str(), "-c".as_ref(), script.as_ref()]);
+    for _ in 0..3 {
+        let argv = ["dump", "--pid", &waiting.said].map(OsStr::new);
+        let printed = within_time(&[&[spy.as_os_str()], &argv[..]].concat());
+        for name in ["the_inner_function", "the_outer_function"] {
+            assert!(printed.contains(name), "{printed}");
+        }
+    }
+    assert_eq!(waiting.stop(), "6888890\n");
+}
+
+/// A child that is forked there is served too.
+const SANDBOXED: &str = "
+import os
+data = {i: f'record {i} of many' for i in range(500_000)}
+print(sum(map(len, data.values())), os.getuid(), len(os.listdir('/proc/self/task')))
+for n in range(6):
+    if os.fork() == 0: os._exit(data[4711 + n] != f'record {4711 + n} of many')
+    print(os.wait()[1])
+";
+
+fn sandboxed(front: &str) -> Option<Job> {
+    let front: Vec<&OsStr> = front.split_whitespace().map(OsStr::new).collect();
+    if cannot_page() || lacks(front[0].to_str()?) {
+        return None;
+    }
+    let python = tools::python().expect("python3");
+    let inner = [python.as_os_str(), "-c".as_ref(), SANDBOXED.as_ref()];
+    Some(Job::new(front.into_iter().chain(inner)).time_limit(LIMIT))
+}
+
+#[test]
+fn programs_in_namespaces_of_their_own() {
+    for front in ["unshare -Ur", "unshare -Urpmf --mount-proc"] {
+        if let Some(job) = sandboxed(front) {
+            same_in_parts(&job, front, &[2], &[]);
+        }
+    }
+}
+
+/// With the network of who starts it, and the device, it is managed; with neither it runs as without us.
+#[test]
+fn bubblewrap() {
+    let bare = "bwrap --unshare-all --ro-bind / / --proc /proc --dev /dev --";
+    let Some(job) = sandboxed(bare) else { return };
+    let alone = job.run(None).expect("it starts");
+    if !alone.ok() {
+        return println!("skipped: no bubblewrap here: {}", alone.stderr);
+    }
+    let managed = Under::budget(128 * MIB).run(&job);
+    managed.assert_same(&alone, "bubblewrap, bare");
+    let shared = "bwrap --unshare-all --share-net --ro-bind / / --proc /proc --dev /dev \
+                  --dev-bind-try /dev/userfaultfd /dev/userfaultfd --";
+    if Path::new("/dev/userfaultfd").exists() {
+        same_in_parts(&sandboxed(shared).unwrap(), "bubblewrap", &[2], &[]);
+    }
+}
+
+/// A limit of processes that leaves room for the program alone: it runs as without us.
+#[test]
+fn no_room_for_a_process_that_serves() {
+    if cannot_page() {
+        return;
+    }
+    // The command, and the program.
+    let Some(group) = Pids::new(2) else {
+        println!("skipped: no cgroup that limits processes");
+        return;
+    };
+    let enter = "echo $$ > \"$0\" && exec \"$@\"";
+    let procs = group.0.join("cgroup.procs");
+    let front = ["sh".into(), "-c".into(), enter.into(), procs.into()];
+    let job = outside("written");
+    let alone = free(&job, "limit of processes");
+    let managed = Under::budget(BUDGET * 4).run_behind(&front, &job);
+    managed.assert_same(&alone, "limit of processes");
+    assert_eq!(managed.stats["processes"], 0, "{}", managed.stats);
+}
+
+/// A cgroup of version 1 that limits processes.
+struct Pids(PathBuf);
+
+impl Pids {
+    fn new(most: u32) -> Option<Self> {
+        let root = Path::new("/sys/fs/cgroup/pids");
+        let path = root.join(format!("ebb-test-{}", std::process::id()));
+        fs::create_dir(&path).ok()?;
+        let group = Self(path);
+        fs::write(group.0.join("pids.max"), most.to_string()).ok()?;
+        Some(group)
+    }
+}
+
+impl Drop for Pids {
+    fn drop(&mut self) {
+        let started = Instant::now();
+        while fs::remove_dir(&self.0).is_err() && started.elapsed().as_secs() < 5 {
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+}

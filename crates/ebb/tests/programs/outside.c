@@ -1,0 +1,164 @@
+/*
+ * A program with one thread, which pages, looks for whoever serves it: outside SIZE_MIB WHAT, with WHAT
+ *
+ *   alone     its threads, its children of any kind, a user namespace of its own
+ *   filter    a seccomp filter for all of its threads, which forbids what service needs
+ *   written   writes what is out to /dev/null, a page at a time
+ *   waits     until it is told to stop, for those who look at it: writes where a variable is that is out
+ */
+#define _GNU_SOURCE
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <sched.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+enum { PAGE = 4096, WORDS = PAGE / 8 };
+
+static uint64_t *memory;
+static size_t pages;
+
+static uint64_t word_of(size_t page, int i)
+{
+	return (page + 1) * 0x9e3779b97f4a7c15u + (uint64_t)i * i * 0x2545f4914f6cdd1du;
+}
+
+static size_t wrong(void)
+{
+	size_t count = 0;
+	for (size_t i = 0; i < pages * WORDS; i++)
+		count += memory[i] != word_of(i / WORDS, (int)(i % WORDS));
+	return count;
+}
+
+static int threads(void)
+{
+	int count = 0;
+	DIR *tasks = opendir("/proc/self/task");
+	for (struct dirent *entry; (entry = readdir(tasks));)
+		count += entry->d_name[0] != '.';
+	closedir(tasks);
+	return count;
+}
+
+static int alone(void)
+{
+	struct stat links;
+	stat("/proc/self/task", &links);
+	printf("%d threads, %d links\n", threads(), (int)links.st_nlink);
+	for (int options = 0; options < 3; options++) {
+		int status, kinds[] = { 0, __WALL, __WCLONE };
+		pid_t child = waitpid(-1, &status, kinds[options] | WNOHANG);
+		printf("wait %d: %s\n", child, strerror(errno));
+	}
+	siginfo_t info;
+	printf("waitid %d\n", waitid(P_ALL, 0, &info, WEXITED | WSTOPPED | WCONTINUED | WNOHANG | __WALL));
+	int made = unshare(CLONE_NEWUSER);
+	printf("user namespace %d %s\n", made, made ? strerror(errno) : "");
+	printf("%zu wrong\n", wrong());
+	pid_t child = fork();
+	if (child == 0)
+		_exit(wrong() == 0 && threads() == 1 ? 5 : 6);
+	int status = 0;
+	printf("its child: %d", waitpid(-1, &status, __WALL) == child);
+	printf(" %d %d\n", WEXITSTATUS(status), WTERMSIG(status));
+	return 0;
+}
+
+/* All that our service does but for the program's own calls. */
+static int filtered(void)
+{
+	struct sock_filter filter[] = {
+		BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+		BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_ioctl, 2, 0),
+		BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_process_madvise, 1, 0),
+		BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+		BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_KILL_PROCESS),
+	};
+	struct sock_fprog program = { sizeof filter / sizeof *filter, filter };
+	prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
+	if (syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, SECCOMP_FILTER_FLAG_TSYNC, &program) != 0) {
+		perror("seccomp");
+		return 2;
+	}
+	printf("%zu wrong under the filter\n", wrong());
+	return 0;
+}
+
+static int out(size_t page)
+{
+	uint64_t word = 1ull << 63;
+	int fd = open("/proc/self/pagemap", O_RDONLY);
+	if (fd >= 0 && pread(fd, &word, 8, (off_t)(((uintptr_t)memory / PAGE + page) * 8)) != 8)
+		word = 1ull << 63;
+	close(fd);
+	return !(word >> 63);
+}
+
+static int written(void)
+{
+	int fd = open("/dev/null", O_WRONLY);
+	long bytes = 0;
+	for (size_t page = 0; page < 200; page++)
+		bytes += write(fd, &memory[page * WORDS + 3], 8);
+	printf("%ld bytes\n", bytes);
+	return 0;
+}
+
+/* The file PLACES has its number, then lines of an address and what is there. */
+static int waits(const char *places, const char *stop)
+{
+	char new[4096];
+	snprintf(new, sizeof new, "%s.new", places);
+	FILE *file = fopen(new, "w");
+	if (!file)
+		return 2;
+	fprintf(file, "%d\n", (int)getpid());
+	int found = 0;
+	for (size_t page = 0; page < pages && found < 16; page += 61)
+		if (out(page)) {
+			fprintf(file, "%#lx %#lx\n", (unsigned long)&memory[page * WORDS + 3], word_of(page, 3));
+			found++;
+		}
+	fclose(file);
+	rename(new, places);
+	for (int i = 0; i < 4000 && access(stop, F_OK) != 0; i++)
+		usleep(10000);
+	printf("%zu wrong\n", wrong());
+	return 0;
+}
+
+int main(int argc, char **argv)
+{
+	if (argc < 3)
+		return 2;
+	pages = strtoul(argv[1], NULL, 0) * 256;
+	alarm(55);
+	memory = mmap(NULL, pages * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	if (memory == MAP_FAILED)
+		return 2;
+	for (size_t i = 0; i < pages * WORDS; i++)
+		memory[i] = word_of(i / WORDS, (int)(i % WORDS));
+	switch (argv[2][0]) {
+	case 'a':
+		return alone();
+	case 'f':
+		return filtered();
+	default:
+		if (argv[2][1] == 'r')
+			return written();
+		return argc < 5 ? 2 : waits(argv[3], argv[4]);
+	}
+}
