@@ -523,6 +523,13 @@ impl Supervisor {
         for n in SlotNumber::all() {
             let word = self.table.state(n);
             match word.state {
+                // A child that cannot reach us (from another network namespace) took its place by itself.
+                SlotState::Joined | SlotState::Paging if self.seats[n.index()].is_none() => {
+                    self.expect(n);
+                    if matches!(self.look_at_child(n), Child::Gone) {
+                        self.reap(n);
+                    }
+                }
                 SlotState::Joined | SlotState::Paging => drop(self.look_whether_left(n)),
                 SlotState::Free => self.nursery[n.index()] = None,
                 SlotState::Reserved => {
