@@ -332,7 +332,12 @@ impl Request {
                 memory::read_own(a as usize, &mut bytes[..len]).ok()?;
                 has_nothing_more(a as usize + len, b as usize - len).then_some(())?;
                 // SAFETY: words, of which any value is one.
-                unsafe { core::mem::transmute::<[u8; size_of::<CloneArgs>()], CloneArgs>(bytes) }
+                let args = unsafe {
+                    core::mem::transmute::<[u8; size_of::<CloneArgs>()], CloneArgs>(bytes)
+                };
+                // The kernel refuses one without the other.
+                ((args.stack == 0) == (args.stack_size == 0)).then_some(())?;
+                args
             }
             libc::SYS_clone => CloneArgs {
                 flags: a & !SIGNAL,

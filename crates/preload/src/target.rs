@@ -14,7 +14,7 @@ use std::mem::ManuallyDrop;
 use std::os::fd::FromRawFd;
 
 use ebb_sys::executable::{Image, MAX_SCRIPTS, Name, Reason, image};
-use ebb_sys::raw;
+use ebb_sys::{memory, raw};
 
 /// A program to be started.
 #[allow(clippy::large_enum_variant)] // A box would take the heap.
@@ -37,10 +37,11 @@ pub enum Search {
 /// What `file` names.
 ///
 /// # Safety
-/// `file` is a string or null, as for any exec.
+/// `file` is a string, or nothing is there.
 #[inline(never)] // Its buffers are gone from the stack when the exec is made.
 pub unsafe fn named(file: *const c_char, search: Search) -> Target {
-    if file.is_null() {
+    // The kernel has an answer for an address at which nothing is.
+    if memory::look_at_own(file as usize, &mut [0]).is_err_and(|e| e.0 == libc::EFAULT) {
         return Target::Managed;
     }
     // SAFETY: by the caller's contract.
@@ -57,6 +58,9 @@ pub unsafe fn named(file: *const c_char, search: Search) -> Target {
 /// The same of an open file.
 #[inline(never)] // As above.
 pub fn open(file: c_int) -> Target {
+    if file < 0 {
+        return Target::Managed;
+    }
     // SAFETY: the caller's descriptor, which stays its own.
     let file = unsafe { ManuallyDrop::new(File::from_raw_fd(file)) };
     judge(&file, c"a program", MAX_SCRIPTS)
