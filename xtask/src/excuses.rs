@@ -79,6 +79,11 @@ impl Excuses {
             ("one processor", processors < 2),
             ("root may write everywhere", root),
             ("root", !root),
+            // It is installed; some machines allow no namespaces.
+            (
+                "bubblewrap",
+                !works("bwrap", &["--ro-bind", "/", "/", "true"]),
+            ),
         ];
         Self {
             words,
