@@ -6,6 +6,7 @@ use crate::limits::{Room, Source};
 use anyhow::{Result, bail};
 use ebb_stores::{Look, SwapSpec};
 use ebb_sys::probe::{self, Door};
+use ebb_sys::secret::{self, Secret};
 use ebb_sys::thread::{self, Urgency};
 use serde::Serialize;
 use std::fs::read_to_string;
@@ -267,6 +268,7 @@ fn advisory(door: Option<Door>) -> Vec<Check> {
     });
     checks.push(swap_file());
     checks.push(signatures());
+    checks.push(keys());
     checks.push(urgency());
     checks.push(memory());
     checks.push(overcommit());
@@ -305,6 +307,20 @@ fn swap_file() -> Check {
         ),
         Ok(None) => not("none".into()),
         Err(error) => not(error.to_string()),
+    }
+}
+
+/// Whether the keys to swap files stay out of the kernel's swap.
+fn keys() -> Check {
+    let made = Secret::new(|| [0u8; ebb_stores::KEY_BYTES]);
+    match made.err().or_else(secret::refused) {
+        None => Check::ok("keys", "the keys to swap files are locked in memory"),
+        Some(error) => Check::not(
+            "keys",
+            Verdict::Limited,
+            format!("{error}: keys cannot be locked in memory, and may go to the kernel's swap"),
+            "`ulimit -l 64`, or turn the kernel's swap off",
+        ),
     }
 }
 
