@@ -9,7 +9,7 @@
 //! The program's thread, after the change: raises `CHANGES` and waits until the keeper, whose descriptors
 //! they are, has [followed](follow). The keeper asks the supervisor for the devices again, which judges by the
 //! process's real, effective and saved users ([`Member`]'s `attach`). Who can become the tree's user
-//! again gets what it had. A process that does not get them is ended.
+//! again gets what it had. A process that does not get them is ended, but where there is no supervisor.
 //!
 //! What it does not do: take away what the process has in memory, table and leases of the tree among it;
 //! with those it can hold up the tree, and have pages of others lost, but neither read nor change any.
@@ -62,7 +62,10 @@ pub fn follow(process: &Process) {
         return;
     }
     let member: &Member = process.member;
-    if let Err(why) = process.embedded.devices.change_user(member) {
+    // Without a supervisor nobody gives others; it goes on with what it has, as the tree does.
+    if let Err(why) = process.embedded.devices.change_user(member)
+        && member.supervised()
+    {
         process.fail(&format!(
             "the process became another user and cannot give back the swap devices, so it is ended: {why}; \
              start `ebb run` as that user, or with --swap none"

@@ -2,8 +2,8 @@
 //! each of its pages last, and finds out where they are by touching them.
 //!
 //! A page that is in memory is passed by: `/proc/self/pagemap` says so. One that is out is touched,
-//! and `/proc/self/io` says whether this read something from a disk, whoever pages, since whoever
-//! does it does it in this process's name. What comes in beside it counts for nothing. Each touch
+//! and `/proc/PID/io` says whether this read something from a disk: in this process's name, if the kernel
+//! pages, or in that of the helper that serves it. What comes in beside it counts for nothing. Each touch
 //! changes something itself, so only [`SAMPLES`] pages are looked at, at random, which all processes that
 //! are compared choose before the first of them touches one: what is evicted for that counts for nothing.
 //!
@@ -16,9 +16,11 @@
 //! Not done here: keeping the times; choosing who pages.
 
 use crate::sim::Random;
+use ebb_sys::proc;
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
+use std::sync::OnceLock;
 
 /// Pages looked at.
 const SAMPLES: usize = 400;
@@ -186,12 +188,33 @@ pub fn across(processes: &[Vec<Sample>]) -> Option<f64> {
     (pairs > 0.0).then(|| inverted * 100.0 / pairs)
 }
 
-/// Bytes that this process had read from disks.
+/// Bytes that this process had read from disks, with those that its helper had.
 fn bytes_read() -> io::Result<u64> {
-    let text = std::fs::read_to_string("/proc/self/io")?;
+    let helper = helper().map_or(Ok(0), |pid| bytes_read_by(&pid.to_string()));
+    Ok(bytes_read_by("self")? + helper.unwrap_or(0))
+}
+
+/// The process that serves this one's faults, if one does.
+fn helper() -> Option<u32> {
+    static FOUND: OnceLock<Option<u32>> = OnceLock::new();
+    *FOUND.get_or_init(|| {
+        let own = std::process::id();
+        let mut found = None;
+        let shares = |pid| proc::share_memory(own, pid) == Some(true);
+        let looked = proc::all(|pid| {
+            if pid != own && proc::name(pid).as_bytes() == proc::HELPER.to_bytes() && shares(pid) {
+                found = Some(pid);
+            }
+        });
+        looked.ok().and(found)
+    })
+}
+
+fn bytes_read_by(process: &str) -> io::Result<u64> {
+    let text = std::fs::read_to_string(format!("/proc/{process}/io"))?;
     let line = text.lines().find_map(|l| l.strip_prefix("read_bytes: "));
     line.and_then(|bytes| bytes.parse().ok())
-        .ok_or_else(|| io::Error::other("/proc/self/io does not say what was read"))
+        .ok_or_else(|| io::Error::other("/proc/PID/io does not say what was read"))
 }
 
 fn percent(samples: &[Sample]) -> Option<f64> {
