@@ -276,7 +276,7 @@ import time
 print(digest(1))
 supervisor = os.getppid()
 def status(at):
-    with open(f'{{at}}/status') as file: return dict(line.rstrip().split(':\t', 1) for line in file if ':\t' in line)
+    with open(f'{{at}}/status') as file: return dict(line[:-1].split(':\t', 1) for line in file if ':\t' in line)
 def helpers():
     for pid in map(int, filter(str.isdigit, os.listdir('/proc'))):
         if pid > os.getpid():
