@@ -37,6 +37,7 @@ mod rings;
 mod start;
 mod syscall;
 mod target;
+mod text;
 mod theirs;
 mod thread;
 mod user;

@@ -50,6 +50,7 @@ pub fn resolve_all() {
     crate::fork::resolve();
     crate::memory::resolve();
     crate::mutex::resolve();
+    crate::text::resolve();
     crate::thread::resolve();
     crate::user::resolve();
 }
