@@ -10,13 +10,13 @@
 //!    many processes as can be are managed already, the fork waits until one of them ends.
 //! 1. `before_fork` (the forking thread): asks the keeper to bring the process to rest: most of what
 //!    the budget has no room to duplicate is evicted, no page is in transit, none staged (the staging area is not inherited), no thread of ours inside the engine.
-//!    Then takes the lock and holds it across the fork.
+//!    Then takes the lock and holds it while the system copies the process.
 //!    Registered ranges are kept from children (`MADV_DONTFORK`) but for the time of such a fork: a
 //!    child made by a system call that we do not see gets SIGSEGV, not zeros.
 //! 2. `after_fork_parent`: what was stored on devices at the fork may be read by the child for as
 //!    long as it likes (`Swap::fork_parent`); shared pages cannot be moved until written, and the
 //!    keeper protects them (`sharing`) before the forking thread goes on.
-//! 3. `after_fork_child`: drops what belongs to the parent, starts a keeper of its own that joins
+//! 3. `after_fork_child`: drops what belongs to the parent, starts a helper of its own, whose keeper joins
 //!    the tree in the slot reserved for it, opens a userfaultfd, registers every range; and waits
 //!    for that. If it fails the child ends: it must not read zeros.
 

@@ -5,7 +5,7 @@
 //! - The *keeper* (`keeper.rs`) registers new ranges, measures memory, answers requests of other
 //!   processes for memory, and lets the engine do its background work.
 //!
-//! All of them live in a descriptor table of their own (`sys::thread::private_descriptors`).
+//! All of them are tasks of a helper, which has a table of descriptors of its own (`sys::thread`).
 
 use crate::balance::Costs;
 use crate::clean::Keeping;

@@ -144,11 +144,14 @@ unsafe extern "C" fn after_in_parent() {
 }
 
 /// After libc's part, in the parent; `child`: what the fork answered, where that is known. What was caught is
-/// finished by then, and the turn another's, perhaps.
+/// finished by then, and the turn another's, perhaps. `errno` stays what libc made it.
 unsafe fn finish_in_parent(child: Option<i32>) {
     if TURN.load(SeqCst) != thread::id() {
         return;
     }
+    // SAFETY: the location is this thread's.
+    let errno = unsafe { &mut *libc::__errno_location() };
+    let before = *errno;
     // SAFETY: this thread's turn, and so what it armed or holds.
     let signals = unsafe {
         if HOLDS.swap(false, SeqCst) {
@@ -160,6 +163,7 @@ unsafe fn finish_in_parent(child: Option<i32>) {
     };
     end_turn();
     drop(signals);
+    *errno = before;
 }
 
 unsafe extern "C" fn after_in_child() {
@@ -474,9 +478,7 @@ pub unsafe extern "C" fn _Fork() -> libc::pid_t {
                 0
             }
             child => {
-                let errno = *libc::__errno_location();
                 finish_in_parent(Some(child));
-                *libc::__errno_location() = errno;
                 child
             }
         }
@@ -520,10 +522,8 @@ pub unsafe extern "C" fn clone(
             end_turn();
         }
         let child = call();
-        let errno = *libc::__errno_location();
         // Where libc refused it without a call.
         finish_in_parent(Some(child));
-        *libc::__errno_location() = errno;
         child
     }
 }

@@ -7,7 +7,8 @@
 //! - [`memory`]: `mmap`, `munmap`, `mremap`, `madvise`, `mprotect`, `brk`, `mlock` and kin.
 //! - [`syscall`]: forks and memory calls by number; [`rings`]: io_uring.
 //! - [`dlopen`]: libraries that would look past this one.
-//! - [`thread`]: `pthread_create`, so that the pager knows the program's threads.
+//! - [`thread`]: `pthread_create`, as stacks that the program brings for its threads are not paged.
+//! - [`text`]: texts of errors for tasks of ours.
 //! - [`mutex`]: robust mutexes, to which the kernel stores.
 //! - [`user`]: changes of user, which threads of ours follow.
 //! - [`fork`]: handlers around every fork; [`exec`]: the environment of every exec; [`refuse`]: programs

@@ -5,10 +5,12 @@
 //! process: after its death a read fails with ESRCH, even when the number is used again. So
 //! a [`Process`] names one process for good, which a pid does not.
 
+use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use std::io::Write;
-use std::os::fd::{AsRawFd, BorrowedFd, IntoRawFd, OwnedFd};
+use std::ops::ControlFlow::{self, Break, Continue};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, IntoRawFd, OwnedFd};
 use std::sync::atomic::{AtomicI32, Ordering::SeqCst};
 
 /// Opens what another process has open as `fd`: the same file by another description, with the same
@@ -139,6 +141,8 @@ pub struct Stat {
     pub minor_faults: u64,
     /// When the process started, in clock ticks since boot.
     pub start_time: u64,
+    /// Bytes of addresses that it has mapped; 0 once its memory is gone.
+    pub size: u64,
     /// Which program image the process runs.
     pub image: Image,
 }
@@ -181,13 +185,14 @@ impl Stat {
                 9 => stat.exiting = number(field)? & PF_EXITING != 0,
                 10 => stat.minor_faults = number(field)?,
                 22 => stat.start_time = number(field)?,
+                23 => stat.size = number(field)?,
                 26 => stat.image.code = number(field)?,
                 28 => stat.image.stack = number(field)?,
                 _ => continue,
             }
             seen += 1;
         }
-        (seen == 7).then_some(stat)
+        (seen == 8).then_some(stat)
     }
 
     /// Whether the process has ended and only waits to be reaped.
@@ -415,22 +420,38 @@ impl Disposition {
 /// A thread of process `pid` that waits for a page of memory that a userfaultfd serves. None also where
 /// the kernel does not say what threads wait for.
 pub fn waits_for_page(pid: u32) -> Option<u32> {
-    let dir = Path::new(format_args!("/proc/{pid}/task")).open(OFlags::RDONLY | OFlags::DIRECTORY);
-    let dir = dir.ok()?;
-    let mut names = [std::mem::MaybeUninit::uninit(); 2048];
-    let mut tasks = rustix::fs::RawDir::new(&dir, &mut names);
-    while let Some(Ok(task)) = tasks.next() {
-        let Some(tid) = number(task.file_name().to_bytes()) else {
-            continue;
-        };
+    let waits = |tid| {
         let mut buf = [0; 64];
         let path = Path::new(format_args!("/proc/{pid}/task/{tid}/wchan"));
         let file = path.open(OFlags::RDONLY);
-        if file.is_ok_and(|file| read(&file, &mut buf) == Ok(b"handle_userfault")) {
-            return Some(tid as u32);
+        match file.is_ok_and(|file| read(&file, &mut buf) == Ok(b"handle_userfault")) {
+            true => Break(tid),
+            false => Continue(()),
+        }
+    };
+    each_thread(pid, waits).ok()?
+}
+
+/// Calls `f` with the number of each thread of `pid`, until it breaks; with what it did.
+///
+/// # Errors
+/// ESRCH or ENOENT if it is gone.
+pub fn each_thread<B>(
+    pid: u32,
+    mut f: impl FnMut(u32) -> ControlFlow<B>,
+) -> Result<Option<B>, Errno> {
+    let dir =
+        Path::new(format_args!("/proc/{pid}/task")).open(OFlags::RDONLY | OFlags::DIRECTORY)?;
+    let mut names = [std::mem::MaybeUninit::uninit(); 2048];
+    let mut tasks = rustix::fs::RawDir::new(&dir, &mut names);
+    while let Some(task) = tasks.next() {
+        if let Some(tid) = number(task?.file_name().to_bytes())
+            && let Break(result) = f(tid as u32)
+        {
+            return Ok(Some(result));
         }
     }
-    None
+    Ok(None)
 }
 
 /// Whether two processes share one memory; none where kcmp(2) may not say, or one is gone.
@@ -443,11 +464,24 @@ pub fn share_memory(one: u32, other: u32) -> Option<bool> {
 
 /// Minor faults of process `pid` so far; 0 if it is gone.
 pub fn minor_faults(pid: u32) -> u64 {
+    stat_of(pid).map_or(0, |stat| stat.minor_faults)
+}
+
+/// Bytes of addresses that process `pid` has mapped; 0 if it has ended. None: it cannot be read.
+pub fn size_of(pid: u32) -> Option<u64> {
+    stat_of(pid).map(|stat| stat.size)
+}
+
+fn stat_of(pid: u32) -> Option<Stat> {
     let mut buf = [0; 1024];
-    let stat = Path::new(format_args!("/proc/{pid}/stat"))
-        .open(OFlags::RDONLY)
-        .and_then(|fd| read(&fd, &mut buf).map(Stat::parse));
-    stat.ok().flatten().map_or(0, |stat| stat.minor_faults)
+    let fd = Path::new(format_args!("/proc/{pid}/stat")).open(OFlags::RDONLY);
+    Stat::parse(read(&fd.ok()?, &mut buf).ok()?)
+}
+
+/// Whether the process that a pidfd stands for has ended, with all of its threads.
+pub fn has_ended(pidfd: impl AsFd) -> bool {
+    let mut polled = [PollFd::new(&pidfd, PollFlags::IN)];
+    matches!(rustix::event::poll(&mut polled, Some(&Timespec::default())), Ok(n) if n > 0)
 }
 
 /// The process that a pidfd stands for.
@@ -491,45 +525,44 @@ impl Pointed {
 /// # Errors
 /// ESRCH or ENOENT if it is gone; ENOENT also where the kernel has no such file.
 pub fn children(pid: u32, mut f: impl FnMut(u32)) -> Result<(), Errno> {
-    let dir =
-        Path::new(format_args!("/proc/{pid}/task")).open(OFlags::RDONLY | OFlags::DIRECTORY)?;
-    let mut names = [std::mem::MaybeUninit::uninit(); 2048];
-    let mut tasks = rustix::fs::RawDir::new(&dir, &mut names);
-    while let Some(task) = tasks.next() {
-        let Some(tid) = number(task?.file_name().to_bytes()) else {
-            continue;
+    let failed = each_thread(pid, |tid| match children_of_thread(pid, tid, &mut f) {
+        Ok(()) => Continue(()),
+        Err(e) => Break(e),
+    })?;
+    failed.map_or(Ok(()), Err)
+}
+
+fn children_of_thread(pid: u32, tid: u32, f: &mut impl FnMut(u32)) -> Result<(), Errno> {
+    let file = match Path::new(format_args!("/proc/{pid}/task/{tid}/children")).open(OFlags::RDONLY)
+    {
+        Ok(file) => file,
+        // The thread is gone, or (for the first) the kernel has no such file.
+        Err(Errno::NOENT | Errno::SRCH) if tid != pid => return Ok(()),
+        Err(e) => return Err(e),
+    };
+    // A number may be cut by the end of the buffer: carry its digits over.
+    let mut pending: Option<u64> = None;
+    let mut buf = [0; 1024];
+    loop {
+        let n = match rustix::io::read(&file, &mut buf[..]) {
+            Ok(n) => n,
+            Err(Errno::INTR) => continue,
+            Err(Errno::SRCH) => 0,
+            Err(e) => return Err(e),
         };
-        let file =
-            match Path::new(format_args!("/proc/{pid}/task/{tid}/children")).open(OFlags::RDONLY) {
-                Ok(file) => file,
-                // The thread is gone, or (for the first) the kernel has no such file.
-                Err(Errno::NOENT | Errno::SRCH) if tid != pid as u64 => continue,
-                Err(e) => return Err(e),
-            };
-        // A number may be cut by the end of the buffer: carry its digits over.
-        let mut pending: Option<u64> = None;
-        let mut buf = [0; 1024];
-        loop {
-            let n = match rustix::io::read(&file, &mut buf[..]) {
-                Ok(n) => n,
-                Err(Errno::INTR) => continue,
-                Err(Errno::SRCH) => 0,
-                Err(e) => return Err(e),
-            };
-            if n == 0 {
-                break;
-            }
-            for &b in &buf[..n] {
-                if b.is_ascii_digit() {
-                    pending = Some(pending.unwrap_or(0) * 10 + (b - b'0') as u64);
-                } else if let Some(child) = pending.take() {
-                    f(child as u32);
-                }
+        if n == 0 {
+            break;
+        }
+        for &b in &buf[..n] {
+            if b.is_ascii_digit() {
+                pending = Some(pending.unwrap_or(0) * 10 + (b - b'0') as u64);
+            } else if let Some(child) = pending.take() {
+                f(child as u32);
             }
         }
-        if let Some(child) = pending {
-            f(child as u32);
-        }
+    }
+    if let Some(child) = pending {
+        f(child as u32);
     }
     Ok(())
 }
@@ -595,43 +628,6 @@ pub fn children_stay_in_namespace() -> bool {
     inode(c"/proc/self/ns/pid") == inode(c"/proc/self/ns/pid_for_children")
 }
 
-/// The numbers of a process's threads, at most 64; none if they cannot be read.
-pub fn threads(pid: u32) -> Option<impl Iterator<Item = u32>> {
-    let mut found = [0; 64];
-    let mut count = 0;
-    let dir = Path::new(format_args!("/proc/{pid}/task"))
-        .open(OFlags::RDONLY | OFlags::DIRECTORY)
-        .ok()?;
-    let mut names = [std::mem::MaybeUninit::uninit(); 2048];
-    let mut tasks = rustix::fs::RawDir::new(&dir, &mut names);
-    while let Some(Ok(task)) = tasks.next() {
-        if let (Some(tid), Some(place)) =
-            (number(task.file_name().to_bytes()), found.get_mut(count))
-        {
-            *place = tid as u32;
-            count += 1;
-        }
-    }
-    Some(found.into_iter().take(count))
-}
-
-/// Bytes of addresses that a process has mapped; 0 if it has ended. None: it cannot be read.
-pub fn size_of(pid: u32) -> Option<u64> {
-    const FIELD: usize = 23;
-    let mut buf = [0; 1024];
-    let fd = Path::new(format_args!("/proc/{pid}/stat"))
-        .open(OFlags::RDONLY)
-        .ok()?;
-    let text = read(&fd, &mut buf).ok()?;
-    // The name, in parentheses, may hold anything; the third field comes after it.
-    let close = text.iter().rposition(|&b| b == b')')?;
-    number(
-        text.get(close + 2..)?
-            .split(|&b| b == b' ')
-            .nth(FIELD - 3)?,
-    )
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -651,6 +647,7 @@ mod tests {
                 named_helper: false,
                 minor_faults: 123,
                 start_time: 99,
+                size: 1000,
                 image: Image {
                     code: 111,
                     stack: 333

@@ -14,6 +14,7 @@
 
 use crate::{Errno, futex, memory, proc, raw};
 use libc::c_long;
+use std::ops::ControlFlow::{Break, Continue};
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, Ordering::SeqCst};
 
@@ -84,20 +85,10 @@ pub enum Gone {
 
 /// Whether the program uses its memory no more. A few system calls, on a task of ours.
 pub fn is_gone() -> Option<Gone> {
-    if is_dead() {
+    if pidfd().is_some_and(proc::has_ended) {
         return Some(Gone::Dead);
     }
     (!lives_here()).then_some(Gone::Other)
-}
-
-fn is_dead() -> bool {
-    let mut poll = libc::pollfd {
-        fd: PIDFD.load(SeqCst),
-        events: libc::POLLIN,
-        revents: 0,
-    };
-    // SAFETY: one structure that is there.
-    unsafe { libc::poll(&mut poll, 1, 0) > 0 }
 }
 
 /// The word that is cleared when the first thread has let the memory go, and what it holds until then.
@@ -129,30 +120,22 @@ pub fn kill() {
 
 /// Whether the program uses the memory of the calling task. Where nothing tells: yes.
 fn lives_here() -> bool {
-    let program = pid();
-    // The first thread may have ended and others go on: then it has no memory.
-    match shares(program) {
+    let (program, own) = (pid(), std::process::id());
+    match proc::share_memory(program, own) {
         Some(true) => true,
-        Some(false) => proc::threads(program).is_none_or(|mut threads| {
-            threads.any(|thread| thread != program && shares(thread) != Some(false))
-        }),
+        // The first thread may have ended and others go on: then it has no memory.
+        Some(false) => {
+            let here = |thread| match proc::share_memory(thread, own) {
+                Some(false) => Continue(()),
+                _ => Break(()),
+            };
+            proc::each_thread(program, here).map_or(true, |found| found.is_some())
+        }
         // One that changed its user may not be looked into; how large it is everybody may know. The two are
         // read one after the other, so memory may have come or gone between.
         None => (0..5).any(|_| {
-            let sizes = (proc::size_of(program), proc::size_of(std::process::id()));
+            let sizes = (proc::size_of(program), proc::size_of(own));
             !matches!(sizes, (Some(program), Some(own)) if program != own && program != 0)
         }),
-    }
-}
-
-/// Whether a thread has the memory of the calling task; none where that cannot be asked.
-fn shares(thread: u32) -> Option<bool> {
-    const VM: c_long = 1;
-    let args = [thread.into(), std::process::id().into(), VM, 0, 0, 0];
-    // SAFETY: compares two tasks by number, and touches no memory.
-    match unsafe { raw::checked(libc::SYS_kcmp, args) } {
-        Ok(order) => Some(order == 0),
-        Err(Errno(libc::ESRCH)) => Some(false),
-        Err(_) => None,
     }
 }

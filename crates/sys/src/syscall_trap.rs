@@ -123,8 +123,8 @@ pub unsafe fn arm(copy: Copy, signals: Blocked) -> Result<(), Blocked> {
         set_mask(ALL_BUT_SIGSYS);
         SELECTOR.store(BLOCK, SeqCst);
         if dispatch(ON, start, len).is_err() {
-            set_mask(u64::MAX);
             release(armed);
+            set_mask(u64::MAX);
             return Err(signals);
         }
         core::mem::forget(signals);
@@ -141,9 +141,8 @@ pub unsafe fn disarm() -> Option<Blocked> {
     unsafe {
         let armed = &mut *ARMED.0.get();
         armed.copy?;
-        let _ = dispatch(OFF, 0, 0);
-        set_mask(u64::MAX);
         release(armed);
+        set_mask(u64::MAX);
         Some(Blocked::until(armed.mask))
     }
 }
@@ -156,7 +155,10 @@ unsafe fn release(armed: &mut Armed) {
     SELECTOR.store(ALLOW, SeqCst);
     armed.copy = None;
     // SAFETY: what was there before.
-    unsafe { set_action(Some(&armed.before)) };
+    unsafe {
+        let _ = dispatch(OFF, 0, 0);
+        set_action(Some(&armed.before));
+    }
 }
 
 /// The code of what this is linked into: its start and length.
@@ -274,7 +276,6 @@ unsafe extern "C" fn caught(_: c_int, _: *mut libc::siginfo_t, context: *mut lib
                 let copy = armed.copy.expect("it was armed");
                 let mask = armed.mask;
                 // Nothing of it is to be left in the child. (This handler has all signals blocked.)
-                let _ = dispatch(OFF, 0, 0);
                 release(armed);
                 let Copied { result, stack } = copy(Call { number, args });
                 if stack != 0 {

@@ -129,7 +129,7 @@ pub fn start_helper(entry: Entry, argument: usize, patience: Duration) -> Result
     if !crate::proc::children_stay_in_namespace() {
         return Err(Errno(libc::ENOTSUP));
     }
-    let stack = areas()?;
+    make_areas()?;
     give_order(0, entry, argument);
     // Before it runs: it may start others at once.
     STARTED.store(1, SeqCst);
@@ -142,9 +142,8 @@ pub fn start_helper(entry: Entry, argument: usize, patience: Duration) -> Result
             if adopts_orphans() {
                 answered(make_helper())
             } else {
-                let top = stack + (BETWEEN + 1) * STACK;
                 let flags = BESIDE | libc::CLONE_VFORK as c_long;
-                let between = clone(flags, top, 0, 0, go_between, 0)?;
+                let between = clone(flags, top(BETWEEN), 0, 0, go_between, 0)?;
                 reap(between);
                 answered(ANSWER.load(SeqCst) as c_long)
             }
@@ -276,8 +275,8 @@ fn leave_descriptors() {
     }
 }
 
-/// The areas of stacks and control blocks; where the stacks are.
-fn areas() -> Result<usize, Errno> {
+/// Makes the areas of stacks and control blocks, if there are none.
+fn make_areas() -> Result<(), Errno> {
     let Some(Some(template)) = TEMPLATE.get() else {
         return Err(Errno(libc::ENOTSUP));
     };
@@ -285,7 +284,7 @@ fn areas() -> Result<usize, Errno> {
         BLOCK_AREA.store(fresh(template.bytes() * TASKS)?, SeqCst);
         STACK_AREA.store(fresh(STACKS)?, SeqCst);
     }
-    Ok(STACK_AREA.load(SeqCst))
+    Ok(())
 }
 
 /// Memory that a forked child has empty.

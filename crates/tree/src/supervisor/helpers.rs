@@ -21,7 +21,7 @@
 //! Helpers that have not said hello yet are told by their name, and by a process of the tree that they
 //! share their memory with. A name alone says nothing: anybody may have it.
 
-use super::seats::{Seat, identify, is_dead};
+use super::seats::{Seat, identify};
 use super::{ANY_CHILD, Supervisor, Token};
 use crate::table::{SlotNumber, SlotState};
 use crate::wire::Leaving;
@@ -132,7 +132,7 @@ impl Helper {
 impl Seat {
     /// Whether the process is dead or has become another program.
     pub fn program_is_gone(&self) -> bool {
-        is_dead(&self.pidfd)
+        proc::has_ended(&self.pidfd)
             || self.faults.as_ref().is_some_and(|memory| !memory.is_used())
             || self
                 .process
@@ -194,7 +194,7 @@ impl Supervisor {
         let Some(helper) = seat.helper.as_mut().filter(|helper| !helper.ended) else {
             return;
         };
-        if !is_dead(&helper.pidfd) {
+        if !proc::has_ended(&helper.pidfd) {
             return;
         }
         helper.ended = true;
@@ -295,7 +295,7 @@ impl Supervisor {
             let mut slots: Vec<SlotNumber> = self.helpers.values().copied().collect();
             slots.retain(|slot| {
                 let seat = self.seats[slot.index()].as_ref();
-                seat.is_some_and(|seat| is_dead(&seat.pidfd))
+                seat.is_some_and(|seat| proc::has_ended(&seat.pidfd))
             });
             for &slot in &slots {
                 self.awaits_helper(slot, Duration::ZERO);

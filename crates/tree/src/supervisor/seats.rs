@@ -25,7 +25,7 @@ use crate::table::{Named, SlotNumber, SlotState, StateWord, VERSION};
 use crate::wire::{self, Hello, Talk};
 use ebb_sys::fault::FaultFd;
 use ebb_sys::proc::{self, Image, Process};
-use rustix::event::{PollFd, PollFlags, Timespec, epoll};
+use rustix::event::epoll;
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags};
 use std::os::fd::{AsFd, OwnedFd};
@@ -92,11 +92,6 @@ impl Expected {
     pub fn process(&self) -> Option<&Process> {
         self.child.as_ref().map(|(process, _)| process)
     }
-}
-
-pub(super) fn is_dead(pidfd: &OwnedFd) -> bool {
-    let mut polled = [PollFd::new(pidfd, PollFlags::IN)];
-    matches!(rustix::event::poll(&mut polled, Some(&Timespec::default())), Ok(n) if n > 0)
 }
 
 fn open_pidfd(pid: u32) -> Result<OwnedFd, Errno> {
@@ -360,7 +355,7 @@ impl Supervisor {
         while self.listen_to(slot) {}
         // Unless that ended it, and another has the slot since.
         if let Some(seat) = &self.seats[slot.index()]
-            && is_dead(&seat.pidfd)
+            && proc::has_ended(&seat.pidfd)
         {
             self.own_limits.forget(&seat.process);
             if !self.awaits_helper(slot, GRACE) {
@@ -587,7 +582,7 @@ impl Supervisor {
         let parent = self.table.state(n).parent?;
         let seat = self.seats[parent.index()].as_ref()?;
         let stat = seat.process.stat().ok()?;
-        (!is_dead(&seat.pidfd)).then_some([seat.process.pid(), stat.parent])
+        (!proc::has_ended(&seat.pidfd)).then_some([seat.process.pid(), stat.parent])
     }
 
     /// A process that is none of those known to us, nor the helper of one among `all`.
@@ -654,7 +649,7 @@ impl Supervisor {
         let Some((process, pidfd)) = &expected.child else {
             return Child::Unnamed;
         };
-        if is_dead(pidfd) {
+        if proc::has_ended(pidfd) {
             return Child::Gone;
         }
         match process.stat() {
