@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 /// (what proves it is there, Debian package)
-const PACKAGES: [(&str, &str); 18] = [
+const PACKAGES: [(&str, &str); 20] = [
     ("cc", "gcc"),
     ("g++", "g++"),
     ("make", "make"),
@@ -21,6 +21,8 @@ const PACKAGES: [(&str, &str); 18] = [
     ("ruby", "ruby"),
     ("php", "php-cli"),
     ("mkfs.ext4", "e2fsprogs"),
+    ("mkfs.xfs", "xfsprogs"),
+    ("mkfs.btrfs", "btrfs-progs"),
     ("musl-gcc", "musl-tools"),
     ("ld.lld", "lld"),
     ("stress-ng", "stress-ng"),
