@@ -29,29 +29,53 @@ static void raw_unmap(const struct region* r) {
   must(raw_call(SYS_munmap, (uint64_t)r->base, r->pages * PAGE, 0, 0) == 0, "munmap by instruction");
 }
 
-static void raw(struct thread* t) {
-  struct region r;
-  open_region(t, &r, 16 + below(t, 256));
-  const size_t bytes = r.pages * PAGE, kept = below(t, r.pages);
-  fill_all(&r);
-  fill_some(t, 3);
-  // What is dropped is zeros, what is not stays.
-  must(raw_call(SYS_madvise, (uint64_t)r.base + kept * PAGE, bytes - kept * PAGE, MADV_DONTNEED, 0) == 0,
+// A region of the thread's own, mapped without libc.
+static void map_raw(struct thread* t, struct region* r, size_t pages) {
+  memset(r, 0, sizeof *r);
+  r->pages = pages;
+  r->id = t->number << 32 | ++t->ids;
+  r->version = calloc(pages, sizeof *r->version);
+  must(r->version != 0, "calloc");
+  r->base = raw_map(0, pages * PAGE);
+  must(r->base != (char*)-1, "mmap by instruction");
+}
+
+// What is dropped is zeros, what is not stays. (Of memory that libc mapped, pages that are out come back: that is a
+// limit.)
+static void drop_raw(struct thread* t, struct region* r) {
+  const size_t kept = below(t, r->pages), bytes = (r->pages - kept) * PAGE;
+  must(raw_call(SYS_madvise, (uint64_t)r->base + kept * PAGE, bytes, MADV_DONTNEED, 0) == 0,
        "madvise by instruction");
-  memset(r.version + kept, 0, (r.pages - kept) * sizeof *r.version);
-  fill_some(t, 2);
-  check_all(&r);
-  // Other memory in the same place.
-  raw_unmap(&r);
+  memset(r->version + kept, 0, (r->pages - kept) * sizeof *r->version);
+}
+
+// Other memory in the place of what libc mapped.
+static void replace_raw(struct thread* t, struct region* r) {
+  const size_t bytes = r->pages * PAGE;
+  raw_unmap(r);
   fill_some(t, 1);
-  char* again = raw_map(r.base, bytes);
-  if (again != r.base) {
+  char* again = raw_map(r->base, bytes);
+  if (again != r->base) {
     // Another thread's came first.
     again = raw_map(0, bytes);
     must(again != (char*)-1, "mmap by instruction");
-    r.base = again;
+    r->base = again;
   }
-  memset(r.version, 0, r.pages * sizeof *r.version);
+  memset(r->version, 0, r->pages * sizeof *r->version);
+}
+
+static void raw(struct thread* t) {
+  struct region r;
+  const size_t pages = 16 + below(t, 256);
+  const int replaces = (int)below(t, 2);
+  if (replaces) open_region(t, &r, pages);
+  else map_raw(t, &r, pages);
+  fill_all(&r);
+  fill_some(t, 3);
+  if (replaces) replace_raw(t, &r);
+  else drop_raw(t, &r);
+  fill_some(t, 2);
+  check_all(&r);
   for (size_t i = 0; i < r.pages; i += 2) fill(&r, i);
   fill_some(t, 3);
   check_all(&r);

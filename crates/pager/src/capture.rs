@@ -396,7 +396,7 @@ impl Process {
     /// Whether the page at `start` lies in registered memory: not, if that was unmapped or mapped anew
     /// without libc. Nothing asks and moves in one. So a program that maps the very unit whose turn it is
     /// anew, just after this look, loses it all the same.
-    fn is_ours(&self, start: usize, closed: bool) -> bool {
+    pub fn is_ours(&self, start: usize, closed: bool) -> bool {
         // The page is asked to be as it is: nothing changes, and no processor has to flush.
         self.fault.protect(start, PAGE_SIZE, closed) != Err(Errno(libc::ENOENT))
     }

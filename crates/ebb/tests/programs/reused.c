@@ -4,7 +4,8 @@
  *   reused SIZE_MIB ROUNDS
  *
  * What is there anew reads as zeros first and then holds what is written to it, however long other memory
- * comes and goes beside it; some of the old pages are in memory when they go, some are out.
+ * comes and goes beside it; some of the old pages are in memory when they go, some are out. A child that is
+ * forked while nothing is there has all other memory.
  */
 #define _GNU_SOURCE
 #include <stdint.h>
@@ -12,6 +13,8 @@
 #include <stdlib.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #define READ_WRITE (PROT_READ | PROT_WRITE)
 #define PRIVATE (MAP_PRIVATE | MAP_ANONYMOUS)
@@ -74,6 +77,14 @@ int main(int argc, char **argv)
 		size_t part_bytes = round == 2 ? bytes - 8 * 4096 : bytes;
 		if (raw(SYS_munmap, (long)part, part_bytes, 0, 0, 0, 0) != 0)
 			return 2;
+		int status = 0;
+		pid_t child = round == 3 ? fork() : 0;
+		if (round == 3 && child == 0)
+			_exit(wrong(big, big_bytes / 8, 7 * round) != 0);
+		if (round == 3 && (waitpid(child, &status, 0) != child || status != 0)) {
+			printf("a child that was forked meanwhile ended with status %x\n", status);
+			bad++;
+		}
 		long now = raw(SYS_mmap, (long)part, part_bytes, READ_WRITE, PRIVATE | MAP_FIXED, -1, 0);
 		if (now != (long)part)
 			return 3;

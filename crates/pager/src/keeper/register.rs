@@ -68,6 +68,45 @@ impl Process {
         }
     }
 
+    /// Takes pages that cannot be registered off the list: the program unmapped them, or mapped something else
+    /// there, without libc. Whether there were any.
+    fn forget_foreign(&self, state: &mut State, start: usize, end: usize) -> bool {
+        if end - start > PAGE_SIZE {
+            if self.fault.register(start, end - start) != Err(Errno(libc::EINVAL)) {
+                return false;
+            }
+            let middle = start + (end - start) / PAGE_SIZE / 2 * PAGE_SIZE;
+            let first = self.forget_foreign(state, start, middle);
+            return self.forget_foreign(state, middle, end) || first;
+        }
+        if self.fault.register(start, PAGE_SIZE) != Err(Errno(libc::EINVAL)) {
+            return false;
+        }
+        state.drop_pages(Some(self.swap), cpu(), start, end);
+        state.ranges.remove(start, end);
+        self.counters().map_disagrees.add(1);
+        true
+    }
+
+    /// The system refuses to register a range, and not because it is another one: it is left alone, if nothing
+    /// of it is out. What is out would read as zeros.
+    fn cannot_register(&self, state: &mut State, start: usize, end: usize, error: Errno) {
+        let mut lost = false;
+        let (first, last) = (PageNumber::of(start), PageNumber::of(end));
+        state.map.each(first, last, |_, page| {
+            lost = !matches!(page, Page::Resident(_));
+            if lost { Break(()) } else { Continue(()) }
+        });
+        if lost {
+            self.fail(&format!(
+                "memory at {start:#x}..{end:#x} cannot be registered again ({error}), and part of it is swapped \
+                 out; raise vm.max_map_count if that is low"
+            ));
+        }
+        state.drop_pages(Some(self.swap), cpu(), start, end);
+        state.ranges.remove(start, end);
+    }
+
     /// Registers every range that is not, and learns which of its pages are present.
     pub fn register_all(&self, state: &mut State) {
         UNREGISTERED.store(0, SeqCst);
@@ -82,25 +121,17 @@ impl Process {
             let _ = unsafe { memory::madvise(range.start, len, libc::MADV_NOHUGEPAGE) };
             // SAFETY: the same. Pages that the kernel merges lose their protection.
             let _ = unsafe { memory::madvise(range.start, len, libc::MADV_UNMERGEABLE) };
-            if let Err(error) = self.fault.register(range.start, len) {
-                // Not what we took it for (unmapped or replaced behind libc's back): not ours, and
-                // harmless, unless some of it is swapped out, which would now read as zeros.
-                let mut lost = false;
-                let (first, end) = (PageNumber::of(range.start), PageNumber::of(range.end));
-                state.map.each(first, end, |_, page| {
-                    lost = !matches!(page, Page::Resident(_));
-                    if lost { Break(()) } else { Continue(()) }
-                });
-                if lost {
-                    self.fail(&format!(
-                        "memory at {:#x}..{:#x} cannot be registered again ({error}), and part of it is \
-                         swapped out; raise vm.max_map_count if that is low",
-                        range.start, range.end
-                    ));
+            match self.fault.register(range.start, len) {
+                Ok(()) => {}
+                Err(Errno(libc::EINVAL)) if self.forget_foreign(state, range.start, range.end) => {
+                    // What is left of it, in pieces.
+                    at = range.start;
+                    continue;
                 }
-                state.drop_pages(Some(self.swap), cpu(), range.start, range.end);
-                state.ranges.remove(range.start, range.end);
-                continue;
+                Err(error) => {
+                    self.cannot_register(state, range.start, range.end, error);
+                    continue;
+                }
             }
             // A child of a system call that we do not see has it not at all, rather than with zeros
             // for what is out.
