@@ -46,6 +46,9 @@ pub enum Verb {
     Lab(LabArgs),
     /// Say what this machine allows, and the fix for what it does not
     Doctor(DoctorArgs),
+    /// Started by `ebb run`, with a socket as its standard input
+    #[command(hide = true)]
+    Guard,
 }
 
 /// Options of `ebb run`.

@@ -11,6 +11,7 @@ mod ask;
 mod cli;
 mod doctor;
 mod ending;
+mod guard;
 mod lab;
 mod lab_shrinker;
 mod limit;
@@ -47,6 +48,7 @@ fn main() -> ExitCode {
         cli::Verb::Limit(args) => limit::limit(args),
         cli::Verb::Lab(args) => lab::lab(args),
         cli::Verb::Doctor(args) => doctor::doctor(args),
+        cli::Verb::Guard => guard::guard(),
     };
     match outcome {
         Ok(code) => code,

@@ -2,6 +2,7 @@
 //! is refused here is refused before anything has started.
 
 use crate::cli::{PoolLimits, RunArgs};
+use crate::guard;
 use crate::limits::Room;
 use anyhow::{Context, Result, bail};
 use ebb_engine::PAGE_SIZE;
@@ -63,6 +64,7 @@ pub fn setup(args: &RunArgs) -> Result<(Setup, Vec<Unmarked>)> {
         },
         notices: None,
         open: Some(Box::new(open_later)),
+        guard: Some(Box::new(guard::launch)),
     };
     Ok((setup, unmarked))
 }

@@ -69,6 +69,16 @@ fn signals_in_children_made_by_number() {
     signalled("SYS_clone3");
 }
 
+/// Each fork is over, with all that is done on a stack that forks share, before the next one begins.
+#[test]
+fn threads_that_fork_at_the_same_time() {
+    if cannot_page() {
+        return;
+    }
+    let managed = same(&c_program("crossed_forks"), &["4", "50", "64"]);
+    assert_eq!(managed.run.stdout, b"0 wrong\n");
+}
+
 /// Stacks, structures, and words that the kernel stores; and such as are nowhere.
 #[test]
 fn arguments_of_clone_in_memory_that_is_out() {

@@ -25,7 +25,7 @@ use std::time::Duration;
 use ebb_pager::hooks;
 use ebb_sys::heap::InternalHeap;
 use ebb_sys::signal::Blocked;
-use ebb_sys::syscall_trap::{self, Call, Copied};
+use ebb_sys::syscall_trap::{self, Call, Copied, Forking};
 use ebb_sys::{futex, memory, raw, stack, thread};
 
 use crate::next::Next;
@@ -81,10 +81,15 @@ fn take_turn() {
     }
 }
 
-fn end_turn() {
+extern "C" fn end_turn() {
     TURN.store(0, SeqCst);
     futex::wake(&TURN, 1, false);
 }
+
+const FORKING: Forking = Forking {
+    copy,
+    over: end_turn,
+};
 
 /// Whether what libc does around the copy may need what is at rest then.
 fn needs_trap() -> bool {
@@ -101,7 +106,7 @@ unsafe extern "C" fn before() {
     // SAFETY: this thread's turn; libc calls the handlers on the way of its fork.
     unsafe {
         if needs_trap() {
-            match syscall_trap::arm(copy, signals) {
+            match syscall_trap::arm(FORKING, signals) {
                 Ok(()) => return,
                 Err(back) => signals = back,
             }
@@ -110,7 +115,7 @@ unsafe extern "C" fn before() {
             *SIGNALS.0.get() = Some(signals);
             return HOLDS.store(true, SeqCst);
         }
-        if let Err(_signals) = syscall_trap::arm(copy, signals) {
+        if let Err(_signals) = syscall_trap::arm(FORKING, signals) {
             end_turn();
         }
     }
@@ -215,14 +220,13 @@ unsafe fn begin_child() {
 }
 
 /// Makes a call that copies the process. On a stack of ours, with all signals blocked, on the thread whose turn
-/// it is; the turn ends.
+/// it is. The turn ends when that stack is left.
 unsafe fn copy(call: Call) -> Copied {
     // SAFETY: the program's call.
     unsafe {
         let Some(mut request) = Request::of(call) else {
             // As the kernel answers it: there is no child then that would need us.
             let result = raw::call(call.number, call.args);
-            end_turn();
             return Copied { result, stack: 0 };
         };
         hold();
@@ -237,7 +241,6 @@ unsafe fn copy(call: Call) -> Copied {
         }
         let words = *WORDS.0.get();
         release_in_parent(Some(result as i32));
-        end_turn();
         if result > 0 {
             request.store_in_parent(words);
         }
@@ -453,8 +456,10 @@ pub unsafe fn by_number(number: c_long, args: [c_long; 6]) -> c_long {
     take_turn();
     hooks::make_ready();
     let call = Call { number, args };
-    // SAFETY: this thread's turn, which `copy` ends.
-    stack::borrow(move || unsafe { copy(call) }).result
+    // SAFETY: this thread's turn.
+    let copied = stack::borrow(move || unsafe { copy(call) });
+    end_turn();
+    copied.result
 }
 
 /// `fork` without the handlers of `pthread_atfork`.
@@ -518,7 +523,7 @@ pub unsafe extern "C" fn clone(
     // SAFETY: this thread's turn, and libc's function makes that call alone. Where it cannot be caught the
     // child is one that nobody of ours sees.
     unsafe {
-        if let Err(_signals) = syscall_trap::arm(copy, signals) {
+        if let Err(_signals) = syscall_trap::arm(FORKING, signals) {
             end_turn();
         }
         let child = call();

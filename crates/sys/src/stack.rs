@@ -27,7 +27,7 @@ use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
 use std::time::Duration;
 
 /// Bytes of a stack, its guard included.
-const SIZE: usize = 64 << 10;
+pub(crate) const SIZE: usize = 64 << 10;
 /// As many threads at a time.
 const STACKS: usize = u32::BITS as usize;
 /// The one of the thread that forks.

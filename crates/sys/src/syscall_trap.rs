@@ -10,7 +10,8 @@
 //!    program's would make system calls too, and fork. What libc sets its mask to meanwhile is kept beside.
 //! 2. The handler goes to a stack of ours (`stack`). What copies the process is done by who armed; the trap is disarmed
 //!    before. Every other call is made as it is.
-//! 3. The handler returns with the call's result and the mask that libc believes to have: in the parent and in
+//! 3. The handler leaves that stack, and says so to who armed: only now may another thread arm, which uses the same.
+//! 4. The handler returns with the call's result and the mask that libc believes to have: in the parent and in
 //!    the child. So the first code that runs in a child is ours, and the program's comes when that is done.
 //!
 //! Protocol: one thread at a time, which the caller sees to. What it does not do: calls that share the memory,
@@ -40,8 +41,14 @@ pub struct Copied {
     pub stack: usize,
 }
 
-/// Makes such a call.
-pub type Copy = unsafe fn(Call) -> Copied;
+/// What is done by who armed.
+#[derive(Clone, Copy)]
+pub struct Forking {
+    /// Makes the call.
+    pub copy: unsafe fn(Call) -> Copied,
+    /// Called when all of that is over, in parent and child: another thread may arm.
+    pub over: extern "C" fn(),
+}
 
 /// Where the stack of ours ends.
 static TOP: AtomicUsize = AtomicUsize::new(0);
@@ -70,7 +77,7 @@ struct Action {
 
 /// Of the thread that forks.
 struct Armed {
-    copy: Option<Copy>,
+    forking: Option<Forking>,
     /// The mask that the program believes to have.
     mask: u64,
     /// What a SIGSYS did before.
@@ -88,28 +95,28 @@ const NOTHING: Action = Action {
     mask: 0,
 };
 static ARMED: OneThread = OneThread(UnsafeCell::new(Armed {
-    copy: None,
+    forking: None,
     mask: 0,
     before: NOTHING,
 }));
 
-/// Catches the calling thread's next call that copies the process, and has `copy` make it. The caller has blocked
+/// Catches the calling thread's next call that copies the process, and has `forking` make it. The caller has blocked
 /// all signals; the mask from before comes back with that call, or with what [`disarm`] returns.
 ///
 /// # Errors
 /// The system does not allow it: the signals are as the caller had them.
 ///
 /// # Safety
-/// No other thread does so before this one's call was made or [`disarm`]ed. The thread makes no system call
+/// No other thread does so before this one's call is over ([`Forking::over`]) or [`disarm`]ed. The thread makes no system call
 /// of its own but what libc's forking functions do.
-pub unsafe fn arm(copy: Copy, signals: Blocked) -> Result<(), Blocked> {
+pub unsafe fn arm(forking: Forking, signals: Blocked) -> Result<(), Blocked> {
     TOP.store(stack::of_fork(), SeqCst);
     let (start, len) = own_code();
     // SAFETY: by the caller's contract this thread alone uses what is armed; the structures are the kernel's, and
     // the range is of this library's code.
     unsafe {
         let armed = &mut *ARMED.0.get();
-        armed.copy = Some(copy);
+        armed.forking = Some(forking);
         armed.mask = signals.before();
         // Known before another thread can come to our handler.
         armed.before = set_action(None);
@@ -140,7 +147,7 @@ pub unsafe fn disarm() -> Option<Blocked> {
     // SAFETY: by the caller's contract.
     unsafe {
         let armed = &mut *ARMED.0.get();
-        armed.copy?;
+        armed.forking?;
         release(armed);
         set_mask(u64::MAX);
         Some(Blocked::until(armed.mask))
@@ -153,7 +160,7 @@ pub unsafe fn disarm() -> Option<Blocked> {
 /// On the thread for which it was armed.
 unsafe fn release(armed: &mut Armed) {
     SELECTOR.store(ALLOW, SeqCst);
-    armed.copy = None;
+    armed.forking = None;
     // SAFETY: what was there before.
     unsafe {
         let _ = dispatch(OFF, 0, 0);
@@ -238,6 +245,10 @@ unsafe extern "C" fn entry(_: c_int, _: *mut libc::siginfo_t, _: *mut libc::ucon
         "mov rsp, qword ptr [rip + {top}]",
         "call {caught}",
         "mov rsp, rbp",
+        "test rax, rax",
+        "jz 2f",
+        "call rax",
+        "2:",
         "pop rbp",
         "ret",
         by_dispatch = const USER_DISPATCH,
@@ -253,9 +264,15 @@ unsafe extern "C" fn restore() {
     core::arch::naked_asm!("mov eax, {call}", "syscall", call = const libc::SYS_rt_sigreturn)
 }
 
+/// What is to be called on the stack of the thread, if anything.
+///
 /// # Safety
 /// A handler's arguments.
-unsafe extern "C" fn caught(_: c_int, _: *mut libc::siginfo_t, context: *mut libc::ucontext_t) {
+unsafe extern "C" fn caught(
+    _: c_int,
+    _: *mut libc::siginfo_t,
+    context: *mut libc::ucontext_t,
+) -> Option<extern "C" fn()> {
     // SAFETY: the kernel's context of this thread, for which the trap is armed.
     unsafe {
         let registers = &mut (*context).uc_mcontext.gregs;
@@ -269,15 +286,17 @@ unsafe extern "C" fn caught(_: c_int, _: *mut libc::siginfo_t, context: *mut lib
             at(libc::REG_R9),
         ];
         let number = at(libc::REG_RAX);
+        let mut over = None;
         let result = match number {
             libc::SYS_rt_sigprocmask => change_mask(args),
             libc::SYS_fork | libc::SYS_clone | libc::SYS_clone3 => {
                 let armed = &mut *ARMED.0.get();
-                let copy = armed.copy.expect("it was armed");
+                let forking = armed.forking.expect("it was armed");
                 let mask = armed.mask;
                 // Nothing of it is to be left in the child. (This handler has all signals blocked.)
                 release(armed);
-                let Copied { result, stack } = copy(Call { number, args });
+                let Copied { result, stack } = (forking.copy)(Call { number, args });
+                over = Some(forking.over);
                 if stack != 0 {
                     registers[libc::REG_RSP as usize] = stack as i64;
                 }
@@ -287,6 +306,7 @@ unsafe extern "C" fn caught(_: c_int, _: *mut libc::siginfo_t, context: *mut lib
             _ => raw::call(number, args),
         };
         registers[libc::REG_RAX as usize] = result;
+        over
     }
 }
 
@@ -355,11 +375,23 @@ mod tests {
         Copied { result, stack: 0 }
     }
 
+    static OVER: AtomicU32 = AtomicU32::new(0);
+
+    /// Nobody is on the stack that the next thread to arm uses.
+    extern "C" fn over() {
+        let here = 0u8;
+        let below = stack::of_fork().wrapping_sub(&raw const here as usize);
+        assert!(below > stack::SIZE, "{below} bytes below the top");
+        OVER.fetch_add(1, SeqCst);
+    }
+
+    const FORKING: Forking = Forking { copy, over };
+
     /// Forks; the child ends with what `f` says.
     fn forked(f: impl FnOnce() -> i32) -> i32 {
         // SAFETY: the child does little, and ends.
         unsafe {
-            assert!(arm(copy, Blocked::all()).is_ok(), "the system allows it");
+            assert!(arm(FORKING, Blocked::all()).is_ok(), "the system allows it");
             match libc::fork() {
                 0 => libc::_exit(f()),
                 child => {
@@ -386,12 +418,12 @@ mod tests {
         let before = mask();
         for n in 1..=3 {
             assert_eq!(forked(|| i32::from(mask() == before) + 40), 41);
-            assert_eq!(CAUGHT.load(SeqCst), n);
+            assert_eq!((CAUGHT.load(SeqCst), OVER.load(SeqCst)), (n, n));
             assert_eq!(mask(), before);
         }
         // SAFETY: armed by this thread; no call follows.
         unsafe {
-            assert!(arm(copy, Blocked::all()).is_ok(), "the system allows it");
+            assert!(arm(FORKING, Blocked::all()).is_ok(), "the system allows it");
             assert!(disarm().is_some() && disarm().is_none());
         }
         assert_eq!((CAUGHT.load(SeqCst), mask()), (3, before));

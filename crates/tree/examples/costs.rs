@@ -26,6 +26,7 @@ fn supervisor(budget_pages: u64, device_pages: u64) -> Supervisor {
         config: Config::default(),
         notices: None,
         open: None,
+        guard: None,
     })
     .expect("a supervisor")
 }

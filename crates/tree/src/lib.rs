@@ -48,6 +48,8 @@ mod command;
 #[cfg(not(loom))]
 mod devices;
 #[cfg(not(loom))]
+mod guard;
+#[cfg(not(loom))]
 mod histogram;
 #[cfg(not(loom))]
 mod limits;
@@ -68,6 +70,7 @@ pub use {
     charge::{Asked, Before},
     command::{Ask, AskError},
     devices::Device,
+    guard::{Launcher, guard},
     histogram::{Histogram, Summary},
     limits::Limits,
     member::{ChildSlot, JoinError, Member},

@@ -174,3 +174,56 @@ fn grows_while_the_supervisor_is_stopped(program: &[&str], last: &str) {
         "{resident} pages"
     );
 }
+
+/// `pkill -9 ebb` names both the supervisor and the helper. Nobody can bring back what is out then, so the program
+/// is ended; it never goes on with zeros.
+#[test]
+fn without_supervisor_and_helper_a_program_is_ended() {
+    if cannot_page() {
+        return;
+    }
+    const CHECKS: &str = "import os, signal, sys, time
+signal.alarm(60)
+data = [str(i).encode() * 500 for i in range(16_000)]
+file = sys.argv[1]
+supervisor = os.getppid()
+def is_helper(pid):
+    try: return open(f'/proc/{pid}/comm').read() == 'ebb-helper\\n'
+    except OSError: return False
+children = open(f'/proc/{supervisor}/task/{supervisor}/children').read().split()
+helpers = [int(pid) for pid in children if is_helper(pid)]
+assert len(helpers) == 1, helpers
+for pid in [supervisor, helpers[0]] if sys.argv[2] == 'supervisor first' else [helpers[0], supervisor]:
+    os.kill(pid, signal.SIGKILL)
+wrong = sum(d != str(i).encode() * 500 for i, d in enumerate(data))
+open(file, 'w').write(f'{wrong} wrong')";
+    for order in ["supervisor first", "helper first"] {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("checked");
+        let pid = dir.path().join("pid");
+        let script = format!("echo $$ > {}; exec python3 -c \"$0\" \"$@\"", pid.display());
+        let killed = Command::new("timeout")
+            .args(["-k", "2", "60"])
+            .arg(ebb())
+            .args(["run", "--memory", "40M", "sh", "-c", &script, CHECKS])
+            .arg(&file)
+            .arg(order)
+            .stderr(Stdio::null())
+            .status()
+            .unwrap();
+        assert!(!killed.success());
+        let program = fs::read_to_string(pid).unwrap();
+        let program = format!("/proc/{}/stat", program.trim());
+        let start = Instant::now();
+        let lives = || {
+            let stat = fs::read_to_string(&program).unwrap_or_default();
+            !stat.is_empty() && !stat.contains(") Z")
+        };
+        while lives() {
+            let waited = start.elapsed();
+            assert!(waited < Duration::from_secs(20), "{order}: it hangs");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        assert!(!file.exists(), "{order}: {:?}", fs::read_to_string(file));
+    }
+}

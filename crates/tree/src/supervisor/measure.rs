@@ -211,7 +211,7 @@ impl Supervisor {
     /// it cannot be measured any more; none leaves the tree otherwise.
     fn walk(&mut self) {
         let cpu = cpu_time();
-        let found = descendants(self.watch.strangers.keys().copied());
+        let found = descendants(self.watch.strangers.keys().copied(), self.guard.pid());
         let charging: Vec<u32> = self
             .table
             .taken()

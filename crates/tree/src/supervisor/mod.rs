@@ -6,6 +6,7 @@
 //!          messages, ends of connections, deaths                       (seats)
 //!          the processes that serve members                            (helpers)
 //!          faults in memory whose process has ended                    (outlived)
+//!          members whose memory the guard is to keep                   (guard)
 //! tick     measure who does not page, write the limit, ask for reclaim (measure)
 //! requests show, add and remove swap devices; show and change limits   (devices, limits)
 //! ```
@@ -25,6 +26,7 @@ mod outlived;
 mod seats;
 mod sharing;
 
+use crate::guard::{Guard, Launcher};
 use crate::histogram::{Histogram, Summary};
 use crate::limits::Limits;
 use crate::table::{Config, Mode, SlotNumber, SlotState, Table, Way};
@@ -72,6 +74,8 @@ pub struct Setup {
     pub notices: Option<Notices>,
     /// Opens devices that are added while the tree runs; none: that is refused.
     pub open: Option<Opener>,
+    /// Starts the process that guards members' memory; none: nobody does.
+    pub guard: Option<Launcher>,
 }
 
 /// A device of the tree.
@@ -158,6 +162,7 @@ pub struct Supervisor {
     by_pid: HashMap<u32, SlotNumber>,
     /// Living helpers of members.
     helpers: HashMap<u32, SlotNumber>,
+    guard: Guard,
     /// Slots that have counters.
     used: Vec<bool>,
     joined: u64,
@@ -277,6 +282,7 @@ impl Supervisor {
             looked: 0,
             by_pid: HashMap::new(),
             helpers: HashMap::new(),
+            guard: Guard::new(setup.guard),
             used: vec![false; MAX_SLOTS],
             joined: 0,
             watch: Watch::new(),
@@ -400,7 +406,7 @@ impl Supervisor {
     /// Every process of the tree at this moment, those that serve others among them.
     pub fn processes(&self) -> Vec<u32> {
         let known = self.by_pid.keys().chain(self.helpers.keys()).copied();
-        seats::descendants(known.chain(self.watch.strangers()))
+        seats::descendants(known.chain(self.watch.strangers()), self.guard.pid())
     }
 
     /// Members and reserved slots at this moment.

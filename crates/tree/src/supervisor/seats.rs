@@ -20,6 +20,7 @@
 use super::door::EXHAUSTED;
 use super::helpers::{GRACE, Helper, Joining, Unknown};
 use super::{Supervisor, Token, outlived};
+use crate::guard::Guard;
 use crate::limits::Limits;
 use crate::table::{Named, SlotNumber, SlotState, StateWord, VERSION};
 use crate::wire::{self, Hello, Talk};
@@ -46,6 +47,17 @@ pub(super) struct Seat {
     foreign: bool,
     /// Its userfaultfd, from when it pages.
     pub faults: Option<FaultFd>,
+    /// The guard has been told of it.
+    is_guarded: bool,
+}
+
+impl Seat {
+    /// Tells the guard of a member that pages and has a helper, unless it knows.
+    fn be_guarded(&mut self, guard: &mut Guard) {
+        if let (Some(faults), Some(helper), false) = (&self.faults, &self.helper, self.is_guarded) {
+            self.is_guarded = guard.add(faults, &self.pidfd, &helper.pidfd);
+        }
+    }
 }
 
 /// What a forked child has in common with its parent.
@@ -201,6 +213,7 @@ impl Supervisor {
             helper: joining.helper,
             foreign: hello.pid != pid,
             faults: None,
+            is_guarded: false,
         });
         self.watch.forget(pid);
         self.watch.forget(peer);
@@ -311,6 +324,8 @@ impl Supervisor {
                         if seat.faults.is_none() {
                             let pid = seat.process.pid();
                             self.tell_unkept(pid);
+                        } else {
+                            seat.be_guarded(&mut self.guard);
                         }
                     }
                     Some(Talk::Ask(rows)) => self.send_devices(slot, rows),
@@ -515,6 +530,9 @@ impl Supervisor {
     pub(super) fn look_after(&mut self) {
         let now = proc::ticks();
         let mut nameless = Vec::new();
+        for seat in self.seats.iter_mut().flatten() {
+            seat.be_guarded(&mut self.guard);
+        }
         for n in SlotNumber::all() {
             let word = self.table.state(n);
             match word.state {
@@ -674,15 +692,15 @@ enum Child {
 }
 
 /// Every process of the tree but ourselves: our descendants, and those of the `known`, which are no
-/// longer ours where this process carries on for another.
-pub(super) fn descendants(known: impl Iterator<Item = u32>) -> Vec<u32> {
+/// longer ours where this process carries on for another. The guard is none.
+pub(super) fn descendants(known: impl Iterator<Item = u32>, guard: Option<u32>) -> Vec<u32> {
     let mut found: Vec<u32> = known.collect();
     // Children of one that ends meanwhile become ours; the next walk finds them.
     let mut parent = std::process::id();
     let mut next = 0;
     loop {
         let _ = proc::children(parent, |pid| {
-            if !found.contains(&pid) {
+            if !found.contains(&pid) && Some(pid) != guard {
                 found.push(pid);
             }
         });

@@ -129,6 +129,7 @@ impl Tree {
             }],
             config,
             open: Some(Box::new(open)),
+            guard: None,
             notices: Some(Box::new(move |line| {
                 sink.lock().unwrap().push(line.to_owned())
             })),

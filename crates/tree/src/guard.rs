@@ -1,0 +1,171 @@
+//! The guard: a process of the tree's own that keeps swapped-out memory from reading as zeros.
+//!
+//! With the last descriptor of a userfaultfd its memory ceases to be registered, and pages that are out read
+//! as zeros. A helper and the supervisor have one each. If both are killed at once (`pkill -9 ebb` names both),
+//! the program would go on with zeros. So the supervisor passes a third descriptor on to the guard.
+//!
+//! ```text
+//! supervisor   starts it when the first member pages; sends it, for each member that pages, a packet with
+//!              three descriptors: userfaultfd, pidfd of the program, pidfd of the helper
+//! guard        forgets a member whose program has ended, or has become another program
+//!              once the supervisor is gone: kills the program of each helper that is gone
+//!              ends when the supervisor and all members are gone
+//! ```
+//! It has a group and a name of its own, so that what is aimed at the others does not meet it.
+//!
+//! What it does not do: serve a fault, or know of members that joined after the supervisor's end (none can).
+//! A member whose packet cannot be sent at once is sent again with the next tick.
+
+use crate::wire;
+use ebb_sys::fault::FaultFd;
+use ebb_sys::proc;
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::io::Errno;
+use rustix::net::{self, AddressFamily, SocketFlags, SocketType};
+use rustix::process::{Signal, pidfd_send_signal};
+use std::io::{self, Write};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+/// Starts a process that calls [`guard`] with this socket; returns its number in the system.
+pub type Launcher = Box<dyn FnMut(OwnedFd) -> io::Result<u32> + Send>;
+
+/// The supervisor's end.
+#[derive(Default)]
+pub(crate) struct Guard {
+    launcher: Option<Launcher>,
+    running: Option<(u32, OwnedFd)>,
+}
+
+impl Guard {
+    pub fn new(launcher: Option<Launcher>) -> Self {
+        Self {
+            launcher,
+            running: None,
+        }
+    }
+
+    /// The guard's process.
+    pub fn pid(&self) -> Option<u32> {
+        self.running.as_ref().map(|(pid, _)| *pid)
+    }
+
+    /// Whether a member is guarded from now on; if not, it is worth trying later.
+    pub fn add(&mut self, faults: &FaultFd, program: &OwnedFd, helper: &OwnedFd) -> bool {
+        if self.running.is_none()
+            && let Some(launcher) = &mut self.launcher
+        {
+            self.running = start(launcher).ok();
+        }
+        let Some((_, socket)) = &self.running else {
+            // Without it all else works.
+            return true;
+        };
+        let fds = [faults.as_fd(), program.as_fd(), helper.as_fd()];
+        match wire::send(socket, &[0], &fds) {
+            Ok(()) => true,
+            Err(Errno::AGAIN) => false,
+            Err(_) => {
+                // It was killed: another takes its place with the next member.
+                self.running = None;
+                true
+            }
+        }
+    }
+}
+
+fn start(launcher: &mut Launcher) -> io::Result<(u32, OwnedFd)> {
+    let (ours, theirs) = net::socketpair(
+        AddressFamily::UNIX,
+        SocketType::SEQPACKET,
+        SocketFlags::CLOEXEC,
+        None,
+    )?;
+    Ok((launcher(theirs)?, ours))
+}
+
+/// A member, as the guard knows it.
+struct Guarded {
+    faults: FaultFd,
+    program: OwnedFd,
+    helper: OwnedFd,
+    helper_ended: bool,
+}
+
+impl Guarded {
+    fn from(fds: Vec<OwnedFd>) -> Option<Self> {
+        let [faults, program, helper] = fds.try_into().ok()?;
+        Some(Self {
+            faults: FaultFd::from(faults),
+            program,
+            helper,
+            helper_ended: false,
+        })
+    }
+
+    /// Kills the program: its helper is gone, and nobody can bring back what is out.
+    fn end(&self) {
+        let name = proc::pointed_at(self.program.as_fd())
+            .map(|process| format!("{} [{}]", proc::name(process.pid), process.pid));
+        if pidfd_send_signal(&self.program, Signal::KILL).is_ok() {
+            let name = name.unwrap_or_else(|_| "a process".into());
+            // Standard error may be gone as well.
+            let _ = writeln!(
+                io::stderr(),
+                "ebb: {name} is ended: `ebb run` and the process of ours that served its memory are gone, and \
+                 nobody can bring back what was swapped out; look for who killed them"
+            );
+        }
+    }
+}
+
+/// Guards the members that come by `supervisor`, until that and all of them are gone.
+///
+/// # Errors
+/// Those of poll(2); none is expected.
+pub fn guard(supervisor: OwnedFd) -> io::Result<()> {
+    let mut supervisor = Some(supervisor);
+    let mut members: Vec<Guarded> = Vec::new();
+    while supervisor.is_some() || !members.is_empty() {
+        wait(supervisor.as_ref(), &members)?;
+        while let Some(socket) = &supervisor {
+            match wire::receive_up_to(socket, 1, net::RecvFlags::DONTWAIT) {
+                Ok((packet, fds)) if !packet.is_empty() => members.extend(Guarded::from(fds)),
+                Err(Errno::AGAIN) => break,
+                Ok(_) | Err(_) => supervisor = None,
+            }
+        }
+        members.retain_mut(|member| {
+            if proc::has_ended(&member.program) {
+                return false;
+            }
+            member.helper_ended |= proc::has_ended(&member.helper);
+            if !member.helper_ended {
+                return true;
+            }
+            let in_use = member.faults.is_used();
+            if in_use && supervisor.is_none() {
+                member.end();
+            }
+            in_use
+        });
+    }
+    Ok(())
+}
+
+/// Waits until the supervisor says something, or somebody ends.
+fn wait(supervisor: Option<&OwnedFd>, members: &[Guarded]) -> io::Result<()> {
+    let living = members.iter().filter(|member| !member.helper_ended);
+    let ends = members.iter().map(|member| member.program.as_fd());
+    let all: Vec<BorrowedFd<'_>> = (supervisor.iter().map(|socket| socket.as_fd()))
+        .chain(ends)
+        .chain(living.map(|member| member.helper.as_fd()))
+        .collect();
+    let mut all: Vec<PollFd<'_>> = all
+        .into_iter()
+        .map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN))
+        .collect();
+    match poll(&mut all, None) {
+        Ok(_) | Err(Errno::INTR) => Ok(()),
+        Err(e) => Err(e.into()),
+    }
+}
