@@ -21,12 +21,8 @@ static long raw_call(long number, uint64_t a, uint64_t b, uint64_t c, uint64_t d
 }
 
 static char* raw_map(void* at, size_t bytes) {
-  const int flags = MAP_PRIVATE | MAP_ANONYMOUS | (at ? MAP_FIXED_NOREPLACE : 0);
+  const int flags = MAP_PRIVATE | MAP_ANONYMOUS | (at ? MAP_FIXED : 0);
   return (char*)raw_call(SYS_mmap, (uint64_t)at, bytes, PROT_READ | PROT_WRITE, (uint64_t)flags);
-}
-
-static void raw_unmap(const struct region* r) {
-  must(raw_call(SYS_munmap, (uint64_t)r->base, r->pages * PAGE, 0, 0) == 0, "munmap by instruction");
 }
 
 // A region of the thread's own, mapped without libc.
@@ -49,18 +45,10 @@ static void drop_raw(struct thread* t, struct region* r) {
   memset(r->version + kept, 0, (r->pages - kept) * sizeof *r->version);
 }
 
-// Other memory in the place of what libc mapped.
-static void replace_raw(struct thread* t, struct region* r) {
-  const size_t bytes = r->pages * PAGE;
-  raw_unmap(r);
-  fill_some(t, 1);
-  char* again = raw_map(r->base, bytes);
-  if (again != r->base) {
-    // Another thread's came first.
-    again = raw_map(0, bytes);
-    must(again != (char*)-1, "mmap by instruction");
-    r->base = again;
-  }
+// Other memory in the place of what libc mapped, without a moment in which there is none: what the system would put
+// there meanwhile is taken for the old, which is a limit.
+static void replace_raw(struct region* r) {
+  must(raw_map(r->base, r->pages * PAGE) == r->base, "mmap by instruction");
   memset(r->version, 0, r->pages * sizeof *r->version);
 }
 
@@ -72,7 +60,7 @@ static void raw(struct thread* t) {
   else map_raw(t, &r, pages);
   fill_all(&r);
   fill_some(t, 3);
-  if (replaces) replace_raw(t, &r);
+  if (replaces) replace_raw(&r);
   else drop_raw(t, &r);
   fill_some(t, 2);
   check_all(&r);
@@ -82,6 +70,7 @@ static void raw(struct thread* t) {
   fill_all(&r);
   fill_some(t, 2);
   check_all(&r);
-  raw_unmap(&r);
+  if (replaces) return close_region(&r);
+  must(raw_call(SYS_munmap, (uint64_t)r.base, r.pages * PAGE, 0, 0) == 0, "munmap by instruction");
   free(r.version);
 }
