@@ -18,7 +18,7 @@ use crate::resolve::{Desk, Served};
 use crate::room::{Step, When};
 use crate::state::lock_service;
 use ebb_engine::PAGE_SIZE;
-use ebb_sys::fault::Fault;
+use ebb_sys::userfaultfd::Fault;
 use ebb_sys::{thread, user};
 use std::ops::ControlFlow::Continue;
 use std::sync::{Mutex, PoisonError};

@@ -12,7 +12,6 @@ pub mod block;
 pub mod codec;
 mod control_block;
 pub mod executable;
-pub mod fault;
 pub mod futex;
 pub mod heap;
 pub mod link;
@@ -36,6 +35,7 @@ pub mod syscall_trap;
 mod task;
 pub mod thread;
 pub mod user;
+pub mod userfaultfd;
 
 /// An error number of the kernel.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

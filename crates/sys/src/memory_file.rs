@@ -32,8 +32,8 @@ impl MemoryFile {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fault::FaultFd;
     use crate::memory::{self, PAGE};
+    use crate::userfaultfd::Userfaultfd;
 
     #[test]
     fn what_may_not_be_read_is_read_and_what_is_missing_is_an_error() {
@@ -47,7 +47,7 @@ mod tests {
         let mut page = [0; PAGE];
         file.read(area, &mut page).unwrap();
         assert_eq!(page, [7; PAGE]);
-        let fault = match FaultFd::open() {
+        let fault = match Userfaultfd::open() {
             Ok(fault) => fault,
             Err(e) => return println!("skipped: no userfaultfd: {e}"),
         };

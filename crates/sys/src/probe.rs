@@ -3,7 +3,7 @@
 //! Every probe works on memory and descriptors of its own and leaves nothing behind. A probe
 //! answers `Ok` or the error the system call gave: what follows from it is the caller's to say.
 
-use crate::fault::feature;
+use crate::userfaultfd::feature;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::fs::FileExt;

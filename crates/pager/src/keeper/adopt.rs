@@ -14,9 +14,9 @@ use crate::process::Process;
 use crate::service::Services;
 use crate::shortage::Shortage;
 use crate::state::lock_service;
-use ebb_sys::fault::FaultFd;
 use ebb_sys::memory_file::MemoryFile;
 use ebb_sys::pagemap::PageMapFile;
+use ebb_sys::userfaultfd::Userfaultfd;
 use ebb_sys::{memory, secret, thread};
 use ebb_tree::Member;
 use std::sync::Mutex;
@@ -36,7 +36,7 @@ pub(super) fn adopt(
         // Not locked yet, though all else of them was inherited.
         secret::relock();
     }
-    let fault = FaultFd::open().map_err(|e| e.to_string())?;
+    let fault = Userfaultfd::open().map_err(|e| e.to_string())?;
     let pagemap =
         PageMapFile::open().map_err(|e| format!("cannot open /proc/self/pagemap: {e}"))?;
     let memory = MemoryFile::open().map_err(|e| format!("cannot open /proc/self/mem: {e}"))?;

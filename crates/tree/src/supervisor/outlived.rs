@@ -15,7 +15,7 @@
 //! What it does not do: bring pages back. And without a supervisor there is none of this.
 
 use super::{Supervisor, Token};
-use ebb_sys::fault::{self, Fault, FaultFd};
+use ebb_sys::userfaultfd::{self, Fault, Userfaultfd};
 use rustix::event::epoll;
 use std::os::fd::{AsRawFd, OwnedFd};
 
@@ -23,7 +23,7 @@ use std::os::fd::{AsRawFd, OwnedFd};
 pub(super) struct Outlived {
     /// The process.
     pid: u32,
-    faults: FaultFd,
+    faults: Userfaultfd,
     /// The user knows that pages of it are lost.
     told: bool,
 }
@@ -43,7 +43,7 @@ impl Outlived {
     /// Answers who waits; whether pages were lost to them.
     fn serve(&self) -> bool {
         let mut lost = false;
-        let mut buffer = [Fault::default(); fault::BATCH];
+        let mut buffer = [Fault::default(); userfaultfd::BATCH];
         while let Ok(faults) = self.faults.read(&mut buffer)
             && !faults.is_empty()
         {
@@ -66,7 +66,7 @@ impl Outlived {
 
 impl Supervisor {
     /// The process `pid`, whose `faults` these are, has ended, or become another program.
-    pub(super) fn outlive(&mut self, pid: u32, faults: FaultFd) {
+    pub(super) fn outlive(&mut self, pid: u32, faults: Userfaultfd) {
         if !faults.is_used() {
             return;
         }

@@ -23,8 +23,8 @@ use super::{Supervisor, Token, outlived};
 use crate::limits::Limits;
 use crate::table::{Named, SlotNumber, SlotState, StateWord, VERSION};
 use crate::wire::{self, Hello, Talk};
-use ebb_sys::fault::FaultFd;
 use ebb_sys::proc::{self, Image, Process};
+use ebb_sys::userfaultfd::Userfaultfd;
 use rustix::event::epoll;
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags};
@@ -45,7 +45,7 @@ pub(super) struct Seat {
     /// It sees other pids than we do, so those it writes into the table mean nothing to us.
     foreign: bool,
     /// Its userfaultfd, from when it pages.
-    pub faults: Option<FaultFd>,
+    pub faults: Option<Userfaultfd>,
 }
 
 /// What a forked child has in common with its parent.
@@ -307,7 +307,7 @@ impl Supervisor {
                     Some(Talk::Poke) => self.poked(slot),
                     Some(Talk::Faults) => {
                         let kept = fds.into_iter().next().filter(outlived::can_keep);
-                        seat.faults = kept.map(FaultFd::from);
+                        seat.faults = kept.map(Userfaultfd::from);
                         if seat.faults.is_none() {
                             let pid = seat.process.pid();
                             self.tell_unkept(pid);

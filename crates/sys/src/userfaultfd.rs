@@ -141,20 +141,20 @@ impl std::fmt::Display for OpenError {
 impl std::error::Error for OpenError {}
 
 /// A userfaultfd of this process, or one that another process [gave](From) us.
-pub struct FaultFd {
+pub struct Userfaultfd {
     fd: OwnedFd,
 }
 
-impl AsFd for FaultFd {
+impl AsFd for Userfaultfd {
     /// Readable when a fault waits.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
     }
 }
 
-impl From<OwnedFd> for FaultFd {
+impl From<OwnedFd> for Userfaultfd {
     /// One that another process opened: its memory can be filled, protected and poisoned through it, not
-    /// [moved](FaultFd::shift).
+    /// [moved](Userfaultfd::move_pages).
     fn from(fd: OwnedFd) -> Self {
         Self { fd }
     }
@@ -165,7 +165,7 @@ const LOWEST: u64 = 1 << 20;
 /// The end of user memory with four levels of page tables.
 const HIGHEST: u64 = (1 << 47) - 4096;
 
-impl FaultFd {
+impl Userfaultfd {
     /// Opens one, by the system call or through `/dev/userfaultfd`, whichever is allowed.
     /// Faults of system calls are included: user-mode-only descriptors are of no use.
     pub fn open() -> Result<Self, OpenError> {
@@ -345,7 +345,7 @@ impl FaultFd {
     }
 
     /// Fills missing pages at `to` with new pages that hold a copy of `from`, protected from writes (see
-    /// [`FaultFd::protect`]) with `protect`. With `wake`, who waits for those that were counted is
+    /// [`Userfaultfd::protect`]) with `protect`. With `wake`, who waits for those that were counted is
     /// woken. Returns the bytes done and why it stopped short, if it did: EEXIST, a
     /// page is already there; EAGAIN, try again; ENOMEM; ENOENT, no such range.
     pub fn copy(
@@ -376,7 +376,12 @@ impl FaultFd {
     ///
     /// Requires: the caller owns what both ranges mean: no Rust reference points into `from`
     /// or `to`, and whoever maps `from` expects its pages to be gone.
-    pub unsafe fn shift(&self, to: usize, from: usize, len: usize) -> (usize, Result<(), Errno>) {
+    pub unsafe fn move_pages(
+        &self,
+        to: usize,
+        from: usize,
+        len: usize,
+    ) -> (usize, Result<(), Errno>) {
         self.transfer(
             UFFDIO_MOVE,
             Transfer {
@@ -429,7 +434,7 @@ mod tests {
 
     #[test]
     fn protected_pages_fault_when_written() {
-        let fault = match FaultFd::open() {
+        let fault = match Userfaultfd::open() {
             Ok(fault) => fault,
             Err(e) => return println!("skipped: no userfaultfd: {e}"),
         };
