@@ -25,7 +25,7 @@ use crate::state::lock_service;
 use adopt::adopt;
 use crowd::Crowd;
 use ebb_sys::program::{self, Gone};
-use ebb_sys::{heap::InternalHeap, proc, thread, user};
+use ebb_sys::{credentials, heap::InternalHeap, proc, thread};
 use ebb_tree::{JoinError, Leaving, Member, Mode};
 pub use register::{ANSWERED, join_again, set_apart};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::SeqCst};
@@ -153,7 +153,7 @@ fn wait(member: &Member, seen: u32, pause: Duration) -> u32 {
         None => member.wait(seen, Some(pause.min(UNTOLD))),
     };
     leave_with_program(member);
-    user::follow();
+    credentials::follow();
     seen
 }
 

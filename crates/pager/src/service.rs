@@ -27,9 +27,9 @@ use crate::map::PageNumber;
 use crate::process::Process;
 use crate::resolve::{Desk, UnitBuffer};
 use crate::room::When;
+use ebb_sys::credentials;
 use ebb_sys::futex;
 use ebb_sys::thread::{self, Name, Urgency};
-use ebb_sys::user;
 use ebb_sys::userfaultfd::{BATCH, Fault};
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering::SeqCst};
@@ -50,10 +50,10 @@ struct Service {
 
 impl Service {
     fn until_woken(&self) {
-        user::follow();
+        credentials::follow();
         while self.awake.load(SeqCst) == 0 {
             futex::wait(&self.awake, 0, None, false);
-            user::follow();
+            credentials::follow();
         }
     }
 

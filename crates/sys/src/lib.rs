@@ -11,7 +11,8 @@ pub mod blkid;
 pub mod block;
 pub mod codec;
 mod control_block;
-pub mod executable;
+pub mod credentials;
+pub mod elf;
 pub mod futex;
 pub mod heap;
 pub mod link;
@@ -34,7 +35,6 @@ pub mod stack;
 pub mod syscall_trap;
 mod task;
 pub mod thread;
-pub mod user;
 pub mod userfaultfd;
 
 /// An error number of the kernel.

@@ -6,7 +6,7 @@
 //! libraries below `/`, like `lib64`; musl's takes it as it stands. So a name that begins with
 //! [`FOR_GLIBC`] is the file's for the one, and no file's for the other.
 //!
-//! Not here: who is given the variable (`Reason::withholds`).
+//! Not here: who is given the variable (`UnmanagedReason::withholds`).
 
 use std::ffi::{CStr, CString, OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};

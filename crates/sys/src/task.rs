@@ -133,7 +133,7 @@ pub fn start_helper(entry: Entry, argument: usize, patience: Duration) -> Result
     give_order(0, entry, argument);
     // Before it runs: it may start others at once.
     STARTED.store(1, SeqCst);
-    crate::user::started(0);
+    crate::credentials::started(0);
     let _blocked = signal::Blocked::all();
     retried(patience, || {
         // SAFETY: nobody else uses the stack, as only one helper is started at a time, by whoever asked for it
@@ -179,7 +179,7 @@ pub fn spawn(entry: Entry, argument: usize) -> Result<u32, Errno> {
         return Err(Errno(libc::ENOTSUP));
     }
     give_order(number, entry, argument);
-    crate::user::started(number);
+    crate::credentials::started(number);
     let thread = retried(PATIENCE, || {
         // SAFETY: the stack and the block of this number are used by nobody.
         unsafe { clone(flags, top(number), block(number), 0, first, number) }

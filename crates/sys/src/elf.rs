@@ -14,13 +14,13 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 /// What a file is.
 #[derive(PartialEq, Eq, Debug)]
 #[allow(clippy::large_enum_variant)] // A box would take the heap.
-pub enum Image {
+pub enum ProgramKind {
     /// A program that loads the library; or of a format that the kernel may know and we do not.
     Managed,
     /// A program that never does, for this reason.
-    Unmanaged(Reason),
+    Unmanaged(UnmanagedReason),
     /// A script, run by the program at this path.
-    Script(Name),
+    Script(ProgramPath),
     /// An ELF file whose headers are not whole.
     Damaged,
 }
@@ -28,7 +28,7 @@ pub enum Image {
 /// Why a program's memory cannot be managed.
 #[derive(PartialEq, Eq, Debug)]
 #[allow(clippy::large_enum_variant)] // A box would take the heap.
-pub enum Reason {
+pub enum UnmanagedReason {
     /// No dynamic loader.
     Static,
     /// setuid, setgid or file capabilities: the loader ignores LD_PRELOAD.
@@ -36,31 +36,37 @@ pub enum Reason {
     /// For another processor or word size.
     Foreign,
     /// Another C library's loader, by its path.
-    OtherLibc(Name),
+    OtherLibc(ProgramPath),
     /// Go maps its heap without the C library.
     Go,
 }
 
-impl Reason {
+impl UnmanagedReason {
     /// Whether the preload library has to be kept out of the program's environment: its loader would take
     /// it for a library of its own and give up. musl's passes over one that it does not find, as it does
     /// not find one named for glibc alone ([`crate::loader`]); what others do is not known.
     pub fn withholds(&self, named_for_glibc: bool) -> bool {
         match self {
-            Reason::OtherLibc(loader) => !(named_for_glibc && loader.file_begins(b"ld-musl")),
+            UnmanagedReason::OtherLibc(loader) => {
+                !(named_for_glibc && loader.file_begins(b"ld-musl"))
+            }
             _ => false,
         }
     }
 }
 
-impl fmt::Display for Reason {
+impl fmt::Display for UnmanagedReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Reason::Static => f.write_str("it is statically linked"),
-            Reason::Privileged => f.write_str("it is setuid, setgid or has file capabilities"),
-            Reason::Foreign => f.write_str("it is built for another processor or word size"),
-            Reason::OtherLibc(loader) => write!(f, "it uses another C library ({loader})"),
-            Reason::Go => {
+            UnmanagedReason::Static => f.write_str("it is statically linked"),
+            UnmanagedReason::Privileged => {
+                f.write_str("it is setuid, setgid or has file capabilities")
+            }
+            UnmanagedReason::Foreign => {
+                f.write_str("it is built for another processor or word size")
+            }
+            UnmanagedReason::OtherLibc(loader) => write!(f, "it uses another C library ({loader})"),
+            UnmanagedReason::Go => {
                 f.write_str("it is a Go program, which maps its memory without the C library")
             }
         }
@@ -69,12 +75,12 @@ impl fmt::Display for Reason {
 
 /// A path as a header has it, cut where that is too long for any: without its null.
 #[derive(PartialEq, Eq, Clone, Copy)]
-pub struct Name {
+pub struct ProgramPath {
     bytes: [u8; 256],
     len: usize,
 }
 
-impl Name {
+impl ProgramPath {
     /// The same bytes, as far as there is room.
     pub fn of(from: &[u8]) -> Self {
         // One is left for a null behind it.
@@ -101,7 +107,7 @@ impl Name {
     }
 }
 
-impl fmt::Display for Name {
+impl fmt::Display for ProgramPath {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for part in self.bytes().utf8_chunks() {
             f.write_str(part.valid())?;
@@ -110,7 +116,7 @@ impl fmt::Display for Name {
     }
 }
 
-impl fmt::Debug for Name {
+impl fmt::Debug for ProgramPath {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)
     }
@@ -126,12 +132,12 @@ const HEAD: usize = 1024;
 ///
 /// # Errors
 /// It cannot be read.
-pub fn image(file: &File) -> io::Result<Image> {
+pub fn program_kind(file: &File) -> io::Result<ProgramKind> {
     let user = rustix::process::geteuid();
     let capabilities =
         || rustix::fs::fgetxattr(file, c"security.capability", &mut [0u8; 64][..]).is_ok();
     if raises_privileges(&file.metadata()?) || !user.is_root() && capabilities() {
-        return Ok(Image::Unmanaged(Reason::Privileged));
+        return Ok(ProgramKind::Unmanaged(UnmanagedReason::Privileged));
     }
     let mut head = [0; HEAD];
     let len = read_at(file, &mut head, 0)?;
@@ -139,12 +145,14 @@ pub fn image(file: &File) -> io::Result<Image> {
     if let Some(line) = head.strip_prefix(b"#!") {
         let line = line.split(|&b| b == b'\n').next().unwrap_or_default();
         let mut words = line.trim_ascii().split(|b| b.is_ascii_whitespace());
-        return Ok(Image::Script(Name::of(words.next().unwrap_or_default())));
+        return Ok(ProgramKind::Script(ProgramPath::of(
+            words.next().unwrap_or_default(),
+        )));
     }
     if !head.starts_with(b"\x7fELF") {
-        return Ok(Image::Managed);
+        return Ok(ProgramKind::Managed);
     }
-    Ok(elf(file, head).unwrap_or(Image::Damaged))
+    Ok(elf(file, head).unwrap_or(ProgramKind::Damaged))
 }
 
 /// As much as there is.
@@ -172,7 +180,7 @@ pub fn raises_privileges(meta: &Metadata) -> bool {
 }
 
 /// What the ELF headers say; `None` if they are not whole.
-fn elf(file: &File, head: &[u8]) -> Option<Image> {
+fn elf(file: &File, head: &[u8]) -> Option<ProgramKind> {
     const PT_INTERP: u32 = 3;
     const PT_NOTE: u32 = 4;
     let machine = u16_in(head, 18)?;
@@ -183,7 +191,7 @@ fn elf(file: &File, head: &[u8]) -> Option<Image> {
     };
     let (wide, little) = (head.get(4) == Some(&2), head.get(5) == Some(&1));
     if !wide || !little || machine != native {
-        return Some(Image::Unmanaged(Reason::Foreign));
+        return Some(ProgramKind::Unmanaged(UnmanagedReason::Foreign));
     }
     let table = u64_in(head, 32)?;
     let (size, count) = (u64::from(u16_in(head, 54)?), u64::from(u16_in(head, 56)?));
@@ -207,18 +215,20 @@ fn elf(file: &File, head: &[u8]) -> Option<Image> {
         let content = &content[..len];
         if kind == PT_INTERP {
             let path = content.split(|b| *b == 0).next().unwrap_or_default();
-            loader = Some(Name::of(whole.then_some(path)?));
+            loader = Some(ProgramPath::of(whole.then_some(path)?));
         } else {
             // Name size 4, then the name, of the note that carries Go's build id.
             go |= content.get(..4) == Some(&[4, 0, 0, 0]) && content.get(12..16) == Some(b"Go\0\0");
         }
     }
     Some(match loader {
-        None if own_name(file.as_fd()).is_some_and(is_glibcs) => Image::Managed,
-        None => Image::Unmanaged(Reason::Static),
-        Some(loader) if !is_glibcs(loader) => Image::Unmanaged(Reason::OtherLibc(loader)),
-        Some(_) if go => Image::Unmanaged(Reason::Go),
-        Some(_) => Image::Managed,
+        None if own_name(file.as_fd()).is_some_and(is_glibcs) => ProgramKind::Managed,
+        None => ProgramKind::Unmanaged(UnmanagedReason::Static),
+        Some(loader) if !is_glibcs(loader) => {
+            ProgramKind::Unmanaged(UnmanagedReason::OtherLibc(loader))
+        }
+        Some(_) if go => ProgramKind::Unmanaged(UnmanagedReason::Go),
+        Some(_) => ProgramKind::Managed,
     })
 }
 
@@ -237,12 +247,12 @@ fn part(file: &File, head: &[u8], out: &mut [u8], offset: u64) -> Option<usize> 
 }
 
 /// Whether a loader is glibc's, which may be started itself and then loads a program and the library.
-fn is_glibcs(loader: Name) -> bool {
+fn is_glibcs(loader: ProgramPath) -> bool {
     loader.file_begins(b"ld-linux") || loader.file_begins(b"ld-2.")
 }
 
 /// Where an open file is, links resolved.
-fn own_name(file: BorrowedFd<'_>) -> Option<Name> {
+fn own_name(file: BorrowedFd<'_>) -> Option<ProgramPath> {
     use std::os::fd::AsRawFd;
     let mut link = [0u8; 40];
     {
@@ -253,7 +263,7 @@ fn own_name(file: BorrowedFd<'_>) -> Option<Name> {
     let link = std::ffi::CStr::from_bytes_until_nul(&link).ok()?;
     let mut name = [MaybeUninit::uninit(); 256];
     let (name, _) = rustix::fs::readlinkat_raw(rustix::fs::CWD, link, &mut name).ok()?;
-    Some(Name::of(name))
+    Some(ProgramPath::of(name))
 }
 
 fn u16_in(bytes: &[u8], at: usize) -> Option<u16> {
