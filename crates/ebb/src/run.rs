@@ -6,7 +6,7 @@ use crate::stats::{self, StatsFile};
 use crate::wait::{self, Running};
 use crate::{FAILED, doctor, setup};
 use anyhow::{Context, Result, bail};
-use ebb_sys::background::{self, Side};
+use ebb_sys::daemon::{self, Side};
 use ebb_sys::loader;
 use ebb_tree::Supervisor;
 use std::ffi::{OsStr, OsString};
@@ -89,7 +89,7 @@ pub fn run(args: RunArgs) -> Result<ExitCode> {
     supervisor.turn()?;
     supervisor.see_helpers_off(HELPERS)?;
     report(&supervisor);
-    if supervisor.has_processes() && background::split() == Ok(Side::Back) {
+    if supervisor.has_processes() && daemon::split() == Ok(Side::Background) {
         stay_behind(&mut supervisor, &running)?;
         report(&supervisor);
     }

@@ -29,7 +29,7 @@ use crate::resolve::{Desk, UnitBuffer};
 use crate::room::When;
 use ebb_sys::credentials;
 use ebb_sys::futex;
-use ebb_sys::thread::{self, Name, Urgency};
+use ebb_sys::thread::{self, TaskName, Urgency};
 use ebb_sys::userfaultfd::{BATCH, Fault};
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering::SeqCst};
@@ -307,7 +307,7 @@ impl Watch {
 }
 
 extern "C" fn run(index: usize) -> ! {
-    thread::set_name(Name::Service);
+    thread::set_name(TaskName::Service);
     let process = loop {
         match Process::current() {
             Some(p) => break p,

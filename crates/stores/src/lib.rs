@@ -8,7 +8,6 @@
 //! engine's, kept in RAM), and how descriptors travel (the process tree's).
 #![forbid(unsafe_code)]
 
-mod ahead;
 mod batch;
 mod bounce;
 pub mod codec;
@@ -25,6 +24,7 @@ mod mark;
 mod marks;
 mod open;
 mod ram;
+mod read_ahead;
 mod size;
 mod spec;
 mod sysfs;

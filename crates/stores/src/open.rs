@@ -18,7 +18,7 @@ use crate::size::{Size, human};
 use crate::spec::{Place, SwapSpec};
 use crate::sysfs::{self, Disk};
 use ebb_engine::{CLUSTER_SLOTS, PAGE_SIZE};
-use ebb_sys::block;
+use ebb_sys::block_device;
 use rustix::fd::OwnedFd;
 use rustix::fs::{FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
@@ -522,7 +522,7 @@ fn hold(
         Err(errno) => return Err(system(name, "lock it", errno)),
     }
     let whole = if block {
-        block::block_size_bytes(&fd).map_err(failed("see its size"))?
+        block_device::size_bytes(&fd).map_err(failed("see its size"))?
     } else {
         u64::try_from(opened.st_size).unwrap_or(0)
     };

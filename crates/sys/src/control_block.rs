@@ -131,7 +131,7 @@ impl Template {
         pointer
     }
 
-    /// The table of the modules' blocks behind the block; where it is to be pointed to.
+    /// The table of the modules' blocks behind the block; where it is to be target to.
     ///
     /// # Safety
     /// As for `write`.

@@ -5,17 +5,17 @@
 //! the preload library those symbols are our own.
 #![allow(clippy::missing_safety_doc)] // Each unsafe fn says "Requires:" in its first lines.
 
-pub mod ahead;
-pub mod background;
+pub mod aio;
 pub mod blkid;
-pub mod block;
+pub mod block_device;
 pub mod codec;
 mod control_block;
 pub mod credentials;
+pub mod daemon;
 pub mod elf;
 pub mod futex;
 pub mod heap;
-pub mod link;
+pub mod kept_fd;
 pub mod loader;
 pub mod memory;
 pub mod memory_file;
@@ -29,8 +29,8 @@ pub mod ring;
 pub mod robust;
 pub mod secret;
 pub mod shm;
-pub mod sigfd;
 pub mod signal;
+pub mod signalfd;
 pub mod stack;
 pub mod syscall_trap;
 mod task;

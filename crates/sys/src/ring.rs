@@ -83,7 +83,7 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: ours alone, and the ring that pointed into it is being dropped.
+        // SAFETY: ours alone, and the ring that target into it is being dropped.
         let _ = unsafe { mm::munmap(self.start.as_ptr().cast(), self.len) };
     }
 }

@@ -25,7 +25,7 @@
 //! What it does not do: say when the program has ended, which is `program`.
 
 use crate::control_block::Template;
-use crate::thread::Name;
+use crate::thread::TaskName;
 use crate::{Errno, memory, raw, signal};
 use libc::c_long;
 use std::sync::OnceLock;
@@ -194,7 +194,7 @@ const BESIDE: c_long = (libc::CLONE_VM | libc::CLONE_FILES) as c_long | UNTRACED
 
 extern "C" fn go_between(_: usize) -> ! {
     // The helper has its name from the beginning: it shall not be taken for a process of the program's.
-    crate::thread::set_name(Name::Helper);
+    crate::thread::set_name(TaskName::Helper);
     // SAFETY: the first task's stack and block are used by nobody; this task ends.
     unsafe {
         let answer = make_helper();
@@ -241,7 +241,7 @@ extern "C" fn first(number: usize) -> ! {
 
 /// Has nothing in common with the program any more but its memory.
 fn leave_program() {
-    crate::thread::set_name(Name::Helper);
+    crate::thread::set_name(TaskName::Helper);
     leave_descriptors();
     // SAFETY: no pointers but to a path.
     unsafe {

@@ -152,7 +152,7 @@ pub fn cpu_of(id: u32) -> Option<usize> {
 
 /// The calling thread's name, as `ps` and `top` show it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Name {
+pub enum TaskName {
     /// The first task of a helper, and so the helper.
     Helper,
     /// A thread that serves faults.
@@ -160,10 +160,10 @@ pub enum Name {
 }
 
 /// Names the calling thread.
-pub fn set_name(name: Name) {
+pub fn set_name(name: TaskName) {
     let name = match name {
-        Name::Helper => crate::proc::HELPER,
-        Name::Service => c"ebb-service",
+        TaskName::Helper => crate::proc::HELPER,
+        TaskName::Service => c"ebb-service",
     };
     let args = [
         libc::PR_SET_NAME.into(),

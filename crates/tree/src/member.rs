@@ -27,7 +27,7 @@ use crate::supervisor::start_threshold;
 use crate::table::{Config, Mode, Named, SlotNumber, SlotState, StateWord, Table, Way};
 use crate::wire::{self, Answer, Hello, Leaving};
 use ebb_engine::counters::Counters;
-use ebb_sys::link::KeptFd;
+use ebb_sys::kept_fd::KeptFd;
 use ebb_sys::{peer, proc};
 use rustix::io::Errno;
 use rustix::net::{self, AddressFamily, RecvFlags, SocketFlags, SocketType};
@@ -98,8 +98,8 @@ struct Welcome {
 /// The number of the program's process: of the one `program` stands for, or of this one.
 fn number_of(program: Option<BorrowedFd<'_>>) -> Result<u32, JoinError> {
     match program {
-        Some(pidfd) => proc::pointed_at(pidfd)
-            .map(|pointed| pointed.own)
+        Some(pidfd) => proc::pidfd_target(pidfd)
+            .map(|target| target.own_pid)
             .map_err(JoinError::Program),
         None => Ok(std::process::id()),
     }

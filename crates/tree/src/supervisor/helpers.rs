@@ -87,11 +87,11 @@ impl Joining {
                 helper: None,
             });
         };
-        let pointed = proc::pointed_at(program.as_fd())?;
-        let (process, pidfd, image) = identify(pointed.pid)?;
+        let target = proc::pidfd_target(program.as_fd())?;
+        let (process, pidfd, image) = identify(target.pid)?;
         let (serving, helper, served) = identify(peer)?;
         // The numbers were read one after the other: theirs if both live now.
-        if proc::pointed_at(program.as_fd())?.pid != process.pid() {
+        if proc::pidfd_target(program.as_fd())?.pid != process.pid() {
             return Err(Errno::SRCH.into());
         }
         let one = proc::share_memory(peer, process.pid())

@@ -1,26 +1,25 @@
-//! Reads begun now and taken later, into memory that belongs to the reader.
+//! Asynchronous reads into memory that belongs to the reader (`io_submit(2)`).
 //!
-//! Protocol. [`Ahead::begin`] starts a read into a stretch of the reader's own frames and
-//! returns; [`Ahead::take`] copies what it brought to where it is wanted, and waits for it if it
-//! is still under way. The kernel writes only to frames of a read that is *flying*, and nobody
-//! else looks at those: that is what makes the calls safe. The frames are used in a circle: a new
-//! read takes the place of the oldest ones, wanted or not, but never of one that is flying.
+//! Protocol. [`AioReader::begin`] prepares a read into the next free frames of the reader,
+//! [`AioReader::submit`] hands it to the kernel, and [`AioReader::take`] copies its bytes out,
+//! waiting if the read is still in flight. The kernel writes only to frames of a read in flight,
+//! and nobody else looks at those frames: that makes the calls safe. Frames are a ring: a new read
+//! takes the frames of the oldest reads, unless one of those is in flight.
 //!
 //! ```text
-//! Empty --begin--> Flying --completion--> Here --take, drop, overtaken--> Empty
-//!                    |  drop: forgotten, but its frames stay taken until the completion
+//! Empty --begin--> InFlight --completion--> Complete --take, invalidate, frames reused--> Empty
+//!                     |  invalidate: marked invalid; its frames stay taken until the completion
 //! ```
 //!
-//! It is the kernel's asynchronous I/O (`io_submit`), not io_uring: there a completion is posted
-//! by the thread that submitted, when that thread next runs, and ours have idle urgency: another
-//! that waits could starve. Here the interrupt posts it.
+//! Not io_uring: there the thread that submitted posts the completion when it next runs. Our
+//! threads have idle urgency, so another thread that waits could starve. Here the interrupt posts
+//! the completion.
 //!
-//! Not done here: deciding what to read, retries, files that are not open with O_DIRECT (their
-//! reads are not asynchronous). A read that fails or ends short is simply not there when it is
-//! asked for.
+//! Not here: deciding what to read, retries, and files opened without O_DIRECT, whose reads are not
+//! asynchronous. A read that fails or ends short counts as never begun.
 //!
-//! Fork: the child has the parent's frames, and no reads in flight: it calls [`Ahead::abandon`]
-//! and nothing else.
+//! Fork: the child has the parent's frames and no reads in flight. It calls
+//! [`AioReader::abandon`] and nothing else.
 
 use crate::{Errno, memory};
 use libc::{c_long, iocb, syscall};
@@ -36,8 +35,8 @@ pub const READS: usize = 64;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum State {
     Empty,
-    Flying,
-    Here,
+    InFlight,
+    Complete,
 }
 
 /// A read: `len` bytes of the file from `offset` on, in the frames from `frame` on.
@@ -47,8 +46,8 @@ struct Read {
     offset: u64,
     len: usize,
     frame: usize,
-    /// Nobody wants it any more: another content was written there.
-    forgotten: bool,
+    /// Its bytes of the file were written since it began.
+    invalid: bool,
 }
 
 impl Read {
@@ -57,7 +56,7 @@ impl Read {
         offset: 0,
         len: 0,
         frame: 0,
-        forgotten: false,
+        invalid: false,
     };
 
     fn overlaps(&self, offset: u64, len: usize) -> bool {
@@ -83,8 +82,8 @@ struct Completion {
     more: i64,
 }
 
-/// See the module.
-pub struct Ahead {
+/// An asynchronous reader with frames of its own.
+pub struct AioReader {
     /// The kernel's name for the context.
     context: u64,
     /// Address of the frames.
@@ -93,13 +92,13 @@ pub struct Ahead {
     /// The frame after those of the youngest read.
     next: usize,
     reads: [Read; READS],
-    flying: usize,
+    in_flight: usize,
     /// Begun and not submitted yet.
     begun: [usize; READS],
     begun_count: usize,
 }
 
-impl Ahead {
+impl AioReader {
     /// A reader with `frames` frames of 4096 bytes, which cost memory when first used.
     ///
     /// # Errors
@@ -118,18 +117,18 @@ impl Ahead {
             frames,
             next: 0,
             reads: [Read::EMPTY; READS],
-            flying: 0,
+            in_flight: 0,
             begun: [0; READS],
             begun_count: 0,
         })
     }
 
     /// Prepares to read `len` bytes, a multiple of 4096, from `offset` of the file on, with the
-    /// next [`Ahead::submit`], which must follow. False: it is known already, or there is no room
-    /// for it now.
+    /// next [`AioReader::submit`], which must follow. False: a read covers some of it already, or no
+    /// frames are free.
     pub fn begin(&mut self, offset: u64, len: usize) -> bool {
         let frames = len / FRAME;
-        if frames == 0 || frames > self.frames || self.knows(offset, len) {
+        if frames == 0 || frames > self.frames || self.covers(offset, len) {
             return false;
         }
         let frame = if self.next + frames > self.frames {
@@ -141,7 +140,7 @@ impl Ahead {
         if self
             .reads
             .iter()
-            .any(|r| in_the_way(r) && r.state == State::Flying)
+            .any(|r| in_the_way(r) && r.state == State::InFlight)
         {
             return false;
         }
@@ -152,21 +151,21 @@ impl Ahead {
             return false;
         };
         self.reads[i] = Read {
-            state: State::Flying,
+            state: State::InFlight,
             offset,
             len,
             frame,
-            forgotten: false,
+            invalid: false,
         };
         self.next = frame + frames;
-        self.flying += 1;
+        self.in_flight += 1;
         self.begun[self.begun_count] = i;
         self.begun_count += 1;
         true
     }
 
-    /// Hands what was begun to the kernel. Does not wait. What the kernel does not take is
-    /// forgotten.
+    /// Hands the prepared reads to the kernel, without waiting. Reads that the kernel refuses are
+    /// dropped.
     pub fn submit(&mut self, fd: BorrowedFd<'_>) {
         let count = std::mem::take(&mut self.begun_count);
         // SAFETY: all zeros is a valid request.
@@ -203,43 +202,43 @@ impl Ahead {
         }
         for &i in &self.begun[taken..count] {
             self.reads[i] = Read::EMPTY;
-            self.flying -= 1;
+            self.in_flight -= 1;
         }
     }
 
-    fn knows(&self, offset: u64, len: usize) -> bool {
+    fn covers(&self, offset: u64, len: usize) -> bool {
         self.reads
             .iter()
-            .any(|r| !r.forgotten && r.overlaps(offset, len))
+            .any(|r| !r.invalid && r.overlaps(offset, len))
     }
 
-    /// Copies `out.len()` bytes of the file from `offset` on, if a read that was begun brought
-    /// them: waits for it if it must. The bytes are gone from here then. False: they are not here,
-    /// or could not be read.
+    /// Copies `out.len()` bytes of the file from `offset` on out of a read that covers them, and
+    /// waits for that read if it is in flight. The reader keeps no copy. False: no read covers
+    /// them, or it failed.
     pub fn take(&mut self, offset: u64, out: &mut [u8]) -> bool {
         let end = offset + out.len() as u64;
         let Some(i) = self.reads.iter().position(|r| {
             r.state != State::Empty
-                && !r.forgotten
+                && !r.invalid
                 && r.offset <= offset
                 && end <= r.offset + r.len as u64
         }) else {
             return false;
         };
-        while self.reads[i].state == State::Flying {
+        while self.reads[i].state == State::InFlight {
             if self.reap(true).is_err() {
                 return false;
             }
         }
         let read = self.reads[i];
-        if read.state != State::Here {
+        if read.state != State::Complete {
             return false;
         }
         let at = self.memory + read.frame * FRAME + (offset - read.offset) as usize;
         // SAFETY: within the frames of this read, which the kernel is done with; what it wrote
         // there are plain bytes.
         out.copy_from_slice(unsafe { std::slice::from_raw_parts(at as *const u8, out.len()) });
-        // In order, as reads ahead are wanted: what was before is passed over.
+        // Reads ahead are taken in order: pages before this one are passed over.
         let past = (end - read.offset) as usize;
         let read = &mut self.reads[i];
         if past == read.len {
@@ -252,23 +251,23 @@ impl Ahead {
         true
     }
 
-    /// Other content was written to these bytes of the file: what was read of them is forgotten.
-    pub fn overwritten(&mut self, offset: u64, len: usize) {
+    /// These bytes of the file were written: reads that cover them are invalid.
+    pub fn invalidate(&mut self, offset: u64, len: usize) {
         for read in self.reads.iter_mut().filter(|r| r.overlaps(offset, len)) {
-            if read.state == State::Flying {
-                read.forgotten = true;
+            if read.state == State::InFlight {
+                read.invalid = true;
             } else {
                 *read = Read::EMPTY;
             }
         }
     }
 
-    /// The same for all that is known.
-    pub fn forget_all(&mut self) {
-        self.overwritten(0, usize::MAX);
+    /// The same for the whole file.
+    pub fn invalidate_all(&mut self) {
+        self.invalidate(0, usize::MAX);
     }
 
-    /// Takes note of the reads that are complete; waits for one with `wait`.
+    /// Collects completions; with `wait` it waits for at least one.
     fn reap(&mut self, wait: bool) -> Result<(), Errno> {
         let mut completions = [Completion::default(); READS];
         let none = libc::timespec {
@@ -297,9 +296,9 @@ impl Ahead {
         };
         for completion in &completions[..count] {
             let read = &mut self.reads[completion.token as usize];
-            self.flying -= 1;
-            if completion.result == read.len as i64 && !read.forgotten {
-                read.state = State::Here;
+            self.in_flight -= 1;
+            if completion.result == read.len as i64 && !read.invalid {
+                read.state = State::Complete;
             } else {
                 *read = Read::EMPTY;
             }
@@ -307,9 +306,9 @@ impl Ahead {
         Ok(())
     }
 
-    /// Takes note of what is complete, without waiting.
+    /// Collects completions without waiting.
     pub fn poll(&mut self) {
-        if self.flying > 0 {
+        if self.in_flight > 0 {
             let _ = self.reap(false);
         }
     }
@@ -326,7 +325,7 @@ impl Ahead {
     }
 }
 
-impl Drop for Ahead {
+impl Drop for AioReader {
     fn drop(&mut self) {
         // Waits for what is in flight.
         // SAFETY: the context is ours, and not used afterwards.
@@ -363,8 +362,8 @@ mod tests {
         Some(file)
     }
 
-    fn reader(frames: usize) -> Option<Ahead> {
-        Ahead::new(frames)
+    fn reader(frames: usize) -> Option<AioReader> {
+        AioReader::new(frames)
             .inspect_err(|e| eprintln!("skipped: no asynchronous reads: {e}"))
             .ok()
     }
@@ -374,70 +373,70 @@ mod tests {
     }
 
     #[test]
-    fn what_was_begun_is_taken_once_and_in_pieces() {
-        let (Some(file), Some(mut ahead)) = (file(), reader(16)) else {
+    fn reads_are_taken_once_and_in_pieces() {
+        let (Some(file), Some(mut reader)) = (file(), reader(16)) else {
             return;
         };
-        assert!(ahead.begin(at(3), 4 * FRAME));
-        assert!(ahead.begin(at(20), 2 * FRAME));
-        assert!(!ahead.begin(at(6), 2 * FRAME), "partly known");
-        ahead.submit(file.as_fd());
+        assert!(reader.begin(at(3), 4 * FRAME));
+        assert!(reader.begin(at(20), 2 * FRAME));
+        assert!(!reader.begin(at(6), 2 * FRAME), "partly known");
+        reader.submit(file.as_fd());
         let mut page = [0; FRAME];
         for n in [3, 4, 20, 6, 21] {
-            assert!(ahead.take(at(n), &mut page), "page {n}");
+            assert!(reader.take(at(n), &mut page), "page {n}");
             assert_eq!(page, [n as u8; FRAME]);
-            assert!(!ahead.take(at(n), &mut page), "page {n} again");
+            assert!(!reader.take(at(n), &mut page), "page {n} again");
         }
-        assert!(!ahead.take(at(5), &mut page), "passed over");
-        assert_eq!(ahead.flying, 0);
+        assert!(!reader.take(at(5), &mut page), "passed over");
+        assert_eq!(reader.in_flight, 0);
     }
 
     #[test]
-    fn what_was_overwritten_is_not_taken() {
-        let (Some(file), Some(mut ahead)) = (file(), reader(16)) else {
+    fn written_bytes_are_not_taken() {
+        let (Some(file), Some(mut reader)) = (file(), reader(16)) else {
             return;
         };
         let mut page = [0; FRAME];
         for _ in 0..3 {
-            assert!(ahead.begin(at(1), FRAME));
-            assert!(ahead.begin(at(2), 2 * FRAME));
-            ahead.submit(file.as_fd());
-            ahead.overwritten(at(3), FRAME);
-            assert!(!ahead.take(at(2), &mut page) && !ahead.take(at(3), &mut page));
-            assert!(ahead.take(at(1), &mut page));
+            assert!(reader.begin(at(1), FRAME));
+            assert!(reader.begin(at(2), 2 * FRAME));
+            reader.submit(file.as_fd());
+            reader.invalidate(at(3), FRAME);
+            assert!(!reader.take(at(2), &mut page) && !reader.take(at(3), &mut page));
+            assert!(reader.take(at(1), &mut page));
         }
-        assert!(ahead.begin(at(5), FRAME));
-        ahead.submit(file.as_fd());
-        ahead.forget_all();
-        assert!(!ahead.take(at(5), &mut page));
+        assert!(reader.begin(at(5), FRAME));
+        reader.submit(file.as_fd());
+        reader.invalidate_all();
+        assert!(!reader.take(at(5), &mut page));
     }
 
     #[test]
-    fn the_oldest_give_way_but_not_while_they_fly() {
-        let (Some(file), Some(mut ahead)) = (file(), reader(4)) else {
+    fn the_oldest_reads_give_way_but_not_in_flight() {
+        let (Some(file), Some(mut reader)) = (file(), reader(4)) else {
             return;
         };
-        assert!(ahead.begin(at(0), 4 * FRAME));
-        assert!(!ahead.begin(at(8), FRAME), "all frames are in flight");
-        ahead.submit(file.as_fd());
-        while ahead.flying > 0 {
-            ahead.reap(true).unwrap();
+        assert!(reader.begin(at(0), 4 * FRAME));
+        assert!(!reader.begin(at(8), FRAME), "all frames are in flight");
+        reader.submit(file.as_fd());
+        while reader.in_flight > 0 {
+            reader.reap(true).unwrap();
         }
-        assert!(ahead.begin(at(8), FRAME));
-        ahead.submit(file.as_fd());
+        assert!(reader.begin(at(8), FRAME));
+        reader.submit(file.as_fd());
         let mut page = [0; FRAME];
-        assert!(!ahead.take(at(1), &mut page), "gave way");
-        assert!(ahead.take(at(8), &mut page) && page == [8; FRAME]);
+        assert!(!reader.take(at(1), &mut page), "gave way");
+        assert!(reader.take(at(8), &mut page) && page == [8; FRAME]);
     }
 
     #[test]
     fn the_end_of_the_file_is_no_page() {
-        let (Some(file), Some(mut ahead)) = (file(), reader(4)) else {
+        let (Some(file), Some(mut reader)) = (file(), reader(4)) else {
             return;
         };
-        assert!(ahead.begin(at(PAGES - 1), 2 * FRAME));
-        ahead.submit(file.as_fd());
-        assert!(!ahead.take(at(PAGES - 1), &mut [0; FRAME]));
-        assert!(!ahead.take(at(PAGES), &mut [0; FRAME]));
+        assert!(reader.begin(at(PAGES - 1), 2 * FRAME));
+        reader.submit(file.as_fd());
+        assert!(!reader.take(at(PAGES - 1), &mut [0; FRAME]));
+        assert!(!reader.take(at(PAGES), &mut [0; FRAME]));
     }
 }

@@ -6,9 +6,9 @@ use crate::Errno;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Side {
     /// The one that was there before.
-    Front,
+    Foreground,
     /// Its copy, in a session of its own.
-    Back,
+    Background,
 }
 
 /// Splits this process in two, as a daemon does. Only for a process with a single thread:
@@ -29,8 +29,8 @@ pub fn split() -> Result<Side, Errno> {
             // SAFETY: setsid takes nothing; it fails only for a group leader, which a fresh
             // child is not.
             unsafe { libc::setsid() };
-            Ok(Side::Back)
+            Ok(Side::Background)
         }
-        _ => Ok(Side::Front),
+        _ => Ok(Side::Foreground),
     }
 }

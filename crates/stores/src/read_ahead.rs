@@ -1,27 +1,27 @@
-//! Reading ahead: what will probably be wanted soon is on its way while the program works.
+//! Reading ahead: reads of pages that the program will probably touch soon run while it works.
 //!
-//! A read ahead goes into memory of the store's own and is copied out when it is asked for; so
-//! nobody has to know of it but the store, and one that is never asked for harms nobody.
+//! A read goes into memory of the store's own, and its bytes are copied out when they are asked
+//! for. So only the store knows of it, and a read that nobody asks for does no harm.
 //!
-//! Protocol. The reader is behind a lock that is only ever tried for: who finds it taken reads
-//! from the device as usual. A writer notes, *after* its write, which bytes it wrote, in a list
-//! under a lock of its own that is held for a few instructions; whoever has the reader forgets
-//! those first. So what is taken is never older than the last write that had ended when it was
-//! asked for.
+//! Protocol. The reader is behind a lock that is only ever tried: a thread that finds it taken
+//! reads from the device as usual. A writer notes the bytes that it wrote *after* its write, in a
+//! list under a lock of its own that is held for a few instructions. The next user of the reader
+//! invalidates those bytes first. So bytes taken are never older than the last write that had
+//! ended when they were asked for.
 
-use ebb_sys::ahead::Ahead;
+use ebb_sys::aio::AioReader;
 use rustix::fd::BorrowedFd;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 
 /// Pages of its memory: 512 KiB.
 pub const AHEAD_PAGES: usize = 128;
-/// Writes noted one by one; more, and everything is forgotten.
+/// Writes noted one by one; one more invalidates everything.
 const NOTED: usize = 64;
 
 enum Reader {
     Untried,
-    Ready(Box<Ahead>),
+    Ready(Box<AioReader>),
     Refused,
 }
 
@@ -64,13 +64,13 @@ impl ReadAhead {
             Err(TryLockError::Poisoned(reader)) => reader.into_inner(),
             Err(TryLockError::WouldBlock) => return None,
         };
-        if let Reader::Ready(ahead) = &mut *reader {
+        if let Reader::Ready(aio) = &mut *reader {
             let mut written = lock(&self.written);
             if written.overflow {
-                ahead.forget_all();
+                aio.invalidate_all();
             } else {
                 for &(offset, len) in &written.stretches[..written.count] {
-                    ahead.overwritten(offset, len);
+                    aio.invalidate(offset, len);
                 }
             }
             (written.count, written.overflow) = (0, false);
@@ -84,20 +84,20 @@ impl ReadAhead {
             return;
         };
         if let Reader::Untried = *reader {
-            *reader = match Ahead::new(AHEAD_PAGES) {
-                Ok(ahead) => Reader::Ready(Box::new(ahead)),
+            *reader = match AioReader::new(AHEAD_PAGES) {
+                Ok(aio) => Reader::Ready(Box::new(aio)),
                 Err(_) => Reader::Refused,
             };
             self.active.store(true, SeqCst);
         }
-        let Reader::Ready(ahead) = &mut *reader else {
+        let Reader::Ready(aio) = &mut *reader else {
             return;
         };
-        ahead.poll();
+        aio.poll();
         for (offset, len) in stretches {
-            ahead.begin(offset, len);
+            aio.begin(offset, len);
         }
-        ahead.submit(fd);
+        aio.submit(fd);
     }
 
     /// Takes what was read ahead into each of `wanted`, (offset, room), and says which it did; none
@@ -113,12 +113,12 @@ impl ReadAhead {
         let Some(mut reader) = self.reader() else {
             return;
         };
-        let Reader::Ready(ahead) = &mut *reader else {
+        let Reader::Ready(aio) = &mut *reader else {
             return;
         };
         for (i, wanted) in wanted.enumerate() {
             if let Some((offset, room)) = wanted
-                && ahead.take(offset, room)
+                && aio.take(offset, room)
             {
                 done(i);
             }
@@ -147,8 +147,8 @@ impl ReadAhead {
         else {
             return false;
         };
-        if let Reader::Ready(ahead) = std::mem::replace(&mut *reader, Reader::Untried) {
-            (*ahead).abandon();
+        if let Reader::Ready(aio) = std::mem::replace(&mut *reader, Reader::Untried) {
+            (*aio).abandon();
         }
         (written.count, written.overflow) = (0, false);
         self.active.store(false, SeqCst);

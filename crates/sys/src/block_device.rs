@@ -9,14 +9,14 @@ const BLKGETSIZE64: Opcode = ioctl::opcode::read::<usize>(0x12, 114);
 const BLKDISCARD: Opcode = ioctl::opcode::none(0x12, 119);
 
 /// Bytes of the block device behind `fd`. ENOTTY: not a block device.
-pub fn block_size_bytes(fd: impl AsFd) -> Result<u64, Errno> {
+pub fn size_bytes(fd: impl AsFd) -> Result<u64, Errno> {
     // SAFETY: BLKGETSIZE64 writes one u64 and reads nothing.
     unsafe { ioctl::ioctl(fd, Getter::<BLKGETSIZE64, u64>::new()) }
 }
 
 /// Tells the block device that `len` bytes from `offset` are no longer needed.
 /// EOPNOTSUPP: it does not discard.
-pub fn block_discard(fd: impl AsFd, offset: u64, len: u64) -> Result<(), Errno> {
+pub fn discard(fd: impl AsFd, offset: u64, len: u64) -> Result<(), Errno> {
     // SAFETY: BLKDISCARD reads two u64 (start, length) and writes nothing of ours.
     unsafe { ioctl::ioctl(fd, Setter::<BLKDISCARD, [u64; 2]>::new([offset, len])) }
 }
