@@ -238,7 +238,7 @@ pub fn tend(process: &'static Process) -> ! {
             if process.member.supervised() {
                 process.entrust();
             } else {
-                process.member.bury_dead();
+                process.member.reap_dead();
             }
         }
         let mut wanted = process.member.take_reclaim_request();

@@ -40,8 +40,6 @@ pub const MAX_DEVICES: usize = 8;
 mod lease;
 
 #[cfg(not(loom))]
-mod burial;
-#[cfg(not(loom))]
 mod charge;
 #[cfg(not(loom))]
 mod command;
@@ -53,6 +51,8 @@ mod histogram;
 mod limits;
 #[cfg(not(loom))]
 mod member;
+#[cfg(not(loom))]
+mod reap_orphans;
 #[cfg(not(loom))]
 mod supervisor;
 #[cfg(not(loom))]

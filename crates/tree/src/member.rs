@@ -214,7 +214,7 @@ impl Member {
         let pid = number_of(program)?;
         self.program.store(pid, Relaxed);
         if program.is_some() {
-            // Without a supervisor too: see `burial`.
+            // Without a supervisor too: see `reap_orphans`.
             let taken = self.table.state(self.slot()).taken;
             let helper = std::process::id();
             self.table.slot(self.slot()).name_helper(taken, helper);

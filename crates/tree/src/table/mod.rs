@@ -9,7 +9,7 @@
 //! ```text
 //! FREE ──join──────────────▶ JOINED ──start_paging──▶ PAGING
 //!  └──reserve_child──▶ RESERVED ──join──▶ JOINED or, if the parent paged, PAGING
-//! any ──reap (supervisor), cancel_child (parent) or bury_dead (any member)──▶ FREE
+//! any ──reap (supervisor), cancel_child (parent) or reap_dead (any member)──▶ FREE
 //! ```
 //! Counters and latencies of a slot are never reset when it is used again: totals over the
 //! tree are sums over all slots.
@@ -202,7 +202,7 @@ impl Table {
         })?;
         let slot = self.slot(found);
         slot.forget_pid(self.state(found).taken);
-        slot.burier.store(0, SeqCst);
+        slot.reaper.store(0, SeqCst);
         slot.limits.set(Limits::default());
         slot.pool.store(0, Relaxed);
         slot.pool_oldest.store(0, Relaxed);

@@ -134,8 +134,8 @@ pub(crate) struct Slot {
     /// Its pid as the parent or it itself knows it, 0 if not known; above it, to which taking
     /// of the slot it belongs, because a parent may be late to write it.
     pid: AtomicU64,
-    /// The number of the process that buries this one, which is dead; 0: nobody. Above it as above.
-    pub burier: AtomicU64,
+    /// The number of the process that reaps this dead one; 0: nobody. Above it as above.
+    pub reaper: AtomicU64,
     /// The number of the process that serves this one, if that is another; 0: none is known. Above it as
     /// above.
     helper: AtomicU64,

@@ -414,7 +414,7 @@ fn forks_in_vain(times: u64) {
     kill(pid, libc::SIGKILL);
 }
 
-/// Buries the dead together with its second child, which may be of a PID namespace of its own. Each
+/// Reaps the dead together with its second child, which may be of a PID namespace of its own. Each
 /// of the three has charged 100 pages.
 fn gravedigger(apart: bool) {
     let reap = |pid: u32| {
@@ -443,17 +443,17 @@ fn gravedigger(apart: bool) {
     let second = member.reserve_child(0).unwrap();
     let Some(digger) = fork() else {
         member.child_started(second);
-        member.bury_dead();
+        member.reap_dead();
         println!("{}", member.charged());
         exit_now(0);
     };
     member.child_forked(second, digger);
     reap(digger);
-    member.bury_dead();
+    member.reap_dead();
     println!("{}", member.charged());
     kill(pid, libc::SIGKILL);
     reap(pid);
-    member.bury_dead();
+    member.reap_dead();
     println!("{}", member.charged());
 }
 

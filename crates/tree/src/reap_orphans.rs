@@ -1,24 +1,24 @@
-//! Burial: once the supervisor is gone, members take back what forked children had that are dead.
+//! Without a supervisor, members take back the slots, charges and leases of dead forked children.
 //!
 //! # How a death is known
-//! By the number that the slot is named with (`Slot::named`), for which the kernel knows no
-//! process. Numbers mean something within one PID namespace only. So the table says in which one
-//! it was made, and once a process of another has come to the tree ([`Table::arrive`]) nobody
-//! buries any more. Each process that can name a slot, or bury, has arrived before; so who finds a
-//! name that a stranger wrote finds the flag too, if it looks at the name first.
+//! The kernel knows no process of the number that names the slot (`Slot::named`). Numbers mean
+//! something within one PID namespace only. The table says in which namespace it was made. Once a
+//! process of another namespace has come to the tree ([`Table::arrive`]) no member reaps any more.
+//! Each process arrives before it names a slot or reaps. So a member that looks at the name first,
+//! and at the flag after it, never takes a foreign name for one of its own namespace.
 //!
-//! # Who buries
-//! Whoever writes itself into the slot's `burier`, where there was nobody, or one that is dead
-//! itself. Until the slot is free its state and name stay as they were, so that the next can do it
-//! all again if the burier dies in the midst of it: each step does nothing where it was done.
+//! # Who reaps
+//! A member reaps a slot once it has written itself into the slot's `reaper`, which was empty or
+//! named a dead process. State and name of the slot stay as they were until it is freed, and each
+//! step does nothing where it was done. So the next reaper can repeat all of it if this one dies.
 //!
 //! # What stays taken for ever
-//! - Slots that nobody named: those of processes that are no fork of another's.
-//! - All of them in a tree of several PID namespaces.
-//! - Slots whose number, or whose dead burier's, lives on as another process's, as long as it does.
-//! - Slots in a tree with a device of which no member that is left holds the leases: it is not
-//!   known which clusters there the dead have, and the next of that slot's name would have them.
-//! - What a burier had taken out of one sum and not yet out of the other when it was killed
+//! - Slots without a name: those of processes that no member forked.
+//! - All slots of a tree with several PID namespaces.
+//! - Slots whose number, or whose dead reaper's number, another process has, as long as it lives.
+//! - Slots of a tree with a device whose leases no living member holds: the dead child's clusters
+//!   there are not known, and the next process in that slot would own them.
+//! - Charges that a reaper had taken out of one sum and not yet out of the other when it was killed
 //!   (`charge`): too much stays charged, never too little.
 
 use crate::member::Member;
@@ -54,30 +54,29 @@ impl Table {
         self.mixed.load(SeqCst) != 0
     }
 
-    /// Makes process `me` the one who buries the process of a slot, which is dead and was seen in
-    /// this state; false if another does or did.
+    /// Makes process `me` the reaper of a slot whose process is dead, and whose state was `seen`.
+    /// False: another process reaps it, or did.
     fn claim(&self, n: SlotNumber, seen: StateWord, me: u32) -> bool {
         let claim = |pid: u32| (seen.taken as u64) << 32 | pid as u64;
-        let burier = &self.slot(n).burier;
-        let before = burier.load(SeqCst);
+        let reaper = &self.slot(n).reaper;
+        let before = reaper.load(SeqCst);
         let other = before as u32;
         if other != 0 && before == claim(other) && !is_dead(other) {
             return false;
         }
         // Not ours if the other was done before it died: what is in the word now says nothing of
         // the slot's next process.
-        let swapped = burier.compare_exchange(before, claim(me), SeqCst, SeqCst);
+        let swapped = reaper.compare_exchange(before, claim(me), SeqCst, SeqCst);
         swapped.is_ok() && self.state(n) == seen
     }
 }
 
 impl Member {
-    /// Does for forked children what the supervisor, which is gone, did: takes back the slots,
-    /// charges and leases of those that are dead. Any number of members may do so at a time, each
-    /// on the thread that attaches devices. Nothing is done in a tree of several PID namespaces, nor
-    /// by a member that does not hold every device of the tree; what else stays taken, the module
-    /// `burial` says.
-    pub fn bury_dead(&self) {
+    /// Takes back the slots, charges and leases of dead forked children, once the supervisor is
+    /// gone. Any number of members may do so at a time, each on the thread that attaches devices.
+    /// Nothing is done in a tree of several PID namespaces, nor by a member that does not hold every
+    /// device of the tree. The module `reap_orphans` lists what else stays taken.
+    pub fn reap_dead(&self) {
         let table = self.table;
         if table.is_mixed() || !self.held.is_all_of(&table.devices) {
             return;
@@ -95,12 +94,12 @@ impl Member {
             {
                 continue;
             }
-            self.bury(n);
+            self.reap_slot(n);
         }
     }
 
     /// The leases first, and the slot last: who takes it next has a clean one.
-    fn bury(&self, n: SlotNumber) {
+    fn reap_slot(&self, n: SlotNumber) {
         self.held.each(|leases| {
             leases.reap(n.index());
         });
@@ -124,13 +123,13 @@ mod tests {
 
     /// A member with 100 pages and one device, and its forked child, which is dead: the same 100
     /// pages, and a cluster more of its own.
-    struct Grave {
+    struct DeadChild {
         member: Member,
         dead: SlotNumber,
         leases: Leases<'static>,
     }
 
-    impl Grave {
+    impl DeadChild {
         fn new() -> Self {
             let (table, _fd) = Table::create(1000, Config::default()).unwrap();
             table.arrive();
@@ -150,13 +149,13 @@ mod tests {
             let dead = child.number();
             member.child_forked(child, NOBODY);
             acquire(dead);
-            let grave = Self {
+            let fixture = Self {
                 member,
                 dead,
                 leases,
             };
-            grave.assert_kept();
-            grave
+            fixture.assert_kept();
+            fixture
         }
 
         fn has(&self) -> (i64, bool, u64, bool) {
@@ -176,7 +175,7 @@ mod tests {
         }
 
         #[track_caller]
-        fn assert_buried(&self) {
+        fn assert_reaped(&self) {
             assert_eq!(self.has(), (100, true, 9, false));
             let live = |n| self.member.table.state(SlotNumber(n as u16)).state != SlotState::Free;
             self.leases.check(live).unwrap();
@@ -189,110 +188,113 @@ mod tests {
     }
 
     #[test]
-    fn the_dead_are_buried_and_the_living_are_not() {
-        let grave = Grave::new();
-        let living = grave.member.reserve_child(100).unwrap();
-        grave.member.child_forked(living, std::process::id());
-        let nameless = grave.member.reserve_child(100).unwrap();
-        grave.member.child_forked(nameless, 0);
-        grave.member.bury_dead();
+    fn dead_children_are_reaped_and_living_ones_are_not() {
+        let fixture = DeadChild::new();
+        let living = fixture.member.reserve_child(100).unwrap();
+        fixture.member.child_forked(living, std::process::id());
+        let nameless = fixture.member.reserve_child(100).unwrap();
+        fixture.member.child_forked(nameless, 0);
+        fixture.member.reap_dead();
         for child in [living, nameless] {
-            let state = grave.member.table.state(child.number()).state;
+            let state = fixture.member.table.state(child.number()).state;
             assert_eq!(state, SlotState::Reserved);
-            grave.member.cancel_child(child);
+            fixture.member.cancel_child(child);
         }
-        grave.assert_buried();
+        fixture.assert_reaped();
     }
 
     #[test]
-    fn nobody_is_buried_while_its_helper_lives() {
-        let grave = Grave::new();
-        let (slot, taken) = (grave.member.table.slot(grave.dead), grave.word().taken);
+    fn no_child_is_reaped_while_its_helper_lives() {
+        let fixture = DeadChild::new();
+        let (slot, taken) = (
+            fixture.member.table.slot(fixture.dead),
+            fixture.word().taken,
+        );
         slot.name_helper(taken, std::process::id());
-        grave.member.bury_dead();
-        grave.assert_kept();
+        fixture.member.reap_dead();
+        fixture.assert_kept();
         slot.name_helper(taken, NOBODY);
-        grave.member.bury_dead();
-        grave.assert_buried();
+        fixture.member.reap_dead();
+        fixture.assert_reaped();
     }
 
     #[test]
-    fn nobody_buries_where_numbers_are_of_several_namespaces() {
+    fn nobody_reaps_across_pid_namespaces() {
         let ours = proc::pid_namespace().unwrap();
         let shown = std::fs::read_link("/proc/self/ns/pid").unwrap();
         assert_eq!(shown.to_str(), Some(&*format!("pid:[{ours}]")));
         for stranger in [Some(ours + 1), None] {
-            let grave = Grave::new();
-            let table = grave.member.table;
+            let fixture = DeadChild::new();
+            let table = fixture.member.table;
             table.arrive_from(Some(ours));
             assert!(!table.is_mixed());
             table.arrive_from(stranger);
             // It stays so when more of ours come.
             table.arrive_from(Some(ours));
-            grave.member.bury_dead();
-            grave.assert_kept();
+            fixture.member.reap_dead();
+            fixture.assert_kept();
         }
         // A maker that could not tell.
-        let grave = Grave::new();
-        grave.member.table.namespace.store(0, SeqCst);
-        grave.member.table.arrive();
-        grave.member.bury_dead();
-        grave.assert_kept();
+        let fixture = DeadChild::new();
+        fixture.member.table.namespace.store(0, SeqCst);
+        fixture.member.table.arrive();
+        fixture.member.reap_dead();
+        fixture.assert_kept();
     }
 
     #[test]
-    fn a_burial_whose_burier_died_is_finished_by_the_next() {
+    fn the_next_reaper_finishes_for_one_that_died() {
         for steps in 0..4 {
-            let grave = Grave::new();
-            let table = grave.member.table;
-            assert!(table.claim(grave.dead, grave.word(), NOBODY));
+            let fixture = DeadChild::new();
+            let table = fixture.member.table;
+            assert!(table.claim(fixture.dead, fixture.word(), NOBODY));
             if steps > 0 {
-                grave.leases.reap(grave.dead.index());
+                fixture.leases.reap(fixture.dead.index());
             }
             if steps > 1 {
-                table.slot(grave.dead).family.store(0, SeqCst);
+                table.slot(fixture.dead).family.store(0, SeqCst);
             }
             if steps > 2 {
-                table.clear_charges(Some(grave.member.slot()), grave.dead);
+                table.clear_charges(Some(fixture.member.slot()), fixture.dead);
             }
-            grave.member.bury_dead();
-            grave.assert_buried();
+            fixture.member.reap_dead();
+            fixture.assert_reaped();
         }
     }
 
     #[test]
-    fn one_buries_at_a_time() {
-        let grave = Grave::new();
-        let (table, word) = (grave.member.table, grave.word());
-        assert!(table.claim(grave.dead, word, std::process::id()));
-        assert!(!table.claim(grave.dead, word, NOBODY));
-        grave.member.bury_dead();
-        grave.assert_kept();
+    fn one_member_reaps_at_a_time() {
+        let fixture = DeadChild::new();
+        let (table, word) = (fixture.member.table, fixture.word());
+        assert!(table.claim(fixture.dead, word, std::process::id()));
+        assert!(!table.claim(fixture.dead, word, NOBODY));
+        fixture.member.reap_dead();
+        fixture.assert_kept();
 
-        // Who saw the slot before it was freed, and taken again, does not bury the next one.
-        grave.member.bury(grave.dead);
-        assert!(!table.claim(grave.dead, word, NOBODY), "free");
+        // A member that saw the slot before it was freed and taken again does not reap the next child.
+        fixture.member.reap_slot(fixture.dead);
+        assert!(!table.claim(fixture.dead, word, NOBODY), "free");
         let next = table.take_slot(StateWord::reserved(None, false));
-        assert_eq!(next, Some(grave.dead));
-        assert!(!table.claim(grave.dead, word, std::process::id()), "late");
-        // And does not keep others from burying that.
-        let next = grave.word();
-        assert!(table.claim(grave.dead, next, std::process::id()));
+        assert_eq!(next, Some(fixture.dead));
+        assert!(!table.claim(fixture.dead, word, std::process::id()), "late");
+        // Nor does it keep others from reaping that one.
+        let next = fixture.word();
+        assert!(table.claim(fixture.dead, next, std::process::id()));
     }
 
     #[test]
     fn nothing_is_freed_while_leases_are_out_of_reach() {
-        let grave = Grave::new();
-        let row = &grave.member.table.devices[5];
+        let fixture = DeadChild::new();
+        let row = &fixture.member.table.devices[5];
         row.fill(SERIAL + 1, [0; 3], None, 10);
-        grave.member.bury_dead();
-        grave.assert_kept();
+        fixture.member.reap_dead();
+        fixture.assert_kept();
         // Nor where the leases held in that row are of another device.
-        grave.member.held.hold(5, SERIAL + 2, grave.leases);
-        grave.member.bury_dead();
-        grave.assert_kept();
+        fixture.member.held.hold(5, SERIAL + 2, fixture.leases);
+        fixture.member.reap_dead();
+        fixture.assert_kept();
         row.clear();
-        grave.member.bury_dead();
-        grave.assert_buried();
+        fixture.member.reap_dead();
+        fixture.assert_reaped();
     }
 }
