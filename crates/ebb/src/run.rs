@@ -87,7 +87,7 @@ pub fn run(args: RunArgs) -> Result<ExitCode> {
     };
     // Of a dead program's last words some may still be on their way.
     supervisor.turn()?;
-    supervisor.see_helpers_off(HELPERS)?;
+    supervisor.wait_for_helpers(HELPERS)?;
     report(&supervisor);
     if supervisor.has_processes() && daemon::split() == Ok(Side::Background) {
         stay_behind(&mut supervisor, &running)?;
@@ -110,7 +110,7 @@ fn stay_behind(supervisor: &mut Supervisor, running: &Running) -> Result<()> {
         supervisor.step(Duration::from_secs(1))?;
         running.pass_on_to_all(supervisor);
     }
-    supervisor.see_helpers_off(HELPERS)?;
+    supervisor.wait_for_helpers(HELPERS)?;
     Ok(())
 }
 

@@ -236,7 +236,7 @@ pub fn tend(process: &'static Process) -> ! {
             process.tell_of_ceded();
             InternalHeap::give_back();
             if process.member.supervised() {
-                process.entrust();
+                process.send_userfaultfd();
             } else {
                 process.member.reap_dead();
             }

@@ -9,7 +9,7 @@
 //! # Threads and forks
 //! Functions on the shared table may be called from any thread. Those that use a descriptor
 //! ([`join`](Member::join), [`rejoin`](Member::rejoin), [`supervised`](Member::supervised), [`message`](Member::message), `attach`,
-//! [`start_paging`](Member::start_paging), [`entrust`](Member::entrust)) belong on the threads that share the descriptor
+//! [`start_paging`](Member::start_paging), [`send_userfaultfd`](Member::send_userfaultfd)) belong on the threads that share the descriptor
 //! table in which the process joined.
 //!
 //! Around a fork, with nothing else of this process acquiring, releasing or charging:
@@ -329,7 +329,7 @@ impl Member {
     /// somebody has it, what is swapped out does not read as zeros for those that outlive us in our memory
     /// (a child of `vfork`), nor for our own threads while we die. Whether it went; one that did not costs
     /// that, and nothing else.
-    pub fn entrust(&self, faults: impl AsFd) -> bool {
+    pub fn send_userfaultfd(&self, faults: impl AsFd) -> bool {
         let sent = |connection| wire::send(connection, &wire::FAULTS_PACKET, &[faults.as_fd()]);
         self.connection.get().is_some_and(|c| sent(c).is_ok())
     }

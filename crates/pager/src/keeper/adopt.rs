@@ -75,7 +75,7 @@ pub(super) fn adopt(
             "cannot start a thread to serve page faults: {e}; raise `ulimit -u`"
         ));
     }
-    process.entrust();
+    process.send_userfaultfd();
     let mut state = lock_service();
     state.bays = Some(Bays::new(base, count));
     state.parked.reserve(1024);
@@ -112,10 +112,10 @@ pub(super) fn adopt(
 }
 
 impl Process {
-    /// Sees to it that the supervisor has our userfaultfd too: [`Member::entrust`].
-    pub(super) fn entrust(&self) {
+    /// Sees to it that the supervisor has our userfaultfd too: [`Member::send_userfaultfd`].
+    pub(super) fn send_userfaultfd(&self) {
         if !self.is_entrusted.load(SeqCst) {
-            let went = self.member.entrust(&self.fault);
+            let went = self.member.send_userfaultfd(&self.fault);
             self.is_entrusted.store(went, SeqCst);
         }
     }

@@ -51,9 +51,9 @@ pub(super) struct Row {
     /// Write errors that processes met which are gone.
     past_errors: u64,
     /// The user knows that writes fail.
-    told_errors: bool,
+    warned_errors: bool,
     /// The user knows that a process gave it up.
-    told_out: bool,
+    warned_given_up: bool,
     leaving: Option<Leaving>,
 }
 
@@ -129,8 +129,8 @@ impl Row {
             lease_fd,
             leases,
             past_errors: 0,
-            told_errors: false,
-            told_out: false,
+            warned_errors: false,
+            warned_given_up: false,
             leaving: None,
         })
     }
@@ -523,13 +523,13 @@ impl Supervisor {
                 continue;
             };
             let (serial, name) = (row.serial, row.name.clone());
-            if out > 0 && !row.told_out {
-                (row.told_out, row.told_errors) = (true, true);
+            if out > 0 && !row.warned_given_up {
+                (row.warned_given_up, row.warned_errors) = (true, true);
                 self.notice(&format!(
                     "swap device {serial}, {name}, failed to write {errors} times and takes no more pages of {out} processes; what is on it stays readable if the device lets it. Look at the device; `ebb swap on SPEC {us}` adds another, `ebb swap off {serial} {us}` empties this one"
                 ));
-            } else if errors > 0 && !row.told_errors {
-                row.told_errors = true;
+            } else if errors > 0 && !row.warned_errors {
+                row.warned_errors = true;
                 self.notice(&format!(
                     "swap device {serial}, {name}, failed to write {errors} times; those slots are used no more and the pages went elsewhere. Look at the device; `ebb swap show {us}` counts the errors"
                 ));

@@ -15,13 +15,13 @@
 //! helper dies             the program is killed, as nobody can bring back what is out; unless the helper has
 //!                         said goodbye, or the program is ending anyway
 //! ```
-//! The second descriptor of the userfaultfd (`outlived`) keeps what is out from reading as zeros meanwhile.
+//! The second descriptor of the userfaultfd (`orphan_memory`) keeps what is out from reading as zeros meanwhile.
 //!
 //! # Before it has joined
 //! Helpers that have not said hello yet are told by their name, and by a process of the tree that they
 //! share their memory with. A name alone says nothing: anybody may have it.
 
-use super::seats::{Seat, identify};
+use super::members::{ManagedProcess, identify};
 use super::{ANY_CHILD, Supervisor, Token};
 use crate::table::{SlotNumber, SlotState};
 use crate::wire::Leaving;
@@ -129,11 +129,14 @@ impl Helper {
     }
 }
 
-impl Seat {
+impl ManagedProcess {
     /// Whether the process is dead or has become another program.
     pub fn program_is_gone(&self) -> bool {
         proc::has_ended(&self.pidfd)
-            || self.faults.as_ref().is_some_and(|memory| !memory.is_used())
+            || self
+                .userfaultfd
+                .as_ref()
+                .is_some_and(|memory| !memory.is_used())
             || self
                 .process
                 .stat()
@@ -156,8 +159,8 @@ impl Supervisor {
 
     /// A helper says that it ends.
     pub(super) fn goodbye(&mut self, slot: SlotNumber, why: Leaving) {
-        if let Some(seat) = &mut self.seats[slot.index()]
-            && let Some(helper) = &mut seat.helper
+        if let Some(member) = &mut self.members[slot.index()]
+            && let Some(helper) = &mut member.helper
         {
             helper.leaving = Some(why);
         }
@@ -166,15 +169,15 @@ impl Supervisor {
     /// The program of a slot has ended, or become another; true if a helper of it is left, which then
     /// is given its time to end.
     pub(super) fn awaits_helper(&mut self, slot: SlotNumber, grace: Duration) -> bool {
-        let Some(seat) = &mut self.seats[slot.index()] else {
+        let Some(member) = &mut self.members[slot.index()] else {
             return false;
         };
-        let Some(helper) = seat.helper.as_mut().filter(|helper| !helper.ended) else {
+        let Some(helper) = member.helper.as_mut().filter(|helper| !helper.ended) else {
             return false;
         };
         if helper.due.is_none() {
             // Readable from now on, and nothing to be done about it.
-            let _ = epoll::delete(&self.epoll, &seat.pidfd);
+            let _ = epoll::delete(&self.epoll, &member.pidfd);
         }
         let due = Instant::now() + grace;
         helper.due = Some(helper.due.map_or(due, |old| old.min(due)));
@@ -188,10 +191,10 @@ impl Supervisor {
     pub(super) fn helper_ended(&mut self, slot: SlotNumber) {
         // Its last words may still be waiting.
         while self.listen_to(slot) {}
-        let Some(seat) = &mut self.seats[slot.index()] else {
+        let Some(member) = &mut self.members[slot.index()] else {
             return;
         };
-        let Some(helper) = seat.helper.as_mut().filter(|helper| !helper.ended) else {
+        let Some(helper) = member.helper.as_mut().filter(|helper| !helper.ended) else {
             return;
         };
         if !proc::has_ended(&helper.pidfd) {
@@ -199,7 +202,7 @@ impl Supervisor {
         }
         helper.ended = true;
         // Somebody may have a duplicate of its end.
-        seat.connection = None;
+        member.connection = None;
         let _ = epoll::delete(&self.epoll, &helper.pidfd);
         // Our child, unless this process carries on for another; or reaped by whoever embeds us.
         let child = Pid::from_raw(helper.pid as i32);
@@ -207,7 +210,7 @@ impl Supervisor {
         if self.helpers.get(&helper.pid) == Some(&slot) {
             self.helpers.remove(&helper.pid);
         }
-        let (leaving, name) = (helper.leaving, seat.process.pid());
+        let (leaving, name) = (helper.leaving, member.process.pid());
         // What pages cannot do without.
         let pages = self.table.state(slot).state == SlotState::Paging;
         let leaving = leaving.filter(|&why| why != Leaving::Unmanaged || !pages);
@@ -218,11 +221,11 @@ impl Supervisor {
         if self.look_whether_left(slot) || leaving.is_some() {
             return;
         }
-        let Some(seat) = &self.seats[slot.index()] else {
+        let Some(member) = &self.members[slot.index()] else {
             return;
         };
-        let expected = seat.process.is_ending();
-        let _ = pidfd_send_signal(&seat.pidfd, Signal::KILL);
+        let expected = member.process.is_ending();
+        let _ = pidfd_send_signal(&member.pidfd, Signal::KILL);
         if !expected {
             self.notice(&format!(
                 "{} [{name}] is ended: the process of ours that served its memory is gone, and nobody can \
@@ -238,15 +241,15 @@ impl Supervisor {
         let now = Instant::now();
         let slots: Vec<SlotNumber> = self.helpers.values().copied().collect();
         for slot in slots {
-            let Some(seat) = &self.seats[slot.index()] else {
+            let Some(member) = &self.members[slot.index()] else {
                 continue;
             };
-            let Some(helper) = seat.living_helper() else {
+            let Some(helper) = member.living_helper() else {
                 continue;
             };
             if helper.is_due(now) {
                 helper.kill();
-            } else if helper.due.is_none() && seat.program_is_gone() {
+            } else if helper.due.is_none() && member.program_is_gone() {
                 self.awaits_helper(slot, GRACE);
             }
         }
@@ -289,13 +292,13 @@ impl Supervisor {
     ///
     /// # Errors
     /// Those of the event queue; none is expected.
-    pub fn see_helpers_off(&mut self, limit: Duration) -> io::Result<()> {
+    pub fn wait_for_helpers(&mut self, limit: Duration) -> io::Result<()> {
         let start = Instant::now();
         loop {
             let mut slots: Vec<SlotNumber> = self.helpers.values().copied().collect();
             slots.retain(|slot| {
-                let seat = self.seats[slot.index()].as_ref();
-                seat.is_some_and(|seat| proc::has_ended(&seat.pidfd))
+                let member = self.members[slot.index()].as_ref();
+                member.is_some_and(|member| proc::has_ended(&member.pidfd))
             });
             for &slot in &slots {
                 self.awaits_helper(slot, Duration::ZERO);

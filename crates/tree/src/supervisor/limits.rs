@@ -100,9 +100,9 @@ impl Supervisor {
             Some(pid) => {
                 let slot = self.member_of(pid);
                 if let Some(slot) = slot
-                    && let Some(seat) = &self.seats[slot.index()]
+                    && let Some(member) = &self.members[slot.index()]
                 {
-                    self.own_limits.give(&seat.process, limits);
+                    self.own_limits.give(&member.process, limits);
                     self.table.slot(slot).limits.set(limits);
                 }
             }
@@ -309,7 +309,7 @@ impl Supervisor {
             .table
             .taken()
             .filter_map(|(n, word)| {
-                let pid = self.seats[n.index()].as_ref()?.process.pid();
+                let pid = self.members[n.index()].as_ref()?.process.pid();
                 let slot = self.table.slot(n);
                 let used = match word.state {
                     SlotState::Joined => slot.measured.load(SeqCst),

@@ -9,7 +9,7 @@
 
 use super::Supervisor;
 use super::devices::LOOK;
-use super::seats::descendants;
+use super::members::descendants;
 use super::sharing::{Sharing, cpu_time};
 use crate::table::{Mode, SlotNumber, SlotState};
 use ebb_sys::proc::{Image, Process};
@@ -81,7 +81,7 @@ pub(super) struct Watch {
     pub sharing: Sharing,
     /// The limit of which all members know.
     announced: i64,
-    told_mode: bool,
+    announced_mode: bool,
 }
 
 impl Watch {
@@ -164,7 +164,7 @@ impl Supervisor {
         };
         match self.table.crowded.swap(0, SeqCst) {
             0 => {}
-            pid => self.tell_crowded(pid, "waits to fork"),
+            pid => self.warn_crowded(pid, "waits to fork"),
         }
         self.look_at_the_silent();
         self.look_at_removals();
@@ -216,18 +216,18 @@ impl Supervisor {
             .table
             .taken()
             .filter(|(_, word)| word.is_charging())
-            .filter_map(|(n, _)| self.nursery[n.index()].as_ref()?.pid())
+            .filter_map(|(n, _)| self.pending_children[n.index()].as_ref()?.pid())
             .collect();
         let nameless = self.nameless_children();
         let images: Vec<Image> = self
             .table
             .taken()
             .filter(|(_, word)| word.is_charging())
-            .filter_map(|(n, _)| self.seats[n.index()].as_ref().map(|seat| seat.image))
+            .filter_map(|(n, _)| self.members[n.index()].as_ref().map(|member| member.image))
             .collect();
         self.look_after_helpers();
         self.own_limits.prune();
-        self.look_after_outlived();
+        self.check_orphan_memory();
         for &pid in &found {
             if self.by_pid.contains_key(&pid) || charging.contains(&pid) {
                 self.watch.strangers.remove(&pid);
@@ -257,7 +257,7 @@ impl Supervisor {
         let anonymous = |process: &Process| process.statm().map(|s| s.anonymous() as i64);
         let mut measured = Vec::new();
         for (n, word) in self.table.taken() {
-            let Some(seat) = &self.seats[n.index()] else {
+            let Some(member) = &self.members[n.index()] else {
                 continue;
             };
             if word.state != SlotState::Joined {
@@ -265,14 +265,14 @@ impl Supervisor {
             }
             let slot = self.table.slot(n);
             // Dying or dead: its end will be noticed soon.
-            let pages = anonymous(&seat.process).unwrap_or(0);
+            let pages = anonymous(&member.process).unwrap_or(0);
             slot.measured.store(pages, SeqCst);
             // It may have begun to charge for itself while it was measured.
             if self.table.state(n).state == SlotState::Paging {
                 slot.measured.store(0, SeqCst);
                 continue;
             }
-            measured.push((&seat.process, pages));
+            measured.push((&member.process, pages));
         }
         // Our own memory is part of the price.
         let mut others = self
@@ -346,11 +346,11 @@ impl Supervisor {
         }
         let limit = self.table.limit.0.load(SeqCst);
         let paging = self.table.mode() == Mode::Paging;
-        let tell_mode = paging && !self.watch.told_mode;
+        let announce_mode = paging && !self.watch.announced_mode;
         // Small changes of the limit wake nobody.
-        let tell_limit = (limit - self.watch.announced).abs() > budget / 64;
-        if tell_mode || tell_limit {
-            self.watch.told_mode |= paging;
+        let announce_limit = (limit - self.watch.announced).abs() > budget / 64;
+        if announce_mode || announce_limit {
+            self.watch.announced_mode |= paging;
             self.watch.announced = limit;
             for (n, _) in self.table.taken() {
                 self.table.wake(n);

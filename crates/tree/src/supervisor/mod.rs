@@ -2,10 +2,10 @@
 //!
 //! One thread, one epoll, and a tick whose pace follows how soon the budget could be used up:
 //! ```text
-//! events   new connections                                             (door)
-//!          messages, ends of connections, deaths                       (seats)
+//! events   new connections                                             (admission)
+//!          messages, ends of connections, deaths                       (members)
 //!          the processes that serve members                            (helpers)
-//!          faults in memory whose process has ended                    (outlived)
+//!          faults in memory whose process has ended                    (orphan_memory)
 //! tick     measure who does not page, write the limit, ask for reclaim (measure)
 //! requests show, add and remove swap devices; show and change limits   (devices, limits)
 //! ```
@@ -15,14 +15,14 @@
 //! It does not page, holds no data of members, and members do not depend on its being alive:
 //! without it nobody measures, nobody reaps, and the limit stays as it was.
 
+mod admission;
 mod devices;
-mod door;
 mod helpers;
-mod heritage;
+mod inherited_limits;
 mod limits;
 mod measure;
-mod outlived;
-mod seats;
+mod members;
+mod orphan_memory;
 mod sharing;
 
 use crate::histogram::{Histogram, Summary};
@@ -30,22 +30,22 @@ use crate::limits::Limits;
 use crate::table::{Config, Mode, SlotNumber, SlotState, Table, Way};
 use crate::wire;
 use crate::{Facts, MAX_DEVICES, MAX_SLOTS};
+use admission::Handshake;
 use devices::Row;
 pub use devices::{DeviceShown, Opener};
-use door::Greeting;
 use ebb_engine::counters::Counters;
 use ebb_sys::proc::{self, Process};
-use heritage::OwnLimits;
+use inherited_limits::OwnLimits;
 use limits::Approach;
 pub use limits::{LimitsShown, ProcessLimits, check_limits};
 use measure::Watch;
 pub(crate) use measure::{start_room, start_threshold};
-use outlived::Outlived;
+use members::{ManagedProcess, PendingChild};
+use orphan_memory::OrphanMemory;
 use rustix::event::epoll;
 use rustix::io::Errno;
 use rustix::net::{self, AddressFamily, SocketFlags, SocketType};
 use rustix::process::{Pid, WaitOptions, WaitStatus};
-use seats::{Expected, Seat};
 use std::collections::HashMap;
 use std::io::{self, Write};
 use std::ops::RangeInclusive;
@@ -148,11 +148,11 @@ pub struct Supervisor {
     /// Kept to be able to say no when there are no more descriptors.
     spare: Option<OwnedFd>,
     /// Connections that have not said anything.
-    greeting: HashMap<u32, Greeting>,
-    next_greeting: u32,
-    seats: Vec<Option<Seat>>,
+    handshakes: HashMap<u32, Handshake>,
+    next_handshake: u32,
+    members: Vec<Option<ManagedProcess>>,
     /// Reserved slots, and what is known of the children they are for.
-    nursery: Vec<Option<Expected>>,
+    pending_children: Vec<Option<PendingChild>>,
     /// When all slots were looked at last: `proc::ticks`.
     looked: u64,
     by_pid: HashMap<u32, SlotNumber>,
@@ -170,16 +170,16 @@ pub struct Supervisor {
     /// Limits of single processes.
     own_limits: OwnLimits,
     /// Memory whose process has ended, and which others still use.
-    outlived: HashMap<u32, Outlived>,
-    next_outlived: u32,
+    orphan_memory: HashMap<u32, OrphanMemory>,
+    next_orphan_memory: u32,
     /// A death may have left the sum of charges too large.
     drifted: bool,
     /// The user knows that there are more processes than places.
-    told_crowded: bool,
+    warned_crowded: bool,
     /// The user knows that there are more processes than descriptors.
-    told_exhausted: bool,
+    warned_exhausted: bool,
     /// And that memory may outlive its process unprotected.
-    told_unkept: bool,
+    warned_unkept: bool,
     notices: Notices,
 }
 
@@ -187,7 +187,7 @@ pub struct Supervisor {
 #[derive(Clone, Copy)]
 enum Token {
     Listener,
-    Greeting(u32),
+    Handshake(u32),
     Connection(SlotNumber),
     Death(SlotNumber),
     /// A helper is gone.
@@ -198,20 +198,20 @@ enum Token {
     /// Who asked for a lower budget.
     Limiter,
     /// Somebody waits for a page of memory whose process has ended.
-    Outlived(u32),
+    OrphanMemory(u32),
 }
 
 impl Token {
     fn pack(self) -> epoll::EventData {
         let (kind, n) = match self {
             Token::Listener => (0, 0),
-            Token::Greeting(n) => (1, n),
+            Token::Handshake(n) => (1, n),
             Token::Connection(slot) => (2, slot.0 as u32),
             Token::Death(slot) => (3, slot.0 as u32),
             Token::MainChild => (4, 0),
             Token::Client(row) => (5, row),
             Token::Limiter => (6, 0),
-            Token::Outlived(n) => (7, n),
+            Token::OrphanMemory(n) => (7, n),
             Token::Helper(slot) => (8, slot.0 as u32),
         };
         epoll::EventData::new_u64((kind << 32) | n as u64)
@@ -222,12 +222,12 @@ impl Token {
         let slot = SlotNumber(word as u16);
         match word >> 32 {
             0 => Token::Listener,
-            1 => Token::Greeting(word as u32),
+            1 => Token::Handshake(word as u32),
             2 => Token::Connection(slot),
             3 => Token::Death(slot),
             5 => Token::Client(word as u32),
             6 => Token::Limiter,
-            7 => Token::Outlived(word as u32),
+            7 => Token::OrphanMemory(word as u32),
             8 => Token::Helper(slot),
             _ => Token::MainChild,
         }
@@ -270,10 +270,10 @@ impl Supervisor {
             listener,
             epoll,
             spare: spare(),
-            greeting: HashMap::new(),
-            next_greeting: 0,
-            seats: (0..MAX_SLOTS).map(|_| None).collect(),
-            nursery: (0..MAX_SLOTS).map(|_| None).collect(),
+            handshakes: HashMap::new(),
+            next_handshake: 0,
+            members: (0..MAX_SLOTS).map(|_| None).collect(),
+            pending_children: (0..MAX_SLOTS).map(|_| None).collect(),
             looked: 0,
             by_pid: HashMap::new(),
             helpers: HashMap::new(),
@@ -284,12 +284,12 @@ impl Supervisor {
             budgets: setup.budgets,
             approach: None,
             own_limits: OwnLimits::default(),
-            outlived: HashMap::new(),
-            next_outlived: 0,
+            orphan_memory: HashMap::new(),
+            next_orphan_memory: 0,
             drifted: false,
-            told_crowded: false,
-            told_exhausted: false,
-            told_unkept: false,
+            warned_crowded: false,
+            warned_exhausted: false,
+            warned_unkept: false,
             notices: setup.notices.unwrap_or_else(|| {
                 Box::new(|line| drop(writeln!(std::io::stderr(), "ebb: {line}")))
             }),
@@ -340,13 +340,13 @@ impl Supervisor {
         for event in &events[..count] {
             match Token::unpack(event.data) {
                 Token::Listener => self.accept(),
-                Token::Greeting(n) => self.greet(n),
+                Token::Handshake(n) => self.on_first_packet(n),
                 Token::Connection(slot) => drop(self.listen_to(slot)),
                 Token::Death(slot) => self.died(slot),
                 Token::Helper(slot) => self.helper_ended(slot),
                 Token::Client(row) => self.hear_client(row),
                 Token::Limiter => self.hear_limiter(),
-                Token::Outlived(n) => self.serve_outlived(n),
+                Token::OrphanMemory(n) => self.serve_orphan_memory(n),
                 Token::MainChild => {}
             }
         }
@@ -400,7 +400,7 @@ impl Supervisor {
     /// Every process of the tree at this moment, those that serve others among them.
     pub fn processes(&self) -> Vec<u32> {
         let known = self.by_pid.keys().chain(self.helpers.keys()).copied();
-        seats::descendants(known.chain(self.watch.strangers()))
+        members::descendants(known.chain(self.watch.strangers()))
     }
 
     /// Members and reserved slots at this moment.
@@ -467,8 +467,8 @@ impl Supervisor {
     }
 
     /// There are more processes than places: once, what becomes of one that is too many.
-    fn tell_crowded(&mut self, pid: u32, what: &str) {
-        if !std::mem::replace(&mut self.told_crowded, true) {
+    fn warn_crowded(&mut self, pid: u32, what: &str) {
+        if !std::mem::replace(&mut self.warned_crowded, true) {
             self.notice(&format!(
                 "{MAX_SLOTS} processes are managed, as many as can be at a time: {} [{pid}] {what}, \
                  and so do others until some end; run fewer at a time",
@@ -478,8 +478,8 @@ impl Supervisor {
     }
 
     /// There are no more descriptors: once, what becomes of this process and those after it.
-    fn tell_exhausted(&mut self, pid: u32) {
-        if !std::mem::replace(&mut self.told_exhausted, true) {
+    fn warn_exhausted(&mut self, pid: u32) {
+        if !std::mem::replace(&mut self.warned_exhausted, true) {
             self.notice(&format!(
                 "out of descriptors: process {pid} and others run unmanaged until some end, and \
                  children that are forked by one that pages are ended; raise `ulimit -n` by six for \
@@ -489,8 +489,8 @@ impl Supervisor {
     }
 
     /// There are few descriptors: once, what memory swapped out may come to.
-    fn tell_unkept(&mut self, pid: u32) {
-        if !std::mem::replace(&mut self.told_unkept, true) {
+    fn warn_unkept(&mut self, pid: u32) {
+        if !std::mem::replace(&mut self.warned_unkept, true) {
             self.notice(&format!(
                 "few descriptors are left: if process {pid}, or one after it, is killed while a child of vfork \
                  runs in its memory, what is swapped out reads as zeros there; raise `ulimit -n` by six \

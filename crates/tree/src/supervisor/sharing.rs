@@ -282,15 +282,15 @@ impl Supervisor {
 
     /// Its helper writes to the same memory, and has a count of its own.
     fn faults_of_helper(&self, n: SlotNumber) -> u64 {
-        let seat = self.seats[n.index()].as_ref();
-        let helper = seat.and_then(|seat| seat.living_helper());
+        let member = self.members[n.index()].as_ref();
+        let helper = member.and_then(|member| member.living_helper());
         helper.map_or(0, |helper| proc::minor_faults(helper.pid))
     }
 
     fn process_of(&self, n: SlotNumber) -> Option<&Process> {
-        match &self.seats[n.index()] {
-            Some(seat) => Some(&seat.process),
-            None => self.nursery[n.index()].as_ref()?.process(),
+        match &self.members[n.index()] {
+            Some(member) => Some(&member.process),
+            None => self.pending_children[n.index()].as_ref()?.process(),
         }
     }
 

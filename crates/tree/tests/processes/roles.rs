@@ -34,7 +34,7 @@ pub fn play(role: &[String]) {
         "crowd" => crowd(number(1)),
         "too-many" => too_many(),
         "storm" => storm(number(1)),
-        "orphaned" => crate::door::orphaned(),
+        "orphaned" => crate::admission::orphaned(),
         "helped" => crate::helped::play(&role[1..]),
         other => panic!("no role {other}"),
     }

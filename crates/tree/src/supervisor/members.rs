@@ -17,9 +17,9 @@
 //! can be it: one that is not known otherwise, has the parent's image, as a forked child has whatever its
 //! pid is, was not there before the slot was reserved, and is a child of the parent while that lives.
 
-use super::door::EXHAUSTED;
+use super::admission::EXHAUSTED;
 use super::helpers::{GRACE, Helper, Joining, Unknown};
-use super::{Supervisor, Token, outlived};
+use super::{Supervisor, Token, orphan_memory};
 use crate::limits::Limits;
 use crate::table::{Named, SlotNumber, SlotState, StateWord, VERSION};
 use crate::wire::{self, Hello, Talk};
@@ -33,7 +33,7 @@ use std::sync::atomic::Ordering::*;
 use std::time::{Duration, Instant};
 
 /// A process that has joined.
-pub(super) struct Seat {
+pub(super) struct ManagedProcess {
     pub process: Process,
     /// None once it has ended.
     pub connection: Option<OwnedFd>,
@@ -45,7 +45,7 @@ pub(super) struct Seat {
     /// It sees other pids than we do, so those it writes into the table mean nothing to us.
     foreign: bool,
     /// Its userfaultfd, from when it pages.
-    pub faults: Option<Userfaultfd>,
+    pub userfaultfd: Option<Userfaultfd>,
 }
 
 /// What a forked child has in common with its parent.
@@ -59,7 +59,7 @@ struct Origin {
 }
 
 /// A child that a reserved slot is for.
-pub(super) struct Expected {
+pub(super) struct PendingChild {
     /// Which taking of the slot this is about.
     taken: u32,
     /// The slot was not reserved yet at that time: `proc::ticks`.
@@ -75,7 +75,7 @@ struct Stranger {
     start_time: u64,
 }
 
-impl Expected {
+impl PendingChild {
     fn of(taken: u32, after: u64, origin: Origin) -> Self {
         Self {
             taken,
@@ -117,8 +117,8 @@ impl Supervisor {
             Token::Connection(slot).pack(),
             epoll::EventFlags::IN,
         );
-        if let (Ok(()), Some(seat)) = (added, &mut self.seats[slot.index()]) {
-            seat.connection = Some(connection);
+        if let (Ok(()), Some(member)) = (added, &mut self.members[slot.index()]) {
+            member.connection = Some(connection);
         }
         // Its memory was counted as nobody's until now.
         self.due = Instant::now();
@@ -137,7 +137,7 @@ impl Supervisor {
     }
 
     /// Gives the peer, or the program whose helper it is, a slot and tells it; or says why not.
-    pub(super) fn seat(
+    pub(super) fn join(
         &mut self,
         connection: &OwnedFd,
         hello: &Hello,
@@ -156,7 +156,7 @@ impl Supervisor {
         }
         let joining = Joining::of(peer, program).map_err(|why| match why {
             Unknown::Exhausted => {
-                self.tell_exhausted(peer);
+                self.warn_exhausted(peer);
                 EXHAUSTED.into()
             }
             Unknown::Because(why) => why,
@@ -164,9 +164,9 @@ impl Supervisor {
         self.admit(&joining, hello.reserved, inside)?;
         let pid = joining.process.pid();
         if let Some(&old) = self.by_pid.get(&pid) {
-            let same = self.seats[old.index()]
+            let same = self.members[old.index()]
                 .as_ref()
-                .is_some_and(|seat| seat.connection.is_some() && seat.image == joining.image);
+                .is_some_and(|member| member.connection.is_some() && member.image == joining.image);
             if same {
                 return Err(format!("process {pid} has joined already"));
             }
@@ -189,18 +189,18 @@ impl Supervisor {
         let told = watched
             .and(helped)
             .and_then(|()| self.welcome(connection, slot));
-        self.nursery[slot.index()] = None;
+        self.pending_children[slot.index()] = None;
         self.by_pid.insert(pid, slot);
         self.used[slot.index()] = true;
         self.joined += 1;
-        self.seats[slot.index()] = Some(Seat {
+        self.members[slot.index()] = Some(ManagedProcess {
             process: joining.process,
             connection: None,
             pidfd: joining.pidfd,
             image: joining.image,
             helper: joining.helper,
             foreign: hello.pid != pid,
-            faults: None,
+            userfaultfd: None,
         });
         self.watch.forget(pid);
         self.watch.forget(peer);
@@ -214,8 +214,8 @@ impl Supervisor {
     /// Whether a member is of the user whose tree this is, or can be again.
     pub(super) fn is_of_our_user(&self, slot: SlotNumber) -> bool {
         let us = rustix::process::geteuid().as_raw();
-        let seat = self.seats[slot.index()].as_ref();
-        seat.is_some_and(|seat| seat.process.has_user(us).unwrap_or(false))
+        let member = self.members[slot.index()].as_ref();
+        member.is_some_and(|member| member.process.has_user(us).unwrap_or(false))
     }
 
     /// A slot for who joins: the one reserved for it, or a free one. Its limits are set.
@@ -235,7 +235,7 @@ impl Supervisor {
         }
         let slot = self.table.take_slot(StateWord::of(SlotState::Joined));
         let Some(slot) = slot else {
-            self.tell_crowded(joining.process.pid(), "runs unmanaged");
+            self.warn_crowded(joining.process.pid(), "runs unmanaged");
             return Err("every place for a process is taken; run fewer at a time".into());
         };
         self.table
@@ -249,12 +249,12 @@ impl Supervisor {
 
     /// The slot that the peer's parent reserved for it.
     fn claim(&mut self, slot: SlotNumber, image: Image) -> Result<SlotNumber, String> {
-        let taken = self.seats[slot.index()].is_some();
+        let taken = self.members[slot.index()].is_some();
         if taken || self.table.state(slot).state != SlotState::Reserved {
             return Err(format!("slot {slot} is not reserved for it"));
         }
-        self.expect(slot);
-        let expected = self.nursery[slot.index()]
+        self.track_child(slot);
+        let expected = self.pending_children[slot.index()]
             .as_ref()
             .and_then(|e| e.origin.image);
         if expected.is_some_and(|expected| expected != image) {
@@ -278,17 +278,17 @@ impl Supervisor {
 
     /// The connection to a member, if it has not ended.
     pub(super) fn connection(&self, slot: SlotNumber) -> Option<&OwnedFd> {
-        self.seats[slot.index()].as_ref()?.connection.as_ref()
+        self.members[slot.index()].as_ref()?.connection.as_ref()
     }
 
     /// A member said something, or its connection ended. Whether there may be more.
     pub(super) fn listen_to(&mut self, slot: SlotNumber) -> bool {
         // Bounded, so that one talkative member does not keep the tick from its time.
         for _ in 0..64 {
-            let Some(seat) = &mut self.seats[slot.index()] else {
+            let Some(member) = &mut self.members[slot.index()] else {
                 return false;
             };
-            let Some(connection) = &seat.connection else {
+            let Some(connection) = &member.connection else {
                 return false;
             };
             match wire::receive(connection) {
@@ -306,17 +306,17 @@ impl Supervisor {
                 Ok((packet, fds)) => match Talk::decode(&packet) {
                     Some(Talk::Poke) => self.poked(slot),
                     Some(Talk::Faults) => {
-                        let kept = fds.into_iter().next().filter(outlived::can_keep);
-                        seat.faults = kept.map(Userfaultfd::from);
-                        if seat.faults.is_none() {
-                            let pid = seat.process.pid();
-                            self.tell_unkept(pid);
+                        let kept = fds.into_iter().next().filter(orphan_memory::can_keep);
+                        member.userfaultfd = kept.map(Userfaultfd::from);
+                        if member.userfaultfd.is_none() {
+                            let pid = member.process.pid();
+                            self.warn_unkept(pid);
                         }
                     }
                     Some(Talk::Ask(rows)) => self.send_devices(slot, rows),
                     Some(Talk::Goodbye(why)) => self.goodbye(slot, why),
                     Some(Talk::Message(text)) => {
-                        let pid = seat.process.pid();
+                        let pid = member.process.pid();
                         let text: String = String::from_utf8_lossy(text)
                             .chars()
                             .map(|c| if c.is_control() { ' ' } else { c })
@@ -332,8 +332,8 @@ impl Supervisor {
 
     /// The connection to a member has ended.
     fn hang_up(&mut self, slot: SlotNumber) {
-        if let Some(seat) = &mut self.seats[slot.index()] {
-            seat.connection = None;
+        if let Some(member) = &mut self.members[slot.index()] {
+            member.connection = None;
         }
         let _ = self.look_whether_left(slot);
     }
@@ -354,10 +354,10 @@ impl Supervisor {
         // Its last words may still be waiting.
         while self.listen_to(slot) {}
         // Unless that ended it, and another has the slot since.
-        if let Some(seat) = &self.seats[slot.index()]
-            && proc::has_ended(&seat.pidfd)
+        if let Some(member) = &self.members[slot.index()]
+            && proc::has_ended(&member.pidfd)
         {
-            self.own_limits.forget(&seat.process);
+            self.own_limits.forget(&member.process);
             if !self.awaits_helper(slot, GRACE) {
                 self.reap(slot);
             }
@@ -367,8 +367,10 @@ impl Supervisor {
     /// The connection has ended: has the process become another program, and is its helper gone, if it had
     /// one? If it is only dying, its pidfd will say so. Whether it has left.
     pub(super) fn look_whether_left(&mut self, slot: SlotNumber) -> bool {
-        let left = self.seats[slot.index()].as_ref().is_some_and(|seat| {
-            seat.connection.is_none() && seat.living_helper().is_none() && seat.program_is_gone()
+        let left = self.members[slot.index()].as_ref().is_some_and(|member| {
+            member.connection.is_none()
+                && member.living_helper().is_none()
+                && member.program_is_gone()
         });
         if left {
             self.has_left(slot);
@@ -386,21 +388,21 @@ impl Supervisor {
     /// Takes back all that belongs to a slot, whose process is no more, and frees it.
     pub(super) fn reap(&mut self, slot: SlotNumber) {
         let origin = self.origin(slot);
-        if let Some(seat) = self.seats[slot.index()].take() {
-            let pid = seat.process.pid();
+        if let Some(member) = self.members[slot.index()].take() {
+            let pid = member.process.pid();
             if self.by_pid.get(&pid) == Some(&slot) {
                 self.by_pid.remove(&pid);
             }
-            if let Some(helper) = &seat.helper
+            if let Some(helper) = &member.helper
                 && self.helpers.get(&helper.pid) == Some(&slot)
             {
                 self.helpers.remove(&helper.pid);
             }
-            if let Some(faults) = seat.faults {
-                self.outlive(pid, faults);
+            if let Some(userfaultfd) = member.userfaultfd {
+                self.keep_orphan_memory(pid, userfaultfd);
             }
         }
-        self.nursery[slot.index()] = None;
+        self.pending_children[slot.index()] = None;
         self.used[slot.index()] = true;
 
         // Children it reserved slots for are on their own now; what we know of them, we
@@ -413,9 +415,9 @@ impl Supervisor {
             .collect();
         for child in reserved {
             let StateWord { taken, charges, .. } = self.table.state(child);
-            let entry = &mut self.nursery[child.index()];
+            let entry = &mut self.pending_children[child.index()];
             if entry.as_ref().is_none_or(|e| e.taken != taken) {
-                *entry = Some(Expected::of(taken, self.looked, origin));
+                *entry = Some(PendingChild::of(taken, self.looked, origin));
             }
             self.table
                 .set_state(child, StateWord::reserved(None, charges));
@@ -459,10 +461,11 @@ impl Supervisor {
     /// The family of a process that joins with this image: that of its relatives, if it was forked
     /// by a process that does not page, or forked some itself.
     fn family_of(&self, image: Image) -> u64 {
-        let mut members = SlotNumber::all().zip(&self.seats);
-        let relative = members.find(|(_, seat)| {
-            seat.as_ref()
-                .is_some_and(|seat| image.is_some() && seat.image == image)
+        let mut members = SlotNumber::all().zip(&self.members);
+        let relative = members.find(|(_, member)| {
+            member
+                .as_ref()
+                .is_some_and(|member| image.is_some() && member.image == image)
         });
         relative.map_or_else(
             || self.table.next_family.fetch_add(1, SeqCst) + 1,
@@ -478,23 +481,23 @@ impl Supervisor {
 
     /// What a child forked by the process of a slot has in common with it.
     fn origin(&self, slot: SlotNumber) -> Origin {
-        if let Some(seat) = &self.seats[slot.index()] {
+        if let Some(member) = &self.members[slot.index()] {
             return Origin {
-                image: Some(seat.image),
-                foreign: seat.foreign,
-                start_time: seat.process.start_time(),
+                image: Some(member.image),
+                foreign: member.foreign,
+                start_time: member.process.start_time(),
             };
         }
-        self.nursery[slot.index()]
+        self.pending_children[slot.index()]
             .as_ref()
             .map_or(Origin::default(), |e| e.origin)
     }
 
     /// Begins to keep an eye on a reserved slot, while what is known of the parent is known.
     /// The parent may be a reserved child itself.
-    fn expect(&mut self, slot: SlotNumber) {
+    fn track_child(&mut self, slot: SlotNumber) {
         let StateWord { taken, parent, .. } = self.table.state(slot);
-        if self.nursery[slot.index()]
+        if self.pending_children[slot.index()]
             .as_ref()
             .is_some_and(|e| e.taken == taken)
         {
@@ -502,12 +505,14 @@ impl Supervisor {
         }
         // Marked first: a broken table may name slots in a circle.
         let after = self.looked;
-        self.nursery[slot.index()] = Some(Expected::of(taken, after, Origin::default()));
+        self.pending_children[slot.index()] =
+            Some(PendingChild::of(taken, after, Origin::default()));
         if let Some(parent) = parent {
             if self.table.state(parent).state == SlotState::Reserved {
-                self.expect(parent);
+                self.track_child(parent);
             }
-            self.nursery[slot.index()] = Some(Expected::of(taken, after, self.origin(parent)));
+            self.pending_children[slot.index()] =
+                Some(PendingChild::of(taken, after, self.origin(parent)));
         }
     }
 
@@ -519,16 +524,16 @@ impl Supervisor {
             let word = self.table.state(n);
             match word.state {
                 // A child that cannot reach us (from another network namespace) took its place by itself.
-                SlotState::Joined | SlotState::Paging if self.seats[n.index()].is_none() => {
-                    self.expect(n);
+                SlotState::Joined | SlotState::Paging if self.members[n.index()].is_none() => {
+                    self.track_child(n);
                     if matches!(self.look_at_child(n), Child::Gone) {
                         self.reap(n);
                     }
                 }
                 SlotState::Joined | SlotState::Paging => drop(self.look_whether_left(n)),
-                SlotState::Free => self.nursery[n.index()] = None,
+                SlotState::Free => self.pending_children[n.index()] = None,
                 SlotState::Reserved => {
-                    self.expect(n);
+                    self.track_child(n);
                     match self.look_at_child(n) {
                         Child::Unborn if word.parent.is_none() => nameless.push(n),
                         Child::Unnamed => nameless.push(n),
@@ -558,7 +563,7 @@ impl Supervisor {
             .collect();
         for &n in nameless {
             let parents = self.parents_of(n);
-            let Some(expected) = &self.nursery[n.index()] else {
+            let Some(expected) = &self.pending_children[n.index()] else {
                 continue;
             };
             // Of unknown parents nothing can be told: wait for the join or the end.
@@ -580,19 +585,24 @@ impl Supervisor {
     /// may have it. None if nothing is known of that: a forker that has ended leaves its children to others.
     fn parents_of(&self, n: SlotNumber) -> Option<[u32; 2]> {
         let parent = self.table.state(n).parent?;
-        let seat = self.seats[parent.index()].as_ref()?;
-        let stat = seat.process.stat().ok()?;
-        (!proc::has_ended(&seat.pidfd)).then_some([seat.process.pid(), stat.parent])
+        let member = self.members[parent.index()].as_ref()?;
+        let stat = member.process.stat().ok()?;
+        (!proc::has_ended(&member.pidfd)).then_some([member.process.pid(), stat.parent])
     }
 
     /// A process that is none of those known to us, nor the helper of one among `all`.
     fn stranger(&self, pid: u32, all: &[u32]) -> Option<Stranger> {
         let process = Process::open(pid).ok()?;
-        let seated = self.by_pid.get(&pid);
-        let seated = seated.and_then(|n| self.seats[n.index()].as_ref());
-        let expected = || self.nursery.iter().flatten().filter_map(Expected::process);
-        let known = seated
-            .map(|seat| &seat.process)
+        let joined = self.by_pid.get(&pid);
+        let joined = joined.and_then(|n| self.members[n.index()].as_ref());
+        let expected = || {
+            self.pending_children
+                .iter()
+                .flatten()
+                .filter_map(PendingChild::process)
+        };
+        let known = joined
+            .map(|member| &member.process)
             .into_iter()
             .chain(expected())
             .any(|p| (p.pid(), p.start_time()) == (pid, process.start_time()));
@@ -617,14 +627,16 @@ impl Supervisor {
             .map(|(n, _)| n)
             .collect();
         // Some may have been reserved since the last look.
-        reserved.iter().for_each(|&n| self.expect(n));
-        let expected = reserved.iter().map(|n| self.nursery[n.index()].as_ref());
+        reserved.iter().for_each(|&n| self.track_child(n));
+        let expected = reserved
+            .iter()
+            .map(|n| self.pending_children[n.index()].as_ref());
         let nameless = expected.flatten().filter(|e| e.child.is_none());
         nameless.filter_map(|e| e.origin.image).collect()
     }
 
     fn look_at_child(&mut self, slot: SlotNumber) -> Child {
-        let Some(expected) = &mut self.nursery[slot.index()] else {
+        let Some(expected) = &mut self.pending_children[slot.index()] else {
             return Child::Unborn;
         };
         let origin = expected.origin;

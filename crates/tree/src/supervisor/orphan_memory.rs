@@ -2,7 +2,7 @@
 //! when its parent is killed, and nobody is left to bring back what is out.
 //!
 //! With the last descriptor of a userfaultfd its memory would cease to be registered, and what is out read
-//! as zeros. So every member that pages has [given](crate::Member::entrust) us a second one, which is kept until
+//! as zeros. So every member that pages has [given](crate::Member::send_userfaultfd) us a second one, which is kept until
 //! nobody uses the memory any more, if there are descriptors enough. Nothing is read from it while the member
 //! lives: its own threads do.
 //! They may end before others of its threads, as it is killed in the midst of a system call: whose faults then
@@ -10,7 +10,7 @@
 //!
 //! After its death, pages that are there and only protected are set free; those that are not are lost, as
 //! are the keys to them, and whoever touches them gets SIGBUS, or EFAULT from a system call. What was never
-//! written is not told from that.
+//! written is not warned from that.
 //!
 //! What it does not do: bring pages back. And without a supervisor there is none of this.
 
@@ -20,12 +20,12 @@ use rustix::event::epoll;
 use std::os::fd::{AsRawFd, OwnedFd};
 
 /// Memory whose process has ended.
-pub(super) struct Outlived {
+pub(super) struct OrphanMemory {
     /// The process.
     pid: u32,
-    faults: Userfaultfd,
+    userfaultfd: Userfaultfd,
     /// The user knows that pages of it are lost.
-    told: bool,
+    warned: bool,
 }
 
 const PAGE: usize = 4096;
@@ -39,24 +39,24 @@ pub(super) fn can_keep(descriptor: &OwnedFd) -> bool {
     limit.is_none_or(|most| descriptor.as_raw_fd() as u64 + SPARE < most)
 }
 
-impl Outlived {
+impl OrphanMemory {
     /// Answers who waits; whether pages were lost to them.
     fn serve(&self) -> bool {
         let mut lost = false;
         let mut buffer = [Fault::default(); userfaultfd::BATCH];
-        while let Ok(faults) = self.faults.read(&mut buffer)
+        while let Ok(faults) = self.userfaultfd.read(&mut buffer)
             && !faults.is_empty()
         {
             for fault in faults {
                 let answered = if fault.protected {
-                    self.faults.protect(fault.address, PAGE, false)
+                    self.userfaultfd.protect(fault.address, PAGE, false)
                 } else {
                     lost = true;
-                    self.faults.poison(fault.address, PAGE)
+                    self.userfaultfd.poison(fault.address, PAGE)
                 };
                 if answered.is_err() {
                     // There by now, no longer mapped, or changing: looked at again if it still faults.
-                    let _ = self.faults.wake(fault.address, PAGE);
+                    let _ = self.userfaultfd.wake(fault.address, PAGE);
                 }
             }
         }
@@ -66,27 +66,34 @@ impl Outlived {
 
 impl Supervisor {
     /// The process `pid`, whose `faults` these are, has ended, or become another program.
-    pub(super) fn outlive(&mut self, pid: u32, faults: Userfaultfd) {
-        if !faults.is_used() {
+    pub(super) fn keep_orphan_memory(&mut self, pid: u32, userfaultfd: Userfaultfd) {
+        if !userfaultfd.is_used() {
             return;
         }
-        let n = self.next_outlived;
-        self.next_outlived = n.wrapping_add(1);
+        let n = self.next_orphan_memory;
+        self.next_orphan_memory = n.wrapping_add(1);
         // Refused: who waits is answered at the next walk.
-        let token = Token::Outlived(n).pack();
-        let _ = epoll::add(&self.epoll, &faults, token, epoll::EventFlags::IN);
+        let token = Token::OrphanMemory(n).pack();
+        let _ = epoll::add(&self.epoll, &userfaultfd, token, epoll::EventFlags::IN);
         // Faults that its own threads had read, and did not come to serve.
-        let _ = faults.wake_all();
-        let told = false;
-        self.outlived.insert(n, Outlived { pid, faults, told });
+        let _ = userfaultfd.wake_all();
+        let warned = false;
+        self.orphan_memory.insert(
+            n,
+            OrphanMemory {
+                pid,
+                faults,
+                warned,
+            },
+        );
     }
 
     /// Somebody waits for a page.
-    pub(super) fn serve_outlived(&mut self, n: u32) {
-        let Some(memory) = self.outlived.get_mut(&n) else {
+    pub(super) fn serve_orphan_memory(&mut self, n: u32) {
+        let Some(memory) = self.orphan_memory.get_mut(&n) else {
             return;
         };
-        if memory.serve() && !std::mem::replace(&mut memory.told, true) {
+        if memory.serve() && !std::mem::replace(&mut memory.warned, true) {
             let pid = memory.pid;
             self.notice(&format!(
                 "process {pid} has ended while another ran in its memory (a child of vfork that had not \
@@ -96,12 +103,13 @@ impl Supervisor {
         }
     }
 
-    /// Forgets memory that nobody uses any more, and answers whoever was not told of.
-    pub(super) fn look_after_outlived(&mut self) {
-        self.outlived.retain(|_, memory| memory.faults.is_used());
-        let numbers: Vec<u32> = self.outlived.keys().copied().collect();
+    /// Forgets memory that nobody uses any more, and answers whoever was not warned of.
+    pub(super) fn check_orphan_memory(&mut self) {
+        self.orphan_memory
+            .retain(|_, memory| memory.userfaultfd.is_used());
+        let numbers: Vec<u32> = self.orphan_memory.keys().copied().collect();
         for n in numbers {
-            self.serve_outlived(n);
+            self.serve_orphan_memory(n);
         }
     }
 }

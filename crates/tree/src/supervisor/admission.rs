@@ -41,7 +41,7 @@ const GENERATIONS: usize = 256;
 const WALKS: usize = 16;
 
 /// A connection that has not said anything.
-pub(super) struct Greeting {
+pub(super) struct Handshake {
     connection: OwnedFd,
     since: Instant,
     /// Its process is of the tree.
@@ -82,7 +82,7 @@ impl Supervisor {
             }) = peer::of(connection.as_fd())
                 && self.serves(uid)
             {
-                self.tell_exhausted(pid);
+                self.warn_exhausted(pid);
             }
         }
         // The kernel wants a descriptor before it looks whether anyone waits.
@@ -109,14 +109,14 @@ impl Supervisor {
         }
         let inside = peer.pid.is_some_and(|pid| self.descends(pid));
         self.make_room(inside);
-        let n = self.next_greeting;
-        self.next_greeting = n.wrapping_add(1);
-        let token = Token::Greeting(n).pack();
+        let n = self.next_handshake;
+        self.next_handshake = n.wrapping_add(1);
+        let token = Token::Handshake(n).pack();
         if epoll::add(&self.epoll, &connection, token, epoll::EventFlags::IN).is_ok() {
             let since = Instant::now();
-            self.greeting.insert(
+            self.handshakes.insert(
                 n,
-                Greeting {
+                Handshake {
                     connection,
                     since,
                     inside,
@@ -128,26 +128,26 @@ impl Supervisor {
     /// If as many say nothing as may, the oldest has to go.
     fn make_room(&mut self, inside: bool) {
         let most = if inside { INSIDERS } else { OUTSIDERS };
-        let alike = || self.greeting.iter().filter(|(_, g)| g.inside == inside);
+        let alike = || self.handshakes.iter().filter(|(_, g)| g.inside == inside);
         if alike().count() >= most
             && let Some(&oldest) = alike().min_by_key(|(_, g)| g.since).map(|(n, _)| n)
         {
-            self.greeting.remove(&oldest);
+            self.handshakes.remove(&oldest);
         }
     }
 
     /// Closes connections from outside that have said nothing for long.
     pub(super) fn look_at_the_silent(&mut self) {
-        self.greeting
+        self.handshakes
             .retain(|_, g| g.inside || g.since.elapsed() < SILENCE);
     }
 
     /// A connection that has not said anything has something to read, or ended.
-    pub(super) fn greet(&mut self, n: u32) {
-        let Some(greeting) = self.greeting.remove(&n) else {
+    pub(super) fn on_first_packet(&mut self, n: u32) {
+        let Some(handshake) = self.handshakes.remove(&n) else {
             return;
         };
-        let connection = greeting.connection;
+        let connection = handshake.connection;
         let received = wire::receive_up_to(&connection, wire::MAX_REQUEST, RecvFlags::DONTWAIT);
         let Ok((packet, fds)) = received else {
             return;
@@ -159,7 +159,7 @@ impl Supervisor {
         let Some(hello) = Hello::decode(&packet) else {
             return;
         };
-        match self.seat(&connection, &hello, fds.first(), greeting.inside) {
+        match self.join(&connection, &hello, fds.first(), handshake.inside) {
             Ok(slot) => self.hear(slot, connection),
             // If the peer is gone already there is nobody to tell.
             Err(why) => refuse(&connection, &why),
@@ -231,10 +231,10 @@ impl Supervisor {
     }
 
     fn is_known(&self, process: &Process) -> bool {
-        let seat = self.by_pid.get(&process.pid());
-        let seat = seat.and_then(|slot| self.seats[slot.index()].as_ref());
-        let seat = seat.map(|seat| seat.process.start_time());
-        let start = seat.or_else(|| self.watch.start_of_stranger(process.pid()));
+        let member = self.by_pid.get(&process.pid());
+        let member = member.and_then(|slot| self.members[slot.index()].as_ref());
+        let member = member.map(|member| member.process.start_time());
+        let start = member.or_else(|| self.watch.start_of_stranger(process.pid()));
         start == Some(process.start_time())
     }
 
