@@ -26,7 +26,7 @@ use adopt::adopt;
 use crowd::Crowd;
 use ebb_sys::program::{self, Gone};
 use ebb_sys::{credentials, heap::InternalHeap, proc, thread};
-use ebb_tree::{JoinError, Leaving, Member, Mode};
+use ebb_tree::{HelperExit, JoinError, Member, Mode};
 pub use register::{ANSWERED, join_again, set_apart};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::SeqCst};
 use std::time::{Duration, Instant};
@@ -57,7 +57,7 @@ pub extern "C" fn run(_: usize) -> ! {
     let watched = program::watch().is_ok();
     let Some(control) = hooks::control().filter(|_| watched) else {
         hooks::keeper_ends();
-        failure::leave(None, Leaving::Unmanaged)
+        failure::leave(None, HelperExit::Unmanaged)
     };
     let inherited = fork::inherited();
     // `KEEPER` is the parent's yet.
@@ -102,7 +102,7 @@ fn take_over(parent: &'static Process, control: &str) -> &'static Process {
 fn join(control: &str) -> &'static Process {
     let Ok(member) = Member::join(control, None, program::pidfd()) else {
         hooks::keeper_ends();
-        failure::leave(None, Leaving::Unmanaged)
+        failure::leave(None, HelperExit::Unmanaged)
     };
     let member: &'static Member = Box::leak(Box::new(member));
     fork::WATCHING.store(std::ptr::from_ref(member).cast_mut(), SeqCst);
@@ -129,7 +129,7 @@ fn join(control: &str) -> &'static Process {
                 program::pid()
             ));
             hooks::keeper_ends();
-            failure::leave(Some(member), Leaving::Unmanaged)
+            failure::leave(Some(member), HelperExit::Unmanaged)
         }
     }
 }
@@ -138,8 +138,8 @@ fn join(control: &str) -> &'static Process {
 pub fn leave_with_program(member: &Member) {
     match program::is_gone() {
         None => {}
-        Some(Gone::Dead) => failure::leave(Some(member), Leaving::Ends),
-        Some(Gone::Other) => failure::leave(Some(member), Leaving::Exec),
+        Some(Gone::Dead) => failure::leave(Some(member), HelperExit::Ends),
+        Some(Gone::Other) => failure::leave(Some(member), HelperExit::Exec),
     }
 }
 

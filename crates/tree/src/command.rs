@@ -5,7 +5,7 @@
 //! network namespace are looked through for the process and for its ancestors. Where that
 //! fails (the supervisor forked when its program ended), the process's environment names the
 //! socket. Anybody can give a socket such a name, so who listens must be the process that the name says
-//! ([`wire::Name`]) and of our own user, or, if we are root, of that of the process that was named; the
+//! ([`wire::ControlName`]) and of our own user, or, if we are root, of that of the process that was named; the
 //! supervisor asks the same of us.
 
 use crate::wire::{self, Reply, Request};
@@ -145,7 +145,7 @@ fn connect(name: &str, users: &[u32]) -> Option<OwnedFd> {
     let socket = net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).ok()?;
     net::connect(&socket, &wire::address(name)?).ok()?;
     let peer = peer::of(socket.as_fd()).ok()?;
-    let name = wire::Name::parse(name)?;
+    let name = wire::ControlName::parse(name)?;
     let is_one = users.iter().any(|&uid| name.is_listener(peer, uid));
     is_one.then_some(socket)
 }

@@ -76,5 +76,5 @@ pub use {
         Supervisor, Totals, check_limits,
     },
     table::{Answer, Codec, Config, DeviceState, Mode, SlotNumber, SlotState, Way, Zstd},
-    wire::{Leaving, LimitChange, Reply, Request},
+    wire::{HelperExit, LimitChange, Reply, Request},
 };

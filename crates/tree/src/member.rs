@@ -25,7 +25,7 @@ use crate::devices::Held;
 use crate::histogram::Histogram;
 use crate::supervisor::start_threshold;
 use crate::table::{Config, Mode, Named, SlotNumber, SlotState, StateWord, Table, Way};
-use crate::wire::{self, Answer, Hello, Leaving};
+use crate::wire::{self, Hello, HelperExit, JoinReply};
 use ebb_engine::counters::Counters;
 use ebb_sys::kept_fd::KeptFd;
 use ebb_sys::{peer, proc};
@@ -106,7 +106,7 @@ fn number_of(program: Option<BorrowedFd<'_>>) -> Result<u32, JoinError> {
 }
 
 /// What a supervisor is asked with.
-struct Greeting<'a> {
+struct JoinRequest<'a> {
     control: &'a str,
     /// Whose supervisor it is.
     uid: u32,
@@ -116,10 +116,10 @@ struct Greeting<'a> {
     pid: u32,
 }
 
-fn greet(greeting: &Greeting<'_>) -> Result<Welcome, JoinError> {
-    let control = greeting.control;
+fn request_join(request: &JoinRequest<'_>) -> Result<Welcome, JoinError> {
+    let control = request.control;
     let unknown = || JoinError::Control(control.to_owned());
-    let name = wire::Name::parse(control).ok_or_else(unknown)?;
+    let name = wire::ControlName::parse(control).ok_or_else(unknown)?;
     let address = wire::address(control).ok_or_else(unknown)?;
     let socket = net::socket_with(
         AddressFamily::UNIX,
@@ -130,27 +130,27 @@ fn greet(greeting: &Greeting<'_>) -> Result<Welcome, JoinError> {
     .map_err(JoinError::Connect)?;
     retry(|| net::connect(&socket, &address)).map_err(JoinError::Connect)?;
     let peer = peer::of(socket.as_fd()).map_err(|e| JoinError::Connect(e.into()))?;
-    if !name.is_listener(peer, greeting.uid) {
+    if !name.is_listener(peer, request.uid) {
         // As if it were not there.
         return Err(JoinError::Connect(Errno::CONNREFUSED));
     }
     net::sockopt::set_socket_timeout(&socket, net::sockopt::Timeout::Recv, Some(ANSWER_TIMEOUT))
         .map_err(JoinError::Connect)?;
-    let hello = Hello::new(greeting.pid, greeting.reserved).encode();
-    match retry(|| wire::send(&socket, &hello, greeting.program.as_slice())) {
+    let hello = Hello::new(request.pid, request.reserved).encode();
+    match retry(|| wire::send(&socket, &hello, request.program.as_slice())) {
         // It has closed already: its reason is waiting for us.
         Ok(()) | Err(Errno::PIPE) => {}
         Err(e) => return Err(JoinError::Connect(e)),
     }
 
     let (packet, fds) = wire::receive(&socket)?;
-    match Answer::decode(&packet) {
-        Some(Answer::Welcome(slot)) => Ok(Welcome {
+    match JoinReply::decode(&packet) {
+        Some(JoinReply::Welcome(slot)) => Ok(Welcome {
             connection: socket,
             slot,
             table: fds.into_iter().next(),
         }),
-        Some(Answer::Refused(why)) => Err(JoinError::Refused(why.to_owned())),
+        Some(JoinReply::Refused(why)) => Err(JoinError::Refused(why.to_owned())),
         None if packet.is_empty() => Err(JoinError::Protocol("it closed the connection")),
         None => Err(JoinError::Protocol("an unknown packet")),
     }
@@ -179,7 +179,7 @@ impl Member {
         program: Option<BorrowedFd<'_>>,
     ) -> Result<Self, JoinError> {
         let pid = number_of(program)?;
-        let welcome = greet(&Greeting {
+        let welcome = request_join(&JoinRequest {
             control,
             uid: rustix::process::geteuid().as_raw(),
             reserved: reserved.map(|child| child.slot),
@@ -219,7 +219,7 @@ impl Member {
             let helper = std::process::id();
             self.table.slot(self.slot()).name_helper(taken, helper);
         }
-        let welcome = greet(&Greeting {
+        let welcome = request_join(&JoinRequest {
             control,
             // The program may be another's by now, which the supervisor has to say.
             uid: self.table.user.load(Relaxed),
@@ -241,8 +241,8 @@ impl Member {
 
     /// From a helper that ends while its program may live on: the program needs it no more. Without this
     /// the supervisor ends the program, whose memory nobody serves any more.
-    pub fn leave(&self, why: Leaving) {
-        self.connection.send(&wire::goodbye(why));
+    pub fn announce_exit(&self, why: HelperExit) {
+        self.connection.send(&wire::helper_exit(why));
     }
 
     /// Our slot.
@@ -330,7 +330,8 @@ impl Member {
     /// (a child of `vfork`), nor for our own threads while we die. Whether it went; one that did not costs
     /// that, and nothing else.
     pub fn send_userfaultfd(&self, faults: impl AsFd) -> bool {
-        let sent = |connection| wire::send(connection, &wire::FAULTS_PACKET, &[faults.as_fd()]);
+        let sent =
+            |connection| wire::send(connection, &wire::USERFAULTFD_PACKET, &[faults.as_fd()]);
         self.connection.get().is_some_and(|c| sent(c).is_ok())
     }
 

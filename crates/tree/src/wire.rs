@@ -5,8 +5,8 @@
 //! member → supervisor   HELLO version pid reserved-slot   once; with the program's pidfd from a helper
 //! supervisor → member   WELCOME slot + the table          or REFUSED text, once
 //! member → supervisor   MESSAGE text · POKE · ASK rows    any time
-//!                       FAULTS + a userfaultfd            when it begins to page
-//!                       GOODBYE why                       from a helper, before it ends
+//!                       USERFAULTFD + a userfaultfd            when it begins to page
+//!                       HELPER_EXIT why                       from a helper, before it ends
 //! supervisor → member   DEVICES (row serial)* + a file and a lease area each, for an ASK
 //!
 //! command → supervisor  REQUEST version verb text         once
@@ -41,8 +41,8 @@ const MESSAGE: u8 = b'M';
 const POKE: u8 = b'P';
 const ASK: u8 = b'A';
 const DEVICES: u8 = b'D';
-const FAULTS: u8 = b'F';
-const GOODBYE: u8 = b'G';
+const USERFAULTFD: u8 = b'F';
+const HELPER_EXIT: u8 = b'G';
 const REQUEST: u8 = b'Q';
 const PROGRESS: u8 = b'.';
 const DONE: u8 = b'+';
@@ -55,7 +55,7 @@ pub const CONTROL_PREFIX: &str = "ebb-tree-";
 
 /// The address that a value of EBB_CONTROL stands for, if it is one of ours.
 pub fn address(control: &str) -> Option<SocketAddrUnix> {
-    Name::parse(control)?;
+    ControlName::parse(control)?;
     SocketAddrUnix::new_abstract_name(control.as_bytes()).ok()
 }
 
@@ -63,7 +63,7 @@ pub fn address(control: &str) -> Option<SocketAddrUnix> {
 /// the name, so anybody may take it once the supervisor has gone: whoever connects looks who listens
 /// ([`is_listener`](Self::is_listener)) before he says anything.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Name {
+pub struct ControlName {
     /// The process that began to listen.
     pub pid: u32,
     /// When that was started, in clock ticks since boot; 0: not known.
@@ -72,14 +72,14 @@ pub struct Name {
     pub random: u64,
 }
 
-impl std::fmt::Display for Name {
+impl std::fmt::Display for ControlName {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let (pid, start, random) = (self.pid, self.start_time, self.random);
         write!(f, "{CONTROL_PREFIX}{pid}-{start:x}-{random:016x}")
     }
 }
 
-impl Name {
+impl ControlName {
     /// What `control` says.
     pub fn parse(control: &str) -> Option<Self> {
         let mut parts = control.strip_prefix(CONTROL_PREFIX)?.split('-');
@@ -161,7 +161,7 @@ impl Hello {
 }
 
 /// The supervisor's answer.
-pub enum Answer<'a> {
+pub enum JoinReply<'a> {
     Welcome(SlotNumber),
     Refused(&'a str),
 }
@@ -179,14 +179,14 @@ pub fn refused(why: &str) -> Vec<u8> {
     packet
 }
 
-impl<'a> Answer<'a> {
+impl<'a> JoinReply<'a> {
     pub fn decode(packet: &'a [u8]) -> Option<Self> {
         match packet {
             [WELCOME, a, b] => {
                 let slot = SlotNumber::new(u16::from_le_bytes([*a, *b]) as usize)?;
-                Some(Answer::Welcome(slot))
+                Some(JoinReply::Welcome(slot))
             }
-            [REFUSED, why @ ..] => Some(Answer::Refused(
+            [REFUSED, why @ ..] => Some(JoinReply::Refused(
                 std::str::from_utf8(why).unwrap_or("(unreadable)"),
             )),
             _ => None,
@@ -196,7 +196,7 @@ impl<'a> Answer<'a> {
 
 /// What a member says after its hello.
 #[derive(PartialEq, Eq, Debug)]
-pub enum Talk<'a> {
+pub enum MemberPacket<'a> {
     /// A line for the user.
     Message(&'a [u8]),
     /// Look again now.
@@ -204,14 +204,14 @@ pub enum Talk<'a> {
     /// Send the devices of these rows, one bit each.
     Ask(u8),
     /// Keep the userfaultfd that comes with this.
-    Faults,
+    Userfaultfd,
     /// The helper ends, and why.
-    Goodbye(Leaving),
+    HelperExit(HelperExit),
 }
 
 /// Why a helper ends while its program may live on for a while.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Leaving {
+pub enum HelperExit {
     /// The program ends.
     Ends,
     /// The program has become another, or nothing but the last steps of that are left.
@@ -231,17 +231,17 @@ pub fn message<'a>(text: &str, buf: &'a mut [u8; MAX_PACKET]) -> &'a [u8] {
 /// The POKE packet.
 pub const POKE_PACKET: [u8; 1] = [POKE];
 
-/// The FAULTS packet.
-pub const FAULTS_PACKET: [u8; 1] = [FAULTS];
+/// The USERFAULTFD packet.
+pub const USERFAULTFD_PACKET: [u8; 1] = [USERFAULTFD];
 
-/// Encodes a GOODBYE.
-pub fn goodbye(why: Leaving) -> [u8; 2] {
+/// Encodes a HELPER_EXIT.
+pub fn helper_exit(why: HelperExit) -> [u8; 2] {
     let why = match why {
-        Leaving::Ends => 0,
-        Leaving::Exec => 1,
-        Leaving::Unmanaged => 2,
+        HelperExit::Ends => 0,
+        HelperExit::Exec => 1,
+        HelperExit::Unmanaged => 2,
     };
-    [GOODBYE, why]
+    [HELPER_EXIT, why]
 }
 
 /// Encodes an ASK.
@@ -249,16 +249,16 @@ pub fn ask(rows: u8) -> [u8; 2] {
     [ASK, rows]
 }
 
-impl<'a> Talk<'a> {
+impl<'a> MemberPacket<'a> {
     pub fn decode(packet: &'a [u8]) -> Option<Self> {
         match packet {
-            [MESSAGE, text @ ..] => Some(Talk::Message(text)),
-            [POKE] => Some(Talk::Poke),
-            [ASK, rows] => Some(Talk::Ask(*rows)),
-            [FAULTS] => Some(Talk::Faults),
-            [GOODBYE, 0] => Some(Talk::Goodbye(Leaving::Ends)),
-            [GOODBYE, 1] => Some(Talk::Goodbye(Leaving::Exec)),
-            [GOODBYE, 2] => Some(Talk::Goodbye(Leaving::Unmanaged)),
+            [MESSAGE, text @ ..] => Some(MemberPacket::Message(text)),
+            [POKE] => Some(MemberPacket::Poke),
+            [ASK, rows] => Some(MemberPacket::Ask(*rows)),
+            [USERFAULTFD] => Some(MemberPacket::Userfaultfd),
+            [HELPER_EXIT, 0] => Some(MemberPacket::HelperExit(HelperExit::Ends)),
+            [HELPER_EXIT, 1] => Some(MemberPacket::HelperExit(HelperExit::Exec)),
+            [HELPER_EXIT, 2] => Some(MemberPacket::HelperExit(HelperExit::Unmanaged)),
             _ => None,
         }
     }
@@ -471,26 +471,35 @@ mod tests {
             assert_eq!(Hello::decode(&hello.encode()), Some(hello));
         }
         let slot = SlotNumber::new(300).unwrap();
-        match Answer::decode(&welcome(slot)) {
-            Some(Answer::Welcome(welcomed)) => assert_eq!(welcomed, slot),
+        match JoinReply::decode(&welcome(slot)) {
+            Some(JoinReply::Welcome(welcomed)) => assert_eq!(welcomed, slot),
             _ => panic!("not a welcome"),
         }
-        match Answer::decode(&refused("no room")) {
-            Some(Answer::Refused(why)) => assert_eq!(why, "no room"),
+        match JoinReply::decode(&refused("no room")) {
+            Some(JoinReply::Refused(why)) => assert_eq!(why, "no room"),
             _ => panic!("not a refusal"),
         }
         let mut buf = [0; MAX_PACKET];
         let long = "x".repeat(2000);
         let packet = message(&long, &mut buf);
         assert_eq!(
-            Talk::decode(packet),
-            Some(Talk::Message(&long.as_bytes()[..1023]))
+            MemberPacket::decode(packet),
+            Some(MemberPacket::Message(&long.as_bytes()[..1023]))
         );
-        assert_eq!(Talk::decode(&POKE_PACKET), Some(Talk::Poke));
-        assert_eq!(Talk::decode(&ask(0x81)), Some(Talk::Ask(0x81)));
-        assert_eq!(Talk::decode(&FAULTS_PACKET), Some(Talk::Faults));
-        for why in [Leaving::Ends, Leaving::Exec, Leaving::Unmanaged] {
-            assert_eq!(Talk::decode(&goodbye(why)), Some(Talk::Goodbye(why)));
+        assert_eq!(MemberPacket::decode(&POKE_PACKET), Some(MemberPacket::Poke));
+        assert_eq!(
+            MemberPacket::decode(&ask(0x81)),
+            Some(MemberPacket::Ask(0x81))
+        );
+        assert_eq!(
+            MemberPacket::decode(&USERFAULTFD_PACKET),
+            Some(MemberPacket::Userfaultfd)
+        );
+        for why in [HelperExit::Ends, HelperExit::Exec, HelperExit::Unmanaged] {
+            assert_eq!(
+                MemberPacket::decode(&helper_exit(why)),
+                Some(MemberPacket::HelperExit(why))
+            );
         }
         for named in [vec![], vec![(0, 1), (7, u64::MAX)]] {
             assert_eq!(decode_devices(&devices(&named)), Some(named));
@@ -521,12 +530,12 @@ mod tests {
     #[test]
     fn a_name_is_believed_if_its_maker_listens() {
         let us = Process::open(std::process::id()).unwrap();
-        let name = Name {
+        let name = ControlName {
             pid: us.pid(),
             start_time: us.start_time(),
             random: 7,
         };
-        assert_eq!(Name::parse(&name.to_string()), Some(name));
+        assert_eq!(ControlName::parse(&name.to_string()), Some(name));
         for wrong in [
             "",
             "ebb-tree-",
@@ -534,7 +543,7 @@ mod tests {
             "ebb-tree-1-2-3",
             "../../etc",
         ] {
-            assert_eq!(Name::parse(wrong), None, "{wrong}");
+            assert_eq!(ControlName::parse(wrong), None, "{wrong}");
         }
         let pid = Some(us.pid());
         let ours = Peer { pid, uid: 7 };
@@ -543,7 +552,7 @@ mod tests {
         assert!(name.is_listener(Peer { pid: None, ..ours }, 7));
         assert!(!name.is_listener(Peer { pid: None, ..ours }, 8));
         assert!(name.is_listener(ours, 8), "seen from a user namespace");
-        let timeless = Name {
+        let timeless = ControlName {
             start_time: 0,
             ..name
         };
@@ -554,14 +563,14 @@ mod tests {
             !name.is_listener(Peer { pid: other, ..ours }, 7),
             "another process"
         );
-        let reborn = Name {
+        let reborn = ControlName {
             start_time: us.start_time() - 1,
             ..name
         };
         assert!(!reborn.is_listener(ours, 7), "it has the number by now");
         // Its maker has ended, and another carries on.
         let (gone, pid) = (
-            Name {
+            ControlName {
                 pid: u32::MAX >> 1,
                 ..name
             },
@@ -576,7 +585,7 @@ mod tests {
         fn any_bytes_decode_to_something_or_nothing(
             packet in proptest::collection::vec(any::<u8>(), 0..100),
         ) {
-            let _ = (Hello::decode(&packet), Answer::decode(&packet), Talk::decode(&packet));
+            let _ = (Hello::decode(&packet), JoinReply::decode(&packet), MemberPacket::decode(&packet));
             let _ = (decode_devices(&packet), Request::decode(&packet), Reply::decode(&packet));
         }
     }

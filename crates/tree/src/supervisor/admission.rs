@@ -30,15 +30,15 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 /// Connections from outside the tree that say nothing.
-const OUTSIDERS: usize = 16;
+const MAX_OUTSIDE: usize = 16;
 /// How long they may.
-const SILENCE: Duration = Duration::from_secs(3);
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(3);
 /// The same of processes of the tree: as many as can join at a time.
-const INSIDERS: usize = crate::MAX_SLOTS;
+const MAX_INSIDE: usize = crate::MAX_SLOTS;
 /// Generations that are looked at.
 const GENERATIONS: usize = 256;
 /// How often a walk is begun again because a process on its way ended.
-const WALKS: usize = 16;
+const MAX_WALKS: usize = 16;
 
 /// A connection that has not said anything.
 pub(super) struct Handshake {
@@ -49,7 +49,7 @@ pub(super) struct Handshake {
 }
 
 /// What a process is told that finds no descriptor for it left.
-pub(super) const EXHAUSTED: &str = "`ebb run` is out of descriptors; raise `ulimit -n`";
+pub(super) const NO_DESCRIPTORS: &str = "`ebb run` is out of descriptors; raise `ulimit -n`";
 
 impl Supervisor {
     /// Takes every waiting connection.
@@ -57,10 +57,10 @@ impl Supervisor {
         loop {
             let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
             match net::accept_with(&self.listener, flags) {
-                Ok(connection) => self.let_in(connection),
+                Ok(connection) => self.accept_one(connection),
                 Err(Errno::INTR | Errno::CONNABORTED) => {}
                 Err(Errno::MFILE | Errno::NFILE) if self.spare.take().is_some() => {
-                    if !self.turn_away() {
+                    if !self.refuse_one() {
                         return;
                     }
                 }
@@ -71,16 +71,16 @@ impl Supervisor {
 
     /// There is no descriptor for who waits, and left waiting it would keep the queue readable and us
     /// spinning: it gets the descriptor kept for this, and a no. Whether somebody waited.
-    fn turn_away(&mut self) -> bool {
+    fn refuse_one(&mut self) -> bool {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let connection = net::accept_with(&self.listener, flags);
         if let Ok(connection) = &connection {
-            refuse(connection, EXHAUSTED);
+            refuse(connection, NO_DESCRIPTORS);
             if let Ok(Peer {
                 pid: Some(pid),
                 uid,
             }) = peer::of(connection.as_fd())
-                && self.serves(uid)
+                && self.is_our_user(uid)
             {
                 self.warn_exhausted(pid);
             }
@@ -93,22 +93,22 @@ impl Supervisor {
     }
 
     /// Whether processes of this user may join.
-    fn serves(&self, uid: u32) -> bool {
+    fn is_our_user(&self, uid: u32) -> bool {
         uid == rustix::process::geteuid().as_raw()
     }
 
     /// Somebody has connected.
-    fn let_in(&mut self, connection: OwnedFd) {
+    fn accept_one(&mut self, connection: OwnedFd) {
         let Ok(peer) = peer::of(connection.as_fd()) else {
             return;
         };
-        if !self.serves(peer.uid) && peer.uid != 0 {
+        if !self.is_our_user(peer.uid) && peer.uid != 0 {
             let us = rustix::process::geteuid().as_raw();
             let why = format!("it runs as user {}, not {us}", peer.uid);
             return refuse(&connection, &why);
         }
         let inside = peer.pid.is_some_and(|pid| self.descends(pid));
-        self.make_room(inside);
+        self.bound_handshakes(inside);
         let n = self.next_handshake;
         self.next_handshake = n.wrapping_add(1);
         let token = Token::Handshake(n).pack();
@@ -126,8 +126,8 @@ impl Supervisor {
     }
 
     /// If as many say nothing as may, the oldest has to go.
-    fn make_room(&mut self, inside: bool) {
-        let most = if inside { INSIDERS } else { OUTSIDERS };
+    fn bound_handshakes(&mut self, inside: bool) {
+        let most = if inside { MAX_INSIDE } else { MAX_OUTSIDE };
         let alike = || self.handshakes.iter().filter(|(_, g)| g.inside == inside);
         if alike().count() >= most
             && let Some(&oldest) = alike().min_by_key(|(_, g)| g.since).map(|(n, _)| n)
@@ -137,9 +137,9 @@ impl Supervisor {
     }
 
     /// Closes connections from outside that have said nothing for long.
-    pub(super) fn look_at_the_silent(&mut self) {
+    pub(super) fn drop_silent_handshakes(&mut self) {
         self.handshakes
-            .retain(|_, g| g.inside || g.since.elapsed() < SILENCE);
+            .retain(|_, g| g.inside || g.since.elapsed() < HANDSHAKE_TIMEOUT);
     }
 
     /// A connection that has not said anything has something to read, or ended.
@@ -160,7 +160,7 @@ impl Supervisor {
             return;
         };
         match self.join(&connection, &hello, fds.first(), handshake.inside) {
-            Ok(slot) => self.hear(slot, connection),
+            Ok(slot) => self.add_connection(slot, connection),
             // If the peer is gone already there is nobody to tell.
             Err(why) => refuse(&connection, &why),
         }
@@ -169,7 +169,7 @@ impl Supervisor {
     /// The process behind a connection, if it may join.
     pub(super) fn member_behind(&self, connection: &OwnedFd) -> Result<u32, String> {
         let peer = peer::of(connection.as_fd()).map_err(|e| e.to_string())?;
-        if !self.serves(peer.uid) {
+        if !self.is_our_user(peer.uid) {
             let us = rustix::process::geteuid().as_raw();
             return Err(format!("it runs as user {}, not {us}", peer.uid));
         }
@@ -201,7 +201,7 @@ impl Supervisor {
 
     /// Whether a process is ours, or descends from us or from one that is known to be of the tree.
     fn descends(&self, pid: u32) -> bool {
-        (0..WALKS)
+        (0..MAX_WALKS)
             .find_map(|_| self.descends_by_one_walk(pid))
             .unwrap_or(false)
     }
@@ -234,13 +234,13 @@ impl Supervisor {
         let member = self.by_pid.get(&process.pid());
         let member = member.and_then(|slot| self.members[slot.index()].as_ref());
         let member = member.map(|member| member.process.start_time());
-        let start = member.or_else(|| self.watch.start_of_stranger(process.pid()));
+        let start = member.or_else(|| self.measurements.start_of_unmanaged(process.pid()));
         start == Some(process.start_time())
     }
 
     /// Whether who has connected may ask for changes.
     pub(super) fn may_ask(&self, client: &OwnedFd) -> Result<(), Reply> {
-        let ours = peer::of(client.as_fd()).is_ok_and(|p| self.serves(p.uid) || p.uid == 0);
+        let ours = peer::of(client.as_fd()).is_ok_and(|p| self.is_our_user(p.uid) || p.uid == 0);
         ours.then_some(()).ok_or_else(|| {
             Reply::Failed("the tree is another user's: ask as that one, or as root".into())
         })

@@ -30,17 +30,17 @@ use std::sync::atomic::Ordering::*;
 use std::time::{Duration, Instant};
 
 /// How often a removal is looked at.
-pub(super) const LOOK: Duration = Duration::from_millis(20);
+pub(super) const CHECK_INTERVAL: Duration = Duration::from_millis(20);
 /// How often whoever asked for a removal hears how far it is.
-const REPORT: Duration = Duration::from_millis(200);
+const REPORT_INTERVAL: Duration = Duration::from_millis(200);
 /// After one member has said that it has no room: time for the others to say what they lack.
-const COUNTING: Duration = Duration::from_millis(300);
+const ANSWER_TIME: Duration = Duration::from_millis(300);
 
 /// Opens a SPEC given while the tree runs.
 pub type Opener = Box<dyn FnMut(&str) -> Result<SetupDevice, String> + Send>;
 
 /// A device of the tree.
-pub(super) struct Row {
+pub(super) struct TreeDevice {
     serial: u64,
     name: String,
     facts: Facts,
@@ -54,11 +54,11 @@ pub(super) struct Row {
     warned_errors: bool,
     /// The user knows that a process gave it up.
     warned_given_up: bool,
-    leaving: Option<Leaving>,
+    removal: Option<Removal>,
 }
 
 /// A removal under way.
-struct Leaving {
+struct Removal {
     /// Who asked for it.
     client: OwnedFd,
     reported: Instant,
@@ -111,7 +111,7 @@ pub struct DeviceShown {
     pub given_up_by: u64,
 }
 
-impl Row {
+impl TreeDevice {
     /// Makes the leases of a device.
     fn new(serial: u64, device: SetupDevice) -> Result<Self, SetupError> {
         let clusters = clusters_of(device.facts.slots);
@@ -131,7 +131,7 @@ impl Row {
             past_errors: 0,
             warned_errors: false,
             warned_given_up: false,
-            leaving: None,
+            removal: None,
         })
     }
 
@@ -151,7 +151,7 @@ impl Supervisor {
         let free = self.rows.iter().position(Option::is_none);
         let free = free.ok_or(SetupError::TooManyDevices(MAX_DEVICES + 1))?;
         let serial = self.next_serial;
-        let row = Row::new(serial, device)?;
+        let row = TreeDevice::new(serial, device)?;
         let (facts, clusters) = (row.facts.to_words(), row.leases.owner.len() as u32);
         self.table.devices[free].fill(serial, facts, row.priority, clusters);
         self.next_serial += 1;
@@ -250,7 +250,7 @@ impl Supervisor {
                 .map(|(n, _)| n)
                 .ok_or_else(|| format!("there is no device {serial}: `ebb swap show` lists them"));
         }
-        let same = |row: &Row| row.name == text || same_file(&row.name, text);
+        let same = |row: &TreeDevice| row.name == text || same_file(&row.name, text);
         let found: Vec<usize> = rows()
             .filter(|(_, row)| row.as_ref().is_some_and(same))
             .map(|(n, _)| n)
@@ -269,7 +269,7 @@ impl Supervisor {
 
     fn switch_off(&mut self, n: usize, client: OwnedFd) {
         let Some(row) = &mut self.rows[n] else { return };
-        if row.leaving.is_some() {
+        if row.removal.is_some() {
             let why = format!(
                 "device {} is being removed already: wait for that, or interrupt it",
                 row.serial
@@ -277,11 +277,11 @@ impl Supervisor {
             return answer(&client, Reply::Failed(why));
         }
         let token = Token::Client(n as u32).pack();
-        if !listens(&self.epoll, &client, token) {
+        if !watch_client(&self.epoll, &client, token) {
             return;
         }
         self.table.devices[n].set_state(row.serial, DeviceState::Asked);
-        row.leaving = Some(Leaving {
+        row.removal = Some(Removal {
             client,
             reported: Instant::now(),
             change: self.table.devices_changed(),
@@ -291,41 +291,41 @@ impl Supervisor {
     }
 
     /// There is room for what is on a device: it is left.
-    fn leave(&mut self, n: usize, had: u64) {
+    fn start_moving(&mut self, n: usize, had: u64) {
         let Some(row) = &mut self.rows[n] else { return };
-        let Some(leaving) = &mut row.leaving else {
+        let Some(removal) = &mut row.removal else {
             return;
         };
         row.leases.close();
         self.table.devices[n].set_state(row.serial, DeviceState::Leaving);
-        leaving.change = self.table.devices_changed();
-        leaving.stage = Stage::Moving { had, refused: None };
+        removal.change = self.table.devices_changed();
+        removal.stage = Stage::Moving { had, refused: None };
         self.due = Instant::now();
     }
 
     /// Pages of each device but one that stays, which nobody has set aside.
-    fn free_beside(&self, n: usize) -> [u64; MAX_DEVICES] {
+    fn free_on_others(&self, n: usize) -> [u64; MAX_DEVICES] {
         std::array::from_fn(|other| match &self.rows[other] {
-            Some(row) if other != n && row.leaving.is_none() => row.free_pages(),
+            Some(row) if other != n && row.removal.is_none() => row.free_pages(),
             _ => 0,
         })
     }
 
     /// Pages on a device that would find no place if everybody left it; none as long as somebody
     /// has not said what it wants, or what leaves another device is on its way to the same room.
-    fn lacking(&self, n: usize, change: u64) -> Option<u64> {
+    fn missing_pages(&self, n: usize, change: u64) -> Option<u64> {
         let leaving = self
             .rows
             .iter()
             .flatten()
-            .filter_map(|row| row.leaving.as_ref());
+            .filter_map(|row| row.removal.as_ref());
         if leaving
             .into_iter()
             .any(|l| matches!(l.stage, Stage::Moving { .. }))
         {
             return None;
         }
-        let free = self.free_beside(n);
+        let free = self.free_on_others(n);
         let (mut wanted, mut lacking) = (0, 0);
         for slot in self.holders(n) {
             let shares = &self.table.slot(slot).shares;
@@ -345,23 +345,23 @@ impl Supervisor {
     }
 
     /// Whoever asked for a removal has spoken, or is gone: then it is taken back.
-    pub(super) fn hear_client(&mut self, n: u32) {
+    pub(super) fn on_removal_client(&mut self, n: u32) {
         let Some(Some(row)) = self.rows.get_mut(n as usize) else {
             return;
         };
-        let Some(leaving) = &row.leaving else { return };
-        match net::recv(&leaving.client, &mut [0; 64], RecvFlags::DONTWAIT) {
+        let Some(removal) = &row.removal else { return };
+        match net::recv(&removal.client, &mut [0; 64], RecvFlags::DONTWAIT) {
             Err(Errno::AGAIN | Errno::INTR) => {}
-            Ok((_, 0)) | Err(_) => self.stay(n as usize),
+            Ok((_, 0)) | Err(_) => self.cancel_removal(n as usize),
             Ok(_) => {}
         }
     }
 
     /// A removal is taken back; the client, to be told why.
-    fn stay(&mut self, n: usize) {
+    fn cancel_removal(&mut self, n: usize) {
         let Some(row) = &mut self.rows[n] else { return };
-        if let Some(leaving) = row.leaving.take() {
-            let _ = epoll::delete(&self.epoll, &leaving.client);
+        if let Some(removal) = row.removal.take() {
+            let _ = epoll::delete(&self.epoll, &removal.client);
         }
         row.leases.reopen();
         self.table.devices[n].set_state(row.serial, DeviceState::On);
@@ -369,23 +369,23 @@ impl Supervisor {
     }
 
     /// Looks how far removals are.
-    pub(super) fn look_at_removals(&mut self) {
+    pub(super) fn check_removals(&mut self) {
         for n in 0..MAX_DEVICES {
             if self.is_leaving(n) {
-                self.look_at_removal(n);
+                self.check_removal(n);
             }
         }
     }
 
     fn is_leaving(&self, n: usize) -> bool {
-        self.rows[n].as_ref().is_some_and(|r| r.leaving.is_some())
+        self.rows[n].as_ref().is_some_and(|r| r.removal.is_some())
     }
 
-    pub(super) fn removing(&self) -> bool {
+    pub(super) fn has_removals(&self) -> bool {
         (0..MAX_DEVICES).any(|n| self.is_leaving(n))
     }
 
-    fn look_at_removal(&mut self, n: usize) {
+    fn check_removal(&mut self, n: usize) {
         let holders = self.holders(n).count();
         let shares = || {
             let slots = self.table.taken();
@@ -393,24 +393,24 @@ impl Supervisor {
         };
         let left: u64 = shares().map(|s| u64::from(s.used.load(SeqCst))).sum();
         let Some(row) = &self.rows[n] else { return };
-        let Some(leaving) = &row.leaving else { return };
-        match leaving.stage {
-            Stage::Asked => match self.lacking(n, leaving.change) {
-                Some(0) => self.leave(n, left),
+        let Some(removal) = &row.removal else { return };
+        match removal.stage {
+            Stage::Asked => match self.missing_pages(n, removal.change) {
+                Some(0) => self.start_moving(n, left),
                 Some(missing) => self.refuse(n, &no_room(missing), 0),
                 None => self.report(n, format!("{holders} processes are asked")),
             },
             Stage::Moving { .. } if holders == 0 && row.leases.is_idle() => self.drop_device(n),
             Stage::Moving { had, refused } => {
                 let answers: Vec<Answer> = shares()
-                    .filter_map(|s| s.answer_to(leaving.change))
+                    .filter_map(|s| s.answer_to(removal.change))
                     .collect();
                 if answers.is_empty() {
                     let text = format!("{} MiB left, {holders} processes", left.div_ceil(256));
                     return self.report(n, text);
                 }
                 let since = refused.unwrap_or_else(Instant::now);
-                if since.elapsed() < COUNTING {
+                if since.elapsed() < ANSWER_TIME {
                     let refused = Some(since);
                     return self.set_stage(n, Stage::Moving { had, refused });
                 }
@@ -426,7 +426,7 @@ impl Supervisor {
                         "{stuck} pages on it cannot be read, or not be written elsewhere; they go when the programs free them"
                     ),
                     lacking => {
-                        let free: u64 = self.free_beside(n).iter().sum();
+                        let free: u64 = self.free_on_others(n).iter().sum();
                         no_room(lacking.max(left.saturating_sub(free)))
                     }
                 };
@@ -436,18 +436,18 @@ impl Supervisor {
     }
 
     fn set_stage(&mut self, n: usize, stage: Stage) {
-        if let Some(leaving) = self.rows[n].as_mut().and_then(|row| row.leaving.as_mut()) {
-            leaving.stage = stage;
+        if let Some(removal) = self.rows[n].as_mut().and_then(|row| row.removal.as_mut()) {
+            removal.stage = stage;
         }
     }
 
     /// Tells who asked for a removal how far it is, now and then.
     fn report(&mut self, n: usize, text: String) {
-        if let Some(leaving) = self.rows[n].as_mut().and_then(|row| row.leaving.as_mut())
-            && leaving.reported.elapsed() > REPORT
+        if let Some(removal) = self.rows[n].as_mut().and_then(|row| row.removal.as_mut())
+            && removal.reported.elapsed() > REPORT_INTERVAL
         {
-            leaving.reported = Instant::now();
-            answer(&leaving.client, Reply::Progress(text));
+            removal.reported = Instant::now();
+            answer(&removal.client, Reply::Progress(text));
         }
     }
 
@@ -462,10 +462,10 @@ impl Supervisor {
             "device {}, {}, stays in use: {why}{moved}",
             row.serial, row.name
         );
-        if let Some(leaving) = &row.leaving {
-            answer(&leaving.client, Reply::Failed(text));
+        if let Some(removal) = &row.removal {
+            answer(&removal.client, Reply::Failed(text));
         }
-        self.stay(n);
+        self.cancel_removal(n);
     }
 
     /// Nobody has anything on a device any more: it goes, and who asked for that hears of it.
@@ -484,12 +484,12 @@ impl Supervisor {
             "device {}, {}, is not in use any more",
             row.serial, row.name
         );
-        let leaving = row.leaving.take();
+        let removal = row.removal.take();
         // Closed before anybody hears that it is.
         drop(row);
-        if let Some(leaving) = leaving {
-            let _ = epoll::delete(&self.epoll, &leaving.client);
-            answer(&leaving.client, Reply::Done(text));
+        if let Some(removal) = removal {
+            let _ = epoll::delete(&self.epoll, &removal.client);
+            answer(&removal.client, Reply::Done(text));
         }
     }
 
@@ -515,7 +515,7 @@ impl Supervisor {
 
     /// Tells the user of devices that fail, each once when it begins and once when a process
     /// gives it up.
-    pub(super) fn look_for_errors(&mut self) {
+    pub(super) fn warn_of_errors(&mut self) {
         let us = std::process::id();
         for n in 0..MAX_DEVICES {
             let (errors, out) = (self.errors(n), self.given_up_by(n));
@@ -539,7 +539,7 @@ impl Supervisor {
 
     /// A process is gone: what it said of the devices is kept where it counts.
     pub(super) fn forget_shares(&mut self, slot: SlotNumber) {
-        self.look_for_errors();
+        self.warn_of_errors();
         let slot = self.table.slot(slot);
         slot.attached.store(0, SeqCst);
         for (row, share) in self.rows.iter_mut().zip(&slot.shares) {
@@ -557,7 +557,7 @@ impl Supervisor {
 
     /// Every device.
     pub fn devices(&self) -> Vec<DeviceShown> {
-        let shown = |(n, row): (usize, &Option<Row>)| {
+        let shown = |(n, row): (usize, &Option<TreeDevice>)| {
             let row = row.as_ref()?;
             let slots = self.table.taken();
             let used = slots.map(|(slot, _)| self.table.slot(slot).shares[n].used.load(SeqCst));
@@ -572,7 +572,7 @@ impl Supervisor {
                 node: row.facts.node().map(|node| node.0),
                 rotational: row.facts.rotational,
                 discard: row.facts.wants_discard,
-                state: if row.leaving.is_some() {
+                state: if row.removal.is_some() {
                     "leaving"
                 } else {
                     "on"
@@ -614,7 +614,7 @@ fn same_file(a: &str, b: &str) -> bool {
 }
 
 /// Hears of a command that goes away before it is answered; one that cannot be listened to is refused.
-pub(super) fn listens(epoll: &OwnedFd, client: &OwnedFd, token: epoll::EventData) -> bool {
+pub(super) fn watch_client(epoll: &OwnedFd, client: &OwnedFd, token: epoll::EventData) -> bool {
     let added = epoll::add(epoll, client, token, epoll::EventFlags::IN).is_ok();
     if !added {
         let why = "the kernel has no memory for it: free some and ask again";

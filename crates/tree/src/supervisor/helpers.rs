@@ -13,7 +13,7 @@
 //! ```text
 //! program dies or execs   the helper sees it and ends; if it has not after GRACE, it is killed
 //! helper dies             the program is killed, as nobody can bring back what is out; unless the helper has
-//!                         said goodbye, or the program is ending anyway
+//!                         said helper_exit, or the program is ending anyway
 //! ```
 //! The second descriptor of the userfaultfd (`orphan_memory`) keeps what is out from reading as zeros meanwhile.
 //!
@@ -24,7 +24,7 @@
 use super::members::{ManagedProcess, identify};
 use super::{ANY_CHILD, Supervisor, Token};
 use crate::table::{SlotNumber, SlotState};
-use crate::wire::Leaving;
+use crate::wire::HelperExit;
 use ebb_sys::proc::{self, Image, Process};
 use rustix::event::epoll;
 use rustix::io::Errno;
@@ -48,8 +48,8 @@ pub(super) struct Helper {
     pub ended: bool,
     /// When it is killed: its program is gone.
     due: Option<Instant>,
-    /// It has said goodbye.
-    leaving: Option<Leaving>,
+    /// It has said helper_exit.
+    exit: Option<HelperExit>,
 }
 
 /// A process that joins, and who serves it.
@@ -107,7 +107,7 @@ impl Joining {
             pidfd: helper,
             ended: false,
             due: None,
-            leaving: None,
+            exit: None,
         };
         Ok(Self {
             process,
@@ -158,17 +158,17 @@ impl Supervisor {
     }
 
     /// A helper says that it ends.
-    pub(super) fn goodbye(&mut self, slot: SlotNumber, why: Leaving) {
+    pub(super) fn helper_exit(&mut self, slot: SlotNumber, why: HelperExit) {
         if let Some(member) = &mut self.members[slot.index()]
             && let Some(helper) = &mut member.helper
         {
-            helper.leaving = Some(why);
+            helper.exit = Some(why);
         }
     }
 
     /// The program of a slot has ended, or become another; true if a helper of it is left, which then
     /// is given its time to end.
-    pub(super) fn awaits_helper(&mut self, slot: SlotNumber, grace: Duration) -> bool {
+    pub(super) fn let_helper_end(&mut self, slot: SlotNumber, grace: Duration) -> bool {
         let Some(member) = &mut self.members[slot.index()] else {
             return false;
         };
@@ -190,7 +190,7 @@ impl Supervisor {
     /// Every thread of a helper is gone.
     pub(super) fn helper_ended(&mut self, slot: SlotNumber) {
         // Its last words may still be waiting.
-        while self.listen_to(slot) {}
+        while self.receive_from(slot) {}
         let Some(member) = &mut self.members[slot.index()] else {
             return;
         };
@@ -210,15 +210,15 @@ impl Supervisor {
         if self.helpers.get(&helper.pid) == Some(&slot) {
             self.helpers.remove(&helper.pid);
         }
-        let (leaving, name) = (helper.leaving, member.process.pid());
+        let (exit, name) = (helper.exit, member.process.pid());
         // What pages cannot do without.
         let pages = self.table.state(slot).state == SlotState::Paging;
-        let leaving = leaving.filter(|&why| why != Leaving::Unmanaged || !pages);
-        if leaving == Some(Leaving::Unmanaged) {
-            self.has_left(slot);
+        let exit = exit.filter(|&why| why != HelperExit::Unmanaged || !pages);
+        if exit == Some(HelperExit::Unmanaged) {
+            self.member_left(slot);
             return;
         }
-        if self.look_whether_left(slot) || leaving.is_some() {
+        if self.check_left(slot) || exit.is_some() {
             return;
         }
         let Some(member) = &self.members[slot.index()] else {
@@ -237,7 +237,7 @@ impl Supervisor {
 
     /// Notices programs that have become others while their helpers live on, and ends helpers that are
     /// left over.
-    pub(super) fn look_after_helpers(&mut self) {
+    pub(super) fn check_helpers(&mut self) {
         let now = Instant::now();
         let slots: Vec<SlotNumber> = self.helpers.values().copied().collect();
         for slot in slots {
@@ -250,7 +250,7 @@ impl Supervisor {
             if helper.is_due(now) {
                 helper.kill();
             } else if helper.due.is_none() && member.program_is_gone() {
-                self.awaits_helper(slot, GRACE);
+                self.let_helper_end(slot, GRACE);
             }
         }
     }
@@ -301,11 +301,11 @@ impl Supervisor {
                 member.is_some_and(|member| proc::has_ended(&member.pidfd))
             });
             for &slot in &slots {
-                self.awaits_helper(slot, Duration::ZERO);
+                self.let_helper_end(slot, Duration::ZERO);
             }
             let waited = start.elapsed();
             // Of those that have not joined nothing is known but the name.
-            let unknown = || waited < NOTICES && self.left_alone();
+            let unknown = || waited < NOTICES && self.has_unjoined_helper();
             if slots.is_empty() && !unknown() || waited >= limit {
                 return Ok(());
             }
@@ -315,7 +315,7 @@ impl Supervisor {
 
     /// Whether a child of ours looks like a helper that has not joined: its program may have ended before,
     /// and it is about to notice.
-    fn left_alone(&self) -> bool {
+    fn has_unjoined_helper(&self) -> bool {
         let mut found = false;
         let _ = proc::children(std::process::id(), |pid| {
             let stat = Process::open(pid).and_then(|process| process.stat());

@@ -17,12 +17,12 @@
 //! can be it: one that is not known otherwise, has the parent's image, as a forked child has whatever its
 //! pid is, was not there before the slot was reserved, and is a child of the parent while that lives.
 
-use super::admission::EXHAUSTED;
+use super::admission::NO_DESCRIPTORS;
 use super::helpers::{GRACE, Helper, Joining, Unknown};
 use super::{Supervisor, Token, orphan_memory};
 use crate::limits::Limits;
 use crate::table::{Named, SlotNumber, SlotState, StateWord, VERSION};
-use crate::wire::{self, Hello, Talk};
+use crate::wire::{self, Hello, MemberPacket};
 use ebb_sys::proc::{self, Image, Process};
 use ebb_sys::userfaultfd::Userfaultfd;
 use rustix::event::epoll;
@@ -69,7 +69,7 @@ pub(super) struct PendingChild {
 }
 
 /// A process that may be a child for which a slot is reserved.
-struct Stranger {
+struct Candidate {
     image: Image,
     parent: u32,
     start_time: u64,
@@ -110,7 +110,7 @@ pub(super) fn identify(pid: u32) -> Result<(Process, OwnedFd, Image), Errno> {
 
 impl Supervisor {
     /// From now on the member is heard on this connection.
-    pub(super) fn hear(&mut self, slot: SlotNumber, connection: OwnedFd) {
+    pub(super) fn add_connection(&mut self, slot: SlotNumber, connection: OwnedFd) {
         let added = epoll::add(
             &self.epoll,
             &connection,
@@ -157,7 +157,7 @@ impl Supervisor {
         let joining = Joining::of(peer, program).map_err(|why| match why {
             Unknown::Exhausted => {
                 self.warn_exhausted(peer);
-                EXHAUSTED.into()
+                NO_DESCRIPTORS.into()
             }
             Unknown::Because(why) => why,
         })?;
@@ -171,11 +171,11 @@ impl Supervisor {
                 return Err(format!("process {pid} has joined already"));
             }
             // What its helper has begun to write has to be over first.
-            if !self.awaits_helper(old, Duration::ZERO) {
+            if !self.let_helper_end(old, Duration::ZERO) {
                 self.reap(old);
             }
         }
-        let slot = self.place_for(&joining, hello.reserved)?;
+        let slot = self.slot_for(&joining, hello.reserved)?;
         let watched = epoll::add(
             &self.epoll,
             &joining.pidfd,
@@ -202,8 +202,8 @@ impl Supervisor {
             foreign: hello.pid != pid,
             userfaultfd: None,
         });
-        self.watch.forget(pid);
-        self.watch.forget(peer);
+        self.measurements.forget(pid);
+        self.measurements.forget(peer);
         if let Err(e) = told {
             self.reap(slot);
             return Err(format!("the answer could not be sent: {e}"));
@@ -219,7 +219,7 @@ impl Supervisor {
     }
 
     /// A slot for who joins: the one reserved for it, or a free one. Its limits are set.
-    fn place_for(
+    fn slot_for(
         &mut self,
         joining: &Joining,
         reserved: Option<SlotNumber>,
@@ -282,7 +282,7 @@ impl Supervisor {
     }
 
     /// A member said something, or its connection ended. Whether there may be more.
-    pub(super) fn listen_to(&mut self, slot: SlotNumber) -> bool {
+    pub(super) fn receive_from(&mut self, slot: SlotNumber) -> bool {
         // Bounded, so that one talkative member does not keep the tick from its time.
         for _ in 0..64 {
             let Some(member) = &mut self.members[slot.index()] else {
@@ -296,16 +296,16 @@ impl Supervisor {
                 // It has died without reading all that we sent; what it sent is behind this.
                 Err(Errno::CONNRESET) => {}
                 Ok((packet, _)) if packet.is_empty() => {
-                    self.hang_up(slot);
+                    self.connection_ended(slot);
                     return false;
                 }
                 Err(_) => {
-                    self.hang_up(slot);
+                    self.connection_ended(slot);
                     return false;
                 }
-                Ok((packet, fds)) => match Talk::decode(&packet) {
-                    Some(Talk::Poke) => self.poked(slot),
-                    Some(Talk::Faults) => {
+                Ok((packet, fds)) => match MemberPacket::decode(&packet) {
+                    Some(MemberPacket::Poke) => self.member_poked(slot),
+                    Some(MemberPacket::Userfaultfd) => {
                         let kept = fds.into_iter().next().filter(orphan_memory::can_keep);
                         member.userfaultfd = kept.map(Userfaultfd::from);
                         if member.userfaultfd.is_none() {
@@ -313,9 +313,9 @@ impl Supervisor {
                             self.warn_unkept(pid);
                         }
                     }
-                    Some(Talk::Ask(rows)) => self.send_devices(slot, rows),
-                    Some(Talk::Goodbye(why)) => self.goodbye(slot, why),
-                    Some(Talk::Message(text)) => {
+                    Some(MemberPacket::Ask(rows)) => self.send_devices(slot, rows),
+                    Some(MemberPacket::HelperExit(why)) => self.helper_exit(slot, why),
+                    Some(MemberPacket::Message(text)) => {
                         let pid = member.process.pid();
                         let text: String = String::from_utf8_lossy(text)
                             .chars()
@@ -331,34 +331,34 @@ impl Supervisor {
     }
 
     /// The connection to a member has ended.
-    fn hang_up(&mut self, slot: SlotNumber) {
+    fn connection_ended(&mut self, slot: SlotNumber) {
         if let Some(member) = &mut self.members[slot.index()] {
             member.connection = None;
         }
-        let _ = self.look_whether_left(slot);
+        let _ = self.check_left(slot);
     }
 
     /// A member has something new: it charges for itself from now on, perhaps.
-    fn poked(&mut self, slot: SlotNumber) {
+    fn member_poked(&mut self, slot: SlotNumber) {
         self.due = Instant::now();
         // What it shares with relatives that page already is charged twice, unless its charge is
         // a copy of its parent's and was credited with that.
         let slot = self.table.slot(slot);
         if slot.credit.load(SeqCst) == 0 && slot.charged.load(SeqCst) > 0 {
-            self.watch.share_soon();
+            self.measurements.measure_sharing_soon();
         }
     }
 
     /// Every thread of the process is gone.
     pub(super) fn died(&mut self, slot: SlotNumber) {
         // Its last words may still be waiting.
-        while self.listen_to(slot) {}
+        while self.receive_from(slot) {}
         // Unless that ended it, and another has the slot since.
         if let Some(member) = &self.members[slot.index()]
             && proc::has_ended(&member.pidfd)
         {
             self.own_limits.forget(&member.process);
-            if !self.awaits_helper(slot, GRACE) {
+            if !self.let_helper_end(slot, GRACE) {
                 self.reap(slot);
             }
         }
@@ -366,22 +366,22 @@ impl Supervisor {
 
     /// The connection has ended: has the process become another program, and is its helper gone, if it had
     /// one? If it is only dying, its pidfd will say so. Whether it has left.
-    pub(super) fn look_whether_left(&mut self, slot: SlotNumber) -> bool {
+    pub(super) fn check_left(&mut self, slot: SlotNumber) -> bool {
         let left = self.members[slot.index()].as_ref().is_some_and(|member| {
             member.connection.is_none()
                 && member.living_helper().is_none()
                 && member.program_is_gone()
         });
         if left {
-            self.has_left(slot);
+            self.member_left(slot);
         }
         left
     }
 
     /// The member is none any more, and its process may live on: it is measured like any other from now on.
-    pub(super) fn has_left(&mut self, slot: SlotNumber) {
+    pub(super) fn member_left(&mut self, slot: SlotNumber) {
         self.reap(slot);
-        self.watch.walk_soon();
+        self.measurements.walk_soon();
         self.due = Instant::now();
     }
 
@@ -455,7 +455,7 @@ impl Supervisor {
         self.table.take_credit(self.family(family), pages);
         // Those that are left may be alone now, and look.
         self.family(family).for_each(|n| self.table.wake(n));
-        self.watch.share_soon();
+        self.measurements.measure_sharing_soon();
     }
 
     /// The family of a process that joins with this image: that of its relatives, if it was forked
@@ -517,7 +517,7 @@ impl Supervisor {
     }
 
     /// Looks after reserved slots, and after processes whose connection has ended.
-    pub(super) fn look_after(&mut self) {
+    pub(super) fn check_slots(&mut self) {
         let now = proc::ticks();
         let mut nameless = Vec::new();
         for n in SlotNumber::all() {
@@ -530,7 +530,7 @@ impl Supervisor {
                         self.reap(n);
                     }
                 }
-                SlotState::Joined | SlotState::Paging => drop(self.look_whether_left(n)),
+                SlotState::Joined | SlotState::Paging => drop(self.check_left(n)),
                 SlotState::Free => self.pending_children[n.index()] = None,
                 SlotState::Reserved => {
                     self.track_child(n);
@@ -557,9 +557,9 @@ impl Supervisor {
         if proc::all(|pid| all.push(pid)).is_err() {
             return;
         }
-        let strangers: Vec<Stranger> = all
+        let candidates: Vec<Candidate> = all
             .iter()
-            .filter_map(|&pid| self.stranger(pid, &all))
+            .filter_map(|&pid| self.candidate(pid, &all))
             .collect();
         for &n in nameless {
             let parents = self.parents_of(n);
@@ -570,12 +570,12 @@ impl Supervisor {
             let Some(image) = expected.origin.image else {
                 continue;
             };
-            let may_be = |s: &Stranger| {
+            let may_be = |s: &Candidate| {
                 s.image == image
                     && s.start_time >= expected.after
                     && parents.is_none_or(|parents| parents.contains(&s.parent))
             };
-            if !strangers.iter().any(may_be) {
+            if !candidates.iter().any(may_be) {
                 self.reap(n);
             }
         }
@@ -591,7 +591,7 @@ impl Supervisor {
     }
 
     /// A process that is none of those known to us, nor the helper of one among `all`.
-    fn stranger(&self, pid: u32, all: &[u32]) -> Option<Stranger> {
+    fn candidate(&self, pid: u32, all: &[u32]) -> Option<Candidate> {
         let process = Process::open(pid).ok()?;
         let joined = self.by_pid.get(&pid);
         let joined = joined.and_then(|n| self.members[n.index()].as_ref());
@@ -610,7 +610,7 @@ impl Supervisor {
             return None;
         }
         let stat = process.stat().ok()?;
-        Some(Stranger {
+        Some(Candidate {
             image: stat.image,
             parent: stat.parent,
             start_time: stat.start_time,
@@ -619,7 +619,7 @@ impl Supervisor {
 
     /// Images of children that were charged for before their forks, while it is not known which
     /// processes they are: neither parent nor child may have run since to say so. Counted as
-    /// strangers too, such a child would use up the budget a second time.
+    /// candidates too, such a child would use up the budget a second time.
     pub(super) fn nameless_children(&mut self) -> Vec<Image> {
         let taken = self.table.taken();
         let reserved: Vec<SlotNumber> = taken

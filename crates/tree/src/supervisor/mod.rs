@@ -31,14 +31,14 @@ use crate::table::{Config, Mode, SlotNumber, SlotState, Table, Way};
 use crate::wire;
 use crate::{Facts, MAX_DEVICES, MAX_SLOTS};
 use admission::Handshake;
-use devices::Row;
+use devices::TreeDevice;
 pub use devices::{DeviceShown, Opener};
 use ebb_engine::counters::Counters;
 use ebb_sys::proc::{self, Process};
 use inherited_limits::OwnLimits;
-use limits::Approach;
+use limits::BudgetReduction;
 pub use limits::{LimitsShown, ProcessLimits, check_limits};
-use measure::Watch;
+use measure::Measurements;
 pub(crate) use measure::{start_room, start_threshold};
 use members::{ManagedProcess, PendingChild};
 use orphan_memory::OrphanMemory;
@@ -138,7 +138,7 @@ impl Totals {
 pub struct Supervisor {
     table: &'static Table,
     table_fd: OwnedFd,
-    rows: [Option<Row>; MAX_DEVICES],
+    rows: [Option<TreeDevice>; MAX_DEVICES],
     /// The number of the next device.
     next_serial: u64,
     open: Option<Opener>,
@@ -161,12 +161,12 @@ pub struct Supervisor {
     /// Slots that have counters.
     used: Vec<bool>,
     joined: u64,
-    watch: Watch,
+    measurements: Measurements,
     due: Instant,
     /// The budgets that can be given.
     budgets: RangeInclusive<u64>,
     /// A lower budget on its way.
-    approach: Option<Approach>,
+    reduction: Option<BudgetReduction>,
     /// Limits of single processes.
     own_limits: OwnLimits,
     /// Memory whose process has ended, and which others still use.
@@ -279,10 +279,10 @@ impl Supervisor {
             helpers: HashMap::new(),
             used: vec![false; MAX_SLOTS],
             joined: 0,
-            watch: Watch::new(),
+            measurements: Measurements::new(),
             due: Instant::now(),
             budgets: setup.budgets,
-            approach: None,
+            reduction: None,
             own_limits: OwnLimits::default(),
             orphan_memory: HashMap::new(),
             next_orphan_memory: 0,
@@ -341,11 +341,11 @@ impl Supervisor {
             match Token::unpack(event.data) {
                 Token::Listener => self.accept(),
                 Token::Handshake(n) => self.on_first_packet(n),
-                Token::Connection(slot) => drop(self.listen_to(slot)),
+                Token::Connection(slot) => drop(self.receive_from(slot)),
                 Token::Death(slot) => self.died(slot),
                 Token::Helper(slot) => self.helper_ended(slot),
-                Token::Client(row) => self.hear_client(row),
-                Token::Limiter => self.hear_limiter(),
+                Token::Client(row) => self.on_removal_client(row),
+                Token::Limiter => self.on_limit_client(),
                 Token::OrphanMemory(n) => self.serve_orphan_memory(n),
                 Token::MainChild => {}
             }
@@ -400,7 +400,7 @@ impl Supervisor {
     /// Every process of the tree at this moment, those that serve others among them.
     pub fn processes(&self) -> Vec<u32> {
         let known = self.by_pid.keys().chain(self.helpers.keys()).copied();
-        members::descendants(known.chain(self.watch.strangers()))
+        members::descendants(known.chain(self.measurements.unmanaged()))
     }
 
     /// Members and reserved slots at this moment.
@@ -519,12 +519,12 @@ fn spare() -> Option<OwnedFd> {
     rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC).ok()
 }
 
-/// Binds a socket of a new name: see [`wire::Name`].
+/// Binds a socket of a new name: see [`wire::ControlName`].
 fn listen() -> Result<(String, OwnedFd), Errno> {
     let mut random = [0u8; 8];
     rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty())?;
     let pid = std::process::id();
-    let control = wire::Name {
+    let control = wire::ControlName {
         pid,
         start_time: Process::open(pid).map_or(0, |us| us.start_time()),
         random: u64::from_ne_bytes(random),

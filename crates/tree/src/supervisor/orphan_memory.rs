@@ -82,7 +82,7 @@ impl Supervisor {
             n,
             OrphanMemory {
                 pid,
-                faults,
+                userfaultfd,
                 warned,
             },
         );

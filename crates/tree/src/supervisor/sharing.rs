@@ -174,7 +174,7 @@ impl Supervisor {
     /// Members are about to charge for themselves: each takes its part of the overlap along as
     /// credit, so that nothing is counted twice meanwhile.
     pub(super) fn credit_overlap(&self) {
-        let overlap = &self.watch.sharing.overlap;
+        let overlap = &self.measurements.sharing.overlap;
         let whole: i64 = overlap.shares.values().sum();
         for (n, word) in self.table.taken() {
             if word.state == SlotState::Joined
@@ -211,9 +211,9 @@ impl Supervisor {
                 let faults = now.minor_faults + self.faults_of_helper(n);
                 let now = faults as i64 - self.accounted_faults(n);
                 let key = (n, self.table.state(n).taken);
-                let known = self.watch.sharing.faults.get(&key).copied();
+                let known = self.measurements.sharing.faults.get(&key).copied();
                 // What a new one has copied before this is in no count.
-                self.watch.sharing.unsure |= known.is_none();
+                self.measurements.sharing.unsure |= known.is_none();
                 let before = known.unwrap_or(now);
                 since += (now - before).max(0);
                 counted.insert(key, now.max(before));
@@ -227,7 +227,7 @@ impl Supervisor {
             }
             decay += self.table.take_credit(members.iter().copied(), since);
         }
-        let sharing = &mut self.watch.sharing;
+        let sharing = &mut self.measurements.sharing;
         sharing.faults = counted;
         sharing.decay += decay;
         // Nothing taken since the last measurement: it still holds.
@@ -258,7 +258,7 @@ impl Supervisor {
         for members in families.values() {
             unsure |= !self.roll_up(members);
         }
-        let sharing = &mut self.watch.sharing;
+        let sharing = &mut self.measurements.sharing;
         sharing.unsure = unsure;
         sharing.decay = 0;
         // Some accounted for may never come: faults count from here again, those too that came while it was

@@ -6,7 +6,7 @@
 
 use crate::roles::{control, sleep_forever, touch, wait_line};
 use crate::support::{Tree, close_inherited, descendants, exit_now, fork, kill, mib};
-use ebb_tree::{JoinError, Leaving, LimitChange, Member, Reply, Request};
+use ebb_tree::{HelperExit, JoinError, LimitChange, Member, Reply, Request};
 use std::ffi::{CString, c_int, c_void};
 use std::io::Write;
 use std::os::fd::{AsFd, FromRawFd, OwnedFd};
@@ -124,11 +124,11 @@ fn serving(made: &Made) {
                 rustix::event::PollFlags::IN,
             )];
             rustix::event::poll(&mut polled, None).unwrap();
-            member.leave(Leaving::Ends);
+            member.announce_exit(HelperExit::Ends);
         }
         "unmanaged" => {
             wait_line();
-            member.leave(Leaving::Unmanaged);
+            member.announce_exit(HelperExit::Unmanaged);
         }
         _ => pause_forever(),
     }
