@@ -457,7 +457,7 @@ impl DeviceSet {
             if let Some(u) = usage.iter().find(|u| u.device == attached.id) {
                 let used = u.used.saturating_sub(u.bad);
                 let answer = inner.asked.zip(attached.answer);
-                member.tell_share(attached.row, used, u.errors, u.out, answer);
+                member.report_share(attached.row, used, u.errors, u.out, answer);
             }
         }
     }

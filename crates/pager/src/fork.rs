@@ -100,7 +100,7 @@ fn end_orphan() {
 pub fn make_ready() {
     end_orphan();
     while let Some(process) = Process::current()
-        && !process.member.has_place()
+        && !process.member.has_free_slot()
     {
         std::thread::sleep(Duration::from_millis(1));
     }
@@ -113,7 +113,7 @@ pub fn make_ready() {
     if member.fork_fits(pages) {
         return;
     }
-    member.wish_to_page();
+    member.request_paging();
     let begin = Instant::now();
     while watching().is_some() && begin.elapsed() < PATIENCE {
         std::thread::sleep(Duration::from_micros(200));

@@ -7,7 +7,7 @@
 //! Memory is filled faster than a keeper comes to run, and many small processes that begin together
 //! are as much as one that is large. So whoever grows to [`PATIENT`] waits: to be let into the tree,
 //! which mostly has happened by then; and to be paged, if the tree holds back who is not
-//! (`Member::holds_back`), or if this process alone has more than the tree may have before it pages.
+//! (`Member::delays_growth`), or if this process alone has more than the tree may have before it pages.
 //!
 //! What may be filled is told bit by bit: what is mapped or asked for at once as it is, small blocks
 //! of malloc when some pages of them were handed out. That is too much rather than too little; each
@@ -91,7 +91,7 @@ pub fn grows(len: usize) {
 fn wait(has: u64) {
     let waits = || match fork::watching() {
         _ if Process::current().is_some() => false,
-        Some(member) => member.holds_back() || member.overdue(has),
+        Some(member) => member.delays_growth() || member.overdue(has),
         // The supervisor has not answered yet.
         None => had_keeper(),
     };
@@ -106,7 +106,7 @@ fn wait(has: u64) {
         if let Some(member) = fork::watching()
             && member.mode() == Mode::Watching
         {
-            member.wish_to_page();
+            member.request_paging();
         }
         futex::wait(&NEWS, seen, Some(left.min(AGAIN)), false);
         // Of what others counted already only the rest.

@@ -112,7 +112,7 @@ fn join(control: &str) -> &'static Process {
     while member.mode() != Mode::Paging {
         seen = wait(member, seen, QUIET);
         errand::run();
-        member.pass_wish_on();
+        member.forward_paging_request();
     }
     let adopted = embed::swap(member)
         .and_then(|e| adopt(member, e, false).inspect_err(|_| e.devices.abandon(member)));
@@ -259,7 +259,7 @@ pub fn tend(process: &'static Process) -> ! {
             } else {
                 state.spared = Some(Instant::now());
                 process.member.publish_oldest(0);
-                process.tell_pool(&mut state);
+                process.report_pool(&mut state);
             }
             drop(state);
             if refused {

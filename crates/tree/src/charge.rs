@@ -11,7 +11,7 @@
 //! disturbed) and raised by members for pages that would otherwise count twice: credit after a fork, and
 //! what was measured of a process that starts to charge for itself. Members lower it again,
 //! with the credit, when pages that a fork made them share are copied or dropped
-//! ([`Table::part`]).
+//! ([`Table::unshare`]).
 //!
 //! # Invariant, when nothing is under way (checked by [`Table::drift`] = 0)
 //! charged = Σ charged of all slots.
@@ -32,11 +32,11 @@ pub enum Asked {
     Nobody,
 }
 
-/// See [`Table::holds_back`].
+/// See [`Table::delays_growth`].
 const UNPAGED: i64 = 8;
 /// How old memory has to be for its process to be asked for it. CLOCK_MONOTONIC, in nanoseconds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Before {
+pub struct AgeCutoff {
     /// Resident pages: not known used since.
     pub resident_ns: u64,
     /// Pages in the pool, of which the oldest would go to devices: they came before this.
@@ -44,10 +44,10 @@ pub struct Before {
 }
 
 /// A process that holds fewer pages is not asked for any.
-const LEAST: i64 = 64;
+const MIN_DONOR_PAGES: i64 = 64;
 
 impl Table {
-    fn step<T>(&self, me: SlotNumber, f: impl FnOnce() -> T) -> T {
+    fn bracketed<T>(&self, me: SlotNumber, f: impl FnOnce() -> T) -> T {
         let slot = self.slot(me);
         slot.begun.fetch_add(1, SeqCst);
         let result = f();
@@ -62,7 +62,7 @@ impl Table {
 
     /// Whether who grows and does not page waits until it does: there is little room, and more than
     /// one part in [`UNPAGED`] of the budget is used by processes that do not page.
-    pub fn holds_back(&self) -> bool {
+    pub fn delays_growth(&self) -> bool {
         let budget = self.budget.load(Relaxed);
         let limit = self.limit.0.load(SeqCst);
         self.mode() == Mode::Paging
@@ -90,20 +90,20 @@ impl Table {
             (charged + pages <= limit).then_some(limit)
         };
         let bit = 1 << (me.index() % 64);
-        let hungry = &self.hungry.0[me.index() / 64];
+        let waiters = &self.waiters.0[me.index() / 64];
         loop {
             let mut now = self.charged.0.load(SeqCst);
             let mut under = fits(now);
             if under.is_none() {
                 // Room made before the bit was set woke nobody: look once more after it.
-                hungry.fetch_or(bit, SeqCst);
+                waiters.fetch_or(bit, SeqCst);
                 now = self.charged.0.load(SeqCst);
                 under = fits(now);
             }
             let Some(limit) = under else {
                 return false;
             };
-            let charged = self.step(me, || {
+            let charged = self.bracketed(me, || {
                 let sum = &self.charged.0;
                 sum.compare_exchange(now, now + pages, SeqCst, SeqCst)
                     .ok()?;
@@ -119,7 +119,7 @@ impl Table {
 
     /// If that passes the limit, it is the supervisor who notes the peak, when nothing is under way.
     pub fn charge_forced(&self, me: SlotNumber, pages: i64) {
-        self.step(me, || {
+        self.bracketed(me, || {
             self.charged.0.fetch_add(pages, SeqCst);
             self.slot(me).charged.fetch_add(pages, SeqCst);
         });
@@ -127,7 +127,7 @@ impl Table {
 
     /// Gives back at most what the process has charged.
     pub fn uncharge(&self, me: SlotNumber, pages: i64) {
-        self.step(me, || {
+        self.bracketed(me, || {
             let had = self
                 .slot(me)
                 .charged
@@ -136,12 +136,12 @@ impl Table {
             debug_assert!(had >= pages, "uncharging {pages} of {had}");
             self.charged.0.fetch_sub(pages.min(had), SeqCst);
         });
-        self.feed();
+        self.wake_waiters();
     }
 
     /// Wakes who waits for room, if anyone does.
-    pub fn feed(&self) {
-        for (i, word) in self.hungry.0.iter().enumerate() {
+    pub fn wake_waiters(&self) {
+        for (i, word) in self.waiters.0.iter().enumerate() {
             if word.load(Relaxed) == 0 {
                 continue;
             }
@@ -187,15 +187,15 @@ impl Table {
     /// less than what was charged, and is the same after. `since` is what [`rollups`](Table::rollups)
     /// was when they were shared no more: who has measured the credit since then may have taken them off
     /// already, and is to measure it again.
-    pub fn part(&self, me: SlotNumber, pages: i64, since: u32) {
-        // Before and after: what is suspected counts as no peak, and is not forgotten by whoever measures
+    pub fn unshare(&self, me: SlotNumber, pages: i64, since: u32) {
+        // AgeCutoff and after: what is suspected counts as no peak, and is not forgotten by whoever measures
         // just now.
         let doubtful = self.rollups.load(SeqCst) != since;
         if doubtful && self.suspected.load(SeqCst) >= 0 {
             self.suspected.fetch_add(pages, SeqCst);
         }
         // Credit first: for a moment too much is in use, never too little.
-        self.step(me, || {
+        self.bracketed(me, || {
             let others = self.relatives(me).filter(|&n| n != me);
             self.take_credit(std::iter::once(me).chain(others), pages)
         });
@@ -208,12 +208,12 @@ impl Table {
     /// From now on `me` charges for itself, beginning with `pages`, and is measured no more.
     pub fn start_paging(&self, me: SlotNumber, pages: i64) {
         // What was measured until now is what is charged: counted twice for a moment.
-        self.step(me, || {
+        self.bracketed(me, || {
             self.charged.0.fetch_add(pages, SeqCst);
             self.slot(me).charged.fetch_add(pages, SeqCst);
         });
         self.set_state(me, StateWord::of(SlotState::Paging));
-        self.step(me, || {
+        self.bracketed(me, || {
             let measured = self.slot(me).measured.swap(0, SeqCst);
             self.limit.0.fetch_add(measured, SeqCst);
         });
@@ -233,7 +233,7 @@ impl Table {
     /// What `parent` has charged, charged once more for `child`, with credit for all of it; but for
     /// `alone` pages, which the child will not have.
     pub fn charge_for_child(&self, parent: SlotNumber, child: SlotNumber, alone: i64) {
-        self.step(parent, || {
+        self.bracketed(parent, || {
             let pages = (self.slot(parent).charged.load(SeqCst) - alone).max(0);
             // Charge first: nobody may take for room what the credit adds to the limit.
             self.charged.0.fetch_add(pages, SeqCst);
@@ -257,7 +257,7 @@ impl Table {
             charged
         };
         match by {
-            Some(me) => self.step(me, clear),
+            Some(me) => self.bracketed(me, clear),
             None => clear(),
         }
     }
@@ -356,7 +356,7 @@ impl Table {
         self.taken()
             .filter(move |(n, word)| *n != me && word.state == SlotState::Paging)
             .map(|(n, _)| n)
-            .filter(|&n| self.slot(n).charged.load(Relaxed) >= LEAST)
+            .filter(|&n| self.slot(n).charged.load(Relaxed) >= MIN_DONOR_PAGES)
     }
 
     /// Which of `these` has the coldest pages, of those that published pages last known used before
@@ -400,7 +400,7 @@ impl Table {
     /// before `before`, for `pages` each: they give at the same time, while the one who asks
     /// waits. What a process shares with relatives is not counted: evicting that frees nothing.
     /// Where nobody has such pages, those with the oldest pool. Returns whom it asked first.
-    pub fn ask_colder(&self, me: SlotNumber, before: Before, pages: u64) -> Asked {
+    pub fn ask_colder(&self, me: SlotNumber, before: AgeCutoff, pages: u64) -> Asked {
         let own = |n: SlotNumber| {
             let slot = self.slot(n);
             slot.charged.load(Relaxed) - slot.credit.load(Relaxed)
@@ -408,7 +408,7 @@ impl Table {
         let ask_one = |but: Option<SlotNumber>| {
             let these = || {
                 self.others(me)
-                    .filter(|&n| own(n) >= LEAST && Some(n) != but)
+                    .filter(|&n| own(n) >= MIN_DONOR_PAGES && Some(n) != but)
             };
             let colder = self
                 .coldest(these(), before.resident_ns)
@@ -472,7 +472,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn parting_keeps_use_exact(ops in prop::collection::vec(op(), 1..60)) {
+        fn unsharing_keeps_use_exact(ops in prop::collection::vec(op(), 1..60)) {
             let (table, _fd) = Table::create(100, Config::default()).unwrap();
             let members: Vec<SlotNumber> = (0..3)
                 .map(|_| table.take_slot(StateWord::of(SlotState::Paging)).unwrap())
@@ -498,10 +498,10 @@ mod tests {
                     (Op::Write(..), Has::Nothing) => table.charge_forced(members[m], 1),
                     (Op::Write(..), Has::Shared) if others => {
                         table.charge_forced(members[m], 1);
-                        table.part(members[m], 1, 0);
+                        table.unshare(members[m], 1, 0);
                     }
                     (Op::Write(..), _) | (Op::Drop(..), Has::Nothing) => {}
-                    (Op::Drop(..), Has::Shared) if others => table.part(members[m], 1, 0),
+                    (Op::Drop(..), Has::Shared) if others => table.unshare(members[m], 1, 0),
                     (Op::Drop(..), _) => table.uncharge(members[m], 1),
                 }
                 prop_assert_eq!(table.in_use(), used(&pages));
@@ -524,7 +524,7 @@ mod tests {
         assert!(table.try_charge(slots[0], 10));
         table.add_credit_for_test(slots[1], 4);
         table.add_credit_for_test(slots[2], 5);
-        table.part(slots[0], 10, 0);
+        table.unshare(slots[0], 10, 0);
         let credit = |i: usize| table.slot(slots[i]).credit.load(SeqCst);
         assert_eq!((credit(0), credit(1), credit(2)), (0, 0, 5));
         assert_eq!(table.limit.0.load(SeqCst), 105);
@@ -546,7 +546,7 @@ mod tests {
         }
         table.add_credit_for_test(slots[1], 1000);
         let asked = |n: usize| table.slot(slots[n]).request.swap(0, SeqCst);
-        let before = |resident_ns, pool_ns| Before {
+        let before = |resident_ns, pool_ns| AgeCutoff {
             resident_ns,
             pool_ns,
         };
@@ -583,7 +583,7 @@ mod tests {
         assert_eq!([0, 1, 2, 3].map(asked), [0, 0, 0, 0]);
         table.slot(slots[3]).pool_oldest.store(0, SeqCst);
         // Who has next to nothing is left alone.
-        table.uncharge(slots[2], 1000 - LEAST + 1);
+        table.uncharge(slots[2], 1000 - MIN_DONOR_PAGES + 1);
         assert_eq!(
             table.ask_colder(slots[0], before(301, 0), 50),
             Asked::Nobody

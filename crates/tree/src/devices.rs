@@ -155,7 +155,7 @@ impl Member {
             held[row] = None;
             drop(held);
             let slot = self.table.slot(self.slot());
-            slot.shares[row].tell(0, 0, false, None);
+            slot.shares[row].report(0, 0, false, None);
             slot.attached.fetch_and(!(1 << row), SeqCst);
             self.connection.send(&wire::POKE_PACKET);
         }
@@ -171,7 +171,7 @@ impl Member {
     /// Says what this process has on a device: `used` slots, write errors that it met, whether
     /// it gave the device up for them, and what it answers to being asked to leave it, by the last
     /// change of the devices that it has seen.
-    pub fn tell_share(
+    pub fn report_share(
         &self,
         row: usize,
         used: u32,
@@ -179,7 +179,7 @@ impl Member {
         out: bool,
         answer: Option<(u64, Answer)>,
     ) {
-        self.table.slot(self.slot()).shares[row].tell(used, errors, out, answer);
+        self.table.slot(self.slot()).shares[row].report(used, errors, out, answer);
     }
 
     /// The leases of the device held in a row. They follow this process's slot number: in a

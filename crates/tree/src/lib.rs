@@ -65,7 +65,7 @@ pub use ebb_stores::Facts;
 
 #[cfg(not(loom))]
 pub use {
-    charge::{Asked, Before},
+    charge::{AgeCutoff, Asked},
     command::{Ask, AskError},
     devices::Device,
     histogram::{Histogram, Summary},

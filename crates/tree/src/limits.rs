@@ -7,7 +7,7 @@
 //!
 //! The tree's limit of the pool bounds the sum over all processes, each of which has a pool of its
 //! own. So that they need no lock, each says what its pool holds and since when, and what follows from
-//! what all say. With Σ what is held, p what a process holds, and w its weight, 1, or [`GROWING`] while its
+//! what all say. With Σ what is held, p what a process holds, and w its weight, 1, or [`GROWING_WEIGHT`] while its
 //! pool grows:
 //! ```text
 //! max(p) = p + (limit - Σ) * w / Σw    if Σ <= limit
@@ -25,7 +25,7 @@
 //! ```
 //! and of what all of them cannot give each its share. A process's own threshold is what it holds once it
 //! has given what is above the tree's; that of one which gives nothing is its limit. Who has not said
-//! anything for [`TOLD_NS`], as it is stopped, gives nothing, and holds up nobody who would have to.
+//! anything for [`REPORT_TIMEOUT_NS`], as it is stopped, gives nothing, and holds up nobody who would have to.
 
 use crate::member::Member;
 use crate::table::{Slot, SlotNumber, SlotState, Table};
@@ -37,11 +37,11 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
 /// Down to which part of its limit, in percent, the pool is emptied, if nobody says otherwise.
 const ACCEPT_PERCENT: u8 = 90;
 /// The weight of a process whose pool grows.
-const GROWING: u64 = 16;
+const GROWING_WEIGHT: u64 = 16;
 /// A pool is known to grow for so long, in ns.
-const GROWS_NS: u64 = 100_000_000;
+const GROWTH_WINDOW_NS: u64 = 100_000_000;
 /// Who has not told what its pool holds for so long, in ns, does not run.
-const TOLD_NS: u64 = 1_000_000_000;
+const REPORT_TIMEOUT_NS: u64 = 1_000_000_000;
 /// Of a pool that is to give nothing: a percent more is its limit.
 const MOST_PERCENT: u8 = 99;
 
@@ -192,10 +192,11 @@ impl Table {
             let recent = |ns: u64, within| now_ns.saturating_sub(ns) < within;
             let holds = slot.pool.load(Relaxed);
             let age = (slot.pool_oldest.load(Relaxed), n);
-            let gives = age.0 != 0 && recent(slot.pool_told.load(Relaxed), TOLD_NS);
+            let gives =
+                age.0 != 0 && recent(slot.pool_reported_ns.load(Relaxed), REPORT_TIMEOUT_NS);
             let may_give = if gives { holds } else { 0 };
-            let weight = match recent(slot.pool_grew.load(Relaxed), GROWS_NS) {
-                true => GROWING,
+            let weight = match recent(slot.pool_grew_ns.load(Relaxed), GROWTH_WINDOW_NS) {
+                true => GROWING_WEIGHT,
                 false => 1,
             };
             pools.sum = pools.sum.saturating_add(holds);
@@ -252,8 +253,8 @@ impl Member {
 
     /// Says how many bytes this process's pool holds, and when (CLOCK_MONOTONIC nanoseconds) the oldest of
     /// them came; 0: none may go to devices for others' sake.
-    pub fn tell_pool(&self, bytes: u64, oldest_ns: u64) {
-        self.table.slot(self.slot()).tell_pool(bytes, oldest_ns);
+    pub fn report_pool(&self, bytes: u64, oldest_ns: u64) {
+        self.table.slot(self.slot()).report_pool(bytes, oldest_ns);
         let paging = self.table.taken();
         let paging = paging.filter(|(_, word)| word.state == SlotState::Paging);
         let all = paging.map(|(n, _)| self.table.slot(n).pool.load(Relaxed));
@@ -263,12 +264,12 @@ impl Member {
 }
 
 impl Slot {
-    fn tell_pool(&self, bytes: u64, oldest_ns: u64) {
+    fn report_pool(&self, bytes: u64, oldest_ns: u64) {
         let now = ebb_sys::proc::monotonic_ns();
         self.pool_oldest.store(oldest_ns, Relaxed);
-        self.pool_told.store(now, Relaxed);
+        self.pool_reported_ns.store(now, Relaxed);
         if self.pool.swap(bytes, Relaxed) < bytes {
-            self.pool_grew.store(now, Relaxed);
+            self.pool_grew_ns.store(now, Relaxed);
         }
     }
 }
@@ -297,14 +298,14 @@ mod tests {
                 } else {
                     now - age * 1_000_000_000
                 };
-                table.slot(n).tell_pool(mib * MIB, since);
-                table.slot(n).pool_grew.store(0, Relaxed);
+                table.slot(n).report_pool(mib * MIB, since);
+                table.slot(n).pool_grew_ns.store(0, Relaxed);
                 n
             })
             .collect();
         // One that ended, and one that does not page yet.
         let gone = table.take_slot(StateWord::of(SlotState::Joined)).unwrap();
-        table.slot(gone).tell_pool(50 * MIB, 1);
+        table.slot(gone).report_pool(50 * MIB, 1);
         let limit = |n: usize, most| table.pools(slots[n], now).limit(100 * MIB, 90, most);
         let stays = |l: PoolLimit| l.max * u64::from(l.accept_percent) / 100 / MIB;
 
@@ -327,11 +328,14 @@ mod tests {
         );
 
         // It is stopped: the next one gives.
-        table.slot(slots[0]).pool_told.store(now - TOLD_NS, Relaxed);
+        table
+            .slot(slots[0])
+            .pool_reported_ns
+            .store(now - REPORT_TIMEOUT_NS, Relaxed);
         assert_eq!(limit(0, 1 << 40).accept_percent, 99);
         assert_eq!(stays(limit(1, 1 << 40)), 25);
         // The one that grows has most of what is left.
-        table.slot(slots[4]).pool_grew.store(now, Relaxed);
+        table.slot(slots[4]).pool_grew_ns.store(now, Relaxed);
         assert_eq!(limit(4, 1 << 40).max, 24 * MIB);
         assert!(limit(3, 1 << 40).max < 15 * MIB + MIB / 2);
         // Above the limit, the oldest that can hold less.
@@ -380,7 +384,7 @@ mod tests {
         ) {
             let sum: u64 = held.iter().map(|(own, ..)| own).sum();
             let writable = held.iter().filter(|(_, gives, _)| *gives).map(|(own, ..)| own).sum();
-            let weight = |grows| if grows { GROWING } else { 1 };
+            let weight = |grows| if grows { GROWING_WEIGHT } else { 1 };
             let weights = held.iter().map(|(.., grows)| weight(*grows)).sum();
             let mut older = 0;
             // Oldest first.

@@ -20,7 +20,7 @@
 //! child, later:    member.rejoin(control, program)   on its new service thread, or in its helper
 //! ```
 
-use crate::charge::{Asked, Before};
+use crate::charge::{AgeCutoff, Asked};
 use crate::devices::Held;
 use crate::histogram::Histogram;
 use crate::supervisor::start_threshold;
@@ -297,8 +297,8 @@ impl Member {
     }
 
     /// Whether a process that does not page yet shall wait until it does, before it grows further.
-    pub fn holds_back(&self) -> bool {
-        self.table.holds_back()
+    pub fn delays_growth(&self) -> bool {
+        self.table.delays_growth()
     }
 
     /// Charges `pages` if they fit. If not, [`wait`](Self::wait) returns when there is room
@@ -345,8 +345,8 @@ impl Member {
     /// relatives and shares no more: it has copied them, and has charged the copies, or has
     /// dropped them while others keep them. Since when, `rollups` says. Every call writes lines shared by
     /// all processes.
-    pub fn part(&self, pages: u64, rollups: u32) {
-        self.table.part(self.slot(), signed(pages), rollups);
+    pub fn unshare(&self, pages: u64, rollups: u32) {
+        self.table.unshare(self.slot(), signed(pages), rollups);
     }
 
     /// What members share may be less by so many pages than was measured.
@@ -369,8 +369,8 @@ impl Member {
     }
 
     /// Says that a page was loaded from a device at `ns` (CLOCK_MONOTONIC): others stand back then.
-    pub fn tell_load(&self, ns: u64) {
-        self.table.tell_load(ns);
+    pub fn report_load(&self, ns: u64) {
+        self.table.report_load(ns);
     }
 
     /// When a page was loaded from a device last, about, in the whole tree.
@@ -386,7 +386,7 @@ impl Member {
 
     /// Asks the two other processes with the coldest pages to give up at least `pages` each, if
     /// those are old enough. Returns whom first.
-    pub fn ask_colder(&self, before: Before, pages: u64) -> Asked {
+    pub fn ask_colder(&self, before: AgeCutoff, pages: u64) -> Asked {
         self.table.ask_colder(self.slot(), before, pages)
     }
 
@@ -441,7 +441,7 @@ impl Member {
         self.connection.send(wire::message(text, &mut packet));
     }
 
-    /// Before a fork, in a process of `pages` that does not page: whether the budget holds all that
+    /// AgeCutoff a fork, in a process of `pages` that does not page: whether the budget holds all that
     /// the child might copy, beside all that others might. If so, that is kept for it until the
     /// supervisor has seen the child.
     pub fn fork_fits(&self, pages: u64) -> bool {
@@ -449,29 +449,29 @@ impl Member {
     }
 
     /// The tree shall begin to page: a fork waits for it.
-    pub fn wish_to_page(&self) {
-        self.table.wish.store(1, SeqCst);
+    pub fn request_paging(&self) {
+        self.table.paging_request.store(1, SeqCst);
         self.wake_self();
     }
 
     /// Tells the supervisor at once if somebody wants the tree to page.
-    pub fn pass_wish_on(&self) {
-        if self.table.wish.load(SeqCst) != 0 {
+    pub fn forward_paging_request(&self) {
+        if self.table.paging_request.load(SeqCst) != 0 {
             self.connection.send(&wire::POKE_PACKET);
         }
     }
 
     /// Whether there is a place for a child, which [`reserve_child`](Self::reserve_child) may find;
     /// if not, the supervisor tells the user, once.
-    pub fn has_place(&self) -> bool {
-        let has = self.table.has_place();
+    pub fn has_free_slot(&self) -> bool {
+        let has = self.table.has_free_slot();
         if !has {
             self.table.crowded.store(self.program_pid(), SeqCst);
         }
         has
     }
 
-    /// Before a fork, in the parent: a slot for the child, which from now on is a reader of
+    /// AgeCutoff a fork, in the parent: a slot for the child, which from now on is a reader of
     /// all clusters that we own or read, so that there is no window. If this process pages,
     /// its whole charge is charged once more for the child, with credit for all of it, but for
     /// `alone` pages, which the child does not inherit. None if all slots are taken.

@@ -35,7 +35,7 @@ fn is_dead(number: u32) -> bool {
 }
 
 impl Table {
-    /// This process comes to the tree: by joining, or in a reserved slot. Before it is named
+    /// This process comes to the tree: by joining, or in a reserved slot. AgeCutoff it is named
     /// anywhere. One system call, and nothing is allocated.
     pub fn arrive(&self) {
         self.arrive_from(proc::pid_namespace().ok());
@@ -106,7 +106,7 @@ impl Member {
         self.table.slot(n).family.store(0, SeqCst);
         self.table.clear_charges(Some(self.slot()), n);
         self.table.set_state(n, StateWord::FREE);
-        self.table.feed();
+        self.table.wake_waiters();
     }
 }
 

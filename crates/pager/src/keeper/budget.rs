@@ -53,7 +53,7 @@ impl Process {
             let own = charged.min(budget).saturating_sub(shared);
             limit = (shared + state.balance.limit(budget, own)).min(budget);
         }
-        self.tell_pool(state);
+        self.report_pool(state);
         embed::limit_pool(self.swap, self.member, limit as u64);
     }
 

@@ -44,7 +44,7 @@ impl Process {
 
     /// Tells the tree what the pool holds, and since when what of it may go to devices so that others have the
     /// room.
-    pub(super) fn tell_pool(&self, state: &mut State) {
+    pub(super) fn report_pool(&self, state: &mut State) {
         let bytes = self.swap.pool_bytes();
         let (came, oldest) = self.swap.pool_order();
         let now = state.queue.now_ms;
@@ -53,7 +53,7 @@ impl Process {
         state.pool_oldest_ms = oldest.map(|n| state.dates.of(n, now));
         // Who just had nothing to give is not asked at once again.
         let asked = state.pool_oldest_ms.filter(|_| state.spared.is_none());
-        self.member.tell_pool(bytes, published(asked, state));
+        self.member.report_pool(bytes, published(asked, state));
     }
 
     /// Gives `pages` of the charge back, evicting what it takes; where little but the pool is left, writing

@@ -193,7 +193,7 @@ impl Supervisor {
                 };
                 fds.extend([file.as_fd(), row.lease_fd.as_fd()]);
                 named.push((n, row.serial));
-                // Before it has them: there is no moment at which it has one without this.
+                // AgeCutoff it has them: there is no moment at which it has one without this.
                 self.table.slot(slot).attached.fetch_or(1 << n, SeqCst);
             }
         }
@@ -546,7 +546,7 @@ impl Supervisor {
             if let Some(row) = row {
                 row.past_errors += u64::from(share.errors.load(SeqCst));
             }
-            share.tell(0, 0, false, None);
+            share.report(0, 0, false, None);
         }
     }
 

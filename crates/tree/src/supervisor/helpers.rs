@@ -17,7 +17,7 @@
 //! ```
 //! The second descriptor of the userfaultfd (`orphan_memory`) keeps what is out from reading as zeros meanwhile.
 //!
-//! # Before it has joined
+//! # AgeCutoff it has joined
 //! Helpers that have not said hello yet are told by their name, and by a process of the tree that they
 //! share their memory with. A name alone says nothing: anybody may have it.
 

@@ -261,7 +261,7 @@ impl Supervisor {
         let more = pages.saturating_sub(self.table.budget.swap(pages, SeqCst));
         self.table.limit.0.fetch_add(more, SeqCst);
         if more > 0 {
-            self.table.feed();
+            self.table.wake_waiters();
         }
     }
 

@@ -321,7 +321,7 @@ impl Supervisor {
                     .is_ok()
             {
                 if target > before {
-                    self.table.feed();
+                    self.table.wake_waiters();
                 }
                 return;
             }
@@ -339,8 +339,8 @@ impl Supervisor {
         }
         let budget = self.table.budget.load(SeqCst);
         let start = start_threshold(budget);
-        let wished = self.table.wish.swap(0, SeqCst) != 0;
-        if self.table.mode() == Mode::Watching && (wished || used >= start) {
+        let requested = self.table.paging_request.swap(0, SeqCst) != 0;
+        if self.table.mode() == Mode::Watching && (requested || used >= start) {
             self.credit_overlap();
             self.table.mode.store(1, SeqCst);
         }

@@ -436,10 +436,10 @@ impl Supervisor {
         shared.coldest.store(0, SeqCst);
         shared.request.store(0, SeqCst);
         shared.pool.store(0, SeqCst);
-        self.table.hungry.0[slot.index() / 64].fetch_and(!(1 << (slot.index() % 64)), SeqCst);
+        self.table.waiters.0[slot.index() / 64].fetch_and(!(1 << (slot.index() % 64)), SeqCst);
         self.table.set_state(slot, StateWord::FREE);
         self.drifted = true;
-        self.table.feed();
+        self.table.wake_waiters();
         self.due = Instant::now();
     }
 

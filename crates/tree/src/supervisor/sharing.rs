@@ -4,7 +4,7 @@
 //! In between the figure in use is what was last measured less what has been written since:
 //!
 //! - Members that charge for themselves say so page by page for the memory they manage, before
-//!   the kernel makes the copy ([`Member::part`](crate::Member::part)).
+//!   the kernel makes the copy ([`Member::unshare`](crate::Member::unshare)).
 //! - Every other page that is written and so stops being shared (the members' own pools and
 //!   tables, small mappings, all memory of processes that are measured) costs its writer a minor
 //!   fault, and those are cheap to read.
@@ -220,7 +220,7 @@ impl Supervisor {
                 exact.insert(key, now);
                 credit += self.table.slot(n).credit.load(SeqCst);
             }
-            // Before it is taken: nothing that is only suspected counts as a peak.
+            // AgeCutoff it is taken: nothing that is only suspected counts as a peak.
             let suspected = &self.table.suspected;
             if suspected.load(SeqCst) >= 0 {
                 suspected.fetch_add(since, SeqCst);

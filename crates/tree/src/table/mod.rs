@@ -105,7 +105,7 @@ pub(crate) struct Table {
     /// Pages that children might copy which the supervisor has not seen yet.
     pub forked: AtomicI64,
     /// 1: a fork waits for the tree to page.
-    pub wish: AtomicU32,
+    pub paging_request: AtomicU32,
     /// The number of a process that waits for a place for a child; 0: none has since the
     /// supervisor looked.
     pub crowded: AtomicU32,
@@ -126,7 +126,7 @@ pub(crate) struct Table {
     /// When (CLOCK_MONOTONIC nanoseconds) a member loaded a page from a device last, about.
     pub loaded: Line<AtomicU64>,
     /// Slots that wait for room.
-    pub hungry: Line<[AtomicU64; SLOT_WORDS]>,
+    pub waiters: Line<[AtomicU64; SLOT_WORDS]>,
     states: [AtomicU32; MAX_SLOTS],
     pub devices: [DeviceRow; MAX_DEVICES],
     pub slots: [Slot; MAX_SLOTS],
@@ -206,14 +206,14 @@ impl Table {
         slot.limits.set(Limits::default());
         slot.pool.store(0, Relaxed);
         slot.pool_oldest.store(0, Relaxed);
-        for word in [&slot.pool_told, &slot.pool_grew] {
+        for word in [&slot.pool_reported_ns, &slot.pool_grew_ns] {
             word.store(0, Relaxed);
         }
         Some(found)
     }
 
     /// Whether there is a place for a process more.
-    pub fn has_place(&self) -> bool {
+    pub fn has_free_slot(&self) -> bool {
         SlotNumber::all().any(|n| self.state(n).state == SlotState::Free)
     }
 
@@ -238,7 +238,7 @@ impl Table {
 
     /// Says that a page was loaded from a device at `ns`. The word is written no more often than every
     /// 100 us: all members read it.
-    pub fn tell_load(&self, ns: u64) {
+    pub fn report_load(&self, ns: u64) {
         const EACH_NS: u64 = 100_000;
         if self.loaded.0.load(Relaxed).abs_diff(ns) > EACH_NS {
             self.loaded.0.store(ns, Relaxed);
@@ -271,14 +271,14 @@ mod tests {
     fn loads_are_told_about_and_times_to_come_are_not_believed() {
         let (table, _fd) = Table::create(100, Config::default()).unwrap();
         assert_eq!(table.last_load_ns(1_000_000), 0);
-        table.tell_load(500_000);
-        table.tell_load(550_000);
+        table.report_load(500_000);
+        table.report_load(550_000);
         assert_eq!(table.last_load_ns(1_000_000), 500_000);
-        table.tell_load(900_000);
+        table.report_load(900_000);
         assert_eq!(table.last_load_ns(1_000_000), 900_000);
         table.loaded.0.store(u64::MAX, SeqCst);
         assert_eq!(table.last_load_ns(1_000_000), 0);
-        table.tell_load(950_000);
+        table.report_load(950_000);
         assert_eq!(table.last_load_ns(1_000_000), 950_000);
     }
 

@@ -139,7 +139,7 @@ pub(crate) struct Slot {
     /// The number of the process that serves this one, if that is another; 0: none is known. Above it as
     /// above.
     helper: AtomicU64,
-    /// Woken on requests, on a new limit or mode, on room for the hungry.
+    /// Woken on requests, on a new limit or mode, on room for the waiters.
     pub futex: AtomicU32,
     /// Processes related by fork without exec have the same number.
     pub family: AtomicU64,
@@ -164,8 +164,8 @@ pub(crate) struct Slot {
     /// Bytes that its pool holds.
     pub pool: AtomicU64,
     /// Monotonic times: when that was said, and when it was last more than before.
-    pub pool_told: AtomicU64,
-    pub pool_grew: AtomicU64,
+    pub pool_reported_ns: AtomicU64,
+    pub pool_grew_ns: AtomicU64,
     /// Monotonic time at which the oldest of it came that may go to a device; 0: there is none.
     pub pool_oldest: AtomicU64,
     pub shares: [Share; MAX_DEVICES],

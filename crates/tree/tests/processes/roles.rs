@@ -246,10 +246,10 @@ fn sharer(mib: u64) {
             memory[half * 2 - 1] = 2;
             measured_since(&member, since);
             // Each costs a fault the first time, after which it would be measured again in any case.
-            member.part(0, since);
+            member.unshare(0, since);
             member.message("a quarter is gone");
             std::thread::sleep(Duration::from_secs(1));
-            member.part(len as u64 / 4096, since);
+            member.unshare(len as u64 / 4096, since);
             member.message("a quarter was shared");
             sleep_forever();
         }
@@ -310,10 +310,10 @@ fn crowd(count: u64) {
     let (member, _) = join();
     member.message("joined");
     wait_line();
-    assert!(!member.has_place());
+    assert!(!member.has_free_slot());
     assert!(member.reserve_child(0).is_none());
     kill(last, libc::SIGKILL);
-    while !member.has_place() {
+    while !member.has_free_slot() {
         std::thread::sleep(Duration::from_millis(1));
     }
     member.message("there is a place again");
@@ -389,7 +389,7 @@ fn forks_in_vain(times: u64) {
         let (member, _) = join();
         member.start_paging(100);
         for _ in 0..times {
-            while !member.has_place() {
+            while !member.has_free_slot() {
                 std::thread::sleep(Duration::from_millis(1));
             }
             let child = member.reserve_child(0).unwrap();
@@ -461,9 +461,9 @@ fn gravedigger(apart: bool) {
 fn erring() {
     let (member, devices) = join();
     let row = devices[0].row;
-    member.tell_share(row, 5, 3, false, None);
+    member.report_share(row, 5, 3, false, None);
     wait_line();
-    member.tell_share(row, 5, 16, true, None);
+    member.report_share(row, 5, 16, true, None);
     wait_line();
     exit_now(0);
 }
@@ -484,7 +484,7 @@ fn leaver(pages: u32) {
             }
             _ => None,
         };
-        member.tell_share(row, pages, 0, false, answer);
+        member.report_share(row, pages, 0, false, answer);
         seen = member.wait(seen, Some(Duration::from_secs(1)));
     }
 }
