@@ -4,7 +4,7 @@
 use crate::cli::DoctorArgs;
 use crate::limits::{Room, Source};
 use anyhow::{Result, bail};
-use ebb_stores::{Look, SwapSpec};
+use ebb_stores::{SearchTime, SwapSpec};
 use ebb_sys::probe::{self, Access};
 use ebb_sys::secret::{self, Secret};
 use ebb_sys::thread::{self, Urgency};
@@ -292,7 +292,7 @@ fn advisory(access: Option<Access>) -> Vec<Check> {
 fn swap_file() -> Check {
     const FIX: &str = "set TMPDIR to a directory on a disk, or name one with --swap PATH";
     let not = |detail: String| Check::not("swap-file", Verdict::Limited, detail, FIX);
-    match ebb_stores::open(&SwapSpec::default(), &Look::For(Duration::ZERO)) {
+    match ebb_stores::open(&SwapSpec::default(), &SearchTime::AtMost(Duration::ZERO)) {
         Ok(Some(device)) if device.facts.in_memory => not(format!(
             "{}: a file system in memory, where what is written still takes RAM",
             device.name

@@ -33,7 +33,7 @@ const PRELOAD: &str = "libebb_preload.so";
 /// # Errors
 /// Whatever keeps it from being started; nothing has been changed then.
 pub fn run(args: RunArgs) -> Result<ExitCode> {
-    let (setup, unmarked) = setup::setup(&args)?;
+    let (setup, pending_header) = setup::setup(&args)?;
     let program = match find(&args)? {
         Ok(program) => program,
         Err(error) => {
@@ -60,8 +60,8 @@ pub fn run(args: RunArgs) -> Result<ExitCode> {
     if args.require_managed {
         command.env(REQUIRE_MANAGED, "1");
     }
-    for device in unmarked {
-        device.mark()?;
+    for device in pending_header {
+        device.write()?;
     }
     let start = Instant::now();
     let running = match Running::start(command, signals) {

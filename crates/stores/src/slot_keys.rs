@@ -6,19 +6,19 @@
 //! # Protocol
 //! A slot is marked before it is written, by whoever has it from the allocator, and read after its entry
 //! names it: so nobody relies on a mark that changes. Who reads a slot that has been given to another
-//! meanwhile finds any mark, and then a wrong checksum. A cluster's marks are forgotten when the process
-//! gives it back or comes to own it ([`MarkedLender`]).
+//! meanwhile finds any mark, and then a wrong checksum. A cluster's slot_keys are forgotten when the process
+//! gives it back or comes to own it ([`KeyedLender`]).
 //!
 //! What it does not do: keep the keys ([`crate::Keyring`]).
 
-use crate::keyring::KeyId;
+use crate::key_id::KeyId;
 use ebb_engine::env::Lender;
 use ebb_engine::{CLUSTER_SLOTS, ClusterIndex};
 use std::ops::Range;
 use std::sync::atomic::{AtomicU16, Ordering::*};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
-/// Clusters whose marks are made together.
+/// Clusters whose slot_keys are made together.
 const BLOCK: usize = 256;
 /// In the place of a cluster's key: each slot has its own.
 const EACH: u16 = u16::MAX;
@@ -49,7 +49,7 @@ impl Cluster {
     }
 
     /// The keys of slots become their own: they are not all the same any more.
-    fn part(&self) -> &Slots {
+    fn split(&self) -> &Slots {
         let slots = self
             .each
             .get_or_init(|| Box::new([const { AtomicU16::new(0) }; _]));
@@ -63,14 +63,14 @@ impl Cluster {
 }
 
 /// See the module.
-pub struct Marks {
+pub struct SlotKeys {
     blocks: Box<[OnceLock<Box<[Cluster]>>]>,
     clusters: usize,
     /// Of whoever has a cluster's slots part.
-    parting: Mutex<()>,
+    splitting: Mutex<()>,
 }
 
-impl Marks {
+impl SlotKeys {
     /// For a device of so many slots, none of them written.
     pub fn new(slots: u64) -> Self {
         let clusters = slots.div_ceil(CLUSTER_SLOTS as u64) as usize;
@@ -79,7 +79,7 @@ impl Marks {
                 .map(|_| OnceLock::new())
                 .collect(),
             clusters,
-            parting: Mutex::new(()),
+            splitting: Mutex::new(()),
         }
     }
 
@@ -122,7 +122,7 @@ impl Marks {
     }
 
     /// These slots of the device are about to be written with this key.
-    pub(crate) fn mark(&self, pages: Range<u64>, key: KeyId) {
+    pub(crate) fn set(&self, pages: Range<u64>, key: KeyId) {
         let key = key.get();
         for page in pages {
             let (cluster, at) = place(page);
@@ -134,11 +134,14 @@ impl Marks {
                     .key
                     .compare_exchange(0, key, AcqRel, Acquire)
                     .is_ok() => {}
-                EACH => cluster.part()[at].store(key, Relaxed),
+                EACH => cluster.split()[at].store(key, Relaxed),
                 _ => {
-                    let _one = self.parting.lock().unwrap_or_else(PoisonError::into_inner);
+                    let _one = self
+                        .splitting
+                        .lock()
+                        .unwrap_or_else(PoisonError::into_inner);
                     if cluster.key.load(Acquire) != key {
-                        cluster.part()[at].store(key, Relaxed);
+                        cluster.split()[at].store(key, Relaxed);
                     }
                 }
             }
@@ -192,28 +195,28 @@ fn place(slot: u64) -> (usize, usize) {
     ((slot / slots) as usize, (slot % slots) as usize)
 }
 
-/// A lender that has the marks of a cluster forgotten with it.
-pub struct MarkedLender {
+/// A lender that has the slot_keys of a cluster forgotten with it.
+pub struct KeyedLender {
     lender: Arc<dyn Lender>,
-    marks: Arc<Marks>,
+    slot_keys: Arc<SlotKeys>,
 }
 
-impl MarkedLender {
-    /// Over the lender of a device, with its marks.
-    pub fn new(lender: Arc<dyn Lender>, marks: Arc<Marks>) -> Self {
-        Self { lender, marks }
+impl KeyedLender {
+    /// Over the lender of a device, with its slot_keys.
+    pub fn new(lender: Arc<dyn Lender>, slot_keys: Arc<SlotKeys>) -> Self {
+        Self { lender, slot_keys }
     }
 }
 
-impl Lender for MarkedLender {
+impl Lender for KeyedLender {
     fn acquire(&self) -> Option<ClusterIndex> {
         let cluster = self.lender.acquire()?;
-        self.marks.forget(cluster);
+        self.slot_keys.forget(cluster);
         Some(cluster)
     }
 
     fn release(&self, cluster: ClusterIndex) {
-        self.marks.forget(cluster);
+        self.slot_keys.forget(cluster);
         self.lender.release(cluster);
     }
 
@@ -222,7 +225,7 @@ impl Lender for MarkedLender {
     }
 
     fn stop_reading(&self, cluster: ClusterIndex) {
-        self.marks.forget(cluster);
+        self.slot_keys.forget(cluster);
         self.lender.stop_reading(cluster);
     }
 
@@ -245,9 +248,9 @@ mod tests {
         KeyId::new(number).unwrap()
     }
 
-    fn keys(marks: &Marks) -> BTreeSet<u16> {
+    fn keys(slot_keys: &SlotKeys) -> BTreeSet<u16> {
         let mut found = BTreeSet::new();
-        marks.keys(|key| {
+        slot_keys.keys(|key| {
             found.insert(key.get());
         });
         found
@@ -259,32 +262,32 @@ mod tests {
         fn like_one_key_a_slot(
             steps in proptest::collection::vec((0..1300u64, 1..600u64, 0..5u16), 1..60),
         ) {
-            let marks = Marks::new(1300);
+            let slot_keys = SlotKeys::new(1300);
             let mut model = [0u16; 1300];
             for (first, pages, step) in steps {
                 let pages = first..(first + pages).min(1300);
                 match step {
                     0 => {
                         let cluster = place(first).0;
-                        marks.forget(ClusterIndex(cluster as u32));
+                        slot_keys.forget(ClusterIndex(cluster as u32));
                         let end = ((cluster + 1) * CLUSTER_SLOTS).min(1300);
                         model[cluster * CLUSTER_SLOTS..end].fill(0);
                     }
-                    4 => { keys(&marks); }
+                    4 => { keys(&slot_keys); }
                     number => {
-                        marks.mark(pages.clone(), key(number));
+                        slot_keys.set(pages.clone(), key(number));
                         model[pages.start as usize..pages.end as usize].fill(number);
                     }
                 }
                 // A cluster in which some slots were written with one key has it for the others too.
                 for (slot, &number) in model.iter().enumerate().filter(|(_, number)| **number != 0) {
-                    prop_assert_eq!(marks.of(slot as u64), number);
+                    prop_assert_eq!(slot_keys.of(slot as u64), number);
                 }
             }
             let mut at = 0;
-            for (run, key) in marks.runs(0..1300) {
+            for (run, key) in slot_keys.runs(0..1300) {
                 prop_assert_eq!(run.start, at);
-                prop_assert!(run.clone().all(|slot| marks.of(slot) == key.map_or(0, KeyId::get)));
+                prop_assert!(run.clone().all(|slot| slot_keys.of(slot) == key.map_or(0, KeyId::get)));
                 at = run.end;
             }
             prop_assert_eq!(at, 1300);
@@ -293,40 +296,48 @@ mod tests {
 
     #[test]
     fn a_device_that_nobody_uses_costs_next_to_nothing_and_one_key_two_bytes_a_cluster() {
-        let marks = Marks::new(1 << 25);
-        assert!(marks.memory_bytes() < 8 << 10, "{}", marks.memory_bytes());
-        marks.mark(0..256 * CLUSTER_SLOTS as u64, key(1));
+        let slot_keys = SlotKeys::new(1 << 25);
+        assert!(
+            slot_keys.memory_bytes() < 8 << 10,
+            "{}",
+            slot_keys.memory_bytes()
+        );
+        slot_keys.set(0..256 * CLUSTER_SLOTS as u64, key(1));
         let used = 256 * CLUSTER_SLOTS;
         assert!(
-            marks.memory_bytes() * 10 < used,
+            slot_keys.memory_bytes() * 10 < used,
             "{} bytes",
-            marks.memory_bytes()
+            slot_keys.memory_bytes()
         );
-        marks.mark(7..8, key(2));
-        assert_eq!(keys(&marks), BTreeSet::from([1, 2]));
-        marks.mark(0..CLUSTER_SLOTS as u64, key(3));
-        marks.mark(512..1024, key(3));
-        assert_eq!(keys(&marks), BTreeSet::from([1, 3]));
-        assert_eq!(marks.get(0).unwrap().key.load(Relaxed), 3, "one key again");
+        slot_keys.set(7..8, key(2));
+        assert_eq!(keys(&slot_keys), BTreeSet::from([1, 2]));
+        slot_keys.set(0..CLUSTER_SLOTS as u64, key(3));
+        slot_keys.set(512..1024, key(3));
+        assert_eq!(keys(&slot_keys), BTreeSet::from([1, 3]));
+        assert_eq!(
+            slot_keys.get(0).unwrap().key.load(Relaxed),
+            3,
+            "one key again"
+        );
     }
 
     #[test]
-    fn threads_that_part_a_cluster_lose_no_mark() {
+    fn threads_that_split_a_cluster_lose_no_key() {
         for _ in 0..200 {
-            let marks = Marks::new(CLUSTER_SLOTS as u64);
-            marks.mark(0..512, key(1));
+            let slot_keys = SlotKeys::new(CLUSTER_SLOTS as u64);
+            slot_keys.set(0..512, key(1));
             std::thread::scope(|scope| {
                 for thread in 0..2u64 {
-                    let marks = &marks;
+                    let slot_keys = &slot_keys;
                     scope.spawn(move || {
                         for slot in (thread..512).step_by(4) {
-                            marks.mark(slot..slot + 1, key(2));
+                            slot_keys.set(slot..slot + 1, key(2));
                         }
                     });
                 }
             });
             for slot in 0..512 {
-                assert_eq!(marks.of(slot), if slot % 4 < 2 { 2 } else { 1 });
+                assert_eq!(slot_keys.of(slot), if slot % 4 < 2 { 2 } else { 1 });
             }
         }
     }
@@ -351,8 +362,8 @@ mod tests {
 
     #[test]
     fn a_cluster_that_comes_or_goes_has_no_key() {
-        let marks = Arc::new(Marks::new(1024));
-        let lender = MarkedLender::new(Arc::new(Plain), marks.clone());
+        let slot_keys = Arc::new(SlotKeys::new(1024));
+        let lender = KeyedLender::new(Arc::new(Plain), slot_keys.clone());
         let went: [&dyn Fn(); 3] = [
             &|| lender.release(ClusterIndex(0)),
             &|| lender.stop_reading(ClusterIndex(0)),
@@ -361,10 +372,10 @@ mod tests {
             },
         ];
         for go in went {
-            marks.mark(0..100, key(1));
-            marks.mark(600..601, key(2));
+            slot_keys.set(0..100, key(1));
+            slot_keys.set(600..601, key(2));
             go();
-            assert_eq!(keys(&marks), BTreeSet::from([2]));
+            assert_eq!(keys(&slot_keys), BTreeSet::from([2]));
         }
     }
 }

@@ -1,7 +1,7 @@
 //! What a file holds that is not ours: it is refused by what it is, whatever its beginning looks like, and
 //! not a byte of it changes. Signatures are as the tools of each kind write them.
 
-use ebb_stores::{Look, OpenError, OpenedDevice, SwapSpec, open};
+use ebb_stores::{OpenError, OpenedDevice, SearchTime, SwapSpec, open};
 use ebb_sys::blkid;
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
@@ -52,7 +52,7 @@ impl Image {
 
     fn open(&self, options: &str) -> Result<OpenedDevice, OpenError> {
         let spec: SwapSpec = format!("{}{options}", self.path).parse().unwrap();
-        let look = Look::For(Duration::from_secs(60));
+        let look = SearchTime::AtMost(Duration::from_secs(60));
         open(&spec, &look).map(|device| device.expect("a device"))
     }
 
@@ -224,7 +224,7 @@ fn what_stands_at_the_end_is_seen_beside_a_swap_header() {
             .swap()
             .refused(&format!("({kind}) beside a swap header"));
         let device = image.open(",overwrite=yes").unwrap();
-        assert!(device.unmarked.is_none(), "its header stays");
+        assert!(device.pending_header.is_none(), "its header stays");
     }
 }
 
@@ -271,7 +271,7 @@ fn a_suspended_system_is_left_alone_whatever_the_user_says() {
 fn swap_is_used_whatever_it_holds() {
     let image = Image::new();
     let device = image.swap().open("").unwrap();
-    assert!(device.unmarked.is_none());
+    assert!(device.pending_header.is_none());
     assert_eq!(device.facts.base, 2 * MIB);
 }
 
@@ -279,11 +279,15 @@ fn swap_is_used_whatever_it_holds() {
 #[test]
 fn what_was_empty_is_marked_as_swap() {
     let image = Image::new();
-    let unmarked = image.open("").unwrap().unmarked.expect("it has no header");
+    let pending_header = image
+        .open("")
+        .unwrap()
+        .pending_header
+        .expect("it has no header");
     assert!(fs::read(&image.path).unwrap().iter().all(|byte| *byte == 0));
-    unmarked.mark().unwrap();
+    pending_header.write().unwrap();
     image.put(5 * MIB, b"pages");
-    assert!(image.open("").unwrap().unmarked.is_none());
+    assert!(image.open("").unwrap().pending_header.is_none());
     if !lacks_libblkid() {
         assert_eq!(image.kinds(), ["swap"]);
     }
@@ -309,14 +313,18 @@ fn what_the_user_gives_up_is_used_and_marked() {
         .put(65536, b"x")
         .put(13 * MIB, b"data");
     assert!(image.open(",overwrite=no").is_err());
-    let unmarked = image.open(",overwrite=yes").unwrap().unmarked.unwrap();
-    unmarked.mark().unwrap();
+    let pending_header = image
+        .open(",overwrite=yes")
+        .unwrap()
+        .pending_header
+        .unwrap();
+    pending_header.write().unwrap();
     let start = &fs::read(&image.path).unwrap()[4096..2 * MIB as usize];
     assert!(
         start.iter().all(|byte| *byte == 0),
         "no old signature stays"
     );
-    assert!(image.open("").unwrap().unmarked.is_none());
+    assert!(image.open("").unwrap().pending_header.is_none());
 }
 
 #[test]
@@ -324,7 +332,7 @@ fn who_cannot_wait_is_told_the_next_step() {
     let image = Image::new();
     image.put(0, &vec![0; 8 << 20]);
     let spec: SwapSpec = image.path.parse().unwrap();
-    let error = open(&spec, &Look::For(Duration::ZERO))
+    let error = open(&spec, &SearchTime::AtMost(Duration::ZERO))
         .unwrap_err()
         .to_string();
     assert!(

@@ -5,14 +5,19 @@
 //! The format is mkswap's, version 1, without bad pages.
 
 use crate::bounce::Bounce;
-use crate::open::{CLUSTER, HEADER, OpenError, system};
-use ebb_engine::PAGE_SIZE;
+use crate::open_error::{OpenError, system};
+use ebb_engine::{CLUSTER_SLOTS, PAGE_SIZE};
 use rustix::fd::OwnedFd;
 use rustix::rand::GetRandomFlags;
 
+/// Bytes of a cluster: the least a device can have, and the unit of its size.
+pub const CLUSTER: u64 = (CLUSTER_SLOTS * PAGE_SIZE) as u64;
+/// Bytes at the start of an existing swap file or device that are left as they are.
+pub const HEADER: u64 = CLUSTER;
+
 /// An area in use that has no swap header yet.
 #[derive(Debug)]
-pub struct Unmarked {
+pub struct PendingHeader {
     pub(crate) fd: OwnedFd,
     pub(crate) name: String,
     /// Bytes in all.
@@ -21,12 +26,12 @@ pub struct Unmarked {
     pub(crate) wipe: bool,
 }
 
-impl Unmarked {
-    /// Marks it.
+impl PendingHeader {
+    /// SlotKeys it.
     ///
     /// # Errors
     /// It cannot be written.
-    pub fn mark(self) -> Result<(), OpenError> {
+    pub fn write(self) -> Result<(), OpenError> {
         let bytes = if self.wipe { HEADER } else { PAGE_SIZE as u64 };
         let mut area = Bounce::new((bytes / PAGE_SIZE as u64) as usize);
         header(&mut area.get()[..PAGE_SIZE], self.size);

@@ -1,5 +1,5 @@
-//! Which tests may be skipped on this machine: each reason that a test gives is checked here, and a
-//! reason that nobody can check excuses nothing.
+//! Which tests may be skipped on this machine. Each reason that a test gives is checked here; a reason
+//! that cannot be checked allows no skip.
 
 use ebb_harness::{cgroup, kernel_swap, tools};
 use std::fs::{self, File};
@@ -8,16 +8,16 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 /// What this machine lacks.
-pub struct Excuses {
+pub struct AllowedSkips {
     /// Words that a skip may give as its reason, each with whether it holds here.
     words: Vec<(&'static str, bool)>,
     /// Whether a program may be missing.
     programs: bool,
 }
 
-impl Excuses {
+impl AllowedSkips {
     /// Looks around. `complete`: no program may be missing.
-    pub fn of_this_machine(complete: bool) -> Self {
+    pub fn on_this_machine(complete: bool) -> Self {
         let root = ebb_harness::is_root();
         let mounts = root && works("unshare", &["--mount", "true"]);
         let number = |file: &str| {
@@ -92,7 +92,7 @@ impl Excuses {
     }
 
     /// Whether the reason holds here. The first word that it contains decides.
-    pub fn cover(&self, why: &str) -> bool {
+    pub fn allows(&self, why: &str) -> bool {
         if let Some(name) = installed(why) {
             return self.programs && missing(name);
         }
@@ -149,26 +149,26 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_holds_here_excuses() {
+    fn only_reasons_that_hold_here_allow_a_skip() {
         let words = vec![("zram", true), ("root", false)];
-        let excuses = |programs| Excuses {
+        let skips = |programs| AllowedSkips {
             words: words.clone(),
             programs,
         };
-        let here = excuses(true);
-        assert!(here.cover("zram needs root"));
-        assert!(!here.cover("needs root"));
-        assert!(!here.cover("did not feel like it"));
-        assert!(here.cover("no-such-program is not installed"));
-        assert!(!here.cover("sh is not installed"));
-        assert!(!excuses(false).cover("no-such-program is not installed"));
+        let here = skips(true);
+        assert!(here.allows("zram needs root"));
+        assert!(!here.allows("needs root"));
+        assert!(!here.allows("did not feel like it"));
+        assert!(here.allows("no-such-program is not installed"));
+        assert!(!here.allows("sh is not installed"));
+        assert!(!skips(false).allows("no-such-program is not installed"));
     }
 
     /// Reasons as they stand in the files: a test that is skipped for one that cannot be checked fails
     /// on every machine that gives it.
     #[test]
     fn every_reason_in_the_project_can_be_checked() {
-        let excuses = Excuses::of_this_machine(false);
+        let skips = AllowedSkips::on_this_machine(false);
         let mut reasons = 0;
         for file in sources(&tools::project().join("crates")) {
             let text = fs::read_to_string(&file).unwrap();
@@ -179,7 +179,7 @@ mod tests {
                 if why == "{missing:#}" {
                     continue;
                 }
-                let known = excuses.words.iter().any(|(word, _)| why.contains(word));
+                let known = skips.words.iter().any(|(word, _)| why.contains(word));
                 let file = file.display();
                 assert!(known || installed(why).is_some(), "{file}: {why:?}");
                 reasons += 1;
