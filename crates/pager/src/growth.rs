@@ -19,7 +19,7 @@ use crate::fork;
 use crate::hooks::{had_keeper, keeperless, start_first_keeper, wanted};
 use crate::process::Process;
 use ebb_engine::PAGE_SIZE;
-use ebb_sys::{futex, memory, proc};
+use ebb_sys::{clock, futex, proc};
 use ebb_tree::Mode;
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering::SeqCst};
 use std::time::Duration;
@@ -75,7 +75,7 @@ pub fn grows(len: usize) {
         // A keeper that it starts would end with it.
         return;
     }
-    let Some(has) = memory::resident_anonymous_pages() else {
+    let Some(has) = proc::resident_anonymous_pages() else {
         return;
     };
     let may_have = has + (len / PAGE_SIZE) as u64;
@@ -95,7 +95,7 @@ fn wait(has: u64) {
         // The supervisor has not answered yet.
         None => had_keeper(),
     };
-    let mut since = proc::monotonic_ns();
+    let mut since = clock::monotonic_ns();
     WAITING.fetch_add(1, SeqCst);
     loop {
         let seen = NEWS.load(SeqCst);
@@ -110,7 +110,7 @@ fn wait(has: u64) {
         }
         futex::wait(&NEWS, seen, Some(left.min(AGAIN)), false);
         // Of what others counted already only the rest.
-        let now = proc::monotonic_ns();
+        let now = clock::monotonic_ns();
         let counted = COUNTED.fetch_max(now, SeqCst);
         WAITED.fetch_add(now.saturating_sub(counted.max(since)), SeqCst);
         since = now;

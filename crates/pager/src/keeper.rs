@@ -172,7 +172,7 @@ pub fn is(thread: u32) -> bool {
 
 /// Milliseconds of CLOCK_MONOTONIC, as far as pages are dated.
 fn now_ms() -> u32 {
-    (ebb_sys::proc::monotonic_ns() / 1_000_000) as u32
+    (ebb_sys::clock::monotonic_ns() / 1_000_000) as u32
 }
 
 /// The keeper's work, for ever.

@@ -77,7 +77,7 @@ impl Process {
         mut state: MutexGuard<'static, State>,
         when: When,
     ) -> Result<Step, MutexGuard<'static, State>> {
-        let now = || Duration::from_nanos(ebb_sys::proc::monotonic_ns());
+        let now = || Duration::from_nanos(ebb_sys::clock::monotonic_ns());
         let standing = Standing {
             evicted: self.counters().evicted.get(),
             written: self.counters().zswpwb.get(),

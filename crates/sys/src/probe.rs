@@ -3,9 +3,10 @@
 //! Every probe works on memory and descriptors of its own and leaves nothing behind. A probe
 //! answers `Ok` or the error the system call gave: what follows from it is the caller's to say.
 
-use crate::userfaultfd::feature;
+use crate::io::ring::{Read, Ring};
+use crate::memory::userfaultfd::feature;
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 use std::ptr;
 
@@ -303,19 +304,25 @@ pub fn process_madvise_works() -> io::Result<()> {
     }
 }
 
-/// Sets up a small io_uring and runs one no-operation through it.
+/// Sets up the io_uring that swap files use, and reads a few bytes through it.
 ///
 /// # Errors
 /// ENOSYS or EPERM where it is compiled out, disabled by sysctl or filtered.
 pub fn io_uring_works() -> io::Result<()> {
-    let mut ring = io_uring::IoUring::new(2)?;
-    let nop = io_uring::opcode::Nop::new().build().user_data(7);
-    // SAFETY: a no-operation names no memory.
-    unsafe { ring.submission().push(&nop) }.map_err(|_| io::ErrorKind::Other)?;
-    ring.submit_and_wait(1)?;
-    match ring.completion().next() {
-        Some(done) if done.user_data() == 7 => Ok(()),
-        _ => Err(io::ErrorKind::InvalidData.into()),
+    let mut ring = Ring::new(2)?;
+    let file = std::fs::File::open("/proc/self/exe")?;
+    let mut bytes = [0; 4];
+    let mut read = [Read {
+        offset: 0,
+        data: &mut [io::IoSliceMut::new(&mut bytes)],
+        result: Err(rustix::io::Errno::IO),
+    }];
+    ring.read(file.as_fd(), &mut read)?;
+    let result = read[0].result;
+    if result? == bytes.len() && bytes == *b"\x7fELF" {
+        Ok(())
+    } else {
+        Err(io::ErrorKind::InvalidData.into())
     }
 }
 

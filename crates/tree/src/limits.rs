@@ -235,7 +235,9 @@ impl Member {
                 patient: false,
             };
         };
-        let pools = self.table.pools(self.slot(), ebb_sys::proc::monotonic_ns());
+        let pools = self
+            .table
+            .pools(self.slot(), ebb_sys::clock::monotonic_ns());
         // Who is idle looks seldom.
         if let Some(first) = pools.first
             && pools.sum > (limit / 100).saturating_mul(u64::from(accept) + 1)
@@ -265,7 +267,7 @@ impl Member {
 
 impl Slot {
     fn report_pool(&self, bytes: u64, oldest_ns: u64) {
-        let now = ebb_sys::proc::monotonic_ns();
+        let now = ebb_sys::clock::monotonic_ns();
         self.pool_oldest.store(oldest_ns, Relaxed);
         self.pool_reported_ns.store(now, Relaxed);
         if self.pool.swap(bytes, Relaxed) < bytes {
@@ -285,7 +287,7 @@ mod tests {
     fn who_has_old_pages_gives_and_who_has_young_ones_does_not() {
         const MIB: u64 = 1 << 20;
         let (table, _fd) = Table::create(1 << 20, Config::default()).unwrap();
-        let now = ebb_sys::proc::monotonic_ns();
+        let now = ebb_sys::clock::monotonic_ns();
         let held = [20u64, 30, 10, 15, 20];
         let ages = [50, 40, 40, 30, 0];
         let slots: Vec<SlotNumber> = held

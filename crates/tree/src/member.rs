@@ -375,7 +375,7 @@ impl Member {
 
     /// When a page was loaded from a device last, about, in the whole tree.
     pub fn last_load_ns(&self) -> u64 {
-        self.table.last_load_ns(ebb_sys::proc::monotonic_ns())
+        self.table.last_load_ns(ebb_sys::clock::monotonic_ns())
     }
 
     /// Asks the process with the coldest pages (the largest, if none has published how cold

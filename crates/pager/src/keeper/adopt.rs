@@ -17,7 +17,7 @@ use crate::state::lock_service;
 use ebb_sys::memory_file::MemoryFile;
 use ebb_sys::pagemap::PageMapFile;
 use ebb_sys::userfaultfd::Userfaultfd;
-use ebb_sys::{memory, secret, thread};
+use ebb_sys::{memory, proc, secret, thread};
 use ebb_tree::Member;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
@@ -87,7 +87,7 @@ pub(super) fn adopt(
         process.member.start_paging(0);
     } else {
         // Charged at once, so that nobody takes the room it is in while its pages are counted.
-        let pages = memory::resident_anonymous_pages().unwrap_or(0);
+        let pages = proc::resident_anonymous_pages().unwrap_or(0);
         process.member.start_paging(pages);
         state.account.begins_with(pages as i64);
     }

@@ -10,7 +10,7 @@ use crate::resolve::Desk;
 use crate::room::Step;
 use crate::state::{State, lock_service};
 use ebb_engine::PAGE_SIZE;
-use ebb_sys::proc;
+use ebb_sys::clock;
 
 /// How often, when asked for memory, a process looks on where nothing that it has may leave.
 const LOOKS_APART: usize = 128;
@@ -142,6 +142,6 @@ impl Process {
 fn published(oldest_ms: Option<u32>, state: &State) -> u64 {
     let age = |oldest| u64::from(state.queue.now_ms.wrapping_sub(oldest)) * 1_000_000;
     oldest_ms.map_or(0, |oldest| {
-        proc::monotonic_ns().saturating_sub(age(oldest)).max(1)
+        clock::monotonic_ns().saturating_sub(age(oldest)).max(1)
     })
 }

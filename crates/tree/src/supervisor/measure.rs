@@ -370,7 +370,7 @@ impl Supervisor {
     /// Asks paging members to give up `excess` pages in all: each by how much it holds and how
     /// long its coldest page has not been used.
     fn distribute_excess(&self, excess: i64) {
-        let now = ebb_sys::proc::monotonic_ns();
+        let now = ebb_sys::clock::monotonic_ns();
         let holders: Vec<(SlotNumber, u128, u128)> = self
             .table
             .taken()

@@ -23,6 +23,7 @@ use super::{Supervisor, Token, orphan_memory};
 use crate::limits::Limits;
 use crate::table::{Named, SlotNumber, SlotState, StateWord, VERSION};
 use crate::wire::{self, Hello, MemberPacket};
+use ebb_sys::clock;
 use ebb_sys::proc::{self, Image, Process};
 use ebb_sys::userfaultfd::Userfaultfd;
 use rustix::event::epoll;
@@ -62,7 +63,7 @@ struct Origin {
 pub(super) struct PendingChild {
     /// Which taking of the slot this is about.
     taken: u32,
-    /// The slot was not reserved yet at that time: `proc::ticks`.
+    /// The slot was not reserved yet at that time: `clock::ticks`.
     after: u64,
     origin: Origin,
     child: Option<(Process, OwnedFd)>,
@@ -518,7 +519,7 @@ impl Supervisor {
 
     /// Looks after reserved slots, and after processes whose connection has ended.
     pub(super) fn check_slots(&mut self) {
-        let now = proc::ticks();
+        let now = clock::ticks();
         let mut nameless = Vec::new();
         for n in SlotNumber::all() {
             let word = self.table.state(n);

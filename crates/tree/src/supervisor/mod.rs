@@ -153,7 +153,7 @@ pub struct Supervisor {
     members: Vec<Option<ManagedProcess>>,
     /// Reserved slots, and what is known of the children they are for.
     pending_children: Vec<Option<PendingChild>>,
-    /// When all slots were looked at last: `proc::ticks`.
+    /// When all slots were looked at last: `clock::ticks`.
     looked: u64,
     by_pid: HashMap<u32, SlotNumber>,
     /// Living helpers of members.

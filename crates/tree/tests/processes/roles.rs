@@ -196,7 +196,7 @@ fn giver(wants: u64, age: u64) {
             member.limit()
         );
     }
-    member.publish_oldest(ebb_sys::proc::monotonic_ns() / 100 * (100 - age));
+    member.publish_oldest(ebb_sys::clock::monotonic_ns() / 100 * (100 - age));
     member.message(&format!("has {wants}"));
     loop {
         seen = member.wait(seen, Some(Duration::from_secs(1)));

@@ -640,7 +640,7 @@ fn storm() {
     let seed = std::env::var("EBB_STORM_SEED")
         .ok()
         .and_then(|seed| seed.parse().ok())
-        .unwrap_or_else(ebb_sys::proc::monotonic_ns);
+        .unwrap_or_else(ebb_sys::clock::monotonic_ns);
     println!("  EBB_STORM_SEED={seed}");
     let mut random = Random(seed | 1);
     let seconds = std::env::var("EBB_STORM_SECONDS")

@@ -1,10 +1,16 @@
-//! Anonymous memory by raw system calls.
+//! Anonymous memory by raw system calls, and what is made of it.
 
-use crate::{Errno, raw};
+pub mod heap;
+pub mod memory_file;
+pub mod pagemap;
+pub mod secret;
+pub mod shm;
+pub mod userfaultfd;
+
+use crate::Errno;
+pub use crate::kernel::PAGE;
+use crate::kernel::raw;
 use libc::{c_int, c_long, syscall};
-
-/// Bytes of a page.
-pub const PAGE: usize = 4096;
 
 /// Rounds up to whole pages; to as many as addresses have, what is more.
 pub const fn page_up(bytes: usize) -> usize {
@@ -342,70 +348,3 @@ pub unsafe fn drop_pages(parts: &[(usize, usize)]) -> bool {
 
 /// Runs that `drop_pages` drops with one call, at most.
 const PARTS: usize = 64;
-
-/// Pages of anonymous memory this process has resident (file and shared pages left out).
-pub fn resident_anonymous_pages() -> Option<u64> {
-    let mut buffer = [0u8; 128];
-    let text = read_small(c"/proc/self/statm", &mut buffer)?;
-    let mut fields = text
-        .split(|b| *b == b' ')
-        .map(|f| std::str::from_utf8(f).ok()?.parse::<u64>().ok());
-    let (_, resident, shared) = (fields.next()??, fields.next()??, fields.next()??);
-    Some(resident.saturating_sub(shared))
-}
-
-/// Pages that the kernel has pinned for long, as buffers of io_uring or of RDMA: devices write into
-/// them without asking again.
-pub fn pinned_pages() -> Option<u64> {
-    status_pages(b"VmPin:")
-}
-
-/// Pages of this process's page tables.
-pub fn table_pages() -> Option<u64> {
-    status_pages(b"VmPTE:")
-}
-
-/// What `/proc/self/status` says in kB, in pages.
-fn status_pages(name: &[u8]) -> Option<u64> {
-    let mut buffer = [0u8; 4096];
-    let text = read_small(c"/proc/self/status", &mut buffer)?;
-    let line = text
-        .split(|b| *b == b'\n')
-        .find_map(|line| line.strip_prefix(name))?;
-    let kib = std::str::from_utf8(line).ok()?.trim().strip_suffix(" kB")?;
-    Some(kib.parse::<u64>().ok()? * 1024 / PAGE as u64)
-}
-
-/// Reads a small file without allocating.
-pub fn read_small<'a>(path: &std::ffi::CStr, buffer: &'a mut [u8]) -> Option<&'a [u8]> {
-    let file = crate::proc::open(path.to_bytes(), rustix::fs::OFlags::RDONLY).ok()?;
-    let n = rustix::io::read(&file, &mut *buffer).ok()?;
-    buffer.get(..n)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn registered_buffers_are_pinned() {
-        let Ok(ring) = io_uring::IoUring::new(1) else {
-            println!("skipped: no io_uring");
-            return;
-        };
-        const PAGES: usize = 3;
-        let start = reserve(PAGES * PAGE).unwrap();
-        let buffer = libc::iovec {
-            iov_base: start as *mut libc::c_void,
-            iov_len: PAGES * PAGE,
-        };
-        let before = pinned_pages().unwrap();
-        // SAFETY: the buffer stays until it is registered no more.
-        unsafe { ring.submitter().register_buffers(&[buffer]) }.unwrap();
-        assert_eq!(pinned_pages(), Some(before + PAGES as u64));
-        ring.submitter().unregister_buffers().unwrap();
-        assert_eq!(pinned_pages(), Some(before));
-        // SAFETY: nobody uses it any more.
-        unsafe { munmap(start, PAGES * PAGE) }.unwrap();
-    }
-}

@@ -6,7 +6,8 @@
 //! Events (fork, remap, remove) are not asked for: the memory calls that cause them are known
 //! before they happen.
 
-use crate::{Errno, raw};
+use crate::Errno;
+use crate::kernel::raw;
 use std::fs::OpenOptions;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
@@ -427,7 +428,7 @@ pub const BATCH: usize = 8;
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{memory, pagemap::PageMapFile};
+    use crate::memory::{self, pagemap::PageMapFile};
     use std::sync::atomic::{AtomicU8, Ordering::SeqCst};
 
     const PAGE: usize = memory::PAGE;

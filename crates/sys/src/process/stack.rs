@@ -19,8 +19,10 @@
 //! What it does not do: come back from a thread that is killed alone. A child that shares its parent's memory
 //! (`vfork`) may be, and would keep what it had.
 
-use crate::signal::Blocked;
-use crate::{futex, memory, thread};
+use crate::kernel::futex;
+use crate::kernel::signal::Blocked;
+use crate::kernel::tasks::is_ours;
+use crate::memory;
 use std::cell::UnsafeCell;
 use std::mem::{ManuallyDrop, MaybeUninit};
 use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
@@ -34,15 +36,25 @@ const STACKS: usize = u32::BITS as usize;
 const FORKS: usize = STACKS;
 
 #[repr(C, align(4096))]
-struct Area(UnsafeCell<[[MaybeUninit<u8>; SIZE]; STACKS + 1]>);
+struct Memory(UnsafeCell<[[MaybeUninit<u8>; SIZE]; STACKS + 1]>);
 // SAFETY: only who has taken a stack uses its memory.
-unsafe impl Sync for Area {}
+unsafe impl Sync for Memory {}
 
-static AREA: Area = Area(UnsafeCell::new([[MaybeUninit::zeroed(); SIZE]; STACKS + 1]));
-/// Stacks in use, each a bit.
-static TAKEN: AtomicU32 = AtomicU32::new(0);
-/// Those that have their guard.
-static GUARDED: AtomicU32 = AtomicU32::new(0);
+/// The stacks of this process.
+struct Stacks {
+    memory: Memory,
+    /// Stacks in use, each a bit.
+    taken: AtomicU32,
+    /// Those that have their guard.
+    guarded: AtomicU32,
+}
+
+/// One for the process: a thread finds its stack from its stack pointer, before anything could be allocated.
+static STACK_SET: Stacks = Stacks {
+    memory: Memory(UnsafeCell::new([[MaybeUninit::zeroed(); SIZE]; STACKS + 1])),
+    taken: AtomicU32::new(0),
+    guarded: AtomicU32::new(0),
+};
 
 /// How long a thread waits before it looks again: woken it is when one is free.
 const LOOK: Duration = Duration::from_millis(20);
@@ -51,7 +63,7 @@ const LOOK: Duration = Duration::from_millis(20);
 #[inline(always)]
 fn number() -> Option<usize> {
     let here = 0u8;
-    let number = (&raw const here as usize).wrapping_sub(AREA.0.get() as usize) / SIZE;
+    let number = (&raw const here as usize).wrapping_sub(STACK_SET.memory.0.get() as usize) / SIZE;
     (number <= FORKS).then_some(number)
 }
 
@@ -64,7 +76,7 @@ pub fn is_borrowed() -> bool {
 /// where they are.
 #[inline(always)]
 pub fn borrow<R: 'static, F: FnOnce() -> R + 'static>(f: F) -> R {
-    if is_borrowed() || thread::is_ours() {
+    if is_borrowed() || is_ours() {
         return f();
     }
     let stack = Borrowed::take();
@@ -83,14 +95,14 @@ pub fn borrow<R: 'static, F: FnOnce() -> R + 'static>(f: F) -> R {
 }
 
 /// In a forked child, by the thread that forked: nobody else has a stack.
-pub fn alone() {
+pub fn reset_in_child() {
     let own = number().filter(|n| *n != FORKS);
-    TAKEN.store(own.map_or(0, |n| 1 << n), SeqCst);
+    STACK_SET.taken.store(own.map_or(0, |n| 1 << n), SeqCst);
 }
 
 /// Where the stack ends that is kept for the thread that forks. It has no guard: it is the last.
 pub(crate) fn of_fork() -> usize {
-    AREA.0.get() as usize + (FORKS + 1) * SIZE
+    STACK_SET.memory.0.get() as usize + (FORKS + 1) * SIZE
 }
 
 struct Job<F, R> {
@@ -120,15 +132,19 @@ impl Borrowed {
     fn take() -> Self {
         loop {
             let signals = Blocked::all();
-            let taken = TAKEN.load(SeqCst);
+            let taken = STACK_SET.taken.load(SeqCst);
             let number = taken.trailing_ones() as usize;
             if number == STACKS {
                 drop(signals);
-                futex::wait(&TAKEN, taken, Some(LOOK), false);
+                futex::wait(&STACK_SET.taken, taken, Some(LOOK), false);
                 continue;
             }
             let with = taken | 1 << number;
-            if TAKEN.compare_exchange(taken, with, SeqCst, SeqCst).is_ok() {
+            if STACK_SET
+                .taken
+                .compare_exchange(taken, with, SeqCst, SeqCst)
+                .is_ok()
+            {
                 guard(number);
                 return Self {
                     number,
@@ -139,15 +155,15 @@ impl Borrowed {
     }
 
     fn top(&self) -> *mut libc::c_void {
-        (AREA.0.get() as usize + (self.number + 1) * SIZE) as *mut libc::c_void
+        (STACK_SET.memory.0.get() as usize + (self.number + 1) * SIZE) as *mut libc::c_void
     }
 }
 
 impl Drop for Borrowed {
     fn drop(&mut self) {
-        let before = TAKEN.fetch_and(!(1 << self.number), SeqCst);
+        let before = STACK_SET.taken.fetch_and(!(1 << self.number), SeqCst);
         if before == u32::MAX {
-            futex::wake(&TAKEN, i32::MAX, false);
+            futex::wake(&STACK_SET.taken, i32::MAX, false);
         }
     }
 }
@@ -156,11 +172,11 @@ impl Drop for Borrowed {
 /// without.
 fn guard(number: usize) {
     let bit = 1 << number;
-    if GUARDED.load(SeqCst) & bit == 0 {
-        let start = AREA.0.get() as usize + number * SIZE;
+    if STACK_SET.guarded.load(SeqCst) & bit == 0 {
+        let start = STACK_SET.memory.0.get() as usize + number * SIZE;
         // SAFETY: of a stack that the caller has taken and not used yet.
         let _ = unsafe { memory::mprotect(start, memory::PAGE, libc::PROT_NONE) };
-        GUARDED.fetch_or(bit, SeqCst);
+        STACK_SET.guarded.fetch_or(bit, SeqCst);
     }
 }
 

@@ -6,7 +6,8 @@
 
 use std::os::fd::IntoRawFd;
 
-use crate::{Errno, raw};
+use crate::Errno;
+use crate::kernel::raw;
 use std::ffi::{c_int, c_long};
 
 const PRESENT: u64 = 1 << 3;

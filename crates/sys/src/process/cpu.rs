@@ -1,15 +1,8 @@
-//! Threads of our own that serve somebody else's process: where they run, how urgently, under which name.
-//! How they come to be is in `task`.
+//! Processors and memory nodes: which there are, which this process may use, where a thread runs.
 
-use crate::{Errno, program};
-
-pub use crate::task::*;
-
-/// This thread's id.
-pub fn id() -> u32 {
-    // SAFETY: no arguments.
-    unsafe { libc::syscall(libc::SYS_gettid) as u32 }
-}
+use crate::Errno;
+use crate::proc::read_small;
+use crate::process::program;
 
 /// The processor this thread runs on now.
 pub fn cpu() -> usize {
@@ -48,90 +41,6 @@ pub fn bind(cpu: usize) -> Result<(), Errno> {
     }
 }
 
-/// How often this thread has let its processor go so far.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Switches {
-    /// To wait for something.
-    pub voluntary: u64,
-    /// Because another thread got it.
-    pub forced: u64,
-}
-
-/// The switches of this thread since it began.
-pub fn switches() -> Switches {
-    // SAFETY: zeros are valid, and the structure is this thread's to fill.
-    let usage = unsafe {
-        let mut usage: libc::rusage = std::mem::zeroed();
-        libc::getrusage(libc::RUSAGE_THREAD, &mut usage);
-        usage
-    };
-    Switches {
-        voluntary: usage.ru_nvcsw as u64,
-        forced: usage.ru_nivcsw as u64,
-    }
-}
-
-/// How a thread competes for its processor.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Urgency {
-    /// Like any other.
-    Normal,
-    /// Only when nobody else wants the processor; a processor that runs nothing else counts as
-    /// idle when the scheduler looks for a place for a woken thread.
-    Idle,
-}
-
-/// Sets how thread `id` competes.
-pub fn set_urgency(id: u32, urgency: Urgency) -> Result<(), Errno> {
-    let policy = match urgency {
-        Urgency::Normal => libc::SCHED_OTHER,
-        Urgency::Idle => libc::SCHED_IDLE,
-    };
-    let param = libc::sched_param { sched_priority: 0 };
-    // SAFETY: a valid parameter block.
-    Errno::of(unsafe { libc::syscall(libc::SYS_sched_setscheduler, id, policy, &param) })
-        .map(|_| ())
-}
-
-/// Asks that the calling thread, which works for fractions of a millisecond at a time, get its turn
-/// soon on a crowded machine: a short slice, and precedence where that is permitted. Processes that
-/// it starts have neither. Refused where the kernel is older, and then nothing changes.
-pub fn prompt() {
-    const RESET_ON_FORK: u64 = 1;
-    const SLICE_NS: u64 = 100_000;
-    const PRECEDENCE: i32 = -10;
-    /// `struct sched_attr` in its first version; the libc crate has none.
-    #[repr(C)]
-    struct Attributes {
-        size: u32,
-        policy: u32,
-        flags: u64,
-        nice: i32,
-        priority: u32,
-        runtime: u64,
-        deadline: u64,
-        period: u64,
-    }
-    // SAFETY: no pointers.
-    let now = unsafe { libc::getpriority(libc::PRIO_PROCESS, 0) };
-    for nice in [PRECEDENCE.min(now), now] {
-        let attributes = Attributes {
-            size: size_of::<Attributes>() as u32,
-            policy: libc::SCHED_OTHER as u32,
-            flags: RESET_ON_FORK,
-            nice,
-            priority: 0,
-            runtime: SLICE_NS,
-            deadline: 0,
-            period: 0,
-        };
-        // SAFETY: a valid block of the size that it names.
-        if unsafe { libc::syscall(libc::SYS_sched_setattr, 0, &attributes, 0) } == 0 {
-            return;
-        }
-    }
-}
-
 /// The processor on which thread `id` of the program last ran. About 5 µs.
 pub fn cpu_of(id: u32) -> Option<usize> {
     let mut path = [0u8; 48];
@@ -143,66 +52,17 @@ pub fn cpu_of(id: u32) -> Option<usize> {
         std::ffi::CStr::from_bytes_with_nul(&path[..n]).ok()?
     };
     let mut buffer = [0u8; 512];
-    let stat = crate::memory::read_small(text, &mut buffer)?;
+    let stat = read_small(text, &mut buffer)?;
     // The name, in parentheses, may hold anything; fields are counted after it.
     let after = stat.iter().rposition(|b| *b == b')')? + 2;
     let field = stat[after..].split(|b| *b == b' ').nth(36)?;
     std::str::from_utf8(field).ok()?.parse().ok()
 }
 
-/// The calling thread's name, as `ps` and `top` show it.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum TaskName {
-    /// The first task of a helper, and so the helper.
-    Helper,
-    /// A thread that serves faults.
-    Service,
-}
-
-/// Names the calling thread.
-pub fn set_name(name: TaskName) {
-    let name = match name {
-        TaskName::Helper => crate::proc::HELPER,
-        TaskName::Service => c"ebb-service",
-    };
-    let args = [
-        libc::PR_SET_NAME.into(),
-        name.as_ptr() as libc::c_long,
-        0,
-        0,
-        0,
-        0,
-    ];
-    // SAFETY: a terminated text, of fewer bytes than a name may have. Without libc, as the go-between has the
-    // control block of who waits for it.
-    unsafe { crate::raw::call(libc::SYS_prctl, args) };
-}
-
-/// Allows this process as much of a resource as it may allow itself.
-pub fn raise_limit(resource: libc::__rlimit_resource_t) {
-    // SAFETY: one structure of ours, filled before it is used.
-    unsafe {
-        let mut limit: libc::rlimit = std::mem::zeroed();
-        if libc::getrlimit(resource, &mut limit) == 0 {
-            limit.rlim_cur = limit.rlim_max;
-            libc::setrlimit(resource, &limit);
-        }
-    }
-}
-
 /// Processors of the system that are online.
 pub fn processors() -> usize {
     // SAFETY: no pointers.
     unsafe { libc::sysconf(libc::_SC_NPROCESSORS_ONLN) }.max(1) as usize
-}
-
-/// Threads of the whole system that run or want to, at this moment.
-pub fn running() -> Option<usize> {
-    let mut buffer = [0u8; 96];
-    let text = crate::memory::read_small(c"/proc/loadavg", &mut buffer)?;
-    let field = text.split(|b| *b == b' ').nth(3)?;
-    let running = field.split(|b| *b == b'/').next()?;
-    std::str::from_utf8(running).ok()?.parse().ok()
 }
 
 /// The memory node of each processor, by its number.

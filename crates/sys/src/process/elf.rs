@@ -44,7 +44,7 @@ pub enum UnmanagedReason {
 impl UnmanagedReason {
     /// Whether the preload library has to be kept out of the program's environment: its loader would take
     /// it for a library of its own and give up. musl's passes over one that it does not find, as it does
-    /// not find one named for glibc alone ([`crate::loader`]); what others do is not known.
+    /// not find one named for glibc alone ([`super::loader`]); what others do is not known.
     pub fn withholds(&self, named_for_glibc: bool) -> bool {
         match self {
             UnmanagedReason::OtherLibc(loader) => {

@@ -12,44 +12,55 @@
 //!
 //! What it does not do: see which other processes use the memory (children of `vfork`).
 
-use crate::{Errno, futex, memory, proc, raw};
+use crate::kernel::{futex, raw};
+use crate::{Errno, memory, proc};
 use libc::c_long;
 use std::ops::ControlFlow::{Break, Continue};
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, Ordering::SeqCst};
 
-/// The program's number, as this process sees it; 0 before [`begin`].
-static PID: AtomicU32 = AtomicU32::new(0);
-/// The first thread's word; null where it is not known.
-static WORD: AtomicPtr<AtomicU32> = AtomicPtr::new(std::ptr::null_mut());
-/// The same of a first thread for which nobody has one.
-static OWN_WORD: AtomicU32 = AtomicU32::new(1);
+/// The program of this process.
+struct Program {
+    /// Its number, as this process sees it; 0 before [`begin`].
+    pid: AtomicU32,
+    /// The first thread's word; null where it is not known.
+    word: AtomicPtr<AtomicU32>,
+    /// A word for a first thread that has none.
+    own_word: AtomicU32,
+    /// The helper's descriptor of the program; below 0: it has none yet.
+    pidfd: AtomicI32,
+}
 
-/// The helper's descriptor of the program; below 0: it has none yet.
-static PIDFD: AtomicI32 = AtomicI32::new(-1);
+/// One for the process: the kernel clears a word of it, and signal handlers ask.
+static PROGRAM: Program = Program {
+    pid: AtomicU32::new(0),
+    word: AtomicPtr::new(std::ptr::null_mut()),
+    own_word: AtomicU32::new(1),
+    pidfd: AtomicI32::new(-1),
+};
 
 /// Called on the program's first thread: as the library is loaded, and in a forked child before another runs.
 pub fn begin() {
     const GET_TID_ADDRESS: c_long = 40;
-    PID.store(std::process::id(), SeqCst);
-    PIDFD.store(-1, SeqCst);
+    PROGRAM.pid.store(std::process::id(), SeqCst);
+    PROGRAM.pidfd.store(-1, SeqCst);
     let mut word = 0usize;
     // SAFETY: writes one word of ours; the second names a word that is there for good.
     unsafe {
         let args = [GET_TID_ADDRESS, (&raw mut word) as c_long, 0, 0, 0, 0];
         let known = raw::call(libc::SYS_prctl, args) == 0;
         if known && word == 0 {
-            OWN_WORD.store(1, SeqCst);
-            word = OWN_WORD.as_ptr() as usize;
+            PROGRAM.own_word.store(1, SeqCst);
+            word = PROGRAM.own_word.as_ptr() as usize;
             raw::call(libc::SYS_set_tid_address, [word as c_long, 0, 0, 0, 0, 0]);
         }
     }
-    WORD.store(word as *mut AtomicU32, SeqCst);
+    PROGRAM.word.store(word as *mut AtomicU32, SeqCst);
 }
 
 /// The number of the program; the caller's own where it is not helped.
 pub fn pid() -> u32 {
-    match PID.load(SeqCst) {
+    match PROGRAM.pid.load(SeqCst) {
         0 => std::process::id(),
         pid => pid,
     }
@@ -63,13 +74,13 @@ pub fn watch() -> Result<(), Errno> {
     let args = [pid().into(), 0, 0, 0, 0, 0];
     // SAFETY: no pointers.
     let pidfd = unsafe { raw::checked(libc::SYS_pidfd_open, args)? };
-    PIDFD.store(pidfd as i32, SeqCst);
+    PROGRAM.pidfd.store(pidfd as i32, SeqCst);
     Ok(())
 }
 
 /// The program's pidfd; none before [`watch`].
 pub fn pidfd() -> Option<BorrowedFd<'static>> {
-    let fd = PIDFD.load(SeqCst);
+    let fd = PROGRAM.pidfd.load(SeqCst);
     // SAFETY: it stays open as long as this process.
     (fd >= 0).then(|| unsafe { BorrowedFd::borrow_raw(fd) })
 }
@@ -94,7 +105,7 @@ pub fn is_gone() -> Option<Gone> {
 /// The word that is cleared when the first thread has let the memory go, and what it holds until then.
 /// None: nobody tells; it is to be looked every so often.
 pub fn word() -> Option<(&'static AtomicU32, u32)> {
-    let at = WORD.load(SeqCst);
+    let at = PROGRAM.word.load(SeqCst);
     let mut now = [0; 4];
     // In a child that a thread forked, or `clone` made, the word may be anywhere, and go.
     memory::look_at_own(at as usize, &mut now).ok()?;
@@ -112,7 +123,7 @@ pub fn word() -> Option<(&'static AtomicU32, u32)> {
 
 /// On a task of ours: ends the program, as nobody can serve its memory any more.
 pub fn kill() {
-    let fd = c_long::from(PIDFD.load(SeqCst));
+    let fd = c_long::from(PROGRAM.pidfd.load(SeqCst));
     let args = [fd, libc::SIGKILL.into(), 0, 0, 0, 0];
     // SAFETY: no pointers.
     unsafe { raw::call(libc::SYS_pidfd_send_signal, args) };

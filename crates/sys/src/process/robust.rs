@@ -4,7 +4,7 @@
 //! Made for processes that share one memory, where who dies leaves others behind that go on using it. The
 //! word is all that the kernel puts right: what it guards has to be fit for that.
 
-use crate::thread;
+use crate::process::thread;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering::SeqCst};
 
 const OWNER_DIED: u32 = 0x4000_0000;

@@ -53,16 +53,13 @@ struct Piece {
 /// Less than this that was freed is not worth the system calls.
 const WORTH: usize = 1 << 20;
 
-/// Bytes mapped for the heap now: arena and direct maps together.
-static BYTES_HELD: AtomicUsize = AtomicUsize::new(0);
-
 /// The heap; a unit value, as its state is one per process. See the module's text.
 pub struct InternalHeap;
 
 impl InternalHeap {
     /// Bytes of address space the heap has mapped: an upper bound of what it costs in RAM.
     pub fn bytes_held() -> usize {
-        BYTES_HELD.load(Ordering::Relaxed)
+        ARENA.bytes_mapped.load(Ordering::Relaxed)
     }
 
     /// Gives the system what is free in the arena, if so much was freed since the last time that it
@@ -294,7 +291,7 @@ fn map(size: usize) -> *mut u8 {
         // SAFETY: the range is the map just made.
         let _ = unsafe { memory::madvise(at, size, libc::MADV_NOHUGEPAGE) };
     }
-    BYTES_HELD.fetch_add(size, Ordering::Relaxed);
+    ARENA.bytes_mapped.fetch_add(size, Ordering::Relaxed);
     at as *mut u8
 }
 
@@ -306,7 +303,7 @@ unsafe fn unmap(block: *mut u8, size: usize) {
     }
     // SAFETY: the caller gives the range up.
     if unsafe { memory::munmap(block as usize, size) }.is_ok() {
-        BYTES_HELD.fetch_sub(size, Ordering::Relaxed);
+        ARENA.bytes_mapped.fetch_sub(size, Ordering::Relaxed);
     }
 }
 
@@ -318,8 +315,8 @@ unsafe fn remap(block: *mut u8, old: usize, new: usize) -> *mut u8 {
     let Ok(at) = at else {
         return ptr::null_mut();
     };
-    BYTES_HELD.fetch_add(new, Ordering::Relaxed);
-    BYTES_HELD.fetch_sub(old, Ordering::Relaxed);
+    ARENA.bytes_mapped.fetch_add(new, Ordering::Relaxed);
+    ARENA.bytes_mapped.fetch_sub(old, Ordering::Relaxed);
     at as *mut u8
 }
 
@@ -445,11 +442,15 @@ impl Small {
 }
 
 struct Arena {
+    /// Bytes mapped for the heap now: arena and direct maps together.
+    bytes_mapped: AtomicUsize,
     lock: FutexLock,
     state: UnsafeCell<Small>,
 }
 
+/// One for the process: a global allocator has no value that could own it.
 static ARENA: Arena = Arena {
+    bytes_mapped: AtomicUsize::new(0),
     lock: FutexLock::new(),
     state: UnsafeCell::new(Small {
         heap: dlmalloc::Dlmalloc::new_with_allocator(RawMaps { closed: false }),

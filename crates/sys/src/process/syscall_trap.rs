@@ -16,8 +16,10 @@
 //! Protocol: one thread at a time, which the caller sees to. What it does not do: calls that share the memory,
 //! which never come here.
 
-use crate::signal::Blocked;
-use crate::{Errno, raw, stack};
+use crate::Errno;
+use crate::kernel::raw;
+use crate::kernel::signal::Blocked;
+use crate::process::stack;
 use libc::{c_int, c_long};
 use std::cell::UnsafeCell;
 use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering::SeqCst};
@@ -43,10 +45,6 @@ pub struct Copied {
 /// Makes such a call.
 pub type Copy = unsafe fn(Call) -> Copied;
 
-/// Where the stack of ours ends.
-static TOP: AtomicUsize = AtomicUsize::new(0);
-/// What the kernel looks at before each system call.
-static SELECTOR: AtomicU8 = AtomicU8::new(ALLOW);
 const ALLOW: u8 = 0;
 const BLOCK: u8 = 1;
 
@@ -77,21 +75,34 @@ struct Armed {
     before: Action,
 }
 
-struct OneThread(UnsafeCell<Armed>);
-// SAFETY: only the thread for which it is armed touches it, and one is at a time.
-unsafe impl Sync for OneThread {}
-
 const NOTHING: Action = Action {
     handler: 0,
     flags: 0,
     restorer: 0,
     mask: 0,
 };
-static ARMED: OneThread = OneThread(UnsafeCell::new(Armed {
-    copy: None,
-    mask: 0,
-    before: NOTHING,
-}));
+
+/// The trap.
+struct Trap {
+    /// The end of the stack that the handler goes to.
+    top: AtomicUsize,
+    /// Read by the kernel before each system call.
+    selector: AtomicU8,
+    armed: UnsafeCell<Armed>,
+}
+// SAFETY: only the thread for which it is armed touches `armed`, and one is at a time.
+unsafe impl Sync for Trap {}
+
+/// One for the process: a signal handler finds it by its symbol, and the kernel reads the selector.
+static TRAP: Trap = Trap {
+    top: AtomicUsize::new(0),
+    selector: AtomicU8::new(ALLOW),
+    armed: UnsafeCell::new(Armed {
+        copy: None,
+        mask: 0,
+        before: NOTHING,
+    }),
+};
 
 /// Catches the calling thread's next call that copies the process, and has `copy` make it. The caller has blocked
 /// all signals; the mask from before comes back with that call, or with what [`disarm`] returns.
@@ -103,12 +114,12 @@ static ARMED: OneThread = OneThread(UnsafeCell::new(Armed {
 /// No other thread does so before this one's call was made or [`disarm`]ed. The thread makes no system call
 /// of its own but what libc's forking functions do.
 pub unsafe fn arm(copy: Copy, signals: Blocked) -> Result<(), Blocked> {
-    TOP.store(stack::of_fork(), SeqCst);
+    TRAP.top.store(stack::of_fork(), SeqCst);
     let (start, len) = own_code();
     // SAFETY: by the caller's contract this thread alone uses what is armed; the structures are the kernel's, and
     // the range is of this library's code.
     unsafe {
-        let armed = &mut *ARMED.0.get();
+        let armed = &mut *TRAP.armed.get();
         armed.copy = Some(copy);
         armed.mask = signals.before();
         // Known before another thread can come to our handler.
@@ -121,7 +132,7 @@ pub unsafe fn arm(copy: Copy, signals: Blocked) -> Result<(), Blocked> {
         };
         set_action(Some(&action));
         set_mask(ALL_BUT_SIGSYS);
-        SELECTOR.store(BLOCK, SeqCst);
+        TRAP.selector.store(BLOCK, SeqCst);
         if dispatch(ON, start, len).is_err() {
             release(armed);
             set_mask(u64::MAX);
@@ -139,7 +150,7 @@ pub unsafe fn arm(copy: Copy, signals: Blocked) -> Result<(), Blocked> {
 pub unsafe fn disarm() -> Option<Blocked> {
     // SAFETY: by the caller's contract.
     unsafe {
-        let armed = &mut *ARMED.0.get();
+        let armed = &mut *TRAP.armed.get();
         armed.copy?;
         release(armed);
         set_mask(u64::MAX);
@@ -152,7 +163,7 @@ pub unsafe fn disarm() -> Option<Blocked> {
 /// # Safety
 /// On the thread for which it was armed.
 unsafe fn release(armed: &mut Armed) {
-    SELECTOR.store(ALLOW, SeqCst);
+    TRAP.selector.store(ALLOW, SeqCst);
     armed.copy = None;
     // SAFETY: what was there before.
     unsafe {
@@ -179,7 +190,7 @@ const ON: c_long = 1;
 unsafe fn dispatch(on: c_long, start: usize, len: usize) -> Result<(), Errno> {
     const SET: c_long = 59;
     let selector = if on == ON {
-        SELECTOR.as_ptr() as c_long
+        TRAP.selector.as_ptr() as c_long
     } else {
         0
     };
@@ -235,14 +246,15 @@ unsafe extern "C" fn entry(_: c_int, _: *mut libc::siginfo_t, _: *mut libc::ucon
         "jne {other}",
         "push rbp",
         "mov rbp, rsp",
-        "mov rsp, qword ptr [rip + {top}]",
+        "mov rsp, qword ptr [rip + {trap} + {top}]",
         "call {caught}",
         "mov rsp, rbp",
         "pop rbp",
         "ret",
         by_dispatch = const USER_DISPATCH,
         other = sym other,
-        top = sym TOP,
+        trap = sym TRAP,
+        top = const core::mem::offset_of!(Trap, top),
         caught = sym caught,
     )
 }
@@ -272,7 +284,7 @@ unsafe extern "C" fn caught(_: c_int, _: *mut libc::siginfo_t, context: *mut lib
         let result = match number {
             libc::SYS_rt_sigprocmask => change_mask(args),
             libc::SYS_fork | libc::SYS_clone | libc::SYS_clone3 => {
-                let armed = &mut *ARMED.0.get();
+                let armed = &mut *TRAP.armed.get();
                 let copy = armed.copy.expect("it was armed");
                 let mask = armed.mask;
                 // Nothing of it is to be left in the child. (This handler has all signals blocked.)
@@ -297,7 +309,7 @@ unsafe extern "C" fn caught(_: c_int, _: *mut libc::siginfo_t, context: *mut lib
 unsafe fn change_mask([how, new, old, ..]: [c_long; 6]) -> c_long {
     // SAFETY: libc's own words, where they are given.
     unsafe {
-        let mask = &mut (*ARMED.0.get()).mask;
+        let mask = &mut (*TRAP.armed.get()).mask;
         let before = *mask;
         if let Some(new) = (new as *const u64).as_ref() {
             match how as c_int {
@@ -326,7 +338,7 @@ unsafe extern "C" fn other(
     type Handler = extern "C" fn(c_int, *mut libc::siginfo_t, *mut libc::ucontext_t);
     // SAFETY: written before this handler was set, by the thread that forks; what the program set is a function.
     unsafe {
-        let before = (*ARMED.0.get()).before;
+        let before = (*TRAP.armed.get()).before;
         match before.handler {
             libc::SIG_IGN => {}
             libc::SIG_DFL => {

@@ -32,8 +32,8 @@ impl MemoryFile {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::memory::userfaultfd::Userfaultfd;
     use crate::memory::{self, PAGE};
-    use crate::userfaultfd::Userfaultfd;
 
     #[test]
     fn what_may_not_be_read_is_read_and_what_is_missing_is_an_error() {

@@ -5,30 +5,48 @@
 //! rights would be a way back to them for whoever takes the program over, as both have one memory. So the
 //! thread that changed says so, and goes on when all have followed.
 //!
-//! Protocol: [`changed`] writes down what its caller is now and raises `CHANGES`; each task of ours
-//! that finds it above what it has `FOLLOWED` becomes the same, and says so. It calls
+//! Protocol: [`changed`] writes down what its caller is now and raises the count of changes; each task of ours
+//! that finds it above the last change that it `followed` becomes the same, and says so. It calls
 //! [`follow`] whenever it wakes.
 //!
 //! What it does not do: what else is a thread's own and libc leaves so (capabilities set by hand,
 //! seccomp filters).
 
-use crate::task::{self, TASKS};
-use crate::{futex, memory};
+use crate::kernel::futex;
+use crate::kernel::tasks::{REGISTRY, TASKS, helper_lives};
+use crate::memory;
 use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicUsize, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
-/// How often users were changed.
-static CHANGES: AtomicU32 = AtomicU32::new(0);
-/// Up to which change the thread of a number has followed.
-static FOLLOWED: [AtomicU32; TASKS] = [const { AtomicU32::new(0) }; TASKS];
-
-type Three = [AtomicU32; 3];
 /// Real, effective and saved.
-static USERS: Three = [const { AtomicU32::new(0) }; 3];
-static GROUPS: Three = [const { AtomicU32::new(0) }; 3];
-/// Supplementary groups.
-static LIST: AtomicPtr<libc::gid_t> = AtomicPtr::new(std::ptr::null_mut());
-static LISTED: AtomicUsize = AtomicUsize::new(0);
+type Three = [AtomicU32; 3];
+
+/// What tasks of ours follow.
+struct Changes {
+    /// How often credentials were changed.
+    count: AtomicU32,
+    /// The last change that the task of a number has followed.
+    followed: [AtomicU32; TASKS],
+    users: Three,
+    groups: Three,
+    /// Supplementary groups.
+    list: AtomicPtr<libc::gid_t>,
+    listed: AtomicUsize,
+    /// The process one of whose threads changes credentials now; 0: none. In a forked child the parent's
+    /// number means nobody.
+    holder: AtomicU32,
+}
+
+/// One for the process, as its credentials are.
+static CHANGES: Changes = Changes {
+    count: AtomicU32::new(0),
+    followed: [const { AtomicU32::new(0) }; TASKS],
+    users: [const { AtomicU32::new(0) }; 3],
+    groups: [const { AtomicU32::new(0) }; 3],
+    list: AtomicPtr::new(std::ptr::null_mut()),
+    listed: AtomicUsize::new(0),
+    holder: AtomicU32::new(0),
+};
 
 /// A thread that does not follow in this time never will.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -36,10 +54,10 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// The calling thread, of the program, is another user or in other groups by now. Returns when
 /// threads of ours are, too; `nudge` wakes those that sleep. One that cannot ends the process.
 pub fn changed(nudge: impl Fn()) {
-    if !task::helper_lives() {
+    if !helper_lives() {
         return;
     }
-    let _one = One::wait();
+    let _exclusive = Exclusive::wait();
     let (mut users, mut groups) = ([0; 3], [0; 3]);
     let ([a, b, c], [d, e, f]) = (&mut users, &mut groups);
     // SAFETY: each writes three words that are there.
@@ -58,26 +76,26 @@ pub fn changed(nudge: impl Fn()) {
         abort();
     }
     for i in 0..3 {
-        USERS[i].store(users[i], SeqCst);
-        GROUPS[i].store(groups[i], SeqCst);
+        CHANGES.users[i].store(users[i], SeqCst);
+        CHANGES.groups[i].store(groups[i], SeqCst);
     }
-    LIST.store(list as *mut libc::gid_t, SeqCst);
-    LISTED.store(count, SeqCst);
-    let change = CHANGES.fetch_add(1, SeqCst) + 1;
+    CHANGES.list.store(list as *mut libc::gid_t, SeqCst);
+    CHANGES.listed.store(count, SeqCst);
+    let change = CHANGES.count.fetch_add(1, SeqCst) + 1;
     let begin = Instant::now();
     // A helper that ends meanwhile has no rights any more.
-    let follows = |number: usize| FOLLOWED[number].load(SeqCst) == change;
+    let follows = |number: usize| CHANGES.followed[number].load(SeqCst) == change;
     // Asked anew after each: the first starts the others, and follows after that.
     let all = || {
         (0..TASKS)
-            .take_while(|&number| number < task::started())
+            .take_while(|&number| number < REGISTRY.started())
             .all(follows)
     };
-    while task::helper_lives() && !all() {
+    while helper_lives() && !all() {
         if begin.elapsed() > PATIENCE {
             abort();
         }
-        futex::wake(&CHANGES, i32::MAX, false);
+        futex::wake(&CHANGES.count, i32::MAX, false);
         nudge();
         std::thread::sleep(Duration::from_micros(100));
     }
@@ -88,23 +106,23 @@ pub fn changed(nudge: impl Fn()) {
 /// On a thread of ours: becomes who the program has become.
 #[inline]
 pub fn follow() {
-    if CHANGES.load(SeqCst) != 0 {
+    if CHANGES.count.load(SeqCst) != 0 {
         follow_now();
     }
 }
 
 #[cold]
 fn follow_now() {
-    let Some(number) = task::number() else {
+    let Some(number) = REGISTRY.number() else {
         return;
     };
-    let change = CHANGES.load(SeqCst);
-    if FOLLOWED[number].load(SeqCst) == change {
+    let change = CHANGES.count.load(SeqCst);
+    if CHANGES.followed[number].load(SeqCst) == change {
         return;
     }
-    let [u, v, w] = USERS.each_ref().map(|id| id.load(SeqCst));
-    let [g, h, i] = GROUPS.each_ref().map(|id| id.load(SeqCst));
-    let (list, count) = (LIST.load(SeqCst), LISTED.load(SeqCst));
+    let [u, v, w] = CHANGES.users.each_ref().map(|id| id.load(SeqCst));
+    let [g, h, i] = CHANGES.groups.each_ref().map(|id| id.load(SeqCst));
+    let (list, count) = (CHANGES.list.load(SeqCst), CHANGES.listed.load(SeqCst));
     // The system calls themselves, which change this thread alone. Who may not set groups had the
     // right no more before, and they are the same.
     // SAFETY: the list holds so many until this thread has said that it followed.
@@ -116,28 +134,33 @@ fn follow_now() {
     if !followed {
         abort();
     }
-    FOLLOWED[number].store(change, SeqCst);
+    CHANGES.followed[number].store(change, SeqCst);
 }
 
 /// A task of `number` is who the calling one is, by which it is started; the first is who the program's
 /// thread was.
 pub(crate) fn started(number: usize) {
-    let creator = task::number().filter(|creator| *creator != number);
-    let followed = creator.map_or(CHANGES.load(SeqCst), |n| FOLLOWED[n].load(SeqCst));
-    FOLLOWED[number].store(followed, SeqCst);
+    let creator = REGISTRY.number().filter(|creator| *creator != number);
+    let followed = creator.map_or(CHANGES.count.load(SeqCst), |n| {
+        CHANGES.followed[n].load(SeqCst)
+    });
+    CHANGES.followed[number].store(followed, SeqCst);
 }
 
-/// One thread at a time. A holder in the process that forked this one is none here.
-struct One;
+/// Held by one thread of the process at a time.
+struct Exclusive;
 
-static HOLDER: AtomicU32 = AtomicU32::new(0);
-
-impl One {
+impl Exclusive {
     fn wait() -> Self {
         let own = std::process::id();
         loop {
-            let holder = HOLDER.load(SeqCst);
-            if holder != own && HOLDER.compare_exchange(holder, own, SeqCst, SeqCst).is_ok() {
+            let holder = CHANGES.holder.load(SeqCst);
+            if holder != own
+                && CHANGES
+                    .holder
+                    .compare_exchange(holder, own, SeqCst, SeqCst)
+                    .is_ok()
+            {
                 return Self;
             }
             std::thread::sleep(Duration::from_micros(100));
@@ -145,9 +168,9 @@ impl One {
     }
 }
 
-impl Drop for One {
+impl Drop for Exclusive {
     fn drop(&mut self) {
-        HOLDER.store(0, SeqCst);
+        CHANGES.holder.store(0, SeqCst);
     }
 }
 

@@ -18,36 +18,28 @@
 //! helper's parent, and wait for it like for any child. There the helper is its child from the beginning, one
 //! that tells nobody of its end and that no `wait` sees but one for such (`__WALL`).
 //!
-//! libc knows none of these tasks: their control blocks are made by [`crate::control_block`], their stacks
+//! libc knows none of these tasks: their control blocks are made by `control_block`, their stacks
 //! lie in one area, by which a task of ours knows itself. Tasks are numbered in the order in which they
 //! start. A forked child has the same areas, empty (MADV_WIPEONFORK), and starts a helper of its own.
 //!
 //! What it does not do: say when the program has ended, which is `program`.
 
-use crate::control_block::Template;
-use crate::thread::TaskName;
-use crate::{Errno, memory, raw, signal};
+use crate::kernel::tasks::{REGISTRY, STACK, STACKS, TASKS};
+use crate::kernel::{raw, signal};
+use crate::process::control_block::Template;
+use crate::process::credentials;
+use crate::process::thread::{self, TaskName};
+use crate::{Errno, memory, proc};
 use libc::c_long;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicUsize, Ordering::Relaxed, Ordering::SeqCst};
+use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering::SeqCst};
 use std::time::Duration;
 
 /// A task's first function; it never returns.
 pub type Entry = extern "C" fn(usize) -> !;
 
-const STACK: usize = 256 << 10;
-pub(crate) const TASKS: usize = 80;
 /// The stack of the go-between, which runs a few instructions.
 const BETWEEN: usize = TASKS;
-const STACKS: usize = STACK * (TASKS + 1);
-
-/// Where the stacks lie, and the control blocks; `NOWHERE` until there is a helper.
-static STACK_AREA: AtomicUsize = AtomicUsize::new(NOWHERE);
-static BLOCK_AREA: AtomicUsize = AtomicUsize::new(NOWHERE);
-const NOWHERE: usize = usize::MAX;
-/// Tasks started in this process.
-static STARTED: AtomicUsize = AtomicUsize::new(0);
-static TEMPLATE: OnceLock<Option<Template>> = OnceLock::new();
 
 /// What a task is to run.
 struct Order {
@@ -55,55 +47,32 @@ struct Order {
     argument: AtomicUsize,
 }
 
-static ORDERS: [Order; TASKS] = [const {
-    Order {
-        entry: AtomicPtr::new(std::ptr::null_mut()),
-        argument: AtomicUsize::new(0),
-    }
-}; TASKS];
+/// What tasks are made from.
+struct Launch {
+    template: OnceLock<Option<Template>>,
+    /// Where the control blocks lie, once there are stacks.
+    block_area: AtomicUsize,
+    orders: [Order; TASKS],
+    /// The answer of the go-between's call: a number, or an error's, negated.
+    answer: AtomicUsize,
+}
 
-/// The helper's first task, by its number in the system; 0: there is none. The kernel clears it when that
-/// ends, and wakes who waits for it.
-static FIRST: AtomicU32 = AtomicU32::new(0);
-/// What the go-between's call answered: a number, or an error's, negated.
-static ANSWER: AtomicUsize = AtomicUsize::new(0);
+/// One for the process: a new task, which has nothing but its number, finds its order there.
+static LAUNCH: Launch = Launch {
+    template: OnceLock::new(),
+    block_area: AtomicUsize::new(0),
+    orders: [const {
+        Order {
+            entry: AtomicPtr::new(std::ptr::null_mut()),
+            argument: AtomicUsize::new(0),
+        }
+    }; TASKS],
+    answer: AtomicUsize::new(0),
+};
 
 /// Looks at what tasks will need of the calling thread. Called once, before another thread runs.
 pub fn prepare() {
-    TEMPLATE.get_or_init(Template::take);
-}
-
-/// How many tasks of ours there are.
-pub(crate) fn started() -> usize {
-    STARTED.load(SeqCst)
-}
-
-/// The number of the calling task, if it is one of ours.
-pub(crate) fn number() -> Option<usize> {
-    let here = 0u8;
-    let at = (&raw const here) as usize;
-    let number = at.wrapping_sub(STACK_AREA.load(Relaxed)) / STACK;
-    (number < TASKS).then_some(number)
-}
-
-/// Whether the caller is a task of ours. Such a one must never be given memory of the program: it may have
-/// to serve the faults on it.
-#[inline(always)]
-pub fn is_ours() -> bool {
-    let here = 0u8;
-    let at = (&raw const here) as usize;
-    at.wrapping_sub(STACK_AREA.load(Relaxed)) < STACKS
-}
-
-/// Whether the caller may use descriptors that tasks of ours opened: in a managed process only those share
-/// the table that has them; the same numbers are other files to the program.
-pub fn has_our_descriptors() -> bool {
-    STACK_AREA.load(Relaxed) == NOWHERE || is_ours()
-}
-
-/// Whether this process's helper lives, as far as its first task tells.
-pub fn helper_lives() -> bool {
-    FIRST.load(SeqCst) != 0
+    LAUNCH.template.get_or_init(Template::take);
 }
 
 /// On a task of ours: ends the helper.
@@ -114,10 +83,9 @@ pub fn end_helper() -> ! {
 }
 
 /// In a forked child: there is no helper yet.
-pub fn forget() {
-    STARTED.store(0, SeqCst);
-    FIRST.store(0, SeqCst);
-    crate::proc::forget_directory();
+pub fn reset_in_child() {
+    REGISTRY.reset_in_child();
+    proc::forget_directory();
 }
 
 /// Starts the helper, on a thread of the program; it runs `entry`. All of its signals are blocked.
@@ -126,14 +94,14 @@ pub fn forget() {
 /// ENOTSUP where a control block cannot be made, or where the caller's children would be in another PID
 /// namespace; else the kernel's: EAGAIN after `patience`.
 pub fn start_helper(entry: Entry, argument: usize, patience: Duration) -> Result<(), Errno> {
-    if !crate::proc::children_stay_in_namespace() {
+    if !proc::children_stay_in_namespace() {
         return Err(Errno(libc::ENOTSUP));
     }
     make_areas()?;
     give_order(0, entry, argument);
     // Before it runs: it may start others at once.
-    STARTED.store(1, SeqCst);
-    crate::credentials::started(0);
+    REGISTRY.set_started(1);
+    credentials::started(0);
     let _blocked = signal::Blocked::all();
     retried(patience, || {
         // SAFETY: nobody else uses the stack, as only one helper is started at a time, by whoever asked for it
@@ -145,7 +113,7 @@ pub fn start_helper(entry: Entry, argument: usize, patience: Duration) -> Result
                 let flags = BESIDE | libc::CLONE_VFORK as c_long;
                 let between = clone(flags, top(BETWEEN), 0, 0, go_between, 0)?;
                 reap(between);
-                answered(ANSWER.load(SeqCst) as c_long)
+                answered(LAUNCH.answer.load(SeqCst) as c_long)
             }
         }
     })
@@ -174,17 +142,17 @@ pub fn spawn(entry: Entry, argument: usize) -> Result<u32, Errno> {
         | libc::CLONE_SYSVSEM
         | libc::CLONE_SETTLS) as c_long
         | UNTRACED;
-    let number = STARTED.load(SeqCst);
+    let number = REGISTRY.started();
     if number >= TASKS {
         return Err(Errno(libc::ENOTSUP));
     }
     give_order(number, entry, argument);
-    crate::credentials::started(number);
+    credentials::started(number);
     let thread = retried(PATIENCE, || {
         // SAFETY: the stack and the block of this number are used by nobody.
         unsafe { clone(flags, top(number), block(number), 0, first, number) }
     })?;
-    STARTED.store(number + 1, SeqCst);
+    REGISTRY.set_started(number + 1);
     Ok(thread)
 }
 
@@ -194,11 +162,11 @@ const BESIDE: c_long = (libc::CLONE_VM | libc::CLONE_FILES) as c_long | UNTRACED
 
 extern "C" fn go_between(_: usize) -> ! {
     // The helper has its name from the beginning: it shall not be taken for a process of the program's.
-    crate::thread::set_name(TaskName::Helper);
+    thread::set_name(TaskName::Helper);
     // SAFETY: the first task's stack and block are used by nobody; this task ends.
     unsafe {
         let answer = make_helper();
-        ANSWER.store(answer as usize, SeqCst);
+        LAUNCH.answer.store(answer as usize, SeqCst);
         raw::call(libc::SYS_exit, [0; 6]);
     }
     unreachable!("exit returns to nobody")
@@ -210,7 +178,7 @@ unsafe fn make_helper() -> c_long {
     let cleared = libc::CLONE_CHILD_CLEARTID | libc::CLONE_PARENT_SETTID | libc::CLONE_SETTLS;
     // SAFETY: by the caller's contract; the word outlives the task.
     let made = unsafe {
-        let word = FIRST.as_ptr() as usize;
+        let word = REGISTRY.first.as_ptr() as usize;
         clone(BESIDE | cleared as c_long, top(0), block(0), word, lead, 0)
     };
     match made {
@@ -230,10 +198,10 @@ extern "C" fn lead(number: usize) -> ! {
 }
 
 extern "C" fn first(number: usize) -> ! {
-    if let Some(Some(template)) = TEMPLATE.get() {
+    if let Some(Some(template)) = LAUNCH.template.get() {
         template.register_rseq();
     }
-    let order = &ORDERS[number];
+    let order = &LAUNCH.orders[number];
     // SAFETY: `give_order` wrote it there, of that type, before this task was made.
     let entry: Entry = unsafe { std::mem::transmute(order.entry.load(SeqCst)) };
     entry(order.argument.load(SeqCst))
@@ -241,7 +209,7 @@ extern "C" fn first(number: usize) -> ! {
 
 /// Has nothing in common with the program any more but its memory.
 fn leave_program() {
-    crate::thread::set_name(TaskName::Helper);
+    thread::set_name(TaskName::Helper);
     leave_descriptors();
     // SAFETY: no pointers but to a path.
     unsafe {
@@ -250,7 +218,7 @@ fn leave_program() {
     }
     // What the program may open and write is not what its swap devices may.
     for resource in [libc::RLIMIT_FSIZE, libc::RLIMIT_NOFILE] {
-        crate::thread::raise_limit(resource);
+        thread::raise_limit(resource);
     }
 }
 
@@ -277,12 +245,14 @@ fn leave_descriptors() {
 
 /// Makes the areas of stacks and control blocks, if there are none.
 fn make_areas() -> Result<(), Errno> {
-    let Some(Some(template)) = TEMPLATE.get() else {
+    let Some(Some(template)) = LAUNCH.template.get() else {
         return Err(Errno(libc::ENOTSUP));
     };
-    if STACK_AREA.load(SeqCst) == NOWHERE {
-        BLOCK_AREA.store(fresh(template.bytes() * TASKS)?, SeqCst);
-        STACK_AREA.store(fresh(STACKS)?, SeqCst);
+    if REGISTRY.stack_area().is_none() {
+        LAUNCH
+            .block_area
+            .store(fresh(template.bytes() * TASKS)?, SeqCst);
+        REGISTRY.set_stack_area(fresh(STACKS)?);
     }
     Ok(())
 }
@@ -296,13 +266,13 @@ fn fresh(len: usize) -> Result<usize, Errno> {
 }
 
 fn give_order(number: usize, entry: Entry, argument: usize) {
-    let order = &ORDERS[number];
+    let order = &LAUNCH.orders[number];
     order.entry.store(entry as *mut (), SeqCst);
     order.argument.store(argument, SeqCst);
 }
 
 fn top(number: usize) -> usize {
-    STACK_AREA.load(SeqCst) + (number + 1) * STACK
+    REGISTRY.stack_area().expect("there are areas") + (number + 1) * STACK
 }
 
 /// A new control block for this number: its thread pointer.
@@ -310,12 +280,13 @@ fn top(number: usize) -> usize {
 /// # Safety
 /// No task uses it, and there are areas.
 unsafe fn block(number: usize) -> usize {
-    let template = TEMPLATE
+    let template = LAUNCH
+        .template
         .get()
         .and_then(Option::as_ref)
         .expect("there are areas");
     // SAFETY: by the caller's contract.
-    unsafe { template.write(BLOCK_AREA.load(SeqCst) + number * template.bytes()) }
+    unsafe { template.write(LAUNCH.block_area.load(SeqCst) + number * template.bytes()) }
 }
 
 /// Waits for the go-between, which has ended.
@@ -380,8 +351,10 @@ unsafe fn clone(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::futex;
-    use crate::thread::id;
+    use crate::kernel::futex;
+    use crate::kernel::tasks::{helper_lives, is_ours};
+    use crate::process::thread::id;
+    use std::sync::atomic::AtomicU32;
 
     static SEEN: [AtomicU32; 3] = [const { AtomicU32::new(0) }; 3];
 
@@ -394,7 +367,7 @@ mod tests {
     }
 
     extern "C" fn helper(argument: usize) -> ! {
-        assert!(is_ours() && number() == Some(0));
+        assert!(is_ours() && REGISTRY.number() == Some(0));
         let beside = spawn(thread, 0).expect("a thread beside this one");
         while SEEN[1].load(SeqCst) != beside {
             futex::wait(&SEEN[1], 0, Some(Duration::from_millis(10)), false);
