@@ -19,8 +19,8 @@
 
 use super::helpers::Joining;
 use super::{Supervisor, Token};
+use crate::protocol::{self, Hello, Reply, Request};
 use crate::table::{Named, SlotNumber};
-use crate::wire::{self, Hello, Reply, Request};
 use ebb_sys::peer::{self, Peer};
 use ebb_sys::proc::Process;
 use rustix::event::epoll;
@@ -148,7 +148,8 @@ impl Supervisor {
             return;
         };
         let connection = handshake.connection;
-        let received = wire::receive_up_to(&connection, wire::MAX_REQUEST, RecvFlags::DONTWAIT);
+        let received =
+            protocol::receive_up_to(&connection, protocol::MAX_REQUEST, RecvFlags::DONTWAIT);
         let Ok((packet, fds)) = received else {
             return;
         };
@@ -251,5 +252,5 @@ impl Supervisor {
 fn refuse(connection: &OwnedFd, why: &str) {
     // A hello left unread would turn our answer into a reset.
     let _ = net::recv(connection, &mut [0; 64], RecvFlags::DONTWAIT);
-    let _ = net::send(connection, &wire::refused(why), SendFlags::NOSIGNAL);
+    let _ = net::send(connection, &protocol::refused(why), SendFlags::NOSIGNAL);
 }

@@ -17,8 +17,8 @@
 
 use super::{SetupDevice, Supervisor, Token};
 use crate::lease::Leases;
+use crate::protocol::{self, Reply, Request};
 use crate::table::{Answer, DeviceState, SlotNumber, VERSION, clusters_of, create_leases};
-use crate::wire::{self, Reply, Request};
 use crate::{Facts, MAX_DEVICES, SetupError};
 use ebb_engine::{CLUSTER_SLOTS, PAGE_SIZE};
 use rustix::event::epoll;
@@ -198,7 +198,7 @@ impl Supervisor {
             }
         }
         // A member that cannot be told asks again.
-        let _ = wire::send(connection, &wire::devices(&named), &fds);
+        let _ = protocol::send(connection, &protocol::devices(&named), &fds);
     }
 
     /// Handles a command's request.

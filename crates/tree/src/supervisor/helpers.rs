@@ -23,8 +23,8 @@
 
 use super::members::{ManagedProcess, identify};
 use super::{ANY_CHILD, Supervisor, Token};
+use crate::protocol::HelperExit;
 use crate::table::{SlotNumber, SlotState};
-use crate::wire::HelperExit;
 use ebb_sys::proc::{self, Image, Process};
 use rustix::event::epoll;
 use rustix::io::Errno;

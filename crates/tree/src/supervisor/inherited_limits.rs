@@ -7,7 +7,7 @@
 //! The supervisor sees a process that never joins when it walks over the tree; one that starts and
 //! ends in between passes nothing on.
 
-use crate::limits::Limits;
+use crate::table::Limits;
 use ebb_sys::proc::Process;
 use std::collections::HashMap;
 

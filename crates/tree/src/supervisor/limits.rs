@@ -12,9 +12,9 @@
 
 use super::devices::{answer, watch_client};
 use super::{Supervisor, Token};
-use crate::limits::Limits;
+use crate::protocol::{LimitChange, Reply};
+use crate::table::Limits;
 use crate::table::SlotState;
-use crate::wire::{LimitChange, Reply};
 use ebb_engine::PAGE_SIZE;
 use ebb_stores::{Size, human};
 use ebb_sys::proc;

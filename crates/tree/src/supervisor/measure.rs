@@ -11,7 +11,7 @@ use super::Supervisor;
 use super::devices::CHECK_INTERVAL;
 use super::members::descendants;
 use super::sharing::{Sharing, cpu_time};
-use crate::table::{Mode, SlotNumber, SlotState};
+use crate::table::{Mode, SlotNumber, SlotState, start_threshold};
 use ebb_sys::proc::{Image, Process};
 use rustix::io::Errno;
 use std::collections::HashMap;
@@ -26,24 +26,8 @@ const FILL_PAGES_PER_MS: i64 = 750;
 const MAX_SHARE: u32 = 20;
 /// Walks over the tree may take one part in so many.
 const WALK_SHARE: u32 = 100;
-/// Paging starts when the room left falls under the larger of these, or under half of the
-/// budget if that is less.
-const START_ROOM_PAGES: i64 = (32 << 20) / 4096;
-const START_ROOM_PERCENT: i64 = 12;
 /// With so many a process that can be managed joins.
 const MORE_THAN_A_LITTLE: i64 = (1 << 20) / 4096;
-
-/// Pages of room at which a tree of this budget starts to page.
-pub(crate) fn start_room(budget: i64) -> i64 {
-    START_ROOM_PAGES
-        .max(budget * START_ROOM_PERCENT / 100)
-        .min(budget / 2)
-}
-
-/// At which use a tree of this budget starts to page.
-pub(crate) fn start_threshold(budget: i64) -> i64 {
-    budget - start_room(budget)
-}
 
 /// A process of the tree that has not joined.
 struct UnmanagedProcess {
@@ -399,20 +383,5 @@ impl Supervisor {
                 self.table.request(n, pages as u64);
             }
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_start_threshold_leaves_room() {
-        let mib = |n: i64| n << 8;
-        // 12% of a large budget, 32 MiB of a middling one, half of a tiny one.
-        assert_eq!(start_threshold(mib(10_000)), mib(8_800));
-        assert_eq!(start_threshold(mib(100)), mib(68));
-        assert_eq!(start_threshold(mib(20)), mib(10));
-        assert_eq!(start_threshold(0), 0);
     }
 }

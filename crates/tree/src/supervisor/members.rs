@@ -20,9 +20,9 @@
 use super::admission::NO_DESCRIPTORS;
 use super::helpers::{GRACE, Helper, Joining, Unknown};
 use super::{Supervisor, Token, orphan_memory};
-use crate::limits::Limits;
+use crate::protocol::{self, Hello, MemberPacket};
+use crate::table::Limits;
 use crate::table::{Named, SlotNumber, SlotState, StateWord, VERSION};
-use crate::wire::{self, Hello, MemberPacket};
 use ebb_sys::clock;
 use ebb_sys::proc::{self, Image, Process};
 use ebb_sys::userfaultfd::Userfaultfd;
@@ -273,8 +273,8 @@ impl Supervisor {
     }
 
     fn welcome(&self, connection: &OwnedFd, slot: SlotNumber) -> Result<(), Errno> {
-        let packet = wire::welcome(slot);
-        wire::send(connection, &packet, &[self.table_fd.as_fd()])
+        let packet = protocol::welcome(slot);
+        protocol::send(connection, &packet, &[self.table_fd.as_fd()])
     }
 
     /// The connection to a member, if it has not ended.
@@ -292,7 +292,7 @@ impl Supervisor {
             let Some(connection) = &member.connection else {
                 return false;
             };
-            match wire::receive(connection) {
+            match protocol::receive(connection) {
                 Err(Errno::AGAIN) => return false,
                 // It has died without reading all that we sent; what it sent is behind this.
                 Err(Errno::CONNRESET) => {}

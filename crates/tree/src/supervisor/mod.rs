@@ -26,9 +26,9 @@ mod orphan_memory;
 mod sharing;
 
 use crate::histogram::{Histogram, Summary};
-use crate::limits::Limits;
+use crate::protocol;
+use crate::table::Limits;
 use crate::table::{Config, Mode, SlotNumber, SlotState, Table, Way};
-use crate::wire;
 use crate::{Facts, MAX_DEVICES, MAX_SLOTS};
 use admission::Handshake;
 use devices::TreeDevice;
@@ -39,7 +39,6 @@ use inherited_limits::OwnLimits;
 use limits::BudgetReduction;
 pub use limits::{LimitsShown, ProcessLimits, check_limits};
 use measure::Measurements;
-pub(crate) use measure::{start_room, start_threshold};
 use members::{ManagedProcess, PendingChild};
 use orphan_memory::OrphanMemory;
 use rustix::event::epoll;
@@ -519,12 +518,12 @@ fn spare() -> Option<OwnedFd> {
     rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC).ok()
 }
 
-/// Binds a socket of a new name: see [`wire::ControlName`].
+/// Binds a socket of a new name: see [`protocol::ControlName`].
 fn listen() -> Result<(String, OwnedFd), Errno> {
     let mut random = [0u8; 8];
     rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty())?;
     let pid = std::process::id();
-    let control = wire::ControlName {
+    let control = protocol::ControlName {
         pid,
         start_time: Process::open(pid).map_or(0, |us| us.start_time()),
         random: u64::from_ne_bytes(random),
@@ -536,7 +535,7 @@ fn listen() -> Result<(String, OwnedFd), Errno> {
         SocketFlags::CLOEXEC | SocketFlags::NONBLOCK,
         None,
     )?;
-    net::bind(&socket, &wire::address(&control).ok_or(Errno::INVAL)?)?;
+    net::bind(&socket, &protocol::address(&control).ok_or(Errno::INVAL)?)?;
     net::listen(&socket, MAX_SLOTS as i32)?;
     Ok((control, socket))
 }

@@ -20,8 +20,8 @@
 //! exec'ed) are taken for a family.
 
 use super::Supervisor;
-use super::measure::{FASTEST, start_threshold};
-use crate::table::{Mode, SlotNumber, SlotState};
+use super::measure::FASTEST;
+use crate::table::{Mode, SlotNumber, SlotState, start_threshold};
 use ebb_sys::proc::{self, Image, Process};
 use std::collections::HashMap;
 use std::sync::atomic::Ordering::*;

@@ -15,20 +15,33 @@
 //! tree are sums over all slots.
 
 mod area;
+mod ask;
+mod charge;
 mod config;
 mod device;
+mod limits;
+mod namespaces;
+mod pools;
 mod slot;
+mod start;
+mod wait;
 
 pub(crate) use area::{clusters_of, create_leases, map_leases};
+pub use ask::{AgeCutoff, Asked};
 pub use config::{Codec, Config, Zstd};
 pub(crate) use device::DeviceRow;
 pub use device::{Answer, DeviceState};
+pub(crate) use limits::LimitWords;
+pub use limits::Limits;
+pub use pools::PoolLimit;
 pub(crate) use slot::{Named, Slot, StateWord};
 pub use slot::{SlotNumber, SlotState};
 
+pub(crate) use start::start_threshold;
+
 use crate::lease::SLOT_WORDS;
-use crate::limits::{LimitWords, Limits};
 use crate::{MAX_DEVICES, MAX_SLOTS};
+use ebb_engine::PAGE_SIZE;
 use ebb_sys::proc;
 use ebb_sys::shm::{Area, Shared};
 use rustix::io::Errno;
@@ -234,6 +247,12 @@ impl Table {
 
     pub fn config(&self) -> Config {
         Config::unpack(self.config.load(SeqCst))
+    }
+
+    /// The budget in bytes.
+    pub fn budget_bytes(&self) -> u64 {
+        let pages = self.budget.load(SeqCst).max(0) as u64;
+        pages.saturating_mul(PAGE_SIZE as u64)
     }
 
     /// Says that a page was loaded from a device at `ns`. The word is written no more often than every

@@ -2,8 +2,8 @@
 //! the process's own.
 
 use super::device::Share;
+use super::limits::LimitWords;
 use crate::histogram::Histogram;
-use crate::limits::LimitWords;
 use crate::{MAX_DEVICES, MAX_SLOTS};
 use ebb_engine::counters::Counters;
 use std::fmt;

@@ -21,9 +21,8 @@
 //! - Charges that a reaper had taken out of one sum and not yet out of the other when it was killed
 //!   (`charge`): too much stays charged, never too little.
 
-use crate::member::Member;
+use super::Member;
 use crate::table::{Named, SlotNumber, StateWord, Table};
-use ebb_sys::proc;
 use rustix::io::Errno;
 use rustix::process::{Pid, test_kill_process};
 use std::sync::atomic::Ordering::*;
@@ -35,25 +34,6 @@ fn is_dead(number: u32) -> bool {
 }
 
 impl Table {
-    /// This process comes to the tree: by joining, or in a reserved slot. AgeCutoff it is named
-    /// anywhere. One system call, and nothing is allocated.
-    pub fn arrive(&self) {
-        self.arrive_from(proc::pid_namespace().ok());
-    }
-
-    /// 0 in the table: not even its maker could tell.
-    fn arrive_from(&self, namespace: Option<u64>) {
-        let home = self.namespace.load(SeqCst);
-        if home == 0 || namespace != Some(home) {
-            self.mixed.store(1, SeqCst);
-        }
-    }
-
-    /// Whether processes of several PID namespaces are, or were, in the tree.
-    fn is_mixed(&self) -> bool {
-        self.mixed.load(SeqCst) != 0
-    }
-
     /// Makes process `me` the reaper of a slot whose process is dead, and whose state was `seen`.
     /// False: another process reaps it, or did.
     fn claim(&self, n: SlotNumber, seen: StateWord, me: u32) -> bool {
@@ -115,6 +95,7 @@ mod tests {
     use super::*;
     use crate::lease::Leases;
     use crate::table::{Config, SlotState, create_leases};
+    use ebb_sys::proc;
     use std::sync::atomic::AtomicU64;
 
     /// Above any that the kernel gives.

@@ -1,9 +1,4 @@
-//! Limits that can be changed while the tree runs: of the pool, and of writeback. The budget is
-//! the table's own word.
-//!
-//! There is one set for the tree and one for each process; the tighter of the two holds. They lie
-//! in the shared table, the supervisor writes them, and every keeper looks at them each turn
-//! ([`Member::pool_limit`], [`Member::writeback`]).
+//! How one limit bounds the pools of all processes of a tree.
 //!
 //! The tree's limit of the pool bounds the sum over all processes, each of which has a pool of its
 //! own. So that they need no lock, each says what its pool holds and since when, and what follows from
@@ -27,15 +22,10 @@
 //! has given what is above the tree's; that of one which gives nothing is its limit. Who has not said
 //! anything for [`REPORT_TIMEOUT_NS`], as it is stopped, gives nothing, and holds up nobody who would have to.
 
-use crate::member::Member;
-use crate::table::{Slot, SlotNumber, SlotState, Table};
-use ebb_engine::PAGE_SIZE;
+use super::{Slot, SlotNumber, SlotState, Table};
 use ebb_engine::shrinker::urgent;
-use ebb_stores::Size;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
+use std::sync::atomic::Ordering::*;
 
-/// Down to which part of its limit, in percent, the pool is emptied, if nobody says otherwise.
-const ACCEPT_PERCENT: u8 = 90;
 /// The weight of a process whose pool grows.
 const GROWING_WEIGHT: u64 = 16;
 /// A pool is known to grow for so long, in ns.
@@ -45,71 +35,11 @@ const REPORT_TIMEOUT_NS: u64 = 1_000_000_000;
 /// Of a pool that is to give nothing: a percent more is its limit.
 const MOST_PERCENT: u8 = 99;
 
-/// Limits of a tree, or of one process of it.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Limits {
-    /// The most that the pool may hold, in bytes or as a share of the budget. None: as much as
-    /// proves best, up to the whole budget.
-    pub pool_max: Option<Size>,
-    /// The pool's coldest pages go to devices when it holds a percent more than this percentage of
-    /// its limit, until it holds this. For the whole tree only.
-    pub accept_percent: u8,
-    /// Whether pages may go to devices.
-    pub writeback: bool,
-}
-
-impl Default for Limits {
-    fn default() -> Self {
-        Self {
-            pool_max: None,
-            accept_percent: ACCEPT_PERCENT,
-            writeback: true,
-        }
-    }
-}
-
-/// [`Limits`] in the table. All zeros: the default.
-#[repr(C)]
-pub(crate) struct LimitWords {
-    /// 0: none. Else twice the bytes, or twice the hundredths of a percent and one.
-    pool_max: AtomicU64,
-    /// Low byte: the distance of the threshold from its default, modulo 256. Bit 8: no writeback.
-    rest: AtomicU32,
-}
-
-impl LimitWords {
-    pub fn get(&self) -> Limits {
-        let pool_max = match self.pool_max.load(SeqCst) {
-            0 => None,
-            word if word & 1 == 0 => Some(Size::Bytes(word >> 1)),
-            word => Some(Size::Share((word >> 1) as u16)),
-        };
-        let rest = self.rest.load(SeqCst);
-        Limits {
-            pool_max,
-            accept_percent: ACCEPT_PERCENT.wrapping_add(rest as u8),
-            writeback: rest >> 8 & 1 == 0,
-        }
-    }
-
-    pub fn set(&self, limits: Limits) {
-        let word = match limits.pool_max {
-            None => 0,
-            Some(Size::Bytes(bytes)) => bytes << 1,
-            Some(Size::Share(hundredths)) => u64::from(hundredths) << 1 | 1,
-        };
-        self.pool_max.store(word, SeqCst);
-        let accept = limits.accept_percent.wrapping_sub(ACCEPT_PERCENT);
-        let rest = u32::from(accept) | u32::from(!limits.writeback) << 8;
-        self.rest.store(rest, SeqCst);
-    }
-}
-
 /// What the pools of a tree hold, as one of its processes sees it. In bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
-struct Pools {
+pub struct Pools {
     /// All of them.
-    sum: u64,
+    pub sum: u64,
     /// What may be given of that.
     writable: u64,
     /// The weights of all of them, and its own.
@@ -121,7 +51,7 @@ struct Pools {
     /// What those may give that have older pages.
     older: u64,
     /// Who of these has the oldest.
-    first: Option<SlotNumber>,
+    pub first: Option<SlotNumber>,
 }
 
 /// What bounds the pool of one process.
@@ -159,7 +89,7 @@ impl Pools {
     }
 
     /// What bounds the process's pool under the tree's limit and threshold, and one of its `own`.
-    fn limit(&self, of_tree: u64, accept: u8, own: u64) -> PoolLimit {
+    pub fn limit(&self, of_tree: u64, accept: u8, own: u64) -> PoolLimit {
         let part = self.part(of_tree);
         let max = part.min(own);
         let level = (of_tree / 100).saturating_mul(u64::from(accept));
@@ -181,7 +111,7 @@ impl Pools {
 
 impl Table {
     /// What the pools hold, as `me` sees it.
-    fn pools(&self, me: SlotNumber, now_ns: u64) -> Pools {
+    pub fn pools(&self, me: SlotNumber, now_ns: u64) -> Pools {
         // Of two of one age the first.
         let mine = (self.slot(me).pool_oldest.load(Relaxed), me);
         let mut pools = Pools::default();
@@ -212,61 +142,11 @@ impl Table {
         pools.first = first.map(|(_, n)| n);
         pools
     }
-
-    /// The budget in bytes.
-    pub fn budget_bytes(&self) -> u64 {
-        let pages = self.budget.load(SeqCst).max(0) as u64;
-        pages.saturating_mul(PAGE_SIZE as u64)
-    }
-}
-
-impl Member {
-    /// What bounds this process's pool: `most` bytes, and what the user asked for.
-    pub fn pool_limit(&self, most: u64) -> PoolLimit {
-        let budget = self.table.budget_bytes();
-        let of_tree = self.table.limits.get();
-        let own = self.table.slot(self.slot()).limits.get().pool_max;
-        let own = own.map_or(most, |max| max.of(budget).min(most));
-        let accept = of_tree.accept_percent;
-        let Some(limit) = of_tree.pool_max.map(|max| max.of(budget)) else {
-            return PoolLimit {
-                max: own,
-                accept_percent: accept,
-                patient: false,
-            };
-        };
-        let pools = self
-            .table
-            .pools(self.slot(), ebb_sys::clock::monotonic_ns());
-        // Who is idle looks seldom.
-        if let Some(first) = pools.first
-            && pools.sum > (limit / 100).saturating_mul(u64::from(accept) + 1)
-        {
-            self.table.wake(first);
-        }
-        pools.limit(limit, accept, own)
-    }
-
-    /// Whether this process's pages may go to devices.
-    pub fn writeback(&self) -> bool {
-        let own = self.table.slot(self.slot()).limits.get();
-        own.writeback && self.table.limits.get().writeback
-    }
-
-    /// Says how many bytes this process's pool holds, and when (CLOCK_MONOTONIC nanoseconds) the oldest of
-    /// them came; 0: none may go to devices for others' sake.
-    pub fn report_pool(&self, bytes: u64, oldest_ns: u64) {
-        self.table.slot(self.slot()).report_pool(bytes, oldest_ns);
-        let paging = self.table.taken();
-        let paging = paging.filter(|(_, word)| word.state == SlotState::Paging);
-        let all = paging.map(|(n, _)| self.table.slot(n).pool.load(Relaxed));
-        let sum = all.fold(0, u64::saturating_add);
-        self.table.pool_peak.0.fetch_max(sum, Relaxed);
-    }
 }
 
 impl Slot {
-    fn report_pool(&self, bytes: u64, oldest_ns: u64) {
+    /// Says how many bytes the pool holds, and when the oldest of them came.
+    pub fn report_pool(&self, bytes: u64, oldest_ns: u64) {
         let now = ebb_sys::clock::monotonic_ns();
         self.pool_oldest.store(oldest_ns, Relaxed);
         self.pool_reported_ns.store(now, Relaxed);
@@ -347,32 +227,6 @@ mod tests {
             [20, 0, 5, 15, 20]
         );
         assert!(!above(1).patient);
-    }
-
-    #[test]
-    fn words_carry_everything_and_zeros_are_the_default() {
-        let words = LimitWords {
-            pool_max: AtomicU64::new(0),
-            rest: AtomicU32::new(0),
-        };
-        assert_eq!(words.get(), Limits::default());
-        for pool_max in [
-            None,
-            Some(Size::Bytes(1)),
-            Some(Size::Bytes(ebb_stores::MAX_SIZE)),
-            Some(Size::Share(1)),
-            Some(Size::Share(10_000)),
-        ] {
-            for (accept_percent, writeback) in [(1, true), (99, false), (90, true)] {
-                let limits = Limits {
-                    pool_max,
-                    accept_percent,
-                    writeback,
-                };
-                words.set(limits);
-                assert_eq!(words.get(), limits);
-            }
-        }
     }
 
     proptest! {

@@ -5,10 +5,10 @@
 //! network namespace are looked through for the process and for its ancestors. Where that
 //! fails (the supervisor forked when its program ended), the process's environment names the
 //! socket. Anybody can give a socket such a name, so who listens must be the process that the name says
-//! ([`wire::ControlName`]) and of our own user, or, if we are root, of that of the process that was named; the
+//! ([`ControlName`]) and of our own user, or, if we are root, of that of the process that was named; the
 //! supervisor asks the same of us.
 
-use crate::wire::{self, Reply, Request};
+use super::{CONTROL_PREFIX, ControlName, MAX_REQUEST, Reply, Request, address};
 use ebb_sys::peer;
 use ebb_sys::proc::Process;
 use rustix::io::Errno;
@@ -34,7 +34,7 @@ pub enum AskError {
     /// The request does not fit into a packet.
     #[error(
         "that is too long: at most {} bytes can be sent, so give a shorter path",
-        wire::MAX_REQUEST
+        MAX_REQUEST
     )]
     TooLong,
     /// The connection broke.
@@ -58,7 +58,7 @@ impl Ask {
     /// See [`AskError`].
     pub fn send(pid: u32, request: &Request) -> Result<Self, AskError> {
         let packet = request.encode();
-        if packet.len() > wire::MAX_REQUEST {
+        if packet.len() > MAX_REQUEST {
             return Err(AskError::TooLong);
         }
         let connection = find(pid)?;
@@ -71,7 +71,7 @@ impl Ask {
     /// # Errors
     /// The supervisor ended, or said what cannot be understood.
     pub fn reply(&mut self) -> Result<Reply, AskError> {
-        let mut packet = vec![0; wire::MAX_REQUEST];
+        let mut packet = vec![0; MAX_REQUEST];
         loop {
             match net::recv(&self.0, &mut packet[..], RecvFlags::empty()) {
                 Err(Errno::INTR) => {}
@@ -93,14 +93,14 @@ fn find(pid: u32) -> Result<OwnedFd, AskError> {
     let names: Vec<&str> = sockets
         .lines()
         .filter_map(|line| line.split_whitespace().next_back()?.strip_prefix('@'))
-        .filter(|name| name.starts_with(wire::CONTROL_PREFIX))
+        .filter(|name| name.starts_with(CONTROL_PREFIX))
         .collect();
     let mut next = Some(pid);
     for _ in 0..GENERATIONS {
         let Some(pid) = next.filter(|&pid| pid > 0) else {
             break;
         };
-        let own = format!("{}{pid}-", wire::CONTROL_PREFIX);
+        let own = format!("{}{pid}-", CONTROL_PREFIX);
         let own = names.iter().filter(|name| name.starts_with(&own));
         let named = environment(pid);
         for name in own.map(|name| name.to_string()).chain(named) {
@@ -143,9 +143,9 @@ fn users_of(pid: u32) -> Vec<u32> {
 fn connect(name: &str, users: &[u32]) -> Option<OwnedFd> {
     let flags = SocketFlags::CLOEXEC;
     let socket = net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).ok()?;
-    net::connect(&socket, &wire::address(name)?).ok()?;
+    net::connect(&socket, &address(name)?).ok()?;
     let peer = peer::of(socket.as_fd()).ok()?;
-    let name = wire::ControlName::parse(name)?;
+    let name = ControlName::parse(name)?;
     let is_one = users.iter().any(|&uid| name.is_listener(peer, uid));
     is_one.then_some(socket)
 }

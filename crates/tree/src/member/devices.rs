@@ -14,18 +14,16 @@
 //! A row is given to another device only when every member has detached, and nobody owns or
 //! reads a cluster of it.
 
+use super::{JoinError, Member};
 use crate::lease::Leases;
-use crate::member::{JoinError, Member};
+use crate::protocol;
 use crate::table::{Answer, DeviceRow, DeviceState, map_leases};
-use crate::{MAX_DEVICES, wire};
 use ebb_engine::ClusterIndex;
 use ebb_engine::env::Lender;
-use rustix::io::Errno;
 use rustix::net::{self, SendFlags};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Answers to older questions that are passed over before a new one is given up.
 const STALE_ANSWERS: usize = 8;
@@ -43,37 +41,6 @@ pub struct Device {
     pub facts: crate::Facts,
     /// Higher is used first; none: after those with one.
     pub priority: Option<i16>,
-}
-
-/// The leases of the devices that a member holds, by row.
-///
-/// The lock is held for a copy only; whoever forks brings the threads that use it to rest.
-#[derive(Default)]
-pub(crate) struct Held(Mutex<[Option<(u64, Leases<'static>)>; MAX_DEVICES]>);
-
-impl Held {
-    fn lock(&self) -> MutexGuard<'_, [Option<(u64, Leases<'static>)>; MAX_DEVICES]> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Whether these are the leases of every device that the rows tell of.
-    pub fn is_all_of(&self, rows: &[DeviceRow; MAX_DEVICES]) -> bool {
-        let held = self.lock();
-        rows.iter().zip(held.iter()).all(|(row, held)| {
-            row.device()
-                .is_none_or(|(serial, _)| held.is_some_and(|held| held.0 == serial))
-        })
-    }
-
-    #[cfg(test)]
-    pub fn hold(&self, row: usize, serial: u64, leases: Leases<'static>) {
-        self.lock()[row] = Some((serial, leases));
-    }
-
-    pub fn each(&self, f: impl FnMut(Leases<'static>)) {
-        let held = *self.lock();
-        held.into_iter().flatten().map(|(_, l)| l).for_each(f);
-    }
 }
 
 impl Member {
@@ -98,10 +65,11 @@ impl Member {
         }
         let connection = self.connection.get();
         let connection = connection.ok_or(JoinError::Protocol("there is no connection"))?;
-        net::send(connection, &wire::ask(rows), SendFlags::NOSIGNAL).map_err(JoinError::Connect)?;
+        net::send(connection, &protocol::ask(rows), SendFlags::NOSIGNAL)
+            .map_err(JoinError::Connect)?;
         for _ in 0..STALE_ANSWERS {
-            let (packet, fds) = wire::receive(connection)?;
-            let named = wire::decode_devices(&packet)
+            let (packet, fds) = protocol::receive(connection)?;
+            let named = protocol::decode_devices(&packet)
                 .ok_or(JoinError::Protocol("an unknown packet for devices"))?;
             if named.iter().any(|(row, _)| rows >> row & 1 == 0) {
                 // To a question of ours that was given up.
@@ -157,7 +125,7 @@ impl Member {
             let slot = self.table.slot(self.slot());
             slot.shares[row].report(0, 0, false, None);
             slot.attached.fetch_and(!(1 << row), SeqCst);
-            self.connection.send(&wire::POKE_PACKET);
+            self.connection.send(&protocol::POKE_PACKET);
         }
     }
 
@@ -234,14 +202,5 @@ impl Lender for DeviceLender {
 
     fn is_wanted(&self) -> bool {
         self.leases.is_wanted()
-    }
-}
-
-impl From<Errno> for JoinError {
-    fn from(errno: Errno) -> Self {
-        match errno {
-            Errno::AGAIN => JoinError::Protocol("no answer in time"),
-            errno => JoinError::Connect(errno),
-        }
     }
 }

@@ -20,48 +20,31 @@
 //! child, later:    member.rejoin(control, program)   on its new service thread, or in its helper
 //! ```
 
-use crate::charge::{AgeCutoff, Asked};
-use crate::devices::Held;
+mod devices;
+mod held;
+mod join;
+mod limits;
+mod reap_orphans;
+
+pub use devices::Device;
+pub use join::JoinError;
+
 use crate::histogram::Histogram;
-use crate::supervisor::start_threshold;
-use crate::table::{Config, Mode, Named, SlotNumber, SlotState, StateWord, Table, Way};
-use crate::wire::{self, Hello, HelperExit, JoinReply};
+use crate::protocol::{self, HelperExit};
+use crate::table::{
+    AgeCutoff, Asked, Config, Mode, Named, SlotNumber, SlotState, StateWord, Table, Way,
+    start_threshold,
+};
 use ebb_engine::counters::Counters;
 use ebb_sys::kept_fd::KeptFd;
-use ebb_sys::{peer, proc};
+use held::Held;
+use join::{JoinRequest, number_of, request_join};
 use rustix::io::Errno;
-use rustix::net::{self, AddressFamily, RecvFlags, SocketFlags, SocketType};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::net::{self, RecvFlags};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering::*};
 use std::time::Duration;
-
-/// How long to wait for the supervisor's answer.
-const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
-
-/// Why a process could not join its tree. It can run unmanaged; its memory is then measured
-/// and counted, but not paged.
-#[derive(Debug, thiserror::Error)]
-pub enum JoinError {
-    /// The value of EBB_CONTROL is not one of ours.
-    #[error("EBB_CONTROL is {0:?}, which `ebb run` did not set; unset it")]
-    Control(String),
-    /// Nobody listens, or somebody else: the supervisor is gone, or lives in another network namespace.
-    #[error("cannot reach the `ebb run` that started this tree: {0}; start it again")]
-    Connect(Errno),
-    /// The supervisor said no.
-    #[error("`ebb run` refused this process: {0}")]
-    Refused(String),
-    /// The connection broke or said something unexpected.
-    #[error("`ebb run` did not answer as expected ({0}); are ebb and its library of one version?")]
-    Protocol(&'static str),
-    /// The pidfd does not say which process the program is.
-    #[error("cannot tell the program's process: {0}; is /proc mounted?")]
-    Program(Errno),
-    /// What was received could not be mapped.
-    #[error("cannot map the table shared with `ebb run`: {0}; raise the limit on address space")]
-    Map(Errno),
-}
 
 /// The slot reserved for a child about to be forked.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -86,83 +69,6 @@ pub struct Member {
     pub(crate) connection: KeptFd,
     /// The program's process, as it sees itself.
     program: AtomicU32,
-}
-
-/// What came with the welcome.
-struct Welcome {
-    connection: OwnedFd,
-    slot: SlotNumber,
-    table: Option<OwnedFd>,
-}
-
-/// The number of the program's process: of the one `program` stands for, or of this one.
-fn number_of(program: Option<BorrowedFd<'_>>) -> Result<u32, JoinError> {
-    match program {
-        Some(pidfd) => proc::pidfd_target(pidfd)
-            .map(|target| target.own_pid)
-            .map_err(JoinError::Program),
-        None => Ok(std::process::id()),
-    }
-}
-
-/// What a supervisor is asked with.
-struct JoinRequest<'a> {
-    control: &'a str,
-    /// Whose supervisor it is.
-    uid: u32,
-    reserved: Option<SlotNumber>,
-    program: Option<BorrowedFd<'a>>,
-    /// The program's.
-    pid: u32,
-}
-
-fn request_join(request: &JoinRequest<'_>) -> Result<Welcome, JoinError> {
-    let control = request.control;
-    let unknown = || JoinError::Control(control.to_owned());
-    let name = wire::ControlName::parse(control).ok_or_else(unknown)?;
-    let address = wire::address(control).ok_or_else(unknown)?;
-    let socket = net::socket_with(
-        AddressFamily::UNIX,
-        SocketType::SEQPACKET,
-        SocketFlags::CLOEXEC,
-        None,
-    )
-    .map_err(JoinError::Connect)?;
-    retry(|| net::connect(&socket, &address)).map_err(JoinError::Connect)?;
-    let peer = peer::of(socket.as_fd()).map_err(|e| JoinError::Connect(e.into()))?;
-    if !name.is_listener(peer, request.uid) {
-        // As if it were not there.
-        return Err(JoinError::Connect(Errno::CONNREFUSED));
-    }
-    net::sockopt::set_socket_timeout(&socket, net::sockopt::Timeout::Recv, Some(ANSWER_TIMEOUT))
-        .map_err(JoinError::Connect)?;
-    let hello = Hello::new(request.pid, request.reserved).encode();
-    match retry(|| wire::send(&socket, &hello, request.program.as_slice())) {
-        // It has closed already: its reason is waiting for us.
-        Ok(()) | Err(Errno::PIPE) => {}
-        Err(e) => return Err(JoinError::Connect(e)),
-    }
-
-    let (packet, fds) = wire::receive(&socket)?;
-    match JoinReply::decode(&packet) {
-        Some(JoinReply::Welcome(slot)) => Ok(Welcome {
-            connection: socket,
-            slot,
-            table: fds.into_iter().next(),
-        }),
-        Some(JoinReply::Refused(why)) => Err(JoinError::Refused(why.to_owned())),
-        None if packet.is_empty() => Err(JoinError::Protocol("it closed the connection")),
-        None => Err(JoinError::Protocol("an unknown packet")),
-    }
-}
-
-fn retry<T>(mut f: impl FnMut() -> Result<T, Errno>) -> Result<T, Errno> {
-    loop {
-        match f() {
-            Err(Errno::INTR) => {}
-            result => return result,
-        }
-    }
 }
 
 impl Member {
@@ -242,7 +148,7 @@ impl Member {
     /// From a helper that ends while its program may live on: the program needs it no more. Without this
     /// the supervisor ends the program, whose memory nobody serves any more.
     pub fn announce_exit(&self, why: HelperExit) {
-        self.connection.send(&wire::helper_exit(why));
+        self.connection.send(&protocol::helper_exit(why));
     }
 
     /// Our slot.
@@ -322,7 +228,7 @@ impl Member {
     /// supervisor measures it no more.
     pub fn start_paging(&self, pages: u64) {
         self.table.start_paging(self.slot(), signed(pages));
-        self.connection.send(&wire::POKE_PACKET);
+        self.connection.send(&protocol::POKE_PACKET);
     }
 
     /// Gives the supervisor the userfaultfd of this process, to keep for as long as its memory is used: while
@@ -330,8 +236,9 @@ impl Member {
     /// (a child of `vfork`), nor for our own threads while we die. Whether it went; one that did not costs
     /// that, and nothing else.
     pub fn send_userfaultfd(&self, faults: impl AsFd) -> bool {
-        let sent =
-            |connection| wire::send(connection, &wire::USERFAULTFD_PACKET, &[faults.as_fd()]);
+        let sent = |connection| {
+            protocol::send(connection, &protocol::USERFAULTFD_PACKET, &[faults.as_fd()])
+        };
         self.connection.get().is_some_and(|c| sent(c).is_ok())
     }
 
@@ -437,8 +344,8 @@ impl Member {
     /// A line on the supervisor's standard error, prefixed with our name and pid. Dropped if
     /// the supervisor is gone or cannot keep up.
     pub fn message(&self, text: &str) {
-        let mut packet = [0; wire::MAX_PACKET];
-        self.connection.send(wire::message(text, &mut packet));
+        let mut packet = [0; protocol::MAX_PACKET];
+        self.connection.send(protocol::message(text, &mut packet));
     }
 
     /// AgeCutoff a fork, in a process of `pages` that does not page: whether the budget holds all that
@@ -457,7 +364,7 @@ impl Member {
     /// Tells the supervisor at once if somebody wants the tree to page.
     pub fn forward_paging_request(&self) {
         if self.table.paging_request.load(SeqCst) != 0 {
-            self.connection.send(&wire::POKE_PACKET);
+            self.connection.send(&protocol::POKE_PACKET);
         }
     }
 
