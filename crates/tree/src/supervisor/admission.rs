@@ -17,7 +17,7 @@
 //! Connections that say nothing are bounded, those from outside in number and time, so that nobody's take
 //! the descriptors that members need. A process of the tree may take its time: it may have been stopped.
 
-use super::helpers::Joining;
+use super::managed_process::{Joining, NO_DESCRIPTORS};
 use super::{Supervisor, Token};
 use crate::protocol::{self, Hello, Reply, Request};
 use crate::table::{Named, SlotNumber};
@@ -47,9 +47,6 @@ pub(super) struct Handshake {
     /// Its process is of the tree.
     inside: bool,
 }
-
-/// What a process is told that finds no descriptor for it left.
-pub(super) const NO_DESCRIPTORS: &str = "`ebb run` is out of descriptors; raise `ulimit -n`";
 
 impl Supervisor {
     /// Takes every waiting connection.

@@ -10,7 +10,7 @@
 //!    ▲◀──no progress, or who asked is gone: as it was──┘
 //! ```
 
-use super::devices::{answer, watch_client};
+use super::clients::{answer, watch_client};
 use super::{Supervisor, Token};
 use crate::protocol::{LimitChange, Reply};
 use crate::table::Limits;

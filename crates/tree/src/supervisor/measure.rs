@@ -8,9 +8,10 @@
 //! pages (a write to one takes a page that nobody charges), it is [`SLOWEST`].
 
 use super::Supervisor;
-use super::devices::CHECK_INTERVAL;
-use super::members::descendants;
-use super::sharing::{Sharing, cpu_time};
+use super::descendants::descendants;
+use super::pace::{FASTEST, SLOWEST, cpu_time};
+use super::removal::CHECK_INTERVAL;
+use super::sharing::Sharing;
 use crate::table::{Mode, SlotNumber, SlotState, start_threshold};
 use ebb_sys::proc::{Image, Process};
 use rustix::io::Errno;
@@ -18,8 +19,6 @@ use std::collections::HashMap;
 use std::sync::atomic::Ordering::*;
 use std::time::{Duration, Instant};
 
-pub(super) const FASTEST: Duration = Duration::from_millis(2);
-const SLOWEST: Duration = Duration::from_millis(50);
 /// Minor faults with huge pages, a page zeroed at about 3 GB/s.
 const FILL_PAGES_PER_MS: i64 = 750;
 /// Ticks may take one part in so many of a processor.

@@ -16,13 +16,21 @@
 //! without it nobody measures, nobody reaps, and the limit stays as it was.
 
 mod admission;
+mod clients;
+mod connections;
+mod departures;
+mod descendants;
 mod devices;
 mod helpers;
 mod inherited_limits;
 mod limits;
+mod managed_process;
 mod measure;
 mod members;
 mod orphan_memory;
+mod pace;
+mod pending_children;
+mod removal;
 mod sharing;
 
 use crate::histogram::{Histogram, Summary};
@@ -38,9 +46,10 @@ use ebb_sys::proc::{self, Process};
 use inherited_limits::OwnLimits;
 use limits::BudgetReduction;
 pub use limits::{LimitsShown, ProcessLimits, check_limits};
+use managed_process::ManagedProcess;
 use measure::Measurements;
-use members::{ManagedProcess, PendingChild};
 use orphan_memory::OrphanMemory;
+use pending_children::PendingChild;
 use rustix::event::epoll;
 use rustix::io::Errno;
 use rustix::net::{self, AddressFamily, SocketFlags, SocketType};
@@ -399,7 +408,7 @@ impl Supervisor {
     /// Every process of the tree at this moment, those that serve others among them.
     pub fn processes(&self) -> Vec<u32> {
         let known = self.by_pid.keys().chain(self.helpers.keys()).copied();
-        members::descendants(known.chain(self.measurements.unmanaged()))
+        descendants::descendants(known.chain(self.measurements.unmanaged()))
     }
 
     /// Members and reserved slots at this moment.

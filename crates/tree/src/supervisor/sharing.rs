@@ -20,7 +20,7 @@
 //! exec'ed) are taken for a family.
 
 use super::Supervisor;
-use super::measure::FASTEST;
+use super::pace::{FASTEST, cpu_time};
 use crate::table::{Mode, SlotNumber, SlotState, start_threshold};
 use ebb_sys::proc::{self, Image, Process};
 use std::collections::HashMap;
@@ -78,12 +78,6 @@ impl Sharing {
         self.next_rollup = None;
         self.unsure = true;
     }
-}
-
-/// Processor time of this thread.
-pub(super) fn cpu_time() -> Duration {
-    let now = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
-    Duration::new(now.tv_sec as u64, now.tv_nsec as u32)
 }
 
 impl Supervisor {
