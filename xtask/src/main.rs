@@ -4,8 +4,8 @@
 mod bench;
 mod conformance;
 mod demo;
-mod excuses;
 mod setup;
+mod skips;
 mod soak;
 mod table;
 mod test;

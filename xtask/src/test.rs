@@ -1,8 +1,8 @@
 //! `cargo xtask test`: sets the machine up, runs every test, counts them, and does not let a
 //! test be skipped that could have run here.
 
-use crate::excuses::Excuses;
 use crate::setup;
+use crate::skips::AllowedSkips;
 use anyhow::{Context, Result};
 use ebb_harness::tools;
 use std::io::{BufRead, BufReader};
@@ -116,7 +116,7 @@ pub fn test(options: &Options) -> Result<bool> {
             run(group, options, &mut tally)?;
         }
     }
-    let avoidable = report(&tally, &Excuses::of_this_machine(options.complete));
+    let avoidable = report(&tally, &AllowedSkips::on_this_machine(options.complete));
     println!("took {:.0} s", start.elapsed().as_secs_f64());
     println!(
         "{} passed, {} failed, {} skipped",
@@ -250,7 +250,7 @@ impl Reader {
 }
 
 /// Lists failures and skips; returns how many of the skips should not have been.
-fn report(tally: &Tally, excuses: &Excuses) -> usize {
+fn report(tally: &Tally, skips: &AllowedSkips) -> usize {
     println!();
     for (name, lines) in &tally.outputs {
         println!("---- {name} ----");
@@ -265,9 +265,9 @@ fn report(tally: &Tally, excuses: &Excuses) -> usize {
     let whole = tally.skipped.iter().map(|skip| ("skipped", skip));
     let in_part = tally.in_part.iter().map(|skip| ("skipped in part", skip));
     for (how, Skip { test, why }) in whole.chain(in_part) {
-        let excused = excuses.cover(why);
-        avoidable += usize::from(!excused);
-        let note = if excused {
+        let allowed = skips.allows(why);
+        avoidable += usize::from(!allowed);
+        let note = if allowed {
             ""
         } else {
             "  <- must run on this machine"

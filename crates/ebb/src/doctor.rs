@@ -4,8 +4,8 @@
 use crate::cli::DoctorArgs;
 use crate::limits::{Room, Source};
 use anyhow::{Result, bail};
-use ebb_stores::{Look, SwapSpec};
-use ebb_sys::probe::{self, Door};
+use ebb_stores::{SearchTime, SwapSpec};
+use ebb_sys::probe::{self, Access};
 use ebb_sys::secret::{self, Secret};
 use ebb_sys::thread::{self, Urgency};
 use serde::Serialize;
@@ -77,8 +77,8 @@ impl Check {
 /// stdout cannot be written.
 pub fn doctor(args: DoctorArgs) -> Result<ExitCode> {
     use std::io::Write;
-    let (mut checks, door) = required();
-    checks.extend(advisory(door));
+    let (mut checks, access) = required();
+    checks.extend(advisory(access));
     let works = checks.iter().all(|c| c.verdict != Verdict::Missing);
     let mut out = io::stdout().lock();
     if args.json {
@@ -145,20 +145,20 @@ fn kernel() -> String {
 }
 
 /// What `ebb run` cannot do without, and the way to a userfaultfd.
-fn required() -> (Vec<Check>, Option<Door>) {
+fn required() -> (Vec<Check>, Option<Access>) {
     let descriptors = descriptors();
     if descriptors.verdict == Verdict::Missing {
         // Whatever else is tried would fail for that, and look as if it were missing too.
         return (vec![descriptors], None);
     }
-    let syscall = probe::userfaultfd(Door::Syscall);
-    let device = probe::userfaultfd(Door::Device);
-    let door = match (&syscall, &device) {
-        (Ok(_), _) => Some(Door::Syscall),
-        (_, Ok(_)) => Some(Door::Device),
+    let syscall = probe::userfaultfd(Access::Syscall);
+    let device = probe::userfaultfd(Access::DeviceFile);
+    let access = match (&syscall, &device) {
+        (Ok(_), _) => Some(Access::Syscall),
+        (_, Ok(_)) => Some(Access::DeviceFile),
         _ => None,
     };
-    let Some(door) = door else {
+    let Some(access) = access else {
         return (
             vec![
                 descriptors,
@@ -195,14 +195,14 @@ fn required() -> (Vec<Check>, Option<Door>) {
             ),
         });
     };
-    need("move", probe::move_works(door), "6.8");
-    need("poison", probe::poison_works(door), "6.6");
+    need("move", probe::move_works(access), "6.8");
+    need("poison", probe::poison_works(access), "6.6");
     need(
         "write-protection",
-        probe::write_protection_works(door),
+        probe::write_protection_works(access),
         "5.7",
     );
-    (checks, Some(door))
+    (checks, Some(access))
 }
 
 /// What the fix depends on.
@@ -244,9 +244,9 @@ fn no_userfaultfd(syscall: &io::Error, device: &io::Error, machine: &Machine) ->
 }
 
 /// What makes it faster or roomier.
-fn advisory(door: Option<Door>) -> Vec<Check> {
+fn advisory(access: Option<Access>) -> Vec<Check> {
     let mut checks = Vec::new();
-    if door.is_some() {
+    if access.is_some() {
         checks.push(match probe::process_madvise_works() {
             Ok(()) => Check::ok("process_madvise", "drops many ranges with one call"),
             Err(error) => Check::not(
@@ -292,7 +292,7 @@ fn advisory(door: Option<Door>) -> Vec<Check> {
 fn swap_file() -> Check {
     const FIX: &str = "set TMPDIR to a directory on a disk, or name one with --swap PATH";
     let not = |detail: String| Check::not("swap-file", Verdict::Limited, detail, FIX);
-    match ebb_stores::open(&SwapSpec::default(), &Look::For(Duration::ZERO)) {
+    match ebb_stores::open(&SwapSpec::default(), &SearchTime::AtMost(Duration::ZERO)) {
         Ok(Some(device)) if device.facts.in_memory => not(format!(
             "{}: a file system in memory, where what is written still takes RAM",
             device.name
@@ -504,8 +504,8 @@ mod tests {
 
     #[test]
     fn every_check_that_is_not_ok_has_a_fix() {
-        let (mut checks, door) = required();
-        checks.extend(advisory(door));
+        let (mut checks, access) = required();
+        checks.extend(advisory(access));
         for check in checks {
             assert_eq!(
                 check.fix.is_none(),

@@ -1,8 +1,8 @@
-//! Which file a command names, and whether its memory can be managed (`ebb_sys::executable`).
+//! Which file a command names, and whether its memory can be managed (`ebb_sys::elf`).
 //!
 //! Reads headers only; executes nothing.
 
-use ebb_sys::executable::{Image, MAX_SCRIPTS, Reason, image, raises_privileges};
+use ebb_sys::elf::{MAX_SCRIPTS, ProgramKind, UnmanagedReason, program_kind, raises_privileges};
 use std::ffi::{OsStr, OsString};
 use std::fmt;
 use std::fs::File;
@@ -26,7 +26,7 @@ pub enum Kind {
     /// Loads it.
     Managed,
     /// Never does, for this reason.
-    Unmanaged(Reason),
+    Unmanaged(UnmanagedReason),
 }
 
 /// Why a command cannot be executed.
@@ -105,7 +105,7 @@ pub fn find(command: &OsStr, path: Option<&OsStr>) -> Result<Program, NotExecuta
 
 /// The program that a process runs and why its memory cannot be managed; none if it can, or if that
 /// cannot be told.
-pub fn unmanaged(pid: u32) -> Option<(PathBuf, Reason)> {
+pub fn unmanaged(pid: u32) -> Option<(PathBuf, UnmanagedReason)> {
     let link = PathBuf::from(format!("/proc/{pid}/exe"));
     match classify(&link, 0).ok()? {
         Kind::Unmanaged(reason) => Some((std::fs::read_link(&link).ok()?, reason)),
@@ -141,20 +141,20 @@ fn classify(file: &Path, scripts_left: usize) -> Result<Kind, NotExecutable> {
     let Ok(opened) = File::open(file) else {
         let raises = std::fs::metadata(file).is_ok_and(|meta| raises_privileges(&meta));
         return Ok(match raises {
-            true => Kind::Unmanaged(Reason::Privileged),
+            true => Kind::Unmanaged(UnmanagedReason::Privileged),
             false => Kind::Managed,
         });
     };
-    let image = image(&opened).map_err(|error| refuse(&error.to_string()))?;
+    let image = program_kind(&opened).map_err(|error| refuse(&error.to_string()))?;
     let interpreter = match image {
-        Image::Managed => return Ok(Kind::Managed),
-        Image::Unmanaged(reason) => return Ok(Kind::Unmanaged(reason)),
-        Image::Damaged => {
+        ProgramKind::Managed => return Ok(Kind::Managed),
+        ProgramKind::Unmanaged(reason) => return Ok(Kind::Unmanaged(reason)),
+        ProgramKind::Damaged => {
             return Err(refuse(
                 "its ELF header is damaged: install or build it anew",
             ));
         }
-        Image::Script(interpreter) => interpreter,
+        ProgramKind::Script(interpreter) => interpreter,
     };
     if scripts_left == 0 || interpreter.bytes().is_empty() {
         return Err(refuse("its #! line leads nowhere: correct it"));
@@ -218,20 +218,20 @@ mod tests {
         let of = |name: &str, bytes: &[u8]| kind(&scratch(name, bytes, 0o755));
         assert_eq!(
             of("static", &header(2, native, b"")),
-            Kind::Unmanaged(Reason::Static)
+            Kind::Unmanaged(UnmanagedReason::Static)
         );
         assert_eq!(
             of("foreign", &header(2, 8, b"")),
-            Kind::Unmanaged(Reason::Foreign)
+            Kind::Unmanaged(UnmanagedReason::Foreign)
         );
         assert_eq!(
             of("wide", &header(1, native, b"")),
-            Kind::Unmanaged(Reason::Foreign)
+            Kind::Unmanaged(UnmanagedReason::Foreign)
         );
         let musl = "/lib/ld-musl-x86_64.so.1";
         let kind = of("musl", &header(2, native, format!("{musl}\0").as_bytes()));
         assert!(
-            matches!(kind, Kind::Unmanaged(Reason::OtherLibc(ref loader)) if loader.to_string() == musl),
+            matches!(kind, Kind::Unmanaged(UnmanagedReason::OtherLibc(ref loader)) if loader.to_string() == musl),
             "{kind:?}"
         );
         // glibc's loader, started itself, loads a program and the library.

@@ -6,7 +6,7 @@ use crate::stats::{self, StatsFile};
 use crate::wait::{self, Running};
 use crate::{FAILED, doctor, setup};
 use anyhow::{Context, Result, bail};
-use ebb_sys::background::{self, Side};
+use ebb_sys::daemon::{self, Side};
 use ebb_sys::loader;
 use ebb_tree::Supervisor;
 use std::ffi::{OsStr, OsString};
@@ -33,7 +33,7 @@ const PRELOAD: &str = "libebb_preload.so";
 /// # Errors
 /// Whatever keeps it from being started; nothing has been changed then.
 pub fn run(args: RunArgs) -> Result<ExitCode> {
-    let (setup, unmarked) = setup::setup(&args)?;
+    let (setup, pending_header) = setup::setup(&args)?;
     let program = match find(&args)? {
         Ok(program) => program,
         Err(error) => {
@@ -60,8 +60,8 @@ pub fn run(args: RunArgs) -> Result<ExitCode> {
     if args.require_managed {
         command.env(REQUIRE_MANAGED, "1");
     }
-    for device in unmarked {
-        device.mark()?;
+    for device in pending_header {
+        device.write()?;
     }
     let start = Instant::now();
     let running = match Running::start(command, signals) {
@@ -87,9 +87,9 @@ pub fn run(args: RunArgs) -> Result<ExitCode> {
     };
     // Of a dead program's last words some may still be on their way.
     supervisor.turn()?;
-    supervisor.see_helpers_off(HELPERS)?;
+    supervisor.wait_for_helpers(HELPERS)?;
     report(&supervisor);
-    if supervisor.has_processes() && background::split() == Ok(Side::Back) {
+    if supervisor.has_processes() && daemon::split() == Ok(Side::Background) {
         stay_behind(&mut supervisor, &running)?;
         report(&supervisor);
     }
@@ -110,7 +110,7 @@ fn stay_behind(supervisor: &mut Supervisor, running: &Running) -> Result<()> {
         supervisor.step(Duration::from_secs(1))?;
         running.pass_on_to_all(supervisor);
     }
-    supervisor.see_helpers_off(HELPERS)?;
+    supervisor.wait_for_helpers(HELPERS)?;
     Ok(())
 }
 

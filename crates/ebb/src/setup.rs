@@ -7,7 +7,9 @@ use crate::limits::Room;
 use anyhow::{Context, Result, bail};
 use ebb_engine::PAGE_SIZE;
 use ebb_engine::swap::ZSTD_LEVELS;
-use ebb_stores::{FAULTS_VARIABLE, Faults, Look, OpenError, Size, SwapSpec, Unmarked, human};
+use ebb_stores::{
+    FAULTS_VARIABLE, Faults, OpenError, PendingHeader, SearchTime, Size, SwapSpec, human,
+};
 use ebb_tree::{Codec, Config, Limits, Setup, SetupDevice, Zstd, check_limits};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -23,7 +25,7 @@ const ZSTD_DEFAULT: i32 = 1;
 ///
 /// # Errors
 /// What is wrong, and what is allowed.
-pub fn setup(args: &RunArgs) -> Result<(Setup, Vec<Unmarked>)> {
+pub fn setup(args: &RunArgs) -> Result<(Setup, Vec<PendingHeader>)> {
     let codec = codec(&args.pool)?;
     let specs = args
         .swap
@@ -46,7 +48,7 @@ pub fn setup(args: &RunArgs) -> Result<(Setup, Vec<Unmarked>)> {
         bail!("--pool none with --writeback off leaves no place for cold pages: drop one of them");
     }
     check_faults()?;
-    let (devices, unmarked) = devices(if specs.is_empty() {
+    let (devices, pending_header) = devices(if specs.is_empty() {
         vec![SwapSpec::default()]
     } else {
         specs
@@ -66,7 +68,7 @@ pub fn setup(args: &RunArgs) -> Result<(Setup, Vec<Unmarked>)> {
         open: Some(Box::new(open_later)),
         guard: Some(Box::new(guard::launch)),
     };
-    Ok((setup, unmarked))
+    Ok((setup, pending_header))
 }
 
 fn budget(text: Option<&str>, room: &Room) -> Result<u64> {
@@ -164,15 +166,15 @@ fn check_faults() -> Result<()> {
     Ok(())
 }
 
-fn devices(specs: Vec<SwapSpec>) -> Result<(Vec<SetupDevice>, Vec<Unmarked>)> {
-    let (mut devices, mut unmarked) = (Vec::new(), Vec::new());
+fn devices(specs: Vec<SwapSpec>) -> Result<(Vec<SetupDevice>, Vec<PendingHeader>)> {
+    let (mut devices, mut pending_header) = (Vec::new(), Vec::new());
     for spec in &specs {
         if let Some((device, mark)) = handed_over(spec)? {
             devices.push(device);
-            unmarked.extend(mark);
+            pending_header.extend(mark);
         }
     }
-    Ok((devices, unmarked))
+    Ok((devices, pending_header))
 }
 
 /// One that another run may still hold which has just ended: after `ebb run` was killed its lock was
@@ -181,7 +183,7 @@ fn handed_over(spec: &SwapSpec) -> Result<Option<Opened>, OpenError> {
     const PATIENCE: Duration = Duration::from_millis(500);
     let start = Instant::now();
     loop {
-        match device(spec, &Look::Through(&tell_of_search)) {
+        match device(spec, &SearchTime::Unlimited(&tell_of_search)) {
             Err(OpenError::Taken { .. }) if start.elapsed() < PATIENCE => {
                 thread::sleep(Duration::from_millis(5));
             }
@@ -191,9 +193,9 @@ fn handed_over(spec: &SwapSpec) -> Result<Option<Opened>, OpenError> {
 }
 
 /// A device, and what is to be marked before it is used.
-type Opened = (SetupDevice, Option<Unmarked>);
+type Opened = (SetupDevice, Option<PendingHeader>);
 
-fn device(spec: &SwapSpec, look: &Look<'_>) -> Result<Option<Opened>, OpenError> {
+fn device(spec: &SwapSpec, look: &SearchTime<'_>) -> Result<Option<Opened>, OpenError> {
     let opened = ebb_stores::open(spec, look)?;
     for note in opened.iter().flat_map(|device| &device.notes) {
         eprintln!("ebb: {note}");
@@ -205,7 +207,7 @@ fn device(spec: &SwapSpec, look: &Look<'_>) -> Result<Option<Opened>, OpenError>
             facts: device.facts,
             priority: device.priority,
         };
-        (setup, device.unmarked)
+        (setup, device.pending_header)
     }))
 }
 
@@ -223,10 +225,11 @@ fn tell_of_search(seen: u64, all: u64) {
 fn open_later(spec: &str) -> Result<SetupDevice, String> {
     const SEARCH: Duration = Duration::from_millis(500);
     let parsed: SwapSpec = spec.parse().map_err(|e| format!("swap {spec}: {e}"))?;
-    let opened = device(&parsed, &Look::For(SEARCH)).map_err(|e| e.to_string())?;
-    let (device, unmarked) = opened.ok_or_else(|| format!("swap {spec}: that is no device"))?;
-    if let Some(unmarked) = unmarked {
-        unmarked.mark().map_err(|e| e.to_string())?;
+    let opened = device(&parsed, &SearchTime::AtMost(SEARCH)).map_err(|e| e.to_string())?;
+    let (device, pending_header) =
+        opened.ok_or_else(|| format!("swap {spec}: that is no device"))?;
+    if let Some(pending_header) = pending_header {
+        pending_header.write().map_err(|e| e.to_string())?;
     }
     Ok(device)
 }

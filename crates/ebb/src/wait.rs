@@ -8,7 +8,7 @@
 //! does is its own matter.
 
 use crate::ending::{self, Ending};
-use ebb_sys::sigfd::{Received, Signals};
+use ebb_sys::signalfd::{Received, Signals};
 use ebb_tree::{ANY_CHILD, Supervisor};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, Signal, WaitOptions, kill_process, wait};

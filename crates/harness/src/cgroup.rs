@@ -144,13 +144,13 @@ impl Cgroup {
     }
 
     /// Where to write a process number to move it in.
-    pub fn door(&self) -> PathBuf {
+    pub fn procs_file(&self) -> PathBuf {
         self.path.join("cgroup.procs")
     }
 
     /// Kills everything in it.
     pub fn kill_all(&self) {
-        let text = fs::read_to_string(self.door()).unwrap_or_default();
+        let text = fs::read_to_string(self.procs_file()).unwrap_or_default();
         for pid in text
             .lines()
             .filter_map(|line| rustix::process::Pid::from_raw(line.parse().ok()?))

@@ -100,7 +100,7 @@ impl Job {
                 let mut shell = Command::new("/bin/sh");
                 shell
                     .args(["-c", "echo $$ > \"$0\" && exec \"$@\""])
-                    .arg(group.door())
+                    .arg(group.procs_file())
                     .args(&self.argv);
                 shell
             }

@@ -12,7 +12,7 @@ use crate::rounds::{middle, processor_time};
 use crate::sim::Random;
 use ebb_engine::PAGE_SIZE;
 use ebb_engine::env::{ReadOp, Store, WriteOp};
-use ebb_stores::{Device, Keyring, Place, Size, SwapSpec};
+use ebb_stores::{Device, Keyring, Size, SwapSpec, SwapTarget};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -135,13 +135,13 @@ fn round(store: &dyn Store, runs: usize, folios: usize, random: &mut Random) -> 
 }
 
 fn open(options: &Options) -> Result<Device, String> {
-    let place = Place {
+    let place = SwapTarget {
         path: options.directory.clone(),
         size: Some(Size::Bytes(SLOTS * PAGE_SIZE as u64)),
-        ..Place::default()
+        ..SwapTarget::default()
     };
     // A file of our own, in which there is nothing to look through.
-    let look = ebb_stores::Look::For(Duration::ZERO);
+    let look = ebb_stores::SearchTime::AtMost(Duration::ZERO);
     let opened =
         ebb_stores::open(&SwapSpec::At(place), &look).map_err(|error| error.to_string())?;
     let opened = opened.expect("a place was named");

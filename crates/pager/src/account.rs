@@ -116,7 +116,7 @@ impl Account {
     fn give_credit_back(&mut self, member: &Member) {
         let pages = self.parted.min(self.charged);
         if pages > 0 {
-            member.part(pages as u64, self.since);
+            member.unshare(pages as u64, self.since);
             self.charged -= pages;
             self.parted -= pages;
         }

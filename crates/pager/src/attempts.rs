@@ -44,7 +44,7 @@
 
 use crate::map::{Mask, PageMap, PageNumber, UnitNumber};
 use arrayvec::ArrayVec;
-use ebb_sys::fault::Fault;
+use ebb_sys::userfaultfd::Fault;
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 use std::time::{Duration, Instant};

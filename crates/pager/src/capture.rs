@@ -356,7 +356,7 @@ impl Process {
             // SAFETY: pages that the map says are ours to capture; the frames are, and empty.
             let (done, result) = unsafe {
                 self.fault
-                    .shift(frame(at), unit + at * PAGE_SIZE, len * PAGE_SIZE)
+                    .move_pages(frame(at), unit + at * PAGE_SIZE, len * PAGE_SIZE)
             };
             let pages = done / PAGE_SIZE;
             shifted.moved |= ones(at, pages);
@@ -367,7 +367,7 @@ impl Process {
                 // the next.
                 Err(Errno(libc::EINVAL | libc::ENOENT)) if len > 1 => most = len / 2,
                 Err(Errno(libc::EAGAIN)) if pages > 0 => {}
-                // The frames are ours and were empty: what is there now was moved (`FaultFd::shift`).
+                // The frames are ours and were empty: what is there now was moved (`Userfaultfd::move_pages`).
                 Err(Errno(libc::EEXIST)) if let pages @ 1.. = self.present(frame(at), end - at) => {
                     shifted.moved |= ones(at, pages);
                     at += pages;

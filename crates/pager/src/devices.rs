@@ -23,7 +23,7 @@
 use ebb_engine::slots::{DeviceSpec, Devices, Drain, DrainError};
 use ebb_engine::swap::Swap;
 use ebb_engine::{Cpu, DeviceId};
-use ebb_stores::{self as stores, Faults, FileStore, Keyring, MarkedLender, Marks};
+use ebb_stores::{self as stores, Faults, FileStore, KeyedLender, Keyring, SlotKeys};
 use ebb_tree::{Answer, DeviceState, MAX_DEVICES, Member};
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
@@ -46,7 +46,7 @@ struct Attached {
     id: DeviceId,
     file: Arc<FileStore>,
     /// Which key each slot was written with, if it is encrypted.
-    marks: Option<Arc<Marks>>,
+    slot_keys: Option<Arc<SlotKeys>>,
     /// What is answered to the last change of the devices: what it would take to leave this one, or
     /// why the attempt failed.
     answer: Option<Answer>,
@@ -156,9 +156,9 @@ impl DeviceSet {
     /// its own.
     pub fn part(&self, is_child: bool) {
         let inner = self.lock();
-        let marks = inner.attached.iter().filter_map(|a| a.marks.as_deref());
+        let marks = inner.attached.iter().filter_map(|a| a.slot_keys.as_deref());
         if let Some(keys) = &self.keys {
-            keys.part(is_child, marks);
+            keys.rotate(is_child, marks);
         }
     }
 
@@ -313,8 +313,8 @@ impl DeviceSet {
                 member.detach(row, serial);
                 continue;
             }
-            let lender = member.lender(row).map(|lender| match &real.marks {
-                Some(marks) => Arc::new(MarkedLender::new(lender, marks.clone())),
+            let lender = member.lender(row).map(|lender| match &real.slot_keys {
+                Some(slot_keys) => Arc::new(KeyedLender::new(lender, slot_keys.clone())),
                 None => lender,
             });
             let spec = DeviceSpec {
@@ -331,7 +331,7 @@ impl DeviceSet {
                         serial,
                         id,
                         file: real.file,
-                        marks: real.marks,
+                        slot_keys: real.slot_keys,
                         answer: None,
                         vain: 0,
                     });
@@ -457,7 +457,7 @@ impl DeviceSet {
             if let Some(u) = usage.iter().find(|u| u.device == attached.id) {
                 let used = u.used.saturating_sub(u.bad);
                 let answer = inner.asked.zip(attached.answer);
-                member.tell_share(attached.row, used, u.errors, u.out, answer);
+                member.report_share(attached.row, used, u.errors, u.out, answer);
             }
         }
     }

@@ -15,7 +15,7 @@ struct RealClock;
 
 impl Clock for RealClock {
     fn now_ns(&self) -> u64 {
-        ebb_sys::proc::monotonic_ns()
+        ebb_sys::clock::monotonic_ns()
     }
 }
 

@@ -8,7 +8,7 @@
 use crate::fork;
 use crate::process::Process;
 use ebb_sys::{program, thread};
-use ebb_tree::{Leaving, Member};
+use ebb_tree::{HelperExit, Member};
 use std::io::Write;
 use std::panic::PanicHookInfo;
 
@@ -39,14 +39,14 @@ fn described(panic: &PanicHookInfo<'_>) -> String {
 }
 
 /// On a task of ours: the helper ends, as there is no program any more, or none that it could serve.
-pub fn leave(member: Option<&Member>, why: Leaving) -> ! {
+pub fn leave(member: Option<&Member>, why: HelperExit) -> ! {
     if let Some(process) = Process::current() {
         // The memory goes with the last of the tasks: none may wait for a processor now.
         process.services.compete(true);
         process.embedded.devices.wipe_keys();
     }
     if let Some(member) = member {
-        member.leave(why);
+        member.announce_exit(why);
     }
     thread::end_helper()
 }
@@ -58,7 +58,7 @@ pub fn end(member: Option<&Member>, why: &str) -> ! {
             member.message(why);
         }
         program::kill();
-        leave(member, Leaving::Ends)
+        leave(member, HelperExit::Ends)
     }
     // The connection is not in the descriptor table of a thread of the program.
     drop(writeln!(std::io::stderr(), "ebb: {why}"));

@@ -34,7 +34,7 @@ use crate::resolve::Desk;
 use crate::room::Step;
 use crate::state::{self, Locked, lock_service};
 use crate::store::Unstaged;
-use ebb_sys::{futex, memory, program};
+use ebb_sys::{futex, memory, proc, program};
 use ebb_tree::{ChildSlot, Member};
 use std::cell::UnsafeCell;
 use std::ptr::null_mut;
@@ -100,20 +100,20 @@ fn end_orphan() {
 pub fn make_ready() {
     end_orphan();
     while let Some(process) = Process::current()
-        && !process.member.has_place()
+        && !process.member.has_free_slot()
     {
         std::thread::sleep(Duration::from_millis(1));
     }
     let Some(member) = watching() else {
         return;
     };
-    let Some(pages) = memory::resident_anonymous_pages() else {
+    let Some(pages) = proc::resident_anonymous_pages() else {
         return;
     };
     if member.fork_fits(pages) {
         return;
     }
-    member.wish_to_page();
+    member.request_paging();
     let begin = Instant::now();
     while watching().is_some() && begin.elapsed() < PATIENCE {
         std::thread::sleep(Duration::from_micros(200));
@@ -269,8 +269,8 @@ pub unsafe fn after_fork_parent(child: Option<i32>) {
 /// on the thread that forked.
 pub unsafe fn after_fork_child() {
     program::begin();
-    ebb_sys::thread::forget();
-    ebb_sys::stack::alone();
+    ebb_sys::thread::reset_in_child();
+    ebb_sys::stack::reset_in_child();
     errand::alone();
     growth::alone();
     // SAFETY: as above; the child has this thread alone, and its copy of the lock is held by it.

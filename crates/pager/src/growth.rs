@@ -7,7 +7,7 @@
 //! Memory is filled faster than a keeper comes to run, and many small processes that begin together
 //! are as much as one that is large. So whoever grows to [`PATIENT`] waits: to be let into the tree,
 //! which mostly has happened by then; and to be paged, if the tree holds back who is not
-//! (`Member::holds_back`), or if this process alone has more than the tree may have before it pages.
+//! (`Member::delays_growth`), or if this process alone has more than the tree may have before it pages.
 //!
 //! What may be filled is told bit by bit: what is mapped or asked for at once as it is, small blocks
 //! of malloc when some pages of them were handed out. That is too much rather than too little; each
@@ -19,7 +19,7 @@ use crate::fork;
 use crate::hooks::{had_keeper, keeperless, start_first_keeper, wanted};
 use crate::process::Process;
 use ebb_engine::PAGE_SIZE;
-use ebb_sys::{futex, memory, proc};
+use ebb_sys::{clock, futex, proc};
 use ebb_tree::Mode;
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering::SeqCst};
 use std::time::Duration;
@@ -75,7 +75,7 @@ pub fn grows(len: usize) {
         // A keeper that it starts would end with it.
         return;
     }
-    let Some(has) = memory::resident_anonymous_pages() else {
+    let Some(has) = proc::resident_anonymous_pages() else {
         return;
     };
     let may_have = has + (len / PAGE_SIZE) as u64;
@@ -91,11 +91,11 @@ pub fn grows(len: usize) {
 fn wait(has: u64) {
     let waits = || match fork::watching() {
         _ if Process::current().is_some() => false,
-        Some(member) => member.holds_back() || member.overdue(has),
+        Some(member) => member.delays_growth() || member.overdue(has),
         // The supervisor has not answered yet.
         None => had_keeper(),
     };
-    let mut since = proc::monotonic_ns();
+    let mut since = clock::monotonic_ns();
     WAITING.fetch_add(1, SeqCst);
     loop {
         let seen = NEWS.load(SeqCst);
@@ -106,11 +106,11 @@ fn wait(has: u64) {
         if let Some(member) = fork::watching()
             && member.mode() == Mode::Watching
         {
-            member.wish_to_page();
+            member.request_paging();
         }
         futex::wait(&NEWS, seen, Some(left.min(AGAIN)), false);
         // Of what others counted already only the rest.
-        let now = proc::monotonic_ns();
+        let now = clock::monotonic_ns();
         let counted = COUNTED.fetch_max(now, SeqCst);
         WAITED.fetch_add(now.saturating_sub(counted.max(since)), SeqCst);
         since = now;

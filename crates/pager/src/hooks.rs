@@ -192,7 +192,7 @@ pub fn user_changed() {
     if errand::is_child() {
         return;
     }
-    ebb_sys::user::changed(|| {
+    ebb_sys::credentials::changed(|| {
         if let Some(process) = Process::current() {
             process.services.nudge();
             process.member.wake_self();

@@ -25,8 +25,8 @@ use crate::state::lock_service;
 use adopt::adopt;
 use crowd::Crowd;
 use ebb_sys::program::{self, Gone};
-use ebb_sys::{heap::InternalHeap, proc, thread, user};
-use ebb_tree::{JoinError, Leaving, Member, Mode};
+use ebb_sys::{credentials, heap::InternalHeap, proc, thread};
+use ebb_tree::{HelperExit, JoinError, Member, Mode};
 pub use register::{ANSWERED, join_again, set_apart};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::SeqCst};
 use std::time::{Duration, Instant};
@@ -57,7 +57,7 @@ pub extern "C" fn run(_: usize) -> ! {
     let watched = program::watch().is_ok();
     let Some(control) = hooks::control().filter(|_| watched) else {
         hooks::keeper_ends();
-        failure::leave(None, Leaving::Unmanaged)
+        failure::leave(None, HelperExit::Unmanaged)
     };
     let inherited = fork::inherited();
     // `KEEPER` is the parent's yet.
@@ -102,7 +102,7 @@ fn take_over(parent: &'static Process, control: &str) -> &'static Process {
 fn join(control: &str) -> &'static Process {
     let Ok(member) = Member::join(control, None, program::pidfd()) else {
         hooks::keeper_ends();
-        failure::leave(None, Leaving::Unmanaged)
+        failure::leave(None, HelperExit::Unmanaged)
     };
     let member: &'static Member = Box::leak(Box::new(member));
     fork::WATCHING.store(std::ptr::from_ref(member).cast_mut(), SeqCst);
@@ -112,7 +112,7 @@ fn join(control: &str) -> &'static Process {
     while member.mode() != Mode::Paging {
         seen = wait(member, seen, QUIET);
         errand::run();
-        member.pass_wish_on();
+        member.forward_paging_request();
     }
     let adopted = embed::swap(member)
         .and_then(|e| adopt(member, e, false).inspect_err(|_| e.devices.abandon(member)));
@@ -129,7 +129,7 @@ fn join(control: &str) -> &'static Process {
                 program::pid()
             ));
             hooks::keeper_ends();
-            failure::leave(Some(member), Leaving::Unmanaged)
+            failure::leave(Some(member), HelperExit::Unmanaged)
         }
     }
 }
@@ -138,8 +138,8 @@ fn join(control: &str) -> &'static Process {
 pub fn leave_with_program(member: &Member) {
     match program::is_gone() {
         None => {}
-        Some(Gone::Dead) => failure::leave(Some(member), Leaving::Ends),
-        Some(Gone::Other) => failure::leave(Some(member), Leaving::Exec),
+        Some(Gone::Dead) => failure::leave(Some(member), HelperExit::Ends),
+        Some(Gone::Other) => failure::leave(Some(member), HelperExit::Exec),
     }
 }
 
@@ -153,7 +153,7 @@ fn wait(member: &Member, seen: u32, pause: Duration) -> u32 {
         None => member.wait(seen, Some(pause.min(UNTOLD))),
     };
     leave_with_program(member);
-    user::follow();
+    credentials::follow();
     seen
 }
 
@@ -172,7 +172,7 @@ pub fn is(thread: u32) -> bool {
 
 /// Milliseconds of CLOCK_MONOTONIC, as far as pages are dated.
 fn now_ms() -> u32 {
-    (ebb_sys::proc::monotonic_ns() / 1_000_000) as u32
+    (ebb_sys::clock::monotonic_ns() / 1_000_000) as u32
 }
 
 /// The keeper's work, for ever.
@@ -236,9 +236,9 @@ pub fn tend(process: &'static Process) -> ! {
             process.tell_of_ceded();
             InternalHeap::give_back();
             if process.member.supervised() {
-                process.entrust();
+                process.send_userfaultfd();
             } else {
-                process.member.bury_dead();
+                process.member.reap_dead();
             }
         }
         let mut wanted = process.member.take_reclaim_request();
@@ -259,7 +259,7 @@ pub fn tend(process: &'static Process) -> ! {
             } else {
                 state.spared = Some(Instant::now());
                 process.member.publish_oldest(0);
-                process.tell_pool(&mut state);
+                process.report_pool(&mut state);
             }
             drop(state);
             if refused {

@@ -145,7 +145,7 @@ impl Process {
         };
         let device = device || came.results[..pages].contains(&Ok(Source::Device));
         if device {
-            self.member.tell_load(self.swap.last_load_ns());
+            self.member.report_load(self.swap.last_load_ns());
         }
         transit_ended();
         desk.again.append(parked);

@@ -16,9 +16,9 @@ use crate::shortage::Shortage;
 use ebb_engine::Cpu;
 use ebb_engine::counters::Counters;
 use ebb_engine::swap::Swap;
-use ebb_sys::fault::FaultFd;
 use ebb_sys::memory_file::MemoryFile;
 use ebb_sys::pagemap::PageMapFile;
+use ebb_sys::userfaultfd::Userfaultfd;
 use ebb_tree::Member;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
@@ -26,7 +26,7 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 /// What the threads of a paging process share.
 pub struct Process {
     /// Where its faults come from.
-    pub fault: FaultFd,
+    pub fault: Userfaultfd,
     /// Which of its pages are present.
     pub pagemap: PageMapFile,
     /// What is in them, protected or not.

@@ -11,9 +11,9 @@
 //!
 //! What it does not do: keep a page where it is that is referred to only and about to be written.
 
-use ebb_sys::memory;
+use ebb_sys::proc;
 
 /// Whether a device may write pages of this process at any time.
 pub fn pinned() -> bool {
-    memory::pinned_pages() != Some(0)
+    proc::pinned_pages() != Some(0)
 }

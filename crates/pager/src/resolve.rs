@@ -15,7 +15,7 @@ use crate::shortage::Stuck;
 use crate::state::{State, lock_service};
 use ebb_engine::{PAGE_SIZE, PageBytes};
 use ebb_sys::Errno;
-use ebb_sys::fault::Fault;
+use ebb_sys::userfaultfd::Fault;
 use ebb_tree::Way;
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -290,7 +290,7 @@ impl Process {
         let from = bays.frame_address(frame);
         if movable {
             // SAFETY: the frame is ours and holds exactly this page's content.
-            let (done, result) = unsafe { self.fault.shift(page.address(), from, PAGE_SIZE) };
+            let (done, result) = unsafe { self.fault.move_pages(page.address(), from, PAGE_SIZE) };
             if done == PAGE_SIZE || result == Err(Errno(libc::EEXIST)) {
                 bays.remapped(frame);
                 if done == 0 {

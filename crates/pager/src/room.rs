@@ -17,7 +17,7 @@ use crate::sharing::Sharing;
 use crate::state::{State, lock_service};
 use arrayvec::ArrayVec;
 use ebb_engine::PAGE_SIZE;
-use ebb_tree::{Asked, Before};
+use ebb_tree::{AgeCutoff, Asked};
 use std::sync::MutexGuard;
 use std::time::{Duration, Instant};
 
@@ -77,7 +77,7 @@ impl Process {
         mut state: MutexGuard<'static, State>,
         when: When,
     ) -> Result<Step, MutexGuard<'static, State>> {
-        let now = || Duration::from_nanos(ebb_sys::proc::monotonic_ns());
+        let now = || Duration::from_nanos(ebb_sys::clock::monotonic_ns());
         let standing = Standing {
             evicted: self.counters().evicted.get(),
             written: self.counters().zswpwb.get(),
@@ -88,7 +88,7 @@ impl Process {
         if let Some(wish) = state.appetite.hungers(now(), &standing) {
             // It wakes somebody.
             drop(state);
-            let before = Before {
+            let before = AgeCutoff {
                 resident_ns: wish.before_ms * 1_000_000,
                 pool_ns: wish.pool_before_ms * 1_000_000,
             };

@@ -27,10 +27,10 @@ use crate::map::PageNumber;
 use crate::process::Process;
 use crate::resolve::{Desk, UnitBuffer};
 use crate::room::When;
-use ebb_sys::fault::{BATCH, Fault};
+use ebb_sys::credentials;
 use ebb_sys::futex;
-use ebb_sys::thread::{self, Name, Urgency};
-use ebb_sys::user;
+use ebb_sys::thread::{self, TaskName, Urgency};
+use ebb_sys::userfaultfd::{BATCH, Fault};
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering::SeqCst};
 use std::time::{Duration, Instant};
@@ -50,10 +50,10 @@ struct Service {
 
 impl Service {
     fn until_woken(&self) {
-        user::follow();
+        credentials::follow();
         while self.awake.load(SeqCst) == 0 {
             futex::wait(&self.awake, 0, None, false);
-            user::follow();
+            credentials::follow();
         }
     }
 
@@ -307,7 +307,7 @@ impl Watch {
 }
 
 extern "C" fn run(index: usize) -> ! {
-    thread::set_name(Name::Service);
+    thread::set_name(TaskName::Service);
     let process = loop {
         match Process::current() {
             Some(p) => break p,

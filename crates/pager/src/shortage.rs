@@ -18,8 +18,8 @@ use crate::resolve::{Desk, Served};
 use crate::room::{Step, When};
 use crate::state::lock_service;
 use ebb_engine::PAGE_SIZE;
-use ebb_sys::fault::Fault;
-use ebb_sys::{thread, user};
+use ebb_sys::userfaultfd::Fault;
+use ebb_sys::{credentials, thread};
 use std::ops::ControlFlow::Continue;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -177,7 +177,7 @@ impl Process {
             });
             self.waits_for_others();
             self.evict_shared(waits.begin.elapsed(), &mut waits.copies);
-            user::follow();
+            credentials::follow();
             self.wanted_room(wanted);
             // They may be older, and what they are brought is not to be taken from them meanwhile.
             if desk.more || self.fault.wait(0) {

@@ -25,7 +25,7 @@ use crate::ranges::Ranges;
 use crate::sharing::{self, Sharing};
 use ebb_engine::swap::Swap;
 use ebb_engine::{Cpu, EntryId};
-use ebb_sys::fault::Fault;
+use ebb_sys::userfaultfd::Fault;
 use ebb_sys::{futex, stack, thread};
 use std::ops::ControlFlow::{Break, Continue};
 use std::sync::atomic::{AtomicU32, Ordering};

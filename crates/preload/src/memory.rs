@@ -5,7 +5,7 @@ use core::ptr;
 use core::sync::atomic::{AtomicUsize, Ordering};
 
 use ebb_pager::hooks;
-use ebb_sys::fault::UFFDIO_REGISTER;
+use ebb_sys::userfaultfd::UFFDIO_REGISTER;
 
 use crate::libc_result;
 use crate::next::Next;

@@ -10,7 +10,7 @@ use core::ffi::{CStr, c_int};
 use core::sync::atomic::{AtomicBool, Ordering};
 use std::io::{Cursor, Write};
 
-use ebb_sys::executable::{Name, Reason};
+use ebb_sys::elf::{ProgramPath, UnmanagedReason};
 
 use crate::target::Target;
 
@@ -37,7 +37,7 @@ pub fn refused(target: &Target) -> Result<(), c_int> {
     }
 }
 
-fn tell(path: &Name, reason: &Reason) {
+fn tell(path: &ProgramPath, reason: &UnmanagedReason) {
     let mut line = [0u8; 1024];
     let mut to = Cursor::new(&mut line[..]);
     let _ = to.write_all(b"ebb: ");

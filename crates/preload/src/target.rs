@@ -13,7 +13,7 @@ use std::io::{Cursor, Write};
 use std::mem::ManuallyDrop;
 use std::os::fd::FromRawFd;
 
-use ebb_sys::executable::{Image, MAX_SCRIPTS, Name, Reason, image};
+use ebb_sys::elf::{MAX_SCRIPTS, ProgramKind, ProgramPath, UnmanagedReason, program_kind};
 use ebb_sys::{memory, raw};
 
 /// A program to be started.
@@ -22,7 +22,7 @@ pub enum Target {
     /// One that loads this library, as far as can be told.
     Managed,
     /// The one at this path does not, for this reason.
-    Unmanaged(Name, Reason),
+    Unmanaged(ProgramPath, UnmanagedReason),
 }
 
 /// Where a program is looked for.
@@ -108,9 +108,11 @@ fn follow(from: c_int, path: &CStr, scripts_left: usize) -> Target {
 }
 
 fn judge(file: &File, path: &CStr, scripts_left: usize) -> Target {
-    match image(file) {
-        Ok(Image::Unmanaged(reason)) => Target::Unmanaged(Name::of(path.to_bytes()), reason),
-        Ok(Image::Script(interpreter)) if scripts_left > 0 => {
+    match program_kind(file) {
+        Ok(ProgramKind::Unmanaged(reason)) => {
+            Target::Unmanaged(ProgramPath::of(path.to_bytes()), reason)
+        }
+        Ok(ProgramKind::Script(interpreter)) if scripts_left > 0 => {
             match CStr::from_bytes_until_nul(interpreter.with_null()) {
                 Ok(interpreter) => follow(libc::AT_FDCWD, interpreter, scripts_left - 1),
                 Err(_) => Target::Managed,

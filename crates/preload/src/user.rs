@@ -1,5 +1,5 @@
 //! `setuid(3)` and its kin: threads of this library's that libc does not know become the same
-//! (`ebb_sys::user`).
+//! (`ebb_sys::credentials`).
 
 use core::ffi::{CStr, c_char, c_int};
 

@@ -6,7 +6,7 @@
 
 use ebb_engine::PAGE_SIZE;
 use ebb_engine::env::{ReadOp, Store, WriteOp};
-use ebb_stores::{Encrypted, FileStore, Keyring, Look, RamStore, SwapSpec, open};
+use ebb_stores::{Encrypted, FileStore, Keyring, RamStore, SearchTime, SwapSpec, open};
 use std::error::Error;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -37,13 +37,14 @@ fn main() -> Result<(), Box<dyn Error>> {
     let mut arguments = std::env::args().skip(1);
     let spec: SwapSpec = match arguments.next() {
         Some(text) => text.parse()?,
-        None => SwapSpec::At(ebb_stores::Place {
+        None => SwapSpec::At(ebb_stores::SwapTarget {
             size: Some("1G".parse()?),
             ..Default::default()
         }),
     };
     let seconds: f64 = arguments.next().map_or(Ok(1.0), |text| text.parse())?;
-    let device = open(&spec, &Look::Through(&|_, _| {}))?.ok_or("the spec names no device")?;
+    let device =
+        open(&spec, &SearchTime::Unlimited(&|_, _| {}))?.ok_or("the spec names no device")?;
     println!("device {} {:?}", device.name, device.facts);
     for note in &device.notes {
         println!("note: {note}");

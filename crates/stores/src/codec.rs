@@ -3,7 +3,7 @@
 use crate::dictionary::Dictionary;
 use ebb_engine::PageBytes;
 use ebb_engine::codec::{Codec, Codecs, Coder, Damaged};
-use ebb_sys::codec::{Lz4, lz4_decompress};
+use ebb_sys::lz4::{Lz4, lz4_decompress};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use zstd_safe::{CCtx, CParameter, DCtx, FrameFormat};

@@ -6,10 +6,9 @@
 //! holes, and whoever cannot wait for that says so. libblkid names what is there; where there is no such
 //! library, only what stands beside a swap header goes unseen.
 //!
-//! Nothing is written here. Opening, and what the user allows, is [`crate::open`]'s.
+//! Nothing is written here. Opening, and what the user allows, is done in [`crate::open`].
 
 use crate::bounce::Bounce;
-use crate::open::Look;
 use ebb_engine::PAGE_SIZE;
 use ebb_sys::blkid::{self, Signature, Usage};
 use rustix::fd::OwnedFd;
@@ -21,6 +20,14 @@ use std::time::{Duration, Instant};
 
 /// Bytes that are read at once.
 const PIECE: usize = 1 << 20;
+
+/// How long the search through an area of zeros may take.
+pub enum SearchTime<'a> {
+    /// No limit. A long search calls this once, with the bytes searched so far and the size.
+    Unlimited(&'a dyn Fn(u64, u64)),
+    /// At most so long.
+    AtMost(Duration),
+}
 
 /// What an area holds.
 #[derive(PartialEq, Eq, Debug)]
@@ -36,11 +43,11 @@ pub enum Content {
     /// This, in words.
     Data(String),
     /// Zeros as far as there was time to look.
-    Unseen,
+    NotSearched,
 }
 
 /// What an area of so many bytes holds.
-pub fn content(fd: &OwnedFd, size: u64, look: &Look<'_>) -> Result<Content, Errno> {
+pub fn content(fd: &OwnedFd, size: u64, look: &SearchTime<'_>) -> Result<Content, Errno> {
     let header = header(fd)?;
     if header == Some(Content::Hibernated) {
         return Ok(Content::Hibernated);
@@ -90,14 +97,14 @@ fn in_words(found: &[Signature]) -> Option<String> {
 struct Search<'a> {
     fd: &'a OwnedFd,
     size: u64,
-    look: &'a Look<'a>,
+    look: &'a SearchTime<'a>,
     buffer: Bounce,
     started: Instant,
     told: bool,
 }
 
 impl<'a> Search<'a> {
-    fn new(fd: &'a OwnedFd, size: u64, look: &'a Look<'a>) -> Self {
+    fn new(fd: &'a OwnedFd, size: u64, look: &'a SearchTime<'a>) -> Self {
         let _ = rustix::fs::fadvise(fd, 0, None, Advice::Sequential);
         Self {
             fd,
@@ -158,7 +165,7 @@ impl<'a> Search<'a> {
             let _ = rustix::fs::fadvise(self.fd, at, passed, Advice::DontNeed);
             at += most as u64;
             if !self.has_time(at) {
-                return Ok(Content::Unseen);
+                return Ok(Content::NotSearched);
             }
         }
         Ok(Content::Zeros)
@@ -169,14 +176,14 @@ impl<'a> Search<'a> {
         const LONG: Duration = Duration::from_secs(2);
         let passed = self.started.elapsed();
         match self.look {
-            Look::Through(tell) => {
+            SearchTime::Unlimited(tell) => {
                 if passed > LONG && !self.told {
                     self.told = true;
                     tell(at, self.size);
                 }
                 true
             }
-            Look::For(most) => passed < *most,
+            SearchTime::AtMost(most) => passed < *most,
         }
     }
 }
@@ -222,7 +229,7 @@ mod tests {
     }
 
     /// A search of a file of this size, in which one byte is not zero.
-    fn search(size: u64, byte: Option<u64>, holes: bool, look: &Look<'_>) -> Content {
+    fn search(size: u64, byte: Option<u64>, holes: bool, look: &SearchTime<'_>) -> Content {
         let file = tempfile::tempfile().unwrap();
         if holes {
             file.set_len(size).unwrap();
@@ -239,7 +246,7 @@ mod tests {
     #[test]
     fn all_of_it_is_looked_at() {
         const SIZE: u64 = (5 << 20) + 12345;
-        let through = Look::Through(&|_, _| {});
+        let through = SearchTime::Unlimited(&|_, _| {});
         for holes in [true, false] {
             assert_eq!(search(SIZE, None, holes, &through), Content::Zeros);
             for byte in [
@@ -260,8 +267,8 @@ mod tests {
 
     #[test]
     fn who_has_no_time_learns_that_not_all_was_seen() {
-        let at_once = Look::For(Duration::ZERO);
-        assert_eq!(search(4 << 20, None, false, &at_once), Content::Unseen);
+        let at_once = SearchTime::AtMost(Duration::ZERO);
+        assert_eq!(search(4 << 20, None, false, &at_once), Content::NotSearched);
         // Holes take none.
         assert_eq!(search(1 << 40, None, true, &at_once), Content::Zeros);
     }

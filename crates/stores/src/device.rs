@@ -1,7 +1,7 @@
 //! A device put together as the engine is to see it: file, faults if a test asks for them,
 //! encryption.
 
-use crate::{Encrypted, Facts, Faults, FaultyStore, FileStore, Keyring, Marks};
+use crate::{Encrypted, Facts, Faults, FaultyStore, FileStore, Keyring, SlotKeys};
 use ebb_engine::env::Store;
 use rustix::fd::OwnedFd;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ pub struct Device {
     /// What the engine uses.
     pub store: Arc<dyn Store>,
     /// If it is encrypted: which key each slot was written with.
-    pub marks: Option<Arc<Marks>>,
+    pub slot_keys: Option<Arc<SlotKeys>>,
 }
 
 impl Device {
@@ -36,13 +36,13 @@ impl Device {
             return Self {
                 file,
                 store: below,
-                marks: None,
+                slot_keys: None,
             };
         };
         let encrypted = Encrypted::new(below, keys.clone(), number);
         Self {
             file,
-            marks: Some(encrypted.marks().clone()),
+            slot_keys: Some(encrypted.slot_keys().clone()),
             store: Arc::new(encrypted),
         }
     }

@@ -12,8 +12,9 @@
 use crate::batch::{Cursor, PIECES, Round, Shape};
 use crate::bounce::{Bounce, StackPage};
 use crate::file::{BOUNCE_PAGES, LANES};
-use crate::keyring::{KeyId, Keyring};
-use crate::marks::Marks;
+use crate::key_id::KeyId;
+use crate::keyring::Keyring;
+use crate::slot_keys::SlotKeys;
 use crate::xts::Tweak;
 use ebb_engine::env::{IoError, ReadOp, Store, WriteOp};
 use ebb_engine::{Node, PAGE_SIZE};
@@ -24,7 +25,7 @@ use std::sync::{Arc, Mutex, TryLockError};
 pub struct Encrypted<S> {
     inner: S,
     keyring: Arc<Keyring>,
-    marks: Arc<Marks>,
+    slot_keys: Arc<SlotKeys>,
     device: u64,
     lanes: [Mutex<Bounce>; LANES],
 }
@@ -33,7 +34,7 @@ impl<S: Store> Encrypted<S> {
     /// Encrypts what goes to `inner`. `device` must differ between devices that share a ring.
     pub fn new(inner: S, keyring: Arc<Keyring>, device: u64) -> Self {
         Self {
-            marks: Arc::new(Marks::new(inner.slots())),
+            slot_keys: Arc::new(SlotKeys::new(inner.slots())),
             inner,
             keyring,
             device,
@@ -47,13 +48,13 @@ impl<S: Store> Encrypted<S> {
     }
 
     /// Which key each slot was written with.
-    pub fn marks(&self) -> &Arc<Marks> {
-        &self.marks
+    pub fn slot_keys(&self) -> &Arc<SlotKeys> {
+        &self.slot_keys
     }
 
-    /// Bytes of RAM that the buffers can come to hold, and that marks do.
+    /// Bytes of RAM that the buffers can come to hold, and that slot_keys do.
     pub fn memory_bytes(&self) -> usize {
-        LANES * BOUNCE_PAGES * PAGE_SIZE + self.marks.memory_bytes()
+        LANES * BOUNCE_PAGES * PAGE_SIZE + self.slot_keys.memory_bytes()
     }
 
     fn tweak(&self, slot: u64) -> Tweak {
@@ -75,7 +76,7 @@ impl<S: Store> Encrypted<S> {
             data.copy_from_slice(&ops[piece.op].data[piece.range()]);
             let first = ops[piece.op].slot + (piece.at / PAGE_SIZE) as u64;
             let pages = (piece.len / PAGE_SIZE) as u64;
-            self.marks.mark(first..first + pages, key);
+            self.slot_keys.set(first..first + pages, key);
             cipher.encrypt(data, |page| self.tweak(first + page));
         }
         true
@@ -86,7 +87,7 @@ impl<S: Store> Encrypted<S> {
         let mut open = self.keyring.open();
         for (op, _) in ops.iter_mut().zip(results).filter(|(_, r)| r.is_ok()) {
             let end = op.slot + (op.data.len() / PAGE_SIZE) as u64;
-            for (run, key) in self.marks.runs(op.slot..end) {
+            for (run, key) in self.slot_keys.runs(op.slot..end) {
                 let at = |slot: u64| (slot - op.slot) as usize * PAGE_SIZE;
                 let bytes = at(run.start)..at(run.end);
                 if let Some(cipher) = key.and_then(|key| open.cipher(key)) {

@@ -19,13 +19,13 @@
 //! calls [`FileStore::reattach`] before anything else.
 
 use crate::Facts;
-use crate::ahead::{AHEAD_PAGES, ReadAhead};
 use crate::batch::{Cursor, PIECES, Piece, Round, Run, Shape};
 use crate::bounce::{Bounce, StackPage};
 use crate::errno::classify;
+use crate::read_ahead::{AHEAD_PAGES, ReadAhead};
 use ebb_engine::env::{IoError, ReadOp, Store, WriteOp};
 use ebb_engine::{Node, PAGE_SIZE};
-use ebb_sys::block;
+use ebb_sys::block_device;
 use ebb_sys::ring::{Read, Ring, Write};
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, IntoRawFd, OwnedFd};
 use rustix::fs::{Advice, AtFlags, FallocateFlags, OFlags, StatxFlags};
@@ -355,10 +355,10 @@ impl FileStore {
     fn write_back(&self, fd: BorrowedFd<'_>, round: &Round, results: &mut [Result<(), IoError>]) {
         for run in round.runs() {
             // Starts the transfer only; the second pass tells of its errors.
-            let _ = block::flush_range(fd, run.offset, run.len as u64, false);
+            let _ = block_device::flush_range(fd, run.offset, run.len as u64, false);
         }
         for run in round.runs() {
-            if let Err(errno) = block::flush_range(fd, run.offset, run.len as u64, true) {
+            if let Err(errno) = block_device::flush_range(fd, run.offset, run.len as u64, true) {
                 let error = self.failed(errno);
                 for piece in pieces_of(round, run) {
                     results[piece.op] = results[piece.op].and(Err(error));
@@ -595,7 +595,7 @@ impl Store for FileStore {
             Err(poisoned) => poisoned.into_inner(),
         };
         let done = if self.facts.block {
-            block::block_discard(&*fd, self.offset(slot), slots * PAGE)
+            block_device::discard(&*fd, self.offset(slot), slots * PAGE)
         } else {
             rustix::fs::fallocate(
                 &*fd,

@@ -2,13 +2,13 @@
 //!
 //! # Which key encrypts a slot
 //! A process makes a key when it first writes after it began to page, and after each fork, parent and
-//! child each its own ([`Keyring::part`]). So what two processes know of each other's keys is what they had
+//! child each its own ([`Keyring::rotate`]). So what two processes know of each other's keys is what they had
 //! in common at the fork, when the child got a copy of all memory anyway: nothing that either writes
 //! later can be read by the other, nor by anybody who has one's keys. Nobody hands keys out.
 //!
 //! # How a slot's key is found again
-//! [`Marks`] say by number which key each slot was written with; a forked child has a copy of marks and
-//! keys. A key that no slot was written with is wiped ([`Keyring::sweep`]): in a child at once, in a parent when
+//! [`SlotKeys`] say by number which key each slot was written with; a forked child has a copy of slot_keys and
+//! keys. A key that no slot was written with is wiped ([`Ring::drop_unneeded`]): in a child at once, in a parent when
 //! it has twice as many keys as last time. So there are as many keys as forks, in a chain of them, of which
 //! something is still on devices, and at most 65,534. A process that has so many goes on with its key, until
 //! some of what it wrote is gone.
@@ -21,44 +21,23 @@
 //!
 //! What it does not do: keep those who may read a process's memory from its keys.
 
-use crate::marks::Marks;
+use crate::key_id::KeyId;
+use crate::slot_keys::SlotKeys;
 use crate::xts::Xts;
 use ebb_engine::CHECKSUM_KEY_BYTES;
 use ebb_sys::Errno;
 use ebb_sys::secret::Secret;
 use rustix::rand::{GetRandomFlags, getrandom};
-use std::num::NonZeroU16;
 use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, TryLockError};
 
 /// Bytes of a key: two AES-256 keys.
 pub const KEY_BYTES: usize = 64;
 /// Keys whose round keys are at hand.
-const AT_HAND: usize = 16;
+const CACHED_CIPHERS: usize = 16;
 /// Tries to come by the ring at the end, each of which lets other threads run.
 const WIPE_TRIES: u32 = 1000;
 /// Keys below which nobody looks which of them are still needed.
 const FEW: usize = 16;
-
-/// The number of a key in its ring.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct KeyId(NonZeroU16);
-
-impl KeyId {
-    /// None is 0; the last number is [`Marks`]' own.
-    pub fn new(number: u16) -> Option<Self> {
-        NonZeroU16::new(number)
-            .filter(|n| n.get() < u16::MAX)
-            .map(Self)
-    }
-
-    pub fn get(self) -> u16 {
-        self.0.get()
-    }
-
-    fn index(self) -> usize {
-        usize::from(self.get() - 1)
-    }
-}
 
 type Key = [u8; KEY_BYTES];
 
@@ -76,7 +55,7 @@ struct Ring {
     /// Those there were after the last look which are needed.
     needed: usize,
     /// By number, modulo how many there are.
-    at_hand: [Option<(KeyId, Secret<Xts>)>; AT_HAND],
+    ciphers: [Option<(KeyId, Secret<Xts>)>; CACHED_CIPHERS],
 }
 
 /// Fills `bytes` with random numbers of the system's.
@@ -135,19 +114,19 @@ impl Keyring {
     }
 
     /// The ciphers, until the result is dropped: for as long as no transfer takes.
-    pub(crate) fn open(&self) -> Open<'_> {
-        Open {
+    pub(crate) fn open(&self) -> Ciphers<'_> {
+        Ciphers {
             keyring: self,
             ring: Some(self.read()),
         }
     }
 
     /// After a fork, on either side, and with no transfer under way: what is written from now on has a
-    /// key of its own. `devices` are the marks of all devices.
-    pub fn part<'a>(&self, is_child: bool, devices: impl Iterator<Item = &'a Marks>) {
+    /// key of its own. `devices` are the slot_keys of all devices.
+    pub fn rotate<'a>(&self, is_child: bool, devices: impl Iterator<Item = &'a SlotKeys>) {
         let mut ring = self.change();
         if is_child || ring.held >= (2 * ring.needed).max(FEW).min(ring.most) {
-            ring.sweep(devices);
+            ring.drop_unneeded(devices);
         }
         if ring.held < ring.most {
             ring.writing = None;
@@ -186,7 +165,7 @@ impl Ring {
             keys: Vec::new(),
             held: 0,
             needed: 0,
-            at_hand: [const { None }; AT_HAND],
+            ciphers: [const { None }; CACHED_CIPHERS],
         }
     }
 
@@ -216,22 +195,22 @@ impl Ring {
             return Ok(false);
         };
         let cipher = Secret::new(|| Xts::new(key))?;
-        self.at_hand[id.index() % AT_HAND] = Some((id, cipher));
+        self.ciphers[id.index() % CACHED_CIPHERS] = Some((id, cipher));
         Ok(true)
     }
 
     fn cipher(&self, id: KeyId) -> Option<&Xts> {
-        match &self.at_hand[id.index() % AT_HAND] {
+        match &self.ciphers[id.index() % CACHED_CIPHERS] {
             Some((there, cipher)) if *there == id => Some(cipher),
             _ => None,
         }
     }
 
     /// Wipes the keys that no slot was written with.
-    fn sweep<'a>(&mut self, devices: impl Iterator<Item = &'a Marks>) {
+    fn drop_unneeded<'a>(&mut self, devices: impl Iterator<Item = &'a SlotKeys>) {
         let mut needed = vec![false; self.keys.len()];
-        for marks in devices {
-            marks.keys(|id| {
+        for slot_keys in devices {
+            slot_keys.keys(|id| {
                 if let Some(needed) = needed.get_mut(id.index()) {
                     *needed = true;
                 }
@@ -246,7 +225,7 @@ impl Ring {
             *key = None;
         }
         let is_needed = |id: KeyId| needed.get(id.index()) == Some(&true);
-        for place in &mut self.at_hand {
+        for place in &mut self.ciphers {
             place.take_if(|(id, _)| !is_needed(*id));
         }
         self.writing = self.writing.filter(|id| is_needed(*id));
@@ -256,12 +235,12 @@ impl Ring {
 }
 
 /// The ciphers of a ring, which does not change meanwhile.
-pub(crate) struct Open<'a> {
+pub(crate) struct Ciphers<'a> {
     keyring: &'a Keyring,
     ring: Option<RwLockReadGuard<'a, Ring>>,
 }
 
-impl Open<'_> {
+impl Ciphers<'_> {
     /// The cipher of a key; none if the ring has no such key, or no memory for its round keys.
     pub fn cipher(&mut self, id: KeyId) -> Option<&Xts> {
         // Another thread may take the place for another key each time: rarely twice.
@@ -325,7 +304,7 @@ mod tests {
 
         fn fork(&self, is_child: bool) {
             self.ring
-                .part(is_child, [&**self.store.marks()].into_iter());
+                .rotate(is_child, [&**self.store.slot_keys()].into_iter());
         }
 
         fn key(&self) -> Option<KeyId> {
@@ -348,7 +327,7 @@ mod tests {
         }
         // What it reads no more has no keys.
         for n in 0..990 {
-            last.store.marks().forget(ClusterIndex(n));
+            last.store.slot_keys().forget(ClusterIndex(n));
         }
         last.fork(true);
         assert_eq!(last.ring.held(), 10);
@@ -396,7 +375,7 @@ mod tests {
         assert_eq!(process.ring.held(), 3);
         assert!((0..10).all(|n| process.holds(n, n as u8)));
         // Pages go, and there are keys again.
-        process.store.marks().forget(ClusterIndex(0));
+        process.store.slot_keys().forget(ClusterIndex(0));
         process.fork(false);
         process.write(1, 5);
         assert_eq!(process.ring.held(), 1);

@@ -8,7 +8,6 @@
 //! engine's, kept in RAM), and how descriptors travel (the process tree's).
 #![forbid(unsafe_code)]
 
-mod ahead;
 mod batch;
 mod bounce;
 pub mod codec;
@@ -20,25 +19,30 @@ mod errno;
 mod facts;
 mod faulty;
 mod file;
+mod key_id;
 pub mod keyring;
-mod mark;
-mod marks;
 mod open;
+mod open_error;
 mod ram;
+mod read_ahead;
 mod size;
+mod slot_keys;
 mod spec;
+mod swap_header;
 mod sysfs;
 mod xts;
 
+pub use content::SearchTime;
 pub use device::Device;
 pub use encrypted::Encrypted;
 pub use facts::Facts;
 pub use faulty::{FAULTS_VARIABLE, Faults, FaultsError, FaultyStore};
 pub use file::{FileStore, InUse};
 pub use keyring::{KEY_BYTES, Keyring};
-pub use mark::Unmarked;
-pub use marks::{MarkedLender, Marks};
-pub use open::{Look, OpenError, OpenedDevice, open};
+pub use open::{OpenedDevice, open};
+pub use open_error::OpenError;
 pub use ram::RamStore;
 pub use size::{MAX_SIZE, Size, SizeError, human};
-pub use spec::{MAX_NODE, MAX_PRIORITY, Place, SpecError, SwapSpec};
+pub use slot_keys::{KeyedLender, SlotKeys};
+pub use spec::{MAX_NODE, MAX_PRIORITY, SpecError, SwapSpec, SwapTarget};
+pub use swap_header::PendingHeader;

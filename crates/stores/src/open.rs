@@ -12,13 +12,14 @@
 
 use crate::Facts;
 use crate::bounce::Bounce;
-use crate::content::{Content, content};
-use crate::mark::Unmarked;
+use crate::content::{Content, SearchTime, content};
+use crate::open_error::{OpenError, errno, system};
 use crate::size::{Size, human};
-use crate::spec::{Place, SwapSpec};
+use crate::spec::{SwapSpec, SwapTarget};
+use crate::swap_header::{CLUSTER, HEADER, PendingHeader};
 use crate::sysfs::{self, Disk};
-use ebb_engine::{CLUSTER_SLOTS, PAGE_SIZE};
-use ebb_sys::block;
+use ebb_engine::PAGE_SIZE;
+use ebb_sys::block_device;
 use rustix::fd::OwnedFd;
 use rustix::fs::{FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
@@ -29,11 +30,6 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
-
-/// Bytes of a cluster: the least a device can have, and what its size is rounded down to.
-pub const CLUSTER: u64 = (CLUSTER_SLOTS * PAGE_SIZE) as u64;
-/// Bytes at the start of an existing swap file or device that are left as they are.
-pub const HEADER: u64 = CLUSTER;
 
 /// Bytes of a file system's free space that a private file of no given size leaves alone,
 /// unless a tenth of it is less.
@@ -56,171 +52,14 @@ pub struct OpenedDevice {
     /// What the user should know, a sentence each.
     pub notes: Vec<String>,
     /// What is to be marked as swap before it is written to.
-    pub unmarked: Option<Unmarked>,
-}
-
-/// How long one looks through an area that seems to be empty.
-pub enum Look<'a> {
-    /// As long as it takes. Where that is long, this is called once: with the bytes seen, and all.
-    Through(&'a dyn Fn(u64, u64)),
-    /// No longer than this.
-    For(Duration),
-}
-
-/// Why a swap device cannot be used. Each message says the next step.
-#[derive(Debug, thiserror::Error)]
-pub enum OpenError {
-    /// A directory on the way is missing.
-    #[error("swap {path}: there is no directory {parent}: create it or give another path")]
-    NoParent {
-        /// As given.
-        path: String,
-        /// What is missing.
-        parent: String,
-    },
-    /// Not permitted.
-    #[error(
-        "swap {path}: no permission to {doing}: give a path that you can read and write, or the permission"
-    )]
-    Denied {
-        /// As given.
-        path: String,
-        /// What was tried.
-        doing: &'static str,
-    },
-    /// On a file system mounted read-only.
-    #[error("swap {path}: its file system is read-only: give a path on another one")]
-    ReadOnly {
-        /// As given.
-        path: String,
-    },
-    /// Neither file nor block device.
-    #[error(
-        "swap {path} is a {kind}: give a swap file, a block device, or a directory for a private file"
-    )]
-    Kind {
-        /// As given.
-        path: String,
-        /// What it is.
-        kind: &'static str,
-    },
-    /// The kernel swaps to it.
-    #[error("swap {path} is in use as the kernel's swap: run \"swapoff {path}\" or give another")]
-    ActiveSwap {
-        /// As given.
-        path: String,
-    },
-    /// Mounted, or held by another driver.
-    #[error("swap {path} is mounted or in use by the system: unmount it or give another")]
-    Mounted {
-        /// As given.
-        path: String,
-    },
-    /// Another run uses it.
-    #[error("swap {path} is in use by another run of ebb: give each run a device of its own")]
-    Taken {
-        /// As given.
-        path: String,
-    },
-    /// It holds data.
-    #[error(
-        "swap {path} holds {found}, and ebb would overwrite it: give another path; or if all of that can go, add \",overwrite=yes\", or run \"wipefs --all {path}\" and then \"mkswap {path}\""
-    )]
-    HoldsData {
-        /// As given.
-        path: String,
-        /// What.
-        found: String,
-    },
-    /// There was no time to see whether it is empty.
-    #[error(
-        "swap {path} has no swap header, and to see whether all of its {size} are empty takes too long now: if it is, run \"mkswap {path}\" first, or add \",overwrite=yes\""
-    )]
-    NotSeen {
-        /// As given.
-        path: String,
-        /// How much there is to see.
-        size: String,
-    },
-    /// It holds the image of a suspended system.
-    #[error("swap {path} holds the image of a hibernated system: resume or discard that first")]
-    Hibernated {
-        /// As given.
-        path: String,
-    },
-    /// Less than a cluster.
-    #[error("swap {path} has {size}, too little: give it, or another, at least {least}")]
-    TooSmall {
-        /// As given.
-        path: String,
-        /// What there is.
-        size: String,
-        /// What is needed.
-        least: String,
-    },
-    /// Asked for more than there is.
-    #[error("swap {path} has {size}, less than the {asked} asked for: enlarge it or ask for less")]
-    LessThanAsked {
-        /// As given.
-        path: String,
-        /// What there is.
-        size: String,
-        /// What was asked for.
-        asked: String,
-    },
-    /// The file system or the limits of the process do not allow a file that large.
-    #[error(
-        "swap {path}: a file of {asked} is more than the file system or \"ulimit -f\" allows: ask for less"
-    )]
-    FileLimit {
-        /// As given.
-        path: String,
-        /// What was asked for.
-        asked: String,
-    },
-    /// The machine has no such memory node.
-    #[error(
-        "swap {path}: there is no memory node {node} here, only {nodes}: give one that there is, or leave node=N out"
-    )]
-    NoNode {
-        /// As given.
-        path: String,
-        /// What was asked for.
-        node: u16,
-        /// What there is.
-        nodes: String,
-    },
-    /// The limit of open files is reached.
-    #[error("swap {path}: no more files can be opened: raise `ulimit -n`, or name fewer devices")]
-    Descriptors {
-        /// As given.
-        path: String,
-    },
-    /// No directory for the default file.
-    #[error(
-        "no directory can hold a swap file ({tried}): name one with --swap PATH, or use --swap none"
-    )]
-    NoDirectory {
-        /// Each directory and what was wrong with it.
-        tried: String,
-    },
-    /// Anything else the system says.
-    #[error("swap {path}: cannot {doing}: {errno}: give another path, or use --swap none")]
-    System {
-        /// As given.
-        path: String,
-        /// What was tried.
-        doing: &'static str,
-        /// What came of it.
-        errno: Errno,
-    },
+    pub pending_header: Option<PendingHeader>,
 }
 
 /// Opens what `spec` names; none for [`SwapSpec::None`].
 ///
 /// # Errors
 /// It cannot be used, or must not.
-pub fn open(spec: &SwapSpec, look: &Look<'_>) -> Result<Option<OpenedDevice>, OpenError> {
+pub fn open(spec: &SwapSpec, look: &SearchTime<'_>) -> Result<Option<OpenedDevice>, OpenError> {
     match spec {
         SwapSpec::None => Ok(None),
         SwapSpec::At(place) => match &place.path {
@@ -235,7 +74,7 @@ pub fn open(spec: &SwapSpec, look: &Look<'_>) -> Result<Option<OpenedDevice>, Op
 
 /// That the machine has the node asked for: no processor would have the device for its own, and
 /// nobody would be told.
-fn check_node(path: &Path, place: &Place, nodes: &[u16]) -> Result<(), OpenError> {
+fn check_node(path: &Path, place: &SwapTarget, nodes: &[u16]) -> Result<(), OpenError> {
     match place.node {
         Some(node) if !nodes.contains(&node.0) => Err(OpenError::NoNode {
             path: path.display().to_string(),
@@ -252,7 +91,7 @@ fn check_node(path: &Path, place: &Place, nodes: &[u16]) -> Result<(), OpenError
 
 /// A private file in the first directory that is not in memory; in memory only if there is
 /// no other.
-fn open_default(place: &Place) -> Result<OpenedDevice, OpenError> {
+fn open_default(place: &SwapTarget) -> Result<OpenedDevice, OpenError> {
     let directories: Vec<PathBuf> = std::env::var_os("TMPDIR")
         .filter(|dir| !dir.is_empty())
         .into_iter()
@@ -273,7 +112,11 @@ fn open_default(place: &Place) -> Result<OpenedDevice, OpenError> {
     })
 }
 
-fn open_at(path: &Path, place: &Place, look: &Look<'_>) -> Result<OpenedDevice, OpenError> {
+fn open_at(
+    path: &Path,
+    place: &SwapTarget,
+    look: &SearchTime<'_>,
+) -> Result<OpenedDevice, OpenError> {
     let name = path.display().to_string();
     let metadata = match fs::metadata(path) {
         Ok(metadata) => metadata,
@@ -309,7 +152,7 @@ fn open_at(path: &Path, place: &Place, look: &Look<'_>) -> Result<OpenedDevice, 
 }
 
 /// A private file without a name in `directory`.
-fn private_in(directory: &Path, place: &Place) -> Result<OpenedDevice, OpenError> {
+fn private_in(directory: &Path, place: &SwapTarget) -> Result<OpenedDevice, OpenError> {
     let name = directory.display().to_string();
     let flags = OFlags::TMPFILE | OFlags::EXCL | OFlags::RDWR | OFlags::CLOEXEC;
     let fd = match rustix::fs::open(directory, flags, Mode::RUSR | Mode::WUSR) {
@@ -328,7 +171,7 @@ fn private_in(directory: &Path, place: &Place) -> Result<OpenedDevice, OpenError
 }
 
 /// A private file made at `path`, which does not exist, and unlinked at once.
-fn private_at(path: &Path, place: &Place) -> Result<OpenedDevice, OpenError> {
+fn private_at(path: &Path, place: &SwapTarget) -> Result<OpenedDevice, OpenError> {
     let name = path.display().to_string();
     let parent = match path.parent() {
         Some(parent) if parent.as_os_str().is_empty() => Path::new("."),
@@ -353,7 +196,7 @@ fn create_unlinked(path: &Path, name: &str) -> Result<OwnedFd, OpenError> {
     Ok(fd)
 }
 
-fn private(fd: OwnedFd, name: String, place: &Place) -> Result<OpenedDevice, OpenError> {
+fn private(fd: OwnedFd, name: String, place: &SwapTarget) -> Result<OpenedDevice, OpenError> {
     let failed = |doing| {
         let name = name.clone();
         move |errno| system(&name, doing, errno)
@@ -443,8 +286,8 @@ fn claim(path: &Path, flags: OFlags) -> Result<OwnedFd, Errno> {
 fn existing(
     path: &Path,
     metadata: &fs::Metadata,
-    place: &Place,
-    look: &Look<'_>,
+    place: &SwapTarget,
+    look: &SearchTime<'_>,
 ) -> Result<OpenedDevice, OpenError> {
     let name = path.display().to_string();
     if sysfs::is_active_swap(metadata) {
@@ -464,7 +307,7 @@ fn existing(
         }
     };
     // Before its size: nobody is to enlarge what is somebody's data.
-    let unmarked = may_be_written(&fd, &name, whole, place, look)?;
+    let pending_header = may_be_written(&fd, &name, whole, place, look)?;
     let size = end.saturating_sub(HEADER).min(crate::MAX_SIZE) / CLUSTER * CLUSTER;
     if size == 0 {
         return Err(OpenError::TooSmall {
@@ -485,7 +328,7 @@ fn existing(
     // asked for.
     facts.wants_discard = place.discard.unwrap_or(block && disk.discards);
     let mut device = finish(fd, facts, name, place, Vec::new());
-    device.unmarked = unmarked;
+    device.pending_header = pending_header;
     Ok(device)
 }
 
@@ -522,7 +365,7 @@ fn hold(
         Err(errno) => return Err(system(name, "lock it", errno)),
     }
     let whole = if block {
-        block::block_size_bytes(&fd).map_err(failed("see its size"))?
+        block_device::size_bytes(&fd).map_err(failed("see its size"))?
     } else {
         u64::try_from(opened.st_size).unwrap_or(0)
     };
@@ -534,14 +377,14 @@ fn may_be_written(
     fd: &OwnedFd,
     name: &str,
     size: u64,
-    place: &Place,
-    look: &Look<'_>,
-) -> Result<Option<Unmarked>, OpenError> {
+    place: &SwapTarget,
+    look: &SearchTime<'_>,
+) -> Result<Option<PendingHeader>, OpenError> {
     let path = || name.to_owned();
     let overwrite = place.overwrite == Some(true);
     // Who may overwrite waits for no search.
     let look = if overwrite {
-        &Look::For(Duration::ZERO)
+        &SearchTime::AtMost(Duration::ZERO)
     } else {
         look
     };
@@ -551,7 +394,7 @@ fn may_be_written(
         Content::Zeros => false,
         // Its header stays, by whose number the system may know it.
         Content::Mixed(_) if overwrite => return Ok(None),
-        Content::Data(_) | Content::Unseen if overwrite => true,
+        Content::Data(_) | Content::NotSearched if overwrite => true,
         // Not to be overwritten: whoever starts that system would resume from what is left of it.
         Content::Hibernated => return Err(OpenError::Hibernated { path: path() }),
         Content::Data(found) | Content::Mixed(found) => {
@@ -560,7 +403,7 @@ fn may_be_written(
                 found,
             });
         }
-        Content::Unseen => {
+        Content::NotSearched => {
             return Err(OpenError::NotSeen {
                 path: path(),
                 size: human(size),
@@ -570,7 +413,7 @@ fn may_be_written(
     let fd = fd
         .try_clone()
         .map_err(|error| system(name, "open it", errno(&error)))?;
-    Ok(Some(Unmarked {
+    Ok(Some(PendingHeader {
         fd,
         name: path(),
         size,
@@ -578,7 +421,7 @@ fn may_be_written(
     }))
 }
 
-fn facts(size: u64, disk: &Disk, place: &Place) -> Facts {
+fn facts(size: u64, disk: &Disk, place: &SwapTarget) -> Facts {
     let mut facts = Facts::new(size / PAGE_SIZE as u64);
     facts.rotational = place.rotational.unwrap_or(disk.rotational);
     facts.with_node(place.node.or(disk.node))
@@ -590,7 +433,7 @@ fn finish(
     fd: OwnedFd,
     mut facts: Facts,
     name: String,
-    place: &Place,
+    place: &SwapTarget,
     mut notes: Vec<String>,
 ) -> OpenedDevice {
     facts.direct = !facts.in_memory && go_direct(&fd, facts.base);
@@ -606,7 +449,7 @@ fn finish(
         priority: place.priority,
         name,
         notes,
-        unmarked: None,
+        pending_header: None,
     }
 }
 
@@ -625,18 +468,4 @@ fn go_direct(fd: &OwnedFd, base: u64) -> bool {
     }
     let _ = rustix::fs::fcntl_setfl(fd, flags);
     false
-}
-
-fn errno(error: &std::io::Error) -> Errno {
-    Errno::from_io_error(error).unwrap_or(Errno::IO)
-}
-
-pub(crate) fn system(path: &str, doing: &'static str, errno: Errno) -> OpenError {
-    let path = path.to_owned();
-    match errno {
-        Errno::ACCESS | Errno::PERM => OpenError::Denied { path, doing },
-        Errno::ROFS => OpenError::ReadOnly { path },
-        Errno::MFILE | Errno::NFILE => OpenError::Descriptors { path },
-        errno => OpenError::System { path, doing, errno },
-    }
 }

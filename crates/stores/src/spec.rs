@@ -22,12 +22,12 @@ pub enum SwapSpec {
     /// No swap device: the pool alone.
     None,
     /// A file, directory or block device.
-    At(Place),
+    At(SwapTarget),
 }
 
 /// Where, how large, and what the user knows better than the system.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct Place {
+pub struct SwapTarget {
     /// A swap file or block device, a directory for a private file, or nothing: then a
     /// private file in the first directory that serves.
     pub path: Option<PathBuf>,
@@ -84,7 +84,7 @@ impl fmt::Display for SwapSpec {
 impl Default for SwapSpec {
     /// One private file, as large as may be.
     fn default() -> Self {
-        SwapSpec::At(Place::default())
+        SwapSpec::At(SwapTarget::default())
     }
 }
 
@@ -152,7 +152,7 @@ impl FromStr for SwapSpec {
                 rest => Err(SpecError::NoneTakesNothing(rest[1..].into())),
             };
         }
-        let mut at = Place::default();
+        let mut at = SwapTarget::default();
         let (path, size) = match place.rsplit_once(':') {
             Some((path, size)) if !size.contains('/') => (path, size),
             _ => (place, ""),
@@ -171,7 +171,7 @@ impl FromStr for SwapSpec {
     }
 }
 
-impl Place {
+impl SwapTarget {
     fn set(&mut self, option: &str) -> Result<(), SpecError> {
         let Some((name, value)) = option.split_once('=') else {
             return Err(SpecError::UnknownOption(option.into()));
@@ -253,7 +253,7 @@ mod tests {
     use proptest::option;
     use proptest::prelude::*;
 
-    fn at(text: &str) -> Place {
+    fn at(text: &str) -> SwapTarget {
         match text.parse() {
             Ok(SwapSpec::At(place)) => place,
             other => panic!("{text:?} gave {other:?}"),
@@ -264,7 +264,7 @@ mod tests {
     fn everything_at_once() {
         assert_eq!(
             at("/var/swap:1.5G,prio=5,node=1,discard=off,rotational=on,overwrite=yes"),
-            Place {
+            SwapTarget {
                 path: Some("/var/swap".into()),
                 size: Some(Size::Bytes(3 << 29)),
                 priority: Some(5),
@@ -352,7 +352,7 @@ mod tests {
         let place = ("/?[^,\0]{1,20}", option::of(size), numbers, switches);
         place.prop_map(|(path, size, (priority, node), switches)| {
             let (discard, rotational, overwrite) = switches;
-            SwapSpec::At(Place {
+            SwapSpec::At(SwapTarget {
                 path: Some(path.into()),
                 size,
                 priority,

@@ -2,7 +2,7 @@
 
 use ebb_engine::PAGE_SIZE;
 use ebb_engine::env::{IoError, ReadOp, Store, WriteOp};
-use ebb_stores::{FileStore, Look, OpenedDevice, SwapSpec, open};
+use ebb_stores::{FileStore, OpenedDevice, SearchTime, SwapSpec, open};
 use std::fs::File;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
@@ -12,7 +12,7 @@ use std::time::Duration;
 use tempfile::TempDir;
 
 const MIB: u64 = 1 << 20;
-const LOOK: Look<'_> = Look::For(Duration::from_secs(60));
+const LOOK: SearchTime<'_> = SearchTime::AtMost(Duration::from_secs(60));
 
 /// Runs a command; its output, or what was wrong.
 fn sh(program: &str, arguments: &[&str]) -> Result<String, String> {
@@ -189,10 +189,13 @@ fn a_block_device_with_data_at_its_end_alone_is_refused() {
         assert!(refused.contains(&says), "{refused}");
         put(at, 0);
     }
-    let unmarked = try_open(spec).unwrap().unmarked.expect("it is empty");
-    unmarked.mark().unwrap();
+    let pending_header = try_open(spec).unwrap().pending_header.expect("it is empty");
+    pending_header.write().unwrap();
     put(last, 1);
-    assert!(try_open(spec).unwrap().unmarked.is_none(), "it is swap now");
+    assert!(
+        try_open(spec).unwrap().pending_header.is_none(),
+        "it is swap now"
+    );
 }
 
 #[test]

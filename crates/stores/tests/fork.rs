@@ -112,7 +112,7 @@ fn neither_side_of_a_fork_reads_what_the_other_writes_later() {
     let again = OwnedFd::from(file.try_clone().unwrap());
     let keys = Arc::<Keyring>::default();
     let device = Device::new(file.into(), Facts::new(4096), 0, Some(&keys), None);
-    let part = |is_child| keys.part(is_child, device.marks.as_deref().into_iter());
+    let part = |is_child| keys.rotate(is_child, device.slot_keys.as_deref().into_iter());
     assert!(write(&*device.store, 0, 1) && write(&*device.store, 100, 1));
     let (told, tell) = rustix::pipe::pipe().unwrap();
     let (answered, answer) = rustix::pipe::pipe().unwrap();

@@ -2,7 +2,7 @@
 
 use ebb_engine::env::{IoError, ReadOp, Store, WriteOp};
 use ebb_engine::{Node, PAGE_SIZE};
-use ebb_stores::{FileStore, Look, OpenError, OpenedDevice, SwapSpec, open};
+use ebb_stores::{FileStore, OpenError, OpenedDevice, SearchTime, SwapSpec, open};
 use std::fs::{self, File};
 use std::os::unix::fs::{FileExt, PermissionsExt, symlink};
 use std::path::Path;
@@ -10,7 +10,7 @@ use std::time::Duration;
 use tempfile::TempDir;
 
 const MIB: u64 = 1 << 20;
-const LOOK: Look<'_> = Look::For(Duration::from_secs(60));
+const LOOK: SearchTime<'_> = SearchTime::AtMost(Duration::from_secs(60));
 
 fn dir() -> TempDir {
     tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap()

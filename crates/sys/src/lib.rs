@@ -5,37 +5,27 @@
 //! the preload library those symbols are our own.
 #![allow(clippy::missing_safety_doc)] // Each unsafe fn says "Requires:" in its first lines.
 
-pub mod ahead;
-pub mod background;
-pub mod blkid;
-pub mod block;
-pub mod codec;
-mod control_block;
-pub mod executable;
-pub mod fault;
-pub mod futex;
-pub mod heap;
-pub mod link;
-pub mod loader;
+mod io;
+mod kernel;
+pub mod lz4;
 pub mod memory;
-pub mod memory_file;
-pub mod pagemap;
-pub mod peer;
 pub mod probe;
 pub mod proc;
-pub mod program;
-pub mod raw;
-pub mod ring;
-pub mod robust;
-pub mod secret;
-pub mod shm;
-pub mod sigfd;
-pub mod signal;
-pub mod stack;
-pub mod syscall_trap;
-mod task;
-pub mod thread;
-pub mod user;
+mod process;
+
+pub use io::{aio, blkid, block_device, kept_fd, peer, ring, signalfd};
+pub use kernel::{clock, futex, raw, signal};
+pub use memory::{heap, memory_file, pagemap, secret, shm, userfaultfd};
+pub use process::{credentials, daemon, elf, loader, program, robust, stack, syscall_trap};
+
+/// Threads, tasks of our own among them.
+pub mod thread {
+    pub use crate::kernel::tasks::{HELPER, has_our_descriptors, helper_lives, is_ours};
+    pub use crate::process::cpu::*;
+    pub use crate::process::schedule::*;
+    pub use crate::process::task::*;
+    pub use crate::process::thread::*;
+}
 
 /// An error number of the kernel.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

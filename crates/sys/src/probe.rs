@@ -3,9 +3,10 @@
 //! Every probe works on memory and descriptors of its own and leaves nothing behind. A probe
 //! answers `Ok` or the error the system call gave: what follows from it is the caller's to say.
 
-use crate::fault::feature;
+use crate::io::ring::{Read, Ring};
+use crate::memory::userfaultfd::feature;
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 use std::ptr;
 
@@ -62,13 +63,13 @@ struct Move {
     moved: i64,
 }
 
-/// How a userfaultfd was had.
+/// How a userfaultfd is opened.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Door {
+pub enum Access {
     /// userfaultfd(2).
     Syscall,
     /// /dev/userfaultfd.
-    Device,
+    DeviceFile,
 }
 
 /// Opens a userfaultfd that also sees faults raised inside system calls.
@@ -76,12 +77,12 @@ pub enum Door {
 /// # Errors
 /// EPERM without privilege, ENOSYS where a filter or the kernel lacks it; for the device
 /// ENOENT and EACCES.
-pub fn userfaultfd(door: Door) -> io::Result<OwnedFd> {
+pub fn userfaultfd(access: Access) -> io::Result<OwnedFd> {
     let flags = libc::O_CLOEXEC | libc::O_NONBLOCK;
-    let fd = match door {
+    let fd = match access {
         // SAFETY: userfaultfd(2) takes flags alone.
-        Door::Syscall => unsafe { libc::syscall(libc::SYS_userfaultfd, flags) as i32 },
-        Door::Device => {
+        Access::Syscall => unsafe { libc::syscall(libc::SYS_userfaultfd, flags) as i32 },
+        Access::DeviceFile => {
             let device = std::fs::File::options()
                 .read(true)
                 .write(true)
@@ -190,8 +191,8 @@ fn register(uffd: &OwnedFd, start: u64, len: usize, mode: u64) -> io::Result<()>
 ///
 /// # Errors
 /// Those of UFFDIO_MOVE, or `InvalidData` if the content did not arrive.
-pub fn move_works(door: Door) -> io::Result<()> {
-    let uffd = userfaultfd(door)?;
+pub fn move_works(access: Access) -> io::Result<()> {
+    let uffd = userfaultfd(access)?;
     features(&uffd, feature::MOVE)?;
     let pages = Pages::map(2)?;
     pages.write(1, 0x5A);
@@ -217,8 +218,8 @@ pub fn move_works(door: Door) -> io::Result<()> {
 ///
 /// # Errors
 /// Those of UFFDIO_POISON.
-pub fn poison_works(door: Door) -> io::Result<()> {
-    let uffd = userfaultfd(door)?;
+pub fn poison_works(access: Access) -> io::Result<()> {
+    let uffd = userfaultfd(access)?;
     features(&uffd, feature::POISON)?;
     let pages = Pages::map(1)?;
     register(&uffd, pages.address(0), PAGE, 1)?;
@@ -237,9 +238,9 @@ pub fn poison_works(door: Door) -> io::Result<()> {
 /// # Errors
 /// Those of UFFDIO_WRITEPROTECT and of reading the page map, or `InvalidData` if the answer was
 /// wrong.
-pub fn write_protection_works(door: Door) -> io::Result<()> {
+pub fn write_protection_works(access: Access) -> io::Result<()> {
     const PROTECTED: u64 = 1 << 57;
-    let uffd = userfaultfd(door)?;
+    let uffd = userfaultfd(access)?;
     features(&uffd, feature::WRITE_PROTECT)?;
     let pages = Pages::map(2)?;
     (0..2).for_each(|p| pages.write(p, 1));
@@ -303,19 +304,25 @@ pub fn process_madvise_works() -> io::Result<()> {
     }
 }
 
-/// Sets up a small io_uring and runs one no-operation through it.
+/// Sets up the io_uring that swap files use, and reads a few bytes through it.
 ///
 /// # Errors
 /// ENOSYS or EPERM where it is compiled out, disabled by sysctl or filtered.
 pub fn io_uring_works() -> io::Result<()> {
-    let mut ring = io_uring::IoUring::new(2)?;
-    let nop = io_uring::opcode::Nop::new().build().user_data(7);
-    // SAFETY: a no-operation names no memory.
-    unsafe { ring.submission().push(&nop) }.map_err(|_| io::ErrorKind::Other)?;
-    ring.submit_and_wait(1)?;
-    match ring.completion().next() {
-        Some(done) if done.user_data() == 7 => Ok(()),
-        _ => Err(io::ErrorKind::InvalidData.into()),
+    let mut ring = Ring::new(2)?;
+    let file = std::fs::File::open("/proc/self/exe")?;
+    let mut bytes = [0; 4];
+    let mut read = [Read {
+        offset: 0,
+        data: &mut [io::IoSliceMut::new(&mut bytes)],
+        result: Err(rustix::io::Errno::IO),
+    }];
+    ring.read(file.as_fd(), &mut read)?;
+    let result = read[0].result;
+    if result? == bytes.len() && bytes == *b"\x7fELF" {
+        Ok(())
+    } else {
+        Err(io::ErrorKind::InvalidData.into())
     }
 }
 
@@ -323,8 +330,8 @@ pub fn io_uring_works() -> io::Result<()> {
 mod tests {
     use super::*;
 
-    fn door() -> Option<Door> {
-        [Door::Syscall, Door::Device]
+    fn access() -> Option<Access> {
+        [Access::Syscall, Access::DeviceFile]
             .into_iter()
             .find(|&d| userfaultfd(d).is_ok())
     }
@@ -338,15 +345,15 @@ mod tests {
 
     #[test]
     fn probes_agree_with_the_features_the_kernel_names() {
-        let Some(door) = door() else {
+        let Some(access) = access() else {
             println!("skipped: no permission for userfaultfd");
             return;
         };
-        let offered = features(&userfaultfd(door).unwrap(), 0).unwrap();
-        assert_eq!(move_works(door).is_ok(), offered & feature::MOVE != 0);
-        assert_eq!(poison_works(door).is_ok(), offered & feature::POISON != 0);
+        let offered = features(&userfaultfd(access).unwrap(), 0).unwrap();
+        assert_eq!(move_works(access).is_ok(), offered & feature::MOVE != 0);
+        assert_eq!(poison_works(access).is_ok(), offered & feature::POISON != 0);
         assert_eq!(
-            write_protection_works(door).is_ok(),
+            write_protection_works(access).is_ok(),
             offered & feature::WRITE_PROTECT != 0
         );
     }

@@ -4,7 +4,8 @@
 //! `cargo run --release -p ebb-tree --example costs`
 
 use ebb_stores::Facts;
-use ebb_sys::proc::{Process, monotonic_ns};
+use ebb_sys::clock::monotonic_ns;
+use ebb_sys::proc::Process;
 use ebb_tree::{Config, Limits, Member, Setup, SetupDevice, Supervisor, Way};
 use std::io::Write;
 use std::os::fd::OwnedFd;

@@ -16,9 +16,9 @@
 //! What it does not do: serve a fault, or know of members that joined after the supervisor's end (none can).
 //! A member whose packet cannot be sent at once is sent again with the next tick.
 
-use crate::wire;
-use ebb_sys::fault::FaultFd;
+use crate::protocol;
 use ebb_sys::proc;
+use ebb_sys::userfaultfd::Userfaultfd;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use rustix::net::{self, AddressFamily, SocketFlags, SocketType};
@@ -50,7 +50,7 @@ impl Guard {
     }
 
     /// Whether a member is guarded from now on; if not, it is worth trying later.
-    pub fn add(&mut self, faults: &FaultFd, program: &OwnedFd, helper: &OwnedFd) -> bool {
+    pub fn add(&mut self, memory: &Userfaultfd, program: &OwnedFd, helper: &OwnedFd) -> bool {
         if self.running.is_none()
             && let Some(launcher) = &mut self.launcher
         {
@@ -60,8 +60,8 @@ impl Guard {
             // Without it all else works.
             return true;
         };
-        let fds = [faults.as_fd(), program.as_fd(), helper.as_fd()];
-        match wire::send(socket, &[0], &fds) {
+        let fds = [memory.as_fd(), program.as_fd(), helper.as_fd()];
+        match protocol::send(socket, &[0], &fds) {
             Ok(()) => true,
             Err(Errno::AGAIN) => false,
             Err(_) => {
@@ -85,7 +85,7 @@ fn start(launcher: &mut Launcher) -> io::Result<(u32, OwnedFd)> {
 
 /// A member, as the guard knows it.
 struct Guarded {
-    faults: FaultFd,
+    memory: Userfaultfd,
     program: OwnedFd,
     helper: OwnedFd,
     helper_ended: bool,
@@ -93,9 +93,9 @@ struct Guarded {
 
 impl Guarded {
     fn from(fds: Vec<OwnedFd>) -> Option<Self> {
-        let [faults, program, helper] = fds.try_into().ok()?;
+        let [memory, program, helper] = fds.try_into().ok()?;
         Some(Self {
-            faults: FaultFd::from(faults),
+            memory: Userfaultfd::from(memory),
             program,
             helper,
             helper_ended: false,
@@ -104,7 +104,7 @@ impl Guarded {
 
     /// Kills the program: its helper is gone, and nobody can bring back what is out.
     fn end(&self) {
-        let name = proc::pointed_at(self.program.as_fd())
+        let name = proc::pidfd_target(self.program.as_fd())
             .map(|process| format!("{} [{}]", proc::name(process.pid), process.pid));
         if pidfd_send_signal(&self.program, Signal::KILL).is_ok() {
             let name = name.unwrap_or_else(|_| "a process".into());
@@ -128,7 +128,7 @@ pub fn guard(supervisor: OwnedFd) -> io::Result<()> {
     while supervisor.is_some() || !members.is_empty() {
         wait(supervisor.as_ref(), &members)?;
         while let Some(socket) = &supervisor {
-            match wire::receive_up_to(socket, 1, net::RecvFlags::DONTWAIT) {
+            match protocol::receive_up_to(socket, 1, net::RecvFlags::DONTWAIT) {
                 Ok((packet, fds)) if !packet.is_empty() => members.extend(Guarded::from(fds)),
                 Err(Errno::AGAIN) => break,
                 Ok(_) | Err(_) => supervisor = None,
@@ -142,7 +142,7 @@ pub fn guard(supervisor: OwnedFd) -> io::Result<()> {
             if !member.helper_ended {
                 return true;
             }
-            let in_use = member.faults.is_used();
+            let in_use = member.memory.is_used();
             if in_use && supervisor.is_none() {
                 member.end();
             }

@@ -109,7 +109,7 @@ impl<'a> Leases<'a> {
             if self.owner[c].load(Relaxed) != 0 || self.look_for_reader(c, usize::MAX) {
                 continue;
             }
-            // Before the swap, so that whoever reads `touched` after an inheritance began
+            // AgeCutoff the swap, so that whoever reads `touched` after an inheritance began
             // knows of every cluster the forking process owns.
             self.header.touched.fetch_max(c as u32 + 1, SeqCst);
             if self.owner[c]
@@ -258,7 +258,7 @@ impl<'a> Leases<'a> {
         }
     }
 
-    /// Before `me` forks: `child` will read all that `me` owns or reads. Nothing of `me`
+    /// AgeCutoff `me` forks: `child` will read all that `me` owns or reads. Nothing of `me`
     /// acquires, releases or stops reading meanwhile.
     pub fn inherit(&self, me: usize, child: usize) {
         let touched = (self.header.touched.load(SeqCst) as usize).min(self.owner.len());
@@ -282,7 +282,7 @@ impl<'a> Leases<'a> {
             }
             if bits != 0 {
                 if !any {
-                    // Before the first bit: a look must know of the row.
+                    // AgeCutoff the first bit: a look must know of the row.
                     self.mark_reading(child, true);
                     any = true;
                 }

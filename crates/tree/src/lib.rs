@@ -40,44 +40,31 @@ pub const MAX_DEVICES: usize = 8;
 mod lease;
 
 #[cfg(not(loom))]
-mod burial;
-#[cfg(not(loom))]
-mod charge;
-#[cfg(not(loom))]
-mod command;
-#[cfg(not(loom))]
-mod devices;
-#[cfg(not(loom))]
 mod guard;
 #[cfg(not(loom))]
 mod histogram;
 #[cfg(not(loom))]
-mod limits;
-#[cfg(not(loom))]
 mod member;
+#[cfg(not(loom))]
+mod protocol;
 #[cfg(not(loom))]
 mod supervisor;
 #[cfg(not(loom))]
 mod table;
-#[cfg(not(loom))]
-mod wire;
-
-#[cfg(not(loom))]
-pub use ebb_stores::Facts;
 
 #[cfg(not(loom))]
 pub use {
-    charge::{Asked, Before},
-    command::{Ask, AskError},
-    devices::Device,
+    ebb_stores::Facts,
     guard::{Launcher, guard},
     histogram::{Histogram, Summary},
-    limits::Limits,
-    member::{ChildSlot, JoinError, Member},
+    member::{ChildSlot, Device, JoinError, Member},
+    protocol::{Ask, AskError, HelperExit, LimitChange, Reply, Request},
     supervisor::{
         ANY_CHILD, DeviceShown, LimitsShown, Opener, ProcessLimits, Setup, SetupDevice, SetupError,
         Supervisor, Totals, check_limits,
     },
-    table::{Answer, Codec, Config, DeviceState, Mode, SlotNumber, SlotState, Way, Zstd},
-    wire::{Leaving, LimitChange, Reply, Request},
+    table::{
+        AgeCutoff, Answer, Asked, Codec, Config, DeviceState, Limits, Mode, SlotNumber, SlotState,
+        Way, Zstd,
+    },
 };

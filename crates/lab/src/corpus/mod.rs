@@ -20,7 +20,7 @@ use ebb_engine::env::{Clock, Memory};
 use ebb_engine::swap::{CodecKind, Config, CountersRef, Env, LoadError, Swap};
 use ebb_engine::{Cpu, EntryId, GroupId, PAGE_SIZE, PageBytes};
 use ebb_stores::codec::PageCodecs;
-use ebb_sys::codec::Lz4Dictionary;
+use ebb_sys::lz4::Lz4Dictionary;
 use packers::{DictLz4, Packer, PlainLz4, Zstd, train};
 use sample::Sample;
 use serde_json::{Value, json};

@@ -1,7 +1,7 @@
 //! What a block of pages can be compressed with, and taken out of again one page at a time.
 
 use ebb_engine::PAGE_SIZE;
-use ebb_sys::codec::{Lz4, Lz4Dictionary, lz4_decompress};
+use ebb_sys::lz4::{Lz4, Lz4Dictionary, lz4_decompress};
 use zstd_safe::{CCtx, CDict, CParameter, DCtx, DDict, FrameFormat};
 
 /// Compresses blocks of one to 16 pages.

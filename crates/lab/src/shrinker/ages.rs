@@ -202,7 +202,10 @@ fn helper() -> Option<u32> {
         let mut found = None;
         let shares = |pid| proc::share_memory(own, pid) == Some(true);
         let looked = proc::all(|pid| {
-            if pid != own && proc::name(pid).as_bytes() == proc::HELPER.to_bytes() && shares(pid) {
+            if pid != own
+                && proc::name(pid).as_bytes() == ebb_sys::thread::HELPER.to_bytes()
+                && shares(pid)
+            {
                 found = Some(pid);
             }
         });

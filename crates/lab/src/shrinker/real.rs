@@ -16,7 +16,7 @@ use super::COUNTERS;
 use super::ages::{self, Sample, Watch};
 use crate::report::Report;
 use crate::sim::Random;
-use ebb_sys::proc::monotonic_ns;
+use ebb_sys::clock::monotonic_ns;
 use serde_json::{Value, json};
 use std::io;
 use std::io::{BufRead, BufReader, Lines, Write};

@@ -14,10 +14,10 @@ use crate::process::Process;
 use crate::service::Services;
 use crate::shortage::Shortage;
 use crate::state::lock_service;
-use ebb_sys::fault::FaultFd;
 use ebb_sys::memory_file::MemoryFile;
 use ebb_sys::pagemap::PageMapFile;
-use ebb_sys::{memory, secret, thread};
+use ebb_sys::userfaultfd::Userfaultfd;
+use ebb_sys::{memory, proc, secret, thread};
 use ebb_tree::Member;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
@@ -36,7 +36,7 @@ pub(super) fn adopt(
         // Not locked yet, though all else of them was inherited.
         secret::relock();
     }
-    let fault = FaultFd::open().map_err(|e| e.to_string())?;
+    let fault = Userfaultfd::open().map_err(|e| e.to_string())?;
     let pagemap =
         PageMapFile::open().map_err(|e| format!("cannot open /proc/self/pagemap: {e}"))?;
     let memory = MemoryFile::open().map_err(|e| format!("cannot open /proc/self/mem: {e}"))?;
@@ -75,7 +75,7 @@ pub(super) fn adopt(
             "cannot start a thread to serve page faults: {e}; raise `ulimit -u`"
         ));
     }
-    process.entrust();
+    process.send_userfaultfd();
     let mut state = lock_service();
     state.bays = Some(Bays::new(base, count));
     state.parked.reserve(1024);
@@ -87,7 +87,7 @@ pub(super) fn adopt(
         process.member.start_paging(0);
     } else {
         // Charged at once, so that nobody takes the room it is in while its pages are counted.
-        let pages = memory::resident_anonymous_pages().unwrap_or(0);
+        let pages = proc::resident_anonymous_pages().unwrap_or(0);
         process.member.start_paging(pages);
         state.account.begins_with(pages as i64);
     }
@@ -112,10 +112,10 @@ pub(super) fn adopt(
 }
 
 impl Process {
-    /// Sees to it that the supervisor has our userfaultfd too: [`Member::entrust`].
-    pub(super) fn entrust(&self) {
+    /// Sees to it that the supervisor has our userfaultfd too: [`Member::send_userfaultfd`].
+    pub(super) fn send_userfaultfd(&self) {
         if !self.is_entrusted.load(SeqCst) {
-            let went = self.member.entrust(&self.fault);
+            let went = self.member.send_userfaultfd(&self.fault);
             self.is_entrusted.store(went, SeqCst);
         }
     }

@@ -6,18 +6,18 @@ use crate::process::Process;
 use crate::state::State;
 use crate::{embed, generations, kernel};
 use ebb_engine::PAGE_SIZE;
-use ebb_sys::memory;
+use ebb_sys::proc;
 
 impl Process {
     /// Measures the anonymous memory of this process, and charges what is not managed, and what the kernel
     /// keeps for it.
     pub fn measure(&self, state: &mut State) {
-        let Some(measured) = memory::resident_anonymous_pages() else {
+        let Some(measured) = proc::resident_anonymous_pages() else {
             return;
         };
         state.count_tables(self.swap);
         let used = state.used(self.swap);
-        let tables = memory::table_pages().unwrap_or(0);
+        let tables = proc::table_pages().unwrap_or(0);
         let ours = self.services.count() + 1;
         let kernel = kernel::pages(ours, state.ranges.count(), tables);
         state
@@ -53,7 +53,7 @@ impl Process {
             let own = charged.min(budget).saturating_sub(shared);
             limit = (shared + state.balance.limit(budget, own)).min(budget);
         }
-        self.tell_pool(state);
+        self.report_pool(state);
         embed::limit_pool(self.swap, self.member, limit as u64);
     }
 

@@ -1,6 +1,6 @@
 //! Whether the processors are taken by others than ourselves.
 
-use ebb_sys::thread;
+use ebb_sys::{proc, thread};
 
 /// Watches whether the processors are taken: whether more threads want to run than there are
 /// processors, our own left out.
@@ -23,7 +23,7 @@ impl Crowd {
     fn others() -> i32 {
         // This thread is one, and a service thread with idle urgency that waits for its turn
         // while the program runs is another.
-        thread::running().unwrap_or(0).saturating_sub(2) as i32
+        proc::running_threads().unwrap_or(0).saturating_sub(2) as i32
     }
 
     /// One more look; whether the processors are taken.

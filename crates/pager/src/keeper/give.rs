@@ -10,7 +10,7 @@ use crate::resolve::Desk;
 use crate::room::Step;
 use crate::state::{State, lock_service};
 use ebb_engine::PAGE_SIZE;
-use ebb_sys::proc;
+use ebb_sys::clock;
 
 /// How often, when asked for memory, a process looks on where nothing that it has may leave.
 const LOOKS_APART: usize = 128;
@@ -44,7 +44,7 @@ impl Process {
 
     /// Tells the tree what the pool holds, and since when what of it may go to devices so that others have the
     /// room.
-    pub(super) fn tell_pool(&self, state: &mut State) {
+    pub(super) fn report_pool(&self, state: &mut State) {
         let bytes = self.swap.pool_bytes();
         let (came, oldest) = self.swap.pool_order();
         let now = state.queue.now_ms;
@@ -53,7 +53,7 @@ impl Process {
         state.pool_oldest_ms = oldest.map(|n| state.dates.of(n, now));
         // Who just had nothing to give is not asked at once again.
         let asked = state.pool_oldest_ms.filter(|_| state.spared.is_none());
-        self.member.tell_pool(bytes, published(asked, state));
+        self.member.report_pool(bytes, published(asked, state));
     }
 
     /// Gives `pages` of the charge back, evicting what it takes; where little but the pool is left, writing
@@ -142,6 +142,6 @@ impl Process {
 fn published(oldest_ms: Option<u32>, state: &State) -> u64 {
     let age = |oldest| u64::from(state.queue.now_ms.wrapping_sub(oldest)) * 1_000_000;
     oldest_ms.map_or(0, |oldest| {
-        proc::monotonic_ns().saturating_sub(age(oldest)).max(1)
+        clock::monotonic_ns().saturating_sub(age(oldest)).max(1)
     })
 }

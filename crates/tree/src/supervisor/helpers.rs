@@ -13,138 +13,27 @@
 //! ```text
 //! program dies or execs   the helper sees it and ends; if it has not after GRACE, it is killed
 //! helper dies             the program is killed, as nobody can bring back what is out; unless the helper has
-//!                         said goodbye, or the program is ending anyway
+//!                         said helper_exit, or the program is ending anyway
 //! ```
-//! The second descriptor of the userfaultfd (`outlived`) keeps what is out from reading as zeros meanwhile.
+//! The second descriptor of the userfaultfd (`orphan_memory`) keeps what is out from reading as zeros meanwhile.
 //!
-//! # Before it has joined
+//! # AgeCutoff it has joined
 //! Helpers that have not said hello yet are told by their name, and by a process of the tree that they
 //! share their memory with. A name alone says nothing: anybody may have it.
 
-use super::seats::{Seat, identify};
+use super::managed_process::{GRACE, Helper};
 use super::{ANY_CHILD, Supervisor, Token};
+use crate::protocol::HelperExit;
 use crate::table::{SlotNumber, SlotState};
-use crate::wire::Leaving;
-use ebb_sys::proc::{self, Image, Process};
+use ebb_sys::proc::{self, Process};
 use rustix::event::epoll;
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal, WaitOptions, pidfd_send_signal};
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
-
-/// How long a helper has to end by itself once its program has.
-pub(super) const GRACE: Duration = Duration::from_millis(250);
 
 /// How long a helper that has not joined takes to notice that its program has ended.
 const NOTICES: Duration = Duration::from_secs(1);
-
-/// The process that serves a member.
-pub(super) struct Helper {
-    pub pid: u32,
-    /// Readable when every thread of it is gone.
-    pub pidfd: OwnedFd,
-    /// It is gone.
-    pub ended: bool,
-    /// When it is killed: its program is gone.
-    due: Option<Instant>,
-    /// It has said goodbye.
-    leaving: Option<Leaving>,
-}
-
-/// A process that joins, and who serves it.
-pub(super) struct Joining {
-    pub process: Process,
-    pub pidfd: OwnedFd,
-    pub image: Image,
-    pub helper: Option<Helper>,
-}
-
-/// Why that cannot be told.
-pub(super) enum Unknown {
-    Exhausted,
-    Because(String),
-}
-
-impl From<Errno> for Unknown {
-    fn from(e: Errno) -> Self {
-        match e {
-            Errno::MFILE | Errno::NFILE => Self::Exhausted,
-            e => Self::Because(format!("its process cannot be looked at: {e}")),
-        }
-    }
-}
-
-impl Joining {
-    /// Who is at the other end of a connection: process `peer`, or the program whose helper it is.
-    pub fn of(peer: u32, program: Option<&OwnedFd>) -> Result<Self, Unknown> {
-        let Some(program) = program else {
-            let (process, pidfd, image) = identify(peer)?;
-            return Ok(Self {
-                process,
-                pidfd,
-                image,
-                helper: None,
-            });
-        };
-        let pointed = proc::pointed_at(program.as_fd())?;
-        let (process, pidfd, image) = identify(pointed.pid)?;
-        let (serving, helper, served) = identify(peer)?;
-        // The numbers were read one after the other: theirs if both live now.
-        if proc::pointed_at(program.as_fd())?.pid != process.pid() {
-            return Err(Errno::SRCH.into());
-        }
-        let one = proc::share_memory(peer, process.pid())
-            .unwrap_or_else(|| image.is_some() && served == image);
-        if !one || serving.pid() == process.pid() {
-            let pid = process.pid();
-            return Err(Unknown::Because(format!(
-                "it does not share the memory of process {pid}"
-            )));
-        }
-        let helper = Helper {
-            pid: peer,
-            pidfd: helper,
-            ended: false,
-            due: None,
-            leaving: None,
-        };
-        Ok(Self {
-            process,
-            pidfd,
-            image,
-            helper: Some(helper),
-        })
-    }
-}
-
-impl Helper {
-    /// Ends it, whatever it does. It is reaped when it is gone.
-    fn kill(&self) {
-        let _ = pidfd_send_signal(&self.pidfd, Signal::KILL);
-    }
-
-    fn is_due(&self, now: Instant) -> bool {
-        !self.ended && self.due.is_some_and(|due| now >= due)
-    }
-}
-
-impl Seat {
-    /// Whether the process is dead or has become another program.
-    pub fn program_is_gone(&self) -> bool {
-        proc::has_ended(&self.pidfd)
-            || self.faults.as_ref().is_some_and(|memory| !memory.is_used())
-            || self
-                .process
-                .stat()
-                .is_ok_and(|stat| stat.image.is_some() && stat.image != self.image)
-    }
-
-    /// The helper, if it lives.
-    pub fn living_helper(&self) -> Option<&Helper> {
-        self.helper.as_ref().filter(|helper| !helper.ended)
-    }
-}
 
 impl Supervisor {
     /// Watches a member's helper, if it has one.
@@ -155,26 +44,26 @@ impl Supervisor {
     }
 
     /// A helper says that it ends.
-    pub(super) fn goodbye(&mut self, slot: SlotNumber, why: Leaving) {
-        if let Some(seat) = &mut self.seats[slot.index()]
-            && let Some(helper) = &mut seat.helper
+    pub(super) fn helper_exit(&mut self, slot: SlotNumber, why: HelperExit) {
+        if let Some(member) = &mut self.members[slot.index()]
+            && let Some(helper) = &mut member.helper
         {
-            helper.leaving = Some(why);
+            helper.exit = Some(why);
         }
     }
 
     /// The program of a slot has ended, or become another; true if a helper of it is left, which then
     /// is given its time to end.
-    pub(super) fn awaits_helper(&mut self, slot: SlotNumber, grace: Duration) -> bool {
-        let Some(seat) = &mut self.seats[slot.index()] else {
+    pub(super) fn let_helper_end(&mut self, slot: SlotNumber, grace: Duration) -> bool {
+        let Some(member) = &mut self.members[slot.index()] else {
             return false;
         };
-        let Some(helper) = seat.helper.as_mut().filter(|helper| !helper.ended) else {
+        let Some(helper) = member.helper.as_mut().filter(|helper| !helper.ended) else {
             return false;
         };
         if helper.due.is_none() {
             // Readable from now on, and nothing to be done about it.
-            let _ = epoll::delete(&self.epoll, &seat.pidfd);
+            let _ = epoll::delete(&self.epoll, &member.pidfd);
         }
         let due = Instant::now() + grace;
         helper.due = Some(helper.due.map_or(due, |old| old.min(due)));
@@ -187,11 +76,11 @@ impl Supervisor {
     /// Every thread of a helper is gone.
     pub(super) fn helper_ended(&mut self, slot: SlotNumber) {
         // Its last words may still be waiting.
-        while self.listen_to(slot) {}
-        let Some(seat) = &mut self.seats[slot.index()] else {
+        while self.receive_from(slot) {}
+        let Some(member) = &mut self.members[slot.index()] else {
             return;
         };
-        let Some(helper) = seat.helper.as_mut().filter(|helper| !helper.ended) else {
+        let Some(helper) = member.helper.as_mut().filter(|helper| !helper.ended) else {
             return;
         };
         if !proc::has_ended(&helper.pidfd) {
@@ -199,7 +88,7 @@ impl Supervisor {
         }
         helper.ended = true;
         // Somebody may have a duplicate of its end.
-        seat.connection = None;
+        member.connection = None;
         let _ = epoll::delete(&self.epoll, &helper.pidfd);
         // Our child, unless this process carries on for another; or reaped by whoever embeds us.
         let child = Pid::from_raw(helper.pid as i32);
@@ -207,22 +96,22 @@ impl Supervisor {
         if self.helpers.get(&helper.pid) == Some(&slot) {
             self.helpers.remove(&helper.pid);
         }
-        let (leaving, name) = (helper.leaving, seat.process.pid());
+        let (exit, name) = (helper.exit, member.process.pid());
         // What pages cannot do without.
         let pages = self.table.state(slot).state == SlotState::Paging;
-        let leaving = leaving.filter(|&why| why != Leaving::Unmanaged || !pages);
-        if leaving == Some(Leaving::Unmanaged) {
-            self.has_left(slot);
+        let exit = exit.filter(|&why| why != HelperExit::Unmanaged || !pages);
+        if exit == Some(HelperExit::Unmanaged) {
+            self.member_left(slot);
             return;
         }
-        if self.look_whether_left(slot) || leaving.is_some() {
+        if self.check_left(slot) || exit.is_some() {
             return;
         }
-        let Some(seat) = &self.seats[slot.index()] else {
+        let Some(member) = &self.members[slot.index()] else {
             return;
         };
-        let expected = seat.process.is_ending();
-        let _ = pidfd_send_signal(&seat.pidfd, Signal::KILL);
+        let expected = member.process.is_ending();
+        let _ = pidfd_send_signal(&member.pidfd, Signal::KILL);
         if !expected {
             self.notice(&format!(
                 "{} [{name}] is ended: the process of ours that served its memory is gone, and nobody can \
@@ -234,20 +123,20 @@ impl Supervisor {
 
     /// Notices programs that have become others while their helpers live on, and ends helpers that are
     /// left over.
-    pub(super) fn look_after_helpers(&mut self) {
+    pub(super) fn check_helpers(&mut self) {
         let now = Instant::now();
         let slots: Vec<SlotNumber> = self.helpers.values().copied().collect();
         for slot in slots {
-            let Some(seat) = &self.seats[slot.index()] else {
+            let Some(member) = &self.members[slot.index()] else {
                 continue;
             };
-            let Some(helper) = seat.living_helper() else {
+            let Some(helper) = member.living_helper() else {
                 continue;
             };
             if helper.is_due(now) {
                 helper.kill();
-            } else if helper.due.is_none() && seat.program_is_gone() {
-                self.awaits_helper(slot, GRACE);
+            } else if helper.due.is_none() && member.program_is_gone() {
+                self.let_helper_end(slot, GRACE);
             }
         }
     }
@@ -289,20 +178,20 @@ impl Supervisor {
     ///
     /// # Errors
     /// Those of the event queue; none is expected.
-    pub fn see_helpers_off(&mut self, limit: Duration) -> io::Result<()> {
+    pub fn wait_for_helpers(&mut self, limit: Duration) -> io::Result<()> {
         let start = Instant::now();
         loop {
             let mut slots: Vec<SlotNumber> = self.helpers.values().copied().collect();
             slots.retain(|slot| {
-                let seat = self.seats[slot.index()].as_ref();
-                seat.is_some_and(|seat| proc::has_ended(&seat.pidfd))
+                let member = self.members[slot.index()].as_ref();
+                member.is_some_and(|member| proc::has_ended(&member.pidfd))
             });
             for &slot in &slots {
-                self.awaits_helper(slot, Duration::ZERO);
+                self.let_helper_end(slot, Duration::ZERO);
             }
             let waited = start.elapsed();
             // Of those that have not joined nothing is known but the name.
-            let unknown = || waited < NOTICES && self.left_alone();
+            let unknown = || waited < NOTICES && self.has_unjoined_helper();
             if slots.is_empty() && !unknown() || waited >= limit {
                 return Ok(());
             }
@@ -312,7 +201,7 @@ impl Supervisor {
 
     /// Whether a child of ours looks like a helper that has not joined: its program may have ended before,
     /// and it is about to notice.
-    fn left_alone(&self) -> bool {
+    fn has_unjoined_helper(&self) -> bool {
         let mut found = false;
         let _ = proc::children(std::process::id(), |pid| {
             let stat = Process::open(pid).and_then(|process| process.stat());

@@ -10,11 +10,11 @@
 //!    ▲◀──no progress, or who asked is gone: as it was──┘
 //! ```
 
-use super::devices::{answer, listens};
+use super::clients::{answer, watch_client};
 use super::{Supervisor, Token};
-use crate::limits::Limits;
+use crate::protocol::{LimitChange, Reply};
+use crate::table::Limits;
 use crate::table::SlotState;
-use crate::wire::{LimitChange, Reply};
 use ebb_engine::PAGE_SIZE;
 use ebb_stores::{Size, human};
 use ebb_sys::proc;
@@ -28,12 +28,12 @@ use std::time::{Duration, Instant};
 /// Without progress for so long a lower budget is given up.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// How often whoever asked hears how far it is.
-const REPORT: Duration = Duration::from_millis(200);
+const REPORT_INTERVAL: Duration = Duration::from_millis(200);
 /// The least that a pool can be limited to, in bytes.
 const LEAST_POOL: u64 = *ebb_engine::swap::POOL_MAX.start();
 
 /// A lower budget that is being approached.
-pub(super) struct Approach {
+pub(super) struct BudgetReduction {
     client: OwnedFd,
     /// In pages.
     aim: i64,
@@ -100,9 +100,9 @@ impl Supervisor {
             Some(pid) => {
                 let slot = self.member_of(pid);
                 if let Some(slot) = slot
-                    && let Some(seat) = &self.seats[slot.index()]
+                    && let Some(member) = &self.members[slot.index()]
                 {
-                    self.own_limits.give(&seat.process, limits);
+                    self.own_limits.give(&member.process, limits);
                     self.table.slot(slot).limits.set(limits);
                 }
             }
@@ -112,10 +112,10 @@ impl Supervisor {
         match aim {
             Some(aim) if aim < now => {
                 let token = Token::Limiter.pack();
-                if !listens(&self.epoll, &client, token) {
+                if !watch_client(&self.epoll, &client, token) {
                     return;
                 }
-                self.approach = Some(Approach {
+                self.reduction = Some(BudgetReduction {
                     client,
                     aim,
                     was: now,
@@ -194,7 +194,7 @@ impl Supervisor {
         if !limits.writeback && self.table.config().codec == crate::Codec::None {
             return Err("without a pool pages can go to devices alone: there is no --writeback off with `ebb run --pool none`".into());
         }
-        if self.approach.is_some() && change.memory.is_some() {
+        if self.reduction.is_some() && change.memory.is_some() {
             return Err(
                 "the budget is being lowered already: wait for that, or interrupt it".into(),
             );
@@ -218,38 +218,38 @@ impl Supervisor {
     }
 
     /// Lets the budget follow what is in use down to the aim. Pages that are still above it.
-    pub(super) fn approach_budget(&mut self) -> i64 {
-        let Some(approach) = &mut self.approach else {
+    pub(super) fn reduce_budget(&mut self) -> i64 {
+        let Some(reduction) = &mut self.reduction else {
             return 0;
         };
         let used = self.table.in_use();
         let now = Instant::now();
-        if used < approach.low {
-            (approach.low, approach.since) = (used, now);
+        if used < reduction.low {
+            (reduction.low, reduction.since) = (used, now);
         }
-        let (aim, low, was) = (approach.aim, approach.low, approach.was);
-        let since = approach.since;
+        let (aim, low, was) = (reduction.aim, reduction.low, reduction.was);
+        let since = reduction.since;
         let above = used.saturating_sub(aim);
-        if above > 0 && now - approach.reported > REPORT {
-            approach.reported = now;
+        if above > 0 && now - reduction.reported > REPORT_INTERVAL {
+            reduction.reported = now;
             let text = format!("{} in use", human(bytes(used)));
-            answer(&approach.client, Reply::Progress(text));
+            answer(&reduction.client, Reply::Progress(text));
         }
         self.set_budget(used.clamp(aim, self.table.budget.load(SeqCst)));
         if above <= 0 {
-            if let Some(approach) = self.end_approach(None) {
-                answer(&approach.client, Reply::Done(self.show_limits()));
+            if let Some(reduction) = self.end_reduction(None) {
+                answer(&reduction.client, Reply::Done(self.show_limits()));
             }
             return 0;
         }
         if now - since > PATIENCE {
-            if let Some(approach) = self.end_approach(Some(was)) {
+            if let Some(reduction) = self.end_reduction(Some(was)) {
                 let why = format!(
                     "the budget stays {}: {} are in use and no more can be swapped out; give more, or add a swap device first",
                     human(bytes(was)),
                     human(bytes(low))
                 );
-                answer(&approach.client, Reply::Failed(why));
+                answer(&reduction.client, Reply::Failed(why));
             }
             return 0;
         }
@@ -261,31 +261,31 @@ impl Supervisor {
         let more = pages.saturating_sub(self.table.budget.swap(pages, SeqCst));
         self.table.limit.0.fetch_add(more, SeqCst);
         if more > 0 {
-            self.table.feed();
+            self.table.wake_waiters();
         }
     }
 
-    /// Ends the approach, with this budget if one is given.
-    fn end_approach(&mut self, budget: Option<i64>) -> Option<Approach> {
-        let approach = self.approach.take()?;
-        let _ = epoll::delete(&self.epoll, &approach.client);
+    /// Ends the reduction, with this budget if one is given.
+    fn end_reduction(&mut self, budget: Option<i64>) -> Option<BudgetReduction> {
+        let reduction = self.reduction.take()?;
+        let _ = epoll::delete(&self.epoll, &reduction.client);
         if let Some(budget) = budget {
             self.set_budget(budget);
         }
         self.due = Instant::now();
-        Some(approach)
+        Some(reduction)
     }
 
     /// Whoever asked for a lower budget has spoken, or is gone: then it is taken back.
-    pub(super) fn hear_limiter(&mut self) {
-        let Some(approach) = &self.approach else {
+    pub(super) fn on_limit_client(&mut self) {
+        let Some(reduction) = &self.reduction else {
             return;
         };
-        match net::recv(&approach.client, &mut [0; 64], RecvFlags::DONTWAIT) {
+        match net::recv(&reduction.client, &mut [0; 64], RecvFlags::DONTWAIT) {
             Err(Errno::AGAIN | Errno::INTR) => {}
             Ok((_, 0)) | Err(_) => {
-                let was = approach.was;
-                self.end_approach(Some(was));
+                let was = reduction.was;
+                self.end_reduction(Some(was));
             }
             Ok(_) => {}
         }
@@ -309,7 +309,7 @@ impl Supervisor {
             .table
             .taken()
             .filter_map(|(n, word)| {
-                let pid = self.seats[n.index()].as_ref()?.process.pid();
+                let pid = self.members[n.index()].as_ref()?.process.pid();
                 let slot = self.table.slot(n);
                 let used = match word.state {
                     SlotState::Joined => slot.measured.load(SeqCst),

@@ -8,45 +8,28 @@
 //! pages (a write to one takes a page that nobody charges), it is [`SLOWEST`].
 
 use super::Supervisor;
-use super::devices::LOOK;
-use super::seats::descendants;
-use super::sharing::{Sharing, cpu_time};
-use crate::table::{Mode, SlotNumber, SlotState};
+use super::descendants::descendants;
+use super::pace::{FASTEST, SLOWEST, cpu_time};
+use super::removal::CHECK_INTERVAL;
+use super::sharing::Sharing;
+use crate::table::{Mode, SlotNumber, SlotState, start_threshold};
 use ebb_sys::proc::{Image, Process};
 use rustix::io::Errno;
 use std::collections::HashMap;
 use std::sync::atomic::Ordering::*;
 use std::time::{Duration, Instant};
 
-pub(super) const FASTEST: Duration = Duration::from_millis(2);
-const SLOWEST: Duration = Duration::from_millis(50);
 /// Minor faults with huge pages, a page zeroed at about 3 GB/s.
 const FILL_PAGES_PER_MS: i64 = 750;
 /// Ticks may take one part in so many of a processor.
 const MAX_SHARE: u32 = 20;
 /// Walks over the tree may take one part in so many.
 const WALK_SHARE: u32 = 100;
-/// Paging starts when the room left falls under the larger of these, or under half of the
-/// budget if that is less.
-const START_ROOM_PAGES: i64 = (32 << 20) / 4096;
-const START_ROOM_PERCENT: i64 = 12;
 /// With so many a process that can be managed joins.
 const MORE_THAN_A_LITTLE: i64 = (1 << 20) / 4096;
 
-/// Pages of room at which a tree of this budget starts to page.
-pub(crate) fn start_room(budget: i64) -> i64 {
-    START_ROOM_PAGES
-        .max(budget * START_ROOM_PERCENT / 100)
-        .min(budget / 2)
-}
-
-/// At which use a tree of this budget starts to page.
-pub(crate) fn start_threshold(budget: i64) -> i64 {
-    budget - start_room(budget)
-}
-
 /// A process of the tree that has not joined.
-struct Stranger {
+struct UnmanagedProcess {
     process: Process,
     /// As last measured.
     pages: i64,
@@ -57,7 +40,7 @@ struct Stranger {
     shown: bool,
 }
 
-impl Stranger {
+impl UnmanagedProcess {
     /// Anonymous pages that nobody else pays for.
     fn measure(&self) -> Result<i64, Errno> {
         if self.copied
@@ -72,19 +55,19 @@ impl Stranger {
 
 /// The supervisor's memory of what it measured.
 #[derive(Default)]
-pub(super) struct Watch {
+pub(super) struct Measurements {
     /// Processes of the tree that have not joined.
-    strangers: HashMap<u32, Stranger>,
+    unmanaged: HashMap<u32, UnmanagedProcess>,
     /// Ourselves.
     own: Option<Process>,
     next_walk: Option<Instant>,
     pub sharing: Sharing,
     /// The limit of which all members know.
     announced: i64,
-    told_mode: bool,
+    announced_mode: bool,
 }
 
-impl Watch {
+impl Measurements {
     pub fn new() -> Self {
         Self {
             own: Process::open(std::process::id()).ok(),
@@ -94,18 +77,18 @@ impl Watch {
 
     /// `pid` has joined, or is gone.
     pub fn forget(&mut self, pid: u32) {
-        self.strangers.remove(&pid);
+        self.unmanaged.remove(&pid);
     }
 
     /// Processes of the tree that have not joined.
-    pub fn strangers(&self) -> impl Iterator<Item = u32> + '_ {
-        self.strangers.keys().copied()
+    pub fn unmanaged(&self) -> impl Iterator<Item = u32> + '_ {
+        self.unmanaged.keys().copied()
     }
 
     /// When a process of the tree that has not joined was started.
-    pub fn start_of_stranger(&self, pid: u32) -> Option<u64> {
-        let stranger = self.strangers.get(&pid)?;
-        Some(stranger.process.start_time())
+    pub fn start_of_unmanaged(&self, pid: u32) -> Option<u64> {
+        let unjoined = self.unmanaged.get(&pid)?;
+        Some(unjoined.process.start_time())
     }
 
     /// The tree has changed in a way that a walk will show.
@@ -114,7 +97,7 @@ impl Watch {
     }
 
     /// What is shared has changed.
-    pub fn share_soon(&mut self) {
+    pub fn measure_sharing_soon(&mut self) {
         self.sharing.measure_soon();
     }
 }
@@ -130,16 +113,16 @@ impl Supervisor {
     pub(super) fn tick(&mut self) {
         let start = Instant::now();
         let cpu = cpu_time();
-        self.look_after();
+        self.check_slots();
         // Who forked since the last tick: the children are looked for at once, and count then.
         let forked = self.table.forked.load(SeqCst);
-        if forked != 0 || self.watch.next_walk.is_none_or(|at| start >= at) {
+        if forked != 0 || self.measurements.next_walk.is_none_or(|at| start >= at) {
             self.walk();
         }
         self.measure();
         self.table.forked.fetch_sub(forked, SeqCst);
         self.correct_credit();
-        let suspected = self.watch.sharing.suspected();
+        let suspected = self.measurements.sharing.suspected();
         self.table.suspected.store(suspected.unwrap_or(-1), SeqCst);
         if self.drifted
             && let Some(drift) = self.table.drift()
@@ -147,13 +130,13 @@ impl Supervisor {
             self.table.charged.0.fetch_sub(drift, SeqCst);
             self.drifted = false;
         }
-        let above = self.approach_budget();
-        let room = self.govern(above);
+        let above = self.reduce_budget();
+        let room = self.apply_limit(above);
 
         // Processor time: on a busy machine much of the elapsed is others'. What is shared is measured
         // seldom, but takes as long as a hundred ticks: with it counted here, a tree of forked
         // processes would be out of sight for that long, just when it nears its budget.
-        let measuring = self.watch.sharing.take_cost();
+        let measuring = self.measurements.sharing.take_cost();
         let cost = cpu_time().saturating_sub(cpu).saturating_sub(measuring);
         let cpus = std::thread::available_parallelism().map_or(1, |n| n.get() as i64);
         let until_full = Duration::from_millis((room / (FILL_PAGES_PER_MS * cpus)).max(0) as u64);
@@ -164,13 +147,13 @@ impl Supervisor {
         };
         match self.table.crowded.swap(0, SeqCst) {
             0 => {}
-            pid => self.tell_crowded(pid, "waits to fork"),
+            pid => self.warn_crowded(pid, "waits to fork"),
         }
-        self.look_at_the_silent();
-        self.look_at_removals();
-        self.look_for_errors();
-        let moving = self.removing() || self.approach.is_some();
-        let slowest = if moving { LOOK } else { SLOWEST };
+        self.drop_silent_handshakes();
+        self.check_removals();
+        self.warn_of_errors();
+        let moving = self.has_removals() || self.reduction.is_some();
+        let slowest = if moving { CHECK_INTERVAL } else { SLOWEST };
         self.due = start + pace.clamp(FASTEST, slowest).max(cost * MAX_SHARE);
     }
 
@@ -180,7 +163,7 @@ impl Supervisor {
     }
 
     fn someone_to_measure(&self) -> bool {
-        !self.watch.strangers.is_empty()
+        !self.measurements.unmanaged.is_empty()
             || self
                 .table
                 .taken()
@@ -190,19 +173,19 @@ impl Supervisor {
     /// Whether any process of the tree lives, those included that have too little to join.
     pub fn has_processes(&mut self) -> bool {
         // Those that ended since they were measured: who asks has nothing else to wait for.
-        let alive = |_: &u32, stranger: &mut Stranger| stranger.process.stat().is_ok();
-        self.watch.strangers.retain(alive);
+        let alive = |_: &u32, unjoined: &mut UnmanagedProcess| unjoined.process.stat().is_ok();
+        self.measurements.unmanaged.retain(alive);
         // Who lives and is not known yet: once this process is not their ancestor any more, they can join
         // because they are.
         self.walk();
-        self.members() > 0 || !self.watch.strangers.is_empty()
+        self.members() > 0 || !self.measurements.unmanaged.is_empty()
     }
 
     /// A process of the tree that has more than a little memory and has not joined, each once: perhaps
     /// it cannot be managed.
     pub fn unjoined(&mut self) -> Option<u32> {
-        let mut strangers = self.watch.strangers.iter_mut();
-        let (&pid, found) = strangers.find(|(_, s)| !s.shown && s.pages >= MORE_THAN_A_LITTLE)?;
+        let mut unmanaged = self.measurements.unmanaged.iter_mut();
+        let (&pid, found) = unmanaged.find(|(_, s)| !s.shown && s.pages >= MORE_THAN_A_LITTLE)?;
         found.shown = true;
         Some(pid)
     }
@@ -211,27 +194,30 @@ impl Supervisor {
     /// it cannot be measured any more; none leaves the tree otherwise.
     fn walk(&mut self) {
         let cpu = cpu_time();
-        let found = descendants(self.watch.strangers.keys().copied(), self.guard.pid());
+        let found = descendants(
+            self.measurements.unmanaged.keys().copied(),
+            self.guard.pid(),
+        );
         let charging: Vec<u32> = self
             .table
             .taken()
             .filter(|(_, word)| word.is_charging())
-            .filter_map(|(n, _)| self.nursery[n.index()].as_ref()?.pid())
+            .filter_map(|(n, _)| self.pending_children[n.index()].as_ref()?.pid())
             .collect();
         let nameless = self.nameless_children();
         let images: Vec<Image> = self
             .table
             .taken()
             .filter(|(_, word)| word.is_charging())
-            .filter_map(|(n, _)| self.seats[n.index()].as_ref().map(|seat| seat.image))
+            .filter_map(|(n, _)| self.members[n.index()].as_ref().map(|member| member.image))
             .collect();
-        self.look_after_helpers();
+        self.check_helpers();
         self.own_limits.prune();
-        self.look_after_outlived();
+        self.check_orphan_memory();
         for &pid in &found {
             if self.by_pid.contains_key(&pid) || charging.contains(&pid) {
-                self.watch.strangers.remove(&pid);
-            } else if !self.watch.strangers.contains_key(&pid)
+                self.measurements.unmanaged.remove(&pid);
+            } else if !self.measurements.unmanaged.contains_key(&pid)
                 && let Ok(process) = Process::open(pid)
                 && !in_its_parent(&process)
                 && !self.is_helper(&process, &found)
@@ -239,17 +225,17 @@ impl Supervisor {
                 && !nameless.contains(&image)
             {
                 self.own_limits.begin(&process);
-                let stranger = Stranger {
+                let unjoined = UnmanagedProcess {
                     process,
                     pages: 0,
                     copied: image.is_some() && images.contains(&image),
                     shown: false,
                 };
-                self.watch.strangers.insert(pid, stranger);
+                self.measurements.unmanaged.insert(pid, unjoined);
             }
         }
         let cost = cpu_time().saturating_sub(cpu);
-        self.watch.next_walk = Some(Instant::now() + SLOWEST.max(cost * WALK_SHARE));
+        self.measurements.next_walk = Some(Instant::now() + SLOWEST.max(cost * WALK_SHARE));
     }
 
     /// Measures every process that does not charge for itself, and writes the limit.
@@ -257,7 +243,7 @@ impl Supervisor {
         let anonymous = |process: &Process| process.statm().map(|s| s.anonymous() as i64);
         let mut measured = Vec::new();
         for (n, word) in self.table.taken() {
-            let Some(seat) = &self.seats[n.index()] else {
+            let Some(member) = &self.members[n.index()] else {
                 continue;
             };
             if word.state != SlotState::Joined {
@@ -265,35 +251,35 @@ impl Supervisor {
             }
             let slot = self.table.slot(n);
             // Dying or dead: its end will be noticed soon.
-            let pages = anonymous(&seat.process).unwrap_or(0);
+            let pages = anonymous(&member.process).unwrap_or(0);
             slot.measured.store(pages, SeqCst);
             // It may have begun to charge for itself while it was measured.
             if self.table.state(n).state == SlotState::Paging {
                 slot.measured.store(0, SeqCst);
                 continue;
             }
-            measured.push((&seat.process, pages));
+            measured.push((&member.process, pages));
         }
         // Our own memory is part of the price.
         let mut others = self
-            .watch
+            .measurements
             .own
             .as_ref()
             .map_or(0, |own| anonymous(own).unwrap_or(0));
-        let mut strangers = std::mem::take(&mut self.watch.strangers);
-        strangers.retain(|_, stranger| match stranger.measure() {
+        let mut unmanaged = std::mem::take(&mut self.measurements.unmanaged);
+        unmanaged.retain(|_, unjoined| match unjoined.measure() {
             Ok(pages) => {
-                stranger.pages = pages;
+                unjoined.pages = pages;
                 others += pages;
                 true
             }
             Err(e) => e != Errno::SRCH,
         });
-        measured.extend(strangers.values().map(|s| (&s.process, s.pages)));
-        let mut sharing = std::mem::take(&mut self.watch.sharing);
+        measured.extend(unmanaged.values().map(|s| (&s.process, s.pages)));
+        let mut sharing = std::mem::take(&mut self.measurements.sharing);
         let overlap = self.overlap(&measured, others, &mut sharing);
-        self.watch.sharing = sharing;
-        self.watch.strangers = strangers;
+        self.measurements.sharing = sharing;
+        self.measurements.unmanaged = unmanaged;
         self.table.overlap.store(overlap, SeqCst);
         self.write_limit(others - overlap);
     }
@@ -321,7 +307,7 @@ impl Supervisor {
                     .is_ok()
             {
                 if target > before {
-                    self.table.feed();
+                    self.table.wake_waiters();
                 }
                 return;
             }
@@ -331,7 +317,7 @@ impl Supervisor {
 
     /// Starts paging when it is time, asks for reclaim when too much is charged, or `above` pages
     /// too much for a lower budget. Returns the pages of room until something has to be done.
-    fn govern(&mut self, above: i64) -> i64 {
+    fn apply_limit(&mut self, above: i64) -> i64 {
         let used = self.table.in_use();
         let charged = self.table.charged.0.load(SeqCst);
         if let Some((charged, limit)) = self.table.charged_and_limit() {
@@ -339,26 +325,26 @@ impl Supervisor {
         }
         let budget = self.table.budget.load(SeqCst);
         let start = start_threshold(budget);
-        let wished = self.table.wish.swap(0, SeqCst) != 0;
-        if self.table.mode() == Mode::Watching && (wished || used >= start) {
+        let requested = self.table.paging_request.swap(0, SeqCst) != 0;
+        if self.table.mode() == Mode::Watching && (requested || used >= start) {
             self.credit_overlap();
             self.table.mode.store(1, SeqCst);
         }
         let limit = self.table.limit.0.load(SeqCst);
         let paging = self.table.mode() == Mode::Paging;
-        let tell_mode = paging && !self.watch.told_mode;
+        let announce_mode = paging && !self.measurements.announced_mode;
         // Small changes of the limit wake nobody.
-        let tell_limit = (limit - self.watch.announced).abs() > budget / 64;
-        if tell_mode || tell_limit {
-            self.watch.told_mode |= paging;
-            self.watch.announced = limit;
+        let announce_limit = (limit - self.measurements.announced).abs() > budget / 64;
+        if announce_mode || announce_limit {
+            self.measurements.announced_mode |= paging;
+            self.measurements.announced = limit;
             for (n, _) in self.table.taken() {
                 self.table.wake(n);
             }
         }
         let excess = (charged - limit).max(above);
         if excess > 0 {
-            self.spread(excess);
+            self.distribute_excess(excess);
         }
         if paging {
             limit - charged
@@ -369,8 +355,8 @@ impl Supervisor {
 
     /// Asks paging members to give up `excess` pages in all: each by how much it holds and how
     /// long its coldest page has not been used.
-    fn spread(&self, excess: i64) {
-        let now = ebb_sys::proc::monotonic_ns();
+    fn distribute_excess(&self, excess: i64) {
+        let now = ebb_sys::clock::monotonic_ns();
         let holders: Vec<(SlotNumber, u128, u128)> = self
             .table
             .taken()
@@ -399,20 +385,5 @@ impl Supervisor {
                 self.table.request(n, pages as u64);
             }
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_start_threshold_leaves_room() {
-        let mib = |n: i64| n << 8;
-        // 12% of a large budget, 32 MiB of a middling one, half of a tiny one.
-        assert_eq!(start_threshold(mib(10_000)), mib(8_800));
-        assert_eq!(start_threshold(mib(100)), mib(68));
-        assert_eq!(start_threshold(mib(20)), mib(10));
-        assert_eq!(start_threshold(0), 0);
     }
 }

@@ -2,10 +2,10 @@
 //!
 //! One thread, one epoll, and a tick whose pace follows how soon the budget could be used up:
 //! ```text
-//! events   new connections                                             (door)
-//!          messages, ends of connections, deaths                       (seats)
+//! events   new connections                                             (admission)
+//!          messages, ends of connections, deaths                       (members)
 //!          the processes that serve members                            (helpers)
-//!          faults in memory whose process has ended                    (outlived)
+//!          faults in memory whose process has ended                    (orphan_memory)
 //!          members whose memory the guard is to keep                   (guard)
 //! tick     measure who does not page, write the limit, ask for reclaim (measure)
 //! requests show, add and remove swap devices; show and change limits   (devices, limits)
@@ -16,38 +16,46 @@
 //! It does not page, holds no data of members, and members do not depend on its being alive:
 //! without it nobody measures, nobody reaps, and the limit stays as it was.
 
+mod admission;
+mod clients;
+mod connections;
+mod departures;
+mod descendants;
 mod devices;
-mod door;
 mod helpers;
-mod heritage;
+mod inherited_limits;
 mod limits;
+mod managed_process;
 mod measure;
-mod outlived;
-mod seats;
+mod members;
+mod orphan_memory;
+mod pace;
+mod pending_children;
+mod removal;
 mod sharing;
 
 use crate::guard::{Guard, Launcher};
 use crate::histogram::{Histogram, Summary};
-use crate::limits::Limits;
+use crate::protocol;
+use crate::table::Limits;
 use crate::table::{Config, Mode, SlotNumber, SlotState, Table, Way};
-use crate::wire;
 use crate::{Facts, MAX_DEVICES, MAX_SLOTS};
-use devices::Row;
+use admission::Handshake;
+use devices::TreeDevice;
 pub use devices::{DeviceShown, Opener};
-use door::Greeting;
 use ebb_engine::counters::Counters;
 use ebb_sys::proc::{self, Process};
-use heritage::OwnLimits;
-use limits::Approach;
+use inherited_limits::OwnLimits;
+use limits::BudgetReduction;
 pub use limits::{LimitsShown, ProcessLimits, check_limits};
-use measure::Watch;
-pub(crate) use measure::{start_room, start_threshold};
-use outlived::Outlived;
+use managed_process::ManagedProcess;
+use measure::Measurements;
+use orphan_memory::OrphanMemory;
+use pending_children::PendingChild;
 use rustix::event::epoll;
 use rustix::io::Errno;
 use rustix::net::{self, AddressFamily, SocketFlags, SocketType};
 use rustix::process::{Pid, WaitOptions, WaitStatus};
-use seats::{Expected, Seat};
 use std::collections::HashMap;
 use std::io::{self, Write};
 use std::ops::RangeInclusive;
@@ -142,7 +150,7 @@ impl Totals {
 pub struct Supervisor {
     table: &'static Table,
     table_fd: OwnedFd,
-    rows: [Option<Row>; MAX_DEVICES],
+    rows: [Option<TreeDevice>; MAX_DEVICES],
     /// The number of the next device.
     next_serial: u64,
     open: Option<Opener>,
@@ -152,12 +160,12 @@ pub struct Supervisor {
     /// Kept to be able to say no when there are no more descriptors.
     spare: Option<OwnedFd>,
     /// Connections that have not said anything.
-    greeting: HashMap<u32, Greeting>,
-    next_greeting: u32,
-    seats: Vec<Option<Seat>>,
+    handshakes: HashMap<u32, Handshake>,
+    next_handshake: u32,
+    members: Vec<Option<ManagedProcess>>,
     /// Reserved slots, and what is known of the children they are for.
-    nursery: Vec<Option<Expected>>,
-    /// When all slots were looked at last: `proc::ticks`.
+    pending_children: Vec<Option<PendingChild>>,
+    /// When all slots were looked at last: `clock::ticks`.
     looked: u64,
     by_pid: HashMap<u32, SlotNumber>,
     /// Living helpers of members.
@@ -166,25 +174,25 @@ pub struct Supervisor {
     /// Slots that have counters.
     used: Vec<bool>,
     joined: u64,
-    watch: Watch,
+    measurements: Measurements,
     due: Instant,
     /// The budgets that can be given.
     budgets: RangeInclusive<u64>,
     /// A lower budget on its way.
-    approach: Option<Approach>,
+    reduction: Option<BudgetReduction>,
     /// Limits of single processes.
     own_limits: OwnLimits,
     /// Memory whose process has ended, and which others still use.
-    outlived: HashMap<u32, Outlived>,
-    next_outlived: u32,
+    orphan_memory: HashMap<u32, OrphanMemory>,
+    next_orphan_memory: u32,
     /// A death may have left the sum of charges too large.
     drifted: bool,
     /// The user knows that there are more processes than places.
-    told_crowded: bool,
+    warned_crowded: bool,
     /// The user knows that there are more processes than descriptors.
-    told_exhausted: bool,
+    warned_exhausted: bool,
     /// And that memory may outlive its process unprotected.
-    told_unkept: bool,
+    warned_unkept: bool,
     notices: Notices,
 }
 
@@ -192,7 +200,7 @@ pub struct Supervisor {
 #[derive(Clone, Copy)]
 enum Token {
     Listener,
-    Greeting(u32),
+    Handshake(u32),
     Connection(SlotNumber),
     Death(SlotNumber),
     /// A helper is gone.
@@ -203,20 +211,20 @@ enum Token {
     /// Who asked for a lower budget.
     Limiter,
     /// Somebody waits for a page of memory whose process has ended.
-    Outlived(u32),
+    OrphanMemory(u32),
 }
 
 impl Token {
     fn pack(self) -> epoll::EventData {
         let (kind, n) = match self {
             Token::Listener => (0, 0),
-            Token::Greeting(n) => (1, n),
+            Token::Handshake(n) => (1, n),
             Token::Connection(slot) => (2, slot.0 as u32),
             Token::Death(slot) => (3, slot.0 as u32),
             Token::MainChild => (4, 0),
             Token::Client(row) => (5, row),
             Token::Limiter => (6, 0),
-            Token::Outlived(n) => (7, n),
+            Token::OrphanMemory(n) => (7, n),
             Token::Helper(slot) => (8, slot.0 as u32),
         };
         epoll::EventData::new_u64((kind << 32) | n as u64)
@@ -227,12 +235,12 @@ impl Token {
         let slot = SlotNumber(word as u16);
         match word >> 32 {
             0 => Token::Listener,
-            1 => Token::Greeting(word as u32),
+            1 => Token::Handshake(word as u32),
             2 => Token::Connection(slot),
             3 => Token::Death(slot),
             5 => Token::Client(word as u32),
             6 => Token::Limiter,
-            7 => Token::Outlived(word as u32),
+            7 => Token::OrphanMemory(word as u32),
             8 => Token::Helper(slot),
             _ => Token::MainChild,
         }
@@ -275,27 +283,27 @@ impl Supervisor {
             listener,
             epoll,
             spare: spare(),
-            greeting: HashMap::new(),
-            next_greeting: 0,
-            seats: (0..MAX_SLOTS).map(|_| None).collect(),
-            nursery: (0..MAX_SLOTS).map(|_| None).collect(),
+            handshakes: HashMap::new(),
+            next_handshake: 0,
+            members: (0..MAX_SLOTS).map(|_| None).collect(),
+            pending_children: (0..MAX_SLOTS).map(|_| None).collect(),
             looked: 0,
             by_pid: HashMap::new(),
             helpers: HashMap::new(),
             guard: Guard::new(setup.guard),
             used: vec![false; MAX_SLOTS],
             joined: 0,
-            watch: Watch::new(),
+            measurements: Measurements::new(),
             due: Instant::now(),
             budgets: setup.budgets,
-            approach: None,
+            reduction: None,
             own_limits: OwnLimits::default(),
-            outlived: HashMap::new(),
-            next_outlived: 0,
+            orphan_memory: HashMap::new(),
+            next_orphan_memory: 0,
             drifted: false,
-            told_crowded: false,
-            told_exhausted: false,
-            told_unkept: false,
+            warned_crowded: false,
+            warned_exhausted: false,
+            warned_unkept: false,
             notices: setup.notices.unwrap_or_else(|| {
                 Box::new(|line| drop(writeln!(std::io::stderr(), "ebb: {line}")))
             }),
@@ -346,13 +354,13 @@ impl Supervisor {
         for event in &events[..count] {
             match Token::unpack(event.data) {
                 Token::Listener => self.accept(),
-                Token::Greeting(n) => self.greet(n),
-                Token::Connection(slot) => drop(self.listen_to(slot)),
+                Token::Handshake(n) => self.on_first_packet(n),
+                Token::Connection(slot) => drop(self.receive_from(slot)),
                 Token::Death(slot) => self.died(slot),
                 Token::Helper(slot) => self.helper_ended(slot),
-                Token::Client(row) => self.hear_client(row),
-                Token::Limiter => self.hear_limiter(),
-                Token::Outlived(n) => self.serve_outlived(n),
+                Token::Client(row) => self.on_removal_client(row),
+                Token::Limiter => self.on_limit_client(),
+                Token::OrphanMemory(n) => self.serve_orphan_memory(n),
                 Token::MainChild => {}
             }
         }
@@ -406,7 +414,7 @@ impl Supervisor {
     /// Every process of the tree at this moment, those that serve others among them.
     pub fn processes(&self) -> Vec<u32> {
         let known = self.by_pid.keys().chain(self.helpers.keys()).copied();
-        seats::descendants(known.chain(self.watch.strangers()), self.guard.pid())
+        descendants::descendants(known.chain(self.measurements.unmanaged()), self.guard.pid())
     }
 
     /// Members and reserved slots at this moment.
@@ -473,8 +481,8 @@ impl Supervisor {
     }
 
     /// There are more processes than places: once, what becomes of one that is too many.
-    fn tell_crowded(&mut self, pid: u32, what: &str) {
-        if !std::mem::replace(&mut self.told_crowded, true) {
+    fn warn_crowded(&mut self, pid: u32, what: &str) {
+        if !std::mem::replace(&mut self.warned_crowded, true) {
             self.notice(&format!(
                 "{MAX_SLOTS} processes are managed, as many as can be at a time: {} [{pid}] {what}, \
                  and so do others until some end; run fewer at a time",
@@ -484,8 +492,8 @@ impl Supervisor {
     }
 
     /// There are no more descriptors: once, what becomes of this process and those after it.
-    fn tell_exhausted(&mut self, pid: u32) {
-        if !std::mem::replace(&mut self.told_exhausted, true) {
+    fn warn_exhausted(&mut self, pid: u32) {
+        if !std::mem::replace(&mut self.warned_exhausted, true) {
             self.notice(&format!(
                 "out of descriptors: process {pid} and others run unmanaged until some end, and \
                  children that are forked by one that pages are ended; raise `ulimit -n` by six for \
@@ -495,8 +503,8 @@ impl Supervisor {
     }
 
     /// There are few descriptors: once, what memory swapped out may come to.
-    fn tell_unkept(&mut self, pid: u32) {
-        if !std::mem::replace(&mut self.told_unkept, true) {
+    fn warn_unkept(&mut self, pid: u32) {
+        if !std::mem::replace(&mut self.warned_unkept, true) {
             self.notice(&format!(
                 "few descriptors are left: if process {pid}, or one after it, is killed while a child of vfork \
                  runs in its memory, what is swapped out reads as zeros there; raise `ulimit -n` by six \
@@ -525,12 +533,12 @@ fn spare() -> Option<OwnedFd> {
     rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC).ok()
 }
 
-/// Binds a socket of a new name: see [`wire::Name`].
+/// Binds a socket of a new name: see [`protocol::ControlName`].
 fn listen() -> Result<(String, OwnedFd), Errno> {
     let mut random = [0u8; 8];
     rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty())?;
     let pid = std::process::id();
-    let control = wire::Name {
+    let control = protocol::ControlName {
         pid,
         start_time: Process::open(pid).map_or(0, |us| us.start_time()),
         random: u64::from_ne_bytes(random),
@@ -542,7 +550,7 @@ fn listen() -> Result<(String, OwnedFd), Errno> {
         SocketFlags::CLOEXEC | SocketFlags::NONBLOCK,
         None,
     )?;
-    net::bind(&socket, &wire::address(&control).ok_or(Errno::INVAL)?)?;
+    net::bind(&socket, &protocol::address(&control).ok_or(Errno::INVAL)?)?;
     net::listen(&socket, MAX_SLOTS as i32)?;
     Ok((control, socket))
 }

@@ -4,7 +4,7 @@
 //! In between the figure in use is what was last measured less what has been written since:
 //!
 //! - Members that charge for themselves say so page by page for the memory they manage, before
-//!   the kernel makes the copy ([`Member::part`](crate::Member::part)).
+//!   the kernel makes the copy ([`Member::unshare`](crate::Member::unshare)).
 //! - Every other page that is written and so stops being shared (the members' own pools and
 //!   tables, small mappings, all memory of processes that are measured) costs its writer a minor
 //!   fault, and those are cheap to read.
@@ -20,8 +20,8 @@
 //! exec'ed) are taken for a family.
 
 use super::Supervisor;
-use super::measure::{FASTEST, start_threshold};
-use crate::table::{Mode, SlotNumber, SlotState};
+use super::pace::{FASTEST, cpu_time};
+use crate::table::{Mode, SlotNumber, SlotState, start_threshold};
 use ebb_sys::proc::{self, Image, Process};
 use std::collections::HashMap;
 use std::sync::atomic::Ordering::*;
@@ -78,12 +78,6 @@ impl Sharing {
         self.next_rollup = None;
         self.unsure = true;
     }
-}
-
-/// Processor time of this thread.
-pub(super) fn cpu_time() -> Duration {
-    let now = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
-    Duration::new(now.tv_sec as u64, now.tv_nsec as u32)
 }
 
 impl Supervisor {
@@ -174,7 +168,7 @@ impl Supervisor {
     /// Members are about to charge for themselves: each takes its part of the overlap along as
     /// credit, so that nothing is counted twice meanwhile.
     pub(super) fn credit_overlap(&self) {
-        let overlap = &self.watch.sharing.overlap;
+        let overlap = &self.measurements.sharing.overlap;
         let whole: i64 = overlap.shares.values().sum();
         for (n, word) in self.table.taken() {
             if word.state == SlotState::Joined
@@ -211,23 +205,23 @@ impl Supervisor {
                 let faults = now.minor_faults + self.faults_of_helper(n);
                 let now = faults as i64 - self.accounted_faults(n);
                 let key = (n, self.table.state(n).taken);
-                let known = self.watch.sharing.faults.get(&key).copied();
+                let known = self.measurements.sharing.faults.get(&key).copied();
                 // What a new one has copied before this is in no count.
-                self.watch.sharing.unsure |= known.is_none();
+                self.measurements.sharing.unsure |= known.is_none();
                 let before = known.unwrap_or(now);
                 since += (now - before).max(0);
                 counted.insert(key, now.max(before));
                 exact.insert(key, now);
                 credit += self.table.slot(n).credit.load(SeqCst);
             }
-            // Before it is taken: nothing that is only suspected counts as a peak.
+            // AgeCutoff it is taken: nothing that is only suspected counts as a peak.
             let suspected = &self.table.suspected;
             if suspected.load(SeqCst) >= 0 {
                 suspected.fetch_add(since, SeqCst);
             }
             decay += self.table.take_credit(members.iter().copied(), since);
         }
-        let sharing = &mut self.watch.sharing;
+        let sharing = &mut self.measurements.sharing;
         sharing.faults = counted;
         sharing.decay += decay;
         // Nothing taken since the last measurement: it still holds.
@@ -258,7 +252,7 @@ impl Supervisor {
         for members in families.values() {
             unsure |= !self.roll_up(members);
         }
-        let sharing = &mut self.watch.sharing;
+        let sharing = &mut self.measurements.sharing;
         sharing.unsure = unsure;
         sharing.decay = 0;
         // Some accounted for may never come: faults count from here again, those too that came while it was
@@ -282,15 +276,15 @@ impl Supervisor {
 
     /// Its helper writes to the same memory, and has a count of its own.
     fn faults_of_helper(&self, n: SlotNumber) -> u64 {
-        let seat = self.seats[n.index()].as_ref();
-        let helper = seat.and_then(|seat| seat.living_helper());
+        let member = self.members[n.index()].as_ref();
+        let helper = member.and_then(|member| member.living_helper());
         helper.map_or(0, |helper| proc::minor_faults(helper.pid))
     }
 
     fn process_of(&self, n: SlotNumber) -> Option<&Process> {
-        match &self.seats[n.index()] {
-            Some(seat) => Some(&seat.process),
-            None => self.nursery[n.index()].as_ref()?.process(),
+        match &self.members[n.index()] {
+            Some(member) => Some(&member.process),
+            None => self.pending_children[n.index()].as_ref()?.process(),
         }
     }
 

@@ -96,7 +96,7 @@ impl Share {
     const CHANGE: u32 = 35;
 
     /// An answer comes with the number of the last change of the devices that the process has seen.
-    pub fn tell(&self, used: u32, errors: u32, out: bool, answer: Option<(u64, Answer)>) {
+    pub fn report(&self, used: u32, errors: u32, out: bool, answer: Option<(u64, Answer)>) {
         let (change, kind, pages) = match answer {
             None => (0, 0, 0),
             Some((change, Answer::Wants(pages))) => (change, 1, pages),
@@ -160,7 +160,7 @@ mod tests {
         for out in [false, true] {
             for answer in [Answer::Wants(4), Answer::NoRoom(5), Answer::Stuck(u32::MAX)] {
                 for change in [1, 7, 1 << 29, u64::MAX] {
-                    share.tell(1, 2, out, Some((change, answer)));
+                    share.report(1, 2, out, Some((change, answer)));
                     assert_eq!(share.is_out(), out);
                     // Not to what came later.
                     for (asked, said) in [
@@ -172,7 +172,7 @@ mod tests {
                     }
                 }
             }
-            share.tell(1, 2, out, None);
+            share.report(1, 2, out, None);
             assert_eq!((share.is_out(), share.answer_to(0)), (out, None));
         }
     }

@@ -9,26 +9,39 @@
 //! ```text
 //! FREE ──join──────────────▶ JOINED ──start_paging──▶ PAGING
 //!  └──reserve_child──▶ RESERVED ──join──▶ JOINED or, if the parent paged, PAGING
-//! any ──reap (supervisor), cancel_child (parent) or bury_dead (any member)──▶ FREE
+//! any ──reap (supervisor), cancel_child (parent) or reap_dead (any member)──▶ FREE
 //! ```
 //! Counters and latencies of a slot are never reset when it is used again: totals over the
 //! tree are sums over all slots.
 
 mod area;
+mod ask;
+mod charge;
 mod config;
 mod device;
+mod limits;
+mod namespaces;
+mod pools;
 mod slot;
+mod start;
+mod wait;
 
 pub(crate) use area::{clusters_of, create_leases, map_leases};
+pub use ask::{AgeCutoff, Asked};
 pub use config::{Codec, Config, Zstd};
 pub(crate) use device::DeviceRow;
 pub use device::{Answer, DeviceState};
+pub(crate) use limits::LimitWords;
+pub use limits::Limits;
+pub use pools::PoolLimit;
 pub(crate) use slot::{Named, Slot, StateWord};
 pub use slot::{SlotNumber, SlotState};
 
+pub(crate) use start::start_threshold;
+
 use crate::lease::SLOT_WORDS;
-use crate::limits::{LimitWords, Limits};
 use crate::{MAX_DEVICES, MAX_SLOTS};
+use ebb_engine::PAGE_SIZE;
 use ebb_sys::proc;
 use ebb_sys::shm::{Area, Shared};
 use rustix::io::Errno;
@@ -105,7 +118,7 @@ pub(crate) struct Table {
     /// Pages that children might copy which the supervisor has not seen yet.
     pub forked: AtomicI64,
     /// 1: a fork waits for the tree to page.
-    pub wish: AtomicU32,
+    pub paging_request: AtomicU32,
     /// The number of a process that waits for a place for a child; 0: none has since the
     /// supervisor looked.
     pub crowded: AtomicU32,
@@ -126,7 +139,7 @@ pub(crate) struct Table {
     /// When (CLOCK_MONOTONIC nanoseconds) a member loaded a page from a device last, about.
     pub loaded: Line<AtomicU64>,
     /// Slots that wait for room.
-    pub hungry: Line<[AtomicU64; SLOT_WORDS]>,
+    pub waiters: Line<[AtomicU64; SLOT_WORDS]>,
     states: [AtomicU32; MAX_SLOTS],
     pub devices: [DeviceRow; MAX_DEVICES],
     pub slots: [Slot; MAX_SLOTS],
@@ -202,18 +215,18 @@ impl Table {
         })?;
         let slot = self.slot(found);
         slot.forget_pid(self.state(found).taken);
-        slot.burier.store(0, SeqCst);
+        slot.reaper.store(0, SeqCst);
         slot.limits.set(Limits::default());
         slot.pool.store(0, Relaxed);
         slot.pool_oldest.store(0, Relaxed);
-        for word in [&slot.pool_told, &slot.pool_grew] {
+        for word in [&slot.pool_reported_ns, &slot.pool_grew_ns] {
             word.store(0, Relaxed);
         }
         Some(found)
     }
 
     /// Whether there is a place for a process more.
-    pub fn has_place(&self) -> bool {
+    pub fn has_free_slot(&self) -> bool {
         SlotNumber::all().any(|n| self.state(n).state == SlotState::Free)
     }
 
@@ -236,9 +249,15 @@ impl Table {
         Config::unpack(self.config.load(SeqCst))
     }
 
+    /// The budget in bytes.
+    pub fn budget_bytes(&self) -> u64 {
+        let pages = self.budget.load(SeqCst).max(0) as u64;
+        pages.saturating_mul(PAGE_SIZE as u64)
+    }
+
     /// Says that a page was loaded from a device at `ns`. The word is written no more often than every
     /// 100 us: all members read it.
-    pub fn tell_load(&self, ns: u64) {
+    pub fn report_load(&self, ns: u64) {
         const EACH_NS: u64 = 100_000;
         if self.loaded.0.load(Relaxed).abs_diff(ns) > EACH_NS {
             self.loaded.0.store(ns, Relaxed);
@@ -271,14 +290,14 @@ mod tests {
     fn loads_are_told_about_and_times_to_come_are_not_believed() {
         let (table, _fd) = Table::create(100, Config::default()).unwrap();
         assert_eq!(table.last_load_ns(1_000_000), 0);
-        table.tell_load(500_000);
-        table.tell_load(550_000);
+        table.report_load(500_000);
+        table.report_load(550_000);
         assert_eq!(table.last_load_ns(1_000_000), 500_000);
-        table.tell_load(900_000);
+        table.report_load(900_000);
         assert_eq!(table.last_load_ns(1_000_000), 900_000);
         table.loaded.0.store(u64::MAX, SeqCst);
         assert_eq!(table.last_load_ns(1_000_000), 0);
-        table.tell_load(950_000);
+        table.report_load(950_000);
         assert_eq!(table.last_load_ns(1_000_000), 950_000);
     }
 

@@ -2,8 +2,8 @@
 //! the process's own.
 
 use super::device::Share;
+use super::limits::LimitWords;
 use crate::histogram::Histogram;
-use crate::limits::LimitWords;
 use crate::{MAX_DEVICES, MAX_SLOTS};
 use ebb_engine::counters::Counters;
 use std::fmt;
@@ -134,12 +134,12 @@ pub(crate) struct Slot {
     /// Its pid as the parent or it itself knows it, 0 if not known; above it, to which taking
     /// of the slot it belongs, because a parent may be late to write it.
     pid: AtomicU64,
-    /// The number of the process that buries this one, which is dead; 0: nobody. Above it as above.
-    pub burier: AtomicU64,
+    /// The number of the process that reaps this dead one; 0: nobody. Above it as above.
+    pub reaper: AtomicU64,
     /// The number of the process that serves this one, if that is another; 0: none is known. Above it as
     /// above.
     helper: AtomicU64,
-    /// Woken on requests, on a new limit or mode, on room for the hungry.
+    /// Woken on requests, on a new limit or mode, on room for the waiters.
     pub futex: AtomicU32,
     /// Processes related by fork without exec have the same number.
     pub family: AtomicU64,
@@ -164,8 +164,8 @@ pub(crate) struct Slot {
     /// Bytes that its pool holds.
     pub pool: AtomicU64,
     /// Monotonic times: when that was said, and when it was last more than before.
-    pub pool_told: AtomicU64,
-    pub pool_grew: AtomicU64,
+    pub pool_reported_ns: AtomicU64,
+    pub pool_grew_ns: AtomicU64,
     /// Monotonic time at which the oldest of it came that may go to a device; 0: there is none.
     pub pool_oldest: AtomicU64,
     pub shares: [Share; MAX_DEVICES],

@@ -6,7 +6,7 @@
 
 use crate::roles::{control, sleep_forever, touch, wait_line};
 use crate::support::{Tree, close_inherited, descendants, exit_now, fork, kill, mib};
-use ebb_tree::{JoinError, Leaving, LimitChange, Member, Reply, Request};
+use ebb_tree::{HelperExit, JoinError, LimitChange, Member, Reply, Request};
 use std::ffi::{CString, c_int, c_void};
 use std::io::Write;
 use std::os::fd::{AsFd, FromRawFd, OwnedFd};
@@ -124,11 +124,11 @@ fn serving(made: &Made) {
                 rustix::event::PollFlags::IN,
             )];
             rustix::event::poll(&mut polled, None).unwrap();
-            member.leave(Leaving::Ends);
+            member.announce_exit(HelperExit::Ends);
         }
         "unmanaged" => {
             wait_line();
-            member.leave(Leaving::Unmanaged);
+            member.announce_exit(HelperExit::Unmanaged);
         }
         _ => pause_forever(),
     }
@@ -320,7 +320,7 @@ pub fn ends_with_its_program() {
     let (mut tree, mut program, helper) = tree_with("polite");
     program.kill().unwrap();
     program.wait().unwrap();
-    tree.sup.see_helpers_off(S(5)).unwrap();
+    tree.sup.wait_for_helpers(S(5)).unwrap();
     assert!(!lives(helper));
     assert!(!tree.sup.has_processes());
     assert_eq!(told(&tree, "is ended"), 0);

@@ -5,7 +5,7 @@
 //! `cargo test -p ebb-tree --test processes [-- NAME]` runs all or those whose name contains
 //! NAME. No harness: scenarios fork, which a threaded process must not.
 
-mod door;
+mod admission;
 mod helped;
 mod roles;
 mod scenarios;

@@ -34,7 +34,7 @@ pub fn play(role: &[String]) {
         "crowd" => crowd(number(1)),
         "too-many" => too_many(),
         "storm" => storm(number(1)),
-        "orphaned" => crate::door::orphaned(),
+        "orphaned" => crate::admission::orphaned(),
         "helped" => crate::helped::play(&role[1..]),
         other => panic!("no role {other}"),
     }
@@ -196,7 +196,7 @@ fn giver(wants: u64, age: u64) {
             member.limit()
         );
     }
-    member.publish_oldest(ebb_sys::proc::monotonic_ns() / 100 * (100 - age));
+    member.publish_oldest(ebb_sys::clock::monotonic_ns() / 100 * (100 - age));
     member.message(&format!("has {wants}"));
     loop {
         seen = member.wait(seen, Some(Duration::from_secs(1)));
@@ -246,10 +246,10 @@ fn sharer(mib: u64) {
             memory[half * 2 - 1] = 2;
             measured_since(&member, since);
             // Each costs a fault the first time, after which it would be measured again in any case.
-            member.part(0, since);
+            member.unshare(0, since);
             member.message("a quarter is gone");
             std::thread::sleep(Duration::from_secs(1));
-            member.part(len as u64 / 4096, since);
+            member.unshare(len as u64 / 4096, since);
             member.message("a quarter was shared");
             sleep_forever();
         }
@@ -310,10 +310,10 @@ fn crowd(count: u64) {
     let (member, _) = join();
     member.message("joined");
     wait_line();
-    assert!(!member.has_place());
+    assert!(!member.has_free_slot());
     assert!(member.reserve_child(0).is_none());
     kill(last, libc::SIGKILL);
-    while !member.has_place() {
+    while !member.has_free_slot() {
         std::thread::sleep(Duration::from_millis(1));
     }
     member.message("there is a place again");
@@ -389,7 +389,7 @@ fn forks_in_vain(times: u64) {
         let (member, _) = join();
         member.start_paging(100);
         for _ in 0..times {
-            while !member.has_place() {
+            while !member.has_free_slot() {
                 std::thread::sleep(Duration::from_millis(1));
             }
             let child = member.reserve_child(0).unwrap();
@@ -414,7 +414,7 @@ fn forks_in_vain(times: u64) {
     kill(pid, libc::SIGKILL);
 }
 
-/// Buries the dead together with its second child, which may be of a PID namespace of its own. Each
+/// Reaps the dead together with its second child, which may be of a PID namespace of its own. Each
 /// of the three has charged 100 pages.
 fn gravedigger(apart: bool) {
     let reap = |pid: u32| {
@@ -443,17 +443,17 @@ fn gravedigger(apart: bool) {
     let second = member.reserve_child(0).unwrap();
     let Some(digger) = fork() else {
         member.child_started(second);
-        member.bury_dead();
+        member.reap_dead();
         println!("{}", member.charged());
         exit_now(0);
     };
     member.child_forked(second, digger);
     reap(digger);
-    member.bury_dead();
+    member.reap_dead();
     println!("{}", member.charged());
     kill(pid, libc::SIGKILL);
     reap(pid);
-    member.bury_dead();
+    member.reap_dead();
     println!("{}", member.charged());
 }
 
@@ -461,9 +461,9 @@ fn gravedigger(apart: bool) {
 fn erring() {
     let (member, devices) = join();
     let row = devices[0].row;
-    member.tell_share(row, 5, 3, false, None);
+    member.report_share(row, 5, 3, false, None);
     wait_line();
-    member.tell_share(row, 5, 16, true, None);
+    member.report_share(row, 5, 16, true, None);
     wait_line();
     exit_now(0);
 }
@@ -484,7 +484,7 @@ fn leaver(pages: u32) {
             }
             _ => None,
         };
-        member.tell_share(row, pages, 0, false, answer);
+        member.report_share(row, pages, 0, false, answer);
         seen = member.wait(seen, Some(Duration::from_secs(1)));
     }
 }

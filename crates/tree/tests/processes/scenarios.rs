@@ -1,7 +1,7 @@
 //! What must hold, whatever the members do.
 
 use crate::support::{Random, Tree, descendants, kill, mib};
-use crate::{Scenario, door, helped};
+use crate::{Scenario, admission, helped};
 use ebb_tree::{Mode, Reply, Request, Way};
 use std::io::{BufRead, BufReader, Write};
 use std::process::Child;
@@ -91,17 +91,17 @@ pub const ALL: &[Scenario] = &[
     (
         "only_descendants_join_and_others_may_ask",
         60,
-        door::only_descendants_join,
+        admission::only_descendants_join,
     ),
     (
         "another_users_connections_take_no_place",
         60,
-        door::others_take_no_place,
+        admission::others_take_no_place,
     ),
     (
         "who_took_the_name_is_not_believed",
         30,
-        door::squatters_are_not_believed,
+        admission::squatters_are_not_believed,
     ),
     ("storm_of_forks_and_kills", 120, storm),
 ];
@@ -640,7 +640,7 @@ fn storm() {
     let seed = std::env::var("EBB_STORM_SEED")
         .ok()
         .and_then(|seed| seed.parse().ok())
-        .unwrap_or_else(ebb_sys::proc::monotonic_ns);
+        .unwrap_or_else(ebb_sys::clock::monotonic_ns);
     println!("  EBB_STORM_SEED={seed}");
     let mut random = Random(seed | 1);
     let seconds = std::env::var("EBB_STORM_SECONDS")

@@ -1,0 +1,168 @@
+//! Why a swap device cannot be opened, in messages that say the next step.
+
+use rustix::io::Errno;
+
+/// Why a swap device cannot be used. Each message says the next step.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// A directory on the way is missing.
+    #[error("swap {path}: there is no directory {parent}: create it or give another path")]
+    NoParent {
+        /// As given.
+        path: String,
+        /// What is missing.
+        parent: String,
+    },
+    /// Not permitted.
+    #[error(
+        "swap {path}: no permission to {doing}: give a path that you can read and write, or the permission"
+    )]
+    Denied {
+        /// As given.
+        path: String,
+        /// What was tried.
+        doing: &'static str,
+    },
+    /// On a file system mounted read-only.
+    #[error("swap {path}: its file system is read-only: give a path on another one")]
+    ReadOnly {
+        /// As given.
+        path: String,
+    },
+    /// Neither file nor block device.
+    #[error(
+        "swap {path} is a {kind}: give a swap file, a block device, or a directory for a private file"
+    )]
+    Kind {
+        /// As given.
+        path: String,
+        /// What it is.
+        kind: &'static str,
+    },
+    /// The kernel swaps to it.
+    #[error("swap {path} is in use as the kernel's swap: run \"swapoff {path}\" or give another")]
+    ActiveSwap {
+        /// As given.
+        path: String,
+    },
+    /// Mounted, or held by another driver.
+    #[error("swap {path} is mounted or in use by the system: unmount it or give another")]
+    Mounted {
+        /// As given.
+        path: String,
+    },
+    /// Another run uses it.
+    #[error("swap {path} is in use by another run of ebb: give each run a device of its own")]
+    Taken {
+        /// As given.
+        path: String,
+    },
+    /// It holds data.
+    #[error(
+        "swap {path} holds {found}, and ebb would overwrite it: give another path; or if all of that can go, add \",overwrite=yes\", or run \"wipefs --all {path}\" and then \"mkswap {path}\""
+    )]
+    HoldsData {
+        /// As given.
+        path: String,
+        /// What.
+        found: String,
+    },
+    /// There was no time to see whether it is empty.
+    #[error(
+        "swap {path} has no swap header, and to see whether all of its {size} are empty takes too long now: if it is, run \"mkswap {path}\" first, or add \",overwrite=yes\""
+    )]
+    NotSeen {
+        /// As given.
+        path: String,
+        /// How much there is to see.
+        size: String,
+    },
+    /// It holds the image of a suspended system.
+    #[error("swap {path} holds the image of a hibernated system: resume or discard that first")]
+    Hibernated {
+        /// As given.
+        path: String,
+    },
+    /// Less than a cluster.
+    #[error("swap {path} has {size}, too little: give it, or another, at least {least}")]
+    TooSmall {
+        /// As given.
+        path: String,
+        /// What there is.
+        size: String,
+        /// What is needed.
+        least: String,
+    },
+    /// Asked for more than there is.
+    #[error("swap {path} has {size}, less than the {asked} asked for: enlarge it or ask for less")]
+    LessThanAsked {
+        /// As given.
+        path: String,
+        /// What there is.
+        size: String,
+        /// What was asked for.
+        asked: String,
+    },
+    /// The file system or the limits of the process do not allow a file that large.
+    #[error(
+        "swap {path}: a file of {asked} is more than the file system or \"ulimit -f\" allows: ask for less"
+    )]
+    FileLimit {
+        /// As given.
+        path: String,
+        /// What was asked for.
+        asked: String,
+    },
+    /// The machine has no such memory node.
+    #[error(
+        "swap {path}: there is no memory node {node} here, only {nodes}: give one that there is, or leave node=N out"
+    )]
+    NoNode {
+        /// As given.
+        path: String,
+        /// What was asked for.
+        node: u16,
+        /// What there is.
+        nodes: String,
+    },
+    /// The limit of open files is reached.
+    #[error("swap {path}: no more files can be opened: raise `ulimit -n`, or name fewer devices")]
+    Descriptors {
+        /// As given.
+        path: String,
+    },
+    /// No directory for the default file.
+    #[error(
+        "no directory can hold a swap file ({tried}): name one with --swap PATH, or use --swap none"
+    )]
+    NoDirectory {
+        /// Each directory and what was wrong with it.
+        tried: String,
+    },
+    /// Anything else the system says.
+    #[error("swap {path}: cannot {doing}: {errno}: give another path, or use --swap none")]
+    System {
+        /// As given.
+        path: String,
+        /// What was tried.
+        doing: &'static str,
+        /// What came of it.
+        errno: Errno,
+    },
+}
+
+/// The error number of a standard error; EIO if it has none.
+pub fn errno(error: &std::io::Error) -> Errno {
+    Errno::from_io_error(error).unwrap_or(Errno::IO)
+}
+
+/// The error for `errno` of the system, met while `doing` something with `path`.
+pub fn system(path: &str, doing: &'static str, errno: Errno) -> OpenError {
+    let path = path.to_owned();
+    match errno {
+        Errno::ACCESS | Errno::PERM => OpenError::Denied { path, doing },
+        Errno::ROFS => OpenError::ReadOnly { path },
+        Errno::MFILE | Errno::NFILE => OpenError::Descriptors { path },
+        errno => OpenError::System { path, doing, errno },
+    }
+}

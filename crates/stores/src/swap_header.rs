@@ -1,0 +1,63 @@
+//! The swap header of an area that had none. What is used for swap is marked so before anything is written
+//! to it: the next run, the kernel and every tool that looks know what it is, and that its content is
+//! nobody's.
+//!
+//! The format is mkswap's, version 1, without bad pages.
+
+use crate::bounce::Bounce;
+use crate::open_error::{OpenError, system};
+use ebb_engine::{CLUSTER_SLOTS, PAGE_SIZE};
+use rustix::fd::OwnedFd;
+use rustix::rand::GetRandomFlags;
+
+/// Bytes of a cluster: the least a device can have, and the unit of its size.
+pub const CLUSTER: u64 = (CLUSTER_SLOTS * PAGE_SIZE) as u64;
+/// Bytes at the start of an existing swap file or device that are left as they are.
+pub const HEADER: u64 = CLUSTER;
+
+/// An area in use that has no swap header yet.
+#[derive(Debug)]
+pub struct PendingHeader {
+    pub(crate) fd: OwnedFd,
+    pub(crate) name: String,
+    /// Bytes in all.
+    pub(crate) size: u64,
+    /// There is something else at its start, which goes.
+    pub(crate) wipe: bool,
+}
+
+impl PendingHeader {
+    /// SlotKeys it.
+    ///
+    /// # Errors
+    /// It cannot be written.
+    pub fn write(self) -> Result<(), OpenError> {
+        let bytes = if self.wipe { HEADER } else { PAGE_SIZE as u64 };
+        let mut area = Bounce::new((bytes / PAGE_SIZE as u64) as usize);
+        header(&mut area.get()[..PAGE_SIZE], self.size);
+        let mut done = 0;
+        while done < bytes {
+            let rest = &area.get()[done as usize..];
+            done += rustix::io::retry_on_intr(|| rustix::io::pwrite(&self.fd, rest, done))
+                .map_err(|errno| system(&self.name, "write a swap header", errno))?
+                as u64;
+        }
+        Ok(())
+    }
+}
+
+/// Makes a page of zeros the header of an area of so many bytes.
+fn header(page: &mut [u8], size: u64) {
+    debug_assert!(size >= HEADER + CLUSTER);
+    let last = u32::try_from(size / PAGE_SIZE as u64 - 1).unwrap_or(u32::MAX);
+    page[1024..1028].copy_from_slice(&1u32.to_ne_bytes());
+    page[1028..1032].copy_from_slice(&last.to_ne_bytes());
+    let uuid = &mut page[1036..1052];
+    // Without one it is a header all the same.
+    let _ = rustix::rand::getrandom(&mut *uuid, GetRandomFlags::empty());
+    // Version 4, variant 1.
+    uuid[6] = uuid[6] & 0x0f | 0x40;
+    uuid[8] = uuid[8] & 0x3f | 0x80;
+    page[1052..1059].copy_from_slice(b"ebbtide");
+    page[PAGE_SIZE - 10..].copy_from_slice(b"SWAPSPACE2");
+}

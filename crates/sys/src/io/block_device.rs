@@ -1,0 +1,46 @@
+//! What the kernel says and does about block devices and the page cache, where no safe
+//! wrapper exists.
+
+use rustix::fd::{AsFd, AsRawFd};
+use rustix::io::Errno;
+use rustix::ioctl::{self, Getter, Opcode, Setter};
+
+const BLKGETSIZE64: Opcode = ioctl::opcode::read::<usize>(0x12, 114);
+const BLKDISCARD: Opcode = ioctl::opcode::none(0x12, 119);
+
+/// Bytes of the block device behind `fd`. ENOTTY: not a block device.
+pub fn size_bytes(fd: impl AsFd) -> Result<u64, Errno> {
+    // SAFETY: BLKGETSIZE64 writes one u64 and reads nothing.
+    unsafe { ioctl::ioctl(fd, Getter::<BLKGETSIZE64, u64>::new()) }
+}
+
+/// Tells the block device that `len` bytes from `offset` are no longer needed.
+/// EOPNOTSUPP: it does not discard.
+pub fn discard(fd: impl AsFd, offset: u64, len: u64) -> Result<(), Errno> {
+    // SAFETY: BLKDISCARD reads two u64 (start, length) and writes nothing of ours.
+    unsafe { ioctl::ioctl(fd, Setter::<BLKDISCARD, [u64; 2]>::new([offset, len])) }
+}
+
+/// Starts writing the dirty page cache of a range, and with `wait` returns when it is
+/// written: the data, that is, not the metadata that finds it again after a crash, which
+/// swap never needs. EIO, ENOSPC: a write since the last call failed.
+pub fn flush_range(fd: impl AsFd, offset: u64, len: u64, wait: bool) -> Result<(), Errno> {
+    let mut flags = libc::SYNC_FILE_RANGE_WRITE;
+    if wait {
+        flags |= libc::SYNC_FILE_RANGE_WAIT_BEFORE | libc::SYNC_FILE_RANGE_WAIT_AFTER;
+    }
+    // SAFETY: the call takes numbers only and touches no memory of ours.
+    let result = unsafe {
+        libc::syscall(
+            libc::SYS_sync_file_range,
+            fd.as_fd().as_raw_fd(),
+            offset as i64,
+            len as i64,
+            flags,
+        )
+    };
+    if result == 0 {
+        return Ok(());
+    }
+    Err(Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO))
+}

@@ -1,0 +1,9 @@
+//! Files, devices, sockets and signals as descriptors.
+
+pub mod aio;
+pub mod blkid;
+pub mod block_device;
+pub mod kept_fd;
+pub mod peer;
+pub mod ring;
+pub mod signalfd;

@@ -1,0 +1,15 @@
+//! Clocks of the kernel.
+
+/// CLOCK_MONOTONIC, in nanoseconds.
+pub fn monotonic_ns() -> u64 {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+}
+
+/// Time since boot, as `/proc/PID/stat` has it for the start of a process: in hundredths of a second
+/// (USER_HZ), cut.
+pub fn ticks() -> u64 {
+    const USER_HZ: u64 = 100;
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
+    now.tv_sec as u64 * USER_HZ + now.tv_nsec as u64 / (1_000_000_000 / USER_HZ)
+}

@@ -1,0 +1,10 @@
+//! Calls of the kernel that everything else here stands on.
+
+pub mod clock;
+pub mod futex;
+pub mod raw;
+pub mod signal;
+pub(crate) mod tasks;
+
+/// Bytes of a page.
+pub const PAGE: usize = 4096;

@@ -1,0 +1,98 @@
+//! The registry of our own tasks: which there are, and whether the caller is one.
+//!
+//! Tasks of ours run beside a program, in its memory (`process::task` starts them). Their stacks lie in
+//! one area, by which a task of ours knows itself. Each has a number, in the order in which they start.
+//! This module only keeps the books, so that everything below the tasks can ask.
+
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering::Relaxed, Ordering::SeqCst};
+
+/// The name (`comm`) of a helper: a process of ours that shares a program's memory and serves it.
+pub const HELPER: &std::ffi::CStr = c"ebb-helper";
+
+/// Bytes of a task's stack.
+pub const STACK: usize = 256 << 10;
+/// The most tasks of a process.
+pub const TASKS: usize = 80;
+/// Bytes of the area of stacks: one for each task, and one for the go-between.
+pub const STACKS: usize = STACK * (TASKS + 1);
+
+/// The tasks of this process.
+pub struct Registry {
+    /// Where the stacks lie; `NOWHERE` until there is a helper.
+    stack_area: AtomicUsize,
+    /// Tasks started.
+    started: AtomicUsize,
+    /// The helper's first task, by its number in the system; 0: there is none. The kernel clears it when
+    /// that task ends, and wakes its waiters.
+    pub first: AtomicU32,
+}
+
+const NOWHERE: usize = usize::MAX;
+
+/// One for the process: a task finds it from nothing but its stack pointer.
+pub static REGISTRY: Registry = Registry {
+    stack_area: AtomicUsize::new(NOWHERE),
+    started: AtomicUsize::new(0),
+    first: AtomicU32::new(0),
+};
+
+impl Registry {
+    /// Where the stacks lie, if there are any.
+    pub fn stack_area(&self) -> Option<usize> {
+        let area = self.stack_area.load(SeqCst);
+        (area != NOWHERE).then_some(area)
+    }
+
+    /// The stacks lie here from now on.
+    pub fn set_stack_area(&self, area: usize) {
+        self.stack_area.store(area, SeqCst);
+    }
+
+    /// How many tasks of ours there are.
+    pub fn started(&self) -> usize {
+        self.started.load(SeqCst)
+    }
+
+    /// So many tasks of ours there are from now on.
+    pub fn set_started(&self, tasks: usize) {
+        self.started.store(tasks, SeqCst);
+    }
+
+    /// In a forked child: there is no task of ours yet.
+    pub fn reset_in_child(&self) {
+        self.set_started(0);
+        self.first.store(0, SeqCst);
+    }
+
+    /// How far above the start of the stacks the caller's stack pointer is.
+    #[inline(always)]
+    fn offset_of_caller(&self) -> usize {
+        let here = 0u8;
+        let at = (&raw const here) as usize;
+        at.wrapping_sub(self.stack_area.load(Relaxed))
+    }
+
+    /// The number of the calling task, if it is one of ours.
+    pub fn number(&self) -> Option<usize> {
+        let number = self.offset_of_caller() / STACK;
+        (number < TASKS).then_some(number)
+    }
+}
+
+/// Whether the caller is a task of ours. Such a task must never be given memory of the program: it may have
+/// to serve the faults on it.
+#[inline(always)]
+pub fn is_ours() -> bool {
+    REGISTRY.offset_of_caller() < STACKS
+}
+
+/// Whether the caller may use descriptors that tasks of ours opened. In a managed process only those tasks share
+/// the table that has them; the same numbers are other files to the program.
+pub fn has_our_descriptors() -> bool {
+    REGISTRY.stack_area().is_none() || is_ours()
+}
+
+/// Whether this process's helper lives, as far as its first task tells.
+pub fn helper_lives() -> bool {
+    REGISTRY.first.load(SeqCst) != 0
+}

@@ -1,0 +1,185 @@
+//! One process, named for good.
+//!
+//! An open file of `/proc/PID` stays bound to that process: after its death a read fails with ESRCH,
+//! even when the number is used again. So a [`Process`] names one process for good; a pid does not.
+//! The files read every few milliseconds (`stat`, `statm`) are kept open.
+
+use super::file::{Path, read};
+use super::stat::{Disposition, Rollup, Stat, Statm, users};
+use super::tree::children;
+use rustix::fs::OFlags;
+use rustix::io::Errno;
+use std::os::fd::OwnedFd;
+
+/// One process, for good.
+#[derive(Debug)]
+pub struct Process {
+    pid: u32,
+    stat: OwnedFd,
+    statm: OwnedFd,
+    start_time: u64,
+}
+
+impl Process {
+    /// Opens the files of `pid`.
+    ///
+    /// # Errors
+    /// ENOENT or ESRCH if there is no such process, EMFILE.
+    pub fn open(pid: u32) -> Result<Self, Errno> {
+        let stat = Path::new(format_args!("/proc/{pid}/stat")).open(OFlags::RDONLY)?;
+        let statm = Path::new(format_args!("/proc/{pid}/statm")).open(OFlags::RDONLY)?;
+        let mut process = Self {
+            pid,
+            stat,
+            statm,
+            start_time: 0,
+        };
+        // Both files were opened by number, one after the other: equal only if the process
+        // of the first still lives now.
+        process.start_time = process.stat()?.start_time;
+        Ok(process)
+    }
+
+    /// Its number.
+    pub fn pid(&self) -> u32 {
+        self.pid
+    }
+
+    /// When it started, in clock ticks since boot.
+    pub fn start_time(&self) -> u64 {
+        self.start_time
+    }
+
+    /// Its `stat`.
+    ///
+    /// # Errors
+    /// ESRCH once it has been reaped; EIO if the text is not as expected.
+    pub fn stat(&self) -> Result<Stat, Errno> {
+        let mut buf = [0; 1024];
+        Stat::parse(read(&self.stat, &mut buf)?).ok_or(Errno::IO)
+    }
+
+    /// Its `statm`; zeros when it is a zombie.
+    ///
+    /// # Errors
+    /// ESRCH once it has been reaped; EIO if the text is not as expected.
+    pub fn statm(&self) -> Result<Statm, Errno> {
+        let mut buf = [0; 256];
+        Statm::parse(read(&self.statm, &mut buf)?).ok_or(Errno::IO)
+    }
+
+    /// Whether it is, or can become again without executing another program, this user: that is among
+    /// its real, effective and saved ones.
+    ///
+    /// # Errors
+    /// ESRCH if it is gone, EIO on unexpected text.
+    pub fn has_user(&self, user: u32) -> Result<bool, Errno> {
+        let fd = Path::new(format_args!("/proc/{}/status", self.pid)).open(OFlags::RDONLY)?;
+        let mut buf = [0; 2048];
+        let users = users(read(&fd, &mut buf)?).ok_or(Errno::IO)?;
+        // Opened by number: ours only if our process is still there.
+        self.stat()?;
+        Ok(users.contains(&u64::from(user)))
+    }
+
+    /// Its `smaps_rollup`: the kernel walks every page table of the process, about 100 ns a
+    /// resident page.
+    ///
+    /// # Errors
+    /// ESRCH if it is gone, EACCES if it may not be looked at, EIO on unexpected text.
+    pub fn rollup(&self) -> Result<Rollup, Errno> {
+        let fd = Path::new(format_args!("/proc/{}/smaps_rollup", self.pid)).open(OFlags::RDONLY)?;
+        let mut buf = [0; 2048];
+        let rollup = Rollup::parse(read(&fd, &mut buf)?).ok_or(Errno::IO)?;
+        // Opened by number: ours only if our process is still there.
+        self.stat()?;
+        Ok(rollup)
+    }
+
+    /// Whether it lives in the memory of process `other`, as a child of `vfork` does until it
+    /// calls exec. False also where kcmp(2) may not say.
+    pub fn lives_in(&self, other: u32) -> bool {
+        share_memory(self.pid, other) == Some(true)
+    }
+
+    /// Whether it has been killed, or ends otherwise: also before it has run again to notice.
+    pub fn is_ending(&self) -> bool {
+        match self.stat() {
+            Ok(stat) if !stat.exiting && !stat.is_dead() => {}
+            _ => return true,
+        }
+        self.disposition(libc::SIGKILL)
+            .is_none_or(|killed| killed.pending)
+    }
+
+    /// What a signal would do to its first thread; none if it is gone.
+    pub fn disposition(&self, signal: i32) -> Option<Disposition> {
+        let file = Path::new(format_args!("/proc/{}/status", self.pid)).open(OFlags::RDONLY);
+        let mut buf = [0; 4096];
+        Disposition::parse(read(&file.ok()?, &mut buf).ok()?, signal)
+    }
+
+    /// Calls `f` with the pid of each child of any of its threads.
+    ///
+    /// # Errors
+    /// ESRCH or ENOENT if it is gone.
+    pub fn children(&self, f: impl FnMut(u32)) -> Result<(), Errno> {
+        children(self.pid, f)
+    }
+}
+
+/// Whether two processes share one memory; none where kcmp(2) may not say, or one is gone.
+pub fn share_memory(one: u32, other: u32) -> Option<bool> {
+    const KCMP_VM: libc::c_int = 1;
+    // SAFETY: compares two processes by number, and touches no memory.
+    let order = unsafe { libc::syscall(libc::SYS_kcmp, one, other, KCMP_VM, 0, 0) };
+    (order >= 0).then_some(order == 0)
+}
+
+/// Minor faults of process `pid` so far; 0 if it is gone.
+pub fn minor_faults(pid: u32) -> u64 {
+    stat_of(pid).map_or(0, |stat| stat.minor_faults)
+}
+
+/// Bytes of addresses that process `pid` has mapped; 0 if it has ended. None: it cannot be read.
+pub fn size_of(pid: u32) -> Option<u64> {
+    stat_of(pid).map(|stat| stat.size)
+}
+
+fn stat_of(pid: u32) -> Option<Stat> {
+    let mut buf = [0; 1024];
+    let fd = Path::new(format_args!("/proc/{pid}/stat")).open(OFlags::RDONLY);
+    Stat::parse(read(&fd.ok()?, &mut buf).ok()?)
+}
+
+/// The name of a process, as in `/proc/PID/comm`, or "?" if it is gone. Control characters
+/// are replaced.
+pub fn name(pid: u32) -> String {
+    let mut buf = [0; 64];
+    let text = Path::new(format_args!("/proc/{pid}/comm"))
+        .open(OFlags::RDONLY)
+        .and_then(|fd| read(&fd, &mut buf).map(<[u8]>::to_vec))
+        .unwrap_or_else(|_| b"?".to_vec());
+    String::from_utf8_lossy(text.trim_ascii_end())
+        .chars()
+        .map(|c| if c.is_control() { '?' } else { c })
+        .collect()
+}
+
+/// Opens what another process has open as `fd`: the same file by another description, with the same
+/// flags.
+///
+/// # Errors
+/// It is gone, or another user's, or the file cannot be opened.
+pub fn reopen(process: u32, fd: i32) -> Result<OwnedFd, Errno> {
+    let mut buffer = [0; 256];
+    let path = Path::new(format_args!("/proc/{process}/fdinfo/{fd}"));
+    let len = rustix::io::read(path.open(OFlags::RDONLY)?, &mut buffer)?;
+    let flags = std::str::from_utf8(&buffer[..len])
+        .ok()
+        .and_then(|text| text.lines().find_map(|line| line.strip_prefix("flags:")))
+        .and_then(|flags| u32::from_str_radix(flags.trim(), 8).ok())
+        .ok_or(Errno::INVAL)?;
+    let kept = OFlags::ACCMODE | OFlags::DIRECT;
+    Path::new(format_args!("/proc/{process}/fd/{fd}")).open(OFlags::from_bits_retain(flags) & kept)
+}

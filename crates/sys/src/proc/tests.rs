@@ -1,0 +1,118 @@
+//! `/proc` against real children.
+
+use super::stat::users;
+use super::*;
+use crate::kernel::clock::ticks;
+use rustix::io::Errno;
+use std::io::Write;
+use std::process::{Command, Stdio};
+
+/// Of another process, which does nothing meanwhile: in this one other tests come and go.
+#[test]
+fn a_process_has_the_users_that_its_status_says() {
+    // A name may look like anything, but is escaped.
+    let text = b"Name:\tUid:\\n1\nState:\tS\nUid:\t1000\t0\t7\t9\nGid:\t5\t5\t5\t5\n";
+    assert_eq!(users(text), Some([1000, 0, 7]));
+    assert_eq!(users(b"Name:\tx\n"), None);
+    assert_eq!(users(b"Uid:\t1\t2\n"), None);
+    let us = Process::open(std::process::id()).unwrap();
+    let user = rustix::process::geteuid().as_raw();
+    assert_eq!(
+        (us.has_user(user), us.has_user(user + 1)),
+        (Ok(true), Ok(false))
+    );
+}
+
+#[test]
+fn memory_shows_in_statm_and_rollup() {
+    const PAGES: u64 = 2048;
+    // Keeps the last lines it has read, until its input ends.
+    let mut child = Command::new("tail")
+        .args(["-n", "1000000"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .spawn()
+        .unwrap();
+    let process = Process::open(child.id()).unwrap();
+    let mut input = child.stdin.take().unwrap();
+    input.write_all(&vec![b'x'; 4096 * PAGES as usize]).unwrap();
+    let start = std::time::Instant::now();
+    let asleep = |process: &Process| process.stat().unwrap().state == b'S';
+    // All is read when it waits for more.
+    while process.statm().unwrap().anonymous() < PAGES || !asleep(&process) {
+        assert!(start.elapsed().as_secs() < 60, "it keeps nothing");
+        std::thread::yield_now();
+    }
+    let cpus = std::thread::available_parallelism().unwrap().get() as u64;
+    let error = cpus * (2 * cpus).max(32);
+    let (statm, rollup) = (process.statm().unwrap(), process.rollup().unwrap());
+    assert!(
+        statm.anonymous().abs_diff(rollup.anonymous) <= error,
+        "{statm:?} {rollup:?}"
+    );
+    assert!(rollup.anonymous >= PAGES && rollup.proportional <= rollup.anonymous);
+    drop(input);
+    child.wait().unwrap();
+}
+
+#[test]
+fn a_child_is_found_and_its_death_seen_for_good() {
+    let mut child = Command::new("sleep")
+        .arg("60")
+        .stdout(Stdio::null())
+        .spawn()
+        .unwrap();
+    let process = Process::open(child.id()).unwrap();
+    let age = ticks() - process.start_time();
+    assert!(age < 60 * 100, "{age} ticks");
+    let mut seen = false;
+    children(std::process::id(), |pid| seen |= pid == child.id()).unwrap();
+    assert!(seen);
+    assert_eq!(process.stat().unwrap().parent, std::process::id());
+    // It has called exec, so its memory is its own.
+    let me = Process::open(std::process::id()).unwrap();
+    assert!(!process.lives_in(std::process::id()) && me.lives_in(std::process::id()));
+    child.kill().unwrap();
+    while !process.stat().unwrap().is_dead() {
+        std::thread::yield_now();
+    }
+    assert!(!process.stat().unwrap().image.is_some());
+    child.wait().unwrap();
+    assert_eq!(process.stat().unwrap_err(), Errno::SRCH);
+    assert_eq!(process.statm().unwrap_err(), Errno::SRCH);
+}
+
+#[test]
+fn a_killed_process_is_ending_before_it_has_noticed() {
+    let mut child = Command::new("sleep").arg("60").spawn().unwrap();
+    let process = Process::open(child.id()).unwrap();
+    assert!(!process.is_ending());
+    child.kill().unwrap();
+    assert!(process.is_ending());
+    child.wait().unwrap();
+    assert!(process.is_ending());
+}
+
+#[test]
+fn exec_changes_the_image() {
+    // A shell that waits for a line and then becomes another program.
+    let mut child = Command::new("sh")
+        .args(["-c", "read x; exec sleep 60"])
+        .stdin(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let process = Process::open(child.id()).unwrap();
+    // Until its own exec is over, not only under way.
+    while name(child.id()) != "sh" || process.stat().unwrap().image.code == 0 {
+        std::thread::yield_now();
+    }
+    let before = process.stat().unwrap().image;
+    assert_eq!(process.stat().unwrap().image, before);
+    child.stdin.take().unwrap().write_all(b"\n").unwrap();
+    while name(child.id()) != "sleep" {
+        std::thread::yield_now();
+    }
+    assert_ne!(process.stat().unwrap().image, before);
+    child.kill().unwrap();
+    child.wait().unwrap();
+}

@@ -1,0 +1,144 @@
+//! Processors and memory nodes: which there are, which this process may use, where a thread runs.
+
+use crate::Errno;
+use crate::proc::read_small;
+use crate::process::program;
+
+/// The processor this thread runs on now.
+pub fn cpu() -> usize {
+    // SAFETY: no arguments.
+    unsafe { libc::sched_getcpu().max(0) as usize }
+}
+
+/// The processors this process may use, in order; at most 64 are told.
+pub fn allowed_cpus() -> Vec<usize> {
+    // SAFETY: a zeroed set is valid, and the size is its own.
+    let set = unsafe {
+        let mut set: libc::cpu_set_t = std::mem::zeroed();
+        libc::syscall(libc::SYS_sched_getaffinity, 0, size_of_val(&set), &mut set);
+        set
+    };
+    // SAFETY: indices stay below CPU_SETSIZE.
+    (0..1024)
+        .filter(|c| unsafe { libc::CPU_ISSET(*c, &set) })
+        .take(64)
+        .collect()
+}
+
+/// Binds this thread to one processor.
+pub fn bind(cpu: usize) -> Result<(), Errno> {
+    // SAFETY: a zeroed set is valid; the index is checked by CPU_SET.
+    unsafe {
+        let mut set: libc::cpu_set_t = std::mem::zeroed();
+        libc::CPU_SET(cpu, &mut set);
+        Errno::of(libc::syscall(
+            libc::SYS_sched_setaffinity,
+            0,
+            size_of_val(&set),
+            &set,
+        ))
+        .map(|_| ())
+    }
+}
+
+/// The processor on which thread `id` of the program last ran. About 5 µs.
+pub fn cpu_of(id: u32) -> Option<usize> {
+    let mut path = [0u8; 48];
+    let text = {
+        use std::io::Write;
+        let mut cursor = std::io::Cursor::new(&mut path[..]);
+        write!(cursor, "/proc/{}/task/{id}/stat\0", program::pid()).ok()?;
+        let n = cursor.position() as usize;
+        std::ffi::CStr::from_bytes_with_nul(&path[..n]).ok()?
+    };
+    let mut buffer = [0u8; 512];
+    let stat = read_small(text, &mut buffer)?;
+    // The name, in parentheses, may hold anything; fields are counted after it.
+    let after = stat.iter().rposition(|b| *b == b')')? + 2;
+    let field = stat[after..].split(|b| *b == b' ').nth(36)?;
+    std::str::from_utf8(field).ok()?.parse().ok()
+}
+
+/// Processors of the system that are online.
+pub fn processors() -> usize {
+    // SAFETY: no pointers.
+    unsafe { libc::sysconf(libc::_SC_NPROCESSORS_ONLN) }.max(1) as usize
+}
+
+/// The memory node of each processor, by its number.
+pub fn nodes() -> Vec<u16> {
+    // SAFETY: no pointers.
+    let cpus = unsafe { libc::sysconf(libc::_SC_NPROCESSORS_CONF) }.clamp(1, 1024) as usize;
+    nodes_in("/sys/devices/system/node".as_ref(), cpus)
+}
+
+/// The memory node of each of so many processors, by what the kernel says in a directory.
+fn nodes_in(dir: &std::path::Path, cpus: usize) -> Vec<u16> {
+    let mut nodes = vec![0; cpus];
+    let Ok(dirs) = std::fs::read_dir(dir) else {
+        return nodes;
+    };
+    for dir in dirs.flatten() {
+        let name = dir.file_name();
+        let Some(node) = name
+            .to_str()
+            .and_then(|n| n.strip_prefix("node")?.parse::<u16>().ok())
+        else {
+            continue;
+        };
+        let list = std::fs::read_to_string(dir.path().join("cpulist")).unwrap_or_default();
+        numbers(&list)
+            .filter(|c| *c < cpus)
+            .for_each(|c| nodes[c] = node);
+    }
+    nodes
+}
+
+/// The memory nodes there are, from the smallest on; one where the kernel knows of none.
+pub fn online_nodes() -> Vec<u16> {
+    let list = std::fs::read_to_string("/sys/devices/system/node/online");
+    let known = numbers(list.as_deref().unwrap_or("0"));
+    known.filter_map(|n| u16::try_from(n).ok()).collect()
+}
+
+/// The numbers of a list as sysfs writes it: `0-3,8`; none in an empty one, of a node without
+/// processors.
+fn numbers(list: &str) -> impl Iterator<Item = usize> {
+    list.trim().split(',').flat_map(|part| {
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        let ends = first.parse::<usize>().ok().zip(last.parse().ok());
+        ends.into_iter().flat_map(|(first, last)| first..=last)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lists_of_sysfs() {
+        let all = |list| numbers(list).collect::<Vec<_>>();
+        assert_eq!(all("0\n"), [0]);
+        assert_eq!(all("0-2,5,7-8\n"), [0, 1, 2, 5, 7, 8]);
+        assert_eq!(all("\n"), []);
+    }
+
+    #[test]
+    fn processors_of_two_nodes() {
+        let dir = tempfile::tempdir().unwrap();
+        // One of them has no processor, one has more than are asked for.
+        for (name, cpus) in [
+            ("node0", "0-1,4\n"),
+            ("node2", "2-3,5-9\n"),
+            ("node5", "\n"),
+        ] {
+            std::fs::create_dir(dir.path().join(name)).unwrap();
+            std::fs::write(dir.path().join(name).join("cpulist"), cpus).unwrap();
+        }
+        // What else lies there.
+        std::fs::write(dir.path().join("online"), "0,2,5\n").unwrap();
+        std::fs::create_dir(dir.path().join("power")).unwrap();
+        assert_eq!(nodes_in(dir.path(), 6), [0, 0, 2, 2, 0, 2]);
+        assert_eq!(nodes_in(&dir.path().join("none"), 2), [0, 0]);
+    }
+}

@@ -1,0 +1,180 @@
+//! Tasks of ours follow the program's changes of user.
+//!
+//! To the kernel, users and groups are each thread's own. libc's `setuid` and its kin have every
+//! thread change that libc knows, and it knows none of ours (`task`). One that kept the program's former
+//! rights would be a way back to them for whoever takes the program over, as both have one memory. So the
+//! thread that changed says so, and goes on when all have followed.
+//!
+//! Protocol: [`changed`] writes down what its caller is now and raises the count of changes; each task of ours
+//! that finds it above the last change that it `followed` becomes the same, and says so. It calls
+//! [`follow`] whenever it wakes.
+//!
+//! What it does not do: what else is a thread's own and libc leaves so (capabilities set by hand,
+//! seccomp filters).
+
+use crate::kernel::futex;
+use crate::kernel::tasks::{REGISTRY, TASKS, helper_lives};
+use crate::memory;
+use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicUsize, Ordering::SeqCst};
+use std::time::{Duration, Instant};
+
+/// Real, effective and saved.
+type Three = [AtomicU32; 3];
+
+/// What tasks of ours follow.
+struct Changes {
+    /// How often credentials were changed.
+    count: AtomicU32,
+    /// The last change that the task of a number has followed.
+    followed: [AtomicU32; TASKS],
+    users: Three,
+    groups: Three,
+    /// Supplementary groups.
+    list: AtomicPtr<libc::gid_t>,
+    listed: AtomicUsize,
+    /// The process one of whose threads changes credentials now; 0: none. In a forked child the parent's
+    /// number means nobody.
+    holder: AtomicU32,
+}
+
+/// One for the process, as its credentials are.
+static CHANGES: Changes = Changes {
+    count: AtomicU32::new(0),
+    followed: [const { AtomicU32::new(0) }; TASKS],
+    users: [const { AtomicU32::new(0) }; 3],
+    groups: [const { AtomicU32::new(0) }; 3],
+    list: AtomicPtr::new(std::ptr::null_mut()),
+    listed: AtomicUsize::new(0),
+    holder: AtomicU32::new(0),
+};
+
+/// A thread that does not follow in this time never will.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// The calling thread, of the program, is another user or in other groups by now. Returns when
+/// threads of ours are, too; `nudge` wakes those that sleep. One that cannot ends the process.
+pub fn changed(nudge: impl Fn()) {
+    if !helper_lives() {
+        return;
+    }
+    let _exclusive = Exclusive::wait();
+    let (mut users, mut groups) = ([0; 3], [0; 3]);
+    let ([a, b, c], [d, e, f]) = (&mut users, &mut groups);
+    // SAFETY: each writes three words that are there.
+    unsafe {
+        libc::getresuid(a, b, c);
+        libc::getresgid(d, e, f);
+    }
+    // SAFETY: asks for their number alone.
+    let count = unsafe { libc::getgroups(0, std::ptr::null_mut()) }.max(0) as usize;
+    let bytes = memory::page_up(count.max(1) * size_of::<libc::gid_t>());
+    let Ok(list) = memory::reserve(bytes) else {
+        abort();
+    };
+    // SAFETY: the map holds that many.
+    if unsafe { libc::getgroups(count as i32, list as *mut libc::gid_t) } != count as i32 {
+        abort();
+    }
+    for i in 0..3 {
+        CHANGES.users[i].store(users[i], SeqCst);
+        CHANGES.groups[i].store(groups[i], SeqCst);
+    }
+    CHANGES.list.store(list as *mut libc::gid_t, SeqCst);
+    CHANGES.listed.store(count, SeqCst);
+    let change = CHANGES.count.fetch_add(1, SeqCst) + 1;
+    let begin = Instant::now();
+    // A helper that ends meanwhile has no rights any more.
+    let follows = |number: usize| CHANGES.followed[number].load(SeqCst) == change;
+    // Asked anew after each: the first starts the others, and follows after that.
+    let all = || {
+        (0..TASKS)
+            .take_while(|&number| number < REGISTRY.started())
+            .all(follows)
+    };
+    while helper_lives() && !all() {
+        if begin.elapsed() > PATIENCE {
+            abort();
+        }
+        futex::wake(&CHANGES.count, i32::MAX, false);
+        nudge();
+        std::thread::sleep(Duration::from_micros(100));
+    }
+    // SAFETY: nobody reads the list any more.
+    let _ = unsafe { memory::munmap(list, bytes) };
+}
+
+/// On a thread of ours: becomes who the program has become.
+#[inline]
+pub fn follow() {
+    if CHANGES.count.load(SeqCst) != 0 {
+        follow_now();
+    }
+}
+
+#[cold]
+fn follow_now() {
+    let Some(number) = REGISTRY.number() else {
+        return;
+    };
+    let change = CHANGES.count.load(SeqCst);
+    if CHANGES.followed[number].load(SeqCst) == change {
+        return;
+    }
+    let [u, v, w] = CHANGES.users.each_ref().map(|id| id.load(SeqCst));
+    let [g, h, i] = CHANGES.groups.each_ref().map(|id| id.load(SeqCst));
+    let (list, count) = (CHANGES.list.load(SeqCst), CHANGES.listed.load(SeqCst));
+    // The system calls themselves, which change this thread alone. Who may not set groups had the
+    // right no more before, and they are the same.
+    // SAFETY: the list holds so many until this thread has said that it followed.
+    let followed = unsafe {
+        libc::syscall(libc::SYS_setgroups, count, list);
+        libc::syscall(libc::SYS_setresgid, g, h, i) == 0
+            && libc::syscall(libc::SYS_setresuid, u, v, w) == 0
+    };
+    if !followed {
+        abort();
+    }
+    CHANGES.followed[number].store(change, SeqCst);
+}
+
+/// A task of `number` is who the calling one is, by which it is started; the first is who the program's
+/// thread was.
+pub(crate) fn started(number: usize) {
+    let creator = REGISTRY.number().filter(|creator| *creator != number);
+    let followed = creator.map_or(CHANGES.count.load(SeqCst), |n| {
+        CHANGES.followed[n].load(SeqCst)
+    });
+    CHANGES.followed[number].store(followed, SeqCst);
+}
+
+/// Held by one thread of the process at a time.
+struct Exclusive;
+
+impl Exclusive {
+    fn wait() -> Self {
+        let own = std::process::id();
+        loop {
+            let holder = CHANGES.holder.load(SeqCst);
+            if holder != own
+                && CHANGES
+                    .holder
+                    .compare_exchange(holder, own, SeqCst, SeqCst)
+                    .is_ok()
+            {
+                return Self;
+            }
+            std::thread::sleep(Duration::from_micros(100));
+        }
+    }
+}
+
+impl Drop for Exclusive {
+    fn drop(&mut self) {
+        CHANGES.holder.store(0, SeqCst);
+    }
+}
+
+fn abort() -> ! {
+    // SAFETY: ends the process.
+    unsafe { libc::abort() }
+}

@@ -1,0 +1,275 @@
+//! What an executable file is to us: whether the program in it loads a preload library, by its headers.
+//! That takes a dynamic, native glibc executable that the kernel does not run with other rights.
+//!
+//! Reads into memory of its own, on the stack: it is asked in children of vfork too. Executes nothing, and
+//! follows no `#!` line: the caller does.
+
+use std::fmt;
+use std::fs::{File, Metadata};
+use std::io;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::fs::{FileExt, MetadataExt};
+
+/// What a file is.
+#[derive(PartialEq, Eq, Debug)]
+#[allow(clippy::large_enum_variant)] // A box would take the heap.
+pub enum ProgramKind {
+    /// A program that loads the library; or of a format that the kernel may know and we do not.
+    Managed,
+    /// A program that never does, for this reason.
+    Unmanaged(UnmanagedReason),
+    /// A script, run by the program at this path.
+    Script(ProgramPath),
+    /// An ELF file whose headers are not whole.
+    Damaged,
+}
+
+/// Why a program's memory cannot be managed.
+#[derive(PartialEq, Eq, Debug)]
+#[allow(clippy::large_enum_variant)] // A box would take the heap.
+pub enum UnmanagedReason {
+    /// No dynamic loader.
+    Static,
+    /// setuid, setgid or file capabilities: the loader ignores LD_PRELOAD.
+    Privileged,
+    /// For another processor or word size.
+    Foreign,
+    /// Another C library's loader, by its path.
+    OtherLibc(ProgramPath),
+    /// Go maps its heap without the C library.
+    Go,
+}
+
+impl UnmanagedReason {
+    /// Whether the preload library has to be kept out of the program's environment: its loader would take
+    /// it for a library of its own and give up. musl's passes over one that it does not find, as it does
+    /// not find one named for glibc alone ([`super::loader`]); what others do is not known.
+    pub fn withholds(&self, named_for_glibc: bool) -> bool {
+        match self {
+            UnmanagedReason::OtherLibc(loader) => {
+                !(named_for_glibc && loader.file_begins(b"ld-musl"))
+            }
+            _ => false,
+        }
+    }
+}
+
+impl fmt::Display for UnmanagedReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            UnmanagedReason::Static => f.write_str("it is statically linked"),
+            UnmanagedReason::Privileged => {
+                f.write_str("it is setuid, setgid or has file capabilities")
+            }
+            UnmanagedReason::Foreign => {
+                f.write_str("it is built for another processor or word size")
+            }
+            UnmanagedReason::OtherLibc(loader) => write!(f, "it uses another C library ({loader})"),
+            UnmanagedReason::Go => {
+                f.write_str("it is a Go program, which maps its memory without the C library")
+            }
+        }
+    }
+}
+
+/// A path as a header has it, cut where that is too long for any: without its null.
+#[derive(PartialEq, Eq, Clone, Copy)]
+pub struct ProgramPath {
+    bytes: [u8; 256],
+    len: usize,
+}
+
+impl ProgramPath {
+    /// The same bytes, as far as there is room.
+    pub fn of(from: &[u8]) -> Self {
+        // One is left for a null behind it.
+        let len = from.len().min(255);
+        let mut bytes = [0; 256];
+        bytes[..len].copy_from_slice(&from[..len]);
+        Self { bytes, len }
+    }
+
+    /// Its bytes.
+    pub fn bytes(&self) -> &[u8] {
+        &self.bytes[..self.len]
+    }
+
+    /// The same with a null at its end.
+    pub fn with_null(&self) -> &[u8] {
+        &self.bytes[..=self.len]
+    }
+
+    /// Whether its last part begins so.
+    fn file_begins(&self, with: &[u8]) -> bool {
+        let file = self.bytes().rsplit(|b| *b == b'/').next();
+        file.is_some_and(|file| file.starts_with(with))
+    }
+}
+
+impl fmt::Display for ProgramPath {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for part in self.bytes().utf8_chunks() {
+            f.write_str(part.valid())?;
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Debug for ProgramPath {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+/// How many interpreters of interpreters the kernel follows.
+pub const MAX_SCRIPTS: usize = 5;
+
+/// What is read at once: with a linker of today all of what is looked at.
+const HEAD: usize = 1024;
+
+/// What `file` is.
+///
+/// # Errors
+/// It cannot be read.
+pub fn program_kind(file: &File) -> io::Result<ProgramKind> {
+    let user = rustix::process::geteuid();
+    let capabilities =
+        || rustix::fs::fgetxattr(file, c"security.capability", &mut [0u8; 64][..]).is_ok();
+    if raises_privileges(&file.metadata()?) || !user.is_root() && capabilities() {
+        return Ok(ProgramKind::Unmanaged(UnmanagedReason::Privileged));
+    }
+    let mut head = [0; HEAD];
+    let len = read_at(file, &mut head, 0)?;
+    let head = &head[..len];
+    if let Some(line) = head.strip_prefix(b"#!") {
+        let line = line.split(|&b| b == b'\n').next().unwrap_or_default();
+        let mut words = line.trim_ascii().split(|b| b.is_ascii_whitespace());
+        return Ok(ProgramKind::Script(ProgramPath::of(
+            words.next().unwrap_or_default(),
+        )));
+    }
+    if !head.starts_with(b"\x7fELF") {
+        return Ok(ProgramKind::Managed);
+    }
+    Ok(elf(file, head).unwrap_or(ProgramKind::Damaged))
+}
+
+/// As much as there is.
+fn read_at(file: &File, out: &mut [u8], offset: u64) -> io::Result<usize> {
+    let mut done = 0;
+    while done < out.len() {
+        match file.read_at(&mut out[done..], offset + done as u64) {
+            Ok(0) => break,
+            Ok(n) => done += n,
+            Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+            Err(e) => return Err(e),
+        }
+    }
+    Ok(done)
+}
+
+/// Whether the kernel would run the file with another user or group than ours (AT_SECURE).
+pub fn raises_privileges(meta: &Metadata) -> bool {
+    let user = rustix::process::geteuid();
+    let setuid = meta.mode() & 0o4000 != 0 && meta.uid() != user.as_raw();
+    // Without group execute the bit means mandatory locking instead.
+    let setgid =
+        meta.mode() & 0o2010 == 0o2010 && meta.gid() != rustix::process::getegid().as_raw();
+    setuid || setgid
+}
+
+/// What the ELF headers say; `None` if they are not whole.
+fn elf(file: &File, head: &[u8]) -> Option<ProgramKind> {
+    const PT_INTERP: u32 = 3;
+    const PT_NOTE: u32 = 4;
+    let machine = u16_in(head, 18)?;
+    let native = if cfg!(target_arch = "x86_64") {
+        62
+    } else {
+        183
+    };
+    let (wide, little) = (head.get(4) == Some(&2), head.get(5) == Some(&1));
+    if !wide || !little || machine != native {
+        return Some(ProgramKind::Unmanaged(UnmanagedReason::Foreign));
+    }
+    let table = u64_in(head, 32)?;
+    let (size, count) = (u64::from(u16_in(head, 54)?), u64::from(u16_in(head, 56)?));
+    if size < 56 {
+        return None;
+    }
+    let (mut loader, mut go) = (None, false);
+    for n in 0..count {
+        let mut header = [0; 56];
+        if part(file, head, &mut header, table.checked_add(n * size)?)? < header.len() {
+            return None;
+        }
+        let kind = u32::from_le_bytes(header[..4].try_into().ok()?);
+        if kind != PT_INTERP && kind != PT_NOTE {
+            continue;
+        }
+        let (offset, len) = (u64_in(&header, 8)?, u64_in(&header, 32)?);
+        let mut content = [0; 256];
+        let len = len.min(content.len() as u64) as usize;
+        let whole = part(file, head, &mut content[..len], offset) == Some(len);
+        let content = &content[..len];
+        if kind == PT_INTERP {
+            let path = content.split(|b| *b == 0).next().unwrap_or_default();
+            loader = Some(ProgramPath::of(whole.then_some(path)?));
+        } else {
+            // Name size 4, then the name, of the note that carries Go's build id.
+            go |= content.get(..4) == Some(&[4, 0, 0, 0]) && content.get(12..16) == Some(b"Go\0\0");
+        }
+    }
+    Some(match loader {
+        None if own_name(file.as_fd()).is_some_and(is_glibcs) => ProgramKind::Managed,
+        None => ProgramKind::Unmanaged(UnmanagedReason::Static),
+        Some(loader) if !is_glibcs(loader) => {
+            ProgramKind::Unmanaged(UnmanagedReason::OtherLibc(loader))
+        }
+        Some(_) if go => ProgramKind::Unmanaged(UnmanagedReason::Go),
+        Some(_) => ProgramKind::Managed,
+    })
+}
+
+/// As much as there is of a part of the file, whose first bytes are at hand.
+fn part(file: &File, head: &[u8], out: &mut [u8], offset: u64) -> Option<usize> {
+    let at_hand = usize::try_from(offset)
+        .ok()
+        .and_then(|start| head.get(start..start.checked_add(out.len())?));
+    match at_hand {
+        Some(bytes) => {
+            out.copy_from_slice(bytes);
+            Some(out.len())
+        }
+        None => read_at(file, out, offset).ok(),
+    }
+}
+
+/// Whether a loader is glibc's, which may be started itself and then loads a program and the library.
+fn is_glibcs(loader: ProgramPath) -> bool {
+    loader.file_begins(b"ld-linux") || loader.file_begins(b"ld-2.")
+}
+
+/// Where an open file is, links resolved.
+fn own_name(file: BorrowedFd<'_>) -> Option<ProgramPath> {
+    use std::os::fd::AsRawFd;
+    let mut link = [0u8; 40];
+    {
+        use std::io::Write;
+        let mut to = &mut link[..39];
+        write!(to, "/proc/self/fd/{}", file.as_raw_fd()).ok()?;
+    }
+    let link = std::ffi::CStr::from_bytes_until_nul(&link).ok()?;
+    let mut name = [MaybeUninit::uninit(); 256];
+    let (name, _) = rustix::fs::readlinkat_raw(rustix::fs::CWD, link, &mut name).ok()?;
+    Some(ProgramPath::of(name))
+}
+
+fn u16_in(bytes: &[u8], at: usize) -> Option<u16> {
+    Some(u16::from_le_bytes(bytes.get(at..at + 2)?.try_into().ok()?))
+}
+
+fn u64_in(bytes: &[u8], at: usize) -> Option<u64> {
+    Some(u64::from_le_bytes(bytes.get(at..at + 8)?.try_into().ok()?))
+}

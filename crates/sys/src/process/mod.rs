@@ -1,0 +1,15 @@
+//! Programs, their threads, and tasks of our own beside them.
+
+mod control_block;
+pub mod cpu;
+pub mod credentials;
+pub mod daemon;
+pub mod elf;
+pub mod loader;
+pub mod program;
+pub mod robust;
+pub mod schedule;
+pub mod stack;
+pub mod syscall_trap;
+pub mod task;
+pub mod thread;

@@ -1,0 +1,152 @@
+//! The program whose memory a helper has: who it is, and whether it still uses that memory.
+//!
+//! The helper is told of neither the program's end nor its exec; the memory lives as long as it does. So it
+//! has to see for itself, and go:
+//!
+//! - *death*: the program's pidfd is readable once every thread of it has ended;
+//! - *exec*: the two have one memory no more (`kcmp`, or their sizes differ).
+//!
+//! Both mean that the first thread has let the memory go, and then the kernel clears a word of that thread's
+//! and wakes who waits for it (`CLONE_CHILD_CLEARTID`, as libc and `fork` have it for `pthread_join`). The
+//! helper waits for that word beside what else it waits for, and looks when it is cleared, and now and then.
+//!
+//! What it does not do: see which other processes use the memory (children of `vfork`).
+
+use crate::kernel::{futex, raw};
+use crate::{Errno, memory, proc};
+use libc::c_long;
+use std::ops::ControlFlow::{Break, Continue};
+use std::os::fd::BorrowedFd;
+use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, Ordering::SeqCst};
+
+/// The program of this process.
+struct Program {
+    /// Its number, as this process sees it; 0 before [`begin`].
+    pid: AtomicU32,
+    /// The first thread's word; null where it is not known.
+    word: AtomicPtr<AtomicU32>,
+    /// A word for a first thread that has none.
+    own_word: AtomicU32,
+    /// The helper's descriptor of the program; below 0: it has none yet.
+    pidfd: AtomicI32,
+}
+
+/// One for the process: the kernel clears a word of it, and signal handlers ask.
+static PROGRAM: Program = Program {
+    pid: AtomicU32::new(0),
+    word: AtomicPtr::new(std::ptr::null_mut()),
+    own_word: AtomicU32::new(1),
+    pidfd: AtomicI32::new(-1),
+};
+
+/// Called on the program's first thread: as the library is loaded, and in a forked child before another runs.
+pub fn begin() {
+    const GET_TID_ADDRESS: c_long = 40;
+    PROGRAM.pid.store(std::process::id(), SeqCst);
+    PROGRAM.pidfd.store(-1, SeqCst);
+    let mut word = 0usize;
+    // SAFETY: writes one word of ours; the second names a word that is there for good.
+    unsafe {
+        let args = [GET_TID_ADDRESS, (&raw mut word) as c_long, 0, 0, 0, 0];
+        let known = raw::call(libc::SYS_prctl, args) == 0;
+        if known && word == 0 {
+            PROGRAM.own_word.store(1, SeqCst);
+            word = PROGRAM.own_word.as_ptr() as usize;
+            raw::call(libc::SYS_set_tid_address, [word as c_long, 0, 0, 0, 0, 0]);
+        }
+    }
+    PROGRAM.word.store(word as *mut AtomicU32, SeqCst);
+}
+
+/// The number of the program; the caller's own where it is not helped.
+pub fn pid() -> u32 {
+    match PROGRAM.pid.load(SeqCst) {
+        0 => std::process::id(),
+        pid => pid,
+    }
+}
+
+/// The helper takes hold of the program, once.
+///
+/// # Errors
+/// ESRCH if it has ended.
+pub fn watch() -> Result<(), Errno> {
+    let args = [pid().into(), 0, 0, 0, 0, 0];
+    // SAFETY: no pointers.
+    let pidfd = unsafe { raw::checked(libc::SYS_pidfd_open, args)? };
+    PROGRAM.pidfd.store(pidfd as i32, SeqCst);
+    Ok(())
+}
+
+/// The program's pidfd; none before [`watch`].
+pub fn pidfd() -> Option<BorrowedFd<'static>> {
+    let fd = PROGRAM.pidfd.load(SeqCst);
+    // SAFETY: it stays open as long as this process.
+    (fd >= 0).then(|| unsafe { BorrowedFd::borrow_raw(fd) })
+}
+
+/// How a program let its memory go.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Gone {
+    /// It has ended.
+    Dead,
+    /// It has become another program.
+    Other,
+}
+
+/// Whether the program uses its memory no more. A few system calls, on a task of ours.
+pub fn is_gone() -> Option<Gone> {
+    if pidfd().is_some_and(proc::has_ended) {
+        return Some(Gone::Dead);
+    }
+    (!lives_here()).then_some(Gone::Other)
+}
+
+/// The word that is cleared when the first thread has let the memory go, and what it holds until then.
+/// None: nobody tells; it is to be looked every so often.
+pub fn word() -> Option<(&'static AtomicU32, u32)> {
+    let at = PROGRAM.word.load(SeqCst);
+    let mut now = [0; 4];
+    // In a child that a thread forked, or `clone` made, the word may be anywhere, and go.
+    memory::look_at_own(at as usize, &mut now).ok()?;
+    // SAFETY: a word that was just there, which is but a key to wait by.
+    let word = unsafe { at.as_ref()? };
+    match u32::from_ne_bytes(now) {
+        0 => {
+            // The kernel wakes one: a thread that joins the first may be another.
+            futex::wake(word, i32::MAX, true);
+            None
+        }
+        now => Some((word, now)),
+    }
+}
+
+/// On a task of ours: ends the program, as nobody can serve its memory any more.
+pub fn kill() {
+    let fd = c_long::from(PROGRAM.pidfd.load(SeqCst));
+    let args = [fd, libc::SIGKILL.into(), 0, 0, 0, 0];
+    // SAFETY: no pointers.
+    unsafe { raw::call(libc::SYS_pidfd_send_signal, args) };
+}
+
+/// Whether the program uses the memory of the calling task. Where nothing tells: yes.
+fn lives_here() -> bool {
+    let (program, own) = (pid(), std::process::id());
+    match proc::share_memory(program, own) {
+        Some(true) => true,
+        // The first thread may have ended and others go on: then it has no memory.
+        Some(false) => {
+            let here = |thread| match proc::share_memory(thread, own) {
+                Some(false) => Continue(()),
+                _ => Break(()),
+            };
+            proc::each_thread(program, here).map_or(true, |found| found.is_some())
+        }
+        // One that changed its user may not be looked into; how large it is everybody may know. The two are
+        // read one after the other, so memory may have come or gone between.
+        None => (0..5).any(|_| {
+            let sizes = (proc::size_of(program), proc::size_of(own));
+            !matches!(sizes, (Some(program), Some(own)) if program != own && program != 0)
+        }),
+    }
+}

@@ -1,0 +1,132 @@
+//! A word that one thread at a time holds, and that the kernel takes from it when it dies: by exit, exec or
+//! a signal, at any instruction (`set_robust_list(2)`).
+//!
+//! Made for processes that share one memory, where who dies leaves others behind that go on using it. The
+//! word is all that the kernel puts right: what it guards has to be fit for that.
+
+use crate::process::thread;
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering::SeqCst};
+
+const OWNER_DIED: u32 = 0x4000_0000;
+
+/// The kernel's `struct robust_list_head`.
+#[repr(C)]
+struct Head {
+    /// The first link; the last one leads back here.
+    first: AtomicUsize,
+    /// Where a word is from its link.
+    offset: AtomicUsize,
+    /// The link that is about to be put in or taken out.
+    pending: AtomicUsize,
+}
+
+/// The word, and what tells the kernel of it.
+pub struct Robust {
+    /// A list with nothing in it, and the word *pending*.
+    head: Head,
+    /// Who holds it, by its number in the system; 0 nobody.
+    word: AtomicU32,
+}
+
+impl Robust {
+    /// Held by nobody.
+    pub const fn new() -> Self {
+        Self {
+            head: Head {
+                first: AtomicUsize::new(0),
+                offset: AtomicUsize::new(0),
+                pending: AtomicUsize::new(0),
+            },
+            word: AtomicU32::new(0),
+        }
+    }
+
+    /// Takes it for the calling thread, if nobody has it who lives. Where the kernel has no such lists it is
+    /// lost when its holder dies.
+    pub fn take(&'static self) -> Option<Held> {
+        let free = self.word.load(SeqCst);
+        if free != 0 && free & OWNER_DIED == 0 {
+            return None;
+        }
+        // The same for whoever tries.
+        let head = (&raw const self.head) as usize;
+        self.head.first.store(head, SeqCst);
+        self.head.pending.store(self.word.as_ptr() as usize, SeqCst);
+        let held = Held {
+            robust: self,
+            before: list(),
+        };
+        set_list(head);
+        let taken = self
+            .word
+            .compare_exchange(free, thread::id(), SeqCst, SeqCst);
+        taken.is_ok().then_some(held)
+    }
+
+    /// In a forked child: who held it is not here.
+    pub fn reset(&self) {
+        self.word.store(0, SeqCst);
+    }
+}
+
+impl Default for Robust {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// Held by the calling thread, as long as this lives.
+pub struct Held {
+    robust: &'static Robust,
+    /// The list that the thread had.
+    before: usize,
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        let word = &self.robust.word;
+        // Where another was faster it is that one's.
+        let _ = word.compare_exchange(thread::id(), 0, SeqCst, SeqCst);
+        set_list(self.before);
+    }
+}
+
+/// The calling thread's list.
+fn list() -> usize {
+    let (mut head, mut len) = (0usize, 0usize);
+    // SAFETY: writes two words that are there.
+    unsafe { libc::syscall(libc::SYS_get_robust_list, 0, &mut head, &mut len) };
+    head
+}
+
+fn set_list(head: usize) {
+    // SAFETY: the kernel reads the structure when the thread ends: it is static, or was set before.
+    unsafe { libc::syscall(libc::SYS_set_robust_list, head, size_of::<Head>()) };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_dies_with_it_leaves_it_to_the_next() {
+        static ROBUST: Robust = Robust::new();
+        let before = list();
+        let held = ROBUST.take().expect("nobody has it");
+        assert!(
+            std::thread::spawn(|| ROBUST.take().is_none())
+                .join()
+                .unwrap()
+        );
+        drop(held);
+        assert_eq!(list(), before);
+        for _ in 0..3 {
+            std::thread::spawn(|| {
+                std::mem::forget(ROBUST.take().expect("nobody who lives has it"))
+            })
+            .join()
+            .unwrap();
+        }
+        assert!(ROBUST.take().is_some());
+    }
+}

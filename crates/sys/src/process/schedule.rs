@@ -1,0 +1,64 @@
+//! How urgently a thread competes for its processor.
+
+use crate::Errno;
+
+/// How a thread competes for its processor.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Urgency {
+    /// Like any other.
+    Normal,
+    /// Only when nobody else wants the processor; a processor that runs nothing else counts as
+    /// idle when the scheduler looks for a place for a woken thread.
+    Idle,
+}
+
+/// Sets how thread `id` competes.
+pub fn set_urgency(id: u32, urgency: Urgency) -> Result<(), Errno> {
+    let policy = match urgency {
+        Urgency::Normal => libc::SCHED_OTHER,
+        Urgency::Idle => libc::SCHED_IDLE,
+    };
+    let param = libc::sched_param { sched_priority: 0 };
+    // SAFETY: a valid parameter block.
+    Errno::of(unsafe { libc::syscall(libc::SYS_sched_setscheduler, id, policy, &param) })
+        .map(|_| ())
+}
+
+/// Asks that the calling thread, which works for fractions of a millisecond at a time, get its turn
+/// soon on a crowded machine: a short slice, and precedence where that is permitted. Processes that
+/// it starts have neither. Refused where the kernel is older, and then nothing changes.
+pub fn prompt() {
+    const RESET_ON_FORK: u64 = 1;
+    const SLICE_NS: u64 = 100_000;
+    const PRECEDENCE: i32 = -10;
+    /// `struct sched_attr` in its first version; the libc crate has none.
+    #[repr(C)]
+    struct Attributes {
+        size: u32,
+        policy: u32,
+        flags: u64,
+        nice: i32,
+        priority: u32,
+        runtime: u64,
+        deadline: u64,
+        period: u64,
+    }
+    // SAFETY: no pointers.
+    let now = unsafe { libc::getpriority(libc::PRIO_PROCESS, 0) };
+    for nice in [PRECEDENCE.min(now), now] {
+        let attributes = Attributes {
+            size: size_of::<Attributes>() as u32,
+            policy: libc::SCHED_OTHER as u32,
+            flags: RESET_ON_FORK,
+            nice,
+            priority: 0,
+            runtime: SLICE_NS,
+            deadline: 0,
+            period: 0,
+        };
+        // SAFETY: a valid block of the size that it names.
+        if unsafe { libc::syscall(libc::SYS_sched_setattr, 0, &attributes, 0) } == 0 {
+            return;
+        }
+    }
+}

@@ -1,0 +1,206 @@
+//! The devices of the tree, as a member sees them: which there are, how it comes to hold one,
+//! and how it lets go.
+//!
+//! # Protocol
+//! The table has a row for each device. Whenever rows change, [`Member::device_changes`] does
+//! and every member is woken. Then, on the thread that owns the descriptors:
+//! ```text
+//! a row is On, and not held     attach: ask the supervisor, which sends file and leases
+//! a held row is Asked           say what it would take to leave; go on as before
+//! a held row is Leaving         move everything away, close the file, detach
+//! a held row is On again        go on as before
+//! a held row is another's       only in a forked child that had nothing there: detach
+//! ```
+//! A row is given to another device only when every member has detached, and nobody owns or
+//! reads a cluster of it.
+
+use super::{JoinError, Member};
+use crate::lease::Leases;
+use crate::protocol;
+use crate::table::{Answer, DeviceRow, DeviceState, map_leases};
+use ebb_engine::ClusterIndex;
+use ebb_engine::env::Lender;
+use rustix::net::{self, SendFlags};
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
+
+/// Answers to older questions that are passed over before a new one is given up.
+const STALE_ANSWERS: usize = 8;
+
+/// A swap device as received: the descriptor is the caller's.
+#[derive(Debug)]
+pub struct Device {
+    /// Its row in the table, below [`MAX_DEVICES`].
+    pub row: usize,
+    /// Its number, never used twice in a tree.
+    pub serial: u64,
+    /// Its file, in this thread's descriptor table.
+    pub fd: OwnedFd,
+    /// What is known of it.
+    pub facts: crate::Facts,
+    /// Higher is used first; none: after those with one.
+    pub priority: Option<i16>,
+}
+
+impl Member {
+    /// Changes with every change of the tree's devices.
+    pub fn device_changes(&self) -> u64 {
+        self.table.changes.load(SeqCst)
+    }
+
+    /// The device in a row by its serial number, and what becomes of it.
+    pub fn device(&self, row: usize) -> Option<(u64, DeviceState)> {
+        self.table.devices.get(row)?.device()
+    }
+
+    /// Receives the devices of `rows`, one bit each, and holds their leases. Rows that have
+    /// become free are left out. On the thread that joined.
+    ///
+    /// # Errors
+    /// The supervisor is gone, or does not answer in time; nothing is held then.
+    pub fn attach(&self, rows: u8) -> Result<Vec<Device>, JoinError> {
+        if rows == 0 {
+            return Ok(Vec::new());
+        }
+        let connection = self.connection.get();
+        let connection = connection.ok_or(JoinError::Protocol("there is no connection"))?;
+        net::send(connection, &protocol::ask(rows), SendFlags::NOSIGNAL)
+            .map_err(JoinError::Connect)?;
+        for _ in 0..STALE_ANSWERS {
+            let (packet, fds) = protocol::receive(connection)?;
+            let named = protocol::decode_devices(&packet)
+                .ok_or(JoinError::Protocol("an unknown packet for devices"))?;
+            if named.iter().any(|(row, _)| rows >> row & 1 == 0) {
+                // To a question of ours that was given up.
+                continue;
+            }
+            return self.take(&named, fds);
+        }
+        Err(JoinError::Protocol("no answer to the right question"))
+    }
+
+    fn take(&self, named: &[(usize, u64)], fds: Vec<OwnedFd>) -> Result<Vec<Device>, JoinError> {
+        const MISSING: &str = "descriptors missing; raise the limit on open files";
+        let mut devices = Vec::new();
+        let mut leases = Vec::new();
+        let mut fds = fds.into_iter();
+        for &(row, serial) in named {
+            let (Some(fd), Some(lease)) = (fds.next(), fds.next()) else {
+                return Err(JoinError::Protocol(MISSING));
+            };
+            let shared: &DeviceRow = &self.table.devices[row];
+            // The row is this device's as long as we do not detach.
+            if shared.device().is_none_or(|(now, _)| now != serial) {
+                return Err(JoinError::Protocol("the device of a row has changed"));
+            }
+            let known = self.held.lock()[row].filter(|held| held.0 == serial);
+            let mapped = match known {
+                Some((_, leases)) => leases,
+                None => map_leases(lease.as_fd(), shared.clusters.load(SeqCst))
+                    .map_err(JoinError::Map)?,
+            };
+            leases.push((row, (serial, mapped)));
+            devices.push(Device {
+                row,
+                serial,
+                fd,
+                facts: crate::Facts::from_words(shared.facts()),
+                priority: shared.priority(),
+            });
+        }
+        let mut held = self.held.lock();
+        for (row, leases) in leases {
+            held[row] = Some(leases);
+        }
+        Ok(devices)
+    }
+
+    /// This process has nothing on the device any more and has closed its file.
+    pub fn detach(&self, row: usize, serial: u64) {
+        let mut held = self.held.lock();
+        if held[row].is_some_and(|held| held.0 == serial) {
+            held[row] = None;
+            drop(held);
+            let slot = self.table.slot(self.slot());
+            slot.shares[row].report(0, 0, false, None);
+            slot.attached.fetch_and(!(1 << row), SeqCst);
+            self.connection.send(&protocol::POKE_PACKET);
+        }
+    }
+
+    /// Processes that have pages on a device, by their own word.
+    pub fn users(&self, row: usize) -> u64 {
+        let shares = self.table.taken();
+        let shares = shares.map(|(slot, _)| &self.table.slot(slot).shares[row]);
+        shares.filter(|share| share.used.load(Relaxed) > 0).count() as u64
+    }
+
+    /// Says what this process has on a device: `used` slots, write errors that it met, whether
+    /// it gave the device up for them, and what it answers to being asked to leave it, by the last
+    /// change of the devices that it has seen.
+    pub fn report_share(
+        &self,
+        row: usize,
+        used: u32,
+        errors: u32,
+        out: bool,
+        answer: Option<(u64, Answer)>,
+    ) {
+        self.table.slot(self.slot()).shares[row].report(used, errors, out, answer);
+    }
+
+    /// The leases of the device held in a row. They follow this process's slot number: in a
+    /// forked child they are the child's.
+    pub fn lender(&self, row: usize) -> Option<Arc<dyn Lender>> {
+        let (_, leases) = self.held.lock().get(row).copied().flatten()?;
+        Some(Arc::new(DeviceLender {
+            leases,
+            me: self.me.clone(),
+            vain: AtomicU64::new(u64::MAX),
+        }))
+    }
+}
+
+/// A device's leases for this process.
+struct DeviceLender {
+    leases: Leases<'static>,
+    me: Arc<AtomicU32>,
+    /// What `acquire` remembers of a scan in vain.
+    vain: AtomicU64,
+}
+
+impl DeviceLender {
+    fn me(&self) -> usize {
+        self.me.load(Relaxed) as usize
+    }
+}
+
+impl Lender for DeviceLender {
+    fn acquire(&self) -> Option<ClusterIndex> {
+        self.leases
+            .acquire(self.me(), &self.vain)
+            .map(|c| ClusterIndex(c as u32))
+    }
+
+    fn release(&self, cluster: ClusterIndex) {
+        let ours = self.leases.release(self.me(), cluster.index());
+        debug_assert!(ours, "released cluster {cluster}, which is not ours");
+    }
+
+    fn has_readers(&self, cluster: ClusterIndex) -> bool {
+        self.leases.has_readers(cluster.index(), self.me())
+    }
+
+    fn stop_reading(&self, cluster: ClusterIndex) {
+        self.leases.stop_reading(self.me(), cluster.index());
+    }
+
+    fn free_clusters(&self) -> u64 {
+        self.leases.free()
+    }
+
+    fn is_wanted(&self) -> bool {
+        self.leases.is_wanted()
+    }
+}

@@ -1,0 +1,123 @@
+//! Asking the supervisor to join its tree.
+
+use crate::protocol::{self, ControlName, Hello, JoinReply};
+use crate::table::SlotNumber;
+use ebb_sys::{peer, proc};
+use rustix::io::Errno;
+use rustix::net::{self, AddressFamily, SocketFlags, SocketType};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::Duration;
+
+/// How long to wait for the supervisor's answer.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Why a process could not join its tree. It can run unmanaged; its memory is then measured
+/// and counted, but not paged.
+#[derive(Debug, thiserror::Error)]
+pub enum JoinError {
+    /// The value of EBB_CONTROL is not one of ours.
+    #[error("EBB_CONTROL is {0:?}, which `ebb run` did not set; unset it")]
+    Control(String),
+    /// Nobody listens, or somebody else: the supervisor is gone, or lives in another network namespace.
+    #[error("cannot reach the `ebb run` that started this tree: {0}; start it again")]
+    Connect(Errno),
+    /// The supervisor said no.
+    #[error("`ebb run` refused this process: {0}")]
+    Refused(String),
+    /// The connection broke or said something unexpected.
+    #[error("`ebb run` did not answer as expected ({0}); are ebb and its library of one version?")]
+    Protocol(&'static str),
+    /// The pidfd does not say which process the program is.
+    #[error("cannot tell the program's process: {0}; is /proc mounted?")]
+    Program(Errno),
+    /// What was received could not be mapped.
+    #[error("cannot map the table shared with `ebb run`: {0}; raise the limit on address space")]
+    Map(Errno),
+}
+
+/// What came with the welcome.
+pub struct Welcome {
+    pub connection: OwnedFd,
+    pub slot: SlotNumber,
+    pub table: Option<OwnedFd>,
+}
+
+/// The number of the program's process: of the one `program` stands for, or of this one.
+pub fn number_of(program: Option<BorrowedFd<'_>>) -> Result<u32, JoinError> {
+    match program {
+        Some(pidfd) => proc::pidfd_target(pidfd)
+            .map(|target| target.own_pid)
+            .map_err(JoinError::Program),
+        None => Ok(std::process::id()),
+    }
+}
+
+/// What a supervisor is asked with.
+pub struct JoinRequest<'a> {
+    pub control: &'a str,
+    /// Whose supervisor it is.
+    pub uid: u32,
+    pub reserved: Option<SlotNumber>,
+    pub program: Option<BorrowedFd<'a>>,
+    /// The program's.
+    pub pid: u32,
+}
+
+/// Connects, says hello, and waits for the answer.
+pub fn request_join(request: &JoinRequest<'_>) -> Result<Welcome, JoinError> {
+    let control = request.control;
+    let unknown = || JoinError::Control(control.to_owned());
+    let name = ControlName::parse(control).ok_or_else(unknown)?;
+    let address = protocol::address(control).ok_or_else(unknown)?;
+    let socket = net::socket_with(
+        AddressFamily::UNIX,
+        SocketType::SEQPACKET,
+        SocketFlags::CLOEXEC,
+        None,
+    )
+    .map_err(JoinError::Connect)?;
+    retry(|| net::connect(&socket, &address)).map_err(JoinError::Connect)?;
+    let peer = peer::of(socket.as_fd()).map_err(|e| JoinError::Connect(e.into()))?;
+    if !name.is_listener(peer, request.uid) {
+        // As if it were not there.
+        return Err(JoinError::Connect(Errno::CONNREFUSED));
+    }
+    net::sockopt::set_socket_timeout(&socket, net::sockopt::Timeout::Recv, Some(ANSWER_TIMEOUT))
+        .map_err(JoinError::Connect)?;
+    let hello = Hello::new(request.pid, request.reserved).encode();
+    match retry(|| protocol::send(&socket, &hello, request.program.as_slice())) {
+        // It has closed already: its reason is waiting for us.
+        Ok(()) | Err(Errno::PIPE) => {}
+        Err(e) => return Err(JoinError::Connect(e)),
+    }
+
+    let (packet, fds) = protocol::receive(&socket)?;
+    match JoinReply::decode(&packet) {
+        Some(JoinReply::Welcome(slot)) => Ok(Welcome {
+            connection: socket,
+            slot,
+            table: fds.into_iter().next(),
+        }),
+        Some(JoinReply::Refused(why)) => Err(JoinError::Refused(why.to_owned())),
+        None if packet.is_empty() => Err(JoinError::Protocol("it closed the connection")),
+        None => Err(JoinError::Protocol("an unknown packet")),
+    }
+}
+
+fn retry<T>(mut f: impl FnMut() -> Result<T, Errno>) -> Result<T, Errno> {
+    loop {
+        match f() {
+            Err(Errno::INTR) => {}
+            result => return result,
+        }
+    }
+}
+
+impl From<Errno> for JoinError {
+    fn from(errno: Errno) -> Self {
+        match errno {
+            Errno::AGAIN => JoinError::Protocol("no answer in time"),
+            errno => JoinError::Connect(errno),
+        }
+    }
+}

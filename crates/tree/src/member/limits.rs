@@ -1,0 +1,50 @@
+//! The limits of the member's pool and of writeback, as its keeper reads them.
+
+use super::Member;
+use crate::table::{PoolLimit, SlotState};
+use std::sync::atomic::Ordering::*;
+
+impl Member {
+    /// What bounds this process's pool: `most` bytes, and what the user asked for.
+    pub fn pool_limit(&self, most: u64) -> PoolLimit {
+        let budget = self.table.budget_bytes();
+        let of_tree = self.table.limits.get();
+        let own = self.table.slot(self.slot()).limits.get().pool_max;
+        let own = own.map_or(most, |max| max.of(budget).min(most));
+        let accept = of_tree.accept_percent;
+        let Some(limit) = of_tree.pool_max.map(|max| max.of(budget)) else {
+            return PoolLimit {
+                max: own,
+                accept_percent: accept,
+                patient: false,
+            };
+        };
+        let pools = self
+            .table
+            .pools(self.slot(), ebb_sys::clock::monotonic_ns());
+        // Who is idle looks seldom.
+        if let Some(first) = pools.first
+            && pools.sum > (limit / 100).saturating_mul(u64::from(accept) + 1)
+        {
+            self.table.wake(first);
+        }
+        pools.limit(limit, accept, own)
+    }
+
+    /// Whether this process's pages may go to devices.
+    pub fn writeback(&self) -> bool {
+        let own = self.table.slot(self.slot()).limits.get();
+        own.writeback && self.table.limits.get().writeback
+    }
+
+    /// Says how many bytes this process's pool holds, and when (CLOCK_MONOTONIC nanoseconds) the oldest of
+    /// them came; 0: none may go to devices for others' sake.
+    pub fn report_pool(&self, bytes: u64, oldest_ns: u64) {
+        self.table.slot(self.slot()).report_pool(bytes, oldest_ns);
+        let paging = self.table.taken();
+        let paging = paging.filter(|(_, word)| word.state == SlotState::Paging);
+        let all = paging.map(|(n, _)| self.table.slot(n).pool.load(Relaxed));
+        let sum = all.fold(0, u64::saturating_add);
+        self.table.pool_peak.0.fetch_max(sum, Relaxed);
+    }
+}

@@ -1,0 +1,466 @@
+//! A managed process's side.
+//!
+//! # Program and helper
+//! The connection may be held by the program's process itself, or by a *helper*: a process of ours that
+//! shares the program's memory and nothing else, and does all paging for it. A helper passes a pidfd of
+//! the program when it joins. The member is the program's process in any case: its number is the one
+//! that stands in the table ([`program_pid`](Member::program_pid)), whoever of the two calls.
+//!
+//! # Threads and forks
+//! Functions on the shared table may be called from any thread. Those that use a descriptor
+//! ([`join`](Member::join), [`rejoin`](Member::rejoin), [`supervised`](Member::supervised), [`message`](Member::message), `attach`,
+//! [`start_paging`](Member::start_paging), [`send_userfaultfd`](Member::send_userfaultfd)) belong on the threads that share the descriptor
+//! table in which the process joined.
+//!
+//! Around a fork, with nothing else of this process acquiring, releasing or charging:
+//! ```text
+//! parent, before:  child = member.reserve_child(alone)
+//! parent, after:   member.child_forked(child, pid)   or member.cancel_child(child)
+//! child, first:    member.child_started(child)       no system call but getpid and a stat
+//! child, later:    member.rejoin(control, program)   on its new service thread, or in its helper
+//! ```
+
+mod devices;
+mod held;
+mod join;
+mod limits;
+mod reap_orphans;
+
+pub use devices::Device;
+pub use join::JoinError;
+
+use crate::histogram::Histogram;
+use crate::protocol::{self, HelperExit};
+use crate::table::{
+    AgeCutoff, Asked, Config, Mode, Named, SlotNumber, SlotState, StateWord, Table, Way,
+    start_threshold,
+};
+use ebb_engine::counters::Counters;
+use ebb_sys::kept_fd::KeptFd;
+use held::Held;
+use join::{JoinRequest, number_of, request_join};
+use rustix::io::Errno;
+use rustix::net::{self, RecvFlags};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering::*};
+use std::time::Duration;
+
+/// The slot reserved for a child about to be forked.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ChildSlot {
+    slot: SlotNumber,
+    taken: u32,
+}
+
+impl ChildSlot {
+    /// Its number.
+    pub fn number(self) -> SlotNumber {
+        self.slot
+    }
+}
+
+/// This process's membership in its tree.
+pub struct Member {
+    pub(crate) table: &'static Table,
+    /// Our slot; another in a forked child. Shared with the lenders.
+    pub(crate) me: Arc<AtomicU32>,
+    pub(crate) held: Held,
+    pub(crate) connection: KeptFd,
+    /// The program's process, as it sees itself.
+    program: AtomicU32,
+}
+
+impl Member {
+    /// Joins the tree that `control`, the value of EBB_CONTROL, names. `reserved` is for a
+    /// forked child that kept nothing of its parent's membership; one that did calls
+    /// [`rejoin`](Self::rejoin). In a helper, `program` is a pidfd of the process whose memory it shares;
+    /// without, this process is the program's.
+    ///
+    /// # Errors
+    /// See [`JoinError`]. No retry helps but for [`JoinError::Protocol`] "no answer in time".
+    pub fn join(
+        control: &str,
+        reserved: Option<ChildSlot>,
+        program: Option<BorrowedFd<'_>>,
+    ) -> Result<Self, JoinError> {
+        let pid = number_of(program)?;
+        let welcome = request_join(&JoinRequest {
+            control,
+            uid: rustix::process::geteuid().as_raw(),
+            reserved: reserved.map(|child| child.slot),
+            program,
+            pid,
+        })?;
+        let fd = welcome.table.ok_or(JoinError::Protocol(
+            "no table; raise the limit on open files",
+        ))?;
+        let table = Table::map(fd.as_fd()).map_err(JoinError::Map)?;
+        table.arrive();
+        let connection = KeptFd::default();
+        connection.keep(welcome.connection);
+        let me = Arc::new(AtomicU32::new(welcome.slot.0 as u32));
+        Ok(Self {
+            table,
+            me,
+            held: Held::default(),
+            connection,
+            program: AtomicU32::new(pid),
+        })
+    }
+
+    /// In a forked child, after [`child_started`](Self::child_started), on its new service
+    /// thread or in its helper: connects to the supervisor. It holds the leases that the parent held, but
+    /// none of the descriptors: [`attach`](Self::attach) those again. `program` as for
+    /// [`join`](Self::join).
+    ///
+    /// # Errors
+    /// See [`JoinError`].
+    pub fn rejoin(&self, control: &str, program: Option<BorrowedFd<'_>>) -> Result<(), JoinError> {
+        let pid = number_of(program)?;
+        self.program.store(pid, Relaxed);
+        if program.is_some() {
+            // Without a supervisor too: see `reap_orphans`.
+            let taken = self.table.state(self.slot()).taken;
+            let helper = std::process::id();
+            self.table.slot(self.slot()).name_helper(taken, helper);
+        }
+        let welcome = request_join(&JoinRequest {
+            control,
+            // The program may be another's by now, which the supervisor has to say.
+            uid: self.table.user.load(Relaxed),
+            reserved: Some(self.slot()),
+            program,
+            pid,
+        })?;
+        if welcome.slot != self.slot() {
+            return Err(JoinError::Protocol("another slot than the reserved one"));
+        }
+        self.connection.keep(welcome.connection);
+        Ok(())
+    }
+
+    /// The number of the program's process, as it sees itself.
+    pub fn program_pid(&self) -> u32 {
+        self.program.load(Relaxed)
+    }
+
+    /// From a helper that ends while its program may live on: the program needs it no more. Without this
+    /// the supervisor ends the program, whose memory nobody serves any more.
+    pub fn announce_exit(&self, why: HelperExit) {
+        self.connection.send(&protocol::helper_exit(why));
+    }
+
+    /// Our slot.
+    pub fn slot(&self) -> SlotNumber {
+        // Only numbers made from a `SlotNumber` are stored.
+        SlotNumber(self.me.load(Relaxed) as u16)
+    }
+
+    /// The state of our slot.
+    pub fn state(&self) -> SlotState {
+        self.table.state(self.slot()).state
+    }
+
+    /// Whose the tree is.
+    pub fn user(&self) -> u32 {
+        self.table.user.load(Relaxed)
+    }
+
+    /// How the run was configured.
+    pub fn config(&self) -> Config {
+        self.table.config()
+    }
+
+    /// The budget of the tree, in pages.
+    pub fn budget(&self) -> u64 {
+        self.table.budget.load(Relaxed).max(0) as u64
+    }
+
+    /// What paging members may charge in all, in pages.
+    pub fn limit(&self) -> u64 {
+        self.table.limit.0.load(Relaxed).max(0) as u64
+    }
+
+    /// What paging members have charged in all, in pages.
+    pub fn charged(&self) -> u64 {
+        self.table.charged.0.load(Relaxed).max(0) as u64
+    }
+
+    /// What this process has charged, in pages.
+    pub fn own_charge(&self) -> u64 {
+        self.table.slot(self.slot()).charged.load(Relaxed).max(0) as u64
+    }
+
+    /// Whether to page.
+    pub fn mode(&self) -> Mode {
+        self.table.mode()
+    }
+
+    /// Whether `pages` of one process are reason enough for the tree to page, and it does not yet.
+    pub fn overdue(&self, pages: u64) -> bool {
+        self.mode() == Mode::Watching && signed(pages) >= start_threshold(signed(self.budget()))
+    }
+
+    /// Whether a process that does not page yet shall wait until it does, before it grows further.
+    pub fn delays_growth(&self) -> bool {
+        self.table.delays_growth()
+    }
+
+    /// Charges `pages` if they fit. If not, [`wait`](Self::wait) returns when there is room
+    /// or may be. Every call writes lines shared by all processes: keep a stock and call
+    /// for dozens of pages at a time.
+    pub fn try_charge(&self, pages: u64) -> bool {
+        self.table.try_charge(self.slot(), signed(pages))
+    }
+
+    /// Charges `pages` whether they fit or not.
+    pub fn charge_forced(&self, pages: u64) {
+        self.table.charge_forced(self.slot(), signed(pages));
+    }
+
+    /// Gives `pages` of this process's charge back.
+    pub fn uncharge(&self, pages: u64) {
+        self.table.uncharge(self.slot(), signed(pages));
+    }
+
+    /// From now on this process charges for itself, beginning with `pages`, and the
+    /// supervisor measures it no more.
+    pub fn start_paging(&self, pages: u64) {
+        self.table.start_paging(self.slot(), signed(pages));
+        self.connection.send(&protocol::POKE_PACKET);
+    }
+
+    /// Gives the supervisor the userfaultfd of this process, to keep for as long as its memory is used: while
+    /// somebody has it, what is swapped out does not read as zeros for those that outlive us in our memory
+    /// (a child of `vfork`), nor for our own threads while we die. Whether it went; one that did not costs
+    /// that, and nothing else.
+    pub fn send_userfaultfd(&self, faults: impl AsFd) -> bool {
+        let sent = |connection| {
+            protocol::send(connection, &protocol::USERFAULTFD_PACKET, &[faults.as_fd()])
+        };
+        self.connection.get().is_some_and(|c| sent(c).is_ok())
+    }
+
+    /// Whether other processes live that may share pages with this one since a fork.
+    pub fn has_relatives(&self) -> bool {
+        let me = self.slot();
+        self.table.relatives(me).any(|n| n != me)
+    }
+
+    /// Gives back `pages` of this process's charge that stand for pages which it shared with its
+    /// relatives and shares no more: it has copied them, and has charged the copies, or has
+    /// dropped them while others keep them. Since when, `rollups` says. Every call writes lines shared by
+    /// all processes.
+    pub fn unshare(&self, pages: u64, rollups: u32) {
+        self.table.unshare(self.slot(), signed(pages), rollups);
+    }
+
+    /// What members share may be less by so many pages than was measured.
+    pub fn doubt(&self, pages: u64) {
+        self.table.doubted.fetch_add(signed(pages), SeqCst);
+    }
+
+    /// Changes when what members share is measured.
+    pub fn rollups(&self) -> u32 {
+        self.table.rollups.load(SeqCst)
+    }
+
+    /// Publishes when (CLOCK_MONOTONIC nanoseconds) the coldest page this process could give
+    /// up was last known used; 0: there is none. Others ask the process with the coldest.
+    pub fn publish_oldest(&self, since_ns: u64) {
+        self.table
+            .slot(self.slot())
+            .coldest
+            .store(since_ns, Relaxed);
+    }
+
+    /// Says that a page was loaded from a device at `ns` (CLOCK_MONOTONIC): others stand back then.
+    pub fn report_load(&self, ns: u64) {
+        self.table.report_load(ns);
+    }
+
+    /// When a page was loaded from a device last, about, in the whole tree.
+    pub fn last_load_ns(&self) -> u64 {
+        self.table.last_load_ns(ebb_sys::clock::monotonic_ns())
+    }
+
+    /// Asks the process with the coldest pages (the largest, if none has published how cold
+    /// they are) to give up at least `pages`.
+    pub fn ask_reclaim(&self, pages: u64) -> Asked {
+        self.table.ask_reclaim(self.slot(), pages)
+    }
+
+    /// Asks the two other processes with the coldest pages to give up at least `pages` each, if
+    /// those are old enough. Returns whom first.
+    pub fn ask_colder(&self, before: AgeCutoff, pages: u64) -> Asked {
+        self.table.ask_colder(self.slot(), before, pages)
+    }
+
+    /// Pages that others asked this process to give up, taken over by the caller.
+    pub fn take_reclaim_request(&self) -> u64 {
+        self.table.slot(self.slot()).request.swap(0, SeqCst)
+    }
+
+    /// Whether others ask this process to give up pages.
+    pub fn is_asked(&self) -> bool {
+        self.table.slot(self.slot()).request.load(Relaxed) > 0
+    }
+
+    /// Sleeps until there is news after `seen` (0 at first) or the time is over; returns what
+    /// to pass as `seen` next. News: a request to reclaim, another mode or limit, or room
+    /// after a charge was refused. May return early.
+    pub fn wait(&self, seen: u32, timeout: Option<Duration>) -> u32 {
+        self.table.wait(self.slot(), seen, timeout)
+    }
+
+    /// The same, and also until another word of this process's memory, which is waited for by its address, is
+    /// not what it was seen to be.
+    pub fn wait_beside(
+        &self,
+        seen: u32,
+        timeout: Duration,
+        (word, value): (&AtomicU32, u32),
+    ) -> u32 {
+        self.table
+            .wait_beside(self.slot(), seen, timeout, (word, value, true))
+    }
+
+    /// Wakes this process's own [`wait`](Self::wait)ers.
+    pub fn wake_self(&self) {
+        self.table.wake(self.slot());
+    }
+
+    /// Our counters.
+    pub fn counters(&self) -> &'static Counters {
+        &self.table.slots[self.slot().index()].counters.0
+    }
+
+    /// Where to record how long faults took, by the way their page came in.
+    pub fn latency(&self, way: Way) -> &'static Histogram {
+        &self.table.slots[self.slot().index()].latency[way as usize]
+    }
+
+    /// A line on the supervisor's standard error, prefixed with our name and pid. Dropped if
+    /// the supervisor is gone or cannot keep up.
+    pub fn message(&self, text: &str) {
+        let mut packet = [0; protocol::MAX_PACKET];
+        self.connection.send(protocol::message(text, &mut packet));
+    }
+
+    /// AgeCutoff a fork, in a process of `pages` that does not page: whether the budget holds all that
+    /// the child might copy, beside all that others might. If so, that is kept for it until the
+    /// supervisor has seen the child.
+    pub fn fork_fits(&self, pages: u64) -> bool {
+        self.table.fork_fits(self.slot(), signed(pages))
+    }
+
+    /// The tree shall begin to page: a fork waits for it.
+    pub fn request_paging(&self) {
+        self.table.paging_request.store(1, SeqCst);
+        self.wake_self();
+    }
+
+    /// Tells the supervisor at once if somebody wants the tree to page.
+    pub fn forward_paging_request(&self) {
+        if self.table.paging_request.load(SeqCst) != 0 {
+            self.connection.send(&protocol::POKE_PACKET);
+        }
+    }
+
+    /// Whether there is a place for a child, which [`reserve_child`](Self::reserve_child) may find;
+    /// if not, the supervisor tells the user, once.
+    pub fn has_free_slot(&self) -> bool {
+        let has = self.table.has_free_slot();
+        if !has {
+            self.table.crowded.store(self.program_pid(), SeqCst);
+        }
+        has
+    }
+
+    /// AgeCutoff a fork, in the parent: a slot for the child, which from now on is a reader of
+    /// all clusters that we own or read, so that there is no window. If this process pages,
+    /// its whole charge is charged once more for the child, with credit for all of it, but for
+    /// `alone` pages, which the child does not inherit. None if all slots are taken.
+    pub fn reserve_child(&self, alone: u64) -> Option<ChildSlot> {
+        let me = self.slot();
+        let charges = self.table.state(me).is_charging();
+        let child = self
+            .table
+            .take_slot(StateWord::reserved(Some(me), charges))?;
+        let slot = self.table.slot(child);
+        slot.family
+            .store(self.table.slot(me).family.load(SeqCst), SeqCst);
+        slot.limits.set(self.table.slot(me).limits.get());
+        self.held
+            .each(|leases| leases.inherit(me.index(), child.index()));
+        if charges {
+            self.table.charge_for_child(me, child, signed(alone));
+        }
+        Some(ChildSlot {
+            slot: child,
+            taken: self.table.state(child).taken,
+        })
+    }
+
+    /// After a fork, in the parent. `pid` 0: not known, or the fork may have failed; the
+    /// supervisor then finds out by itself whether there is a child.
+    pub fn child_forked(&self, child: ChildSlot, pid: u32) {
+        let named = if pid == 0 {
+            Named::Unnamed
+        } else {
+            Named::Pid(pid)
+        };
+        self.table.slot(child.slot).name(child.taken, named, true);
+    }
+
+    /// Whether the supervisor is there. On the thread that joined.
+    pub fn supervised(&self) -> bool {
+        let Some(connection) = self.connection.get() else {
+            return false;
+        };
+        let how = RecvFlags::PEEK | RecvFlags::DONTWAIT;
+        let ended = net::recv(connection, &mut [0; 1][..], how);
+        !matches!(ended, Ok((_, 0)) | Err(Errno::CONNRESET))
+    }
+
+    /// In the parent, if the fork failed.
+    pub fn cancel_child(&self, child: ChildSlot) {
+        self.held
+            .each(|leases| leases.forget_reader(child.slot.index()));
+        self.table.clear_charges(Some(self.slot()), child.slot);
+        self.table.set_state(child.slot, StateWord::FREE);
+    }
+
+    /// After a fork, first thing in the child: from now on we are `child`, and so are our
+    /// lenders. The connection is the parent's: forgotten. On a thread of the program, not of a helper.
+    pub fn child_started(&self, child: ChildSlot) {
+        self.connection.forget();
+        self.me.store(child.slot.0 as u32, Relaxed);
+        self.table.arrive();
+        let pid = std::process::id();
+        self.program.store(pid, Relaxed);
+        // Our parent may be dead already, before it could write our pid.
+        let named = Named::Pid(pid);
+        self.table.slot(child.slot).name(child.taken, named, false);
+    }
+}
+
+fn signed(pages: u64) -> i64 {
+    // No machine has 2^62 pages; a sum of two such does not overflow.
+    pages.min(1 << 62) as i64
+}
+
+#[cfg(test)]
+impl Member {
+    /// Whose slot `me` is, with no connection.
+    pub(crate) fn for_test(table: &'static Table, me: SlotNumber) -> Self {
+        Self {
+            table,
+            me: Arc::new(AtomicU32::new(me.0 as u32)),
+            held: Held::default(),
+            connection: KeptFd::default(),
+            program: AtomicU32::new(std::process::id()),
+        }
+    }
+}

@@ -1,0 +1,151 @@
+//! A command's side: asking the supervisor of a tree that runs.
+//!
+//! The supervisor is found from any process of the tree, or from its own number. Its socket's
+//! name, which no file stands for, begins with its process number: so the sockets of this
+//! network namespace are looked through for the process and for its ancestors. Where that
+//! fails (the supervisor forked when its program ended), the process's environment names the
+//! socket. Anybody can give a socket such a name, so who listens must be the process that the name says
+//! ([`ControlName`]) and of our own user, or, if we are root, of that of the process that was named; the
+//! supervisor asks the same of us.
+
+use super::{CONTROL_PREFIX, ControlName, MAX_REQUEST, Reply, Request, address};
+use ebb_sys::peer;
+use ebb_sys::proc::Process;
+use rustix::io::Errno;
+use rustix::net::{self, AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType};
+use std::fs;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::MetadataExt;
+
+/// The most generations that are looked at.
+const GENERATIONS: usize = 256;
+
+/// Why a supervisor could not be asked.
+#[derive(Debug, thiserror::Error)]
+pub enum AskError {
+    /// No such process.
+    #[error("there is no process {0}: give the number of an `ebb run`, or of a program under it")]
+    NoProcess(u32),
+    /// Neither it nor its ancestors supervise anything.
+    #[error(
+        "process {0} is not run by ebb, or not by yours: give the number of an `ebb run`, or of a program under it"
+    )]
+    NotManaged(u32),
+    /// The request does not fit into a packet.
+    #[error(
+        "that is too long: at most {} bytes can be sent, so give a shorter path",
+        MAX_REQUEST
+    )]
+    TooLong,
+    /// The connection broke.
+    #[error(
+        "`ebb run` does not answer ({0}): it has ended, or is of another version: look whether it runs, and ask with its own ebb"
+    )]
+    Broken(Errno),
+    /// It ended without an answer.
+    #[error("`ebb run` ended before it answered: look whether the program still runs")]
+    Ended,
+}
+
+/// A request under way. Dropping it before the last reply takes a removal back.
+#[derive(Debug)]
+pub struct Ask(OwnedFd);
+
+impl Ask {
+    /// Sends a request to the supervisor of the tree that process `pid` is in or supervises.
+    ///
+    /// # Errors
+    /// See [`AskError`].
+    pub fn send(pid: u32, request: &Request) -> Result<Self, AskError> {
+        let packet = request.encode();
+        if packet.len() > MAX_REQUEST {
+            return Err(AskError::TooLong);
+        }
+        let connection = find(pid)?;
+        net::send(&connection, &packet, SendFlags::NOSIGNAL).map_err(AskError::Broken)?;
+        Ok(Self(connection))
+    }
+
+    /// Waits for the next reply.
+    ///
+    /// # Errors
+    /// The supervisor ended, or said what cannot be understood.
+    pub fn reply(&mut self) -> Result<Reply, AskError> {
+        let mut packet = vec![0; MAX_REQUEST];
+        loop {
+            match net::recv(&self.0, &mut packet[..], RecvFlags::empty()) {
+                Err(Errno::INTR) => {}
+                Err(errno) => return Err(AskError::Broken(errno)),
+                Ok((_, 0)) => return Err(AskError::Ended),
+                Ok((_, len)) => {
+                    let reply = Reply::decode(&packet[..len.min(packet.len())]);
+                    return reply.ok_or(AskError::Broken(Errno::PROTO));
+                }
+            }
+        }
+    }
+}
+
+fn find(pid: u32) -> Result<OwnedFd, AskError> {
+    Process::open(pid).map_err(|_| AskError::NoProcess(pid))?;
+    let users = users_of(pid);
+    let sockets = fs::read_to_string("/proc/net/unix").unwrap_or_default();
+    let names: Vec<&str> = sockets
+        .lines()
+        .filter_map(|line| line.split_whitespace().next_back()?.strip_prefix('@'))
+        .filter(|name| name.starts_with(CONTROL_PREFIX))
+        .collect();
+    let mut next = Some(pid);
+    for _ in 0..GENERATIONS {
+        let Some(pid) = next.filter(|&pid| pid > 0) else {
+            break;
+        };
+        let own = format!("{}{pid}-", CONTROL_PREFIX);
+        let own = names.iter().filter(|name| name.starts_with(&own));
+        let named = environment(pid);
+        for name in own.map(|name| name.to_string()).chain(named) {
+            if let Some(connection) = connect(&name, &users) {
+                return Ok(connection);
+            }
+        }
+        next = parent(pid);
+    }
+    Err(AskError::NotManaged(pid))
+}
+
+/// What a process's environment, as it was started, says of its supervisor.
+fn environment(pid: u32) -> Option<String> {
+    let all = fs::read(format!("/proc/{pid}/environ")).ok()?;
+    let value = all
+        .split(|&byte| byte == 0)
+        .find_map(|variable| variable.strip_prefix(b"EBB_CONTROL="))?;
+    String::from_utf8(value.to_vec()).ok()
+}
+
+fn parent(pid: u32) -> Option<u32> {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix("PPid:"))?;
+    line.trim().parse().ok()
+}
+
+/// Whose supervisor may be asked: ours, and as root that of process `pid` too.
+fn users_of(pid: u32) -> Vec<u32> {
+    let us = rustix::process::geteuid().as_raw();
+    let mut users = vec![us];
+    if us == 0
+        && let Ok(owner) = fs::metadata(format!("/proc/{pid}"))
+    {
+        users.push(owner.uid());
+    }
+    users
+}
+
+fn connect(name: &str, users: &[u32]) -> Option<OwnedFd> {
+    let flags = SocketFlags::CLOEXEC;
+    let socket = net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).ok()?;
+    net::connect(&socket, &address(name)?).ok()?;
+    let peer = peer::of(socket.as_fd()).ok()?;
+    let name = ControlName::parse(name)?;
+    let is_one = users.iter().any(|&uid| name.is_listener(peer, uid));
+    is_one.then_some(socket)
+}

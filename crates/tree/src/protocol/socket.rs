@@ -1,0 +1,69 @@
+//! Sending and receiving packets, with descriptors.
+
+use crate::MAX_DEVICES;
+use rustix::io::Errno;
+use rustix::net::{self, RecvFlags};
+use std::io::{IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+/// The longest packet between supervisor and member.
+pub const MAX_PACKET: usize = 1024;
+/// The longest packet between supervisor and command: a path, or what there is to show.
+pub const MAX_REQUEST: usize = 16 << 10;
+/// The most descriptors of a packet.
+pub const MAX_FDS: usize = 2 * MAX_DEVICES;
+
+/// Receives one packet of a member or for one, and the descriptors with it, close-on-exec. An empty
+/// one: the end.
+///
+/// # Errors
+/// Those of recvmsg; EAGAIN if the socket's time limit is over.
+pub fn receive(socket: impl AsFd) -> Result<(Vec<u8>, Vec<OwnedFd>), Errno> {
+    receive_up_to(socket, MAX_PACKET, RecvFlags::empty())
+}
+
+/// The same for packets of up to `most` bytes; a longer one is cut.
+///
+/// # Errors
+/// As above.
+pub fn receive_up_to(
+    socket: impl AsFd,
+    most: usize,
+    flags: RecvFlags,
+) -> Result<(Vec<u8>, Vec<OwnedFd>), Errno> {
+    let flags = flags | RecvFlags::CMSG_CLOEXEC;
+    let mut packet = vec![0; most];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
+    let mut control = net::RecvAncillaryBuffer::new(&mut space);
+    let got = loop {
+        let mut iov = [IoSliceMut::new(&mut packet)];
+        match net::recvmsg(&socket, &mut iov, &mut control, flags) {
+            Err(Errno::INTR) => {}
+            Err(e) => return Err(e),
+            Ok(got) => break got,
+        }
+    };
+    let mut fds = Vec::with_capacity(MAX_FDS);
+    for message in control.drain() {
+        if let net::RecvAncillaryMessage::ScmRights(rights) = message {
+            fds.extend(rights);
+        }
+    }
+    packet.truncate(got.bytes);
+    Ok((packet, fds))
+}
+
+/// Sends one packet with descriptors, without waiting.
+///
+/// # Errors
+/// Those of sendmsg.
+pub fn send(socket: impl AsFd, packet: &[u8], fds: &[BorrowedFd<'_>]) -> Result<(), Errno> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
+    let mut control = net::SendAncillaryBuffer::new(&mut space);
+    if !fds.is_empty() && !control.push(net::SendAncillaryMessage::ScmRights(fds)) {
+        return Err(Errno::INVAL);
+    }
+    let flags = net::SendFlags::NOSIGNAL | net::SendFlags::DONTWAIT;
+    net::sendmsg(socket, &[IoSlice::new(packet)], &mut control, flags).map(|_| ())
+}

@@ -1,0 +1,137 @@
+//! Packets carry everything, any bytes decode to something or nothing, and names are believed only of their makers.
+
+use super::*;
+use crate::table::{SlotNumber, VERSION};
+use ebb_sys::peer::Peer;
+use ebb_sys::proc::Process;
+use proptest::prelude::*;
+
+#[test]
+fn packets_carry_everything() {
+    for reserved in [None, SlotNumber::new(0), SlotNumber::new(511)] {
+        let hello = Hello {
+            version: 3,
+            pid: 77,
+            reserved,
+        };
+        assert_eq!(Hello::decode(&hello.encode()), Some(hello));
+    }
+    let slot = SlotNumber::new(300).unwrap();
+    match JoinReply::decode(&welcome(slot)) {
+        Some(JoinReply::Welcome(welcomed)) => assert_eq!(welcomed, slot),
+        _ => panic!("not a welcome"),
+    }
+    match JoinReply::decode(&refused("no room")) {
+        Some(JoinReply::Refused(why)) => assert_eq!(why, "no room"),
+        _ => panic!("not a refusal"),
+    }
+    let mut buf = [0; MAX_PACKET];
+    let long = "x".repeat(2000);
+    let packet = message(&long, &mut buf);
+    assert_eq!(
+        MemberPacket::decode(packet),
+        Some(MemberPacket::Message(&long.as_bytes()[..1023]))
+    );
+    assert_eq!(MemberPacket::decode(&POKE_PACKET), Some(MemberPacket::Poke));
+    assert_eq!(
+        MemberPacket::decode(&ask(0x81)),
+        Some(MemberPacket::Ask(0x81))
+    );
+    assert_eq!(
+        MemberPacket::decode(&USERFAULTFD_PACKET),
+        Some(MemberPacket::Userfaultfd)
+    );
+    for why in [HelperExit::Ends, HelperExit::Exec, HelperExit::Unmanaged] {
+        assert_eq!(
+            MemberPacket::decode(&helper_exit(why)),
+            Some(MemberPacket::HelperExit(why))
+        );
+    }
+    for named in [vec![], vec![(0, 1), (7, u64::MAX)]] {
+        assert_eq!(decode_devices(&devices(&named)), Some(named));
+    }
+    for request in [
+        Request::On("/a:1G,prio=3".into()),
+        Request::Off("7".into()),
+        Request::Show,
+        Request::Counters,
+        Request::Limit(LimitChange::default()),
+        Request::Limit(LimitChange {
+            process: Some(7),
+            memory: Some("1G".into()),
+            pool_max: Some("none".into()),
+            accept_percent: Some(50),
+            writeback: Some(false),
+        }),
+    ] {
+        let decoded = Request::decode(&request.encode());
+        assert_eq!(decoded, Some((VERSION, Some(request))));
+    }
+    for reply in [Reply::Progress, Reply::Done, Reply::Failed] {
+        let reply = reply("text".into());
+        assert_eq!(Reply::decode(&reply.encode()), Some(reply));
+    }
+}
+
+#[test]
+fn a_name_is_believed_if_its_maker_listens() {
+    let us = Process::open(std::process::id()).unwrap();
+    let name = ControlName {
+        pid: us.pid(),
+        start_time: us.start_time(),
+        random: 7,
+    };
+    assert_eq!(ControlName::parse(&name.to_string()), Some(name));
+    for wrong in [
+        "",
+        "ebb-tree-",
+        "ebb-tree-1-2",
+        "ebb-tree-1-2-3",
+        "../../etc",
+    ] {
+        assert_eq!(ControlName::parse(wrong), None, "{wrong}");
+    }
+    let pid = Some(us.pid());
+    let ours = Peer { pid, uid: 7 };
+    assert!(name.is_listener(ours, 7));
+    // Out of sight.
+    assert!(name.is_listener(Peer { pid: None, ..ours }, 7));
+    assert!(!name.is_listener(Peer { pid: None, ..ours }, 8));
+    assert!(name.is_listener(ours, 8), "seen from a user namespace");
+    let timeless = ControlName {
+        start_time: 0,
+        ..name
+    };
+    assert!(timeless.is_listener(ours, 7));
+    assert!(!timeless.is_listener(ours, 8), "another user's, perhaps");
+    let other = Some(us.pid() + 1);
+    assert!(
+        !name.is_listener(Peer { pid: other, ..ours }, 7),
+        "another process"
+    );
+    let reborn = ControlName {
+        start_time: us.start_time() - 1,
+        ..name
+    };
+    assert!(!reborn.is_listener(ours, 7), "it has the number by now");
+    // Its maker has ended, and another carries on.
+    let (gone, pid) = (
+        ControlName {
+            pid: u32::MAX >> 1,
+            ..name
+        },
+        Some(u32::MAX >> 1),
+    );
+    assert!(gone.is_listener(Peer { pid, ..ours }, 7));
+    assert!(!gone.is_listener(Peer { pid, ..ours }, 8), "another user's");
+}
+
+proptest! {
+    #[test]
+    fn any_bytes_decode_to_something_or_nothing(
+        packet in proptest::collection::vec(any::<u8>(), 0..100),
+    ) {
+        let _ = (Hello::decode(&packet), JoinReply::decode(&packet), MemberPacket::decode(&packet));
+        let _ = (decode_devices(&packet), Request::decode(&packet), Reply::decode(&packet));
+    }
+}

@@ -1,0 +1,253 @@
+//! The door: who may connect, and who of those may join.
+//!
+//! The socket has a name that everybody on the machine can connect to. What the kernel noted of who did
+//! (SO_PEERCRED) decides, never what he says:
+//! ```text
+//! another user        told no and closed as it is accepted; it takes no place here
+//! our user, or root   may ask (`ebb swap`, `ebb limit`), and is given text alone
+//! our user, of the    may join: it is given the table, the key, and descriptors of devices
+//! tree
+//! ```
+//! A process is of the tree if it descends from us. Parents in `/proc` tell, as orphans of the tree become
+//! our children. Where this process carries on for an earlier one they do not: there a process of the tree is
+//! who descends from one that is known, or who is named in the table as the child of one.
+//! There is no secret that could be inherited instead: whoever may read a program's environment may read
+//! its memory as well.
+//!
+//! Connections that say nothing are bounded, those from outside in number and time, so that nobody's take
+//! the descriptors that members need. A process of the tree may take its time: it may have been stopped.
+
+use super::managed_process::{Joining, NO_DESCRIPTORS};
+use super::{Supervisor, Token};
+use crate::protocol::{self, Hello, Reply, Request};
+use crate::table::{Named, SlotNumber};
+use ebb_sys::peer::{self, Peer};
+use ebb_sys::proc::Process;
+use rustix::event::epoll;
+use rustix::io::Errno;
+use rustix::net::{self, RecvFlags, SendFlags, SocketFlags};
+use std::os::fd::{AsFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+/// Connections from outside the tree that say nothing.
+const MAX_OUTSIDE: usize = 16;
+/// How long they may.
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(3);
+/// The same of processes of the tree: as many as can join at a time.
+const MAX_INSIDE: usize = crate::MAX_SLOTS;
+/// Generations that are looked at.
+const GENERATIONS: usize = 256;
+/// How often a walk is begun again because a process on its way ended.
+const MAX_WALKS: usize = 16;
+
+/// A connection that has not said anything.
+pub(super) struct Handshake {
+    connection: OwnedFd,
+    since: Instant,
+    /// Its process is of the tree.
+    inside: bool,
+}
+
+impl Supervisor {
+    /// Takes every waiting connection.
+    pub(super) fn accept(&mut self) {
+        loop {
+            let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+            match net::accept_with(&self.listener, flags) {
+                Ok(connection) => self.accept_one(connection),
+                Err(Errno::INTR | Errno::CONNABORTED) => {}
+                Err(Errno::MFILE | Errno::NFILE) if self.spare.take().is_some() => {
+                    if !self.refuse_one() {
+                        return;
+                    }
+                }
+                Err(_) => return,
+            }
+        }
+    }
+
+    /// There is no descriptor for who waits, and left waiting it would keep the queue readable and us
+    /// spinning: it gets the descriptor kept for this, and a no. Whether somebody waited.
+    fn refuse_one(&mut self) -> bool {
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let connection = net::accept_with(&self.listener, flags);
+        if let Ok(connection) = &connection {
+            refuse(connection, NO_DESCRIPTORS);
+            if let Ok(Peer {
+                pid: Some(pid),
+                uid,
+            }) = peer::of(connection.as_fd())
+                && self.is_our_user(uid)
+            {
+                self.warn_exhausted(pid);
+            }
+        }
+        // The kernel wants a descriptor before it looks whether anyone waits.
+        let more = connection.is_ok();
+        drop(connection);
+        self.spare = super::spare();
+        more
+    }
+
+    /// Whether processes of this user may join.
+    fn is_our_user(&self, uid: u32) -> bool {
+        uid == rustix::process::geteuid().as_raw()
+    }
+
+    /// Somebody has connected.
+    fn accept_one(&mut self, connection: OwnedFd) {
+        let Ok(peer) = peer::of(connection.as_fd()) else {
+            return;
+        };
+        if !self.is_our_user(peer.uid) && peer.uid != 0 {
+            let us = rustix::process::geteuid().as_raw();
+            let why = format!("it runs as user {}, not {us}", peer.uid);
+            return refuse(&connection, &why);
+        }
+        let inside = peer.pid.is_some_and(|pid| self.descends(pid));
+        self.bound_handshakes(inside);
+        let n = self.next_handshake;
+        self.next_handshake = n.wrapping_add(1);
+        let token = Token::Handshake(n).pack();
+        if epoll::add(&self.epoll, &connection, token, epoll::EventFlags::IN).is_ok() {
+            let since = Instant::now();
+            self.handshakes.insert(
+                n,
+                Handshake {
+                    connection,
+                    since,
+                    inside,
+                },
+            );
+        }
+    }
+
+    /// If as many say nothing as may, the oldest has to go.
+    fn bound_handshakes(&mut self, inside: bool) {
+        let most = if inside { MAX_INSIDE } else { MAX_OUTSIDE };
+        let alike = || self.handshakes.iter().filter(|(_, g)| g.inside == inside);
+        if alike().count() >= most
+            && let Some(&oldest) = alike().min_by_key(|(_, g)| g.since).map(|(n, _)| n)
+        {
+            self.handshakes.remove(&oldest);
+        }
+    }
+
+    /// Closes connections from outside that have said nothing for long.
+    pub(super) fn drop_silent_handshakes(&mut self) {
+        self.handshakes
+            .retain(|_, g| g.inside || g.since.elapsed() < HANDSHAKE_TIMEOUT);
+    }
+
+    /// A connection that has not said anything has something to read, or ended.
+    pub(super) fn on_first_packet(&mut self, n: u32) {
+        let Some(handshake) = self.handshakes.remove(&n) else {
+            return;
+        };
+        let connection = handshake.connection;
+        let received =
+            protocol::receive_up_to(&connection, protocol::MAX_REQUEST, RecvFlags::DONTWAIT);
+        let Ok((packet, fds)) = received else {
+            return;
+        };
+        let _ = epoll::delete(&self.epoll, &connection);
+        if let Some((version, request)) = Request::decode(&packet) {
+            return self.serve(connection, version, request);
+        }
+        let Some(hello) = Hello::decode(&packet) else {
+            return;
+        };
+        match self.join(&connection, &hello, fds.first(), handshake.inside) {
+            Ok(slot) => self.add_connection(slot, connection),
+            // If the peer is gone already there is nobody to tell.
+            Err(why) => refuse(&connection, &why),
+        }
+    }
+
+    /// The process behind a connection, if it may join.
+    pub(super) fn member_behind(&self, connection: &OwnedFd) -> Result<u32, String> {
+        let peer = peer::of(connection.as_fd()).map_err(|e| e.to_string())?;
+        if !self.is_our_user(peer.uid) {
+            let us = rustix::process::geteuid().as_raw();
+            return Err(format!("it runs as user {}, not {us}", peer.uid));
+        }
+        peer.pid.ok_or_else(|| "its process is out of sight".into())
+    }
+
+    /// Whether who joins is of the tree, though its connection was not `inside`; or why it may not. A helper
+    /// that is takes its program along: nobody shares memory with a process that did not come of it, or of
+    /// which it did not come.
+    pub(super) fn admit(
+        &self,
+        joining: &Joining,
+        reserved: Option<SlotNumber>,
+        inside: bool,
+    ) -> Result<(), String> {
+        let pid = joining.process.pid();
+        // Nobody else can write to the table.
+        let named = reserved.is_some_and(|slot| {
+            let taken = self.table.state(slot).taken;
+            self.table.slot(slot).named(taken) == Named::Pid(pid)
+        });
+        if inside || named || self.descends(pid) {
+            return Ok(());
+        }
+        Err(format!(
+            "process {pid} is not of this tree: only what `ebb run` started, and what that starts, can join"
+        ))
+    }
+
+    /// Whether a process is ours, or descends from us or from one that is known to be of the tree.
+    fn descends(&self, pid: u32) -> bool {
+        (0..MAX_WALKS)
+            .find_map(|_| self.descends_by_one_walk(pid))
+            .unwrap_or(false)
+    }
+
+    /// The same; none if somebody on the way ended meanwhile, and left its children to another.
+    fn descends_by_one_walk(&self, pid: u32) -> Option<bool> {
+        let us = std::process::id();
+        let Ok(mut process) = Process::open(pid) else {
+            return Some(false);
+        };
+        for _ in 0..GENERATIONS {
+            if process.pid() == us || self.is_known(&process) {
+                return Some(true);
+            }
+            let parent = process.stat().ok()?.parent;
+            if parent == 0 {
+                return Some(false);
+            }
+            let next = Process::open(parent).ok()?;
+            // Opened by number: it is the parent's if the parent still is.
+            if process.stat().ok()?.parent != parent {
+                return None;
+            }
+            process = next;
+        }
+        Some(false)
+    }
+
+    fn is_known(&self, process: &Process) -> bool {
+        let member = self.by_pid.get(&process.pid());
+        let member = member.and_then(|slot| self.members[slot.index()].as_ref());
+        let member = member.map(|member| member.process.start_time());
+        let start = member.or_else(|| self.measurements.start_of_unmanaged(process.pid()));
+        start == Some(process.start_time())
+    }
+
+    /// Whether who has connected may ask for changes.
+    pub(super) fn may_ask(&self, client: &OwnedFd) -> Result<(), Reply> {
+        let ours = peer::of(client.as_fd()).is_ok_and(|p| self.is_our_user(p.uid) || p.uid == 0);
+        ours.then_some(()).ok_or_else(|| {
+            Reply::Failed("the tree is another user's: ask as that one, or as root".into())
+        })
+    }
+}
+
+/// Says no to who has connected.
+fn refuse(connection: &OwnedFd, why: &str) {
+    // A hello left unread would turn our answer into a reset.
+    let _ = net::recv(connection, &mut [0; 64], RecvFlags::DONTWAIT);
+    let _ = net::send(connection, &protocol::refused(why), SendFlags::NOSIGNAL);
+}

@@ -1,0 +1,104 @@
+//! The connections of members: their packets, and their ends.
+
+use super::{Supervisor, Token, orphan_memory};
+use crate::protocol::{self, MemberPacket};
+use crate::table::SlotNumber;
+use ebb_sys::proc;
+use ebb_sys::userfaultfd::Userfaultfd;
+use rustix::event::epoll;
+use rustix::io::Errno;
+use std::os::fd::OwnedFd;
+use std::sync::atomic::Ordering::*;
+use std::time::Instant;
+
+impl Supervisor {
+    /// From now on the member is heard on this connection.
+    pub(super) fn add_connection(&mut self, slot: SlotNumber, connection: OwnedFd) {
+        let added = epoll::add(
+            &self.epoll,
+            &connection,
+            Token::Connection(slot).pack(),
+            epoll::EventFlags::IN,
+        );
+        if let (Ok(()), Some(member)) = (added, &mut self.members[slot.index()]) {
+            member.connection = Some(connection);
+        }
+        // Its memory was counted as nobody's until now.
+        self.due = Instant::now();
+    }
+
+    /// The connection to a member, if it has not ended.
+    pub(super) fn connection(&self, slot: SlotNumber) -> Option<&OwnedFd> {
+        self.members[slot.index()].as_ref()?.connection.as_ref()
+    }
+
+    /// A member said something, or its connection ended. Whether there may be more.
+    pub(super) fn receive_from(&mut self, slot: SlotNumber) -> bool {
+        // Bounded, so that one talkative member does not keep the tick from its time.
+        for _ in 0..64 {
+            let Some(member) = &mut self.members[slot.index()] else {
+                return false;
+            };
+            let Some(connection) = &member.connection else {
+                return false;
+            };
+            match protocol::receive(connection) {
+                Err(Errno::AGAIN) => return false,
+                // It has died without reading all that we sent; what it sent is behind this.
+                Err(Errno::CONNRESET) => {}
+                Ok((packet, _)) if packet.is_empty() => {
+                    self.connection_ended(slot);
+                    return false;
+                }
+                Err(_) => {
+                    self.connection_ended(slot);
+                    return false;
+                }
+                Ok((packet, fds)) => match MemberPacket::decode(&packet) {
+                    Some(MemberPacket::Poke) => self.member_poked(slot),
+                    Some(MemberPacket::Userfaultfd) => {
+                        let kept = fds.into_iter().next().filter(orphan_memory::can_keep);
+                        member.userfaultfd = kept.map(Userfaultfd::from);
+                        if member.userfaultfd.is_none() {
+                            let pid = member.process.pid();
+                            self.warn_unkept(pid);
+                        } else {
+                            member.be_guarded(&mut self.guard);
+                        }
+                    }
+                    Some(MemberPacket::Ask(rows)) => self.send_devices(slot, rows),
+                    Some(MemberPacket::HelperExit(why)) => self.helper_exit(slot, why),
+                    Some(MemberPacket::Message(text)) => {
+                        let pid = member.process.pid();
+                        let text: String = String::from_utf8_lossy(text)
+                            .chars()
+                            .map(|c| if c.is_control() { ' ' } else { c })
+                            .collect();
+                        self.notice(&format!("{}[{pid}]: {text}", proc::name(pid)));
+                    }
+                    None => {}
+                },
+            }
+        }
+        true
+    }
+
+    /// The connection to a member has ended.
+    fn connection_ended(&mut self, slot: SlotNumber) {
+        if let Some(member) = &mut self.members[slot.index()] {
+            member.connection = None;
+        }
+        let _ = self.check_left(slot);
+    }
+
+    /// A member has something new: it charges for itself from now on, perhaps.
+    fn member_poked(&mut self, slot: SlotNumber) {
+        self.due = Instant::now();
+        // What it shares with relatives that page already is charged twice, unless its charge is
+        // a copy of its parent's and was credited with that.
+        let slot = self.table.slot(slot);
+        if slot.credit.load(SeqCst) == 0 && slot.charged.load(SeqCst) > 0 {
+            self.measurements.measure_sharing_soon();
+        }
+    }
+}

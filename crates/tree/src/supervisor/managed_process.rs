@@ -1,0 +1,168 @@
+//! A process that has joined, and the helper that may serve it.
+
+use crate::guard::Guard;
+use crate::protocol::HelperExit;
+use ebb_sys::proc::{self, Image, Process};
+use ebb_sys::userfaultfd::Userfaultfd;
+use rustix::io::Errno;
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_send_signal};
+use std::os::fd::{AsFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+/// How long a helper has to end by itself once its program has.
+pub(super) const GRACE: Duration = Duration::from_millis(250);
+
+/// A process that has joined.
+pub(super) struct ManagedProcess {
+    pub process: Process,
+    /// None once it has ended.
+    pub connection: Option<OwnedFd>,
+    /// Readable when the process is dead.
+    pub pidfd: OwnedFd,
+    pub image: Image,
+    /// Who serves it and holds the connection, if not the process itself.
+    pub helper: Option<Helper>,
+    /// It sees other pids than we do, so those it writes into the table mean nothing to us.
+    pub foreign: bool,
+    /// Its userfaultfd, from when it pages.
+    pub userfaultfd: Option<Userfaultfd>,
+    /// The guard has been told of it.
+    pub is_guarded: bool,
+}
+
+/// The process that serves a member.
+pub(super) struct Helper {
+    pub pid: u32,
+    /// Readable when every thread of it is gone.
+    pub pidfd: OwnedFd,
+    /// It is gone.
+    pub ended: bool,
+    /// When it is killed: its program is gone.
+    pub due: Option<Instant>,
+    /// It has said helper_exit.
+    pub exit: Option<HelperExit>,
+}
+
+/// A process that joins, and who serves it.
+pub(super) struct Joining {
+    pub process: Process,
+    pub pidfd: OwnedFd,
+    pub image: Image,
+    pub helper: Option<Helper>,
+}
+
+/// Why that cannot be told.
+pub(super) enum Unknown {
+    Exhausted,
+    Because(String),
+}
+
+impl From<Errno> for Unknown {
+    fn from(e: Errno) -> Self {
+        match e {
+            Errno::MFILE | Errno::NFILE => Self::Exhausted,
+            e => Self::Because(format!("its process cannot be looked at: {e}")),
+        }
+    }
+}
+
+impl Joining {
+    /// Who is at the other end of a connection: process `peer`, or the program whose helper it is.
+    pub fn of(peer: u32, program: Option<&OwnedFd>) -> Result<Self, Unknown> {
+        let Some(program) = program else {
+            let (process, pidfd, image) = identify(peer)?;
+            return Ok(Self {
+                process,
+                pidfd,
+                image,
+                helper: None,
+            });
+        };
+        let target = proc::pidfd_target(program.as_fd())?;
+        let (process, pidfd, image) = identify(target.pid)?;
+        let (serving, helper, served) = identify(peer)?;
+        // The numbers were read one after the other: theirs if both live now.
+        if proc::pidfd_target(program.as_fd())?.pid != process.pid() {
+            return Err(Errno::SRCH.into());
+        }
+        let one = proc::share_memory(peer, process.pid())
+            .unwrap_or_else(|| image.is_some() && served == image);
+        if !one || serving.pid() == process.pid() {
+            let pid = process.pid();
+            return Err(Unknown::Because(format!(
+                "it does not share the memory of process {pid}"
+            )));
+        }
+        let helper = Helper {
+            pid: peer,
+            pidfd: helper,
+            ended: false,
+            due: None,
+            exit: None,
+        };
+        Ok(Self {
+            process,
+            pidfd,
+            image,
+            helper: Some(helper),
+        })
+    }
+}
+
+impl Helper {
+    /// Ends it, whatever it does. It is reaped when it is gone.
+    pub fn kill(&self) {
+        let _ = pidfd_send_signal(&self.pidfd, Signal::KILL);
+    }
+
+    /// Whether its time to end is over.
+    pub fn is_due(&self, now: Instant) -> bool {
+        !self.ended && self.due.is_some_and(|due| now >= due)
+    }
+}
+
+impl ManagedProcess {
+    /// Tells the guard of a member that pages and has a helper, unless it knows.
+    pub fn be_guarded(&mut self, guard: &mut Guard) {
+        if let (Some(memory), Some(helper), false) =
+            (&self.userfaultfd, &self.helper, self.is_guarded)
+        {
+            self.is_guarded = guard.add(memory, &self.pidfd, &helper.pidfd);
+        }
+    }
+
+    /// Whether the process is dead or has become another program.
+    pub fn program_is_gone(&self) -> bool {
+        proc::has_ended(&self.pidfd)
+            || self
+                .userfaultfd
+                .as_ref()
+                .is_some_and(|memory| !memory.is_used())
+            || self
+                .process
+                .stat()
+                .is_ok_and(|stat| stat.image.is_some() && stat.image != self.image)
+    }
+
+    /// The helper, if it lives.
+    pub fn living_helper(&self) -> Option<&Helper> {
+        self.helper.as_ref().filter(|helper| !helper.ended)
+    }
+}
+
+fn open_pidfd(pid: u32) -> Result<OwnedFd, Errno> {
+    let pid = Pid::from_raw(pid as i32).ok_or(Errno::SRCH)?;
+    rustix::process::pidfd_open(pid, PidfdFlags::empty())
+}
+
+/// Descriptors of one process, bound to it for good: opened by number, then confirmed by a
+/// read from the first that the process was still there.
+pub(super) fn identify(pid: u32) -> Result<(Process, OwnedFd, Image), Errno> {
+    let process = Process::open(pid)?;
+    let pidfd = open_pidfd(pid)?;
+    let image = process.stat()?.image;
+    Ok((process, pidfd, image))
+}
+
+/// What a process is told that finds no descriptor for it left.
+pub(super) const NO_DESCRIPTORS: &str = "`ebb run` is out of descriptors; raise `ulimit -n`";

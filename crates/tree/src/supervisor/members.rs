@@ -1,0 +1,188 @@
+//! Members: a process joins and is given a slot.
+
+use super::managed_process::{Joining, ManagedProcess, NO_DESCRIPTORS, Unknown};
+use super::{Supervisor, Token};
+use crate::protocol::{self, Hello};
+use crate::table::{Limits, SlotNumber, SlotState, StateWord, VERSION};
+use ebb_sys::proc::Image;
+use rustix::event::epoll;
+use rustix::io::Errno;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::Ordering::*;
+use std::time::Duration;
+
+impl Supervisor {
+    /// A member costs six descriptors here. Raised when the first one joins, and not before,
+    /// so that the program does not inherit another limit than it was given.
+    fn raise_descriptor_limit(&self) {
+        let mut limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
+        let wanted = 8 * crate::MAX_SLOTS as u64;
+        if limit.current.is_some_and(|now| now < wanted) {
+            limit.current = Some(limit.maximum.map_or(wanted, |max| max.min(wanted)));
+            // Refused: then members are, when descriptors run out, with that reason.
+            let _ = rustix::process::setrlimit(rustix::process::Resource::Nofile, limit);
+        }
+    }
+
+    /// Gives the peer, or the program whose helper it is, a slot and tells it; or says why not.
+    pub(super) fn join(
+        &mut self,
+        connection: &OwnedFd,
+        hello: &Hello,
+        program: Option<&OwnedFd>,
+        inside: bool,
+    ) -> Result<SlotNumber, String> {
+        let peer = self.member_behind(connection)?;
+        if hello.version != VERSION {
+            return Err(format!(
+                "its library speaks version {} and ebb {VERSION}; install the pair of one build",
+                hello.version
+            ));
+        }
+        if self.joined == 0 {
+            self.raise_descriptor_limit();
+        }
+        let joining = Joining::of(peer, program).map_err(|why| match why {
+            Unknown::Exhausted => {
+                self.warn_exhausted(peer);
+                NO_DESCRIPTORS.into()
+            }
+            Unknown::Because(why) => why,
+        })?;
+        self.admit(&joining, hello.reserved, inside)?;
+        let pid = joining.process.pid();
+        if let Some(&old) = self.by_pid.get(&pid) {
+            let same = self.members[old.index()]
+                .as_ref()
+                .is_some_and(|member| member.connection.is_some() && member.image == joining.image);
+            if same {
+                return Err(format!("process {pid} has joined already"));
+            }
+            // What its helper has begun to write has to be over first.
+            if !self.let_helper_end(old, Duration::ZERO) {
+                self.reap(old);
+            }
+        }
+        let slot = self.slot_for(&joining, hello.reserved)?;
+        let watched = epoll::add(
+            &self.epoll,
+            &joining.pidfd,
+            Token::Death(slot).pack(),
+            epoll::EventFlags::IN,
+        );
+        let helped = match &joining.helper {
+            Some(helper) => self.watch_helper(slot, helper),
+            None => Ok(()),
+        };
+        let told = watched
+            .and(helped)
+            .and_then(|()| self.welcome(connection, slot));
+        self.pending_children[slot.index()] = None;
+        self.by_pid.insert(pid, slot);
+        self.used[slot.index()] = true;
+        self.joined += 1;
+        self.members[slot.index()] = Some(ManagedProcess {
+            process: joining.process,
+            connection: None,
+            pidfd: joining.pidfd,
+            image: joining.image,
+            helper: joining.helper,
+            foreign: hello.pid != pid,
+            userfaultfd: None,
+            is_guarded: false,
+        });
+        self.measurements.forget(pid);
+        self.measurements.forget(peer);
+        if let Err(e) = told {
+            self.reap(slot);
+            return Err(format!("the answer could not be sent: {e}"));
+        }
+        Ok(slot)
+    }
+
+    /// Whether a member is of the user whose tree this is, or can be again.
+    pub(super) fn is_of_our_user(&self, slot: SlotNumber) -> bool {
+        let us = rustix::process::geteuid().as_raw();
+        let member = self.members[slot.index()].as_ref();
+        member.is_some_and(|member| member.process.has_user(us).unwrap_or(false))
+    }
+
+    /// A slot for who joins: the one reserved for it, or a free one. Its limits are set.
+    fn slot_for(
+        &mut self,
+        joining: &Joining,
+        reserved: Option<SlotNumber>,
+    ) -> Result<SlotNumber, String> {
+        if let Some(slot) = reserved {
+            let slot = self.claim(slot, joining.image)?;
+            // Its parent has copied them: they are here before this, from the first page on.
+            let limits = self.table.slot(slot).limits.get();
+            if limits != Limits::default() {
+                self.own_limits.give(&joining.process, limits);
+            }
+            return Ok(slot);
+        }
+        let slot = self.table.take_slot(StateWord::of(SlotState::Joined));
+        let Some(slot) = slot else {
+            self.warn_crowded(joining.process.pid(), "runs unmanaged");
+            return Err("every place for a process is taken; run fewer at a time".into());
+        };
+        self.table
+            .slot(slot)
+            .family
+            .store(self.family_of(joining.image), SeqCst);
+        let limits = self.own_limits.begin(&joining.process);
+        self.table.slot(slot).limits.set(limits);
+        Ok(slot)
+    }
+
+    /// The slot that the peer's parent reserved for it.
+    fn claim(&mut self, slot: SlotNumber, image: Image) -> Result<SlotNumber, String> {
+        let taken = self.members[slot.index()].is_some();
+        if taken || self.table.state(slot).state != SlotState::Reserved {
+            return Err(format!("slot {slot} is not reserved for it"));
+        }
+        self.track_child(slot);
+        let expected = self.pending_children[slot.index()]
+            .as_ref()
+            .and_then(|e| e.origin.image);
+        if expected.is_some_and(|expected| expected != image) {
+            return Err(format!("slot {slot} is reserved for another program"));
+        }
+        // A child of a process that pages has been charged from before it was born.
+        let pages = self.table.state(slot).is_charging();
+        let state = if pages {
+            SlotState::Paging
+        } else {
+            SlotState::Joined
+        };
+        self.table.set_state(slot, StateWord::of(state));
+        Ok(slot)
+    }
+
+    fn welcome(&self, connection: &OwnedFd, slot: SlotNumber) -> Result<(), Errno> {
+        let packet = protocol::welcome(slot);
+        protocol::send(connection, &packet, &[self.table_fd.as_fd()])
+    }
+
+    /// The family of a process that joins with this image: that of its relatives, if it was forked
+    /// by a process that does not page, or forked some itself.
+    pub(super) fn family_of(&self, image: Image) -> u64 {
+        let mut members = SlotNumber::all().zip(&self.members);
+        let relative = members.find(|(_, member)| {
+            member
+                .as_ref()
+                .is_some_and(|member| image.is_some() && member.image == image)
+        });
+        relative.map_or_else(
+            || self.table.next_family.fetch_add(1, SeqCst) + 1,
+            |(n, _)| self.table.slot(n).family.load(SeqCst),
+        )
+    }
+
+    /// Live slots of a family.
+    pub(super) fn family(&self, family: u64) -> impl Iterator<Item = SlotNumber> + '_ {
+        let slots = self.table.taken().map(|(n, _)| n);
+        slots.filter(move |&n| self.table.slot(n).family.load(SeqCst) == family)
+    }
+}

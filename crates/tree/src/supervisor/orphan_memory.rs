@@ -1,0 +1,115 @@
+//! Memory that outlives its process: a child of `vfork` that has not executed anything yet runs on in it
+//! when its parent is killed, and nobody is left to bring back what is out.
+//!
+//! With the last descriptor of a userfaultfd its memory would cease to be registered, and what is out read
+//! as zeros. So every member that pages has [given](crate::Member::send_userfaultfd) us a second one, which is kept until
+//! nobody uses the memory any more, if there are descriptors enough. Nothing is read from it while the member
+//! lives: its own threads do.
+//! They may end before others of its threads, as it is killed in the midst of a system call: whose faults then
+//! wait for us are being killed.
+//!
+//! After its death, pages that are there and only protected are set free; those that are not are lost, as
+//! are the keys to them, and whoever touches them gets SIGBUS, or EFAULT from a system call. What was never
+//! written is not warned from that.
+//!
+//! What it does not do: bring pages back. And without a supervisor there is none of this.
+
+use super::{Supervisor, Token};
+use ebb_sys::userfaultfd::{self, Fault, Userfaultfd};
+use rustix::event::epoll;
+use std::os::fd::{AsRawFd, OwnedFd};
+
+/// Memory whose process has ended.
+pub(super) struct OrphanMemory {
+    /// The process.
+    pid: u32,
+    userfaultfd: Userfaultfd,
+    /// The user knows that pages of it are lost.
+    warned: bool,
+}
+
+const PAGE: usize = 4096;
+
+/// So many descriptors are left to those who join.
+const SPARE: u64 = 64;
+
+/// Descriptors have the lowest number that is free: whether there are enough beside this one.
+pub(super) fn can_keep(descriptor: &OwnedFd) -> bool {
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
+    limit.is_none_or(|most| descriptor.as_raw_fd() as u64 + SPARE < most)
+}
+
+impl OrphanMemory {
+    /// Answers who waits; whether pages were lost to them.
+    fn serve(&self) -> bool {
+        let mut lost = false;
+        let mut buffer = [Fault::default(); userfaultfd::BATCH];
+        while let Ok(faults) = self.userfaultfd.read(&mut buffer)
+            && !faults.is_empty()
+        {
+            for fault in faults {
+                let answered = if fault.protected {
+                    self.userfaultfd.protect(fault.address, PAGE, false)
+                } else {
+                    lost = true;
+                    self.userfaultfd.poison(fault.address, PAGE)
+                };
+                if answered.is_err() {
+                    // There by now, no longer mapped, or changing: looked at again if it still faults.
+                    let _ = self.userfaultfd.wake(fault.address, PAGE);
+                }
+            }
+        }
+        lost
+    }
+}
+
+impl Supervisor {
+    /// The process `pid`, whose `faults` these are, has ended, or become another program.
+    pub(super) fn keep_orphan_memory(&mut self, pid: u32, userfaultfd: Userfaultfd) {
+        if !userfaultfd.is_used() {
+            return;
+        }
+        let n = self.next_orphan_memory;
+        self.next_orphan_memory = n.wrapping_add(1);
+        // Refused: who waits is answered at the next walk.
+        let token = Token::OrphanMemory(n).pack();
+        let _ = epoll::add(&self.epoll, &userfaultfd, token, epoll::EventFlags::IN);
+        // Faults that its own threads had read, and did not come to serve.
+        let _ = userfaultfd.wake_all();
+        let warned = false;
+        self.orphan_memory.insert(
+            n,
+            OrphanMemory {
+                pid,
+                userfaultfd,
+                warned,
+            },
+        );
+    }
+
+    /// Somebody waits for a page.
+    pub(super) fn serve_orphan_memory(&mut self, n: u32) {
+        let Some(memory) = self.orphan_memory.get_mut(&n) else {
+            return;
+        };
+        if memory.serve() && !std::mem::replace(&mut memory.warned, true) {
+            let pid = memory.pid;
+            self.notice(&format!(
+                "process {pid} has ended while another ran in its memory (a child of vfork that had not \
+                 executed anything yet): what was swapped out of it is lost, and who touches that gets \
+                 SIGBUS; end children of vfork before their parent"
+            ));
+        }
+    }
+
+    /// Forgets memory that nobody uses any more, and answers whoever was not warned of.
+    pub(super) fn check_orphan_memory(&mut self) {
+        self.orphan_memory
+            .retain(|_, memory| memory.userfaultfd.is_used());
+        let numbers: Vec<u32> = self.orphan_memory.keys().copied().collect();
+        for n in numbers {
+            self.serve_orphan_memory(n);
+        }
+    }
+}

@@ -1,0 +1,197 @@
+//! Asking other processes to give pages up.
+//!
+//! A process that is short of memory asks those with the coldest pages. Requests are words of the
+//! table: the process asked takes its request over and answers with nothing but what it gives up.
+
+use super::{SlotNumber, SlotState, Table};
+use std::sync::atomic::Ordering::*;
+
+/// Whom [`Member::ask_reclaim`](crate::Member::ask_reclaim) asked.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Asked {
+    /// Another process was woken.
+    Other(SlotNumber),
+    /// No other process has any to give.
+    Nobody,
+}
+
+/// How old memory has to be for its process to be asked for it. CLOCK_MONOTONIC, in nanoseconds.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct AgeCutoff {
+    /// Resident pages: not known used since.
+    pub resident_ns: u64,
+    /// Pages in the pool, of which the oldest would go to devices: they came before this.
+    pub pool_ns: u64,
+}
+
+/// A process that holds fewer pages is not asked for any.
+const MIN_DONOR_PAGES: i64 = 64;
+
+impl Table {
+    /// Asks `whom` to give up at least `pages`. Requests do not add up: who is still short
+    /// asks again.
+    pub fn request(&self, whom: SlotNumber, pages: u64) {
+        if self.slot(whom).request.fetch_max(pages, SeqCst) < pages {
+            self.wake(whom);
+        }
+    }
+
+    /// Asks the other paging process with the coldest pages, or where nobody has published how cold
+    /// its pages are, the largest: `me` has found nothing more to give, however cold its pages are.
+    pub fn ask_reclaim(&self, me: SlotNumber, pages: u64) -> Asked {
+        let largest = || {
+            self.others(me)
+                .max_by_key(|&n| self.slot(n).charged.load(Relaxed))
+        };
+        self.ask(
+            self.coldest(self.others(me), u64::MAX).or_else(largest),
+            pages,
+        )
+    }
+
+    /// Paging processes beside `me` that have something to give.
+    fn others(&self, me: SlotNumber) -> impl Iterator<Item = SlotNumber> {
+        self.taken()
+            .filter(move |(n, word)| *n != me && word.state == SlotState::Paging)
+            .map(|(n, _)| n)
+            .filter(|&n| self.slot(n).charged.load(Relaxed) >= MIN_DONOR_PAGES)
+    }
+
+    /// Which of `these` has the coldest pages, of those that published pages last known used before
+    /// `before_ns`.
+    fn coldest(
+        &self,
+        these: impl Iterator<Item = SlotNumber>,
+        before_ns: u64,
+    ) -> Option<SlotNumber> {
+        oldest(
+            these.map(|n| (self.slot(n).coldest.load(Relaxed), n)),
+            before_ns,
+        )
+    }
+
+    /// Which of `these`, of which little but the pool is left, has the oldest pages there, if they came
+    /// before `before_ns`.
+    fn oldest_pool(
+        &self,
+        these: impl Iterator<Item = SlotNumber>,
+        before_ns: u64,
+    ) -> Option<SlotNumber> {
+        let these = these.filter(|&n| self.slot(n).coldest.load(Relaxed) == 0);
+        oldest(
+            these.map(|n| (self.slot(n).pool_oldest.load(Relaxed), n)),
+            before_ns,
+        )
+    }
+
+    fn ask(&self, whom: Option<SlotNumber>, pages: u64) -> Asked {
+        match whom {
+            None => Asked::Nobody,
+            Some(n) => {
+                self.request(n, pages);
+                Asked::Other(n)
+            }
+        }
+    }
+
+    /// Asks the two other paging processes with the coldest pages, if they were last known used
+    /// before `before`, for `pages` each: they give at the same time, while the one who asks
+    /// waits. What a process shares with relatives is not counted: evicting that frees nothing.
+    /// Where nobody has such pages, those with the oldest pool. Returns whom it asked first.
+    pub fn ask_colder(&self, me: SlotNumber, before: AgeCutoff, pages: u64) -> Asked {
+        let own = |n: SlotNumber| {
+            let slot = self.slot(n);
+            slot.charged.load(Relaxed) - slot.credit.load(Relaxed)
+        };
+        let ask_one = |but: Option<SlotNumber>| {
+            let these = || {
+                self.others(me)
+                    .filter(|&n| own(n) >= MIN_DONOR_PAGES && Some(n) != but)
+            };
+            let colder = self
+                .coldest(these(), before.resident_ns)
+                .or_else(|| self.oldest_pool(these(), before.pool_ns));
+            // Not all it has: it would ask for it back.
+            let part = |n| own(n).max(0) as u64 / 4;
+            self.ask(colder, pages.min(colder.map_or(0, part)))
+        };
+        let asked = ask_one(None);
+        if let Asked::Other(first) = asked {
+            ask_one(Some(first));
+        }
+        asked
+    }
+}
+
+/// Of those that say since when, the one that says the earliest, if that is before `before_ns`.
+fn oldest(these: impl Iterator<Item = (u64, SlotNumber)>, before_ns: u64) -> Option<SlotNumber> {
+    these
+        .filter(|(since, _)| (1..before_ns).contains(since))
+        .min()
+        .map(|(_, n)| n)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::table::{Config, StateWord};
+
+    #[test]
+    fn who_asks_gets_a_part_of_the_oldest_memory_that_is_not_shared() {
+        let (table, _fd) = Table::create(10_000, Config::default()).unwrap();
+        let slots: Vec<SlotNumber> = (0..4)
+            .map(|_| table.take_slot(StateWord::of(SlotState::Paging)).unwrap())
+            .collect();
+        // A relative of the first has older pages than any, all of them shared; the last says nothing
+        // of its age.
+        for (n, (family, since)) in slots.iter().zip([(1, 900), (1, 100), (2, 300), (3, 0)]) {
+            table.slot(*n).family.store(family, SeqCst);
+            table.slot(*n).coldest.store(since, SeqCst);
+            assert!(table.try_charge(*n, 1000));
+        }
+        table.add_credit_for_test(slots[1], 1000);
+        let asked = |n: usize| table.slot(slots[n]).request.swap(0, SeqCst);
+        let before = |resident_ns, pool_ns| AgeCutoff {
+            resident_ns,
+            pool_ns,
+        };
+        assert_eq!(
+            table.ask_colder(slots[0], before(300, 0), 50),
+            Asked::Nobody
+        );
+        assert_eq!(
+            table.ask_colder(slots[0], before(301, 0), 50),
+            Asked::Other(slots[2])
+        );
+        assert_eq!([0, 1, 2, 3].map(asked), [0, 0, 50, 0]);
+        table.ask_colder(slots[0], before(301, 0), 5000);
+        assert_eq!(asked(2), 250, "a quarter of what it has");
+        // Who finds nothing more to give asks whoever has the oldest.
+        assert_eq!(table.ask_reclaim(slots[0], 5000), Asked::Other(slots[1]));
+        assert_eq!(asked(1), 5000);
+        // Relatives that share little are asked like anybody. The two with the oldest are.
+        assert!(table.try_charge(slots[1], 1000));
+        table.slot(slots[3]).coldest.store(299, SeqCst);
+        let first = table.ask_colder(slots[0], before(301, 0), 5000);
+        assert_eq!(first, Asked::Other(slots[1]));
+        assert_eq!([0, 1, 2, 3].map(asked), [0, 250, 0, 250]);
+        for n in [1, 3] {
+            table.slot(slots[n]).coldest.store(0, SeqCst);
+        }
+        // Of whom only the pool is left gives of that where nobody has anything else.
+        for (n, since) in [(2, 90), (3, 200)] {
+            table.slot(slots[n]).pool_oldest.store(since, SeqCst);
+        }
+        table.ask_colder(slots[0], before(301, 201), 50);
+        assert_eq!([0, 1, 2, 3].map(asked), [0, 0, 50, 50]);
+        table.ask_colder(slots[0], before(200, 200), 50);
+        assert_eq!([0, 1, 2, 3].map(asked), [0, 0, 0, 0]);
+        table.slot(slots[3]).pool_oldest.store(0, SeqCst);
+        // Who has next to nothing is left alone.
+        table.uncharge(slots[2], 1000 - MIN_DONOR_PAGES + 1);
+        assert_eq!(
+            table.ask_colder(slots[0], before(301, 0), 50),
+            Asked::Nobody
+        );
+    }
+}

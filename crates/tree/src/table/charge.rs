@@ -1,0 +1,366 @@
+//! Charging pages against the budget.
+//!
+//! # Protocol
+//! The sum `charged` and the process's own `charged` are two words, and a process may die
+//! between them. Each change is bracketed by the slot's `begun` and `done`; the sum grows
+//! first and shrinks last, so what a death leaves behind is a sum too large, never too small.
+//! The supervisor puts it right when it finds a moment at which no change was under way
+//! anywhere ([`Table::drift`]).
+//!
+//! `limit` is written by the supervisor (compare-and-swap, of a sum that no change under way
+//! disturbed) and raised by members for pages that would otherwise count twice: credit after a fork, and
+//! what was measured of a process that starts to charge for itself. Members lower it again,
+//! with the credit, when pages that a fork made them share are copied or dropped
+//! ([`Table::unshare`]).
+//!
+//! # Invariant, when nothing is under way (checked by [`Table::drift`] = 0)
+//! charged = Σ charged of all slots.
+
+use super::start::start_room;
+use super::{Mode, SlotNumber, SlotState, StateWord, Table};
+use std::sync::atomic::Ordering::*;
+
+/// See [`Table::delays_growth`].
+const UNPAGED: i64 = 8;
+impl Table {
+    fn bracketed<T>(&self, me: SlotNumber, f: impl FnOnce() -> T) -> T {
+        let slot = self.slot(me);
+        slot.begun.fetch_add(1, SeqCst);
+        let result = f();
+        slot.done.fetch_add(1, SeqCst);
+        result
+    }
+
+    /// What the tree uses now: charged + outside - credit.
+    pub fn in_use(&self) -> i64 {
+        self.charged.0.load(SeqCst) + self.budget.load(Relaxed) - self.limit.0.load(SeqCst)
+    }
+
+    /// Whether who grows and does not page waits until it does: there is little room, and more than
+    /// one part in [`UNPAGED`] of the budget is used by processes that do not page.
+    pub fn delays_growth(&self) -> bool {
+        let budget = self.budget.load(Relaxed);
+        let limit = self.limit.0.load(SeqCst);
+        self.mode() == Mode::Paging
+            && limit - self.charged.0.load(SeqCst) < start_room(budget)
+            && budget - limit > budget / UNPAGED
+    }
+
+    /// Notes what is in use while this is charged under this limit, as far as that is known: what
+    /// only seems to be is none of it.
+    pub fn note_peak(&self, charged: i64, limit: i64) {
+        let suspected = self.suspected.load(Relaxed);
+        if suspected < 0 {
+            return;
+        }
+        let used = charged - suspected + self.budget.load(Relaxed) - limit;
+        if used > self.peak.0.load(Relaxed) {
+            self.peak.0.fetch_max(used, Relaxed);
+        }
+    }
+
+    pub fn try_charge(&self, me: SlotNumber, pages: i64) -> bool {
+        // The limit, if they fit under it.
+        let fits = |charged: i64| {
+            let limit = self.limit.0.load(SeqCst);
+            (charged + pages <= limit).then_some(limit)
+        };
+        let bit = 1 << (me.index() % 64);
+        let waiters = &self.waiters.0[me.index() / 64];
+        loop {
+            let mut now = self.charged.0.load(SeqCst);
+            let mut under = fits(now);
+            if under.is_none() {
+                // Room made before the bit was set woke nobody: look once more after it.
+                waiters.fetch_or(bit, SeqCst);
+                now = self.charged.0.load(SeqCst);
+                under = fits(now);
+            }
+            let Some(limit) = under else {
+                return false;
+            };
+            let charged = self.bracketed(me, || {
+                let sum = &self.charged.0;
+                sum.compare_exchange(now, now + pages, SeqCst, SeqCst)
+                    .ok()?;
+                self.slot(me).charged.fetch_add(pages, SeqCst);
+                Some(now + pages)
+            });
+            if let Some(sum) = charged {
+                self.note_peak(sum, limit);
+                return true;
+            }
+        }
+    }
+
+    /// If that passes the limit, it is the supervisor who notes the peak, when nothing is under way.
+    pub fn charge_forced(&self, me: SlotNumber, pages: i64) {
+        self.bracketed(me, || {
+            self.charged.0.fetch_add(pages, SeqCst);
+            self.slot(me).charged.fetch_add(pages, SeqCst);
+        });
+    }
+
+    /// Gives back at most what the process has charged.
+    pub fn uncharge(&self, me: SlotNumber, pages: i64) {
+        self.bracketed(me, || {
+            let had = self
+                .slot(me)
+                .charged
+                .fetch_update(SeqCst, SeqCst, |had| Some((had - pages).max(0)))
+                .unwrap_or(0);
+            debug_assert!(had >= pages, "uncharging {pages} of {had}");
+            self.charged.0.fetch_sub(pages.min(had), SeqCst);
+        });
+        self.wake_waiters();
+    }
+
+    /// Members of a family, `me` among them: what one of them has charged may be shared with the
+    /// others, since a fork.
+    pub fn relatives(&self, me: SlotNumber) -> impl Iterator<Item = SlotNumber> + '_ {
+        let family = self.slot(me).family.load(SeqCst);
+        self.taken()
+            .map(|(n, _)| n)
+            .filter(move |&n| family != 0 && self.slot(n).family.load(SeqCst) == family)
+    }
+
+    /// Takes up to `pages` of credit from these slots, in their order; how much they had.
+    pub fn take_credit(&self, from: impl Iterator<Item = SlotNumber>, pages: i64) -> i64 {
+        let mut left = pages.max(0);
+        for n in from {
+            if left == 0 {
+                break;
+            }
+            let credit = &self.slot(n).credit;
+            let took =
+                credit.fetch_update(SeqCst, SeqCst, |had| (had > 0).then(|| had - had.min(left)));
+            let Ok(had) = took else { continue };
+            self.limit.0.fetch_sub(had.min(left), SeqCst);
+            left -= had.min(left);
+        }
+        pages.max(0) - left
+    }
+
+    /// `pages` that `me` has charged stand for pages it shared with its family and shares no more:
+    /// it has a copy, or has dropped them while others keep them. Use was credit + these pages
+    /// less than what was charged, and is the same after. `since` is what [`rollups`](Table::rollups)
+    /// was when they were shared no more: who has measured the credit since then may have taken them off
+    /// already, and is to measure it again.
+    pub fn unshare(&self, me: SlotNumber, pages: i64, since: u32) {
+        // Before and after: what is suspected counts as no peak, and is not forgotten by whoever measures
+        // just now.
+        let doubtful = self.rollups.load(SeqCst) != since;
+        if doubtful && self.suspected.load(SeqCst) >= 0 {
+            self.suspected.fetch_add(pages, SeqCst);
+        }
+        // Credit first: for a moment too much is in use, never too little.
+        self.bracketed(me, || {
+            let others = self.relatives(me).filter(|&n| n != me);
+            self.take_credit(std::iter::once(me).chain(others), pages)
+        });
+        if doubtful || self.rollups.load(SeqCst) != since {
+            self.doubted.fetch_add(pages, SeqCst);
+        }
+        self.uncharge(me, pages);
+    }
+
+    /// From now on `me` charges for itself, beginning with `pages`, and is measured no more.
+    pub fn start_paging(&self, me: SlotNumber, pages: i64) {
+        // What was measured until now is what is charged: counted twice for a moment.
+        self.bracketed(me, || {
+            self.charged.0.fetch_add(pages, SeqCst);
+            self.slot(me).charged.fetch_add(pages, SeqCst);
+        });
+        self.set_state(me, StateWord::of(SlotState::Paging));
+        self.bracketed(me, || {
+            let measured = self.slot(me).measured.swap(0, SeqCst);
+            self.limit.0.fetch_add(measured, SeqCst);
+        });
+    }
+
+    /// See [`Member::fork_fits`](crate::Member::fork_fits).
+    pub fn fork_fits(&self, me: SlotNumber, pages: i64) -> bool {
+        let grown = (pages - self.slot(me).measured.load(SeqCst)).max(0);
+        let copies = self.overlap.load(SeqCst) + self.forked.fetch_add(pages, SeqCst) + pages;
+        let fits = self.in_use() + grown + copies <= self.budget.load(SeqCst);
+        if !fits {
+            self.forked.fetch_sub(pages, SeqCst);
+        }
+        fits
+    }
+
+    /// What `parent` has charged, charged once more for `child`, with credit for all of it; but for
+    /// `alone` pages, which the child will not have.
+    pub fn charge_for_child(&self, parent: SlotNumber, child: SlotNumber, alone: i64) {
+        self.bracketed(parent, || {
+            let pages = (self.slot(parent).charged.load(SeqCst) - alone).max(0);
+            // Charge first: nobody may take for room what the credit adds to the limit.
+            self.charged.0.fetch_add(pages, SeqCst);
+            self.slot(child).charged.store(pages, SeqCst);
+            self.slot(child).credit.store(pages, SeqCst);
+            self.limit.0.fetch_add(pages, SeqCst);
+        });
+    }
+
+    /// Takes back what a slot has charged and been credited, when its process is gone.
+    /// Returns its charge.
+    pub fn clear_charges(&self, by: Option<SlotNumber>, gone: SlotNumber) -> i64 {
+        let clear = || {
+            let slot = self.slot(gone);
+            let charged = slot.charged.swap(0, SeqCst);
+            self.charged.0.fetch_sub(charged, SeqCst);
+            self.limit.0.fetch_sub(slot.credit.swap(0, SeqCst), SeqCst);
+            self.limit
+                .0
+                .fetch_add(slot.measured.swap(0, SeqCst), SeqCst);
+            charged
+        };
+        match by {
+            Some(me) => self.bracketed(me, clear),
+            None => clear(),
+        }
+    }
+
+    /// By how much the sum differs from the slots' charges: what killed processes left
+    /// behind. None if changes were under way, so that it cannot be told.
+    pub fn drift(&self) -> Option<i64> {
+        self.undisturbed(|| {
+            let slots: i64 = self
+                .taken()
+                .map(|(n, _)| self.slot(n).charged.load(SeqCst))
+                .sum();
+            self.charged.0.load(SeqCst) - slots
+        })
+    }
+
+    /// What is charged, and the limit, at one moment. None as for [`drift`](Self::drift).
+    pub fn charged_and_limit(&self) -> Option<(i64, i64)> {
+        self.undisturbed(|| (self.charged.0.load(SeqCst), self.limit.0.load(SeqCst)))
+    }
+
+    /// What `look` sees, if no change of any member was under way meanwhile.
+    pub fn undisturbed<T>(&self, look: impl FnOnce() -> T) -> Option<T> {
+        // Every step begun by the end of the look was done before it began.
+        let mut done = [0; crate::MAX_SLOTS];
+        let mut in_use = [false; crate::MAX_SLOTS];
+        for (n, _) in self.taken() {
+            in_use[n.index()] = true;
+            done[n.index()] = self.slot(n).done.load(SeqCst);
+        }
+        let seen = look();
+        let quiet = SlotNumber::all().all(|n| {
+            let taken = self.state(n).state != SlotState::Free;
+            taken == in_use[n.index()]
+                && (!taken || self.slot(n).begun.load(SeqCst) == done[n.index()])
+        });
+        quiet.then_some(seen)
+    }
+}
+
+#[cfg(test)]
+impl Table {
+    /// Credit of `pages`, as a fork gives it.
+    pub fn add_credit_for_test(&self, n: SlotNumber, pages: i64) {
+        self.slot(n).credit.fetch_add(pages, SeqCst);
+        self.limit.0.fetch_add(pages, SeqCst);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::table::Config;
+    use proptest::prelude::*;
+
+    /// A family of three with ten pages shared by all, then random copies and drops: what the
+    /// table says is in use is what a count of the distinct pages says.
+    #[derive(Clone, Copy, Debug)]
+    enum Op {
+        /// A member writes a page.
+        Write(usize, usize),
+        /// A member drops a page.
+        Drop(usize, usize),
+    }
+
+    fn op() -> impl Strategy<Value = Op> {
+        prop_oneof![
+            (0..3usize, 0..10usize).prop_map(|(m, p)| Op::Write(m, p)),
+            (0..3usize, 0..10usize).prop_map(|(m, p)| Op::Drop(m, p)),
+        ]
+    }
+
+    /// What each member has of each page: nothing, the shared one, or its own.
+    #[derive(Clone, Copy, PartialEq, Debug)]
+    enum Has {
+        Nothing,
+        Shared,
+        Own,
+    }
+
+    fn used(pages: &[[Has; 10]; 3]) -> i64 {
+        let own = pages.iter().flatten().filter(|h| **h == Has::Own).count();
+        let shared = (0..10).filter(|p| pages.iter().any(|m| m[*p] == Has::Shared));
+        (own + shared.count()) as i64
+    }
+
+    proptest! {
+        #[test]
+        fn unsharing_keeps_use_exact(ops in prop::collection::vec(op(), 1..60)) {
+            let (table, _fd) = Table::create(100, Config::default()).unwrap();
+            let members: Vec<SlotNumber> = (0..3)
+                .map(|_| table.take_slot(StateWord::of(SlotState::Paging)).unwrap())
+                .collect();
+            for &n in &members {
+                table.slot(n).family.store(7, SeqCst);
+            }
+            prop_assert!(table.try_charge(members[0], 10));
+            table.charge_for_child(members[0], members[1], 0);
+            table.charge_for_child(members[0], members[2], 0);
+            let mut pages = [[Has::Shared; 10]; 3];
+            prop_assert_eq!(table.in_use(), used(&pages));
+            for op in ops {
+                let (Op::Write(m, p) | Op::Drop(m, p)) = op;
+                let has = pages[m][p];
+                let others = (0..3).any(|o| o != m && pages[o][p] == Has::Shared);
+                pages[m][p] = match op {
+                    Op::Write(..) => Has::Own,
+                    Op::Drop(..) => Has::Nothing,
+                };
+                // As a member does: a page that nobody else maps needs no copy.
+                match (op, has) {
+                    (Op::Write(..), Has::Nothing) => table.charge_forced(members[m], 1),
+                    (Op::Write(..), Has::Shared) if others => {
+                        table.charge_forced(members[m], 1);
+                        table.unshare(members[m], 1, 0);
+                    }
+                    (Op::Write(..), _) | (Op::Drop(..), Has::Nothing) => {}
+                    (Op::Drop(..), Has::Shared) if others => table.unshare(members[m], 1, 0),
+                    (Op::Drop(..), _) => table.uncharge(members[m], 1),
+                }
+                prop_assert_eq!(table.in_use(), used(&pages));
+                prop_assert_eq!(table.drift(), Some(0));
+            }
+        }
+    }
+
+    #[test]
+    fn credit_of_strangers_is_not_taken() {
+        let (table, _fd) = Table::create(100, Config::default()).unwrap();
+        let slots: Vec<SlotNumber> = (0..3)
+            .map(|_| table.take_slot(StateWord::of(SlotState::Paging)).unwrap())
+            .collect();
+        for (n, family) in slots.iter().zip([1, 1, 2]) {
+            table.slot(*n).family.store(family, SeqCst);
+        }
+        assert_eq!(table.relatives(slots[0]).count(), 2);
+        assert_eq!(table.relatives(slots[2]).count(), 1);
+        assert!(table.try_charge(slots[0], 10));
+        table.add_credit_for_test(slots[1], 4);
+        table.add_credit_for_test(slots[2], 5);
+        table.unshare(slots[0], 10, 0);
+        let credit = |i: usize| table.slot(slots[i]).credit.load(SeqCst);
+        assert_eq!((credit(0), credit(1), credit(2)), (0, 0, 5));
+        assert_eq!(table.limit.0.load(SeqCst), 105);
+        assert_eq!(table.charged.0.load(SeqCst), 0);
+    }
+}

@@ -1,0 +1,26 @@
+//! In which PID namespace the numbers of the table mean something.
+
+use super::Table;
+use ebb_sys::proc;
+use std::sync::atomic::Ordering::*;
+
+impl Table {
+    /// This process comes to the tree: by joining, or in a reserved slot. AgeCutoff it is named
+    /// anywhere. One system call, and nothing is allocated.
+    pub fn arrive(&self) {
+        self.arrive_from(proc::pid_namespace().ok());
+    }
+
+    /// 0 in the table: not even its maker could tell.
+    pub fn arrive_from(&self, namespace: Option<u64>) {
+        let home = self.namespace.load(SeqCst);
+        if home == 0 || namespace != Some(home) {
+            self.mixed.store(1, SeqCst);
+        }
+    }
+
+    /// Whether processes of several PID namespaces are, or were, in the tree.
+    pub fn is_mixed(&self) -> bool {
+        self.mixed.load(SeqCst) != 0
+    }
+}
