@@ -12,7 +12,6 @@ mod cli;
 mod doctor;
 mod ending;
 mod lab;
-mod lab_shrinker;
 mod limit;
 mod limits;
 mod program;

@@ -4,8 +4,8 @@
 //! filled. So a window that has few objects has a small table, and tables cost what is in them.
 
 use super::class::{Class, Shape};
+use crate::entries::Handle;
 use crate::env::Memory;
-use crate::vswap::Handle;
 use crate::{EntryId, PAGE_SIZE};
 use std::ops::Range;
 

@@ -121,7 +121,7 @@ impl Classes {
 mod tests {
     use super::super::MAX_BYTES;
     use super::*;
-    use crate::vswap::Handle;
+    use crate::entries::Handle;
 
     #[test]
     fn objects_fit_and_waste_little() {

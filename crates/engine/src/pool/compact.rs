@@ -9,8 +9,8 @@ use super::arena::{Arena, State, WINDOWS};
 use super::class::{Class, Shape};
 use super::{Grow, LOOKED_AT, MAX_OBJECT, OWNER_STRIDE, Object, Pool, first_of_block};
 use crate::codec::Codec;
+use crate::entries::Handle;
 use crate::locks::lock;
-use crate::vswap::Handle;
 use crate::{EntryId, PAGE_SIZE};
 use std::sync::atomic::Ordering::Relaxed;
 

@@ -2,7 +2,7 @@
 //!
 //! Knows nothing of clusters' states or owners.
 
-use crate::words::{CLUSTER_SLOTS, MAX_ORDER, ORDERS};
+use crate::types::{CLUSTER_SLOTS, MAX_ORDER, ORDERS};
 
 const BITS: usize = u64::BITS as usize;
 const WORDS: usize = CLUSTER_SLOTS / BITS;

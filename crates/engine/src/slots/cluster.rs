@@ -4,10 +4,10 @@
 //! the first used slot and dropped with the last. Everything in a [`Cluster`] is guarded by
 //! the cell's lock; the links are guarded by the lock of the device's lists.
 
-use super::table::{Table, Word};
-use crate::locks::{Guard, Ordered, Place};
+use super::table::{SlotOwner, Table};
+use crate::locks::{Guard, LockRank, Ordered};
 use crate::sync::atomic::AtomicU32;
-use crate::words::{CLUSTER_SLOTS, Cpu, EntryId};
+use crate::types::{CLUSTER_SLOTS, Cpu, EntryId};
 
 /// Who holds a cluster that is on no list.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -127,8 +127,8 @@ impl Cluster {
     /// Marks `pages` slots from `start` as used by `owner`, `owner + 1`, ... The table is whole.
     #[inline]
     pub fn take(&mut self, start: usize, pages: usize, owner: EntryId) {
-        let words = self.table().take(start, pages);
-        own(words, owner);
+        let owners = self.table().take(start, pages);
+        own(owners, owner);
         self.count += pages as u16;
     }
 
@@ -144,8 +144,8 @@ impl Cluster {
         if usize::from(self.count) + pages > CLUSTER_SLOTS {
             return None;
         }
-        let (start, words) = self.table().take_window(from, order, pages)?;
-        own(words, owner);
+        let (start, owners) = self.table().take_window(from, order, pages)?;
+        own(owners, owner);
         self.count += pages as u16;
         Some(start)
     }
@@ -163,7 +163,7 @@ impl Cluster {
     /// Marks a used slot as given back, to be released later.
     pub fn set_gone(&mut self, at: usize) {
         let table = self.table();
-        table.set(at, table.word(at).as_gone());
+        table.set(at, table.owner(at).as_gone());
         self.gone = true;
     }
 
@@ -183,7 +183,7 @@ impl Cluster {
         if !self.gone {
             return 0;
         }
-        let gone = self.table().which(Word::gone);
+        let gone = self.table().which(SlotOwner::gone);
         for at in gone.iter() {
             self.release(at, 1);
         }
@@ -193,9 +193,9 @@ impl Cluster {
     /// Forgets which slots are bad: of a cluster that is not ours any more. Says how many.
     pub fn release_bad(&mut self) -> usize {
         let Some(table) = &self.table else { return 0 };
-        let bad = table.which(Word::bad);
+        let bad = table.which(SlotOwner::bad);
         for at in bad.iter() {
-            self.table().set(at, Word::NONE);
+            self.table().set(at, SlotOwner::NONE);
             self.release(at, 1);
         }
         bad.count()
@@ -211,16 +211,16 @@ impl Cluster {
 
 /// Makes slots those of `owner`, `owner + 1`, ...
 #[inline]
-fn own(words: &mut [Word], owner: EntryId) {
-    for (i, word) in words.iter_mut().enumerate() {
-        *word = Word::owned(owner.plus(i as u32));
+fn own(owners: &mut [SlotOwner], owner: EntryId) {
+    for (i, slot) in owners.iter_mut().enumerate() {
+        *slot = SlotOwner::owned(owner.plus(i as u32));
     }
 }
 
 /// A cluster and its links. Neighbours share cache lines; blocks of cells are laid out so that
 /// clusters handed out one after the other are none.
 pub(super) struct Cell {
-    pub cluster: Ordered<Cluster, { Place::Cluster as usize }>,
+    pub cluster: Ordered<Cluster, { LockRank::Cluster as usize }>,
     pub prev: AtomicU32,
     pub next: AtomicU32,
 }
@@ -239,7 +239,7 @@ impl Cell {
 }
 
 /// A cluster, locked.
-pub(super) type ClusterGuard<'a> = Guard<'a, Cluster, { Place::Cluster as usize }>;
+pub(super) type ClusterGuard<'a> = Guard<'a, Cluster, { LockRank::Cluster as usize }>;
 
 /// No cluster, in a link.
 pub(super) const NIL: u32 = u32::MAX;

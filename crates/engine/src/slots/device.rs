@@ -6,24 +6,24 @@
 //! holder only *tries* the cluster's lock ([`Device::isolate`]).
 
 use super::DeviceSpec;
-use super::alloc::Want;
-use super::cells::Cells;
 use super::cluster::{Cell, Cluster, ClusterGuard, DISCARD, FREE, LISTS, NIL, Owner, State};
+use super::cluster_directory::ClusterDirectory;
 use super::drain::Drained;
-use super::percpu::Spot;
+use super::in_flight::InFlight;
+use super::per_cpu::Spot;
 use super::reclaim::Copies;
+use super::search::Request;
 use super::table::Table;
-use super::tally::Tally;
-use super::transit::Transit;
+use super::usage::UsageCount;
 use crate::env::{Lender, Store};
-use crate::locks::{Guard, Ordered, Place, lock, try_lock};
+use crate::locks::{Guard, LockRank, Ordered, lock, try_lock};
 use crate::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
-use crate::words::{CLUSTER_SLOTS, ClusterIndex, DeviceId, Node};
+use crate::types::{CLUSTER_SLOTS, ClusterIndex, DeviceId, Node};
 use std::sync::Arc;
 
 /// Something that changes often, away from what is only read.
 #[repr(align(128))]
-pub(super) struct Alone<T>(pub T);
+pub(super) struct CachePadded<T>(pub T);
 
 /// A doubly linked list through the cells; its links are guarded by the lists' lock.
 #[derive(Clone, Copy)]
@@ -69,18 +69,18 @@ pub(super) struct Device {
     /// Slots out of service for errors.
     pub bad: AtomicU32,
     /// Whether a full cluster may hold slots that are only copies: see `reclaim`.
-    pub copies: Alone<Copies>,
+    pub copies: CachePadded<Copies>,
     /// The one cursor of a rotating device, for folios of all sizes: the head goes on where it is.
-    pub shared: Ordered<Option<Spot>, { Place::SharedCursor as usize }>,
+    pub shared: Ordered<Option<Spot>, { LockRank::SharedCursor as usize }>,
     /// How far it is drained, if it is.
     pub drained: Drained,
     /// Which cluster is looked at next whether it is worth packing.
     pub to_pack: AtomicU32,
-    cells: Cells,
+    directory: ClusterDirectory,
     /// Slots taken and freed off the fast path, where no processor's lock is held.
-    used: Alone<Tally>,
-    lists: Alone<Ordered<Lists, { Place::Lists as usize }>>,
-    transit: Arc<Transit>,
+    used: CachePadded<UsageCount>,
+    lists: CachePadded<Ordered<Lists, { LockRank::Lists as usize }>>,
+    in_flight: Arc<InFlight>,
 }
 
 /// Whether another thread's hold on a cluster is waited for.
@@ -94,11 +94,11 @@ pub(super) enum Patience {
 
 /// Why a cluster is put back on a list.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum After {
+pub(super) enum Requeue {
     /// It has nothing for its order.
-    Scan,
+    AfterScan,
     /// A slot of it was freed, or its holder let it go.
-    Free,
+    AfterFree,
 }
 
 impl Device {
@@ -108,7 +108,7 @@ impl Device {
         spec: DeviceSpec,
         store: Arc<dyn Store>,
         lender: Option<Arc<dyn Lender>>,
-        transit: Arc<Transit>,
+        in_flight: Arc<InFlight>,
     ) -> Self {
         let clusters = slots.div_ceil(CLUSTER_SLOTS as u32);
         let fresh = if lender.is_some() { 0 } else { clusters };
@@ -126,13 +126,13 @@ impl Device {
             errors: AtomicU32::new(0),
             written: AtomicU32::new(0),
             bad: AtomicU32::new(0),
-            copies: Alone(Copies::new()),
+            copies: CachePadded(Copies::new()),
             shared: Ordered::new(None),
             drained: Drained::default(),
             to_pack: AtomicU32::new(0),
-            cells: Cells::new(clusters),
-            used: Alone(Tally::new()),
-            lists: Alone(Ordered::new(Lists {
+            directory: ClusterDirectory::new(clusters),
+            used: CachePadded(UsageCount::new()),
+            lists: CachePadded(Ordered::new(Lists {
                 heads: [Head {
                     first: NIL,
                     last: NIL,
@@ -143,7 +143,7 @@ impl Device {
                 held: 0,
                 past_end: 0,
             })),
-            transit,
+            in_flight,
         }
     }
 
@@ -162,17 +162,17 @@ impl Device {
         }
     }
 
-    pub fn counted(&self) -> &Tally {
+    pub fn counted(&self) -> &UsageCount {
         &self.used.0
     }
 
-    pub fn lists(&self) -> Guard<'_, Lists, { Place::Lists as usize }> {
+    pub fn lists(&self) -> Guard<'_, Lists, { LockRank::Lists as usize }> {
         lock(&self.lists.0)
     }
 
     /// The cell of a cluster, if the cluster was ever used.
     pub fn cell(&self, c: ClusterIndex) -> Option<&Cell> {
-        self.cells.get(c)
+        self.directory.get(c)
     }
 
     /// The cell of a cluster that is on a list.
@@ -355,10 +355,10 @@ impl Device {
     }
 
     fn take_absent(&self) -> Option<(ClusterIndex, ClusterGuard<'_>)> {
-        let (c, on_its_way) = match &self.lender {
+        let (c, withdrawn) = match &self.lender {
             Some(lender) => {
-                let on_its_way = self.transit.begin();
-                (lender.acquire()?, on_its_way)
+                let withdrawn = self.in_flight.begin();
+                (lender.acquire()?, withdrawn)
             }
             None => {
                 let mut lists = self.lists();
@@ -367,7 +367,7 @@ impl Device {
                 }
                 lists.fresh -= 1;
                 let c = ClusterIndex(self.clusters - 1 - lists.fresh);
-                (c, self.transit.begin())
+                (c, self.in_flight.begin())
             }
         };
         assert!(
@@ -375,7 +375,7 @@ impl Device {
             "cluster {c} lent to us is beyond device {}",
             self.id
         );
-        let mut cluster = lock(&self.cells.make(c).cluster);
+        let mut cluster = lock(&self.directory.make(c).cluster);
         assert_eq!(
             cluster.state,
             State::Absent,
@@ -404,7 +404,7 @@ impl Device {
             self.give_back(c, cluster);
             None
         };
-        on_its_way.arrived();
+        withdrawn.arrived();
         found
     }
 
@@ -430,7 +430,7 @@ impl Device {
     }
 
     /// Takes the first free window of a cluster that need not be open.
-    pub fn take_window(&self, cluster: &mut Cluster, want: Want) -> Option<usize> {
+    pub fn take_window(&self, cluster: &mut Cluster, want: Request) -> Option<usize> {
         let start = match &cluster.table {
             Some(table) => table.used().window(0, want.order, want.pages)?,
             None => 0,
@@ -441,7 +441,7 @@ impl Device {
     }
 
     /// Puts a cluster on the list where it belongs now, whatever it was on.
-    pub fn settle(&self, c: ClusterIndex, cluster: &mut Cluster, after: After) {
+    pub fn settle(&self, c: ClusterIndex, cluster: &mut Cluster, requeue: Requeue) {
         let to = if cluster.count == 0 {
             if self.wants_discard && cluster.table.is_some() {
                 State::Discard
@@ -455,9 +455,9 @@ impl Device {
             cluster.order = 0;
             State::NonFull(0)
         } else {
-            match after {
-                After::Scan => State::Frag(cluster.order),
-                After::Free => State::NonFull(cluster.order),
+            match requeue {
+                Requeue::AfterScan => State::Frag(cluster.order),
+                Requeue::AfterFree => State::NonFull(cluster.order),
             }
         };
         let dropped = if cluster.count == 0 {
@@ -477,8 +477,8 @@ impl Device {
     #[must_use]
     pub fn freed(&self, c: ClusterIndex, cluster: &mut Cluster) -> bool {
         match cluster.state {
-            State::Full | State::Frag(_) => self.settle(c, cluster, After::Free),
-            State::NonFull(_) if cluster.count == 0 => self.settle(c, cluster, After::Free),
+            State::Full | State::Frag(_) => self.settle(c, cluster, Requeue::AfterFree),
+            State::NonFull(_) if cluster.count == 0 => self.settle(c, cluster, Requeue::AfterFree),
             State::Inherited if cluster.count == 0 => {
                 self.forget(c, cluster);
                 return true;
@@ -516,7 +516,7 @@ impl Device {
         if !self.wants_discard || self.len(DISCARD) == 0 {
             return false;
         }
-        let on_its_way = self.transit.begin();
+        let withdrawn = self.in_flight.begin();
         let Some((c, cluster)) = self.isolate(DISCARD, Owner::Discarding, patience) else {
             return false;
         };
@@ -528,7 +528,7 @@ impl Device {
         let mut cluster = lock(&self.listed(c.0).cluster);
         debug_assert_eq!(cluster.state, State::OffList(Owner::Discarding));
         self.set_state(&mut self.lists(), c, &mut cluster, State::Free);
-        on_its_way.arrived();
+        withdrawn.arrived();
         true
     }
 
@@ -544,12 +544,12 @@ impl Device {
         if self.lender.is_none() || self.len(FREE) <= reserve {
             return false;
         }
-        let on_its_way = self.transit.begin();
+        let withdrawn = self.in_flight.begin();
         let Some((c, cluster)) = self.isolate(FREE, Owner::Scan, Patience::Skip) else {
             return false;
         };
         self.give_back(c, cluster);
-        on_its_way.arrived();
+        withdrawn.arrived();
         true
     }
 
@@ -560,6 +560,6 @@ impl Device {
 
     /// Bytes this device costs: itself, cells and tables.
     pub fn bookkeeping_bytes(&self) -> usize {
-        size_of::<Self>() + self.cells.bytes() + self.lists().tables
+        size_of::<Self>() + self.directory.bytes() + self.lists().tables
     }
 }

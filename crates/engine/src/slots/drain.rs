@@ -4,14 +4,14 @@
 
 use super::cluster::{Cluster, FROZEN, State};
 use super::device::{Device, Patience};
+use super::in_flight::{LOOKS, More};
 use super::runs::{Ends, add_runs};
-use super::table::Word;
-use super::transit::{LOOKS, More};
+use super::table::SlotOwner;
 use super::{DEVICE_ERROR_LIMIT, Devices, Extent, ExtentList, FORGIVING_PAGES, SlotError};
 use crate::env::IoError;
 use crate::locks::lock;
 use crate::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
-use crate::words::{CLUSTER_SLOTS, ClusterIndex, Cpu, DeviceId, EntryId, SlotIndex};
+use crate::types::{CLUSTER_SLOTS, ClusterIndex, Cpu, DeviceId, EntryId, SlotIndex};
 use std::sync::Arc;
 
 /// Where the runs of a drain end: a transfer of so many pages is bounded.
@@ -223,7 +223,7 @@ impl Devices {
     fn resume(&self, device: &Device) {
         device.accept(true);
         device.drained.begun.store(false, Relaxed);
-        self.transit.tell(device.slots);
+        self.in_flight.tell(device.slots);
     }
 
     /// A drain is taken back: the device is in service again, unless errors took it out.
@@ -285,7 +285,7 @@ impl Devices {
     fn departure_of(&self, device: &Device) -> Departure {
         let (mut looks, mut listener) = (0, None);
         loop {
-            let seen = self.transit.seen();
+            let seen = self.in_flight.seen();
             let departure = self.departure_now(device);
             let missing = departure.lacks();
             if missing == 0 || looks == LOOKS {
@@ -293,11 +293,11 @@ impl Devices {
             }
             looks += 1;
             match self
-                .transit
+                .in_flight
                 .more_since(seen, missing as usize, listener.as_ref())
             {
                 More::Arrived | More::Freed => {}
-                More::Listen => listener = Some(self.transit.listen()),
+                More::Listen => listener = Some(self.in_flight.listen()),
                 More::Nothing => return departure,
             }
         }
@@ -664,15 +664,15 @@ impl Device {
         let Some(table) = &mut cluster.table else {
             return TakenOut::Done;
         };
-        let Some(word) = table.used_word(at).filter(|word| !word.bad()) else {
+        let Some(owner) = table.used_owner(at).filter(|owner| !owner.bad()) else {
             return TakenOut::Done;
         };
         if inherited {
-            return TakenOut::NotOurs(word.entry());
+            return TakenOut::NotOurs(owner.entry());
         }
-        table.set(at, Word::BAD);
+        table.set(at, SlotOwner::BAD);
         cluster.gone = table.gone() > 0;
-        self.count(i64::from(word.gone()));
+        self.count(i64::from(owner.gone()));
         self.bad.fetch_add(1, Relaxed);
         TakenOut::Done
     }

@@ -3,10 +3,10 @@
 //! or read.
 
 use super::cluster::State;
-use super::device::{After, Device};
+use super::device::{Device, Requeue};
 use super::{Devices, cluster::FROZEN};
 use crate::locks::lock;
-use crate::words::Cpu;
+use crate::types::Cpu;
 
 impl Devices {
     /// In the parent: clusters with used slots are frozen for as long as they have readers.
@@ -83,7 +83,7 @@ impl Device {
             let mut cluster = lock(&cell.cluster);
             if cluster.state == State::Frozen {
                 cluster.release_gone();
-                self.settle(c, &mut cluster, After::Free);
+                self.settle(c, &mut cluster, Requeue::AfterFree);
                 thawed += 1;
             }
         }

@@ -15,13 +15,13 @@
 //! in a batch by a worker ([`Devices::work`]), or by the free that finds the cache full. Larger runs
 //! are freed at once.
 //!
-//! Whose each slot is lies in the table of its cluster, a word a slot. Of clusters with many free slots
+//! Whose each slot is lies in the table of its cluster, a owner a slot. Of clusters with many free slots
 //! the worker packs it (`pack`), those that rest in a processor's hands among them, so that a slot in use
-//! costs at most 6 bytes wherever it lies, beside the cell of its cluster (`cells`); with that, from a tenth
+//! costs at most 6 bytes wherever it lies, beside the cell of its cluster (`cluster_directory`); with that, from a tenth
 //! of the slots on.
 //!
 //! What another thread has out of reach for the moment (a cluster that it discards, say) makes no
-//! allocation fail: who finds too little elsewhere waits for it (`transit`).
+//! allocation fail: who finds too little elsewhere waits for it (`in_flight`).
 //!
 //! # Locks
 //!
@@ -45,46 +45,46 @@
 //! starts no thread: someone must call [`Devices::work`] now and then, and everything stays
 //! correct, only slower, if nobody does.
 
-mod alloc;
 mod bitmap;
-mod cells;
 mod check;
-mod choice;
 mod cluster;
+mod cluster_directory;
 mod compact;
 mod device;
+mod device_order;
 mod drain;
 mod fork;
 mod free;
+mod in_flight;
 #[cfg(all(test, loom))]
 mod models;
 mod pack;
-mod percpu;
+mod per_cpu;
 mod reclaim;
 mod recycle;
 mod runs;
 mod scatter;
+mod search;
 mod table;
-mod tally;
-mod transit;
+mod usage;
 mod work;
 
 #[cfg(all(test, not(loom)))]
 mod tests;
 
-pub use choice::DeviceChoice;
+pub use device_order::DeviceChoice;
 pub use drain::{Departure, Drain, DrainError, Moved, Mover};
 pub use free::FreeError;
 
 use crate::env::{Lender, Store, Topology};
-use crate::locks::{Ordered, Place, lock};
+use crate::locks::{LockRank, Ordered, lock};
 use crate::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
-use crate::words::{CLUSTER_SLOTS, ClusterIndex, Cpu, DeviceId, EntryId, Node, ORDERS, SlotIndex};
-use choice::Choice;
-use device::{Alone, Device};
-use percpu::PerCpu;
+use crate::types::{CLUSTER_SLOTS, ClusterIndex, Cpu, DeviceId, EntryId, Node, ORDERS, SlotIndex};
+use device::{CachePadded, Device};
+use device_order::DeviceOrder;
+use in_flight::InFlight;
+use per_cpu::PerCpu;
 use std::sync::{Arc, OnceLock};
-use transit::Transit;
 
 /// Devices of one engine at most.
 pub const MAX_DEVICES: usize = if cfg!(loom) { 2 } else { 32 };
@@ -298,7 +298,7 @@ pub struct DeviceUsage {
 
 struct Control {
     devices: [Option<Arc<Device>>; MAX_DEVICES],
-    choice: Choice,
+    choice: DeviceOrder,
 }
 
 /// All devices of one engine.
@@ -306,15 +306,15 @@ pub struct Devices {
     topology: Arc<dyn Topology>,
     options: Options,
     cpus: Box<[PerCpu]>,
-    control: Ordered<Control, { Place::Control as usize }>,
+    control: Ordered<Control, { LockRank::Control as usize }>,
     reclaim: OnceLock<Arc<dyn CacheReclaim>>,
     mover: OnceLock<Arc<dyn Mover>>,
     /// Set when a return cache, a discard or a frozen cluster waits for [`Devices::work`].
-    wanted: Alone<AtomicBool>,
+    wanted: CachePadded<AtomicBool>,
     /// Devices there are.
-    count: Alone<AtomicU32>,
+    count: CachePadded<AtomicU32>,
     /// Room that is out of reach for the moment.
-    transit: Arc<Transit>,
+    in_flight: Arc<InFlight>,
     /// Whether the last step of background work found nothing to do.
     rested: AtomicBool,
 }
@@ -331,14 +331,14 @@ impl Devices {
             cpus: (0..cpus).map(|_| PerCpu::new()).collect(),
             control: Ordered::new(Control {
                 devices: std::array::from_fn(|_| None),
-                choice: Choice::new(options.choice, nodes.unwrap_or(1)),
+                choice: DeviceOrder::new(options.choice, nodes.unwrap_or(1)),
             }),
             topology,
             reclaim: OnceLock::new(),
             mover: OnceLock::new(),
-            wanted: Alone(AtomicBool::new(false)),
-            count: Alone(AtomicU32::new(0)),
-            transit: Arc::new(Transit::new()),
+            wanted: CachePadded(AtomicBool::new(false)),
+            count: CachePadded(AtomicU32::new(0)),
+            in_flight: Arc::new(InFlight::new()),
             rested: AtomicBool::new(true),
         }
     }
@@ -379,7 +379,7 @@ impl Devices {
             spec,
             store,
             lender,
-            self.transit.clone(),
+            self.in_flight.clone(),
         ));
         control.choice.add(id, spec.priority, device.node);
         for cpu in &self.cpus {
@@ -388,7 +388,7 @@ impl Devices {
         }
         control.devices[id.index()] = Some(device);
         self.count.0.fetch_add(1, Relaxed);
-        self.transit.freed(slots as u32);
+        self.in_flight.freed(slots as u32);
         Ok(id)
     }
 
@@ -455,8 +455,8 @@ impl Devices {
         let device = self.device(device)?;
         let at = slot.within();
         self.with_cluster(&device, slot.cluster(), |cluster| {
-            let word = cluster.table.as_ref()?.used_word(at)?;
-            word.entry().filter(|_| !word.gone())
+            let owner = cluster.table.as_ref()?.used_owner(at)?;
+            owner.entry().filter(|_| !owner.gone())
         })?
     }
 
@@ -477,9 +477,9 @@ impl Devices {
             let Some(table) = &mut cluster.table else {
                 return;
             };
-            let word = table.used_word(at);
-            if let Some(word) = word.filter(|word| !word.gone() && !word.bad()) {
-                table.set(at, word.as_cached(yes));
+            let owner = table.used_owner(at);
+            if let Some(owner) = owner.filter(|owner| !owner.gone() && !owner.bad()) {
+                table.set(at, owner.as_cached(yes));
                 if yes && cluster.state == cluster::State::Full {
                     device.copies.0.say();
                 }
@@ -495,7 +495,7 @@ impl Devices {
         };
         let cached = self.with_cluster(&device, slot.cluster(), |cluster| {
             let table = cluster.table.as_ref();
-            table.is_some_and(|table| table.word(slot.within()).cached())
+            table.is_some_and(|table| table.owner(slot.within()).cached())
         });
         cached == Some(true)
     }
@@ -504,7 +504,7 @@ impl Devices {
     /// nobody allocates or frees, else never too many. Those that wait in a return cache, or for readers, are not.
     fn used(&self, device: &Device) -> u32 {
         let processors = self.cpus.iter().map(|cpu| cpu.counted(device.id));
-        let used = tally::used(processors.chain([device.counted()]));
+        let used = usage::used(processors.chain([device.counted()]));
         used.min(device.slots.into()) as u32
     }
 

@@ -6,13 +6,13 @@
 //! copies: a device knows whether a full cluster may hold one ([`Copies`]).
 
 use super::Devices;
-use super::alloc::Want;
 use super::cluster::{ClusterGuard, FROZEN, FULL, INHERITED};
 use super::device::Device;
-use super::table::Word;
+use super::search::Request;
+use super::table::SlotOwner;
 use crate::locks::lock;
 use crate::sync::atomic::{AtomicU32, Ordering::Relaxed};
-use crate::words::{CLUSTER_SLOTS, ClusterIndex, Cpu, EntryId};
+use crate::types::{CLUSTER_SLOTS, ClusterIndex, Cpu, EntryId};
 
 /// Full clusters looked at without letting the lists go.
 const LOOKS: u32 = 16;
@@ -66,17 +66,17 @@ impl Devices {
         device: &'d Device,
         c: ClusterIndex,
         mut cluster: ClusterGuard<'d>,
-        want: Want,
+        want: Request,
     ) -> ClusterGuard<'d> {
         let table = cluster.table();
-        let kept = table.which(|word| !word.cached());
+        let kept = table.which(|owner| !owner.cached());
         let Some(start) = kept.window(0, want.order, want.pages) else {
             return cluster;
         };
         let mut owners = [EntryId(0); CLUSTER_SLOTS];
         let mut n = 0;
         for at in start..start + want.pages {
-            if let Some(owner) = table.used_word(at).and_then(Word::entry) {
+            if let Some(owner) = table.used_owner(at).and_then(SlotOwner::entry) {
                 owners[n] = owner;
                 n += 1;
             }
@@ -124,8 +124,8 @@ impl Devices {
             let mut owners = [EntryId(0); CLUSTER_SLOTS];
             let mut n = 0;
             if let Some(table) = &lock(&cell.cluster).table {
-                let cached = table.words().filter(|(_, word)| word.cached());
-                for owner in cached.filter_map(|(_, word)| word.entry()) {
+                let cached = table.owners().filter(|(_, owner)| owner.cached());
+                for owner in cached.filter_map(|(_, owner)| owner.entry()) {
                     owners[n] = owner;
                     n += 1;
                 }

@@ -3,7 +3,7 @@
 
 use super::cluster::Cluster;
 use super::{Extent, extent};
-use crate::words::{CLUSTER_SLOTS, ClusterIndex, DeviceId, EntryId};
+use crate::types::{CLUSTER_SLOTS, ClusterIndex, DeviceId, EntryId};
 
 /// Owners that a [`Mover`](super::Mover) can move in one step: those of one group of so many entries.
 pub(super) const TOGETHER: u32 = 512;
@@ -48,8 +48,8 @@ pub(super) fn add_runs(
     found: &mut Vec<(EntryId, Extent)>,
 ) {
     let Some(table) = &cluster.table else { return };
-    for (at, word) in table.words().filter(|(at, _)| *at >= from) {
-        let (false, Some(owner)) = (word.gone(), word.entry()) else {
+    for (at, owner) in table.owners().filter(|(at, _)| *at >= from) {
+        let (false, Some(owner)) = (owner.gone(), owner.entry()) else {
             continue;
         };
         if *left == 0 {

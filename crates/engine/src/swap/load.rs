@@ -1,10 +1,10 @@
 //! The way back.
 
 use super::coders::Scratch;
-use super::device::set_cache_only;
-use super::{Swap, fill};
+use super::device_io::set_cache_only;
+use super::{Swap, same_filled};
 use crate::codec::Codec;
-use crate::vswap::{Location, Locked, Released, Word};
+use crate::entries::{EntryWord, Location, Locked, Released};
 use crate::{Cpu, DeviceId, EntryId, PageBytes, SlotIndex};
 use std::ops::Range;
 
@@ -79,7 +79,7 @@ impl Swap {
         let mut scratch = self.coders.take(cpu);
         for start in (0..entries.len()).step_by(super::store::BATCH) {
             let end = entries.len().min(start + super::store::BATCH);
-            let mut words = [Word::FREE; super::store::BATCH];
+            let mut words = [EntryWord::FREE; super::store::BATCH];
             let words = &mut words[..end - start];
             self.space.words(&entries[start..end], words);
             let mut on_device = 0;
@@ -97,9 +97,9 @@ impl Swap {
                     results[i] = self.load_with(cpu, &mut scratch, entries[i], out[i], keep);
                 }
             }
-            let slot = |word: &Word| matches!(word.location(), Location::Slot(_));
+            let slot = |word: &EntryWord| matches!(word.location(), Location::Slot(_));
             let others = words.iter_mut().filter(|word| !slot(word));
-            others.for_each(|word| *word = Word::FREE);
+            others.for_each(|word| *word = EntryWord::FREE);
             if on_device > 0 {
                 self.load_from_devices(
                     cpu,
@@ -132,7 +132,7 @@ impl Swap {
                 } else {
                     locked.release();
                 }
-                fill::fill(out, pattern);
+                same_filled::fill(out, pattern);
                 self.env.counters.swpin_zero.add(1);
                 Ok(Source::Zero)
             }
@@ -177,7 +177,7 @@ impl Swap {
         &self,
         scratch: &mut Scratch,
         (codec, at): (Codec, Range<usize>),
-        (entry, word): (EntryId, Word),
+        (entry, word): (EntryId, EntryWord),
         out: &mut PageBytes,
     ) -> Option<()> {
         let data = &scratch.data.0[at.clone()];

@@ -17,7 +17,7 @@
 //! is evicted unwritten goes back to it ([`Swap::uncache`]).
 //!
 //! Neither allocates in a steady state, but a table now and then (of a window of the pool, or a cluster),
-//! and no lock is held while compressing or waiting for a device. The locks and their order are described in [`crate::vswap`].
+//! and no lock is held while compressing or waiting for a device. The locks and their order are described in [`crate::entries`].
 //!
 //! Not here: which pages to store and when to load them (the pager).
 
@@ -25,11 +25,11 @@ mod block;
 mod coders;
 mod compact;
 pub mod config;
-mod device;
-mod fill;
+mod device_io;
 mod load;
-mod places;
 mod recompress;
+mod relocate;
+mod same_filled;
 mod store;
 mod work;
 mod writeback;
@@ -45,15 +45,15 @@ pub use store::StoreError;
 
 use crate::codec::Codecs;
 use crate::counters::Counters;
+use crate::entries::Locked;
+use crate::entries::{CLUSTER_ENTRIES, Group, Handle, Location, Released, Space, Vacated};
 use crate::env::{Clock, Memory, Topology};
 use crate::pool::Pool;
 use crate::slots::{Devices, Extent};
-use crate::vswap::Locked;
-use crate::vswap::{CLUSTER_ENTRIES, Group, Handle, Location, Released, Space, Vacated};
 use crate::{Checksums, Cpu, EntryId, GroupId};
 use coders::Coders;
-use device::single;
-use places::Places;
+use device_io::single;
+use relocate::Relocator;
 use std::collections::{HashMap, HashSet};
 use std::ops::Deref;
 use std::sync::Arc;
@@ -170,7 +170,7 @@ pub struct Swap {
     /// Whether a group may hold more than its limit, as that was lowered.
     above_limit: AtomicBool,
     /// One thread at a time does background work.
-    desk: work::Desk,
+    background_slot: work::BackgroundSlot,
     /// Whether the last batch of writeback moved no page, so that waiting for another is in vain.
     in_vain: AtomicBool,
 }
@@ -196,7 +196,7 @@ impl Swap {
         ));
         let drained = Arc::new(AtomicU64::new(0));
         if let Some(devices) = &devices {
-            let places = Arc::new(Places {
+            let places = Arc::new(Relocator {
                 space: space.clone(),
                 devices: Arc::downgrade(devices),
                 topology: env.topology.clone(),
@@ -221,12 +221,12 @@ impl Swap {
             others_load_ns: AtomicU64::new(0),
             patient: AtomicBool::new(false),
             last_refused_ns: AtomicU64::new(0),
-            file_limit: AtomicU8::new(device::NOT_MET),
+            file_limit: AtomicU8::new(device_io::NOT_MET),
             staging_bytes: AtomicUsize::new(0),
             accept_percent: AtomicU8::new(config.accept_threshold_percent),
             first_group: AtomicU32::new(IN_TURN),
             above_limit: AtomicBool::new(false),
-            desk: work::Desk::new(),
+            background_slot: work::BackgroundSlot::new(),
             in_vain: AtomicBool::new(false),
             config,
             env,
@@ -286,7 +286,7 @@ impl Swap {
             (Location::Pool(_), _) => locked.set_used(word),
             (Location::Slot(place), Some(devices)) => {
                 locked.set(word.with_referenced(true));
-                device::set_cache_only(devices, place, false);
+                device_io::set_cache_only(devices, place, false);
             }
             _ => locked.set(word),
         }
@@ -307,7 +307,7 @@ impl Swap {
         if let (true, Location::Slot(place), Some(devices)) =
             (word.cached(), word.location(), &self.devices)
         {
-            device::set_cache_only(devices, place, false);
+            device_io::set_cache_only(devices, place, false);
         }
         Ok(())
     }
@@ -329,14 +329,14 @@ impl Swap {
                             freed[n] = (next, location);
                             n += 1;
                         }
-                        Vacated::Beside => beside += 1,
+                        Vacated::StillNamed => beside += 1,
                     }
                 }
                 next = next.plus(1);
             }
             locked.settle();
             if beside > 0 {
-                self.pool.count_beside(-beside);
+                self.pool.count_extra_refs(-beside);
             }
             // A folio's slots lie side by side, as a rule: they are freed in one piece.
             let mut run: Option<(EntryId, Extent)> = None;
@@ -375,7 +375,7 @@ impl Swap {
     /// its page did, or nothing of the block is left. Before what it named is freed.
     fn count_left(&self, locked: &mut Locked<'_>, vacated: Vacated) {
         match vacated {
-            Vacated::Beside => locked.count_left(1),
+            Vacated::StillNamed => locked.count_left(1),
             Vacated::Place(Location::Pool(handle)) if self.config.codec.has_blocks() => {
                 locked.count_left(1 - i32::from(self.pool.pages(handle)));
             }
@@ -387,7 +387,7 @@ impl Swap {
     fn free_vacated(&self, cpu: Cpu, group: &Group, entry: EntryId, vacated: Vacated) {
         let location = match vacated {
             Vacated::Place(location) => location,
-            Vacated::Beside => return self.pool.count_beside(-1),
+            Vacated::StillNamed => return self.pool.count_extra_refs(-1),
         };
         match location {
             Location::Pool(handle) => self.free_object(group, handle),
@@ -539,7 +539,7 @@ impl Swap {
         if let Some(devices) = &self.devices {
             devices.fork_child();
         }
-        self.desk.replace_if_taken();
+        self.background_slot.replace_if_taken();
     }
 
     /// No process is left that shares memory with this one since a fork.

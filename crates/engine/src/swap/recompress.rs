@@ -13,8 +13,8 @@ use super::writeback::Background;
 use super::{CodecKind, Swap};
 use crate::BLOCK_PAGES;
 use crate::codec::Codec;
+use crate::entries::{CLUSTER_ENTRIES, EntryWord, Group, Handle, Location, Locked, Vacated};
 use crate::pool::{MAX_OBJECT, Object};
-use crate::vswap::{CLUSTER_ENTRIES, Group, Handle, Location, Locked, Vacated, Word};
 use crate::{Cpu, EntryId, PAGE_SIZE};
 use std::ops::Range;
 use std::sync::Arc;
@@ -81,7 +81,7 @@ struct Found {
 struct Task {
     objects: Vec<Found>,
     /// As they were left in the entries whose pages are in them: busy.
-    busy: [Option<Word>; BLOCK_PAGES],
+    busy: [Option<EntryWord>; BLOCK_PAGES],
     /// Pages that left the blocks that these entries name, whether or not they are among the objects.
     left: u16,
 }
@@ -238,7 +238,7 @@ impl Swap {
         let made = self
             .gather(&mut scratch, block, &task)
             .map_or(Vec::new(), |()| pack(&mut scratch, &task, what, together));
-        let gained = self.rename_members(cpu, &scratch, block, &task, &group, &made, what);
+        let gained = self.rename_entries(cpu, &scratch, block, &task, &group, &made, what);
         Done {
             tried: task.mask().count_ones() as usize,
             left: task.left - gained,
@@ -256,13 +256,14 @@ impl Swap {
         what: What,
     ) -> Task {
         let mut task = Task::default();
-        let mut words = [Word::FREE; BLOCK_PAGES];
+        let mut words = [EntryWord::FREE; BLOCK_PAGES];
         for (&entry, word) in block.iter().zip(&mut words) {
             locked.seek(entry);
             *word = locked.word();
         }
-        let stays =
-            |word: Word| word.busy() || what == What::Cold && (word.cached() || word.referenced());
+        let stays = |word: EntryWord| {
+            word.busy() || what == What::Cold && (word.cached() || word.referenced())
+        };
         let (mut room, mut is_worth_it) = (0, false);
         for (k, &word) in words.iter().enumerate() {
             let Location::Pool(handle) = word.location() else {
@@ -326,7 +327,7 @@ impl Swap {
     /// Lets the entries to which nothing happened meanwhile name what was made of their pages, and frees
     /// what none names any more; how many of the pages that had left their blocks take no room now.
     #[allow(clippy::too_many_arguments)]
-    fn rename_members(
+    fn rename_entries(
         &self,
         cpu: Cpu,
         scratch: &Scratch,
@@ -364,7 +365,7 @@ impl Swap {
             // Before it is named: who frees it uncharges.
             group.charge(data.len() as u64);
             placed.push((handle, made.mask));
-            let word = Word::pool(handle, self.env.checksums.of(codec, data));
+            let word = EntryWord::pool(handle, self.env.checksums.of(codec, data));
             each(made.mask).for_each(|k| new[k] = Some(word));
         }
         let mut vacated = [None::<Vacated>; BLOCK_PAGES];
@@ -397,7 +398,7 @@ impl Swap {
             match named(mask, &vacated) {
                 0 => self.free_object(group, handle),
                 1 => {}
-                named => self.pool.count_beside(named as i64 - 1),
+                named => self.pool.count_extra_refs(named as i64 - 1),
             }
         }
         for (entry, vacated) in block.into_iter().zip(vacated) {

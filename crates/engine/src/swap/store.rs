@@ -1,8 +1,8 @@
 //! The way out: reserve entries, make their places, name them.
 
-use super::coders::{Packed, Scratch};
-use super::{CodecKind, Swap, fill};
-use crate::vswap::{Group, Hold, Location, Word};
+use super::coders::{PackedObject, Scratch};
+use super::{CodecKind, Swap, same_filled};
+use crate::entries::{EntryWord, Group, Hold, Location};
 use crate::{BLOCK_PAGES, Cpu, EntryId, GroupId, PAGE_SIZE, PageBytes};
 
 /// Why pages were not stored. They stay where they were.
@@ -21,8 +21,8 @@ pub enum StoreError {
     NoEntries,
 }
 
-impl From<crate::vswap::NoEntries> for StoreError {
-    fn from(_: crate::vswap::NoEntries) -> Self {
+impl From<crate::entries::NoEntries> for StoreError {
+    fn from(_: crate::entries::NoEntries) -> Self {
         Self::NoEntries
     }
 }
@@ -63,7 +63,7 @@ pub(super) const BATCH: usize = 64;
 const BEGINNING: usize = 512;
 /// How often a batch makes room in a full pool, or for a group at its limit. What went may have left
 /// holes that are of no use to the page at hand: if that went to a device then, older ones would stay.
-const RELIEFS: u32 = 4;
+const ROOM_TRIES: u32 = 4;
 
 impl Swap {
     /// Stores the pages of one folio or run, 1 to 512, into consecutive entries and returns
@@ -89,7 +89,7 @@ impl Swap {
             aim: Aim::All,
             refused: Refused::default(),
         };
-        let mut words = [Word::FREE; BATCH];
+        let mut words = [EntryWord::FREE; BATCH];
         for (i, batch) in pages.chunks(BATCH).enumerate() {
             let start = first.plus((i * BATCH) as u32);
             let words = &mut words[..batch.len()];
@@ -124,7 +124,7 @@ impl Swap {
             pages.len()
         );
         let mut scratch = self.coders.take(cpu);
-        let mut words = [Word::FREE; BATCH];
+        let mut words = [EntryWord::FREE; BATCH];
         let mut entries = [EntryId(0); BATCH];
         let (mut stored, mut outcome) = (0, Ok(()));
         out.fill(None);
@@ -168,16 +168,16 @@ impl Swap {
     /// Makes the places of a batch; a page that has none keeps the word of a free entry, and the
     /// error says why. Pages go into the pool by runs, each compressed before the pool is locked.
     /// When the pool is full, its coldest pages make room, and when the group is at its limit, the
-    /// group's coldest, [`RELIEFS`] times a batch; if a page is refused all the same, the rest of the
+    /// group's coldest, [`ROOM_TRIES`] times a batch; if a page is refused all the same, the rest of the
     /// batch goes to devices with it.
     fn make_places(
         &self,
         storing: &mut Storing<'_>,
         pages: &[&PageBytes],
         entries: impl Fn(usize) -> EntryId,
-        words: &mut [Word],
+        words: &mut [EntryWord],
     ) -> Result<(), StoreError> {
-        words.fill(Word::FREE);
+        words.fill(EntryWord::FREE);
         let uses_pool = self.config.codec != CodecKind::None || !self.has_devices();
         let limit = storing.group.pool_max();
         let mut refused = if !uses_pool {
@@ -185,7 +185,7 @@ impl Swap {
         } else {
             (limit == 0).then_some(StoreError::GroupFull)
         };
-        let (mut same, mut poor, mut reliefs) = (0, 0, RELIEFS);
+        let (mut same, mut poor, mut room_tries) = (0, 0, ROOM_TRIES);
         // Those that the pool does not take.
         let (mut left, mut n) = ([0u8; BATCH], 0);
         storing.scratch.run.clear();
@@ -194,26 +194,25 @@ impl Swap {
             if let Some(next) = pages.get(first + step) {
                 self.env.memory.prefetch(&next[..BEGINNING]);
             }
-            let mut members = 0u8;
+            let mut mask = 0u8;
             for (i, page) in pages_of_step.iter().enumerate() {
-                if let Some(pattern) = fill::same_filled(page) {
-                    words[first + i] = Word::same(pattern);
+                if let Some(pattern) = same_filled::pattern_of(page) {
+                    words[first + i] = EntryWord::same(pattern);
                     same += 1;
                 } else {
-                    members |= 1 << i;
+                    mask |= 1 << i;
                 }
             }
             let scratch = &mut *storing.scratch;
-            let which = |members: u8| (0..step).filter(move |i| members & 1 << i != 0);
+            let which = |mask: u8| (0..step).filter(move |i| mask & 1 << i != 0);
             if refused.is_some() {
-                for i in which(members) {
+                for i in which(mask) {
                     left[n] = (first + i) as u8;
                     n += 1;
                 }
-            } else if members.count_ones() < 2
-                || !scratch.pack_block_aside(first, members, pages_of_step)
+            } else if mask.count_ones() < 2 || !scratch.pack_block_aside(first, mask, pages_of_step)
             {
-                for i in which(members) {
+                for i in which(mask) {
                     let page = pages_of_step[i];
                     let kept_as_it_is = scratch.pack_aside(self.config.codec, first + i, page);
                     poor += u64::from(kept_as_it_is);
@@ -227,12 +226,12 @@ impl Swap {
             {
                 continue;
             }
-            refused = self.put_run(storing, pages, &entries, words, &mut reliefs);
+            refused = self.put_run(storing, pages, &entries, words, &mut room_tries);
             if refused.is_some() {
                 let packed = storing.scratch.run.pages().iter();
                 for page in packed
                     .filter(|packed| packed.handle.is_none())
-                    .flat_map(Packed::pages)
+                    .flat_map(PackedObject::pages)
                 {
                     left[n] = page as u8;
                     n += 1;
@@ -282,8 +281,8 @@ impl Swap {
         storing: &mut Storing<'_>,
         pages: &[&PageBytes],
         entries: &impl Fn(usize) -> EntryId,
-        words: &mut [Word],
-        reliefs: &mut u32,
+        words: &mut [EntryWord],
+        room_tries: &mut u32,
     ) -> Option<StoreError> {
         let run = storing.scratch.run.pages();
         let charge = run.iter().map(|packed| u64::from(packed.len)).sum();
@@ -302,11 +301,11 @@ impl Swap {
             } else {
                 (StoreError::GroupFull, Some(&*storing.group))
             };
-            if *reliefs == 0 {
+            if *room_tries == 0 {
                 break Some(refused);
             }
-            *reliefs -= 1;
-            if !self.relieve(storing.cpu, short) {
+            *room_tries -= 1;
+            if !self.make_room(storing.cpu, short) {
                 break Some(refused);
             }
         };
@@ -317,13 +316,13 @@ impl Swap {
                 continue;
             };
             for page in packed.pages() {
-                words[page] = Word::pool(handle, packed.checksum);
+                words[page] = EntryWord::pool(handle, packed.checksum);
                 pooled += 1;
             }
             objects += 1;
         }
         if pooled > objects {
-            self.pool.count_beside((pooled - objects) as i64);
+            self.pool.count_extra_refs((pooled - objects) as i64);
         }
         if charged && unused > 0 {
             storing.group.uncharge(unused);
@@ -341,13 +340,13 @@ impl Swap {
         pages: &[&PageBytes],
         entries: impl Fn(usize) -> EntryId,
         left: &[u8],
-        words: &mut [Word],
+        words: &mut [EntryWord],
     ) -> u64 {
         let mut out = [&[0; PAGE_SIZE]; BATCH];
         for (out, &k) in out.iter_mut().zip(left) {
             *out = pages[k as usize];
         }
-        let mut slots = [Word::FREE; BATCH];
+        let mut slots = [EntryWord::FREE; BATCH];
         let (out, slots) = (&out[..left.len()], &mut slots[..left.len()]);
         if storing.group.writeback() && self.has_devices() {
             let (cpu, aim) = (storing.cpu, storing.aim);
@@ -368,7 +367,7 @@ impl Swap {
     }
 
     /// Writes the words of consecutive reserved entries, where there is something to name.
-    fn name(&self, first: EntryId, words: &[Word]) {
+    fn name(&self, first: EntryId, words: &[EntryWord]) {
         let mut at = 0;
         while at < words.len() {
             let mut locked = self.space.lock(first.plus(at as u32));
@@ -379,7 +378,7 @@ impl Swap {
         }
     }
 
-    fn name_each(&self, entries: &[EntryId], words: &[Word]) {
+    fn name_each(&self, entries: &[EntryId], words: &[EntryWord]) {
         let mut at = 0;
         while at < words.len() {
             let mut locked = self.space.lock(entries[at]);
@@ -390,11 +389,11 @@ impl Swap {
         }
     }
 
-    fn name_one(&self, locked: &mut super::Locked<'_>, word: Word) {
+    fn name_one(&self, locked: &mut super::Locked<'_>, word: EntryWord) {
         if word.is_free() {
             return;
         }
-        debug_assert_eq!(locked.word(), Word::RESERVED);
+        debug_assert_eq!(locked.word(), EntryWord::RESERVED);
         match word.location() {
             Location::Pool(_) => locked.set_pooled(word),
             _ => locked.set(word),

@@ -1,4 +1,4 @@
-//! Background work, in bounded steps, by one thread at a time: who has its [`Desk`].
+//! Background work, in bounded steps, by one thread at a time: who has its [`BackgroundSlot`].
 
 use super::Swap;
 use super::writeback::Background;
@@ -22,7 +22,7 @@ const LONG: Duration = Duration::from_millis(4);
 
 /// What background work keeps between its steps: taken out by whoever works, and put back. Nothing
 /// is locked meanwhile.
-pub struct Desk {
+pub struct BackgroundSlot {
     state: Mutex<State>,
     told: Condvar,
 }
@@ -34,7 +34,7 @@ struct State {
     waiting: u32,
 }
 
-impl Desk {
+impl BackgroundSlot {
     pub fn new() -> Self {
         Self {
             state: Mutex::new(State {
@@ -132,7 +132,7 @@ impl Swap {
         self.in_background(|background| {
             let mut idle = 0;
             while self.pool.bytes() > target && idle < IDLE_TURNS {
-                self.desk.step_done();
+                self.background_slot.step_done();
                 if self.tidy_step(cpu, background) {
                     continue;
                 }
@@ -173,16 +173,16 @@ impl Swap {
 
     /// Runs `f` with what background work keeps, unless somebody else does.
     pub(super) fn in_background<R>(&self, f: impl FnOnce(&mut Background) -> R) -> Option<R> {
-        let mut background = self.desk.take()?;
+        let mut background = self.background_slot.take()?;
         let result = f(&mut background);
-        self.desk.put_back(background);
+        self.background_slot.put_back(background);
         Some(result)
     }
 
     /// Waits for whoever does background work, if anybody, to end the step that is under way; false
     /// if that takes long.
     pub(super) fn await_background(&self) -> bool {
-        self.desk.await_step()
+        self.background_slot.await_step()
     }
 
     /// Makes the per-processor scratch, so that no load or store has to.
@@ -200,15 +200,15 @@ mod models {
     #[test]
     fn loom_who_waits_for_a_step_is_told() {
         loom::model(|| {
-            let desk = Arc::new(Desk::new());
-            let taken = desk.take().expect("nobody else works");
-            let other = desk.clone();
+            let background_slot = Arc::new(BackgroundSlot::new());
+            let taken = background_slot.take().expect("nobody else works");
+            let other = background_slot.clone();
             let waiter = loom::thread::spawn(move || {
                 other.await_step();
                 other.take().is_some()
             });
-            desk.step_done();
-            desk.put_back(taken);
+            background_slot.step_done();
+            background_slot.put_back(taken);
             waiter.join().expect("it was told");
         });
     }

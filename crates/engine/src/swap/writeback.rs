@@ -3,7 +3,7 @@
 //!
 //! The bytes in the pool go to the slot as they are, but for those of blocks, whose pages are taken out of
 //! them: a slot has one page. The steps for each page are those of
-//! the protocol in [`crate::vswap`]: busy and copied under the lock, written without,
+//! the protocol in [`crate::entries`]: busy and copied under the lock, written without,
 //! repointed if the word is still the busy one. Slots are taken in the order of the batch,
 //! so neighbours in the batch are mostly neighbours on the device, and go out as one write.
 //!
@@ -13,16 +13,16 @@
 
 use super::Swap;
 use super::coders::Scratch;
-use super::device::{place, seal};
+use super::device_io::{place, seal};
 use super::recompress::Walk;
 use crate::codec::Codec;
+use crate::entries::{
+    CLUSTER_ENTRIES, EntryWord, Group, Handle, Location, Locked, SlotPlace, Vacated, Visit,
+};
 use crate::env::{IoError, WriteOp};
 use crate::pool::Worth;
 use crate::shrinker::{Candidate, Need, Shrinker};
 use crate::slots::ExtentList;
-use crate::vswap::{
-    CLUSTER_ENTRIES, Group, Handle, Location, Locked, SlotPlace, Vacated, Visit, Word,
-};
 use crate::{Cpu, DeviceId, EntryId, PAGE_SIZE, PageBytes};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -56,7 +56,7 @@ pub struct Background {
 struct Pick {
     entry: EntryId,
     /// As it was left in the entry: busy.
-    word: Word,
+    word: EntryWord,
     raw: bool,
     /// Its page is in a block, and not in the staging yet.
     packed: bool,
@@ -194,7 +194,7 @@ impl Swap {
     /// step and [`WAITS`] of them at most: writing a young page out instead would take no less. But
     /// not where the last batch moved nothing, as when devices are full, nor for a step that takes
     /// long: then the page is refused at once.
-    pub(super) fn relieve(&self, cpu: Cpu, short: Option<&Arc<Group>>) -> bool {
+    pub(super) fn make_room(&self, cpu: Cpu, short: Option<&Arc<Group>>) -> bool {
         self.note_refused();
         let has_room = || match short {
             None => self.pool.has_room(),
@@ -419,7 +419,7 @@ impl Swap {
         &self,
         scratch: &mut Scratch,
         entry: EntryId,
-        word: Word,
+        word: EntryWord,
         out: &mut PageBytes,
     ) -> Option<()> {
         if let Some(page) = scratch.page(entry, word) {
@@ -519,8 +519,8 @@ impl Swap {
         self.count_left(locked, vacated);
         match vacated {
             Vacated::Place(_) => Some(handle),
-            Vacated::Beside => {
-                self.pool.count_beside(-1);
+            Vacated::StillNamed => {
+                self.pool.count_extra_refs(-1);
                 None
             }
         }
@@ -645,8 +645,8 @@ impl Swap {
             return false;
         };
         let to = match pick.checksum {
-            None => word.moved_to(Word::slot(slot, 0)),
-            Some(checksum) => word.rewritten_to(Word::slot(slot, checksum)),
+            None => word.moved_to(EntryWord::slot(slot, 0)),
+            Some(checksum) => word.rewritten_to(EntryWord::slot(slot, checksum)),
         };
         let Some((mut locked, vacated)) = self.space.repoint(pick.entry, pick.word, to) else {
             self.free_slot(cpu, pick.entry, slot);

@@ -1,4 +1,4 @@
-//! No device is full while another thread has room of it out of reach: see `transit`.
+//! No device is full while another thread has room of it out of reach: see `in_flight`.
 
 use super::*;
 
@@ -121,7 +121,7 @@ fn loom_a_free_is_heard_of_while_something_else_is_waited_for() {
         model(move || {
             let devices = devices(512, false, returns);
             allocate(&devices, A, 512, 0).unwrap();
-            let hangs = devices.transit.begin();
+            let hangs = devices.in_flight.begin();
             let other = devices.clone();
             let thread = thread::spawn(move || allocate(&other, B, 1, 1000));
             devices.free(A, EntryId(7), slot(7, 1)).unwrap();

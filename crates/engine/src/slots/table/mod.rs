@@ -1,27 +1,27 @@
-//! What is known of a cluster's slots while any is used: which are, and the reverse map, a word for
+//! What is known of a cluster's slots while any is used: which are, and the reverse map, a owner for
 //! each slot that says whose it is.
 //!
-//! A table has three forms. *Whole*, there is a word for every slot, found by its position; slots are
-//! allocated in this form alone. *Packed*, there are words of the used slots alone, in their order,
+//! A table has three forms. *Whole*, there is a owner for every slot, found by its position; slots are
+//! allocated in this form alone. *Packed*, there are owners of the used slots alone, in their order,
 //! found by rank: by the number of used slots before. So a cluster of which half the slots were
-//! freed, wherever they lay, needs half the words. *Few*, each of these words has its position beside it,
-//! and there is nothing for the cluster as such. Frees take words out; the room that they leave,
+//! freed, wherever they lay, needs half the owners. *Sparse*, each of these owners has its position beside it,
+//! and there is nothing for the cluster as such. Frees take owners out; the room that they leave,
 //! and a larger form that is worth it, are packed by the worker (`pack`), not by who frees.
 //!
-//! In every form the words of used slots side by side are side by side.
+//! In every form the owners of used slots side by side are side by side.
 
-mod few;
-mod word;
+mod slot_owner;
+mod sparse;
 
-pub(super) use word::Word;
+pub(super) use slot_owner::SlotOwner;
 
 use super::bitmap::Bitmap;
-use crate::words::{CLUSTER_SLOTS, EntryId};
-use few::Few;
+use crate::types::{CLUSTER_SLOTS, EntryId};
+use sparse::Sparse;
 
 /// What the two larger forms hold.
 ///
-/// - `bad`, `gone`, `cached` = number of words that are so; bad and gone slots count as used
+/// - `bad`, `gone`, `cached` = number of owners that are so; bad and gone slots count as used
 #[derive(Clone, Copy)]
 pub(super) struct Known {
     used: Bitmap,
@@ -33,51 +33,51 @@ pub(super) struct Known {
 }
 
 impl Known {
-    /// Changes a word of these.
-    fn put(&mut self, word: &mut Word, to: Word) {
-        let from = std::mem::replace(word, to);
-        let change = |count: &mut u16, is: fn(Word) -> bool| {
+    /// Changes a owner of these.
+    fn put(&mut self, owner: &mut SlotOwner, to: SlotOwner) {
+        let from = std::mem::replace(owner, to);
+        let change = |count: &mut u16, is: fn(SlotOwner) -> bool| {
             *count = *count + u16::from(is(to)) - u16::from(is(from));
         };
-        change(&mut self.bad, Word::bad);
-        change(&mut self.gone, Word::gone);
-        change(&mut self.cached, Word::cached);
+        change(&mut self.bad, SlotOwner::bad);
+        change(&mut self.gone, SlotOwner::gone);
+        change(&mut self.cached, SlotOwner::cached);
     }
 
-    /// Whether words may be gone or cached.
+    /// Whether owners may be gone or cached.
     const fn marked(&self) -> bool {
         self.gone > 0 || self.cached > 0
     }
 
-    /// Makes words plain, none of them bad.
+    /// Makes owners plain, none of them bad.
     #[cold]
-    fn unmark(&mut self, words: &mut [Word]) {
-        for word in words {
-            self.put(word, word.plain());
+    fn unmark(&mut self, owners: &mut [SlotOwner]) {
+        for owner in owners {
+            self.put(owner, owner.plain());
         }
     }
 }
 
-/// From the beginning of a cache line on, as words side by side are used together.
+/// From the beginning of a cache line on, as owners side by side are used together.
 #[repr(align(64))]
-struct Words([Word; CLUSTER_SLOTS]);
+struct Owners([SlotOwner; CLUSTER_SLOTS]);
 
 #[repr(C)]
 pub(super) struct Whole {
     known: Known,
-    words: Words,
+    owners: Owners,
 }
 
 #[repr(C)]
 pub(super) struct Packed {
     known: Known,
-    words: Vec<Word>,
+    owners: Vec<SlotOwner>,
 }
 
 impl Packed {
     /// What it takes for so many slots.
     const fn bytes(slots: usize) -> usize {
-        size_of::<Self>() + slots * size_of::<Word>()
+        size_of::<Self>() + slots * size_of::<SlotOwner>()
     }
 }
 
@@ -85,10 +85,10 @@ impl Packed {
 pub(super) enum Table {
     Whole(Box<Whole>),
     Packed(Box<Packed>),
-    Few(Few),
+    Sparse(Sparse),
 }
 
-/// Slots whose words lie in a cache line or two.
+/// Slots whose owners lie in a cache line or two.
 const NEAR: usize = 16;
 
 impl Table {
@@ -102,7 +102,7 @@ impl Table {
                 cached: 0,
                 stuck: 0,
             },
-            words: Words([Word::NONE; CLUSTER_SLOTS]),
+            owners: Owners([SlotOwner::NONE; CLUSTER_SLOTS]),
         }))
     }
 
@@ -115,8 +115,8 @@ impl Table {
     pub const fn bytes(&self) -> usize {
         match self {
             Self::Whole(_) => size_of::<Whole>(),
-            Self::Packed(table) => Packed::bytes(table.words.capacity()),
-            Self::Few(few) => few.bytes(),
+            Self::Packed(table) => Packed::bytes(table.owners.capacity()),
+            Self::Sparse(sparse) => sparse.bytes(),
         }
     }
 
@@ -124,11 +124,11 @@ impl Table {
     pub fn spare(&self) -> usize {
         let slots = match self {
             Self::Whole(table) => table.known.used.count(),
-            Self::Packed(table) => table.words.len(),
-            Self::Few(few) => few.len(),
+            Self::Packed(table) => table.owners.len(),
+            Self::Sparse(sparse) => sparse.len(),
         };
-        let needed = if self.is_few(slots) {
-            slots * Few::BYTES
+        let needed = if self.is_sparse(slots) {
+            slots * Sparse::BYTES
         } else {
             Packed::bytes(slots)
         };
@@ -137,42 +137,42 @@ impl Table {
 
     /// Whether so many slots, all that are used, take the least with their positions. What
     /// compaction knows of a cluster has no place there.
-    const fn is_few(&self, slots: usize) -> bool {
-        self.stuck() == 0 && slots * Few::BYTES <= Packed::bytes(slots)
+    const fn is_sparse(&self, slots: usize) -> bool {
+        self.stuck() == 0 && slots * Sparse::BYTES <= Packed::bytes(slots)
     }
 
     /// What the larger forms hold.
     #[inline]
-    const fn known(&self) -> Result<&Known, &Few> {
+    const fn known(&self) -> Result<&Known, &Sparse> {
         match self {
             Self::Whole(table) => Ok(&table.known),
             Self::Packed(table) => Ok(&table.known),
-            Self::Few(few) => Err(few),
+            Self::Sparse(sparse) => Err(sparse),
         }
     }
 
     /// Which slots are used, those included that are bad or gone.
     #[inline]
     pub fn used(&self) -> Bitmap {
-        self.known().map_or_else(Few::used, |known| known.used)
+        self.known().map_or_else(Sparse::used, |known| known.used)
     }
 
     /// Slots out of service.
     pub fn bad(&self) -> u16 {
-        let count = |few: &Few| few.count(Word::bad);
+        let count = |sparse: &Sparse| sparse.count(SlotOwner::bad);
         self.known().map_or_else(count, |known| known.bad)
     }
 
     /// Slots given back that cannot be used again yet.
     #[inline]
     pub fn gone(&self) -> u16 {
-        let count = |few: &Few| few.count(Word::gone);
+        let count = |sparse: &Sparse| sparse.count(SlotOwner::gone);
         self.known().map_or_else(count, |known| known.gone)
     }
 
     /// Slots that are only copies.
     pub fn cached(&self) -> u16 {
-        let count = |few: &Few| few.count(Word::cached);
+        let count = |sparse: &Sparse| sparse.count(SlotOwner::cached);
         self.known().map_or_else(count, |known| known.cached)
     }
 
@@ -191,47 +191,47 @@ impl Table {
 
     /// What is known of a slot; but for a whole table, that is nothing of a free one.
     #[inline]
-    pub fn word(&self, at: usize) -> Word {
+    pub fn owner(&self, at: usize) -> SlotOwner {
         match self {
-            Self::Whole(table) => table.words.0[at],
+            Self::Whole(table) => table.owners.0[at],
             Self::Packed(table) if table.known.used.get(at) => {
-                table.words[table.known.used.rank(at)]
+                table.owners[table.known.used.rank(at)]
             }
-            Self::Packed(_) => Word::NONE,
-            Self::Few(few) => few.word(at).unwrap_or(Word::NONE),
+            Self::Packed(_) => SlotOwner::NONE,
+            Self::Sparse(sparse) => sparse.owner(at).unwrap_or(SlotOwner::NONE),
         }
     }
 
-    /// The word of a used slot; none of a free one.
+    /// The owner of a used slot; none of a free one.
     #[inline]
-    pub fn used_word(&self, at: usize) -> Option<Word> {
+    pub fn used_owner(&self, at: usize) -> Option<SlotOwner> {
         match self.known() {
-            Ok(known) => known.used.get(at).then(|| self.word(at)),
-            Err(few) => few.word(at),
+            Ok(known) => known.used.get(at).then(|| self.owner(at)),
+            Err(sparse) => sparse.owner(at),
         }
     }
 
-    /// The used slots, each with its word.
-    pub fn words(&self) -> impl Iterator<Item = (usize, Word)> {
+    /// The used slots, each with its owner.
+    pub fn owners(&self) -> impl Iterator<Item = (usize, SlotOwner)> {
         let used = self.used();
         let (mut from, mut rank) = (0, 0);
         std::iter::from_fn(move || {
             let at = used.next(from, true)?;
-            let word = match self {
-                Self::Whole(table) => table.words.0[at],
-                Self::Packed(table) => table.words[rank],
-                Self::Few(few) => few.nth(rank),
+            let owner = match self {
+                Self::Whole(table) => table.owners.0[at],
+                Self::Packed(table) => table.owners[rank],
+                Self::Sparse(sparse) => sparse.nth(rank),
             };
             (from, rank) = (at + 1, rank + 1);
-            Some((at, word))
+            Some((at, owner))
         })
     }
 
-    /// The used slots whose words are such.
-    pub fn which(&self, such: impl Fn(Word) -> bool) -> Bitmap {
+    /// The used slots whose owners are such.
+    pub fn which(&self, such: impl Fn(SlotOwner) -> bool) -> Bitmap {
         let mut found = Bitmap::EMPTY;
-        for (at, word) in self.words() {
-            found.set(at, such(word));
+        for (at, owner) in self.owners() {
+            found.set(at, such(owner));
         }
         found
     }
@@ -239,31 +239,31 @@ impl Table {
     /// Whether these slots belong to `owner`, `owner + 1`, ... and none was given back.
     #[inline]
     pub fn all_owned(&self, start: usize, slots: usize, owner: EntryId) -> bool {
-        let words = match self {
+        let owners = match self {
             Self::Whole(table) if table.known.used.range_is_set(start, slots) => {
-                &table.words.0[start..start + slots]
+                &table.owners.0[start..start + slots]
             }
             Self::Packed(table) if table.known.used.range_is_set(start, slots) => {
-                &table.words[table.known.used.rank(start)..][..slots]
+                &table.owners[table.known.used.rank(start)..][..slots]
             }
-            Self::Few(few) => return few.all_owned(start, slots, owner),
+            Self::Sparse(sparse) => return sparse.all_owned(start, slots, owner),
             _ => return false,
         };
-        let own = |(i, &word): (usize, &Word)| word.owned_by(owner.plus(i as u32));
+        let own = |(i, &found): (usize, &SlotOwner)| found.owned_by(owner.plus(i as u32));
         // To the end in any case, so that several are compared at a time.
-        let words = words.iter().enumerate();
-        words.fold(true, |all, word| all & own(word))
+        let owners = owners.iter().enumerate();
+        owners.fold(true, |all, owner| all & own(owner))
     }
 
-    /// Changes the word of a used slot.
-    pub fn set(&mut self, at: usize, to: Word) {
+    /// Changes the owner of a used slot.
+    pub fn set(&mut self, at: usize, to: SlotOwner) {
         match self {
-            Self::Whole(table) => table.known.put(&mut table.words.0[at], to),
+            Self::Whole(table) => table.known.put(&mut table.owners.0[at], to),
             Self::Packed(table) => {
                 let rank = table.known.used.rank(at);
-                table.known.put(&mut table.words[rank], to);
+                table.known.put(&mut table.owners[rank], to);
             }
-            Self::Few(few) => few.set(at, to),
+            Self::Sparse(sparse) => sparse.set(at, to),
         }
     }
 
@@ -274,21 +274,21 @@ impl Table {
     #[inline]
     fn whole(&mut self) -> &mut Whole {
         let Self::Whole(table) = self else {
-            panic!("slots are allocated where each has a word");
+            panic!("slots are allocated where each has a owner");
         };
         table
     }
 
-    /// Marks free slots of a whole table as used; their words are to be set.
+    /// Marks free slots of a whole table as used; their owners are to be set.
     #[inline]
-    pub fn take(&mut self, start: usize, slots: usize) -> &mut [Word] {
-        let Whole { known, words } = self.whole();
+    pub fn take(&mut self, start: usize, slots: usize) -> &mut [SlotOwner] {
+        let Whole { known, owners } = self.whole();
         debug_assert!(known.used.range_is_clear(start, slots));
         known.used.set_range(start, slots, true);
-        &mut words.0[start..start + slots]
+        &mut owners.0[start..start + slots]
     }
 
-    /// Takes so the first free window, looking from `from` on and round: where it begins, and its words.
+    /// Takes so the first free window, looking from `from` on and round: where it begins, and its owners.
     /// None too if the table is not whole.
     #[inline]
     pub fn take_window(
@@ -296,68 +296,68 @@ impl Table {
         from: usize,
         order: u8,
         pages: usize,
-    ) -> Option<(usize, &mut [Word])> {
+    ) -> Option<(usize, &mut [SlotOwner])> {
         let Self::Whole(table) = self else {
             return None;
         };
-        let Whole { known, words } = &mut **table;
+        let Whole { known, owners } = &mut **table;
         let start = known.used.window(from, order, pages)?;
         known.used.set_range(start, pages, true);
-        Some((start, &mut words.0[start..start + pages]))
+        Some((start, &mut owners.0[start..start + pages]))
     }
 
     /// Takes free slots out of service. The table is whole.
     pub fn take_bad(&mut self, start: usize, slots: usize) {
-        self.take(start, slots).fill(Word::BAD);
+        self.take(start, slots).fill(SlotOwner::BAD);
         self.whole().known.bad += slots as u16;
     }
 
-    /// Makes used slots free, none of them bad. In a whole table their words keep the last owner.
+    /// Makes used slots free, none of them bad. In a whole table their owners keep the last owner.
     #[inline]
     pub fn release(&mut self, start: usize, slots: usize) {
         match self {
             Self::Whole(table) => {
-                let Whole { known, words } = &mut **table;
+                let Whole { known, owners } = &mut **table;
                 if known.marked() {
-                    known.unmark(&mut words.0[start..start + slots]);
+                    known.unmark(&mut owners.0[start..start + slots]);
                 }
                 known.used.set_range(start, slots, false);
             }
             Self::Packed(table) => {
-                let Packed { known, words } = &mut **table;
+                let Packed { known, owners } = &mut **table;
                 let first = known.used.rank(start);
                 if known.marked() {
-                    known.unmark(&mut words[first..first + slots]);
+                    known.unmark(&mut owners[first..first + slots]);
                 }
-                words.drain(first..first + slots);
+                owners.drain(first..first + slots);
                 known.used.set_range(start, slots, false);
             }
-            Self::Few(few) => few.release(start, slots),
+            Self::Sparse(sparse) => sparse.release(start, slots),
         }
     }
 
     /// Whether none of these slots, all used, is out of service.
     ///
-    /// Of a few slots the words are read in any case. Their line comes with those above then, all at
+    /// Of a few slots the owners are read in any case. Their line comes with those above then, all at
     /// a time, and is near when the slots are allocated again, which must wait for it otherwise.
     #[inline]
     pub fn all_good(&self, start: usize, slots: usize) -> bool {
         if slots > NEAR {
             return self.bad() == 0;
         }
-        let bad = |words: &[Word]| words.iter().any(|word| word.bad());
+        let bad = |owners: &[SlotOwner]| owners.iter().any(|owner| owner.bad());
         match self {
-            Self::Whole(table) => !bad(&table.words.0[start..start + slots]),
-            Self::Packed(table) => !bad(&table.words[table.known.used.rank(start)..][..slots]),
-            Self::Few(_) => (start..start + slots).all(|at| !self.word(at).bad()),
+            Self::Whole(table) => !bad(&table.owners.0[start..start + slots]),
+            Self::Packed(table) => !bad(&table.owners[table.known.used.rank(start)..][..slots]),
+            Self::Sparse(_) => (start..start + slots).all(|at| !self.owner(at).bad()),
         }
     }
 
-    /// Makes room for a word of every slot.
+    /// Makes room for a owner of every slot.
     pub fn spread(&mut self) {
-        let mut words = Words([Word::NONE; CLUSTER_SLOTS]);
-        for (at, word) in self.words() {
-            words.0[at] = word;
+        let mut owners = Owners([SlotOwner::NONE; CLUSTER_SLOTS]);
+        for (at, owner) in self.owners() {
+            owners.0[at] = owner;
         }
         let known = Known {
             used: self.used(),
@@ -366,23 +366,23 @@ impl Table {
             cached: self.cached(),
             stuck: self.stuck(),
         };
-        *self = Self::Whole(Box::new(Whole { known, words }));
+        *self = Self::Whole(Box::new(Whole { known, owners }));
     }
 
-    /// Leaves room for the words of used slots alone.
+    /// Leaves room for the owners of used slots alone.
     pub fn pack(&mut self) {
         let count = self.used().count();
-        if let Self::Few(few) = self {
-            few.shrink();
-        } else if self.is_few(count) {
-            *self = Self::Few(Few::new(count, self.words()));
+        if let Self::Sparse(sparse) = self {
+            sparse.shrink();
+        } else if self.is_sparse(count) {
+            *self = Self::Sparse(Sparse::new(count, self.owners()));
         } else if let Self::Packed(table) = self {
-            table.words.shrink_to_fit();
+            table.owners.shrink_to_fit();
         } else if let Self::Whole(table) = self {
             let known = table.known;
-            let mut words = Vec::with_capacity(count);
-            words.extend(self.words().map(|(_, word)| word));
-            *self = Self::Packed(Box::new(Packed { known, words }));
+            let mut owners = Vec::with_capacity(count);
+            owners.extend(self.owners().map(|(_, owner)| owner));
+            *self = Self::Packed(Box::new(Packed { known, owners }));
         }
     }
 }
@@ -392,17 +392,17 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn word(n: u32) -> Word {
+    fn owner(n: u32) -> SlotOwner {
         match n % 64 {
-            0 => Word::BAD,
-            1..8 => Word::owned(EntryId(n)).as_gone(),
-            8..16 => Word::owned(EntryId(n)).as_cached(true),
-            _ => Word::owned(EntryId(n)),
+            0 => SlotOwner::BAD,
+            1..8 => SlotOwner::owned(EntryId(n)).as_gone(),
+            8..16 => SlotOwner::owned(EntryId(n)).as_cached(true),
+            _ => SlotOwner::owned(EntryId(n)),
         }
     }
 
     proptest! {
-        /// Steps: allocate a run, free a run, change a word, pack.
+        /// Steps: allocate a run, free a run, change a owner, pack.
         #[test]
         fn every_form_agrees_with_an_array(
             steps in proptest::collection::vec((0usize..512, 1usize..100, 0u8..6), 1..60),
@@ -416,18 +416,18 @@ mod tests {
                         if !table.is_whole() {
                             table.spread();
                         }
-                        table.take(start, len).fill(Word::owned(EntryId(n as u32)));
+                        table.take(start, len).fill(SlotOwner::owned(EntryId(n as u32)));
                         for (at, naive) in naive.iter_mut().enumerate().skip(start).take(len) {
-                            table.set(at, word((n + at) as u32));
-                            *naive = Some(table.word(at));
+                            table.set(at, owner((n + at) as u32));
+                            *naive = Some(table.owner(at));
                         }
                     }
                     2 | 3 if table.used().range_is_set(start, len) => {
-                        let bad = naive[start..start + len].contains(&Some(Word::BAD));
+                        let bad = naive[start..start + len].contains(&Some(SlotOwner::BAD));
                         prop_assert_eq!(table.all_good(start, len), table.bad() == 0 || len <= NEAR && !bad);
                         for at in start..start + len {
-                            if table.word(at).bad() {
-                                table.set(at, Word::NONE);
+                            if table.owner(at).bad() {
+                                table.set(at, SlotOwner::NONE);
                             }
                         }
                         table.release(start, len);
@@ -439,16 +439,16 @@ mod tests {
                     }
                     _ => {}
                 }
-                for (at, word) in naive.iter().enumerate() {
-                    prop_assert!(word.is_none_or(|word| table.word(at) == word));
-                    prop_assert_eq!(table.used_word(at), *word);
+                for (at, owner) in naive.iter().enumerate() {
+                    prop_assert!(owner.is_none_or(|owner| table.owner(at) == owner));
+                    prop_assert_eq!(table.used_owner(at), *owner);
                 }
-                let words = naive.iter().enumerate().filter_map(|(at, w)| Some((at, (*w)?)));
-                prop_assert!(table.words().eq(words.clone()));
-                let count = |is: fn(Word) -> bool| words.clone().filter(|(_, w)| is(*w)).count() as u16;
-                prop_assert_eq!(table.bad(), count(Word::bad));
-                prop_assert_eq!(table.gone(), count(Word::gone));
-                prop_assert_eq!(table.cached(), count(Word::cached));
+                let owners = naive.iter().enumerate().filter_map(|(at, w)| Some((at, (*w)?)));
+                prop_assert!(table.owners().eq(owners.clone()));
+                let count = |is: fn(SlotOwner) -> bool| owners.clone().filter(|(_, w)| is(*w)).count() as u16;
+                prop_assert_eq!(table.bad(), count(SlotOwner::bad));
+                prop_assert_eq!(table.gone(), count(SlotOwner::gone));
+                prop_assert_eq!(table.cached(), count(SlotOwner::cached));
             }
         }
     }

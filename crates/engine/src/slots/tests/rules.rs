@@ -256,7 +256,7 @@ fn a_cluster_being_discarded_is_on_no_list() {
                 wanting.allocate(B, 512, EntryId(512), &mut out).unwrap();
                 out[0]
             }));
-            while devices.transit.waiting() == 0 {
+            while devices.in_flight.waiting() == 0 {
                 assert!(!other.as_ref().unwrap().is_finished(), "nobody waits");
                 std::thread::yield_now();
             }

@@ -4,10 +4,10 @@
 use super::*;
 use crate::PageBytes;
 #[cfg(debug_assertions)]
-use crate::locks::{Place as LockPlace, taken};
-use crate::vswap::SPARE;
+use crate::entries::EntryWord;
+use crate::entries::SPARE;
 #[cfg(debug_assertions)]
-use crate::vswap::Word;
+use crate::locks::{LockRank as LockPlace, taken};
 
 fn pages(n: u32, random: usize) -> Vec<PageBytes> {
     (0..n).map(|seed| page(seed, random)).collect()
@@ -34,7 +34,7 @@ fn a_range_is_stored_looked_up_and_freed_in_one_operation_each() {
         assert_eq!(stored, 2, "{codec:?}: reserved once, named once");
         swap.check();
         let range: Vec<EntryId> = (0..64).map(|i| first.plus(i)).collect();
-        let mut words = [Word::FREE; 64];
+        let mut words = [EntryWord::FREE; 64];
         assert_eq!(operations(|| swap.space.words(&range, &mut words)), 1);
         assert!(words.iter().all(|word| !word.is_free()));
         assert_eq!(operations(|| swap.expect(&range)), 1);
