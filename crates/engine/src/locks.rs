@@ -43,6 +43,11 @@ ranks! {
     InFlight,
 }
 
+/// A value that changes often, on cache lines of its own: away from values that are only read.
+#[repr(align(128))]
+#[derive(Default)]
+pub(crate) struct CachePadded<T>(pub T);
+
 /// Panics, in debug builds, if this thread holds a lock of the engine: for an embedder to ask
 /// before it waits for a lock of its own that is further out.
 pub fn none_held() {

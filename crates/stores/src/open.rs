@@ -17,7 +17,7 @@ use crate::mark::Unmarked;
 use crate::size::{Size, human};
 use crate::spec::{Place, SwapSpec};
 use crate::sysfs::{self, Disk};
-use ebb_engine::{CLUSTER_SLOTS, PAGE_SIZE};
+use ebb_engine::{CLUSTER_SLOTS, MAX_SLOTS, PAGE_SIZE};
 use ebb_sys::block;
 use rustix::fd::OwnedFd;
 use rustix::fs::{FlockOperation, Mode, OFlags};
@@ -32,6 +32,8 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// Bytes of a cluster: the least a device can have, and what its size is rounded down to.
 pub const CLUSTER: u64 = (CLUSTER_SLOTS * PAGE_SIZE) as u64;
+/// Bytes of a device that are used at most.
+pub const MAX_DEVICE: u64 = MAX_SLOTS * PAGE_SIZE as u64;
 /// Bytes at the start of an existing swap file or device that are left as they are.
 pub const HEADER: u64 = CLUSTER;
 
@@ -369,11 +371,9 @@ fn private(fd: OwnedFd, name: String, place: &Place) -> Result<OpenedDevice, Ope
     let mut notes = Vec::new();
     let asked = match place.size {
         Some(size) => size.of(free),
-        None => (free - MARGIN.min(free / 10))
-            .min(limit)
-            .min(crate::MAX_SIZE),
+        None => (free - MARGIN.min(free / 10)).min(limit).min(MAX_DEVICE),
     };
-    let size = asked / CLUSTER * CLUSTER;
+    let size = usable(&name, asked, &mut notes) / CLUSTER * CLUSTER;
     if size == 0 {
         return Err(OpenError::TooSmall {
             path: name,
@@ -465,7 +465,8 @@ fn existing(
     };
     // Before its size: nobody is to enlarge what is somebody's data.
     let unmarked = may_be_written(&fd, &name, whole, place, look)?;
-    let size = end.saturating_sub(HEADER).min(crate::MAX_SIZE) / CLUSTER * CLUSTER;
+    let mut notes = Vec::new();
+    let size = usable(&name, end.saturating_sub(HEADER), &mut notes) / CLUSTER * CLUSTER;
     if size == 0 {
         return Err(OpenError::TooSmall {
             path: name,
@@ -484,9 +485,21 @@ fn existing(
     // A swap file with holes is one that the kernel refuses, so none are made in it unless
     // asked for.
     facts.wants_discard = place.discard.unwrap_or(block && disk.discards);
-    let mut device = finish(fd, facts, name, place, Vec::new());
+    let mut device = finish(fd, facts, name, place, notes);
     device.unmarked = unmarked;
     Ok(device)
+}
+
+/// The bytes of a device that can be used; notes the rest.
+fn usable(name: &str, size: u64, notes: &mut Vec<String>) -> u64 {
+    if size > MAX_DEVICE {
+        notes.push(format!(
+            "swap {name}: {} of its {} are used, as many as a device can have: give the rest as others",
+            human(MAX_DEVICE),
+            human(size)
+        ));
+    }
+    size.min(MAX_DEVICE)
 }
 
 /// Opens it for nobody else meanwhile, and says how large it is.

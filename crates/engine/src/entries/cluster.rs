@@ -20,8 +20,8 @@ pub enum State {
     Closed,
 }
 
-/// Invariants: `used` = words that are not free; `pooled` = words that are in the pool; every key of
-/// `extra` is a used entry; `clock` is set if `pooled > 0`; `late` is later than `clock`; `left` = Σ over the
+/// Invariants: `used` = words that are not free; `pooled` = words that are in the pool;
+/// `clock` is set if `pooled > 0`; `late` is later than `clock`; `left` = Σ over the
 /// objects that its entries name, of the pages that were in them and that none of these names;
 /// `vain <= left`.
 ///
@@ -31,12 +31,6 @@ pub enum State {
 #[repr(align(32))]
 pub struct Cluster {
     pub(super) words: [EntryWord; CLUSTER_ENTRIES],
-    /// References beyond the first, of the few entries that have them, in the entries' order.
-    #[expect(
-        clippy::box_collection,
-        reason = "hardly any cluster has them, and all have this field"
-    )]
-    extra: Option<Box<Vec<(u16, u32)>>>,
     /// Who is charged.
     pub(super) group: Hold,
     /// The processor that made it, to which its number goes back.
@@ -64,15 +58,6 @@ pub struct Cluster {
 /// One line beside the words: 8.1 bytes an entry in all.
 const _: () = assert!(cfg!(loom) || size_of::<Cluster>() == 8 * CLUSTER_ENTRIES + 64);
 
-/// What became of an entry that lost a reference.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Released {
-    /// It has others.
-    Shared,
-    /// It is free, and what it named is the caller's to free.
-    Freed(Vacated),
-}
-
 /// What became of a place that an entry names no more.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Vacated {
@@ -86,7 +71,6 @@ impl Cluster {
     pub(super) fn new(group: Hold, maker: u16) -> Self {
         Self {
             words: [EntryWord::FREE; CLUSTER_ENTRIES],
-            extra: None,
             group,
             maker,
             used: 0,
@@ -105,7 +89,7 @@ impl Cluster {
     /// An emptied cluster made ready for another life; it keeps its memory.
     pub(super) fn recycle(&mut self, group: Hold, maker: u16) {
         debug_assert!(self.used == 0 && self.pooled == 0);
-        debug_assert!(self.extra.is_none() && self.left == 0 && self.vain == 0);
+        debug_assert!(self.left == 0 && self.vain == 0);
         self.group = group;
         self.maker = maker;
         self.hint = 0;
@@ -185,64 +169,16 @@ impl Cluster {
         self.hint = self.hint.min(at as u16);
     }
 
-    /// Adds a reference; false if the entry has `u32::MAX` already.
-    pub fn dup(&mut self, at: usize) -> bool {
-        let more = self.references(at).checked_add(1);
-        if let Some(references) = more {
-            self.set_references(at, references);
-        }
-        more.is_some()
-    }
-
-    /// Says how many references, at least one, a used entry has.
-    pub(super) fn set_references(&mut self, at: usize, references: u32) {
-        debug_assert!(!self.words[at].is_free() && references > 0);
-        let extra = self.extra.get_or_insert_default();
-        let place = extra.binary_search_by_key(&(at as u16), |&(at, _)| at);
-        match (place, references - 1) {
-            (Ok(place), 0) => drop(extra.remove(place)),
-            (Ok(place), more) => extra[place].1 = more,
-            (Err(_), 0) => {}
-            (Err(place), more) => extra.insert(place, (at as u16, more)),
-        }
-        if extra.is_empty() {
-            self.extra = None;
-        }
-    }
-
-    /// References of an entry.
-    pub fn references(&self, at: usize) -> u32 {
-        let extra = self.extra.as_ref().and_then(|extra| {
-            let place = extra.binary_search_by_key(&(at as u16), |&(at, _)| at);
-            place.ok().map(|place| extra[place].1)
-        });
-        u32::from(!self.words[at].is_free()) + extra.unwrap_or(0)
-    }
-
-    /// Bytes that the references beyond the first take.
-    pub(super) fn extra_bytes(&self) -> usize {
-        self.extra.as_ref().map_or(0, |extra| {
-            size_of_val(&**extra) + extra.capacity() * size_of::<(u16, u32)>()
-        })
-    }
-
-    /// Takes a reference away; the last one frees the entry.
-    pub fn release(&mut self, at: usize) -> Released {
+    /// Frees an entry; what became of the place that it named.
+    pub fn release(&mut self, at: usize) -> Vacated {
         let word = self.words[at];
         assert!(!word.is_free(), "entry {at} of its cluster is freed twice");
-        let references = self.references(at);
-        if references > 1 {
-            self.set_references(at, references - 1);
-            // Whose copy was cached is not known; without the bit it is stored again.
-            self.set(at, word.with_cached(false));
-            return Released::Shared;
-        }
         let vacated = self.vacate(at);
         self.set(at, EntryWord::RESERVED);
         self.words[at] = EntryWord::FREE;
         self.used -= 1;
         self.hint = self.hint.min(at as u16);
-        Released::Freed(vacated)
+        vacated
     }
 
     pub(super) fn check(&self) {
@@ -259,12 +195,6 @@ impl Cluster {
             self.words[..self.hint as usize]
                 .iter()
                 .all(|w| !w.is_free())
-        );
-        let extra = self.extra.iter().flat_map(|extra| &**extra);
-        assert!(
-            extra
-                .into_iter()
-                .all(|&(at, n)| n > 0 && !self.words[at as usize].is_free())
         );
     }
 }

@@ -12,7 +12,7 @@
 //! A same-filled page needs no checksum: its repeated 32-bit pattern takes the bits of one,
 //! and one more.
 
-use crate::{DeviceId, SlotIndex};
+use crate::{DeviceId, MAX_DEVICES, MAX_SLOTS, SlotIndex};
 
 /// An object of the pool: window number and position in the window.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -41,20 +41,22 @@ impl Handle {
 /// A slot of a device, and whether it holds the page as it was.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct SlotPlace {
-    /// The device, below [`SlotPlace::MAX_DEVICES`].
+    /// The device, below [`MAX_DEVICES`].
     pub device: DeviceId,
-    /// The slot, below [`SlotPlace::MAX_SLOTS`].
+    /// The slot, below [`MAX_SLOTS`].
     pub slot: SlotIndex,
     /// Uncompressed.
     pub raw: bool,
 }
 
 impl SlotPlace {
-    const SLOT_BITS: u32 = 25;
-    /// Devices an entry can name.
-    pub const MAX_DEVICES: usize = 1 << (EntryWord::PLACE_BITS - Self::SLOT_BITS);
-    /// Slots of one device an entry can name: 128 GiB.
-    pub const MAX_SLOTS: u64 = 1 << Self::SLOT_BITS;
+    const SLOT_BITS: u32 = MAX_SLOTS.ilog2();
+    /// A value for arrays that hold no place yet.
+    pub(crate) const NONE: Self = Self {
+        device: DeviceId(0),
+        slot: SlotIndex(0),
+        raw: false,
+    };
 }
 
 /// Where an entry's page is.
@@ -198,7 +200,8 @@ impl EntryWord {
     }
 }
 
-const _: () = assert!(size_of::<EntryWord>() == 8 && SlotPlace::MAX_DEVICES == 8);
+const _: () = assert!(size_of::<EntryWord>() == 8);
+const _: () = assert!(MAX_DEVICES <= 1 << (EntryWord::PLACE_BITS - SlotPlace::SLOT_BITS));
 
 #[cfg(test)]
 mod tests {

@@ -1,4 +1,4 @@
-//! Groups: who is charged, what they may use, and their clusters in order of age.
+//! Groups: who is charged, whether their pages may go to devices, and their clusters in order of age.
 
 use super::fifo::{Fifo, Stamp};
 use crate::GroupId;
@@ -7,14 +7,12 @@ use std::ops::Deref;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
-/// One group. Its limits and charge are statistics: read and written without order.
+/// One group. Its setting and charge are read and written without order.
 pub struct Group {
     /// Its name. A new group may have that of one that ended.
     pub id: GroupId,
     /// How many groups there were with its making: no other's, and later ones have higher ones.
     pub number: u64,
-    /// Bytes of pool objects it may hold.
-    pool_max: AtomicU64,
     /// Bytes of pool objects it holds.
     pool_bytes: AtomicU64,
     writeback: AtomicBool,
@@ -66,7 +64,6 @@ impl Group {
         Self {
             id,
             number,
-            pool_max: AtomicU64::new(u64::MAX),
             pool_bytes: AtomicU64::new(0),
             writeback: AtomicBool::new(true),
             ended: AtomicBool::new(false),
@@ -77,10 +74,6 @@ impl Group {
     /// Bytes of pool objects it is charged for.
     pub fn pool_bytes(&self) -> u64 {
         self.pool_bytes.load(Relaxed)
-    }
-    /// Bytes of pool objects it may hold.
-    pub fn pool_max(&self) -> u64 {
-        self.pool_max.load(Relaxed)
     }
     /// Whether its pages may go to devices.
     pub fn writeback(&self) -> bool {
@@ -97,28 +90,11 @@ impl Group {
     pub(super) fn end(&self) {
         self.ended.store(true, Relaxed);
     }
-    /// Sets both limits.
-    pub fn set_limits(&self, pool_max: u64, writeback: bool) {
-        self.pool_max.store(pool_max, Relaxed);
-        self.writeback.store(writeback, Relaxed);
+    /// Says whether its pages may go to devices.
+    pub fn set_writeback(&self, may: bool) {
+        self.writeback.store(may, Relaxed);
     }
-    /// Whether it holds more than it may: its limit was lowered.
-    pub fn is_above_limit(&self) -> bool {
-        self.pool_bytes() > self.pool_max()
-    }
-    /// Charges it, if that is within its limit.
-    pub(crate) fn try_charge(&self, bytes: u64) -> bool {
-        let max = self.pool_max();
-        if max == u64::MAX {
-            self.charge(bytes);
-            return true;
-        }
-        let within = |held: u64| held.checked_add(bytes).filter(|&sum| sum <= max);
-        self.pool_bytes
-            .fetch_update(Relaxed, Relaxed, within)
-            .is_ok()
-    }
-    /// Charges it in any case: what takes less is about to be uncharged.
+    /// Charges it for objects of so many bytes.
     pub(crate) fn charge(&self, bytes: u64) {
         self.pool_bytes.fetch_add(bytes, Relaxed);
     }

@@ -1,7 +1,7 @@
 //! Loom models of the protocol: load, writeback, free and swapoff of one entry, in every order.
 //! Relocator hold what stands for a page; using or freeing one that holds nothing, or another's, fails.
 
-use super::{EntryWord, Location, Released, SlotPlace, Space, Vacated, entry_word::Handle};
+use super::{EntryWord, Location, SlotPlace, Space, Vacated, entry_word::Handle};
 use crate::sync::{Arc, Mutex, lock};
 use crate::{Cpu, DeviceId, EntryId, GroupId, SlotIndex};
 
@@ -95,11 +95,9 @@ impl Rig {
             self.drop_place(location);
         }
     }
-    /// Frees the entry's only reference.
+    /// Frees the entry.
     fn free(&self, entry: EntryId) {
-        if let Released::Freed(vacated) = self.space.lock(entry).release() {
-            self.drop_vacated(vacated);
-        }
+        self.drop_vacated(self.space.lock(entry).release());
     }
     /// As `swap::writeback`: busy under the lock, written without, then the second step that they
     /// share.

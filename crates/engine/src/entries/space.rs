@@ -79,8 +79,6 @@ pub struct Space {
     middles: AtomicUsize,
     /// Σ `left - vain` of the clusters.
     left: AtomicUsize,
-    /// Bytes of references beyond the first.
-    extra: AtomicUsize,
 }
 
 const fn split(entry: EntryId) -> (u32, usize) {
@@ -111,11 +109,10 @@ impl Space {
             leaves: AtomicUsize::new(0),
             middles: AtomicUsize::new(0),
             left: AtomicUsize::new(0),
-            extra: AtomicUsize::new(0),
         }
     }
 
-    /// The group of this number, made without limits if it is new.
+    /// The group of this number, made if it is new.
     pub fn group(&self, id: GroupId) -> Arc<Group> {
         let find =
             |groups: &[Arc<Group>]| groups.iter().find(|g| g.id == id && !g.ended()).cloned();
@@ -281,12 +278,11 @@ impl Space {
             + self.middles.load(Relaxed) * size_of::<[OnceLock<Box<Leaf>>; MIDDLE]>()
             + self.numbers.bytes()
             + size_of_val(&*self.cpus)
-            + self.extra.load(Relaxed)
             + lists
     }
 
-    /// Calls `f` with every entry in use, its word and its references, cluster by cluster.
-    pub fn each_word(&self, mut f: impl FnMut(EntryId, EntryWord, u32)) {
+    /// Calls `f` with every entry in use, its word, cluster by cluster.
+    pub fn each_word(&self, mut f: impl FnMut(EntryId, EntryWord)) {
         self.each_cluster(|number, cluster| {
             for (at, &word) in cluster
                 .words
@@ -294,7 +290,7 @@ impl Space {
                 .enumerate()
                 .filter(|(_, w)| !w.is_free())
             {
-                f(entry(number, at), word, cluster.references(at));
+                f(entry(number, at), word);
             }
         });
     }
@@ -309,7 +305,7 @@ impl Space {
 
     /// All invariants of this part; for a space at rest.
     pub fn check(&self) {
-        let (mut clusters, mut used, mut left, mut extra) = (0, 0, 0, 0);
+        let (mut clusters, mut used, mut left) = (0, 0, 0);
         let mut clock: Vec<(*const Group, u32)> = Vec::new();
         let mut partial: Vec<(*const Group, u32)> = Vec::new();
         self.each_cluster(|number, cluster| {
@@ -317,7 +313,6 @@ impl Space {
             clusters += 1;
             used += cluster.used as usize;
             left += usize::from(cluster.left - cluster.vain);
-            extra += cluster.extra_bytes();
             if cluster.clock.is_some() {
                 clock.push((Arc::as_ptr(cluster.group()), number));
             }
@@ -328,7 +323,6 @@ impl Space {
         assert_eq!(clusters, self.clusters.load(Relaxed));
         assert_eq!(used, self.used());
         assert_eq!(left, self.left());
-        assert_eq!(extra, self.extra.load(Relaxed));
         for group in &self.groups() {
             let lists = lock(&group.lists);
             let of = |all: &[(*const Group, u32)]| -> Vec<u32> {

@@ -34,9 +34,11 @@
 //! Not here: whether to store, what to evict, how to compress.
 
 mod arena;
+mod check;
 mod class;
 mod compact;
 mod freeze;
+mod layout;
 #[cfg(all(test, loom))]
 mod models;
 mod sizes;
@@ -53,8 +55,9 @@ use crate::entries::Handle;
 use crate::env::Memory;
 use crate::locks::{Guard, LockRank, Ordered, lock};
 use crate::{BLOCK_PAGES, Cpu, EntryId, PAGE_SIZE};
-use arena::{Arena, State, WINDOWS};
+use arena::{Arena, State};
 use class::{CLASSES, Classes, PAGE_CLASSES};
+use layout::WINDOWS;
 use std::sync::atomic::{AtomicI64, AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
 

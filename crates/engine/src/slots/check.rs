@@ -2,9 +2,9 @@
 //! thread may be inside meanwhile.
 
 use super::Devices;
+use super::cluster::table::{SlotOwner, Table};
 use super::cluster::{Cluster, LISTS, NIL, Owner, State};
 use super::device::Device;
-use super::table::{SlotOwner, Table};
 use crate::locks::lock;
 use crate::sync::atomic::Ordering::Relaxed;
 use crate::types::{CLUSTER_SLOTS, ClusterIndex, Cpu};
@@ -105,7 +105,7 @@ impl Devices {
             found.extend(here.map(|_| Some(Cpu(cpu as u16))));
         }
         let shared = lock(&device.shared);
-        let here = shared.iter().filter(|spot| spot.cluster == c);
+        let here = shared.iter().filter(|cursor| cursor.cluster == c);
         found.extend(here.map(|_| None));
         found
     }

@@ -4,13 +4,14 @@
 //! A page that cannot be moved stays, and its cluster with it. That one would be the emptiest ever
 //! after: it is *stuck*, and passed over until it holds less than was left then.
 
+use super::Devices;
+use super::cluster::runs::{Ends, add_runs};
+use super::cluster::table::Table;
 use super::cluster::{FREE, Owner, frag, nonfull};
 use super::device::{Device, Requeue};
 use super::drain::Moved;
-use super::runs::{Ends, add_runs};
-use super::search::Request;
-use super::table::Table;
-use super::{Devices, Extent, order_of};
+use super::extent::{Extent, order_of};
+use super::request::Request;
 use crate::locks::{lock, try_lock};
 use crate::sync::atomic::Ordering::Relaxed;
 use crate::types::{CLUSTER_SLOTS, ClusterIndex, Cpu, EntryId, ORDERS};

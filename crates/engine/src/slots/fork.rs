@@ -2,9 +2,9 @@
 //! is in it, after the lender has made the child a reader of every cluster the parent held
 //! or read.
 
-use super::cluster::State;
+use super::Devices;
+use super::cluster::{FROZEN, State};
 use super::device::{Device, Requeue};
-use super::{Devices, cluster::FROZEN};
 use crate::locks::lock;
 use crate::types::Cpu;
 

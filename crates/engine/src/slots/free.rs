@@ -7,53 +7,18 @@
 //! unless the cluster is frozen: so an allocator that scans a cluster uses what waits there, and a
 //! notice in a cache may find nothing left to do. It counts as used no longer.
 
+use super::Devices;
+use super::cluster::table::SlotOwner;
 use super::cluster::{Cluster, ClusterGuard, Owner, State};
 use super::device::{Device, Requeue};
+use super::error::FreeError;
+use super::extent::{Extent, order_of};
 use super::per_cpu::{
     Current, RETURNS, RETURNS_LEFT, RETURNS_WAKE, Returned, Returns, State as CpuState,
 };
-use super::table::SlotOwner;
-use super::{Devices, Extent, Returns as Policy, order_of};
 use crate::locks::lock;
-use crate::types::{CLUSTER_SLOTS, ClusterIndex, Cpu, DeviceId, EntryId, SlotIndex};
+use crate::types::{CLUSTER_SLOTS, ClusterIndex, Cpu, EntryId, SlotIndex};
 use std::sync::Arc;
-
-/// Why slots were not freed. Nothing is changed then; all are bugs of the caller.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
-pub enum FreeError {
-    /// No such device.
-    #[error("device {0} is not in use")]
-    NoDevice(DeviceId),
-    /// Not 1..=512 slots inside one cluster of the device.
-    #[error("{len} slots from {start} are not within one cluster of device {device}")]
-    OutOfRange {
-        /// The device.
-        device: DeviceId,
-        /// First slot of the extent.
-        start: SlotIndex,
-        /// Length of the extent.
-        len: u16,
-    },
-    /// The slot is not the entry's: it was given back already, and may be another's since.
-    #[error("entry {owner} freed slot {slot} of device {device}, {}", whose(.now))]
-    DoubleFree {
-        /// The device.
-        device: DeviceId,
-        /// The first slot of the extent that is not its own.
-        slot: SlotIndex,
-        /// The entry in whose name it was freed.
-        owner: EntryId,
-        /// The entry whose it is now, if it is any's.
-        now: Option<EntryId>,
-    },
-}
-
-fn whose(now: &Option<EntryId>) -> String {
-    match now {
-        Some(entry) => format!("which belongs to entry {entry}"),
-        None => "which is free".into(),
-    }
-}
 
 impl Devices {
     /// Gives back slots that belong to `owner`, `owner + 1`, ... Slots of the extent that are out of
@@ -63,7 +28,7 @@ impl Devices {
     /// # Errors
     /// The extent is not one, or a slot of it is not its owner's, or not any more.
     pub fn free(&self, cpu: Cpu, owner: EntryId, extent: Extent) -> Result<(), FreeError> {
-        if extent.len != 1 || self.options.returns == Policy::Direct {
+        if extent.len != 1 {
             return self.free_now(cpu, owner, extent);
         }
         self.free_single(cpu, owner, extent)?;

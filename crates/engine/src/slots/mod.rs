@@ -45,221 +45,54 @@
 //! starts no thread: someone must call [`Devices::work`] now and then, and everything stays
 //! correct, only slower, if nobody does.
 
-mod bitmap;
 mod check;
 mod cluster;
-mod cluster_directory;
 mod compact;
+mod cursors;
 mod device;
-mod device_order;
 mod drain;
+mod error;
+mod extent;
 mod fork;
 mod free;
-mod in_flight;
 #[cfg(all(test, loom))]
 mod models;
+mod options;
 mod pack;
 mod per_cpu;
 mod reclaim;
 mod recycle;
-mod runs;
+mod request;
+mod room;
 mod scatter;
 mod search;
-mod table;
-mod usage;
-mod work;
-
+mod service;
 #[cfg(all(test, not(loom)))]
 mod tests;
+mod work;
 
-pub use device_order::DeviceChoice;
-pub use drain::{Departure, Drain, DrainError, Moved, Mover};
-pub use free::FreeError;
+pub use device::device_order::DeviceChoice;
+pub use drain::{Drain, Moved, Mover};
+pub use error::{AddError, AllocError, DrainError, FreeError, SlotError};
+pub use extent::{Extent, ExtentList};
+pub use options::{ClusterPolicy, DeviceSpec, DeviceUsage, Options};
+pub use room::Departure;
 
 use crate::env::{Lender, Store, Topology};
-use crate::locks::{LockRank, Ordered, lock};
+use crate::locks::{CachePadded, LockRank, Ordered, lock};
 use crate::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
-use crate::types::{CLUSTER_SLOTS, ClusterIndex, Cpu, DeviceId, EntryId, Node, ORDERS, SlotIndex};
-use device::{CachePadded, Device};
-use device_order::DeviceOrder;
-use in_flight::InFlight;
+use crate::types::{CLUSTER_SLOTS, Cpu, DeviceId, EntryId, MAX_DEVICES, MAX_SLOTS, SlotIndex};
+use device::Device;
+use device::device_order::DeviceOrder;
+use device::in_flight::InFlight;
 use per_cpu::PerCpu;
 use std::sync::{Arc, OnceLock};
 
-/// Devices of one engine at most.
-pub const MAX_DEVICES: usize = if cfg!(loom) { 2 } else { 32 };
 /// Write errors, less those forgiven, after which a device takes no more allocations.
 pub const DEVICE_ERROR_LIMIT: u32 = 16;
 /// Pages written well that forgive one error: a device with a bad spot here and there stays in
 /// service, one that fails more often than this goes.
 pub const FORGIVING_PAGES: u32 = 32;
-
-/// Consecutive slots, within one cluster.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Extent {
-    /// The device.
-    pub device: DeviceId,
-    /// The first slot.
-    pub start: SlotIndex,
-    /// How many, 1..=512.
-    pub len: u16,
-}
-
-impl Extent {
-    /// Whether `next` follows on in the same cluster.
-    pub(crate) fn joins(&self, next: Self) -> bool {
-        self.device == next.device
-            && self.start.0 + u32::from(self.len) == next.start.0
-            && self.start.cluster() == next.start.cluster()
-    }
-}
-
-/// Where the pages of one allocation went, in order. Reuse one list, so that it need not
-/// grow again.
-#[derive(Default, Debug)]
-pub struct ExtentList(Vec<Extent>);
-
-impl ExtentList {
-    /// An empty list with room for the worst case of one allocation.
-    pub fn new() -> Self {
-        Self(Vec::with_capacity(CLUSTER_SLOTS))
-    }
-    /// Forgets the extents; frees nothing.
-    pub fn clear(&mut self) {
-        self.0.clear();
-    }
-    /// Appends; joins what follows on in the same cluster, but nothing before `from`.
-    fn push(&mut self, extent: Extent, from: usize) {
-        if let Some(last) = self.0[from..].last_mut()
-            && last.joins(extent)
-        {
-            last.len += extent.len;
-        } else {
-            self.0.push(extent);
-        }
-    }
-}
-
-impl std::ops::Deref for ExtentList {
-    type Target = [Extent];
-    fn deref(&self) -> &[Extent] {
-        &self.0
-    }
-}
-
-/// What the user, or the system, says of a device. None: ask the store.
-#[derive(Clone, Copy, Default, Debug)]
-pub struct DeviceSpec {
-    /// The user's priority, at least 0; higher is tried first. None: automatic.
-    pub priority: Option<i16>,
-    /// The memory node it hangs on.
-    pub node: Option<Node>,
-    /// Whether to discard emptied clusters.
-    pub discard: Option<bool>,
-    /// Whether it has a head to move.
-    pub rotational: Option<bool>,
-}
-
-/// Which clusters are looked at first.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub enum ClusterPolicy {
-    /// `NonFullFirst` on devices without discard, else `FreeFirst`: there a cluster that is
-    /// let become empty is worth more.
-    #[default]
-    Auto,
-    /// Whole clusters first: long sequential writes, sooner fragmented.
-    FreeFirst,
-    /// Clusters begun by the same order first: spares whole clusters for large folios.
-    NonFullFirst,
-}
-
-/// How single slots come back.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub enum Returns {
-    /// Through the processor's return cache, freed in batches.
-    #[default]
-    Cached,
-    /// One by one, at once.
-    Direct,
-}
-
-/// Policies of a [`Devices`].
-#[derive(Clone, Copy, Debug)]
-pub struct Options {
-    /// Device choice.
-    pub choice: DeviceChoice,
-    /// Cluster choice.
-    pub clusters: ClusterPolicy,
-    /// Free path.
-    pub returns: Returns,
-    /// Compaction empties clusters with at most so many used slots, 0..=511. More makes more
-    /// whole clusters, and moves more pages for each.
-    pub compact_used: u16,
-}
-
-impl Default for Options {
-    fn default() -> Self {
-        Self {
-            choice: DeviceChoice::default(),
-            clusters: ClusterPolicy::default(),
-            returns: Returns::default(),
-            compact_used: CLUSTER_SLOTS as u16 / 2,
-        }
-    }
-}
-
-/// Why a device was not added.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
-pub enum AddError {
-    /// Less than one cluster.
-    #[error("the device has {slots} slots of 4 KiB; at least {CLUSTER_SLOTS} (2 MiB) are needed")]
-    TooSmall {
-        /// Its slots.
-        slots: u64,
-    },
-    /// More slots than a slot number can name.
-    #[error("the device has {slots} slots of 4 KiB; at most {max} can be used: give a size", max = MAX_SLOTS)]
-    TooLarge {
-        /// Its slots.
-        slots: u64,
-    },
-    /// The device table is full.
-    #[error("{MAX_DEVICES} swap devices are in use already; remove one first")]
-    TooMany,
-}
-
-/// Slots of one device at most: 16 TiB less a cluster.
-const MAX_SLOTS: u64 = u32::MAX as u64 - CLUSTER_SLOTS as u64;
-
-/// Why slots were not allocated. Nothing is allocated then.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
-pub enum AllocError {
-    /// All devices together have not that many free slots. What another thread discards, borrows
-    /// or moves at this moment was waited for.
-    #[error("no swap device has room")]
-    Full,
-    /// Not 1..=512 pages: the caller's bug.
-    #[error("{0} pages cannot be allocated at a time, only 1 to {CLUSTER_SLOTS}")]
-    Pages(u16),
-}
-
-/// Why nothing was noted of a slot, and nothing changed: the caller's bug.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
-pub enum SlotError {
-    /// No such device.
-    #[error("device {0} is not in use")]
-    NoDevice(DeviceId),
-    /// The device ends before it.
-    #[error("there is no slot {slot} on device {device}, which has {slots}")]
-    OutOfRange {
-        /// The device.
-        device: DeviceId,
-        /// What was named.
-        slot: SlotIndex,
-        /// Slots of the device.
-        slots: u32,
-    },
-}
 
 /// Drops the slots of entries whose page is in memory too. Implemented by the virtual swap
 /// space; called with none of this module's locks held, by an allocation or the worker.
@@ -269,31 +102,6 @@ pub enum SlotError {
 pub trait CacheReclaim: Send + Sync {
     /// Gives back the slot of a cached entry, by [`Devices::free`]; false if it could not.
     fn reclaim(&self, owner: EntryId) -> bool;
-}
-
-/// How a device stands.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct DeviceUsage {
-    /// The device.
-    pub device: DeviceId,
-    /// Slots of the device.
-    pub slots: u32,
-    /// Slots in use or out of service.
-    pub used: u32,
-    /// Slots out of service.
-    pub bad: u32,
-    /// The priority, automatic ones from -2 down.
-    pub priority: i16,
-    /// The memory node.
-    pub node: Option<Node>,
-    /// False while it drains and after too many errors.
-    pub accepting: bool,
-    /// Write errors so far.
-    pub errors: u32,
-    /// Errors took it out of service.
-    pub out: bool,
-    /// One cursor for all processors.
-    pub rotational: bool,
 }
 
 struct Control {
@@ -504,7 +312,7 @@ impl Devices {
     /// nobody allocates or frees, else never too many. Those that wait in a return cache, or for readers, are not.
     fn used(&self, device: &Device) -> u32 {
         let processors = self.cpus.iter().map(|cpu| cpu.counted(device.id));
-        let used = usage::used(processors.chain([device.counted()]));
+        let used = device::usage::used(processors.chain([device.counted()]));
         used.min(device.slots.into()) as u32
     }
 
@@ -532,21 +340,5 @@ impl Devices {
     pub fn bookkeeping_bytes(&self) -> usize {
         let devices: usize = self.devices().iter().map(|d| d.bookkeeping_bytes()).sum();
         size_of::<Self>() + size_of_val(&*self.cpus) + devices
-    }
-}
-
-/// The order whose windows hold `pages`.
-fn order_of(pages: u16) -> u8 {
-    let order = pages.next_power_of_two().trailing_zeros() as u8;
-    debug_assert!(usize::from(order) < ORDERS);
-    order
-}
-
-/// An extent inside a cluster.
-fn extent(device: DeviceId, c: ClusterIndex, start: usize, pages: usize) -> Extent {
-    Extent {
-        device,
-        start: SlotIndex(c.first_slot().0 + start as u32),
-        len: pages as u16,
     }
 }

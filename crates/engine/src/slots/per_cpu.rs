@@ -8,12 +8,11 @@
 //!
 //! [`Devices::with_cluster`]: super::Devices::with_cluster
 
-use super::MAX_DEVICES;
 use super::cluster::Cluster;
 use super::device::Device;
-use super::usage::UsageCount;
+use super::device::usage::UsageCount;
 use crate::locks::{LockRank, Ordered};
-use crate::types::{ClusterIndex, DeviceId, ORDERS, SlotIndex};
+use crate::types::{ClusterIndex, DeviceId, MAX_DEVICES, ORDERS, SlotIndex};
 use std::sync::Arc;
 
 /// Slots a return cache holds.
@@ -45,13 +44,6 @@ impl Current {
     pub fn is(&self, device: DeviceId, c: ClusterIndex) -> bool {
         self.index == c && self.device == device
     }
-}
-
-/// A rotating device's cluster to allocate from next, and where in it to look first.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Spot {
-    pub cluster: ClusterIndex,
-    pub next: u16,
 }
 
 /// A slot on its way back.

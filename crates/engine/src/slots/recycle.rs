@@ -10,11 +10,12 @@
 //! device, or the next of equal ones, gets its turn as it does when a cursor ends. Never the last
 //! slots of a cluster, which is worth more empty, nor those in clusters of larger folios.
 
+use super::Devices;
+use super::cluster::table::SlotOwner;
 use super::cluster::{Cluster, State as ClusterState};
+use super::extent::{Extent, extent};
 use super::per_cpu::{PerCpu, State};
-use super::search::Request;
-use super::table::SlotOwner;
-use super::{Devices, Extent, extent};
+use super::request::Request;
 use crate::locks::lock;
 use crate::types::{CLUSTER_SLOTS, Cpu};
 

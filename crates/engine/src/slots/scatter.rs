@@ -6,10 +6,11 @@
 //! not depend on the size of the device. Only where these do not give enough is everything gone
 //! through.
 
+use super::Devices;
 use super::cluster::{Cluster, FULL, Owner, State, frag, nonfull};
 use super::device::{Device, Requeue};
-use super::search::Request;
-use super::{Devices, Extent, ExtentList, extent};
+use super::extent::{Extent, ExtentList, extent};
+use super::request::Request;
 use crate::locks::lock;
 use crate::types::{CLUSTER_SLOTS, ClusterIndex, Cpu, ORDERS};
 

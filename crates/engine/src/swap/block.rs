@@ -10,39 +10,17 @@
 //! frame of all of them.
 
 use super::coders::Scratch;
+use super::unpacked::Unpacked;
 use crate::BLOCK_PAGES;
 use crate::codec::{Codec, Coder};
 use crate::entries::EntryWord;
 use crate::pool::{MAX_BLOCK, MAX_COMPRESSED};
 use crate::{EntryId, PAGE_SIZE, PageBytes};
 use std::ops::Range;
-use std::sync::atomic::{AtomicI32, AtomicU32, Ordering::Relaxed};
 
 /// Where gathered pages begin in a scratch's room: before them is room for what they are gathered from,
 /// and for what is made of them.
 pub const GATHERED: usize = BLOCK_PAGES * PAGE_SIZE;
-
-/// The pages of a block that was decompressed last: those that are loaded next are often its others.
-pub struct Unpacked {
-    pages: [PageBytes; BLOCK_PAGES],
-    mask: u8,
-    /// What named it.
-    word: EntryWord,
-}
-
-impl Unpacked {
-    pub fn new() -> Box<Self> {
-        Box::new(Self {
-            pages: [[0; PAGE_SIZE]; BLOCK_PAGES],
-            mask: 0,
-            word: EntryWord::FREE,
-        })
-    }
-
-    fn clear(&mut self) {
-        self.word = EntryWord::FREE;
-    }
-}
 
 impl Scratch {
     /// For another caller the block that was decompressed last may be gone.
@@ -120,47 +98,4 @@ fn pack(coder: &mut dyn Coder, mask: u8, pages: &[PageBytes], room: &mut [u8]) -
     let room = room.get_mut(..pages.len() * MAX_BLOCK / BLOCK_PAGES)?;
     room[0] = mask;
     Some(1 + coder.compress_block(pages, &mut room[1..])?)
-}
-
-/// Whether blocks are worth it, by what is loaded from them: a block that is decompressed for one page
-/// alone counts against, each other page that is taken from it then counts for them. So they are as long
-/// as two pages or more come back together, in the mean. On a line of its own, as loads write it.
-#[derive(Default)]
-#[repr(align(64))]
-pub struct Usefulness {
-    score: AtomicI32,
-    /// Folios and blocks that were not.
-    refused: AtomicU32,
-}
-
-impl Usefulness {
-    /// How much of the past counts.
-    const MEMORY: i32 = 1024;
-    /// One folio or block in so many is made so all the same, to see whether it would be worth it by now.
-    const SAMPLE: u32 = 16;
-
-    /// A page was loaded out of a block, which had been decompressed for another before, or had not.
-    pub fn loaded(&self, with_another: bool) {
-        let more = if with_another { 1 } else { -1 };
-        let before = self.score.load(Relaxed);
-        let score = (before + more).clamp(-Self::MEMORY, Self::MEMORY);
-        // Not exact where processors meet, nor need it be.
-        if score != before {
-            self.score.store(score, Relaxed);
-        }
-    }
-
-    /// Whether blocks are worth it, as far as is known.
-    pub fn are_useful(&self) -> bool {
-        self.score.load(Relaxed) >= 0
-    }
-
-    /// Whether to make blocks of the next pages.
-    pub fn is_wanted(&self) -> bool {
-        self.are_useful()
-            || self
-                .refused
-                .fetch_add(1, Relaxed)
-                .is_multiple_of(Self::SAMPLE)
-    }
 }

@@ -5,7 +5,7 @@
 //! the middle of a page) takes a neighbour's, and makes one if all are out.
 
 use super::CodecKind;
-use super::block::Unpacked;
+use super::unpacked::Unpacked;
 use crate::codec::{Codec, Codecs, Coder};
 use crate::entries::Handle;
 use crate::pool::{MAX_COMPRESSED, Object, STEP, Sizes};

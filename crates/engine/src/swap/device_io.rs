@@ -1,24 +1,17 @@
-//! Pages on devices: how a slot holds one, and the transfers with their second chances.
-//!
-//! A slot holds either the page as it was, or the bytes of its pool object with a footer in
-//! the last four: codec, a zero, and how many bytes. Nothing read is believed before the
-//! checksum agrees with the one in memory, not even the footer.
+//! Pages on devices: the transfers with their second chances. How a slot holds a page is in `slot_format`.
 
 use super::Swap;
 use super::coders::Scratch;
+use super::error::{LoadError, Source};
+use super::slot_format::{decode_slot, place};
+use super::store::Aim;
+use super::write_batch::{BATCH, write_runs};
 use crate::codec::Codec;
 use crate::entries::{EntryWord, Location, SlotPlace};
 use crate::env::{IoError, ReadOp, WriteOp};
-use crate::slots::{Devices, Extent, ExtentList};
-use crate::{Checksums, Cpu, EntryId, PAGE_SIZE, PageBytes, SlotIndex};
+use crate::slots::{Devices, ExtentList};
+use crate::{Cpu, DeviceId, EntryId, MAX_DEVICES, PageBytes};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-
-use super::load::{LoadError, Source};
-use super::store::Aim;
-
-/// Bytes of the footer of a compressed slot.
-const FOOTER: usize = 4;
-const _: () = assert!(crate::pool::MAX_COMPRESSED + FOOTER <= PAGE_SIZE);
 
 /// Attempts at writing a page, each in another slot.
 const WRITE_TRIES: usize = 3;
@@ -27,41 +20,6 @@ const WRITE_TRIES: usize = 3;
 pub(super) const NOT_MET: u8 = 0;
 const MET: u8 = 1;
 const TOLD: u8 = 2;
-
-/// Lays a pool object out as a slot.
-pub fn seal(slot: &mut PageBytes, codec: Codec, len: usize) {
-    let [high, low] = (len as u16).to_be_bytes();
-    slot[len..PAGE_SIZE - FOOTER].fill(0);
-    slot[PAGE_SIZE - FOOTER..].copy_from_slice(&[codec as u8, 0, high, low]);
-}
-
-/// The codec and length of a compressed slot, if they can be.
-pub fn unseal(slot: &PageBytes) -> Option<(Codec, usize)> {
-    let [codec, zero, high, low] = *slot.last_chunk::<FOOTER>()?;
-    let len = u16::from_be_bytes([high, low]) as usize;
-    let codec = Codec::from_number(codec).filter(|&codec| codec != Codec::Raw)?;
-    (zero == 0 && len <= crate::pool::MAX_COMPRESSED).then_some((codec, len))
-}
-
-/// The place an entry can name, of a slot.
-pub fn place(extent: Extent, i: u32, raw: bool) -> Option<SlotPlace> {
-    let slot = extent.start.0 + i;
-    let fits =
-        extent.device.index() < SlotPlace::MAX_DEVICES && u64::from(slot) < SlotPlace::MAX_SLOTS;
-    fits.then_some(SlotPlace {
-        device: extent.device,
-        slot: SlotIndex(slot),
-        raw,
-    })
-}
-
-pub const fn single(place: SlotPlace) -> Extent {
-    Extent {
-        device: place.device,
-        start: place.slot,
-        len: 1,
-    }
-}
 
 /// Says of the place of an entry, whose lock is held, whether it is only a copy.
 pub(super) fn set_cache_only(devices: &Devices, place: SlotPlace, yes: bool) {
@@ -94,31 +52,12 @@ impl Swap {
         told.is_ok()
     }
 
-    /// Frees one slot.
-    pub(super) fn free_slot(&self, cpu: Cpu, owner: EntryId, place: SlotPlace) {
-        self.free_slots(cpu, owner, single(place));
-    }
-
-    /// Frees slots side by side, of entries side by side.
-    pub(super) fn free_slots(&self, cpu: Cpu, owner: EntryId, extent: Extent) {
-        if let Some(devices) = &self.devices
-            && let Err(error) = devices.free(cpu, owner, extent)
-        {
-            panic!("{} slots from {}: {error}", extent.len, extent.start);
-        }
-    }
-
     /// Takes one slot for `owner`.
     fn take_slot(&self, cpu: Cpu, owner: EntryId, extents: &mut ExtentList) -> Option<SlotPlace> {
         let devices = self.devices.as_ref()?;
         extents.clear();
         devices.allocate(cpu, 1, owner, extents).ok()?;
-        let found = place(extents[0], 0, true);
-        if found.is_none() {
-            // A device larger than an entry can name; the rest of it is of no use.
-            let _ = devices.free_now(cpu, owner, extents[0]);
-        }
-        found
+        Some(place(extents[0], 0, true))
     }
 
     /// A slot could not be written: it leaves service, or is free again.
@@ -138,6 +77,11 @@ impl Swap {
         }
     }
 
+    /// The word of a page that is to be written to a slot as it is.
+    fn raw_word(&self, slot: SlotPlace, page: &PageBytes) -> EntryWord {
+        EntryWord::slot(slot, self.env.checksums.of(Codec::Raw, page))
+    }
+
     /// Writes pages as they are to slots: the way out when the pool takes none. Pages that find no
     /// room keep the word of a free entry; with [`Aim::All`] none is written then.
     pub(super) fn store_on_devices(
@@ -151,51 +95,32 @@ impl Swap {
     ) {
         let Some(devices) = &self.devices else { return };
         self.note(&self.last_refused_ns);
-        debug_assert!(pages.len() <= super::store::BATCH && words.len() == pages.len());
+        debug_assert!(pages.len() <= BATCH && words.len() == pages.len());
         words.fill(EntryWord::FREE);
         let consecutive = (1..pages.len()).all(|i| entries(i).0 == entries(0).0 + i as u32);
         // How many runs of slots a folio got; none: it is split into pages.
         let mut runs = 0;
-        let extents = &mut scratch.extents;
+        let mut extents = std::mem::take(&mut scratch.extents);
         extents.clear();
         // A folio gets neighbouring slots; single pages get them one by one, which are
         // neighbours too while the processor's cluster lasts.
-        let folio = (consecutive && pages.len() > 1)
-            .then(|| devices.allocate(cpu, pages.len() as u16, entries(0), extents));
-        if matches!(folio, Some(Err(_))) && aim == Aim::All {
-            // There is no room for all of it, one by one neither.
-            return;
-        }
-        if matches!(folio, Some(Ok(()))) {
+        if consecutive && pages.len() > 1 {
+            let taken = devices.allocate(cpu, pages.len() as u16, entries(0), &mut extents);
+            if taken.is_err() && aim == Aim::All {
+                // There is no room for all of it, one by one neither.
+                scratch.extents = extents;
+                return;
+            }
             runs = extents.len() as u64;
-            let mut at = 0;
-            let mut fits = true;
-            for extent in extents.iter() {
-                for i in 0..u32::from(extent.len) {
-                    match place(*extent, i, true) {
-                        Some(found) => {
-                            words[at] =
-                                EntryWord::slot(found, self.env.checksums.of(Codec::Raw, pages[at]))
-                        }
-                        None => fits = false,
-                    }
-                    at += 1;
-                }
-            }
-            if !fits {
-                let mut owner = entries(0);
-                for extent in extents.iter() {
-                    let _ = devices.free_now(cpu, owner, *extent);
-                    owner = owner.plus(u32::from(extent.len));
-                }
-                words.fill(EntryWord::FREE);
-                runs = 0;
+            let slots = extents
+                .iter()
+                .flat_map(|extent| (0..u32::from(extent.len)).map(|i| place(*extent, i, true)));
+            for ((word, page), slot) in words.iter_mut().zip(pages).zip(slots) {
+                *word = self.raw_word(slot, page);
             }
         }
-        let mut taken = ExtentList::default();
-        std::mem::swap(&mut taken, &mut scratch.extents);
-        self.write_pages(cpu, &mut taken, pages, entries, words, aim);
-        std::mem::swap(&mut taken, &mut scratch.extents);
+        self.write_pages(cpu, &mut extents, pages, entries, words, aim);
+        scratch.extents = extents;
         let written = words.iter().filter(|word| !word.is_free()).count();
         // Pages that only happen to lie side by side are no folio, as for the kernel a single page is none.
         if aim == Aim::All && pages.len() > 1 && consecutive && written == pages.len() {
@@ -224,8 +149,6 @@ impl Swap {
         words: &mut [EntryWord],
         aim: Aim,
     ) {
-        const N: usize = super::store::BATCH;
-        let Some(devices) = &self.devices else { return };
         let undo = |words: &mut [EntryWord]| {
             for (i, word) in words.iter_mut().enumerate() {
                 if let Location::Slot(place) = word.location() {
@@ -234,58 +157,23 @@ impl Swap {
                 }
             }
         };
-        let mut done = [false; N];
+        let mut done = [false; BATCH];
         for _ in 0..WRITE_TRIES {
             let mut room = true;
             for i in 0..pages.len() {
                 if words[i].is_free() {
-                    let Some(found) = self.take_slot(cpu, entries(i), taken) else {
+                    let Some(slot) = self.take_slot(cpu, entries(i), taken) else {
                         room = false;
                         break;
                     };
-                    words[i] = EntryWord::slot(found, self.env.checksums.of(Codec::Raw, pages[i]));
+                    words[i] = self.raw_word(slot, pages[i]);
                 }
             }
             if !room && aim == Aim::All {
                 return undo(words);
             }
-            // One batch for each device.
-            for device in 0..SlotPlace::MAX_DEVICES {
-                let mut which = [0usize; N];
-                let mut ops = [WriteOp { slot: 0, data: &[] }; N];
-                let mut n = 0;
-                for i in 0..pages.len() {
-                    if let Location::Slot(place) = words[i].location()
-                        && place.device.index() == device
-                        && !done[i]
-                    {
-                        which[n] = i;
-                        ops[n] = WriteOp {
-                            slot: u64::from(place.slot.0),
-                            data: pages[i],
-                        };
-                        n += 1;
-                    }
-                }
-                if n == 0 {
-                    continue;
-                }
-                let mut results = [Err(IoError::Device); N];
-                if let Some(store) = devices.store(crate::DeviceId(device as u8)) {
-                    store.write(&ops[..n], &mut results[..n]);
-                }
-                let good = results[..n].iter().filter(|r| r.is_ok()).count();
-                devices.wrote(crate::DeviceId(device as u8), good as u32);
-                for (&i, result) in which[..n].iter().zip(&results) {
-                    match (result, words[i].location()) {
-                        (Ok(()), _) => done[i] = true,
-                        (Err(error), Location::Slot(place)) => {
-                            words[i] = EntryWord::FREE;
-                            self.write_failed(cpu, entries(i), place, *error);
-                        }
-                        _ => unreachable!("only slots are written"),
-                    }
-                }
+            for device in (0..MAX_DEVICES).map(|n| DeviceId(n as u8)) {
+                self.write_to_device(cpu, device, pages, &entries, words, &mut done);
             }
             if !room || done[..pages.len()].iter().all(|&d| d) {
                 return;
@@ -293,6 +181,50 @@ impl Swap {
         }
         if aim == Aim::All {
             undo(words);
+        }
+    }
+
+    /// Writes those of the pages whose words name slots of a device, and that are not done, in one batch.
+    fn write_to_device(
+        &self,
+        cpu: Cpu,
+        device: DeviceId,
+        pages: &[&PageBytes],
+        entries: &impl Fn(usize) -> EntryId,
+        words: &mut [EntryWord],
+        done: &mut [bool; BATCH],
+    ) {
+        let Some(devices) = &self.devices else { return };
+        let mut which = [(0, SlotPlace::NONE); BATCH];
+        let mut ops = [WriteOp { slot: 0, data: &[] }; BATCH];
+        let mut n = 0;
+        for i in 0..pages.len() {
+            if let Location::Slot(place) = words[i].location()
+                && place.device == device
+                && !done[i]
+            {
+                which[n] = (i, place);
+                ops[n] = WriteOp {
+                    slot: u64::from(place.slot.0),
+                    data: pages[i],
+                };
+                n += 1;
+            }
+        }
+        if n == 0 {
+            return;
+        }
+        let mut results = [Err(IoError::Device); BATCH];
+        let good = write_runs(devices, device, &ops[..n], &mut results[..n]);
+        devices.wrote(device, good);
+        for (&(i, place), result) in which[..n].iter().zip(results) {
+            match result {
+                Ok(()) => done[i] = true,
+                Err(error) => {
+                    words[i] = EntryWord::FREE;
+                    self.write_failed(cpu, entries(i), place, error);
+                }
+            }
         }
     }
 
@@ -309,17 +241,16 @@ impl Swap {
         keep: bool,
         results: &mut [Result<Source, LoadError>],
     ) {
-        const N: usize = super::store::BATCH;
-        debug_assert!(entries.len() <= N);
+        debug_assert!(entries.len() <= BATCH);
         let Some(devices) = &self.devices else { return };
         self.note(&self.last_load_ns);
-        let mut io = [Err(IoError::Device); N];
-        for device in 0..SlotPlace::MAX_DEVICES {
+        let mut io = [Err(IoError::Device); BATCH];
+        for device in 0..MAX_DEVICES {
             let on = |word: &EntryWord| match word.location() {
                 Location::Slot(place) if place.device.index() == device => Some(place.slot),
                 _ => None,
             };
-            let mut ops: [Option<ReadOp<'_>>; N] = [const { None }; N];
+            let mut ops: [Option<ReadOp<'_>>; BATCH] = [const { None }; BATCH];
             let mut n = 0;
             for (word, out) in words.iter().zip(out.iter_mut()) {
                 if let Some(slot) = on(word) {
@@ -333,8 +264,8 @@ impl Swap {
             if n == 0 {
                 continue;
             }
-            let mut got = [Err(IoError::Device); N];
-            if let Some(store) = devices.store(crate::DeviceId(device as u8)) {
+            let mut got = [Err(IoError::Device); BATCH];
+            if let Some(store) = devices.store(DeviceId(device as u8)) {
                 // The stack has room for them all; the store wants them in one piece.
                 let mut ops = ops.map(|op| {
                     op.unwrap_or(ReadOp {
@@ -363,10 +294,9 @@ impl Swap {
     /// Says that these pages, at most 64, will probably be loaded soon, in this order: those on
     /// devices may be on their way then. Neither waits nor promises anything.
     pub fn expect(&self, entries: &[EntryId]) {
-        const N: usize = super::store::BATCH;
-        debug_assert!(entries.len() <= N);
+        debug_assert!(entries.len() <= BATCH);
         let Some(devices) = &self.devices else { return };
-        let mut words = [EntryWord::FREE; N];
+        let mut words = [EntryWord::FREE; BATCH];
         self.space.words(entries, &mut words[..entries.len()]);
         let places = words.map(|word| match word.location() {
             Location::Slot(place) => Some(place),
@@ -375,8 +305,8 @@ impl Swap {
         if places.iter().all(Option::is_none) {
             return;
         }
-        for device in 0..SlotPlace::MAX_DEVICES {
-            let mut runs = [const { 0..0 }; N];
+        for device in 0..MAX_DEVICES {
+            let mut runs = [const { 0..0 }; BATCH];
             let mut n = 0;
             for place in places.iter().flatten() {
                 if place.device.index() != device {
@@ -391,7 +321,7 @@ impl Swap {
                 }
             }
             if n > 0
-                && let Some(store) = devices.store(crate::DeviceId(device as u8))
+                && let Some(store) = devices.store(DeviceId(device as u8))
             {
                 store.expect(&runs[..n]);
             }
@@ -472,31 +402,4 @@ impl Swap {
         );
         result[0]
     }
-}
-
-/// Whether a slot's content is what the word says: its codec and how many bytes.
-pub fn verify(checksums: Checksums, word: EntryWord, slot: &PageBytes) -> Option<(Codec, usize)> {
-    let Location::Slot(place) = word.location() else {
-        return None;
-    };
-    let (codec, len) = if place.raw {
-        (Codec::Raw, PAGE_SIZE)
-    } else {
-        unseal(slot)?
-    };
-    word.checksum_matches(checksums.of(codec, &slot[..len]))
-        .then_some((codec, len))
-}
-
-/// Turns a slot's content into its page, in place, if it is what the word says.
-fn decode_slot(scratch: &mut Scratch, word: EntryWord, out: &mut PageBytes) -> Option<()> {
-    let (codec, len) = verify(scratch.checksums, word, out)?;
-    if codec != Codec::Raw {
-        scratch.data.0[..len].copy_from_slice(&out[..len]);
-        scratch
-            .coder
-            .decompress(codec, &scratch.data.0[..len], out)
-            .ok()?;
-    }
-    Some(())
 }

@@ -7,9 +7,9 @@
 //!   that has lost a fifth of its pages so, and in any when memory is short. If blocks are of no use, as
 //!   pages come back alone, each page for itself, and sooner. What a fork froze stays as it is.
 
+use super::background::Background;
 use super::block::GATHERED;
 use super::coders::Scratch;
-use super::writeback::Background;
 use super::{CodecKind, Swap};
 use crate::BLOCK_PAGES;
 use crate::codec::Codec;
@@ -27,28 +27,6 @@ const BLOCKS: usize = 64;
 const LOOKS: u32 = 64;
 /// One page that left a block for so many that are out is worth looking for what is left.
 const WORTH_SHARE: usize = 16;
-
-/// Where a walk through the entries goes on.
-#[derive(Default)]
-pub struct Walk {
-    cluster: u32,
-    /// The entry in it.
-    at: u32,
-    /// Pages that left its blocks, and that packing again did not get rid of.
-    left: u16,
-}
-
-impl Walk {
-    /// Goes to a cluster: from its beginning, or where it was there.
-    fn enter(&mut self, cluster: u32) {
-        if cluster != self.cluster {
-            *self = Self {
-                cluster,
-                ..Self::default()
-            };
-        }
-    }
-}
 
 /// What is compressed again.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -77,8 +55,8 @@ struct Found {
 }
 
 /// What there is to do for a block of entries.
-#[derive(Default)]
 struct Task {
+    what: What,
     objects: Vec<Found>,
     /// As they were left in the entries whose pages are in them: busy.
     busy: [Option<EntryWord>; BLOCK_PAGES],
@@ -237,8 +215,8 @@ impl Swap {
         drop(locked);
         let made = self
             .gather(&mut scratch, block, &task)
-            .map_or(Vec::new(), |()| pack(&mut scratch, &task, what, together));
-        let gained = self.rename_entries(cpu, &scratch, block, &task, &group, &made, what);
+            .map_or(Vec::new(), |()| pack(&mut scratch, &task, together));
+        let gained = self.rename_entries(cpu, &scratch, block, &task, &group, &made);
         Done {
             tried: task.mask().count_ones() as usize,
             left: task.left - gained,
@@ -255,7 +233,12 @@ impl Swap {
         which: Range<usize>,
         what: What,
     ) -> Task {
-        let mut task = Task::default();
+        let mut task = Task {
+            what,
+            objects: Vec::new(),
+            busy: [None; BLOCK_PAGES],
+            left: 0,
+        };
         let mut words = [EntryWord::FREE; BLOCK_PAGES];
         for (&entry, word) in block.iter().zip(&mut words) {
             locked.seek(entry);
@@ -326,7 +309,6 @@ impl Swap {
 
     /// Lets the entries to which nothing happened meanwhile name what was made of their pages, and frees
     /// what none names any more; how many of the pages that had left their blocks take no room now.
-    #[allow(clippy::too_many_arguments)]
     fn rename_entries(
         &self,
         cpu: Cpu,
@@ -335,39 +317,8 @@ impl Swap {
         task: &Task,
         group: &Arc<Group>,
         made: &[Made],
-        what: What,
     ) -> u16 {
-        // The words that will name what was made, all of it or none; and who named it in the end.
-        let mut new = [None; BLOCK_PAGES];
-        let mut placed: Vec<(Handle, u8)> = Vec::with_capacity(BLOCK_PAGES);
-        for made in made {
-            let data = &scratch.data.0[made.at.clone()];
-            let owner = match made.codec {
-                Codec::Block => block[0],
-                _ => block[made.mask.trailing_zeros() as usize],
-            };
-            let (codec, pages) = (made.codec, made.mask.count_ones() as u8);
-            let object = Object {
-                codec,
-                data,
-                owner,
-                pages,
-            };
-            let handle = match what {
-                What::Cold => self.pool.insert(cpu, object),
-                // It makes room, where there may be none: what it replaces goes at once.
-                What::Left => self.pool.insert_beyond(cpu, object),
-            };
-            let Ok(handle) = handle else {
-                new = [None; BLOCK_PAGES];
-                break;
-            };
-            // Before it is named: who frees it uncharges.
-            group.charge(data.len() as u64);
-            placed.push((handle, made.mask));
-            let word = EntryWord::pool(handle, self.env.checksums.of(codec, data));
-            each(made.mask).for_each(|k| new[k] = Some(word));
-        }
+        let (new, placed) = self.place_made(cpu, scratch, block, group, made, task.what);
         let mut vacated = [None::<Vacated>; BLOCK_PAGES];
         let named = |mask: u8, vacated: &[Option<Vacated>]| {
             each(mask).filter(|&k| vacated[k].is_some()).count()
@@ -386,7 +337,7 @@ impl Swap {
                     self.count_left(&mut locked, vacated);
                 }
             }
-            // Whose pages are in what was made, and who does not name it, as something happened to it.
+            // Pages in an object that was made whose entries do not name it, as they changed meanwhile.
             for &(_, mask) in &placed {
                 let named = named(mask, &vacated);
                 if named > 0 {
@@ -413,12 +364,55 @@ impl Swap {
             .map(|found| found.left)
             .sum()
     }
+
+    /// Puts what was made into the pool, all of it or nothing that is to be named: the words that will name
+    /// it, by entries, and the objects with their masks.
+    fn place_made(
+        &self,
+        cpu: Cpu,
+        scratch: &Scratch,
+        block: [EntryId; BLOCK_PAGES],
+        group: &Group,
+        made: &[Made],
+        what: What,
+    ) -> ([Option<EntryWord>; BLOCK_PAGES], Vec<(Handle, u8)>) {
+        let mut new = [None; BLOCK_PAGES];
+        let mut placed: Vec<(Handle, u8)> = Vec::with_capacity(BLOCK_PAGES);
+        for made in made {
+            let data = &scratch.data.0[made.at.clone()];
+            let owner = match made.codec {
+                Codec::Block => block[0],
+                _ => block[made.mask.trailing_zeros() as usize],
+            };
+            let (codec, pages) = (made.codec, made.mask.count_ones() as u8);
+            let object = Object {
+                codec,
+                data,
+                owner,
+                pages,
+            };
+            let handle = match what {
+                What::Cold => self.pool.insert(cpu, object),
+                // It makes room, where there may be none: what it replaces goes at once.
+                What::Left => self.pool.insert_beyond(cpu, object),
+            };
+            let Ok(handle) = handle else {
+                return ([None; BLOCK_PAGES], placed);
+            };
+            // Before it is named: who frees it uncharges.
+            group.charge(data.len() as u64);
+            placed.push((handle, made.mask));
+            let word = EntryWord::pool(handle, self.env.checksums.of(codec, data));
+            each(made.mask).for_each(|k| new[k] = Some(word));
+        }
+        (new, placed)
+    }
 }
 
 /// Compresses the gathered pages to the beginning of the room: together, if that gains enough, else each
 /// alone, instead of those objects where that does.
-fn pack(scratch: &mut Scratch, task: &Task, what: What, together: bool) -> Vec<Made> {
-    let (part, whole) = match what {
+fn pack(scratch: &mut Scratch, task: &Task, together: bool) -> Vec<Made> {
+    let (part, whole) = match task.what {
         What::Cold => COLD_GAIN,
         What::Left => LEFT_GAIN,
     };

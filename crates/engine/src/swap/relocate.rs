@@ -2,7 +2,9 @@
 //! move a slot's content to another slot, or into the pool if there is none.
 
 use super::coders::Coders;
-use super::device_io::{place, set_cache_only, single, verify};
+use super::device_io::set_cache_only;
+use super::slot_format::{place, single, verify};
+use super::write_batch::write_runs;
 use super::{CodecKind, CountersRef};
 use crate::codec::Codec;
 use crate::entries::{CLUSTER_ENTRIES, EntryWord, Location, SlotPlace, Space};
@@ -38,7 +40,7 @@ impl CacheReclaim for Relocator {
         let Location::Slot(place) = word.location() else {
             return false;
         };
-        if !word.cached() || word.busy() || locked.references() > 1 {
+        if !word.cached() || word.busy() {
             return false;
         }
         locked.set(word.dropped());
@@ -91,24 +93,6 @@ impl Relocator {
 }
 
 impl Relocator {
-    /// Writes the slots of `to`; else which page of them cannot be written.
-    fn write_all(store: &dyn Store, to: Extent, data: &[u8]) -> Result<(), (u16, IoError)> {
-        let write = |page: u16, data: &[u8]| {
-            let slot = u64::from(to.start.0 + u32::from(page));
-            let mut result = [Err(IoError::Device)];
-            store.write(&[WriteOp { slot, data }], &mut result);
-            result[0].map_err(|error| (page, error))
-        };
-        match write(0, data) {
-            // One bad spot fails the whole write: page by page it shows which.
-            Err((_, IoError::Slot)) if to.len > 1 => {
-                let mut pages = (0..to.len).zip(data.chunks(PAGE_SIZE));
-                pages.try_for_each(|(page, data)| write(page, data))
-            }
-            result => result,
-        }
-    }
-
     /// Moves one slot's content into the pool.
     fn to_pool(&self, devices: &Devices, cpu: Cpu, owner: EntryId, from: Extent) -> Moved {
         let take = |left: u64| left.checked_sub(1);
@@ -157,11 +141,7 @@ impl Relocator {
             let word = locked.word();
             let group = locked.cluster().group().clone();
             // Before it is named: who frees it uncharges.
-            if !group.try_charge(bytes.len() as u64) {
-                drop(locked);
-                self.pool.remove(handle);
-                return Moved::NoPlace;
-            }
+            group.charge(bytes.len() as u64);
             locked.set(
                 new.with_cached(word.cached())
                     .with_referenced(word.referenced()),
@@ -202,15 +182,13 @@ impl Mover for Relocator {
         let pages = u32::from(from.len);
         // The words change in one step only if one lock guards them all.
         let cluster = |entry: EntryId| entry.0 / CLUSTER_ENTRIES as u32;
-        if cluster(owner) != cluster(owner.plus(pages - 1)) || place(to, pages - 1, false).is_none()
-        {
+        if cluster(owner) != cluster(owner.plus(pages - 1)) {
             return Moved::Failed;
         }
         let Some(words) = self.words(owner, from) else {
             return Moved::Gone;
         };
-        let (Some(source), Some(target)) = (devices.store(from.device), devices.store(to.device))
-        else {
+        let Some(source) = devices.store(from.device) else {
             return Moved::Failed;
         };
         // What is damaged stays where it is: a copy would carry the damage on, and give up
@@ -218,9 +196,17 @@ impl Mover for Relocator {
         let Some(data) = self.read_checked(&*source, from, &words) else {
             return Moved::Failed;
         };
-        if let Err((page, error)) = Self::write_all(&*target, to, &data) {
-            self.counters.write_error.add(1);
-            return Moved::Unwritten { page, error };
+        let run = WriteOp {
+            slot: u64::from(to.start.0),
+            data: &data,
+        };
+        let mut results = vec![Err(IoError::Device); words.len()];
+        write_runs(&devices, to.device, &[run], &mut results);
+        for (page, result) in (0..).zip(results) {
+            if let Err(error) = result {
+                self.counters.write_error.add(1);
+                return Moved::Unwritten { page, error };
+            }
         }
         devices.wrote(to.device, pages);
         let Some(mut locked) = self.space.lock_still(owner, &words) else {
@@ -229,7 +215,8 @@ impl Mover for Relocator {
         for i in 0..pages {
             locked.seek(owner.plus(i));
             let word = locked.word();
-            if let (Location::Slot(old), Some(new)) = (word.location(), place(to, i, false)) {
+            let new = place(to, i, false);
+            if let Location::Slot(old) = word.location() {
                 locked.set(word.moved_to(EntryWord::slot(
                     SlotPlace {
                         raw: old.raw,
@@ -237,7 +224,7 @@ impl Mover for Relocator {
                     },
                     0,
                 )));
-                if word.cached() && locked.references() == 1 {
+                if word.cached() {
                     set_cache_only(&devices, new, true);
                 }
             }

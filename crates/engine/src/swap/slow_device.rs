@@ -7,7 +7,7 @@
 use super::tests::{Rig, page, rig};
 use super::*;
 use crate::PAGE_SIZE;
-use crate::PageBytes;
+use crate::{Cpu, PageBytes};
 use std::collections::VecDeque;
 use std::sync::atomic::AtomicBool;
 

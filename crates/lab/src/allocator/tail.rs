@@ -18,7 +18,7 @@
 use crate::support::report::Report;
 use crate::support::sim::{Blank, Machine, Random};
 use crate::support::timing::{median_between, middle, processor_time};
-use ebb_engine::slots::{DeviceSpec, Devices, Extent, ExtentList, Options as Policies, Returns};
+use ebb_engine::slots::{DeviceSpec, Devices, Extent, ExtentList, Options as Policies};
 use ebb_engine::{CLUSTER_SLOTS, Cpu, DeviceId, EntryId, SlotIndex};
 use ebb_sys::thread::switches;
 use hdrhistogram::Histogram;
@@ -249,8 +249,19 @@ impl Watch {
 /// Devices under a load.
 struct Bench {
     load: Load,
+    /// The way that single slots take back.
+    returns: Returns,
     devices: Devices,
     held: Vec<Held>,
+}
+
+/// Ways that single slots take back.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Returns {
+    /// Through the processor's return cache.
+    Cached,
+    /// One by one, at once.
+    Direct,
 }
 
 impl Bench {
@@ -259,11 +270,7 @@ impl Bench {
             cpus: threads,
             nodes: 1,
         });
-        let policies = Policies {
-            returns,
-            ..Policies::default()
-        };
-        let devices = Devices::new(machine, policies);
+        let devices = Devices::new(machine, Policies::default());
         // The discard load goes round a smaller device: it must come back to what it freed.
         let (slots, percent, discard) = match load {
             Load::Scattered => (options.slots, 95, None),
@@ -301,6 +308,7 @@ impl Bench {
         }
         Self {
             load,
+            returns,
             devices,
             held,
         }
@@ -316,7 +324,10 @@ impl Bench {
                 start: SlotIndex(run[0]),
                 len: run.len() as u16,
             };
-            let freed = self.devices.free(cpu, owner, extent);
+            let freed = match self.returns {
+                Returns::Cached => self.devices.free(cpu, owner, extent),
+                Returns::Direct => self.devices.free_now(cpu, owner, extent),
+            };
             freed.expect("the slots are ours");
             owner = owner.plus(u32::from(extent.len));
         }

@@ -2,7 +2,7 @@
 
 use super::{SlotGuard, Space, entry, split};
 use crate::EntryId;
-use crate::entries::cluster::{Cluster, Released, Vacated};
+use crate::entries::cluster::{Cluster, Vacated};
 use crate::entries::entry_word::{EntryWord, Location};
 use crate::entries::fifo::Stamp;
 use std::sync::atomic::Ordering::Relaxed;
@@ -125,20 +125,6 @@ impl Locked<'_> {
         }
     }
 
-    /// Runs `f`, which may change the references of entries, and counts the bytes that these take.
-    fn with_references<R>(&mut self, f: impl FnOnce(&mut Cluster) -> R) -> R {
-        let cluster = self.cluster_mut();
-        let before = cluster.extra_bytes();
-        let result = f(cluster);
-        let after = cluster.extra_bytes();
-        if after != before {
-            self.space
-                .extra
-                .fetch_add(after.wrapping_sub(before), Relaxed);
-        }
-        result
-    }
-
     /// See [`Space::repoint`].
     pub fn repoint(&mut self, busy: EntryWord, to: EntryWord) -> Option<Vacated> {
         debug_assert!(busy.busy() && !to.busy());
@@ -153,35 +139,16 @@ impl Locked<'_> {
         None
     }
 
-    /// References of the entry.
-    pub fn references(&self) -> u32 {
-        self.cluster().references(self.at)
-    }
-
-    /// Adds a reference; false if it has `u32::MAX` already.
-    pub fn dup(&mut self) -> bool {
-        let at = self.at;
-        self.with_references(|cluster| cluster.dup(at))
-    }
-
-    /// Sets the number of references, for tests of what many do.
-    #[cfg(test)]
-    pub fn set_references(&mut self, references: u32) {
-        let at = self.at;
-        self.with_references(|cluster| cluster.set_references(at, references));
-    }
-
     /// Notes whether recompression has been through this cluster.
     pub fn set_dense(&mut self, yes: bool) {
         self.cluster_mut().dense = yes;
     }
 
-    /// Takes a reference of the entry away. Call [`Locked::settle`] before unlocking.
-    pub fn release_unsettled(&mut self) -> Released {
+    /// Frees the entry. Call [`Locked::settle`] before unlocking.
+    pub fn release_unsettled(&mut self) -> Vacated {
         let at = self.at;
-        let released = self.with_references(|cluster| cluster.release(at));
-        self.freed += usize::from(matches!(released, Released::Freed(_)));
-        released
+        self.freed += 1;
+        self.cluster_mut().release(at)
     }
 
     /// Puts the cluster where its fill says, after releases.
@@ -193,10 +160,10 @@ impl Locked<'_> {
         self.space.settle(&mut self.guard, self.cluster);
     }
 
-    /// Takes a reference of the entry away.
-    pub fn release(mut self) -> Released {
-        let released = self.release_unsettled();
+    /// Frees the entry.
+    pub fn release(mut self) -> Vacated {
+        let vacated = self.release_unsettled();
         self.settle();
-        released
+        vacated
     }
 }

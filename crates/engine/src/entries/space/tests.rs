@@ -3,7 +3,7 @@
 
 use super::*;
 use crate::Cpu;
-use crate::entries::Released;
+use crate::entries::Vacated;
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 use std::time::{Duration, Instant};
@@ -15,7 +15,7 @@ fn store_and_free(space: &Space, cpu: Cpu) {
     let (first, _) = space.reserve_run(cpu, GroupId(0), 16).unwrap();
     for entry in out.into_iter().chain((0..16).map(|i| first.plus(i))) {
         space.lock(entry).set(EntryWord::same(1));
-        assert!(matches!(space.lock(entry).release(), Released::Freed(_)));
+        assert!(matches!(space.lock(entry).release(), Vacated::Place(_)));
     }
 }
 

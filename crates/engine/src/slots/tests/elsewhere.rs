@@ -448,8 +448,8 @@ fn a_folio_finds_scattered_room_beside_frozen_clusters() {
     devices.check();
 }
 
-fn want(pages: u16) -> super::super::search::Request {
-    super::super::search::Request {
+pub(in crate::slots) fn want(pages: u16) -> super::super::search::Request {
+    super::super::request::Request {
         pages: usize::from(pages),
         order: order_of(pages),
         owner: EntryId(5000),

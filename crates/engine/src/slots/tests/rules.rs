@@ -1,7 +1,7 @@
 //! One test for each rule that random operations seldom reach.
 
 use super::super::cluster::Cell;
-use super::super::table::Table;
+use super::super::cluster::table::Table;
 use super::model::{Op, Run};
 use super::*;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -4,10 +4,15 @@
 //! the first used slot and dropped with the last. Everything in a [`Cluster`] is guarded by
 //! the cell's lock; the links are guarded by the lock of the device's lists.
 
-use super::table::{SlotOwner, Table};
+pub(super) mod bitmap;
+pub(super) mod cluster_directory;
+pub(super) mod runs;
+pub(super) mod table;
+
 use crate::locks::{Guard, LockRank, Ordered};
 use crate::sync::atomic::AtomicU32;
 use crate::types::{CLUSTER_SLOTS, Cpu, EntryId};
+use table::{SlotOwner, Table};
 
 /// Who holds a cluster that is on no list.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

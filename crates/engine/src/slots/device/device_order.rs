@@ -3,8 +3,7 @@
 //! Every node has its own list of all devices, best first. Devices of equal rank take
 //! turns: each look at the list moves the first of every group of equals behind the others.
 
-use super::MAX_DEVICES;
-use crate::types::{DeviceId, Node};
+use crate::types::{DeviceId, MAX_DEVICES, Node};
 
 /// How devices without a priority of the user's are ranked.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -30,7 +29,7 @@ struct RankedDevice {
 }
 
 /// The lists of all nodes.
-pub(super) struct DeviceOrder {
+pub(in crate::slots) struct DeviceOrder {
     policy: DeviceChoice,
     /// In order of activation.
     members: Vec<RankedDevice>,
@@ -39,7 +38,7 @@ pub(super) struct DeviceOrder {
 }
 
 /// Devices in the order to try them.
-pub(super) struct OrderedDevices {
+pub(in crate::slots) struct OrderedDevices {
     devices: [DeviceId; MAX_DEVICES],
     len: usize,
 }

@@ -15,7 +15,7 @@ use crate::sync::atomic::{
 };
 
 /// Slots taken and slots freed.
-pub(super) struct UsageCount {
+pub(in crate::slots) struct UsageCount {
     taken: AtomicU64,
     freed: AtomicU64,
 }
@@ -48,7 +48,7 @@ impl UsageCount {
 }
 
 /// The slots in use by all of these.
-pub(super) fn used<'t>(counts: impl Iterator<Item = &'t UsageCount> + Clone) -> u64 {
+pub(in crate::slots) fn used<'t>(counts: impl Iterator<Item = &'t UsageCount> + Clone) -> u64 {
     let taken: u64 = counts.clone().map(|count| count.taken.load(Acquire)).sum();
     let freed: u64 = counts.map(|count| count.freed.load(Relaxed)).sum();
     taken.saturating_sub(freed)

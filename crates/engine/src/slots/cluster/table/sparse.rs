@@ -2,7 +2,7 @@
 //! Nothing else; what a larger form counts, this one finds out.
 
 use super::SlotOwner;
-use crate::slots::bitmap::Bitmap;
+use crate::slots::cluster::bitmap::Bitmap;
 use crate::types::{CLUSTER_SLOTS, EntryId};
 
 /// A position, and the owner of the slot there: the highest bits first.

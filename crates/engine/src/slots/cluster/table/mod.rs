@@ -13,7 +13,7 @@
 mod slot_owner;
 mod sparse;
 
-pub(super) use slot_owner::SlotOwner;
+pub(in crate::slots) use slot_owner::SlotOwner;
 
 use super::bitmap::Bitmap;
 use crate::types::{CLUSTER_SLOTS, EntryId};
@@ -23,7 +23,7 @@ use sparse::Sparse;
 ///
 /// - `bad`, `gone`, `cached` = number of owners that are so; bad and gone slots count as used
 #[derive(Clone, Copy)]
-pub(super) struct Known {
+pub(in crate::slots) struct Known {
     used: Bitmap,
     bad: u16,
     gone: u16,
@@ -63,13 +63,13 @@ impl Known {
 struct Owners([SlotOwner; CLUSTER_SLOTS]);
 
 #[repr(C)]
-pub(super) struct Whole {
+pub(in crate::slots) struct Whole {
     known: Known,
     owners: Owners,
 }
 
 #[repr(C)]
-pub(super) struct Packed {
+pub(in crate::slots) struct Packed {
     known: Known,
     owners: Vec<SlotOwner>,
 }
@@ -82,7 +82,7 @@ impl Packed {
 }
 
 /// The table of a cluster.
-pub(super) enum Table {
+pub(in crate::slots) enum Table {
     Whole(Box<Whole>),
     Packed(Box<Packed>),
     Sparse(Sparse),

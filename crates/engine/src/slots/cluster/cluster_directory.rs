@@ -4,7 +4,7 @@
 //! costs next to nothing, and one that is used pays for its clusters and no others, the last block
 //! being as short as the device. Blocks stay until the device goes, so a cell is found without a lock.
 
-use super::cluster::Cell;
+use super::Cell;
 use crate::types::ClusterIndex;
 use std::sync::OnceLock;
 
@@ -20,7 +20,7 @@ struct Line([Cell; STRIDE]);
 type Block = Box<[Line]>;
 
 /// The cells of a device.
-pub(super) struct ClusterDirectory {
+pub(in crate::slots) struct ClusterDirectory {
     clusters: usize,
     blocks: Box<[OnceLock<Block>]>,
 }

@@ -1,16 +1,16 @@
 //! What is in a cluster, as runs that can be moved in one piece: slots side by side whose owners lie
 //! side by side.
 
-use super::cluster::Cluster;
-use super::{Extent, extent};
+use super::Cluster;
+use crate::slots::extent::{Extent, extent};
 use crate::types::{CLUSTER_SLOTS, ClusterIndex, DeviceId, EntryId};
 
-/// Owners that a [`Mover`](super::Mover) can move in one step: those of one group of so many entries.
-pub(super) const TOGETHER: u32 = 512;
+/// Owners that a [`Mover`](crate::slots::Mover) can move in one step: those of one group of so many entries.
+pub(in crate::slots) const TOGETHER: u32 = 512;
 
 /// Where a run ends, beside where a slot or an owner does not follow on.
 #[derive(Clone, Copy)]
-pub(super) struct Ends {
+pub(in crate::slots) struct Ends {
     /// At owners that are multiples of this, which divides `TOGETHER`.
     pub owners: u32,
     /// At slots that are.
@@ -38,7 +38,7 @@ impl Ends {
 
 /// Adds up to `left` slots of a cluster that an entry owns, those before `from` left out, as runs, each
 /// with its first owner.
-pub(super) fn add_runs(
+pub(in crate::slots) fn add_runs(
     device: DeviceId,
     c: ClusterIndex,
     cluster: &Cluster,

@@ -29,7 +29,7 @@ use crate::sync::Condvar;
 use crate::sync::atomic::{AtomicU32, Ordering};
 
 /// How often one allocation looks everywhere because room has arrived, at most.
-pub(super) const LOOKS: u32 = 8;
+pub(in crate::slots) const LOOKS: u32 = 8;
 
 /// What there is now, and has been since the beginning.
 #[derive(Default)]
@@ -43,14 +43,14 @@ struct Counts {
 
 /// How often room has arrived, and how many pages were freed while somebody listened.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
-pub(super) struct Seen {
+pub(in crate::slots) struct Seen {
     arrived: u32,
     freed: u32,
 }
 
 /// Whether an allocation that found too little should look again.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum More {
+pub(in crate::slots) enum More {
     /// Room has arrived.
     Arrived,
     /// Others have freed as much as is wanted, and something is under way still.
@@ -62,7 +62,7 @@ pub(super) enum More {
 }
 
 /// What is under way on all devices of one [`Devices`](super::Devices).
-pub(super) struct InFlight {
+pub(in crate::slots) struct InFlight {
     counts: Ordered<Counts, { LockRank::InFlight as usize }>,
     /// Allocations that want to be told of frees.
     listening: AtomicU32,
@@ -70,10 +70,10 @@ pub(super) struct InFlight {
 }
 
 /// An allocation that is told of frees as long as this lives.
-pub(super) struct Listener<'a>(&'a InFlight);
+pub(in crate::slots) struct Listener<'a>(&'a InFlight);
 
 /// Room that is out of reach as long as this lives.
-pub(super) struct Withdrawn<'a> {
+pub(in crate::slots) struct Withdrawn<'a> {
     in_flight: &'a InFlight,
     arrived: bool,
 }

@@ -11,7 +11,7 @@ const _: () = assert!(WORDS * BITS == CLUSTER_SLOTS);
 
 /// A set of positions 0..512 inside a cluster.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Bitmap([u64; WORDS]);
+pub(in crate::slots) struct Bitmap([u64; WORDS]);
 
 /// Bits at the multiples of 2^order, for orders that fit in a word.
 const fn aligned(order: u8) -> u64 {
