@@ -42,7 +42,8 @@ pub enum Verb {
     Swap(SwapArgs),
     /// Show or change the limits of a program that runs
     Limit(LimitArgs),
-    /// Print one of the engine's experiments as a table
+    /// Print one of the engine's experiments as a table (the program `ebb-lab`)
+    #[command(disable_help_flag = true)]
     Lab(LabArgs),
     /// Say what this machine allows, and the fix for what it does not
     Doctor(DoctorArgs),
@@ -253,37 +254,12 @@ pub enum SwapVerb {
     },
 }
 
-/// Options of `ebb lab`.
+/// What follows `ebb lab`: the arguments of `ebb-lab`.
 #[derive(Args)]
 pub struct LabArgs {
-    /// Which experiment; without it, the list of them
-    #[arg(value_name = "NAME")]
-    pub name: Option<String>,
-    /// One JSON object per row on stdout instead of the table
-    #[arg(long)]
-    pub json: bool,
-    /// Also draw the result into FILE (SVG)
-    #[arg(long, value_name = "FILE")]
-    pub plot: Option<PathBuf>,
-    /// mthp, shrinker: drive the real pager, under an `ebb run` of its own; shrinker: also the
-    /// kernel's swap, where root may turn it on
-    #[arg(long)]
-    pub real: bool,
-    /// --real: be the program that is paged, in this mode
-    #[arg(long, hide = true, value_name = "MODE", allow_hyphen_values = true)]
-    pub work: Option<String>,
-    /// mthp: only this allocator: ebb, ebb-large-in, ebb-compact, legacy, free-only
-    #[arg(long, value_name = "NAME")]
-    pub allocator: Option<String>,
-    /// corpus: the pages of this process
-    #[arg(long, value_name = "PID")]
-    pub pid: Option<u32>,
-    /// corpus: the pages in FILE, one after the other
-    #[arg(long, value_name = "FILE", conflicts_with = "pid")]
-    pub dump: Option<PathBuf>,
-    /// corpus: run this, and take its pages near its peak
-    #[arg(value_name = "COMMAND", last = true, conflicts_with_all = ["pid", "dump"])]
-    pub command: Vec<String>,
+    /// An experiment and its options; without them, the list of experiments
+    #[arg(value_name = "NAME", num_args = 0.., allow_hyphen_values = true, trailing_var_arg = true)]
+    pub words: Vec<OsString>,
 }
 
 /// Options of `ebb doctor`.

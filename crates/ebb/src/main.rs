@@ -13,7 +13,6 @@ mod doctor;
 mod ending;
 mod guard;
 mod lab;
-mod lab_shrinker;
 mod limit;
 mod limits;
 mod program;

@@ -4,11 +4,13 @@
 
 mod common;
 
-use common::{Managed, Under, cannot_page, ebb};
+use common::{Managed, Under, cannot_page, lab};
 use ebb_harness::MIB;
 use ebb_harness::job::Job;
-use ebb_lab::tail::Load;
-use ebb_lab::{Report, fill, mthp, numa, scaling, shrinker, tail, vswap};
+use ebb_lab::allocator::tail::{self, Load};
+use ebb_lab::allocator::{fill, mthp, scaling};
+use ebb_lab::devices::numa;
+use ebb_lab::{Report, shrinker, vswap};
 use serde_json::{Map, Value};
 use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
@@ -478,9 +480,9 @@ fn folios_of_a_nearly_full_device_stay_whole() {
     for mode in mthp::real::modes() {
         let dir = tempfile::tempdir_in("/var/tmp").unwrap();
         let work = format!("{mode}*2");
-        let work = ["lab", "mthp", "--work", &work];
+        let work = ["mthp", "--work", &work];
         let job = Job::new(
-            std::iter::once(ebb().as_os_str()).chain(work.iter().map(|word| word.as_ref())),
+            std::iter::once(lab().as_os_str()).chain(work.iter().map(|word| word.as_ref())),
         )
         .time_limit(Duration::from_secs(120));
         let swap = format!("{}:{}", dir.path().display(), mthp::real::SWAP_BYTES);
@@ -545,9 +547,9 @@ fn pages_on_the_device_are_colder_than_those_in_the_pool() {
 
 /// One run of a program of `ebb lab shrinker --real`, and a number that it tells.
 fn run_shrinker(bench: &str, budget: u64, options: &[&str], what: &str) -> (Managed, Option<f64>) {
-    let work = ["lab", "shrinker", "--work", bench];
+    let work = ["shrinker", "--work", bench];
     let job =
-        Job::new(std::iter::once(ebb().as_os_str()).chain(work.iter().map(|word| word.as_ref())))
+        Job::new(std::iter::once(lab().as_os_str()).chain(work.iter().map(|word| word.as_ref())))
             .time_limit(Duration::from_secs(60));
     let dir = tempfile::tempdir_in("/var/tmp").unwrap();
     let swap = dir.path().display().to_string();

@@ -12,9 +12,9 @@ macro_rules! counters {
         pub struct Counters {
             $($(#[$doc])* pub $name: Counter,)*
             /// Folios swapped out whole, per order; as in the kernel, single pages are not among them.
-            pub swpout: [Counter; crate::words::ORDERS],
+            pub swpout: [Counter; crate::types::ORDERS],
             /// Folios that had to be split to be swapped out, per order.
-            pub swpout_fallback: [Counter; crate::words::ORDERS],
+            pub swpout_fallback: [Counter; crate::types::ORDERS],
         }
 
         impl Counters {

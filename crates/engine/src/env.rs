@@ -2,7 +2,7 @@
 //! call, reads no clock and starts no thread. The pager passes real things, the lab
 //! simulated ones, tests faulty ones.
 
-use crate::words::{ClusterIndex, Cpu, Node};
+use crate::types::{ClusterIndex, Cpu, Node};
 use std::fmt;
 use std::ops::Range;
 

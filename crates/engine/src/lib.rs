@@ -9,6 +9,7 @@
 mod checksum;
 pub mod codec;
 pub mod counters;
+pub mod entries;
 pub mod env;
 pub mod locks;
 pub mod pool;
@@ -16,8 +17,7 @@ pub mod shrinker;
 pub mod slots;
 pub mod swap;
 pub mod sync;
-pub mod vswap;
-pub mod words;
+pub mod types;
 
 pub use checksum::{CHECKSUM_KEY_BYTES, Checksums};
-pub use words::*;
+pub use types::*;

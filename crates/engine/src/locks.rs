@@ -10,12 +10,12 @@
 use crate::sync::{self, Condvar, Mutex, MutexGuard};
 use std::ops::{Deref, DerefMut};
 
-macro_rules! places {
+macro_rules! ranks {
     ($($(#[$doc:meta])* $name:ident),* $(,)?) => {
         /// A place in the order, outermost first. One thread holds at most one lock of each.
         #[derive(Clone, Copy, Debug)]
         #[repr(usize)]
-        pub(crate) enum Place {
+        pub(crate) enum LockRank {
             $($(#[$doc])* $name,)*
         }
 
@@ -24,7 +24,7 @@ macro_rules! places {
     };
 }
 
-places! {
+ranks! {
     EntryCursor,
     EntryCluster,
     GroupLists,
@@ -40,8 +40,13 @@ places! {
     Cluster,
     Lists,
     /// Counts of room under way.
-    Transit,
+    InFlight,
 }
+
+/// A value that changes often, on cache lines of its own: away from values that are only read.
+#[repr(align(128))]
+#[derive(Default)]
+pub(crate) struct CachePadded<T>(pub T);
 
 /// Panics, in debug builds, if this thread holds a lock of the engine: for an embedder to ask
 /// before it waits for a lock of its own that is further out.
@@ -50,42 +55,42 @@ pub fn none_held() {
 }
 
 /// A mutex with a place in the order; no larger than one without.
-pub(crate) struct Ordered<T, const PLACE: usize>(Mutex<T>);
+pub(crate) struct Ordered<T, const RANK: usize>(Mutex<T>);
 
-impl<T, const PLACE: usize> Ordered<T, PLACE> {
+impl<T, const RANK: usize> Ordered<T, RANK> {
     pub fn new(value: T) -> Self {
         Self(Mutex::new(value))
     }
 }
 
-impl<T: Default, const PLACE: usize> Default for Ordered<T, PLACE> {
+impl<T: Default, const RANK: usize> Default for Ordered<T, RANK> {
     fn default() -> Self {
         Self::new(T::default())
     }
 }
 
 /// Holds an [`Ordered`].
-pub(crate) struct Guard<'a, T, const PLACE: usize> {
+pub(crate) struct Guard<'a, T, const RANK: usize> {
     guard: MutexGuard<'a, T>,
-    _held: held::Held<PLACE>,
+    _held: held::Held<RANK>,
 }
 
-impl<T, const PLACE: usize> Deref for Guard<'_, T, PLACE> {
+impl<T, const RANK: usize> Deref for Guard<'_, T, RANK> {
     type Target = T;
     fn deref(&self) -> &T {
         &self.guard
     }
 }
 
-impl<T, const PLACE: usize> DerefMut for Guard<'_, T, PLACE> {
+impl<T, const RANK: usize> DerefMut for Guard<'_, T, RANK> {
     fn deref_mut(&mut self) -> &mut T {
         &mut self.guard
     }
 }
 
 /// Waits for a lock.
-pub(crate) fn lock<T, const PLACE: usize>(ordered: &Ordered<T, PLACE>) -> Guard<'_, T, PLACE> {
-    held::check::<PLACE>();
+pub(crate) fn lock<T, const RANK: usize>(ordered: &Ordered<T, RANK>) -> Guard<'_, T, RANK> {
+    held::check::<RANK>();
     Guard {
         guard: sync::lock(&ordered.0),
         _held: held::Held::new(),
@@ -93,9 +98,9 @@ pub(crate) fn lock<T, const PLACE: usize>(ordered: &Ordered<T, PLACE>) -> Guard<
 }
 
 /// Takes a lock if that is possible at once.
-pub(crate) fn try_lock<T, const PLACE: usize>(
-    ordered: &Ordered<T, PLACE>,
-) -> Option<Guard<'_, T, PLACE>> {
+pub(crate) fn try_lock<T, const RANK: usize>(
+    ordered: &Ordered<T, RANK>,
+) -> Option<Guard<'_, T, RANK>> {
     let guard = sync::try_lock(&ordered.0)?;
     Some(Guard {
         guard,
@@ -104,20 +109,20 @@ pub(crate) fn try_lock<T, const PLACE: usize>(
 }
 
 /// Lets a lock go until what it guards may have changed. The thread should hold no other.
-pub(crate) fn wait<'a, T, const PLACE: usize>(
+pub(crate) fn wait<'a, T, const RANK: usize>(
     condvar: &Condvar,
-    Guard { guard, _held }: Guard<'a, T, PLACE>,
-) -> Guard<'a, T, PLACE> {
+    Guard { guard, _held }: Guard<'a, T, RANK>,
+) -> Guard<'a, T, RANK> {
     Guard {
         guard: sync::wait(condvar, guard),
         _held,
     }
 }
 
-/// How many locks of a place this thread has taken so far.
+/// How many locks of a rank this thread has taken so far.
 #[cfg(all(test, debug_assertions, not(loom)))]
-pub(crate) fn taken(place: Place) -> u64 {
-    held::taken(place)
+pub(crate) fn taken(rank: LockRank) -> u64 {
+    held::taken(rank)
 }
 
 #[cfg(all(debug_assertions, not(loom)))]
@@ -125,52 +130,52 @@ mod held {
     use super::NAMES;
     use std::cell::Cell;
 
-    const PLACES: usize = NAMES.len();
+    const RANKS: usize = NAMES.len();
 
     thread_local! {
-        /// How many locks of each place this thread holds.
-        static HELD: Cell<[u8; PLACES]> = const { Cell::new([0; PLACES]) };
+        /// How many locks of each rank this thread holds.
+        static HELD: Cell<[u8; RANKS]> = const { Cell::new([0; RANKS]) };
     }
 
     #[cfg(test)]
     thread_local! {
-        static TAKEN: Cell<[u64; PLACES]> = const { Cell::new([0; PLACES]) };
+        static TAKEN: Cell<[u64; RANKS]> = const { Cell::new([0; RANKS]) };
     }
 
     #[cfg(test)]
-    pub fn taken(place: super::Place) -> u64 {
-        TAKEN.get()[place as usize]
+    pub fn taken(rank: super::LockRank) -> u64 {
+        TAKEN.get()[rank as usize]
     }
 
-    pub fn check<const PLACE: usize>() {
+    pub fn check<const RANK: usize>() {
         let held = HELD.get();
-        if let Some(other) = (PLACE..PLACES).find(|&place| held[place] > 0) {
-            let [wanted, other] = [NAMES[PLACE], NAMES[other]];
-            panic!("waits for a lock of place {wanted} while holding one of {other}");
+        if let Some(other) = (RANK..RANKS).find(|&rank| held[rank] > 0) {
+            let [wanted, other] = [NAMES[RANK], NAMES[other]];
+            panic!("waits for a lock of rank {wanted} while holding one of {other}");
         }
     }
 
-    pub struct Held<const PLACE: usize>;
+    pub struct Held<const RANK: usize>;
 
-    impl<const PLACE: usize> Held<PLACE> {
+    impl<const RANK: usize> Held<RANK> {
         pub fn new() -> Self {
             let mut held = HELD.get();
-            held[PLACE] += 1;
+            held[RANK] += 1;
             HELD.set(held);
             #[cfg(test)]
             {
                 let mut taken = TAKEN.get();
-                taken[PLACE] += 1;
+                taken[RANK] += 1;
                 TAKEN.set(taken);
             }
             Self
         }
     }
 
-    impl<const PLACE: usize> Drop for Held<PLACE> {
+    impl<const RANK: usize> Drop for Held<RANK> {
         fn drop(&mut self) {
             let mut held = HELD.get();
-            held[PLACE] -= 1;
+            held[RANK] -= 1;
             HELD.set(held);
         }
     }
@@ -178,11 +183,11 @@ mod held {
 
 #[cfg(not(all(debug_assertions, not(loom))))]
 mod held {
-    pub fn check<const PLACE: usize>() {}
+    pub fn check<const RANK: usize>() {}
 
-    pub struct Held<const PLACE: usize>;
+    pub struct Held<const RANK: usize>;
 
-    impl<const PLACE: usize> Held<PLACE> {
+    impl<const RANK: usize> Held<RANK> {
         pub fn new() -> Self {
             Self
         }
@@ -195,8 +200,8 @@ mod tests {
 
     #[test]
     fn the_order_is_seen_to() {
-        let outer: Ordered<(), { Place::Cpu as usize }> = Ordered::new(());
-        let inner: Ordered<(), { Place::Lists as usize }> = Ordered::new(());
+        let outer: Ordered<(), { LockRank::Cpu as usize }> = Ordered::new(());
+        let inner: Ordered<(), { LockRank::Lists as usize }> = Ordered::new(());
         drop((lock(&outer), lock(&inner)));
         let held = lock(&inner);
         drop(try_lock(&outer).unwrap());

@@ -3,24 +3,11 @@
 //! is the experiment as published) and `run`, which gives a [`Report`].
 #![forbid(unsafe_code)]
 
-pub mod bookkeeping;
+pub mod allocator;
 pub mod corpus;
-pub mod drain;
-pub mod fill;
-pub mod lifetimes;
-pub mod mthp;
-pub mod numa;
-pub mod policy;
-pub mod quiet;
-mod report;
-pub mod rivals;
-mod rounds;
-pub mod scaling;
-pub mod scattered;
-pub mod seeks;
+pub mod devices;
 pub mod shrinker;
-mod sim;
-pub mod tail;
+pub mod support;
 pub mod vswap;
 
-pub use report::{Plot, PlotError, Report, Series};
+pub use support::report::{Plot, PlotError, Report, Series};

@@ -57,8 +57,7 @@ pub fn choose(swap: &Swap, writeback: bool, relatives: bool) {
     let first = first(youngest, begun, relatives, holds);
     swap.write_back_first(GroupId(first));
     for group in 0..begun {
-        // No limit of its own: nothing to refuse.
-        let _ = swap.set_group_limits(GroupId(group), u64::MAX, writeback);
+        swap.set_group_writeback(GroupId(group), writeback);
     }
 }
 

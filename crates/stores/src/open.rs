@@ -18,7 +18,7 @@ use crate::size::{Size, human};
 use crate::spec::{SwapSpec, SwapTarget};
 use crate::swap_header::{CLUSTER, HEADER, PendingHeader};
 use crate::sysfs::{self, Disk};
-use ebb_engine::PAGE_SIZE;
+use ebb_engine::{MAX_SLOTS, PAGE_SIZE};
 use ebb_sys::block_device;
 use rustix::fd::OwnedFd;
 use rustix::fs::{FlockOperation, Mode, OFlags};
@@ -30,6 +30,9 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+/// Bytes of a device that are used at most.
+pub const MAX_DEVICE: u64 = MAX_SLOTS * PAGE_SIZE as u64;
 
 /// Bytes of a file system's free space that a private file of no given size leaves alone,
 /// unless a tenth of it is less.
@@ -212,11 +215,9 @@ fn private(fd: OwnedFd, name: String, place: &SwapTarget) -> Result<OpenedDevice
     let mut notes = Vec::new();
     let asked = match place.size {
         Some(size) => size.of(free),
-        None => (free - MARGIN.min(free / 10))
-            .min(limit)
-            .min(crate::MAX_SIZE),
+        None => (free - MARGIN.min(free / 10)).min(limit).min(MAX_DEVICE),
     };
-    let size = asked / CLUSTER * CLUSTER;
+    let size = usable(&name, asked, &mut notes) / CLUSTER * CLUSTER;
     if size == 0 {
         return Err(OpenError::TooSmall {
             path: name,
@@ -308,7 +309,8 @@ fn existing(
     };
     // Before its size: nobody is to enlarge what is somebody's data.
     let pending_header = may_be_written(&fd, &name, whole, place, look)?;
-    let size = end.saturating_sub(HEADER).min(crate::MAX_SIZE) / CLUSTER * CLUSTER;
+    let mut notes = Vec::new();
+    let size = usable(&name, end.saturating_sub(HEADER), &mut notes) / CLUSTER * CLUSTER;
     if size == 0 {
         return Err(OpenError::TooSmall {
             path: name,
@@ -327,9 +329,21 @@ fn existing(
     // A swap file with holes is one that the kernel refuses, so none are made in it unless
     // asked for.
     facts.wants_discard = place.discard.unwrap_or(block && disk.discards);
-    let mut device = finish(fd, facts, name, place, Vec::new());
+    let mut device = finish(fd, facts, name, place, notes);
     device.pending_header = pending_header;
     Ok(device)
+}
+
+/// The bytes of a device that can be used; notes the rest.
+fn usable(name: &str, size: u64, notes: &mut Vec<String>) -> u64 {
+    if size > MAX_DEVICE {
+        notes.push(format!(
+            "swap {name}: {} of its {} are used, as many as a device can have: give the rest as others",
+            human(MAX_DEVICE),
+            human(size)
+        ));
+    }
+    size.min(MAX_DEVICE)
 }
 
 /// Opens it for nobody else meanwhile, and says how large it is.

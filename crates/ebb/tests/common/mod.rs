@@ -16,21 +16,35 @@ use std::sync::OnceLock;
 pub fn ebb() -> &'static Path {
     static EBB: OnceLock<PathBuf> = OnceLock::new();
     EBB.get_or_init(|| {
-        let ebb = PathBuf::from(env!("CARGO_BIN_EXE_ebb"));
-        let dir = ebb.parent().expect("a directory");
-        let mut build = Command::new("cargo");
-        build.args(["build", "--quiet", "-p", "ebb-preload", "--target-dir"]);
-        build.arg(dir.parent().expect("the target directory"));
-        if dir.ends_with("release") {
-            build.arg("--release");
-        }
-        let status = build
-            .current_dir(tools::project())
-            .status()
-            .expect("cargo runs");
-        assert!(status.success(), "the preload library must build");
-        ebb
+        build_beside("ebb-preload");
+        PathBuf::from(env!("CARGO_BIN_EXE_ebb"))
     })
+}
+
+/// The program of the experiments, built beside the command.
+pub fn lab() -> &'static Path {
+    static LAB: OnceLock<PathBuf> = OnceLock::new();
+    LAB.get_or_init(|| {
+        build_beside("ebb-lab");
+        Path::new(env!("CARGO_BIN_EXE_ebb")).with_file_name("ebb-lab")
+    })
+}
+
+/// Builds a package of the project beside the command under test.
+fn build_beside(package: &str) {
+    let ebb = Path::new(env!("CARGO_BIN_EXE_ebb"));
+    let dir = ebb.parent().expect("a directory");
+    let mut build = Command::new("cargo");
+    build.args(["build", "--quiet", "-p", package, "--target-dir"]);
+    build.arg(dir.parent().expect("the target directory"));
+    if dir.ends_with("release") {
+        build.arg("--release");
+    }
+    let status = build
+        .current_dir(tools::project())
+        .status()
+        .expect("cargo runs");
+    assert!(status.success(), "{package} must build");
 }
 
 /// Says why this test does not run here, if so; the caller then returns.

@@ -4,35 +4,18 @@
 //! filled. So a window that has few objects has a small table, and tables cost what is in them.
 
 use super::class::{Class, Shape};
+use super::layout::{CHUNK, CHUNKS, OBJECTS, WINDOW, WINDOWS};
+use crate::entries::Handle;
 use crate::env::Memory;
-use crate::vswap::Handle;
 use crate::{EntryId, PAGE_SIZE};
 use std::ops::Range;
 
-/// Bytes of addresses of a window. Smaller ones would have more bookkeeping for each of their objects,
-/// larger ones more of the kernel's page tables that are nearly empty.
-#[cfg(not(loom))]
-pub const WINDOW: usize = 256 << 10;
-#[cfg(loom)]
-pub const WINDOW: usize = 8 << 10;
-/// Windows of an arena.
-#[cfg(not(loom))]
-pub const WINDOWS: usize = 128;
-#[cfg(loom)]
-pub const WINDOWS: usize = 2;
-
 /// An object's entry in its window's table: live and its owner's low bits, or free and the next free
 /// object.
-type Entry = [u8; 3];
+type Mark = [u8; 3];
 
-/// Entries of a chunk: as many as a window has whole pages.
-pub const CHUNK: usize = WINDOW / PAGE_SIZE;
-/// The most chunks that a window has.
-const CHUNKS: usize = 4;
-/// The most objects that a window has: a byte names one.
-pub const OBJECTS: usize = CHUNKS * CHUNK;
 /// Bytes of a chunk, and of all of an arena.
-const CHUNK_BYTES: usize = CHUNK * size_of::<Entry>();
+const CHUNK_BYTES: usize = CHUNK * size_of::<Mark>();
 const TABLES: usize = WINDOWS * CHUNKS * CHUNK_BYTES;
 /// No chunk.
 const NONE: u16 = u16::MAX;
@@ -166,8 +149,8 @@ impl Arena {
     /// The bytes of an object's entry.
     fn place_of(&self, at: usize, object: usize) -> Range<usize> {
         let chunk = self.windows[at].chunks[object / CHUNK];
-        let begin = chunk as usize * CHUNK_BYTES + object % CHUNK * size_of::<Entry>();
-        begin..begin + size_of::<Entry>()
+        let begin = chunk as usize * CHUNK_BYTES + object % CHUNK * size_of::<Mark>();
+        begin..begin + size_of::<Mark>()
     }
 
     fn value(&self, place: Range<usize>) -> u32 {
@@ -191,7 +174,7 @@ impl Arena {
     /// Where the first entry of a chunk is.
     fn first_of(chunk: u16) -> Range<usize> {
         let begin = chunk as usize * CHUNK_BYTES;
-        begin..begin + size_of::<Entry>()
+        begin..begin + size_of::<Mark>()
     }
 
     /// A chunk that is no window's. There are as many as all windows can have.

@@ -1,6 +1,6 @@
 //! Size classes: which there are, and how many objects fill how many pages of a window.
 
-use super::arena::{CHUNK, OBJECTS, WINDOW};
+use super::layout::{CHUNK, OBJECTS, WINDOW};
 use crate::BLOCK_PAGES;
 use crate::PAGE_SIZE;
 use crate::codec::Codec;
@@ -121,7 +121,7 @@ impl Classes {
 mod tests {
     use super::super::MAX_BYTES;
     use super::*;
-    use crate::vswap::Handle;
+    use crate::entries::Handle;
 
     #[test]
     fn objects_fit_and_waste_little() {

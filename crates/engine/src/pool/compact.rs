@@ -5,13 +5,14 @@
 //! holes, and the pages behind go back. So a class wastes less than a page a window, however many
 //! classes there are and however few objects are left in them.
 
-use super::arena::{Arena, State, WINDOWS};
+use super::arena::{Arena, State};
 use super::class::{Class, Shape};
+use super::layout::WINDOWS;
 use super::{Grow, LOOKED_AT, MAX_OBJECT, OWNER_STRIDE, Object, Pool, first_of_block};
+use crate::EntryId;
 use crate::codec::Codec;
+use crate::entries::Handle;
 use crate::locks::lock;
-use crate::vswap::Handle;
-use crate::{EntryId, PAGE_SIZE};
 use std::sync::atomic::Ordering::Relaxed;
 
 /// What compaction is to gain for it to be done.
@@ -296,65 +297,5 @@ impl Pool {
             }
         }
         bytes
-    }
-
-    /// All invariants of the pool; for a pool at rest.
-    pub fn check(&self) {
-        let (mut bytes, mut data, mut objects) = (0u64, 0u64, 0u64);
-        let mut holes = vec![0i64; self.partial.len()];
-        for (s, shard) in self.shards.iter().enumerate() {
-            let (mut listed, numbers) = {
-                let free = lock(&shard.free);
-                let warm = free.warm.iter().map(|&window| (window, true));
-                let cold = free.cold.iter().map(|&window| (window, false));
-                let listed: Vec<(u32, bool)> = warm.chain(cold).collect();
-                let numbers = (0..free.arenas).map(|k| k * self.shards.len() as u32 + s as u32);
-                let numbers: Vec<u32> = numbers.filter(|n| !free.gone.contains(n)).collect();
-                (listed, numbers)
-            };
-            for window in numbers
-                .iter()
-                .flat_map(|n| n * WINDOWS as u32..(n + 1) * WINDOWS as u32)
-            {
-                self.with(window, |arena, at| {
-                    bytes += (arena.touched(at) * PAGE_SIZE) as u64;
-                    let Some(class) = arena.class_if_any(at) else {
-                        let at_list = listed.iter().position(|&(w, _)| w == window);
-                        let at_list = at_list.expect("a window without a class is listed");
-                        let (_, warm) = listed.swap_remove(at_list);
-                        assert_eq!(warm, arena.touched(at) > 0, "window {window}");
-                        return arena.check(at, None);
-                    };
-                    let shape = self.classes.get(class);
-                    arena.check(at, Some(shape));
-                    data += arena.used(at) as u64 * u64::from(shape.size);
-                    objects += arena.used(at) as u64;
-                    holes[class.index()] += arena.fillable(at);
-                });
-            }
-            assert!(
-                listed.is_empty(),
-                "windows {listed:?} are listed free and belong to a class"
-            );
-            for (class, current) in lock(&shard.filling).iter().enumerate() {
-                if let Some(window) = *current {
-                    self.with(window, |arena, at| {
-                        let is = (arena.state(at), arena.class(at).index());
-                        assert_eq!(is, (State::Current, class));
-                    });
-                }
-            }
-        }
-        assert_eq!(bytes, self.bytes.load(Relaxed));
-        assert_eq!((objects, data), self.live());
-        for (class, partial) in self.partial.iter().enumerate() {
-            assert_eq!(holes[class], self.holes(class), "holes of class {class}");
-            for (position, &window) in lock(partial).iter().enumerate() {
-                self.with(window, |arena, at| {
-                    assert_eq!(arena.state(at), State::Partial(position as u32));
-                    assert_eq!(arena.class(at).index(), class);
-                });
-            }
-        }
     }
 }

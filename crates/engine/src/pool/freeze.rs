@@ -6,8 +6,9 @@
 //! a page in which the last object is freed goes back at once. When
 //! no relative is left, windows are thawed: what has holes can be filled again.
 
-use super::arena::{State, WINDOWS};
+use super::arena::State;
 use super::class::Class;
+use super::layout::WINDOWS;
 use super::{LEAF, Pool, TOP};
 use crate::locks::lock;
 use std::sync::atomic::Ordering::Relaxed;

@@ -34,9 +34,11 @@
 //! Not here: whether to store, what to evict, how to compress.
 
 mod arena;
+mod check;
 mod class;
 mod compact;
 mod freeze;
+mod layout;
 #[cfg(all(test, loom))]
 mod models;
 mod sizes;
@@ -49,12 +51,13 @@ pub use compact::{Victim, Worth};
 pub use sizes::Sizes;
 
 use crate::codec::Codec;
+use crate::entries::Handle;
 use crate::env::Memory;
-use crate::locks::{Guard, Ordered, Place, lock};
-use crate::vswap::Handle;
+use crate::locks::{Guard, LockRank, Ordered, lock};
 use crate::{BLOCK_PAGES, Cpu, EntryId, PAGE_SIZE};
-use arena::{Arena, State, WINDOWS};
+use arena::{Arena, State};
 use class::{CLASSES, Classes, PAGE_CLASSES};
+use layout::WINDOWS;
 use std::sync::atomic::{AtomicI64, AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
 
@@ -117,21 +120,21 @@ const TOP: usize = if cfg!(loom) {
     Handle::MAX_WINDOWS as usize / WINDOWS / LEAF
 };
 
-type Slot = Ordered<Option<Arena>, { Place::Arena as usize }>;
+type Slot = Ordered<Option<Arena>, { LockRank::Arena as usize }>;
 /// One of the directory, locked.
-type SlotGuard<'a> = Guard<'a, Option<Arena>, { Place::Arena as usize }>;
+type SlotGuard<'a> = Guard<'a, Option<Arena>, { LockRank::Arena as usize }>;
 type Leaf = Box<[Slot; LEAF]>;
 /// The window of each class that a shard fills.
 type Filling = Box<[Option<u32>]>;
 
 /// A class's windows with a free object; each knows its position here.
-type Partial = Ordered<Vec<u32>, { Place::PoolPartial as usize }>;
+type Partial = Ordered<Vec<u32>, { LockRank::PoolPartial as usize }>;
 
 /// What the processors of one shard share: the window each class fills now, and windows
 /// that belong to no class, of arenas this shard made.
 #[repr(align(64))]
 struct Shard {
-    filling: Ordered<Filling, { Place::PoolFilling as usize }>,
+    filling: Ordered<Filling, { LockRank::PoolFilling as usize }>,
     /// Objects of each class that its processors put in; written under the filling lock.
     put: Box<[AtomicI64]>,
     /// Objects of each class that were freed in its arenas, whoever put them in.
@@ -139,7 +142,7 @@ struct Shard {
     /// Free objects of each class that lie in touched pages of its arenas, those in frozen
     /// windows aside.
     holes: Box<[AtomicI64]>,
-    free: Ordered<FreeWindows, { Place::Leaf as usize }>,
+    free: Ordered<FreeWindows, { LockRank::Leaf as usize }>,
 }
 
 /// Most shards. More would let more processors store pages of one class at the same time,
@@ -174,7 +177,7 @@ pub struct Pool {
     /// Bytes that the windows' tables hold.
     tables: AtomicUsize,
     /// Entries that name objects, beyond one for each.
-    beside: AtomicI64,
+    extra_refs: AtomicI64,
 }
 
 /// What the pool holds, in bytes.
@@ -216,7 +219,7 @@ impl Pool {
             bytes: AtomicU64::new(0),
             leaves: AtomicUsize::new(0),
             tables: AtomicUsize::new(0),
-            beside: AtomicI64::new(0),
+            extra_refs: AtomicI64::new(0),
         }
     }
 
@@ -288,7 +291,7 @@ impl Pool {
             bytes: self.bytes(),
             data,
             objects,
-            pages: objects.saturating_add_signed(self.beside.load(Relaxed)),
+            pages: objects.saturating_add_signed(self.extra_refs.load(Relaxed)),
             bookkeeping: (shards
                 + partial
                 + directory
@@ -546,8 +549,8 @@ impl Pool {
     }
 
     /// So many entries more, or fewer, name objects that others name, too.
-    pub fn count_beside(&self, more: i64) {
-        self.beside.fetch_add(more, Relaxed);
+    pub fn count_extra_refs(&self, more: i64) {
+        self.extra_refs.fetch_add(more, Relaxed);
     }
 
     /// Whether an object lies in a window that a fork froze.

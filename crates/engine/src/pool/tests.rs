@@ -83,7 +83,7 @@ fn frozen_holes_are_no_room() {
     fill(&pool, 800, 800);
     let more = pool.bytes() - held;
     assert!(
-        more < arena::WINDOW as u64,
+        more < layout::WINDOW as u64,
         "the holes are filled again, and the window that was being filled"
     );
     pool.check();

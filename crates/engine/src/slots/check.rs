@@ -2,17 +2,17 @@
 //! thread may be inside meanwhile.
 
 use super::Devices;
+use super::cluster::table::{SlotOwner, Table};
 use super::cluster::{Cluster, LISTS, NIL, Owner, State};
 use super::device::Device;
-use super::table::{Table, Word};
 use crate::locks::lock;
 use crate::sync::atomic::Ordering::Relaxed;
-use crate::words::{CLUSTER_SLOTS, ClusterIndex, Cpu};
+use crate::types::{CLUSTER_SLOTS, ClusterIndex, Cpu};
 
 impl Devices {
     /// Panics, saying what is wrong, if an invariant does not hold.
     pub fn check(&self) {
-        self.transit.check();
+        self.in_flight.check();
         for device in self.devices() {
             self.check_device(&device);
         }
@@ -105,7 +105,7 @@ impl Devices {
             found.extend(here.map(|_| Some(Cpu(cpu as u16))));
         }
         let shared = lock(&device.shared);
-        let here = shared.iter().filter(|spot| spot.cluster == c);
+        let here = shared.iter().filter(|cursor| cursor.cluster == c);
         found.extend(here.map(|_| None));
         found
     }
@@ -156,33 +156,33 @@ fn check_cluster(cluster: &Cluster, c: ClusterIndex) {
     };
     let count = usize::from(cluster.count);
     assert_eq!(table.used().count(), count, "count of cluster {c}");
-    let all = table.words().count();
-    assert_eq!(all, count, "words of cluster {c}");
-    let words = |is: fn(Word) -> bool| table.which(is).count();
+    let all = table.owners().count();
+    assert_eq!(all, count, "owners of cluster {c}");
+    let owners = |is: fn(SlotOwner) -> bool| table.which(is).count();
     assert_eq!(
-        words(Word::bad),
+        owners(SlotOwner::bad),
         usize::from(table.bad()),
         "bad slots of cluster {c}"
     );
     assert_eq!(
-        words(Word::gone),
+        owners(SlotOwner::gone),
         usize::from(table.gone()),
         "gone slots of cluster {c}"
     );
     assert_eq!(
-        words(Word::cached),
+        owners(SlotOwner::cached),
         usize::from(table.cached()),
         "cached slots of cluster {c}"
     );
-    for (at, word) in table.words() {
+    for (at, owner) in table.owners() {
         assert!(
-            word.bad() || word.entry().is_some(),
+            owner.bad() || owner.entry().is_some(),
             "slot {at} of {c} has no owner"
         );
     }
     for at in (0..CLUSTER_SLOTS).filter(|at| !table.used().get(*at)) {
         assert!(
-            table.word(at) == table.word(at).plain() && !table.word(at).bad(),
+            table.owner(at) == table.owner(at).plain() && !table.owner(at).bad(),
             "slot {at} of cluster {c} is flagged but free"
         );
     }

@@ -4,16 +4,17 @@
 //! A page that cannot be moved stays, and its cluster with it. That one would be the emptiest ever
 //! after: it is *stuck*, and passed over until it holds less than was left then.
 
-use super::alloc::Want;
+use super::Devices;
+use super::cluster::runs::{Ends, add_runs};
+use super::cluster::table::Table;
 use super::cluster::{FREE, Owner, frag, nonfull};
-use super::device::{After, Device};
+use super::device::{Device, Requeue};
 use super::drain::Moved;
-use super::runs::{Ends, add_runs};
-use super::table::Table;
-use super::{Devices, Extent, order_of};
+use super::extent::{Extent, order_of};
+use super::request::Request;
 use crate::locks::{lock, try_lock};
 use crate::sync::atomic::Ordering::Relaxed;
-use crate::words::{CLUSTER_SLOTS, ClusterIndex, Cpu, EntryId, ORDERS};
+use crate::types::{CLUSTER_SLOTS, ClusterIndex, Cpu, EntryId, ORDERS};
 
 /// Whole clusters worth having at hand.
 const RESERVE: u64 = 2;
@@ -37,19 +38,19 @@ impl Devices {
         };
         let (mut moved, mut stuck) = (0, false);
         for (owner, from) in runs {
-            let want = Want {
+            let want = Request {
                 pages: usize::from(from.len),
                 order: order_of(from.len),
                 owner,
             };
             // Twice as many slots as pages are held until one half is free again.
-            let on_its_way = self.transit.begin();
+            let withdrawn = self.in_flight.begin();
             let Some(to) = self.take_begun(cpu, device, want) else {
                 break;
             };
             let fate = mover.relocate(cpu, owner, from, Some(to));
             self.settle_move(cpu, fate, owner, from, &[to]);
-            on_its_way.arrived();
+            withdrawn.arrived();
             match fate {
                 Moved::Yes => moved += usize::from(from.len),
                 Moved::Gone => {}
@@ -64,7 +65,7 @@ impl Devices {
             if stuck && left > 0 {
                 device.open(&mut cluster).set_stuck(left);
             }
-            self.settle(device, c, &mut cluster, After::Free);
+            self.settle(device, c, &mut cluster, Requeue::AfterFree);
         }
         moved
     }

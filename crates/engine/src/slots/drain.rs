@@ -2,16 +2,17 @@
 //! a device that is to be removed. A drain goes through the slots' owners, never through
 //! page maps.
 
-use super::cluster::{Cluster, FROZEN, State};
+use super::Devices;
+use super::cluster::runs::{Ends, add_runs};
+use super::cluster::{FROZEN, State};
+use super::device::drain_progress::Round;
 use super::device::{Device, Patience};
-use super::runs::{Ends, add_runs};
-use super::table::Word;
-use super::transit::{LOOKS, More};
-use super::{DEVICE_ERROR_LIMIT, Devices, Extent, ExtentList, FORGIVING_PAGES, SlotError};
+use super::error::DrainError;
+use super::extent::{Extent, ExtentList};
 use crate::env::IoError;
 use crate::locks::lock;
-use crate::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
-use crate::words::{CLUSTER_SLOTS, ClusterIndex, Cpu, DeviceId, EntryId, SlotIndex};
+use crate::sync::atomic::Ordering::Relaxed;
+use crate::types::{ClusterIndex, Cpu, DeviceId, EntryId, SlotIndex};
 use std::sync::Arc;
 
 /// Where the runs of a drain end: a transfer of so many pages is bounded.
@@ -58,24 +59,6 @@ pub trait Mover: Send + Sync {
     }
 }
 
-/// What it takes to empty a device, as it is at the moment.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Departure {
-    /// Pages on it.
-    pub pages: u64,
-    /// Slots free on the other devices in service, in clusters that are this process's.
-    pub room: u64,
-    /// Slots there of clusters that nobody has, for which other processes may ask too.
-    pub lent: u64,
-}
-
-impl Departure {
-    /// Pages that would have no slot.
-    pub fn lacks(&self) -> u64 {
-        self.pages.saturating_sub(self.room + self.lent)
-    }
-}
-
 /// How far a drain has come.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Drain {
@@ -85,154 +68,7 @@ pub enum Drain {
     Done,
 }
 
-/// Why a device is not drained or removed.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
-pub enum DrainError {
-    /// No such device.
-    #[error("device {0} is not in use")]
-    NoDevice(DeviceId),
-    /// The other devices have too little room; the device is in service as before.
-    #[error(
-        "the other swap devices lack room for {missing} pages ({mib} MiB): add a device or free memory first",
-        mib = missing.div_ceil(256)
-    )]
-    NoRoom {
-        /// Pages that have no place.
-        missing: u64,
-    },
-    /// Slots could not be moved, for read or write errors.
-    #[error("{left} pages on device {device} could not be moved; they stay where they are")]
-    Stuck {
-        /// The device.
-        device: DeviceId,
-        /// Its slots in use.
-        left: u64,
-    },
-    /// Removal before the drain is done.
-    #[error("device {device} still holds {used} pages: drain it first")]
-    InUse {
-        /// The device.
-        device: DeviceId,
-        /// Its slots in use.
-        used: u64,
-    },
-    /// Other processes read from it.
-    #[error(
-        "forked processes still read {clusters} clusters of device {device}: drain it there first"
-    )]
-    Read {
-        /// The device.
-        device: DeviceId,
-        /// Clusters with readers.
-        clusters: u64,
-    },
-    /// Nothing can move slots: [`Devices::set_mover`] was not called.
-    #[error("there is nothing to move pages with")]
-    NoMover,
-}
-
 impl Devices {
-    /// A write to a slot failed. What that means is up to the error: the slot leaves service, or the
-    /// device, or neither, as a disk that is full may have room again. The slot is its owner's still.
-    ///
-    /// # Errors
-    /// There is no such device or slot.
-    pub fn write_failed(
-        &self,
-        cpu: Cpu,
-        device: DeviceId,
-        slot: SlotIndex,
-        error: IoError,
-    ) -> Result<(), SlotError> {
-        match error {
-            IoError::Slot => return self.bad_slot(cpu, device, slot),
-            IoError::Device => self.retire(device),
-            IoError::NoSpace | IoError::FileLimit | IoError::Request => {}
-        }
-        Ok(())
-    }
-
-    /// A write to a slot failed: it leaves service. The owner has lost it and must not free
-    /// it alone (an extent freed as a whole may contain it). After `DEVICE_ERROR_LIMIT`
-    /// errors that were not forgiven the device accepts no more allocations.
-    ///
-    /// # Errors
-    /// There is no such device or slot: that says nothing of the device.
-    pub fn bad_slot(&self, cpu: Cpu, device: DeviceId, slot: SlotIndex) -> Result<(), SlotError> {
-        let device = self.device_of(device, slot)?;
-        device.failed.fetch_add(1, Relaxed);
-        if device.errors.fetch_add(1, Relaxed) + 1 >= DEVICE_ERROR_LIMIT {
-            self.stop(&device);
-        }
-        let done = self.with_cluster(&device, slot.cluster(), |cluster| {
-            device.take_out(cluster, slot.within())
-        });
-        if let Some(TakenOut::NotOurs(Some(owner))) = done {
-            // The process whose it is finds out for itself.
-            let one = Extent {
-                device: device.id,
-                start: slot,
-                len: 1,
-            };
-            let _ = self.free_now(cpu, owner, one);
-        }
-        Ok(())
-    }
-
-    /// `pages` were written without an error: each `FORGIVING_PAGES` forgive one.
-    pub fn wrote(&self, device: DeviceId, pages: u32) {
-        let Some(device) = self.device(device) else {
-            return;
-        };
-        if device.errors.load(Relaxed) == 0 {
-            return;
-        }
-        let before = device.written.fetch_add(pages, Relaxed) % FORGIVING_PAGES;
-        let forgiven = (before + pages) / FORGIVING_PAGES;
-        if forgiven > 0 {
-            let _ = device.errors.fetch_update(Relaxed, Relaxed, |errors| {
-                // What went out of service stays out.
-                (errors < DEVICE_ERROR_LIMIT).then(|| errors.saturating_sub(forgiven))
-            });
-        }
-    }
-
-    /// The device is gone, or refuses everything: it accepts no more allocations, ever.
-    pub fn retire(&self, device: DeviceId) {
-        if let Some(device) = self.device(device) {
-            device.errors.fetch_max(DEVICE_ERROR_LIMIT, Relaxed);
-            self.stop(&device);
-        }
-    }
-
-    /// Nothing more goes to the device, which this process may only read: what is there stays until it is
-    /// freed. That is no fault of the device.
-    pub fn only_read(&self, device: DeviceId) {
-        if let Some(device) = self.device(device) {
-            self.stop(&device);
-        }
-    }
-
-    /// No allocation begins on the device after this.
-    fn stop(&self, device: &Device) {
-        if device.accept(false) {
-            self.let_cursors_go(|_| true);
-        }
-    }
-
-    fn resume(&self, device: &Device) {
-        device.accept(true);
-        device.drained.begun.store(false, Relaxed);
-        self.transit.tell(device.slots);
-    }
-
-    /// A drain is taken back: the device is in service again, unless errors took it out.
-    pub fn readmit(&self, device: DeviceId) {
-        if let Some(device) = self.device(device) {
-            self.resume(&device);
-        }
-    }
-
     /// Clusters that hold nothing but bad slots are on no list of free ones: they go back too.
     fn give_up_the_rest(&self, device: &Device) {
         let Some(lender) = &device.lender else { return };
@@ -250,109 +86,8 @@ impl Devices {
         }
     }
 
-    fn known(&self, device: DeviceId) -> Result<Arc<Device>, DrainError> {
+    pub(super) fn known(&self, device: DeviceId) -> Result<Arc<Device>, DrainError> {
         self.device(device).ok_or(DrainError::NoDevice(device))
-    }
-
-    /// What it takes to empty a device: asked before the first page moves, it tells whether all
-    /// will find a place.
-    ///
-    /// # Errors
-    /// There is no such device.
-    pub fn departure(&self, device: DeviceId) -> Result<Departure, DrainError> {
-        let device = self.known(device)?;
-        Ok(self.departure_of(&device))
-    }
-
-    /// Pages of a device for which there is too little room, memory included that the mover may use.
-    /// Before the first moves, and where the counts find too little, every cluster is looked at.
-    fn lacks(&self, device: &Device, mover: &dyn Mover) -> Option<u64> {
-        let in_memory = mover.takes();
-        if device.drained.begun.load(Relaxed) {
-            let others = self.devices();
-            let others = others.iter().filter(|d| d.id != device.id && d.accepting());
-            let room: u64 = others.map(|other| self.free_slots(other)).sum();
-            if room + in_memory >= u64::from(self.used(device)) {
-                return None;
-            }
-        }
-        let missing = self.departure_of(device).lacks();
-        (missing > in_memory).then_some(missing)
-    }
-
-    /// What another thread has in its hands for the moment is counted nowhere: where room is short
-    /// that is waited for, as by who allocates.
-    fn departure_of(&self, device: &Device) -> Departure {
-        let (mut looks, mut listener) = (0, None);
-        loop {
-            let seen = self.transit.seen();
-            let departure = self.departure_now(device);
-            let missing = departure.lacks();
-            if missing == 0 || looks == LOOKS {
-                return departure;
-            }
-            looks += 1;
-            match self
-                .transit
-                .more_since(seen, missing as usize, listener.as_ref())
-            {
-                More::Arrived | More::Freed => {}
-                More::Listen => listener = Some(self.transit.listen()),
-                More::Nothing => return departure,
-            }
-        }
-    }
-
-    fn departure_now(&self, device: &Device) -> Departure {
-        let mut others = self.devices();
-        others.retain(|other| other.id != device.id);
-        others.retain(|other| other.accepting());
-        Departure {
-            pages: self.live(device),
-            room: others.iter().map(|d| self.own_room(d)).sum(),
-            lent: others.iter().map(|d| self.lent_room(d)).sum(),
-        }
-    }
-
-    /// Slots of the clusters of a device that the lender has, as far as it is known which those are.
-    fn lent_room(&self, device: &Device) -> u64 {
-        let last = ClusterIndex(device.clusters - 1);
-        let ours = self.with_cluster(device, last, |cluster| cluster.state.is_ours());
-        let beyond = if ours == Some(true) {
-            0
-        } else {
-            device.past_end(last)
-        };
-        device.borrowable().saturating_sub(beyond as u64)
-    }
-
-    /// Free slots in the clusters of a device that are ours, those in return caches among them.
-    fn own_room(&self, device: &Device) -> u64 {
-        let untouched = match device.lists().fresh {
-            0 => 0,
-            fresh => {
-                let last = ClusterIndex(device.clusters - 1);
-                fresh as usize * CLUSTER_SLOTS - device.past_end(last)
-            }
-        };
-        let mut room = untouched as u64;
-        self.each_cluster(device, |_, cluster| {
-            if cluster.state.is_ours() {
-                let gone = cluster.table.as_ref().map_or(0, |t| t.gone());
-                room += CLUSTER_SLOTS as u64 - u64::from(cluster.count - gone);
-            }
-        });
-        room
-    }
-
-    /// Free slots of a device that this process can take: in its own clusters, and in those that
-    /// the lender has.
-    pub(super) fn free_slots(&self, device: &Device) -> u64 {
-        let held = match device.lender {
-            Some(_) => device.lists().held * CLUSTER_SLOTS as u64,
-            None => u64::from(device.slots),
-        };
-        (held + device.borrowable()).saturating_sub(u64::from(self.used(device)))
     }
 
     /// One bounded step of emptying a device: moves up to `max` pages to other devices, or to
@@ -545,7 +280,7 @@ impl Devices {
     }
 
     /// Slots that an entry owns.
-    fn live(&self, device: &Device) -> u64 {
+    pub(super) fn live(&self, device: &Device) -> u64 {
         let mut live = 0;
         self.each_cluster(device, |_, cluster| {
             let lost = cluster.table.as_ref().map_or(0, |t| t.bad() + t.gone());
@@ -600,86 +335,5 @@ impl Devices {
         };
         device.drained.next.store(next, Relaxed);
         found
-    }
-}
-
-/// How far a drain has come. It goes round the device, so that each step costs what it moves: what
-/// stayed behind, as it could not be moved or came after, is met in the next round.
-#[derive(Default)]
-pub(super) struct Drained {
-    /// Whether it was seen that all has a place, and nothing was allocated since.
-    begun: AtomicBool,
-    /// The slot at which the next step begins; 0: a round does.
-    next: AtomicU32,
-    /// What this round has come to before.
-    moved: AtomicBool,
-    failed: AtomicBool,
-}
-
-/// What a whole round has come to.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Round {
-    /// Some pages were moved, or none was there.
-    Moved,
-    /// Pages were there, and none could be moved.
-    Failed,
-}
-
-impl Drained {
-    /// After a step: what the round has come to, if it has ended.
-    fn ended(&self, moved: usize, failed: bool) -> Option<Round> {
-        let over = self.next.load(Relaxed) == 0;
-        let moved = self.moved.load(Relaxed) || moved > 0;
-        let failed = self.failed.load(Relaxed) || failed;
-        self.moved.store(moved && !over, Relaxed);
-        self.failed.store(failed && !over, Relaxed);
-        over.then_some(match failed && !moved {
-            true => Round::Failed,
-            false => Round::Moved,
-        })
-    }
-}
-
-/// What became of a slot that failed.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum TakenOut {
-    /// It is out of service, or was free or out already.
-    Done,
-    /// It is lent by another process, and only read here, for this entry.
-    NotOurs(Option<EntryId>),
-}
-
-impl Device {
-    /// Begins to accept allocations, or ceases to; whether that is a change. Errors take it out for good:
-    /// the lists' lock is held, so that who ceases for them and who begins see each other.
-    pub(super) fn accept(&self, yes: bool) -> bool {
-        let _lists = self.lists();
-        let yes = yes && self.errors.load(Relaxed) < DEVICE_ERROR_LIMIT;
-        self.accepting.swap(yes, Relaxed) != yes
-    }
-
-    /// Takes a slot out of service, if it is in use.
-    fn take_out(&self, cluster: &mut Cluster, at: usize) -> TakenOut {
-        let inherited = cluster.state == State::Inherited;
-        let Some(table) = &mut cluster.table else {
-            return TakenOut::Done;
-        };
-        let Some(word) = table.used_word(at).filter(|word| !word.bad()) else {
-            return TakenOut::Done;
-        };
-        if inherited {
-            return TakenOut::NotOurs(word.entry());
-        }
-        table.set(at, Word::BAD);
-        cluster.gone = table.gone() > 0;
-        self.count(i64::from(word.gone()));
-        self.bad.fetch_add(1, Relaxed);
-        TakenOut::Done
-    }
-
-    /// Slots of the clusters that the lender has.
-    pub(super) fn borrowable(&self) -> u64 {
-        let clusters = self.lender.as_ref().map_or(0, |l| l.free_clusters());
-        clusters * CLUSTER_SLOTS as u64
     }
 }

@@ -2,11 +2,11 @@
 //! is in it, after the lender has made the child a reader of every cluster the parent held
 //! or read.
 
-use super::cluster::State;
-use super::device::{After, Device};
-use super::{Devices, cluster::FROZEN};
+use super::Devices;
+use super::cluster::{FROZEN, State};
+use super::device::{Device, Requeue};
 use crate::locks::lock;
-use crate::words::Cpu;
+use crate::types::Cpu;
 
 impl Devices {
     /// In the parent: clusters with used slots are frozen for as long as they have readers.
@@ -83,7 +83,7 @@ impl Device {
             let mut cluster = lock(&cell.cluster);
             if cluster.state == State::Frozen {
                 cluster.release_gone();
-                self.settle(c, &mut cluster, After::Free);
+                self.settle(c, &mut cluster, Requeue::AfterFree);
                 thawed += 1;
             }
         }

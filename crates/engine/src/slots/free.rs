@@ -7,53 +7,18 @@
 //! unless the cluster is frozen: so an allocator that scans a cluster uses what waits there, and a
 //! notice in a cache may find nothing left to do. It counts as used no longer.
 
+use super::Devices;
+use super::cluster::table::SlotOwner;
 use super::cluster::{Cluster, ClusterGuard, Owner, State};
-use super::device::{After, Device};
-use super::percpu::{
-    Current, RETURNS, RETURNS_LEFT, RETURNS_WAKE, Returned, Returns, State as PerCpuState,
+use super::device::{Device, Requeue};
+use super::error::FreeError;
+use super::extent::{Extent, order_of};
+use super::per_cpu::{
+    Current, RETURNS, RETURNS_LEFT, RETURNS_WAKE, Returned, Returns, State as CpuState,
 };
-use super::table::Word;
-use super::{Devices, Extent, Returns as Policy, order_of};
 use crate::locks::lock;
-use crate::words::{CLUSTER_SLOTS, ClusterIndex, Cpu, DeviceId, EntryId, SlotIndex};
+use crate::types::{CLUSTER_SLOTS, ClusterIndex, Cpu, EntryId, SlotIndex};
 use std::sync::Arc;
-
-/// Why slots were not freed. Nothing is changed then; all are bugs of the caller.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
-pub enum FreeError {
-    /// No such device.
-    #[error("device {0} is not in use")]
-    NoDevice(DeviceId),
-    /// Not 1..=512 slots inside one cluster of the device.
-    #[error("{len} slots from {start} are not within one cluster of device {device}")]
-    OutOfRange {
-        /// The device.
-        device: DeviceId,
-        /// First slot of the extent.
-        start: SlotIndex,
-        /// Length of the extent.
-        len: u16,
-    },
-    /// The slot is not the entry's: it was given back already, and may be another's since.
-    #[error("entry {owner} freed slot {slot} of device {device}, {}", whose(.now))]
-    DoubleFree {
-        /// The device.
-        device: DeviceId,
-        /// The first slot of the extent that is not its own.
-        slot: SlotIndex,
-        /// The entry in whose name it was freed.
-        owner: EntryId,
-        /// The entry whose it is now, if it is any's.
-        now: Option<EntryId>,
-    },
-}
-
-fn whose(now: &Option<EntryId>) -> String {
-    match now {
-        Some(entry) => format!("which belongs to entry {entry}"),
-        None => "which is free".into(),
-    }
-}
 
 impl Devices {
     /// Gives back slots that belong to `owner`, `owner + 1`, ... Slots of the extent that are out of
@@ -63,11 +28,11 @@ impl Devices {
     /// # Errors
     /// The extent is not one, or a slot of it is not its owner's, or not any more.
     pub fn free(&self, cpu: Cpu, owner: EntryId, extent: Extent) -> Result<(), FreeError> {
-        if extent.len != 1 || self.options.returns == Policy::Direct {
+        if extent.len != 1 {
             return self.free_now(cpu, owner, extent);
         }
         self.free_single(cpu, owner, extent)?;
-        self.transit.freed(1);
+        self.in_flight.freed(1);
         Ok(())
     }
 
@@ -88,7 +53,7 @@ impl Devices {
                 return self.free_in_current(device, owner, extent);
             };
             let at = extent.start.within();
-            if cluster.table().word(at).bad() {
+            if cluster.table().owner(at).bad() {
                 return Ok(());
             }
             per_cpu.count(state, device.id, -1);
@@ -124,7 +89,7 @@ impl Devices {
     /// As `free`.
     pub fn free_now(&self, cpu: Cpu, owner: EntryId, extent: Extent) -> Result<(), FreeError> {
         self.free_run(cpu, owner, extent)?;
-        self.transit.freed(u32::from(extent.len));
+        self.in_flight.freed(u32::from(extent.len));
         Ok(())
     }
 
@@ -238,7 +203,7 @@ impl Devices {
             let mut freed = false;
             for returned in group {
                 let at = returned.slot.within();
-                if cluster.table().word(at).gone() {
+                if cluster.table().owner(at).gone() {
                     cluster.release(at, 1);
                     freed = true;
                 }
@@ -257,7 +222,7 @@ impl Devices {
             let state = &mut *guard;
             for opened in &mut state.opened {
                 if emptied(opened) {
-                    self.put_back(&state.devices, opened.take(), After::Free);
+                    self.put_back(&state.devices, opened.take(), Requeue::AfterFree);
                 }
             }
         }
@@ -269,7 +234,7 @@ impl Devices {
         &self,
         cpu: Cpu,
         of: usize,
-        left: impl FnOnce(&mut PerCpuState) -> usize,
+        left: impl FnOnce(&mut CpuState) -> usize,
     ) -> usize {
         let mut batch = [Returned::NONE; RETURNS];
         let waiting = {
@@ -292,7 +257,7 @@ impl Devices {
 
     /// As the worker empties them: where slots were recycled since it last came, some are left.
     pub(super) fn trim_all_returns(&self, cpu: Cpu) -> usize {
-        let left = |state: &mut PerCpuState| {
+        let left = |state: &mut CpuState| {
             let recycles = std::mem::take(&mut state.recycles);
             if recycles { RETURNS_LEFT } else { 0 }
         };
@@ -362,9 +327,9 @@ fn owned(cluster: &Cluster, owner: EntryId, extent: Extent) -> Result<(), FreeEr
     }
     for i in 0..u32::from(extent.len) {
         let at = start + i as usize;
-        let word = table.used_word(at).unwrap_or(Word::NONE);
-        let now = word.entry().filter(|_| !word.gone());
-        if now != Some(owner.plus(i)) && !word.bad() {
+        let found = table.used_owner(at).unwrap_or(SlotOwner::NONE);
+        let now = found.entry().filter(|_| !found.gone());
+        if now != Some(owner.plus(i)) && !found.bad() {
             return Err(twice(extent, i, owner, now));
         }
     }
@@ -383,7 +348,7 @@ fn release(cluster: &mut Cluster, extent: Extent) -> i64 {
     }
     let mut freed = 0;
     for at in start..start + len {
-        if cluster.table().word(at).bad() {
+        if cluster.table().owner(at).bad() {
             continue;
         }
         if frozen {

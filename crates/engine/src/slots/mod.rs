@@ -15,13 +15,13 @@
 //! in a batch by a worker ([`Devices::work`]), or by the free that finds the cache full. Larger runs
 //! are freed at once.
 //!
-//! Whose each slot is lies in the table of its cluster, a word a slot. Of clusters with many free slots
+//! Whose each slot is lies in the table of its cluster, a owner a slot. Of clusters with many free slots
 //! the worker packs it (`pack`), those that rest in a processor's hands among them, so that a slot in use
-//! costs at most 6 bytes wherever it lies, beside the cell of its cluster (`cells`); with that, from a tenth
+//! costs at most 6 bytes wherever it lies, beside the cell of its cluster (`cluster_directory`); with that, from a tenth
 //! of the slots on.
 //!
 //! What another thread has out of reach for the moment (a cluster that it discards, say) makes no
-//! allocation fail: who finds too little elsewhere waits for it (`transit`).
+//! allocation fail: who finds too little elsewhere waits for it (`in_flight`).
 //!
 //! # Locks
 //!
@@ -45,221 +45,54 @@
 //! starts no thread: someone must call [`Devices::work`] now and then, and everything stays
 //! correct, only slower, if nobody does.
 
-mod alloc;
-mod bitmap;
-mod cells;
 mod check;
-mod choice;
 mod cluster;
 mod compact;
+mod cursors;
 mod device;
 mod drain;
+mod error;
+mod extent;
 mod fork;
 mod free;
 #[cfg(all(test, loom))]
 mod models;
+mod options;
 mod pack;
-mod percpu;
+mod per_cpu;
 mod reclaim;
 mod recycle;
-mod runs;
+mod request;
+mod room;
 mod scatter;
-mod table;
-mod tally;
-mod transit;
-mod work;
-
+mod search;
+mod service;
 #[cfg(all(test, not(loom)))]
 mod tests;
+mod work;
 
-pub use choice::DeviceChoice;
-pub use drain::{Departure, Drain, DrainError, Moved, Mover};
-pub use free::FreeError;
+pub use device::device_order::DeviceChoice;
+pub use drain::{Drain, Moved, Mover};
+pub use error::{AddError, AllocError, DrainError, FreeError, SlotError};
+pub use extent::{Extent, ExtentList};
+pub use options::{ClusterPolicy, DeviceSpec, DeviceUsage, Options};
+pub use room::Departure;
 
 use crate::env::{Lender, Store, Topology};
-use crate::locks::{Ordered, Place, lock};
+use crate::locks::{CachePadded, LockRank, Ordered, lock};
 use crate::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
-use crate::words::{CLUSTER_SLOTS, ClusterIndex, Cpu, DeviceId, EntryId, Node, ORDERS, SlotIndex};
-use choice::Choice;
-use device::{Alone, Device};
-use percpu::PerCpu;
+use crate::types::{CLUSTER_SLOTS, Cpu, DeviceId, EntryId, MAX_DEVICES, MAX_SLOTS, SlotIndex};
+use device::Device;
+use device::device_order::DeviceOrder;
+use device::in_flight::InFlight;
+use per_cpu::PerCpu;
 use std::sync::{Arc, OnceLock};
-use transit::Transit;
 
-/// Devices of one engine at most.
-pub const MAX_DEVICES: usize = if cfg!(loom) { 2 } else { 32 };
 /// Write errors, less those forgiven, after which a device takes no more allocations.
 pub const DEVICE_ERROR_LIMIT: u32 = 16;
 /// Pages written well that forgive one error: a device with a bad spot here and there stays in
 /// service, one that fails more often than this goes.
 pub const FORGIVING_PAGES: u32 = 32;
-
-/// Consecutive slots, within one cluster.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Extent {
-    /// The device.
-    pub device: DeviceId,
-    /// The first slot.
-    pub start: SlotIndex,
-    /// How many, 1..=512.
-    pub len: u16,
-}
-
-impl Extent {
-    /// Whether `next` follows on in the same cluster.
-    pub(crate) fn joins(&self, next: Self) -> bool {
-        self.device == next.device
-            && self.start.0 + u32::from(self.len) == next.start.0
-            && self.start.cluster() == next.start.cluster()
-    }
-}
-
-/// Where the pages of one allocation went, in order. Reuse one list, so that it need not
-/// grow again.
-#[derive(Default, Debug)]
-pub struct ExtentList(Vec<Extent>);
-
-impl ExtentList {
-    /// An empty list with room for the worst case of one allocation.
-    pub fn new() -> Self {
-        Self(Vec::with_capacity(CLUSTER_SLOTS))
-    }
-    /// Forgets the extents; frees nothing.
-    pub fn clear(&mut self) {
-        self.0.clear();
-    }
-    /// Appends; joins what follows on in the same cluster, but nothing before `from`.
-    fn push(&mut self, extent: Extent, from: usize) {
-        if let Some(last) = self.0[from..].last_mut()
-            && last.joins(extent)
-        {
-            last.len += extent.len;
-        } else {
-            self.0.push(extent);
-        }
-    }
-}
-
-impl std::ops::Deref for ExtentList {
-    type Target = [Extent];
-    fn deref(&self) -> &[Extent] {
-        &self.0
-    }
-}
-
-/// What the user, or the system, says of a device. None: ask the store.
-#[derive(Clone, Copy, Default, Debug)]
-pub struct DeviceSpec {
-    /// The user's priority, at least 0; higher is tried first. None: automatic.
-    pub priority: Option<i16>,
-    /// The memory node it hangs on.
-    pub node: Option<Node>,
-    /// Whether to discard emptied clusters.
-    pub discard: Option<bool>,
-    /// Whether it has a head to move.
-    pub rotational: Option<bool>,
-}
-
-/// Which clusters are looked at first.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub enum ClusterPolicy {
-    /// `NonFullFirst` on devices without discard, else `FreeFirst`: there a cluster that is
-    /// let become empty is worth more.
-    #[default]
-    Auto,
-    /// Whole clusters first: long sequential writes, sooner fragmented.
-    FreeFirst,
-    /// Clusters begun by the same order first: spares whole clusters for large folios.
-    NonFullFirst,
-}
-
-/// How single slots come back.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub enum Returns {
-    /// Through the processor's return cache, freed in batches.
-    #[default]
-    Cached,
-    /// One by one, at once.
-    Direct,
-}
-
-/// Policies of a [`Devices`].
-#[derive(Clone, Copy, Debug)]
-pub struct Options {
-    /// Device choice.
-    pub choice: DeviceChoice,
-    /// Cluster choice.
-    pub clusters: ClusterPolicy,
-    /// Free path.
-    pub returns: Returns,
-    /// Compaction empties clusters with at most so many used slots, 0..=511. More makes more
-    /// whole clusters, and moves more pages for each.
-    pub compact_used: u16,
-}
-
-impl Default for Options {
-    fn default() -> Self {
-        Self {
-            choice: DeviceChoice::default(),
-            clusters: ClusterPolicy::default(),
-            returns: Returns::default(),
-            compact_used: CLUSTER_SLOTS as u16 / 2,
-        }
-    }
-}
-
-/// Why a device was not added.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
-pub enum AddError {
-    /// Less than one cluster.
-    #[error("the device has {slots} slots of 4 KiB; at least {CLUSTER_SLOTS} (2 MiB) are needed")]
-    TooSmall {
-        /// Its slots.
-        slots: u64,
-    },
-    /// More slots than a slot number can name.
-    #[error("the device has {slots} slots of 4 KiB; at most {max} can be used: give a size", max = MAX_SLOTS)]
-    TooLarge {
-        /// Its slots.
-        slots: u64,
-    },
-    /// The device table is full.
-    #[error("{MAX_DEVICES} swap devices are in use already; remove one first")]
-    TooMany,
-}
-
-/// Slots of one device at most: 16 TiB less a cluster.
-const MAX_SLOTS: u64 = u32::MAX as u64 - CLUSTER_SLOTS as u64;
-
-/// Why slots were not allocated. Nothing is allocated then.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
-pub enum AllocError {
-    /// All devices together have not that many free slots. What another thread discards, borrows
-    /// or moves at this moment was waited for.
-    #[error("no swap device has room")]
-    Full,
-    /// Not 1..=512 pages: the caller's bug.
-    #[error("{0} pages cannot be allocated at a time, only 1 to {CLUSTER_SLOTS}")]
-    Pages(u16),
-}
-
-/// Why nothing was noted of a slot, and nothing changed: the caller's bug.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
-pub enum SlotError {
-    /// No such device.
-    #[error("device {0} is not in use")]
-    NoDevice(DeviceId),
-    /// The device ends before it.
-    #[error("there is no slot {slot} on device {device}, which has {slots}")]
-    OutOfRange {
-        /// The device.
-        device: DeviceId,
-        /// What was named.
-        slot: SlotIndex,
-        /// Slots of the device.
-        slots: u32,
-    },
-}
 
 /// Drops the slots of entries whose page is in memory too. Implemented by the virtual swap
 /// space; called with none of this module's locks held, by an allocation or the worker.
@@ -271,34 +104,9 @@ pub trait CacheReclaim: Send + Sync {
     fn reclaim(&self, owner: EntryId) -> bool;
 }
 
-/// How a device stands.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct DeviceUsage {
-    /// The device.
-    pub device: DeviceId,
-    /// Slots of the device.
-    pub slots: u32,
-    /// Slots in use or out of service.
-    pub used: u32,
-    /// Slots out of service.
-    pub bad: u32,
-    /// The priority, automatic ones from -2 down.
-    pub priority: i16,
-    /// The memory node.
-    pub node: Option<Node>,
-    /// False while it drains and after too many errors.
-    pub accepting: bool,
-    /// Write errors so far.
-    pub errors: u32,
-    /// Errors took it out of service.
-    pub out: bool,
-    /// One cursor for all processors.
-    pub rotational: bool,
-}
-
 struct Control {
     devices: [Option<Arc<Device>>; MAX_DEVICES],
-    choice: Choice,
+    choice: DeviceOrder,
 }
 
 /// All devices of one engine.
@@ -306,15 +114,15 @@ pub struct Devices {
     topology: Arc<dyn Topology>,
     options: Options,
     cpus: Box<[PerCpu]>,
-    control: Ordered<Control, { Place::Control as usize }>,
+    control: Ordered<Control, { LockRank::Control as usize }>,
     reclaim: OnceLock<Arc<dyn CacheReclaim>>,
     mover: OnceLock<Arc<dyn Mover>>,
     /// Set when a return cache, a discard or a frozen cluster waits for [`Devices::work`].
-    wanted: Alone<AtomicBool>,
+    wanted: CachePadded<AtomicBool>,
     /// Devices there are.
-    count: Alone<AtomicU32>,
+    count: CachePadded<AtomicU32>,
     /// Room that is out of reach for the moment.
-    transit: Arc<Transit>,
+    in_flight: Arc<InFlight>,
     /// Whether the last step of background work found nothing to do.
     rested: AtomicBool,
 }
@@ -331,14 +139,14 @@ impl Devices {
             cpus: (0..cpus).map(|_| PerCpu::new()).collect(),
             control: Ordered::new(Control {
                 devices: std::array::from_fn(|_| None),
-                choice: Choice::new(options.choice, nodes.unwrap_or(1)),
+                choice: DeviceOrder::new(options.choice, nodes.unwrap_or(1)),
             }),
             topology,
             reclaim: OnceLock::new(),
             mover: OnceLock::new(),
-            wanted: Alone(AtomicBool::new(false)),
-            count: Alone(AtomicU32::new(0)),
-            transit: Arc::new(Transit::new()),
+            wanted: CachePadded(AtomicBool::new(false)),
+            count: CachePadded(AtomicU32::new(0)),
+            in_flight: Arc::new(InFlight::new()),
             rested: AtomicBool::new(true),
         }
     }
@@ -379,7 +187,7 @@ impl Devices {
             spec,
             store,
             lender,
-            self.transit.clone(),
+            self.in_flight.clone(),
         ));
         control.choice.add(id, spec.priority, device.node);
         for cpu in &self.cpus {
@@ -388,7 +196,7 @@ impl Devices {
         }
         control.devices[id.index()] = Some(device);
         self.count.0.fetch_add(1, Relaxed);
-        self.transit.freed(slots as u32);
+        self.in_flight.freed(slots as u32);
         Ok(id)
     }
 
@@ -455,8 +263,8 @@ impl Devices {
         let device = self.device(device)?;
         let at = slot.within();
         self.with_cluster(&device, slot.cluster(), |cluster| {
-            let word = cluster.table.as_ref()?.used_word(at)?;
-            word.entry().filter(|_| !word.gone())
+            let owner = cluster.table.as_ref()?.used_owner(at)?;
+            owner.entry().filter(|_| !owner.gone())
         })?
     }
 
@@ -477,9 +285,9 @@ impl Devices {
             let Some(table) = &mut cluster.table else {
                 return;
             };
-            let word = table.used_word(at);
-            if let Some(word) = word.filter(|word| !word.gone() && !word.bad()) {
-                table.set(at, word.as_cached(yes));
+            let owner = table.used_owner(at);
+            if let Some(owner) = owner.filter(|owner| !owner.gone() && !owner.bad()) {
+                table.set(at, owner.as_cached(yes));
                 if yes && cluster.state == cluster::State::Full {
                     device.copies.0.say();
                 }
@@ -495,7 +303,7 @@ impl Devices {
         };
         let cached = self.with_cluster(&device, slot.cluster(), |cluster| {
             let table = cluster.table.as_ref();
-            table.is_some_and(|table| table.word(slot.within()).cached())
+            table.is_some_and(|table| table.owner(slot.within()).cached())
         });
         cached == Some(true)
     }
@@ -504,7 +312,7 @@ impl Devices {
     /// nobody allocates or frees, else never too many. Those that wait in a return cache, or for readers, are not.
     fn used(&self, device: &Device) -> u32 {
         let processors = self.cpus.iter().map(|cpu| cpu.counted(device.id));
-        let used = tally::used(processors.chain([device.counted()]));
+        let used = device::usage::used(processors.chain([device.counted()]));
         used.min(device.slots.into()) as u32
     }
 
@@ -532,21 +340,5 @@ impl Devices {
     pub fn bookkeeping_bytes(&self) -> usize {
         let devices: usize = self.devices().iter().map(|d| d.bookkeeping_bytes()).sum();
         size_of::<Self>() + size_of_val(&*self.cpus) + devices
-    }
-}
-
-/// The order whose windows hold `pages`.
-fn order_of(pages: u16) -> u8 {
-    let order = pages.next_power_of_two().trailing_zeros() as u8;
-    debug_assert!(usize::from(order) < ORDERS);
-    order
-}
-
-/// An extent inside a cluster.
-fn extent(device: DeviceId, c: ClusterIndex, start: usize, pages: usize) -> Extent {
-    Extent {
-        device,
-        start: SlotIndex(c.first_slot().0 + start as u32),
-        len: pages as u16,
     }
 }

@@ -8,6 +8,7 @@ mod room;
 use super::*;
 use crate::env::{IoError, ReadOp, WriteOp};
 use crate::sync::{Mutex, lock as lock_plain};
+use crate::types::{ClusterIndex, Node};
 use loom::thread;
 
 struct Two;
@@ -60,12 +61,8 @@ fn model_within(preemptions: usize, body: impl Fn() + Sync + Send + 'static) {
     builder.check(body);
 }
 
-fn no_devices(returns: Returns) -> Arc<Devices> {
-    let options = Options {
-        returns,
-        ..Options::default()
-    };
-    Arc::new(Devices::new(Arc::new(Two), options))
+fn no_devices() -> Arc<Devices> {
+    Arc::new(Devices::new(Arc::new(Two), Options::default()))
 }
 
 fn add(devices: &Devices, slots: u64, discard: bool) -> Result<DeviceId, AddError> {
@@ -73,8 +70,8 @@ fn add(devices: &Devices, slots: u64, discard: bool) -> Result<DeviceId, AddErro
     devices.add(store, DeviceSpec::default(), None)
 }
 
-fn devices(slots: u64, discard: bool, returns: Returns) -> Arc<Devices> {
-    let devices = no_devices(returns);
+fn devices(slots: u64, discard: bool) -> Arc<Devices> {
+    let devices = no_devices();
     add(&devices, slots, discard).unwrap();
     devices
 }
@@ -157,7 +154,7 @@ fn slot(at: u32, len: u16) -> Extent {
 #[test]
 fn loom_two_threads_share_the_last_slots() {
     model(|| {
-        let devices = no_devices(Returns::Cached);
+        let devices = no_devices();
         add_small(&devices, 4);
         allocate(&devices, A, 2, 0).unwrap();
         let other = devices.clone();
@@ -179,10 +176,10 @@ fn loom_two_threads_share_the_last_slots() {
 #[test]
 fn loom_a_free_meets_an_allocation_in_a_full_cluster() {
     model(|| {
-        let devices = devices(512, false, Returns::Direct);
+        let devices = devices(512, false);
         allocate(&devices, A, 512, 0).unwrap();
         let other = devices.clone();
-        let thread = thread::spawn(move || other.free(B, EntryId(7), slot(7, 1)).unwrap());
+        let thread = thread::spawn(move || other.free_now(B, EntryId(7), slot(7, 1)).unwrap());
         let got = allocate(&devices, A, 1, 1000);
         thread.join().unwrap();
         devices.check();
@@ -196,7 +193,7 @@ fn loom_a_free_meets_an_allocation_in_a_full_cluster() {
 #[test]
 fn loom_a_current_cluster_is_reached_by_others() {
     model(|| {
-        let devices = devices(512, false, Returns::Cached);
+        let devices = devices(512, false);
         let first = allocate(&devices, A, 1, 0).unwrap();
         let second = allocate(&devices, A, 1, 1).unwrap();
         let other = devices.clone();
@@ -221,7 +218,7 @@ fn loom_a_current_cluster_is_reached_by_others() {
 #[test]
 fn loom_the_worker_empties_a_return_cache_that_is_in_use() {
     model(|| {
-        let devices = devices(512, false, Returns::Cached);
+        let devices = devices(512, false);
         allocate(&devices, A, 512, 0).unwrap();
         devices.free(A, EntryId(0), slot(0, 1)).unwrap();
         let other = devices.clone();
@@ -239,7 +236,7 @@ fn loom_the_worker_empties_a_return_cache_that_is_in_use() {
 #[test]
 fn loom_a_returned_slot_is_recycled_or_released() {
     model(|| {
-        let devices = devices(512, false, Returns::Cached);
+        let devices = devices(512, false);
         // A full cluster of single slots, and the processor's home.
         allocate(&devices, A, 1, 0).unwrap();
         allocate(&devices, A, 511, 1).unwrap();
@@ -262,7 +259,7 @@ fn loom_a_returned_slot_is_recycled_or_released() {
 #[test]
 fn loom_a_slot_is_freed_only_once() {
     model(|| {
-        let devices = devices(512, false, Returns::Cached);
+        let devices = devices(512, false);
         allocate(&devices, A, 512, 0).unwrap();
         let other = devices.clone();
         let thread = thread::spawn(move || other.free(B, EntryId(9), slot(9, 1)).is_ok());
@@ -275,13 +272,13 @@ fn loom_a_slot_is_freed_only_once() {
 #[test]
 fn loom_a_discard_meets_frees_and_allocations() {
     model(|| {
-        let devices = devices(1024, true, Returns::Direct);
+        let devices = devices(1024, true);
         allocate(&devices, A, 512, 0).unwrap();
         allocate(&devices, A, 512, 512).unwrap();
-        devices.free(A, EntryId(0), slot(0, 512)).unwrap();
+        devices.free_now(A, EntryId(0), slot(0, 512)).unwrap();
         let other = devices.clone();
         let thread = thread::spawn(move || other.work(B, 1));
-        devices.free(A, EntryId(512), slot(512, 512)).unwrap();
+        devices.free_now(A, EntryId(512), slot(512, 512)).unwrap();
         let got = allocate(&devices, A, 512, 1000);
         thread.join().unwrap();
         devices.check();
@@ -295,7 +292,7 @@ fn loom_a_discard_meets_frees_and_allocations() {
 #[test]
 fn loom_a_write_error_meets_frees_and_allocations() {
     model(|| {
-        let devices = devices(512, false, Returns::Cached);
+        let devices = devices(512, false);
         allocate(&devices, A, 512, 0).unwrap();
         let other = devices.clone();
         let thread = thread::spawn(move || other.bad_slot(B, DeviceId(0), SlotIndex(9)).unwrap());
@@ -324,7 +321,7 @@ impl Mover for Freed {
 #[test]
 fn loom_a_drain_meets_an_allocation_and_its_free() {
     model(|| {
-        let devices = devices(512, false, Returns::Cached);
+        let devices = devices(512, false);
         devices.set_mover(Arc::new(Freed));
         let other = devices.clone();
         let thread = thread::spawn(move || {
@@ -350,7 +347,7 @@ fn loom_a_drain_meets_an_allocation_and_its_free() {
 #[test]
 fn loom_a_device_taken_out_keeps_no_cursor() {
     model(|| {
-        let devices = devices(512, false, Returns::Direct);
+        let devices = devices(512, false);
         let other = devices.clone();
         let thread = thread::spawn(move || other.retire(DeviceId(0)));
         let got = allocate(&devices, A, 1, 0);
@@ -363,7 +360,7 @@ fn loom_a_device_taken_out_keeps_no_cursor() {
         );
         assert_eq!(devices.usage()[0].used, u32::from(got.is_some()));
         if let Some(e) = got {
-            devices.free(A, EntryId(0), e).unwrap();
+            devices.free_now(A, EntryId(0), e).unwrap();
         }
         devices.remove(A, DeviceId(0)).unwrap();
     });
@@ -372,11 +369,11 @@ fn loom_a_device_taken_out_keeps_no_cursor() {
 #[test]
 fn loom_a_discard_meets_the_removal_of_its_device() {
     model(|| {
-        let devices = no_devices(Returns::Direct);
+        let devices = no_devices();
         let lender = Arc::new(Lent(Mutex::new(vec![1])));
         let id = add_of(&devices, 1024, true, &lender);
         let all = allocate(&devices, A, 512, 0).unwrap();
-        devices.free(A, EntryId(0), all).unwrap();
+        devices.free_now(A, EntryId(0), all).unwrap();
         let other = devices.clone();
         let thread = thread::spawn(move || other.work(B, 1));
         let removed = devices.remove(A, id).is_ok();
@@ -396,7 +393,7 @@ fn loom_a_discard_meets_the_removal_of_its_device() {
 #[test]
 fn loom_what_errors_take_out_is_not_readmitted() {
     model(|| {
-        let devices = devices(512, false, Returns::Direct);
+        let devices = devices(512, false);
         let other = devices.clone();
         let thread = thread::spawn(move || other.retire(DeviceId(0)));
         devices.readmit(DeviceId(0));
@@ -412,7 +409,7 @@ fn loom_a_cluster_is_borrowed_while_its_device_goes() {
     // Whole, and of the device's end.
     for slots in [512, 4] {
         model(move || {
-            let devices = no_devices(Returns::Direct);
+            let devices = no_devices();
             let lender = Arc::new(Lent(Mutex::new(vec![1])));
             let id = add_of(&devices, u64::from(FIRST) + slots, false, &lender);
             let other = devices.clone();
@@ -423,7 +420,7 @@ fn loom_a_cluster_is_borrowed_while_its_device_goes() {
             assert!(!(removed && got.is_some()), "what is in use stays");
             if let Some(e) = got {
                 assert_eq!(devices.owner(e.device, e.start), Some(EntryId(7)));
-                devices.free(A, EntryId(7), e).unwrap();
+                devices.free_now(A, EntryId(7), e).unwrap();
             }
             if !removed {
                 devices.remove(A, id).unwrap();
@@ -436,7 +433,7 @@ fn loom_a_cluster_is_borrowed_while_its_device_goes() {
 #[test]
 fn loom_a_device_is_added_while_others_allocate() {
     model(|| {
-        let devices = no_devices(Returns::Cached);
+        let devices = no_devices();
         let other = devices.clone();
         let thread = thread::spawn(move || add(&other, 512, false).unwrap());
         // There is room or there is none; what is found is there to stay.
@@ -459,7 +456,7 @@ fn loom_a_device_is_added_while_others_allocate() {
 #[test]
 fn loom_a_device_comes_in_the_place_of_one_that_goes() {
     model(|| {
-        let devices = devices(512, false, Returns::Cached);
+        let devices = devices(512, false);
         let other = devices.clone();
         let thread = thread::spawn(move || {
             other.remove(B, DeviceId(0)).is_ok() && add(&other, 1024, false).is_ok()

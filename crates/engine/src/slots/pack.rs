@@ -12,13 +12,13 @@ use super::cluster::{Cluster, Owner, State};
 use super::device::Device;
 use crate::locks::{lock, try_lock};
 use crate::sync::atomic::Ordering::Relaxed;
-use crate::words::{CLUSTER_SLOTS, ClusterIndex};
+use crate::types::{CLUSTER_SLOTS, ClusterIndex};
 
 /// Bytes a slot in use up to which nothing is packed. In full clusters it is 4.4.
 const ENOUGH: usize = 5;
 /// Clusters looked at for each that may be packed in one step.
 const LOOKS: usize = 4;
-/// Used slots of a cluster above which a word for each slot is no more than 6 bytes a slot in use.
+/// Used slots of a cluster above which a owner for each slot is no more than 6 bytes a slot in use.
 const PACKED_USED: usize = CLUSTER_SLOTS * 3 / 4;
 /// What is packed is packed again when that gives back one part of so many.
 const PART: usize = 32;

@@ -6,51 +6,15 @@
 //! copies: a device knows whether a full cluster may hold one ([`Copies`]).
 
 use super::Devices;
-use super::alloc::Want;
+use super::cluster::table::SlotOwner;
 use super::cluster::{ClusterGuard, FROZEN, FULL, INHERITED};
 use super::device::Device;
-use super::table::Word;
+use super::request::Request;
 use crate::locks::lock;
-use crate::sync::atomic::{AtomicU32, Ordering::Relaxed};
-use crate::words::{CLUSTER_SLOTS, ClusterIndex, Cpu, EntryId};
+use crate::types::{CLUSTER_SLOTS, ClusterIndex, Cpu, EntryId};
 
 /// Full clusters looked at without letting the lists go.
 const LOOKS: u32 = 16;
-
-/// Whether a full cluster may hold copies: unless `none` = `said`.
-///
-/// Said, with the cluster's lock held, by who makes a copy in a full cluster or fills one that holds
-/// some; and, with the lists' lock held, by who finds one that does: another may be looking too, and
-/// passes that cluster by. So who has looked at every full cluster after it read `said`, and found no
-/// copy, knows that there was none then.
-pub(super) struct Copies {
-    said: AtomicU32,
-    none: AtomicU32,
-}
-
-impl Copies {
-    pub fn new() -> Self {
-        Self {
-            said: AtomicU32::new(0),
-            none: AtomicU32::new(0),
-        }
-    }
-
-    pub fn say(&self) {
-        self.said.fetch_add(1, Relaxed);
-    }
-
-    /// What is said, if there may be some.
-    pub fn said(&self) -> Option<u32> {
-        let said = self.said.load(Relaxed);
-        (said != self.none.load(Relaxed)).then_some(said)
-    }
-
-    /// There was none when that was said.
-    fn none(&self, said: u32) {
-        self.none.store(said, Relaxed);
-    }
-}
 
 impl Devices {
     /// Whether more than half of the slots that this process can have on a device are used: then those
@@ -66,17 +30,17 @@ impl Devices {
         device: &'d Device,
         c: ClusterIndex,
         mut cluster: ClusterGuard<'d>,
-        want: Want,
+        want: Request,
     ) -> ClusterGuard<'d> {
         let table = cluster.table();
-        let kept = table.which(|word| !word.cached());
+        let kept = table.which(|owner| !owner.cached());
         let Some(start) = kept.window(0, want.order, want.pages) else {
             return cluster;
         };
         let mut owners = [EntryId(0); CLUSTER_SLOTS];
         let mut n = 0;
         for at in start..start + want.pages {
-            if let Some(owner) = table.used_word(at).and_then(Word::entry) {
+            if let Some(owner) = table.used_owner(at).and_then(SlotOwner::entry) {
                 owners[n] = owner;
                 n += 1;
             }
@@ -124,8 +88,8 @@ impl Devices {
             let mut owners = [EntryId(0); CLUSTER_SLOTS];
             let mut n = 0;
             if let Some(table) = &lock(&cell.cluster).table {
-                let cached = table.words().filter(|(_, word)| word.cached());
-                for owner in cached.filter_map(|(_, word)| word.entry()) {
+                let cached = table.owners().filter(|(_, owner)| owner.cached());
+                for owner in cached.filter_map(|(_, owner)| owner.entry()) {
                     owners[n] = owner;
                     n += 1;
                 }

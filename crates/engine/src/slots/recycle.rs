@@ -10,13 +10,14 @@
 //! device, or the next of equal ones, gets its turn as it does when a cursor ends. Never the last
 //! slots of a cluster, which is worth more empty, nor those in clusters of larger folios.
 
-use super::alloc::Want;
+use super::Devices;
+use super::cluster::table::SlotOwner;
 use super::cluster::{Cluster, State as ClusterState};
-use super::percpu::{PerCpu, State};
-use super::table::Word;
-use super::{Devices, Extent, extent};
+use super::extent::{Extent, extent};
+use super::per_cpu::{PerCpu, State};
+use super::request::Request;
 use crate::locks::lock;
-use crate::words::{CLUSTER_SLOTS, Cpu};
+use crate::types::{CLUSTER_SLOTS, Cpu};
 
 /// What is to be done with the oldest notice of a return cache.
 enum Notice {
@@ -34,7 +35,7 @@ impl Devices {
         &self,
         per_cpu: &PerCpu,
         state: &mut State,
-        want: Want,
+        want: Request,
     ) -> Option<Extent> {
         if want.pages != 1 {
             return None;
@@ -76,19 +77,19 @@ impl Devices {
     }
 }
 
-fn retake(cluster: &mut Cluster, at: usize, want: Want) -> Notice {
+fn retake(cluster: &mut Cluster, at: usize, want: Request) -> Notice {
     let (count, order) = (cluster.count, cluster.order);
     let Some(table) = &mut cluster.table else {
         return Notice::Void;
     };
-    if !table.word(at).gone() {
+    if !table.owner(at).gone() {
         return Notice::Void;
     }
     match cluster.state {
         ClusterState::Full | ClusterState::NonFull(_) | ClusterState::Frag(_)
             if order == 0 && count > table.gone() =>
         {
-            table.set(at, Word::owned(want.owner));
+            table.set(at, SlotOwner::owned(want.owner));
             cluster.gone = table.gone() > 0;
             Notice::Taken
         }

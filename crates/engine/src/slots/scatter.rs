@@ -6,12 +6,13 @@
 //! not depend on the size of the device. Only where these do not give enough is everything gone
 //! through.
 
-use super::alloc::Want;
+use super::Devices;
 use super::cluster::{Cluster, FULL, Owner, State, frag, nonfull};
-use super::device::{After, Device};
-use super::{Devices, Extent, ExtentList, extent};
+use super::device::{Device, Requeue};
+use super::extent::{Extent, ExtentList, extent};
+use super::request::Request;
 use crate::locks::lock;
-use crate::words::{CLUSTER_SLOTS, ClusterIndex, Cpu, ORDERS};
+use crate::types::{CLUSTER_SLOTS, ClusterIndex, Cpu, ORDERS};
 
 /// Clusters looked at for a place, or compared when a folio has to be scattered.
 const LOOKS: u32 = 32;
@@ -29,11 +30,11 @@ impl Devices {
     ///
     /// # Errors
     /// There are not enough. Says how often room arrived with what it gave back.
-    pub(super) fn scatter(&self, cpu: Cpu, want: Want, out: &mut ExtentList) -> Result<(), u32> {
+    pub(super) fn scatter(&self, cpu: Cpu, want: Request, out: &mut ExtentList) -> Result<(), u32> {
         if want.pages == 1 || !self.may_hold(want.pages) {
             return Err(0);
         }
-        let on_its_way = self.transit.begin();
+        let withdrawn = self.in_flight.begin();
         let before = out.0.len();
         let mut left = want;
         let mut with_cursors = false;
@@ -50,7 +51,7 @@ impl Devices {
                 continue;
             }
             // Whatever is still missing may be in clusters that became empty, or are cached.
-            let single = Want {
+            let single = Request {
                 pages: 1,
                 order: 0,
                 ..left
@@ -74,7 +75,7 @@ impl Devices {
             debug_assert!(freed.is_ok(), "{freed:?}");
             owner = owner.plus(u32::from(extent.len));
         }
-        on_its_way.arrived();
+        withdrawn.arrived();
         Err(1)
     }
 
@@ -114,7 +115,7 @@ impl Devices {
 
     /// The last resort of a single slot: goes through the clusters one by one, whoever holds
     /// them. On lists, a cluster that another thread only looks at would be missed.
-    pub(super) fn sweep(&self, device: &Device, want: Want) -> Option<Extent> {
+    pub(super) fn sweep(&self, device: &Device, want: Request) -> Option<Extent> {
         if self.has_nothing(device) {
             return None;
         }
@@ -137,7 +138,7 @@ fn room_of(cluster: &mut Cluster) -> usize {
 
 impl Device {
     /// A window in a cluster that is ours, whoever holds it, unless it is being discarded.
-    fn take_any(&self, c: ClusterIndex, cluster: &mut Cluster, want: Want) -> Option<usize> {
+    fn take_any(&self, c: ClusterIndex, cluster: &mut Cluster, want: Request) -> Option<usize> {
         if !self.accepting() {
             return None;
         }
@@ -154,13 +155,13 @@ impl Device {
         let found = self.take_window(cluster, want);
         self.count(want.pages as i64 * i64::from(found.is_some()));
         if cluster.state.list().is_some() && (found.is_some() || released > 0) {
-            self.settle(c, cluster, After::Free);
+            self.settle(c, cluster, Requeue::AfterFree);
         }
         found
     }
 
     /// A window in a cluster of any order: the aligned place of last resort.
-    pub(super) fn take_other_order(&self, want: Want) -> Option<Extent> {
+    pub(super) fn take_other_order(&self, want: Request) -> Option<Extent> {
         let mut held = None;
         let mut found = self.find_window(want, &mut held);
         if found.is_none()
@@ -177,12 +178,12 @@ impl Device {
         }
         let start = self.take_window(&mut cluster, want);
         self.count(want.pages as i64 * i64::from(start.is_some()));
-        self.settle(c, &mut cluster, After::Free);
+        self.settle(c, &mut cluster, Requeue::AfterFree);
         Some(extent(self.id, c, start?, want.pages))
     }
 
     /// A cluster of any order that has a window; `held` is one that another thread has.
-    fn find_window(&self, want: Want, held: &mut Option<ClusterIndex>) -> Option<ClusterIndex> {
+    fn find_window(&self, want: Request, held: &mut Option<ClusterIndex>) -> Option<ClusterIndex> {
         let window = |cluster: &Cluster| {
             let table = cluster.table.as_ref();
             table.is_some_and(|table| table.used().window(0, want.order, want.pages).is_some())
@@ -231,7 +232,7 @@ impl Device {
     }
 
     /// Takes runs of slots, the longest of some clusters first. False if there are none.
-    fn take_runs(&self, left: &mut Want, out: &mut ExtentList, before: usize) -> bool {
+    fn take_runs(&self, left: &mut Request, out: &mut ExtentList, before: usize) -> bool {
         let survey = self.survey(left.pages);
         let found = &survey.found[..survey.len];
         let wanted = left.pages;
@@ -239,9 +240,9 @@ impl Device {
             let Some(cell) = self.cell(c) else { break };
             let mut cluster = lock(&cell.cluster);
             // With the lock held throughout no place for its order comes about.
-            let after = match cluster.state {
-                State::Frag(_) => After::Scan,
-                _ => After::Free,
+            let requeue = match cluster.state {
+                State::Frag(_) => Requeue::AfterScan,
+                _ => Requeue::AfterFree,
             };
             if !self.isolate_this(c, &mut cluster, Owner::Scan) {
                 continue;
@@ -258,7 +259,7 @@ impl Device {
                 out.push(extent(self.id, c, start, len), before);
                 left.advance(len);
             }
-            self.settle(c, &mut cluster, after);
+            self.settle(c, &mut cluster, requeue);
             if left.pages == 0 {
                 break;
             }

@@ -3,7 +3,7 @@
 use super::Devices;
 use super::device::{Device, Patience};
 use crate::sync::atomic::Ordering::Relaxed;
-use crate::words::{CLUSTER_SLOTS, Cpu};
+use crate::types::{CLUSTER_SLOTS, Cpu};
 
 /// Empty clusters a process keeps instead of giving them back to the lender, unless another wants one.
 const RESERVE: u32 = 2;
@@ -39,7 +39,7 @@ impl Devices {
             // Asked once: the first that goes back is an answer, and there may be more to give.
             let reserve = if device.is_wanted() { 0 } else { RESERVE };
             let thawed = device.thaw(max);
-            self.transit.freed((thawed * CLUSTER_SLOTS) as u32);
+            self.in_flight.freed((thawed * CLUSTER_SLOTS) as u32);
             done += thawed;
             let mut left = max;
             while left > 0 && (device.discard_one(Patience::Skip) || device.release_one(reserve)) {

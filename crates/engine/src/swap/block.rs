@@ -10,39 +10,17 @@
 //! frame of all of them.
 
 use super::coders::Scratch;
+use super::unpacked::Unpacked;
 use crate::BLOCK_PAGES;
 use crate::codec::{Codec, Coder};
+use crate::entries::EntryWord;
 use crate::pool::{MAX_BLOCK, MAX_COMPRESSED};
-use crate::vswap::Word;
 use crate::{EntryId, PAGE_SIZE, PageBytes};
 use std::ops::Range;
-use std::sync::atomic::{AtomicI32, AtomicU32, Ordering::Relaxed};
 
 /// Where gathered pages begin in a scratch's room: before them is room for what they are gathered from,
 /// and for what is made of them.
 pub const GATHERED: usize = BLOCK_PAGES * PAGE_SIZE;
-
-/// The pages of a block that was decompressed last: those that are loaded next are often its others.
-pub struct Unpacked {
-    pages: [PageBytes; BLOCK_PAGES],
-    members: u8,
-    /// What named it.
-    word: Word,
-}
-
-impl Unpacked {
-    pub fn new() -> Box<Self> {
-        Box::new(Self {
-            pages: [[0; PAGE_SIZE]; BLOCK_PAGES],
-            members: 0,
-            word: Word::FREE,
-        })
-    }
-
-    fn clear(&mut self) {
-        self.word = Word::FREE;
-    }
-}
 
 impl Scratch {
     /// For another caller the block that was decompressed last may be gone.
@@ -53,32 +31,32 @@ impl Scratch {
     }
 
     /// Decompresses the block in this part of the room, which `word` names.
-    pub fn unpack(&mut self, at: Range<usize>, word: Word) -> Option<()> {
+    pub fn unpack(&mut self, at: Range<usize>, word: EntryWord) -> Option<()> {
         let unpacked = self.unpacked.get_or_insert_with(Unpacked::new);
         unpacked.clear();
-        let (&members, frame) = self.data.0[at].split_first()?;
-        let pages = unpacked.pages.get_mut(..members.count_ones() as usize)?;
+        let (&mask, frame) = self.data.0[at].split_first()?;
+        let pages = unpacked.pages.get_mut(..mask.count_ones() as usize)?;
         self.coder.decompress_block(frame, pages).ok()?;
-        unpacked.members = members;
+        unpacked.mask = mask;
         unpacked.word = word.plain();
         Some(())
     }
 
     /// The page of an entry with this word, if it is in the block that was decompressed last.
-    pub fn page(&self, entry: EntryId, word: Word) -> Option<&PageBytes> {
+    pub fn page(&self, entry: EntryId, word: EntryWord) -> Option<&PageBytes> {
         let unpacked = self.unpacked.as_ref()?;
         let bit = 1 << (entry.0 as usize % BLOCK_PAGES);
-        let is_there = unpacked.word == word.plain() && unpacked.members & bit != 0;
-        let before = (unpacked.members & (bit - 1)).count_ones();
+        let is_there = unpacked.word == word.plain() && unpacked.mask & bit != 0;
+        let before = (unpacked.mask & (bit - 1)).count_ones();
         is_there.then(|| &unpacked.pages[before as usize])
     }
 
-    /// Compresses the gathered pages of these members, at least two, to the beginning of the room; how
+    /// Compresses the gathered pages of these mask, at least two, to the beginning of the room; how
     /// many bytes, if they are few enough for an object.
-    pub fn pack_gathered(&mut self, members: u8) -> Option<usize> {
+    pub fn pack_gathered(&mut self, mask: u8) -> Option<usize> {
         let (room, gathered) = self.data.0.split_at_mut(GATHERED);
         let (pages, _) = gathered.as_chunks();
-        let len = pack(&mut *self.coder, members, pages, room)?;
+        let len = pack(&mut *self.coder, mask, pages, room)?;
         Some(self.pad(Codec::Block, 0, len))
     }
 
@@ -92,18 +70,18 @@ impl Scratch {
         (len <= MAX_COMPRESSED).then(|| self.pad(Codec::Zstd, at, len))
     }
 
-    /// Compresses those of a block's pages that are its members, at least two, to `at` in the room; how
+    /// Compresses those of a block's pages that are its mask, at least two, to `at` in the room; how
     /// many bytes, if they are few enough for an object.
-    pub fn pack_pages(&mut self, members: u8, block: &[&PageBytes], at: usize) -> Option<usize> {
+    pub fn pack_pages(&mut self, mask: u8, block: &[&PageBytes], at: usize) -> Option<usize> {
         let unpacked = self.unpacked.get_or_insert_with(Unpacked::new);
         unpacked.clear();
-        let is_member = |(k, _): &(usize, &&PageBytes)| members & 1 << k != 0;
-        let of_members = block.iter().enumerate().filter(is_member);
-        for (room, (_, page)) in unpacked.pages.iter_mut().zip(of_members) {
+        let is_in_mask = |(k, _): &(usize, &&PageBytes)| mask & 1 << k != 0;
+        let of_mask = block.iter().enumerate().filter(is_in_mask);
+        for (room, (_, page)) in unpacked.pages.iter_mut().zip(of_mask) {
             *room = **page;
         }
         let room = &mut self.data.0[at..];
-        let len = pack(&mut *self.coder, members, &unpacked.pages, room)?;
+        let len = pack(&mut *self.coder, mask, &unpacked.pages, room)?;
         Some(self.pad(Codec::Block, at, len))
     }
 
@@ -114,53 +92,10 @@ impl Scratch {
     }
 }
 
-fn pack(coder: &mut dyn Coder, members: u8, pages: &[PageBytes], room: &mut [u8]) -> Option<usize> {
-    let pages = pages.get(..members.count_ones() as usize)?;
+fn pack(coder: &mut dyn Coder, mask: u8, pages: &[PageBytes], room: &mut [u8]) -> Option<usize> {
+    let pages = pages.get(..mask.count_ones() as usize)?;
     // What is larger saves too little: of four pages, [`MAX_BLOCK`].
     let room = room.get_mut(..pages.len() * MAX_BLOCK / BLOCK_PAGES)?;
-    room[0] = members;
+    room[0] = mask;
     Some(1 + coder.compress_block(pages, &mut room[1..])?)
-}
-
-/// Whether blocks are worth it, by what is loaded from them: a block that is decompressed for one page
-/// alone counts against, each other page that is taken from it then counts for them. So they are as long
-/// as two pages or more come back together, in the mean. On a line of its own, as loads write it.
-#[derive(Default)]
-#[repr(align(64))]
-pub struct Usefulness {
-    score: AtomicI32,
-    /// Folios and blocks that were not.
-    refused: AtomicU32,
-}
-
-impl Usefulness {
-    /// How much of the past counts.
-    const MEMORY: i32 = 1024;
-    /// One folio or block in so many is made so all the same, to see whether it would be worth it by now.
-    const SAMPLE: u32 = 16;
-
-    /// A page was loaded out of a block, which had been decompressed for another before, or had not.
-    pub fn loaded(&self, with_another: bool) {
-        let more = if with_another { 1 } else { -1 };
-        let before = self.score.load(Relaxed);
-        let score = (before + more).clamp(-Self::MEMORY, Self::MEMORY);
-        // Not exact where processors meet, nor need it be.
-        if score != before {
-            self.score.store(score, Relaxed);
-        }
-    }
-
-    /// Whether blocks are worth it, as far as is known.
-    pub fn are_useful(&self) -> bool {
-        self.score.load(Relaxed) >= 0
-    }
-
-    /// Whether to make blocks of the next pages.
-    pub fn is_wanted(&self) -> bool {
-        self.are_useful()
-            || self
-                .refused
-                .fetch_add(1, Relaxed)
-                .is_multiple_of(Self::SAMPLE)
-    }
 }

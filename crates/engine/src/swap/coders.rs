@@ -5,12 +5,12 @@
 //! the middle of a page) takes a neighbour's, and makes one if all are out.
 
 use super::CodecKind;
-use super::block::Unpacked;
+use super::unpacked::Unpacked;
 use crate::codec::{Codec, Codecs, Coder};
+use crate::entries::Handle;
 use crate::pool::{MAX_COMPRESSED, Object, STEP, Sizes};
 use crate::slots::{Extent, ExtentList};
 use crate::sync::{Mutex, lock};
-use crate::vswap::Handle;
 use crate::{BLOCK_PAGES, CLUSTER_SLOTS, Checksums, Cpu, EntryId, PAGE_SIZE, PageBytes};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -40,11 +40,11 @@ const RUN: usize = 16;
 
 /// A page of a batch, or a block of them, compressed aside.
 #[derive(Clone, Copy)]
-pub struct Packed {
+pub struct PackedObject {
     /// Its number in the batch, of a block that of the first entry's.
     page: u8,
     /// Which pages from that one on are in it, as bits.
-    members: u8,
+    mask: u8,
     codec: Codec,
     /// Where its bytes begin in the room, unless it is kept as it is.
     at: u16,
@@ -54,18 +54,18 @@ pub struct Packed {
     pub handle: Option<Handle>,
 }
 
-impl Packed {
+impl PackedObject {
     /// The numbers of its pages in the batch.
     pub fn pages(&self) -> impl Iterator<Item = usize> {
-        let (page, members) = (self.page as usize, self.members);
-        let each = (0..BLOCK_PAGES).filter(move |k| members & 1 << k != 0);
+        let (page, mask) = (self.page as usize, self.mask);
+        let each = (0..BLOCK_PAGES).filter(move |k| mask & 1 << k != 0);
         each.map(move |k| page + k)
     }
 }
 
 /// The pages whose bytes lie in a scratch, in the order of their batch.
 pub struct Run {
-    pages: [Packed; RUN],
+    pages: [PackedObject; RUN],
     len: usize,
     /// Bytes of the room that they take.
     bytes: usize,
@@ -73,9 +73,9 @@ pub struct Run {
 
 impl Run {
     const fn new() -> Self {
-        let none = Packed {
+        let none = PackedObject {
             page: 0,
-            members: 0,
+            mask: 0,
             codec: Codec::Raw,
             at: 0,
             len: 0,
@@ -97,23 +97,15 @@ impl Run {
         self.len == 0
     }
 
-    pub fn pages(&self) -> &[Packed] {
+    pub fn pages(&self) -> &[PackedObject] {
         &self.pages[..self.len]
     }
 
     /// One more, whose bytes take so many of the room.
-    fn push(
-        &mut self,
-        k: usize,
-        members: u8,
-        codec: Codec,
-        len: usize,
-        checksum: u64,
-        taken: usize,
-    ) {
-        self.pages[self.len] = Packed {
+    fn push(&mut self, k: usize, mask: u8, codec: Codec, len: usize, checksum: u64, taken: usize) {
+        self.pages[self.len] = PackedObject {
             page: k as u8,
-            members,
+            mask,
             codec,
             at: self.bytes as u16,
             len: len as u16,
@@ -149,13 +141,13 @@ impl Scratch {
 
     /// The same for the block whose first page is page `k`; false if it is too poor at that. There must
     /// be room ([`Scratch::has_room_for`]).
-    pub fn pack_block_aside(&mut self, k: usize, members: u8, block: &[&PageBytes]) -> bool {
+    pub fn pack_block_aside(&mut self, k: usize, mask: u8, block: &[&PageBytes]) -> bool {
         let at = self.run.bytes;
-        let Some(len) = self.pack_pages(members, block, at) else {
+        let Some(len) = self.pack_pages(mask, block, at) else {
             return false;
         };
         let checksum = self.checksums.of(Codec::Block, &self.data.0[at..][..len]);
-        self.run.push(k, members, Codec::Block, len, checksum, len);
+        self.run.push(k, mask, Codec::Block, len, checksum, len);
         true
     }
 
@@ -175,7 +167,7 @@ impl Scratch {
                 codec: page.codec,
                 data,
                 owner: owners(page.page as usize),
-                pages: page.members.count_ones() as u8,
+                pages: page.mask.count_ones() as u8,
             };
             (object, &mut page.handle)
         })
@@ -213,10 +205,10 @@ impl Scratch {
 /// Where a processor's set waits, on a line of its own: taking it writes the lock.
 #[repr(align(64))]
 #[derive(Default)]
-struct Place(Mutex<Option<Box<Scratch>>>);
+struct CoderSlot(Mutex<Option<Box<Scratch>>>);
 
 pub struct Coders {
-    places: Box<[Place]>,
+    slots: Box<[CoderSlot]>,
     codecs: Arc<dyn Codecs>,
     checksums: Checksums,
     sizes: Arc<Sizes>,
@@ -235,7 +227,7 @@ impl Coders {
     ) -> Self {
         Self {
             sizes,
-            places: (0..cpus.max(1)).map(|_| Place::default()).collect(),
+            slots: (0..cpus.max(1)).map(|_| CoderSlot::default()).collect(),
             codecs,
             checksums,
             blocks: kind.has_blocks(),
@@ -260,10 +252,10 @@ impl Coders {
 
     /// Takes the processor's set, or another.
     pub fn take(&self, cpu: Cpu) -> Taken<'_> {
-        let n = self.places.len();
+        let n = self.slots.len();
         let found = (0..n)
             .map(|i| (cpu.index() + i) % n)
-            .find_map(|place| lock(&self.places[place].0).take());
+            .find_map(|place| lock(&self.slots[place].0).take());
         let mut scratch = found.unwrap_or_else(|| self.make());
         scratch.forget();
         scratch.cpu = cpu;
@@ -276,7 +268,7 @@ impl Coders {
 
     /// Makes the processors' sets now, so that no load or store has to.
     pub fn fill(&self) {
-        for place in &self.places {
+        for place in &self.slots {
             lock(&place.0).get_or_insert_with(|| self.make());
         }
     }
@@ -288,7 +280,7 @@ impl Coders {
             + usize::from(self.blocks) * size_of::<Unpacked>()
             + self.codecs.coder_bytes();
         self.made.load(Relaxed) * one
-            + self.places.len() * size_of::<Place>()
+            + self.slots.len() * size_of::<CoderSlot>()
             + self.codecs.shared_bytes()
     }
 }
@@ -315,9 +307,9 @@ impl std::ops::DerefMut for Taken<'_> {
 
 impl Drop for Taken<'_> {
     fn drop(&mut self) {
-        let n = self.coders.places.len();
+        let n = self.coders.slots.len();
         for i in 0..n {
-            let mut place = lock(&self.coders.places[(self.cpu.index() + i) % n].0);
+            let mut place = lock(&self.coders.slots[(self.cpu.index() + i) % n].0);
             if place.is_none() {
                 *place = self.scratch.take();
                 return;

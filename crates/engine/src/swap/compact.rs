@@ -4,8 +4,8 @@
 
 use super::Swap;
 use crate::BLOCK_PAGES;
+use crate::entries::{EntryWord, Handle, Location};
 use crate::pool::{MAX_OBJECT, OWNER_STRIDE, Worth};
-use crate::vswap::{Handle, Location, Word};
 use crate::{EntryId, MAX_ENTRIES};
 
 impl Swap {
@@ -85,7 +85,7 @@ impl Swap {
             };
             for (&entry, _) in block.iter().zip(named).filter(|(_, named)| *named) {
                 locked.seek(entry);
-                locked.set(locked.word().moved_to(Word::pool(new, 0)));
+                locked.set(locked.word().moved_to(EntryWord::pool(new, 0)));
             }
             return true;
         }

@@ -58,17 +58,6 @@ pub enum ConfigError {
         "the pool's limit of {0} bytes is out of range: give {MIN_POOL} (1 MiB) to {MAX_POOL} (64 GiB), or codec none for no pool"
     )]
     PoolMax(u64),
-    /// A group cannot have more than the whole pool.
-    #[error(
-        "the group's limit of {asked} bytes is more than the pool's: give 0 to {pool}, or {} for none",
-        u64::MAX
-    )]
-    GroupMax {
-        /// What was asked for.
-        asked: u64,
-        /// The pool's limit.
-        pool: u64,
-    },
     /// The threshold is no percentage.
     #[error("the accept threshold of {0}% is out of range: give 1 to 99")]
     AcceptThreshold(u8),

@@ -1,57 +1,18 @@
 //! The way back.
 
 use super::coders::Scratch;
-use super::device::set_cache_only;
-use super::{Swap, fill};
+use super::device_io::set_cache_only;
+use super::error::{LoadError, Source};
+use super::write_batch::BATCH;
+use super::{Swap, same_filled};
 use crate::codec::Codec;
-use crate::vswap::{Location, Locked, Released, Word};
-use crate::{Cpu, DeviceId, EntryId, PageBytes, SlotIndex};
+use crate::entries::{EntryWord, Location, Locked};
+use crate::{Cpu, EntryId, PageBytes};
 use std::ops::Range;
-
-/// Where a page came from.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Source {
-    /// Zero or same-filled.
-    Zero,
-    /// Pool.
-    Pool,
-    /// Device.
-    Device,
-}
-
-/// Why a page could not be brought back. Its room is not written to with other data; the
-/// entry stays, to be freed.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
-pub enum LoadError {
-    /// What was read twice is not what was written.
-    #[error(
-        "slot {slot} of device {device} does not hold what was written to it: its checksum differs"
-    )]
-    Corrupt {
-        /// The device.
-        device: DeviceId,
-        /// The slot.
-        slot: SlotIndex,
-    },
-    /// The device failed twice.
-    #[error("slot {slot} of device {device} cannot be read")]
-    Io {
-        /// The device.
-        device: DeviceId,
-        /// The slot.
-        slot: SlotIndex,
-    },
-    /// Memory of the pool was overwritten: a bug, or a fault of the machine.
-    #[error("a page in the pool is not what was stored: its checksum differs")]
-    PoolCorrupt,
-    /// The entry holds no page: the caller's bug, or one whose copy was given up.
-    #[error("the entry holds no page")]
-    Empty,
-}
 
 impl Swap {
     /// Brings one page back. With `keep` the entry stays valid as a clean copy of the
-    /// resident page, else this reference to it is gone.
+    /// resident page, else it is freed.
     pub fn load(
         &self,
         cpu: Cpu,
@@ -77,9 +38,9 @@ impl Swap {
             "lengths differ"
         );
         let mut scratch = self.coders.take(cpu);
-        for start in (0..entries.len()).step_by(super::store::BATCH) {
-            let end = entries.len().min(start + super::store::BATCH);
-            let mut words = [Word::FREE; super::store::BATCH];
+        for start in (0..entries.len()).step_by(BATCH) {
+            let end = entries.len().min(start + BATCH);
+            let mut words = [EntryWord::FREE; BATCH];
             let words = &mut words[..end - start];
             self.space.words(&entries[start..end], words);
             let mut on_device = 0;
@@ -97,9 +58,9 @@ impl Swap {
                     results[i] = self.load_with(cpu, &mut scratch, entries[i], out[i], keep);
                 }
             }
-            let slot = |word: &Word| matches!(word.location(), Location::Slot(_));
+            let slot = |word: &EntryWord| matches!(word.location(), Location::Slot(_));
             let others = words.iter_mut().filter(|word| !slot(word));
-            others.for_each(|word| *word = Word::FREE);
+            others.for_each(|word| *word = EntryWord::FREE);
             if on_device > 0 {
                 self.load_from_devices(
                     cpu,
@@ -132,7 +93,7 @@ impl Swap {
                 } else {
                     locked.release();
                 }
-                fill::fill(out, pattern);
+                same_filled::fill(out, pattern);
                 self.env.counters.swpin_zero.add(1);
                 Ok(Source::Zero)
             }
@@ -177,7 +138,7 @@ impl Swap {
         &self,
         scratch: &mut Scratch,
         (codec, at): (Codec, Range<usize>),
-        (entry, word): (EntryId, Word),
+        (entry, word): (EntryId, EntryWord),
         out: &mut PageBytes,
     ) -> Option<()> {
         let data = &scratch.data.0[at.clone()];
@@ -198,21 +159,17 @@ impl Swap {
         Some(())
     }
 
-    /// After a good load: the entry is kept as a clean copy, or loses this reference.
+    /// After a good load: the entry is kept as a clean copy, or freed.
     pub(super) fn loaded(&self, cpu: Cpu, entry: EntryId, keep: bool) {
         let mut locked = self.space.lock(entry);
         if keep {
             return self.keep(&mut locked);
         }
         let group = locked.cluster().group().clone();
-        let released = locked.release_unsettled();
-        if let Released::Freed(vacated) = released {
-            self.count_left(&mut locked, vacated);
-        }
+        let vacated = locked.release_unsettled();
+        self.count_left(&mut locked, vacated);
         locked.settle();
-        if let Released::Freed(vacated) = released {
-            self.free_vacated(cpu, &group, entry, vacated);
-        }
+        self.free_vacated(cpu, &group, entry, vacated);
     }
 
     /// Marks the entry as its page's clean copy, wherever that has gone since it was read.
@@ -220,9 +177,7 @@ impl Swap {
         let word = locked.word();
         locked.set(word.with_cached(true));
         // Under the lock: once it is free, the slot may be another's.
-        if let (Location::Slot(place), Some(devices)) = (word.location(), &self.devices)
-            && locked.references() == 1
-        {
+        if let (Location::Slot(place), Some(devices)) = (word.location(), &self.devices) {
             set_cache_only(devices, place, true);
         }
     }

@@ -17,21 +17,30 @@
 //! is evicted unwritten goes back to it ([`Swap::uncache`]).
 //!
 //! Neither allocates in a steady state, but a table now and then (of a window of the pool, or a cluster),
-//! and no lock is held while compressing or waiting for a device. The locks and their order are described in [`crate::vswap`].
+//! and no lock is held while compressing or waiting for a device. The locks and their order are described in [`crate::entries`].
 //!
 //! Not here: which pages to store and when to load them (the pager).
 
+mod background;
 mod block;
+mod check;
 mod coders;
 mod compact;
 pub mod config;
-mod device;
-mod fill;
+mod device_io;
+mod error;
+mod free;
 mod load;
-mod places;
+mod pick;
 mod recompress;
+mod relocate;
+mod same_filled;
+mod slot_format;
 mod store;
+mod unpacked;
+mod usefulness;
 mod work;
+mod write_batch;
 mod writeback;
 
 #[cfg(all(test, not(loom)))]
@@ -40,26 +49,25 @@ mod slow_device;
 mod tests;
 
 pub use config::{CodecKind, Config, ConfigError, POOL_MAX, ZSTD_LEVELS};
-pub use load::{LoadError, Source};
-pub use store::StoreError;
+pub use error::{LoadError, Source, StoreError};
 
 use crate::codec::Codecs;
 use crate::counters::Counters;
+use crate::entries::Locked;
+use crate::entries::{Location, Space};
 use crate::env::{Clock, Memory, Topology};
 use crate::pool::Pool;
-use crate::slots::{Devices, Extent};
-use crate::vswap::Locked;
-use crate::vswap::{CLUSTER_ENTRIES, Group, Handle, Location, Released, Space, Vacated};
-use crate::{Checksums, Cpu, EntryId, GroupId};
+use crate::slots::Devices;
+use crate::{Checksums, EntryId, GroupId};
+use background::BackgroundSlot;
 use coders::Coders;
-use device::single;
-use places::Places;
-use std::collections::{HashMap, HashSet};
+use relocate::Relocator;
 use std::ops::Deref;
 use std::sync::Arc;
 use std::sync::atomic::{
     AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering::Relaxed,
 };
+use usefulness::Usefulness;
 
 /// Counters that live where the embedder wants them.
 #[derive(Clone)]
@@ -128,17 +136,6 @@ pub struct MemoryUse {
     pub bookkeeping_bytes: u64,
 }
 
-/// Why an entry got no further reference.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
-pub enum DupError {
-    /// Its data is only in memory.
-    #[error("the entry's copy was given up to make room; store the page again")]
-    NotStored,
-    /// It has 2^32 - 1 of them.
-    #[error("the entry has all the references it can have; store the page again")]
-    TooMany,
-}
-
 /// No group is written back before the others.
 const IN_TURN: u32 = u32::MAX;
 
@@ -149,7 +146,7 @@ pub struct Swap {
     space: Arc<Space>,
     pool: Arc<Pool>,
     coders: Arc<Coders>,
-    blocks: block::Usefulness,
+    blocks: Usefulness,
     /// Pages that a drain may still put into the pool.
     drained: Arc<AtomicU64>,
     devices: Option<Arc<Devices>>,
@@ -167,10 +164,8 @@ pub struct Swap {
     accept_percent: AtomicU8,
     /// The group that is written back first, or [`IN_TURN`].
     first_group: AtomicU32,
-    /// Whether a group may hold more than its limit, as that was lowered.
-    above_limit: AtomicBool,
     /// One thread at a time does background work.
-    desk: work::Desk,
+    background_slot: BackgroundSlot,
     /// Whether the last batch of writeback moved no page, so that waiting for another is in vain.
     in_vain: AtomicBool,
 }
@@ -196,7 +191,7 @@ impl Swap {
         ));
         let drained = Arc::new(AtomicU64::new(0));
         if let Some(devices) = &devices {
-            let places = Arc::new(Places {
+            let places = Arc::new(Relocator {
                 space: space.clone(),
                 devices: Arc::downgrade(devices),
                 topology: env.topology.clone(),
@@ -214,19 +209,18 @@ impl Swap {
             space,
             pool,
             coders,
-            blocks: block::Usefulness::default(),
+            blocks: Usefulness::default(),
             drained,
             devices,
             last_load_ns: AtomicU64::new(0),
             others_load_ns: AtomicU64::new(0),
             patient: AtomicBool::new(false),
             last_refused_ns: AtomicU64::new(0),
-            file_limit: AtomicU8::new(device::NOT_MET),
+            file_limit: AtomicU8::new(device_io::NOT_MET),
             staging_bytes: AtomicUsize::new(0),
             accept_percent: AtomicU8::new(config.accept_threshold_percent),
             first_group: AtomicU32::new(IN_TURN),
-            above_limit: AtomicBool::new(false),
-            desk: work::Desk::new(),
+            background_slot: BackgroundSlot::new(),
             in_vain: AtomicBool::new(false),
             config,
             env,
@@ -286,119 +280,11 @@ impl Swap {
             (Location::Pool(_), _) => locked.set_used(word),
             (Location::Slot(place), Some(devices)) => {
                 locked.set(word.with_referenced(true));
-                device::set_cache_only(devices, place, false);
+                device_io::set_cache_only(devices, place, false);
             }
             _ => locked.set(word),
         }
         true
-    }
-
-    /// One more reference to an entry.
-    pub fn dup(&self, entry: EntryId) -> Result<(), DupError> {
-        let mut locked = self.space.lock(entry);
-        if locked.word().location() == Location::Dropped {
-            return Err(DupError::NotStored);
-        }
-        if !locked.dup() {
-            return Err(DupError::TooMany);
-        }
-        let word = locked.word();
-        // The slot of a shared entry is never given up.
-        if let (true, Location::Slot(place), Some(devices)) =
-            (word.cached(), word.location(), &self.devices)
-        {
-            device::set_cache_only(devices, place, false);
-        }
-        Ok(())
-    }
-
-    /// Takes a reference from each of `count` entries; those that had one are free.
-    pub fn free(&self, cpu: Cpu, first: EntryId, count: u32) {
-        let mut next = first;
-        let end = first.plus(count);
-        while next < end {
-            let mut freed = [(EntryId(0), Location::Free); 64];
-            let (mut n, mut beside) = (0, 0);
-            let mut locked = self.space.lock(next);
-            let group = locked.cluster().group().clone();
-            while next < end && n < freed.len() && locked.seek(next) {
-                if let Released::Freed(vacated) = locked.release_unsettled() {
-                    self.count_left(&mut locked, vacated);
-                    match vacated {
-                        Vacated::Place(location) => {
-                            freed[n] = (next, location);
-                            n += 1;
-                        }
-                        Vacated::Beside => beside += 1,
-                    }
-                }
-                next = next.plus(1);
-            }
-            locked.settle();
-            if beside > 0 {
-                self.pool.count_beside(-beside);
-            }
-            // A folio's slots lie side by side, as a rule: they are freed in one piece.
-            let mut run: Option<(EntryId, Extent)> = None;
-            for &(entry, location) in &freed[..n] {
-                let Location::Slot(place) = location else {
-                    continue;
-                };
-                match &mut run {
-                    Some((first, run))
-                        if run.joins(single(place)) && first.plus(u32::from(run.len)) == entry =>
-                    {
-                        run.len += 1;
-                    }
-                    before => {
-                        if let Some((first, before)) = before.replace((entry, single(place))) {
-                            self.free_slots(cpu, first, before);
-                        }
-                    }
-                }
-            }
-            if let Some((first, run)) = run {
-                self.free_slots(cpu, first, run);
-            }
-            let objects = freed[..n]
-                .iter()
-                .filter_map(|(_, location)| match location {
-                    Location::Pool(handle) => Some(*handle),
-                    _ => None,
-                });
-            // One uncharge for all: the group's charge is a line that all processors write.
-            group.uncharge(self.pool.remove_each(objects));
-        }
-    }
-
-    /// Counts what an entry of this cluster that names its place no more does to what left its blocks:
-    /// its page did, or nothing of the block is left. Before what it named is freed.
-    fn count_left(&self, locked: &mut Locked<'_>, vacated: Vacated) {
-        match vacated {
-            Vacated::Beside => locked.count_left(1),
-            Vacated::Place(Location::Pool(handle)) if self.config.codec.has_blocks() => {
-                locked.count_left(1 - i32::from(self.pool.pages(handle)));
-            }
-            Vacated::Place(_) => {}
-        }
-    }
-
-    /// Frees what was at a place that an entry names no more, if no other does.
-    fn free_vacated(&self, cpu: Cpu, group: &Group, entry: EntryId, vacated: Vacated) {
-        let location = match vacated {
-            Vacated::Place(location) => location,
-            Vacated::Beside => return self.pool.count_beside(-1),
-        };
-        match location {
-            Location::Pool(handle) => self.free_object(group, handle),
-            Location::Slot(place) => self.free_slot(cpu, entry, place),
-            Location::Free | Location::Reserved | Location::Dropped | Location::Same(_) => {}
-        }
-    }
-
-    fn free_object(&self, group: &Group, handle: Handle) {
-        let size = self.pool.remove(handle);
-        group.uncharge(size);
     }
 
     /// Memory used, without a walk over the entries.
@@ -427,29 +313,13 @@ impl Swap {
         self.space.used()
     }
 
-    /// Sets a group's limits: bytes of pool objects (`u64::MAX`: no limit), and whether its
-    /// pages may be written to devices. What it holds above a lower limit leaves in the background.
-    pub fn set_group_limits(
-        &self,
-        group: GroupId,
-        pool_max: u64,
-        writeback: bool,
-    ) -> Result<(), ConfigError> {
-        let pool = self.pool.max();
-        if pool_max > pool && pool_max != u64::MAX {
-            let asked = pool_max;
-            return Err(ConfigError::GroupMax { asked, pool });
-        }
-        let group = self.space.group(group);
-        group.set_limits(pool_max, writeback);
-        if group.is_above_limit() {
-            self.above_limit.store(true, Relaxed);
-        }
-        Ok(())
+    /// Says whether the pages of a group may be written to devices.
+    pub fn set_group_writeback(&self, group: GroupId, may: bool) {
+        self.space.group(group).set_writeback(may);
     }
 
     /// From now on pages of `group` are written back before those of others, which have their turn
-    /// when it has none that may be. An order only: what may be written the groups' limits say.
+    /// when it has none that may be. An order only: which groups may be written is another setting.
     pub fn write_back_first(&self, group: GroupId) {
         self.first_group.store(group.0.into(), Relaxed);
     }
@@ -539,84 +409,11 @@ impl Swap {
         if let Some(devices) = &self.devices {
             devices.fork_child();
         }
-        self.desk.replace_if_taken();
+        self.background_slot.replace_if_taken();
     }
 
     /// No process is left that shares memory with this one since a fork.
     pub fn alone(&self) {
         self.pool.thaw();
-    }
-
-    /// All invariants, for a swap at rest: those of the space and of the pool, that entries
-    /// and objects name each other, and that charges add up.
-    pub fn check(&self) {
-        self.space.check();
-        self.pool.check();
-        let (mut pages, mut slots) = (0, 0u64);
-        let mut objects = HashSet::new();
-        // Of each cluster, pages that left blocks.
-        let mut left: HashMap<u32, i32> = HashMap::new();
-        self.space.each_word(|entry, word, references| {
-            assert!(
-                word.location() != Location::Reserved,
-                "entry {entry} was left reserved"
-            );
-            assert!(!word.busy(), "entry {entry} was left busy");
-            if let Location::Pool(handle) = word.location() {
-                pages += 1;
-                let left = left.entry(entry.0 / CLUSTER_ENTRIES as u32).or_default();
-                *left -= 1;
-                if objects.insert(handle) {
-                    *left += i32::from(self.pool.pages(handle));
-                }
-                assert!(
-                    self.pool.names(handle, entry),
-                    "object of {entry} names another owner"
-                );
-            }
-            if let (Location::Slot(place), Some(devices)) = (word.location(), &self.devices) {
-                slots += 1;
-                let owner = devices.owner(place.device, place.slot);
-                assert_eq!(
-                    owner,
-                    Some(entry),
-                    "slot {} of device {}",
-                    place.slot,
-                    place.device
-                );
-                assert_eq!(
-                    devices.cache_only(place.device, place.slot),
-                    word.cached() && references == 1,
-                    "slot {} of device {} is only a copy",
-                    place.slot,
-                    place.device
-                );
-            }
-        });
-        for (cluster, left) in left {
-            let first = EntryId(cluster * CLUSTER_ENTRIES as u32);
-            let counted = self.space.lock(first).left().0;
-            assert_eq!(i32::from(counted), left, "what left blocks of {cluster}");
-        }
-        let usage = self.pool.usage();
-        assert_eq!(
-            (objects.len() as u64, pages),
-            (usage.objects, usage.pages),
-            "objects and pages, of the entries and of the pool"
-        );
-        if let Some(devices) = &self.devices {
-            devices.check();
-            let used: u64 = devices
-                .usage()
-                .iter()
-                .map(|u| u64::from(u.used - u.bad))
-                .sum();
-            assert!(
-                slots <= used,
-                "{slots} entries name slots, {used} are in use"
-            );
-        }
-        let charged: u64 = self.space.groups().iter().map(|g| g.pool_bytes()).sum();
-        assert_eq!(charged, usage.data, "charges of the groups");
     }
 }

@@ -7,14 +7,14 @@
 //!   that has lost a fifth of its pages so, and in any when memory is short. If blocks are of no use, as
 //!   pages come back alone, each page for itself, and sooner. What a fork froze stays as it is.
 
+use super::background::Background;
 use super::block::GATHERED;
 use super::coders::Scratch;
-use super::writeback::Background;
 use super::{CodecKind, Swap};
 use crate::BLOCK_PAGES;
 use crate::codec::Codec;
+use crate::entries::{CLUSTER_ENTRIES, EntryWord, Group, Handle, Location, Locked, Vacated};
 use crate::pool::{MAX_OBJECT, Object};
-use crate::vswap::{CLUSTER_ENTRIES, Group, Handle, Location, Locked, Vacated, Word};
 use crate::{Cpu, EntryId, PAGE_SIZE};
 use std::ops::Range;
 use std::sync::Arc;
@@ -27,28 +27,6 @@ const BLOCKS: usize = 64;
 const LOOKS: u32 = 64;
 /// One page that left a block for so many that are out is worth looking for what is left.
 const WORTH_SHARE: usize = 16;
-
-/// Where a walk through the entries goes on.
-#[derive(Default)]
-pub struct Walk {
-    cluster: u32,
-    /// The entry in it.
-    at: u32,
-    /// Pages that left its blocks, and that packing again did not get rid of.
-    left: u16,
-}
-
-impl Walk {
-    /// Goes to a cluster: from its beginning, or where it was there.
-    fn enter(&mut self, cluster: u32) {
-        if cluster != self.cluster {
-            *self = Self {
-                cluster,
-                ..Self::default()
-            };
-        }
-    }
-}
 
 /// What is compressed again.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -77,11 +55,11 @@ struct Found {
 }
 
 /// What there is to do for a block of entries.
-#[derive(Default)]
 struct Task {
+    what: What,
     objects: Vec<Found>,
     /// As they were left in the entries whose pages are in them: busy.
-    busy: [Option<Word>; BLOCK_PAGES],
+    busy: [Option<EntryWord>; BLOCK_PAGES],
     /// Pages that left the blocks that these entries name, whether or not they are among the objects.
     left: u16,
 }
@@ -237,8 +215,8 @@ impl Swap {
         drop(locked);
         let made = self
             .gather(&mut scratch, block, &task)
-            .map_or(Vec::new(), |()| pack(&mut scratch, &task, what, together));
-        let gained = self.rename_members(cpu, &scratch, block, &task, &group, &made, what);
+            .map_or(Vec::new(), |()| pack(&mut scratch, &task, together));
+        let gained = self.rename_entries(cpu, &scratch, block, &task, &group, &made);
         Done {
             tried: task.mask().count_ones() as usize,
             left: task.left - gained,
@@ -255,14 +233,20 @@ impl Swap {
         which: Range<usize>,
         what: What,
     ) -> Task {
-        let mut task = Task::default();
-        let mut words = [Word::FREE; BLOCK_PAGES];
+        let mut task = Task {
+            what,
+            objects: Vec::new(),
+            busy: [None; BLOCK_PAGES],
+            left: 0,
+        };
+        let mut words = [EntryWord::FREE; BLOCK_PAGES];
         for (&entry, word) in block.iter().zip(&mut words) {
             locked.seek(entry);
             *word = locked.word();
         }
-        let stays =
-            |word: Word| word.busy() || what == What::Cold && (word.cached() || word.referenced());
+        let stays = |word: EntryWord| {
+            word.busy() || what == What::Cold && (word.cached() || word.referenced())
+        };
         let (mut room, mut is_worth_it) = (0, false);
         for (k, &word) in words.iter().enumerate() {
             let Location::Pool(handle) = word.location() else {
@@ -325,8 +309,7 @@ impl Swap {
 
     /// Lets the entries to which nothing happened meanwhile name what was made of their pages, and frees
     /// what none names any more; how many of the pages that had left their blocks take no room now.
-    #[allow(clippy::too_many_arguments)]
-    fn rename_members(
+    fn rename_entries(
         &self,
         cpu: Cpu,
         scratch: &Scratch,
@@ -334,9 +317,65 @@ impl Swap {
         task: &Task,
         group: &Arc<Group>,
         made: &[Made],
-        what: What,
     ) -> u16 {
-        // The words that will name what was made, all of it or none; and who named it in the end.
+        let (new, placed) = self.place_made(cpu, scratch, block, group, made, task.what);
+        let mut vacated = [None::<Vacated>; BLOCK_PAGES];
+        let named = |mask: u8, vacated: &[Option<Vacated>]| {
+            each(mask).filter(|&k| vacated[k].is_some()).count()
+        };
+        if let Some(mut locked) = self.space.lock_if_used(block[0]) {
+            for (k, &entry) in block.iter().enumerate() {
+                let Some(busy) = task.busy[k] else {
+                    continue;
+                };
+                locked.seek(entry);
+                let as_it_was = busy.with_busy(false);
+                let to = new[k].map(|new| as_it_was.rewritten_to(new));
+                let repointed = locked.repoint(busy, to.unwrap_or(as_it_was));
+                vacated[k] = repointed.filter(|_| to.is_some());
+                if let Some(vacated) = vacated[k] {
+                    self.count_left(&mut locked, vacated);
+                }
+            }
+            // Pages in an object that was made whose entries do not name it, as they changed meanwhile.
+            for &(_, mask) in &placed {
+                let named = named(mask, &vacated);
+                if named > 0 {
+                    locked.count_left(mask.count_ones() as i32 - named as i32);
+                }
+            }
+        }
+        for (handle, mask) in placed {
+            match named(mask, &vacated) {
+                0 => self.free_object(group, handle),
+                1 => {}
+                named => self.pool.count_extra_refs(named as i64 - 1),
+            }
+        }
+        for (entry, vacated) in block.into_iter().zip(vacated) {
+            if let Some(vacated) = vacated {
+                self.free_vacated(cpu, group, entry, vacated);
+            }
+        }
+        let gone = |found: &&Found| each(found.mask).all(|k| new[k].is_some());
+        task.objects
+            .iter()
+            .filter(gone)
+            .map(|found| found.left)
+            .sum()
+    }
+
+    /// Puts what was made into the pool, all of it or nothing that is to be named: the words that will name
+    /// it, by entries, and the objects with their masks.
+    fn place_made(
+        &self,
+        cpu: Cpu,
+        scratch: &Scratch,
+        block: [EntryId; BLOCK_PAGES],
+        group: &Group,
+        made: &[Made],
+        what: What,
+    ) -> ([Option<EntryWord>; BLOCK_PAGES], Vec<(Handle, u8)>) {
         let mut new = [None; BLOCK_PAGES];
         let mut placed: Vec<(Handle, u8)> = Vec::with_capacity(BLOCK_PAGES);
         for made in made {
@@ -358,66 +397,22 @@ impl Swap {
                 What::Left => self.pool.insert_beyond(cpu, object),
             };
             let Ok(handle) = handle else {
-                new = [None; BLOCK_PAGES];
-                break;
+                return ([None; BLOCK_PAGES], placed);
             };
             // Before it is named: who frees it uncharges.
             group.charge(data.len() as u64);
             placed.push((handle, made.mask));
-            let word = Word::pool(handle, self.env.checksums.of(codec, data));
+            let word = EntryWord::pool(handle, self.env.checksums.of(codec, data));
             each(made.mask).for_each(|k| new[k] = Some(word));
         }
-        let mut vacated = [None::<Vacated>; BLOCK_PAGES];
-        let named = |mask: u8, vacated: &[Option<Vacated>]| {
-            each(mask).filter(|&k| vacated[k].is_some()).count()
-        };
-        if let Some(mut locked) = self.space.lock_if_used(block[0]) {
-            for (k, &entry) in block.iter().enumerate() {
-                let Some(busy) = task.busy[k] else {
-                    continue;
-                };
-                locked.seek(entry);
-                let as_it_was = busy.with_busy(false);
-                let to = new[k].map(|new| as_it_was.rewritten_to(new));
-                let repointed = locked.repoint(busy, to.unwrap_or(as_it_was));
-                vacated[k] = repointed.filter(|_| to.is_some());
-                if let Some(vacated) = vacated[k] {
-                    self.count_left(&mut locked, vacated);
-                }
-            }
-            // Whose pages are in what was made, and who does not name it, as something happened to it.
-            for &(_, mask) in &placed {
-                let named = named(mask, &vacated);
-                if named > 0 {
-                    locked.count_left(mask.count_ones() as i32 - named as i32);
-                }
-            }
-        }
-        for (handle, mask) in placed {
-            match named(mask, &vacated) {
-                0 => self.free_object(group, handle),
-                1 => {}
-                named => self.pool.count_beside(named as i64 - 1),
-            }
-        }
-        for (entry, vacated) in block.into_iter().zip(vacated) {
-            if let Some(vacated) = vacated {
-                self.free_vacated(cpu, group, entry, vacated);
-            }
-        }
-        let gone = |found: &&Found| each(found.mask).all(|k| new[k].is_some());
-        task.objects
-            .iter()
-            .filter(gone)
-            .map(|found| found.left)
-            .sum()
+        (new, placed)
     }
 }
 
 /// Compresses the gathered pages to the beginning of the room: together, if that gains enough, else each
 /// alone, instead of those objects where that does.
-fn pack(scratch: &mut Scratch, task: &Task, what: What, together: bool) -> Vec<Made> {
-    let (part, whole) = match what {
+fn pack(scratch: &mut Scratch, task: &Task, together: bool) -> Vec<Made> {
+    let (part, whole) = match task.what {
         What::Cold => COLD_GAIN,
         What::Left => LEFT_GAIN,
     };

@@ -7,7 +7,7 @@
 use super::tests::{Rig, page, rig};
 use super::*;
 use crate::PAGE_SIZE;
-use crate::PageBytes;
+use crate::{Cpu, PageBytes};
 use std::collections::VecDeque;
 use std::sync::atomic::AtomicBool;
 
@@ -29,7 +29,7 @@ fn random(state: &mut u64) -> usize {
 
 /// A thread does `background` over and over while another, in `meanwhile`, has to do with the same
 /// pages.
-fn beside(config: Config, background: impl Fn(&Swap) + Sync) {
+fn run_alongside(config: Config, background: impl Fn(&Swap) + Sync) {
     let mut met = 0;
     for seed in 1..=4u64 {
         let rig = rig(config, Some(12));
@@ -66,7 +66,7 @@ fn pages_on_their_way_are_loaded_freed_and_nothing_is_lost() {
         pool_max_bytes: 4 << 20,
         ..Config::default()
     };
-    beside(config, |swap| {
+    run_alongside(config, |swap| {
         swap.shrink_pool(Cpu(1), 64 * PAGE_SIZE as u64);
         swap.work(Cpu(1));
     });
@@ -80,7 +80,7 @@ fn pages_that_are_recompressed_and_compacted_are_loaded_freed_and_nothing_is_los
         pool_max_bytes: 64 << 20,
         ..Config::default()
     };
-    beside(config, |swap| {
+    run_alongside(config, |swap| {
         while swap.work(Cpu(1)) {}
         swap.in_background(|_| swap.compact_step(crate::pool::Worth::Any));
     });

@@ -1,31 +1,11 @@
 //! The way out: reserve entries, make their places, name them.
 
-use super::coders::{Packed, Scratch};
-use super::{CodecKind, Swap, fill};
-use crate::vswap::{Group, Hold, Location, Word};
+use super::coders::{PackedObject, Scratch};
+use super::error::StoreError;
+use super::write_batch::BATCH;
+use super::{CodecKind, Swap, same_filled};
+use crate::entries::{EntryWord, Hold, Location};
 use crate::{BLOCK_PAGES, Cpu, EntryId, GroupId, PAGE_SIZE, PageBytes};
-
-/// Why pages were not stored. They stay where they were.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
-pub enum StoreError {
-    /// The pool is at its limit and no device has room.
-    #[error("the pool is full and no swap device has room: raise the pool's limit or add a device")]
-    Full,
-    /// The group is at its pool limit, and its pages find no place on devices.
-    #[error(
-        "the group is at its pool limit and its pages find no place on devices: raise `pool max`, allow writeback or add a device"
-    )]
-    GroupFull,
-    /// 2^29 entries are in use.
-    #[error("all entries of the virtual swap space are in use: no more than 2 TiB can be swapped")]
-    NoEntries,
-}
-
-impl From<crate::vswap::NoEntries> for StoreError {
-    fn from(_: crate::vswap::NoEntries) -> Self {
-        Self::NoEntries
-    }
-}
 
 /// What is wanted of a batch that finds too little room.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -57,13 +37,55 @@ struct Refused {
     in_full: u64,
 }
 
-/// Pages whose words are named in one go.
-pub(super) const BATCH: usize = 64;
 /// Bytes of a page to fetch ahead: then the processor does so by itself.
 const BEGINNING: usize = 512;
-/// How often a batch makes room in a full pool, or for a group at its limit. What went may have left
-/// holes that are of no use to the page at hand: if that went to a device then, older ones would stay.
-const RELIEFS: u32 = 4;
+/// How often a batch makes room in a full pool. What went may have left holes that are of no use to the
+/// page at hand: if that went to a device then, older ones would stay.
+const ROOM_TRIES: u32 = 4;
+
+/// Pages of a batch that the pool does not take, by their numbers.
+struct PageList {
+    pages: [u8; BATCH],
+    len: usize,
+}
+
+impl PageList {
+    const fn new() -> Self {
+        Self {
+            pages: [0; BATCH],
+            len: 0,
+        }
+    }
+    fn extend(&mut self, pages: impl Iterator<Item = usize>) {
+        for page in pages {
+            self.pages[self.len] = page as u8;
+            self.len += 1;
+        }
+    }
+    const fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+    fn as_slice(&self) -> &[u8] {
+        &self.pages[..self.len]
+    }
+}
+
+/// The positions of the bits of a mask.
+fn in_mask(mask: u8) -> impl Iterator<Item = usize> {
+    (0..BLOCK_PAGES).filter(move |i| mask & 1 << i != 0)
+}
+
+/// Names the pages that are one value repeated; a mask of the others.
+fn name_same_filled(pages: &[&PageBytes], words: &mut [EntryWord]) -> u8 {
+    let mut mask = 0u8;
+    for (i, (page, word)) in pages.iter().zip(words).enumerate() {
+        match same_filled::pattern_of(page) {
+            Some(pattern) => *word = EntryWord::same(pattern),
+            None => mask |= 1 << i,
+        }
+    }
+    mask
+}
 
 impl Swap {
     /// Stores the pages of one folio or run, 1 to 512, into consecutive entries and returns
@@ -89,7 +111,7 @@ impl Swap {
             aim: Aim::All,
             refused: Refused::default(),
         };
-        let mut words = [Word::FREE; BATCH];
+        let mut words = [EntryWord::FREE; BATCH];
         for (i, batch) in pages.chunks(BATCH).enumerate() {
             let start = first.plus((i * BATCH) as u32);
             let words = &mut words[..batch.len()];
@@ -124,7 +146,7 @@ impl Swap {
             pages.len()
         );
         let mut scratch = self.coders.take(cpu);
-        let mut words = [Word::FREE; BATCH];
+        let mut words = [EntryWord::FREE; BATCH];
         let mut entries = [EntryId(0); BATCH];
         let (mut stored, mut outcome) = (0, Ok(()));
         out.fill(None);
@@ -167,93 +189,80 @@ impl Swap {
 
     /// Makes the places of a batch; a page that has none keeps the word of a free entry, and the
     /// error says why. Pages go into the pool by runs, each compressed before the pool is locked.
-    /// When the pool is full, its coldest pages make room, and when the group is at its limit, the
-    /// group's coldest, [`RELIEFS`] times a batch; if a page is refused all the same, the rest of the
-    /// batch goes to devices with it.
+    /// When the pool is full, its coldest pages make room, [`ROOM_TRIES`] times a batch. If a page is
+    /// refused all the same, the rest of the batch goes to devices with it.
     fn make_places(
         &self,
         storing: &mut Storing<'_>,
         pages: &[&PageBytes],
         entries: impl Fn(usize) -> EntryId,
-        words: &mut [Word],
+        words: &mut [EntryWord],
     ) -> Result<(), StoreError> {
-        words.fill(Word::FREE);
+        words.fill(EntryWord::FREE);
         let uses_pool = self.config.codec != CodecKind::None || !self.has_devices();
-        let limit = storing.group.pool_max();
-        let mut refused = if !uses_pool {
-            Some(StoreError::Full)
-        } else {
-            (limit == 0).then_some(StoreError::GroupFull)
-        };
-        let (mut same, mut poor, mut reliefs) = (0, 0, RELIEFS);
-        // Those that the pool does not take.
-        let (mut left, mut n) = ([0u8; BATCH], 0);
+        let (mut refused, mut room_tries) = (!uses_pool, ROOM_TRIES);
+        let (mut same, mut poor) = (0, 0);
+        let mut left = PageList::new();
         storing.scratch.run.clear();
         let step = self.pages_together(storing.aim, pages.len());
         for (first, pages_of_step) in (0..).step_by(step).zip(pages.chunks(step)) {
             if let Some(next) = pages.get(first + step) {
                 self.env.memory.prefetch(&next[..BEGINNING]);
             }
-            let mut members = 0u8;
-            for (i, page) in pages_of_step.iter().enumerate() {
-                if let Some(pattern) = fill::same_filled(page) {
-                    words[first + i] = Word::same(pattern);
-                    same += 1;
-                } else {
-                    members |= 1 << i;
-                }
-            }
-            let scratch = &mut *storing.scratch;
-            let which = |members: u8| (0..step).filter(move |i| members & 1 << i != 0);
-            if refused.is_some() {
-                for i in which(members) {
-                    left[n] = (first + i) as u8;
-                    n += 1;
-                }
-            } else if members.count_ones() < 2
-                || !scratch.pack_block_aside(first, members, pages_of_step)
-            {
-                for i in which(members) {
-                    let page = pages_of_step[i];
-                    let kept_as_it_is = scratch.pack_aside(self.config.codec, first + i, page);
-                    poor += u64::from(kept_as_it_is);
-                }
+            let mask = name_same_filled(pages_of_step, &mut words[first..]);
+            same += pages_of_step.len() as u64 - u64::from(mask.count_ones());
+            if refused {
+                left.extend(in_mask(mask).map(|i| first + i));
+            } else {
+                poor += self.compress(storing.scratch, first, mask, pages_of_step);
             }
             let last = first + step >= pages.len();
             if storing.scratch.run.is_empty()
-                || storing.scratch.has_room_for(step)
-                    && !last
-                    && !self.is_tight(&storing.group, limit)
+                || storing.scratch.has_room_for(step) && !last && !self.is_tight()
             {
                 continue;
             }
-            refused = self.put_run(storing, pages, &entries, words, &mut reliefs);
-            if refused.is_some() {
+            refused = self.put_run(storing, pages, &entries, words, &mut room_tries);
+            if refused {
                 let packed = storing.scratch.run.pages().iter();
-                for page in packed
-                    .filter(|packed| packed.handle.is_none())
-                    .flat_map(Packed::pages)
-                {
-                    left[n] = page as u8;
-                    n += 1;
-                }
+                let outside = packed.filter(|packed| packed.handle.is_none());
+                left.extend(outside.flat_map(PackedObject::pages));
             }
             storing.scratch.run.clear();
         }
         let counters = &self.env.counters;
         counters.swpout_zero.add(same);
         counters.reject_compress_poor.add(poor);
-        match refused {
-            Some(refused) if n > 0 => {
-                if uses_pool {
-                    storing.refused.by_pool += n as u64;
-                }
-                let without = self.leave_to_devices(storing, pages, entries, &left[..n], words);
-                storing.refused.in_full += without;
-                if without > 0 { Err(refused) } else { Ok(()) }
-            }
-            _ => Ok(()),
+        if !refused || left.is_empty() {
+            return Ok(());
         }
+        if uses_pool {
+            storing.refused.by_pool += left.as_slice().len() as u64;
+        }
+        let without = self.leave_to_devices(storing, pages, entries, left.as_slice(), words);
+        storing.refused.in_full += without;
+        if without > 0 {
+            Err(StoreError::Full)
+        } else {
+            Ok(())
+        }
+    }
+
+    /// Compresses the pages of a step that are in the mask aside, together if there are several; returns
+    /// how many are kept as they are.
+    fn compress(
+        &self,
+        scratch: &mut Scratch,
+        first: usize,
+        mask: u8,
+        pages_of_step: &[&PageBytes],
+    ) -> u64 {
+        if mask.count_ones() >= 2 && scratch.pack_block_aside(first, mask, pages_of_step) {
+            return 0;
+        }
+        let codec = self.config.codec;
+        let mut pack = |i: usize| scratch.pack_aside(codec, first + i, pages_of_step[i]);
+        in_mask(mask).map(|i| u64::from(pack(i))).sum()
     }
 
     /// How many neighbours of so many pages are compressed together.
@@ -267,47 +276,37 @@ impl Swap {
         }
     }
 
-    /// Near its limit, or the group's, the pool is asked for each page: what it refuses was
-    /// compressed in vain, and what makes room should be colder than all that was compressed.
-    fn is_tight(&self, group: &Group, limit: u64) -> bool {
+    /// Near its limit the pool is asked for each page: what it refuses was compressed in vain, and what
+    /// makes room should be colder than all that was compressed.
+    fn is_tight(&self) -> bool {
         const NEAR: u64 = (BATCH * PAGE_SIZE) as u64;
         self.pool.bytes() + NEAR > self.pool.max()
-            || limit != u64::MAX && group.pool_bytes() + NEAR > limit
     }
 
-    /// Puts what was compressed aside into the pool, and makes the words that will name it; why some
+    /// Puts what was compressed aside into the pool, and makes the words that will name it; whether some
     /// found no room.
     fn put_run(
         &self,
         storing: &mut Storing<'_>,
         pages: &[&PageBytes],
         entries: &impl Fn(usize) -> EntryId,
-        words: &mut [Word],
-        reliefs: &mut u32,
-    ) -> Option<StoreError> {
+        words: &mut [EntryWord],
+        room_tries: &mut u32,
+    ) -> bool {
         let run = storing.scratch.run.pages();
+        // Before the words are named: who frees them uncharges.
         let charge = run.iter().map(|packed| u64::from(packed.len)).sum();
-        let mut charged = false;
+        storing.group.charge(charge);
         let refused = loop {
-            // Before the words are named: who frees them uncharges.
-            charged = charged || storing.group.try_charge(charge);
-            let (refused, short) = if charged {
-                let objects = storing.scratch.objects(pages, entries);
-                let refusals = self.pool.insert_each(storing.cpu, objects);
-                if refusals == 0 {
-                    break None;
-                }
-                storing.refused.limit_hit += refusals as u64;
-                (StoreError::Full, None)
-            } else {
-                (StoreError::GroupFull, Some(&*storing.group))
-            };
-            if *reliefs == 0 {
-                break Some(refused);
+            let objects = storing.scratch.objects(pages, entries);
+            let refusals = self.pool.insert_each(storing.cpu, objects);
+            storing.refused.limit_hit += refusals as u64;
+            if refusals == 0 || *room_tries == 0 {
+                break refusals > 0;
             }
-            *reliefs -= 1;
-            if !self.relieve(storing.cpu, short) {
-                break Some(refused);
+            *room_tries -= 1;
+            if !self.make_room(storing.cpu) {
+                break true;
             }
         };
         let (mut pooled, mut objects, mut unused) = (0, 0, 0);
@@ -317,15 +316,15 @@ impl Swap {
                 continue;
             };
             for page in packed.pages() {
-                words[page] = Word::pool(handle, packed.checksum);
+                words[page] = EntryWord::pool(handle, packed.checksum);
                 pooled += 1;
             }
             objects += 1;
         }
         if pooled > objects {
-            self.pool.count_beside((pooled - objects) as i64);
+            self.pool.count_extra_refs((pooled - objects) as i64);
         }
-        if charged && unused > 0 {
+        if unused > 0 {
             storing.group.uncharge(unused);
         }
         self.env.counters.zswpout.add(pooled);
@@ -341,13 +340,13 @@ impl Swap {
         pages: &[&PageBytes],
         entries: impl Fn(usize) -> EntryId,
         left: &[u8],
-        words: &mut [Word],
+        words: &mut [EntryWord],
     ) -> u64 {
         let mut out = [&[0; PAGE_SIZE]; BATCH];
         for (out, &k) in out.iter_mut().zip(left) {
             *out = pages[k as usize];
         }
-        let mut slots = [Word::FREE; BATCH];
+        let mut slots = [EntryWord::FREE; BATCH];
         let (out, slots) = (&out[..left.len()], &mut slots[..left.len()]);
         if storing.group.writeback() && self.has_devices() {
             let (cpu, aim) = (storing.cpu, storing.aim);
@@ -368,7 +367,7 @@ impl Swap {
     }
 
     /// Writes the words of consecutive reserved entries, where there is something to name.
-    fn name(&self, first: EntryId, words: &[Word]) {
+    fn name(&self, first: EntryId, words: &[EntryWord]) {
         let mut at = 0;
         while at < words.len() {
             let mut locked = self.space.lock(first.plus(at as u32));
@@ -379,7 +378,7 @@ impl Swap {
         }
     }
 
-    fn name_each(&self, entries: &[EntryId], words: &[Word]) {
+    fn name_each(&self, entries: &[EntryId], words: &[EntryWord]) {
         let mut at = 0;
         while at < words.len() {
             let mut locked = self.space.lock(entries[at]);
@@ -390,11 +389,11 @@ impl Swap {
         }
     }
 
-    fn name_one(&self, locked: &mut super::Locked<'_>, word: Word) {
+    fn name_one(&self, locked: &mut super::Locked<'_>, word: EntryWord) {
         if word.is_free() {
             return;
         }
-        debug_assert_eq!(locked.word(), Word::RESERVED);
+        debug_assert_eq!(locked.word(), EntryWord::RESERVED);
         match word.location() {
             Location::Pool(_) => locked.set_pooled(word),
             _ => locked.set(word),

@@ -13,9 +13,11 @@ mod windows;
 use super::*;
 use crate::PageBytes;
 use crate::codec::{Codec, Coder, Damaged};
+use crate::entries::Handle;
 use crate::env::{IoError, ReadOp, Store, WriteOp};
 use crate::slots::{DeviceSpec, Drain, DrainError, Options};
-use crate::{CLUSTER_SLOTS, DeviceId, Node, PAGE_SIZE, SlotIndex};
+use crate::{CLUSTER_SLOTS, Cpu, DeviceId, Node, PAGE_SIZE, SlotIndex};
+use std::collections::HashSet;
 use std::sync::atomic::AtomicU32;
 
 /// A codec for test pages: some bytes as they are, then eight bytes repeated.

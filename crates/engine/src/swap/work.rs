@@ -1,12 +1,10 @@
-//! Background work, in bounded steps, by one thread at a time: who has its [`Desk`].
+//! Background work, in bounded steps, by one thread at a time: the one that has taken what it needs from
+//! the [`BackgroundSlot`](super::background::BackgroundSlot).
 
 use super::Swap;
-use super::writeback::Background;
+use super::background::Background;
 use crate::Cpu;
-use crate::locks::none_held;
 use crate::pool::Worth;
-use crate::sync::{Condvar, Mutex, lock, wait_at_most};
-use std::time::Duration;
 
 /// Emptied windows that keep their memory for the next class that needs one.
 const WARM_WINDOWS: usize = 1;
@@ -15,84 +13,6 @@ const IDLE_TURNS: u32 = 16;
 
 /// Waiting things of the slot allocator done in one step.
 const DEVICE_STEPS: usize = 32;
-
-/// What a store waits for another thread's step at most. A transfer of a batch takes less on any
-/// device that is not slower than writing the page at once would be.
-const LONG: Duration = Duration::from_millis(4);
-
-/// What background work keeps between its steps: taken out by whoever works, and put back. Nothing
-/// is locked meanwhile.
-pub struct Desk {
-    state: Mutex<State>,
-    told: Condvar,
-}
-
-struct State {
-    background: Option<Box<Background>>,
-    /// Steps done, and who waits for the next to be.
-    steps: u64,
-    waiting: u32,
-}
-
-impl Desk {
-    pub fn new() -> Self {
-        Self {
-            state: Mutex::new(State {
-                background: Some(Box::new(Background::new())),
-                steps: 0,
-                waiting: 0,
-            }),
-            told: Condvar::new(),
-        }
-    }
-
-    /// After a fork, in the child: what a thread of the parent had taken stayed there.
-    pub fn replace_if_taken(&self) {
-        let mut state = lock(&self.state);
-        state
-            .background
-            .get_or_insert_with(|| Box::new(Background::new()));
-        state.waiting = 0;
-    }
-
-    fn take(&self) -> Option<Box<Background>> {
-        lock(&self.state).background.take()
-    }
-
-    fn put_back(&self, background: Box<Background>) {
-        let mut state = lock(&self.state);
-        state.background = Some(background);
-        self.tell(state);
-    }
-
-    /// The one who works has done a step, and goes on.
-    fn step_done(&self) {
-        self.tell(lock(&self.state));
-    }
-
-    fn tell(&self, mut state: crate::sync::MutexGuard<'_, State>) {
-        state.steps += 1;
-        if state.waiting > 0 {
-            self.told.notify_all();
-        }
-    }
-
-    /// Waits until the one who works has done the step that it is at; false if that takes long: a
-    /// device hangs, or whoever works has no processor, being idle work. It waits for nobody who
-    /// stores.
-    fn await_step(&self) -> bool {
-        none_held();
-        let mut state = lock(&self.state);
-        let steps = state.steps;
-        let mut soon = true;
-        state.waiting += 1;
-        while soon && state.background.is_none() && state.steps == steps {
-            (state, soon) = wait_at_most(&self.told, state, LONG);
-        }
-        state.waiting -= 1;
-        soon
-    }
-}
 
 impl Swap {
     /// One bounded step of background work; false when there is nothing to do now. One
@@ -132,7 +52,7 @@ impl Swap {
         self.in_background(|background| {
             let mut idle = 0;
             while self.pool.bytes() > target && idle < IDLE_TURNS {
-                self.desk.step_done();
+                self.background_slot.step_done();
                 if self.tidy_step(cpu, background) {
                     continue;
                 }
@@ -173,43 +93,20 @@ impl Swap {
 
     /// Runs `f` with what background work keeps, unless somebody else does.
     pub(super) fn in_background<R>(&self, f: impl FnOnce(&mut Background) -> R) -> Option<R> {
-        let mut background = self.desk.take()?;
+        let mut background = self.background_slot.take()?;
         let result = f(&mut background);
-        self.desk.put_back(background);
+        self.background_slot.put_back(background);
         Some(result)
     }
 
     /// Waits for whoever does background work, if anybody, to end the step that is under way; false
     /// if that takes long.
     pub(super) fn await_background(&self) -> bool {
-        self.desk.await_step()
+        self.background_slot.await_step()
     }
 
     /// Makes the per-processor scratch, so that no load or store has to.
     pub fn warm_up(&self) {
         self.coders.fill();
-    }
-}
-
-#[cfg(all(test, loom))]
-mod models {
-    use super::*;
-    use crate::sync::Arc;
-
-    /// Whether the step or all of the work ends first, and before or after the look.
-    #[test]
-    fn loom_who_waits_for_a_step_is_told() {
-        loom::model(|| {
-            let desk = Arc::new(Desk::new());
-            let taken = desk.take().expect("nobody else works");
-            let other = desk.clone();
-            let waiter = loom::thread::spawn(move || {
-                other.await_step();
-                other.take().is_some()
-            });
-            desk.step_done();
-            desk.put_back(taken);
-            waiter.join().expect("it was told");
-        });
     }
 }

@@ -13,8 +13,8 @@ mod sample;
 mod watched;
 mod zram;
 
-use crate::report::Report;
-use crate::sim::Machine;
+use crate::support::report::Report;
+use crate::support::sim::Machine;
 use ebb_engine::counters::Counters;
 use ebb_engine::env::{Clock, Memory};
 use ebb_engine::swap::{CodecKind, Config, CountersRef, Env, LoadError, Swap};
@@ -489,7 +489,7 @@ mod tests {
     #[test]
     fn the_pool_wastes_under_5_percent_of_real_pages() {
         let file = std::env::temp_dir().join(format!("ebb-lines-{}", std::process::id()));
-        let mut random = crate::sim::Random::new(11);
+        let mut random = crate::support::sim::Random::new(11);
         let mut text = String::new();
         for line in 0..1_300_000 {
             let word = ["tide", "ebbs", "flows", "again", "at", "dawn"][random.below(6)];
@@ -517,7 +517,7 @@ time.sleep(60)";
     fn a_dump_is_measured() {
         let path = std::env::temp_dir().join(format!("ebb-corpus-{}", std::process::id()));
         let mut content = vec![0u8; 64 * PAGE_SIZE];
-        let mut random = crate::sim::Random::new(7);
+        let mut random = crate::support::sim::Random::new(7);
         // Records that look alike in every page: larger blocks and dictionaries find them.
         for record in content.chunks_mut(64).skip(64 * 8) {
             record[..8].copy_from_slice(&random.next().to_le_bytes());

@@ -2,7 +2,7 @@
 
 use super::world::World;
 use super::{COMPRESS_NS, COMPRESSED, Counts, DECOMPRESS_NS, PAGE, POOR, Swapping};
-use crate::sim::Machine;
+use crate::support::sim::Machine;
 use ebb_engine::codec::{Codec, Codecs, Coder, Damaged};
 use ebb_engine::counters::Counters;
 use ebb_engine::env::{Clock, IoError, Memory, ReadOp, Store, WriteOp};

@@ -14,8 +14,8 @@
 
 use super::COUNTERS;
 use super::ages::{self, Sample, Watch};
-use crate::report::Report;
-use crate::sim::Random;
+use crate::support::report::Report;
+use crate::support::sim::Random;
 use ebb_sys::clock::monotonic_ns;
 use serde_json::{Value, json};
 use std::io;

@@ -5,9 +5,9 @@
 
 use super::memory::{Backend, page};
 use super::{Options, swap};
-use crate::report::Report;
-use crate::rounds::{self, together};
-use crate::sim::{Blank, Machine};
+use crate::support::report::Report;
+use crate::support::sim::{Blank, Machine};
+use crate::support::timing::{self, together};
 use ebb_engine::slots::{DeviceSpec, Devices, Extent, ExtentList, Options as Policies};
 use ebb_engine::swap::{CodecKind, Swap};
 use ebb_engine::{Cpu, EntryId, GroupId};
@@ -153,7 +153,7 @@ pub(super) fn speed(report: &mut Report, options: &Options) {
             }
         }
         for ((how, _), [out, free]) in subjects.iter().zip(&rounds) {
-            let millions = |rounds| (rounds::speed(rounds) / 1e4).round() / 100.0;
+            let millions = |rounds| (timing::speed(rounds) / 1e4).round() / 100.0;
             report.row(vec![
                 json!(null),
                 json!(how),

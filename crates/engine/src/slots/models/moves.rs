@@ -46,7 +46,7 @@ impl World {
     fn free(&self, devices: &Devices, cpu: Cpu, entry: u32) -> bool {
         let place = lock_plain(&self.places)[entry as usize].take();
         place.is_some_and(|place| {
-            devices.free(cpu, EntryId(entry), place).unwrap();
+            devices.free_now(cpu, EntryId(entry), place).unwrap();
             true
         })
     }
@@ -112,7 +112,7 @@ impl CacheReclaim for World {
 
 /// Two devices with room for a few pages each, and pages of entries 0, 1, ... on the first.
 fn pages_on_the_first(pages: u16, room: u64, beside: u64) -> (Arc<Devices>, Arc<World>, DeviceId) {
-    let devices = no_devices(Returns::Direct);
+    let devices = no_devices();
     let world = World::of(&devices);
     let first = add_small(&devices, room);
     for entry in 0..u32::from(pages) {
@@ -168,7 +168,7 @@ fn loom_a_drain_moves_pages_while_others_come() {
 
 /// Room for two pages in two places, and a third elsewhere.
 fn holes() -> (Arc<Devices>, Arc<World>) {
-    let devices = no_devices(Returns::Direct);
+    let devices = no_devices();
     let world = World::of(&devices);
     add_small(&devices, 4);
     for entry in 0..4 {
@@ -222,7 +222,7 @@ fn loom_a_scattered_folio_is_drained_while_it_comes_and_goes() {
 #[test]
 fn loom_a_compaction_meets_a_free() {
     model(|| {
-        let devices = no_devices(Returns::Direct);
+        let devices = no_devices();
         let world = World::of(&devices);
         add(&devices, 1024, false).unwrap();
         // One cluster for pages, one for folios, both on their lists.
@@ -242,7 +242,7 @@ fn loom_a_compaction_meets_a_free() {
 
 /// A full device, on which the pages of these entries are copies.
 fn copies(entries: &[u32]) -> (Arc<Devices>, Arc<World>) {
-    let devices = no_devices(Returns::Direct);
+    let devices = no_devices();
     let world = World::of(&devices);
     let id = add_small(&devices, 4);
     for entry in 0..4 {
@@ -290,7 +290,7 @@ fn loom_copies_make_way_for_two_allocations() {
 #[test]
 fn loom_a_window_with_a_copy_is_looked_at_again() {
     model(|| {
-        let devices = no_devices(Returns::Direct);
+        let devices = no_devices();
         let world = World::of(&devices);
         let id = add_small(&devices, 4);
         // Of the folio's order, so that its cluster is looked into for that.

@@ -1,4 +1,4 @@
-//! No device is full while another thread has room of it out of reach: see `transit`.
+//! No device is full while another thread has room of it out of reach: see `in_flight`.
 
 use super::*;
 
@@ -6,9 +6,9 @@ use super::*;
 fn loom_the_only_cluster_is_waited_for_while_a_worker_discards_it() {
     for pages in [1, 512] {
         model(move || {
-            let devices = devices(512, true, Returns::Direct);
+            let devices = devices(512, true);
             let all = allocate(&devices, A, 512, 0).unwrap();
-            devices.free(A, EntryId(0), all).unwrap();
+            devices.free_now(A, EntryId(0), all).unwrap();
             let other = devices.clone();
             let thread = thread::spawn(move || other.work(B, 1));
             let got = allocate(&devices, A, pages, 1000);
@@ -22,9 +22,9 @@ fn loom_the_only_cluster_is_waited_for_while_a_worker_discards_it() {
 #[test]
 fn loom_two_allocations_discard_the_only_cluster() {
     model(|| {
-        let devices = devices(512, true, Returns::Direct);
+        let devices = devices(512, true);
         let all = allocate(&devices, A, 512, 0).unwrap();
-        devices.free(A, EntryId(0), all).unwrap();
+        devices.free_now(A, EntryId(0), all).unwrap();
         let other = devices.clone();
         let thread = thread::spawn(move || allocate(&other, B, 1, 1));
         let mine = allocate(&devices, A, 1, 2);
@@ -37,7 +37,7 @@ fn loom_two_allocations_discard_the_only_cluster() {
 #[test]
 fn loom_two_threads_begin_the_only_cluster() {
     model(|| {
-        let devices = devices(512, false, Returns::Cached);
+        let devices = devices(512, false);
         let other = devices.clone();
         let thread = thread::spawn(move || allocate(&other, B, 1, 1));
         let mine = allocate(&devices, A, 1, 2);
@@ -50,7 +50,7 @@ fn loom_two_threads_begin_the_only_cluster() {
 #[test]
 fn loom_two_threads_borrow_the_only_cluster() {
     model(|| {
-        let devices = no_devices(Returns::Cached);
+        let devices = no_devices();
         add_small(&devices, 4);
         let other = devices.clone();
         let thread = thread::spawn(move || allocate(&other, B, 1, 1));
@@ -64,13 +64,13 @@ fn loom_two_threads_borrow_the_only_cluster() {
 #[test]
 fn loom_a_cluster_on_its_way_back_to_the_lender_is_waited_for() {
     model(|| {
-        let devices = no_devices(Returns::Direct);
+        let devices = no_devices();
         add_lent(&devices, 3 * 512, &[0, 1, 2]);
         let all: Vec<_> = (0..3)
             .map(|i| allocate(&devices, A, 512, i * 512).unwrap())
             .collect();
         for (i, &e) in (0..).zip(&all) {
-            devices.free(A, EntryId(i * 512), e).unwrap();
+            devices.free_now(A, EntryId(i * 512), e).unwrap();
         }
         let other = devices.clone();
         // It keeps two and gives one back.
@@ -87,7 +87,7 @@ fn loom_a_cluster_on_its_way_back_to_the_lender_is_waited_for() {
 #[test]
 fn loom_what_a_folio_holds_that_will_not_fit_is_waited_for() {
     model_within(1, || {
-        let devices = no_devices(Returns::Direct);
+        let devices = no_devices();
         let id = add_small(&devices, 6);
         for i in 0..6 {
             allocate(&devices, A, 1, i).unwrap();
@@ -97,7 +97,7 @@ fn loom_what_a_folio_holds_that_will_not_fit_is_waited_for() {
                 device: id,
                 ..slot(FIRST + at, 1)
             };
-            devices.free(A, EntryId(at), one).unwrap();
+            devices.free_now(A, EntryId(at), one).unwrap();
         }
         let other = devices.clone();
         let thread = thread::spawn(move || allocate_runs(&other, B, 4, 100));
@@ -117,14 +117,19 @@ fn loom_what_a_folio_holds_that_will_not_fit_is_waited_for() {
 /// another thread is heard of, whenever it comes.
 #[test]
 fn loom_a_free_is_heard_of_while_something_else_is_waited_for() {
-    for returns in [Returns::Cached, Returns::Direct] {
+    for now in [false, true] {
         model(move || {
-            let devices = devices(512, false, returns);
+            let devices = devices(512, false);
             allocate(&devices, A, 512, 0).unwrap();
-            let hangs = devices.transit.begin();
+            let hangs = devices.in_flight.begin();
             let other = devices.clone();
             let thread = thread::spawn(move || allocate(&other, B, 1, 1000));
-            devices.free(A, EntryId(7), slot(7, 1)).unwrap();
+            let freed = if now {
+                devices.free_now(A, EntryId(7), slot(7, 1))
+            } else {
+                devices.free(A, EntryId(7), slot(7, 1))
+            };
+            freed.unwrap();
             assert_eq!(thread.join().unwrap(), Some(slot(7, 1)));
             drop(hangs);
             devices.check();

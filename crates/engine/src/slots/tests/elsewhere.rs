@@ -277,7 +277,7 @@ fn who_waits_for_a_discard_goes_on_when_others_free_enough() {
         });
         // Single pages that lie apart.
         for i in 0..u32::from(pages) {
-            while devices.transit.waiting() == 0 {
+            while devices.in_flight.waiting() == 0 {
                 assert!(!waiter.is_finished(), "nobody waits after {i} frees");
                 std::thread::yield_now();
             }
@@ -358,7 +358,7 @@ impl Mover for Filled {
                 let room = |_: &usize| fills.allocate(B, 1, EntryId(9000), &mut out).is_ok();
                 (0..).take_while(room).count()
             }));
-            while devices.transit.waiting() == 0 && !filler.as_ref().unwrap().is_finished() {
+            while devices.in_flight.waiting() == 0 && !filler.as_ref().unwrap().is_finished() {
                 std::thread::yield_now();
             }
         }
@@ -405,9 +405,9 @@ fn a_folio_that_cannot_fit_touches_nothing() {
         devices.give_now(A, single(id, slot)).unwrap();
     }
     assert!(devices.may_hold(3) && !devices.may_hold(4));
-    let before = devices.transit.seen();
+    let before = devices.in_flight.seen();
     assert_eq!(devices.scatter(A, want(4), &mut out), Err(0));
-    assert_eq!(devices.transit.seen(), before, "it gave nothing back");
+    assert_eq!(devices.in_flight.seen(), before, "it gave nothing back");
     for slot in [5, 700] {
         devices.set_cache_only(id, SlotIndex(slot), true).unwrap();
     }
@@ -448,8 +448,8 @@ fn a_folio_finds_scattered_room_beside_frozen_clusters() {
     devices.check();
 }
 
-fn want(pages: u16) -> super::super::alloc::Want {
-    super::super::alloc::Want {
+pub(in crate::slots) fn want(pages: u16) -> super::super::search::Request {
+    super::super::request::Request {
         pages: usize::from(pages),
         order: order_of(pages),
         owner: EntryId(5000),

@@ -16,8 +16,10 @@ mod scattered;
 mod sharing;
 mod stress;
 
+use super::extent::order_of;
 use super::*;
 use crate::env::{IoError, ReadOp, WriteOp};
+use crate::types::{ClusterIndex, Node};
 use std::collections::BTreeSet;
 
 struct Cpus(usize);

@@ -201,14 +201,10 @@ fn options() -> impl Strategy<Value = Options> {
         Just(ClusterPolicy::FreeFirst),
         Just(ClusterPolicy::NonFullFirst)
     ];
-    let returns = prop_oneof![3 => Just(Returns::Cached), 1 => Just(Returns::Direct)];
-    (choice, clusters, returns, 0u16..512).prop_map(|(choice, clusters, returns, compact_used)| {
-        Options {
-            compact_used,
-            choice,
-            clusters,
-            returns,
-        }
+    (choice, clusters, 0u16..512).prop_map(|(choice, clusters, compact_used)| Options {
+        compact_used,
+        choice,
+        clusters,
     })
 }
 

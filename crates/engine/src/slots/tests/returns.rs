@@ -1,6 +1,6 @@
 //! The return caches: bounded whether or not a worker ever comes, and never in anybody's way.
 
-use super::super::percpu::{RETURNS, RETURNS_LEFT};
+use super::super::per_cpu::{RETURNS, RETURNS_LEFT};
 use super::*;
 
 /// A device of full clusters, so that every single free has to wait.

@@ -1,7 +1,7 @@
 //! One test for each rule that random operations seldom reach.
 
 use super::super::cluster::Cell;
-use super::super::table::Table;
+use super::super::cluster::table::Table;
 use super::model::{Op, Run};
 use super::*;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -256,7 +256,7 @@ fn a_cluster_being_discarded_is_on_no_list() {
                 wanting.allocate(B, 512, EntryId(512), &mut out).unwrap();
                 out[0]
             }));
-            while devices.transit.waiting() == 0 {
+            while devices.in_flight.waiting() == 0 {
                 assert!(!other.as_ref().unwrap().is_finished(), "nobody waits");
                 std::thread::yield_now();
             }

@@ -2,7 +2,7 @@
 //! small one. Counted in locks, which debug builds do.
 
 use super::*;
-use crate::locks::{Place, taken};
+use crate::locks::{LockRank, taken};
 
 /// Owners are asked for their copies; there are none.
 struct NoCopies;
@@ -34,8 +34,8 @@ fn with_holes(clusters: u32, pages: u16) -> (Devices, DeviceId) {
 /// Locks taken for an allocation of 16 pages.
 fn locks(devices: &Devices, out: &mut ExtentList) -> (Result<(), AllocError>, u64) {
     let all = || -> u64 {
-        let places = [Place::Cpu, Place::Cluster, Place::Lists];
-        places.map(taken).iter().sum()
+        let ranks = [LockRank::Cpu, LockRank::Cluster, LockRank::Lists];
+        ranks.map(taken).iter().sum()
     };
     let before = all();
     out.clear();

@@ -1,7 +1,7 @@
 //! That processors keep out of each other's way, by the locks that they take.
 
 use super::*;
-use crate::locks::{Place, taken};
+use crate::locks::{LockRank, taken};
 use std::collections::VecDeque;
 
 /// Folios that a processor holds: whole clusters' worth.
@@ -10,7 +10,7 @@ const ORDER: u8 = 4;
 
 /// Locks of a place for each pair of allocation and free, in hundredths, where two processors, in
 /// turn, allocate a folio and free their oldest.
-fn locks_of_pairs(place: Place, pairs: usize) -> u64 {
+fn locks_of_pairs(place: LockRank, pairs: usize) -> u64 {
     let (devices, _) = one(1 << 15, Options::default());
     let mut out = ExtentList::new();
     let mut allocate = |cpu| {
@@ -57,8 +57,8 @@ fn what_a_processor_emptied_goes_back_to_the_lender() {
 
 #[test]
 fn processors_that_free_and_allocate_keep_out_of_each_others_way() {
-    let [cpus, clusters, lists] =
-        [Place::Cpu, Place::Cluster, Place::Lists].map(|place| locks_of_pairs(place, 6400));
+    let [cpus, clusters, lists] = [LockRank::Cpu, LockRank::Cluster, LockRank::Lists]
+        .map(|place| locks_of_pairs(place, 6400));
     println!("{cpus} of processors, {clusters} of clusters, {lists} of lists, for 100 pairs");
     // Each of its own: one to allocate, one to free.
     assert!(cpus <= 210, "{cpus} locks of processors for 100 pairs");
@@ -94,7 +94,7 @@ fn locks_of_kinds(stay: Kind, go: Kind, every: usize) -> [u64; 2] {
         let count = half / usize::from(kind.pages);
         (kind, (0..count).map(|_| allocate(kind)).collect::<Vec<_>>())
     });
-    let places = [Place::Cluster, Place::Lists];
+    let places = [LockRank::Cluster, LockRank::Lists];
     let mut random = 1u64;
     let (mut before, rounds) = ([0; 2], 20_000);
     for round in 0..2 * rounds {

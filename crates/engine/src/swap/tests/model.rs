@@ -35,9 +35,6 @@ enum Step {
     Uncache {
         which: usize,
     },
-    Dup {
-        which: usize,
-    },
     Free {
         which: usize,
     },
@@ -60,10 +57,9 @@ enum Step {
     PoolMax {
         mib: u64,
     },
-    GroupLimit {
+    Writeback {
         group: u16,
-        pages: u64,
-        writeback: bool,
+        may: bool,
     },
     EndGroup {
         group: u16,
@@ -106,7 +102,6 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         3 => (any::<usize>(), 1usize..90, any::<bool>()).prop_map(|(which, n, keep)| Step::LoadEach { which, n, keep }),
         2 => (any::<usize>(), 1u32..=64).prop_map(|(which, n)| Step::Expect { which, n }),
         6 => any::<usize>().prop_map(|which| Step::Uncache { which }),
-        1 => any::<usize>().prop_map(|which| Step::Dup { which }),
         3 => any::<usize>().prop_map(|which| Step::Free { which }),
         3 => (any::<usize>(), 1u32..200).prop_map(|(which, n)| Step::FreeRun { which, n }),
         4 => Just(Step::Work),
@@ -115,8 +110,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         2 => (1u64..400).prop_map(|pages| Step::Shrink { pages }),
         1 => (0..2usize, 0u64..200).prop_map(|(device, pages)| Step::Drain { device, pages }),
         1 => (1u64..4).prop_map(|mib| Step::PoolMax { mib }),
-        1 => (0..3u16, 0u64..300, any::<bool>())
-            .prop_map(|(group, pages, writeback)| Step::GroupLimit { group, pages, writeback }),
+        1 => (0..3u16, any::<bool>()).prop_map(|(group, may)| Step::Writeback { group, may }),
         1 => (0..3u16).prop_map(|group| Step::EndGroup { group }),
         1 => (0..2usize, any::<u32>()).prop_map(|(device, bits)| Step::FailReads { device, bits }),
         2 => (0..2usize, any::<u32>(), why).prop_map(|(device, bits, why)| Step::FailWrites { device, bits, why }),
@@ -130,7 +124,6 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 /// What the model knows of an entry.
 struct Known {
     content: Box<PageBytes>,
-    references: u32,
     cached: bool,
 }
 
@@ -140,8 +133,6 @@ struct Model {
     seed: u32,
     /// Good loads by source: zero, pool, device.
     loads: [u64; 3],
-    /// Bytes of the pool that a group may hold, of those that have a limit.
-    limits: BTreeMap<u16, u64>,
 }
 
 impl Model {
@@ -159,7 +150,6 @@ impl Model {
             entry,
             Known {
                 content,
-                references: 1,
                 cached: false,
             },
         );
@@ -172,12 +162,7 @@ impl Model {
             .copied()
     }
     fn released(&mut self, entry: EntryId) {
-        let known = self.entries.get_mut(&entry).unwrap();
-        known.references -= 1;
-        known.cached = false;
-        if known.references == 0 {
-            self.entries.remove(&entry);
-        }
+        assert!(self.entries.remove(&entry).is_some());
     }
     /// What a load gave is the content, or an error that the faults explain.
     fn loaded(
@@ -238,7 +223,6 @@ fn run(rig: &Rig, steps: &[Step]) {
     let cpu = Cpu(0);
     for (i, step) in steps.iter().enumerate() {
         let cpu_now = Cpu(i as u16 % 2);
-        let held = [0, 1, 2].map(|group| swap.group_pool_bytes(GroupId(group)));
         match *step {
             Step::Store {
                 group,
@@ -336,20 +320,9 @@ fn run(rig: &Rig, steps: &[Step]) {
                 };
                 let known = model.entries.get_mut(&entry).unwrap();
                 let given_up = swap.place(entry) == Place::Memory;
-                // Shared entries lose the mark when one reference goes.
                 let uncached = swap.uncache(entry);
                 assert_eq!(uncached, known.cached && !given_up, "entry {entry}");
                 known.cached &= given_up;
-            }
-            Step::Dup { which } => {
-                let Some(entry) = model.pick(which) else {
-                    continue;
-                };
-                match swap.dup(entry) {
-                    Ok(()) => model.entries.get_mut(&entry).unwrap().references += 1,
-                    Err(DupError::NotStored) => assert!(model.entries[&entry].cached),
-                    Err(error) => panic!("{error}"),
-                }
             }
             Step::Free { which } => {
                 let Some(entry) = model.pick(which) else {
@@ -393,22 +366,8 @@ fn run(rig: &Rig, steps: &[Step]) {
                 swap.let_drained_into_pool(0);
             }
             Step::PoolMax { mib } => swap.set_limits(mib << 20, 60).unwrap(),
-            Step::GroupLimit {
-                group,
-                pages,
-                writeback,
-            } => {
-                let pool_max = pages * PAGE_SIZE as u64;
-                let set = swap.set_group_limits(GroupId(group), pool_max, writeback);
-                assert_eq!(set.is_ok(), pool_max <= swap.pool.max(), "{set:?}");
-                if set.is_ok() {
-                    model.limits.insert(group, pool_max);
-                }
-            }
-            Step::EndGroup { group } => {
-                swap.remove_group(GroupId(group));
-                model.limits.remove(&group);
-            }
+            Step::Writeback { group, may } => swap.set_group_writeback(GroupId(group), may),
+            Step::EndGroup { group } => swap.remove_group(GroupId(group)),
             Step::Freeze => swap.pool.freeze(),
             Step::Alone => swap.alone(),
             Step::FailReads { device, bits } => {
@@ -425,14 +384,6 @@ fn run(rig: &Rig, steps: &[Step]) {
             Step::Gone { device, yes } => on(devices, device, |d| d.gone.store(yes, Relaxed)),
         }
         swap.check();
-        for (&group, &limit) in &model.limits {
-            // What is above a limit that was lowered may stay; nothing comes to it.
-            let bytes = swap.group_pool_bytes(GroupId(group));
-            assert!(
-                bytes <= limit.max(held[usize::from(group)]),
-                "group {group}"
-            );
-        }
         assert_eq!(swap.entries(), model.entries.len());
         let extra: u64 = 2 << 20;
         assert!(swap.memory().pool_bytes <= (3 << 20) + extra);

@@ -1,13 +1,13 @@
-//! Ranges of entries: one operation each, references that reach their limit, and stores that
+//! Ranges of entries: one operation each, and stores that
 //! fail half-way.
 
 use super::*;
 use crate::PageBytes;
 #[cfg(debug_assertions)]
-use crate::locks::{Place as LockPlace, taken};
-use crate::vswap::SPARE;
+use crate::entries::EntryWord;
+use crate::entries::SPARE;
 #[cfg(debug_assertions)]
-use crate::vswap::Word;
+use crate::locks::{LockRank as LockPlace, taken};
 
 fn pages(n: u32, random: usize) -> Vec<PageBytes> {
     (0..n).map(|seed| page(seed, random)).collect()
@@ -34,7 +34,7 @@ fn a_range_is_stored_looked_up_and_freed_in_one_operation_each() {
         assert_eq!(stored, 2, "{codec:?}: reserved once, named once");
         swap.check();
         let range: Vec<EntryId> = (0..64).map(|i| first.plus(i)).collect();
-        let mut words = [Word::FREE; 64];
+        let mut words = [EntryWord::FREE; 64];
         assert_eq!(operations(|| swap.space.words(&range, &mut words)), 1);
         assert!(words.iter().all(|word| !word.is_free()));
         assert_eq!(operations(|| swap.expect(&range)), 1);
@@ -108,45 +108,6 @@ fn a_folio_side_by_side_is_freed_in_one_piece() {
         swap.check();
     }
     assert_eq!(devices.usage()[0].used, 0);
-}
-
-#[test]
-fn references_have_a_limit_and_say_so() {
-    let rig = rig(small(CodecKind::Lz4), None);
-    let content = page(1, 20);
-    let entry = rig.swap.store(Cpu(0), GroupId(0), &[&content]).unwrap();
-    for _ in 0..1000 {
-        rig.swap.dup(entry).unwrap();
-    }
-    assert_eq!(rig.swap.space.lock(entry).references(), 1001);
-    rig.swap.space.lock(entry).set_references(u32::MAX);
-    assert_eq!(rig.swap.dup(entry), Err(DupError::TooMany));
-    assert_eq!(rig.swap.space.lock(entry).references(), u32::MAX);
-    rig.swap.check();
-    // Those beyond the first are counted, and take nothing once they are gone.
-    let bytes = || rig.swap.space.bytes();
-    let with_one = bytes();
-    let pages = [&content; 256];
-    let first = rig.swap.store(Cpu(0), GroupId(0), &pages).unwrap();
-    let before = bytes();
-    assert!(before < with_one + 8192);
-    (0..256).for_each(|i| rig.swap.dup(first.plus(i)).unwrap());
-    assert!((before + 256 * 8..before + 256 * 16).contains(&bytes()));
-    rig.swap.check();
-    rig.swap.free(Cpu(0), first, 256);
-    assert!(bytes() <= before);
-    rig.swap.free(Cpu(0), first, 256);
-    rig.swap.space.lock(entry).set_references(2);
-    for last in [false, true] {
-        let mut out = [0; PAGE_SIZE];
-        assert_eq!(
-            rig.swap.load(Cpu(0), entry, &mut out, false),
-            Ok(Source::Pool)
-        );
-        assert!(out == content);
-        rig.swap.check();
-        assert_eq!(rig.swap.entries() == 0, last);
-    }
 }
 
 /// Entries are never written over: what an older store left stays what it is until its owner frees

@@ -149,7 +149,7 @@ fn the_pool_refuses_only_where_nothing_else_helps() {
     assert_eq!(counters.reject_pool.get(), 0, "the oldest made room");
 
     // The group may write no more: the next have no place.
-    swap.set_group_limits(GroupId(0), u64::MAX, false).unwrap();
+    swap.set_group_writeback(GroupId(0), false);
     let pages: Vec<PageBytes> = (0..1024).map(|n| page(30000 + n, 512)).collect();
     let refs: Vec<&PageBytes> = pages.iter().collect();
     let mut out = [None; 1024];
@@ -370,11 +370,11 @@ fn what_cannot_leave_stays_in_its_place() {
     assert_eq!(source, Ok(Source::Pool));
     assert!((0..10).any(|_| turn().flatten().unwrap().dropped == 1));
     assert_eq!(swap.place(copy), Place::Memory);
-    swap.set_group_limits(GroupId(0), u64::MAX, false).unwrap();
+    swap.set_group_writeback(GroupId(0), false);
     for _ in 0..50 {
         turn();
     }
-    swap.set_group_limits(GroupId(0), u64::MAX, true).unwrap();
+    swap.set_group_writeback(GroupId(0), true);
     for &entry in &entries[..100] {
         swap.load(Cpu(0), entry, &mut [0; PAGE_SIZE], false)
             .unwrap();

@@ -1,0 +1,200 @@
+//! One cluster: 512 consecutive entries, their words, and what few of them need besides.
+
+use super::entry_word::{EntryWord, Location};
+use super::fifo::Stamp;
+use super::group::Hold;
+use crate::BLOCK_PAGES;
+
+/// Entries of a cluster.
+pub const CLUSTER_ENTRIES: usize = if cfg!(loom) { 4 } else { crate::CLUSTER_SLOTS };
+const _: () = assert!(CLUSTER_ENTRIES.is_multiple_of(BLOCK_PAGES));
+
+/// Who may allocate in a cluster. Freeing is always allowed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum State {
+    /// The cursor of one processor allocates in it.
+    Open,
+    /// On its group's list of clusters worth opening again.
+    Partial(Stamp),
+    /// Too full to be worth opening: on no list.
+    Closed,
+}
+
+/// Invariants: `used` = words that are not free; `pooled` = words that are in the pool;
+/// `clock` is set if `pooled > 0`; `late` is later than `clock`; `left` = Σ over the
+/// objects that its entries name, of the pages that were in them and that none of these names;
+/// `vain <= left`.
+///
+/// On cache lines of its own, so that what one processor stores in a cluster disturbs nobody: 65 lines
+/// long, from the beginning or the middle of a line on, and allocators keep some bytes between two. From the
+/// beginning alone would cost twice the gap.
+#[repr(align(32))]
+pub struct Cluster {
+    pub(super) words: [EntryWord; CLUSTER_ENTRIES],
+    /// Who is charged.
+    pub(super) group: Hold,
+    /// The processor that made it, to which its number goes back.
+    pub(super) maker: u16,
+    pub(super) used: u16,
+    pub(super) pooled: u16,
+    /// No free entry lies before this one.
+    hint: u16,
+    pub(super) state: State,
+    /// Its place in the order in which the shrinker visits the group's clusters.
+    pub(super) clock: Option<Stamp>,
+    /// Where the shrinker's visit goes on: it had seen the entries before this one.
+    pub(super) visited: u16,
+    /// When pages came last that are younger than that place says: they are marked referenced, and
+    /// have their turn there.
+    pub(super) late: Option<Stamp>,
+    /// Recompressed since something was last put into the pool.
+    pub(super) dense: bool,
+    /// Pages that left blocks which others keep.
+    pub(super) left: u16,
+    /// Those of them that packing again does not get rid of, as far as it was tried.
+    pub(super) vain: u16,
+}
+
+/// One line beside the words: 8.1 bytes an entry in all.
+const _: () = assert!(cfg!(loom) || size_of::<Cluster>() == 8 * CLUSTER_ENTRIES + 64);
+
+/// What became of a place that an entry names no more.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Vacated {
+    /// Nobody names it: the caller frees what is there.
+    Place(Location),
+    /// Entries of the same block do.
+    StillNamed,
+}
+
+impl Cluster {
+    pub(super) fn new(group: Hold, maker: u16) -> Self {
+        Self {
+            words: [EntryWord::FREE; CLUSTER_ENTRIES],
+            group,
+            maker,
+            used: 0,
+            pooled: 0,
+            hint: 0,
+            state: State::Open,
+            clock: None,
+            visited: 0,
+            late: None,
+            dense: false,
+            left: 0,
+            vain: 0,
+        }
+    }
+
+    /// An emptied cluster made ready for another life; it keeps its memory.
+    pub(super) fn recycle(&mut self, group: Hold, maker: u16) {
+        debug_assert!(self.used == 0 && self.pooled == 0);
+        debug_assert!(self.left == 0 && self.vain == 0);
+        self.group = group;
+        self.maker = maker;
+        self.hint = 0;
+        self.state = State::Open;
+        self.clock = None;
+        self.late = None;
+        self.dense = false;
+    }
+
+    /// The word of an entry.
+    pub fn word(&self, at: usize) -> EntryWord {
+        self.words[at]
+    }
+
+    /// The group that is charged for this cluster's entries.
+    pub fn group(&self) -> &Hold {
+        &self.group
+    }
+
+    /// Replaces a used entry's word by another used one.
+    pub fn set(&mut self, at: usize, word: EntryWord) {
+        let old = self.words[at];
+        debug_assert!(!old.is_free() && !word.is_free());
+        let pooled = |w: EntryWord| u16::from(matches!(w.location(), Location::Pool(_)));
+        self.pooled = self.pooled - pooled(old) + pooled(word);
+        self.words[at] = word;
+    }
+
+    /// What becomes of the place that an entry names, now that it is to name another or none.
+    pub(super) fn vacate(&self, at: usize) -> Vacated {
+        let word = self.words[at];
+        let location = word.location();
+        let first = at / BLOCK_PAGES * BLOCK_PAGES;
+        let mut block = first..first + BLOCK_PAGES;
+        let beside = |other: usize| other != at && self.words[other].same_place(word);
+        if matches!(location, Location::Pool(_)) && block.any(beside) {
+            Vacated::StillNamed
+        } else {
+            Vacated::Place(location)
+        }
+    }
+
+    /// Reserves up to `out.len()` entries, lowest first; how many.
+    pub(super) fn reserve_each(&mut self, out: &mut [u16]) -> usize {
+        let mut n = 0;
+        let mut at = self.hint as usize;
+        while n < out.len() && at < CLUSTER_ENTRIES {
+            if self.words[at].is_free() {
+                self.words[at] = EntryWord::RESERVED;
+                out[n] = at as u16;
+                n += 1;
+            }
+            at += 1;
+        }
+        self.hint = at as u16;
+        self.used += n as u16;
+        n
+    }
+
+    /// Reserves `pages` consecutive entries, the first a multiple of the next power of two.
+    pub(super) fn reserve_run(&mut self, pages: usize) -> Option<usize> {
+        let align = pages.next_power_of_two();
+        let first = (self.hint as usize).next_multiple_of(align);
+        let start = (first..CLUSTER_ENTRIES)
+            .step_by(align)
+            .find(|&s| self.words[s..s + pages].iter().all(|w| w.is_free()))?;
+        self.words[start..start + pages].fill(EntryWord::RESERVED);
+        self.used += pages as u16;
+        if first == self.hint as usize && start == first {
+            self.hint = (start + pages) as u16;
+        }
+        Some(start)
+    }
+
+    /// A free entry lies at `at` again.
+    pub(super) fn unhint(&mut self, at: usize) {
+        self.hint = self.hint.min(at as u16);
+    }
+
+    /// Frees an entry; what became of the place that it named.
+    pub fn release(&mut self, at: usize) -> Vacated {
+        let word = self.words[at];
+        assert!(!word.is_free(), "entry {at} of its cluster is freed twice");
+        let vacated = self.vacate(at);
+        self.set(at, EntryWord::RESERVED);
+        self.words[at] = EntryWord::FREE;
+        self.used -= 1;
+        self.hint = self.hint.min(at as u16);
+        vacated
+    }
+
+    pub(super) fn check(&self) {
+        let count = |f: &dyn Fn(EntryWord) -> bool| self.words.iter().filter(|&&w| f(w)).count();
+        assert_eq!(count(&|w| !w.is_free()), self.used as usize);
+        assert_eq!(
+            count(&|w| matches!(w.location(), Location::Pool(_))),
+            self.pooled as usize
+        );
+        assert!(self.pooled == 0 || self.clock.is_some());
+        assert!(self.late.is_none() || self.late > self.clock);
+        assert!(self.vain <= self.left && (self.left == 0 || self.pooled > 0));
+        assert!(
+            self.words[..self.hint as usize]
+                .iter()
+                .all(|w| !w.is_free())
+        );
+    }
+}

@@ -1,0 +1,40 @@
+//! How far a drain of a device has come.
+
+use crate::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
+
+/// How far a drain has come. It goes round the device, so that each step costs what it moves: what
+/// stayed behind, as it could not be moved or came after, is met in the next round.
+#[derive(Default)]
+pub(in crate::slots) struct DrainProgress {
+    /// Whether it was seen that all has a place, and nothing was allocated since.
+    pub begun: AtomicBool,
+    /// The slot at which the next step begins; 0: a round does.
+    pub next: AtomicU32,
+    /// What this round has come to before.
+    moved: AtomicBool,
+    failed: AtomicBool,
+}
+
+/// What a whole round has come to.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(in crate::slots) enum Round {
+    /// Some pages were moved, or none was there.
+    Moved,
+    /// Pages were there, and none could be moved.
+    Failed,
+}
+
+impl DrainProgress {
+    /// After a step: what the round has come to, if it has ended.
+    pub fn ended(&self, moved: usize, failed: bool) -> Option<Round> {
+        let over = self.next.load(Relaxed) == 0;
+        let moved = self.moved.load(Relaxed) || moved > 0;
+        let failed = self.failed.load(Relaxed) || failed;
+        self.moved.store(moved && !over, Relaxed);
+        self.failed.store(failed && !over, Relaxed);
+        over.then_some(match failed && !moved {
+            true => Round::Failed,
+            false => Round::Moved,
+        })
+    }
+}

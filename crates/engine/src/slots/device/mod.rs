@@ -1,0 +1,383 @@
+//! One device: its cells, its lists, and how a cluster moves between them.
+//!
+//! A cluster changes state only with its own lock and the lists' lock held, in that order;
+//! so either lock alone is enough to rely on a state, and the list a cluster is on always
+//! is the one its state names. To go the other way, from a list to a cluster, the lists'
+//! holder only *tries* the cluster's lock ([`Device::isolate`]).
+
+pub(super) mod copies;
+pub(super) mod cursor;
+pub(super) mod device_order;
+pub(super) mod drain_progress;
+pub(super) mod in_flight;
+pub(super) mod lists;
+pub(super) mod usage;
+
+pub(super) use lists::Patience;
+
+use super::cluster::cluster_directory::ClusterDirectory;
+use super::cluster::table::Table;
+use super::cluster::{Cell, Cluster, ClusterGuard, DISCARD, FREE, LISTS, NIL, Owner, State};
+use super::options::DeviceSpec;
+use super::request::Request;
+use crate::env::{Lender, Store};
+use crate::locks::{CachePadded, Guard, LockRank, Ordered, lock};
+use crate::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
+use crate::types::{CLUSTER_SLOTS, ClusterIndex, DeviceId, Node};
+use copies::Copies;
+use cursor::Cursor;
+use drain_progress::DrainProgress;
+use in_flight::InFlight;
+use lists::{Head, Lists};
+use std::sync::Arc;
+use usage::UsageCount;
+
+/// A device as the allocator sees it.
+pub(super) struct Device {
+    pub id: DeviceId,
+    pub store: Arc<dyn Store>,
+    pub lender: Option<Arc<dyn Lender>>,
+    pub slots: u32,
+    pub clusters: u32,
+    pub wants_discard: bool,
+    pub rotational: bool,
+    pub node: Option<Node>,
+    /// Whether slots may be allocated: not while it drains, nor after too many errors. Asked
+    /// with the cluster's lock held: so whoever cleared it and then looked at every cluster
+    /// under its lock has seen all slots that will ever be taken. Written with the lists' lock held.
+    pub accepting: AtomicBool,
+    /// Write errors so far.
+    pub failed: AtomicU32,
+    /// The same, less those forgiven.
+    pub errors: AtomicU32,
+    /// Pages written well since there were errors.
+    pub written: AtomicU32,
+    /// Slots out of service for errors.
+    pub bad: AtomicU32,
+    /// Whether a full cluster may hold slots that are only copies: see `reclaim`.
+    pub copies: CachePadded<Copies>,
+    /// The one cursor of a rotating device, for folios of all sizes: the head goes on where it is.
+    pub shared: Ordered<Option<Cursor>, { LockRank::SharedCursor as usize }>,
+    /// How far it is drained, if it is.
+    pub drained: DrainProgress,
+    /// Which cluster is looked at next whether it is worth packing.
+    pub to_pack: AtomicU32,
+    directory: ClusterDirectory,
+    /// Slots taken and freed off the fast path, where no processor's lock is held.
+    used: CachePadded<UsageCount>,
+    lists: CachePadded<Ordered<Lists, { LockRank::Lists as usize }>>,
+    in_flight: Arc<InFlight>,
+}
+
+/// Why a cluster is put back on a list.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Requeue {
+    /// It has nothing for its order.
+    AfterScan,
+    /// A slot of it was freed, or its holder let it go.
+    AfterFree,
+}
+
+impl Device {
+    pub fn new(
+        id: DeviceId,
+        slots: u32,
+        spec: DeviceSpec,
+        store: Arc<dyn Store>,
+        lender: Option<Arc<dyn Lender>>,
+        in_flight: Arc<InFlight>,
+    ) -> Self {
+        let clusters = slots.div_ceil(CLUSTER_SLOTS as u32);
+        let fresh = if lender.is_some() { 0 } else { clusters };
+        Self {
+            id,
+            slots,
+            clusters,
+            wants_discard: spec.discard.unwrap_or_else(|| store.wants_discard()),
+            rotational: spec.rotational.unwrap_or_else(|| store.rotational()),
+            node: spec.node.or_else(|| store.node()),
+            store,
+            lender,
+            accepting: AtomicBool::new(true),
+            failed: AtomicU32::new(0),
+            errors: AtomicU32::new(0),
+            written: AtomicU32::new(0),
+            bad: AtomicU32::new(0),
+            copies: CachePadded(Copies::new()),
+            shared: Ordered::new(None),
+            drained: DrainProgress::default(),
+            to_pack: AtomicU32::new(0),
+            directory: ClusterDirectory::new(clusters),
+            used: CachePadded(UsageCount::new()),
+            lists: CachePadded(Ordered::new(Lists {
+                heads: [Head {
+                    first: NIL,
+                    last: NIL,
+                    len: 0,
+                }; LISTS],
+                fresh,
+                tables: 0,
+                held: 0,
+                past_end: 0,
+            })),
+            in_flight,
+        }
+    }
+
+    pub fn accepting(&self) -> bool {
+        self.accepting.load(Relaxed)
+    }
+
+    pub fn bad(&self) -> u32 {
+        self.bad.load(Relaxed)
+    }
+
+    /// Counts slots taken (or freed, if negative) by somebody who holds no processor's lock.
+    pub fn count(&self, slots: i64) {
+        if slots != 0 {
+            self.used.0.add(slots);
+        }
+    }
+
+    pub fn counted(&self) -> &UsageCount {
+        &self.used.0
+    }
+
+    pub fn lists(&self) -> Guard<'_, Lists, { LockRank::Lists as usize }> {
+        lock(&self.lists.0)
+    }
+
+    /// The cell of a cluster, if the cluster was ever used.
+    pub fn cell(&self, c: ClusterIndex) -> Option<&Cell> {
+        self.directory.get(c)
+    }
+
+    /// The cell of a cluster that is on a list.
+    fn listed(&self, c: u32) -> &Cell {
+        self.cell(ClusterIndex(c))
+            .expect("a listed cluster has a cell")
+    }
+
+    /// An empty cluster, for `order`: one of ours, or one never used, or one borrowed.
+    pub fn take_empty(
+        &self,
+        order: u8,
+        patience: Patience,
+    ) -> Option<(ClusterIndex, ClusterGuard<'_>)> {
+        let (c, mut cluster) = match self.isolate(FREE, Owner::Scan, patience) {
+            Some(found) => found,
+            None => self.take_absent()?,
+        };
+        cluster.order = order;
+        Some((c, cluster))
+    }
+
+    fn take_absent(&self) -> Option<(ClusterIndex, ClusterGuard<'_>)> {
+        let (c, withdrawn) = match &self.lender {
+            Some(lender) => {
+                let withdrawn = self.in_flight.begin();
+                (lender.acquire()?, withdrawn)
+            }
+            None => {
+                let mut lists = self.lists();
+                if lists.fresh == 0 {
+                    return None;
+                }
+                lists.fresh -= 1;
+                let c = ClusterIndex(self.clusters - 1 - lists.fresh);
+                (c, self.in_flight.begin())
+            }
+        };
+        assert!(
+            c.0 < self.clusters,
+            "cluster {c} lent to us is beyond device {}",
+            self.id
+        );
+        let mut cluster = lock(&self.directory.make(c).cluster);
+        assert_eq!(
+            cluster.state,
+            State::Absent,
+            "cluster {c} of device {} lent to us twice",
+            self.id
+        );
+        self.set_state(
+            &mut self.lists(),
+            c,
+            &mut cluster,
+            State::OffList(Owner::Scan),
+        );
+        let past_end = self.past_end(c);
+        if past_end > 0 {
+            cluster.count = past_end as u16;
+            let table = self.open(&mut cluster);
+            table.take_bad(CLUSTER_SLOTS - past_end, past_end);
+            self.lists().past_end = past_end as u32;
+        }
+        // A removal that has not seen this cluster has seen to it that this is false by now (see
+        // `Devices::remove`), and nobody would give the cluster back.
+        let stays = self.accepting() || self.lender.is_none();
+        let found = if stays {
+            Some((c, cluster))
+        } else {
+            self.give_back(c, cluster);
+            None
+        };
+        withdrawn.arrived();
+        found
+    }
+
+    /// How many slots of a cluster lie past the device's end. They are bad from the start, and
+    /// not counted as taken.
+    pub fn past_end(&self, c: ClusterIndex) -> usize {
+        ((c.index() + 1) * CLUSTER_SLOTS).saturating_sub(self.slots as usize)
+    }
+
+    /// Makes sure that slots can be allocated in a cluster: it has a table, with room for every
+    /// owner.
+    pub fn open<'a>(&self, cluster: &'a mut Cluster) -> &'a mut Table {
+        let before = cluster.table.as_ref().map_or(0, Table::bytes);
+        let table = cluster.table.get_or_insert_with(Table::new);
+        if !table.is_whole() {
+            table.spread();
+        }
+        let bytes = table.bytes();
+        if bytes > before {
+            self.lists().tables += bytes - before;
+        }
+        table
+    }
+
+    /// Takes the first free window of a cluster that need not be open.
+    pub fn take_window(&self, cluster: &mut Cluster, want: Request) -> Option<usize> {
+        let start = match &cluster.table {
+            Some(table) => table.used().window(0, want.order, want.pages)?,
+            None => 0,
+        };
+        self.open(cluster);
+        cluster.take(start, want.pages, want.owner);
+        Some(start)
+    }
+
+    /// Puts a cluster on the list where it belongs now, whatever it was on.
+    pub fn settle(&self, c: ClusterIndex, cluster: &mut Cluster, requeue: Requeue) {
+        let to = if cluster.count == 0 {
+            if self.wants_discard && cluster.table.is_some() {
+                State::Discard
+            } else {
+                State::Free
+            }
+        } else if usize::from(cluster.count) == CLUSTER_SLOTS {
+            State::Full
+        } else if cluster.only_bad() {
+            // Of no use whole: small folios may have it, so that they spare whole ones.
+            cluster.order = 0;
+            State::NonFull(0)
+        } else {
+            match requeue {
+                Requeue::AfterScan => State::Frag(cluster.order),
+                Requeue::AfterFree => State::NonFull(cluster.order),
+            }
+        };
+        let dropped = if cluster.count == 0 {
+            cluster.table.take()
+        } else {
+            None
+        };
+        let mut lists = self.lists();
+        lists.tables -= dropped.as_ref().map_or(0, Table::bytes);
+        self.set_state(&mut lists, c, cluster, to);
+        drop(lists);
+    }
+
+    /// After slots of a cluster were freed: moves it where it belongs. True if the last slot
+    /// of a cluster that another process lent us to read is gone, and the lender must be
+    /// told (without the cluster's lock).
+    #[must_use]
+    pub fn freed(&self, c: ClusterIndex, cluster: &mut Cluster) -> bool {
+        match cluster.state {
+            State::Full | State::Frag(_) => self.settle(c, cluster, Requeue::AfterFree),
+            State::NonFull(_) if cluster.count == 0 => self.settle(c, cluster, Requeue::AfterFree),
+            State::Inherited if cluster.count == 0 => {
+                self.forget(c, cluster);
+                return true;
+            }
+            _ => {}
+        }
+        false
+    }
+
+    /// The cluster is not ours any more.
+    pub fn forget(&self, c: ClusterIndex, cluster: &mut Cluster) {
+        cluster.count = 0;
+        cluster.gone = false;
+        let dropped = cluster.table.take();
+        let mut lists = self.lists();
+        lists.tables -= dropped.as_ref().map_or(0, Table::bytes);
+        lists.past_end -= self.past_end(c) as u32;
+        self.set_state(&mut lists, c, cluster, State::Absent);
+    }
+
+    /// The cluster is the lender's again, whatever it holds.
+    pub fn give_back(&self, c: ClusterIndex, mut cluster: ClusterGuard<'_>) {
+        self.forget(c, &mut cluster);
+        drop(cluster);
+        if let Some(lender) = &self.lender {
+            lender.release(c);
+        }
+    }
+
+    /// Discards one emptied cluster and makes it free. False if none waits.
+    ///
+    /// The cluster is off every list meanwhile, and says who holds it: nobody else can move
+    /// it, whatever happens while no lock is held. Who needs it waits for its arrival.
+    pub fn discard_one(&self, patience: Patience) -> bool {
+        if !self.wants_discard || self.len(DISCARD) == 0 {
+            return false;
+        }
+        let withdrawn = self.in_flight.begin();
+        let Some((c, cluster)) = self.isolate(DISCARD, Owner::Discarding, patience) else {
+            return false;
+        };
+        drop(cluster);
+        let start = u64::from(c.first_slot().0);
+        let slots = (CLUSTER_SLOTS as u64).min(u64::from(self.slots) - start);
+        // A failed discard costs room behind the device, not correctness.
+        let _ = self.store.discard(start, slots);
+        let mut cluster = lock(&self.listed(c.0).cluster);
+        debug_assert_eq!(cluster.state, State::OffList(Owner::Discarding));
+        self.set_state(&mut self.lists(), c, &mut cluster, State::Free);
+        withdrawn.arrived();
+        true
+    }
+
+    /// Whether another process looked for a cluster in vain, or this one did.
+    pub fn is_wanted(&self) -> bool {
+        self.lender
+            .as_ref()
+            .is_some_and(|lender| lender.is_wanted())
+    }
+
+    /// Gives one empty cluster back to the lender if more than `reserve` are free.
+    pub fn release_one(&self, reserve: u32) -> bool {
+        if self.lender.is_none() || self.len(FREE) <= reserve {
+            return false;
+        }
+        let withdrawn = self.in_flight.begin();
+        let Some((c, cluster)) = self.isolate(FREE, Owner::Scan, Patience::Skip) else {
+            return false;
+        };
+        self.give_back(c, cluster);
+        withdrawn.arrived();
+        true
+    }
+
+    /// All clusters that have a cell.
+    pub fn cells(&self) -> impl Iterator<Item = (ClusterIndex, &Cell)> {
+        (0..self.clusters).filter_map(|c| Some((ClusterIndex(c), self.cell(ClusterIndex(c))?)))
+    }
+
+    /// Bytes this device costs: itself, cells and tables.
+    pub fn bookkeeping_bytes(&self) -> usize {
+        size_of::<Self>() + self.directory.bytes() + self.lists().tables
+    }
+}

@@ -1,0 +1,77 @@
+//! What can be set of the allocator and of a device, and how a device stands.
+
+use super::device::device_order::DeviceChoice;
+use crate::types::{CLUSTER_SLOTS, DeviceId, Node};
+
+/// What the user, or the system, says of a device. None: ask the store.
+#[derive(Clone, Copy, Default, Debug)]
+pub struct DeviceSpec {
+    /// The user's priority, at least 0; higher is tried first. None: automatic.
+    pub priority: Option<i16>,
+    /// The memory node it hangs on.
+    pub node: Option<Node>,
+    /// Whether to discard emptied clusters.
+    pub discard: Option<bool>,
+    /// Whether it has a head to move.
+    pub rotational: Option<bool>,
+}
+
+/// Which clusters are looked at first.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum ClusterPolicy {
+    /// `NonFullFirst` on devices without discard, else `FreeFirst`: there a cluster that is
+    /// let become empty is worth more.
+    #[default]
+    Auto,
+    /// Whole clusters first: long sequential writes, sooner fragmented.
+    FreeFirst,
+    /// Clusters begun by the same order first: spares whole clusters for large folios.
+    NonFullFirst,
+}
+
+/// Policies of a [`Devices`].
+#[derive(Clone, Copy, Debug)]
+pub struct Options {
+    /// Device choice.
+    pub choice: DeviceChoice,
+    /// Cluster choice.
+    pub clusters: ClusterPolicy,
+    /// Compaction empties clusters with at most so many used slots, 0..=511. More makes more
+    /// whole clusters, and moves more pages for each.
+    pub compact_used: u16,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            choice: DeviceChoice::default(),
+            clusters: ClusterPolicy::default(),
+            compact_used: CLUSTER_SLOTS as u16 / 2,
+        }
+    }
+}
+
+/// How a device stands.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct DeviceUsage {
+    /// The device.
+    pub device: DeviceId,
+    /// Slots of the device.
+    pub slots: u32,
+    /// Slots in use or out of service.
+    pub used: u32,
+    /// Slots out of service.
+    pub bad: u32,
+    /// The priority, automatic ones from -2 down.
+    pub priority: i16,
+    /// The memory node.
+    pub node: Option<Node>,
+    /// False while it drains and after too many errors.
+    pub accepting: bool,
+    /// Write errors so far.
+    pub errors: u32,
+    /// Errors took it out of service.
+    pub out: bool,
+    /// One cursor for all processors.
+    pub rotational: bool,
+}

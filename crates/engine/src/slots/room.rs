@@ -1,0 +1,130 @@
+//! Room: free slots of devices, and whether the other devices could take what is on one.
+
+use super::Devices;
+use super::device::Device;
+use super::device::in_flight::{LOOKS, More};
+use super::drain::Mover;
+use super::error::DrainError;
+use crate::sync::atomic::Ordering::Relaxed;
+use crate::types::{CLUSTER_SLOTS, ClusterIndex, DeviceId};
+
+/// What it takes to empty a device, as it is at the moment.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Departure {
+    /// Pages on it.
+    pub pages: u64,
+    /// Slots free on the other devices in service, in clusters that are this process's.
+    pub room: u64,
+    /// Slots there of clusters that nobody has, for which other processes may ask too.
+    pub lent: u64,
+}
+
+impl Departure {
+    /// Pages that would have no slot.
+    pub fn lacks(&self) -> u64 {
+        self.pages.saturating_sub(self.room + self.lent)
+    }
+}
+
+impl Devices {
+    /// What it takes to empty a device: asked before the first page moves, it tells whether all
+    /// will find a place.
+    ///
+    /// # Errors
+    /// There is no such device.
+    pub fn departure(&self, device: DeviceId) -> Result<Departure, DrainError> {
+        let device = self.known(device)?;
+        Ok(self.departure_of(&device))
+    }
+
+    /// Pages of a device for which there is too little room, memory included that the mover may use.
+    /// Before the first moves, and where the counts find too little, every cluster is looked at.
+    pub(super) fn lacks(&self, device: &Device, mover: &dyn Mover) -> Option<u64> {
+        let in_memory = mover.takes();
+        if device.drained.begun.load(Relaxed) {
+            let others = self.devices();
+            let others = others.iter().filter(|d| d.id != device.id && d.accepting());
+            let room: u64 = others.map(|other| self.free_slots(other)).sum();
+            if room + in_memory >= u64::from(self.used(device)) {
+                return None;
+            }
+        }
+        let missing = self.departure_of(device).lacks();
+        (missing > in_memory).then_some(missing)
+    }
+
+    /// What another thread has in its hands for the moment is counted nowhere: where room is short
+    /// that is waited for, as by who allocates.
+    pub(super) fn departure_of(&self, device: &Device) -> Departure {
+        let (mut looks, mut listener) = (0, None);
+        loop {
+            let seen = self.in_flight.seen();
+            let departure = self.departure_now(device);
+            let missing = departure.lacks();
+            if missing == 0 || looks == LOOKS {
+                return departure;
+            }
+            looks += 1;
+            match self
+                .in_flight
+                .more_since(seen, missing as usize, listener.as_ref())
+            {
+                More::Arrived | More::Freed => {}
+                More::Listen => listener = Some(self.in_flight.listen()),
+                More::Nothing => return departure,
+            }
+        }
+    }
+
+    fn departure_now(&self, device: &Device) -> Departure {
+        let mut others = self.devices();
+        others.retain(|other| other.id != device.id);
+        others.retain(|other| other.accepting());
+        Departure {
+            pages: self.live(device),
+            room: others.iter().map(|d| self.own_room(d)).sum(),
+            lent: others.iter().map(|d| self.lent_room(d)).sum(),
+        }
+    }
+
+    /// Slots of the clusters of a device that the lender has, as far as it is known which those are.
+    fn lent_room(&self, device: &Device) -> u64 {
+        let last = ClusterIndex(device.clusters - 1);
+        let ours = self.with_cluster(device, last, |cluster| cluster.state.is_ours());
+        let beyond = if ours == Some(true) {
+            0
+        } else {
+            device.past_end(last)
+        };
+        device.borrowable().saturating_sub(beyond as u64)
+    }
+
+    /// Free slots in the clusters of a device that are ours, those in return caches among them.
+    fn own_room(&self, device: &Device) -> u64 {
+        let untouched = match device.lists().fresh {
+            0 => 0,
+            fresh => {
+                let last = ClusterIndex(device.clusters - 1);
+                fresh as usize * CLUSTER_SLOTS - device.past_end(last)
+            }
+        };
+        let mut room = untouched as u64;
+        self.each_cluster(device, |_, cluster| {
+            if cluster.state.is_ours() {
+                let gone = cluster.table.as_ref().map_or(0, |t| t.gone());
+                room += CLUSTER_SLOTS as u64 - u64::from(cluster.count - gone);
+            }
+        });
+        room
+    }
+
+    /// Free slots of a device that this process can take: in its own clusters, and in those that
+    /// the lender has.
+    pub(super) fn free_slots(&self, device: &Device) -> u64 {
+        let held = match device.lender {
+            Some(_) => device.lists().held * CLUSTER_SLOTS as u64,
+            None => u64::from(device.slots),
+        };
+        (held + device.borrowable()).saturating_sub(u64::from(self.used(device)))
+    }
+}

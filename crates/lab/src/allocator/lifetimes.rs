@@ -1,0 +1,277 @@
+//! What it does to the room for folios that lifetimes are kept apart: pages that stay long and pages
+//! that come and go, on one device, and then the second sort goes.
+//!
+//! The allocator knows no lifetimes. It keeps sizes apart, by clusters of one order, and processors,
+//! by clusters in the hands of each; so what comes and goes together lies together as far as it is
+//! of one size or one thread. Beside that the same load where neither tells the two apart, and on an
+//! allocator that takes the lowest place there is. Nothing is moved, no copy given up: what is found
+//! is found by placement alone.
+
+use crate::support::report::Report;
+use crate::support::sim::{Blank, Machine, Random};
+use ebb_engine::slots::{DeviceSpec, Devices, Extent, ExtentList, Options as Policies};
+use ebb_engine::{CLUSTER_SLOTS, Cpu, EntryId};
+use std::sync::Arc;
+
+/// One line for the list of experiments.
+pub const ABOUT: &str = "room for folios where pages that stay lie apart from those that go";
+
+/// What to run.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Slots of the device, a multiple of 512.
+    pub slots: u32,
+    /// How full it is kept, in percent: half of that stays, half comes and goes.
+    pub full: u32,
+    /// How often all that comes and goes is replaced. Of what stays, a tenth is meanwhile.
+    pub rounds: usize,
+    /// Of the random numbers.
+    pub seed: u64,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            slots: 1 << 16,
+            full: 90,
+            rounds: 20,
+            seed: 1,
+        }
+    }
+}
+
+const FOLIO: u16 = 16;
+/// A part of what comes and goes is freed at a time, and as much allocated.
+const PARTS: usize = 8;
+
+/// Pages that come and stay alike: their size, and the processor they are swapped out by.
+#[derive(Clone, Copy)]
+struct Kind {
+    pages: u16,
+    cpu: Cpu,
+}
+
+/// How those that stay and those that go differ besides.
+struct Case {
+    name: &'static str,
+    stay: Kind,
+    go: Kind,
+    first_fit: bool,
+}
+
+const fn kind(pages: u16, cpu: u16) -> Kind {
+    Kind {
+        pages,
+        cpu: Cpu(cpu),
+    }
+}
+
+const CASES: [Case; 4] = [
+    Case {
+        name: "by size",
+        stay: kind(FOLIO, 0),
+        go: kind(1, 0),
+        first_fit: false,
+    },
+    Case {
+        name: "by processor",
+        stay: kind(FOLIO, 0),
+        go: kind(FOLIO, 1),
+        first_fit: false,
+    },
+    Case {
+        name: "not at all",
+        stay: kind(FOLIO, 0),
+        go: kind(FOLIO, 0),
+        first_fit: false,
+    },
+    Case {
+        name: "lowest place",
+        stay: kind(FOLIO, 0),
+        go: kind(1, 0),
+        first_fit: true,
+    },
+];
+
+/// Places runs of pages.
+trait Place {
+    /// In one extent or several.
+    fn place(&mut self, kind: Kind) -> Vec<Extent>;
+    fn free(&mut self, kind: Kind, owner: EntryId, extent: Extent);
+}
+
+struct Ours {
+    devices: Devices,
+    out: ExtentList,
+}
+
+impl Place for Ours {
+    fn place(&mut self, kind: Kind) -> Vec<Extent> {
+        self.out.clear();
+        self.devices
+            .allocate(kind.cpu, kind.pages, EntryId(0), &mut self.out)
+            .expect("the device is not full");
+        self.out.to_vec()
+    }
+    fn free(&mut self, kind: Kind, owner: EntryId, extent: Extent) {
+        self.devices
+            .free(kind.cpu, owner, extent)
+            .expect("it was allocated");
+    }
+}
+
+/// Takes the lowest place of a size.
+struct FirstFit(Vec<bool>);
+
+impl Place for FirstFit {
+    fn place(&mut self, kind: Kind) -> Vec<Extent> {
+        let pages = usize::from(kind.pages);
+        let (at, window) = self
+            .0
+            .chunks_exact_mut(pages)
+            .enumerate()
+            .find(|(_, window)| !window.contains(&true))
+            .expect("there is a place");
+        window.fill(true);
+        vec![Extent {
+            device: ebb_engine::DeviceId(0),
+            start: ebb_engine::SlotIndex((at * pages) as u32),
+            len: kind.pages,
+        }]
+    }
+    fn free(&mut self, _: Kind, _: EntryId, extent: Extent) {
+        let at = extent.start.0 as usize;
+        self.0[at..at + usize::from(extent.len)].fill(false);
+    }
+}
+
+/// What a case gave, in percent.
+struct Outcome {
+    /// Of the folios, in one aligned extent.
+    aligned: f64,
+    /// Of the slots that are free when all that goes is gone, those in clusters that are free whole.
+    whole: f64,
+}
+
+struct Run {
+    place: Box<dyn Place>,
+    random: Random,
+    folios: u64,
+    aligned: u64,
+}
+
+impl Run {
+    fn take(&mut self, kind: Kind, held: &mut Vec<Vec<Extent>>) {
+        let extents = self.place.place(kind);
+        if kind.pages == FOLIO {
+            self.folios += 1;
+            let starts = extents[0].start.0;
+            let one = extents.len() == 1 && starts.is_multiple_of(u32::from(FOLIO));
+            self.aligned += u64::from(one);
+        }
+        held.push(extents);
+    }
+
+    fn drop(&mut self, kind: Kind, extents: Vec<Extent>) {
+        let mut owner = EntryId(0);
+        for extent in extents {
+            self.place.free(kind, owner, extent);
+            owner = owner.plus(u32::from(extent.len));
+        }
+    }
+
+    /// Frees some at random and allocates as many.
+    fn renew(&mut self, kind: Kind, held: &mut Vec<Vec<Extent>>, some: usize) {
+        for _ in 0..some {
+            let gone = held.swap_remove(self.random.below(held.len()));
+            self.drop(kind, gone);
+        }
+        (0..some).for_each(|_| self.take(kind, held));
+    }
+}
+
+fn measure(case: &Case, options: &Options) -> Outcome {
+    let place: Box<dyn Place> = if case.first_fit {
+        Box::new(FirstFit(vec![false; options.slots as usize]))
+    } else {
+        let machine = Arc::new(Machine { cpus: 2, nodes: 1 });
+        let devices = Devices::new(machine, Policies::default());
+        let store = Arc::new(Blank::new(u64::from(options.slots)));
+        devices
+            .add(store, DeviceSpec::default(), None)
+            .expect("large enough");
+        Box::new(Ours {
+            devices,
+            out: ExtentList::new(),
+        })
+    };
+    let mut run = Run {
+        place,
+        random: Random::new(options.seed),
+        folios: 0,
+        aligned: 0,
+    };
+    let (mut stay, mut go) = (Vec::new(), Vec::new());
+    let half = options.slots as usize * options.full as usize / 200;
+    for _ in 0..half / usize::from(FOLIO) {
+        run.take(case.stay, &mut stay);
+        for _ in 0..FOLIO / case.go.pages {
+            run.take(case.go, &mut go);
+        }
+    }
+    for _ in 0..options.rounds * PARTS {
+        let some = go.len() / PARTS;
+        run.renew(case.go, &mut go, some);
+        let few = stay.len() / (10 * options.rounds * PARTS);
+        run.renew(case.stay, &mut stay, few.max(1));
+    }
+    for extents in go {
+        run.drop(case.go, extents);
+    }
+    let mut used = vec![0usize; options.slots as usize / CLUSTER_SLOTS];
+    for extent in stay.iter().flatten() {
+        used[extent.start.cluster().index()] += usize::from(extent.len);
+    }
+    let free: usize = used.iter().map(|used| CLUSTER_SLOTS - used).sum();
+    let whole = CLUSTER_SLOTS * used.iter().filter(|used| **used == 0).count();
+    Outcome {
+        aligned: 100.0 * run.aligned as f64 / run.folios as f64,
+        whole: 100.0 * whole as f64 / free as f64,
+    }
+}
+
+/// Runs the experiment.
+#[must_use]
+pub fn run(options: &Options) -> Report {
+    let mut report = Report::new(&["apart", "aligned_percent", "whole_free_percent"]);
+    for case in &CASES {
+        let got = measure(case, options);
+        report.row(vec![case.name.into(), got.aligned.into(), got.whole.into()]);
+    }
+    report.note("apart: by what the allocator can tell those that stay from those that go; both are folios of 64 KiB, but by size and lowest place, where single pages go");
+    report.note("aligned_percent: of the folios, in one aligned extent; whole_free_percent: of the room that is free when those that go are gone, that in whole clusters");
+    report
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_lies_apart_leaves_whole_clusters() {
+        let options = Options {
+            slots: 1 << 15,
+            ..Options::default()
+        };
+        let [size, processor, mixed, lowest] = CASES.each_ref().map(|case| measure(case, &options));
+        for (got, whole) in [(&size, 95.0..=100.0), (&processor, 75.0..=100.0)] {
+            assert!(whole.contains(&got.whole), "{}", got.whole);
+        }
+        for got in [&mixed, &lowest] {
+            assert!(got.whole < 25.0, "{}", got.whole);
+        }
+        for got in [size, processor, mixed] {
+            assert_eq!(got.aligned, 100.0);
+        }
+    }
+}

@@ -1,0 +1,243 @@
+//! Which clusters are looked at first, empty ones or those begun by the same order, on devices
+//! with and without discard: what an allocation of each size costs, how much of the room that is
+//! left stays whole for larger folios, how many emptied clusters there are to discard.
+//!
+//! One device, kept at a level; folios of 64 KiB and single pages, half of the slots each, are
+//! freed at random and allocated again, more of them at a time than a return cache holds. The worker
+//! runs in between. The policies are measured in turn.
+
+use crate::support::report::Report;
+use crate::support::sim::{Blank, Machine, Random};
+use crate::support::timing::middle;
+use ebb_engine::slots::{
+    ClusterPolicy, DeviceSpec, Devices, Extent, ExtentList, Options as Policies,
+};
+use ebb_engine::{CLUSTER_SLOTS, Cpu, EntryId};
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::{Duration, Instant};
+
+/// One line for the list of experiments.
+pub const ABOUT: &str = "empty clusters first or begun ones, with and without discard";
+
+/// What to run.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Slots of the device, a multiple of 512.
+    pub slots: u32,
+    /// How full it is kept, in percent.
+    pub full: Vec<u32>,
+    /// Allocations at each level, in each round.
+    pub churn: usize,
+    /// Of all policies in turn; they differ in their times alone.
+    pub rounds: usize,
+    /// Of the random numbers.
+    pub seed: u64,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            slots: 1 << 17,
+            full: vec![50, 90, 99],
+            churn: 200_000,
+            rounds: 5,
+            seed: 1,
+        }
+    }
+}
+
+const FOLIO: u16 = 16;
+/// The sizes of what is allocated, in pages.
+const SIZES: [u16; 2] = [1, FOLIO];
+/// Freed together before as many are allocated: a program that ends or drops a buffer.
+const BATCH: usize = 256;
+/// Allocations that are timed together.
+const TIMED: usize = 32;
+
+/// What one policy gave.
+struct Outcome {
+    /// Of each size, the cost of an allocation in each batch.
+    ns: [Vec<f64>; 2],
+    /// Folios in one aligned extent, in percent.
+    aligned: f64,
+    /// Extents of a folio.
+    extents: f64,
+    /// Of the free slots at the end, those in clusters that are free as a whole, in percent.
+    whole: f64,
+    /// Clusters discarded per 1000 clusters' worth of allocations.
+    discards: f64,
+}
+
+/// The folios or pages held, each as its extents.
+type Held = Vec<Vec<Extent>>;
+
+fn measure(policy: ClusterPolicy, discard: bool, full: u32, options: &Options) -> Outcome {
+    let machine = Arc::new(Machine { cpus: 1, nodes: 1 });
+    let policies = Policies {
+        clusters: policy,
+        ..Policies::default()
+    };
+    let devices = Devices::new(machine, policies);
+    let store = Arc::new(Blank {
+        discard: discard.then_some(Duration::ZERO),
+        ..Blank::new(u64::from(options.slots))
+    });
+    devices
+        .add(store.clone(), DeviceSpec::default(), None)
+        .expect("large enough");
+    let mut out = ExtentList::new();
+    let mut random = Random::new(options.seed);
+    let (mut folios, mut singles): (Held, Held) = (Vec::new(), Vec::new());
+    let half = options.slots as usize * full as usize / 200;
+    let (mut aligned, mut extents, mut placed) = (0u64, 0u64, 0u64);
+    let mut take = |pages: u16, held: &mut Held| {
+        out.clear();
+        devices
+            .allocate(Cpu(0), pages, EntryId(0), &mut out)
+            .expect("the device is not full");
+        if pages == FOLIO {
+            placed += 1;
+            extents += out.len() as u64;
+            aligned += u64::from(out.len() == 1 && out[0].start.0.is_multiple_of(u32::from(FOLIO)));
+        }
+        held.push(out.to_vec());
+    };
+    for _ in 0..half / usize::from(FOLIO) {
+        take(FOLIO, &mut folios);
+        (0..FOLIO).for_each(|_| take(1, &mut singles));
+    }
+    let mut ns = [Vec::new(), Vec::new()];
+    let (mut steps, mut pages) = (0usize, 0usize);
+    while steps < options.churn {
+        let (size, held) = match random.below(2) {
+            0 => (0, &mut singles),
+            _ => (1, &mut folios),
+        };
+        for _ in 0..BATCH {
+            let gone = held.swap_remove(random.below(held.len()));
+            let mut owner = EntryId(0);
+            for extent in gone {
+                let freed = devices.free(Cpu(0), owner, extent);
+                freed.expect("it was allocated");
+                owner = owner.plus(u32::from(extent.len));
+            }
+        }
+        while devices.work(Cpu(0), usize::MAX) > 0 {}
+        for _ in 0..BATCH / TIMED {
+            let begun = Instant::now();
+            (0..TIMED).for_each(|_| take(SIZES[size], held));
+            ns[size].push(begun.elapsed().as_nanos() as f64 / TIMED as f64);
+        }
+        steps += BATCH;
+        pages += BATCH * usize::from(SIZES[size]);
+    }
+    let mut used = vec![0usize; options.slots as usize / CLUSTER_SLOTS];
+    for extent in folios.iter().chain(&singles).flatten() {
+        used[extent.start.cluster().index()] += usize::from(extent.len);
+    }
+    let free: usize = used.iter().map(|used| CLUSTER_SLOTS - used).sum();
+    let whole = CLUSTER_SLOTS * used.iter().filter(|used| **used == 0).count();
+    let clusters = pages as f64 / CLUSTER_SLOTS as f64;
+    let discarded = store.discarded.load(Relaxed) as f64 / CLUSTER_SLOTS as f64;
+    Outcome {
+        ns,
+        aligned: 100.0 * aligned as f64 / placed as f64,
+        extents: extents as f64 / placed as f64,
+        whole: 100.0 * whole as f64 / free as f64,
+        discards: 1000.0 * discarded / clusters,
+    }
+}
+
+const POLICIES: [(&str, ClusterPolicy); 3] = [
+    ("free-first", ClusterPolicy::FreeFirst),
+    ("nonfull-first", ClusterPolicy::NonFullFirst),
+    ("auto", ClusterPolicy::Auto),
+];
+
+/// Runs the experiment.
+#[must_use]
+pub fn run(options: &Options) -> Report {
+    let mut report = Report::new(&[
+        "policy",
+        "discard",
+        "full_percent",
+        "page_ns",
+        "folio_ns",
+        "aligned_percent",
+        "writes_per_folio",
+        "whole_free_percent",
+        "discards_per_1000",
+    ]);
+    for discard in [false, true] {
+        for &full in &options.full {
+            let mut outcomes: Vec<Outcome> = Vec::new();
+            for round in 0..options.rounds.max(1) {
+                for (i, (_, policy)) in POLICIES.into_iter().enumerate() {
+                    let outcome = measure(policy, discard, full, options);
+                    if round == 0 {
+                        outcomes.push(outcome);
+                        continue;
+                    }
+                    for (all, more) in outcomes[i].ns.iter_mut().zip(outcome.ns) {
+                        all.extend(more);
+                    }
+                }
+            }
+            for ((name, _), got) in POLICIES.into_iter().zip(outcomes) {
+                report.row(vec![
+                    name.into(),
+                    discard.into(),
+                    full.into(),
+                    middle(&got.ns[0]).into(),
+                    middle(&got.ns[1]).into(),
+                    got.aligned.into(),
+                    got.extents.into(),
+                    got.whole.into(),
+                    got.discards.into(),
+                ]);
+            }
+        }
+    }
+    report.note("page_ns, folio_ns: an allocation of a page, of a folio of 64 KiB; medians of batches of all rounds");
+    report.note("whole_free_percent: of the free slots, those in clusters that are free as a whole: room for the largest folios");
+    report.note("aligned_percent: of the folios, in one aligned extent; discards_per_1000: clusters discarded for 1000 clusters' worth of allocations");
+    report.note("auto is free-first with discard, nonfull-first without");
+    report
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_policy_is_good_at_what_it_is_named_for() {
+        let options = Options {
+            slots: 1 << 16,
+            churn: 40_000,
+            ..Options::default()
+        };
+        for full in [50, 90] {
+            let of = |policy, discard| measure(policy, discard, full, &options);
+            let free_first = of(ClusterPolicy::FreeFirst, true);
+            let nonfull_first = of(ClusterPolicy::NonFullFirst, true);
+            assert!(nonfull_first.whole > free_first.whole);
+            for (policy, named) in [
+                (ClusterPolicy::FreeFirst, free_first),
+                (ClusterPolicy::NonFullFirst, nonfull_first),
+            ] {
+                let without = of(policy, false);
+                assert_eq!(without.discards, 0.0, "nobody wanted any");
+                // The same choices, so the same places.
+                let discard = policy == ClusterPolicy::FreeFirst;
+                let auto = of(ClusterPolicy::Auto, discard);
+                let named = if discard { named } else { without };
+                assert_eq!(auto.whole, named.whole);
+                assert_eq!(auto.extents, named.extents);
+                assert_eq!(auto.discards, named.discards);
+            }
+        }
+        let discards = |policy| measure(policy, true, 50, &options).discards;
+        assert!(discards(ClusterPolicy::FreeFirst) > 0.0, "none was emptied");
+    }
+}

@@ -1,0 +1,74 @@
+//! The one definition of the command line.
+
+use anyhow::{Result, bail};
+use clap::Parser;
+use std::path::PathBuf;
+
+/// Prints one of the experiments of Ebbtide's engine as a table.
+#[derive(Parser)]
+#[command(name = "ebb-lab", version, max_term_width = 100)]
+pub struct Options {
+    /// Which experiment; without it, the list of them
+    #[arg(value_name = "NAME")]
+    pub name: Option<String>,
+    /// One JSON object per row on stdout instead of the table
+    #[arg(long)]
+    pub json: bool,
+    /// Also draw the result into FILE (SVG)
+    #[arg(long, value_name = "FILE")]
+    pub plot: Option<PathBuf>,
+    /// mthp, shrinker: drive the real pager, under an `ebb run` of its own; shrinker: also the
+    /// kernel's swap, where root may turn it on
+    #[arg(long)]
+    pub real: bool,
+    /// --real: be the program that is paged, in this mode
+    #[arg(long, hide = true, value_name = "MODE", allow_hyphen_values = true)]
+    pub work: Option<String>,
+    /// mthp: only this allocator: ebb, ebb-large-in, ebb-compact, legacy, free-only
+    #[arg(long, value_name = "NAME")]
+    pub allocator: Option<String>,
+    /// corpus: the pages of this process
+    #[arg(long, value_name = "PID")]
+    pub pid: Option<u32>,
+    /// corpus: the pages in FILE, one after the other
+    #[arg(long, value_name = "FILE", conflicts_with = "pid")]
+    pub dump: Option<PathBuf>,
+    /// corpus: run this, and take its pages near its peak
+    #[arg(value_name = "COMMAND", last = true, conflicts_with_all = ["pid", "dump"])]
+    pub command: Vec<String>,
+}
+
+impl Options {
+    /// Refuses an option that the experiment of this name does not take.
+    ///
+    /// # Errors
+    /// The option, and the experiments that it is for.
+    pub fn check(&self, name: &str) -> Result<()> {
+        if self.allocator.is_some() && name != "mthp" {
+            bail!("--allocator is an option of the experiment mthp alone");
+        }
+        if (self.pid.is_some() || self.dump.is_some() || !self.command.is_empty())
+            && name != "corpus"
+        {
+            bail!("--pid, --dump and a command are for the experiment corpus alone");
+        }
+        if self.real && name != "mthp" && name != "shrinker" {
+            bail!("--real is an option of the experiments mthp and shrinker alone");
+        }
+        if self.work.is_some() && !["mthp", "shrinker", "vswap"].contains(&name) {
+            bail!("--work is for programs that experiments start");
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_definition_is_consistent() {
+        Options::command().debug_assert();
+    }
+}
