@@ -276,7 +276,7 @@ fn advisory(door: Option<Door>) -> Vec<Check> {
     checks.push(processes());
     checks.push(maps());
     checks.push(huge_pages());
-    checks.push(match crate::run::preload_library() {
+    checks.push(match crate::library::path() {
         Ok(library) => Check::ok("preload-library", library.display().to_string()),
         Err(error) => Check::not(
             "preload-library",

@@ -13,6 +13,7 @@ mod doctor;
 mod ending;
 mod lab;
 mod lab_shrinker;
+mod library;
 mod limit;
 mod limits;
 mod program;

@@ -1,19 +1,17 @@
 //! `ebb run`: a program and all it starts, within a memory budget.
 
 use crate::cli::RunArgs;
+use crate::library::Library;
 use crate::program::{self, Kind, NotExecutable, Program};
 use crate::stats::{self, StatsFile};
 use crate::wait::{self, Running};
 use crate::{FAILED, doctor, setup};
 use anyhow::{Context, Result, bail};
 use ebb_sys::background::{self, Side};
-use ebb_sys::loader;
 use ebb_tree::Supervisor;
-use std::ffi::{OsStr, OsString};
 use std::io::Write;
-use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::CommandExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, ExitCode};
 use std::time::{Duration, Instant};
 
@@ -24,9 +22,6 @@ const REQUIRE_MANAGED: &str = "EBB_REQUIRE_MANAGED";
 /// How long the processes that served programs which have ended are waited for: they have to give their
 /// memory back, which takes some 0.1 s a gigabyte.
 const HELPERS: Duration = Duration::from_secs(10);
-
-/// The library that is loaded into every program of the tree.
-const PRELOAD: &str = "libebb_preload.so";
 
 /// Runs the command; the exit status is the program's own.
 ///
@@ -42,7 +37,7 @@ pub fn run(args: RunArgs) -> Result<ExitCode> {
         }
     };
     doctor::must_work()?;
-    let library = library_for(&preload_library()?)?;
+    let library = Library::find()?;
     tell_if_unmanaged(&program, &library);
     let mut stats_file = args.stats.as_deref().map(StatsFile::open).transpose()?;
 
@@ -151,7 +146,7 @@ fn find(args: &RunArgs) -> Result<Result<Program, NotExecutable>> {
 }
 
 /// A word to the user about a program that gets the library in vain, or not at all.
-fn tell_if_unmanaged(program: &Program, library: &Entry) {
+fn tell_if_unmanaged(program: &Program, library: &Library) {
     let Kind::Unmanaged(reason) = &program.kind else {
         return;
     };
@@ -175,88 +170,4 @@ fn not_started(path: &Path, error: &std::io::Error) -> ExitCode {
         _ => FAILED,
     };
     status.into()
-}
-
-/// The preload library that belongs to this very command: beside it, or in `../lib/ebb`.
-///
-/// # Errors
-/// Names the places looked at.
-pub fn preload_library() -> Result<PathBuf> {
-    let own = std::env::current_exe().context("cannot tell where ebb itself is")?;
-    let dir = own.parent().unwrap_or(Path::new("/"));
-    let places = [dir.join(PRELOAD), dir.join("../lib/ebb").join(PRELOAD)];
-    match places.iter().find(|place| place.is_file()) {
-        Some(found) => found
-            .canonicalize()
-            .with_context(|| format!("cannot resolve {}", found.display())),
-        None => bail!(
-            "{PRELOAD} is missing: it belongs beside ebb, as {} or {}; build it with `cargo build --release` or reinstall",
-            places[0].display(),
-            places[1].display()
-        ),
-    }
-}
-
-/// How the library is named to the loaders of the tree.
-struct Entry {
-    /// In LD_PRELOAD.
-    library: OsString,
-    /// In LD_LIBRARY_PATH, if it is found there.
-    directory: Option<OsString>,
-    /// Other loaders than glibc's do not find it by that.
-    for_glibc: bool,
-}
-
-fn library_for(library: &Path) -> Result<Entry> {
-    let bytes = library.as_os_str().as_bytes();
-    if bytes.iter().any(|b| matches!(b, b':' | b'$')) {
-        bail!(
-            "ebb cannot be used from {}: the loader takes \":\" and \"$\" in a path as signs of its own; move it elsewhere",
-            library.display()
-        );
-    }
-    let named = |path: &Path| match loader::for_glibc(path) {
-        Some(name) => (name, true),
-        None => (path.into(), false),
-    };
-    Ok(if bytes.iter().any(u8::is_ascii_whitespace) {
-        // LD_PRELOAD cannot quote blanks either, LD_LIBRARY_PATH need not.
-        let (directory, for_glibc) = named(library.parent().unwrap_or(Path::new("/")));
-        Entry {
-            library: PRELOAD.into(),
-            directory: Some(directory),
-            for_glibc,
-        }
-    } else {
-        let (library, for_glibc) = named(library);
-        Entry {
-            library,
-            directory: None,
-            for_glibc,
-        }
-    })
-}
-
-impl Entry {
-    /// Whether that program must not get it.
-    fn withheld_from(&self, kind: &Kind) -> bool {
-        matches!(kind, Kind::Unmanaged(reason) if reason.withholds(self.for_glibc))
-    }
-
-    /// In front of those already preloaded.
-    fn put_into(&self, command: &mut Command) {
-        if let Some(directory) = &self.directory {
-            command.env("LD_LIBRARY_PATH", prepended(directory, "LD_LIBRARY_PATH"));
-        }
-        command.env("LD_PRELOAD", prepended(&self.library, "LD_PRELOAD"));
-    }
-}
-
-fn prepended(value: &OsStr, variable: &str) -> OsString {
-    let mut text = value.to_os_string();
-    if let Some(old) = std::env::var_os(variable).filter(|old| !old.is_empty()) {
-        text.push(":");
-        text.push(old);
-    }
-    text
 }
