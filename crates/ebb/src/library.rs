@@ -1,7 +1,7 @@
 //! The preload library: where it lies, and how it is named to the loaders of the tree.
 //!
 //! glibc's loader takes `:` and `$` in LD_PRELOAD as signs, and cannot quote blanks. musl's takes a library that it
-//! finds for one of its own, so the name is one that glibc alone resolves (`ebb_sys::loader`).
+//! finds for one of its own. So the name is one that glibc alone resolves (`ebb_sys::loader`).
 
 use crate::program::Kind;
 use anyhow::{Context, Result, bail};

@@ -15,18 +15,18 @@ use std::path::Path;
 use std::process::{Command, ExitCode};
 use std::time::{Duration, Instant};
 
-/// Names the supervisor to the processes of the tree.
+/// Variable that names the supervisor to the processes of the tree.
 const CONTROL: &str = "EBB_CONTROL";
 const REQUIRE_MANAGED: &str = "EBB_REQUIRE_MANAGED";
 
-/// How long the processes that served programs which have ended are waited for: they have to give their
-/// memory back, which takes some 0.1 s a gigabyte.
+/// Time in which helpers of ended programs may end: they give their memory back, which takes some 0.1 s a
+/// gigabyte.
 const HELPERS: Duration = Duration::from_secs(10);
 
 /// Runs the command; the exit status is the program's own.
 ///
 /// # Errors
-/// Whatever keeps it from being started; nothing has been changed then.
+/// The command cannot be started; nothing has been changed then.
 pub fn run(args: RunArgs) -> Result<ExitCode> {
     let (setup, unmarked) = setup::setup(&args)?;
     let program = match find(&args)? {
@@ -38,10 +38,10 @@ pub fn run(args: RunArgs) -> Result<ExitCode> {
     };
     doctor::must_work()?;
     let library = Library::find()?;
-    tell_if_unmanaged(&program, &library);
+    warn_if_unmanaged(&program, &library);
     let mut stats_file = args.stats.as_deref().map(StatsFile::open).transpose()?;
 
-    // Before the supervisor: whatever thread it starts must not take our signals.
+    // Before the supervisor: threads that it starts must not take our signals.
     let signals = wait::prepare().context("cannot take signals")?;
     let mut supervisor = Supervisor::new(setup)?;
     let mut command = Command::new(&program.path);
@@ -50,7 +50,7 @@ pub fn run(args: RunArgs) -> Result<ExitCode> {
         library.put_into(&mut command);
     }
     command.env(CONTROL, supervisor.control_value());
-    // The preload library heeds it where programs of the tree start others (`refuse`).
+    // The preload library heeds it where programs of the tree start others.
     command.env_remove(REQUIRE_MANAGED);
     if args.require_managed {
         command.env(REQUIRE_MANAGED, "1");
@@ -63,24 +63,24 @@ pub fn run(args: RunArgs) -> Result<ExitCode> {
         Ok(running) => running,
         Err(error) => return Ok(not_started(&program.path, &error)),
     };
-    // The program has started, so this is none of its.
+    // The program has started, so it does not inherit this.
     ebb_sys::thread::prompt();
-    let mut told = program.kind != Kind::Managed;
+    let mut warned = program.kind != Kind::Managed;
     let end = running
         .wait(&mut supervisor, |tree| {
-            told = told || tell_of_unmanaged(tree)
+            warned = warned || report_unmanaged(tree)
         })
         .context("lost sight of the program")?;
     let mut report = |supervisor: &Supervisor| {
         let Some(file) = &mut stats_file else { return };
         let totals = supervisor.totals();
         let stats = stats::stats(&args.command, &totals, end, start.elapsed());
-        // The program has run: what becomes of its figures does not change how it ended.
+        // The program has run: figures that cannot be written do not change its end.
         if let Err(error) = file.write(&stats) {
             eprintln!("ebb: --stats: {error:#}");
         }
     };
-    // Of a dead program's last words some may still be on their way.
+    // Some of a dead program's messages may still be on their way.
     supervisor.turn()?;
     supervisor.see_helpers_off(HELPERS)?;
     report(&supervisor);
@@ -91,8 +91,8 @@ pub fn run(args: RunArgs) -> Result<ExitCode> {
     Ok(end.status().into())
 }
 
-/// The program has ended, processes it started live on: they are supervised as long as they do.
-/// Whoever waits for the end of our output waits for them alone.
+/// Supervises the processes that the ended program leaves, as long as they live. Readers of our output wait for
+/// them alone.
 fn stay_behind(supervisor: &mut Supervisor, running: &Running) -> Result<()> {
     let null = std::fs::File::options()
         .read(true)
@@ -109,12 +109,12 @@ fn stay_behind(supervisor: &mut Supervisor, running: &Running) -> Result<()> {
     Ok(())
 }
 
-/// Whether a program that the command started cannot be managed; says so. Once is enough: who starts one
-/// mostly starts many.
-fn tell_of_unmanaged(supervisor: &mut Supervisor) -> bool {
+/// Says which program of the tree cannot be managed; true if there is one. Once is enough: a program that starts
+/// one mostly starts many.
+fn report_unmanaged(supervisor: &mut Supervisor) -> bool {
     while let Some(pid) = supervisor.unjoined() {
         if let Some((path, reason)) = program::unmanaged(pid) {
-            // Nobody may read that any more.
+            // Perhaps nobody reads this any more.
             let _ = writeln!(
                 std::io::stderr(),
                 "ebb: the memory of {} (process {pid}) cannot be managed: {reason}; it stays in RAM and \
@@ -145,8 +145,8 @@ fn find(args: &RunArgs) -> Result<Result<Program, NotExecutable>> {
     Ok(Ok(program))
 }
 
-/// A word to the user about a program that gets the library in vain, or not at all.
-fn tell_if_unmanaged(program: &Program, library: &Library) {
+/// Warns of a program that gets the library in vain, or not at all.
+fn warn_if_unmanaged(program: &Program, library: &Library) {
     let Kind::Unmanaged(reason) = &program.kind else {
         return;
     };
