@@ -1,4 +1,4 @@
-// Memory calls by the instruction itself, which no library sees: memory of its own, and what libc mapped,
+// Memory calls by the instruction itself, which no library sees: memory of its own, and memory that libc mapped,
 // dropped, unmapped and mapped again.
 #pragma once
 #include <sys/syscall.h>
@@ -35,7 +35,7 @@ static void raw(struct thread* t) {
   const size_t bytes = r.pages * PAGE, kept = below(t, r.pages);
   fill_all(&r);
   fill_some(t, 3);
-  // What is dropped is zeros, what is not stays.
+  // Dropped pages are zeros, the others stay.
   must(raw_call(SYS_madvise, (uint64_t)r.base + kept * PAGE, bytes - kept * PAGE, MADV_DONTNEED, 0) == 0,
        "madvise by instruction");
   memset(r.version + kept, 0, (r.pages - kept) * sizeof *r.version);

@@ -1,5 +1,5 @@
-//! What is on a swap file, and who can read or write it: nobody but the process that wrote it and its
-//! children; not a worker that gave up root.
+//! The content of a swap file can be read and written by the process that wrote it and its children alone,
+//! not by a worker that gave up root.
 
 mod common;
 

@@ -150,7 +150,7 @@ fn what_is_shown_agrees_with_what_is_stored() {
         );
         assert_eq!((of("processes"), of("given_up_by")), (1, 0), "{after}");
     }
-    // All that the budget has no room for is there, and in the files.
+    // Memory beyond the budget is on both devices, and in their files.
     let used = figure(&after, 0, "used_bytes") + figure(&after, 1, "used_bytes");
     let stored = (MEMORY_MIB - 40) << 20..=MEMORY_MIB << 20;
     assert!(stored.contains(&used), "{used} bytes: {after}");
@@ -252,7 +252,7 @@ fn with_no_other_device_pages_go_into_the_pool_if_they_fit() {
     if cannot_page() {
         return;
     }
-    // What compresses well goes to the device only because the pool may hold so little.
+    // Pages that compress well go to the device only because the pool may hold so little.
     let tree = Tree::start_with(BUDGET, &["a:256M"], "easy", &["--pool-max", "2M"]);
     tree.until_used(0, 4);
     tree.limit(&["--pool-max", "none"]);
