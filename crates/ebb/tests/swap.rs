@@ -99,47 +99,7 @@ fn what_is_shown_agrees_with_what_is_stored() {
     let table = tree.done(&["show"]);
     let after = tree.show();
 
-    let rows: Vec<Vec<&str>> = table
-        .lines()
-        .map(|line| line.split_whitespace().collect())
-        .collect();
-    let [columns, a, b] = &rows[..] else {
-        panic!("{table}")
-    };
-    assert_eq!(
-        columns[..],
-        [
-            "DEVICE", "SIZE", "USED", "PRIO", "NODE", "STATE", "ERRORS", "PATH"
-        ]
-    );
-    for (n, row) in [a, b].into_iter().enumerate() {
-        let [device, size, used, priority, _, state, errors, path] = row[..] else {
-            panic!("{table}")
-        };
-        let shown = (device, size, priority, state);
-        assert_eq!(
-            shown,
-            [("1", "24M", "7", "on"), ("2", "256M", "-", "on")][n]
-        );
-        assert_eq!(path, before[n]["path"], "{table}");
-        assert!(path.starts_with(&tree.path(["a", "b"][n])), "{table}");
-        // The program goes on meanwhile.
-        let between = |name| figure(&before, n, name)..=figure(&after, n, name);
-        let errors: u64 = errors.parse().unwrap();
-        assert!(
-            between("write_errors").contains(&errors),
-            "{before}\n{table}{after}"
-        );
-        let used: f64 = used.strip_suffix('M').unwrap().parse().unwrap();
-        for bytes in [
-            figure(&before, n, "used_bytes"),
-            figure(&after, n, "used_bytes"),
-        ] {
-            let mib = bytes as f64 / f64::from(1 << 20);
-            assert!((used - mib).abs() < 8.0, "{before}\n{table}{after}");
-        }
-    }
-
+    assert_table_agrees(&tree, &table, &before, &after);
     for (n, size) in [24 << 20, 256 << 20].into_iter().enumerate() {
         let of = |name| figure(&after, n, name);
         assert_eq!(of("size_bytes"), size, "{after}");
@@ -165,6 +125,55 @@ fn what_is_shown_agrees_with_what_is_stored() {
     assert!(errors > 0, "{after}");
     let told = tree.stop(1);
     assert!(told.contains("failed to write"), "{told}");
+}
+
+/// The table of `ebb swap show` says what JSON says that was asked for before and after it.
+fn assert_table_agrees(
+    tree: &Tree,
+    table: &str,
+    before: &serde_json::Value,
+    after: &serde_json::Value,
+) {
+    let rows: Vec<Vec<&str>> = table
+        .lines()
+        .map(|line| line.split_whitespace().collect())
+        .collect();
+    let [columns, a, b] = &rows[..] else {
+        panic!("{table}")
+    };
+    assert_eq!(
+        columns[..],
+        [
+            "DEVICE", "SIZE", "USED", "PRIO", "NODE", "STATE", "ERRORS", "PATH"
+        ]
+    );
+    for (n, row) in [a, b].into_iter().enumerate() {
+        let [device, size, used, priority, _, state, errors, path] = row[..] else {
+            panic!("{table}")
+        };
+        let shown = (device, size, priority, state);
+        assert_eq!(
+            shown,
+            [("1", "24M", "7", "on"), ("2", "256M", "-", "on")][n]
+        );
+        assert_eq!(path, before[n]["path"], "{table}");
+        assert!(path.starts_with(&tree.path(["a", "b"][n])), "{table}");
+        // The program goes on meanwhile.
+        let between = |name| figure(before, n, name)..=figure(after, n, name);
+        let errors: u64 = errors.parse().unwrap();
+        assert!(
+            between("write_errors").contains(&errors),
+            "{before}\n{table}{after}"
+        );
+        let used: f64 = used.strip_suffix('M').unwrap().parse().unwrap();
+        for bytes in [
+            figure(before, n, "used_bytes"),
+            figure(after, n, "used_bytes"),
+        ] {
+            let mib = bytes as f64 / f64::from(1 << 20);
+            assert!((used - mib).abs() < 8.0, "{before}\n{table}{after}");
+        }
+    }
 }
 
 #[test]

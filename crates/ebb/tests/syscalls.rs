@@ -277,7 +277,7 @@ fn what_was_only_read_is_written_in_every_way() {
         let [kept, written] = ["clean_reuse", "fault_clean"].map(|name| managed.counter(name));
         assert!(kept > 1000 && written > 30, "{kept} {written}");
     }
-    // What was written anew and could not be stored at once has no older copy to come back from.
+    // A page that was written anew and could not be stored at once has no older copy to come back from.
     let managed = Under::budget(48 * MIB)
         .options(&["--pool", "none"])
         .faults("write=1/100,seed=3")
