@@ -2,8 +2,8 @@
 
     python_fork.py [RECORDS]      about 500 bytes a record; default 2 million, 950 MiB
 
-Reading a Python object counts its references, so every worker comes to have a copy of its own of
-the pages that it reads: the parent's memory and as much again for each of three.
+Reading a Python object counts its references, so every worker gets a copy of its own of the pages that it
+reads. The tree needs the parent's memory, and as much again for each of three workers.
 """
 
 import hashlib

@@ -2,7 +2,7 @@
 
     redis_bgsave.py [KEYS]      about 1000 bytes a key at peak; default 500,000, 480 MiB
 
-What the child writes must be the data as they were at the fork: redis-check-rdb must find the file
+The child must write the data as they were at the fork: redis-check-rdb must find the file
 sound, and a second server that loads it must have the digest that the first had then.
 """
 

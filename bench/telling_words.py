@@ -1,4 +1,4 @@
-"""Which words tell a text file from the others: term frequency times inverse document frequency.
+"""Finds the words that tell a text file from the others: term frequency times inverse document frequency.
 
     telling_words.py DIRECTORY [MEBIBYTES]      reads at most so much text, default 60
 

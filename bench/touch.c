@@ -5,11 +5,13 @@
  *   touch SIZE_MIB [RANDOM_WORDS_PER_PAGE] [SEED] [THREADS]
  *
  * Phases, each timed by itself on stderr as "phase NAME us_per_page N":
- *   fill   every page is written: RANDOM_WORDS (of 512) random words, then a short pattern;
- *          the default of 128 compresses about 3:1
- *   seq1   one word of every page is read, in order
- *   seq2   the same again
- *   rand   as many read-modify-writes as there are pages, at random pages
+ *
+ *   fill   writes every page: RANDOM_WORDS (of 512) random words, then a short pattern. The default
+ *          of 128 compresses about 3:1.
+ *   seq1   reads one word of every page, in order.
+ *   seq2   does the same again.
+ *   rand   does as many read-modify-writes as there are pages, at random pages.
+ *
  * A last pass folds words of every page into the checksum. Threads divide the memory; a phase
  * takes as long as its slowest thread.
  */

@@ -1,4 +1,4 @@
-// What a run may have beside its steps on memory, each by its name in the last argument.
+// Elements that a run may have beside its steps on memory, each by its name in the last argument.
 #pragma once
 #include <string.h>
 

@@ -1,4 +1,4 @@
-// Memory calls by the instruction itself, which no library sees: memory of its own, and what libc mapped,
+// Memory calls by the instruction itself, which no library sees: memory of its own, and memory that libc mapped,
 // dropped, unmapped and mapped again.
 #pragma once
 #include <sys/syscall.h>

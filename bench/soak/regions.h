@@ -1,4 +1,4 @@
-// Regions of memory whose content follows from region, page and version, and what changes them.
+// Regions of memory whose content follows from region, page and version, and the steps that change them.
 #pragma once
 #include <errno.h>
 #include <pthread.h>
@@ -47,7 +47,7 @@ static void must(int good, const char* what) {
   abort();
 }
 
-// What word `i` of a page holds.
+// The value of word `i` of a page.
 static uint64_t word(uint64_t key, uint32_t version, int i) {
   if (version == 0) return 0;
   switch (key & 7) {

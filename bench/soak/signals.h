@@ -1,5 +1,5 @@
-// Signals at any time: in each thread from a timer of its own, and in every process of the group from one
-// that does nothing else, so also in a child that fork has just made and in a program that is being replaced.
+// Signals at any time. Each thread has a timer of its own. A process that does nothing else signals the whole
+// group, so also a child that fork has just made and a program that is being replaced.
 //
 // The handler checks and changes memory that nobody else touches. The signal is SIGWINCH, which a program
 // that has no handler yet ignores.
@@ -13,7 +13,7 @@
 
 enum { BEAT_PAGES = 192, BEAT_WORDS = 8 };
 
-// What a thread's handler has: pages, of each the words at equal distances.
+// Memory of a thread's handler: pages, of each the words at equal distances.
 struct beat {
   uint64_t* memory;
   uint64_t count;

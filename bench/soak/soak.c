@@ -1,13 +1,16 @@
-// Does to memory all that programs do, in an order drawn from a seed, and checks what it reads.
+// Does everything to memory that programs do, in an order drawn from a seed, and checks all that it reads.
 //
 //     soak SEED THREADS MIB STEPS [ELEMENT,ELEMENT...]
 //
-// Each thread has regions of its own, up to MIB / THREADS in all, and takes STEPS steps: fill pages
-// (zeros, one value, text-like words, noise), check them, map, unmap whole and in part, move, grow,
-// drop, make read-only for a moment or for long, grow and shrink blocks of malloc, pass pages through pipes and files, start
-// programs, fork children that check and change what they inherited. What a page holds follows from
-// region, page and version, so any other content is found where it is read: a message, and SIGABRT.
-// Prints a sum that depends on the arguments alone.
+// Each thread has regions of its own, up to MIB / THREADS in all, and takes STEPS steps:
+//
+// - fill pages (zeros, one value, text-like words, noise) and check them;
+// - map, unmap whole and in part, move, grow, drop, make read-only for a moment or for long;
+// - grow and shrink blocks of malloc, pass pages through pipes and files, start programs;
+// - fork children that check and change their inherited memory.
+//
+// The content of a page follows from region, page and version. Any other content is found where it is read: a
+// message, and SIGABRT. Prints a sum that depends on the arguments alone.
 //
 // ELEMENTS (elements.h) add signals at any time, executions of itself, and transfers by O_DIRECT and io_uring.
 // Others are kills, small stacks, workers that change user, and memory calls by instruction.

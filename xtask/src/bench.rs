@@ -9,7 +9,7 @@
 //! medians; every run must print the same. Half of a peak is half of what the kernel counts for a
 //! cgroup: pages that forked processes share count once.
 //!
-//! Each kind of kernel swap has a table of its own in the README (`page`). Every figure has its bound
+//! Each kind of kernel swap has a table of its own in docs/BENCHMARKS.md (`page`). Every figure has its bound
 //! (`bound`); what misses it is listed at the end.
 
 mod bound;
@@ -56,7 +56,7 @@ pub struct Options {
     /// Seconds after which a run is ended
     #[arg(long, default_value_t = 900, value_name = "SECONDS")]
     patience: u64,
-    /// Only print, leave the README alone
+    /// Only print, leave the document alone
     #[arg(long)]
     dry: bool,
 }
@@ -66,6 +66,9 @@ impl Options {
         self.ebb_args.as_deref().unwrap_or(self.kernel.ebb_args())
     }
 }
+
+/// The document with the tables, from the top of the project.
+const DOCUMENT: &str = "docs/BENCHMARKS.md";
 
 /// Runs it; true if nothing missed what is promised of it, no run of ebb's was killed, and none
 /// printed something else.
@@ -87,7 +90,7 @@ pub fn bench(options: &Options) -> Result<bool> {
         }
     }
     if rows.is_empty() {
-        bail!("no row of the table has such a name: see the table in README.md");
+        bail!("no row of the table has such a name: see the tables in {DOCUMENT}");
     }
     let mut page = begin(options)?;
     let mut misses = Vec::new();
@@ -122,7 +125,7 @@ pub fn bench(options: &Options) -> Result<bool> {
         }
         // Each time: who interrupts it keeps what was measured.
         if !options.dry {
-            into_readme(options.kernel, &page.show())?;
+            write_page(options.kernel, &page.show())?;
         }
     }
     println!("{}", page.show());
@@ -171,34 +174,34 @@ fn parts(workload: Workload, kernel: Kernel) -> impl Iterator<Item = (Part, Stri
 }
 
 /// The page that this run adds to: an empty one where all workloads run, else what stands in the
-/// README.
+/// document.
 fn begin(options: &Options) -> Result<Page> {
     let settings = settings(options);
     if options.only.is_none() || options.dry {
         return Ok(Page::new(settings));
     }
-    let readme = fs::read_to_string(tools::project().join("README.md"))?;
-    resume(&readme, options.kernel, &settings)
+    let document = fs::read_to_string(tools::project().join(DOCUMENT))?;
+    resume(&document, options.kernel, &settings)
 }
 
-/// The page that stands in `readme`, or an empty one if nothing does.
+/// The page that stands in `document`, or an empty one if nothing does.
 ///
 /// # Errors
 /// What stands there was measured with other settings, or is no page: to begin one would lose it.
-fn resume(readme: &str, kernel: Kernel, settings: &str) -> Result<Page> {
-    let text = inside(readme, kernel.marks()).context("README.md has no place for the table")?;
+fn resume(document: &str, kernel: Kernel, settings: &str) -> Result<Page> {
+    let text = inside(document, kernel.marks()).with_context(no_place)?;
     if text.trim().is_empty() {
         return Ok(Page::new(settings.to_string()));
     }
     let page = Page::parse(text).with_context(|| {
         format!(
-            "the {} table in README.md cannot be read: run it without --only, or with --dry",
+            "the {} table in {DOCUMENT} cannot be read: run it without --only, or with --dry",
             kernel.name()
         )
     })?;
     if page.settings() != settings {
         bail!(
-            "the table in README.md was measured with other settings ({} then, {settings} now): \
+            "the table in {DOCUMENT} was measured with other settings ({} then, {settings} now): \
              run it without --only, or with --dry",
             page.settings()
         );
@@ -310,14 +313,18 @@ fn machine() -> String {
     )
 }
 
-fn into_readme(kernel: Kernel, text: &str) -> Result<()> {
-    let path = tools::project().join("README.md");
-    let readme = fs::read_to_string(&path)?;
+fn write_page(kernel: Kernel, text: &str) -> Result<()> {
+    let path = tools::project().join(DOCUMENT);
+    let document = fs::read_to_string(&path)?;
     fs::write(
         &path,
-        between(&readme, kernel.marks(), text).context("README.md has no place for the table")?,
+        between(&document, kernel.marks(), text).with_context(no_place)?,
     )?;
     Ok(())
+}
+
+fn no_place() -> String {
+    format!("{DOCUMENT} has no place for the table")
 }
 
 /// What stands between the marks of `page`.
@@ -347,8 +354,8 @@ mod tests {
     #[test]
     fn a_table_that_cannot_be_read_is_not_begun_anew() {
         let [begin, end] = Kernel::Zram.marks();
-        let readme = |text: &str| format!("a\n{begin}\n{text}{end}\nb\n");
-        let resumed = |text: &str| resume(&readme(text), Kernel::Zram, "here");
+        let document = |text: &str| format!("a\n{begin}\n{text}{end}\nb\n");
+        let resumed = |text: &str| resume(&document(text), Kernel::Zram, "here");
         assert_eq!(resumed("").ok(), Some(Page::new("here".into())));
         let mut page = Page::new("here".into());
         page.put(vec!["touch, 1/2".into(); 9], Vec::new());

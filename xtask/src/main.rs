@@ -27,7 +27,7 @@ enum Chore {
     Demo(demo::Options),
     /// Install what the tests need and run all of them
     Test(test::Options),
-    /// Compare with the kernel's swap on the same total memory and put the table in the README
+    /// Compare with the kernel's swap on the same total memory and put the table in docs/BENCHMARKS.md
     Bench(bench::Options),
     /// Run the kernel's self-tests and LTP by themselves and under ebb, and compare
     Conformance(conformance::Options),

@@ -1,13 +1,13 @@
-//! Asking the supervisor of a tree that runs, for the commands that do.
+//! Requests to the supervisor of a running tree.
 
 use anyhow::Result;
 use ebb_tree::{Ask, Reply, Request};
 use std::io::{IsTerminal, stderr};
 
-/// Asks, shows on standard error how far it is, and returns the answer.
+/// Asks, shows progress on standard error, and returns the answer.
 ///
 /// # Errors
-/// The process is of no tree of ours, or the supervisor refused, with the reason.
+/// The process belongs to no tree, or the supervisor refused, with the reason.
 pub fn ask(pid: u32, request: &Request) -> Result<String> {
     let mut ask = Ask::send(pid, request)?;
     let live = stderr().is_terminal();

@@ -27,7 +27,7 @@ executed, 127 if it was not found, 128+N if signal N ended it.";
 #[derive(Parser)]
 #[command(name = "ebb", version, after_help = EXAMPLES, max_term_width = 100)]
 pub struct Cli {
-    /// What to do.
+    /// The verb.
     #[command(subcommand)]
     pub verb: Verb,
 }
@@ -69,8 +69,8 @@ pub struct RunArgs {
     /// vanishes at the end), an existing file, or a block device. These must carry a swap header or
     /// be empty, and get a header then; overwrite=yes says that what they hold may go. The higher prio
     /// is used first, equal ones in turn. "none" keeps everything in RAM, compressed. Default: one
-    /// private file in $TMPDIR or /var/tmp, taking space only as it is needed. What is
-    /// written is encrypted with a key that exists only in memory.
+    /// private file in $TMPDIR or /var/tmp, taking space only as it is needed. Pages are
+    /// encrypted with a key that exists only in memory.
     #[arg(long, short = 's', value_name = "SPEC")]
     pub swap: Vec<String>,
 
@@ -82,9 +82,9 @@ pub struct RunArgs {
 
     /// Compression of the pool in RAM: lz4, zstd, lz4+zstd, none
     ///
-    /// lz4 is fast, zstd holds more; lz4+zstd compresses with lz4 at first, and idle pages again
-    /// with zstd in the background. zstd may be followed by +dict (a dictionary trained on the
-    /// program's own pages) and by :LEVEL, -7 (fastest) to 19 (densest), 1 if it is left out:
+    /// lz4 is fast, zstd holds more. lz4+zstd compresses with lz4 at first, and idle pages again
+    /// with zstd in the background. Two words may follow zstd: +dict (a dictionary trained on the
+    /// program's own pages), and :LEVEL, -7 (fastest) to 19 (densest), 1 by default. Examples:
     /// zstd:3, lz4+zstd+dict:-1.
     #[arg(long, value_name = "CODEC", default_value = "lz4")]
     pub pool: String,
@@ -98,9 +98,9 @@ pub struct RunArgs {
 
     /// Refuse programs whose memory cannot be managed (static, setuid)
     ///
-    /// Such a COMMAND is not started, with exit status 125; where a program of the tree starts another
-    /// like that, its exec fails with EACCES, and a line says so. Without the option they run with a
-    /// warning, their own memory untouched.
+    /// Such a COMMAND is not started, with exit status 125. Down the tree an exec of one fails with
+    /// EACCES, and a line says so. Without the option they run with a warning, their own memory
+    /// untouched.
     #[arg(long)]
     pub require_managed: bool,
 
@@ -142,8 +142,8 @@ pub struct PoolLimits {
     /// The most memory that compressed pages may hold: 256M, or 30% of the budget, or "none"
     ///
     /// It bounds the pools of all processes together; each may have a mebibyte in any case. Beyond
-    /// it the coldest pages go to devices. Without it the pool takes what proves best, and the
-    /// whole budget if there is nothing else.
+    /// it the coldest pages go to devices. Without it the pool takes the share that proves best, and
+    /// the whole budget if there are no devices.
     #[arg(long = "pool-max", value_name = "SIZE")]
     pub max: Option<String>,
 
@@ -156,7 +156,7 @@ pub struct PoolLimits {
 
     /// Whether pages may go to devices; on if it is left out
     ///
-    /// What is on devices already stays there until it is used.
+    /// Pages that are on devices already stay there until they are used.
     #[arg(long, value_name = "on|off")]
     pub writeback: Option<Switch>,
 }
@@ -214,7 +214,7 @@ pub struct LimitArgs {
 /// Options of `ebb swap`.
 #[derive(Args)]
 pub struct SwapArgs {
-    /// What to do.
+    /// The verb.
     #[command(subcommand)]
     pub verb: SwapVerb,
 }

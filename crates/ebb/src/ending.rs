@@ -1,14 +1,14 @@
 //! The program was told to end, and has not yet.
 //!
-//! A signal that ends programs is passed on like any other, and what the program makes of it is its own
-//! matter: it may handle it, or take its time. But a tree can be ended in whatever state it is:
+//! A signal that ends programs is passed on like any other, and the program may handle it or take its time. But a
+//! tree can be ended in any state:
 //! ```text
 //! at once      a stopped program is continued: it takes no signal while it is stopped
-//! after 5 s    a line says what is waited for
-//! then         if the program has not taken the signal, another one kills the whole tree; and if it
-//!              has waited for one page all the time since, which nobody brings, it is killed without
+//! after 5 s    a line says what `ebb` waits for
+//! then         another signal kills the whole tree, if the program has not taken the first; and a program
+//!              that waits for one page all the time, which nobody brings, is killed without another
 //! ```
-//! What it does not do: kill a program that has taken the signal and goes on.
+//! It does not kill a program that has taken the signal and goes on.
 
 use ebb_sys::proc::{self, Disposition, Process};
 use ebb_tree::Supervisor;
@@ -16,7 +16,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use std::io::Write;
 use std::time::{Duration, Instant};
 
-/// How long nothing is said.
+/// Time before anything is said.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Whether a signal is one that ends programs.
@@ -32,7 +32,7 @@ fn name_of(signal: i32) -> &'static str {
     }
 }
 
-/// Why a program has not ended.
+/// A reason why a program has not ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Why {
     /// Waits for a page, in this thread, after so many faults.
@@ -78,7 +78,7 @@ impl Why {
         }
     }
 
-    /// Whether another signal ends the tree: the first has not reached the program, or does not suffice.
+    /// Whether another signal ends the tree: the first has not reached the program, or was not enough.
     fn can_be_forced(self) -> bool {
         !matches!(self, Self::Ignored | Self::Handled)
     }
@@ -89,7 +89,7 @@ pub struct Ending {
     pid: u32,
     signal: i32,
     since: Instant,
-    /// What the user was told of.
+    /// Reason that the user was told.
     told: Option<Why>,
 }
 
@@ -108,7 +108,7 @@ impl Ending {
         ending
     }
 
-    /// When it is to be looked at, if it is.
+    /// Time until the next look, if there is one.
     pub fn due_in(&self) -> Option<Duration> {
         let patience = match self.told {
             None => PATIENCE,
@@ -118,7 +118,7 @@ impl Ending {
         Some((self.since + patience).saturating_duration_since(Instant::now()))
     }
 
-    /// Looks at it, when it is time.
+    /// Looks at the program when it is time.
     pub fn look(&mut self, supervisor: &Supervisor) {
         if self.due_in() != Some(Duration::ZERO) {
             return;
@@ -130,7 +130,7 @@ impl Ending {
         let name = proc::name(pid);
         let before = self.told.replace(why);
         if before.is_some() {
-            // It may have moved on; then it is a matter of patience.
+            // Another reason means that the program has moved on.
             if before == Some(why) {
                 say(&format!(
                     "{name} [{pid}] has waited for one page for {} s, and nobody brings it: the tree is ended \
@@ -157,7 +157,7 @@ impl Ending {
         ));
     }
 
-    /// Another signal that ends programs has come: whether that kills the tree, and it has.
+    /// Another signal that ends programs has come. True if that killed the tree.
     pub fn is_forced(&self, supervisor: &Supervisor) -> bool {
         let forced = self.told.is_some_and(Why::can_be_forced)
             && Why::of(self.pid, self.signal).is_some_and(Why::can_be_forced);
@@ -168,7 +168,7 @@ impl Ending {
     }
 }
 
-/// Nobody may read that any more.
+/// Writes a line that perhaps nobody reads any more.
 fn say(line: &str) {
     let _ = writeln!(std::io::stderr(), "ebb: {line}");
 }

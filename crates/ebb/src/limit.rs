@@ -1,5 +1,5 @@
-//! `ebb limit`: shows and changes the limits of a tree that runs. The work is the supervisor's and
-//! the members'; this asks, and shows what came of it.
+//! `ebb limit`: shows and changes the limits of a running tree. Supervisor and members do the work; this
+//! module asks, and shows the outcome.
 
 use crate::ask::ask;
 use crate::cli::LimitArgs;
@@ -9,10 +9,10 @@ use ebb_tree::{LimitChange, LimitsShown, Request};
 use std::io::{Write, stdout};
 use std::process::ExitCode;
 
-/// Does what the arguments say.
+/// Asks for the change, and shows the limits.
 ///
 /// # Errors
-/// The process is not of a tree of ours; or what the supervisor refused, with the allowed range.
+/// The process belongs to no tree, or the supervisor refused, with the allowed range.
 pub fn limit(args: LimitArgs) -> Result<ExitCode> {
     if let Some(text) = &args.memory {
         text.parse::<Size>().context("--memory")?;

@@ -1,20 +1,26 @@
-//! The `ebb` command: `ebb run` gives a program and all it starts less memory than they
-//! need, `ebb swap` and `ebb limit` change the swap devices and the limits of one that runs,
-//! `ebb doctor` says whether that can work here, `ebb lab` prints the engine's experiments.
+//! The `ebb` command.
 //!
-//! Exit status of `ebb run`: the program's own; 125 if ebb itself failed, 126 if the command
-//! cannot be executed, 127 if it was not found, 128+N if signal N ended it. Everything ebb
-//! says goes to stderr; stdout belongs to the program.
+//! | verb | module | effect |
+//! |---|---|---|
+//! | `run` | [`run`] | a program, and all it starts, in less memory than they need |
+//! | `swap` | [`swap`] | other swap devices for a running program |
+//! | `limit` | [`limit`] | other limits for a running program |
+//! | `doctor` | [`doctor`] | whether that can work here, and the fix |
+//! | `lab` | [`lab`] | the engine's experiments |
+//!
+//! `ebb run` exits with the status of the program; `--help` lists the exceptions. Everything that ebb says goes
+//! to stderr; stdout belongs to the program.
 #![forbid(unsafe_code)]
 
 mod ask;
+mod available;
 mod cli;
 mod doctor;
 mod ending;
 mod guard;
 mod lab;
+mod library;
 mod limit;
-mod limits;
 mod program;
 mod run;
 mod setup;

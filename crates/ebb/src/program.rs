@@ -1,4 +1,4 @@
-//! Which file a command names, and whether its memory can be managed (`ebb_sys::elf`).
+//! The file that a command names, and whether its memory can be managed (`ebb_sys::elf`).
 //!
 //! Reads headers only; executes nothing.
 
@@ -19,13 +19,13 @@ pub struct Program {
     pub kind: Kind,
 }
 
-/// What the preload library can do with it.
+/// Whether a program loads the preload library.
 #[derive(PartialEq, Eq, Debug)]
 #[allow(clippy::large_enum_variant)] // There is one.
 pub enum Kind {
-    /// Loads it.
+    /// It loads it.
     Managed,
-    /// Never does, for this reason.
+    /// It never does, for this reason.
     Unmanaged(UnmanagedReason),
 }
 
@@ -103,8 +103,8 @@ pub fn find(command: &OsStr, path: Option<&OsStr>) -> Result<Program, NotExecuta
     })
 }
 
-/// The program that a process runs and why its memory cannot be managed; none if it can, or if that
-/// cannot be told.
+/// The program that a process runs and the reason why its memory cannot be managed. None if it can, or if the
+/// program cannot be read.
 pub fn unmanaged(pid: u32) -> Option<(PathBuf, UnmanagedReason)> {
     let link = PathBuf::from(format!("/proc/{pid}/exe"));
     match classify(&link, 0).ok()? {
@@ -137,7 +137,7 @@ fn executable(file: &Path) -> io::Result<()> {
 fn classify(file: &Path, scripts_left: usize) -> Result<Kind, NotExecutable> {
     let refuse =
         |why: &str| NotExecutable::Refused(format!("cannot execute {}: {why}", file.display()));
-    // An executable that may not be read still runs; all that can be said of it is whose rights it has.
+    // An executable that may not be read still runs; its mode alone tells something of it.
     let Ok(opened) = File::open(file) else {
         let raises = std::fs::metadata(file).is_ok_and(|meta| raises_privileges(&meta));
         return Ok(match raises {

@@ -1,37 +1,32 @@
 //! `ebb run`: a program and all it starts, within a memory budget.
 
 use crate::cli::RunArgs;
+use crate::library::Library;
 use crate::program::{self, Kind, NotExecutable, Program};
 use crate::stats::{self, StatsFile};
 use crate::wait::{self, Running};
 use crate::{FAILED, doctor, setup};
 use anyhow::{Context, Result, bail};
 use ebb_sys::daemon::{self, Side};
-use ebb_sys::loader;
 use ebb_tree::Supervisor;
-use std::ffi::{OsStr, OsString};
 use std::io::Write;
-use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::CommandExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, ExitCode};
 use std::time::{Duration, Instant};
 
-/// Names the supervisor to the processes of the tree.
+/// Variable that names the supervisor to the processes of the tree.
 const CONTROL: &str = "EBB_CONTROL";
 const REQUIRE_MANAGED: &str = "EBB_REQUIRE_MANAGED";
 
-/// How long the processes that served programs which have ended are waited for: they have to give their
-/// memory back, which takes some 0.1 s a gigabyte.
+/// Time in which helpers of ended programs may end: they give their memory back, which takes some 0.1 s a
+/// gigabyte.
 const HELPERS: Duration = Duration::from_secs(10);
-
-/// The library that is loaded into every program of the tree.
-const PRELOAD: &str = "libebb_preload.so";
 
 /// Runs the command; the exit status is the program's own.
 ///
 /// # Errors
-/// Whatever keeps it from being started; nothing has been changed then.
+/// The command cannot be started; nothing has been changed then.
 pub fn run(args: RunArgs) -> Result<ExitCode> {
     let (setup, pending_header) = setup::setup(&args)?;
     let program = match find(&args)? {
@@ -42,11 +37,11 @@ pub fn run(args: RunArgs) -> Result<ExitCode> {
         }
     };
     doctor::must_work()?;
-    let library = library_for(&preload_library()?)?;
-    tell_if_unmanaged(&program, &library);
+    let library = Library::find()?;
+    warn_if_unmanaged(&program, &library);
     let mut stats_file = args.stats.as_deref().map(StatsFile::open).transpose()?;
 
-    // Before the supervisor: whatever thread it starts must not take our signals.
+    // Before the supervisor: threads that it starts must not take our signals.
     let signals = wait::prepare().context("cannot take signals")?;
     let mut supervisor = Supervisor::new(setup)?;
     let mut command = Command::new(&program.path);
@@ -55,7 +50,7 @@ pub fn run(args: RunArgs) -> Result<ExitCode> {
         library.put_into(&mut command);
     }
     command.env(CONTROL, supervisor.control_value());
-    // The preload library heeds it where programs of the tree start others (`refuse`).
+    // The preload library heeds it where programs of the tree start others.
     command.env_remove(REQUIRE_MANAGED);
     if args.require_managed {
         command.env(REQUIRE_MANAGED, "1");
@@ -68,24 +63,24 @@ pub fn run(args: RunArgs) -> Result<ExitCode> {
         Ok(running) => running,
         Err(error) => return Ok(not_started(&program.path, &error)),
     };
-    // The program has started, so this is none of its.
+    // The program has started, so it does not inherit this.
     ebb_sys::thread::prompt();
-    let mut told = program.kind != Kind::Managed;
+    let mut warned = program.kind != Kind::Managed;
     let end = running
         .wait(&mut supervisor, |tree| {
-            told = told || tell_of_unmanaged(tree)
+            warned = warned || report_unmanaged(tree)
         })
         .context("lost sight of the program")?;
     let mut report = |supervisor: &Supervisor| {
         let Some(file) = &mut stats_file else { return };
         let totals = supervisor.totals();
         let stats = stats::stats(&args.command, &totals, end, start.elapsed());
-        // The program has run: what becomes of its figures does not change how it ended.
+        // The program has run: figures that cannot be written do not change its end.
         if let Err(error) = file.write(&stats) {
             eprintln!("ebb: --stats: {error:#}");
         }
     };
-    // Of a dead program's last words some may still be on their way.
+    // Some of a dead program's messages may still be on their way.
     supervisor.turn()?;
     supervisor.wait_for_helpers(HELPERS)?;
     report(&supervisor);
@@ -96,8 +91,8 @@ pub fn run(args: RunArgs) -> Result<ExitCode> {
     Ok(end.status().into())
 }
 
-/// The program has ended, processes it started live on: they are supervised as long as they do.
-/// Whoever waits for the end of our output waits for them alone.
+/// Supervises the processes that the ended program leaves, as long as they live. Readers of our output wait for
+/// them alone.
 fn stay_behind(supervisor: &mut Supervisor, running: &Running) -> Result<()> {
     let null = std::fs::File::options()
         .read(true)
@@ -114,12 +109,12 @@ fn stay_behind(supervisor: &mut Supervisor, running: &Running) -> Result<()> {
     Ok(())
 }
 
-/// Whether a program that the command started cannot be managed; says so. Once is enough: who starts one
-/// mostly starts many.
-fn tell_of_unmanaged(supervisor: &mut Supervisor) -> bool {
+/// Says which program of the tree cannot be managed; true if there is one. Once is enough: a program that starts
+/// one mostly starts many.
+fn report_unmanaged(supervisor: &mut Supervisor) -> bool {
     while let Some(pid) = supervisor.unjoined() {
         if let Some((path, reason)) = program::unmanaged(pid) {
-            // Nobody may read that any more.
+            // Perhaps nobody reads this any more.
             let _ = writeln!(
                 std::io::stderr(),
                 "ebb: the memory of {} (process {pid}) cannot be managed: {reason}; it stays in RAM and \
@@ -150,8 +145,8 @@ fn find(args: &RunArgs) -> Result<Result<Program, NotExecutable>> {
     Ok(Ok(program))
 }
 
-/// A word to the user about a program that gets the library in vain, or not at all.
-fn tell_if_unmanaged(program: &Program, library: &Entry) {
+/// Warns of a program that gets the library in vain, or not at all.
+fn warn_if_unmanaged(program: &Program, library: &Library) {
     let Kind::Unmanaged(reason) = &program.kind else {
         return;
     };
@@ -175,88 +170,4 @@ fn not_started(path: &Path, error: &std::io::Error) -> ExitCode {
         _ => FAILED,
     };
     status.into()
-}
-
-/// The preload library that belongs to this very command: beside it, or in `../lib/ebb`.
-///
-/// # Errors
-/// Names the places looked at.
-pub fn preload_library() -> Result<PathBuf> {
-    let own = std::env::current_exe().context("cannot tell where ebb itself is")?;
-    let dir = own.parent().unwrap_or(Path::new("/"));
-    let places = [dir.join(PRELOAD), dir.join("../lib/ebb").join(PRELOAD)];
-    match places.iter().find(|place| place.is_file()) {
-        Some(found) => found
-            .canonicalize()
-            .with_context(|| format!("cannot resolve {}", found.display())),
-        None => bail!(
-            "{PRELOAD} is missing: it belongs beside ebb, as {} or {}; build it with `cargo build --release` or reinstall",
-            places[0].display(),
-            places[1].display()
-        ),
-    }
-}
-
-/// How the library is named to the loaders of the tree.
-struct Entry {
-    /// In LD_PRELOAD.
-    library: OsString,
-    /// In LD_LIBRARY_PATH, if it is found there.
-    directory: Option<OsString>,
-    /// Other loaders than glibc's do not find it by that.
-    for_glibc: bool,
-}
-
-fn library_for(library: &Path) -> Result<Entry> {
-    let bytes = library.as_os_str().as_bytes();
-    if bytes.iter().any(|b| matches!(b, b':' | b'$')) {
-        bail!(
-            "ebb cannot be used from {}: the loader takes \":\" and \"$\" in a path as signs of its own; move it elsewhere",
-            library.display()
-        );
-    }
-    let named = |path: &Path| match loader::for_glibc(path) {
-        Some(name) => (name, true),
-        None => (path.into(), false),
-    };
-    Ok(if bytes.iter().any(u8::is_ascii_whitespace) {
-        // LD_PRELOAD cannot quote blanks either, LD_LIBRARY_PATH need not.
-        let (directory, for_glibc) = named(library.parent().unwrap_or(Path::new("/")));
-        Entry {
-            library: PRELOAD.into(),
-            directory: Some(directory),
-            for_glibc,
-        }
-    } else {
-        let (library, for_glibc) = named(library);
-        Entry {
-            library,
-            directory: None,
-            for_glibc,
-        }
-    })
-}
-
-impl Entry {
-    /// Whether that program must not get it.
-    fn withheld_from(&self, kind: &Kind) -> bool {
-        matches!(kind, Kind::Unmanaged(reason) if reason.withholds(self.for_glibc))
-    }
-
-    /// In front of those already preloaded.
-    fn put_into(&self, command: &mut Command) {
-        if let Some(directory) = &self.directory {
-            command.env("LD_LIBRARY_PATH", prepended(directory, "LD_LIBRARY_PATH"));
-        }
-        command.env("LD_PRELOAD", prepended(&self.library, "LD_PRELOAD"));
-    }
-}
-
-fn prepended(value: &OsStr, variable: &str) -> OsString {
-    let mut text = value.to_os_string();
-    if let Some(old) = std::env::var_os(variable).filter(|old| !old.is_empty()) {
-        text.push(":");
-        text.push(old);
-    }
-    text
 }

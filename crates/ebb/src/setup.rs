@@ -1,9 +1,9 @@
-//! From the options of `ebb run` to the supervisor's setup: budget, pool, swap devices. What
-//! is refused here is refused before anything has started.
+//! From the options of `ebb run` to the supervisor's setup: budget, pool, swap devices. A refusal
+//! comes before anything has started.
 
+use crate::available::Available;
 use crate::cli::{PoolLimits, RunArgs};
 use crate::guard;
-use crate::limits::Room;
 use anyhow::{Context, Result, bail};
 use ebb_engine::PAGE_SIZE;
 use ebb_engine::swap::ZSTD_LEVELS;
@@ -14,17 +14,17 @@ use ebb_tree::{Codec, Config, Limits, Setup, SetupDevice, Zstd, check_limits};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// The least a process tree can run in: what a small program and the paging of it hold at any
-/// time (its unmanaged memory, staging frames, page map) with some room to work.
+/// The smallest budget of a process tree: the unmanaged memory, staging frames and page map of a small
+/// program, with some room to work.
 pub const SMALLEST: u64 = 16 << 20;
 
 const ZSTD_DEFAULT: i32 = 1;
 
-/// Reads the options and opens the devices. Those that come beside the setup are to be marked as swap before
+/// Reads the options and opens the devices. The devices beside the setup are to be marked as swap before
 /// anything is written to them: nothing has been changed yet.
 ///
 /// # Errors
-/// What is wrong, and what is allowed.
+/// An option is wrong; the message says what is allowed.
 pub fn setup(args: &RunArgs) -> Result<(Setup, Vec<PendingHeader>)> {
     let codec = codec(&args.pool)?;
     let specs = args
@@ -41,8 +41,8 @@ pub fn setup(args: &RunArgs) -> Result<(Setup, Vec<PendingHeader>)> {
     if specs.contains(&SwapSpec::None) && codec == Codec::None {
         bail!("--pool none with --swap none leaves no place for cold pages: drop one of them");
     }
-    let room = Room::here();
-    let budget = budget(args.memory.as_deref(), &room)?;
+    let available = Available::here();
+    let budget = budget(args.memory.as_deref(), &available)?;
     let limits = limits(&args.limits, budget)?;
     if codec == Codec::None && !limits.writeback {
         bail!("--pool none with --writeback off leaves no place for cold pages: drop one of them");
@@ -55,7 +55,7 @@ pub fn setup(args: &RunArgs) -> Result<(Setup, Vec<PendingHeader>)> {
     })?;
     let setup = Setup {
         budget_pages: budget / PAGE_SIZE as u64,
-        budgets: SMALLEST / PAGE_SIZE as u64..=room.total / PAGE_SIZE as u64,
+        budgets: SMALLEST / PAGE_SIZE as u64..=available.total / PAGE_SIZE as u64,
         limits,
         devices,
         config: Config {
@@ -71,12 +71,12 @@ pub fn setup(args: &RunArgs) -> Result<(Setup, Vec<PendingHeader>)> {
     Ok((setup, pending_header))
 }
 
-fn budget(text: Option<&str>, room: &Room) -> Result<u64> {
+fn budget(text: Option<&str>, available: &Available) -> Result<u64> {
     let budget = match text {
-        None => room.default_budget(),
+        None => available.default_budget(),
         Some(text) => {
             let size: Size = text.parse().context("--memory")?;
-            size.of(room.total)
+            size.of(available.total)
         }
     };
     if budget < SMALLEST {
@@ -87,19 +87,19 @@ fn budget(text: Option<&str>, room: &Room) -> Result<u64> {
             ),
             None => bail!(
                 "only {} of {} are free: free memory or raise the limit to leave at least {}",
-                human(room.free),
-                room.from,
+                human(available.free),
+                available.from,
                 human(SMALLEST)
             ),
         }
     }
     if let Some(text) = text
-        && budget > room.total
+        && budget > available.total
     {
         bail!(
             "--memory {text} is more than the {} that {} has in all: give less, or leave --memory out",
-            human(room.total),
-            room.from
+            human(available.total),
+            available.from
         );
     }
     Ok(budget)
@@ -177,13 +177,13 @@ fn devices(specs: Vec<SwapSpec>) -> Result<(Vec<SetupDevice>, Vec<PendingHeader>
     Ok((devices, pending_header))
 }
 
-/// One that another run may still hold which has just ended: after `ebb run` was killed its lock was
-/// seen to stay for 10 to 60 ms when no process had the file open any more.
+/// Opens a device, and waits a moment for another run to release it. After `ebb run` was killed, its lock stays
+/// for 10 to 60 ms longer than any process has the file open.
 fn handed_over(spec: &SwapSpec) -> Result<Option<Opened>, OpenError> {
     const PATIENCE: Duration = Duration::from_millis(500);
     let start = Instant::now();
     loop {
-        match device(spec, &SearchTime::Unlimited(&tell_of_search)) {
+        match device(spec, &SearchTime::Unlimited(&report_search)) {
             Err(OpenError::Taken { .. }) if start.elapsed() < PATIENCE => {
                 thread::sleep(Duration::from_millis(5));
             }
@@ -192,7 +192,7 @@ fn handed_over(spec: &SwapSpec) -> Result<Option<Opened>, OpenError> {
     }
 }
 
-/// A device, and what is to be marked before it is used.
+/// A device, and its mark that is to be written before it is used.
 type Opened = (SetupDevice, Option<PendingHeader>);
 
 fn device(spec: &SwapSpec, look: &SearchTime<'_>) -> Result<Option<Opened>, OpenError> {
@@ -211,8 +211,8 @@ fn device(spec: &SwapSpec, look: &SearchTime<'_>) -> Result<Option<Opened>, Open
     }))
 }
 
-/// Whoever waits learns what for.
-fn tell_of_search(seen: u64, all: u64) {
+/// Tells the user the reason of the wait.
+fn report_search(seen: u64, all: u64) {
     eprintln!(
         "ebb: looking whether a swap device without a swap header is empty: {} of {} seen; \"mkswap\" spares that",
         human(seen),
@@ -220,8 +220,8 @@ fn tell_of_search(seen: u64, all: u64) {
     );
 }
 
-/// Opens a device that is added while the tree runs. The supervisor does nothing else meanwhile, so what
-/// takes long to look through is refused.
+/// Opens a device that is added while the tree runs. The supervisor does nothing else meanwhile, so a device
+/// that takes long to look through is refused.
 fn open_later(spec: &str) -> Result<SetupDevice, String> {
     const SEARCH: Duration = Duration::from_millis(500);
     let parsed: SwapSpec = spec.parse().map_err(|e| format!("swap {spec}: {e}"))?;
@@ -237,10 +237,10 @@ fn open_later(spec: &str) -> Result<SetupDevice, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::limits::Source;
+    use crate::available::Source;
 
-    fn room(free: u64, total: u64) -> Room {
-        Room {
+    fn available(free: u64, total: u64) -> Available {
+        Available {
             free: free << 20,
             total: total << 20,
             from: Source::Machine,
@@ -249,15 +249,16 @@ mod tests {
 
     #[test]
     fn budgets() {
-        let room = room(1024, 2048);
-        assert_eq!(budget(Some("50%"), &room).unwrap(), 1 << 30);
-        assert_eq!(budget(Some("100M"), &room).unwrap(), 100 << 20);
-        assert_eq!(budget(None, &room).unwrap(), 960 << 20);
-        let refused =
-            |text: Option<&str>, room: &Room| format!("{:#}", budget(text, room).unwrap_err());
-        assert!(refused(Some("2M"), &room).contains("at least 16M"));
-        assert!(refused(Some("3G"), &room).contains("2G"));
-        assert!(refused(None, &self::room(4, 2048)).contains("at least 16M"));
+        let available = available(1024, 2048);
+        assert_eq!(budget(Some("50%"), &available).unwrap(), 1 << 30);
+        assert_eq!(budget(Some("100M"), &available).unwrap(), 100 << 20);
+        assert_eq!(budget(None, &available).unwrap(), 960 << 20);
+        let refused = |text: Option<&str>, available: &Available| {
+            format!("{:#}", budget(text, available).unwrap_err())
+        };
+        assert!(refused(Some("2M"), &available).contains("at least 16M"));
+        assert!(refused(Some("3G"), &available).contains("2G"));
+        assert!(refused(None, &self::available(4, 2048)).contains("at least 16M"));
     }
 
     #[test]

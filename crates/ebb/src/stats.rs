@@ -1,4 +1,4 @@
-//! `--stats FILE`: what the tree did, as JSON.
+//! `--stats FILE`: counters and latencies of the tree, as JSON.
 //!
 //! Names of counters are the kernel's where the kernel has them. Durations are nanoseconds,
 //! percentiles exact to 1/16; sizes are bytes.
@@ -21,7 +21,7 @@ pub struct StatsFile {
 }
 
 impl StatsFile {
-    /// Opens it; what it holds stays until there is something to write.
+    /// Opens it; its content stays until there is something to write.
     ///
     /// # Errors
     /// Those of open(2).
@@ -64,7 +64,7 @@ impl StatsFile {
     }
 }
 
-/// Everything the tree did until now.
+/// The figures of the tree until now.
 pub fn stats(command: &[OsString], totals: &Totals, end: End, wall: Duration) -> Value {
     let bytes = |pages: u64| pages.saturating_mul(PAGE_SIZE as u64);
     let latency: Map<String, Value> = totals

@@ -1,5 +1,5 @@
-//! `ebb swap`: swap devices of a tree that runs are added, removed and listed. The work is the
-//! supervisor's and the members'; this asks, and says what came of it.
+//! `ebb swap`: adds, removes and lists swap devices of a running tree. Supervisor and members do the work; this
+//! module asks, and shows the outcome.
 
 use crate::ask::ask;
 use crate::cli::{SwapArgs, SwapVerb};
@@ -10,10 +10,10 @@ use std::io::{Write, stdout};
 use std::path::{Path, absolute};
 use std::process::ExitCode;
 
-/// Does what the arguments say.
+/// Asks for the change or the list, and shows the answer.
 ///
 /// # Errors
-/// The process is not of a tree of ours; or what the supervisor refused, with the next step.
+/// The process belongs to no tree, or the supervisor refused, with the next step.
 pub fn swap(args: SwapArgs) -> Result<ExitCode> {
     match args.verb {
         SwapVerb::On { spec, pid } => {

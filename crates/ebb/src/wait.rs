@@ -1,11 +1,13 @@
-//! Starting the command and standing in for it: signals sent to `ebb` reach the program, a
-//! stop of the program stops `ebb` so that the shell notices, orphans of the tree are reaped,
-//! and the program's end becomes our exit status.
+//! Starts the command and stands in for it:
 //!
-//! The program stays in our process group, so terminal keys reach it directly; those are
-//! therefore not forwarded a second time. What becomes of a program that was told to end and does not is
-//! `ending`'s matter. The supervisor gets its turns in between; what it
-//! does is its own matter.
+//! - signals sent to `ebb` reach the program;
+//! - a stop of the program stops `ebb`, so that the shell notices;
+//! - orphans of the tree are reaped;
+//! - the program's end becomes our exit status.
+//!
+//! The program stays in our process group, so terminal keys reach it directly and are not forwarded a second
+//! time. The supervisor gets its turns in between. A program that was told to end and does not is the matter of
+//! `ending`.
 
 use crate::ending::{self, Ending};
 use ebb_sys::signalfd::{Received, Signals};
@@ -16,7 +18,7 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::process::Command;
 
-/// Signals taken from whoever sends them to `ebb` and handed to the program.
+/// Signals to `ebb` that are forwarded to the program.
 const FORWARDED: [i32; 8] = [
     libc::SIGINT,
     libc::SIGTERM,
@@ -100,7 +102,7 @@ impl Running {
             }
             let due = told.as_ref().and_then(Ending::due_in);
             let due = due.map_or(supervisor.due_in(), |due| due.min(supervisor.due_in()));
-            // The pace of the supervisor's measuring is finer than a millisecond counts.
+            // The supervisor measures more often than whole milliseconds can express.
             let due = Timespec::try_from(due).map_err(io::Error::other)?;
             let mut ready = [
                 PollFd::from_borrowed_fd(self.signals.as_fd(), PollFlags::IN),
@@ -138,7 +140,7 @@ impl Running {
         }
     }
 
-    /// For who carries on when the program has ended: what ends programs ends those that are left.
+    /// After the program has ended: signals that end programs go to all processes that are left.
     pub fn pass_on_to_all(&self, supervisor: &Supervisor) {
         while let Some(received) = self.signals.take() {
             if ending::ends(received.signal)

@@ -171,7 +171,7 @@ fn a_lost_page_is_told_of_with_device_and_slot() {
     assert!(told.contains("gets SIGBUS"), "{told}");
 }
 
-/// Bits that turned on the device, and writes that were never done, are noticed: the program gets
+/// Bits that turned on the device, and writes that were never done, are noticed. The program gets
 /// SIGBUS for those pages, each time, and all others are as they were.
 #[test]
 fn what_a_device_lost_is_lost_and_nothing_else() {
@@ -373,8 +373,8 @@ fn what_needs_no_room_leaves_where_all_is_full() {
     managed.assert_paged_within_budget("mixed");
 }
 
-/// Fills 64 MiB with bytes that do not compress, looks at what the swap file takes on the disk, gives
-/// the memory back, and waits for the file to shrink; then says both figures, in KiB.
+/// Fills 64 MiB with bytes that do not compress, looks at the blocks of the swap file, gives the memory
+/// back, and waits for the file to shrink. Then it says both figures, in KiB.
 const FREES: &str = "
 import mmap, os, sys, time
 kib = lambda: os.stat(sys.argv[1]).st_blocks // 2
@@ -414,7 +414,7 @@ fn blocks_of_a_swap_file_go_back_when_the_program_frees_if_that_is_wanted() {
             .map(|n| n.parse().unwrap())
             .collect();
         assert!(kib[0] > 24 << 10, "{spec}: {said}: it went to the device");
-        // What is left are clusters that hold pages of the interpreter's too.
+        // Clusters that hold pages of the interpreter too are left.
         assert_eq!(kib[1] < kib[0] / 2, wanted, "{spec}: {said}");
     }
 }
@@ -447,7 +447,7 @@ fn a_pager_that_fails_ends_its_process_and_no_other() {
     let child = ["-c", CHILD_THAT_FAILS].map(OsStr::new);
     let tree = Job::new([python.as_os_str()].into_iter().chain(child));
     let alone = incompressible();
-    // What it prints: the child ended by SIGKILL, then a program run, then the parent's own memory.
+    // The output: the child ended by SIGKILL, then a program run, then the parent's own memory.
     let cases = [
         (tree, 32, "finished", "9 768 True\n"),
         (alone, 64, "exit 137", ""),
@@ -546,8 +546,8 @@ fn pages_that_the_system_refuses_for_good_end_the_process() {
     assert!((10..40).contains(&took), "{took} s");
 }
 
-/// It has none for some seconds, or now and then: threads that fault, forks and pages that can only be copied
-/// back wait for that, and nothing is lost.
+/// The system has no page for some seconds, or now and then. Threads that fault, forks, and pages that can only be
+/// copied back wait for that, and nothing is lost.
 #[test]
 fn pages_that_the_system_refuses_for_a_while() {
     if cannot_page() {
@@ -602,7 +602,7 @@ os.execvp(sys.argv[1], sys.argv[1:])
     assert!(managed.counter("pswpin") > 0, "{}", managed.stats);
 }
 
-/// What was only read since it came from a device is not written there again.
+/// A page that was only read since it came from a device is not written there again.
 #[test]
 fn what_is_unchanged_is_evicted_without_a_write() {
     if cannot_page() {

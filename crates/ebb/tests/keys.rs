@@ -1,5 +1,5 @@
-//! What is on a swap file, and who can read or write it: nobody but the process that wrote it and its
-//! children; not a worker that gave up root.
+//! The content of a swap file can be read and written by the process that wrote it and its children alone,
+//! not by a worker that gave up root.
 
 mod common;
 
@@ -99,17 +99,8 @@ fn a_long_chain_of_forks_reads_what_all_of_them_wrote() {
     assert!(managed.counter("pswpin") > 5000, "{}", managed.stats);
 }
 
-/// A worker that gives up root can read what it has, and nothing else: no descriptor of its writes a swap
-/// file, however it asks for one. It goes on, and so does its parent.
-#[test]
-fn a_worker_that_gave_up_root_has_no_swap_file_to_write() {
-    if cannot_page() {
-        return;
-    }
-    if std::fs::metadata("/proc/self/status").unwrap().uid() != 0 {
-        return println!("skipped: only root can become another user");
-    }
-    let script = r#"
+/// Forks a worker that becomes nobody, and looks how each side has the swap file open.
+const GIVES_UP_ROOT: &str = r#"
 import ctypes, hashlib, os, sys
 swap = sys.argv[1]
 PAGE = 4096
@@ -162,13 +153,24 @@ os.write(go[1], b'1')
 say(f'the worker: {wait(worker)}')
 say(f'root has what it wrote: {digest() == after}')
 "#;
+
+/// A worker that gives up root can read what it has, and nothing else: no descriptor of its writes a swap
+/// file, however it asks for one. It goes on, and so does its parent.
+#[test]
+fn a_worker_that_gave_up_root_has_no_swap_file_to_write() {
+    if cannot_page() {
+        return;
+    }
+    if std::fs::metadata("/proc/self/status").unwrap().uid() != 0 {
+        return println!("skipped: only root can become another user");
+    }
     let dir = tempfile::tempdir_in("/var/tmp").unwrap();
     let swap = swap_file(dir.path(), 512);
     let path: &OsStr = swap.as_ref();
-    let alone = free(&python(script, &[path, "alone".as_ref()]), "worker");
+    let alone = free(&python(GIVES_UP_ROOT, &[path, "alone".as_ref()]), "worker");
     let managed = Under::budget(48 * MIB)
         .options(&["--pool-max", "8M", "--swap", &swap])
-        .run(&python(script, &[path]));
+        .run(&python(GIVES_UP_ROOT, &[path]));
     println!("{}", String::from_utf8_lossy(&managed.run.stdout));
     managed.assert_same(&alone, "worker");
     assert!(managed.counter("pswpout") > 1000, "{}", managed.stats);

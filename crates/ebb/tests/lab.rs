@@ -1,6 +1,6 @@
-//! What the lab promises of a release build: costs and scaling of the slot allocator, and the mTHP
-//! test through the real pager. Costs are relations between what one run measures in turn, and of
-//! several runs the median counts, so that other programs decide nothing.
+//! Promises of the lab for a release build: costs and scaling of the slot allocator, and the mTHP
+//! test through the real pager. Costs are relations between figures that one run measures in turn, and the
+//! median of several runs counts, so that other programs decide nothing.
 
 mod common;
 
@@ -128,11 +128,11 @@ fn a_scattered_folio_costs_no_more_on_a_large_device() {
     let (small, large) = (at(1 << 16), at(1 << 20));
     let what = format!("256 MiB: {small:.0} ns, 4 GiB: {large:.0} ns");
     println!("{what}");
-    // Of what is looked at, less is in near caches on a large device.
+    // A large device has less of its tables in near caches.
     assert!(large <= 3.0 * small && large <= 10_000.0, "{what}");
 }
 
-/// What a pair of folios may cost in a crowd beside twice its time, in transfers of a line between processors.
+/// Transfers of a line between processors that a pair of folios may cost in a crowd, beside twice its time.
 const LINES_OF_A_FOLIO: f64 = 1.5;
 
 #[test]
@@ -212,7 +212,7 @@ fn a_pair_keeps_to_its_cost_and_threads_beat_one_lock() {
     }
 }
 
-/// What a run of one load of `ebb lab tail` gave.
+/// The report of one load of `ebb lab tail`.
 struct Tail {
     load: Load,
     report: Report,
@@ -225,8 +225,8 @@ impl Tail {
         })
     }
 
-    /// Who waits, inline and with a worker; whether there was anything to see. What lost its processor is
-    /// left out of that; by the clock, whatever took long is counted.
+    /// Compares waits inline and with a worker; true if there was anything to see. Calls that lost their processor
+    /// are left out, except by the clock, where every long call counts.
     fn waits_are_rarer(&self, path: &str) -> bool {
         let [inline, worker] = ["inline", "async"].map(|free| {
             ["waited_percent", "over_100us_percent", "calls"]
@@ -261,8 +261,8 @@ impl Tail {
         (speed, least, most)
     }
 
-    /// Whether the speed is as promised, as far as the rounds say; and whether they say it within 1%: by the
-    /// clock, where other programs decide, the bounds lie far apart, and nothing is asked of these.
+    /// Whether the rounds show the promised speed, and whether they show it within 1%. By the clock, where other
+    /// programs decide, the bounds lie far apart, and nothing is asked of them.
     fn speed_is_kept(&self) -> (bool, bool) {
         let (_, least, most) = self.speed("async", "ops");
         let by_clock = most >= 98.0 || most - least > 5.0;
@@ -288,9 +288,8 @@ fn a_worker_keeps_frees_out_of_the_faults_way() {
         // one run may not show it.
         let shows = matches!(load, Load::Discard | Load::Batches);
         let (mut shown, mut clear) = (!shows, false);
-        // Where processors share no cache, a line between them takes five times as long, and where things lie
-        // in memory decides more: 96.9 to 100.2% in eight runs of `shuffled`, 98.4 to 98.9 in fifty where they
-        // do. So one run alone does not tell.
+        // Where processors share no cache, a line between them takes five times as long, and the layout of memory
+        // decides more. One run alone does not tell there.
         let (mut kept, mut runs) = (0, 0);
         for rounds in [201, 301, 401, 401, 401, 401] {
             // Short rounds: what other programs do is then much the same in all of one round.
@@ -307,7 +306,7 @@ fn a_worker_keeps_frees_out_of_the_faults_way() {
             // wait, a worker must make that rarer too.
             run.waits_are_rarer("free");
             shown |= run.waits_are_rarer("fault");
-            // What is used again from the return cache takes nobody long, whoever frees the batch.
+            // Slots that are used again from the return cache take nobody long, in either mode.
             for free in ["inline", "async"] {
                 let slow = run.of(free, "fault", "over_10us_percent");
                 assert!(
@@ -351,7 +350,7 @@ fn names(report: &Report, expected: &[&str]) {
     }
 }
 
-// What others read out of the experiments: these names stay.
+// Other programs read these columns: their names stay.
 
 #[test]
 fn the_columns_of_mthp() {
@@ -569,9 +568,8 @@ fn told(managed: &Managed, what: &str) -> Option<f64> {
     told?.parse().ok()
 }
 
-/// One process works at random beside idle ones: by when its pages left memory, those that went on to
-/// the device are the older ones, and mostly by their last touches too. Where the pool is not held to a size,
-/// it refuses nothing.
+/// One process works at random beside idle ones. Its pages on the device left memory before those in the pool,
+/// and mostly were touched before them too. Where the pool is not held to a size, it refuses nothing.
 #[test]
 fn pages_of_a_process_at_work_leave_the_pool_in_their_order() {
     if cannot_page() {
@@ -599,9 +597,8 @@ fn pages_of_a_process_at_work_leave_the_pool_in_their_order() {
     assert_eq!(managed.counter("reject_pool"), 0, "{}", managed.stats);
 }
 
-/// Four idle processes have filled the pool, and one works at random in less than the budget: what goes to
-/// the device, and comes back from there, is theirs. Where each kept its own pool, 10 to 15 thousand pages
-/// came back.
+/// Four idle processes have filled the pool, and one works at random in less than the budget: the pages that go
+/// to the device, and come back from there, are theirs.
 #[test]
 fn idle_processes_leave_the_pool_to_one_that_works() {
     if cannot_page() {
@@ -639,9 +636,8 @@ fn idle_processes_stand_back_for_one_that_loads() {
     assert!(seen.iter().any(|&times| times > 0), "{seen:?}");
 }
 
-/// The same with a pool that is held to a size, and that memory is too small for the one that works without most
-/// of it: together they keep to the size, and it has what the idle ones give. With a fifth of the pool for each,
-/// 14 thousand pages come back.
+/// The same with a pool that is held to a size, of which the working process needs most. Together they keep to
+/// the size, and it gets the part that the idle ones give.
 #[test]
 fn idle_processes_leave_a_limited_pool_to_one_that_works() {
     if cannot_page() {

@@ -77,7 +77,7 @@ fn numpys_own_checks() {
         println!("skipped: NumPy, pytest and hypothesis are not installed");
         return;
     };
-    // All that pytest says, but for how long it took.
+    // The report of pytest, without its times.
     let script = "import pytest, sys, io, contextlib, re\n\
                   out = io.StringIO()\n\
                   with contextlib.redirect_stdout(out):\n\
@@ -129,7 +129,7 @@ fn redis_saves_from_a_forked_child() {
     same_in_half(Workload::RedisSave);
 }
 
-/// What may be written and executed is a heap like any other.
+/// Memory that may be written and executed is a heap like any other.
 #[test]
 fn a_heap_of_executable_memory() {
     if cannot_page() {
@@ -175,7 +175,7 @@ fn perl() {
     same_in_parts(&Job::new(["perl", "-e", script]), "perl", &[2], &[]);
 }
 
-/// What one sort prints another finds in order, where neither has room for it.
+/// The output of one sort is in order for another, where neither has room for it.
 #[test]
 fn sort_checks_what_it_sorted() {
     if cannot_page() {

@@ -136,7 +136,7 @@ fn a_linker_in_the_smallest_budget() {
     }
 }
 
-/// What it holds is all over the place, and does not fit by far.
+/// Perl's data lie all over its memory, and do not fit by far.
 #[test]
 fn perl_in_a_third() {
     if cannot_page() || lacks("perl") {

@@ -99,6 +99,41 @@ fn what_is_shown_agrees_with_what_is_stored() {
     let table = tree.done(&["show"]);
     let after = tree.show();
 
+    assert_table_agrees(&tree, &table, &before, &after);
+    for (n, size) in [24 << 20, 256 << 20].into_iter().enumerate() {
+        let of = |name| figure(&after, n, name);
+        assert_eq!(of("size_bytes"), size, "{after}");
+        assert!(of("used_bytes") <= of("held_bytes"), "{after}");
+        assert!(
+            of("held_bytes") <= size && of("held_bytes") % (2 << 20) == 0,
+            "{after}"
+        );
+        assert_eq!((of("processes"), of("given_up_by")), (1, 0), "{after}");
+    }
+    // Memory beyond the budget is on both devices, and in their files.
+    let used = figure(&after, 0, "used_bytes") + figure(&after, 1, "used_bytes");
+    let stored = (MEMORY_MIB - 40) << 20..=MEMORY_MIB << 20;
+    assert!(stored.contains(&used), "{used} bytes: {after}");
+    let in_file = |name: &str| {
+        let path = tree.holders(name).into_iter().next().expect("it is open");
+        std::fs::metadata(path).unwrap().blocks() * 512
+    };
+    let in_files = in_file("a") + in_file("b");
+    assert!(in_files + (4 << 20) >= used, "{in_files} bytes: {after}");
+    // A slot failed, and is told of.
+    let errors = figure(&after, 0, "write_errors") + figure(&after, 1, "write_errors");
+    assert!(errors > 0, "{after}");
+    let told = tree.stop(1);
+    assert!(told.contains("failed to write"), "{told}");
+}
+
+/// The table of `ebb swap show` says what JSON says that was asked for before and after it.
+fn assert_table_agrees(
+    tree: &Tree,
+    table: &str,
+    before: &serde_json::Value,
+    after: &serde_json::Value,
+) {
     let rows: Vec<Vec<&str>> = table
         .lines()
         .map(|line| line.split_whitespace().collect())
@@ -124,7 +159,7 @@ fn what_is_shown_agrees_with_what_is_stored() {
         assert_eq!(path, before[n]["path"], "{table}");
         assert!(path.starts_with(&tree.path(["a", "b"][n])), "{table}");
         // The program goes on meanwhile.
-        let between = |name| figure(&before, n, name)..=figure(&after, n, name);
+        let between = |name| figure(before, n, name)..=figure(after, n, name);
         let errors: u64 = errors.parse().unwrap();
         assert!(
             between("write_errors").contains(&errors),
@@ -132,39 +167,13 @@ fn what_is_shown_agrees_with_what_is_stored() {
         );
         let used: f64 = used.strip_suffix('M').unwrap().parse().unwrap();
         for bytes in [
-            figure(&before, n, "used_bytes"),
-            figure(&after, n, "used_bytes"),
+            figure(before, n, "used_bytes"),
+            figure(after, n, "used_bytes"),
         ] {
             let mib = bytes as f64 / f64::from(1 << 20);
             assert!((used - mib).abs() < 8.0, "{before}\n{table}{after}");
         }
     }
-
-    for (n, size) in [24 << 20, 256 << 20].into_iter().enumerate() {
-        let of = |name| figure(&after, n, name);
-        assert_eq!(of("size_bytes"), size, "{after}");
-        assert!(of("used_bytes") <= of("held_bytes"), "{after}");
-        assert!(
-            of("held_bytes") <= size && of("held_bytes") % (2 << 20) == 0,
-            "{after}"
-        );
-        assert_eq!((of("processes"), of("given_up_by")), (1, 0), "{after}");
-    }
-    // All that the budget has no room for is there, and in the files.
-    let used = figure(&after, 0, "used_bytes") + figure(&after, 1, "used_bytes");
-    let stored = (MEMORY_MIB - 40) << 20..=MEMORY_MIB << 20;
-    assert!(stored.contains(&used), "{used} bytes: {after}");
-    let in_file = |name: &str| {
-        let path = tree.holders(name).into_iter().next().expect("it is open");
-        std::fs::metadata(path).unwrap().blocks() * 512
-    };
-    let in_files = in_file("a") + in_file("b");
-    assert!(in_files + (4 << 20) >= used, "{in_files} bytes: {after}");
-    // A slot failed, and is told of.
-    let errors = figure(&after, 0, "write_errors") + figure(&after, 1, "write_errors");
-    assert!(errors > 0, "{after}");
-    let told = tree.stop(1);
-    assert!(told.contains("failed to write"), "{told}");
 }
 
 #[test]
@@ -252,7 +261,7 @@ fn with_no_other_device_pages_go_into_the_pool_if_they_fit() {
     if cannot_page() {
         return;
     }
-    // What compresses well goes to the device only because the pool may hold so little.
+    // Pages that compress well go to the device only because the pool may hold so little.
     let tree = Tree::start_with(BUDGET, &["a:256M"], "easy", &["--pool-max", "2M"]);
     tree.until_used(0, 4);
     tree.limit(&["--pool-max", "none"]);

@@ -133,7 +133,7 @@ fn memory_that_is_dropped_while_it_is_out() {
     }
 }
 
-/// What may not be locked can leave, and what is unlocked too; what is locked stays.
+/// Locked memory stays. Memory that may not be locked can leave, and so can unlocked memory.
 #[test]
 fn memory_that_is_locked() {
     if cannot_page() {
@@ -175,8 +175,8 @@ fn memory_that_may_only_be_read() {
     same_with_and_without_a_device("readonly", "96");
 }
 
-/// More than the budget of it, with a part that is opened and sealed again all the time, a child that
-/// reads it too, and a while in which nobody may even read it.
+/// More sealed memory than the budget. A part is opened and sealed again all the time, a child reads it too, and
+/// for a while nobody may even read it.
 #[test]
 fn memory_that_is_sealed() {
     same_with_and_without_a_device("sealed", "64");
@@ -234,8 +234,7 @@ fn rings_made(how: &str) {
     assert!(!String::from_utf8_lossy(&alone.stdout).contains("WRONG"));
 }
 
-/// What a pipe or a socket still has of a page is what was in it when it was lent, wherever the page
-/// is by then.
+/// A pipe or a socket gives out the content that a page had when it was lent, wherever the page is by then.
 #[test]
 fn memory_that_is_lent() {
     if cannot_page() {
@@ -278,7 +277,7 @@ fn what_was_only_read_is_written_in_every_way() {
         let [kept, written] = ["clean_reuse", "fault_clean"].map(|name| managed.counter(name));
         assert!(kept > 1000 && written > 30, "{kept} {written}");
     }
-    // What was written anew and could not be stored at once has no older copy to come back from.
+    // A page that was written anew and could not be stored at once has no older copy to come back from.
     let managed = Under::budget(48 * MIB)
         .options(&["--pool", "none"])
         .faults("write=1/100,seed=3")

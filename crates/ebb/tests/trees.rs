@@ -39,8 +39,8 @@ fn python_multiprocessing_forks_without_exec() {
     same_in_parts(&job, "multiprocessing", &[2], &[]);
 }
 
-/// Workers that each change a part of a large array of their parent's, and end: what they share with
-/// it and with each other costs once, whatever leaves and comes back in any of them.
+/// Workers each change a part of a large array of their parent's, and end. Memory that they share with it and with
+/// each other costs once, whatever leaves and comes back in any of them.
 #[test]
 fn numpy_in_a_pool_of_processes() {
     if cannot_page() {
@@ -120,7 +120,7 @@ fn children_of_vfork_and_posix_spawn_that_are_killed() {
     assert!(killed.is_some_and(|n| (30..300).contains(&n)), "{said}");
 }
 
-/// A few pages that a process uses all the time stay, nearly always, beside much in its pool that is old, and beside
+/// A few pages that a process uses all the time stay nearly always: beside much in its pool that is old, and beside
 /// another process that works at random in more than there is room for.
 #[test]
 fn a_few_pages_in_use_stay_beside_much_that_is_old() {
@@ -177,9 +177,9 @@ fn a_child_of_vfork_outlives_its_parent() {
     }
 }
 
-/// The same, killed in the midst of memory calls of their own: what they share with their parent is whole,
-/// nothing is locked, and the parent's own calls have their effect. Where it pages, where it may come to,
-/// and where it has so little that it never will.
+/// The same, killed in the midst of memory calls of their own. Shared memory stays whole, nothing is locked, and the
+/// parent's own calls have their effect: where it pages, where it may come to, and where it has so little that it
+/// never will.
 #[test]
 fn children_of_vfork_that_are_killed_in_memory_calls() {
     if cannot_page() {
@@ -226,7 +226,7 @@ fn memory_that_is_not_managed_makes_the_rest_smaller() {
     managed.assert_close_to_budget(16 * MIB, "a deep stack");
 }
 
-/// What cannot be swapped out is more than there is: it says how much would do.
+/// Memory that cannot be swapped out is more than the budget: a line says how much would do.
 #[test]
 fn a_budget_too_small_for_what_stays_in_memory() {
     if cannot_page() {
@@ -640,7 +640,7 @@ fn an_allocator_of_the_programs_own() {
     same_in_parts(&job, "jemalloc", &[2], &[]);
 }
 
-/// What a process drops that its idle child keeps is the child's from then on: it cannot fill the room again.
+/// A process drops memory that its idle child keeps. It is the child's from then on, and no room to fill again.
 #[test]
 fn what_is_dropped_and_a_child_keeps_is_in_use() {
     if cannot_page() {
@@ -654,14 +654,8 @@ fn what_is_dropped_and_a_child_keeps_is_in_use() {
     managed.assert_close_to_budget(24 * MIB, "parting");
 }
 
-/// A process and its child idle on what they share, in front of what they shared until the child wrote it:
-/// that is given to one that works, though all the rest has to be looked at before.
-#[test]
-fn what_relatives_share_no_more_is_given() {
-    if cannot_page() {
-        return;
-    }
-    let script = r#"
+/// A process and its child, idle beside one that works, and the memory that the process keeps.
+const IDLE_RELATIVES: &str = r#"
 import mmap, os, random, subprocess, sys, time
 MIB = 1 << 20
 WORKER = '''
@@ -709,7 +703,15 @@ print('idle', before, resident(), file=sys.stderr)
 os.write(go[1], b'x'); worker.stdin.close()
 print(sum(old[::4096]), sum(new[::4096]))
 "#;
-    let job = python(script).time_limit(Duration::from_secs(60));
+
+/// A process and its child are idle. Memory that they shared until the child wrote it is given to one that works,
+/// though all that they still share has to be looked at before.
+#[test]
+fn what_relatives_share_no_more_is_given() {
+    if cannot_page() {
+        return;
+    }
+    let job = python(IDLE_RELATIVES).time_limit(Duration::from_secs(60));
     let free = free(&job, "idle relatives");
     let managed = Under::budget(250 * MIB)
         .options(&["--swap", "none"])
@@ -723,7 +725,7 @@ print(sum(old[::4096]), sum(new[::4096]))
         .split(' ')
         .map(|size| size.parse().unwrap())
         .collect();
-    // Where an ask looked at the first 17 units alone it gave 0 or 1 MiB.
+    // A look at the first units alone would give 0 or 1 MiB.
     assert!(
         sizes[1] + 3 <= sizes[0],
         "of {} MiB {} stayed",
@@ -750,8 +752,8 @@ fn everything_that_programs_do_to_memory() {
     }
 }
 
-/// Page tables of memory that has a page here and there, and the kernel's memory for processes that come and
-/// go, count too: nobody is killed in a group that holds little more than the budget.
+/// Page tables of scattered pages count, and so does the kernel's memory for processes that come and go. Nobody is
+/// killed in a group that holds little more than the budget.
 #[test]
 fn a_storm_of_forks_and_its_page_tables_stay_within_the_budget() {
     if cannot_page() || lacks("stress-ng") {

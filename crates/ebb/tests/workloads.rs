@@ -1,5 +1,5 @@
-//! The main job: each workload prints the same in half and in a quarter of its peak memory,
-//! in a cgroup of its budget + 48 MiB without kernel swap.
+//! The main job: each workload prints the same in half and in a quarter of its peak memory. Its cgroup holds the
+//! budget and 48 MiB, without kernel swap.
 
 mod common;
 
@@ -64,8 +64,8 @@ fn touch_in_the_smallest_budget() {
     managed.assert_close_to_budget(8 * MIB, "touch in 16 MiB");
 }
 
-/// A walk soon brings all of a unit with each fault, a random touch its own page alone; and room is made
-/// ahead of need, so that hardly a fault has to.
+/// A scan soon brings all of a unit with each fault, a random touch its own page alone. Room is made ahead of need,
+/// so that hardly a fault has to make it.
 #[test]
 fn a_walk_brings_many_pages_a_fault_and_a_random_touch_one() {
     if cannot_page() {

@@ -1,4 +1,4 @@
-//! What the README shows of a benchmark: a row for each comparison, and the settings all of them were
+//! What docs/BENCHMARKS.md shows of a benchmark: a row for each comparison, and the settings all of them were
 //! measured with.
 //!
 //! A run of a few workloads alone (`--only`) puts its rows in the place of theirs and leaves the

@@ -44,7 +44,7 @@ impl Kernel {
         }
     }
 
-    /// The marks between which its table stands in the README.
+    /// The marks between which its table stands in docs/BENCHMARKS.md.
     pub const fn marks(self) -> [&'static str; 2] {
         match self {
             Self::Zram => ["<!-- bench:begin -->", "<!-- bench:end -->"],

@@ -176,7 +176,7 @@ impl<'a> Report<'a> {
             &self.outdated,
         );
         list(
-            "New differences (mend them, or put a limit that the README documents into accepted.toml):",
+            "New differences (mend them, or put a limit that docs/LIMITATIONS.md documents into accepted.toml):",
             &self.new,
         );
         println!(

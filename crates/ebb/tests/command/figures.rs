@@ -94,7 +94,7 @@ fn stats_of_a_program_that_pages() {
     ] {
         assert!(managed.counter(counter) > 0, "{counter}: {stats}");
     }
-    // Named as in the kernel, or in the README; a third of the pages does not compress.
+    // Names of the kernel where it has them. A third of the pages does not compress.
     for counter in [
         "reject_pool",
         "stood_back",

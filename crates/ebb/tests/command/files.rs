@@ -1,4 +1,4 @@
-//! What is left on disk, whatever ends the program or `ebb`: nothing.
+//! Nothing is left on disk, whatever ends the program or `ebb`.
 
 use super::common::tree::Tree;
 use super::common::{cannot_page, ebb};
@@ -92,7 +92,7 @@ fn no_file_stays_of_a_tree_that_pages() {
         assert_eq!(names(), ["device", "private"], "{killed} was killed");
         fs::write(tree.path("stop"), "").unwrap();
         for pid in [supervisor, program, child] {
-            // What is dead and not yet waited for has no descriptors either; threads of ours have
+            // A dead process that nobody has waited for has no descriptors either; our threads have
             // their own.
             let lives = || {
                 let tasks = fs::read_dir(format!("/proc/{pid}/task"));

@@ -26,7 +26,7 @@ int main(int argc, char **argv) {
 }
 "#;
 
-/// What tells whether it is managed, and how much it could take.
+/// Prints whether it is managed, and how much memory it could take.
 const PYTHON: [&str; 3] = [
     "python3",
     "-c",
@@ -145,8 +145,8 @@ fn who_requires_managed_programs_starts_none_of_another_libc() {
     }
 }
 
-/// What a loader that nobody knows does with a library that it cannot load, or find, nobody knows. Here it is
-/// musl's by another name, which shows what came to it.
+/// Nobody knows what an unknown loader does with a library that it cannot load or find. Here it is musl's by
+/// another name, which shows the variable that it got.
 #[test]
 fn an_unknown_loader_is_given_no_library() {
     if cannot_page() || lacks("musl-gcc") {
@@ -168,7 +168,7 @@ fn an_unknown_loader_is_given_no_library() {
         assert_eq!(output.status.code(), Some(3), "{}", stderr(&output));
         assert_eq!(lines(&output), ["another (none)"], "{front:?}");
     }
-    // What is the program's own stays.
+    // The program's own libraries stay.
     for own in ["", "libm.so.6", "libm.so.6:libdl.so.2"] {
         let output = run(&["env", &format!("LD_PRELOAD={own}"), program]);
         assert_eq!(lines(&output), [format!("another {own}")]);

@@ -1,4 +1,4 @@
-//! What the command accepts and refuses, its defaults, and what `ebb doctor` says.
+//! Options that the command accepts and refuses, its defaults, and the report of `ebb doctor`.
 
 use super::common::{self, cannot_page, ebb};
 use super::{run, stderr};
@@ -190,7 +190,7 @@ fn doctor_reports_in_text_and_json() {
     }
 }
 
-/// Whatever version its cgroup is of.
+/// In a cgroup of either version.
 #[test]
 fn the_default_budget_is_what_the_cgroup_has_free() {
     if cannot_page() {

@@ -1,4 +1,4 @@
-//! What passes between the program and who started it: output, arguments, exit status, signals.
+//! Output, arguments, exit status and signals pass between the program and its caller.
 
 use super::common::{self, cannot_page, ebb};
 use super::{end_of, run, status, stderr};

@@ -79,7 +79,7 @@ fn what_is_given_up_is_swap_from_then_on() {
     let path = dir.path().join("image");
     let spec = path.to_str().unwrap();
     vmfs(&path);
-    // What cannot be started changes nothing.
+    // A program that cannot be started changes nothing.
     let before = fs::read(&path).unwrap();
     let yes = format!("{spec},overwrite=yes");
     let none = Command::new(ebb())

@@ -89,23 +89,8 @@ fn a_static_program_that_another_starts_is_told_of_once() {
     }
 }
 
-/// Wherever in the tree it is to be started, in whatever way; who wants to learns it, and goes on.
-#[test]
-fn who_requires_managed_programs_starts_no_other() {
-    if cannot_page() {
-        return;
-    }
-    let dir = tempfile::tempdir().unwrap();
-    let source =
-        "#include <unistd.h>\nint main(void) { return write(1, \"static\\n\", 7) != 7; }\n";
-    let Some(program) = static_c(dir.path(), source) else {
-        println!("skipped: a static C library is not installed");
-        return;
-    };
-    let script = dir.path().join("script");
-    fs::write(&script, format!("#!{}\n", program.display())).unwrap();
-    fs::set_permissions(&script, fs::Permissions::from_mode(0o755)).unwrap();
-    let python = "
+/// Starts a program in every way that Python has, and prints the results.
+const STARTS_IN_EVERY_WAY: &str = "
 import os, subprocess, sys
 here, path, script = sys.argv[1:]
 def tries(how, *args):
@@ -132,8 +117,25 @@ os.environ['PATH'] = here + ':' + os.environ['PATH']
 for how in execvp, spawnp: tries(how, 'static')
 tries(other)
 ";
+
+/// Wherever in the tree it is to be started, in whatever way; who wants to learns it, and goes on.
+#[test]
+fn who_requires_managed_programs_starts_no_other() {
+    if cannot_page() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let source =
+        "#include <unistd.h>\nint main(void) { return write(1, \"static\\n\", 7) != 7; }\n";
+    let Some(program) = static_c(dir.path(), source) else {
+        println!("skipped: a static C library is not installed");
+        return;
+    };
+    let script = dir.path().join("script");
+    fs::write(&script, format!("#!{}\n", program.display())).unwrap();
+    fs::set_permissions(&script, fs::Permissions::from_mode(0o755)).unwrap();
     let [here, path, script] = [dir.path(), &program, &script].map(|p| p.to_str().unwrap());
-    let argv = ["python3", "-c", python, here, path, script];
+    let argv = ["python3", "-c", STARTS_IN_EVERY_WAY, here, path, script];
     let freely = run(&argv);
     let printed = String::from_utf8_lossy(&freely.stdout).into_owned();
     assert_eq!(

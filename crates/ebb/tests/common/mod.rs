@@ -1,5 +1,5 @@
-//! What the tests of real programs share: the command under test, runs of a program with and
-//! without it, and what must hold of every such pair.
+//! Shared parts of the tests of real programs: the command under test, runs of a program with and
+//! without it, and assertions on every such pair.
 #![allow(dead_code)] // each test program uses a part of it
 
 pub mod tree;
@@ -153,11 +153,11 @@ impl Under {
 pub struct Managed {
     /// The run.
     pub run: Outcome,
-    /// What `--stats` wrote; null if nothing.
+    /// Content of the file of `--stats`; null if there is none.
     pub stats: serde_json::Value,
     /// The budget in bytes.
     pub budget: u64,
-    /// What it ran in; dropping it ends what is left of the program's children.
+    /// Group of the run; dropping it ends the children that are left.
     pub group: Option<Cgroup>,
 }
 
@@ -265,9 +265,8 @@ pub fn same_in_parts(job: &Job, what: &str, divisors: &[u64], options: &[&str]) 
     free
 }
 
-/// What they may use over it: half of what is promised. Measured: 0 to 1 MiB, where dictionaries are
-/// trained 11.
+/// Bytes that they may use over the budget: half of the promised slack.
 const CLOSE: u64 = SLACK / 2;
 
-/// No test asks for less: what `ebb run` refuses as too small.
+/// The smallest budget of `ebb run`: no test asks for less.
 pub const SMALLEST: u64 = 24 * MIB;

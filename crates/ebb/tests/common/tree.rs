@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// What the program holds; the budget holds less than a third of it, and its pool half of that.
+/// Memory of the program; the budget holds less than a third of it, and its pool half of that.
 pub const MEMORY_MIB: u64 = 96;
 /// See [`MEMORY_MIB`].
 pub const BUDGET: &str = "40M";

@@ -1,7 +1,7 @@
 /*
- * Threads that drop memory and name signal stacks all the time, while the main thread fills MIB: one
- * such call is under way when the process begins to page. What was dropped reads as zeros, and what
- * is a stack can be used.
+ * Threads that drop memory and name signal stacks all the time, while the main thread fills MIB. So one
+ * such call is under way when the process begins to page. Dropped memory must read as zeros, and stacks
+ * must be usable.
  */
 #define _GNU_SOURCE
 #include <pthread.h>

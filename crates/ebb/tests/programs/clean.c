@@ -1,7 +1,7 @@
 /*
- * Walks through memory again and again, and changes a page here and there in every way there is, where
- * the pages around it were only read since they came in: clean SIZE_MIB ROUNDS. Every page is looked at
- * in every round. Prints how many changes there were of each kind.
+ * Scans memory again and again, and changes a page here and there in every way there is: clean SIZE_MIB
+ * ROUNDS. The pages around it were only read since they came in. Every page is looked at in every round.
+ * Prints how many changes there were of each kind.
  */
 #define _GNU_SOURCE
 #include <errno.h>

@@ -1,5 +1,5 @@
-// Memory calls with lengths and addresses that end beyond all there are, or cannot be rounded up to a page: each
-// answers what libc's does, and what lies in memory stays.
+// Memory calls with lengths and addresses that end beyond all addresses, or cannot be rounded up to a page. Each
+// must answer what libc's does, and leave memory as it is.
 #define _GNU_SOURCE
 #include <errno.h>
 #include <malloc.h>
@@ -34,7 +34,7 @@ static void calls(char* memory, size_t n) {
   TRY(mmap(last, n, both, private | MAP_FIXED, -1, 0));
   TRY(munmap(memory, n));
   TRY(munmap(last, n));
-  // What ends below the highest address is all of the program's memory, its stack too.
+  // A range that ends below the highest address holds all of the program's memory, its stack too.
   if (n > (size_t)-10000) {
     TRY(madvise(memory, n, MADV_DONTNEED));
     TRY(madvise(last, n, MADV_DONTNEED));

@@ -1,5 +1,5 @@
 /*
- * A process that uses a few pages all the time, beside much that it has not used for long, while another
+ * A process that uses a few pages all the time, beside many that it has not used for long. Another process
  * works at random in more than there is room for.
  *
  *     hot COLD_MIB HOT_MIB OTHER_MIB SECONDS

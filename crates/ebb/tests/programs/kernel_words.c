@@ -1,12 +1,12 @@
 /*
  * Words that the kernel remembers and stores to later, in memory that is managed: kernel_words SIZE_MIB.
  *
- *   set_tid_address   cleared at the thread's end
- *   rseq              the processor, whenever the thread has been moved or interrupted
- *   robust list       of a thread that ends with mutexes locked: marked that their owner died
+ *   set_tid_address   is cleared at the thread's end
+ *   rseq              holds the processor when the thread has been moved or interrupted
+ *   robust list       is marked when a thread ends with mutexes locked
  *
- * Each is made, then more is written than there is room for, then the kernel stores. Prints what they hold in the
- * end; on stderr how many pages of the memory that was not used meanwhile are out, as these would be.
+ * Each is made, then more is written than there is room for, then the kernel stores. Prints their values in the
+ * end. On stderr it says how many pages of equally unused memory are out, as these would be.
  * To be run with GLIBC_TUNABLES=glibc.pthread.rseq=0: libc has the one registration of a thread otherwise.
  */
 #define _GNU_SOURCE

@@ -1,7 +1,7 @@
 /*
  * Memory that is lent to the kernel and pushed out before it is read there: lent SIZE_MIB. A pipe
- * (vmsplice) and a socket (MSG_ZEROCOPY) go on referring to pages after the call, and must give out
- * what was in them, wherever the pages are by then. Prints what calls return, right and wrong ones.
+ * (vmsplice) and a socket (MSG_ZEROCOPY) go on referring to pages after the call. They must give out the
+ * former content, wherever the pages are by then. Prints results of calls, right and wrong ones.
  */
 #define _GNU_SOURCE
 #include <arpa/inet.h>

@@ -1,6 +1,6 @@
 /*
- * Locks memory as a user who may lock 64 KiB: more is refused, and leaves as any other memory does
- * then; what was locked stays, and leaves once it is unlocked.
+ * Locks memory as a user who may lock 64 KiB. More is refused, and leaves as any other memory does.
+ * Locked memory stays, and leaves once it is unlocked.
  */
 #define _GNU_SOURCE
 #include <errno.h>

@@ -1,7 +1,7 @@
 /*
- * A child of vfork that outlives its parent, most of whose memory is swapped out: it ends its parent, and
- * then looks at all that it had, by system calls and by itself, and writes to what it finds. Every page has to
- * be what it was, or lost (EFAULT, SIGBUS). What it cannot move (ENOMEM) stays so. In the end it forks.
+ * A child of vfork that outlives its parent, most of whose memory is swapped out. It ends its parent. Then it
+ * looks at all of the memory, by system calls and by itself, and writes to the pages that it finds. Every page
+ * must be as it was, or lost (EFAULT, SIGBUS). Pages that cannot be moved (ENOMEM) stay. In the end it forks.
  */
 #define _GNU_SOURCE
 #include <errno.h>

@@ -1,10 +1,10 @@
 /*
- * A program with one thread, which pages, looks for whoever serves it: outside SIZE_MIB WHAT, with WHAT
+ * A program with one thread, which pages, looks for signs of its service: outside SIZE_MIB WHAT, with WHAT
  *
- *   alone     its threads, its children of any kind, a user namespace of its own
- *   filter    a seccomp filter for all of its threads, which forbids what service needs
- *   written   writes what is out to /dev/null, a page at a time
- *   waits     until it is told to stop, for those who look at it: writes where a variable is that is out
+ *   alone     counts its threads and children, and makes a user namespace.
+ *   filter    sets a seccomp filter for all of its threads, which forbids the calls of service.
+ *   written   writes memory that is out to /dev/null, a page at a time.
+ *   waits     writes the address of a variable that is out, for observers, until it is told to stop
  */
 #define _GNU_SOURCE
 #include <dirent.h>

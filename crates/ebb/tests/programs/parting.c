@@ -1,6 +1,6 @@
 /*
- * A process that pages drops what it shares with an idle child since a fork, and fills as much as the budget
- * holds at once. What the child keeps is the child's then: there is room for the rest alone.
+ * A process that pages drops the memory that it shares with an idle child since a fork. It fills as much as the
+ * budget holds at once. The child keeps its pages, so there is room for the rest alone.
  *
  *     parting MIB      of which two fifths are shared
  */

@@ -1,7 +1,7 @@
 /*
- * Children made by system calls: by number through libc's syscall(), which are forks like any
- * other; and by an instruction of the program's own, which nobody sees: such a child must find its
- * memory as it was or end, but never read zeros.
+ * Children made by system calls. By number through libc's syscall() they are forks like any other. An
+ * instruction of the program's own is seen by nobody: such a child must find its memory as it was or end,
+ * but never read zeros.
  */
 #include <signal.h>
 #include <stdint.h>

@@ -3,9 +3,9 @@
  *
  *   reused SIZE_MIB ROUNDS
  *
- * What is there anew reads as zeros first and then holds what is written to it, however long other memory
- * comes and goes beside it; some of the old pages are in memory when they go, some are out. A child that is
- * forked while nothing is there has all other memory.
+ * The new memory must read as zeros first and then hold its writes, however long other memory comes and goes
+ * beside it. Some of the old pages are in memory when they go, some are out. A child that is
+ * forked while nothing is mapped there has all other memory.
  */
 #define _GNU_SOURCE
 #include <stdint.h>

@@ -1,9 +1,10 @@
 /*
- * io_uring on memory that is pushed out meanwhile: rings SIZE_MIB [unseen]. A registered buffer is
- * pinned: a transfer into it must be seen by the program, whatever was evicted in between, and
- * also where the program may only read it. A buffer that is not registered is out when the kernel
- * fills it. A transfer that ends early leaves behind its end, in both, what it always does. What waits in a socket is sent as it was, wherever its pages are by then. `unseen`: the
- * ring is made without libc. Prints the results.
+ * io_uring on memory that is pushed out meanwhile: rings SIZE_MIB [unseen]. Prints the results.
+ *
+ * A registered buffer is pinned: the program must see a transfer into it, whatever was evicted in between.
+ * That holds also where the program may only read the buffer. Other buffers are out when the kernel fills them.
+ * A transfer that ends early leaves the bytes behind its end, in both, as without ebb. Data that waits in a
+ * socket is sent as it was, wherever its pages are by then. `unseen`: the ring is made without libc.
  */
 #define _GNU_SOURCE
 #include <arpa/inet.h>

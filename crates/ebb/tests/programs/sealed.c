@@ -1,9 +1,9 @@
 /*
  * Memory that is written once and sealed, more of it than the budget: sealed SIZE_MIB. While it may
- * only be read, two threads read it at random and a third opens, changes and seals parts of its own
- * quarter, some against reading too; a child made meanwhile reads it as well. Then all of it is out
+ * only be read, two threads read it at random. A third opens, changes and seals parts of its own
+ * quarter, some against reading too. A child made meanwhile reads it as well. Then all of it is out
  * of reach while other memory is filled, then open again: every page is changed and checked.
- * Prints a sum of what it reads.
+ * Prints a sum of the words that it reads.
  */
 #define _GNU_SOURCE
 #include <pthread.h>

@@ -1,6 +1,6 @@
 /*
- * Forks while sealed memory is read at random by a thread: sealed_forks SIZE_MIB FORKS. What is captured of
- * such memory can only be copied back. Each child reads some of it. Prints whether all is as it was.
+ * Forks while sealed memory is read at random by a thread: sealed_forks SIZE_MIB FORKS. Captured
+ * pages of such memory can only be copied back. Each child reads some of it. Prints whether all is as it was.
  */
 #define _GNU_SOURCE
 #include <pthread.h>

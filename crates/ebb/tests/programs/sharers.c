@@ -44,8 +44,8 @@ static char *map(size_t count)
 }
 
 /*
- * What a child does with memory, once; 0 if it read something else than it wrote. malloc's own data are in
- * memory too: who may be killed leaves them alone.
+ * One round of a child's work on memory; 0 if it read something else than it wrote. malloc's own data are in
+ * memory too, so a child that may be killed leaves them alone.
  */
 static int uses(unsigned n, int with_malloc)
 {

@@ -2,13 +2,13 @@
  * Children that get signals at every moment of the call that makes them: signalled_forks WAY SIZE_MIB CHILDREN,
  * with WAY one of
  *
- *   fork, _Fork, threads   libc's functions; "threads" forks beside threads that read the same memory
- *   clone                  with the child's stack in memory that is managed, and mostly out
- *   SYS_fork, SYS_clone, SYS_clone3   by number
+ *   fork, _Fork, threads   call libc's functions; "threads" forks beside threads that read the same memory.
+ *   clone                  puts the child's stack into memory that is managed, and mostly out.
+ *   SYS_fork, SYS_clone, SYS_clone3   go by number.
  *
  * Another process signals the group all the time. In a child the handler looks at memory that was filled before
- * and writes a word, as may happen before the call has returned there. Prints how many children saw something
- * wrong or lost what was written; on stderr in how many the handler ran before the program's own code.
+ * and writes a word, perhaps before the call has returned there. Prints how many children saw a wrong page or lost
+ * a write. On stderr it says in how many the handler ran before the program's own code.
  */
 #define _GNU_SOURCE
 #include <errno.h>

@@ -1,7 +1,7 @@
 /*
- * A snapshot by fork, as redis saves one: the child digests the memory as it was at the fork
- * while the parent overwrites it; then the parent digests what it wrote. Three rounds, so that
- * parent and child both hold swapped pages of the other's making.
+ * A snapshot by fork, as redis saves one. The child digests the memory as it was at the fork
+ * while the parent overwrites it. Then the parent digests its own pages. In three rounds
+ * parent and child both come to hold swapped pages of the other's making.
  */
 #include <stdint.h>
 #include <stdio.h>

@@ -1,6 +1,6 @@
 /*
- * Instructions that each need four pages of data at once: eight bytes that lie across the end of a page are
- * copied to where they lie across the end of another. Locked memory leaves little room for that.
+ * Instructions that each need four pages of data at once: eight bytes across the end of a page are copied
+ * to a place across the end of another. Locked memory leaves little room for that.
  *
  *     spans LOCKED_KIB THREADS ROUNDS
  *

@@ -1,6 +1,6 @@
 /*
- * Memory calls on stacks as small as libc allows: signal handlers on alternate stacks in the midst of a
- * malloc'ed block, and threads with the least stack there is.
+ * Memory calls on stacks as small as libc allows. Signal handlers have alternate stacks in the midst of a
+ * malloc'ed block, threads the smallest stack there is.
  *
  *   stacks SIZE_MIB
  *

@@ -1,6 +1,6 @@
 /*
- * Fills MIB with random words and reads all of it again, surviving SIGBUS: of each page either
- * everything is as it was, or reading it gives the signal, each time.
+ * Fills MIB with random words and reads all of it again, surviving SIGBUS. Either a page is as it was,
+ * or each read of it gives the signal.
  */
 #include <setjmp.h>
 #include <signal.h>

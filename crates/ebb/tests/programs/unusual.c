@@ -1,11 +1,11 @@
 /*
  * Memory that few programs have: unusual WHAT SIZE_MIB, with WHAT one of
  *
- *   faults   a userfaultfd of the program's own over memory that is partly out, partly never touched
- *   merged   advice that the kernel may merge equal pages (KSM), on memory that is partly out
- *   down     a mapping that grows down, as stacks do
+ *   faults   has a userfaultfd of its own over memory that is partly out, partly never touched.
+ *   merged   advises the kernel to merge equal pages (KSM), in memory that is partly out.
+ *   down     has a mapping that grows down, as stacks do.
  *
- * Prints what there is and what the calls answered.
+ * Prints the content of memory and the results of the calls.
  */
 #define _GNU_SOURCE
 #include <errno.h>

@@ -1,25 +1,25 @@
-//! How much memory there is to give: the memory cgroups this process is in (v1 and v2), and
-//! the machine.
+//! Available memory: the tightest bound of the machine and of the memory cgroups (v1 and v2) that this process
+//! is in.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-/// Left free of the default budget: page cache, kernel memory and what other programs of
-/// the cgroup start to use while ours runs.
+/// Bytes that the default budget leaves free: page cache, kernel memory, and growth of other programs of the
+/// cgroup.
 const MARGIN: u64 = 64 << 20;
 
 /// Memory that could be used from now on.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Room {
+pub struct Available {
     /// Bytes not used yet.
     pub free: u64,
     /// Bytes in all: the cgroup's limit, or the machine's memory.
     pub total: u64,
-    /// Who sets the limit.
+    /// Setter of the bound.
     pub from: Source,
 }
 
-/// What bounds the memory.
+/// A bound of memory.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Source {
     /// A memory cgroup, by its path.
@@ -37,21 +37,21 @@ impl fmt::Display for Source {
     }
 }
 
-impl Room {
+impl Available {
     /// The tightest bound that applies to this process.
-    pub fn here() -> Room {
+    pub fn here() -> Available {
         Self::under(Path::new("/"))
     }
 
-    /// The same of the system whose files lie there.
-    fn under(root: &Path) -> Room {
+    /// The same for the system whose files lie under `root`.
+    fn under(root: &Path) -> Available {
         let proc = |file: &str| read(root.join("proc").join(file));
         let machine = machine(&proc("meminfo"));
         groups(&proc("self/cgroup"), &proc("self/mountinfo"))
             .into_iter()
-            .filter_map(|group| group_room(root, group))
+            .filter_map(|group| group_available(root, group))
             .chain([machine])
-            .min_by_key(|room| room.free)
+            .min_by_key(|available| available.free)
             .expect("the machine is always there")
     }
 
@@ -65,13 +65,13 @@ fn read(path: impl AsRef<Path>) -> String {
     std::fs::read_to_string(path).unwrap_or_default()
 }
 
-fn machine(meminfo: &str) -> Room {
+fn machine(meminfo: &str) -> Available {
     let field = |name: &str| {
         let line = meminfo.lines().find_map(|line| line.strip_prefix(name));
         let kib = line.and_then(|rest| rest.split_whitespace().next()?.parse::<u64>().ok());
         kib.unwrap_or(0).saturating_mul(1024)
     };
-    Room {
+    Available {
         free: field("MemAvailable:"),
         total: field("MemTotal:"),
         from: Source::Machine,
@@ -93,8 +93,8 @@ fn groups(cgroup: &str, mountinfo: &str) -> Vec<PathBuf> {
             continue;
         }
         for (root, mount) in mounts(mountinfo, v2) {
-            // In a container the mount shows a part of the hierarchy, or the path leads
-            // outside of it; then the mount's own top is the nearest we can see.
+            // In a container the mount shows a part of the hierarchy, or the path leads outside of it.
+            // The mount's own top is the nearest group to be seen then.
             let below = Path::new(path).strip_prefix(&root).unwrap_or(Path::new(""));
             let leaf = mount.join(below);
             found.extend(
@@ -128,7 +128,7 @@ fn mounts(mountinfo: &str, v2: bool) -> Vec<(PathBuf, PathBuf)> {
 }
 
 /// Limit less usage, page cache that can be dropped counted as free. `None`: no limit here.
-fn group_room(root: &Path, group: PathBuf) -> Option<Room> {
+fn group_available(root: &Path, group: PathBuf) -> Option<Available> {
     let dir = root.join(group.strip_prefix("/").unwrap_or(&group));
     let number = |file: &str| read(dir.join(file)).trim().parse::<u64>().ok();
     let stat = read(dir.join("memory.stat"));
@@ -155,7 +155,7 @@ fn group_room(root: &Path, group: PathBuf) -> Option<Room> {
         ),
     };
     // v1 says "no limit" with a number near 2^63.
-    (limit < 1 << 60).then(|| Room {
+    (limit < 1 << 60).then(|| Available {
         free: limit.saturating_sub(used.saturating_sub(cache)),
         total: limit,
         from: Source::Cgroup(group),
@@ -168,8 +168,9 @@ mod tests {
 
     #[test]
     fn meminfo() {
-        let room = machine("MemTotal:       1024 kB\nMemFree: 1 kB\nMemAvailable:    512 kB\n");
-        assert_eq!((room.total, room.free), (1 << 20, 512 << 10));
+        let available =
+            machine("MemTotal:       1024 kB\nMemFree: 1 kB\nMemAvailable:    512 kB\n");
+        assert_eq!((available.total, available.free), (1 << 20, 512 << 10));
     }
 
     #[test]
@@ -229,8 +230,10 @@ mod tests {
     fn groups_of_version_2() {
         let root = system(true);
         let put = |name: &str, text: &str| put(root.path(), name, text);
-        let room = || Room::under(root.path());
-        let machine = |room: Room| assert_eq!((room.free, room.from), (6 * GIB, Source::Machine));
+        let available = || Available::under(root.path());
+        let machine = |available: Available| {
+            assert_eq!((available.free, available.from), (6 * GIB, Source::Machine))
+        };
         let group = |path: &str| Source::Cgroup(path.into());
         // The top has no such files; nothing bounds the others.
         for dir in ["cg/a", "cg/a/b"] {
@@ -238,7 +241,7 @@ mod tests {
             put(&format!("{dir}/memory.high"), "max\n");
             put(&format!("{dir}/memory.current"), "1000\n");
         }
-        machine(room());
+        machine(available());
         // One above it does, with what it may drop counted as free.
         put("cg/a/memory.max", "2147483648\n");
         put("cg/a/memory.current", "1073741824\n");
@@ -246,29 +249,29 @@ mod tests {
             "cg/a/memory.stat",
             "anon 1\ninactive_file 536870912\ninactive_anon 7\n",
         );
-        let bound = room();
+        let bound = available();
         assert_eq!((bound.free, bound.total), (GIB / 2 * 3, 2 * GIB));
         assert_eq!(bound.from, group("/cg/a"));
         assert_eq!(bound.default_budget(), bound.free - MARGIN);
         // Where it is throttled bounds it too, and nearer.
         put("cg/a/b/memory.high", "268435456\n");
-        let bound = room();
+        let bound = available();
         assert_eq!((bound.free, bound.from), (GIB / 4 - 1000, group("/cg/a/b")));
         // More is used than allowed: no room, and no less than none.
         put("cg/a/b/memory.current", "268435457\n");
-        let bound = room();
+        let bound = available();
         assert_eq!((bound.free, bound.default_budget()), (0, 0));
         // A limit above what the machine has.
         put("cg/a/b/memory.high", "max\n");
         put("cg/a/memory.max", "17179869184\n");
-        machine(room());
+        machine(available());
     }
 
     #[test]
     fn groups_of_version_1() {
         let root = system(false);
         let put = |name: &str, text: &str| put(root.path(), name, text);
-        let room = || Room::under(root.path());
+        let available = || Available::under(root.path());
         // How the kernel says that there is no limit: with pages of 4 and of 64 KiB, and in old kernels.
         for unlimited in [
             "9223372036854771712",
@@ -283,8 +286,8 @@ mod tests {
                 put(&format!("{dir}/memory.usage_in_bytes"), "4096\n");
                 put(&format!("{dir}/memory.stat"), "total_inactive_file 0\n");
             }
-            let room = room();
-            assert_eq!((room.free, room.from), (6 * GIB, Source::Machine));
+            let available = available();
+            assert_eq!((available.free, available.from), (6 * GIB, Source::Machine));
         }
         put("cg/a/memory.limit_in_bytes", "3221225472\n");
         put("cg/a/memory.usage_in_bytes", "2147483648\n");
@@ -293,15 +296,15 @@ mod tests {
             "cg/a/memory.stat",
             "inactive_file 5\ntotal_inactive_file 268435456\n",
         );
-        let bound = room();
+        let bound = available();
         assert_eq!((bound.free, bound.total), (GIB + GIB / 4, 3 * GIB));
         assert_eq!(bound.from, Source::Cgroup("/cg/a".into()));
     }
 
     #[test]
-    fn this_machine_has_room() {
-        let room = Room::here();
-        assert!(room.free > 0 && room.free <= room.total);
-        assert!(room.default_budget() > 0 && room.default_budget() <= room.free);
+    fn this_machine_has_memory() {
+        let available = Available::here();
+        assert!(available.free > 0 && available.free <= available.total);
+        assert!(available.default_budget() > 0 && available.default_budget() <= available.free);
     }
 }

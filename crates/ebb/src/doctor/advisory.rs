@@ -1,0 +1,236 @@
+//! The checks for more speed or more room: `ebb run` works without them.
+
+use super::check::{Check, Verdict};
+use crate::available::{Available, Source};
+use ebb_stores::{SearchTime, SwapSpec};
+use ebb_sys::probe::{self, Access};
+use ebb_sys::secret::{self, Secret};
+use ebb_sys::thread::{self, Urgency};
+use std::fs::read_to_string;
+use std::time::Duration;
+
+/// The checks; some need the way to a userfaultfd.
+pub fn advisory(access: Option<Access>) -> Vec<Check> {
+    let mut checks = Vec::new();
+    if access.is_some() {
+        checks.push(match probe::process_madvise_works() {
+            Ok(()) => Check::ok("process_madvise", "drops many ranges with one call"),
+            Err(error) => Check::not(
+                "process_madvise",
+                Verdict::Limited,
+                format!("{error}: ranges are dropped one by one"),
+                "run Linux 6.13 or newer, or allow the call in the seccomp profile",
+            ),
+        });
+    }
+    checks.push(match probe::io_uring_works() {
+        Ok(()) => Check::ok("io_uring", "swap files are read and written in batches"),
+        Err(error) => Check::not(
+            "io_uring",
+            Verdict::Limited,
+            format!("{error}: swap files are read and written with pread and pwrite"),
+            "`sysctl -w kernel.io_uring_disabled=0`, or allow io_uring in the container's seccomp profile",
+        ),
+    });
+    checks.push(swap_file());
+    checks.push(signatures());
+    checks.push(keys());
+    checks.push(urgency());
+    checks.push(memory());
+    checks.push(overcommit());
+    checks.push(addresses());
+    checks.push(processes());
+    checks.push(maps());
+    checks.push(huge_pages());
+    checks.push(match crate::library::path() {
+        Ok(library) => Check::ok("preload-library", library.display().to_string()),
+        Err(error) => Check::not(
+            "preload-library",
+            Verdict::Missing,
+            error.to_string(),
+            "keep ebb and its library together",
+        ),
+    });
+    checks
+}
+
+/// The place for pages that the pool has no room for, without --swap.
+fn swap_file() -> Check {
+    const FIX: &str = "set TMPDIR to a directory on a disk, or name one with --swap PATH";
+    let not = |detail: String| Check::not("swap-file", Verdict::Limited, detail, FIX);
+    match ebb_stores::open(&SwapSpec::default(), &SearchTime::AtMost(Duration::ZERO)) {
+        Ok(Some(device)) if device.facts.in_memory => not(format!(
+            "{}: a file system in memory, where what is written still takes RAM",
+            device.name
+        )),
+        Ok(Some(device)) => Check::ok(
+            "swap-file",
+            format!(
+                "{}, at most {}",
+                device.name,
+                ebb_stores::human(device.facts.slots * 4096)
+            ),
+        ),
+        Ok(None) => not("none".into()),
+        Err(error) => not(error.to_string()),
+    }
+}
+
+/// Whether the keys to swap files stay out of the kernel's swap.
+fn keys() -> Check {
+    let made = Secret::new(|| [0u8; ebb_stores::KEY_BYTES]);
+    match made.err().or_else(secret::refused) {
+        None => Check::ok("keys", "the keys to swap files are locked in memory"),
+        Some(error) => Check::not(
+            "keys",
+            Verdict::Limited,
+            format!("{error}: keys cannot be locked in memory, and may go to the kernel's swap"),
+            "`ulimit -l 64`, or turn the kernel's swap off",
+        ),
+    }
+}
+
+/// Whether data on a device that the user gives can be named.
+fn signatures() -> Check {
+    match ebb_sys::blkid::is_there() {
+        true => Check::ok("signatures", "libblkid tells what a swap device holds"),
+        false => Check::not(
+            "signatures",
+            Verdict::Limited,
+            "no libblkid.so.1: what stands on a device beside a swap header, as a RAID's record at its end, is not noticed",
+            "install libblkid (Debian: libblkid1)",
+        ),
+    }
+}
+
+/// Whether service threads, which have idle urgency, may become ordinary work where others fill the processors.
+fn urgency() -> Check {
+    let able = std::thread::spawn(|| {
+        let set = |urgency| thread::set_urgency(0, urgency);
+        set(Urgency::Idle).and_then(|()| set(Urgency::Normal))
+    });
+    match able.join() {
+        Ok(Ok(())) => Check::ok(
+            "urgency",
+            "page faults are served however busy processors are",
+        ),
+        Ok(Err(error)) => Check::not(
+            "urgency",
+            Verdict::Limited,
+            format!(
+                "{error}: page faults of programs with more threads than processors may wait for service"
+            ),
+            "as root: `prlimit --nice=20 --pid $PPID`, or a line `USER - nice 0` in /etc/security/limits.conf; in a container: `--cap-add SYS_NICE` or `--ulimit nice=20`",
+        ),
+        Err(_) => Check::not(
+            "urgency",
+            Verdict::Limited,
+            "no thread can be started",
+            "raise `ulimit -u`",
+        ),
+    }
+}
+
+/// Each process has a staging area and tables, which take far more addresses than memory.
+fn addresses() -> Check {
+    const LEAST: u64 = 8 << 30;
+    match rustix::process::getrlimit(rustix::process::Resource::As).current {
+        Some(bytes) if bytes < LEAST => Check::not(
+            "addresses",
+            Verdict::Limited,
+            format!(
+                "a process may have {} MiB of addresses: its program shares them with the staging area and tables",
+                bytes >> 20
+            ),
+            "`ulimit -v unlimited`",
+        ),
+        _ => Check::ok("addresses", "as many as a program needs"),
+    }
+}
+
+/// Each process that pages has a keeper and a service thread for each processor.
+fn processes() -> Check {
+    const LEAST: u64 = 256;
+    let each = thread::processors() as u64 + 1;
+    match rustix::process::getrlimit(rustix::process::Resource::Nproc).current {
+        // It does not bind root.
+        Some(threads) if threads < LEAST && !rustix::process::geteuid().is_root() => Check::not(
+            "threads",
+            Verdict::Limited,
+            format!(
+                "this user may have {threads} processes and threads: each process has {each} more"
+            ),
+            format!("`ulimit -u {LEAST}` or more"),
+        ),
+        _ => Check::ok("threads", format!("{each} more in each process")),
+    }
+}
+
+fn memory() -> Check {
+    let available = Available::here();
+    let (free, total, budget) = (
+        available.free >> 20,
+        available.total >> 20,
+        available.default_budget() >> 20,
+    );
+    let whose = match &available.from {
+        Source::Cgroup(_) => format!("of {total} MiB that {} allows", available.from),
+        Source::Machine => format!("of the machine's {total} MiB"),
+    };
+    Check::ok(
+        "memory",
+        format!("{free} MiB free {whose}; `ebb run` without --memory takes {budget} MiB"),
+    )
+}
+
+fn setting(file: &str) -> String {
+    read_to_string(file).map_or_else(|_| "unknown".into(), |text| text.trim().to_string())
+}
+
+fn overcommit() -> Check {
+    let mode = setting("/proc/sys/vm/overcommit_memory");
+    match mode.as_str() {
+        "2" => Check::not(
+            "overcommit",
+            Verdict::Limited,
+            "vm.overcommit_memory=2: the system counts reservations, so programs may be refused memory that ebb could give",
+            "as root: `sysctl -w vm.overcommit_memory=1`",
+        ),
+        "0" => Check::ok(
+            "overcommit",
+            "heuristic: one reservation may not exceed RAM and swap together; `sysctl -w vm.overcommit_memory=1` lifts that",
+        ),
+        _ => Check::ok("overcommit", format!("vm.overcommit_memory={mode}")),
+    }
+}
+
+fn maps() -> Check {
+    const ENOUGH: u64 = 65530;
+    let count = setting("/proc/sys/vm/max_map_count");
+    if count.parse::<u64>().is_ok_and(|n| n < ENOUGH) {
+        let detail = format!(
+            "vm.max_map_count={count} is below the usual {ENOUGH}: large programs may be refused mappings"
+        );
+        return Check::not(
+            "mappings",
+            Verdict::Limited,
+            detail,
+            format!("as root: `sysctl -w vm.max_map_count={ENOUGH}`"),
+        );
+    }
+    Check::ok("mappings", format!("vm.max_map_count={count}"))
+}
+
+fn huge_pages() -> Check {
+    let text = setting("/sys/kernel/mm/transparent_hugepage/enabled");
+    let chosen = text
+        .split_once('[')
+        .and_then(|(_, rest)| rest.split_once(']'))
+        .map_or(text.as_str(), |(mode, _)| mode);
+    Check::ok(
+        "huge-pages",
+        format!(
+            "transparent huge pages: {chosen} (managed memory uses 4 KiB pages once it is paged)"
+        ),
+    )
+}

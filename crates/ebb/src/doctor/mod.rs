@@ -1,0 +1,113 @@
+//! `ebb doctor`: tries what `ebb run` needs on this machine, and names the exact fix for what the machine does
+//! not allow. `ebb run` asks the same checks before it starts anything.
+
+mod advisory;
+mod check;
+mod required;
+
+use crate::cli::DoctorArgs;
+use advisory::advisory;
+use anyhow::{Result, bail};
+use check::{Check, Verdict};
+use required::required;
+use serde::Serialize;
+use std::io;
+use std::process::ExitCode;
+
+#[derive(Serialize)]
+struct Report {
+    works: bool,
+    kernel: String,
+    checks: Vec<Check>,
+}
+
+/// Prints the report; exit 0 if `ebb run` can work here, 1 if not.
+///
+/// # Errors
+/// stdout cannot be written.
+pub fn doctor(args: DoctorArgs) -> Result<ExitCode> {
+    use std::io::Write;
+    let (mut checks, access) = required();
+    checks.extend(advisory(access));
+    let works = checks.iter().all(|c| c.verdict != Verdict::Missing);
+    let mut out = io::stdout().lock();
+    if args.json {
+        let report = Report {
+            works,
+            kernel: kernel(),
+            checks,
+        };
+        serde_json::to_writer_pretty(&mut out, &report)?;
+        writeln!(out)?;
+    } else {
+        for check in &checks {
+            let mark = match check.verdict {
+                Verdict::Ok => "ok",
+                Verdict::Limited => "limited",
+                Verdict::Missing => "MISSING",
+            };
+            writeln!(out, "{mark:>7}  {:<18} {}", check.name, check.detail)?;
+            if let Some(fix) = &check.fix {
+                writeln!(out, "{:>7}  {:<18} fix: {fix}", "", "")?;
+            }
+        }
+        let verdict = if works {
+            "ebb run works here"
+        } else {
+            "ebb run cannot work here until what is MISSING is fixed"
+        };
+        writeln!(out, "\n{verdict}")?;
+    }
+    Ok(if works {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    })
+}
+
+/// Fails with the first fix if `ebb run` cannot work here.
+///
+/// # Errors
+/// The first thing that is missing, and the fix.
+pub fn must_work() -> Result<()> {
+    match required()
+        .0
+        .into_iter()
+        .find(|check| check.verdict == Verdict::Missing)
+    {
+        Some(Check {
+            name, detail, fix, ..
+        }) => {
+            bail!(
+                "{name}: {detail}\n     fix: {}\n     `ebb doctor` tells more",
+                fix.unwrap_or_default()
+            )
+        }
+        None => Ok(()),
+    }
+}
+
+fn kernel() -> String {
+    rustix::system::uname()
+        .release()
+        .to_string_lossy()
+        .into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_check_that_is_not_ok_has_a_fix() {
+        let (mut checks, access) = required();
+        checks.extend(advisory(access));
+        for check in checks {
+            assert_eq!(
+                check.fix.is_none(),
+                check.verdict == Verdict::Ok,
+                "{check:?}"
+            );
+        }
+    }
+}

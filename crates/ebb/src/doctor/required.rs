@@ -1,0 +1,179 @@
+//! The checks that `ebb run` cannot do without: descriptors, a way to a userfaultfd, and its operations.
+
+use super::check::{Check, Verdict};
+use super::kernel;
+use ebb_sys::probe::{self, Access};
+use std::fs::read_to_string;
+use std::io;
+
+/// The checks, and the way to a userfaultfd.
+pub fn required() -> (Vec<Check>, Option<Access>) {
+    let descriptors = descriptors();
+    if descriptors.verdict == Verdict::Missing {
+        // The other checks would fail for the same reason, and look as if more were missing.
+        return (vec![descriptors], None);
+    }
+    let syscall = probe::userfaultfd(Access::Syscall);
+    let device = probe::userfaultfd(Access::DeviceFile);
+    let access = match (&syscall, &device) {
+        (Ok(_), _) => Some(Access::Syscall),
+        (_, Ok(_)) => Some(Access::DeviceFile),
+        _ => None,
+    };
+    let Some(access) = access else {
+        return (
+            vec![
+                descriptors,
+                no_userfaultfd(
+                    &syscall.unwrap_err(),
+                    &device.unwrap_err(),
+                    &Machine::here(),
+                ),
+            ],
+            None,
+        );
+    };
+    let shown = |result: &io::Result<_>| match result {
+        Ok(_) => "permitted".to_string(),
+        Err(error) => error.to_string(),
+    };
+    let userfaultfd = Check::ok(
+        "userfaultfd",
+        format!(
+            "system call: {}; /dev/userfaultfd: {}",
+            shown(&syscall),
+            shown(&device)
+        ),
+    );
+    let mut checks = vec![descriptors, userfaultfd];
+    let mut need = |name, result: io::Result<()>, since: &str| {
+        checks.push(match result {
+            Ok(()) => Check::ok(name, "works"),
+            Err(error) => Check::not(
+                name,
+                Verdict::Missing,
+                format!("{error} (kernel {})", kernel()),
+                format!("run Linux {since} or newer"),
+            ),
+        });
+    };
+    need("move", probe::move_works(access), "6.8");
+    need("poison", probe::poison_works(access), "6.6");
+    need(
+        "write-protection",
+        probe::write_protection_works(access),
+        "5.7",
+    );
+    (checks, Some(access))
+}
+
+/// Facts of the machine on which the fix depends.
+struct Machine {
+    gvisor: bool,
+    container: bool,
+    user: u32,
+}
+
+impl Machine {
+    fn here() -> Self {
+        let there = |file: &&str| std::path::Path::new(file).exists();
+        Self {
+            gvisor: read_to_string("/proc/version").is_ok_and(|text| text.contains("gVisor")),
+            container: ["/.dockerenv", "/run/.containerenv"].iter().any(there),
+            user: rustix::process::getuid().as_raw(),
+        }
+    }
+}
+
+fn no_userfaultfd(syscall: &io::Error, device: &io::Error, machine: &Machine) -> Check {
+    let user = machine.user;
+    let no_device = device.kind() == io::ErrorKind::NotFound;
+    let fix = if machine.gvisor {
+        "gVisor has no userfaultfd: run the container with the runc runtime".into()
+    } else if machine.container && no_device {
+        "start the container with `--device /dev/userfaultfd` (its seccomp profile blocks the system call, not the device)".into()
+    } else if syscall.raw_os_error() == Some(libc::ENOSYS) && no_device {
+        "use a kernel built with CONFIG_USERFAULTFD".into()
+    } else if no_device {
+        "as root: `sysctl -w vm.unprivileged_userfaultfd=1`".to_string()
+    } else {
+        format!(
+            "as root: `setfacl -m u:{user}:rw /dev/userfaultfd` (package acl) or `sysctl -w vm.unprivileged_userfaultfd=1`"
+        )
+    };
+    let detail = format!("not permitted (system call: {syscall}; /dev/userfaultfd: {device})");
+    Check::not("userfaultfd", Verdict::Missing, detail, fix)
+}
+
+/// Each process of the tree has a connection and its devices open, beside its program's files.
+fn descriptors() -> Check {
+    /// Descriptors of two processes and a device, and a little more.
+    const LEAST: u64 = 32;
+    const ENOUGH: u64 = 256;
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
+    match limit {
+        Some(files) if files < ENOUGH => Check::not(
+            "descriptors",
+            if files < LEAST {
+                Verdict::Missing
+            } else {
+                Verdict::Limited
+            },
+            format!(
+                "a process may open {files} files: `ebb run` needs {LEAST}, and more for each device and process"
+            ),
+            format!("`ulimit -n {ENOUGH}`"),
+        ),
+        limit => Check::ok(
+            "descriptors",
+            format!(
+                "a process may open {} files",
+                limit.map_or("any number of".into(), |files| files.to_string())
+            ),
+        ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_refusal_names_a_fix_for_each_kind_of_machine() {
+        let plain = || Machine {
+            gvisor: false,
+            container: false,
+            user: 1000,
+        };
+        let container = || Machine {
+            container: true,
+            ..plain()
+        };
+        let gvisor = Machine {
+            gvisor: true,
+            ..container()
+        };
+        for (syscall, device, machine, fix) in [
+            (libc::EPERM, libc::EACCES, plain(), "setfacl -m u:1000:rw"),
+            (
+                libc::EPERM,
+                libc::ENOENT,
+                plain(),
+                "sysctl -w vm.unprivileged",
+            ),
+            (
+                libc::EPERM,
+                libc::ENOENT,
+                container(),
+                "--device /dev/userfaultfd",
+            ),
+            (libc::ENOSYS, libc::ENOENT, plain(), "CONFIG_USERFAULTFD"),
+            (libc::ENOSYS, libc::ENOENT, gvisor, "runc"),
+        ] {
+            let errno = io::Error::from_raw_os_error;
+            let check = no_userfaultfd(&errno(syscall), &errno(device), &machine);
+            assert_eq!(check.verdict, Verdict::Missing);
+            assert!(check.fix.as_ref().unwrap().contains(fix), "{check:?}");
+        }
+    }
+}

@@ -1,0 +1,107 @@
+//! The preload library: where it lies, and how it is named to the loaders of the tree.
+//!
+//! glibc's loader takes `:` and `$` in LD_PRELOAD as signs, and cannot quote blanks. musl's takes a library that it
+//! finds for one of its own. So the name is one that glibc alone resolves (`ebb_sys::loader`).
+
+use crate::program::Kind;
+use anyhow::{Context, Result, bail};
+use ebb_sys::loader;
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// The library's file, which every managed program of the tree loads.
+const FILE: &str = "libebb_preload.so";
+
+/// The path of the library that belongs to this very command: beside it, or in `../lib/ebb`.
+///
+/// # Errors
+/// Names the places looked at.
+pub fn path() -> Result<PathBuf> {
+    let own = std::env::current_exe().context("cannot tell where ebb itself is")?;
+    let dir = own.parent().unwrap_or(Path::new("/"));
+    let places = [dir.join(FILE), dir.join("../lib/ebb").join(FILE)];
+    match places.iter().find(|place| place.is_file()) {
+        Some(found) => found
+            .canonicalize()
+            .with_context(|| format!("cannot resolve {}", found.display())),
+        None => bail!(
+            "{FILE} is missing: it belongs beside ebb, as {} or {}; build it with `cargo build --release` or reinstall",
+            places[0].display(),
+            places[1].display()
+        ),
+    }
+}
+
+/// The library, as it is named to the loaders of the tree.
+pub struct Library {
+    /// Word of LD_PRELOAD.
+    name: OsString,
+    /// Word of LD_LIBRARY_PATH, if the library is found there.
+    directory: Option<OsString>,
+    /// Whether glibc's loader alone finds it by these words.
+    for_glibc: bool,
+}
+
+impl Library {
+    /// The library of this very command.
+    ///
+    /// # Errors
+    /// It is missing, or its path has characters that the loader takes as signs.
+    pub fn find() -> Result<Self> {
+        Self::at(&path()?)
+    }
+
+    fn at(library: &Path) -> Result<Self> {
+        let bytes = library.as_os_str().as_bytes();
+        if bytes.iter().any(|b| matches!(b, b':' | b'$')) {
+            bail!(
+                "ebb cannot be used from {}: the loader takes \":\" and \"$\" in a path as signs of its own; move it elsewhere",
+                library.display()
+            );
+        }
+        let named = |path: &Path| match loader::for_glibc(path) {
+            Some(name) => (name, true),
+            None => (path.into(), false),
+        };
+        Ok(if bytes.iter().any(u8::is_ascii_whitespace) {
+            // LD_PRELOAD cannot quote blanks either, LD_LIBRARY_PATH need not.
+            let (directory, for_glibc) = named(library.parent().unwrap_or(Path::new("/")));
+            Self {
+                name: FILE.into(),
+                directory: Some(directory),
+                for_glibc,
+            }
+        } else {
+            let (name, for_glibc) = named(library);
+            Self {
+                name,
+                directory: None,
+                for_glibc,
+            }
+        })
+    }
+
+    /// Whether a program of this kind must not get it.
+    pub fn withheld_from(&self, kind: &Kind) -> bool {
+        matches!(kind, Kind::Unmanaged(reason) if reason.withholds(self.for_glibc))
+    }
+
+    /// Puts it in front of libraries that are preloaded already.
+    pub fn put_into(&self, command: &mut Command) {
+        if let Some(directory) = &self.directory {
+            command.env("LD_LIBRARY_PATH", prepended(directory, "LD_LIBRARY_PATH"));
+        }
+        command.env("LD_PRELOAD", prepended(&self.name, "LD_PRELOAD"));
+    }
+}
+
+fn prepended(value: &OsStr, variable: &str) -> OsString {
+    let mut text = value.to_os_string();
+    if let Some(old) = std::env::var_os(variable).filter(|old| !old.is_empty()) {
+        text.push(":");
+        text.push(old);
+    }
+    text
+}
