@@ -17,7 +17,8 @@ use crate::ranges::Attributes;
 use crate::state::{self, Locked, State};
 use crate::{advice, failure, fork, growth, keeper, pinned, remap, user};
 use ebb_sys::memory::{self, page_up};
-use ebb_sys::{Errno, futex, program, stack, thread};
+use ebb_sys::{Errno, futex, program, raw, stack, thread};
+use std::io::Write;
 use std::ops::ControlFlow::Continue;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering::SeqCst};
@@ -79,8 +80,49 @@ pub fn start() {
 pub(crate) fn start_first_keeper() {
     let none = || KEEPER.compare_exchange(NO_KEEPER, HAS_KEEPER, SeqCst, SeqCst);
     if control().is_some() && none().is_ok() {
-        // Without one the process is measured, as a small one is.
-        let _ = stack::borrow(|| start_keeper(Duration::ZERO));
+        start_keeper_or_tell();
+    }
+}
+
+/// Starts the keeper; a process that may have none is told of, and measured as a small one is.
+pub(crate) fn start_keeper_or_tell() {
+    let start = || start_keeper(Duration::ZERO).unwrap_or_else(tell_unmanaged);
+    stack::borrow(start);
+}
+
+/// Tells, as no helper is there to do so, that this process runs unmanaged. On standard error, but not in a file
+/// that is open for reading too: such a one took the place of the standard error that the program closed.
+fn tell_unmanaged(Errno(error): Errno) {
+    let why = match error {
+        libc::EAGAIN => {
+            "no process may be started to serve it; raise `ulimit -u`, or pids.max of its cgroup"
+        }
+        libc::ENOTSUP => "none can be started to serve it here",
+        _ => "none could be started to serve it",
+    };
+    let mut line = [0u8; 256];
+    let mut to = &mut line[..];
+    let id = std::process::id();
+    let _ = writeln!(
+        to,
+        "ebb: process {id} runs unmanaged, its memory stays in RAM: {why}"
+    );
+    let left = to.len();
+    let len = line.len() - left;
+    // SAFETY: one structure of ours is filled, and so many bytes of the line are read. By system calls, as libc's
+    // functions are points of cancellation and change `errno`.
+    unsafe {
+        let stderr = libc::STDERR_FILENO.into();
+        let mut stat: libc::stat = std::mem::zeroed();
+        let looked = raw::call(libc::SYS_fstat, [stderr, (&raw mut stat) as _, 0, 0, 0, 0]);
+        let in_file = looked == 0 && stat.st_mode & libc::S_IFMT == libc::S_IFREG;
+        let flags = raw::call(libc::SYS_fcntl, [stderr, libc::F_GETFL.into(), 0, 0, 0, 0]);
+        if !in_file || flags as i32 & libc::O_ACCMODE == libc::O_WRONLY {
+            raw::call(
+                libc::SYS_write,
+                [stderr, line.as_ptr() as _, len as _, 0, 0, 0],
+            );
+        }
     }
 }
 

@@ -71,7 +71,7 @@ impl Ask {
     /// # Errors
     /// The supervisor ended, or said what cannot be understood.
     pub fn reply(&mut self) -> Result<Reply, AskError> {
-        let mut packet = vec![0; wire::MAX_REQUEST];
+        let mut packet = vec![0; wire::MAX_REPLY];
         loop {
             match net::recv(&self.0, &mut packet[..], RecvFlags::empty()) {
                 Err(Errno::INTR) => {}
