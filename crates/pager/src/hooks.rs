@@ -18,6 +18,7 @@ use crate::state::{self, Locked, State};
 use crate::{advice, failure, fork, growth, keeper, pinned, remap, user};
 use ebb_sys::memory::{self, page_up};
 use ebb_sys::{Errno, futex, program, raw, stack, thread};
+use libc::c_long;
 use std::io::Write;
 use std::ops::ControlFlow::Continue;
 use std::sync::OnceLock;
@@ -33,6 +34,8 @@ const AT_ONCE: usize = 1 << 20;
 pub(crate) static UNREGISTERED: AtomicUsize = AtomicUsize::new(0);
 
 static CONTROL: OnceLock<Option<String>> = OnceLock::new();
+/// What was standard error as the program began, by device and inode.
+static STANDARD_ERROR: OnceLock<(u64, u64)> = OnceLock::new();
 /// What there is of a keeper: one of the three below.
 static KEEPER: AtomicU32 = AtomicU32::new(NO_KEEPER);
 const NO_KEEPER: u32 = 0;
@@ -70,6 +73,9 @@ pub fn start() {
         state.ranges = Default::default();
         return;
     }
+    if let Some(file) = standard_error() {
+        let _ = STANDARD_ERROR.set(file);
+    }
     failure::end_on_panic();
     errand::begin();
     program::begin();
@@ -90,8 +96,8 @@ pub(crate) fn start_keeper_or_tell() {
     stack::borrow(start);
 }
 
-/// Tells, as no helper is there to do so, that this process runs unmanaged. On standard error, but not in a file
-/// that is open for reading too: such a one took the place of the standard error that the program closed.
+/// Tells, as no helper is there to do so, that this process runs unmanaged: on standard error, unless the program
+/// closed that, and something else has its number by now.
 fn tell_unmanaged(Errno(error): Errno) {
     let why = match error {
         libc::EAGAIN => {
@@ -100,6 +106,9 @@ fn tell_unmanaged(Errno(error): Errno) {
         libc::ENOTSUP => "none can be started to serve it here",
         _ => "none could be started to serve it",
     };
+    if standard_error() != STANDARD_ERROR.get().copied() {
+        return;
+    }
     let mut line = [0u8; 256];
     let mut to = &mut line[..];
     let id = std::process::id();
@@ -109,20 +118,18 @@ fn tell_unmanaged(Errno(error): Errno) {
     );
     let left = to.len();
     let len = line.len() - left;
-    // SAFETY: one structure of ours is filled, and so many bytes of the line are read. By system calls, as libc's
-    // functions are points of cancellation and change `errno`.
+    let args = [2, line.as_ptr() as c_long, len as c_long, 0, 0, 0];
+    // SAFETY: so many bytes of the line are read. Not by libc's function, which is a point of cancellation.
+    unsafe { raw::call(libc::SYS_write, args) };
+}
+
+/// Standard error, by device and inode.
+fn standard_error() -> Option<(u64, u64)> {
+    // SAFETY: one structure of ours, of which zeros are a value, is filled.
     unsafe {
-        let stderr = libc::STDERR_FILENO.into();
         let mut stat: libc::stat = std::mem::zeroed();
-        let looked = raw::call(libc::SYS_fstat, [stderr, (&raw mut stat) as _, 0, 0, 0, 0]);
-        let in_file = looked == 0 && stat.st_mode & libc::S_IFMT == libc::S_IFREG;
-        let flags = raw::call(libc::SYS_fcntl, [stderr, libc::F_GETFL.into(), 0, 0, 0, 0]);
-        if !in_file || flags as i32 & libc::O_ACCMODE == libc::O_WRONLY {
-            raw::call(
-                libc::SYS_write,
-                [stderr, line.as_ptr() as _, len as _, 0, 0, 0],
-            );
-        }
+        let args = [2, (&raw mut stat) as c_long, 0, 0, 0, 0];
+        (raw::call(libc::SYS_fstat, args) == 0).then_some((stat.st_dev, stat.st_ino))
     }
 }
 
