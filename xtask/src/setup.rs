@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 /// (what proves it is there, Debian package)
-const PACKAGES: [(&str, &str); 20] = [
+const PACKAGES: [(&str, &str); 21] = [
     ("cc", "gcc"),
     ("g++", "g++"),
     ("make", "make"),
@@ -22,6 +22,7 @@ const PACKAGES: [(&str, &str); 20] = [
     ("php", "php-cli"),
     ("mkfs.ext4", "e2fsprogs"),
     ("mkfs.xfs", "xfsprogs"),
+    ("fuse2fs", "fuse2fs"),
     ("mkfs.btrfs", "btrfs-progs"),
     ("musl-gcc", "musl-tools"),
     ("ld.lld", "lld"),

@@ -57,6 +57,7 @@ impl AllowedSkips {
             ("cgroup", cgroup::unavailable().is_some()),
             ("zram", !root || kernel_swap::in_use()),
             ("loop device", !root || !works("losetup", &["--find"])),
+            ("FUSE", !root || !Path::new("/dev/fuse").exists()),
             ("mount", !mounts),
             ("ext4", tools::in_path("mkfs.ext4").is_none()),
             ("mkswap", tools::in_path("mkswap").is_none()),

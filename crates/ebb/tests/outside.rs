@@ -280,7 +280,44 @@ fn no_room_for_a_process_that_serves() {
     let alone = free(&job, "limit of processes");
     let managed = Under::budget(BUDGET * 4).run_behind(&front, &job);
     managed.assert_same(&alone, "limit of processes");
+    assert_unmanaged(&managed);
+}
+
+/// It was in no tree, and one line says why.
+fn assert_unmanaged(managed: &Managed) {
     assert_eq!(managed.stats["processes"], 0, "{}", managed.stats);
+    let said = managed.run.stderr.lines();
+    let ours: Vec<_> = said.filter(|line| line.starts_with("ebb: ")).collect();
+    assert_eq!(ours.len(), 1, "{ours:?}");
+    for part in ["runs unmanaged", "no process may be started", "ulimit -u"] {
+        assert!(ours[0].contains(part), "{part:?} is missing: {ours:?}");
+    }
+}
+
+/// The same by the limit of a user, which does not hold for root.
+#[test]
+fn a_user_who_may_start_no_other_process() {
+    if cannot_page() || lacks("setpriv") || lacks("prlimit") {
+        return;
+    }
+    if !ebb_harness::is_root() {
+        return println!("skipped: only root can become a user without any process");
+    }
+    // Nobody else's, so the program is all that it has.
+    const USER: &str = "61531";
+    let job = outside("written");
+    let alone = free(&job, "a limited user");
+    let becomes = [
+        "setpriv",
+        "--reuid",
+        USER,
+        "--clear-groups",
+        "prlimit",
+        "--nproc=1:1",
+    ];
+    let managed = Under::budget(BUDGET * 4).run(&job.behind(becomes));
+    managed.assert_same(&alone, "a limited user");
+    assert_unmanaged(&managed);
 }
 
 /// A cgroup of version 1 that limits processes.

@@ -4,11 +4,12 @@ mod common;
 
 use common::tree::{BUDGET, MEMORY_MIB, Tree};
 use common::{cannot_page, ebb};
+use rustix::process::{Pid, Signal, kill_process};
 use std::fs::File;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 #[test]
 fn devices_come_and_go_under_a_program_that_pages() {
@@ -295,6 +296,70 @@ fn who_asks_and_goes_takes_the_removal_back() {
     for device in shown.as_array().unwrap() {
         assert_eq!(device["state"], "on", "{shown}");
     }
+    tree.stop(1);
+}
+
+/// The command is interrupted or killed at any moment of a removal. The device stays and is used on, or is gone;
+/// nothing of it is lost.
+#[test]
+fn a_removal_that_is_interrupted_at_any_moment() {
+    if cannot_page() {
+        return;
+    }
+    // Slow enough that a removal takes a while.
+    let tree = Tree::start_faulty(BUDGET, &["a:256M", "b:256M"], "alone", &[], "delay=1/8:2ms");
+    tree.until_used(0, 16);
+    let used = |path: &str| {
+        let shown = tree.show();
+        let device = shown.as_array().unwrap().iter().find(|d| d["path"] == path);
+        device.map(|d| {
+            (
+                d["state"].as_str().unwrap().to_owned(),
+                d["used_bytes"].as_u64().unwrap(),
+            )
+        })
+    };
+    let (mut from, mut to) = (tree.path("a"), tree.path("b"));
+    let (mut stayed, mut moved) = (0, 0);
+    for (round, after) in [2, 10, 30, 60, 100, 200, 400, 800].into_iter().enumerate() {
+        let signal = [Signal::INT, Signal::KILL][round % 2];
+        let before = used(&from).expect("it is on").1;
+        let mut asking = Command::new(ebb())
+            .args(["swap", "off", &from, &tree.pid])
+            .stderr(Stdio::null())
+            .stdout(Stdio::null())
+            .spawn()
+            .unwrap();
+        std::thread::sleep(Duration::from_millis(after));
+        let _ = kill_process(Pid::from_child(&asking), signal);
+        let status = asking.wait().unwrap();
+        let settled = Instant::now();
+        let left = loop {
+            match used(&from) {
+                Some((state, left)) if state == "on" => break Some(left),
+                None => break None,
+                Some((state, _)) => assert!(settled.elapsed().as_secs() < 20, "it stays {state}"),
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        };
+        match left {
+            Some(left) => {
+                assert!(!status.success(), "it was told that the device is gone");
+                stayed += 1;
+                moved += u32::from(left + (1 << 20) < before);
+                // It takes pages as before, and can be removed.
+                tree.done(&["off", &from]);
+            }
+            None => assert!(status.success() || after >= 30, "gone after {after} ms"),
+        }
+        assert_eq!(tree.holders(&from), Vec::<PathBuf>::new());
+        tree.done(&["on", &format!("{from}:256M")]);
+        std::mem::swap(&mut from, &mut to);
+    }
+    assert!(
+        stayed >= 3 && moved >= 1,
+        "{stayed} stayed, of which {moved} in part"
+    );
     tree.stop(1);
 }
 

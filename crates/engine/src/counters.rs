@@ -130,6 +130,8 @@ counters! {
     allocstall,
     /// Times a thread waited for room under the budget.
     stall,
+    /// Times that the system had no page for this process, although the budget had room.
+    page_refused,
     /// Pages that were not as the page map said: there, or gone, by something that went round libc.
     map_disagrees,
 }

@@ -85,6 +85,12 @@ impl Cgroup {
         self.set("memory.oom_control", 1)
     }
 
+    /// Whether somebody waits in it now for memory that it refuses; version 1 alone.
+    pub fn is_refusing(&self) -> bool {
+        let text = fs::read_to_string(self.path.join("memory.oom_control")).unwrap_or_default();
+        text.lines().any(|line| line == "under_oom 1")
+    }
+
     fn set(&self, file: &str, value: u64) -> Result<()> {
         fs::write(self.path.join(file), value.to_string()).with_context(|| {
             format!(

@@ -65,6 +65,14 @@ impl Job {
         self
     }
 
+    /// Sets a variable, unless it was set before.
+    pub fn default_env(self, name: &str, value: &str) -> Self {
+        match self.env.iter().any(|(has, _)| has == name) {
+            true => self,
+            false => self.env(name, value),
+        }
+    }
+
     /// Where it runs.
     pub fn dir(mut self, dir: impl Into<std::path::PathBuf>) -> Self {
         self.dir = Some(dir.into());

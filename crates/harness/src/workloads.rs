@@ -220,15 +220,24 @@ fn touch() -> Result<PathBuf> {
     compile("bench/touch.c")
 }
 
-/// Compiles a C program of the project into target/tools, with the headers beside it, if it is newer than
-/// what lies there.
+/// Compiles a C program of the project into target/tools, with the headers beside it, unless what lies there was
+/// made of the same.
 ///
 /// # Errors
 /// No compiler, or its message.
 pub fn compile(source: &str) -> Result<PathBuf> {
+    compile_with("cc", &["-O2", "-pthread", "-Wall"], source)
+}
+
+/// The same by this compiler, with these options.
+///
+/// # Errors
+/// As above.
+pub fn compile_with(compiler: &str, options: &[&str], source: &str) -> Result<PathBuf> {
     let source = tools::project().join(source);
     // By content: a time of change says little where trees are copied.
     let mut hasher = DefaultHasher::new();
+    (compiler, options).hash(&mut hasher);
     for file in std::iter::once(source.clone()).chain(headers_beside(&source)) {
         let text = std::fs::read(&file).with_context(|| file.display().to_string())?;
         text.hash(&mut hasher);
@@ -246,14 +255,15 @@ pub fn compile(source: &str) -> Result<PathBuf> {
         std::process::id(),
         std::thread::current().id()
     ));
-    let output = Command::new("cc")
-        .args(["-O2", "-pthread", "-Wall", "-o"])
+    let output = Command::new(compiler)
+        .args(options)
+        .arg("-o")
         .args([&fresh, &source])
         .output()
-        .context("no C compiler: install gcc")?;
+        .with_context(|| format!("no compiler: install {compiler}"))?;
     if !output.status.success() {
         bail!(
-            "cc {}: {}",
+            "{compiler} {}: {}",
             source.display(),
             String::from_utf8_lossy(&output.stderr)
         );

@@ -292,8 +292,7 @@ pub unsafe fn after_fork_child() {
         WATCHING.store(null_mut(), SeqCst);
         drop(locked);
         if hooks::had_keeper() {
-            // Without one the child is measured, as a small process is.
-            let _ = hooks::start_keeper(Duration::ZERO);
+            hooks::start_keeper_or_tell();
         }
         return;
     };

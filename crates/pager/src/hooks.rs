@@ -17,7 +17,9 @@ use crate::ranges::Attributes;
 use crate::state::{self, Locked, State};
 use crate::{advice, failure, fork, growth, keeper, pinned, remap, user};
 use ebb_sys::memory::{self, page_up};
-use ebb_sys::{Errno, futex, program, stack, thread};
+use ebb_sys::{Errno, futex, program, raw, stack, thread};
+use libc::c_long;
+use std::io::Write;
 use std::ops::ControlFlow::Continue;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering::SeqCst};
@@ -32,6 +34,8 @@ const AT_ONCE: usize = 1 << 20;
 pub(crate) static UNREGISTERED: AtomicUsize = AtomicUsize::new(0);
 
 static CONTROL: OnceLock<Option<String>> = OnceLock::new();
+/// What was standard error as the program began, by device and inode.
+static STANDARD_ERROR: OnceLock<(u64, u64)> = OnceLock::new();
 /// What there is of a keeper: one of the three below.
 static KEEPER: AtomicU32 = AtomicU32::new(NO_KEEPER);
 const NO_KEEPER: u32 = 0;
@@ -69,6 +73,9 @@ pub fn start() {
         state.ranges = Default::default();
         return;
     }
+    if let Some(file) = standard_error() {
+        let _ = STANDARD_ERROR.set(file);
+    }
     failure::end_on_panic();
     errand::begin();
     program::begin();
@@ -79,8 +86,50 @@ pub fn start() {
 pub(crate) fn start_first_keeper() {
     let none = || KEEPER.compare_exchange(NO_KEEPER, HAS_KEEPER, SeqCst, SeqCst);
     if control().is_some() && none().is_ok() {
-        // Without one the process is measured, as a small one is.
-        let _ = stack::borrow(|| start_keeper(Duration::ZERO));
+        start_keeper_or_tell();
+    }
+}
+
+/// Starts the keeper; a process that may have none is told of, and measured as a small one is.
+pub(crate) fn start_keeper_or_tell() {
+    let start = || start_keeper(Duration::ZERO).unwrap_or_else(tell_unmanaged);
+    stack::borrow(start);
+}
+
+/// Tells, as no helper is there to do so, that this process runs unmanaged: on standard error, unless the program
+/// closed that, and something else has its number by now.
+fn tell_unmanaged(Errno(error): Errno) {
+    let why = match error {
+        libc::EAGAIN => {
+            "no process may be started to serve it; raise `ulimit -u`, or pids.max of its cgroup"
+        }
+        libc::ENOTSUP => "none can be started to serve it here",
+        _ => "none could be started to serve it",
+    };
+    if standard_error() != STANDARD_ERROR.get().copied() {
+        return;
+    }
+    let mut line = [0u8; 256];
+    let mut to = &mut line[..];
+    let id = std::process::id();
+    let _ = writeln!(
+        to,
+        "ebb: process {id} runs unmanaged, its memory stays in RAM: {why}"
+    );
+    let left = to.len();
+    let len = line.len() - left;
+    let args = [2, line.as_ptr() as c_long, len as c_long, 0, 0, 0];
+    // SAFETY: so many bytes of the line are read. Not by libc's function, which is a point of cancellation.
+    unsafe { raw::call(libc::SYS_write, args) };
+}
+
+/// Standard error, by device and inode.
+fn standard_error() -> Option<(u64, u64)> {
+    // SAFETY: one structure of ours, of which zeros are a value, is filled.
+    unsafe {
+        let mut stat: libc::stat = std::mem::zeroed();
+        let args = [2, (&raw mut stat) as c_long, 0, 0, 0, 0];
+        (raw::call(libc::SYS_fstat, args) == 0).then_some((stat.st_dev, stat.st_ino))
     }
 }
 

@@ -136,7 +136,14 @@ fn join(control: &str) -> &'static Process {
 
 /// Ends with the program, if that has ended or has become another.
 pub fn leave_with_program(member: &Member) {
-    match program::is_gone() {
+    let gone = program::is_gone();
+    if gone.is_some()
+        && AUDITING.load(SeqCst)
+        && let Some(process) = Process::current()
+    {
+        process.audit();
+    }
+    match gone {
         None => {}
         Some(Gone::Dead) => failure::leave(Some(member), HelperExit::Ends),
         Some(Gone::Other) => failure::leave(Some(member), HelperExit::Exec),
@@ -158,6 +165,8 @@ fn wait(member: &Member, seen: u32, pause: Duration) -> u32 {
 }
 
 static CHECKING: AtomicBool = AtomicBool::new(false);
+/// For tests: memory is looked at once more when the program has let it go (`audit`).
+static AUDITING: AtomicBool = AtomicBool::new(false);
 
 /// For tests: every invariant of the pager is checked again and again while the program runs, and that
 /// no thread of ours faults.

@@ -11,6 +11,7 @@ mod account;
 mod advice;
 mod appetite;
 mod attempts;
+mod audit;
 mod balance;
 mod bays;
 mod capture;

@@ -142,6 +142,7 @@ impl Process {
     /// help the keeper gives up some in the next: each time that a page is refused once it would be more than
     /// what is brought meanwhile, and nothing would stay. Ends the process if it lasts for long.
     pub fn refused(&self, since: Instant) {
+        self.counters().page_refused.add(1);
         let lasted = since.elapsed();
         if lasted >= A_MOMENT {
             self.is_refused.store(true, Relaxed);

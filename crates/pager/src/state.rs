@@ -29,7 +29,7 @@ use ebb_sys::userfaultfd::Fault;
 use ebb_sys::{futex, stack, thread};
 use std::ops::ControlFlow::{Break, Continue};
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Mutex, MutexGuard};
+use std::sync::{Mutex, MutexGuard, TryLockError};
 use std::time::{Duration, Instant};
 
 /// Everything about this process's memory.
@@ -112,6 +112,16 @@ pub fn lock_service() -> MutexGuard<'static, State> {
     match STATE.lock() {
         Ok(g) => g,
         Err(poisoned) => poisoned.into_inner(),
+    }
+}
+
+/// The same if nobody has it now.
+pub fn try_lock_service() -> Option<Locked> {
+    ebb_engine::locks::none_held();
+    match STATE.try_lock() {
+        Ok(g) => Some(g),
+        Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+        Err(TryLockError::WouldBlock) => None,
     }
 }
 

@@ -3,6 +3,8 @@
 use ebb_engine::PAGE_SIZE;
 use ebb_engine::env::{IoError, ReadOp, Store, WriteOp};
 use ebb_stores::{FileStore, OpenedDevice, SearchTime, SwapSpec, open};
+use rustix::fs::OFlags;
+use rustix::io::Errno;
 use std::fs::File;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
@@ -302,6 +304,55 @@ fn a_full_file_system_is_no_space_and_passes() {
         return;
     };
     full(&mount.at);
+}
+
+/// On a file system that has no files without a name (FUSE) the name goes at once.
+#[test]
+fn a_private_file_where_none_can_be_made_without_a_name() {
+    let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let image = dir.path().join("image");
+    File::create(&image).unwrap().set_len(64 * MIB).unwrap();
+    let image = image.display().to_string();
+    if sh("which", &["fuse2fs"]).is_err() {
+        return eprintln!("skipped: fuse2fs is not installed");
+    }
+    if let Err(error) = sh("mkfs.ext4", &["-q", "-F", &image]) {
+        return eprintln!("skipped: no ext4: {error}");
+    }
+    let at = dir.path().join("mounted");
+    std::fs::create_dir(&at).unwrap();
+    let path = at.display().to_string();
+    if let Err(error) = sh("fuse2fs", &["-o", "fakeroot,rw", &image, &path]) {
+        return eprintln!("skipped: no FUSE: {error}");
+    }
+    let mount = Mount { at: at.clone() };
+    let flags = OFlags::TMPFILE | OFlags::RDWR;
+    let nameless = rustix::fs::open(&at, flags, 0o600.into()).map(drop);
+    assert_eq!(nameless, Err(Errno::OPNOTSUPP), "nothing to be seen here");
+    // What FUSE itself calls a file that is open and has no name.
+    let names = || {
+        let names = std::fs::read_dir(&at)
+            .unwrap()
+            .map(|e| e.unwrap().file_name());
+        let others = |name: &String| name != "lost+found" && !name.starts_with(".fuse_hidden");
+        names
+            .map(|n| n.into_string().unwrap())
+            .filter(others)
+            .collect::<Vec<_>>()
+    };
+    for spec in [format!("{path}:16M"), format!("{path}/named:16M")] {
+        let opened = try_open(&spec).unwrap();
+        assert_eq!(names(), Vec::<String>::new(), "{spec}");
+        let stat = rustix::fs::fstat(&opened.fd).unwrap();
+        assert_eq!((stat.st_nlink, stat.st_mode & 0o777), (0, 0o600), "{spec}");
+        let facts = opened.facts;
+        let store = FileStore::from_fd(opened.fd, facts);
+        write(&store, 7, &[3; PAGE_SIZE]).unwrap();
+        assert!(read(&store, 7, 1).unwrap() == [3; PAGE_SIZE]);
+    }
+    let left = std::fs::read_dir(&at).unwrap().count();
+    assert_eq!(left, 1, "lost+found alone");
+    drop(mount);
 }
 
 #[test]

@@ -1,9 +1,9 @@
 //! Nothing is left on disk, whatever ends the program or `ebb`.
 
 use super::common::tree::Tree;
-use super::common::{cannot_page, ebb};
+use super::common::{cannot_page, ebb, lacks};
 use super::{end_of, run, stderr};
-use ebb_harness::MIB;
+use ebb_harness::{MIB, workloads};
 use std::fs;
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -27,6 +27,49 @@ fn no_file_stays() {
             .collect();
         assert!(left.is_empty(), "{script}: {left:?}");
     }
+}
+
+/// Where a file must have a name to be made (FUSE), the name is gone before the program runs, and the file is
+/// gone with the tree, whoever is killed.
+#[test]
+fn no_file_stays_where_each_must_have_a_name() {
+    if cannot_page() || lacks("fuse2fs") {
+        return;
+    }
+    let dir = tempfile::tempdir_in("/var/tmp").unwrap();
+    let touch = workloads::compile("bench/touch.c").unwrap();
+    let script = r#"
+at=$0/at; mkdir "$at"; truncate -s 200M "$0/image" && mkfs.ext4 -q "$0/image" || exit 90
+fuse2fs -o fakeroot,rw "$0/image" "$at" || exit 90
+for ends in itself all; do
+    "$1" run --memory 24M --pool none --swap "$at:128M" -- "$2" 32 512 > "$0/out-$ends" & ebb=$!
+    until ls -l "$at" | grep -q fuse_hidden; do kill -0 $ebb || exit 91; sleep 0.01; done
+    ls -lA "$at" | grep -v -e ^total -e lost+found -e '^-rw------- 0 .*fuse_hidden' >&2
+    [ $ends = itself ] || { sleep 0.3; kill -9 $(cat /proc/$ebb/task/$ebb/children) $ebb; }
+    wait $ebb
+    for try in $(seq 100); do ls -A "$at" | grep -q fuse_hidden || break; sleep 0.05; done
+    ls -A "$at" | grep -v lost+found | sed "s/^/left behind after $ends: /" >&2
+done
+umount "$at"
+cat "$0/out-itself"
+"#;
+    let mut shell = Command::new("timeout");
+    shell.args(["-k1", "60", "unshare", "--mount", "sh", "-c", script]);
+    shell.arg(dir.path()).arg(ebb()).arg(touch);
+    let output = shell.output().unwrap();
+    if output.status.code() == Some(90) {
+        return println!("skipped: no FUSE here: {}", stderr(&output));
+    }
+    assert!(
+        output.status.success(),
+        "{}: {}",
+        output.status,
+        stderr(&output)
+    );
+    let said = stderr(&output);
+    let said: Vec<_> = said.lines().filter(|l| !l.starts_with("phase")).collect();
+    assert_eq!(said, Vec::<&str>::new());
+    assert!(output.stdout.starts_with(b"checksum"), "it ran to its end");
 }
 
 /// Nobody stays behind to hold it.

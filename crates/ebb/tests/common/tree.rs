@@ -48,6 +48,10 @@ impl Tree {
         let mut command = Command::new("timeout");
         command.args(["-k", "2", "150"]).arg(ebb());
         command.args(["run", "--memory", memory]).args(options);
+        command
+            .arg("--stats")
+            .arg(file("stats"))
+            .env("EBB_CHECK", "end");
         if !faults.is_empty() {
             command.env("EBB_FAULTS", faults);
         }
@@ -157,12 +161,15 @@ impl Tree {
         parent(&self.pid)
     }
 
-    /// Which threads of the tree have a file of this directory open.
+    /// Which threads of the tree, helpers' among them, have a file of this directory open.
     pub fn holders(&self, name: &str) -> Vec<PathBuf> {
         let dir = self.path(name);
         let supervisor = self.supervisor();
+        let children = format!("/proc/{supervisor}/task/{supervisor}/children");
+        let children = fs::read_to_string(children).unwrap_or_default();
         let mut found = Vec::new();
-        for pid in [&supervisor, &self.pid, &self.second] {
+        let tree = [&*supervisor, &self.pid, &self.second];
+        for pid in tree.into_iter().chain(children.split_whitespace()) {
             let tasks = fs::read_dir(format!("/proc/{pid}/task"));
             for task in tasks.into_iter().flatten().flatten() {
                 let fds = fs::read_dir(task.path().join("fd"));
@@ -192,6 +199,9 @@ impl Tree {
         );
         assert!(output.status.success(), "{}\n{err}", output.status);
         assert_eq!(out, "intact\n".repeat(intact), "{err}");
+        let stats = fs::read_to_string(self.dir.path().join("stats")).unwrap();
+        let stats: serde_json::Value = serde_json::from_str(&stats).unwrap();
+        assert_eq!(stats["counters"]["map_disagrees"], 0, "{err}");
         err
     }
 }

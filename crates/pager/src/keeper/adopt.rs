@@ -1,7 +1,7 @@
 //! A process comes under management: all that its pager needs is made, and what is there registered.
 
 use super::crowd::Crowd;
-use super::{CHECKING, now_ms};
+use super::{AUDITING, CHECKING, now_ms};
 use crate::balance::Costs;
 use crate::bays::Bays;
 use crate::clean::Keeping;
@@ -30,7 +30,9 @@ pub(super) fn adopt(
 ) -> Result<&'static Process, String> {
     if !forked {
         // As long as nothing of it can be out; a forked child has the answer from its parent.
-        CHECKING.store(std::env::var_os("EBB_CHECK").is_some(), SeqCst);
+        let check = std::env::var_os("EBB_CHECK");
+        AUDITING.store(check.is_some(), SeqCst);
+        CHECKING.store(check.is_some_and(|how| how != "end"), SeqCst);
     }
     if forked {
         // Not locked yet, though all else of them was inherited.

@@ -7,6 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "ballast.h"
+
 static void show(const char* what, void* p, size_t align) {
   printf("%s: %s %s errno %d\n", what, p ? "block" : "null",
          p && align && (uintptr_t)p % align ? "MISALIGNED" : "aligned", p ? 0 : errno);
@@ -33,6 +35,7 @@ int main(void) {
   show("realloc to 0", realloc(p, 0), 0);
   p = malloc(100);
   memset(p, 7, 100);
+  press(p, 100);
   show("realloc huge", realloc(p, huge), 0);
   printf("kept %d\n", all(p, 100, 7));
   errno = 0;
@@ -63,6 +66,7 @@ int main(void) {
     size_t usable = malloc_usable_size(q);
     ok &= usable >= n;
     memset(q, 0x5a, usable);
+    if (n % 7 == 1) press(q, n);
     q = realloc(q, n * 2 + 1);
     ok &= all(q, n, 0x5a);
     free(q);
@@ -103,6 +107,7 @@ int main(void) {
     for (size_t at = 0; at < steps[i]; at += 4093) b[at] = (unsigned char)(at / 4093);
     ok &= malloc_usable_size(b) >= steps[i] && (uintptr_t)b % 16 == 0;
     had = steps[i];
+    press(b, had);
   }
   free(b);
   b = calloc(1 << 10, 50 << 10);
@@ -111,6 +116,7 @@ int main(void) {
   for (size_t align = 64; align <= 64u << 20; align *= 4) {
     ok &= posix_memalign((void**)&b, align, 40u << 20) == 0 && (uintptr_t)b % align == 0;
     b[(40u << 20) - 1] = 1;
+    press(b + (39u << 20), 1 << 20);
     b = realloc(b, 80u << 20);
     ok &= b[(40u << 20) - 1] == 1;
     free(b);

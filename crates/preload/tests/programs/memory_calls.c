@@ -9,20 +9,30 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
+#include "ballast.h"
+
 extern ssize_t process_madvise(int, const struct iovec*, size_t, int, unsigned);
 
 #define PAGE 4096
 #define MIB (1 << 20)
 
+// What the calls are about. All of it is out when the next is made.
+static char* about;
+static size_t about_len;
+
 static void say(const char* what, long result) {
   printf("%s: %ld errno %d\n", what, result, result < 0 ? errno : 0);
+  press(about, about_len);
   errno = 0;
 }
 
 int main(void) {
   char* p = mmap(NULL, 4 * MIB, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   say("mmap", p == MAP_FAILED ? -1 : 0);
+  about = p;
+  about_len = 4 * MIB;
   memset(p, 3, 4 * MIB);
+  for (int i = 0; i < 4 * MIB; i += 64) *(int*)(p + i + 4) = i * 2654435761u;
   say("mmap 0", mmap(NULL, 0, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0) == MAP_FAILED ? -1 : 0);
   say("mmap bad fd", mmap(NULL, PAGE, PROT_READ, MAP_PRIVATE, 9999, 0) == MAP_FAILED ? -1 : 0);
   say("madvise bad", madvise(p, PAGE, 12345));
@@ -35,12 +45,14 @@ int main(void) {
   printf("posix_madvise bad %d errno %d\n", posix_madvise(p + 1, PAGE, POSIX_MADV_WILLNEED), errno);
   errno = 0;
   char* q = mremap(p, 4 * MIB, 8 * MIB, MREMAP_MAYMOVE);
+  about = q;
   say("mremap", q == MAP_FAILED ? -1 : 0);
   printf("follows %d %d\n", q[4 * MIB - 1], q[8 * MIB - 1]);
   say("mremap bad", mremap(q, 8 * MIB, 0, 0) == MAP_FAILED ? -1 : 0);
   char* place = mmap(NULL, 8 * MIB, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   q[123] = 9;
   char* moved = mremap(q, 8 * MIB, 8 * MIB, MREMAP_MAYMOVE | MREMAP_FIXED, place);
+  about = moved;
   printf("fixed %d %d\n", moved == place, moved[123]);
   say("mprotect", mprotect(moved, PAGE, PROT_READ));
   say("mprotect bad", mprotect((char*)1, PAGE, PROT_READ));
@@ -70,11 +82,16 @@ int main(void) {
   areas[1].iov_base = (char*)1;
   say("process_madvise in part", process_madvise(self, areas, 2, MADV_DONTNEED, 0));
   close(self);
+  unsigned sum = 0;
+  for (int i = 4 * PAGE; i < 4 * MIB; i += 64) sum = sum * 31 + *(int*)(moved + i + 4);
+  printf("all of it %u\n", sum);
+  about_len = 0;
   say("munmap", munmap(moved, 8 * MIB));
   say("munmap bad", munmap((char*)1, PAGE));
   char* base = sbrk(0);
   printf("sbrk same %d\n", sbrk(3 * PAGE) == base);
   memset(base, 4, 3 * PAGE);
+  press(base, 3 * PAGE);
   printf("sbrk grown %d\n", (char*)sbrk(0) == base + 3 * PAGE);
   say("brk back", brk(base + PAGE));
   printf("kept %d at %d\n", base[PAGE - 1], (char*)sbrk(0) == base + PAGE);

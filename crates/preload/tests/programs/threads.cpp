@@ -17,6 +17,8 @@
 #include <thread>
 #include <vector>
 
+#include "ballast.h"
+
 static std::atomic<int> ended{0};
 struct OnExit {
   std::vector<int> held = std::vector<int>(100, 1);
@@ -60,6 +62,7 @@ int main() {
     sum += result == PTHREAD_CANCELED ? 100 : 0;
   }
   std::printf("sum %ld ended at least 400: %d\n", sum, ended >= 400);
+  press(nullptr, 0);
 
   thrd_t t;
   int value = 41, answer = 0;
@@ -94,6 +97,7 @@ int main() {
       for (int i = 0; i < 40000; i++) {
         int key = rand_r(&seed) % 500;
         auto& slot = kept[key];
+        if (w == 0 && i % 4000 == 3999 && slot) press(slot.get(), sizeof *slot);
         if (slot) {
           mine += slot->size();
           if (key % 3 == 0) {

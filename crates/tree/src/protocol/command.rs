@@ -8,7 +8,7 @@
 //! ([`ControlName`]) and of our own user, or, if we are root, of that of the process that was named; the
 //! supervisor asks the same of us.
 
-use super::{CONTROL_PREFIX, ControlName, MAX_REQUEST, Reply, Request, address};
+use super::{CONTROL_PREFIX, ControlName, MAX_REPLY, MAX_REQUEST, Reply, Request, address};
 use ebb_sys::peer;
 use ebb_sys::proc::Process;
 use rustix::io::Errno;
@@ -71,7 +71,7 @@ impl Ask {
     /// # Errors
     /// The supervisor ended, or said what cannot be understood.
     pub fn reply(&mut self) -> Result<Reply, AskError> {
-        let mut packet = vec![0; MAX_REQUEST];
+        let mut packet = vec![0; MAX_REPLY];
         loop {
             match net::recv(&self.0, &mut packet[..], RecvFlags::empty()) {
                 Err(Errno::INTR) => {}

@@ -1,6 +1,6 @@
 //! Packets between command and supervisor: requests and replies.
 
-use super::socket::MAX_REQUEST;
+use super::socket::MAX_REPLY;
 use super::wire::REFUSED;
 use crate::table::VERSION;
 
@@ -97,7 +97,7 @@ impl Reply {
             Reply::Failed(text) => (FAILED, text),
         };
         let mut packet = vec![kind];
-        packet.extend_from_slice(&text.as_bytes()[..text.len().min(MAX_REQUEST - 1)]);
+        packet.extend_from_slice(&text.as_bytes()[..text.len().min(MAX_REPLY - 1)]);
         packet
     }
 

@@ -9,8 +9,10 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 /// The longest packet between supervisor and member.
 pub const MAX_PACKET: usize = 1024;
-/// The longest packet between supervisor and command: a path, or what there is to show.
+/// The longest packet from a command to the supervisor: a path, or a text.
 pub const MAX_REQUEST: usize = 16 << 10;
+/// The longest answer to a command: a line for each of 512 processes, of 250 bytes at most.
+pub const MAX_REPLY: usize = 128 << 10;
 /// The most descriptors of a packet.
 pub const MAX_FDS: usize = 2 * MAX_DEVICES;
 
