@@ -8,8 +8,9 @@ use rustix::net::{self, AddressFamily, SocketFlags, SocketType};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
-/// How long to wait for the supervisor's answer.
-const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
+/// How long to wait for the supervisor's answer. A forked child that gets none is ended, and on a machine with far
+/// too much work 10 s were too few, once.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Why a process could not join its tree. It can run unmanaged; its memory is then measured
 /// and counted, but not paged.
