@@ -5,9 +5,10 @@ use crate::cli::DoctorArgs;
 use crate::limits::{Room, Source};
 use anyhow::{Result, bail};
 use ebb_stores::{SearchTime, SwapSpec};
-use ebb_sys::probe::{self, Access};
+use ebb_sys::probe;
 use ebb_sys::secret::{self, Secret};
 use ebb_sys::thread::{self, Urgency};
+use ebb_sys::userfaultfd::{Access, Userfaultfd};
 use serde::Serialize;
 use std::fs::read_to_string;
 use std::io;
@@ -151,8 +152,8 @@ fn required() -> (Vec<Check>, Option<Access>) {
         // Whatever else is tried would fail for that, and look as if it were missing too.
         return (vec![descriptors], None);
     }
-    let syscall = probe::userfaultfd(Access::Syscall);
-    let device = probe::userfaultfd(Access::DeviceFile);
+    let syscall = Userfaultfd::open_by(Access::Syscall);
+    let device = Userfaultfd::open_by(Access::DeviceFile);
     let access = match (&syscall, &device) {
         (Ok(_), _) => Some(Access::Syscall),
         (_, Ok(_)) => Some(Access::DeviceFile),

@@ -8,41 +8,28 @@
 //! engine's, kept in RAM), and how descriptors travel (the process tree's).
 #![forbid(unsafe_code)]
 
-mod batch;
-mod bounce;
 pub mod codec;
-mod content;
 mod device;
-mod dictionary;
-mod encrypted;
-mod errno;
+mod encryption;
 mod facts;
 mod faulty;
 mod file;
-mod key_id;
-pub mod keyring;
 mod open;
-mod open_error;
 mod ram;
-mod read_ahead;
 mod size;
-mod slot_keys;
-mod spec;
-mod swap_header;
-mod sysfs;
-mod xts;
+mod transfer;
 
-pub use content::SearchTime;
 pub use device::Device;
-pub use encrypted::Encrypted;
+pub use encryption::{Encrypted, KEY_BYTES, KeyedLender, Keyring, SlotKeys, checksum_key};
 pub use facts::Facts;
 pub use faulty::{FAULTS_VARIABLE, Faults, FaultsError, FaultyStore};
 pub use file::{FileStore, InUse};
-pub use keyring::{KEY_BYTES, Keyring};
-pub use open::{OpenedDevice, open};
-pub use open_error::OpenError;
+pub use open::{
+    MAX_NODE, MAX_PRIORITY, OpenError, OpenedDevice, PendingHeader, SearchTime, SpecError,
+    SwapSpec, SwapTarget, open,
+};
 pub use ram::RamStore;
 pub use size::{MAX_SIZE, Size, SizeError, human};
-pub use slot_keys::{KeyedLender, SlotKeys};
-pub use spec::{MAX_NODE, MAX_PRIORITY, SpecError, SwapSpec, SwapTarget};
-pub use swap_header::PendingHeader;
+
+// What the system and the engine call a page is one.
+const _: () = assert!(ebb_sys::memory::PAGE == ebb_engine::PAGE_SIZE);

@@ -26,7 +26,7 @@ use libc::{c_long, iocb, syscall};
 use rustix::fd::{AsRawFd, BorrowedFd};
 
 /// Bytes of a frame.
-const FRAME: usize = 4096;
+const FRAME: usize = memory::PAGE;
 /// The kernel's number of a plain read (`linux/aio_abi.h`).
 const IOCB_CMD_PREAD: u16 = 0;
 /// Reads that can be known at a time.

@@ -24,12 +24,11 @@ use core::cell::UnsafeCell;
 use core::ptr;
 use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
-use crate::memory;
+use crate::kernel::futex;
+use crate::memory::{self, PAGE, page_up};
 
 /// Requests of this many bytes and more are mapped directly.
 pub const DIRECT_MIN: usize = 64 << 10;
-
-const PAGE: usize = 4096;
 
 /// Direct maps of this size and more ask for no transparent huge pages: a sparse table
 /// would otherwise cost 2 MiB for each entry touched.
@@ -240,11 +239,6 @@ unsafe impl GlobalAlloc for InternalHeap {
 
 fn is_direct(size: usize) -> bool {
     size >= DIRECT_MIN
-}
-
-fn page_up(size: usize) -> usize {
-    // A layout's size is at most isize::MAX, so this cannot overflow.
-    (size + PAGE - 1) & !(PAGE - 1)
 }
 
 /// A fresh zeroed map for `layout`, or null.
@@ -500,30 +494,13 @@ impl FutexLock {
         }
         while self.word.swap(CONTENDED, Ordering::Acquire) != FREE {
             // Wakes, interruptions and a changed word all lead back to the swap.
-            // SAFETY: the word outlives the call; a null timeout waits without limit.
-            unsafe {
-                libc::syscall(
-                    libc::SYS_futex,
-                    self.word.as_ptr(),
-                    libc::FUTEX_WAIT | libc::FUTEX_PRIVATE_FLAG,
-                    CONTENDED,
-                    ptr::null::<libc::timespec>(),
-                );
-            }
+            futex::wait(&self.word, CONTENDED, None, false);
         }
     }
 
     fn release(&self) {
         if self.word.swap(FREE, Ordering::Release) == CONTENDED {
-            // SAFETY: waking names an address only.
-            unsafe {
-                libc::syscall(
-                    libc::SYS_futex,
-                    self.word.as_ptr(),
-                    libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG,
-                    1,
-                );
-            }
+            futex::wake(&self.word, 1, false);
         }
     }
 }

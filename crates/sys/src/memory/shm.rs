@@ -10,6 +10,7 @@
 //! What this does not do: say what the words mean. Any process that holds the descriptor can
 //! write any value, so whoever reads must take each word for an allegation.
 
+use crate::kernel::PAGE;
 use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags};
@@ -118,7 +119,7 @@ impl Area {
     pub fn many<T: Shared>(&self, offset: usize, count: usize) -> Option<&'static [T]> {
         let bytes = size_of::<T>().checked_mul(count)?;
         // Mappings are page-aligned, so `offset` tells the alignment up to a page.
-        let aligned = offset.is_multiple_of(align_of::<T>()) && align_of::<T>() <= 4096;
+        let aligned = offset.is_multiple_of(align_of::<T>()) && align_of::<T>() <= PAGE;
         if offset.checked_add(bytes)? > self.len || !aligned {
             return None;
         }

@@ -4,12 +4,14 @@
 //! Reads into memory of its own, on the stack: it is asked in children of vfork too. Executes nothing, and
 //! follows no `#!` line: the caller does.
 
+use crate::kernel::file::read_up_to;
+use crate::proc;
 use std::fmt;
 use std::fs::{File, Metadata};
 use std::io;
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, BorrowedFd};
-use std::os::unix::fs::{FileExt, MetadataExt};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::os::unix::fs::MetadataExt;
 
 /// What a file is.
 #[derive(PartialEq, Eq, Debug)]
@@ -140,7 +142,7 @@ pub fn program_kind(file: &File) -> io::Result<ProgramKind> {
         return Ok(ProgramKind::Unmanaged(UnmanagedReason::Privileged));
     }
     let mut head = [0; HEAD];
-    let len = read_at(file, &mut head, 0)?;
+    let len = read_up_to(file, &mut head, 0)?;
     let head = &head[..len];
     if let Some(line) = head.strip_prefix(b"#!") {
         let line = line.split(|&b| b == b'\n').next().unwrap_or_default();
@@ -153,20 +155,6 @@ pub fn program_kind(file: &File) -> io::Result<ProgramKind> {
         return Ok(ProgramKind::Managed);
     }
     Ok(elf(file, head).unwrap_or(ProgramKind::Damaged))
-}
-
-/// As much as there is.
-fn read_at(file: &File, out: &mut [u8], offset: u64) -> io::Result<usize> {
-    let mut done = 0;
-    while done < out.len() {
-        match file.read_at(&mut out[done..], offset + done as u64) {
-            Ok(0) => break,
-            Ok(n) => done += n,
-            Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
-            Err(e) => return Err(e),
-        }
-    }
-    Ok(done)
 }
 
 /// Whether the kernel would run the file with another user or group than ours (AT_SECURE).
@@ -242,7 +230,7 @@ fn part(file: &File, head: &[u8], out: &mut [u8], offset: u64) -> Option<usize> 
             out.copy_from_slice(bytes);
             Some(out.len())
         }
-        None => read_at(file, out, offset).ok(),
+        None => read_up_to(file, out, offset).ok(),
     }
 }
 
@@ -253,17 +241,8 @@ fn is_glibcs(loader: ProgramPath) -> bool {
 
 /// Where an open file is, links resolved.
 fn own_name(file: BorrowedFd<'_>) -> Option<ProgramPath> {
-    use std::os::fd::AsRawFd;
-    let mut link = [0u8; 40];
-    {
-        use std::io::Write;
-        let mut to = &mut link[..39];
-        write!(to, "/proc/self/fd/{}", file.as_raw_fd()).ok()?;
-    }
-    let link = std::ffi::CStr::from_bytes_until_nul(&link).ok()?;
     let mut name = [MaybeUninit::uninit(); 256];
-    let (name, _) = rustix::fs::readlinkat_raw(rustix::fs::CWD, link, &mut name).ok()?;
-    Some(ProgramPath::of(name))
+    proc::path_of_fd(file.as_raw_fd(), &mut name).map(ProgramPath::of)
 }
 
 fn u16_in(bytes: &[u8], at: usize) -> Option<u16> {

@@ -123,9 +123,7 @@ fn environment(pid: u32) -> Option<String> {
 }
 
 fn parent(pid: u32) -> Option<u32> {
-    let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
-    let line = status.lines().find_map(|line| line.strip_prefix("PPid:"))?;
-    line.trim().parse().ok()
+    Some(Process::open(pid).ok()?.stat().ok()?.parent)
 }
 
 /// Whose supervisor may be asked: ours, and as root that of process `pid` too.

@@ -13,6 +13,7 @@ use super::pace::{FASTEST, SLOWEST, cpu_time};
 use super::removal::CHECK_INTERVAL;
 use super::sharing::Sharing;
 use crate::table::{Mode, SlotNumber, SlotState, start_threshold};
+use ebb_engine::PAGE_SIZE;
 use ebb_sys::proc::{Image, Process};
 use rustix::io::Errno;
 use std::collections::HashMap;
@@ -26,7 +27,7 @@ const MAX_SHARE: u32 = 20;
 /// Walks over the tree may take one part in so many.
 const WALK_SHARE: u32 = 100;
 /// With so many a process that can be managed joins.
-const MORE_THAN_A_LITTLE: i64 = (1 << 20) / 4096;
+const MORE_THAN_A_LITTLE: i64 = (1 << 20) / PAGE_SIZE as i64;
 
 /// A process of the tree that has not joined.
 struct UnmanagedProcess {

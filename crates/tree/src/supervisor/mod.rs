@@ -530,7 +530,7 @@ fn spare() -> Option<OwnedFd> {
 /// Binds a socket of a new name: see [`protocol::ControlName`].
 fn listen() -> Result<(String, OwnedFd), Errno> {
     let mut random = [0u8; 8];
-    rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty())?;
+    ebb_sys::random::fill(&mut random)?;
     let pid = std::process::id();
     let control = protocol::ControlName {
         pid,

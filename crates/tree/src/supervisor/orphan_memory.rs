@@ -15,6 +15,7 @@
 //! What it does not do: bring pages back. And without a supervisor there is none of this.
 
 use super::{Supervisor, Token};
+use ebb_sys::memory::PAGE;
 use ebb_sys::userfaultfd::{self, Fault, Userfaultfd};
 use rustix::event::epoll;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -27,8 +28,6 @@ pub(super) struct OrphanMemory {
     /// The user knows that pages of it are lost.
     warned: bool,
 }
-
-const PAGE: usize = 4096;
 
 /// So many descriptors are left to those who join.
 const SPARE: u64 = 64;

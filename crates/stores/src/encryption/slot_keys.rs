@@ -11,7 +11,7 @@
 //!
 //! What it does not do: keep the keys ([`crate::Keyring`]).
 
-use crate::key_id::KeyId;
+use super::key_id::KeyId;
 use ebb_engine::env::Lender;
 use ebb_engine::{CLUSTER_SLOTS, ClusterIndex};
 use std::ops::Range;

@@ -8,9 +8,10 @@
 //!
 //! Nothing is written here. Opening, and what the user allows, is done in [`crate::open`].
 
-use crate::bounce::Bounce;
+use crate::transfer::bounce::Bounce;
 use ebb_engine::PAGE_SIZE;
 use ebb_sys::blkid::{self, Signature, Usage};
+use ebb_sys::file::read_up_to;
 use rustix::fd::OwnedFd;
 use rustix::fs::{Advice, SeekFrom};
 use rustix::io::Errno;
@@ -70,7 +71,7 @@ pub fn content(fd: &OwnedFd, size: u64, look: &SearchTime<'_>) -> Result<Content
 /// What the first page says, where it is a header of swap.
 fn header(fd: &OwnedFd) -> Result<Option<Content>, Errno> {
     let mut page = Bounce::new(1);
-    read(fd, page.get(), 0)?;
+    read_up_to(fd, page.get(), 0)?;
     Ok(match &page.get()[PAGE_SIZE - 10..] {
         b"SWAPSPACE2" | b"SWAP-SPACE" => Some(Content::Swap),
         mark if mark.starts_with(b"S1SUSPEND") || mark.starts_with(b"S2SUSPEND") => {
@@ -153,7 +154,7 @@ impl<'a> Search<'a> {
         while at < extent.end {
             let most = (extent.end - at).min(PIECE as u64) as usize;
             let piece = &mut self.buffer.get()[..most];
-            let len = read(self.fd, piece, at)?;
+            let len = read_up_to(self.fd, piece, at)?;
             if let Some(found) = nonzero(&piece[..len]) {
                 let byte = at + found as u64;
                 return Ok(Content::Data(format!(
@@ -186,20 +187,6 @@ impl<'a> Search<'a> {
             SearchTime::AtMost(most) => passed < *most,
         }
     }
-}
-
-/// As much as there is.
-fn read(fd: &OwnedFd, into: &mut [u8], offset: u64) -> Result<usize, Errno> {
-    let mut done = 0;
-    while done < into.len() {
-        match rustix::io::pread(fd, &mut into[done..], offset + done as u64) {
-            Ok(0) => break,
-            Ok(n) => done += n,
-            Err(Errno::INTR) => {}
-            Err(errno) => return Err(errno),
-        }
-    }
-    Ok(done)
 }
 
 /// Where the first byte is that is not zero. In blocks, as those are compared many bytes at a time.

@@ -18,28 +18,29 @@
 //! Fork: the store may be copied by a fork while no transfer is in flight. The child then
 //! calls [`FileStore::reattach`] before anything else.
 
+mod errno;
+mod lane;
+mod read_ahead;
+mod rounds;
+
+pub use lane::{BOUNCE_PAGES, LANES};
+
 use crate::Facts;
-use crate::batch::{Cursor, PIECES, Piece, Round, Run, Shape};
-use crate::bounce::{Bounce, StackPage};
-use crate::errno::classify;
-use crate::read_ahead::{AHEAD_PAGES, ReadAhead};
+use crate::transfer::batch::{Cursor, Round, Shape};
+use crate::transfer::bounce::Bounce;
 use ebb_engine::env::{IoError, ReadOp, Store, WriteOp};
 use ebb_engine::{Node, PAGE_SIZE};
 use ebb_sys::block_device;
-use ebb_sys::ring::{Read, Ring, Write};
-use rustix::fd::{AsFd, AsRawFd, BorrowedFd, IntoRawFd, OwnedFd};
-use rustix::fs::{Advice, AtFlags, FallocateFlags, OFlags, StatxFlags};
+use errno::classify;
+use lane::{Lane, LaneRing};
+use read_ahead::{AHEAD_PAGES, ReadAhead};
+use rustix::fd::{AsFd, AsRawFd, IntoRawFd, OwnedFd};
+use rustix::fs::{AtFlags, FallocateFlags, OFlags, StatxFlags};
 use rustix::io::Errno;
-use std::io::{IoSlice, IoSliceMut};
 use std::num::NonZeroU64;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering::Relaxed};
-use std::sync::{Mutex, MutexGuard, PoisonError, RwLock, TryLockError};
-
-/// Threads that transfer at full speed at the same time; more share nothing but the device.
-pub const LANES: usize = 4;
-/// Pages of a lane's bounce buffer.
-pub const BOUNCE_PAGES: usize = 64;
+use std::sync::{Mutex, PoisonError, RwLock};
 
 const PAGE: u64 = PAGE_SIZE as u64;
 
@@ -57,25 +58,6 @@ pub struct FileStore {
     last_errno: AtomicI32,
     use_ring: AtomicBool,
     ring_refusal: AtomicI32,
-}
-
-struct Lane {
-    bounce: Bounce,
-    ring: LaneRing,
-}
-
-/// A lane's io_uring, made when the lane first has a batch for it.
-enum LaneRing {
-    Untried,
-    Ready(Ring),
-    Refused,
-}
-
-/// What a round moves its bytes with.
-struct Mover<'a> {
-    fd: BorrowedFd<'a>,
-    bounce: &'a mut [u8],
-    ring: Option<&'a mut LaneRing>,
 }
 
 /// A transfer was in flight at the fork, so the copy cannot be used.
@@ -189,14 +171,6 @@ impl FileStore {
         if self.facts.direct { 0 } else { batch }
     }
 
-    fn lane(&self) -> Option<MutexGuard<'_, Lane>> {
-        self.lanes.iter().find_map(|lane| match lane.try_lock() {
-            Ok(lane) => Some(lane),
-            Err(TryLockError::Poisoned(lane)) => Some(lane.into_inner()),
-            Err(TryLockError::WouldBlock) => None,
-        })
-    }
-
     /// The operation's place on the device, or none if it is out of range.
     fn shape(&self, slot: u64, data: &[u8]) -> Option<Shape> {
         let pages = NonZeroU64::new(data.len() as u64 / PAGE)?.get();
@@ -217,272 +191,6 @@ impl FileStore {
     fn failed(&self, errno: Errno) -> IoError {
         self.last_errno.store(errno.raw_os_error(), Relaxed);
         classify(errno)
-    }
-
-    /// Runs `f` with the descriptor and a lane, or a page of the stack if all are taken.
-    fn with_mover(&self, f: impl FnOnce(&mut Mover<'_>)) {
-        let fd = match self.fd.read() {
-            Ok(fd) => fd,
-            Err(poisoned) => poisoned.into_inner(),
-        };
-        let fd = fd.as_fd();
-        match self.lane() {
-            Some(mut lane) => {
-                let Lane { bounce, ring } = &mut *lane;
-                f(&mut Mover {
-                    fd,
-                    bounce: bounce.get(),
-                    ring: self.use_ring.load(Relaxed).then_some(ring),
-                });
-            }
-            None => f(&mut Mover {
-                fd,
-                bounce: &mut StackPage([0; PAGE_SIZE]).0,
-                ring: None,
-            }),
-        }
-    }
-
-    /// Lets `f` move `runs` runs through the ring. False: it did not, or not all of them.
-    /// A single run is not worth the ring: one system call moves it either way.
-    fn through_ring(
-        &self,
-        ring: Option<&mut LaneRing>,
-        runs: usize,
-        f: impl FnOnce(&mut Ring) -> Result<(), Errno>,
-    ) -> bool {
-        let Some(ring) = ring.filter(|_| runs > 1) else {
-            return false;
-        };
-        if let LaneRing::Untried = ring {
-            *ring = match Ring::new(PIECES as u32) {
-                Ok(ring) => LaneRing::Ready(ring),
-                Err(errno) => self.ring_refused(errno),
-            };
-        }
-        let LaneRing::Ready(ready) = ring else {
-            return false;
-        };
-        match f(ready) {
-            Ok(()) => true,
-            // Short of memory now: this batch goes the other way.
-            Err(Errno::AGAIN | Errno::BUSY) => false,
-            Err(errno) => {
-                *ring = self.ring_refused(errno);
-                false
-            }
-        }
-    }
-
-    fn ring_refused(&self, errno: Errno) -> LaneRing {
-        self.ring_refusal.store(errno.raw_os_error(), Relaxed);
-        LaneRing::Refused
-    }
-
-    /// Drops a run from the page cache. It is advice: a page that stays is counted with the
-    /// cache that the kernel reclaims by itself.
-    fn drop_cache(&self, fd: BorrowedFd<'_>, run: &Run) {
-        if !self.facts.direct {
-            let _ = rustix::fs::fadvise(
-                fd,
-                run.offset,
-                NonZeroU64::new(run.len as u64),
-                Advice::DontNeed,
-            );
-        }
-    }
-
-    fn write_round(
-        &self,
-        mover: &mut Mover<'_>,
-        round: &Round,
-        ops: &[WriteOp<'_>],
-        results: &mut [Result<(), IoError>],
-    ) {
-        let Mover { fd, bounce, ring } = mover;
-        let fd = *fd;
-        for piece in round.pieces() {
-            if let Some(at) = piece.bounce {
-                bounce[at..at + piece.len].copy_from_slice(&ops[piece.op].data[piece.range()]);
-            }
-        }
-        let mut segments = [IoSlice::new(&[]); PIECES];
-        for (segment, piece) in segments.iter_mut().zip(round.pieces()) {
-            *segment = IoSlice::new(match piece.bounce {
-                Some(at) => &bounce[at..at + piece.len],
-                None => &ops[piece.op].data[piece.range()],
-            });
-        }
-        let mut moved = [Err(Errno::IO); PIECES];
-        let rung = self.through_ring(ring.as_deref_mut(), round.runs().len(), |ring| {
-            let mut batch: [Write<'_>; PIECES] = std::array::from_fn(|i| {
-                let run = round.runs().get(i).copied().unwrap_or_default();
-                Write {
-                    offset: run.offset,
-                    data: &segments[run.pieces()],
-                    result: Err(Errno::IO),
-                }
-            });
-            let batch = &mut batch[..round.runs().len()];
-            ring.write(fd, batch)?;
-            for (moved, write) in moved.iter_mut().zip(batch) {
-                *moved = write.result;
-            }
-            Ok(())
-        });
-        if !rung {
-            for (run, moved) in round.runs().iter().zip(&mut moved) {
-                *moved = rustix::io::pwritev(fd, &segments[run.pieces()], run.offset);
-            }
-        }
-        for (run, moved) in round.runs().iter().zip(moved) {
-            if moved != Ok(run.len) {
-                let mut offset = run.offset;
-                for (piece, segment) in pieces_of(round, run).zip(&segments[run.pieces()]) {
-                    if let Err(errno) = write_whole(fd, segment, offset) {
-                        results[piece.op] = Err(self.failed(errno));
-                    }
-                    offset += piece.len as u64;
-                }
-            }
-        }
-        if !self.facts.direct {
-            self.write_back(fd, round, results);
-        }
-    }
-
-    /// Waits until the page cache's copy of a round is on the device, then drops it.
-    fn write_back(&self, fd: BorrowedFd<'_>, round: &Round, results: &mut [Result<(), IoError>]) {
-        for run in round.runs() {
-            // Starts the transfer only; the second pass tells of its errors.
-            let _ = block_device::flush_range(fd, run.offset, run.len as u64, false);
-        }
-        for run in round.runs() {
-            if let Err(errno) = block_device::flush_range(fd, run.offset, run.len as u64, true) {
-                let error = self.failed(errno);
-                for piece in pieces_of(round, run) {
-                    results[piece.op] = results[piece.op].and(Err(error));
-                }
-            }
-            self.drop_cache(fd, run);
-        }
-    }
-
-    fn read_round(
-        &self,
-        mover: &mut Mover<'_>,
-        round: &Round,
-        ops: &mut [ReadOp<'_>],
-        results: &mut [Result<(), IoError>],
-    ) {
-        let Mover { fd, bounce, ring } = mover;
-        let fd = *fd;
-        let mut moved = [Err(Errno::IO); PIECES];
-        {
-            let mut segments: [IoSliceMut<'_>; PIECES] =
-                std::array::from_fn(|_| IoSliceMut::new(&mut []));
-            let mut bounce_left = &mut **bounce;
-            let mut ops_left = ops.iter_mut().enumerate();
-            for (segment, piece) in segments.iter_mut().zip(round.pieces()) {
-                let op = ops_left.find(|(i, _)| *i == piece.op);
-                *segment = IoSliceMut::new(match (piece.bounce, op) {
-                    (None, Some((_, op))) => &mut op.data[piece.range()],
-                    _ => {
-                        let (head, tail) = bounce_left.split_at_mut(piece.len);
-                        bounce_left = tail;
-                        head
-                    }
-                });
-            }
-            let rung = self.through_ring(ring.as_deref_mut(), round.runs().len(), |ring| {
-                let mut left = &mut segments[..];
-                let mut batch: [Read<'_, '_>; PIECES] = std::array::from_fn(|i| {
-                    let run = round.runs().get(i).copied().unwrap_or_default();
-                    let (data, rest) = std::mem::take(&mut left).split_at_mut(run.count);
-                    left = rest;
-                    Read {
-                        offset: run.offset,
-                        data,
-                        result: Err(Errno::IO),
-                    }
-                });
-                let batch = &mut batch[..round.runs().len()];
-                ring.read(fd, batch)?;
-                for (moved, read) in moved.iter_mut().zip(batch) {
-                    *moved = read.result;
-                }
-                Ok(())
-            });
-            if !rung {
-                for (run, moved) in round.runs().iter().zip(&mut moved) {
-                    *moved = rustix::io::preadv(fd, &mut segments[run.pieces()], run.offset);
-                }
-            }
-        }
-        for (run, moved) in round.runs().iter().zip(moved) {
-            let mut offset = run.offset;
-            for piece in pieces_of(round, run) {
-                let op = &mut ops[piece.op].data[piece.range()];
-                let target = match piece.bounce {
-                    Some(at) => &mut bounce[at..at + piece.len],
-                    None => &mut *op,
-                };
-                let whole = if moved == Ok(run.len) {
-                    Ok(())
-                } else {
-                    read_whole(fd, target, offset)
-                };
-                match (whole, piece.bounce) {
-                    (Ok(()), Some(at)) => op.copy_from_slice(&bounce[at..at + piece.len]),
-                    (Ok(()), None) => {}
-                    (Err(errno), _) => results[piece.op] = Err(self.failed(errno)),
-                }
-                offset += piece.len as u64;
-            }
-            self.drop_cache(fd, run);
-        }
-    }
-}
-
-fn pieces_of<'r>(round: &'r Round, run: &Run) -> impl Iterator<Item = &'r Piece> {
-    round.pieces()[run.pieces()].iter()
-}
-
-/// Writes all of `data`, however many transfers it takes.
-fn write_whole(fd: BorrowedFd<'_>, data: &[u8], offset: u64) -> Result<(), Errno> {
-    let mut done = 0;
-    while done < data.len() {
-        match rustix::io::pwrite(fd, &data[done..], offset + done as u64) {
-            Ok(0) => return Err(Errno::IO),
-            Ok(n) => done += n,
-            Err(Errno::INTR) => {}
-            Err(errno) => return Err(short(errno, done)),
-        }
-    }
-    Ok(())
-}
-
-/// Fills all of `data`. EIO at the end of the file: it was cut behind our back.
-fn read_whole(fd: BorrowedFd<'_>, data: &mut [u8], offset: u64) -> Result<(), Errno> {
-    let mut done = 0;
-    while done < data.len() {
-        match rustix::io::pread(fd, &mut data[done..], offset + done as u64) {
-            Ok(0) => return Err(Errno::IO),
-            Ok(n) => done += n,
-            Err(Errno::INTR) => {}
-            Err(errno) => return Err(short(errno, done)),
-        }
-    }
-    Ok(())
-}
-
-/// A transfer cut inside a block leaves a rest that O_DIRECT refuses as unaligned: the
-/// device's failure, not a wrong request.
-fn short(errno: Errno, done: usize) -> Errno {
-    if errno == Errno::INVAL && done > 0 {
-        Errno::IO
-    } else {
-        errno
     }
 }
 

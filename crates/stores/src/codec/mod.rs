@@ -1,6 +1,8 @@
 //! The real codecs behind the engine's seam: LZ4 and Zstandard.
 
-use crate::dictionary::Dictionary;
+mod dictionary;
+
+use dictionary::Dictionary;
 use ebb_engine::PageBytes;
 use ebb_engine::codec::{Codec, Codecs, Coder, Damaged};
 use ebb_sys::lz4::{Lz4, lz4_decompress};

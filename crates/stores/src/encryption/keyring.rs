@@ -21,13 +21,12 @@
 //!
 //! What it does not do: keep those who may read a process's memory from its keys.
 
-use crate::key_id::KeyId;
-use crate::slot_keys::SlotKeys;
-use crate::xts::Xts;
+use super::key_id::KeyId;
+use super::slot_keys::SlotKeys;
+use super::xts::Xts;
 use ebb_engine::CHECKSUM_KEY_BYTES;
 use ebb_sys::Errno;
 use ebb_sys::secret::Secret;
-use rustix::rand::{GetRandomFlags, getrandom};
 use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, TryLockError};
 
 /// Bytes of a key: two AES-256 keys.
@@ -58,22 +57,9 @@ struct Ring {
     ciphers: [Option<(KeyId, Secret<Xts>)>; CACHED_CIPHERS],
 }
 
-/// Fills `bytes` with random numbers of the system's.
-fn randomize(bytes: &mut [u8]) -> Result<(), Errno> {
-    let mut filled = 0;
-    while filled < bytes.len() {
-        match getrandom(&mut bytes[filled..], GetRandomFlags::empty()) {
-            Ok(n) => filled += n,
-            Err(rustix::io::Errno::INTR) => {}
-            Err(errno) => return Err(Errno(errno.raw_os_error())),
-        }
-    }
-    Ok(())
-}
-
 fn random<const N: usize>() -> Result<Secret<[u8; N]>, Errno> {
     let mut secret = Secret::new(|| [0; N])?;
-    randomize(&mut secret[..])?;
+    ebb_sys::random::fill(&mut secret[..]).map_err(|e| Errno(e.raw_os_error()))?;
     Ok(secret)
 }
 

@@ -4,11 +4,10 @@
 //!
 //! The format is mkswap's, version 1, without bad pages.
 
-use crate::bounce::Bounce;
-use crate::open_error::{OpenError, system};
+use super::error::{OpenError, system};
+use crate::transfer::bounce::Bounce;
 use ebb_engine::{CLUSTER_SLOTS, PAGE_SIZE};
 use rustix::fd::OwnedFd;
-use rustix::rand::GetRandomFlags;
 
 /// Bytes of a cluster: the least a device can have, and the unit of its size.
 pub const CLUSTER: u64 = (CLUSTER_SLOTS * PAGE_SIZE) as u64;
@@ -54,7 +53,7 @@ fn header(page: &mut [u8], size: u64) {
     page[1028..1032].copy_from_slice(&last.to_ne_bytes());
     let uuid = &mut page[1036..1052];
     // Without one it is a header all the same.
-    let _ = rustix::rand::getrandom(&mut *uuid, GetRandomFlags::empty());
+    let _ = ebb_sys::random::fill(uuid);
     // Version 4, variant 1.
     uuid[6] = uuid[6] & 0x0f | 0x40;
     uuid[8] = uuid[8] & 0x3f | 0x80;
