@@ -15,6 +15,14 @@ pub struct AllowedSkips {
     programs: bool,
 }
 
+/// Whether a user without any privilege may open /dev/userfaultfd.
+fn may_open_userfaultfd(root: bool) -> bool {
+    const DEVICE: &str = "/dev/userfaultfd";
+    let mode = fs::metadata(DEVICE).map(|m| m.permissions().mode());
+    let by_everybody = mode.is_ok_and(|mode| mode & 0o006 == 0o006);
+    by_everybody || !root && File::options().read(true).write(true).open(DEVICE).is_ok()
+}
+
 impl AllowedSkips {
     /// Looks around. `complete`: no program may be missing.
     pub fn on_this_machine(complete: bool) -> Self {
@@ -25,10 +33,6 @@ impl AllowedSkips {
             text.trim().parse::<u64>().ok()
         };
         let lacks = doctors_report();
-        let everybodys = |file: &str| {
-            let mode = fs::metadata(file).map(|m| m.permissions().mode());
-            mode.is_ok_and(|mode| mode & 0o006 == 0o006)
-        };
         let requests = number("fs/aio-max-nr").zip(number("fs/aio-nr"));
         let processors = std::thread::available_parallelism().map_or(1, usize::from);
         let words = vec![
@@ -40,14 +44,7 @@ impl AllowedSkips {
             (
                 // Root's test becomes a user without any privilege for that; others cannot.
                 "may use userfaultfd",
-                number("vm/unprivileged_userfaultfd") == Some(1)
-                    || everybodys("/dev/userfaultfd")
-                    || !root
-                        && File::options()
-                            .read(true)
-                            .write(true)
-                            .open("/dev/userfaultfd")
-                            .is_ok(),
+                number("vm/unprivileged_userfaultfd") == Some(1) || may_open_userfaultfd(root),
             ),
             ("userfaultfd", lacks("userfaultfd") || lacks("move")),
             ("io_uring", lacks("io_uring")),

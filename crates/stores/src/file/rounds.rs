@@ -155,6 +155,20 @@ impl FileStore {
                 }
             }
         }
+        self.finish_read(mover, round, moved, ops, results);
+    }
+
+    /// Takes up transfers that ended short, and copies what came through the bounce buffer.
+    fn finish_read(
+        &self,
+        mover: &mut Mover<'_>,
+        round: &Round,
+        moved: [Result<usize, Errno>; PIECES],
+        ops: &mut [ReadOp<'_>],
+        results: &mut [Result<(), IoError>],
+    ) {
+        let Mover { fd, bounce, .. } = mover;
+        let fd = *fd;
         for (run, moved) in round.runs().iter().zip(moved) {
             let mut offset = run.offset;
             for piece in pieces_of(round, run) {

@@ -103,20 +103,7 @@ impl Supervisor {
             state.overlap = Overlap::default();
             return 0;
         }
-        // Families: large processes of one image.
-        let mut families: HashMap<Image, Vec<(&Process, i64, u64)>> = HashMap::new();
-        for &(process, pages) in measured.iter().filter(|(_, pages)| *pages >= SMALL_PAGES) {
-            if let Ok(stat) = process.stat()
-                && stat.image.is_some()
-            {
-                families
-                    .entry(stat.image)
-                    .or_default()
-                    .push((process, pages, stat.minor_faults));
-            }
-        }
-        families.retain(|_, members| members.len() > 1);
-
+        let families = families_of(measured);
         let (state, spent) = (&mut state.overlap, &mut state.cost);
         let mut faults = HashMap::new();
         let (mut since, mut come) = (0, false);
@@ -183,17 +170,7 @@ impl Supervisor {
 
     /// Corrects the credit of families by their minor faults, and now and then by measuring.
     pub(super) fn correct_credit(&mut self) {
-        let mut families: HashMap<u64, Vec<SlotNumber>> = HashMap::new();
-        for (n, word) in self.table.taken() {
-            let slot = self.table.slot(n);
-            if word.is_charging() && slot.family.load(SeqCst) != 0 {
-                families
-                    .entry(slot.family.load(SeqCst))
-                    .or_default()
-                    .push(n);
-            }
-        }
-        families.retain(|_, members| members.len() > 1);
+        let families = self.charging_families();
         let (mut counted, mut exact) = (HashMap::new(), HashMap::new());
         let (mut credit, mut decay) = (0, self.table.doubted.swap(0, SeqCst));
         for members in families.values() {
@@ -241,10 +218,8 @@ impl Supervisor {
             1
         };
         let start = Instant::now();
-        if sharing
-            .next_rollup
-            .is_some_and(|at| start + sharing.pause * (hurry - 1) / hurry < at)
-        {
+        let earlier = sharing.pause * (hurry - 1) / hurry;
+        if sharing.next_rollup.is_some_and(|at| start + earlier < at) {
             return;
         }
         let cpu = cpu_time();
@@ -262,6 +237,22 @@ impl Supervisor {
         sharing.cost += cost;
         sharing.pause = FASTEST.max(cost * ROLLUP_SHARE);
         sharing.next_rollup = Some(start + sharing.pause);
+    }
+
+    /// Families of two or more members that charge for themselves.
+    fn charging_families(&self) -> HashMap<u64, Vec<SlotNumber>> {
+        let mut families: HashMap<u64, Vec<SlotNumber>> = HashMap::new();
+        for (n, word) in self.table.taken() {
+            let slot = self.table.slot(n);
+            if word.is_charging() && slot.family.load(SeqCst) != 0 {
+                families
+                    .entry(slot.family.load(SeqCst))
+                    .or_default()
+                    .push(n);
+            }
+        }
+        families.retain(|_, members| members.len() > 1);
+        families
     }
 
     /// Minor faults of a member that broke no sharing, or sharing that it has accounted for: a
@@ -334,8 +325,28 @@ impl Supervisor {
     }
 }
 
+/// A process, its pages, and its minor faults so far.
+type Measured<'a> = (&'a Process, i64, u64);
+
+/// Families: large processes of one image, where there are two or more.
+fn families_of<'a>(measured: &[(&'a Process, i64)]) -> HashMap<Image, Vec<Measured<'a>>> {
+    let mut families: HashMap<Image, Vec<Measured<'a>>> = HashMap::new();
+    for &(process, pages) in measured.iter().filter(|(_, pages)| *pages >= SMALL_PAGES) {
+        if let Ok(stat) = process.stat()
+            && stat.image.is_some()
+        {
+            families
+                .entry(stat.image)
+                .or_default()
+                .push((process, pages, stat.minor_faults));
+        }
+    }
+    families.retain(|_, members| members.len() > 1);
+    families
+}
+
 /// Pages counted more than once among processes of one family; notes each one's share.
-fn shared_by(members: &[(&Process, i64, u64)], shares: &mut HashMap<u32, i64>) -> i64 {
+fn shared_by(members: &[Measured<'_>], shares: &mut HashMap<u32, i64>) -> i64 {
     let mut shared = 0;
     for &(process, ..) in members {
         let away = process.rollup().map_or(0, |r| r.shared_away() as i64);
