@@ -7,7 +7,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-/// What this machine lacks.
+/// The lacks of this machine.
 pub struct AllowedSkips {
     /// Words that a skip may give as its reason, each with whether it holds here.
     words: Vec<(&'static str, bool)>,
@@ -39,7 +39,7 @@ impl AllowedSkips {
             // Known not to pass yet, and listed as such in SPECIFICATION.md.
             ("pending", true),
             ("a benchmark", true),
-            // What other programs did while it measured.
+            // Other programs ran while it measured.
             ("rounds", true),
             (
                 // Root's test becomes a user without any privilege for that; others cannot.
@@ -98,7 +98,7 @@ impl AllowedSkips {
     }
 }
 
-/// What is not installed, if that is the reason.
+/// The missing program, if that is the reason.
 fn installed(why: &str) -> Option<&str> {
     let name = why.strip_suffix(" not installed")?;
     name.strip_suffix(" is").or(name.strip_suffix(" are"))

@@ -1,5 +1,5 @@
-//! How fast a swap device is: MB/s, transfers per second and latency of batches of 1, 8 and
-//! 64 pages at random slots, io_uring against pread/pwrite, encrypted and not.
+//! The speed of a swap device. It prints MB/s, transfers per second and latency of batches of 1, 8 and 64
+//! pages at random slots, io_uring against pread/pwrite, encrypted and not.
 //!
 //! `cargo run -p ebb-stores --release --example speed [SPEC] [SECONDS]`; SPEC is a swap spec
 //! (default: a private file of 1G), SECONDS the time each row takes (default 1).

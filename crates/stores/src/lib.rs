@@ -1,8 +1,8 @@
 //! Stores: the devices behind the engine's [`Store`](ebb_engine::env::Store).
 //!
-//! [`open`] turns a [`SwapSpec`] into a descriptor and its [`Facts`]; both can be sent to
-//! another process, where [`Device::new`] puts the device together: a [`FileStore`], under
-//! test a [`FaultyStore`] over it, and [`Encrypted`] on top. [`RamStore`] serves the lab.
+//! [`open`] turns a [`SwapSpec`] into a descriptor and its [`Facts`]; both can be sent to another process.
+//! There [`Device::new`] puts the device together: a [`FileStore`], under test a [`FaultyStore`] over it,
+//! and [`Encrypted`] on top. [`RamStore`] serves the lab.
 //!
 //! Not here: which slots are in use and who may write them (the engine), checksums (the
 //! engine's, kept in RAM), and how descriptors travel (the process tree's).
@@ -31,5 +31,5 @@ pub use open::{
 pub use ram::RamStore;
 pub use size::{MAX_SIZE, Size, SizeError, human};
 
-// What the system and the engine call a page is one.
+// The system and the engine agree on the size of a page.
 const _: () = assert!(ebb_sys::memory::PAGE == ebb_engine::PAGE_SIZE);

@@ -1,4 +1,4 @@
-//! What this kernel lets this process do, found by doing it.
+//! What this kernel lets this process do: each probe tries it.
 //!
 //! Every probe works on memory and descriptors of its own and leaves nothing behind. A probe
 //! answers `Ok` or the error of the system call; its caller says what follows from it.

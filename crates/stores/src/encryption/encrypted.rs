@@ -82,7 +82,8 @@ impl<S: Store> Encrypted<S> {
         true
     }
 
-    /// What this process neither wrote nor inherited stays as it was read: no checksum is that.
+    /// Pages that this process neither wrote nor inherited stay as they were read: no checksum matches
+    /// them.
     fn decrypt(&self, ops: &mut [ReadOp<'_>], results: &[Result<(), IoError>]) {
         let mut open = self.keyring.open();
         for (op, _) in ops.iter_mut().zip(results).filter(|(_, r)| r.is_ok()) {

@@ -74,9 +74,9 @@ pub enum FaultsError {
     Value {
         /// The fault.
         fault: String,
-        /// What was given.
+        /// The value given.
         value: String,
-        /// What can be given.
+        /// The values allowed.
         allowed: &'static str,
     },
     /// A size that is not one.

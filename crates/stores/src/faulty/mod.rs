@@ -1,8 +1,8 @@
 //! A store that fails as told, the same way each time for the same seed.
 //!
-//! Every operation of a batch has a number, in order of arrival. Whether a fault strikes it
-//! is a function of seed, kind of fault and number (for `bad`, of the slot), so a sequence
-//! of operations by one thread meets the same faults on every run.
+//! Every operation of a batch has a number, in order of arrival. Whether a fault strikes it is a function
+//! of seed, kind of fault and number (for `bad`, of the slot). So a sequence of operations by one thread
+//! meets the same faults on every run.
 
 mod faults;
 
@@ -23,7 +23,7 @@ pub struct FaultyStore<S> {
     injected: AtomicU64,
 }
 
-/// What happens to one write.
+/// The outcome of one write.
 enum Fate<'a> {
     /// It goes through.
     Pass,
@@ -231,7 +231,7 @@ mod tests {
         vec![slot as u8 ^ 0x5a; PAGE_SIZE]
     }
 
-    /// What one run of 3000 operations saw: results and the content read.
+    /// Results and content of one run of 3000 operations.
     fn run(faults: &str) -> (Vec<Result<(), IoError>>, Vec<Vec<u8>>, u64) {
         let store = FaultyStore::new(RamStore::new(SLOTS), faults.parse().unwrap());
         let (mut seen, mut contents) = (Vec::new(), Vec::new());

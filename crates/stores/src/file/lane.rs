@@ -28,7 +28,7 @@ pub enum LaneRing {
     Refused,
 }
 
-/// What a round moves its bytes with.
+/// The means by which a round moves its bytes.
 pub struct Mover<'a> {
     pub fd: BorrowedFd<'a>,
     pub bounce: &'a mut [u8],

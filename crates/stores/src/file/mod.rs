@@ -5,15 +5,13 @@
 //! transfer; one that finds every lane taken moves its pages through a page on its own
 //! stack. Nothing is allocated after the store was made.
 //!
-//! With O_DIRECT, memory that the device can reach goes as it is, other memory through the
-//! bounce buffer. Without O_DIRECT every transfer ends by dropping its range from the page
-//! cache, a write after having waited for it, so the cache holds at most the batches in
-//! flight: see [`FileStore::page_cache_bytes`].
+//! With O_DIRECT, memory that the device can reach goes as it is, other memory through the bounce buffer.
+//! Without O_DIRECT every transfer ends by dropping its range from the page cache, a write after having
+//! waited for it. So the cache holds at most the batches in flight: see [`FileStore::page_cache_bytes`].
 //!
-//! A transfer that ends short is taken up again, piece by piece, until it is whole or fails.
-//! The end of a file that was cut behind our back is an error of the slot, never zeros. (A
-//! file cut and then written beyond the cut reads as zeros in between: that is for the
-//! engine's checksums to find.)
+//! A transfer that ends short is taken up again, piece by piece, until it is whole or fails. The end of a
+//! file that was cut behind our back is an error of the slot, never zeros. A file cut and then written
+//! beyond the cut reads as zeros in between: the engine's checksums find that.
 //!
 //! Fork: the store may be copied by a fork while no transfer is in flight. The child then
 //! calls [`FileStore::reattach`] before anything else.
@@ -50,7 +48,7 @@ pub struct FileStore {
     fd: RwLock<OwnedFd>,
     lanes: [Mutex<Lane>; LANES],
     ahead: ReadAhead,
-    /// What the address of memory that the device can reach is a multiple of.
+    /// The alignment of memory that the device can reach.
     reach: usize,
     discards: AtomicBool,
     /// In the place of a descriptor that wrote there is one that only reads.
@@ -194,7 +192,7 @@ impl FileStore {
     }
 }
 
-/// What addresses must be a multiple of for O_DIRECT, a page where the system does not say.
+/// The alignment of addresses for O_DIRECT, a page where the system does not say.
 fn memory_alignment(fd: &OwnedFd) -> usize {
     rustix::fs::statx(fd, "", AtFlags::EMPTY_PATH, StatxFlags::DIOALIGN)
         .ok()

@@ -1,10 +1,10 @@
 //! Whether an area that is there already may be written over, by what it holds.
 //!
 //! It may if it carries a swap header and no other signature, or if all of it is zeros. Nothing less shows
-//! that it is nobody's: a disk image may begin with mebibytes of zeros, and what a RAID or a partition table
-//! has to say may stand at its end alone. So all of it is read, but for what the file system knows to be
-//! holes, and whoever cannot wait for that says so. libblkid names what is there; where there is no such
-//! library, only what stands beside a swap header goes unseen.
+//! that it is nobody's. A disk image may begin with mebibytes of zeros, and the records of a RAID or a
+//! partition table may stand at its end alone. So all of it is read, but for the holes that the file system
+//! knows, within the time that the caller gives. libblkid names the data; without that library, only data
+//! beside a swap header goes unseen.
 //!
 //! Nothing is written here. Opening, and what the user allows, is done in [`crate::open`].
 
@@ -30,7 +30,7 @@ pub enum SearchTime<'a> {
     AtMost(Duration),
 }
 
-/// What an area holds.
+/// The content of an area.
 #[derive(PartialEq, Eq, Debug)]
 pub enum Content {
     /// A swap header, and nothing that tells of more.
@@ -47,13 +47,13 @@ pub enum Content {
     NotSearched,
 }
 
-/// What an area of so many bytes holds.
+/// The content of an area of so many bytes.
 pub fn content(fd: &OwnedFd, size: u64, look: &SearchTime<'_>) -> Result<Content, Errno> {
     let header = header(fd)?;
     if header == Some(Content::Hibernated) {
         return Ok(Content::Hibernated);
     }
-    // What cannot be asked, or does not answer, finds nothing.
+    // A library that cannot be asked, or does not answer, finds nothing.
     let mut found = blkid::signatures(fd).unwrap_or_default();
     if let Some(swap) = header {
         found.retain(|signature| signature.kind != "swap");
@@ -68,7 +68,7 @@ pub fn content(fd: &OwnedFd, size: u64, look: &SearchTime<'_>) -> Result<Content
     Search::new(fd, size, look).run()
 }
 
-/// What the first page says, where it is a header of swap.
+/// The content that the first page shows, where it is a header of swap.
 fn header(fd: &OwnedFd) -> Result<Option<Content>, Errno> {
     let mut page = Bounce::new(1);
     read_up_to(fd, page.get(), 0)?;

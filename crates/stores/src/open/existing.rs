@@ -20,9 +20,8 @@ use std::time::{Duration, Instant};
 /// How long a claim on a device may be in our way before it is taken for a mount's.
 const PASSING: Duration = Duration::from_millis(100);
 
-/// Opens what is there already. A block device is claimed for an instant by whoever looks for a
-/// free loop device or probes it after a change (losetup, udev), so one that is claimed is tried
-/// again for a while.
+/// Opens what is there already. A search for a free loop device, or a probe after a change, claims a block
+/// device for an instant (losetup, udev). So a device that is claimed is tried again for a while.
 fn claim(path: &Path, flags: OFlags) -> Result<OwnedFd, Errno> {
     let start = Instant::now();
     loop {
@@ -135,7 +134,7 @@ fn may_be_written(
 ) -> Result<Option<PendingHeader>, OpenError> {
     let path = || name.to_owned();
     let overwrite = place.overwrite == Some(true);
-    // Who may overwrite waits for no search.
+    // With leave to overwrite, no search is waited for.
     let look = if overwrite {
         &SearchTime::AtMost(Duration::ZERO)
     } else {

@@ -14,15 +14,15 @@ use rustix::fs::OFlags;
 pub struct OpenedDevice {
     /// Its descriptor, close-on-exec.
     pub fd: OwnedFd,
-    /// What is known of it.
+    /// Its facts.
     pub facts: Facts,
     /// The priority asked for.
     pub priority: Option<i16>,
     /// Its name for messages.
     pub name: String,
-    /// What the user should know, a sentence each.
+    /// Notes for the user, a sentence each.
     pub notes: Vec<String>,
-    /// What is to be marked as swap before it is written to.
+    /// The header to be written before data is.
     pub pending_header: Option<PendingHeader>,
 }
 

@@ -1,5 +1,5 @@
-//! The swap header of an area that had none. What is used for swap is marked so before anything is written
-//! to it: the next run, the kernel and every tool that looks know what it is, and that its content is
+//! The swap header of an area that had none. An area used for swap gets a header before anything is written
+//! to it. So the next run, the kernel and every tool that looks know what it is, and that its content is
 //! nobody's.
 //!
 //! The format is mkswap's, version 1, without bad pages.

@@ -133,7 +133,7 @@ impl PageMapFile {
     /// Counts the pages of `start..end` that other processes map too.
     pub fn shared(&self, start: usize, end: usize) -> usize {
         let mut count = 0;
-        // What cannot be scanned is not there.
+        // A range that cannot be scanned counts as empty.
         let _ = self.present(start, end, |start, end| {
             for at in (start..end).step_by(64 * PAGE) {
                 let pages = ((end - at) / PAGE).min(64);
@@ -151,7 +151,7 @@ impl Drop for PageMapFile {
     }
 }
 
-/// What is behind a few pages, bit 0 the first.
+/// The state of a few pages, bit 0 the first.
 #[derive(Clone, Copy, Default, Debug, PartialEq, Eq)]
 pub struct Mapped {
     /// There is a page.

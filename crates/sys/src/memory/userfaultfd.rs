@@ -1,10 +1,9 @@
 //! userfaultfd: registering ranges, reading faults, filling pages, moving pages, protecting them.
 //!
-//! The features used: `MOVE` (capture without a copy, from the process itself only), `POISON`
-//! (fail closed), `THREAD_ID` (which thread faulted, so that service can follow its core),
-//! `WRITE_PROTECT` (writes to pages that are there are faults too, where asked for).
-//! Events (fork, remap, remove) are not asked for: the memory calls that cause them are known
-//! before they happen.
+//! The features used: `MOVE` captures without a copy, from the process itself only. `POISON` fails closed.
+//! `THREAD_ID` names the thread that faulted, so that service can follow its core. `WRITE_PROTECT` makes
+//! writes to present pages faults too, where asked for. Events (fork, remap, remove) are not asked for: the
+//! memory calls that cause them are known before they happen.
 
 use crate::Errno;
 use crate::kernel::{PAGE, raw};
@@ -322,16 +321,17 @@ impl Userfaultfd {
 
     /// Whether any process still uses the memory that this descriptor is of.
     pub fn is_used(&self) -> bool {
-        // Of no effect where nothing is mapped; asked is only for whom. Of what is no userfaultfd, no.
+        // Of no effect where nothing is mapped; asked is only for whom. A descriptor of another kind
+        // counts as unused.
         matches!(
             self.protect(LOWEST as usize, PAGE, false),
             Ok(()) | Err(Errno(libc::ENOENT | libc::EAGAIN))
         )
     }
 
-    /// Protects the pages of registered memory that are there now from writes, or lets them be
-    /// written again and wakes who waits for that. What is not mapped is passed over. Protection
-    /// goes with the page: not to where it is moved or remapped, not to a forked child.
+    /// Protects the pages of registered memory that are there now from writes, or lets them be written
+    /// again and wakes who waits for that. Pages that are not mapped are passed over. Protection goes with
+    /// the page: not to where it is moved or remapped, not to a forked child.
     pub fn protect(&self, start: usize, len: usize, on: bool) -> Result<(), Errno> {
         let mut arg = Protection {
             range: Range {
@@ -421,9 +421,9 @@ impl Userfaultfd {
     /// (EBUSY), that is not there or not mapped (ENOENT), or where a target page is present
     /// (EEXIST). Returns the bytes done; wakes nobody.
     ///
-    /// EEXIST may also mean that pages *were* moved: where the kernel tries again inside the call,
-    /// because another thread moves pages at the same time, Linux 6.18 does not count what the
-    /// second attempt moved, and finds it there at the third. `from` is empty then.
+    /// EEXIST may also mean that pages *were* moved. The kernel tries again inside the call when another
+    /// thread moves pages at the same time. Linux 6.18 does not count the pages that its second attempt
+    /// moved, and finds them there at the third. `from` is empty then.
     ///
     /// Requires: the caller owns what both ranges mean: no Rust reference points into `from`
     /// or `to`, and whoever maps `from` expects its pages to be gone.

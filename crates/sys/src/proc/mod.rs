@@ -1,8 +1,8 @@
 //! Processes as `/proc` shows them: this one, others, and how they are related.
 //!
-//! What is read often is kept open and read into a buffer on the stack; nothing is allocated.
-//! Not the procfs crate: it allocates for each file that it reads, and this code runs on service threads,
-//! in forked children and in children of `vfork`, where the allocator may be locked for ever.
+//! Files that are read often are kept open and read into a buffer on the stack; nothing is allocated. Not
+//! the procfs crate: it allocates for each file that it reads. This code also runs on service threads, in
+//! forked children and in children of `vfork`, where the allocator may be locked for ever.
 
 mod file;
 mod own;

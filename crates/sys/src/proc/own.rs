@@ -23,7 +23,7 @@ pub fn table_pages() -> Option<u64> {
     status_pages(b"VmPTE:")
 }
 
-/// What `/proc/self/status` says in kB, in pages.
+/// A figure of `/proc/self/status`, which is in kB there, in pages.
 fn status_pages(name: &[u8]) -> Option<u64> {
     let mut buffer = [0u8; 4096];
     let text = read_small(c"/proc/self/status", &mut buffer)?;

@@ -122,7 +122,7 @@ mod tests {
             std::fs::create_dir(dir.path().join(name)).unwrap();
             std::fs::write(dir.path().join(name).join("cpulist"), cpus).unwrap();
         }
-        // What else lies there.
+        // Other files of that directory.
         std::fs::write(dir.path().join("online"), "0,2,5\n").unwrap();
         std::fs::create_dir(dir.path().join("power")).unwrap();
         assert_eq!(nodes_in(dir.path(), 6), [0, 0, 2, 2, 0, 2]);

@@ -1,5 +1,5 @@
-//! What an executable file is to us: whether the program in it loads a preload library, by its headers.
-//! That takes a dynamic, native glibc executable that the kernel does not run with other rights.
+//! Whether the program in an executable file loads a preload library, by its headers. That takes a dynamic,
+//! native glibc executable that the kernel does not run with other rights.
 //!
 //! Reads into memory of its own, on the stack: it is asked in children of vfork too. Executes nothing, and
 //! follows no `#!` line: the caller does.
@@ -13,7 +13,7 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::os::unix::fs::MetadataExt;
 
-/// What a file is.
+/// The kind of a program file.
 #[derive(PartialEq, Eq, Debug)]
 #[allow(clippy::large_enum_variant)] // A box would take the heap.
 pub enum ProgramKind {
@@ -44,9 +44,9 @@ pub enum UnmanagedReason {
 }
 
 impl UnmanagedReason {
-    /// Whether the preload library has to be kept out of the program's environment: its loader would take
-    /// it for a library of its own and give up. musl's passes over one that it does not find, as it does
-    /// not find one named for glibc alone ([`super::loader`]); what others do is not known.
+    /// Whether the preload library must stay out of the program's environment, because its loader would
+    /// take the library for its own and give up. musl's loader passes over a library that it does not find,
+    /// and it does not find one named for glibc alone ([`super::loader`]). Other loaders are not known.
     pub fn withholds(&self, named_for_glibc: bool) -> bool {
         match self {
             UnmanagedReason::OtherLibc(loader) => {
@@ -127,10 +127,10 @@ impl fmt::Debug for ProgramPath {
 /// How many interpreters of interpreters the kernel follows.
 pub const MAX_SCRIPTS: usize = 5;
 
-/// What is read at once: with a linker of today all of what is looked at.
+/// Bytes of the first read: with today's linkers it holds all headers of interest.
 const HEAD: usize = 1024;
 
-/// What `file` is.
+/// The kind of `file`.
 ///
 /// # Errors
 /// It cannot be read.
@@ -167,7 +167,7 @@ pub fn raises_privileges(meta: &Metadata) -> bool {
     setuid || setgid
 }
 
-/// What the ELF headers say; `None` if they are not whole.
+/// The kind that the ELF headers show; `None` if they are not whole.
 fn elf(file: &File, head: &[u8]) -> Option<ProgramKind> {
     const PT_INTERP: u32 = 3;
     const PT_NOTE: u32 = 4;

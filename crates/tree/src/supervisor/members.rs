@@ -98,7 +98,7 @@ impl Supervisor {
             if same {
                 return Err(format!("process {pid} has joined already"));
             }
-            // What its helper has begun to write has to be over first.
+            // Writes that its helper has begun have to be over first.
             if !self.let_helper_end(old, Duration::ZERO) {
                 self.reap(old);
             }
@@ -171,8 +171,8 @@ impl Supervisor {
         protocol::send(connection, &packet, &[self.table_fd.as_fd()])
     }
 
-    /// The family of a process that joins with this image: that of its relatives, if it was forked
-    /// by a process that does not page, or forked some itself.
+    /// The family of a process that joins with this image. It is its relatives' family, if a process that
+    /// does not page forked it, or if it forked some itself.
     pub(super) fn family_of(&self, image: Image) -> u64 {
         let mut members = SlotNumber::all().zip(&self.members);
         let relative = members.find(|(_, member)| {
