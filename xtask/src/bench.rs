@@ -1,13 +1,12 @@
-//! `cargo xtask bench`: every workload in half and in a quarter of its peak memory, under the
+//! `cargo xtask bench`: every workload in half and in a quarter of its peak memory. It runs under the
 //! kernel's own swap and under `ebb run`, with the same total memory.
 //!
-//! Kernel side: a cgroup of LIMIT holds the program, the rest goes to zram, or with `--kernel` to a
-//! swap file, behind zswap or not; then Ebb's side has a swap file too. What zram holds, and
-//! zswap's pool, are not charged to the cgroup (the pool is, on cgroup version 2), so their
-//! measured peak is added: TOTAL = LIMIT + peak. Ebb's side gets `--memory TOTAL` in a cgroup of
-//! TOTAL + slack without any kernel swap: using more gets it killed. The sides alternate; times are
-//! medians; every run must print the same. Half of a peak is half of what the kernel counts for a
-//! cgroup: pages that forked processes share count once.
+//! Kernel side: a cgroup of LIMIT holds the program. The rest goes to zram, or with `--kernel` to a swap
+//! file, behind zswap or not; then Ebb's side has a swap file too. The memory of zram, and zswap's pool,
+//! are not charged to the cgroup (the pool is, on cgroup version 2). So their measured peak is added: TOTAL
+//! = LIMIT + peak. Ebb's side gets `--memory TOTAL` in a cgroup of TOTAL + slack without any kernel swap:
+//! using more gets it killed. The sides alternate; times are medians; every run must print the same. Half
+//! of a peak is half of what the kernel counts for a cgroup: pages that forked processes share count once.
 //!
 //! Each kind of kernel swap has a table of its own in docs/BENCHMARKS.md (`page`). Every figure has its bound
 //! (`bound`); what misses it is listed at the end.
@@ -157,9 +156,9 @@ impl Part {
     }
 }
 
-/// The rows of a workload and their names. What `ebb` costs where it has nothing to do does not
-/// depend on the kernel's swap: it stands in one table. The JVM's collector goes through all of its
-/// heap each time: in a quarter of it the kernel is not done after many minutes.
+/// The rows of a workload and their names. The cost of `ebb` where it has nothing to do does not depend on
+/// the kernel's swap: it stands in one table. The JVM's collector goes through all of its heap each time:
+/// in a quarter of it the kernel is not done after many minutes.
 fn parts(workload: Workload, kernel: Kernel) -> impl Iterator<Item = (Part, String)> {
     let all = (kernel == Kernel::Zram).then_some(Part::All);
     let quarter = (workload != Workload::Java).then_some(Part::Of(4));
@@ -187,7 +186,7 @@ fn begin(options: &Options) -> Result<Page> {
 /// The page that stands in `document`, or an empty one if nothing does.
 ///
 /// # Errors
-/// What stands there was measured with other settings, or is no page: to begin one would lose it.
+/// The page there was measured with other settings, or is no page: to begin one would lose it.
 fn resume(document: &str, kernel: Kernel, settings: &str) -> Result<Page> {
     let text = inside(document, kernel.marks()).with_context(no_place)?;
     if text.trim().is_empty() {
@@ -209,7 +208,7 @@ fn resume(document: &str, kernel: Kernel, settings: &str) -> Result<Page> {
     Ok(page)
 }
 
-/// What all rows are measured with.
+/// The settings of all rows.
 fn settings(options: &Options) -> String {
     format!(
         "{}; kernel {}; {} sizes; {}; `ebb run {}`.",
@@ -226,9 +225,9 @@ fn settings(options: &Options) -> String {
     )
 }
 
-/// Everything fits: what `ebb` costs where it has nothing to do. Both sides in such a group, which
-/// costs something itself; in more runs, as what is looked for is small beside what first touches
-/// cost from one time to the next.
+/// Everything fits: what `ebb` costs where it has nothing to do. Both sides run in such a group, which
+/// costs something itself. They run more often, as the difference is small beside the spread of first
+/// touches.
 fn roomy(
     mut compared: Comparison,
     job: &Job,
@@ -327,7 +326,7 @@ fn no_place() -> String {
     format!("{DOCUMENT} has no place for the table")
 }
 
-/// What stands between the marks of `page`.
+/// The text between the marks of `page`.
 fn inside<'a>(page: &'a str, [begin, end]: [&str; 2]) -> Option<&'a str> {
     let (_, rest) = page.split_once(begin)?;
     Some(rest.split_once(end)?.0)

@@ -86,6 +86,11 @@ pub fn demo(options: &Options) -> Result<bool> {
         println!("\nNot shown: how the same limit ends the program without ebb ({why}).");
         println!("Run the demo as root to see it; what ebb used is measured above.");
     }
+    Ok(verdict(&managed, &free, half))
+}
+
+/// Prints whether the managed run came to the same result; whether it did.
+fn verdict(managed: &Outcome, free: &Outcome, half: u64) -> bool {
     let same = managed.ok() && managed.stdout == free.stdout;
     if same {
         println!(
@@ -98,7 +103,7 @@ pub fn demo(options: &Options) -> Result<bool> {
             managed.stderr
         );
     }
-    Ok(same)
+    same
 }
 
 fn row(name: &str, run: &Outcome, reference: &Outcome) -> Vec<String> {

@@ -1,6 +1,7 @@
-//! What tests, demo and benchmark need from outside: Debian packages, Python packages in a virtual
-//! environment of the project, and the permission to page, for an ordinary user who may use sudo. What is
-//! there already is left alone; what cannot be had is reported, and the tests that need it say "skipped".
+//! Needs of tests, demo and benchmark from outside: Debian packages, Python packages in a virtual
+//! environment of the project, and the permission to page, for an ordinary user who may use sudo. Installed
+//! packages are left alone. Packages that cannot be installed are reported, and the tests that need them
+//! say "skipped".
 
 use anyhow::{Context, Result, bail};
 use ebb_harness::tools;

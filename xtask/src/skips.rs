@@ -7,12 +7,20 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-/// What this machine lacks.
+/// The lacks of this machine.
 pub struct AllowedSkips {
     /// Words that a skip may give as its reason, each with whether it holds here.
     words: Vec<(&'static str, bool)>,
     /// Whether a program may be missing.
     programs: bool,
+}
+
+/// Whether a user without any privilege may open /dev/userfaultfd.
+fn may_open_userfaultfd(root: bool) -> bool {
+    const DEVICE: &str = "/dev/userfaultfd";
+    let mode = fs::metadata(DEVICE).map(|m| m.permissions().mode());
+    let by_everybody = mode.is_ok_and(|mode| mode & 0o006 == 0o006);
+    by_everybody || !root && File::options().read(true).write(true).open(DEVICE).is_ok()
 }
 
 impl AllowedSkips {
@@ -25,29 +33,18 @@ impl AllowedSkips {
             text.trim().parse::<u64>().ok()
         };
         let lacks = doctors_report();
-        let everybodys = |file: &str| {
-            let mode = fs::metadata(file).map(|m| m.permissions().mode());
-            mode.is_ok_and(|mode| mode & 0o006 == 0o006)
-        };
         let requests = number("fs/aio-max-nr").zip(number("fs/aio-nr"));
         let processors = std::thread::available_parallelism().map_or(1, usize::from);
         let words = vec![
             // Known not to pass yet, and listed as such in SPECIFICATION.md.
             ("pending", true),
             ("a benchmark", true),
-            // What other programs did while it measured.
+            // Other programs ran while it measured.
             ("rounds", true),
             (
                 // Root's test becomes a user without any privilege for that; others cannot.
                 "may use userfaultfd",
-                number("vm/unprivileged_userfaultfd") == Some(1)
-                    || everybodys("/dev/userfaultfd")
-                    || !root
-                        && File::options()
-                            .read(true)
-                            .write(true)
-                            .open("/dev/userfaultfd")
-                            .is_ok(),
+                number("vm/unprivileged_userfaultfd") == Some(1) || may_open_userfaultfd(root),
             ),
             ("userfaultfd", lacks("userfaultfd") || lacks("move")),
             ("io_uring", lacks("io_uring")),
@@ -102,7 +99,7 @@ impl AllowedSkips {
     }
 }
 
-/// What is not installed, if that is the reason.
+/// The missing program, if that is the reason.
 fn installed(why: &str) -> Option<&str> {
     let name = why.strip_suffix(" not installed")?;
     name.strip_suffix(" is").or(name.strip_suffix(" are"))

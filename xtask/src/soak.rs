@@ -15,7 +15,7 @@ use std::fs;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// What a run may do beside memory calls.
+/// The options of a run beside memory calls.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
 enum Element {
     /// Signals at any time: in forks and executions too
@@ -43,7 +43,7 @@ impl Element {
     }
 }
 
-/// What a run has: sizes in MiB.
+/// The resources of a run: sizes in MiB.
 struct Setting {
     elements: Vec<Element>,
     threads: u64,
@@ -144,7 +144,7 @@ pub fn soak(options: &Options) -> Result<bool> {
 }
 
 impl Setting {
-    /// What the run with this seed has: every combination comes.
+    /// The resources of the run with this seed: every combination comes.
     fn of(seed: u64, mut elements: Vec<Element>) -> Self {
         let pick = |n: usize, step: u64| (seed / step) as usize % n;
         let options = OPTIONS[pick(OPTIONS.len(), 1)];
@@ -169,7 +169,7 @@ impl Setting {
         names.join(",")
     }
 
-    /// What it was, and how to repeat it.
+    /// The run, and how to repeat it.
     fn described(&self, seed: u64) -> String {
         // Without any, those of no option are none.
         let elements = match self.elements.as_slice() {

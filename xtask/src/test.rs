@@ -86,7 +86,7 @@ struct Tally {
     skipped: Vec<Skip>,
     /// Tests that ran, but could not look at everything.
     in_part: Vec<Skip>,
-    /// What the failed tests printed, repeated at the end: (test, lines).
+    /// Output of the failed tests, repeated at the end: (test, lines).
     outputs: Vec<(String, Vec<String>)>,
 }
 
@@ -181,7 +181,7 @@ struct Reader {
 
 impl Reader {
     fn line(&mut self, line: &str, tally: &mut Tally) {
-        // What a test printed may look like a result: results come before any output.
+        // A line of a test's output may look like a result: results come before any output.
         if self.shown.is_none()
             && let Some((name, result)) = line
                 .strip_prefix("test ")

@@ -11,7 +11,7 @@ use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
-/// What to run.
+/// The program to run.
 #[derive(Clone, Debug)]
 pub struct Job {
     argv: Vec<OsString>,
@@ -20,7 +20,7 @@ pub struct Job {
     time_limit: Duration,
 }
 
-/// What happened.
+/// The outcome of a run.
 #[derive(Clone, Debug)]
 pub struct Outcome {
     /// Exit status, or the signal that killed it; none if it ran out of time.

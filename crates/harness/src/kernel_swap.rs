@@ -82,13 +82,13 @@ impl Drop for Zram {
 }
 
 const ZSWAP: &str = "/sys/module/zswap/parameters/enabled";
-/// What zswap tells of itself, where debugfs is mounted.
+/// zswap's own figures, where debugfs is mounted.
 const ZSWAP_FACTS: &str = "/sys/kernel/debug/zswap";
 
 /// A swap file is swap while this lives.
 pub struct SwapFile {
     path: PathBuf,
-    /// What the setting of zswap was, if it was changed.
+    /// The former setting of zswap, if it was changed.
     zswap_before: Option<String>,
     peak: Arc<AtomicU64>,
     done: Arc<AtomicBool>,

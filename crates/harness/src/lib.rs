@@ -1,5 +1,5 @@
-//! Runs programs under memory limits, with and without `ebb` and the kernel's own swap, and
-//! says what happened: for the tests of real programs, the demo and the benchmark.
+//! Runs programs under memory limits, with and without `ebb` and the kernel's own swap, and reports the
+//! outcome. It serves the tests of real programs, the demo and the benchmark.
 //!
 //! Does not judge: whether a killed run is a failure or the point of it, the caller knows.
 #![forbid(unsafe_code)]
@@ -18,6 +18,6 @@ pub fn is_root() -> bool {
 /// Bytes of a mebibyte.
 pub const MIB: u64 = 1 << 20;
 
-/// What a program under `ebb run` may use over its budget: page cache of what it reads, kernel
-/// memory, `ebb` itself. Part of the project's promise.
+/// Memory that a program under `ebb run` may use over its budget: page cache of its files, kernel memory,
+/// `ebb` itself. Part of the project's promise.
 pub const SLACK: u64 = 48 * MIB;

@@ -45,7 +45,7 @@ pub fn python() -> Option<PathBuf> {
     }
 }
 
-/// What proves that CPython's regression tests are there.
+/// A file that proves that CPython's regression tests are there.
 pub const CPYTHONS_TESTS: &str = "test.test_dict, test.test_sqlite3";
 
 /// Python that has these modules, named as in an import.

@@ -12,7 +12,7 @@
 //!                              reads from it any more, close the file and say so
 //! here, On again               pages go there again
 //! ```
-//! What a process writes there is encrypted with its own keys ([`ebb_stores::keyring`]); a fork tells
+//! What a process writes there is encrypted with its own keys ([`ebb_stores::Keyring`]); a fork tells
 //! them of it ([`DeviceSet::part`]). A process that gives up the tree's user ([`user`](crate::user)) has
 //! descriptors that only read from then on: what it has there comes back, all else stays in memory.
 //! Files are closed here alone: they are descriptors of the service threads' table, and threads of

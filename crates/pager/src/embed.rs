@@ -90,8 +90,8 @@ pub fn swap(member: &Member) -> Result<&'static Embedded, String> {
     };
     let devices = Arc::new(Devices::new(topology.clone(), options));
     let set = DeviceSet::new(devices.clone(), member)?;
-    let checksum_key = stores::keyring::checksum_key()
-        .map_err(|e| format!("no key for checksums can be made: {e}"))?;
+    let checksum_key =
+        stores::checksum_key().map_err(|e| format!("no key for checksums can be made: {e}"))?;
     let config = Config {
         codec,
         ..Config::default()

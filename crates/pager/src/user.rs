@@ -2,7 +2,7 @@
 //!
 //! A worker that gives up root must not be a way to what root has, whoever takes it over. It has a copy of
 //! its parent's memory, and the keys to what of it is on devices; it has no key to what others wrote, or
-//! write later (`ebb_stores::keyring`). But a descriptor that writes a swap file writes anywhere in it. So
+//! write later (`ebb_stores::Keyring`). But a descriptor that writes a swap file writes anywhere in it. So
 //! descriptors that only read take its place, before the program's code goes on as the new user.
 //!
 //! # Protocol

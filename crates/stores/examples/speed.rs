@@ -1,5 +1,5 @@
-//! How fast a swap device is: MB/s, transfers per second and latency of batches of 1, 8 and
-//! 64 pages at random slots, io_uring against pread/pwrite, encrypted and not.
+//! The speed of a swap device. It prints MB/s, transfers per second and latency of batches of 1, 8 and 64
+//! pages at random slots, io_uring against pread/pwrite, encrypted and not.
 //!
 //! `cargo run -p ebb-stores --release --example speed [SPEC] [SECONDS]`; SPEC is a swap spec
 //! (default: a private file of 1G), SECONDS the time each row takes (default 1).
@@ -149,16 +149,25 @@ fn measure(
         }
         times.push(before.elapsed());
     }
-    let elapsed = start.elapsed().as_secs_f64();
-    let moved = (times.len() * pages) as f64;
-    times.sort_unstable();
-    let at = |share: f64| times[(times.len() as f64 * share) as usize].as_secs_f64() * 1e6;
     let what = match (work, write) {
         (Work::Scattered, false) => "read",
         (Work::Scattered, true) => "write",
         (Work::Together, false) => "readN",
         (Work::Together, true) => "writeN",
     };
+    let elapsed = start.elapsed().as_secs_f64();
+    print_row([label, encrypted, what], pages, times, elapsed);
+}
+
+fn print_row(
+    [label, encrypted, what]: [&str; 3],
+    pages: usize,
+    mut times: Vec<Duration>,
+    elapsed: f64,
+) {
+    let moved = (times.len() * pages) as f64;
+    times.sort_unstable();
+    let at = |share: f64| times[(times.len() as f64 * share) as usize].as_secs_f64() * 1e6;
     println!(
         "{label:<10} {encrypted:<10} {what:<6} {pages:>5} {:>9.1} {:>10.0} {:>9.1} {:>9.1}",
         moved * PAGE_SIZE as f64 / elapsed / 1e6,

@@ -11,7 +11,7 @@ use std::sync::Arc;
 pub struct Device {
     /// The file itself: after a fork, [`FileStore::reattach`] gives it the child's descriptor.
     pub file: Arc<FileStore>,
-    /// What the engine uses.
+    /// The store that the engine uses.
     pub store: Arc<dyn Store>,
     /// If it is encrypted: which key each slot was written with.
     pub slot_keys: Option<Arc<SlotKeys>>,

@@ -1,5 +1,4 @@
-//! What is known of an opened device: plain data, so that it can travel to another process
-//! beside the descriptor.
+//! Facts of an opened device: plain data, so that it can travel to another process beside the descriptor.
 
 use ebb_engine::Node;
 

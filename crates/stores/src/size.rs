@@ -1,11 +1,11 @@
 //! A size as a user writes it: `512M`, `1.5G`, `50%`.
 //!
-//! Units are powers of 1024. A bare number is bytes if it is a mebibyte or more, as programs
-//! write it; a smaller one is refused rather than guessed at: `--memory 512` means bytes to
-//! one reader and mebibytes to another. With a `B` behind it any number is bytes.
+//! Units are powers of 1024. A bare number is bytes if it is a mebibyte or more, as programs write it. A
+//! smaller one is refused rather than guessed at: `--memory 512` means bytes to one reader and mebibytes to
+//! another. With a `B` behind it any number is bytes.
 //!
-//! Whatever the text, nothing overflows: numbers that are too large stay too large, and are refused as such. A size is
-//! shown so that it is the same when it is read again.
+//! No text overflows: numbers that are too large stay too large, and are refused as such. A size is shown
+//! so that it is the same when it is read again.
 
 use std::fmt;
 use std::str::FromStr;
@@ -305,7 +305,7 @@ mod tests {
             let _ = human(whole);
         }
 
-        /// What a number and a unit mean, computed in another way.
+        /// The meaning of a number and a unit, computed in another way.
         #[test]
         fn numbers_mean_what_they_say(whole in 0u64..20_000_000, thousandths in 0u64..1000, unit in 0usize..4) {
             let (shift, name) = UNITS[unit];

@@ -1,5 +1,5 @@
-//! What a file holds that is not ours: it is refused by what it is, whatever its beginning looks like, and
-//! not a byte of it changes. Signatures are as the tools of each kind write them.
+//! A file with data is refused, by the name of the data, whatever its beginning looks like, and not a byte
+//! of it changes. Signatures are as the tools of each kind write them.
 
 use ebb_stores::{OpenError, OpenedDevice, SearchTime, SwapSpec, open};
 use ebb_sys::blkid;
@@ -116,7 +116,7 @@ fn data_anywhere_is_seen_behind_zeros() {
     }
 }
 
-/// What stands at the start of a device, or behind a mebibyte of zeros.
+/// Data at the start of a device, or behind a mebibyte of zeros.
 #[test]
 fn what_begins_with_a_signature_is_named() {
     if lacks_libblkid() {
@@ -186,7 +186,7 @@ fn file_systems_are_named() {
     }
 }
 
-/// A RAID's record, or the copy of a partition table, at the end of a device whose start is swap: the
+/// A RAID's record, or the copy of a partition table, at the end of a device whose start is swap. The
 /// members of a mirror of swap look like that.
 #[test]
 fn what_stands_at_the_end_is_seen_beside_a_swap_header() {

@@ -133,10 +133,14 @@ fn run(is_direct: bool, use_ring: bool, batches: Vec<Batch>) {
             assert_eq!(*result, expected, "slot {slot} pages {pages}");
         }
     }
+    assert_holds(&file, &model);
+}
+
+fn assert_holds(file: &File, model: &[u8]) {
     let mut bytes = vec![0; model.len()];
     let plain = File::open(format!(
         "/proc/self/fd/{}",
-        std::os::fd::AsRawFd::as_raw_fd(&file)
+        std::os::fd::AsRawFd::as_raw_fd(file)
     ));
     plain.unwrap().read_exact_at(&mut bytes, 0).unwrap();
     assert!(

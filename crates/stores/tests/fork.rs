@@ -34,7 +34,7 @@ fn holds(store: &dyn Store, first: u64, byte: u8) -> bool {
     })
 }
 
-/// The child's part. What it may not touch: the parent's ring and descriptor numbers.
+/// The child's part. The parent's ring and descriptor numbers, which the child may not touch.
 fn child(device: &Device, again: OwnedFd, numbers: [i32; 2]) -> bool {
     // As in a process whose private descriptors did not come along: their numbers are now
     // something else's.
@@ -97,7 +97,7 @@ fn parent_and_child_go_on_apart() {
     assert!(!holds(&*device.store, 1000, 2));
 }
 
-/// What the other side of a pipe says; 0 at its end.
+/// The byte from the other side of a pipe; 0 at its end.
 fn heard(pipe: &OwnedFd) -> u8 {
     let mut byte = [0];
     rustix::io::read(pipe, &mut byte).unwrap();
@@ -127,7 +127,8 @@ fn neither_side_of_a_fork_reads_what_the_other_writes_later() {
             && write(&*device.store, 3000, 3)
             && rustix::io::write(&answer, &[1]).is_ok()
             && heard(&told) == 1
-            // What was there is read; in the same slots anew, or in others, it is not.
+            // Pages from before the fork are read; pages written later, in the same slots or others, are
+            // not.
             && holds(&*device.store, 100, 1)
             && !holds(&*device.store, 0, 2)
             && !holds(&*device.store, 2000, 2);

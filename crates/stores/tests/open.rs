@@ -220,7 +220,7 @@ fn refusals_name_the_next_step() {
     );
     let node = format!("{}:4M,node=1023", dir.path().display());
     refusal(&node, "there is no memory node 1023 here, only 0");
-    // What is somebody's data is not to be made larger.
+    // An area with data must not be enlarged.
     fs::write(at("text"), "short").unwrap();
     refusal(&at("text"), "holds data (at byte 0) and has no swap header");
     refusal("/dev/null", "character device");

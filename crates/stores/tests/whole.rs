@@ -1,5 +1,5 @@
-//! The whole device on a real file, with faults: what an operation reports as done is there,
-//! and what fails says so; also what was read ahead, and written after that.
+//! The whole device on a real file, with faults. Operations reported as done are there, and operations that
+//! failed say so. That also holds for data read ahead, and written after that.
 
 use ebb_engine::PAGE_SIZE;
 use ebb_engine::env::{IoError, ReadOp, Store, WriteOp};

@@ -14,7 +14,7 @@ pub mod proc;
 mod process;
 
 pub use io::{aio, blkid, block_device, kept_fd, peer, ring, signalfd};
-pub use kernel::{clock, futex, raw, signal};
+pub use kernel::{clock, file, futex, random, raw, signal};
 pub use memory::{heap, memory_file, pagemap, secret, shm, userfaultfd};
 pub use process::{credentials, daemon, elf, loader, program, robust, stack, syscall_trap};
 
@@ -66,3 +66,9 @@ impl std::fmt::Display for Errno {
 }
 
 impl std::error::Error for Errno {}
+
+impl From<Errno> for std::io::Error {
+    fn from(errno: Errno) -> Self {
+        Self::from_raw_os_error(errno.0)
+    }
+}

@@ -125,8 +125,8 @@ impl Lz4 {
     /// Compresses `data` into `out`; the length, or none where it does not fit.
     pub fn compress(&mut self, data: &[u8], out: &mut [u8]) -> Option<usize> {
         let (len, room) = lengths(data, out)?;
-        // SAFETY: the state was initialised by `LZ4_initStream` and is used by nobody else,
-        // as `&mut self` says; both ranges are as long as we say, and do not overlap.
+        // SAFETY: the state was initialised by `LZ4_initStream` and is ours alone, as `&mut self` says.
+        // Both ranges are as long as we say, and do not overlap.
         let n = unsafe {
             LZ4_compress_fast_extState_fastReset(
                 self.state.as_mut_ptr().cast(),
@@ -149,9 +149,9 @@ impl Lz4 {
     ) -> Option<usize> {
         let (len, room) = lengths(data, out)?;
         let state = self.state.as_mut_ptr().cast();
-        // SAFETY: the state was initialised and is ours alone; the dictionary's is only read,
-        // lives longer than this block, and is detached before it ends; both ranges are as
-        // long as we say, and do not overlap.
+        // SAFETY: the state was initialised and is ours alone. The dictionary's state is only read, lives
+        // longer than this block, and is detached before it ends. Both ranges are as long as we say, and
+        // do not overlap.
         let n = unsafe {
             LZ4_resetStream_fast(state);
             LZ4_attach_dictionary(state, dictionary.state.as_ptr().cast());

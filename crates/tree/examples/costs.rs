@@ -1,5 +1,5 @@
-//! What the shared table costs: members' calls in ns, the supervisor's ticks in µs and in
-//! share of a processor.
+//! Costs of the shared table: members' calls in ns, the supervisor's ticks in µs and in share of a
+//! processor.
 //!
 //! `cargo run --release -p ebb-tree --example costs`
 

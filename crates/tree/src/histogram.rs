@@ -1,9 +1,9 @@
 //! Latency histograms in shared memory.
 //!
-//! Log-linear buckets, as in HdrHistogram: each power of two is cut into [`STEPS`] equal
-//! parts, so a value is known to 1/16. Recording is two relaxed additions and, when it is a
-//! new maximum, a third; any thread of any process may record. Whoever reads sees each
-//! bucket alone, not a snapshot. A histogram is 5 KiB, of which untouched pages cost nothing.
+//! Log-linear buckets, as in HdrHistogram: each power of two is cut into [`STEPS`] equal parts, so a value
+//! is known to 1/16. Recording is two relaxed additions and, when it is a new maximum, a third; any thread
+//! of any process may record. A reader sees each bucket alone, not a snapshot. A histogram is 5 KiB, of
+//! which untouched pages cost nothing.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 

@@ -10,25 +10,23 @@
 //!   give it up again if there is one. Looking first would not do: between the look and the
 //!   swap another process could own the cluster, fork, and free it. Once we own it no new
 //!   reader can appear except by inheritance from a reader.
-//! - A reader's bit is set by its parent **before** the fork, while the parent is owner or
-//!   reader itself. So from the fork of an owner to the last `stop_reading` there is at every
-//!   instant some bit set; but a look goes through the rows one after the other, and the bit
-//!   may hop from a row not yet seen to one already seen. Each inheritance therefore adds to
-//!   `inherited` after its bits are set and before the parent can clear its own, and a look
-//!   counts only if `inherited` did not change under it.
-//! - A process that dies is reaped by the supervisor, once the kernel says that every thread
-//!   of it is gone (a write of it to the device may be in flight until then): what it owned
-//!   becomes free, its row of reader bits is cleared. Rows of its children are their own.
+//! - A reader's bit is set by its parent **before** the fork, while the parent is owner or reader itself.
+//!   So from the fork of an owner to the last `stop_reading` some bit is set at every instant. But a look
+//!   goes through the rows one after the other, and the bit may hop from a row not yet seen to one already
+//!   seen. Each inheritance therefore adds to `inherited` after its bits are set and before the parent can
+//!   clear its own. A look counts only if `inherited` did not change under it.
+//! - The supervisor reaps a dead process once the kernel says that every thread of it is gone; until then a
+//!   write to the device may be in flight. Its clusters become free, and its row of reader bits is cleared.
+//!   Rows of its children are their own.
 //!
 //! - A device that is to be removed is *closed*: nobody acquires. `acquire` looks again after
 //!   its swap, so whoever closed the device and then finds nobody who owns or reads
 //!   ([`Leases::is_idle`]) knows that it stays so.
 //!
-//! - Whoever looked through all clusters in vain says so (`wanted`), and keepers give back the empty
-//!   clusters that they keep ready. The word names the `returned` of that look: the next cluster that
-//!   comes back answers it, whoever gets that, and who still lacks one says so again. So nobody has to
-//!   take it back: of who was killed meanwhile, it lives until then, and costs the others what they
-//!   kept ready.
+//! - A process that looked through all clusters in vain says so (`wanted`). Keepers then give back the
+//!   empty clusters that they keep ready. The word names the `returned` of that look: the next cluster that
+//!   comes back answers it, whoever gets that, and who still lacks one says so again. So nobody has to take
+//!   it back: of who was killed meanwhile, it lives until then, and costs the others what they kept ready.
 //!
 //! # Layout
 //! One word for the owner of each cluster, and for each process slot a row of one bit a
@@ -141,7 +139,7 @@ impl<'a> Leases<'a> {
             return Some(c);
         }
         seen.store(returned, Relaxed);
-        // Who was slower than others takes nothing back.
+        // A slower process takes nothing back.
         self.header
             .wanted
             .fetch_max(returned.wrapping_add(1), SeqCst);

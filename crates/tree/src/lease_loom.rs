@@ -45,7 +45,8 @@ fn fresh() -> AtomicU64 {
     AtomicU64::new(u64::MAX)
 }
 
-/// Who finds nothing finds something at the next attempt, or those who have some hear of it.
+/// A process that finds nothing finds something at the next attempt, or the owners of empty clusters hear
+/// of it.
 #[test]
 fn loom_who_finds_nothing_is_heard() {
     loom::model(|| {
@@ -117,9 +118,9 @@ fn loom_one_owner() {
     });
 }
 
-/// A parent forks and gives its cluster up; while the child reads, nobody else gets it; the
-/// grandchild inherits from the child, which then stops: the bit hops from row to row under
-/// the look of a third process.
+/// A parent forks and gives its cluster up. While the child reads, nobody else gets it. The grandchild
+/// inherits from the child, which then stops: the bit hops from row to row under the look of a third
+/// process.
 #[test]
 fn loom_a_read_cluster_is_never_handed_out() {
     use loom::sync::atomic::AtomicBool;
@@ -149,8 +150,8 @@ fn loom_a_read_cluster_is_never_handed_out() {
     });
 }
 
-/// One look alone is not fooled by a bit that hops from a row it has yet to see to one it
-/// has seen: while any process reads, it finds a reader.
+/// A bit may hop from a row that a look has yet to see to one that it has seen. While any process reads,
+/// the look finds a reader all the same.
 #[test]
 fn loom_a_look_follows_a_hop() {
     use loom::sync::atomic::AtomicBool;

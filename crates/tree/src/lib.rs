@@ -1,14 +1,14 @@
 //! Process trees under one budget.
 //!
-//! `ebb run` stays as the [`Supervisor`]; every managed process is a [`Member`]. Each member
-//! pages with an engine of its own in its own memory; what they share is this crate's
-//! matter: a memfd of atomics with one [slot](SlotNumber) a process (charges against the
-//! budget, requests, counters, latencies), and the leases of the swap devices' clusters.
+//! `ebb run` stays as the [`Supervisor`]; every managed process is a [`Member`]. Each member pages with an
+//! engine of its own in its own memory. This crate is about the memory they share. That is a memfd of
+//! atomics with one [slot](SlotNumber) a process (charges against the budget, requests, counters,
+//! latencies), and the leases of the swap devices' clusters.
 //!
 //! # Rules that everything here follows
-//! - **A process may die at any instruction.** Nothing shared is a lock. What one process
-//!   does to the shared words in several steps can be undone or put right by the supervisor
-//!   from what it finds (see `charge`, [`lease`](self) and `reap`).
+//! - **A process may die at any instruction.** Nothing shared is a lock. The supervisor can undo or finish
+//!   any change of several shared words that a process left half-done, from the words themselves (see
+//!   `charge`, [`lease`](self) and `reap`).
 //! - **The supervisor may die too**; members then go on with the last limit.
 //! - **Every shared word is an allegation.** A wrong one leads to a wrong figure or a refused
 //!   request, never to a panic or an access out of bounds.
@@ -24,7 +24,7 @@
 //! memory of every other process of the tree, measured by the supervisor. *credit*: pages
 //! charged twice because fork made two processes share them.
 //!
-//! What this crate does not do: paging, deciding what a member evicts, opening devices.
+//! Not here: paging, deciding which pages a member evicts, opening devices.
 #![deny(unsafe_code)]
 
 /// Processes that can be managed at the same time.

@@ -1,10 +1,10 @@
-//! What is promised of the table's figures: ebb's time is at most so many times the other side's.
+//! The bound of the table's figures: ebb's time is at most so many times the other side's.
 //!
-//! Where nothing may be slower (a swap file on both sides), equal programs would miss every other
-//! time. So what the runs themselves show of chance is granted: twice the standard error of the ratio,
-//! which chance alone exceeds in about one comparison of 20 of three runs a side. But never more than
-//! `MOST_NOISE`: where runs differ so much that this is not enough, more of them are needed. A single
-//! run shows nothing of chance, and is granted nothing.
+//! Where nothing may be slower (a swap file on both sides), equal programs would miss every other time. So
+//! the chance that the runs themselves show is granted: twice the standard error of the ratio. Chance alone
+//! exceeds that in about one comparison of 20 of three runs a side. But never more than `MOST_NOISE`: where
+//! runs differ so much that this is not enough, more of them are needed. A single run shows nothing of
+//! chance, and is granted nothing.
 
 use super::side::{Kernel, Side};
 use super::{median, rounded};

@@ -12,9 +12,9 @@ use ebb_harness::workloads::Workload;
 pub struct Comparison {
     /// Of the row.
     pub name: String,
-    /// What runs.
+    /// The workload.
     pub workload: Workload,
-    /// What the other side is.
+    /// The other side.
     pub side: Side,
     /// Bytes that each side had.
     pub total: u64,
@@ -22,7 +22,7 @@ pub struct Comparison {
     pub other: Vec<Outcome>,
     /// Those of ebb.
     pub ebb: Vec<Outcome>,
-    /// What the program prints by itself.
+    /// The program's own output.
     pub expected: Vec<u8>,
 }
 
@@ -43,7 +43,7 @@ impl Figure {
         shown(self.at_most)
     }
 
-    /// What to say of it if it misses its bound.
+    /// A note for the row if it misses its bound.
     fn miss(&self, name: &str, unit: &str) -> Option<String> {
         let at_most = self.at_most.filter(|&bound| self.ratio() > bound)?;
         Some(format!(
@@ -100,7 +100,7 @@ impl Comparison {
         self.phases().into_iter().map(row).collect()
     }
 
-    /// What is not as promised, with the figures.
+    /// Broken promises, with the figures.
     pub fn misses(&self) -> Vec<String> {
         let name = &self.name;
         if let Some(run) = self.ebb.iter().find(|run| !run.ok()) {
@@ -115,7 +115,7 @@ impl Comparison {
         output.into_iter().chain(whole).chain(phases).collect()
     }
 
-    /// What ebb's runs printed, beside what the program prints by itself.
+    /// Lines that ebb's runs printed, beside the program's own.
     fn output(&self) -> &'static str {
         let same = |run: &Outcome| run.stdout == self.expected;
         match self.ebb.iter().all(Outcome::ok) {
@@ -295,7 +295,7 @@ mod tests {
             misses(run(1.0), wrong),
             ["redis, 1/2: printed something else"]
         );
-        // What the kernel does not finish cannot be slower.
+        // A row that the kernel does not finish cannot be slower.
         assert!(misses(killed(), run(9.0)).is_empty());
     }
 

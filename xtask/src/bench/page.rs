@@ -1,9 +1,9 @@
-//! What docs/BENCHMARKS.md shows of a benchmark: a row for each comparison, and the settings all of them were
+//! The benchmark's part of docs/BENCHMARKS.md: a row for each comparison, and the settings all of them were
 //! measured with.
 //!
-//! A run of a few workloads alone (`--only`) puts its rows in the place of theirs and leaves the
-//! others as they stand there, so the page is read back before it is written. Rows measured with
-//! other settings do not belong beside each other: then there is no page to add to.
+//! A run of a few workloads alone (`--only`) puts its rows in the place of theirs and leaves the others as
+//! they stand. So the page is read back before it is written. Rows measured with other settings do not
+//! belong beside each other: then there is no page to add to.
 
 use crate::table;
 use ebb_harness::workloads::Workload;
@@ -20,7 +20,7 @@ const HEADING: [&str; 9] = [
     "runs",
 ];
 const PHASES: [&str; 6] = ["program", "phase", "kernel", "ebb", "ebb/kernel", "at most"];
-/// What the phases begin with, and the settings.
+/// The heads of the phases, and the settings.
 const OF_TOUCH: &str = "Phases of `touch`, microseconds a page:";
 const MEDIANS: &str = "Medians of alternating runs; ";
 
@@ -56,7 +56,7 @@ impl Page {
         })
     }
 
-    /// What all rows were measured with.
+    /// The settings of all rows.
     pub fn settings(&self) -> &str {
         &self.settings
     }

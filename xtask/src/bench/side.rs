@@ -1,4 +1,4 @@
-//! What `ebb` is compared with: the program alone where all fits, else one of the kernel's kinds of
+//! The other side of a comparison: the program alone where all fits, else one of the kernel's kinds of
 //! swap, turned on for a run.
 
 use anyhow::Result;
@@ -13,7 +13,7 @@ pub enum Side {
     Kernel(Kernel),
 }
 
-/// What `--kernel` turns on.
+/// The swap that `--kernel` turns on.
 #[derive(clap::ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Kernel {
     /// Compressed memory
@@ -53,7 +53,7 @@ impl Kernel {
         }
     }
 
-    /// What `ebb run` has in its place.
+    /// The swap of `ebb run` in its place.
     pub const fn ebb_args(self) -> &'static str {
         match self {
             Self::Zram => "--swap none",

@@ -1,9 +1,9 @@
-//! What is known of the tests, kept in `xtask/conformance/*.toml`: which are left out, which differences are
-//! documented limits, and which are defects that are to be mended. Every entry has a reason.
+//! Lists of tests, kept in `xtask/conformance/*.toml`. They say which are left out, which differences are
+//! documented limits, and which are defects to be mended. Every entry has a reason.
 //!
-//! An accepted difference names the lines that differ, `-` for what the test says by itself and `+` for what
-//! it says under `ebb`; one may end in `*`. It holds only if each line that differs is named and each
-//! that is named differs. A defect may change from run to run: it names only the test.
+//! An accepted difference names the lines that differ: `-` for a line of the test by itself, `+` for a line
+//! under `ebb`. A line may end in `*`. It holds only if each line that differs is named and each that is
+//! named differs. A defect may change from run to run: it names only the test.
 
 use super::trial::{Difference, Mode};
 use anyhow::{Context, Result, ensure};
@@ -52,7 +52,7 @@ pub struct Lists {
     defects: Vec<Defect>,
 }
 
-/// What a test's outcome is by the lists.
+/// A test's outcome by the lists.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Judged<'a> {
     /// It does not differ.
@@ -98,7 +98,7 @@ impl Lists {
             .map(|entry| entry.reason.as_str())
     }
 
-    /// What an outcome is. A known defect goes before an accepted difference.
+    /// The kind of an outcome. A known defect goes before an accepted difference.
     pub fn judge(&self, test: &str, mode: Mode, difference: Option<&Difference>) -> Judged<'_> {
         let here = |wanted: Option<Mode>| wanted.is_none_or(|wanted| wanted == mode);
         let defect = self.defects.iter().find(|defect| {

@@ -3,9 +3,9 @@
 //!
 //! A test's verdict is how it ended and the results it printed, without times and addresses (`verdict`).
 //! Where the two verdicts differ, both sides run again (`trial`), so that a test that is unsteady by itself
-//! is no difference. What is left is a documented limit (`accepted.toml`), a known defect
-//! (`defects.toml`, which makes the command fail as long as there is one), or new. A list that is out of
-//! date makes the command fail too (`lists`).
+//! is no difference. The rest is a documented limit (`accepted.toml`), a known defect (`defects.toml`,
+//! which makes the command fail as long as there is one), or new. A list that is out of date makes the
+//! command fail too (`lists`).
 //!
 //! Does not judge whether a test passes: one that fails in the same way on both sides is the same.
 
@@ -94,7 +94,7 @@ pub fn conformance(options: &Options) -> Result<bool> {
     Ok(good)
 }
 
-/// What came of it, by the kind of finding.
+/// The findings, by kind.
 struct Report<'a> {
     lists: &'a Lists,
     same: usize,

@@ -1,7 +1,7 @@
 //! The kernel's self-tests, built from the distribution's kernel sources: the directories that
 //! `xtask/conformance/selftests.toml` names, each by its own Makefile.
 //!
-//! What does not build against the machine's headers is said and left out. A program runs without
+//! Tests that do not build against the machine's headers are named and left out. A program runs without
 //! arguments, unless the file gives it some.
 
 use super::{Test, read};

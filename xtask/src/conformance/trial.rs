@@ -1,7 +1,7 @@
 //! Runs a test by itself and under `ebb`, and says in what the two differ.
 //!
-//! Every run has a directory, a memory cgroup and a time limit of its own, and what root can give beside: own
-//! mounts, own System V objects, an own host name. Whatever a test leaves behind goes with these.
+//! Every run has a directory, a memory cgroup and a time limit of its own. Root adds own mounts, own System
+//! V objects and an own host name. Leftovers of a test go with these.
 //!
 //! Where the verdicts differ both sides run again: a test that is unsteady by itself may say under `ebb`
 //! whatever it says without.
@@ -73,7 +73,7 @@ impl fmt::Display for Difference {
     }
 }
 
-/// What a test may use: no machine is brought down by one.
+/// The resources of a test: no machine is brought down by one.
 const MEMORY: u64 = 3 << 30;
 
 /// The budget where pages are to leave.

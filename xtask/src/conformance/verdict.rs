@@ -1,5 +1,5 @@
-//! What a test says: how it ended, and the results that it printed, with everything left out that
-//! changes from run to run (times, addresses, process numbers, the order of what runs at once).
+//! The verdict of a test: how it ended, and the results that it printed. Everything that changes from run
+//! to run is left out (times, addresses, process numbers, the order of parallel lines).
 
 use ebb_harness::job::Outcome;
 use std::collections::BTreeSet;
@@ -33,7 +33,7 @@ impl Verdict {
         self
     }
 
-    /// What another says and this one does not, marked with `+`, after what only this one says, with `-`.
+    /// Lines of the other verdict alone, marked with `+`, after lines of this one alone, with `-`.
     pub fn lines_to(&self, other: &Self) -> Vec<String> {
         let gone = self.0.difference(&other.0).map(|line| format!("-{line}"));
         let come = other.0.difference(&self.0).map(|line| format!("+{line}"));

@@ -3,9 +3,10 @@
 use super::check::{Check, Verdict};
 use crate::available::{Available, Source};
 use ebb_stores::{SearchTime, SwapSpec};
-use ebb_sys::probe::{self, Access};
+use ebb_sys::probe;
 use ebb_sys::secret::{self, Secret};
 use ebb_sys::thread::{self, Urgency};
+use ebb_sys::userfaultfd::Access;
 use std::fs::read_to_string;
 use std::time::Duration;
 

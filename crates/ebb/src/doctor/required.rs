@@ -2,7 +2,8 @@
 
 use super::check::{Check, Verdict};
 use super::kernel;
-use ebb_sys::probe::{self, Access};
+use ebb_sys::probe;
+use ebb_sys::userfaultfd::{Access, Userfaultfd};
 use std::fs::read_to_string;
 use std::io;
 
@@ -13,8 +14,8 @@ pub fn required() -> (Vec<Check>, Option<Access>) {
         // The other checks would fail for the same reason, and look as if more were missing.
         return (vec![descriptors], None);
     }
-    let syscall = probe::userfaultfd(Access::Syscall);
-    let device = probe::userfaultfd(Access::DeviceFile);
+    let syscall = Userfaultfd::open_by(Access::Syscall);
+    let device = Userfaultfd::open_by(Access::DeviceFile);
     let access = match (&syscall, &device) {
         (Ok(_), _) => Some(Access::Syscall),
         (_, Ok(_)) => Some(Access::DeviceFile),

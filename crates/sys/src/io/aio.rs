@@ -1,10 +1,10 @@
 //! Asynchronous reads into memory that belongs to the reader (`io_submit(2)`).
 //!
-//! Protocol. [`AioReader::begin`] prepares a read into the next free frames of the reader,
-//! [`AioReader::submit`] hands it to the kernel, and [`AioReader::take`] copies its bytes out,
-//! waiting if the read is still in flight. The kernel writes only to frames of a read in flight,
-//! and nobody else looks at those frames: that makes the calls safe. Frames are a ring: a new read
-//! takes the frames of the oldest reads, unless one of those is in flight.
+//! Protocol. [`AioReader::begin`] prepares a read into the next free frames of the reader.
+//! [`AioReader::submit`] hands prepared reads to the kernel. [`AioReader::take`] copies bytes out, and
+//! waits if their read is still in flight. The kernel writes only to frames of a read in flight, and nobody
+//! else looks at those frames: that makes the calls safe. Frames are a ring: a new read takes the frames of
+//! the oldest reads, unless one of those is in flight.
 //!
 //! ```text
 //! Empty --begin--> InFlight --completion--> Complete --take, invalidate, frames reused--> Empty
@@ -26,7 +26,7 @@ use libc::{c_long, iocb, syscall};
 use rustix::fd::{AsRawFd, BorrowedFd};
 
 /// Bytes of a frame.
-const FRAME: usize = 4096;
+const FRAME: usize = memory::PAGE;
 /// The kernel's number of a plain read (`linux/aio_abi.h`).
 const IOCB_CMD_PREAD: u16 = 0;
 /// Reads that can be known at a time.
@@ -72,7 +72,7 @@ impl Read {
     }
 }
 
-/// What the kernel says of a read that is complete: `struct io_event`.
+/// A completion: `struct io_event`.
 #[repr(C)]
 #[derive(Clone, Copy, Default)]
 struct Completion {
@@ -183,9 +183,9 @@ impl AioReader {
         }
         let mut taken = 0;
         while taken < count {
-            // SAFETY: the requests live until the call returns, and the kernel copies them. The
-            // frames they name are ours, mapped as long as `self` lives, no other read's, and not
-            // looked at before the completion says that the kernel is done with them.
+            // SAFETY: the requests live until the call returns, and the kernel copies them. The frames
+            // they name are ours and mapped as long as `self` lives. No other read has them, and nobody
+            // looks at them before the completion.
             let outcome = Errno::of(unsafe {
                 syscall(
                     libc::SYS_io_submit,

@@ -1,8 +1,8 @@
-//! What signatures a file or block device carries, as libblkid finds them: of file systems, volume groups,
-//! RAID members (at the ends of devices too), encrypted volumes and partition tables.
+//! Signatures on a file or block device, as libblkid finds them: file systems, volume groups, RAID members
+//! (also at the ends of devices), encrypted volumes and partition tables.
 //!
-//! The library is looked for when it is wanted, and need not be there: nothing is linked with it. What a
-//! signature means is the caller's to say.
+//! The library is looked for when it is wanted, and need not be there: nothing is linked with it. The
+//! caller decides what a signature means.
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::os::fd::{AsFd, AsRawFd};
@@ -13,11 +13,11 @@ use std::ptr::NonNull;
 pub struct Signature {
     /// `ext4`, `swap`, `linux_raid_member`, or a kind of partition table, like `gpt`.
     pub kind: String,
-    /// What such a thing is for.
+    /// Its purpose.
     pub usage: Usage,
 }
 
-/// What a signature stands for.
+/// The purpose of the data that a signature marks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Usage {
     /// A file system.

@@ -1,5 +1,4 @@
-//! What the kernel says and does about block devices and the page cache, where no safe
-//! wrapper exists.
+//! Calls on block devices and the page cache that have no safe wrapper.
 
 use rustix::fd::{AsFd, AsRawFd};
 use rustix::io::Errno;
@@ -21,9 +20,9 @@ pub fn discard(fd: impl AsFd, offset: u64, len: u64) -> Result<(), Errno> {
     unsafe { ioctl::ioctl(fd, Setter::<BLKDISCARD, [u64; 2]>::new([offset, len])) }
 }
 
-/// Starts writing the dirty page cache of a range, and with `wait` returns when it is
-/// written: the data, that is, not the metadata that finds it again after a crash, which
-/// swap never needs. EIO, ENOSPC: a write since the last call failed.
+/// Starts writing the dirty page cache of a range; with `wait` it returns when the data is written. The
+/// metadata that finds it again after a crash may still be dirty: swap never needs that. EIO, ENOSPC: a
+/// write since the last call failed.
 pub fn flush_range(fd: impl AsFd, offset: u64, len: u64, wait: bool) -> Result<(), Errno> {
     let mut flags = libc::SYNC_FILE_RANGE_WRITE;
     if wait {

@@ -1,10 +1,9 @@
 //! A descriptor kept by number for the life of the descriptor table it was opened in.
 //!
-//! The threads that serve a managed process have a descriptor table of their own, which
-//! the program cannot see; after fork the child has a copy of our memory but not of that
-//! table. So ownership of such a descriptor is not ownership of an object in memory: a
-//! drop in the child would close a descriptor of the program. A [`KeptFd`] never closes:
-//! the kernel does when the table goes, at exit or exec.
+//! The threads that serve a managed process have a descriptor table of their own, which the program cannot
+//! see. After a fork the child has a copy of our memory, but not of that table. So ownership of such a
+//! descriptor is not ownership of an object in memory: a drop in the child would close a descriptor of the
+//! program. A [`KeptFd`] never closes: the kernel does when the table goes, at exit or exec.
 
 use std::os::fd::{BorrowedFd, IntoRawFd, OwnedFd};
 use std::sync::atomic::{AtomicI32, Ordering::Relaxed};

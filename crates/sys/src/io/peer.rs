@@ -1,4 +1,4 @@
-//! Who is at the other end of a Unix socket, as the kernel noted when it was connected, or made to listen.
+//! The process at the other end of a Unix socket, as the kernel noted it at connect or listen.
 
 use crate::Errno;
 use std::os::fd::{AsRawFd, BorrowedFd};

@@ -272,7 +272,7 @@ impl Ring {
                         // memory that is in use for something else.
                         std::process::abort();
                     }
-                    // What is in flight is reported whether or not we may wait for it.
+                    // The kernel reports transfers in flight whether or not we may wait for them.
                     rustix::thread::sched_yield();
                 }
             }

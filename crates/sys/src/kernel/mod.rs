@@ -1,7 +1,9 @@
 //! Calls of the kernel that everything else here stands on.
 
 pub mod clock;
+pub mod file;
 pub mod futex;
+pub mod random;
 pub mod raw;
 pub mod signal;
 pub(crate) mod tasks;

@@ -1,18 +1,18 @@
 //! Blocking signals around a critical section.
 
-/// While it lives, no signal is delivered to this thread, glibc's internal ones included: a
-/// handler run inside a critical section could touch memory whose service needs that section.
+/// While it lives, no signal is delivered to this thread, glibc's internal ones included. A handler run
+/// inside a critical section could touch memory whose service needs that section.
 pub struct Blocked {
     old: u64,
 }
 
 impl Blocked {
-    /// What restores `mask` when it is dropped.
+    /// Restores `mask` when it is dropped.
     pub(crate) fn until(mask: u64) -> Self {
         Self { old: mask }
     }
 
-    /// What was blocked before.
+    /// The mask from before.
     pub(crate) fn before(&self) -> u64 {
         self.old
     }

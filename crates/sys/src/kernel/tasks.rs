@@ -53,7 +53,7 @@ impl Registry {
         self.started.load(SeqCst)
     }
 
-    /// So many tasks of ours there are from now on.
+    /// Sets the number of tasks of ours.
     pub fn set_started(&self, tasks: usize) {
         self.started.store(tasks, SeqCst);
     }

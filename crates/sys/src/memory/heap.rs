@@ -1,35 +1,33 @@
 //! [`InternalHeap`]: the allocator of ebbtide's own structures inside a managed process.
 //!
-//! It is the `#[global_allocator]` of the preload library. Everything the pager and the
-//! engine keep lives here, so it must never be paged: its memory comes from raw `mmap`
-//! system calls and never from libc's `mmap` symbol, which is the program's and managed.
+//! It is the `#[global_allocator]` of the preload library. Everything the pager and the engine keep lives
+//! here, so it must never be paged. Its memory comes from raw `mmap` system calls, never from libc's `mmap`
+//! symbol, whose memory is managed.
 //!
 //! - Requests under [`DIRECT_MIN`] come from one dlmalloc arena under one lock.
 //! - Larger ones are mapped one by one and unmapped when freed, so that a table that is
 //!   dropped gives its memory back at once. Zeroed ones are fresh pages and are not written:
 //!   a sparse table costs what is used of it.
-//! - dlmalloc gives back the end of its memory alone, and what is free before that stays the
-//!   arena's. [`InternalHeap::give_back`] takes what is free out of the arena, as anybody who
-//!   allocates would, while it may not grow, has the kernel drop those pages, and puts it back.
+//! - dlmalloc gives back only the end of its memory; free blocks before that stay the arena's.
+//!   [`InternalHeap::give_back`] allocates those blocks while the arena may not grow, has the kernel drop
+//!   their pages, and frees them again.
 //!
 //! The lock survives `fork`: [`InternalHeap::lock_for_fork`] takes it in the parent, and
 //! parent and child each release their copy. Its holder never waits for another thread and
 //! never touches managed memory, so a service thread may allocate.
 //!
-//! What it does not do: serve the program's `malloc`, return small memory at once, or use
-//! thread-locals.
+//! Not here: the program's `malloc`, returning small memory at once, thread-locals.
 
 use core::alloc::{GlobalAlloc, Layout};
 use core::cell::UnsafeCell;
 use core::ptr;
 use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
-use crate::memory;
+use crate::kernel::futex;
+use crate::memory::{self, PAGE, page_up};
 
 /// Requests of this many bytes and more are mapped directly.
 pub const DIRECT_MIN: usize = 64 << 10;
-
-const PAGE: usize = 4096;
 
 /// Direct maps of this size and more ask for no transparent huge pages: a sparse table
 /// would otherwise cost 2 MiB for each entry touched.
@@ -37,14 +35,14 @@ const HUGE_PAGE: usize = 2 << 20;
 
 const _: () = assert!(DIRECT_MIN.is_multiple_of(PAGE));
 
-/// What is free goes back in pieces of this many bytes, and of halves of it down to two pages. An edge
-/// of each stays, with what dlmalloc notes there.
+/// Free memory goes back in pieces of this many bytes, and of halves of it down to two pages. An edge of
+/// each stays, with what dlmalloc notes there.
 const PIECE: usize = 1 << 20;
 
 /// dlmalloc's own.
 const PIECE_ALIGN: usize = 16;
 
-/// What is taken out of the arena to be given back.
+/// A free block taken out of the arena to be given back.
 struct Piece {
     next: *mut Piece,
     size: usize,
@@ -62,9 +60,9 @@ impl InternalHeap {
         ARENA.bytes_mapped.load(Ordering::Relaxed)
     }
 
-    /// Gives the system what is free in the arena, if so much was freed since the last time that it
-    /// is worth it: a fourth of what was in use at most, and 1 MiB. Bytes given back, of pages that
-    /// may have gone before. The child of a fork meanwhile has lost what is out then: addresses.
+    /// Gives the system the free memory of the arena, if enough was freed since the last time: a fourth of
+    /// the memory in use then, and at least 1 MiB. Bytes given back, of pages that may have gone before.
+    /// The child of a fork meanwhile has lost what is out then: addresses.
     pub fn give_back() -> usize {
         if !ARENA.with(|arena| arena.is_worth()) {
             return 0;
@@ -185,8 +183,8 @@ pub mod c {
     }
 }
 
-// SAFETY: blocks come from dlmalloc or from fresh maps, both of the size and alignment of
-// the layout; `layout` alone decides which of the two, and `dealloc` is given the same one.
+// SAFETY: blocks come from dlmalloc or from fresh maps, with the size and alignment of the layout. The
+// layout alone decides which of the two, and `dealloc` is given the same one.
 unsafe impl GlobalAlloc for InternalHeap {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         if is_direct(layout.size()) {
@@ -240,11 +238,6 @@ unsafe impl GlobalAlloc for InternalHeap {
 
 fn is_direct(size: usize) -> bool {
     size >= DIRECT_MIN
-}
-
-fn page_up(size: usize) -> usize {
-    // A layout's size is at most isize::MAX, so this cannot overflow.
-    (size + PAGE - 1) & !(PAGE - 1)
 }
 
 /// A fresh zeroed map for `layout`, or null.
@@ -500,30 +493,13 @@ impl FutexLock {
         }
         while self.word.swap(CONTENDED, Ordering::Acquire) != FREE {
             // Wakes, interruptions and a changed word all lead back to the swap.
-            // SAFETY: the word outlives the call; a null timeout waits without limit.
-            unsafe {
-                libc::syscall(
-                    libc::SYS_futex,
-                    self.word.as_ptr(),
-                    libc::FUTEX_WAIT | libc::FUTEX_PRIVATE_FLAG,
-                    CONTENDED,
-                    ptr::null::<libc::timespec>(),
-                );
-            }
+            futex::wait(&self.word, CONTENDED, None, false);
         }
     }
 
     fn release(&self) {
         if self.word.swap(FREE, Ordering::Release) == CONTENDED {
-            // SAFETY: waking names an address only.
-            unsafe {
-                libc::syscall(
-                    libc::SYS_futex,
-                    self.word.as_ptr(),
-                    libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG,
-                    1,
-                );
-            }
+            futex::wake(&self.word, 1, false);
         }
     }
 }
@@ -618,7 +594,7 @@ mod tests {
             pages.len()
         );
         assert_eq!(InternalHeap::give_back(), 0, "nothing was freed since");
-        // What comes of the same memory now is whole.
+        // New blocks in the same memory are whole.
         let again = [layout(300, 16), layout(40_000, 16), block].map(|layout| {
             // SAFETY: as above.
             unsafe {

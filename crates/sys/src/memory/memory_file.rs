@@ -1,8 +1,8 @@
 //! This process's memory as a file (`/proc/self/mem`): read without a fault of the reader's own.
 //!
-//! The kernel looks the pages up by itself. One that is missing where a userfaultfd would be asked is
-//! an error, not a wait, so a thread that serves faults may read what others may drop meanwhile; and
-//! memory that may not be read (PROT_NONE) is read all the same.
+//! The kernel looks the pages up by itself. A missing page of memory registered with a userfaultfd is an
+//! error, not a wait. So a thread that serves faults may read memory that others may drop meanwhile. Memory
+//! without read permission (PROT_NONE) is read all the same.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;

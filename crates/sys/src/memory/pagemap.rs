@@ -7,7 +7,7 @@
 use std::os::fd::IntoRawFd;
 
 use crate::Errno;
-use crate::kernel::raw;
+use crate::kernel::{PAGE, raw};
 use std::ffi::{c_int, c_long};
 
 const PRESENT: u64 = 1 << 3;
@@ -109,7 +109,7 @@ impl PageMapFile {
         let mut entries = [0u8; 64 * 8];
         let entries = &mut entries[..pages * 8];
         let (buffer, len) = (entries.as_mut_ptr() as c_long, entries.len());
-        let at = (start / 4096 * 8) as c_long;
+        let at = (start / PAGE * 8) as c_long;
         // SAFETY: a buffer as long as we say.
         let read = unsafe {
             raw::checked(
@@ -133,10 +133,10 @@ impl PageMapFile {
     /// Counts the pages of `start..end` that other processes map too.
     pub fn shared(&self, start: usize, end: usize) -> usize {
         let mut count = 0;
-        // What cannot be scanned is not there.
+        // A range that cannot be scanned counts as empty.
         let _ = self.present(start, end, |start, end| {
-            for at in (start..end).step_by(64 * 4096) {
-                let pages = ((end - at) / 4096).min(64);
+            for at in (start..end).step_by(64 * PAGE) {
+                let pages = ((end - at) / PAGE).min(64);
                 count += self.look(at, pages).shared.count_ones() as usize;
             }
         });
@@ -151,7 +151,7 @@ impl Drop for PageMapFile {
     }
 }
 
-/// What is behind a few pages, bit 0 the first.
+/// The state of a few pages, bit 0 the first.
 #[derive(Clone, Copy, Default, Debug, PartialEq, Eq)]
 pub struct Mapped {
     /// There is a page.

@@ -1,11 +1,11 @@
 //! Memory for keys: one area a process, out of the way of whatever copies memory elsewhere.
 //!
-//! The area is left out of core dumps (MADV_DONTDUMP) and locked page by page as it comes into use, so
-//! that no kernel swap takes it. What lies in it is wiped when it is dropped, and what made it leaves no
-//! copy on the stack. A forked child has a copy of the area, as of all memory, but no lock on it:
-//! [`relock`] takes that again.
+//! The area is left out of core dumps (MADV_DONTDUMP) and locked page by page as it comes into use, so that
+//! no kernel swap takes it. A secret is wiped when it is dropped, and making it leaves no copy on the
+//! stack. A forked child has a copy of the area, as of all memory, but no lock on it: [`relock`] takes that
+//! again.
 //!
-//! What it does not do:
+//! Not here:
 //! - Keep what runs in the process from reading it, nor whoever may read the process's memory (ptrace,
 //!   `/proc/PID/mem`): those have the pages that the keys protect, too.
 //! - Wipe by itself at the end of a process: whoever keeps a secret drops it when it serves nobody any
@@ -20,7 +20,7 @@ use std::ptr::NonNull;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use zeroize::Zeroize;
 
-/// What is given out: a cache line.
+/// The unit of allocation: a cache line.
 const GRAIN: usize = 64;
 /// Addresses of the area. Memory is used as far as there are keys.
 const AREA: usize = 16 << 20;
@@ -142,7 +142,7 @@ impl<T> Secret<T> {
         size_of::<T>().div_ceil(GRAIN)
     };
 
-    /// Makes a value where it stays. What `make` has on its own stack is overwritten, up to 4 KiB.
+    /// Makes a value where it stays. The stack that `make` used is overwritten, up to 4 KiB.
     ///
     /// # Errors
     /// There is no memory, or no room in the area (ENOMEM).
@@ -226,7 +226,7 @@ mod tests {
         Secret::new(|| [byte; 200]).unwrap()
     }
 
-    /// What the kernel says of the mapping with an address: flags, and how much is locked.
+    /// The entry of `/proc/self/smaps` for an address: flags, and how much is locked.
     fn mapping(address: usize) -> String {
         let maps = std::fs::read_to_string("/proc/self/smaps").unwrap();
         let mut ours = false;

@@ -7,9 +7,10 @@
 //! Mappings are never undone: that is what makes `&'static` true, also in a forked child,
 //! which inherits them.
 //!
-//! What this does not do: say what the words mean. Any process that holds the descriptor can
-//! write any value, so whoever reads must take each word for an allegation.
+//! Not here: the meaning of the words. Any process that holds the descriptor can write any value, so
+//! whoever reads must take each word for an allegation.
 
+use crate::kernel::PAGE;
 use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags};
@@ -19,9 +20,9 @@ use std::sync::atomic::{AtomicI32, AtomicI64, AtomicU8, AtomicU16, AtomicU32, At
 /// Types that may be seen in memory which other processes write at any moment.
 ///
 /// # Safety
-/// Every bit pattern is a valid value, every byte that can change lies inside an atomic
-/// (no plain fields, not even padding that is read), and the layout is the same in every
-/// process that maps it (`repr(C)` or `repr(transparent)`).
+/// Every bit pattern is a valid value. Every byte that can change lies inside an atomic: there are no plain
+/// fields, not even padding that is read. The layout is the same in every process that maps it (`repr(C)`
+/// or `repr(transparent)`).
 pub unsafe trait Shared: Sync + 'static {}
 
 macro_rules! atomics {
@@ -118,13 +119,13 @@ impl Area {
     pub fn many<T: Shared>(&self, offset: usize, count: usize) -> Option<&'static [T]> {
         let bytes = size_of::<T>().checked_mul(count)?;
         // Mappings are page-aligned, so `offset` tells the alignment up to a page.
-        let aligned = offset.is_multiple_of(align_of::<T>()) && align_of::<T>() <= 4096;
+        let aligned = offset.is_multiple_of(align_of::<T>()) && align_of::<T>() <= PAGE;
         if offset.checked_add(bytes)? > self.len || !aligned {
             return None;
         }
-        // SAFETY: the range lies inside a readable and writable mapping of a sealed file
-        // that is never unmapped, and is aligned as checked; any bytes are a valid `T`, which
-        // changes only through atomics.
+        // SAFETY: the range lies inside a readable and writable mapping of a sealed file that is never
+        // unmapped, and is aligned as checked. Any bytes are a valid `T`, which changes only through
+        // atomics.
         Some(unsafe { std::slice::from_raw_parts(self.start.add(offset).cast::<T>(), count) })
     }
 }

@@ -1,14 +1,14 @@
 //! userfaultfd: registering ranges, reading faults, filling pages, moving pages, protecting them.
 //!
-//! The features used: `MOVE` (capture without a copy, from the process itself only), `POISON`
-//! (fail closed), `THREAD_ID` (which thread faulted, so that service can follow its core),
-//! `WRITE_PROTECT` (writes to pages that are there are faults too, where asked for).
-//! Events (fork, remap, remove) are not asked for: the memory calls that cause them are known
-//! before they happen.
+//! The features used: `MOVE` captures without a copy, from the process itself only. `POISON` fails closed.
+//! `THREAD_ID` names the thread that faulted, so that service can follow its core. `WRITE_PROTECT` makes
+//! writes to present pages faults too, where asked for. Events (fork, remap, remove) are not asked for: the
+//! memory calls that cause them are known before they happen.
 
 use crate::Errno;
-use crate::kernel::raw;
-use std::fs::OpenOptions;
+use crate::kernel::{PAGE, raw};
+use std::fs::File;
+use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 const API: u64 = 0xAA;
@@ -51,8 +51,10 @@ pub mod feature {
 pub const NEEDED: u64 =
     feature::WRITE_PROTECT | feature::THREAD_ID | feature::POISON | feature::MOVE;
 
-const MODE_MISSING: u64 = 1;
-const MODE_WRITE_PROTECT: u64 = 2;
+/// Missing pages are faults.
+pub(crate) const MODE_MISSING: u64 = 1;
+/// Writes to protected pages are faults.
+pub(crate) const MODE_WRITE_PROTECT: u64 = 2;
 const DONT_WAKE: u64 = 1;
 const PROTECTED: u64 = 2;
 
@@ -82,6 +84,13 @@ struct Message {
 const _: () = assert!(size_of::<Message>() == 32);
 
 #[repr(C)]
+struct Api {
+    api: u64,
+    features: u64,
+    ioctls: u64,
+}
+
+#[repr(C)]
 struct Range {
     start: u64,
     len: u64,
@@ -109,7 +118,25 @@ struct RangeMode {
     out: u64,
 }
 
-/// Why no userfaultfd could be had.
+/// How a userfaultfd is opened.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Access {
+    /// userfaultfd(2).
+    Syscall,
+    /// /dev/userfaultfd.
+    DeviceFile,
+}
+
+const FLAGS: libc::c_int = libc::O_CLOEXEC | libc::O_NONBLOCK;
+
+fn open_device() -> io::Result<File> {
+    File::options()
+        .read(true)
+        .write(true)
+        .open("/dev/userfaultfd")
+}
+
+/// Why no userfaultfd can be opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OpenError {
     /// The system call is refused and `/dev/userfaultfd` cannot be opened.
@@ -142,6 +169,7 @@ impl std::fmt::Display for OpenError {
 impl std::error::Error for OpenError {}
 
 /// A userfaultfd of this process, or one that another process [gave](From) us.
+#[derive(Debug)]
 pub struct Userfaultfd {
     fd: OwnedFd,
 }
@@ -164,80 +192,101 @@ impl From<OwnedFd> for Userfaultfd {
 /// Where no program has memory: below are the pages that Linux maps to nobody.
 const LOWEST: u64 = 1 << 20;
 /// The end of user memory with four levels of page tables.
-const HIGHEST: u64 = (1 << 47) - 4096;
+const HIGHEST: u64 = (1 << 47) - PAGE as u64;
 
 impl Userfaultfd {
     /// Opens one, by the system call or through `/dev/userfaultfd`, whichever is allowed.
     /// Faults of system calls are included: user-mode-only descriptors are of no use.
     pub fn open() -> Result<Self, OpenError> {
-        let fd = Self::create()?;
-        let mut api = [API, NEEDED, 0u64];
-        // SAFETY: UFFDIO_API takes a struct of three u64.
-        let r = unsafe { libc::ioctl(fd.as_raw_fd(), UFFDIO_API as _, api.as_mut_ptr()) };
-        if r < 0 {
-            // Ask again for nothing, to learn what there is.
-            let fd = Self::create()?;
-            let mut api = [API, 0, 0u64];
-            // SAFETY: as above.
-            unsafe { libc::ioctl(fd.as_raw_fd(), UFFDIO_API as _, api.as_mut_ptr()) };
-            return Err(OpenError::Features(NEEDED & !api[1]));
+        let this = Self::create()?;
+        if this.enable(NEEDED).is_err() {
+            // Ask a fresh one for nothing, to learn what there is.
+            let offered = Self::create()?.enable(0).unwrap_or(0);
+            return Err(OpenError::Features(NEEDED & !offered));
         }
-        Ok(Self { fd })
+        Ok(this)
     }
 
-    fn create() -> Result<OwnedFd, OpenError> {
-        let flags = libc::O_CLOEXEC | libc::O_NONBLOCK;
-        // SAFETY: no pointers.
-        let r = unsafe { libc::syscall(libc::SYS_userfaultfd, flags) };
-        let refused = match Errno::of(r) {
-            // SAFETY: a fresh descriptor that nobody else owns.
-            Ok(fd) => return Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) }),
+    fn create() -> Result<Self, OpenError> {
+        let refused = match Self::by_syscall() {
+            Ok(this) => return Ok(this),
             Err(e) => e,
         };
-        let device = OpenOptions::new()
-            .read(true)
-            .write(true)
-            .open("/dev/userfaultfd");
-        match device {
-            Ok(device) => {
-                // SAFETY: USERFAULTFD_IOC_NEW takes its flags as the argument itself.
-                let r =
-                    unsafe { libc::ioctl(device.as_raw_fd(), NEW as _, flags as libc::c_ulong) };
-                match Errno::of(r as _) {
-                    // SAFETY: a fresh descriptor that nobody else owns.
-                    Ok(fd) => Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) }),
-                    Err(e) => Err(OpenError::Permission(e)),
-                }
-            }
+        match open_device() {
+            Ok(device) => Self::by_device(&device).map_err(OpenError::Permission),
             Err(_) if refused.0 == libc::ENOSYS => Err(OpenError::Absent),
             Err(_) => Err(OpenError::Permission(refused)),
         }
     }
 
-    /// Whether a descriptor for user-mode faults alone could be had: tells a lack of privilege
+    /// Opens one in this way alone; no feature is enabled yet.
+    ///
+    /// # Errors
+    /// EPERM without privilege, ENOSYS where a filter or the kernel lacks it; for the device
+    /// ENOENT and EACCES.
+    pub fn open_by(access: Access) -> io::Result<Self> {
+        let opened = match access {
+            Access::Syscall => Self::by_syscall(),
+            Access::DeviceFile => Self::by_device(&open_device()?),
+        };
+        opened.map_err(|e| io::Error::from_raw_os_error(e.0))
+    }
+
+    fn by_syscall() -> Result<Self, Errno> {
+        // SAFETY: no pointers.
+        Self::fresh(unsafe { libc::syscall(libc::SYS_userfaultfd, FLAGS) })
+    }
+
+    fn by_device(device: &File) -> Result<Self, Errno> {
+        // SAFETY: USERFAULTFD_IOC_NEW takes its flags as the argument itself.
+        let opened = unsafe { libc::ioctl(device.as_raw_fd(), NEW as _, FLAGS) };
+        Self::fresh(opened.into())
+    }
+
+    fn fresh(opened: libc::c_long) -> Result<Self, Errno> {
+        let fd = Errno::of(opened)?;
+        // SAFETY: a fresh descriptor that nobody else owns.
+        let fd = unsafe { OwnedFd::from_raw_fd(fd as i32) };
+        Ok(Self { fd })
+    }
+
+    /// Enables `features` on a fresh descriptor, once; the features that the kernel offers.
+    ///
+    /// # Errors
+    /// EINVAL where a feature is unknown.
+    pub fn enable(&self, features: u64) -> Result<u64, Errno> {
+        let mut api = Api {
+            api: API,
+            features,
+            ioctls: 0,
+        };
+        self.ioctl(UFFDIO_API, &mut api)?;
+        Ok(api.features)
+    }
+
+    /// Whether a descriptor for user-mode faults alone can be opened: tells a lack of privilege
     /// from a lack of the feature.
     pub fn user_mode_only_works() -> bool {
         // SAFETY: no pointers.
-        let r = unsafe { libc::syscall(libc::SYS_userfaultfd, libc::O_CLOEXEC | USER_MODE_ONLY) };
-        match Errno::of(r) {
-            Ok(fd) => {
-                // SAFETY: a fresh descriptor that nobody else owns.
-                drop(unsafe { OwnedFd::from_raw_fd(fd as i32) });
-                true
-            }
-            Err(_) => false,
-        }
+        let opened =
+            unsafe { libc::syscall(libc::SYS_userfaultfd, libc::O_CLOEXEC | USER_MODE_ONLY) };
+        Self::fresh(opened).is_ok()
     }
 
     /// From now on missing pages of the range, and writes to pages of it that are
     /// [protected](Self::protect), are faults for this descriptor to serve.
     pub fn register(&self, start: usize, len: usize) -> Result<(), Errno> {
+        self.register_for(start, len, MODE_MISSING | MODE_WRITE_PROTECT)
+    }
+
+    /// The same for some kinds of faults alone: [`MODE_MISSING`], [`MODE_WRITE_PROTECT`].
+    pub(crate) fn register_for(&self, start: usize, len: usize, mode: u64) -> Result<(), Errno> {
         let mut arg = RangeMode {
             range: Range {
                 start: start as u64,
                 len: len as u64,
             },
-            mode: MODE_MISSING | MODE_WRITE_PROTECT,
+            mode,
             out: 0,
         };
         self.ioctl(UFFDIO_REGISTER, &mut arg)
@@ -272,16 +321,17 @@ impl Userfaultfd {
 
     /// Whether any process still uses the memory that this descriptor is of.
     pub fn is_used(&self) -> bool {
-        // Of no effect where nothing is mapped; asked is only for whom. Of what is no userfaultfd, no.
+        // Of no effect where nothing is mapped; asked is only for whom. A descriptor of another kind
+        // counts as unused.
         matches!(
-            self.protect(LOWEST as usize, 4096, false),
+            self.protect(LOWEST as usize, PAGE, false),
             Ok(()) | Err(Errno(libc::ENOENT | libc::EAGAIN))
         )
     }
 
-    /// Protects the pages of registered memory that are there now from writes, or lets them be
-    /// written again and wakes who waits for that. What is not mapped is passed over. Protection
-    /// goes with the page: not to where it is moved or remapped, not to a forked child.
+    /// Protects the pages of registered memory that are there now from writes, or lets them be written
+    /// again and wakes who waits for that. Pages that are not mapped are passed over. Protection goes with
+    /// the page: not to where it is moved or remapped, not to a forked child.
     pub fn protect(&self, start: usize, len: usize, on: bool) -> Result<(), Errno> {
         let mut arg = Protection {
             range: Range {
@@ -323,7 +373,7 @@ impl Userfaultfd {
             // 0x12 is UFFD_EVENT_PAGEFAULT; no other event was asked for.
             if m.event == 0x12 {
                 out[count] = Fault {
-                    address: m.address as usize & !4095,
+                    address: m.address as usize & !(PAGE - 1),
                     write: m.flags & 1 != 0,
                     protected: m.flags & 2 != 0,
                     thread: m.thread,
@@ -371,9 +421,9 @@ impl Userfaultfd {
     /// (EBUSY), that is not there or not mapped (ENOENT), or where a target page is present
     /// (EEXIST). Returns the bytes done; wakes nobody.
     ///
-    /// EEXIST may also mean that pages *were* moved: where the kernel tries again inside the call,
-    /// because another thread moves pages at the same time, Linux 6.18 does not count what the
-    /// second attempt moved, and finds it there at the third. `from` is empty then.
+    /// EEXIST may also mean that pages *were* moved. The kernel tries again inside the call when another
+    /// thread moves pages at the same time. Linux 6.18 does not count the pages that its second attempt
+    /// moved, and finds them there at the third. `from` is empty then.
     ///
     /// Requires: the caller owns what both ranges mean: no Rust reference points into `from`
     /// or `to`, and whoever maps `from` expects its pages to be gone.
@@ -431,7 +481,13 @@ mod tests {
     use crate::memory::{self, pagemap::PageMapFile};
     use std::sync::atomic::{AtomicU8, Ordering::SeqCst};
 
-    const PAGE: usize = memory::PAGE;
+    #[test]
+    fn the_kernel_numbers_are_right() {
+        assert_eq!(UFFDIO_API, 0xC018_AA3F);
+        assert_eq!(UFFDIO_MOVE, 0xC028_AA05);
+        assert_eq!(UFFDIO_WRITEPROTECT, 0xC018_AA06);
+        assert_eq!(NEW, 0xAA00);
+    }
 
     #[test]
     fn protected_pages_fault_when_written() {

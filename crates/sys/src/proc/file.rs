@@ -1,9 +1,12 @@
 //! Small files of `/proc`, opened by a path on the stack and read into a buffer of the caller's.
 
+use crate::kernel::file::read_up_to;
 use crate::kernel::tasks;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
+use std::ffi::CStr;
 use std::io::Write;
+use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, IntoRawFd, OwnedFd};
 use std::sync::atomic::{AtomicI32, Ordering::SeqCst};
 
@@ -26,6 +29,13 @@ impl Path {
         let _ = room.write_fmt(parts);
         path.len = before - room.len();
         path
+    }
+
+    /// Where it leads, as a link; cut where that is longer than `into`.
+    pub fn read_link<'a>(&self, into: &'a mut [MaybeUninit<u8>]) -> Result<&'a [u8], Errno> {
+        let path = CStr::from_bytes_until_nul(&self.bytes).map_err(|_| Errno::INVAL)?;
+        let (link, _) = rustix::fs::readlinkat_raw(rustix::fs::CWD, path, into)?;
+        Ok(link)
     }
 
     /// Opens it.
@@ -93,15 +103,7 @@ pub fn open(path: &[u8], flags: OFlags) -> Result<OwnedFd, Errno> {
 
 /// Reads a whole small file from its start; a longer one is cut.
 pub fn read(fd: impl AsFd, buf: &mut [u8]) -> Result<&[u8], Errno> {
-    let mut len = 0;
-    while len < buf.len() {
-        match rustix::io::pread(&fd, &mut buf[len..], len as u64) {
-            Ok(0) => break,
-            Ok(n) => len += n,
-            Err(Errno::INTR) => {}
-            Err(e) => return Err(e),
-        }
-    }
+    let len = read_up_to(fd, buf, 0)?;
     Ok(&buf[..len])
 }
 

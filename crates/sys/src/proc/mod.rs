@@ -1,8 +1,8 @@
 //! Processes as `/proc` shows them: this one, others, and how they are related.
 //!
-//! What is read often is kept open and read into a buffer on the stack; nothing is allocated.
-//! Not the procfs crate: it allocates for each file that it reads, and this code runs on service threads,
-//! in forked children and in children of `vfork`, where the allocator may be locked for ever.
+//! Files that are read often are kept open and read into a buffer on the stack; nothing is allocated. Not
+//! the procfs crate: it allocates for each file that it reads. This code also runs on service threads, in
+//! forked children and in children of `vfork`, where the allocator may be locked for ever.
 
 mod file;
 mod own;
@@ -13,7 +13,6 @@ mod tree;
 
 pub use file::find_directory;
 pub(crate) use file::{forget_directory, open};
-pub(crate) use own::read_small;
 pub use own::{
     children_stay_in_namespace, pid_namespace, pinned_pages, resident_anonymous_pages,
     running_threads, table_pages,
@@ -21,7 +20,7 @@ pub use own::{
 pub use pidfd::{PidfdTarget, has_ended, pidfd_target};
 pub use process::{Process, minor_faults, name, reopen, share_memory, size_of};
 pub use stat::{Disposition, Image, Rollup, Stat, Statm};
-pub use tree::{all, children, each_thread, waits_for_page};
+pub use tree::{all, children, each_thread, path_of_fd, thread_cpu, waits_for_page};
 
 #[cfg(test)]
 mod tests;

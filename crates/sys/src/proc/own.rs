@@ -1,6 +1,7 @@
 //! The calling process, its namespaces, and the load of the machine, as `/proc` shows them. Nothing is allocated.
 
 use super::file;
+use super::stat::Statm;
 use crate::kernel::PAGE;
 use rustix::io::Errno;
 
@@ -8,11 +9,7 @@ use rustix::io::Errno;
 pub fn resident_anonymous_pages() -> Option<u64> {
     let mut buffer = [0u8; 128];
     let text = read_small(c"/proc/self/statm", &mut buffer)?;
-    let mut fields = text
-        .split(|b| *b == b' ')
-        .map(|f| std::str::from_utf8(f).ok()?.parse::<u64>().ok());
-    let (_, resident, shared) = (fields.next()??, fields.next()??, fields.next()??);
-    Some(resident.saturating_sub(shared))
+    Statm::parse(text).map(|statm| statm.anonymous())
 }
 
 /// Pages that the kernel has pinned for long, as buffers of io_uring or of RDMA: devices write into
@@ -26,7 +23,7 @@ pub fn table_pages() -> Option<u64> {
     status_pages(b"VmPTE:")
 }
 
-/// What `/proc/self/status` says in kB, in pages.
+/// A figure of `/proc/self/status`, which is in kB there, in pages.
 fn status_pages(name: &[u8]) -> Option<u64> {
     let mut buffer = [0u8; 4096];
     let text = read_small(c"/proc/self/status", &mut buffer)?;
@@ -38,7 +35,7 @@ fn status_pages(name: &[u8]) -> Option<u64> {
 }
 
 /// Reads a small file without allocating.
-pub fn read_small<'a>(path: &std::ffi::CStr, buffer: &'a mut [u8]) -> Option<&'a [u8]> {
+fn read_small<'a>(path: &std::ffi::CStr, buffer: &'a mut [u8]) -> Option<&'a [u8]> {
     let file = file::open(path.to_bytes(), rustix::fs::OFlags::RDONLY).ok()?;
     let n = rustix::io::read(&file, &mut *buffer).ok()?;
     buffer.get(..n)

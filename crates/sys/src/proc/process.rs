@@ -112,7 +112,7 @@ impl Process {
             .is_none_or(|killed| killed.pending)
     }
 
-    /// What a signal would do to its first thread; none if it is gone.
+    /// The disposition of a signal in its first thread; none if it is gone.
     pub fn disposition(&self, signal: i32) -> Option<Disposition> {
         let file = Path::new(format_args!("/proc/{}/status", self.pid)).open(OFlags::RDONLY);
         let mut buf = [0; 4096];

@@ -3,7 +3,7 @@
 use super::file::number;
 use crate::kernel::tasks::HELPER;
 
-/// What `/proc/PID/stat` says that we use.
+/// The fields of `/proc/PID/stat` that we use.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Stat {
     /// Whether it is called [`HELPER`], as anybody may call himself.
@@ -24,10 +24,9 @@ pub struct Stat {
     pub image: Image,
 }
 
-/// Identifies a program image: two addresses that exec draws anew (with address
-/// randomisation) and fork copies. Zero once the memory of the process is gone; for a moment
-/// in the midst of exec, which names the process first, the code is zero and the stack
-/// another: an image of its own, neither the old program's nor the new one's.
+/// Identifies a program image: two addresses that exec draws anew (with address randomisation) and fork
+/// copies. Zero once the memory of the process is gone. For a moment in the midst of exec, which names the
+/// process first, the code is zero and the stack a third one: an image of its own.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Hash)]
 pub struct Image {
     pub(super) code: u64,
@@ -147,7 +146,7 @@ pub(super) fn users(text: &[u8]) -> Option<[u64; 3]> {
     Some([next()?, next()?, next()?])
 }
 
-/// What becomes of a signal in a process.
+/// The disposition of a signal in a process.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Disposition {
     /// It has been sent, and not been taken.

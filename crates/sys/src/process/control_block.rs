@@ -1,16 +1,16 @@
 //! Control blocks for tasks that libc does not know: what lies around the thread pointer.
 //!
-//! A task of ours calls libc (system calls, `errno`), which finds its thread-locals at fixed distances
-//! below the thread pointer, and its own record of the thread above it. libc makes such blocks only together
-//! with threads of the program's thread group, with locks held that a fork may leave behind. So they are made
-//! here, from what the calling thread has, by the layout that the x86-64 psABI fixes ("variant II") and
-//! glibc's public header of a control block.
+//! A task of ours calls libc (system calls, `errno`). libc finds its thread-locals at fixed distances below
+//! the thread pointer, and its own record of the thread above it. libc makes such blocks only together with
+//! threads of the program's thread group, with locks held that a fork may leave behind. So they are made
+//! here, from the block of the calling thread. The layout is fixed by the x86-64 psABI ("variant II") and
+//! by glibc's public header of a control block.
 //!
 //! Protocol: [`Template::take`] looks around once, when the library is loaded and no other thread runs.
 //! [`Template::write`] fills a block, without a system call and without a lock.
 //!
-//! What it does not do: thread-locals of other libraries than libc and this one. They have addresses in the
-//! block, and nobody uses them there.
+//! Not here: thread-locals of other libraries than libc and this one. They have addresses in the block, and
+//! nobody uses them there.
 
 use crate::memory::page_up;
 use std::ffi::CStr;
@@ -18,7 +18,7 @@ use std::ffi::CStr;
 /// Bytes above the thread pointer: more than glibc's `struct pthread`, whose length no header says. With what is
 /// below, and the table of modules, a block mostly takes one page.
 const ABOVE: usize = 3072;
-/// What libc aligns a control block to.
+/// The least alignment of a control block in libc.
 const LEAST_ALIGN: usize = 64;
 /// Modules with thread-locals of which a block has the initial values: libc, and the one this is in.
 const IMAGES: usize = 2;
@@ -33,7 +33,7 @@ mod header {
     pub const TABLE: usize = 0x08;
     /// Whether libc has to expect other threads.
     pub const THREADS: usize = 0x18;
-    /// What functions with protected stacks compare, and what mangles pointers of `setjmp`.
+    /// The canary of functions with protected stacks, and the key that mangles pointers of `setjmp`.
     pub const GUARDS: [usize; 2] = [0x28, 0x30];
 }
 
@@ -46,7 +46,7 @@ struct Image {
     bytes: usize,
 }
 
-/// All that blocks have in common.
+/// The parts that all blocks have in common.
 #[derive(Clone, Copy)]
 pub struct Template {
     /// Bytes below the thread pointer.
@@ -110,7 +110,8 @@ impl Template {
     /// Makes a block at `start`; its thread pointer.
     ///
     /// # Safety
-    /// So many bytes from there on, aligned to a page, are the caller's alone, and zero or a block that was.
+    /// The bytes of a block from there on, aligned to a page, are the caller's alone; they are zero, or
+    /// were a block.
     pub unsafe fn write(&self, start: usize) -> usize {
         let pointer = start + self.below;
         // SAFETY: all of it lies in the block, at distances that were found in a block of libc's.
@@ -170,7 +171,7 @@ impl Template {
     }
 }
 
-/// What libc's table of modules has for one: an address, and what to free with it.
+/// An entry of libc's table of modules: an address, and what to free with it.
 #[repr(C)]
 struct Entry(usize, usize);
 
@@ -181,7 +182,7 @@ struct Found {
     images: [Image; IMAGES],
     seen: [bool; IMAGES],
     modules: usize,
-    /// What the thread pointer is aligned to, at least.
+    /// The least alignment of the thread pointer.
     align: usize,
 }
 

@@ -1,7 +1,7 @@
 //! Processors and memory nodes: which there are, which this process may use, where a thread runs.
 
 use crate::Errno;
-use crate::proc::read_small;
+use crate::proc::thread_cpu;
 use crate::process::program;
 
 /// The processor this thread runs on now.
@@ -41,22 +41,9 @@ pub fn bind(cpu: usize) -> Result<(), Errno> {
     }
 }
 
-/// The processor on which thread `id` of the program last ran. About 5 µs.
+/// The processor on which thread `id` of the program last ran.
 pub fn cpu_of(id: u32) -> Option<usize> {
-    let mut path = [0u8; 48];
-    let text = {
-        use std::io::Write;
-        let mut cursor = std::io::Cursor::new(&mut path[..]);
-        write!(cursor, "/proc/{}/task/{id}/stat\0", program::pid()).ok()?;
-        let n = cursor.position() as usize;
-        std::ffi::CStr::from_bytes_with_nul(&path[..n]).ok()?
-    };
-    let mut buffer = [0u8; 512];
-    let stat = read_small(text, &mut buffer)?;
-    // The name, in parentheses, may hold anything; fields are counted after it.
-    let after = stat.iter().rposition(|b| *b == b')')? + 2;
-    let field = stat[after..].split(|b| *b == b' ').nth(36)?;
-    std::str::from_utf8(field).ok()?.parse().ok()
+    thread_cpu(program::pid(), id)
 }
 
 /// Processors of the system that are online.
@@ -135,7 +122,7 @@ mod tests {
             std::fs::create_dir(dir.path().join(name)).unwrap();
             std::fs::write(dir.path().join(name).join("cpulist"), cpus).unwrap();
         }
-        // What else lies there.
+        // Other files of that directory.
         std::fs::write(dir.path().join("online"), "0,2,5\n").unwrap();
         std::fs::create_dir(dir.path().join("power")).unwrap();
         assert_eq!(nodes_in(dir.path(), 6), [0, 0, 2, 2, 0, 2]);

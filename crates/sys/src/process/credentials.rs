@@ -1,16 +1,16 @@
 //! Tasks of ours follow the program's changes of user.
 //!
-//! To the kernel, users and groups are each thread's own. libc's `setuid` and its kin have every
-//! thread change that libc knows, and it knows none of ours (`task`). One that kept the program's former
-//! rights would be a way back to them for whoever takes the program over, as both have one memory. So the
-//! thread that changed says so, and goes on when all have followed.
+//! To the kernel, users and groups are each thread's own. libc's `setuid` and its kin change every thread
+//! that libc knows; it knows none of ours (`task`). One that kept the program's former rights would be a
+//! way back to them for whoever takes the program over, as both have one memory. So the thread that changed
+//! says so, and goes on when all have followed.
 //!
-//! Protocol: [`changed`] writes down what its caller is now and raises the count of changes; each task of ours
-//! that finds it above the last change that it `followed` becomes the same, and says so. It calls
-//! [`follow`] whenever it wakes.
+//! Protocol: [`changed`] writes down its caller's credentials and raises the count of changes. Each task of
+//! ours that finds the count above the last change that it `followed` takes those credentials over, and
+//! says so. It calls [`follow`] whenever it wakes.
 //!
-//! What it does not do: what else is a thread's own and libc leaves so (capabilities set by hand,
-//! seccomp filters).
+//! Not here: other attributes of a single thread that libc leaves alone (capabilities set by hand, seccomp
+//! filters).
 
 use crate::kernel::futex;
 use crate::kernel::tasks::{REGISTRY, TASKS, helper_lives};
@@ -21,7 +21,7 @@ use std::time::{Duration, Instant};
 /// Real, effective and saved.
 type Three = [AtomicU32; 3];
 
-/// What tasks of ours follow.
+/// Credentials that tasks of ours follow.
 struct Changes {
     /// How often credentials were changed.
     count: AtomicU32,
@@ -123,9 +123,9 @@ fn follow_now() {
     let [u, v, w] = CHANGES.users.each_ref().map(|id| id.load(SeqCst));
     let [g, h, i] = CHANGES.groups.each_ref().map(|id| id.load(SeqCst));
     let (list, count) = (CHANGES.list.load(SeqCst), CHANGES.listed.load(SeqCst));
-    // The system calls themselves, which change this thread alone. Who may not set groups had the
-    // right no more before, and they are the same.
-    // SAFETY: the list holds so many until this thread has said that it followed.
+    // The system calls themselves, which change this thread alone. A thread without the right to set
+    // groups had none before, so its groups are the same. SAFETY: the list holds so many until this thread
+    // has said that it followed.
     let followed = unsafe {
         libc::syscall(libc::SYS_setgroups, count, list);
         libc::syscall(libc::SYS_setresgid, g, h, i) == 0

@@ -21,8 +21,8 @@ pub fn split() -> Result<Side, Errno> {
     if threads != 1 {
         return Err(Errno(libc::EBUSY));
     }
-    // SAFETY: this process has one thread, so the child's copy of every lock and every heap
-    // structure is consistent, and it may go on as if nothing had happened.
+    // SAFETY: this process has one thread, so the child's copy of every lock and every heap structure is
+    // consistent. The child may go on as if nothing had happened.
     match unsafe { libc::fork() } {
         -1 => Err(Errno::last()),
         0 => {

@@ -1,17 +1,19 @@
-//! What an executable file is to us: whether the program in it loads a preload library, by its headers.
-//! That takes a dynamic, native glibc executable that the kernel does not run with other rights.
+//! Whether the program in an executable file loads a preload library, by its headers. That takes a dynamic,
+//! native glibc executable that the kernel does not run with other rights.
 //!
 //! Reads into memory of its own, on the stack: it is asked in children of vfork too. Executes nothing, and
 //! follows no `#!` line: the caller does.
 
+use crate::kernel::file::read_up_to;
+use crate::proc;
 use std::fmt;
 use std::fs::{File, Metadata};
 use std::io;
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, BorrowedFd};
-use std::os::unix::fs::{FileExt, MetadataExt};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::os::unix::fs::MetadataExt;
 
-/// What a file is.
+/// The kind of a program file.
 #[derive(PartialEq, Eq, Debug)]
 #[allow(clippy::large_enum_variant)] // A box would take the heap.
 pub enum ProgramKind {
@@ -42,9 +44,9 @@ pub enum UnmanagedReason {
 }
 
 impl UnmanagedReason {
-    /// Whether the preload library has to be kept out of the program's environment: its loader would take
-    /// it for a library of its own and give up. musl's passes over one that it does not find, as it does
-    /// not find one named for glibc alone ([`super::loader`]); what others do is not known.
+    /// Whether the preload library must stay out of the program's environment, because its loader would
+    /// take the library for its own and give up. musl's loader passes over a library that it does not find,
+    /// and it does not find one named for glibc alone ([`super::loader`]). Other loaders are not known.
     pub fn withholds(&self, named_for_glibc: bool) -> bool {
         match self {
             UnmanagedReason::OtherLibc(loader) => {
@@ -125,10 +127,10 @@ impl fmt::Debug for ProgramPath {
 /// How many interpreters of interpreters the kernel follows.
 pub const MAX_SCRIPTS: usize = 5;
 
-/// What is read at once: with a linker of today all of what is looked at.
+/// Bytes of the first read: with today's linkers it holds all headers of interest.
 const HEAD: usize = 1024;
 
-/// What `file` is.
+/// The kind of `file`.
 ///
 /// # Errors
 /// It cannot be read.
@@ -140,7 +142,7 @@ pub fn program_kind(file: &File) -> io::Result<ProgramKind> {
         return Ok(ProgramKind::Unmanaged(UnmanagedReason::Privileged));
     }
     let mut head = [0; HEAD];
-    let len = read_at(file, &mut head, 0)?;
+    let len = read_up_to(file, &mut head, 0)?;
     let head = &head[..len];
     if let Some(line) = head.strip_prefix(b"#!") {
         let line = line.split(|&b| b == b'\n').next().unwrap_or_default();
@@ -155,20 +157,6 @@ pub fn program_kind(file: &File) -> io::Result<ProgramKind> {
     Ok(elf(file, head).unwrap_or(ProgramKind::Damaged))
 }
 
-/// As much as there is.
-fn read_at(file: &File, out: &mut [u8], offset: u64) -> io::Result<usize> {
-    let mut done = 0;
-    while done < out.len() {
-        match file.read_at(&mut out[done..], offset + done as u64) {
-            Ok(0) => break,
-            Ok(n) => done += n,
-            Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
-            Err(e) => return Err(e),
-        }
-    }
-    Ok(done)
-}
-
 /// Whether the kernel would run the file with another user or group than ours (AT_SECURE).
 pub fn raises_privileges(meta: &Metadata) -> bool {
     let user = rustix::process::geteuid();
@@ -179,7 +167,7 @@ pub fn raises_privileges(meta: &Metadata) -> bool {
     setuid || setgid
 }
 
-/// What the ELF headers say; `None` if they are not whole.
+/// The kind that the ELF headers show; `None` if they are not whole.
 fn elf(file: &File, head: &[u8]) -> Option<ProgramKind> {
     const PT_INTERP: u32 = 3;
     const PT_NOTE: u32 = 4;
@@ -242,7 +230,7 @@ fn part(file: &File, head: &[u8], out: &mut [u8], offset: u64) -> Option<usize> 
             out.copy_from_slice(bytes);
             Some(out.len())
         }
-        None => read_at(file, out, offset).ok(),
+        None => read_up_to(file, out, offset).ok(),
     }
 }
 
@@ -253,17 +241,8 @@ fn is_glibcs(loader: ProgramPath) -> bool {
 
 /// Where an open file is, links resolved.
 fn own_name(file: BorrowedFd<'_>) -> Option<ProgramPath> {
-    use std::os::fd::AsRawFd;
-    let mut link = [0u8; 40];
-    {
-        use std::io::Write;
-        let mut to = &mut link[..39];
-        write!(to, "/proc/self/fd/{}", file.as_raw_fd()).ok()?;
-    }
-    let link = std::ffi::CStr::from_bytes_until_nul(&link).ok()?;
     let mut name = [MaybeUninit::uninit(); 256];
-    let (name, _) = rustix::fs::readlinkat_raw(rustix::fs::CWD, link, &mut name).ok()?;
-    Some(ProgramPath::of(name))
+    proc::path_of_fd(file.as_raw_fd(), &mut name).map(ProgramPath::of)
 }
 
 fn u16_in(bytes: &[u8], at: usize) -> Option<u16> {

@@ -1,9 +1,9 @@
 //! Names of libraries that glibc's loader finds and musl's does not.
 //!
-//! `LD_PRELOAD` reaches every program further down a tree, through programs in which nothing of ours runs.
-//! musl's loader heeds it too: it would map a library for glibc, miss names in it, and end the program. But
-//! it passes over a library that is not there. glibc's replaces `$LIB` in such a name by the directory of
-//! libraries below `/`, like `lib64`; musl's takes it as it stands. So a name that begins with
+//! `LD_PRELOAD` reaches every program further down a tree, through programs that do not load us. musl's
+//! loader reads it too: it would map a library for glibc, miss names in it, and end the program. But it
+//! passes over a library that is not there. glibc's loader replaces `$LIB` in such a name by the directory
+//! of libraries below `/`, like `lib64`; musl's leaves it as it stands. So a name that begins with
 //! [`FOR_GLIBC`] is the file's for the one, and no file's for the other.
 //!
 //! Not here: who is given the variable (`UnmanagedReason::withholds`).
@@ -23,7 +23,7 @@ pub fn for_glibc(path: &Path) -> Option<OsString> {
     (path.is_absolute() && finds(&prefixed(own_libc()?))).then(|| OsString::from_vec(name))
 }
 
-/// What of it the loader replaces, with the slash before.
+/// The part that the loader replaces, with the slash before.
 pub const TOKEN: &str = "/$LIB";
 
 /// Whether a name in `LD_PRELOAD` or `LD_LIBRARY_PATH` is one of those.
@@ -54,8 +54,8 @@ fn finds(name: &[u8]) -> bool {
     let Ok(name) = CString::new(name) else {
         return false;
     };
-    // SAFETY: a string; with NOLOAD no constructor runs. What it finds is counted once more, and
-    // then no more.
+    // SAFETY: a string; with NOLOAD no constructor runs. The library's count goes up by one and down
+    // again.
     unsafe {
         let found = libc::dlopen(name.as_ptr(), libc::RTLD_NOLOAD | libc::RTLD_LAZY);
         !found.is_null() && libc::dlclose(found) == 0

@@ -6,11 +6,11 @@
 //! - *death*: the program's pidfd is readable once every thread of it has ended;
 //! - *exec*: the two have one memory no more (`kcmp`, or their sizes differ).
 //!
-//! Both mean that the first thread has let the memory go, and then the kernel clears a word of that thread's
-//! and wakes who waits for it (`CLONE_CHILD_CLEARTID`, as libc and `fork` have it for `pthread_join`). The
-//! helper waits for that word beside what else it waits for, and looks when it is cleared, and now and then.
+//! Both mean that the first thread has let the memory go. Then the kernel clears a word of that thread and
+//! wakes its waiters (`CLONE_CHILD_CLEARTID`, which libc sets for `pthread_join`). The helper waits for
+//! that word beside what else it waits for, and looks when it is cleared, and now and then.
 //!
-//! What it does not do: see which other processes use the memory (children of `vfork`).
+//! Not here: which other processes use the memory (children of `vfork`).
 
 use crate::kernel::{futex, raw};
 use crate::{Errno, memory, proc};

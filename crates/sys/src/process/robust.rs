@@ -1,5 +1,5 @@
-//! A word that one thread at a time holds, and that the kernel takes from it when it dies: by exit, exec or
-//! a signal, at any instruction (`set_robust_list(2)`).
+//! A word that one thread holds at a time. The kernel takes it from a thread that dies, by exit, exec or a
+//! signal, at any instruction (`set_robust_list(2)`).
 //!
 //! Made for processes that share one memory, where who dies leaves others behind that go on using it. The
 //! word is all that the kernel puts right: what it guards has to be fit for that.
@@ -24,7 +24,7 @@ struct Head {
 pub struct Robust {
     /// A list with nothing in it, and the word *pending*.
     head: Head,
-    /// Who holds it, by its number in the system; 0 nobody.
+    /// The holder's number in the system; 0: nobody.
     word: AtomicU32,
 }
 

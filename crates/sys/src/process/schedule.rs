@@ -24,8 +24,8 @@ pub fn set_urgency(id: u32, urgency: Urgency) -> Result<(), Errno> {
         .map(|_| ())
 }
 
-/// Asks that the calling thread, which works for fractions of a millisecond at a time, get its turn
-/// soon on a crowded machine: a short slice, and precedence where that is permitted. Processes that
+/// Asks that the calling thread, which works for fractions of a millisecond at a time, get its turn soon on
+/// a crowded machine. It asks for a short slice, and for precedence where that is permitted. Processes that
 /// it starts have neither. Refused where the kernel is older, and then nothing changes.
 pub fn prompt() {
     const RESET_ON_FORK: u64 = 1;

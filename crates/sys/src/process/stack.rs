@@ -1,23 +1,24 @@
 //! Stacks of ours for threads of the program.
 //!
 //! A program makes its memory calls on whatever stack it has: of 8 KiB, with its own data right below, in
-//! memory that is paged. What the pager does in such a call needs more than that, and must not fault while it
+//! memory that is paged. The pager's part of such a call needs more than that, and must not fault while it
 //! holds the pager's lock. So it is done on a stack from here: [`borrow`] blocks signals, takes a free one,
-//! runs a closure on it, and comes back. What the closure has is moved there with it (`'static`: it refers to
-//! nothing on the stack that was left), and what it answers is moved back when it is over.
+//! runs a closure on it, and comes back. The closure is moved there with all that it owns (`'static`: it
+//! refers to nothing on the stack that was left). Its result is moved back when it is over.
 //!
-//! - Signals are blocked from before a stack is taken until after it is free again: a handler would run there,
-//!   need any amount of it, or leave it by a jump and never give it back. So a closure does not wait for long.
-//! - A thread that finds none waits. Whoever has one waits for threads of ours at most, or for the lock of one
-//!   that has one too, so there will be one.
+//! - Signals are blocked from before a stack is taken until after it is free again. A handler would run
+//!   there, need any amount of it, or leave it by a jump and never give it back. So a closure does not wait
+//!   for long.
+//! - A thread that finds none waits. A holder waits at most for threads of ours, or for the lock of another
+//!   holder, so a stack will become free.
 //! - The lowest page of each is a guard. The memory is this library's own, zero until it is used, and the
 //!   first that is free is taken, so that mostly one of them is ever touched.
 //! - One more is kept for the thread that forks (`syscall_trap`), of which there is one at a time.
 //! - A thread on a borrowed stack is the program's: its descriptors and its user are.
 //! - Debuggers and profilers see through: `switch` says where the caller's frame is.
 //!
-//! What it does not do: come back from a thread that is killed alone. A child that shares its parent's memory
-//! (`vfork`) may be, and would keep what it had.
+//! Not here: giving back the stack of a thread that is killed alone. A child that shares its parent's
+//! memory (`vfork`) may be, and would keep what it had.
 
 use crate::kernel::futex;
 use crate::kernel::signal::Blocked;
@@ -72,8 +73,8 @@ pub fn is_borrowed() -> bool {
     number().is_some()
 }
 
-/// Runs `f` on a stack of ours, with every signal blocked. Who is on one already, and threads of ours, run it
-/// where they are.
+/// Runs `f` on a stack of ours, with every signal blocked. Threads that are on such a stack already, and
+/// threads of ours, run it where they are.
 #[inline(always)]
 pub fn borrow<R: 'static, F: FnOnce() -> R + 'static>(f: F) -> R {
     if is_borrowed() || is_ours() {
@@ -180,8 +181,8 @@ fn guard(number: usize) {
     }
 }
 
-/// Calls `run(job)` with the stack pointer at `top`. To an unwinder its frame is where it was called; that
-/// the next one lies elsewhere is said as of a signal's frame, or gdb would take it for damage.
+/// Calls `run(job)` with the stack pointer at `top`. An unwinder finds its frame at the call site. The
+/// frame is marked as a signal's, or gdb would take the jump to another stack for damage.
 ///
 /// Requires: `top` is aligned to 16, and nobody uses what is below.
 #[unsafe(naked)]

@@ -1,21 +1,22 @@
 //! Catches the system call by which libc's `fork` copies the process.
 //!
-//! Between the handlers of `pthread_atfork` and that call libc takes locks and looks at memory of its own, and
-//! after the call it does so again, in the child: nobody outside of libc can say at what. What must be at rest
-//! while the process is copied should be so for that call alone. The kernel's Syscall User Dispatch
-//! (`prctl(2)`, PR_SET_SYSCALL_USER_DISPATCH) makes it possible: on a thread for which it is armed every
-//! system call from outside of this library's code is not made but becomes a SIGSYS, whose handler makes it:
+//! Between the handlers of `pthread_atfork` and that call libc takes locks and looks at memory of its own.
+//! After the call it does so again, in the child. Only libc knows which memory that is. The process has to
+//! be at rest only for that one call. The kernel's Syscall User Dispatch (`prctl(2)`,
+//! PR_SET_SYSCALL_USER_DISPATCH) makes it possible. On a thread for which it is armed, a system call from
+//! outside this library's code becomes a SIGSYS instead, and the handler makes the call:
 //!
 //! 1. [`arm`], on the thread that is about to fork: all signals but SIGSYS are blocked, as a handler of the
-//!    program's would make system calls too, and fork. What libc sets its mask to meanwhile is kept beside.
-//! 2. The handler goes to a stack of ours (`stack`). What copies the process is done by who armed; the trap is disarmed
-//!    before. Every other call is made as it is.
-//! 3. The handler leaves that stack, and says so to who armed: only now may another thread arm, which uses the same.
+//!    program's would make system calls too, and fork. The mask that libc sets meanwhile is kept beside.
+//! 2. The handler goes to a stack of ours (`stack`). The caller of `arm` gave a function that makes the
+//!    call which copies the process; the trap is disarmed before. Every other call is made as it is.
+//! 3. The handler leaves that stack, and tells the caller of `arm`. Only now may another thread arm, which uses
+//!    the same stack.
 //! 4. The handler returns with the call's result and the mask that libc believes to have: in the parent and in
 //!    the child. So the first code that runs in a child is ours, and the program's comes when that is done.
 //!
-//! Protocol: one thread at a time, which the caller sees to. What it does not do: calls that share the memory,
-//! which never come here.
+//! Protocol: one thread at a time, which the caller sees to. Not here: calls that share the memory, which
+//! never come here.
 
 use crate::Errno;
 use crate::kernel::raw;
@@ -37,7 +38,7 @@ pub struct Call {
 /// How it went, in the process that returns.
 #[derive(Clone, Copy, Debug)]
 pub struct Copied {
-    /// What the call answers: in the child 0, an error negated.
+    /// The result of the call: in the child 0, an error negated.
     pub result: c_long,
     /// Where the stack of who returns is; 0: as it was.
     pub stack: usize,
@@ -78,7 +79,7 @@ struct Armed {
     forking: Option<Forking>,
     /// The mask that the program believes to have.
     mask: u64,
-    /// What a SIGSYS did before.
+    /// The action of SIGSYS before.
     before: Action,
 }
 

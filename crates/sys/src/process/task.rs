@@ -1,28 +1,28 @@
 //! Tasks of our own in the memory of a program: the *helper*.
 //!
-//! Threads of ours must have the program's memory, and nothing else of it. As threads of its process they
-//! would make it one with several threads (no new user namespace, no sandbox that looks at
-//! `/proc/self/task`), would be stopped by debuggers while somebody waits for them to serve a fault, and
-//! would take on its seccomp filters, its root and its limits. So they are a process of their own, which the
-//! program does not know of as a child either:
+//! Threads of ours must have the program's memory, and nothing else of it. As threads of the program's
+//! process they would make it a process with several threads: no new user namespace, no sandbox that looks
+//! at `/proc/self/task`. Debuggers would stop them while a thread waits for them to serve a fault. And they
+//! would take on its seccomp filters, its root and its limits. So they are a process of their own, which
+//! the program does not know of as a child either:
 //!
 //! 1. A thread of the program makes a *go-between* and waits for it; that makes the helper and ends. The
 //!    helper thus has no parent but the nearest subreaper, the supervisor, and neither its end nor an exec of
 //!    the program's sends the program SIGCHLD. Neither is traced (`CLONE_UNTRACED`).
 //! 2. The helper leaves the process group, takes a table of descriptors of its own with nothing in it, and
-//!    calls what it was made for. Threads that it starts are of its thread group. It stays in the session: the
-//!    scheduler weighs sessions against each other (autogroups), and in one of its own a thread with idle
-//!    urgency would compete with the program's.
+//!    calls what it was made for. Threads that it starts are of its thread group. It stays in the session.
+//!    The scheduler weighs sessions against each other (autogroups), so in a session of its own a thread
+//!    with idle urgency would compete with the program's.
 //!
-//! Where the program is the first process of its PID namespace, or a subreaper itself, it would become the
-//! helper's parent, and wait for it like for any child. There the helper is its child from the beginning, one
-//! that tells nobody of its end and that no `wait` sees but one for such (`__WALL`).
+//! A program that is the first process of its PID namespace, or a subreaper itself, would become the
+//! helper's parent, and wait for it like for any child. There the helper is its child from the beginning,
+//! one that tells nobody of its end and that no `wait` sees but one for such (`__WALL`).
 //!
 //! libc knows none of these tasks: their control blocks are made by `control_block`, their stacks
 //! lie in one area, by which a task of ours knows itself. Tasks are numbered in the order in which they
 //! start. A forked child has the same areas, empty (MADV_WIPEONFORK), and starts a helper of its own.
 //!
-//! What it does not do: say when the program has ended, which is `program`.
+//! Not here: noticing that the program has ended (`program`).
 
 use crate::kernel::tasks::{REGISTRY, STACK, STACKS, TASKS};
 use crate::kernel::{raw, signal};
@@ -41,13 +41,13 @@ pub type Entry = extern "C" fn(usize) -> !;
 /// The stack of the go-between, which runs a few instructions.
 const BETWEEN: usize = TASKS;
 
-/// What a task is to run.
+/// The function that a task is to run.
 struct Order {
     entry: AtomicPtr<()>,
     argument: AtomicUsize,
 }
 
-/// What tasks are made from.
+/// The parts from which tasks are made.
 struct Launch {
     template: OnceLock<Option<Template>>,
     /// Where the control blocks lie, once there are stacks.
@@ -104,8 +104,8 @@ pub fn start_helper(entry: Entry, argument: usize, patience: Duration) -> Result
     credentials::started(0);
     let _blocked = signal::Blocked::all();
     retried(patience, || {
-        // SAFETY: nobody else uses the stack, as only one helper is started at a time, by whoever asked for it
-        // first; and the first task's stack and block are used by nobody.
+        // SAFETY: nobody else uses the stack, as only one helper is started at a time, by the first thread
+        // that asked for it. The first task's stack and block are used by nobody.
         unsafe {
             if adopts_orphans() {
                 answered(make_helper())
@@ -157,7 +157,8 @@ pub fn spawn(entry: Entry, argument: usize) -> Result<u32, Errno> {
 }
 
 const UNTRACED: c_long = libc::CLONE_UNTRACED as c_long;
-/// What go-between and helper have in common with the program; the descriptors until they have their own.
+/// Resources that go-between and helper share with the program; descriptors only until the helper has its
+/// own.
 const BESIDE: c_long = (libc::CLONE_VM | libc::CLONE_FILES) as c_long | UNTRACED;
 
 extern "C" fn go_between(_: usize) -> ! {
@@ -216,7 +217,7 @@ fn leave_program() {
         raw::call(libc::SYS_setpgid, [0; 6]);
         raw::call(libc::SYS_chdir, [c"/".as_ptr() as c_long, 0, 0, 0, 0, 0]);
     }
-    // What the program may open and write is not what its swap devices may.
+    // The program's limits on files are not those of its swap devices.
     for resource in [libc::RLIMIT_FSIZE, libc::RLIMIT_NOFILE] {
         thread::raise_limit(resource);
     }
@@ -327,8 +328,8 @@ unsafe fn clone(
     argument: usize,
 ) -> Result<u32, Errno> {
     let result: c_long;
-    // SAFETY: in the caller it is a system call that changes no memory but the word; the new task comes to the
-    // call of `entry` with an empty stack, and nothing comes back.
+    // SAFETY: in the caller it is a system call that changes no memory but the word. The new task comes to
+    // the call of `entry` with an empty stack, and nothing comes back.
     unsafe {
         core::arch::asm!(
             "syscall",
@@ -372,7 +373,7 @@ mod tests {
         while SEEN[1].load(SeqCst) != beside {
             futex::wait(&SEEN[1], 0, Some(Duration::from_millis(10)), false);
         }
-        // What libc and the standard library need of a control block.
+        // libc and the standard library need these of a control block.
         let error = std::fs::File::open("/nowhere/at/all").unwrap_err();
         assert_eq!(error.raw_os_error(), Some(libc::ENOENT));
         let text = format!("{argument} {error}");

@@ -37,7 +37,7 @@ pub struct Device {
     pub serial: u64,
     /// Its file, in this thread's descriptor table.
     pub fd: OwnedFd,
-    /// What is known of it.
+    /// Its facts.
     pub facts: crate::Facts,
     /// Higher is used first; none: after those with one.
     pub priority: Option<i16>,
@@ -136,9 +136,9 @@ impl Member {
         shares.filter(|share| share.used.load(Relaxed) > 0).count() as u64
     }
 
-    /// Says what this process has on a device: `used` slots, write errors that it met, whether
-    /// it gave the device up for them, and what it answers to being asked to leave it, by the last
-    /// change of the devices that it has seen.
+    /// Reports this process's share of a device: `used` slots, write errors, and whether it gave the device
+    /// up for them. `answer` is its answer to being asked to leave the device, with the last change of the
+    /// devices that it has seen.
     pub fn report_share(
         &self,
         row: usize,
@@ -166,7 +166,7 @@ impl Member {
 struct DeviceLender {
     leases: Leases<'static>,
     me: Arc<AtomicU32>,
-    /// What `acquire` remembers of a scan in vain.
+    /// `acquire`'s memory of a scan in vain.
     vain: AtomicU64,
 }
 

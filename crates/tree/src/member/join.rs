@@ -31,12 +31,12 @@ pub enum JoinError {
     /// The pidfd does not say which process the program is.
     #[error("cannot tell the program's process: {0}; is /proc mounted?")]
     Program(Errno),
-    /// What was received could not be mapped.
+    /// The received descriptor could not be mapped.
     #[error("cannot map the table shared with `ebb run`: {0}; raise the limit on address space")]
     Map(Errno),
 }
 
-/// What came with the welcome.
+/// The supervisor's welcome.
 pub struct Welcome {
     pub connection: OwnedFd,
     pub slot: SlotNumber,
@@ -53,10 +53,10 @@ pub fn number_of(program: Option<BorrowedFd<'_>>) -> Result<u32, JoinError> {
     }
 }
 
-/// What a supervisor is asked with.
+/// A request to join.
 pub struct JoinRequest<'a> {
     pub control: &'a str,
-    /// Whose supervisor it is.
+    /// The user of the supervisor.
     pub uid: u32,
     pub reserved: Option<SlotNumber>,
     pub program: Option<BorrowedFd<'a>>,

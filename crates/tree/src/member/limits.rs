@@ -5,7 +5,7 @@ use crate::table::{PoolLimit, SlotState};
 use std::sync::atomic::Ordering::*;
 
 impl Member {
-    /// What bounds this process's pool: `most` bytes, and what the user asked for.
+    /// The bounds of this process's pool: `most` bytes, and the user's limits.
     pub fn pool_limit(&self, most: u64) -> PoolLimit {
         let budget = self.table.budget_bytes();
         let of_tree = self.table.limits.get();
@@ -22,7 +22,7 @@ impl Member {
         let pools = self
             .table
             .pools(self.slot(), ebb_sys::clock::monotonic_ns());
-        // Who is idle looks seldom.
+        // An idle process looks seldom.
         if let Some(first) = pools.first
             && pools.sum > (limit / 100).saturating_mul(u64::from(accept) + 1)
         {

@@ -1,10 +1,10 @@
 //! A managed process's side.
 //!
 //! # Program and helper
-//! The connection may be held by the program's process itself, or by a *helper*: a process of ours that
-//! shares the program's memory and nothing else, and does all paging for it. A helper passes a pidfd of
-//! the program when it joins. The member is the program's process in any case: its number is the one
-//! that stands in the table ([`program_pid`](Member::program_pid)), whoever of the two calls.
+//! The program's process itself may hold the connection, or a *helper*. A helper is a process of ours that
+//! shares the program's memory and nothing else, and does all paging for it. A helper passes a pidfd of the
+//! program when it joins. The member is the program's process in any case: its number is the one that
+//! stands in the table ([`program_pid`](Member::program_pid)), whoever of the two calls.
 //!
 //! # Threads and forks
 //! Functions on the shared table may be called from any thread. Those that use a descriptor
@@ -162,7 +162,7 @@ impl Member {
         self.table.state(self.slot()).state
     }
 
-    /// Whose the tree is.
+    /// The tree's user.
     pub fn user(&self) -> u32 {
         self.table.user.load(Relaxed)
     }
@@ -177,17 +177,17 @@ impl Member {
         self.table.budget.load(Relaxed).max(0) as u64
     }
 
-    /// What paging members may charge in all, in pages.
+    /// The limit of all charges of paging members, in pages.
     pub fn limit(&self) -> u64 {
         self.table.limit.0.load(Relaxed).max(0) as u64
     }
 
-    /// What paging members have charged in all, in pages.
+    /// All charges of paging members, in pages.
     pub fn charged(&self) -> u64 {
         self.table.charged.0.load(Relaxed).max(0) as u64
     }
 
-    /// What this process has charged, in pages.
+    /// The charge of this process, in pages.
     pub fn own_charge(&self) -> u64 {
         self.table.slot(self.slot()).charged.load(Relaxed).max(0) as u64
     }
@@ -231,10 +231,10 @@ impl Member {
         self.connection.send(&protocol::POKE_PACKET);
     }
 
-    /// Gives the supervisor the userfaultfd of this process, to keep for as long as its memory is used: while
-    /// somebody has it, what is swapped out does not read as zeros for those that outlive us in our memory
-    /// (a child of `vfork`), nor for our own threads while we die. Whether it went; one that did not costs
-    /// that, and nothing else.
+    /// Gives the supervisor the userfaultfd of this process, to keep for as long as its memory is used.
+    /// While a process holds it, swapped-out pages do not read as zeros: neither for processes that outlive
+    /// us in our memory (a child of `vfork`), nor for our own threads while we die. Whether it went; one
+    /// that did not costs that, and nothing else.
     pub fn send_userfaultfd(&self, faults: impl AsFd) -> bool {
         let sent = |connection| {
             protocol::send(connection, &protocol::USERFAULTFD_PACKET, &[faults.as_fd()])
@@ -248,15 +248,14 @@ impl Member {
         self.table.relatives(me).any(|n| n != me)
     }
 
-    /// Gives back `pages` of this process's charge that stand for pages which it shared with its
-    /// relatives and shares no more: it has copied them, and has charged the copies, or has
-    /// dropped them while others keep them. Since when, `rollups` says. Every call writes lines shared by
-    /// all processes.
+    /// Gives back `pages` of this process's charge for pages that it shared with its relatives and shares
+    /// no more. It has copied them, and has charged the copies, or has dropped them while others keep them.
+    /// Since when, `rollups` says. Every call writes lines shared by all processes.
     pub fn unshare(&self, pages: u64, rollups: u32) {
         self.table.unshare(self.slot(), signed(pages), rollups);
     }
 
-    /// What members share may be less by so many pages than was measured.
+    /// Members may share so many pages fewer than was measured.
     pub fn doubt(&self, pages: u64) {
         self.table.doubted.fetch_add(signed(pages), SeqCst);
     }
@@ -378,10 +377,10 @@ impl Member {
         has
     }
 
-    /// AgeCutoff a fork, in the parent: a slot for the child, which from now on is a reader of
-    /// all clusters that we own or read, so that there is no window. If this process pages,
-    /// its whole charge is charged once more for the child, with credit for all of it, but for
-    /// `alone` pages, which the child does not inherit. None if all slots are taken.
+    /// Before a fork, in the parent: a slot for the child. From now on the child is a reader of all
+    /// clusters that we own or read, so that there is no window. If this process pages, its whole charge is
+    /// charged once more for the child, with credit for all of it. Excepted are `alone` pages, which the
+    /// child does not inherit. None if all slots are taken.
     pub fn reserve_child(&self, alone: u64) -> Option<ChildSlot> {
         let me = self.slot();
         let charges = self.table.state(me).is_charging();
@@ -453,7 +452,7 @@ fn signed(pages: u64) -> i64 {
 
 #[cfg(test)]
 impl Member {
-    /// Whose slot `me` is, with no connection.
+    /// A member with slot `me` and no connection.
     pub(crate) fn for_test(table: &'static Table, me: SlotNumber) -> Self {
         Self {
             table,

@@ -16,10 +16,10 @@
 //! - Slots without a name: those of processes that no member forked.
 //! - All slots of a tree with several PID namespaces.
 //! - Slots whose number, or whose dead reaper's number, another process has, as long as it lives.
-//! - Slots of a tree with a device whose leases no living member holds: the dead child's clusters
-//!   there are not known, and the next process in that slot would own them.
-//! - Charges that a reaper had taken out of one sum and not yet out of the other when it was killed
-//!   (`charge`): too much stays charged, never too little.
+//! - Slots of a tree with a device whose leases no living member holds. The dead child's clusters there are
+//!   not known, and the next process in that slot would own them.
+//! - Charges that a killed reaper had taken out of one sum and not yet out of the other (`charge`). Too
+//!   much stays charged, never too little.
 
 use super::Member;
 use crate::table::{Named, SlotNumber, StateWord, Table};

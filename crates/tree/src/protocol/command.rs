@@ -1,12 +1,11 @@
 //! A command's side: asking the supervisor of a tree that runs.
 //!
-//! The supervisor is found from any process of the tree, or from its own number. Its socket's
-//! name, which no file stands for, begins with its process number: so the sockets of this
-//! network namespace are looked through for the process and for its ancestors. Where that
-//! fails (the supervisor forked when its program ended), the process's environment names the
-//! socket. Anybody can give a socket such a name, so who listens must be the process that the name says
-//! ([`ControlName`]) and of our own user, or, if we are root, of that of the process that was named; the
-//! supervisor asks the same of us.
+//! The supervisor is found from any process of the tree, or from its own number. The name of its socket
+//! begins with its process number; no file stands for the name. So the sockets of this network namespace
+//! are searched for the process and for its ancestors. Where that fails (the supervisor forked when its
+//! program ended), the process's environment names the socket. Anybody can give a socket such a name. So
+//! the listener must be the process in the name ([`ControlName`]) and of our own user. For root it may also
+//! be of the user of the process that was named. The supervisor asks the same of us.
 
 use super::{CONTROL_PREFIX, ControlName, MAX_REPLY, MAX_REQUEST, Reply, Request, address};
 use ebb_sys::peer;
@@ -113,7 +112,7 @@ fn find(pid: u32) -> Result<OwnedFd, AskError> {
     Err(AskError::NotManaged(pid))
 }
 
-/// What a process's environment, as it was started, says of its supervisor.
+/// The supervisor's name in a process's environment, as it was started.
 fn environment(pid: u32) -> Option<String> {
     let all = fs::read(format!("/proc/{pid}/environ")).ok()?;
     let value = all
@@ -123,12 +122,10 @@ fn environment(pid: u32) -> Option<String> {
 }
 
 fn parent(pid: u32) -> Option<u32> {
-    let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
-    let line = status.lines().find_map(|line| line.strip_prefix("PPid:"))?;
-    line.trim().parse().ok()
+    Some(Process::open(pid).ok()?.stat().ok()?.parent)
 }
 
-/// Whose supervisor may be asked: ours, and as root that of process `pid` too.
+/// Users whose supervisor may be asked: ours, and as root that of process `pid` too.
 fn users_of(pid: u32) -> Vec<u32> {
     let us = rustix::process::geteuid().as_raw();
     let mut users = vec![us];

@@ -1,5 +1,5 @@
-//! What member, command and supervisor say to each other: packets member and supervisor, over an abstract Unix socket that keeps
-//! packets apart (SOCK_SEQPACKET). The first byte says what a packet is.
+//! Packets between member, command and supervisor, over an abstract Unix socket that keeps packets apart
+//! (SOCK_SEQPACKET). The first byte says what a packet is.
 //!
 //! ```text
 //! member → supervisor   HELLO version pid reserved-slot   once; with the program's pidfd from a helper

@@ -34,7 +34,7 @@ impl std::fmt::Display for ControlName {
 }
 
 impl ControlName {
-    /// What `control` says.
+    /// The name that `control` spells.
     pub fn parse(control: &str) -> Option<Self> {
         let mut parts = control.strip_prefix(CONTROL_PREFIX)?.split('-');
         let hex = |text: &str| u64::from_str_radix(text, 16).ok();
@@ -48,10 +48,11 @@ impl ControlName {
     }
 
     /// Whether the peer who listens at this name is who made it. It is if it has the number and was started
-    /// then, whatever its user looks like from here: in a user namespace of the program's own they have other
-    /// numbers. Else as far as can be seen: it is of user `uid`, and has the number, or is of a PID namespace
-    /// further out, where numbers are others. That number is another's if the process that has it now was
-    /// started at another time. If there is none, somebody carries on for the one who made the name.
+    /// then, whatever its user looks like from here. In a user namespace of the program's own users have
+    /// other numbers. Else as far as can be seen: it is of user `uid`, and has the number, or is of a PID
+    /// namespace further out, where numbers are others. That number is another's if the process that has it
+    /// now was started at another time. If there is none, somebody carries on for the one who made the
+    /// name.
     pub fn is_listener(&self, peer: Peer, uid: u32) -> bool {
         let Some(pid) = peer.pid else {
             return peer.uid == uid;

@@ -9,7 +9,7 @@ const PROGRESS: u8 = b'.';
 const DONE: u8 = b'+';
 const FAILED: u8 = b'-';
 
-/// What a command asks of the supervisor.
+/// A command's request to the supervisor.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Request {
     /// Swap there too: a SPEC.
@@ -20,7 +20,7 @@ pub enum Request {
     Show,
     /// Which limits there are, after this change.
     Limit(LimitChange),
-    /// What the tree has done so far.
+    /// The tree's counters so far.
     Counters,
 }
 
@@ -77,7 +77,7 @@ impl Request {
     }
 }
 
-/// What the supervisor answers a command.
+/// The supervisor's reply to a command.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Reply {
     /// It goes on; how far it is.

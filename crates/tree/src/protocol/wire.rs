@@ -100,7 +100,7 @@ impl<'a> JoinReply<'a> {
     }
 }
 
-/// What a member says after its hello.
+/// A packet of a member after its hello.
 #[derive(PartialEq, Eq, Debug)]
 pub enum MemberPacket<'a> {
     /// A line for the user.

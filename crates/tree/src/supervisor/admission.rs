@@ -1,7 +1,7 @@
 //! The door: who may connect, and who of those may join.
 //!
-//! The socket has a name that everybody on the machine can connect to. What the kernel noted of who did
-//! (SO_PEERCRED) decides, never what he says:
+//! The socket has a name that everybody on the machine can connect to. The kernel's note of the connecting
+//! process (SO_PEERCRED) decides, never the packet:
 //! ```text
 //! another user        told no and closed as it is accepted; it takes no place here
 //! our user, or root   may ask (`ebb swap`, `ebb limit`), and is given text alone
@@ -9,10 +9,10 @@
 //! tree
 //! ```
 //! A process is of the tree if it descends from us. Parents in `/proc` tell, as orphans of the tree become
-//! our children. Where this process carries on for an earlier one they do not: there a process of the tree is
-//! who descends from one that is known, or who is named in the table as the child of one.
-//! There is no secret that could be inherited instead: whoever may read a program's environment may read
-//! its memory as well.
+//! our children. A process that carries on for an earlier supervisor has no descendants in the tree. There
+//! a process belongs to the tree if it descends from a known one, or if the table names it as the child of
+//! one. There is no secret that could be inherited instead: whoever may read a program's environment may
+//! read its memory as well.
 //!
 //! Connections that say nothing are bounded, those from outside in number and time, so that nobody's take
 //! the descriptors that members need. A process of the tree may take its time: it may have been stopped.
@@ -66,8 +66,8 @@ impl Supervisor {
         }
     }
 
-    /// There is no descriptor for who waits, and left waiting it would keep the queue readable and us
-    /// spinning: it gets the descriptor kept for this, and a no. Whether somebody waited.
+    /// No descriptor is free for the waiting connection, and left waiting it would keep the queue readable
+    /// and us spinning. It gets the descriptor kept for this, and a refusal. Whether somebody waited.
     fn refuse_one(&mut self) -> bool {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let connection = net::accept_with(&self.listener, flags);

@@ -94,8 +94,8 @@ impl Supervisor {
     /// A member has something new: it charges for itself from now on, perhaps.
     fn member_poked(&mut self, slot: SlotNumber) {
         self.due = Instant::now();
-        // What it shares with relatives that page already is charged twice, unless its charge is
-        // a copy of its parent's and was credited with that.
+        // Pages shared with relatives that page already are charged twice, unless its charge is a copy of
+        // its parent's and was credited with that.
         let slot = self.table.slot(slot);
         if slot.credit.load(SeqCst) == 0 && slot.charged.load(SeqCst) > 0 {
             self.measurements.measure_sharing_soon();

@@ -5,10 +5,10 @@
 //!   of it is in flight any more. The end of its connection alone does not say that: the
 //!   thread that held it may die before one that is writing to a device.
 //! - **With a helper** (`helpers`): both of them, the one and the other.
-//! - **Exec**: the connection has ended, and the process lives on with another program image
-//!   (addresses drawn anew), or nobody uses the memory any more that it paged (a program that may
-//!   not be read shows no addresses; no write of a thread that has let its memory go is in flight),
-//!   or it has joined a second time.
+//! - **Exec**: the connection has ended, and one of three holds. The process lives on with another program
+//!   image (addresses drawn anew). Or nobody uses the memory any more that it paged: a program that may not
+//!   be read shows no addresses, and no thread that has let its memory go has a write in flight. Or it has
+//!   joined a second time.
 //!
 
 use super::Supervisor;

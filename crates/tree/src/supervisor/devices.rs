@@ -42,11 +42,11 @@ pub struct DeviceShown {
     pub device: u64,
     /// As it was given.
     pub path: String,
-    /// What it can hold.
+    /// Its size.
     pub size_bytes: u64,
-    /// What processes have there; what forked relatives share counts once each.
+    /// Data of processes there; slots that forked relatives share count once each.
     pub used_bytes: u64,
-    /// What is set aside for processes, in clusters of 2 MiB.
+    /// Clusters of 2 MiB set aside for processes.
     pub held_bytes: u64,
     /// As it was given.
     pub priority: Option<i16>,

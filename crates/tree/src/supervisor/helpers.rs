@@ -97,7 +97,7 @@ impl Supervisor {
             self.helpers.remove(&helper.pid);
         }
         let (exit, name) = (helper.exit, member.process.pid());
-        // What pages cannot do without.
+        // A program that pages cannot do without its helper.
         let pages = self.table.state(slot).state == SlotState::Paging;
         let exit = exit.filter(|&why| why != HelperExit::Unmanaged || !pages);
         if exit == Some(HelperExit::Unmanaged) {
@@ -154,7 +154,7 @@ impl Supervisor {
         let Ok(stat) = process.stat() else {
             return false;
         };
-        // What runs in the same memory has the same image, and relatives by fork have too.
+        // Processes in the same memory have the same image, and relatives by fork have too.
         let same = |&&pid: &&u32| {
             pid != process.pid()
                 && Process::open(pid)
@@ -173,8 +173,8 @@ impl Supervisor {
                 })
     }
 
-    /// Ends the helpers of processes that have ended, and waits until those are gone, for at most
-    /// `limit`: who waits for the tree's end does not have to wait for more.
+    /// Ends the helpers of processes that have ended, and waits until they are gone, for at most `limit`.
+    /// So nothing of the tree is left when its end is reported.
     ///
     /// # Errors
     /// Those of the event queue; none is expected.

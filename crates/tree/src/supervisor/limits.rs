@@ -1,10 +1,10 @@
 //! Limits of a running tree: showing and changing them.
 //!
 //! # A lower budget
-//! A budget below what is in use would make every fault wait, and end processes that wait too
-//! long. So a lower budget is approached: at each tick the budget is what is in use, if that is
-//! less than before, and members are asked to give up what is above the aim. Nobody ever meets a
-//! budget below what is in use.
+//! A budget below what is in use would make every fault wait, and end processes that wait too long. So a
+//! lower budget is approached. At each tick the budget becomes the memory in use, if that is less than
+//! before, and members are asked to give up the pages above the aim. Nobody ever meets a budget below what
+//! is in use.
 //! ```text
 //! steady ──lower──▶ approaching ──in use ≤ aim──▶ steady at the aim
 //!    ▲◀──no progress, or who asked is gone: as it was──┘
@@ -50,7 +50,7 @@ pub(super) struct BudgetReduction {
 pub struct LimitsShown {
     /// The budget.
     pub memory_bytes: u64,
-    /// What is in use of it.
+    /// Memory in use.
     pub used_bytes: u64,
     /// Whether the tree has begun to page.
     pub paging: bool,
@@ -58,7 +58,7 @@ pub struct LimitsShown {
     pub pool_max: Option<String>,
     /// The same in bytes.
     pub pool_max_bytes: Option<u64>,
-    /// What all pools hold.
+    /// Bytes of all pools.
     pub pool_bytes: u64,
     /// A pool is emptied down to this percentage of its limit.
     pub accept_percent: u8,
@@ -75,9 +75,9 @@ pub struct ProcessLimits {
     pub pid: u32,
     /// Its name.
     pub name: String,
-    /// What it uses: charged by itself, or measured as long as it does not page.
+    /// Memory in use: charged by itself, or measured as long as it does not page.
     pub used_bytes: u64,
-    /// What its pool holds.
+    /// Bytes of its pool.
     pub pool_bytes: u64,
     /// The limit of its pool, if it has one of its own, as it was given.
     pub pool_max: Option<String>,
@@ -135,8 +135,7 @@ impl Supervisor {
         self.due = Instant::now();
     }
 
-    /// What a change asks for: the limits as they shall be, and the budget if it shall be
-    /// another. Nothing is changed yet.
+    /// The outcome of a change: the new limits, and the new budget if it changes. Nothing is changed yet.
     fn understand(&self, change: &LimitChange) -> Result<(Limits, Option<i64>), String> {
         let mut limits = match change.process {
             None => self.table.limits.get(),
@@ -276,7 +275,7 @@ impl Supervisor {
         Some(reduction)
     }
 
-    /// Whoever asked for a lower budget has spoken, or is gone: then it is taken back.
+    /// The command that asked for a lower budget has spoken, or is gone: then the change is taken back.
     pub(super) fn on_limit_client(&mut self) {
         let Some(reduction) = &self.reduction else {
             return;
@@ -346,7 +345,7 @@ impl Supervisor {
 /// Whether limits can stand under a budget of so many bytes.
 ///
 /// # Errors
-/// What is out of range, and what is allowed.
+/// The value out of range, and the allowed range.
 pub fn check_limits(limits: &Limits, budget: u64) -> Result<(), String> {
     if let Some(max) = limits.pool_max
         && !(LEAST_POOL..=budget).contains(&max.of(budget))

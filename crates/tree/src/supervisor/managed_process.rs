@@ -20,7 +20,7 @@ pub(super) struct ManagedProcess {
     /// Readable when the process is dead.
     pub pidfd: OwnedFd,
     pub image: Image,
-    /// Who serves it and holds the connection, if not the process itself.
+    /// The process that serves it and holds the connection, if not the process itself.
     pub helper: Option<Helper>,
     /// It sees other pids than we do, so those it writes into the table mean nothing to us.
     pub foreign: bool,
@@ -67,7 +67,7 @@ impl From<Errno> for Unknown {
 }
 
 impl Joining {
-    /// Who is at the other end of a connection: process `peer`, or the program whose helper it is.
+    /// The process at the other end of a connection: process `peer`, or the program whose helper it is.
     pub fn of(peer: u32, program: Option<&OwnedFd>) -> Result<Self, Unknown> {
         let Some(program) = program else {
             let (process, pidfd, image) = identify(peer)?;
@@ -164,5 +164,5 @@ pub(super) fn identify(pid: u32) -> Result<(Process, OwnedFd, Image), Errno> {
     Ok((process, pidfd, image))
 }
 
-/// What a process is told that finds no descriptor for it left.
+/// The refusal for a process for which no descriptor is left.
 pub(super) const NO_DESCRIPTORS: &str = "`ebb run` is out of descriptors; raise `ulimit -n`";

@@ -1,11 +1,11 @@
 //! The tick: measuring who does not page, writing the limit, asking for reclaim.
 //!
 //! # Pace
-//! Memory can be filled at [`FILL_PAGES_PER_MS`] a processor. The next tick comes before the
-//! room that is left until something must be done could be used up at that pace, at least
-//! every [`SLOWEST`], at most every [`FASTEST`], and never so often that ticks cost more than
-//! [`MAX_SHARE`] of a processor. Where nobody is left to measure, and no forked relatives share
-//! pages (a write to one takes a page that nobody charges), it is [`SLOWEST`].
+//! Memory can be filled at [`FILL_PAGES_PER_MS`] a processor. The next tick comes before the room left
+//! could be used up at that pace. It comes at least every [`SLOWEST`] and at most every [`FASTEST`], and
+//! never so often that ticks cost more than [`MAX_SHARE`] of a processor. Where nobody is left to measure,
+//! and no forked relatives share pages (a write to one takes a page that nobody charges), it is
+//! [`SLOWEST`].
 
 use super::Supervisor;
 use super::descendants::descendants;
@@ -13,6 +13,7 @@ use super::pace::{FASTEST, SLOWEST, cpu_time};
 use super::removal::CHECK_INTERVAL;
 use super::sharing::Sharing;
 use crate::table::{Mode, SlotNumber, SlotState, start_threshold};
+use ebb_engine::PAGE_SIZE;
 use ebb_sys::proc::{Image, Process};
 use rustix::io::Errno;
 use std::collections::HashMap;
@@ -26,7 +27,7 @@ const MAX_SHARE: u32 = 20;
 /// Walks over the tree may take one part in so many.
 const WALK_SHARE: u32 = 100;
 /// With so many a process that can be managed joins.
-const MORE_THAN_A_LITTLE: i64 = (1 << 20) / 4096;
+const MORE_THAN_A_LITTLE: i64 = (1 << 20) / PAGE_SIZE as i64;
 
 /// A process of the tree that has not joined.
 struct UnmanagedProcess {
@@ -36,7 +37,7 @@ struct UnmanagedProcess {
     /// A member that pages made it by a system call that nobody saw: what it has is mostly that
     /// one's, and charged there.
     copied: bool,
-    /// Whoever asks has been told of it.
+    /// [`Supervisor::unjoined`] has named it.
     shown: bool,
 }
 
@@ -96,7 +97,7 @@ impl Measurements {
         self.next_walk = None;
     }
 
-    /// What is shared has changed.
+    /// Sharing has changed.
     pub fn measure_sharing_soon(&mut self) {
         self.sharing.measure_soon();
     }
@@ -114,7 +115,8 @@ impl Supervisor {
         let start = Instant::now();
         let cpu = cpu_time();
         self.check_slots();
-        // Who forked since the last tick: the children are looked for at once, and count then.
+        // Processes that forked since the last tick: their children are looked for at once, and count
+        // then.
         let forked = self.table.forked.load(SeqCst);
         if forked != 0 || self.measurements.next_walk.is_none_or(|at| start >= at) {
             self.walk();
@@ -133,9 +135,9 @@ impl Supervisor {
         let above = self.reduce_budget();
         let room = self.apply_limit(above);
 
-        // Processor time: on a busy machine much of the elapsed is others'. What is shared is measured
-        // seldom, but takes as long as a hundred ticks: with it counted here, a tree of forked
-        // processes would be out of sight for that long, just when it nears its budget.
+        // Processor time: on a busy machine much of the elapsed is others'. Sharing is measured seldom,
+        // but takes as long as a hundred ticks. With it counted here, a tree of forked processes would be
+        // out of sight for that long, just when it nears its budget.
         let measuring = self.measurements.sharing.take_cost();
         let cost = cpu_time().saturating_sub(cpu).saturating_sub(measuring);
         let cpus = std::thread::available_parallelism().map_or(1, |n| n.get() as i64);
@@ -175,8 +177,8 @@ impl Supervisor {
         // Those that ended since they were measured: who asks has nothing else to wait for.
         let alive = |_: &u32, unjoined: &mut UnmanagedProcess| unjoined.process.stat().is_ok();
         self.measurements.unmanaged.retain(alive);
-        // Who lives and is not known yet: once this process is not their ancestor any more, they can join
-        // because they are.
+        // Processes that live and are not known yet: once this process is not their ancestor any more,
+        // they can join because they are known.
         self.walk();
         self.members() > 0 || !self.measurements.unmanaged.is_empty()
     }

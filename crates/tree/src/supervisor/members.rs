@@ -51,18 +51,7 @@ impl Supervisor {
         })?;
         self.admit(&joining, hello.reserved, inside)?;
         let pid = joining.process.pid();
-        if let Some(&old) = self.by_pid.get(&pid) {
-            let same = self.members[old.index()]
-                .as_ref()
-                .is_some_and(|member| member.connection.is_some() && member.image == joining.image);
-            if same {
-                return Err(format!("process {pid} has joined already"));
-            }
-            // What its helper has begun to write has to be over first.
-            if !self.let_helper_end(old, Duration::ZERO) {
-                self.reap(old);
-            }
-        }
+        self.replace_former(pid, joining.image)?;
         let slot = self.slot_for(&joining, hello.reserved)?;
         let watched = epoll::add(
             &self.epoll,
@@ -98,6 +87,24 @@ impl Supervisor {
             return Err(format!("the answer could not be sent: {e}"));
         }
         Ok(slot)
+    }
+
+    /// A process that joins again has become another program: its former slot is reaped. The same program
+    /// cannot join twice.
+    fn replace_former(&mut self, pid: u32, image: Image) -> Result<(), String> {
+        if let Some(&old) = self.by_pid.get(&pid) {
+            let same = self.members[old.index()]
+                .as_ref()
+                .is_some_and(|member| member.connection.is_some() && member.image == image);
+            if same {
+                return Err(format!("process {pid} has joined already"));
+            }
+            // Writes that its helper has begun have to be over first.
+            if !self.let_helper_end(old, Duration::ZERO) {
+                self.reap(old);
+            }
+        }
+        Ok(())
     }
 
     /// Whether a member is of the user whose tree this is, or can be again.
@@ -165,8 +172,8 @@ impl Supervisor {
         protocol::send(connection, &packet, &[self.table_fd.as_fd()])
     }
 
-    /// The family of a process that joins with this image: that of its relatives, if it was forked
-    /// by a process that does not page, or forked some itself.
+    /// The family of a process that joins with this image. It is its relatives' family, if a process that
+    /// does not page forked it, or if it forked some itself.
     pub(super) fn family_of(&self, image: Image) -> u64 {
         let mut members = SlotNumber::all().zip(&self.members);
         let relative = members.find(|(_, member)| {

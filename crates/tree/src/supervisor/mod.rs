@@ -10,11 +10,11 @@
 //! tick     measure who does not page, write the limit, ask for reclaim (measure)
 //! requests show, add and remove swap devices; show and change limits   (devices, limits)
 //! ```
-//! Whoever embeds it either calls [`Supervisor::run`], which also waits for the child, or
-//! polls its descriptor beside others and calls [`Supervisor::turn`].
+//! Its embedder either calls [`Supervisor::run`], which also waits for the child, or polls its descriptor
+//! beside others and calls [`Supervisor::turn`].
 //!
-//! It does not page, holds no data of members, and members do not depend on its being alive:
-//! without it nobody measures, nobody reaps, and the limit stays as it was.
+//! It does not page and holds no data of members, and members do not depend on its life. Without it nobody
+//! measures, nobody reaps, and the limit stays as it was.
 
 mod admission;
 mod clients;
@@ -66,7 +66,7 @@ use std::time::{Duration, Instant};
 /// Where the supervisor's lines for a person go.
 pub type Notices = Box<dyn FnMut(&str) + Send>;
 
-/// What a tree is made with.
+/// The configuration of a new tree.
 pub struct Setup {
     /// Pages that the whole tree may use.
     pub budget_pages: u64,
@@ -88,11 +88,11 @@ pub struct Setup {
 
 /// A device of the tree.
 pub struct SetupDevice {
-    /// What it is called in messages: its path.
+    /// Its name in messages: its path.
     pub name: String,
     /// Its file; every member receives a duplicate.
     pub fd: OwnedFd,
-    /// What is known of it.
+    /// Its facts.
     pub facts: Facts,
     /// Higher is used first.
     pub priority: Option<i16>,
@@ -114,7 +114,7 @@ pub enum SetupError {
     System(&'static str, Errno),
 }
 
-/// What the tree has done so far.
+/// The tree's counters so far.
 pub struct Totals {
     /// Sums over every process that ever was in the tree.
     pub counters: Counters,
@@ -196,7 +196,7 @@ pub struct Supervisor {
     notices: Notices,
 }
 
-/// What an epoll event is about, packed into its 64 bits.
+/// The subject of an epoll event, packed into its 64 bits.
 #[derive(Clone, Copy)]
 enum Token {
     Listener,
@@ -206,9 +206,9 @@ enum Token {
     /// A helper is gone.
     Helper(SlotNumber),
     MainChild,
-    /// Who asked for the removal of a row's device.
+    /// The command that asked for the removal of a row's device.
     Client(u32),
-    /// Who asked for a lower budget.
+    /// The command that asked for a lower budget.
     Limiter,
     /// Somebody waits for a page of memory whose process has ended.
     OrphanMemory(u32),
@@ -400,7 +400,7 @@ impl Supervisor {
     /// ECHILD if there is no child left, and `main` was not among those reaped.
     pub fn collect(&mut self, main: Pid) -> io::Result<Option<WaitStatus>> {
         loop {
-            // Whatever signal they end with, and though they may end with none.
+            // Children may end with any signal, or with none.
             let how = WaitOptions::NOHANG | ANY_CHILD;
             match rustix::process::wait(how) {
                 Ok(Some((pid, status))) if pid == main => return Ok(Some(status)),
@@ -422,7 +422,7 @@ impl Supervisor {
         self.table.taken().count()
     }
 
-    /// What the tree has done so far.
+    /// The tree's counters so far.
     pub fn totals(&self) -> Totals {
         let counters = Counters::default();
         let latency: [Histogram; 4] = Default::default();
@@ -536,7 +536,7 @@ fn spare() -> Option<OwnedFd> {
 /// Binds a socket of a new name: see [`protocol::ControlName`].
 fn listen() -> Result<(String, OwnedFd), Errno> {
     let mut random = [0u8; 8];
-    rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty())?;
+    ebb_sys::random::fill(&mut random)?;
     let pid = std::process::id();
     let control = protocol::ControlName {
         pid,

@@ -1,5 +1,5 @@
-//! Memory that outlives its process: a child of `vfork` that has not executed anything yet runs on in it
-//! when its parent is killed, and nobody is left to bring back what is out.
+//! Memory that outlives its process. A child of `vfork` that has not executed anything yet runs on in it
+//! when its parent is killed, and nobody is left to bring swapped-out pages back.
 //!
 //! With the last descriptor of a userfaultfd its memory would cease to be registered, and what is out read
 //! as zeros. So every member that pages has [given](crate::Member::send_userfaultfd) us a second one, which is kept until
@@ -8,13 +8,14 @@
 //! They may end before others of its threads, as it is killed in the midst of a system call: whose faults then
 //! wait for us are being killed.
 //!
-//! After its death, pages that are there and only protected are set free; those that are not are lost, as
-//! are the keys to them, and whoever touches them gets SIGBUS, or EFAULT from a system call. What was never
-//! written is not warned from that.
+//! After its death, pages that are present and only protected are set free. Missing pages are lost, as are
+//! the keys to them: a thread that touches one gets SIGBUS, or EFAULT from a system call. Pages that were
+//! never written count as lost too: nothing tells them apart.
 //!
-//! What it does not do: bring pages back. And without a supervisor there is none of this.
+//! Not here: bringing pages back. And without a supervisor there is none of this.
 
 use super::{Supervisor, Token};
+use ebb_sys::memory::PAGE;
 use ebb_sys::userfaultfd::{self, Fault, Userfaultfd};
 use rustix::event::epoll;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -28,9 +29,7 @@ pub(super) struct OrphanMemory {
     warned: bool,
 }
 
-const PAGE: usize = 4096;
-
-/// So many descriptors are left to those who join.
+/// Descriptors left to processes that join.
 const SPARE: u64 = 64;
 
 /// Descriptors have the lowest number that is free: whether there are enough beside this one.

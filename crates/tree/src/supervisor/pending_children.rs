@@ -1,10 +1,10 @@
 //! Children that slots are reserved for, and that may not have joined yet.
 //!
-//! A reserved slot holds leases for a child that may not have joined yet. It is given up only
-//! when the child is known to be dead or to have become another program; or when the parent
-//! has left, or has forked (perhaps in vain), without saying which process the child is, and no process
-//! can be it: one that is not known otherwise, has the parent's image, as a forked child has whatever its
-//! pid is, was not there before the slot was reserved, and is a child of the parent while that lives.
+//! A reserved slot holds leases for a child that may not have joined yet. It is given up when the child is
+//! known to be dead or to have become another program. It is also given up when the parent has left, or has
+//! forked (perhaps in vain), without naming the child, and no process can be the child. A process can be
+//! the child if it is not known otherwise and has the parent's image, as a forked child has whatever its
+//! pid is. Also it started after the slot was reserved, and is a child of the parent while that lives.
 
 use super::Supervisor;
 use super::managed_process::identify;
@@ -14,7 +14,7 @@ use ebb_sys::proc::{self, Image, Process};
 use rustix::io::Errno;
 use std::os::fd::OwnedFd;
 
-/// What a forked child has in common with its parent.
+/// Properties that a forked child shares with its parent.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Origin {
     /// The same until the child execs. None: the parent is not known.
@@ -72,7 +72,7 @@ pub(super) enum Child {
 }
 
 impl Supervisor {
-    /// What a child forked by the process of a slot has in common with it.
+    /// Properties that a child forked by the process of a slot shares with it.
     pub(super) fn origin(&self, slot: SlotNumber) -> Origin {
         if let Some(member) = &self.members[slot.index()] {
             return Origin {
@@ -177,8 +177,9 @@ impl Supervisor {
         }
     }
 
-    /// Whose child the process of a reserved slot is: its forker's, or that one's own parent's, as clone(2)
-    /// may have it. None if nothing is known of that: a forker that has ended leaves its children to others.
+    /// Possible parents of the process of a reserved slot: its forker, or the forker's own parent, as
+    /// clone(2) may have it. None if nothing is known of that: a forker that has ended leaves its children
+    /// to others.
     fn parents_of(&self, n: SlotNumber) -> Option<[u32; 2]> {
         let parent = self.table.state(n).parent?;
         let member = self.members[parent.index()].as_ref()?;
@@ -213,9 +214,9 @@ impl Supervisor {
         })
     }
 
-    /// Images of children that were charged for before their forks, while it is not known which
-    /// processes they are: neither parent nor child may have run since to say so. Counted as
-    /// candidates too, such a child would use up the budget a second time.
+    /// Images of children that were charged for before their forks and whose numbers are not known yet.
+    /// Neither parent nor child may have run since to say so. Counted as candidates too, such a child would
+    /// use up the budget a second time.
     pub(super) fn nameless_children(&mut self) -> Vec<Image> {
         let taken = self.table.taken();
         let reserved: Vec<SlotNumber> = taken

@@ -5,13 +5,13 @@
 //!    ◀──no room, or who asked is gone──┘
 //!    ◀──no room after all, cannot be read, or who asked is gone──┘
 //! ```
-//! Each process moves what is its own. So first each says what it wants beyond its own clusters on
-//! other devices and its own memory, and the sum of that is compared with the clusters that nobody
-//! has: a removal for which there is no room leaves everything where it is.
-//! While a device is leaving its leases are closed, so nobody comes to own more of it; every
-//! member moves away what it has there, and says how much is left and why, if it cannot: others
-//! may have taken the room since, or less compresses than was thought. What had been moved when a
-//! removal is taken back stays where it went, and who asked is told of it.
+//! Each process moves what is its own. So first each process says how much it wants beyond its own clusters
+//! on other devices and its own memory. The sum is compared with the clusters that nobody has. A removal
+//! for which there is no room leaves everything where it is. While a device is leaving its leases are
+//! closed, so nobody comes to own more of it. Every member moves its pages away, and says how much is left
+//! and why, if it cannot. Others may have taken the room since, or pages compress less than was thought.
+//! Pages moved before a removal is taken back stay where they went, and the command that asked is told of
+//! it.
 
 use super::clients::{answer, watch_client};
 use super::{Supervisor, Token};
@@ -35,7 +35,7 @@ const ANSWER_TIME: Duration = Duration::from_millis(300);
 
 /// A removal under way.
 pub(super) struct Removal {
-    /// Who asked for it.
+    /// The command that asked for it.
     pub client: OwnedFd,
     pub reported: Instant,
     /// The change of the devices that members answer.
@@ -102,8 +102,8 @@ impl Supervisor {
         })
     }
 
-    /// Pages on a device that would find no place if everybody left it; none as long as somebody
-    /// has not said what it wants, or what leaves another device is on its way to the same room.
+    /// Pages on a device that would find no place if everybody left it. None: a process has not said yet
+    /// how much it wants, or pages of another device are on their way to the same room.
     fn missing_pages(&self, n: usize, change: u64) -> Option<u64> {
         let leaving = self
             .rows
@@ -135,7 +135,7 @@ impl Supervisor {
         Some(lacking.max(wanted.saturating_sub(free)))
     }
 
-    /// Whoever asked for a removal has spoken, or is gone: then it is taken back.
+    /// The command that asked for a removal has spoken, or is gone: then the removal is taken back.
     pub(super) fn on_removal_client(&mut self, n: u32) {
         let Some(Some(row)) = self.rows.get_mut(n as usize) else {
             return;

@@ -5,19 +5,19 @@
 //!
 //! - Members that charge for themselves say so page by page for the memory they manage, before
 //!   the kernel makes the copy ([`Member::unshare`](crate::Member::unshare)).
-//! - Every other page that is written and so stops being shared (the members' own pools and
-//!   tables, small mappings, all memory of processes that are measured) costs its writer a minor
-//!   fault, and those are cheap to read.
+//! - Other pages that are written stop being shared too: the members' own pools and tables, small mappings,
+//!   all memory of measured processes. Each such write costs its writer a minor fault, and those are cheap
+//!   to read.
 //!
-//! So the figure may be too small for a while, never too large. It is measured anew when faults
-//! have eaten of it, or a member parted with pages that it had ceased to share before the last time (then
-//! both took them off), with at most one part in [`ROLLUP_SHARE`] of a processor, five in a hurry.
-//! When a process ends, as much is taken off as it could have shared.
+//! So the figure may be too small for a while, never too large. The figure is measured anew when faults
+//! have lessened it. The same happens when a member gives back credit for pages that it had ceased to share
+//! before the last measurement: then both took it off. Measuring takes at most one part in [`ROLLUP_SHARE`]
+//! of a processor, five in a hurry. When a process ends, as much is taken off as it could have shared.
 //!
-//! Two uses: **credit** of members that charge for themselves, family by family; **overlap**
-//! of processes that are measured, which decides whether a tree of forked processes has to
-//! page at all, and becomes their credit when it has. Processes of the same image (forked, not
-//! exec'ed) are taken for a family.
+//! The figure has two uses. **Credit** of members that charge for themselves, family by family. **Overlap**
+//! of processes that are measured: it decides whether a tree of forked processes has to page at all, and
+//! becomes their credit when it has. Processes of the same image (forked, not exec'ed) are taken for a
+//! family.
 
 use super::Supervisor;
 use super::pace::{FASTEST, cpu_time};
@@ -31,18 +31,18 @@ const ROLLUP_SHARE: u32 = 50;
 /// Processes smaller than this (1 MiB) are not worth a look.
 const SMALL_PAGES: i64 = 256;
 
-/// What is remembered between ticks.
+/// State kept between ticks.
 #[derive(Default)]
 pub(super) struct Sharing {
     next_rollup: Option<Instant>,
     /// Between rollups, by what the last one cost.
     pause: Duration,
-    /// What measuring has cost in this tick, of both kinds: it has a limit of its own.
+    /// Cost of measuring in this tick, of both kinds: it has a limit of its own.
     cost: Duration,
     /// Credit taken for faults since the last one.
     decay: i64,
-    /// What is shared has changed since it was measured, or a member was dying or parted with pages
-    /// meanwhile: credit is too small.
+    /// Credit is too small: sharing has changed since it was measured, or a member was dying or gave credit
+    /// back meanwhile.
     unsure: bool,
     /// Minor faults of the charging members, but for those that their pagers account for: the most
     /// since the last measurement. By slot, and how often that was taken.
@@ -73,7 +73,7 @@ impl Sharing {
         (!self.unsure).then_some(self.decay)
     }
 
-    /// What is shared has changed.
+    /// Sharing has changed.
     pub fn measure_soon(&mut self) {
         self.next_rollup = None;
         self.unsure = true;
@@ -103,20 +103,7 @@ impl Supervisor {
             state.overlap = Overlap::default();
             return 0;
         }
-        // Families: large processes of one image.
-        let mut families: HashMap<Image, Vec<(&Process, i64, u64)>> = HashMap::new();
-        for &(process, pages) in measured.iter().filter(|(_, pages)| *pages >= SMALL_PAGES) {
-            if let Ok(stat) = process.stat()
-                && stat.image.is_some()
-            {
-                families
-                    .entry(stat.image)
-                    .or_default()
-                    .push((process, pages, stat.minor_faults));
-            }
-        }
-        families.retain(|_, members| members.len() > 1);
-
+        let families = families_of(measured);
         let (state, spent) = (&mut state.overlap, &mut state.cost);
         let mut faults = HashMap::new();
         let (mut since, mut come) = (0, false);
@@ -155,7 +142,7 @@ impl Supervisor {
             *spent += cost;
             state.next = Some(start + FASTEST.max(cost * ROLLUP_SHARE));
         }
-        // What members were credited with already (see `credit_overlap`) counts once.
+        // Members' credit (see `credit_overlap`) counts once.
         let credited: i64 = self
             .table
             .taken()
@@ -183,17 +170,7 @@ impl Supervisor {
 
     /// Corrects the credit of families by their minor faults, and now and then by measuring.
     pub(super) fn correct_credit(&mut self) {
-        let mut families: HashMap<u64, Vec<SlotNumber>> = HashMap::new();
-        for (n, word) in self.table.taken() {
-            let slot = self.table.slot(n);
-            if word.is_charging() && slot.family.load(SeqCst) != 0 {
-                families
-                    .entry(slot.family.load(SeqCst))
-                    .or_default()
-                    .push(n);
-            }
-        }
-        families.retain(|_, members| members.len() > 1);
+        let families = self.charging_families();
         let (mut counted, mut exact) = (HashMap::new(), HashMap::new());
         let (mut credit, mut decay) = (0, self.table.doubted.swap(0, SeqCst));
         for members in families.values() {
@@ -206,7 +183,7 @@ impl Supervisor {
                 let now = faults as i64 - self.accounted_faults(n);
                 let key = (n, self.table.state(n).taken);
                 let known = self.measurements.sharing.faults.get(&key).copied();
-                // What a new one has copied before this is in no count.
+                // Pages that a new member has copied before this are in no count.
                 self.measurements.sharing.unsure |= known.is_none();
                 let before = known.unwrap_or(now);
                 since += (now - before).max(0);
@@ -241,10 +218,8 @@ impl Supervisor {
             1
         };
         let start = Instant::now();
-        if sharing
-            .next_rollup
-            .is_some_and(|at| start + sharing.pause * (hurry - 1) / hurry < at)
-        {
+        let earlier = sharing.pause * (hurry - 1) / hurry;
+        if sharing.next_rollup.is_some_and(|at| start + earlier < at) {
             return;
         }
         let cpu = cpu_time();
@@ -255,8 +230,8 @@ impl Supervisor {
         let sharing = &mut self.measurements.sharing;
         sharing.unsure = unsure;
         sharing.decay = 0;
-        // Some accounted for may never come: faults count from here again, those too that came while it was
-        // measured, and after. What was copied then may not have been seen.
+        // Some accounted for may never come: faults count from here again, those too that came while it
+        // was measured, and after. The measurement may have missed pages copied meanwhile.
         sharing.faults = exact;
         let cost = cpu_time().saturating_sub(cpu);
         sharing.cost += cost;
@@ -264,8 +239,24 @@ impl Supervisor {
         sharing.next_rollup = Some(start + sharing.pause);
     }
 
-    /// Minor faults of a member that broke no sharing, or sharing that it has accounted for: a
-    /// fault served ends as a minor one, and so does the first write to a page made writable.
+    /// Families of two or more members that charge for themselves.
+    fn charging_families(&self) -> HashMap<u64, Vec<SlotNumber>> {
+        let mut families: HashMap<u64, Vec<SlotNumber>> = HashMap::new();
+        for (n, word) in self.table.taken() {
+            let slot = self.table.slot(n);
+            if word.is_charging() && slot.family.load(SeqCst) != 0 {
+                families
+                    .entry(slot.family.load(SeqCst))
+                    .or_default()
+                    .push(n);
+            }
+        }
+        families.retain(|_, members| members.len() > 1);
+        families
+    }
+
+    /// Minor faults of a member that broke no sharing, or sharing that it has accounted for. A fault served
+    /// ends as a minor one, and so does the first write to a page made writable.
     fn accounted_faults(&self, n: SlotNumber) -> i64 {
         let counters = &self.table.slot(n).counters.0;
         let [served, shared, unshared] =
@@ -292,8 +283,9 @@ impl Supervisor {
     fn roll_up(&self, members: &[SlotNumber]) -> bool {
         let mut complete = true;
         let mut measured = Vec::with_capacity(members.len());
-        // What is shared no more from here on may be seen or not. Who takes it off before the end of this is
-        // seen to, whoever of the family it takes it from; who does later, doubts it.
+        // The measurement may or may not see sharing that ends from here on. Credit taken off before its
+        // end is seen to, whichever member of the family loses it. A member that takes credit off later
+        // reports its doubt.
         self.table.rollups.fetch_add(1, SeqCst);
         let credits: Vec<i64> = members
             .iter()
@@ -334,8 +326,28 @@ impl Supervisor {
     }
 }
 
+/// A process, its pages, and its minor faults so far.
+type Measured<'a> = (&'a Process, i64, u64);
+
+/// Families: large processes of one image, where there are two or more.
+fn families_of<'a>(measured: &[(&'a Process, i64)]) -> HashMap<Image, Vec<Measured<'a>>> {
+    let mut families: HashMap<Image, Vec<Measured<'a>>> = HashMap::new();
+    for &(process, pages) in measured.iter().filter(|(_, pages)| *pages >= SMALL_PAGES) {
+        if let Ok(stat) = process.stat()
+            && stat.image.is_some()
+        {
+            families
+                .entry(stat.image)
+                .or_default()
+                .push((process, pages, stat.minor_faults));
+        }
+    }
+    families.retain(|_, members| members.len() > 1);
+    families
+}
+
 /// Pages counted more than once among processes of one family; notes each one's share.
-fn shared_by(members: &[(&Process, i64, u64)], shares: &mut HashMap<u32, i64>) -> i64 {
+fn shared_by(members: &[Measured<'_>], shares: &mut HashMap<u32, i64>) -> i64 {
     let mut shared = 0;
     for &(process, ..) in members {
         let away = process.rollup().map_or(0, |r| r.shared_away() as i64);

@@ -2,7 +2,7 @@
 
 use crate::MAX_SLOTS;
 use crate::lease::{LeaseHeader, Leases, row_words};
-use ebb_engine::CLUSTER_SLOTS;
+use ebb_engine::{CLUSTER_SLOTS, PAGE_SIZE};
 use ebb_sys::shm::{Area, Shared};
 use rustix::io::Errno;
 use std::os::fd::{BorrowedFd, OwnedFd};
@@ -21,7 +21,7 @@ struct LeaseLayout {
 impl LeaseLayout {
     fn new(clusters: usize) -> Self {
         let owner = size_of::<LeaseHeader>().next_multiple_of(64);
-        let rows = (owner + clusters * 4).next_multiple_of(4096);
+        let rows = (owner + clusters * 4).next_multiple_of(PAGE_SIZE);
         Self {
             owner,
             rows,

@@ -36,8 +36,8 @@ impl Table {
         }
     }
 
-    /// Asks the other paging process with the coldest pages, or where nobody has published how cold
-    /// its pages are, the largest: `me` has found nothing more to give, however cold its pages are.
+    /// Asks the other paging process with the coldest pages, or the largest where no process has published
+    /// how cold its pages are. `me` has found nothing more to give, however cold its pages are.
     pub fn ask_reclaim(&self, me: SlotNumber, pages: u64) -> Asked {
         let largest = || {
             self.others(me)
@@ -94,10 +94,10 @@ impl Table {
         }
     }
 
-    /// Asks the two other paging processes with the coldest pages, if they were last known used
-    /// before `before`, for `pages` each: they give at the same time, while the one who asks
-    /// waits. What a process shares with relatives is not counted: evicting that frees nothing.
-    /// Where nobody has such pages, those with the oldest pool. Returns whom it asked first.
+    /// Asks the two other paging processes with the coldest pages for `pages` each, if those were last
+    /// known used before `before`. They give at the same time, while the asking process waits. Pages that a
+    /// process shares with relatives are not counted: evicting them frees nothing. Where nobody has such
+    /// pages, those with the oldest pool. Returns whom it asked first.
     pub fn ask_colder(&self, me: SlotNumber, before: AgeCutoff, pages: u64) -> Asked {
         let own = |n: SlotNumber| {
             let slot = self.slot(n);
@@ -166,7 +166,7 @@ mod tests {
         assert_eq!([0, 1, 2, 3].map(asked), [0, 0, 50, 0]);
         table.ask_colder(slots[0], before(301, 0), 5000);
         assert_eq!(asked(2), 250, "a quarter of what it has");
-        // Who finds nothing more to give asks whoever has the oldest.
+        // A process that finds nothing more to give asks the process with the oldest pages.
         assert_eq!(table.ask_reclaim(slots[0], 5000), Asked::Other(slots[1]));
         assert_eq!(asked(1), 5000);
         // Relatives that share little are asked like anybody. The two with the oldest are.
@@ -187,7 +187,7 @@ mod tests {
         table.ask_colder(slots[0], before(200, 200), 50);
         assert_eq!([0, 1, 2, 3].map(asked), [0, 0, 0, 0]);
         table.slot(slots[3]).pool_oldest.store(0, SeqCst);
-        // Who has next to nothing is left alone.
+        // A process with next to nothing is left alone.
         table.uncharge(slots[2], 1000 - MIN_DONOR_PAGES + 1);
         assert_eq!(
             table.ask_colder(slots[0], before(301, 0), 50),

@@ -1,17 +1,15 @@
 //! Charging pages against the budget.
 //!
 //! # Protocol
-//! The sum `charged` and the process's own `charged` are two words, and a process may die
-//! between them. Each change is bracketed by the slot's `begun` and `done`; the sum grows
-//! first and shrinks last, so what a death leaves behind is a sum too large, never too small.
-//! The supervisor puts it right when it finds a moment at which no change was under way
-//! anywhere ([`Table::drift`]).
+//! The sum `charged` and the process's own `charged` are two words, and a process may die between them.
+//! Each change is bracketed by the slot's `begun` and `done`. The sum grows first and shrinks last, so a
+//! death leaves a sum too large, never too small. The supervisor puts it right when it finds a moment at
+//! which no change was under way anywhere ([`Table::drift`]).
 //!
-//! `limit` is written by the supervisor (compare-and-swap, of a sum that no change under way
-//! disturbed) and raised by members for pages that would otherwise count twice: credit after a fork, and
-//! what was measured of a process that starts to charge for itself. Members lower it again,
-//! with the credit, when pages that a fork made them share are copied or dropped
-//! ([`Table::unshare`]).
+//! The supervisor writes `limit` (compare-and-swap, of a sum that no change under way disturbed). Members
+//! raise it for pages that would otherwise count twice: for credit after a fork, and for the measured pages
+//! of a process that starts to charge for itself. Members lower it again, with the credit, when pages that
+//! a fork made them share are copied or dropped ([`Table::unshare`]).
 //!
 //! # Invariant, when nothing is under way (checked by [`Table::drift`] = 0)
 //! charged = Σ charged of all slots.
@@ -31,13 +29,13 @@ impl Table {
         result
     }
 
-    /// What the tree uses now: charged + outside - credit.
+    /// The tree's use now: charged + outside - credit.
     pub fn in_use(&self) -> i64 {
         self.charged.0.load(SeqCst) + self.budget.load(Relaxed) - self.limit.0.load(SeqCst)
     }
 
-    /// Whether who grows and does not page waits until it does: there is little room, and more than
-    /// one part in [`UNPAGED`] of the budget is used by processes that do not page.
+    /// Whether a process that grows and does not page waits until it does. It waits if there is little
+    /// room, and processes that do not page use more than one part in [`UNPAGED`] of the budget.
     pub fn delays_growth(&self) -> bool {
         let budget = self.budget.load(Relaxed);
         let limit = self.limit.0.load(SeqCst);
@@ -141,11 +139,11 @@ impl Table {
         pages.max(0) - left
     }
 
-    /// `pages` that `me` has charged stand for pages it shared with its family and shares no more:
-    /// it has a copy, or has dropped them while others keep them. Use was credit + these pages
-    /// less than what was charged, and is the same after. `since` is what [`rollups`](Table::rollups)
-    /// was when they were shared no more: who has measured the credit since then may have taken them off
-    /// already, and is to measure it again.
+    /// `pages` of `me`'s charge stand for pages it shared with its family and shares no more: it has a
+    /// copy, or has dropped them while others keep them. Use was credit + these pages less than what was
+    /// charged, and is the same after. `since` is the value of [`rollups`](Table::rollups) when they ceased
+    /// to be shared. A measurement of the credit since then may have taken them off already, and has to be
+    /// repeated.
     pub fn unshare(&self, me: SlotNumber, pages: i64, since: u32) {
         // Before and after: what is suspected counts as no peak, and is not forgotten by whoever measures
         // just now.
@@ -166,7 +164,7 @@ impl Table {
 
     /// From now on `me` charges for itself, beginning with `pages`, and is measured no more.
     pub fn start_paging(&self, me: SlotNumber, pages: i64) {
-        // What was measured until now is what is charged: counted twice for a moment.
+        // The measured pages become the charge: they count twice for a moment.
         self.bracketed(me, || {
             self.charged.0.fetch_add(pages, SeqCst);
             self.slot(me).charged.fetch_add(pages, SeqCst);
@@ -189,8 +187,8 @@ impl Table {
         fits
     }
 
-    /// What `parent` has charged, charged once more for `child`, with credit for all of it; but for
-    /// `alone` pages, which the child will not have.
+    /// Charges `parent`'s charge once more for `child`, with credit for all of it. Excepted are `alone`
+    /// pages, which the child will not have.
     pub fn charge_for_child(&self, parent: SlotNumber, child: SlotNumber, alone: i64) {
         self.bracketed(parent, || {
             let pages = (self.slot(parent).charged.load(SeqCst) - alone).max(0);
@@ -233,12 +231,12 @@ impl Table {
         })
     }
 
-    /// What is charged, and the limit, at one moment. None as for [`drift`](Self::drift).
+    /// The charges and the limit, at one moment. None as for [`drift`](Self::drift).
     pub fn charged_and_limit(&self) -> Option<(i64, i64)> {
         self.undisturbed(|| (self.charged.0.load(SeqCst), self.limit.0.load(SeqCst)))
     }
 
-    /// What `look` sees, if no change of any member was under way meanwhile.
+    /// The result of `look`, if no change of any member was under way meanwhile.
     pub fn undisturbed<T>(&self, look: impl FnOnce() -> T) -> Option<T> {
         // Every step begun by the end of the look was done before it began.
         let mut done = [0; crate::MAX_SLOTS];
@@ -272,8 +270,8 @@ mod tests {
     use crate::table::Config;
     use proptest::prelude::*;
 
-    /// A family of three with ten pages shared by all, then random copies and drops: what the
-    /// table says is in use is what a count of the distinct pages says.
+    /// A family of three with ten pages shared by all, then random copies and drops. The table's figure of
+    /// use equals a count of the distinct pages.
     #[derive(Clone, Copy, Debug)]
     enum Op {
         /// A member writes a page.
@@ -289,7 +287,7 @@ mod tests {
         ]
     }
 
-    /// What each member has of each page: nothing, the shared one, or its own.
+    /// A member's copy of a page: none, the shared one, or its own.
     #[derive(Clone, Copy, PartialEq, Debug)]
     enum Has {
         Nothing,

@@ -2,14 +2,14 @@
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
 
-/// What the tree does with a device.
+/// The tree's plan for a device.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum DeviceState {
     /// Pages go there.
     On,
     /// The same; every process that holds it says what it would want in order to leave.
     Asked,
-    /// What is there moves elsewhere; then the device goes.
+    /// Its data moves elsewhere; then the device goes.
     Leaving,
 }
 
@@ -66,28 +66,27 @@ impl DeviceRow {
     }
 }
 
-/// What a process has on a device, by its own word.
+/// A process's share of a device, by its own word.
 #[repr(C)]
 pub(crate) struct Share {
     /// Slots in use, those of its forked relatives included that it reads.
     pub used: AtomicU32,
     /// Write errors that it met.
     pub errors: AtomicU32,
-    /// What it says beside that. Bits 0..32: pages; 32..34: which [`Answer`] they belong to, if any;
-    /// 34: it takes no room there any more, for errors; 35..: the change of the devices that it
-    /// answers.
+    /// The rest of its report. Bits 0..32: pages. 32..34: the [`Answer`] they belong to, if any. 34: it
+    /// takes no room there any more, for errors. 35..: the change of the devices that it answers.
     said: AtomicU64,
 }
 
-/// What a process answers that is to leave a device.
+/// The answer of a process that is to leave a device.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Answer {
     /// Asked: so many pages would find no place in what is its own, its clusters on other devices
     /// and its memory. Nothing was moved.
     Wants(u32),
-    /// So many pages have no place.
+    /// This many pages have no place.
     NoRoom(u32),
-    /// So many pages can be neither read nor written elsewhere.
+    /// This many pages can be neither read nor written elsewhere.
     Stuck(u32),
 }
 
@@ -115,7 +114,7 @@ impl Share {
         self.said.load(SeqCst) & Self::OUT != 0
     }
 
-    /// What the process answers to a change of the devices, or to a later one.
+    /// The process's answer to a change of the devices, or to a later one.
     pub fn answer_to(&self, change: u64) -> Option<Answer> {
         let said = self.said.load(SeqCst);
         // Both modulo what fits: no answer lies half of that behind.

@@ -1,9 +1,9 @@
 //! The shared table: its words, how it is laid out, how it is mapped.
 //!
-//! One memfd holds the [`Table`]; a second one per device holds its leases, so that a device
-//! can come later and huge ones cost only what is touched. The words that others scan (the
-//! states of all slots) lie together; what belongs to one process lies in its own pages, which
-//! stay untouched, and free of cost, until the slot is first used.
+//! One memfd holds the [`Table`]; a second one per device holds its leases, so that a device can come later
+//! and huge ones cost only what is touched. The words that others scan (the states of all slots) lie
+//! together. The words of one process lie in its own pages, which stay untouched, and free of cost, until
+//! the slot is first used.
 //!
 //! # States of a slot
 //! ```text
@@ -122,7 +122,7 @@ pub(crate) struct Table {
     /// The number of a process that waits for a place for a child; 0: none has since the
     /// supervisor looked.
     pub crowded: AtomicU32,
-    /// Whose tree it is.
+    /// The tree's user.
     pub user: AtomicU32,
     /// The PID namespace of who made the table, by its inode; 0: not known.
     pub namespace: AtomicU64,
@@ -145,9 +145,9 @@ pub(crate) struct Table {
     pub slots: [Slot; MAX_SLOTS],
 }
 
-// SAFETY: `repr(C)`, and every field is an atomic or made of atomics: `Counters` is `repr(C)`
-// with `repr(transparent)` wrappers of `AtomicU64`, `Histogram` is `repr(C)` of `AtomicU64`,
-// `Line` adds padding that nobody reads. All of them take any bit pattern.
+// SAFETY: `repr(C)`, and every field is an atomic or made of atomics. `Counters` is `repr(C)` with
+// `repr(transparent)` wrappers of `AtomicU64`, `Histogram` is `repr(C)` of `AtomicU64`, `Line` adds
+// padding that nobody reads. All of them take any bit pattern.
 #[allow(unsafe_code)]
 unsafe impl Shared for Table {}
 impl Table {

@@ -8,19 +8,18 @@
 //! max(p) = p + (limit - Σ) * w / Σw    if Σ <= limit
 //! max(p) = p - gives(p, limit)         else
 //! ```
-//! Either way Σ max(p) <= limit. What a process holds is known a turn late, so the sum may pass the
-//! limit for a turn by what grew meanwhile, at most by what was free.
+//! Either way Σ max(p) <= limit. The figure of a process is known a turn late. So the sum may pass the
+//! limit for a turn by the growth meanwhile, at most by the room that was free.
 //!
-//! Who has to write to devices, so that the sum goes down to a level, are those whose pages came first, as
-//! if there were one order for the whole tree. A process *may give* what it has, but nothing where it may not
-//! write. With older(p) what those may give whose
-//! oldest pages are older than this one's:
+//! The processes with the oldest pages have to write to devices, so that the sum goes down to a level, as
+//! if there were one order for the whole tree. A process *may give* what it has, but nothing where it may
+//! not write. With older(p) what those may give whose oldest pages are older than this one's:
 //! ```text
 //! gives(p, level) = min(what p may give, Σ - level - older(p)), at least 0
 //! ```
 //! and of what all of them cannot give each its share. A process's own threshold is what it holds once it
-//! has given what is above the tree's; that of one which gives nothing is its limit. Who has not said
-//! anything for [`REPORT_TIMEOUT_NS`], as it is stopped, gives nothing, and holds up nobody who would have to.
+//! has given what is above the tree's; that of one which gives nothing is its limit. A process silent for
+//! [`REPORT_TIMEOUT_NS`] is stopped: it gives nothing, and delays no other that would have to.
 
 use super::{Slot, SlotNumber, SlotState, Table};
 use ebb_engine::shrinker::urgent;
@@ -30,17 +29,17 @@ use std::sync::atomic::Ordering::*;
 const GROWING_WEIGHT: u64 = 16;
 /// A pool is known to grow for so long, in ns.
 const GROWTH_WINDOW_NS: u64 = 100_000_000;
-/// Who has not told what its pool holds for so long, in ns, does not run.
+/// A process that has not reported its pool for so long, in ns, does not run.
 const REPORT_TIMEOUT_NS: u64 = 1_000_000_000;
 /// Of a pool that is to give nothing: a percent more is its limit.
 const MOST_PERCENT: u8 = 99;
 
-/// What the pools of a tree hold, as one of its processes sees it. In bytes.
+/// The pools of a tree, as one of its processes sees them. In bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Pools {
     /// All of them.
     pub sum: u64,
-    /// What may be given of that.
+    /// The part of it that may be given.
     writable: u64,
     /// The weights of all of them, and its own.
     weights: u64,
@@ -48,13 +47,13 @@ pub struct Pools {
     /// Its own, and what it may give.
     own: u64,
     may_give: u64,
-    /// What those may give that have older pages.
+    /// Bytes that processes with older pages may give.
     older: u64,
-    /// Who of these has the oldest.
+    /// The one of these with the oldest pages.
     pub first: Option<SlotNumber>,
 }
 
-/// What bounds the pool of one process.
+/// The bounds of one process's pool.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PoolLimit {
     /// The most bytes it may hold.
@@ -68,18 +67,18 @@ pub struct PoolLimit {
 }
 
 impl Pools {
-    /// What the process has to give for the tree to hold `level`.
+    /// Bytes that the process has to give for the tree to hold `level`.
     fn gives(&self, level: u64) -> u64 {
         let excess = self.sum.saturating_sub(level);
         excess.saturating_sub(self.older).min(self.may_give)
     }
 
-    /// What it may hold of the tree's `limit`.
+    /// Its part of the tree's `limit`.
     fn part(&self, limit: u64) -> u64 {
         let Some(room) = limit.checked_sub(self.sum) else {
             let left = (self.sum - limit).saturating_sub(self.writable);
             let stays = self.own - self.gives(limit);
-            // Of what stays with all.
+            // A share of the bytes that stay.
             let all = u128::from(self.sum - self.writable.min(self.sum - limit)).max(1);
             let share = (u128::from(stays) * u128::from(left)).div_ceil(all);
             return stays.saturating_sub(share as u64);
@@ -88,7 +87,7 @@ impl Pools {
         self.own.saturating_add(share as u64)
     }
 
-    /// What bounds the process's pool under the tree's limit and threshold, and one of its `own`.
+    /// The bounds of the process's pool under the tree's limit and threshold, and one of its `own`.
     pub fn limit(&self, of_tree: u64, accept: u8, own: u64) -> PoolLimit {
         let part = self.part(of_tree);
         let max = part.min(own);
@@ -110,7 +109,7 @@ impl Pools {
 }
 
 impl Table {
-    /// What the pools hold, as `me` sees it.
+    /// The pools, as `me` sees them.
     pub fn pools(&self, me: SlotNumber, now_ns: u64) -> Pools {
         // Of two of one age the first.
         let mine = (self.slot(me).pool_oldest.load(Relaxed), me);
@@ -230,8 +229,8 @@ mod tests {
     }
 
     proptest! {
-        /// However the pools lie, their limits add up to no more than the tree's, and what is not
-        /// held can be taken. What is above the threshold is given by the oldest, and by nobody else.
+        /// However the pools lie, their limits add up to no more than the tree's, and what is not held can
+        /// be taken. The oldest gives all that is above the threshold, and nobody else gives.
         #[test]
         fn parts_add_up_to_the_limit(
             limit in 1u64..1 << 40,
@@ -270,7 +269,7 @@ mod tests {
             let gives: Vec<u64> = pools.iter().map(|p| p.gives(level)).collect();
             prop_assert_eq!(gives.iter().sum::<u64>(), sum.saturating_sub(level).min(writable));
             let mut each = pools.iter().zip(&gives);
-            // Who does not give all it may is the last who gives.
+            // The first that does not give all it may is the last that gives.
             let _ = each.by_ref().find(|(p, gives)| **gives < p.may_give);
             prop_assert!(each.all(|(_, gives)| *gives == 0));
         }

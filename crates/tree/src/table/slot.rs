@@ -34,7 +34,7 @@ impl fmt::Display for SlotNumber {
     }
 }
 
-/// What a slot is used for.
+/// The use of a slot.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum SlotState {
     /// Nobody's.
@@ -131,8 +131,8 @@ pub(crate) struct Line<T>(pub T);
 /// The part of the table that belongs to one process.
 #[repr(C, align(4096))]
 pub(crate) struct Slot {
-    /// Its pid as the parent or it itself knows it, 0 if not known; above it, to which taking
-    /// of the slot it belongs, because a parent may be late to write it.
+    /// Its pid as the parent or it itself knows it, 0 if not known. Above it stands the taking of the slot
+    /// that it belongs to, because a parent may be late to write it.
     pid: AtomicU64,
     /// The number of the process that reaps this dead one; 0: nobody. Above it as above.
     pub reaper: AtomicU64,
@@ -176,7 +176,7 @@ pub(crate) struct Slot {
 /// In place of a pid: the child has been forked, and its parent does not know which it is.
 const UNNAMED: u32 = u32::MAX;
 
-/// What is known of the process that a slot is for.
+/// The process that a slot is for, as far as it is known.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Named {
     /// Perhaps not forked yet.
@@ -215,14 +215,14 @@ impl Slot {
         self.helper.store((taken as u64) << 32 | pid as u64, SeqCst);
     }
 
-    /// Who serves the process of the slot, if that is another process.
+    /// The process that serves the process of the slot, if that is another.
     pub fn helper(&self, taken: u32) -> Option<u32> {
         let word = self.helper.load(SeqCst);
         let pid = word as u32;
         (pid != 0 && word >> 32 == taken as u64).then_some(pid)
     }
 
-    /// Who the slot is for, as far as it was said since it was taken.
+    /// The process that the slot is for, as far as it was named since the slot was taken.
     pub fn named(&self, taken: u32) -> Named {
         let word = self.pid.load(SeqCst);
         match word as u32 {

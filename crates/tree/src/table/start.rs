@@ -1,8 +1,10 @@
 //! At which use of its budget a tree starts to page.
 
+use ebb_engine::PAGE_SIZE;
+
 /// Paging starts when the room left falls under the larger of these, or under half of the
 /// budget if that is less.
-const START_ROOM_PAGES: i64 = (32 << 20) / 4096;
+const START_ROOM_PAGES: i64 = (32 << 20) / PAGE_SIZE as i64;
 const START_ROOM_PERCENT: i64 = 12;
 
 /// Pages of room at which a tree of this budget starts to page.

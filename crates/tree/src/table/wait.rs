@@ -37,7 +37,7 @@ impl Table {
         let word = &self.slot(me).futex;
         let timeout = timeout.and_then(|t| t.try_into().ok());
         if word.load(SeqCst) == seen {
-            // Whatever ends the wait, the word says whether there is news.
+            // The word says whether there is news, however the wait ended.
             let _ = futex::wait(word, futex::Flags::empty(), seen, timeout.as_ref());
         }
         word.load(SeqCst)

@@ -1,4 +1,4 @@
-//! Who may join, who may only ask, who is not heard at all.
+//! Processes that may join, that may only ask, and that are not heard at all.
 
 use crate::roles::{control, join, sleep_forever, wait_line};
 use crate::support::{Tree, close_inherited, exit_now, fork, kill, mib};

@@ -1,8 +1,8 @@
 //! Members that are served from outside their thread group: a helper shares the program's memory, and
 //! joins for it.
 //!
-//! The two have one heap and one set of thread-locals here, so only one of them runs at a time anything but
-//! system calls: the helper once it is made, or the program when the helper only sleeps.
+//! The two have one heap and one set of thread-locals here, so at most one of them runs anything but system
+//! calls at a time. The helper runs once it is made, and the program when the helper only sleeps.
 
 use crate::roles::{control, sleep_forever, touch, wait_line};
 use crate::support::{Tree, close_inherited, descendants, exit_now, fork, kill, mib};
@@ -26,7 +26,7 @@ fn pidfd_of(pid: u32) -> OwnedFd {
     }
 }
 
-/// What a helper is made with.
+/// The arguments of a helper.
 struct Made {
     run: fn(&Made),
     program: u32,
@@ -224,7 +224,7 @@ fn tree_with(how: &str) -> (Tree, Child, u32) {
     (tree, program, helper)
 }
 
-/// Who says that it serves `program`.
+/// A process that says that it serves `program`.
 #[track_caller]
 fn helper_of(tree: &mut Tree, program: u32) -> u32 {
     let find = |tree: &Tree| {

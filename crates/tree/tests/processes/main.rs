@@ -1,6 +1,5 @@
-//! Real processes that share one table: members are this very program, started again in
-//! a role; each scenario is a process of its own that supervises them, with a time limit
-//! after which SIGALRM ends it.
+//! Real processes that share one table: members are this very program, started again in a role. Each
+//! scenario is a process of its own that supervises them, with a time limit after which SIGALRM ends it.
 //!
 //! `cargo test -p ebb-tree --test processes [-- NAME]` runs all or those whose name contains
 //! NAME. No harness: scenarios fork, which a threaded process must not.

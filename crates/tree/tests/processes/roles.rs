@@ -1,4 +1,4 @@
-//! What member processes do.
+//! The roles of member processes.
 
 use crate::support::{Random, close_inherited, exit_now, fork, kill, stamps_of};
 use ebb_engine::ClusterIndex;
@@ -293,8 +293,8 @@ fn pool(mib: u64, children: u64, write: u64) {
     sleep_forever();
 }
 
-/// So many processes that join. Told to, one of them ends; then this one says whether a child of
-/// its own would have a place before that, and after.
+/// Processes that join, as many as asked for. Told to, one of them ends; then this one says whether a child
+/// of its own would have a place before that, and after.
 fn crowd(count: u64) {
     let mut last = 0;
     for _ in 0..count {

@@ -1,4 +1,4 @@
-//! What must hold, whatever the members do.
+//! Invariants that hold whatever the members do.
 
 use crate::support::{Random, Tree, descendants, kill, mib};
 use crate::{Scenario, admission, helped};
@@ -120,7 +120,7 @@ fn failing() {
     assert_eq!((shown.write_errors, shown.given_up_by), (16, 1));
     tell(&mut member);
     tree.expect_empty();
-    // What a process met that is gone still counts, and nothing is told twice.
+    // Errors that a process met before it ended still count, and no warning comes twice.
     let shown = tree.sup.devices().remove(0);
     assert_eq!((shown.write_errors, shown.given_up_by), (16, 0));
     tree.run_for(Duration::from_millis(200));

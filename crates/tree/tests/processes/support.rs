@@ -60,7 +60,7 @@ pub fn in_a_process(limit: Duration, f: fn()) -> Result<(), String> {
     let mut status = 0;
     // SAFETY: `status` is valid for writing.
     unsafe { libc::waitpid(pid as i32, &mut status, 0) };
-    // Whoever is left has become our child.
+    // Processes that are left have become our children.
     loop {
         let left = descendants(std::process::id());
         if left.is_empty() {
@@ -235,7 +235,7 @@ impl Tree {
     #[track_caller]
     pub fn expect_empty(&mut self) {
         let empty = self.until(Duration::from_secs(10), |tree| {
-            // What is left is our own memory.
+            // Our own memory is left.
             tree.sup.members() == 0
                 && tree.sup.check().is_ok()
                 && tree.sup.totals().used_pages < mib(16)

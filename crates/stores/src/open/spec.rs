@@ -1,9 +1,9 @@
 //! The text that names a swap device: `PATH[:SIZE][,prio=N][,node=N][,discard=on|off]
 //! [,rotational=on|off][,overwrite=yes|no]`, or `none`.
 //!
-//! The text after the last colon is the size unless it holds a slash; a path that itself
-//! holds a colon in its last part ends with one more colon and no size. A path cannot hold
-//! a comma. Nothing is looked up here: opening is [`crate::open`].
+//! The text after the last colon is the size unless it holds a slash. A path that itself holds a colon in
+//! its last part ends with one more colon and no size. A path cannot hold a comma. Nothing is looked up
+//! here: opening is [`crate::open`].
 
 use crate::size::{Size, SizeError};
 use ebb_engine::Node;
@@ -104,7 +104,7 @@ pub enum SpecError {
         "{error} (the text after the last \":\" of a swap spec is its size; if the path itself ends that way, write one more \":\" behind it)"
     )]
     Size {
-        /// What is wrong with it.
+        /// The error in it.
         error: SizeError,
     },
     /// An option that does not exist.
@@ -120,9 +120,9 @@ pub enum SpecError {
     Value {
         /// The option.
         option: &'static str,
-        /// What was given.
+        /// The value given.
         value: String,
-        /// What can be given.
+        /// The values allowed.
         allowed: &'static str,
     },
     /// A path that no file can have.
@@ -393,7 +393,7 @@ mod tests {
             match text.parse::<SwapSpec>() {
                 Ok(SwapSpec::None) => prop_assert_eq!(text, "none"),
                 Ok(spec) => {
-                    // What was understood is all that was said.
+                    // The spec shown holds all that was read.
                     prop_assert_eq!(spec.to_string().parse(), Ok(spec));
                 }
                 Err(error) => prop_assert!(!error.to_string().is_empty()),

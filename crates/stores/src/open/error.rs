@@ -10,7 +10,7 @@ pub enum OpenError {
     NoParent {
         /// As given.
         path: String,
-        /// What is missing.
+        /// The missing directory.
         parent: String,
     },
     /// Not permitted.
@@ -20,7 +20,7 @@ pub enum OpenError {
     Denied {
         /// As given.
         path: String,
-        /// What was tried.
+        /// The attempt.
         doing: &'static str,
     },
     /// On a file system mounted read-only.
@@ -36,7 +36,7 @@ pub enum OpenError {
     Kind {
         /// As given.
         path: String,
-        /// What it is.
+        /// Its kind.
         kind: &'static str,
     },
     /// The kernel swaps to it.
@@ -64,7 +64,7 @@ pub enum OpenError {
     HoldsData {
         /// As given.
         path: String,
-        /// What.
+        /// The data.
         found: String,
     },
     /// There was no time to see whether it is empty.
@@ -88,9 +88,9 @@ pub enum OpenError {
     TooSmall {
         /// As given.
         path: String,
-        /// What there is.
+        /// Its size.
         size: String,
-        /// What is needed.
+        /// The least size.
         least: String,
     },
     /// Asked for more than there is.
@@ -98,9 +98,9 @@ pub enum OpenError {
     LessThanAsked {
         /// As given.
         path: String,
-        /// What there is.
+        /// Its size.
         size: String,
-        /// What was asked for.
+        /// The size asked for.
         asked: String,
     },
     /// The file system or the limits of the process do not allow a file that large.
@@ -110,7 +110,7 @@ pub enum OpenError {
     FileLimit {
         /// As given.
         path: String,
-        /// What was asked for.
+        /// The size asked for.
         asked: String,
     },
     /// The machine has no such memory node.
@@ -120,9 +120,9 @@ pub enum OpenError {
     NoNode {
         /// As given.
         path: String,
-        /// What was asked for.
+        /// The node asked for.
         node: u16,
-        /// What there is.
+        /// The nodes here.
         nodes: String,
     },
     /// The limit of open files is reached.
@@ -144,9 +144,9 @@ pub enum OpenError {
     System {
         /// As given.
         path: String,
-        /// What was tried.
+        /// The attempt.
         doing: &'static str,
-        /// What came of it.
+        /// The system's answer.
         errno: Errno,
     },
 }

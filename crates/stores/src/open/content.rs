@@ -1,16 +1,17 @@
 //! Whether an area that is there already may be written over, by what it holds.
 //!
 //! It may if it carries a swap header and no other signature, or if all of it is zeros. Nothing less shows
-//! that it is nobody's: a disk image may begin with mebibytes of zeros, and what a RAID or a partition table
-//! has to say may stand at its end alone. So all of it is read, but for what the file system knows to be
-//! holes, and whoever cannot wait for that says so. libblkid names what is there; where there is no such
-//! library, only what stands beside a swap header goes unseen.
+//! that it is nobody's. A disk image may begin with mebibytes of zeros, and the records of a RAID or a
+//! partition table may stand at its end alone. So all of it is read, but for the holes that the file system
+//! knows, within the time that the caller gives. libblkid names the data; without that library, only data
+//! beside a swap header goes unseen.
 //!
 //! Nothing is written here. Opening, and what the user allows, is done in [`crate::open`].
 
-use crate::bounce::Bounce;
+use crate::transfer::bounce::Bounce;
 use ebb_engine::PAGE_SIZE;
 use ebb_sys::blkid::{self, Signature, Usage};
+use ebb_sys::file::read_up_to;
 use rustix::fd::OwnedFd;
 use rustix::fs::{Advice, SeekFrom};
 use rustix::io::Errno;
@@ -29,7 +30,7 @@ pub enum SearchTime<'a> {
     AtMost(Duration),
 }
 
-/// What an area holds.
+/// The content of an area.
 #[derive(PartialEq, Eq, Debug)]
 pub enum Content {
     /// A swap header, and nothing that tells of more.
@@ -46,13 +47,13 @@ pub enum Content {
     NotSearched,
 }
 
-/// What an area of so many bytes holds.
+/// The content of an area of so many bytes.
 pub fn content(fd: &OwnedFd, size: u64, look: &SearchTime<'_>) -> Result<Content, Errno> {
     let header = header(fd)?;
     if header == Some(Content::Hibernated) {
         return Ok(Content::Hibernated);
     }
-    // What cannot be asked, or does not answer, finds nothing.
+    // A library that cannot be asked, or does not answer, finds nothing.
     let mut found = blkid::signatures(fd).unwrap_or_default();
     if let Some(swap) = header {
         found.retain(|signature| signature.kind != "swap");
@@ -67,10 +68,10 @@ pub fn content(fd: &OwnedFd, size: u64, look: &SearchTime<'_>) -> Result<Content
     Search::new(fd, size, look).run()
 }
 
-/// What the first page says, where it is a header of swap.
+/// The content that the first page shows, where it is a header of swap.
 fn header(fd: &OwnedFd) -> Result<Option<Content>, Errno> {
     let mut page = Bounce::new(1);
-    read(fd, page.get(), 0)?;
+    read_up_to(fd, page.get(), 0)?;
     Ok(match &page.get()[PAGE_SIZE - 10..] {
         b"SWAPSPACE2" | b"SWAP-SPACE" => Some(Content::Swap),
         mark if mark.starts_with(b"S1SUSPEND") || mark.starts_with(b"S2SUSPEND") => {
@@ -153,7 +154,7 @@ impl<'a> Search<'a> {
         while at < extent.end {
             let most = (extent.end - at).min(PIECE as u64) as usize;
             let piece = &mut self.buffer.get()[..most];
-            let len = read(self.fd, piece, at)?;
+            let len = read_up_to(self.fd, piece, at)?;
             if let Some(found) = nonzero(&piece[..len]) {
                 let byte = at + found as u64;
                 return Ok(Content::Data(format!(
@@ -186,20 +187,6 @@ impl<'a> Search<'a> {
             SearchTime::AtMost(most) => passed < *most,
         }
     }
-}
-
-/// As much as there is.
-fn read(fd: &OwnedFd, into: &mut [u8], offset: u64) -> Result<usize, Errno> {
-    let mut done = 0;
-    while done < into.len() {
-        match rustix::io::pread(fd, &mut into[done..], offset + done as u64) {
-            Ok(0) => break,
-            Ok(n) => done += n,
-            Err(Errno::INTR) => {}
-            Err(errno) => return Err(errno),
-        }
-    }
-    Ok(done)
 }
 
 /// Where the first byte is that is not zero. In blocks, as those are compared many bytes at a time.

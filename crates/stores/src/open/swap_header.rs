@@ -1,14 +1,13 @@
-//! The swap header of an area that had none. What is used for swap is marked so before anything is written
-//! to it: the next run, the kernel and every tool that looks know what it is, and that its content is
+//! The swap header of an area that had none. An area used for swap gets a header before anything is written
+//! to it. So the next run, the kernel and every tool that looks know what it is, and that its content is
 //! nobody's.
 //!
 //! The format is mkswap's, version 1, without bad pages.
 
-use crate::bounce::Bounce;
-use crate::open_error::{OpenError, system};
+use super::error::{OpenError, system};
+use crate::transfer::bounce::Bounce;
 use ebb_engine::{CLUSTER_SLOTS, PAGE_SIZE};
 use rustix::fd::OwnedFd;
-use rustix::rand::GetRandomFlags;
 
 /// Bytes of a cluster: the least a device can have, and the unit of its size.
 pub const CLUSTER: u64 = (CLUSTER_SLOTS * PAGE_SIZE) as u64;
@@ -54,7 +53,7 @@ fn header(page: &mut [u8], size: u64) {
     page[1028..1032].copy_from_slice(&last.to_ne_bytes());
     let uuid = &mut page[1036..1052];
     // Without one it is a header all the same.
-    let _ = rustix::rand::getrandom(&mut *uuid, GetRandomFlags::empty());
+    let _ = ebb_sys::random::fill(uuid);
     // Version 4, variant 1.
     uuid[6] = uuid[6] & 0x0f | 0x40;
     uuid[8] = uuid[8] & 0x3f | 0x80;

@@ -1,10 +1,9 @@
 //! XTS-AES-256 over whole pages (IEEE 1619-2007), over the `aes` crate's cipher.
 //!
-//! A page is 256 whole blocks, so no ciphertext is stolen, and both ways are the same but for the
-//! cipher's direction: each block is added to its tweak, sent through the cipher, and added to it
-//! again (5.3 and 5.4 there). The cipher gets all blocks of a page at once: it keeps several in
-//! flight then, which one block at a time, as the `xts-mode` crate asks for them, it does not. That
-//! crate is what the tests compare with.
+//! A page is 256 whole blocks, so no ciphertext is stolen, and both ways are the same but for the cipher's
+//! direction. Each block is added to its tweak, sent through the cipher, and added to it again (5.3 and 5.4
+//! there). The cipher gets all blocks of a page at once and keeps several in flight. The `xts-mode` crate
+//! asks for one block at a time. That crate is what the tests compare with.
 
 use aes::cipher::{Array, Block, BlockCipherDecrypt, BlockCipherEncrypt, KeyInit};
 use aes::{Aes256, Aes256Enc};

@@ -1,6 +1,8 @@
 //! The real codecs behind the engine's seam: LZ4 and Zstandard.
 
-use crate::dictionary::Dictionary;
+mod dictionary;
+
+use dictionary::Dictionary;
 use ebb_engine::PageBytes;
 use ebb_engine::codec::{Codec, Codecs, Coder, Damaged};
 use ebb_sys::lz4::{Lz4, lz4_decompress};
@@ -14,7 +16,7 @@ pub struct PageCodecs {
     shared: Arc<Shared>,
 }
 
-/// What the coders have in common.
+/// The parts that the coders have in common.
 struct Shared {
     dictionary: Option<Dictionary>,
     /// Bytes of the contexts that were made.
@@ -84,7 +86,7 @@ struct PageCoder {
     with_dictionary: bool,
     unzstd: Option<DCtx<'static>>,
     level: i32,
-    /// What `shared.contexts` has of ours.
+    /// Our part of `shared.contexts`.
     counted: usize,
     shared: Arc<Shared>,
 }
@@ -150,7 +152,7 @@ impl PageCoder {
         Some(2 + len)
     }
 
-    /// What `zstd` wrote, of which `bytes` were compressed.
+    /// Decompresses a frame of `zstd`, made from `bytes.len()` bytes.
     fn unzstd(&mut self, data: &[u8], bytes: &mut [u8]) -> Result<(), Damaged> {
         let unzstd = match &mut self.unzstd {
             Some(unzstd) => unzstd,
@@ -346,9 +348,9 @@ mod tests {
         }
     }
 
-    /// Pages that do not compress are given up early by the codecs themselves: they look further
-    /// ahead the less they find, so such a page costs a quarter of one that is worth it. A look at the
-    /// page before would save little of that, and cost all others.
+    /// The codecs give up early on pages that do not compress: they look further ahead the less they find.
+    /// So such a page costs a quarter of one that is worth it. A look at the page before would save little
+    /// of that, and cost all others.
     #[test]
     fn what_does_not_compress_costs_less_than_what_does() {
         let mut state = 1u64;

@@ -20,7 +20,7 @@ const SAMPLES: usize = 512;
 /// Bytes of the dictionary. Measured with `ebb lab corpus`.
 const BYTES: usize = 32 << 10;
 
-/// What training gave.
+/// The result of training.
 pub struct Trained {
     /// For compressing.
     pub compress: CDict<'static>,
@@ -49,7 +49,7 @@ impl Dictionary {
         }
     }
 
-    /// What was trained, once it was.
+    /// The result, once there is one.
     pub fn get(&self) -> Option<&'static Trained> {
         *self.trained.get()?
     }
@@ -59,7 +59,7 @@ impl Dictionary {
         if self.full.load(Relaxed) || !self.seen.fetch_add(1, Relaxed).is_multiple_of(EVERY) {
             return;
         }
-        // Whoever finds it locked lets this page go: there are others.
+        // A thread that finds it locked lets this page go: there are others.
         let Ok(mut samples) = self.samples.try_lock() else {
             return;
         };

@@ -4,14 +4,14 @@
 //! in a cluster after a fork, as soon as nobody else reads it: then each slot of it has two bytes.
 //!
 //! # Protocol
-//! A slot is marked before it is written, by whoever has it from the allocator, and read after its entry
-//! names it: so nobody relies on a mark that changes. Who reads a slot that has been given to another
-//! meanwhile finds any mark, and then a wrong checksum. A cluster's slot_keys are forgotten when the process
-//! gives it back or comes to own it ([`KeyedLender`]).
+//! A slot is marked before it is written, by the thread that has it from the allocator, and read after its
+//! entry names it. So nobody relies on a mark that changes. A reader of a slot that has been given to
+//! another meanwhile finds any mark, and then a wrong checksum. A cluster's slot_keys are forgotten when
+//! the process gives it back or comes to own it ([`KeyedLender`]).
 //!
-//! What it does not do: keep the keys ([`crate::Keyring`]).
+//! Not here: the keys themselves ([`crate::Keyring`]).
 
-use crate::key_id::KeyId;
+use super::key_id::KeyId;
 use ebb_engine::env::Lender;
 use ebb_engine::{CLUSTER_SLOTS, ClusterIndex};
 use std::ops::Range;
@@ -178,7 +178,7 @@ impl SlotKeys {
         }
     }
 
-    /// What it takes, in bytes.
+    /// Its memory, in bytes.
     pub fn memory_bytes(&self) -> usize {
         let clusters = self.blocks.iter().filter_map(OnceLock::get).flatten();
         let each = clusters

@@ -1,17 +1,17 @@
 //! The keys of a process: one that it writes with, and those of what it may read.
 //!
 //! # Which key encrypts a slot
-//! A process makes a key when it first writes after it began to page, and after each fork, parent and
-//! child each its own ([`Keyring::rotate`]). So what two processes know of each other's keys is what they had
-//! in common at the fork, when the child got a copy of all memory anyway: nothing that either writes
-//! later can be read by the other, nor by anybody who has one's keys. Nobody hands keys out.
+//! A process makes a key when it first writes after it began to page, and after each fork, parent and child
+//! each its own ([`Keyring::rotate`]). So two processes know of each other's keys only those that they had
+//! in common at the fork, when the child got a copy of all memory anyway. Neither can read the other's
+//! later writes, nor can anybody who has the keys of one. Nobody hands keys out.
 //!
 //! # How a slot's key is found again
-//! [`SlotKeys`] say by number which key each slot was written with; a forked child has a copy of slot_keys and
-//! keys. A key that no slot was written with is wiped ([`Ring::drop_unneeded`]): in a child at once, in a parent when
-//! it has twice as many keys as last time. So there are as many keys as forks, in a chain of them, of which
-//! something is still on devices, and at most 65,534. A process that has so many goes on with its key, until
-//! some of what it wrote is gone.
+//! [`SlotKeys`] say by number which key each slot was written with; a forked child has a copy of slot_keys
+//! and keys. A key of no slot is wiped ([`Ring::drop_unneeded`]): in a child at once, in a parent when it
+//! has twice as many keys as last time. So there are as many keys as forks, in a chain of them, of which
+//! something is still on devices, and at most 65,534. A process that has so many goes on with its key,
+//! until some of what it wrote is gone.
 //!
 //! # Where keys are
 //! In [`Secret`] memory, 64 bytes each; of those used lately the round keys too. They are wiped when the
@@ -19,15 +19,14 @@
 //! while pages are encrypted, which readers do side by side, and never across a transfer. A fork
 //! finds it free: no transfer is under way then.
 //!
-//! What it does not do: keep those who may read a process's memory from its keys.
+//! Not here: protection from those who may read a process's memory.
 
-use crate::key_id::KeyId;
-use crate::slot_keys::SlotKeys;
-use crate::xts::Xts;
+use super::key_id::KeyId;
+use super::slot_keys::SlotKeys;
+use super::xts::Xts;
 use ebb_engine::CHECKSUM_KEY_BYTES;
 use ebb_sys::Errno;
 use ebb_sys::secret::Secret;
-use rustix::rand::{GetRandomFlags, getrandom};
 use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, TryLockError};
 
 /// Bytes of a key: two AES-256 keys.
@@ -47,7 +46,7 @@ pub struct Keyring(RwLock<Ring>);
 struct Ring {
     /// The most keys.
     most: usize,
-    /// What is written with, if there was a write since the last fork.
+    /// The key to write with, if there was a write since the last fork.
     writing: Option<KeyId>,
     keys: Vec<Option<Secret<Key>>>,
     /// Those there are.
@@ -58,26 +57,13 @@ struct Ring {
     ciphers: [Option<(KeyId, Secret<Xts>)>; CACHED_CIPHERS],
 }
 
-/// Fills `bytes` with random numbers of the system's.
-fn randomize(bytes: &mut [u8]) -> Result<(), Errno> {
-    let mut filled = 0;
-    while filled < bytes.len() {
-        match getrandom(&mut bytes[filled..], GetRandomFlags::empty()) {
-            Ok(n) => filled += n,
-            Err(rustix::io::Errno::INTR) => {}
-            Err(errno) => return Err(Errno(errno.raw_os_error())),
-        }
-    }
-    Ok(())
-}
-
 fn random<const N: usize>() -> Result<Secret<[u8; N]>, Errno> {
     let mut secret = Secret::new(|| [0; N])?;
-    randomize(&mut secret[..])?;
+    ebb_sys::random::fill(&mut secret[..]).map_err(|e| Errno(e.raw_os_error()))?;
     Ok(secret)
 }
 
-/// What the checksums of a process, and of those it forks, are keyed with.
+/// The key of the checksums of a process, and of those it forks.
 ///
 /// # Errors
 /// The system gives no random numbers, or no memory.
@@ -325,7 +311,7 @@ mod tests {
         for n in 0..1000 {
             assert!(last.holds(n * CLUSTER, n as u8), "{n}");
         }
-        // What it reads no more has no keys.
+        // Pages that it reads no more have no keys.
         for n in 0..990 {
             last.store.slot_keys().forget(ClusterIndex(n));
         }

@@ -1,4 +1,4 @@
-//! What the system's error numbers mean for a store, in one place.
+//! The meaning of the system's error numbers for a store, in one place.
 
 use ebb_engine::env::IoError;
 use rustix::io::Errno;

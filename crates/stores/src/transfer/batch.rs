@@ -1,10 +1,10 @@
 //! Cutting a batch into rounds: which bytes move in one go, which of them through the bounce
 //! buffer, and which operations join into one transfer.
 //!
-//! A *piece* is the part of one operation that a round moves; a *run* is a stretch of pieces
-//! whose slots follow each other, moved by one vectored transfer. An operation whose memory
-//! the device can reach moves whole; another one takes its turn in the bounce buffer and
-//! may need several rounds. Pure arithmetic: no memory is touched here.
+//! A *piece* is the part of one operation that a round moves. A *run* is a stretch of pieces whose slots
+//! follow each other, moved by one vectored transfer. An operation whose memory the device can reach moves
+//! whole; another one takes its turn in the bounce buffer and may need several rounds. Pure arithmetic: no
+//! memory is touched here.
 //!
 //! Invariants of a round, checked by [`Round::check`]:
 //! - pieces name operations in rising order, each at most once;
@@ -18,7 +18,7 @@ use std::ops::Range;
 /// Most pieces, and so most transfers, of a round.
 pub const PIECES: usize = 64;
 
-/// What a round must know of an operation.
+/// The facts of an operation that a round needs.
 #[derive(Clone, Copy, Debug)]
 pub struct Shape {
     /// Byte of the device where it starts.

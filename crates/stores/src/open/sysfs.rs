@@ -1,4 +1,4 @@
-//! What sysfs and procfs say about a block device or the disk under a file.
+//! Facts from sysfs and procfs about a block device or the disk under a file.
 
 use ebb_engine::Node;
 use rustix::fs::{Dev, major, minor};
@@ -6,7 +6,7 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-/// What the system knows of a disk; the defaults where it does not say.
+/// The system's facts about a disk; the defaults where it does not say.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Disk {
     /// A head moves.

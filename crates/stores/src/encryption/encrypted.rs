@@ -2,20 +2,20 @@
 //!
 //! Each page is one XTS sector; its tweak is the slot and the device number, so the same
 //! page looks different in every slot of every device. Which key it is encrypted with, and where keys
-//! are, says [`crate::keyring`]. There is no authentication here: the engine keeps a keyed checksum of
+//! are, says [`super::keyring`]. There is no authentication here: the engine keeps a keyed checksum of
 //! every page in RAM, which whoever can write the device cannot reach.
 //!
 //! A write is encrypted into a preallocated buffer and goes on from there, a read is
 //! decrypted where it arrived. The buffers are taken as in [`crate::FileStore`]: tried,
 //! never waited for, with a page of the stack as the last resort.
 
-use crate::batch::{Cursor, PIECES, Round, Shape};
-use crate::bounce::{Bounce, StackPage};
+use super::key_id::KeyId;
+use super::keyring::Keyring;
+use super::slot_keys::SlotKeys;
+use super::xts::Tweak;
 use crate::file::{BOUNCE_PAGES, LANES};
-use crate::key_id::KeyId;
-use crate::keyring::Keyring;
-use crate::slot_keys::SlotKeys;
-use crate::xts::Tweak;
+use crate::transfer::batch::{Cursor, PIECES, Round, Shape};
+use crate::transfer::bounce::{Bounce, StackPage};
 use ebb_engine::env::{IoError, ReadOp, Store, WriteOp};
 use ebb_engine::{Node, PAGE_SIZE};
 use std::ops::Range;
@@ -82,7 +82,8 @@ impl<S: Store> Encrypted<S> {
         true
     }
 
-    /// What this process neither wrote nor inherited stays as it was read: no checksum is that.
+    /// Pages that this process neither wrote nor inherited stay as they were read: no checksum matches
+    /// them.
     fn decrypt(&self, ops: &mut [ReadOp<'_>], results: &[Result<(), IoError>]) {
         let mut open = self.keyring.open();
         for (op, _) in ops.iter_mut().zip(results).filter(|(_, r)| r.is_ok()) {

@@ -1,0 +1,106 @@
+//! Lanes: a bounce buffer and an io_uring, taken by one thread at a time.
+
+use super::FileStore;
+use crate::transfer::batch::PIECES;
+use crate::transfer::bounce::{Bounce, StackPage};
+use ebb_engine::PAGE_SIZE;
+use ebb_sys::ring::Ring;
+use rustix::fd::{AsFd, BorrowedFd};
+use rustix::io::Errno;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{MutexGuard, TryLockError};
+
+/// Threads that transfer at full speed at the same time; more share nothing but the device.
+pub const LANES: usize = 4;
+/// Pages of a lane's bounce buffer.
+pub const BOUNCE_PAGES: usize = 64;
+
+/// A lane.
+pub struct Lane {
+    pub bounce: Bounce,
+    pub ring: LaneRing,
+}
+
+/// A lane's io_uring, made when the lane first has a batch for it.
+pub enum LaneRing {
+    Untried,
+    Ready(Ring),
+    Refused,
+}
+
+/// The means by which a round moves its bytes.
+pub struct Mover<'a> {
+    pub fd: BorrowedFd<'a>,
+    pub bounce: &'a mut [u8],
+    pub ring: Option<&'a mut LaneRing>,
+}
+
+impl FileStore {
+    fn lane(&self) -> Option<MutexGuard<'_, Lane>> {
+        self.lanes.iter().find_map(|lane| match lane.try_lock() {
+            Ok(lane) => Some(lane),
+            Err(TryLockError::Poisoned(lane)) => Some(lane.into_inner()),
+            Err(TryLockError::WouldBlock) => None,
+        })
+    }
+
+    /// Runs `f` with the descriptor and a lane, or a page of the stack if all are taken.
+    pub(super) fn with_mover(&self, f: impl FnOnce(&mut Mover<'_>)) {
+        let fd = match self.fd.read() {
+            Ok(fd) => fd,
+            Err(poisoned) => poisoned.into_inner(),
+        };
+        let fd = fd.as_fd();
+        match self.lane() {
+            Some(mut lane) => {
+                let Lane { bounce, ring } = &mut *lane;
+                f(&mut Mover {
+                    fd,
+                    bounce: bounce.get(),
+                    ring: self.use_ring.load(Relaxed).then_some(ring),
+                });
+            }
+            None => f(&mut Mover {
+                fd,
+                bounce: &mut StackPage([0; PAGE_SIZE]).0,
+                ring: None,
+            }),
+        }
+    }
+
+    /// Lets `f` move `runs` runs through the ring. False: it did not, or not all of them.
+    /// A single run is not worth the ring: one system call moves it either way.
+    pub(super) fn through_ring(
+        &self,
+        ring: Option<&mut LaneRing>,
+        runs: usize,
+        f: impl FnOnce(&mut Ring) -> Result<(), Errno>,
+    ) -> bool {
+        let Some(ring) = ring.filter(|_| runs > 1) else {
+            return false;
+        };
+        if let LaneRing::Untried = ring {
+            *ring = match Ring::new(PIECES as u32) {
+                Ok(ring) => LaneRing::Ready(ring),
+                Err(errno) => self.ring_refused(errno),
+            };
+        }
+        let LaneRing::Ready(ready) = ring else {
+            return false;
+        };
+        match f(ready) {
+            Ok(()) => true,
+            // Short of memory now: this batch goes the other way.
+            Err(Errno::AGAIN | Errno::BUSY) => false,
+            Err(errno) => {
+                *ring = self.ring_refused(errno);
+                false
+            }
+        }
+    }
+
+    fn ring_refused(&self, errno: Errno) -> LaneRing {
+        self.ring_refusal.store(errno.raw_os_error(), Relaxed);
+        LaneRing::Refused
+    }
+}

@@ -1,0 +1,335 @@
+//! A file or block device as a store.
+//!
+//! Transfers take a *lane*: a bounce buffer (and, where it is allowed, an io_uring) behind a
+//! lock that is only ever tried, never waited for. So no thread waits for another's
+//! transfer; one that finds every lane taken moves its pages through a page on its own
+//! stack. Nothing is allocated after the store was made.
+//!
+//! With O_DIRECT, memory that the device can reach goes as it is, other memory through the bounce buffer.
+//! Without O_DIRECT every transfer ends by dropping its range from the page cache, a write after having
+//! waited for it. So the cache holds at most the batches in flight: see [`FileStore::page_cache_bytes`].
+//!
+//! A transfer that ends short is taken up again, piece by piece, until it is whole or fails. The end of a
+//! file that was cut behind our back is an error of the slot, never zeros. A file cut and then written
+//! beyond the cut reads as zeros in between: the engine's checksums find that.
+//!
+//! Fork: the store may be copied by a fork while no transfer is in flight. The child then
+//! calls [`FileStore::reattach`] before anything else.
+
+mod errno;
+mod lane;
+mod read_ahead;
+mod rounds;
+
+pub use lane::{BOUNCE_PAGES, LANES};
+
+use crate::Facts;
+use crate::transfer::batch::{Cursor, Round, Shape};
+use crate::transfer::bounce::Bounce;
+use ebb_engine::env::{IoError, ReadOp, Store, WriteOp};
+use ebb_engine::{Node, PAGE_SIZE};
+use ebb_sys::block_device;
+use errno::classify;
+use lane::{Lane, LaneRing};
+use read_ahead::{AHEAD_PAGES, ReadAhead};
+use rustix::fd::{AsFd, AsRawFd, IntoRawFd, OwnedFd};
+use rustix::fs::{AtFlags, FallocateFlags, OFlags, StatxFlags};
+use rustix::io::Errno;
+use std::num::NonZeroU64;
+use std::ops::Range;
+use std::sync::atomic::{AtomicBool, AtomicI32, Ordering::Relaxed};
+use std::sync::{Mutex, PoisonError, RwLock};
+
+const PAGE: u64 = PAGE_SIZE as u64;
+
+/// A file or block device by its descriptor.
+pub struct FileStore {
+    facts: Facts,
+    fd: RwLock<OwnedFd>,
+    lanes: [Mutex<Lane>; LANES],
+    ahead: ReadAhead,
+    /// The alignment of memory that the device can reach.
+    reach: usize,
+    discards: AtomicBool,
+    /// In the place of a descriptor that wrote there is one that only reads.
+    writes_no_more: AtomicBool,
+    last_errno: AtomicI32,
+    use_ring: AtomicBool,
+    ring_refusal: AtomicI32,
+}
+
+/// A transfer was in flight at the fork, so the copy cannot be used.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("a transfer of the swap device was in flight at the fork")]
+pub struct InUse;
+
+fn reads_only(fd: &OwnedFd) -> bool {
+    let flags = rustix::fs::fcntl_getfl(fd);
+    flags.is_ok_and(|flags| flags & OFlags::ACCMODE == OFlags::RDONLY)
+}
+
+impl FileStore {
+    /// The store of a descriptor, opened for reading and writing as `facts` say.
+    pub fn from_fd(fd: OwnedFd, facts: Facts) -> Self {
+        let reach = if facts.direct {
+            memory_alignment(&fd)
+        } else {
+            1
+        };
+        Self {
+            facts,
+            writes_no_more: AtomicBool::new(false),
+            lanes: std::array::from_fn(|_| {
+                Mutex::new(Lane {
+                    bounce: Bounce::new(BOUNCE_PAGES),
+                    ring: LaneRing::Untried,
+                })
+            }),
+            ahead: ReadAhead::new(),
+            fd: RwLock::new(fd),
+            reach,
+            discards: AtomicBool::new(facts.wants_discard),
+            last_errno: AtomicI32::new(0),
+            use_ring: AtomicBool::new(true),
+            ring_refusal: AtomicI32::new(0),
+        }
+    }
+
+    /// In a forked child: goes on with another descriptor of the same device. The old
+    /// descriptor's number is left alone, for in the child it may be the program's by now.
+    pub fn reattach(&self, fd: OwnedFd) -> Result<(), InUse> {
+        for lane in &self.lanes {
+            let mut lane = lane.try_lock().map_err(|_| InUse)?;
+            if let LaneRing::Ready(ring) = std::mem::replace(&mut lane.ring, LaneRing::Untried) {
+                ring.abandon();
+            }
+        }
+        if !self.ahead.abandon() {
+            return Err(InUse);
+        }
+        let mut slot = self.fd.try_write().map_err(|_| InUse)?;
+        self.writes_no_more.store(reads_only(&fd), Relaxed);
+        let _ = std::mem::replace(&mut *slot, fd).into_raw_fd();
+        Ok(())
+    }
+
+    /// Goes on with another descriptor of the same device, as soon as no transfer is under way, and
+    /// closes the old one. If it only reads, nothing is written any more, as if there were no room.
+    pub fn replace(&self, fd: OwnedFd) {
+        let mut slot = self.fd.write().unwrap_or_else(PoisonError::into_inner);
+        self.writes_no_more.store(reads_only(&fd), Relaxed);
+        *slot = fd;
+    }
+
+    /// Whether the descriptor reads alone.
+    pub fn reads_only(&self) -> bool {
+        reads_only(&self.fd.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// The number of its descriptor, in the table it was opened in.
+    pub fn descriptor(&self) -> i32 {
+        let fd = self.fd.read().unwrap_or_else(PoisonError::into_inner);
+        fd.as_raw_fd()
+    }
+
+    /// The facts it was made with.
+    pub fn facts(&self) -> Facts {
+        self.facts
+    }
+
+    /// The system's error number of the last transfer that failed, for messages.
+    pub fn last_errno(&self) -> Option<Errno> {
+        match self.last_errno.load(Relaxed) {
+            0 => None,
+            code => Some(Errno::from_raw_os_error(code)),
+        }
+    }
+
+    /// Why io_uring is not used, or none if it is (or no batch has needed it yet).
+    pub fn ring_refusal(&self) -> Option<Errno> {
+        match self.ring_refusal.load(Relaxed) {
+            0 => None,
+            code => Some(Errno::from_raw_os_error(code)),
+        }
+    }
+
+    /// Whether batches go through io_uring where it is allowed; on at first.
+    pub fn set_use_ring(&self, on: bool) {
+        self.use_ring.store(on, Relaxed);
+    }
+
+    /// Bytes of RAM that the bounce buffers and reads ahead can come to hold.
+    pub fn memory_bytes(&self) -> usize {
+        (LANES * BOUNCE_PAGES + AHEAD_PAGES) * PAGE_SIZE
+    }
+
+    /// Bytes of page cache that a batch in flight of `batch` bytes can hold, per thread:
+    /// 0 with O_DIRECT. Between batches the cache holds nothing of the device.
+    pub fn page_cache_bytes(&self, batch: usize) -> usize {
+        if self.facts.direct { 0 } else { batch }
+    }
+
+    /// The operation's place on the device, or none if it is out of range.
+    fn shape(&self, slot: u64, data: &[u8]) -> Option<Shape> {
+        let pages = NonZeroU64::new(data.len() as u64 / PAGE)?.get();
+        let fits = slot
+            .checked_add(pages)
+            .is_some_and(|end| end <= self.facts.slots);
+        (fits && data.len().is_multiple_of(PAGE_SIZE)).then(|| Shape {
+            offset: self.offset(slot),
+            len: data.len(),
+            direct: data.as_ptr().addr().is_multiple_of(self.reach),
+        })
+    }
+
+    fn offset(&self, slot: u64) -> u64 {
+        self.facts.base + slot * PAGE
+    }
+
+    fn failed(&self, errno: Errno) -> IoError {
+        self.last_errno.store(errno.raw_os_error(), Relaxed);
+        classify(errno)
+    }
+}
+
+/// The alignment of addresses for O_DIRECT, a page where the system does not say.
+fn memory_alignment(fd: &OwnedFd) -> usize {
+    rustix::fs::statx(fd, "", AtFlags::EMPTY_PATH, StatxFlags::DIOALIGN)
+        .ok()
+        .map(|found| found.stx_dio_mem_align as usize)
+        .filter(|align| align.is_power_of_two() && *align <= PAGE_SIZE)
+        .unwrap_or(PAGE_SIZE)
+}
+
+/// Whether this thread's descriptor table is the one that the file was opened in. In another the
+/// same number may be a file of the program's.
+fn ours() -> bool {
+    ebb_sys::thread::has_our_descriptors()
+}
+
+impl Store for FileStore {
+    fn slots(&self) -> u64 {
+        self.facts.slots
+    }
+
+    fn write(&self, ops: &[WriteOp<'_>], results: &mut [Result<(), IoError>]) {
+        assert_eq!(ops.len(), results.len());
+        let shape = |i: usize| self.shape(ops[i].slot, ops[i].data);
+        for (i, result) in results.iter_mut().enumerate() {
+            *result = shape(i).map(|_| ()).ok_or(IoError::Request);
+        }
+        if !ours() {
+            return results.fill(Err(IoError::Request));
+        }
+        self.with_mover(|mover| {
+            // While nobody replaces the descriptor.
+            if self.writes_no_more.load(Relaxed) {
+                return results.fill(Err(IoError::NoSpace));
+            }
+            let mut cursor = Cursor::default();
+            let bounce = mover.bounce.len();
+            while let Some(round) = Round::next(&mut cursor, ops.len(), bounce, shape) {
+                self.write_round(mover, &round, ops, results);
+            }
+        });
+        for shape in ops.iter().filter_map(|op| self.shape(op.slot, op.data)) {
+            self.ahead.written(shape.offset, shape.len);
+        }
+    }
+
+    fn read(&self, ops: &mut [ReadOp<'_>], results: &mut [Result<(), IoError>]) {
+        assert_eq!(ops.len(), results.len());
+        for (op, result) in ops.iter().zip(&mut *results) {
+            *result = self
+                .shape(op.slot, op.data)
+                .map(|_| ())
+                .ok_or(IoError::Request);
+        }
+        if !ours() {
+            return results.fill(Err(IoError::Request));
+        }
+        // A bit for each operation that was read ahead; those past the last bit are not asked for.
+        let mut here = 0u128;
+        let wanted = ops.iter_mut().take(u128::BITS as usize).map(|op| {
+            let offset = self.shape(op.slot, op.data)?.offset;
+            Some((offset, &mut *op.data))
+        });
+        self.ahead.take(wanted, |i| here |= 1 << i);
+        let left = |i: usize| i >= u128::BITS as usize || here & 1 << i == 0;
+        if (0..ops.len()).all(|i| !left(i)) {
+            return;
+        }
+        self.with_mover(|mover| {
+            let mut cursor = Cursor::default();
+            let bounce = mover.bounce.len();
+            while let Some(round) = Round::next(&mut cursor, ops.len(), bounce, |i| {
+                left(i)
+                    .then(|| self.shape(ops[i].slot, ops[i].data))
+                    .flatten()
+            }) {
+                self.read_round(mover, &round, ops, results);
+            }
+        });
+    }
+
+    fn expect(&self, slots: &[Range<u64>]) {
+        // Past the page cache alone are reads asynchronous.
+        if !self.facts.direct || !ours() {
+            return;
+        }
+        let fd = match self.fd.read() {
+            Ok(fd) => fd,
+            Err(poisoned) => poisoned.into_inner(),
+        };
+        let stretches = slots
+            .iter()
+            .filter(|slots| slots.start < slots.end && slots.end <= self.facts.slots)
+            .map(|slots| {
+                let pages = (slots.end - slots.start) as usize;
+                (self.offset(slots.start), pages * PAGE_SIZE)
+            });
+        self.ahead.begin(fd.as_fd(), stretches);
+    }
+
+    fn discard(&self, slot: u64, slots: u64) -> Result<(), IoError> {
+        let end = slot.checked_add(slots).ok_or(IoError::Request)?;
+        if slots == 0 || end > self.facts.slots || !ours() {
+            return Err(IoError::Request);
+        }
+        let fd = match self.fd.read() {
+            Ok(fd) => fd,
+            Err(poisoned) => poisoned.into_inner(),
+        };
+        let done = if self.facts.block {
+            block_device::discard(&*fd, self.offset(slot), slots * PAGE)
+        } else {
+            rustix::fs::fallocate(
+                &*fd,
+                FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE,
+                self.offset(slot),
+                slots * PAGE,
+            )
+        };
+        match done {
+            Ok(()) => Ok(()),
+            // Keeping the content is allowed too; only asking again would be a waste.
+            Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::NOTTY) => {
+                self.discards.store(false, Relaxed);
+                Ok(())
+            }
+            Err(errno) => Err(self.failed(errno)),
+        }
+    }
+
+    fn wants_discard(&self) -> bool {
+        self.discards.load(Relaxed)
+    }
+
+    fn rotational(&self) -> bool {
+        self.facts.rotational
+    }
+
+    fn node(&self) -> Option<Node> {
+        self.facts.node()
+    }
+}

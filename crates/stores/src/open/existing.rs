@@ -1,0 +1,175 @@
+//! Swap files and block devices that are there already.
+
+use super::content::{Content, SearchTime, content};
+use super::error::{OpenError, errno, system};
+use super::opened::{OpenedDevice, facts, finish, usable};
+use super::spec::SwapTarget;
+use super::swap_header::{CLUSTER, HEADER, PendingHeader};
+use super::sysfs;
+use crate::size::human;
+use ebb_sys::block_device;
+use rustix::fd::OwnedFd;
+use rustix::fs::{FlockOperation, Mode, OFlags};
+use rustix::io::Errno;
+use std::fs;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::path::Path;
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// How long a claim on a device may be in our way before it is taken for a mount's.
+const PASSING: Duration = Duration::from_millis(100);
+
+/// Opens what is there already. A search for a free loop device, or a probe after a change, claims a block
+/// device for an instant (losetup, udev). So a device that is claimed is tried again for a while.
+fn claim(path: &Path, flags: OFlags) -> Result<OwnedFd, Errno> {
+    let start = Instant::now();
+    loop {
+        match rustix::fs::open(path, flags, Mode::empty()) {
+            Err(Errno::BUSY) if start.elapsed() < PASSING => {
+                thread::sleep(Duration::from_millis(5));
+            }
+            answer => return answer,
+        }
+    }
+}
+
+/// A swap file or block device that is there already.
+pub fn existing(
+    path: &Path,
+    metadata: &fs::Metadata,
+    place: &SwapTarget,
+    look: &SearchTime<'_>,
+) -> Result<OpenedDevice, OpenError> {
+    let name = path.display().to_string();
+    if sysfs::is_active_swap(metadata) {
+        return Err(OpenError::ActiveSwap { path: name });
+    }
+    let block = metadata.file_type().is_block_device();
+    let (fd, whole) = hold(path, &name, metadata, block)?;
+    let end = match place.size {
+        None => whole,
+        Some(size) if size.of(whole) <= whole => size.of(whole),
+        Some(size) => {
+            return Err(OpenError::LessThanAsked {
+                path: name,
+                size: human(whole),
+                asked: size.to_string(),
+            });
+        }
+    };
+    // Before its size: nobody is to enlarge what is somebody's data.
+    let pending_header = may_be_written(&fd, &name, whole, place, look)?;
+    let mut notes = Vec::new();
+    let size = usable(&name, end.saturating_sub(HEADER), &mut notes) / CLUSTER * CLUSTER;
+    if size == 0 {
+        return Err(OpenError::TooSmall {
+            path: name,
+            size: human(end),
+            least: human(HEADER + CLUSTER),
+        });
+    }
+    let disk = sysfs::disk(if block {
+        metadata.rdev()
+    } else {
+        metadata.dev()
+    });
+    let mut facts = facts(size, &disk, place);
+    facts.base = HEADER;
+    facts.block = block;
+    // A swap file with holes is one that the kernel refuses, so none are made in it unless
+    // asked for.
+    facts.wants_discard = place.discard.unwrap_or(block && disk.discards);
+    let mut device = finish(fd, facts, name, place, notes);
+    device.pending_header = pending_header;
+    Ok(device)
+}
+
+/// Opens it for nobody else meanwhile, and says how large it is.
+fn hold(
+    path: &Path,
+    name: &str,
+    metadata: &fs::Metadata,
+    block: bool,
+) -> Result<(OwnedFd, u64), OpenError> {
+    let own = || name.to_owned();
+    let mut flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
+    if block {
+        // Fails while the device is mounted or otherwise claimed, and claims it for us.
+        flags |= OFlags::EXCL;
+    }
+    let fd = claim(path, flags).map_err(|errno| match errno {
+        Errno::BUSY => OpenError::Mounted { path: own() },
+        Errno::TXTBSY => OpenError::ActiveSwap { path: own() },
+        errno => system(name, "open it for reading and writing", errno),
+    })?;
+    let failed = |doing| move |errno| system(name, doing, errno);
+    let opened = rustix::fs::fstat(&fd).map_err(failed("look at it"))?;
+    if (opened.st_dev, opened.st_ino) != (metadata.dev(), metadata.ino()) {
+        return Err(system(
+            name,
+            "open it: it was exchanged meanwhile",
+            Errno::STALE,
+        ));
+    }
+    match rustix::fs::flock(&fd, FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) | Err(Errno::NOLCK | Errno::OPNOTSUPP | Errno::NOSYS) => {}
+        Err(Errno::WOULDBLOCK) => return Err(OpenError::Taken { path: own() }),
+        Err(errno) => return Err(system(name, "lock it", errno)),
+    }
+    let whole = if block {
+        block_device::size_bytes(&fd).map_err(failed("see its size"))?
+    } else {
+        u64::try_from(opened.st_size).unwrap_or(0)
+    };
+    Ok((fd, whole))
+}
+
+/// That nobody's data is lost if it is written over; and what is to be marked as swap then.
+fn may_be_written(
+    fd: &OwnedFd,
+    name: &str,
+    size: u64,
+    place: &SwapTarget,
+    look: &SearchTime<'_>,
+) -> Result<Option<PendingHeader>, OpenError> {
+    let path = || name.to_owned();
+    let overwrite = place.overwrite == Some(true);
+    // With leave to overwrite, no search is waited for.
+    let look = if overwrite {
+        &SearchTime::AtMost(Duration::ZERO)
+    } else {
+        look
+    };
+    let found = content(fd, size, look).map_err(|errno| system(name, "read it", errno))?;
+    let wipe = match found {
+        Content::Swap => return Ok(None),
+        Content::Zeros => false,
+        // Its header stays, by whose number the system may know it.
+        Content::Mixed(_) if overwrite => return Ok(None),
+        Content::Data(_) | Content::NotSearched if overwrite => true,
+        // Not to be overwritten: whoever starts that system would resume from what is left of it.
+        Content::Hibernated => return Err(OpenError::Hibernated { path: path() }),
+        Content::Data(found) | Content::Mixed(found) => {
+            return Err(OpenError::HoldsData {
+                path: path(),
+                found,
+            });
+        }
+        Content::NotSearched => {
+            return Err(OpenError::NotSeen {
+                path: path(),
+                size: human(size),
+            });
+        }
+    };
+    let fd = fd
+        .try_clone()
+        .map_err(|error| system(name, "open it", errno(&error)))?;
+    Ok(Some(PendingHeader {
+        fd,
+        name: path(),
+        size,
+        wipe,
+    }))
+}

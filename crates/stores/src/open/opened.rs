@@ -1,0 +1,93 @@
+//! An opened device, whatever it was opened from.
+
+use super::spec::SwapTarget;
+use super::swap_header::PendingHeader;
+use super::sysfs::Disk;
+use crate::Facts;
+use crate::size::human;
+use crate::transfer::bounce::Bounce;
+use ebb_engine::{MAX_SLOTS, PAGE_SIZE};
+use rustix::fd::OwnedFd;
+use rustix::fs::OFlags;
+
+/// Bytes of a device that are used at most.
+pub const MAX_DEVICE: u64 = MAX_SLOTS * PAGE_SIZE as u64;
+
+/// An opened device.
+#[derive(Debug)]
+pub struct OpenedDevice {
+    /// Its descriptor, close-on-exec.
+    pub fd: OwnedFd,
+    /// Its facts.
+    pub facts: Facts,
+    /// The priority asked for.
+    pub priority: Option<i16>,
+    /// Its name for messages.
+    pub name: String,
+    /// Notes for the user, a sentence each.
+    pub notes: Vec<String>,
+    /// The header to be written before data is.
+    pub pending_header: Option<PendingHeader>,
+}
+
+/// The bytes of a device that can be used; notes the rest.
+pub fn usable(name: &str, size: u64, notes: &mut Vec<String>) -> u64 {
+    if size > MAX_DEVICE {
+        notes.push(format!(
+            "swap {name}: {} of its {} are used, as many as a device can have: give the rest as others",
+            human(MAX_DEVICE),
+            human(size)
+        ));
+    }
+    size.min(MAX_DEVICE)
+}
+
+/// The facts of a device of `size` bytes on that disk.
+pub fn facts(size: u64, disk: &Disk, place: &SwapTarget) -> Facts {
+    let mut facts = Facts::new(size / PAGE_SIZE as u64);
+    facts.rotational = place.rotational.unwrap_or(disk.rotational);
+    facts.with_node(place.node.or(disk.node))
+}
+
+/// Turns the page cache off if the file system can do without, else asks it not to read
+/// ahead.
+pub fn finish(
+    fd: OwnedFd,
+    mut facts: Facts,
+    name: String,
+    place: &SwapTarget,
+    mut notes: Vec<String>,
+) -> OpenedDevice {
+    facts.direct = !facts.in_memory && go_direct(&fd, facts.base);
+    if !facts.direct && !facts.in_memory {
+        let _ = rustix::fs::fadvise(&fd, 0, None, rustix::fs::Advice::Random);
+        notes.push(format!(
+            "swap {name}: its file system has no O_DIRECT, so transfers go through the page cache and are slower"
+        ));
+    }
+    OpenedDevice {
+        fd,
+        facts,
+        priority: place.priority,
+        name,
+        notes,
+        pending_header: None,
+    }
+}
+
+/// Whether page-sized transfers work past the page cache; the descriptor is left that way.
+fn go_direct(fd: &OwnedFd, base: u64) -> bool {
+    let Ok(flags) = rustix::fs::fcntl_getfl(fd) else {
+        return false;
+    };
+    let flags = flags - OFlags::NONBLOCK;
+    if rustix::fs::fcntl_setfl(fd, flags | OFlags::DIRECT).is_err() {
+        return false;
+    }
+    let mut page = Bounce::new(1);
+    if rustix::io::pread(fd, page.get(), base) == Ok(PAGE_SIZE) {
+        return true;
+    }
+    let _ = rustix::fs::fcntl_setfl(fd, flags);
+    false
+}
