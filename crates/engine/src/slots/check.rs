@@ -95,7 +95,7 @@ impl Devices {
         }
     }
 
-    /// Whose cursors stand at a cluster: of processors, or the device's own (None).
+    /// The cursors at a cluster: of processors, or the device's own (None).
     fn cursors_at(&self, device: &Device, c: ClusterIndex) -> Vec<Option<Cpu>> {
         let mut found = Vec::new();
         for (cpu, per_cpu) in self.cpus.iter().enumerate() {

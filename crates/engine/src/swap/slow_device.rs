@@ -129,8 +129,8 @@ fn young_pages_wait_for_room_while_another_thread_makes_it() {
     let limit_hit = rig.counters.pool_limit_hit.get();
     assert!(met > 0 && limit_hit > 0, "{met} {limit_hit}");
     let at_once = rig.counters.pswpout.get() - rig.counters.zswpwb.get();
-    // Who waits gives up after some steps, or one that takes long, as when the other thread loses its
-    // processor: then pages go at once. Without the wait it is one in seven.
+    // A store gives up waiting after some steps, or one that takes long, as when the other thread loses
+    // its processor: then pages go at once. Without the wait it is one in seven.
     assert!(
         at_once <= 4800 / 50,
         "{at_once} of 4800 pages went to the device at once"
@@ -138,8 +138,8 @@ fn young_pages_wait_for_room_while_another_thread_makes_it() {
     swap.check();
 }
 
-/// What the program does; how often to a page that was busy just before, and entries of pages that it
-/// brought back and kept.
+/// The program's work. Returns how often it met a page that was busy just before, and entries of pages
+/// that it brought back and kept.
 fn meanwhile(rig: &Rig, seed: u64) -> (usize, Vec<EntryId>) {
     let (swap, cpu) = (&rig.swap, Cpu(0));
     let device = rig.device.as_ref().unwrap();

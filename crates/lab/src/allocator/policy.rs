@@ -1,10 +1,10 @@
-//! Which clusters are looked at first, empty ones or those begun by the same order, on devices
-//! with and without discard: what an allocation of each size costs, how much of the room that is
-//! left stays whole for larger folios, how many emptied clusters there are to discard.
+//! Order of search: empty clusters first, or those begun by the same order, on devices with and without
+//! discard. Measured are the cost of an allocation of each size, the share of free room that stays whole
+//! for larger folios, and the emptied clusters to discard.
 //!
-//! One device, kept at a level; folios of 64 KiB and single pages, half of the slots each, are
-//! freed at random and allocated again, more of them at a time than a return cache holds. The worker
-//! runs in between. The policies are measured in turn.
+//! One device is kept at a level. Folios of 64 KiB and single pages, half of the slots each, are freed
+//! at random and allocated again, more at a time than a return cache holds. The worker runs in between.
+//! The policies are measured in turn.
 
 use crate::support::report::Report;
 use crate::support::sim::{Blank, Machine, Random};
@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 /// One line for the list of experiments.
 pub const ABOUT: &str = "empty clusters first or begun ones, with and without discard";
 
-/// What to run.
+/// Parameters of the experiment.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// Slots of the device, a multiple of 512.
@@ -55,7 +55,7 @@ const BATCH: usize = 256;
 /// Allocations that are timed together.
 const TIMED: usize = 32;
 
-/// What one policy gave.
+/// The outcome of one policy.
 struct Outcome {
     /// Of each size, the cost of an allocation in each batch.
     ns: [Vec<f64>; 2],

@@ -1,13 +1,14 @@
-//! Allocations and frees per second against the number of threads, ours beside an older allocator under
-//! one global lock, which keeps no owners of slots, and beside itself under one. Each thread holds some folios and in each step
-//! allocates one and frees its oldest. A thread is bound to a processor, and allocates as that one.
+//! Allocations and frees per second against the number of threads: ours, an older allocator under one
+//! global lock, which keeps no owners of slots, and ours under one lock. Each thread holds some folios
+//! and in each step allocates one and frees its oldest. A thread is bound to a processor, and allocates
+//! as that one.
 //!
-//! They are measured in turn. Up to one thread for each processor: for short times and often, and
-//! only the moments count in which no thread was without its processor. More threads than processors: for longer, so that all
-//! of them get their turns, and are interrupted wherever they are, a lock in hand or not. Each of them finds
-//! what those before it left, the other processors' threads too: clusters that are partly in use, whose lines lie
-//! with whoever was there last. What that costs depends on how far apart processors are, so it is counted in
-//! transfers of a line, which are measured in the same rounds.
+//! They are measured in turn. Up to one thread for each processor: for short times and often, and only
+//! the moments count in which no thread was without its processor. More threads than processors: for
+//! longer, so that all of them get their turns, and are interrupted wherever they are, a lock in hand or
+//! not. Each of them finds what those before it left, the other processors' threads too: clusters that
+//! are partly in use, whose lines lie with whoever was there last. The cost of such a transfer depends
+//! on the distance of the processors. It is counted in transfers of a line, measured in the same rounds.
 
 use crate::support::baselines::{Legacy, SlotAllocator};
 use crate::support::report::{Plot, Report, Series};
@@ -24,7 +25,7 @@ use std::time::{Duration, Instant};
 /// One line for the list of experiments.
 pub const ABOUT: &str = "allocate and free on 1 to N threads, against one global lock";
 
-/// What to run.
+/// Parameters of the experiment.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// Numbers of threads.
@@ -194,7 +195,7 @@ fn all(threads: usize, cores: usize, order: u8) -> [Bench; 3] {
     allocators.map(|allocator| Bench::new(allocator, threads, order))
 }
 
-/// What a pair takes longer in a crowd than with one thread for each processor, in transfers of a line: the
+/// Extra time of a pair in a crowd over one thread for each processor, in transfers of a line: the
 /// median of the rounds.
 fn lines_per_pair(crowd: &Bench, unshared: &Bench, lines: &[f64], cores: usize) -> f64 {
     let ns = |round: &Round| 1e9 * cores as f64 / round.per_s;
@@ -248,7 +249,7 @@ pub fn run(options: &Options) -> Report {
                 for bench in benches.iter_mut().flatten() {
                     bench.measure(order, duration, shared);
                 }
-                // Whatever is compared with ours must have had its moments in the same rounds.
+                // An allocator that is compared with ours must have had its moments in the same rounds.
                 let first = &benches[0][0];
                 let enough = |bench: &Bench| ratio(&first.rounds, &bench.rounds).pairs >= rounds;
                 if !shared && benches.iter().flatten().all(enough) {
@@ -294,7 +295,7 @@ pub fn run(options: &Options) -> Report {
     report.note(format!(
         "ns_per_pair: of a processor's time; this machine has {cores}, which more threads share",
     ));
-    report.note("one-lock: the allocator of seed 000 under one global lock, which knows no owners; ebb-one-lock: ours under one more lock, for all threads; percent_of_own_one_lock: beside that");
+    report.note("one-lock: the kernel allocator of baseline 'legacy' under one global lock, which knows no owners; ebb-one-lock: ours under one more lock, for all threads; percent_of_own_one_lock: beside that");
     report.note("percent_of_unshared: more threads than processors, of what one thread for each gets done in rounds in turn; percent_of_one_thread: of what one thread alone does, in the same way");
     report.note("medians of the rounds in which there were moments when all threads ran; rounds: how many of these there were (under 5: medians of all), one_lock_rounds and one_thread_rounds: in how many what is compared with had them too; where threads share processors: by the time that they had these");
     report.note("line_transfer_ns: what a cache line takes from one processor to another; lines_per_pair: what a pair takes longer than with one thread for each processor, in such transfers");

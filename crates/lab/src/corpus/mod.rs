@@ -56,7 +56,7 @@ pub enum From {
     Command(Vec<String>),
 }
 
-/// What to run.
+/// Parameters of the experiment.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// Where pages come from.
@@ -86,7 +86,7 @@ pub enum Error {
     File {
         /// Which.
         path: String,
-        /// What the system said.
+        /// The system's message.
         why: String,
     },
     /// There was nothing to measure.
@@ -321,9 +321,9 @@ const POOLS: [(&str, CodecKind); 7] = [
     ("lz4+zstd+dict:1", CodecKind::Lz4ThenZstd { level: 1 }),
 ];
 
-/// The pages through the engine itself, a unit at a time as the pager stores them, and back: a unit at a
-/// time, as they are when memory is walked through, and kept; then one by one in an order of no meaning,
-/// which frees them.
+/// The pages go through the engine itself, a unit at a time as the pager stores them. They come back a
+/// unit at a time, kept, as when memory is walked through; then one by one in random order, which frees
+/// them.
 fn pool(report: &mut Report, name: &str, codec: CodecKind, units: &[Vec<&PageBytes>]) {
     let level = match codec {
         CodecKind::Zstd { level } | CodecKind::Lz4ThenZstd { level } => level,
@@ -376,7 +376,7 @@ fn pool(report: &mut Report, name: &str, codec: CodecKind, units: &[Vec<&PageByt
     while idle < IDLE_STEPS {
         idle = if swap.work(Cpu(0)) { 0 } else { idle + 1 };
     }
-    // All that is no byte of a compressed page.
+    // Bytes that belong to no compressed page.
     let waste = |swap: &Swap, padding: f64| {
         let held = swap.memory();
         round((1.0 - (held.pool_data_bytes as f64 - padding) / held.pool_bytes as f64) * 100.0)
@@ -407,7 +407,7 @@ fn pool(report: &mut Report, name: &str, codec: CodecKind, units: &[Vec<&PageByt
     let step = (n / 3 * 2 + 1..)
         .find(|step| gcd(*step, n) == 1)
         .unwrap_or(1);
-    // What is loaded is free then.
+    // A loaded page is free then.
     let mut load = |which: Range<usize>| {
         let start = cpu_time();
         for i in which {
@@ -449,8 +449,8 @@ fn gcd(a: usize, b: usize) -> usize {
 mod tests {
     use super::*;
 
-    /// No codec wastes much of a pool of 10 to 35 MiB, and with two of them a store takes no longer than with LZ4 alone, for pages that
-    /// are much denser once they are idle.
+    /// No codec wastes much of a pool of 10 to 35 MiB. With two codecs a store takes no longer than with
+    /// LZ4 alone, and idle pages become much denser.
     fn wastes_little(what: &str, command: &[String], after: Duration) {
         let sample = match sample::command(command, 24_000, after) {
             Ok(sample) => sample,
@@ -481,7 +481,7 @@ mod tests {
         let (denser, longer) = (times("ratio"), times("store_us_page"));
         println!("{what}: lz4+zstd {denser:.2} times as dense as lz4 in {longer:.2} of the time");
         assert!(denser >= 1.3, "{what}: {denser}");
-        // What is granted is for other programs.
+        // The allowance covers other programs.
         assert!(longer <= 1.25, "{what}: {longer}");
     }
 

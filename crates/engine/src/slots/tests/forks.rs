@@ -50,7 +50,7 @@ fn a_fork_freezes_what_the_child_may_read() {
     lender.read.lock().unwrap().extend([0, 1]);
     devices.fork_parent();
     devices.check();
-    // What was free at the fork, or is freed since, is not used while the child may read.
+    // Slots free at the fork, or freed since, are not used while the child may read.
     devices
         .give(
             B,

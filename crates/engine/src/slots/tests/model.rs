@@ -1,9 +1,9 @@
 //! Random operations beside a naive allocator, with every invariant checked after each.
 //!
-//! The naive side knows who owns which slot, and of each device what the user said of it and how
-//! its writes went. So it tells which devices come before others, and which accept nothing any more. Where a
-//! processor goes on in what it has at hand no device is chosen; else none may be passed over
-//! that has an empty cluster, and while there is one anywhere no folio is scattered.
+//! The naive side knows who owns which slot, and of each device what the user said of it and how its
+//! writes went. So it tells which devices come before others, and which accept nothing any more. No
+//! device is chosen where a processor goes on in its current cluster. Else no device with an empty
+//! cluster may be passed over, and while there is one anywhere no folio is scattered.
 
 use super::*;
 use crate::slots::cluster::State;
@@ -125,7 +125,7 @@ pub(super) enum Op {
     FreeTwice {
         nth: usize,
     },
-    /// What an entry owns and what follows it, as if that were its own too.
+    /// An entry's slot and those that follow it, as if they were its own too.
     FreeOthers {
         nth: usize,
         len: u16,
@@ -600,7 +600,7 @@ proptest! {
             run.step(op);
             run.check();
         }
-        // Whatever happened, everything can be given back, and all of it be used again.
+        // In the end everything can be given back, and all of it be used again.
         while let Some((device, slot)) = run.owned(0) {
             run.free(A, device, slot, 1, false);
         }

@@ -217,8 +217,8 @@ fn emptied_clusters_are_discarded_before_they_are_used_again() {
     devices.check();
 }
 
-/// The failure reported against the series of the seed: a cluster is taken off its list by
-/// the discard worker, and something else frees or moves it as if it were still listed.
+/// The failure reported against the kernel's series: the discard worker takes a cluster off its list,
+/// and another thread frees or moves it as if it were still listed.
 #[test]
 fn a_cluster_being_discarded_is_on_no_list() {
     struct Meddler {
@@ -532,8 +532,8 @@ fn parameters_out_of_range_are_errors() {
     devices.check();
 }
 
-/// Who frees what it has freed before harms nobody, and is named: also when its cluster is empty, and
-/// when the slots have another owner.
+/// A second free of the same slots harms nobody and is named: also when the cluster is empty, and when
+/// the slots have another owner.
 #[test]
 fn what_is_freed_twice_stays_its_next_owners() {
     for pages in [1u16, 16, 512] {
@@ -637,7 +637,7 @@ fn memory_of_a_device(slots: u64) {
         }
     }
     devices.check();
-    // What was packed is full again.
+    // A packed table is full again.
     fill(0..most);
     devices.check();
     let full = of(bytes(), slots);

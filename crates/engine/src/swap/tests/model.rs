@@ -64,7 +64,7 @@ enum Step {
     EndGroup {
         group: u16,
     },
-    /// What follows is of one device: coming transfers that fail.
+    /// The next steps are of one device: coming transfers that fail.
     FailReads {
         device: usize,
         bits: u32,
@@ -121,7 +121,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(step, 1..120)
 }
 
-/// What the model knows of an entry.
+/// The model's knowledge of an entry.
 struct Known {
     content: Box<PageBytes>,
     cached: bool,
@@ -164,7 +164,7 @@ impl Model {
     fn released(&mut self, entry: EntryId) {
         assert!(self.entries.remove(&entry).is_some());
     }
-    /// What a load gave is the content, or an error that the faults explain.
+    /// A load gave the content, or an error that the faults explain.
     fn loaded(
         &mut self,
         entry: EntryId,

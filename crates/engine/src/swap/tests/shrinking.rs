@@ -1,4 +1,4 @@
-//! What the shrinker writes, in which order, and in what pieces.
+//! The shrinker's writes: their order and their pieces.
 
 use super::*;
 use crate::PageBytes;
@@ -48,8 +48,8 @@ fn batches_go_out_in_large_writes() {
     swap.check();
 }
 
-/// On a device that is mostly full, of which pages were freed in no order, a batch goes out in no more
-/// writes than the holes side by side make: as many for each page as there are slots in use for each.
+/// On a mostly full device, where pages were freed in random order, a batch needs no more writes than
+/// the holes side by side make: as many a page as there are slots in use a page.
 #[test]
 fn batches_go_out_in_few_writes_where_the_device_is_nearly_full() {
     for percent in [70, 80, 90] {
@@ -91,8 +91,8 @@ fn batches_go_out_in_few_writes_where_the_device_is_nearly_full() {
     }
 }
 
-/// A page that was loaded, kept its copy in the pool and goes back to it unwritten has been used: it has a
-/// second chance, one, while those that came with it are written.
+/// A page that was loaded, kept its copy in the pool and goes back to it unwritten has been used. It has
+/// one second chance, while pages that came with it are written.
 #[test]
 fn a_page_that_was_used_and_not_written_has_a_second_chance() {
     let rig = rig(sixteen_mib(), Some(20));
@@ -125,7 +125,7 @@ fn a_page_that_was_used_and_not_written_has_a_second_chance() {
 }
 
 /// Where the worker keeps up, the pool refuses nothing, four times its size through: pages go to the
-/// device by writeback alone. What is refused is counted, whether or not it finds another place.
+/// device by writeback alone. Refused pages are counted, whether or not they find another place.
 #[test]
 fn the_pool_refuses_only_where_nothing_else_helps() {
     let rig = rig(sixteen_mib(), Some(40));
@@ -163,7 +163,7 @@ fn the_pool_refuses_only_where_nothing_else_helps() {
 }
 
 /// Pages leave in the order in which they came. A cluster's place in that order is that of its first
-/// pages: those that fill its holes later get a second chance, and have their turn among those that came
+/// pages. Pages that fill its holes later get a second chance, and have their turn among those that came
 /// with them. No others need one: a cluster is filled in one go, so its pages are as old as it is.
 #[test]
 fn pages_in_holes_of_older_clusters_are_written_after_their_neighbours() {
@@ -220,7 +220,7 @@ fn the_worker_stands_back_after_others_used_the_device() {
         assert_eq!(source, Ok(Source::Device));
     };
     for what in ["read", "refused", "read by another process"] {
-        // What needs no device comes first, and waits for nobody.
+        // Work that needs no device comes first, and waits for nobody.
         while swap.pool.give_back(0) > 0 || swap.compact_step(crate::pool::Worth::Much) {}
         match what {
             "read" => read(),
@@ -295,8 +295,8 @@ fn pages_that_come_late_to_an_open_cluster_are_written_in_their_turn() {
     swap.check();
 }
 
-/// Folios and single pages, of two processors that store now more, now less, while the worker writes: of
-/// pairs of a page on the device and one in the pool, how many percent are the wrong way round.
+/// Two processors store folios and single pages, now more, now less, while the worker writes: the
+/// percentage of pairs, of a page on the device and one in the pool, that are the wrong way round.
 #[test]
 fn folios_and_single_pages_leave_in_one_order() {
     for seed in 1..=3u64 {
@@ -493,8 +493,8 @@ fn entries_without_pages_in_the_pool_cost_no_turn() {
     swap.check();
 }
 
-/// A group of few pages is visited again and again for one batch. What no device took goes back to where
-/// it was, through all visits.
+/// A group of few pages is visited again and again for one batch. Pages that no device took go back to
+/// where they were, through all visits.
 #[test]
 fn what_is_not_written_stays_the_oldest() {
     let rig = rig(sixteen_mib(), Some(20));
