@@ -15,6 +15,7 @@ use crate::PageBytes;
 use crate::codec::{Codec, Coder, Damaged};
 use crate::entries::Handle;
 use crate::env::{IoError, ReadOp, Store, WriteOp};
+use crate::random::Random;
 use crate::slots::{DeviceSpec, Drain, DrainError, Options};
 use crate::{CLUSTER_SLOTS, Cpu, DeviceId, Node, PAGE_SIZE, SlotIndex};
 use std::collections::HashSet;
@@ -220,14 +221,11 @@ impl Store for Faulty {
 }
 
 pub(super) fn page(seed: u32, random: usize) -> PageBytes {
-    let mut s = u64::from(seed).wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    let mut numbers = Random::new(seed.into());
     let mut page = [0; PAGE_SIZE];
     for (i, chunk) in page.chunks_exact_mut(8).enumerate() {
-        s ^= s << 13;
-        s ^= s >> 7;
-        s ^= s << 17;
         let word = if i < random {
-            s
+            numbers.next()
         } else {
             u64::from(seed % 4) * 0x0101_0101_0101_0101
         };

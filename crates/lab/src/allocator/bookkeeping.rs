@@ -3,7 +3,8 @@
 //! folios.
 
 use crate::support::report::Report;
-use crate::support::sim::{Blank, Machine, Random};
+use crate::support::sim::{Blank, Machine};
+use ebb_engine::random::Random;
 use ebb_engine::slots::{DeviceSpec, Devices, Extent, ExtentList, Options as Policies};
 use ebb_engine::{Cpu, EntryId, SlotIndex};
 use serde_json::Value;

@@ -10,7 +10,8 @@
 
 use crate::support::baselines::{FreeOnly, Legacy, SlotAllocator};
 use crate::support::report::{Plot, Report, Series};
-use crate::support::sim::{Blank, Machine, Random};
+use crate::support::sim::{Blank, Machine};
+use ebb_engine::random::Random;
 use ebb_engine::slots::{
     CacheReclaim, DeviceSpec, Devices, Extent, ExtentList, Options as Policies,
 };

@@ -8,7 +8,8 @@
 //! given up: what is found is found by placement alone.
 
 use crate::support::report::Report;
-use crate::support::sim::{Blank, Machine, Random};
+use crate::support::sim::{Blank, Machine};
+use ebb_engine::random::Random;
 use ebb_engine::slots::{DeviceSpec, Devices, Extent, ExtentList, Options as Policies};
 use ebb_engine::{CLUSTER_SLOTS, Cpu, EntryId};
 use std::sync::Arc;

@@ -11,7 +11,8 @@ pub mod real;
 
 use crate::support::baselines::{FreeOnly, Legacy, SlotAllocator};
 use crate::support::report::{Plot, Report, Series};
-use crate::support::sim::{Blank, Machine, Random};
+use crate::support::sim::{Blank, Machine};
+use ebb_engine::random::Random;
 use ebb_engine::slots::{
     DeviceSpec, Devices, Extent, ExtentList, Moved, Mover, Options as Policies,
 };

@@ -7,8 +7,9 @@
 //! The policies are measured in turn.
 
 use crate::support::report::Report;
-use crate::support::sim::{Blank, Machine, Random};
+use crate::support::sim::{Blank, Machine};
 use crate::support::timing::middle;
+use ebb_engine::random::Random;
 use ebb_engine::slots::{
     ClusterPolicy, DeviceSpec, Devices, Extent, ExtentList, Options as Policies,
 };
@@ -72,6 +73,17 @@ struct Outcome {
 /// The folios or pages held, each as its extents.
 type Held = Vec<Vec<Extent>>;
 
+/// The percentage of free slots that lie in whole clusters.
+fn whole_percent<'a>(slots: u32, held: impl Iterator<Item = &'a Extent>) -> f64 {
+    let mut used = vec![0usize; slots as usize / CLUSTER_SLOTS];
+    for extent in held {
+        used[extent.start.cluster().index()] += usize::from(extent.len);
+    }
+    let free: usize = used.iter().map(|used| CLUSTER_SLOTS - used).sum();
+    let whole = CLUSTER_SLOTS * used.iter().filter(|used| **used == 0).count();
+    100.0 * whole as f64 / free as f64
+}
+
 fn measure(policy: ClusterPolicy, discard: bool, full: u32, options: &Options) -> Outcome {
     let machine = Arc::new(Machine { cpus: 1, nodes: 1 });
     let policies = Policies {
@@ -132,19 +144,13 @@ fn measure(policy: ClusterPolicy, discard: bool, full: u32, options: &Options) -
         steps += BATCH;
         pages += BATCH * usize::from(SIZES[size]);
     }
-    let mut used = vec![0usize; options.slots as usize / CLUSTER_SLOTS];
-    for extent in folios.iter().chain(&singles).flatten() {
-        used[extent.start.cluster().index()] += usize::from(extent.len);
-    }
-    let free: usize = used.iter().map(|used| CLUSTER_SLOTS - used).sum();
-    let whole = CLUSTER_SLOTS * used.iter().filter(|used| **used == 0).count();
     let clusters = pages as f64 / CLUSTER_SLOTS as f64;
     let discarded = store.discarded.load(Relaxed) as f64 / CLUSTER_SLOTS as f64;
     Outcome {
         ns,
         aligned: 100.0 * aligned as f64 / placed as f64,
         extents: extents as f64 / placed as f64,
-        whole: 100.0 * whole as f64 / free as f64,
+        whole: whole_percent(options.slots, folios.iter().chain(&singles).flatten()),
         discards: 1000.0 * discarded / clusters,
     }
 }

@@ -16,8 +16,9 @@
 //!   an allocation that needs it waits until it is discarded.
 
 use crate::support::report::Report;
-use crate::support::sim::{Blank, Machine, Random};
+use crate::support::sim::{Blank, Machine};
 use crate::support::timing::{median_between, middle, processor_time};
+use ebb_engine::random::Random;
 use ebb_engine::slots::{DeviceSpec, Devices, Extent, ExtentList, Options as Policies};
 use ebb_engine::{CLUSTER_SLOTS, Cpu, DeviceId, EntryId, SlotIndex};
 use ebb_sys::thread::switches;
@@ -460,6 +461,61 @@ const WAYS: [(&str, Returns, bool); 3] = [
     ("direct", Returns::Direct, false),
 ];
 
+const COLUMNS: [&str; 18] = [
+    "load",
+    "free",
+    "path",
+    "calls",
+    "p50_ns",
+    "p99_ns",
+    "p999_ns",
+    "max_ns",
+    "over_10us_percent",
+    "over_100us_percent",
+    "waited_percent",
+    "ops_per_s",
+    "ops_percent_of_inline",
+    "ops_at_least",
+    "ops_at_most",
+    "alone_percent_of_inline",
+    "alone_at_least",
+    "alone_at_most",
+];
+
+/// Adds the rows of a way of freeing: one for frees and one for faults.
+fn add_rows(report: &mut Report, load: Load, name: &str, outcome: &Outcomes, inline: &Outcomes) {
+    let per_s = middle(&outcome.per_s);
+    let clock = percents_of(&outcome.per_s, &inline.per_s);
+    let alone = percents_of(&outcome.alone, &inline.alone);
+    let bounds = [&clock, &alone].map(|percents| median_between(percents));
+    for (i, path, h) in [
+        (0, "free", &outcome.all.free),
+        (1, "fault", &outcome.all.fault),
+    ] {
+        let over = &outcome.over[i];
+        report.row(vec![
+            load.name().into(),
+            name.into(),
+            path.into(),
+            h.len().into(),
+            h.value_at_quantile(0.5).into(),
+            h.value_at_quantile(0.99).into(),
+            h.value_at_quantile(0.999).into(),
+            h.max().into(),
+            middle(&over[0]).into(),
+            middle(&over[1]).into(),
+            percent(outcome.all.waited[i], h.len()).into(),
+            per_s.round().into(),
+            middle(&clock).into(),
+            bounds[0].0.into(),
+            bounds[0].1.into(),
+            middle(&alone).into(),
+            bounds[1].0.into(),
+            bounds[1].1.into(),
+        ]);
+    }
+}
+
 /// Runs the experiment.
 #[must_use]
 pub fn run(options: &Options) -> Report {
@@ -469,26 +525,7 @@ pub fn run(options: &Options) -> Report {
     } else {
         options.threads
     };
-    let mut report = Report::new(&[
-        "load",
-        "free",
-        "path",
-        "calls",
-        "p50_ns",
-        "p99_ns",
-        "p999_ns",
-        "max_ns",
-        "over_10us_percent",
-        "over_100us_percent",
-        "waited_percent",
-        "ops_per_s",
-        "ops_percent_of_inline",
-        "ops_at_least",
-        "ops_at_most",
-        "alone_percent_of_inline",
-        "alone_at_least",
-        "alone_at_most",
-    ]);
+    let mut report = Report::new(&COLUMNS);
     let ways = &WAYS[..if options.direct { 3 } else { 2 }];
     for &load in &options.loads {
         // The inline way and the worker's are measured on the same devices where possible: the tables'
@@ -516,38 +553,8 @@ pub fn run(options: &Options) -> Report {
                 ways.iter_mut().rev().for_each(&mut measure);
             }
         }
-        let inline = &ways[0].3;
         for (name, .., outcome) in &ways {
-            let per_s = middle(&outcome.per_s);
-            let clock = percents_of(&outcome.per_s, &inline.per_s);
-            let alone = percents_of(&outcome.alone, &inline.alone);
-            let bounds = [&clock, &alone].map(|percents| median_between(percents));
-            for (i, path, h) in [
-                (0, "free", &outcome.all.free),
-                (1, "fault", &outcome.all.fault),
-            ] {
-                let over = &outcome.over[i];
-                report.row(vec![
-                    load.name().into(),
-                    (*name).into(),
-                    path.into(),
-                    h.len().into(),
-                    h.value_at_quantile(0.5).into(),
-                    h.value_at_quantile(0.99).into(),
-                    h.value_at_quantile(0.999).into(),
-                    h.max().into(),
-                    middle(&over[0]).into(),
-                    middle(&over[1]).into(),
-                    percent(outcome.all.waited[i], h.len()).into(),
-                    per_s.round().into(),
-                    middle(&clock).into(),
-                    bounds[0].0.into(),
-                    bounds[0].1.into(),
-                    middle(&alone).into(),
-                    bounds[1].0.into(),
-                    bounds[1].1.into(),
-                ]);
-            }
+            add_rows(&mut report, load, name, outcome, &ways[0].3);
         }
     }
     report

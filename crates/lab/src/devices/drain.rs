@@ -2,7 +2,8 @@
 //! them. Nothing is transferred, and no entry is asked.
 
 use crate::support::report::Report;
-use crate::support::sim::{Blank, Machine, Random};
+use crate::support::sim::{Blank, Machine};
+use ebb_engine::random::Random;
 use ebb_engine::slots::{
     DeviceSpec, Devices, Drain, Extent, ExtentList, Moved, Mover, Options as Policies,
 };

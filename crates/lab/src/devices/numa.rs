@@ -15,7 +15,8 @@
 //! in the table) and predict the other three.
 
 use crate::support::report::Report;
-use crate::support::sim::{Blank, Machine, Random};
+use crate::support::sim::{Blank, Machine};
+use ebb_engine::random::Random;
 use ebb_engine::slots::{DeviceChoice, DeviceSpec, Devices, ExtentList, Options as Policies};
 use ebb_engine::{CLUSTER_SLOTS, Cpu, DeviceId, EntryId, Node};
 use serde_json::Value;

@@ -8,10 +8,10 @@
 //! Each round draws the layout anew, so that each way meets the same device.
 
 use crate::support::report::Report;
-use crate::support::sim::Random;
 use crate::support::timing::{middle, processor_time};
 use ebb_engine::PAGE_SIZE;
 use ebb_engine::env::{ReadOp, Store, WriteOp};
+use ebb_engine::random::Random;
 use ebb_stores::{Device, Keyring, Place, Size, SwapSpec};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};

@@ -9,7 +9,8 @@
 //! (Ruemmler and Wilkes, "An introduction to disk drive modeling", 1994).
 
 use crate::support::report::Report;
-use crate::support::sim::{Blank, Machine, Random};
+use crate::support::sim::{Blank, Machine};
+use ebb_engine::random::Random;
 use ebb_engine::slots::{DeviceSpec, Devices, Extent, ExtentList};
 use ebb_engine::{Cpu, EntryId};
 use std::sync::Arc;

@@ -15,7 +15,7 @@
 //!
 //! Not done here: keeping the times; choosing who pages.
 
-use crate::support::sim::Random;
+use ebb_engine::random::Random;
 use ebb_sys::proc;
 use std::fs::File;
 use std::io;

@@ -3,7 +3,7 @@
 use super::order::Watched;
 use super::world::{Actor, World};
 use super::{Counts, Options, PAGE, POOR};
-use crate::support::sim::Random;
+use ebb_engine::random::Random;
 use std::collections::VecDeque;
 
 /// Pages that reclaim lets go of together.

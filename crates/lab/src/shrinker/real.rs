@@ -15,7 +15,7 @@
 use super::COUNTERS;
 use super::ages::{self, Sample, Watch};
 use crate::support::report::Report;
-use crate::support::sim::Random;
+use ebb_engine::random::Random;
 use ebb_sys::proc::monotonic_ns;
 use serde_json::{Value, json};
 use std::io;

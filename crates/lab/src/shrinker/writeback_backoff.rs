@@ -16,10 +16,11 @@
 //! the engine from outside: where its clock stands still it never stands back.
 
 use crate::support::report::Report;
-use crate::support::sim::{Machine, Random};
+use crate::support::sim::Machine;
 use ebb_engine::codec::{Codec, Codecs, Coder, Damaged};
 use ebb_engine::counters::Counters;
 use ebb_engine::env::{Clock, IoError, Memory, ReadOp, Store, WriteOp};
+use ebb_engine::random::Random;
 use ebb_engine::slots::{DeviceSpec, Devices, Options as Policies};
 use ebb_engine::swap::{Config, CountersRef, Env, Place, Swap};
 use ebb_engine::{Cpu, EntryId, GroupId, PAGE_SIZE, PageBytes};

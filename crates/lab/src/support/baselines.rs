@@ -287,7 +287,7 @@ impl SlotAllocator for Legacy {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::support::sim::Random;
+    use ebb_engine::random::Random;
 
     fn exercise(rival: &mut dyn SlotAllocator, slots: u32) {
         let mut random = Random::new(7);

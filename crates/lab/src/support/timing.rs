@@ -306,7 +306,7 @@ fn bind(thread: usize) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::support::sim::Random;
+    use ebb_engine::random::Random;
 
     /// Of a thousand samples the bounds leave out the true median twice, as a rule.
     #[test]

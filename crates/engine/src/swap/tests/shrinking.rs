@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::PageBytes;
+use crate::random::Random;
 
 fn sixteen_mib() -> Config {
     Config {
@@ -64,13 +65,10 @@ fn batches_go_out_in_few_writes_where_the_device_is_nearly_full() {
                 turn();
             }
         }
-        let mut state = 88_172_645_463_325_252u64;
+        let mut random = Random::new(1);
         let mut left = slots;
         while left * 100 > slots * percent {
-            state ^= state << 13;
-            state ^= state >> 7;
-            state ^= state << 17;
-            let entry = held.swap_remove(state as usize % held.len());
+            let entry = held.swap_remove(random.below(held.len()));
             left -= usize::from(swap.place(entry) == Place::Slot);
             swap.free(Cpu(0), entry, 1);
         }
@@ -302,13 +300,8 @@ fn folios_and_single_pages_leave_in_one_order() {
     for seed in 1..=3u64 {
         let rig = rig(sixteen_mib(), Some(60));
         let swap = &rig.swap;
-        let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        let mut random = |below: u64| {
-            state ^= state << 13;
-            state ^= state >> 7;
-            state ^= state << 17;
-            state % below
-        };
+        let mut numbers = Random::new(seed);
+        let mut random = |below: usize| numbers.below(below);
         let mut stored = Vec::new();
         while stored.len() < 20_000 {
             // Long stretches in which one kind is rare.
@@ -323,7 +316,7 @@ fn folios_and_single_pages_leave_in_one_order() {
                 stored.extend((0..16).map(|i| first.plus(i)));
             } else {
                 let mut out = [None; 16];
-                let n = 1 + random(4) as usize;
+                let n = 1 + random(4);
                 swap.store_each(cpu, GroupId(0), &refs[..n], &mut out)
                     .unwrap();
                 stored.extend(out.into_iter().flatten());

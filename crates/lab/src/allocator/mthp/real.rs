@@ -10,7 +10,7 @@
 
 use super::{COLUMNS, MODES, SLOTS, UNIT, UNITS, percent};
 use crate::support::report::Report;
-use crate::support::sim::Random;
+use ebb_engine::random::Random;
 use ebb_sys::memory::PAGE;
 
 /// The names of the modes.
