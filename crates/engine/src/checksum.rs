@@ -1,4 +1,4 @@
-//! What is kept of stored bytes, to know them again when they are read: 31 bits of xxh3 (`entries::EntryWord`).
+//! The checksum of stored bytes, compared when they are read: 31 bits of xxh3 (`entries::EntryWord`).
 //!
 //! The hash is keyed: who can write a device, and does not know the key, cannot make bytes that pass but
 //! by chance, one in 2^31. It is the same key for as long as there are entries, so the words of a forked

@@ -56,8 +56,8 @@ pub trait Codecs: Send + Sync {
 
 /// Compresses and decompresses pages, one by one with [`Codec::Lz4`] and [`Codec::Zstd`].
 pub trait Coder: Send {
-    /// Compresses `page` into `out`, which has room for two pages, so that LZ4 need not watch its
-    /// end (Zstandard does, and gives up there); the length, or none where it gave up.
+    /// Compresses `page` into `out`, which has room for two pages, so that LZ4 need not watch its end.
+    /// Returns the length, or none where it gave up: Zstandard does so at the end of `out`.
     fn compress(&mut self, codec: Codec, page: &PageBytes, out: &mut [u8]) -> Option<usize>;
     /// Decompresses exactly one page. `data` is what `compress` wrote, followed by zero bytes that belong
     /// to nothing.

@@ -1,6 +1,6 @@
-//! Counters with the kernel's names. They live where the embedder wants them (the pager
-//! keeps them in memory shared by the process tree), so they are plain atomics behind a
-//! shared reference, and adding is relaxed: a reader sees each alone, not a snapshot.
+//! Counters with the kernel's names. The embedder chooses where they live; the pager keeps them in
+//! memory shared by the process tree. So they are plain atomics behind a shared reference, and additions
+//! are relaxed: a reader sees each counter alone, not a snapshot.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -77,8 +77,8 @@ counters! {
     pool_limit_hit,
     /// Stores refused: the pool was at its limit and no device had room.
     reject_full,
-    /// Pages that the pool refused, it or their group being at its limit: they went to devices at
-    /// once, while older ones stayed, or to no place at all.
+    /// Pages that the pool, being at its limit, refused: they went to devices at once, while older ones
+    /// stayed, or to no place at all.
     reject_pool,
     /// Pages that did not compress.
     reject_compress_poor,

@@ -1,6 +1,5 @@
-//! What the engine needs from outside, and all it may use: the engine makes no system
-//! call, reads no clock and starts no thread. The pager passes real things, the lab
-//! simulated ones, tests faulty ones.
+//! The engine's only needs from outside: it makes no system call, reads no clock and starts no thread.
+//! The pager passes real things, the lab simulated ones, tests faulty ones.
 
 use crate::types::{ClusterIndex, Cpu, Node};
 use std::fmt;
@@ -22,7 +21,7 @@ pub trait Topology: Send + Sync {
     fn node(&self, cpu: Cpu) -> Node;
 }
 
-/// What can be done about memory besides reading and writing it.
+/// Operations on memory besides reading and writing it.
 pub trait Memory: Send + Sync {
     /// Returns the whole pages inside `bytes` to the system. They read as zeros afterwards
     /// and cost memory again when next written. The part of `bytes` outside whole pages
@@ -78,9 +77,9 @@ pub struct ReadOp<'a> {
     pub data: &'a mut [u8],
 }
 
-/// A device: numbered slots of one page each. Calls block until done; a batch is in flight
-/// all at once. A store keeps no order between batches that overlap in time.
-/// What has a default says so of a plain device; a store over another passes the calls on.
+/// A device: numbered slots of one page each. Calls block until done; a batch is in flight all at once.
+/// A store keeps no order between batches that overlap in time. Defaults describe a plain device; a
+/// store over another passes the calls on.
 pub trait Store: Send + Sync {
     /// Slots of the device, whether or not space is behind them yet.
     fn slots(&self) -> u64;

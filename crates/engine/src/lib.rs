@@ -13,6 +13,7 @@ pub mod entries;
 pub mod env;
 pub mod locks;
 pub mod pool;
+pub mod random;
 pub mod shrinker;
 pub mod slots;
 pub mod swap;

@@ -1,8 +1,8 @@
 //! Locks that know their place in the order, and, in debug builds, see to it: whoever holds
 //! one may only wait for one further in. Trying is allowed in any order, for it cannot wait.
 //!
-//! One order for the whole engine: entries, pool, slots. The allocator calls back into the entries
-//! with none of its locks held. What each lock guards is said where it is.
+//! One order for the whole engine: entries, pool, slots. The allocator calls back into the entries with
+//! none of its locks held. The purpose of each lock is stated at its declaration.
 //!
 //! Not here: the table of groups, and the locks that hand out coders and background work; each is
 //! held for a moment, with nothing locked inside.
@@ -33,7 +33,7 @@ ranks! {
     Arena,
     /// Free windows, free cluster numbers, spare words: whoever holds one takes no other.
     Leaf,
-    /// The table of devices. What follows is the slots' too.
+    /// The table of devices. The ranks after it belong to the slots, too.
     Control,
     Cpu,
     SharedCursor,
@@ -48,8 +48,8 @@ ranks! {
 #[derive(Default)]
 pub(crate) struct CachePadded<T>(pub T);
 
-/// Panics, in debug builds, if this thread holds a lock of the engine: for an embedder to ask
-/// before it waits for a lock of its own that is further out.
+/// Panics, in debug builds, if this thread holds a lock of the engine. An embedder asks this before it
+/// waits for a lock of its own that is further out.
 pub fn none_held() {
     held::check::<0>();
 }

@@ -52,8 +52,8 @@ pub fn try_lock<T>(mutex: &Mutex<T>) -> Option<MutexGuard<'_, T>> {
     mutex.try_lock().ok()
 }
 
-/// A mutex for models. That of loom 0.7 keeps a thread that is about to try until the lock is free
-/// again, if another gets it first; so it sees deadlocks where a lock is tried against the order.
+/// A mutex for models. Loom 0.7's own mutex keeps a thread that is about to try until the lock is free
+/// again, if another gets it first. So it sees deadlocks where a lock is tried against the order.
 ///
 /// Threads run one at a time and change only inside loom's own operations. So nothing comes between
 /// taking `turn`, deciding, and giving it back, and nobody ever waits for it.
@@ -141,7 +141,7 @@ mod modelled {
 
     impl<T> Drop for MutexGuard<'_, T> {
         fn drop(&mut self) {
-            // Whoever panics ends the model.
+            // A panic ends the model.
             if std::thread::panicking() {
                 return;
             }

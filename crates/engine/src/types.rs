@@ -51,7 +51,7 @@ index!(
     EntryId(u32)
 );
 index!(
-    /// Who is charged: a process of a tree, or a named budget inside a process.
+    /// The group that is charged: a process of a tree, or a named budget inside a process.
     GroupId(u16)
 );
 index!(

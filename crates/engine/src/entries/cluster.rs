@@ -9,7 +9,7 @@ use crate::BLOCK_PAGES;
 pub const CLUSTER_ENTRIES: usize = if cfg!(loom) { 4 } else { crate::CLUSTER_SLOTS };
 const _: () = assert!(CLUSTER_ENTRIES.is_multiple_of(BLOCK_PAGES));
 
-/// Who may allocate in a cluster. Freeing is always allowed.
+/// The processor that may allocate in a cluster. Freeing is always allowed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum State {
     /// The cursor of one processor allocates in it.
@@ -20,18 +20,17 @@ pub enum State {
     Closed,
 }
 
-/// Invariants: `used` = words that are not free; `pooled` = words that are in the pool;
-/// `clock` is set if `pooled > 0`; `late` is later than `clock`; `left` = Σ over the
-/// objects that its entries name, of the pages that were in them and that none of these names;
-/// `vain <= left`.
+/// Invariants: `used` = words that are not free; `pooled` = words that are in the pool; `clock` is set
+/// if `pooled > 0`; `late` is later than `clock`; `vain <= left`. `left` = Σ, over the objects that its
+/// entries name, of the pages once in them that none of these entries names.
 ///
-/// On cache lines of its own, so that what one processor stores in a cluster disturbs nobody: 65 lines
-/// long, from the beginning or the middle of a line on, and allocators keep some bytes between two. From the
-/// beginning alone would cost twice the gap.
+/// It lies on cache lines of its own, so that a store of one processor disturbs no other. It is 65 lines
+/// long, from the beginning or the middle of a line on, and allocators keep some bytes between two. From
+/// the beginning alone would cost twice the gap.
 #[repr(align(32))]
 pub struct Cluster {
     pub(super) words: [EntryWord; CLUSTER_ENTRIES],
-    /// Who is charged.
+    /// The group that is charged.
     pub(super) group: Hold,
     /// The processor that made it, to which its number goes back.
     pub(super) maker: u16,
@@ -58,7 +57,7 @@ pub struct Cluster {
 /// One line beside the words: 8.1 bytes an entry in all.
 const _: () = assert!(cfg!(loom) || size_of::<Cluster>() == 8 * CLUSTER_ENTRIES + 64);
 
-/// What became of a place that an entry names no more.
+/// The fate of a place that an entry no longer names.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Vacated {
     /// Nobody names it: the caller frees what is there.
@@ -118,7 +117,7 @@ impl Cluster {
         self.words[at] = word;
     }
 
-    /// What becomes of the place that an entry names, now that it is to name another or none.
+    /// The fate of the place that an entry names, once the entry names another or none.
     pub(super) fn vacate(&self, at: usize) -> Vacated {
         let word = self.words[at];
         let location = word.location();

@@ -1,9 +1,9 @@
 //! A queue of clusters that can give up a member from its middle.
 //!
-//! Each push gets a stamp, greater than all before, so the queue stays sorted and a member
-//! is found by binary search. Queues whose stamps are of one sequence can be compared by age.
-//! What is taken out leaves a tombstone; those are swept when they outnumber the members, so that a step
-//! costs O(log n) amortised and the memory is at most twice that of the members.
+//! Each push gets a stamp, greater than all before, so the queue stays sorted and a member is found by
+//! binary search. Queues whose stamps are of one sequence can be compared by age. A member that is taken
+//! out leaves a tombstone. Tombstones are swept when they outnumber the members, so a step costs O(log
+//! n) amortised, and the memory is at most twice that of the members.
 
 use std::collections::VecDeque;
 use std::num::NonZeroU64;
@@ -185,8 +185,8 @@ mod tests {
                         fifo.put_back(item, stamp);
                         prop_assert_eq!(fifo.oldest(), Some(stamp));
                     }
-                    // From the middle and back, and out again: a tombstone with its stamp stays. What is not
-                    // there any more is not taken out.
+                    // From the middle and back, and out again: a tombstone with its stamp stays. A
+                    // member that is gone is not taken out again.
                     6 if !model.is_empty() => {
                         let at = i * 5 % model.len();
                         let stamp = stamps[&model[at]];

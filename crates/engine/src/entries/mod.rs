@@ -27,11 +27,11 @@
 //! - *Store* reserves entries, makes their places, and then names those in the words. Until
 //!   then compaction and writeback see a reserved word and leave it.
 //!
-//! A cluster is allocated in by the one processor whose cursor has it open. Cursors take
-//! single entries and runs from different clusters, so that runs stay whole. While a cluster lasts
-//! an allocation takes locks, and writes cache lines, of its processor alone: cursor, place in the
-//! directory (`numbers`), the cluster itself, and the copies of the cursor's [`Hold`] on the
-//! group. What a group is charged is one sum, written once for a batch.
+//! A cluster is allocated in by the one processor whose cursor has it open. Cursors take single entries
+//! and runs from different clusters, so that runs stay whole. While a cluster lasts, an allocation takes
+//! locks, and writes cache lines, of its processor alone: cursor, place in the directory (`numbers`),
+//! cluster, and the copies of the cursor's [`Hold`] on the group. A group's charge is one sum, written
+//! once for a batch.
 //!
 //! Lock order: cursor, cluster, group lists, class, arena, leaves (free cluster numbers,
 //! spare words, free windows). Two clusters are never locked at once, nor two arenas.

@@ -27,7 +27,7 @@ fn model(f: impl Fn() + Sync + Send + 'static) {
     builder.check(f);
 }
 
-/// What each of the two pool objects and two slots holds: a checksum.
+/// The content of each of the two pool objects and two slots: a checksum.
 struct Rig {
     space: Space,
     live: Mutex<[Option<u64>; 4]>,
@@ -163,7 +163,7 @@ impl Rig {
             return;
         }
         drop(locked);
-        // What is there may be another's by now: then it is not written on.
+        // The place may belong to another entry by now: then it is not written on.
         let read = self.read(Location::Slot(SLOT));
         let Some(read) = read.filter(|&read| word.checksum_matches(read)) else {
             return;
@@ -329,8 +329,8 @@ fn loom_swapoff_against_load_against_free() {
     }
 }
 
-/// The slot is freed while it is read, and taken again for another page, which is stored under the same
-/// entry: by place and entry it is what it was.
+/// The slot is freed while it is read, and taken again for another page stored under the same entry:
+/// place and entry are the same.
 #[test]
 fn loom_swapoff_against_another_store_in_the_same_entry_and_slot() {
     for swap_off in [Rig::swap_off, Rig::swap_off_into_pool] {
@@ -376,7 +376,7 @@ fn loom_swapoff_against_writeback_against_load() {
     });
 }
 
-/// Neither waits for the other to end: the page may leave its slot for another before its old place in
+/// Neither waits for the other to end. The page may leave its slot for another before its old place in
 /// the pool is given up, and be freed at any point of both.
 #[test]
 fn loom_swapoff_against_writeback_against_free() {
@@ -431,7 +431,7 @@ fn loom_a_block_goes_with_the_last_that_names_it() {
     });
 }
 
-/// What becomes of a page is decided once: whoever comes second leaves it, and nobody leaves it busy.
+/// The fate of a page is decided once: the second thread leaves it, and neither leaves it busy.
 #[test]
 fn loom_compaction_against_writeback_and_recompression() {
     for second in [Rig::write_back, Rig::recompress] {
@@ -469,8 +469,8 @@ fn loom_reclaim_of_a_cached_slot_against_free() {
     });
 }
 
-/// What is announced to a device (`Swap::expect`) and what a load of many begins with: whatever
-/// happens meanwhile, a slot that is named was the entry's at that moment.
+/// `Swap::expect`, and the begin of a load of many, name slots to a device: each was the entry's at that
+/// moment, whatever happens meanwhile.
 #[test]
 fn loom_lookup_of_a_range_against_writeback_and_free() {
     model(|| {
@@ -530,7 +530,7 @@ fn loom_writeback_against_free_and_another_store_in_the_same_entry() {
                 rig.space.lock(entry).set_pooled(EntryWord::pool(OTHER, 8));
             })
         };
-        // What was begun for the first page must not repoint the second.
+        // Work begun for the first page must not repoint the second.
         rig.write_back(entry);
         other.join().unwrap();
         assert_eq!(
@@ -542,7 +542,7 @@ fn loom_writeback_against_free_and_another_store_in_the_same_entry() {
     });
 }
 
-/// Whose the entries of a store are, and so who is charged, is one group however another thread ends it.
+/// All entries of a store are charged to one group, however another thread ends it.
 #[test]
 fn loom_a_group_ends_beside_a_store() {
     model(|| {

@@ -2,8 +2,8 @@
 //!
 //! Neighbours in the directory share cache lines, and each is written whenever its cluster is locked. So
 //! a processor takes numbers a range at a time, and those of its clusters that ran empty come back to
-//! it, whoever freed their last entry. What it has too many of goes to all, a cache line of
-//! the directory at a time: until numbers are short, a line is one processor's.
+//! it, whoever freed their last entry. Surplus numbers go to all, a cache line of the directory at a
+//! time: until numbers are short, a line belongs to one processor.
 
 use crate::locks::{LockRank, Ordered, lock};
 use std::ops::Range;
@@ -22,7 +22,7 @@ pub(super) struct Numbers {
     shared: Ordered<Shared, { LockRank::Leaf as usize }>,
 }
 
-/// What one processor has, on a line of its own.
+/// A processor's numbers, on a line of its own.
 #[repr(align(64))]
 struct Own(Ordered<Free, { LockRank::Leaf as usize }>);
 
@@ -174,7 +174,7 @@ mod tests {
         }
     }
 
-    /// What one processor is done with others use before there are new ones, and the lowest first.
+    /// Numbers that one processor returns are used by others before new ones, the lowest first.
     #[test]
     fn what_one_has_too_many_of_others_take() {
         let numbers = Numbers::new(2, 1 << 16);

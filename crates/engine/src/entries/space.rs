@@ -1,6 +1,6 @@
-//! The virtual swap space as a whole: the directory of clusters, the groups, and how an entry's cluster is
-//! found and locked. What is done then is in `locked`; what allocates is in `cursors`, the order in which pages
-//! leave the pool in `clock`.
+//! The virtual swap space as a whole: the directory of clusters, the groups, and how an entry's cluster
+//! is found and locked. Operations on a locked cluster are in `locked`, allocation in `cursors`, the
+//! order in which pages leave the pool in `clock`.
 
 mod clock;
 mod cursors;
@@ -51,7 +51,7 @@ const _: () = assert!(cfg!(loom) || size_of::<Slot>() * numbers::LINE as usize =
 #[error("all 2^29 entries of the virtual swap space are in use")]
 pub struct NoEntries;
 
-/// What a processor has of its own, on lines of its own.
+/// A processor's part, on lines of its own.
 #[derive(Default)]
 #[repr(align(64))]
 struct PerCpu {
@@ -215,9 +215,9 @@ impl Space {
         })
     }
 
-    /// The second step of whoever marked an entry busy and worked without the lock: it gets another
-    /// word, if its own is still the busy one; then, what became of the place it was at, and the lock.
-    /// If not, what was made for it is the caller's to give up.
+    /// The second step of a thread that marked an entry busy and worked without the lock. The entry gets
+    /// another word if its own is still the busy one; returned are the lock, and the fate of the entry's
+    /// old place. If not, what was made for it is the caller's to give up.
     pub fn repoint(
         &self,
         entry: EntryId,
@@ -229,9 +229,9 @@ impl Space {
         Some((locked, vacated))
     }
 
-    /// The second step of whoever copied the pages of entries side by side without the lock, and marked
-    /// nothing: their cluster, locked, at the first, if all of them are what they were. If not, the copies
-    /// are the caller's to give up.
+    /// The second step of a thread that copied the pages of entries side by side without the lock and
+    /// without a mark. Returns their cluster, locked, at the first entry, if none of them has changed.
+    /// If not, the copies are the caller's to give up.
     pub fn lock_still(&self, first: EntryId, before: &[EntryWord]) -> Option<Locked<'_>> {
         let mut locked = self.lock_if_used(first)?;
         let mut words = before.iter().zip(0..);

@@ -80,8 +80,8 @@ impl PackedState {
 }
 
 /// Invariants: the free list has `fresh - used` objects, all below `fresh`; the objects below `fresh`
-/// have as many chunks as they need; their pages are among the `touched` first, or, while it is frozen,
-/// those of the live ones are the `touched` that it holds.
+/// have as many chunks as they need. Their pages are among the `touched` first; while the window is
+/// frozen, the pages of the live ones are the `touched` that it holds.
 #[derive(Clone, Copy)]
 struct Window {
     state: PackedState,
@@ -319,7 +319,7 @@ impl Arena {
         &self.window_bytes(at)[shape.start(object)..][..shape.size as usize]
     }
 
-    /// All that is kept of an object: its entry in the table, and its bytes.
+    /// Both parts of an object: its entry in the table, and its bytes.
     pub fn parts(&self, at: usize, shape: &Shape, object: u8) -> [&[u8]; 2] {
         let entry = &self.bytes[self.place_of(at, object as usize)];
         [entry, self.object(at, shape, object)]
@@ -432,7 +432,7 @@ impl Arena {
         u64::from(given) * PAGE_SIZE as u64
     }
 
-    /// Ends that. What new objects may fill counts as held again, before it is: how many bytes.
+    /// Ends that. The bytes that new objects may fill count as held again before they are: how many.
     pub fn thaw(&mut self, at: usize, shape: &Shape, memory: &dyn Memory) -> u64 {
         let held = self.touched(at);
         self.trim(at, shape, memory);

@@ -44,7 +44,7 @@ impl Class {
         Self(class as u16)
     }
 
-    /// What the sizes of a codec's classes are multiples of.
+    /// The step of the sizes of a codec's classes.
     pub const fn step(codec: Codec) -> usize {
         match codec {
             Codec::Raw => PAGE_SIZE,
@@ -82,7 +82,7 @@ impl Shape {
     }
 
     /// As many objects as a window has room for, in whole chunks of its table where they are no larger
-    /// than pages: at most half a page of 130 KiB is wasted behind the last, and mostly nothing.
+    /// than pages. At most half a page of 130 KiB is wasted behind the last, and mostly nothing.
     const fn of(size: usize, codec: Codec) -> Self {
         let fit = WINDOW / size;
         let fit = if fit < CHUNK {

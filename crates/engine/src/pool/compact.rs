@@ -15,7 +15,7 @@ use crate::entries::Handle;
 use crate::locks::lock;
 use std::sync::atomic::Ordering::Relaxed;
 
-/// What compaction is to gain for it to be done.
+/// The gain for which compaction is done.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Worth {
     /// More than one part in 64 of the pool's data, beyond 64 KiB: holes that are left will be filled again.
@@ -162,9 +162,9 @@ impl Pool {
         Some(self.drain(class, window))
     }
 
-    /// Runs `f` on a window while it is being drained. Who frees its last object ends that: it may be in use
-    /// again, of the same class and with objects at the same places, or its arena may be gone. It does not
-    /// come back to being drained, as one thread at a time does that.
+    /// Runs `f` on a window while it is being drained. A free of its last object ends that: the window
+    /// may be in use again, with the same class and objects at the same places, or its arena may be
+    /// gone. It does not come back to being drained, as one thread at a time does that.
     fn while_drained<R>(
         &self,
         victim: &Victim,
@@ -184,8 +184,8 @@ impl Pool {
             .flatten()
     }
 
-    /// Moves an object of the window, which the caller keeps from being freed, into a hole; none if it is
-    /// not drained any more: then they are not the object and the hole that were looked at.
+    /// Moves an object of the window, which the caller keeps from being freed, into a hole; none if the
+    /// window is not drained any more, as object and hole are then others.
     pub fn shift(&self, victim: &Victim, object: u8, hole: u8) -> Option<Handle> {
         self.while_drained(victim, |arena, at, shape| {
             arena.shift(at, shape, object, hole);

@@ -1,10 +1,10 @@
-//! What a fork does to the pool: parent and child have the same memory, copy-on-write.
+//! Fork and the pool: parent and child have the same memory, copy-on-write.
 //!
-//! Writing to a page of it takes a page more, wherever there is room in it. So every window is
-//! *frozen*, on both sides: objects in it can be read and freed, and new ones go to fresh windows,
-//! which are counted as they are touched. Nor do its holes count as room that compaction could fill:
-//! a page in which the last object is freed goes back at once. When
-//! no relative is left, windows are thawed: what has holes can be filled again.
+//! Writing to a page of it takes a page more, wherever there is room in it. So every window is *frozen*,
+//! on both sides: its objects can be read and freed. New objects go to fresh windows, which are counted
+//! as they are touched. Nor do its holes count as room that compaction could fill: a page in which the
+//! last object is freed goes back at once. When no relative is left, windows are thawed: what has holes
+//! can be filled again.
 
 use super::arena::State;
 use super::class::Class;

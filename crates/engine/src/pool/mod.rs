@@ -11,19 +11,18 @@
 //! An object has its class's size; what the codec wrote is followed by zeros. The class
 //! also says the codec. So an object needs no header.
 //!
-//! The owner is kept in 23 bits: it names one entry of each 32 GiB. The candidates are
-//! told apart by asking which entry names the object back. An object of [`Codec::Block`] is named by
-//! the entries of a block, up to four, and goes with the last of them; its owner is the first that could,
-//! and in the bits that this leaves it says how many pages it was made of.
+//! The owner is kept in 23 bits: it names one entry of each 32 GiB. The candidates are told apart by
+//! asking which entry names the object back. The entries of a block, up to four, name an object of
+//! [`Codec::Block`], which goes with the last of them. Its owner is the block's first entry, and the
+//! bits that this leaves say of how many pages it was made.
 //!
 //! # Protocol
 //!
-//! Processors are divided into shards. A shard fills one window of each class, under its
-//! *filling* lock; a class's *partial* lock guards the list of its windows with
-//! holes; an arena's lock guards its bytes and its windows' states. Order: filling, partial,
-//! arena; the lists of free windows are leaves. An object is
-//! reachable through its entry's word alone, so whoever holds the entry's cluster lock,
-//! and sees its word name the object, may read it: nobody frees it meanwhile.
+//! Processors are divided into shards. A shard fills one window of each class, under its *filling* lock.
+//! A class's *partial* lock guards the list of its windows with holes, and an arena's lock its bytes and
+//! its windows' states. Order: filling, partial, arena; the lists of free windows are leaves. An object
+//! is reachable through its entry's word alone. A thread that holds the entry's cluster lock and sees
+//! its word name the object may read it: nobody frees it meanwhile.
 //!
 //! A batch takes the filling lock once, and an arena's once for objects that follow each other
 //! in it, as those stored or freed together mostly do ([`Held`]).
@@ -61,8 +60,8 @@ use layout::WINDOWS;
 use std::sync::atomic::{AtomicI64, AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
 
-/// The most that a pool can be allowed to hold. What is smaller than a sixteenth of a page may be
-/// stopped before, by the number of objects that handles can name: 2^28.
+/// The most that a pool can be allowed to hold. A pool of objects smaller than a sixteenth of a page may
+/// be stopped before, by the number of objects that handles can name: 2^28.
 pub const MAX_BYTES: u64 = 64 << 30;
 
 /// The pool is at its limit, or every window is taken.
@@ -81,21 +80,21 @@ enum Grow {
 /// Partial windows looked at for one with a hole, or for the emptiest.
 const LOOKED_AT: usize = 128;
 
-/// What is to be stored.
+/// An object to be stored.
 #[derive(Clone, Copy, Debug)]
 pub struct Object<'a> {
     /// How `data` is to be read.
     pub codec: Codec,
     /// As the codec wrote it, padded with zeros to the size of a class ([`Sizes::fitting`]).
     pub data: &'a [u8],
-    /// Who will name it; of a block, the first entry that could.
+    /// The entry that will name it; of a block, the first entry that could.
     pub owner: EntryId,
     /// Pages in it: one, but for a block.
     pub pages: u8,
 }
 
 impl Object<'_> {
-    /// What the table says of it.
+    /// Its entry in the table.
     fn mark(&self) -> EntryId {
         match self.codec {
             Codec::Block => self.owner.plus(u32::from(self.pages) - 1),
@@ -130,8 +129,8 @@ type Filling = Box<[Option<u32>]>;
 /// A class's windows with a free object; each knows its position here.
 type Partial = Ordered<Vec<u32>, { LockRank::PoolPartial as usize }>;
 
-/// What the processors of one shard share: the window each class fills now, and windows
-/// that belong to no class, of arenas this shard made.
+/// The common part of a shard's processors: the window that each class fills now, and windows that
+/// belong to no class, of arenas this shard made.
 #[repr(align(64))]
 struct Shard {
     filling: Ordered<Filling, { LockRank::PoolFilling as usize }>,
@@ -161,9 +160,9 @@ struct FreeWindows {
     gone: Vec<u32>,
 }
 
-/// Invariants: `bytes` = pages touched over all windows, in bytes; `data` = Σ size of live
-/// objects; Σ `holes[c]` over the shards = free objects in touched pages of the windows of class c
-/// that are not frozen; a window of no class is listed as warm if it holds pages, else as cold.
+/// Invariants: `bytes` = pages touched over all windows, in bytes; `data` = Σ size of live objects; Σ
+/// `holes[c]` over the shards = free objects in touched pages of the windows of class c that are not
+/// frozen. A window of no class is listed as warm if it holds pages, else as cold.
 pub struct Pool {
     classes: Classes,
     partial: Box<[Partial]>,
@@ -180,7 +179,7 @@ pub struct Pool {
     extra_refs: AtomicI64,
 }
 
-/// What the pool holds, in bytes.
+/// The pool's content, in bytes.
 #[derive(Clone, Copy, Default, Debug)]
 pub struct Usage {
     /// Memory really held: every touched page of every window.
@@ -257,7 +256,7 @@ impl Pool {
         (objects, data)
     }
 
-    /// What size objects get, for whoever makes them.
+    /// The sizes of objects, for callers that make them.
     pub fn sizes(&self) -> &Arc<Sizes> {
         &self.sizes
     }
@@ -266,7 +265,7 @@ impl Pool {
         self.live().1
     }
 
-    /// What it holds.
+    /// Its content.
     pub fn usage(&self) -> Usage {
         let shards: usize = self
             .shards
@@ -481,9 +480,9 @@ impl Pool {
         Ok(window)
     }
 
-    /// A window of no class: a warm one of this shard, else of another; else one that holds nothing, of
-    /// an arena of this shard, so that processors share no arena while they fill theirs, and of
-    /// another's where there is none.
+    /// A window of no class: a warm one of this shard, else of another; else one that holds nothing. An
+    /// arena of this shard comes before another's, so that processors share no arena while they fill
+    /// theirs.
     fn free_window(&self, shard: usize) -> Result<u32, Full> {
         let n = self.shards.len();
         let shards = || (0..n).map(|i| (shard + i) % n);
@@ -548,7 +547,7 @@ impl Pool {
             .sum()
     }
 
-    /// So many entries more, or fewer, name objects that others name, too.
+    /// Counts more entries, or fewer, that name objects which others name, too.
     pub fn count_extra_refs(&self, more: i64) {
         self.extra_refs.fetch_add(more, Relaxed);
     }

@@ -49,14 +49,14 @@ fn loom_frees_of_a_full_window_against_give_back() {
 }
 
 /// A window is squeezed while its last object is freed and it is filled anew, with objects of the same
-/// class, the same places and the same entries: no object comes over another.
+/// class, places and entries: no object overwrites another.
 #[test]
 fn loom_squeezing_against_a_window_that_is_used_again() {
     use crate::sync::{Arc, Mutex, lock};
     const LEN: usize = 3008;
     model(|| {
         let pool = Arc::new(Pool::new(1 << 20, std::sync::Arc::new(Zeros), 1, false));
-        // What the entries name, under their lock.
+        // The objects that entries name, under their lock.
         let entries = Arc::new(Mutex::new([None; 2]));
         let store = |pool: &Pool, owner: u32, byte: u8| {
             let object = Object {

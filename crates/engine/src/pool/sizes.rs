@@ -1,11 +1,11 @@
-//! What size an object gets: that of the smallest class which holds it, where that class has objects
+//! The size of an object: that of the smallest class which holds it, where that class has objects
 //! enough, else that of a larger one.
 //!
 //! The last page of the window that a class fills is half empty, in the mean. Where a pool is small, or
 //! objects of some size are few, that weighs more than what a fine step saves. So the objects of a class
-//! are made as large as those of a *host* first, up to an eighth larger than they need be, and only when
-//! what they wasted so comes to [`ENOUGH`] does the class get windows of its own: it never wastes much
-//! more than if it had begun with one, and the many that hardly have any objects waste much less. Hosts
+//! are at first made as large as those of a *host*, up to an eighth larger than need be. Only when this
+//! waste comes to [`ENOUGH`] does the class get windows of its own. It never wastes much more than with
+//! its own windows from the start, and the many classes with hardly any objects waste much less. Hosts
 //! are of few sizes, so they soon have enough.
 //!
 //! Each shard counts for itself, as each fills windows of its own. A class that has lost all of its

@@ -1,5 +1,5 @@
-//! What the tests of the whole swap seldom reach: frozen windows beside others, and the pool at its
-//! limit.
+//! Cases that the tests of the whole swap seldom reach: frozen windows beside others, and the pool at
+//! its limit.
 
 use super::*;
 
@@ -140,8 +140,8 @@ fn a_class_without_a_window_to_empty_holds_up_no_other() {
     pool.check();
 }
 
-/// At the limit a fresh window becomes current and cannot have a page. What takes its place must
-/// not leave it among those with memory to give back: they would wait behind it.
+/// At the limit a fresh window becomes current and cannot have a page. Its successor must not leave it
+/// among the windows with memory to give back, which would wait behind it.
 #[test]
 fn a_window_that_was_never_touched_is_cold() {
     let pool = pool(64 << 20);
@@ -164,8 +164,8 @@ fn a_window_that_was_never_touched_is_cold() {
     pool.check();
 }
 
-/// A batch whose classes lie in several arenas, at a limit that some of them reach: what finds room
-/// is stored, and once there is room again, the others alone.
+/// The classes of a batch lie in several arenas, at a limit that some of them reach. Objects that find
+/// room are stored, and once there is room again, the others alone.
 #[test]
 fn a_batch_takes_what_room_there_is() {
     let pool = pool(64 << 20);
@@ -230,7 +230,7 @@ fn a_shard_without_windows_takes_those_of_others() {
     };
     pool.insert(Cpu(1), raw(0)).expect("an arena of its own");
     pool.leave_arenas(3, 1);
-    // What is left of one arena, and another one.
+    // The rest of one arena, and another one.
     let window = u32::from(
         pool.classes
             .get(Class::fitting(Codec::Raw, PAGE_SIZE))
@@ -246,8 +246,8 @@ fn a_shard_without_windows_takes_those_of_others() {
     assert!(pool.insert(Cpu(1), raw(0)).is_ok(), "its window has room");
 }
 
-/// The window that is squeezed runs empty and is filled anew, before an object that was looked at moves:
-/// at its place there is another one then, and another at the place that was a hole.
+/// The squeezed window runs empty and is filled anew before an object that was looked at moves: another
+/// object lies at its place then, and another in the hole.
 #[test]
 fn a_window_that_is_used_again_is_not_squeezed() {
     let pool = pool(64 << 20);

@@ -1,23 +1,22 @@
 //! The shrinker's judgement: when to move pages from the pool to devices, from which group,
 //! and when to stand back. It moves nothing itself.
 //!
-//! It starts one percent above the accept threshold and works down to the threshold, so
-//! that room is made before it is needed. While others wait for the devices it stands back:
-//! a batch is begun only if nobody has used them for as long as a few batches take, so what
-//! it costs the others is a bounded share of their time, whatever the device. How long batches take it
-//! learns from its first, which waits for nobody: that costs the others one batch, once. A guess to
-//! go by instead, such as [`MAX_QUIET_NS`], could not be corrected in an idle process of a tree that loads all
-//! the time: it would never write its first. When the pool
-//! is nearly at its limit it stands back for nobody: the devices bound the speed then, and
-//! time in which they do nothing is lost to all.
+//! It starts one percent above the accept threshold and works down to the threshold, so that room is
+//! made before it is needed. While others wait for the devices it stands back: a batch begins only if
+//! nobody has used them for as long as a few batches take. So its cost to others is a bounded share of
+//! their time, whatever the device. How long batches take it learns from its first, which waits for
+//! nobody: that costs the others one batch, once. A guess instead, such as [`MAX_QUIET_NS`], could not
+//! be corrected in an idle process of a tree that loads all the time: that process would never write its
+//! first batch. When the pool is nearly at its limit it stands back for nobody: the devices bound the
+//! speed then, and their idle time is lost to all.
 //!
-//! Groups take turns in the order in which they were made. The cursor is a number, not a
-//! reference: a group that ends under it changes nothing. No two groups share one, not even where
-//! a new group has the name of one that ended. Passed over is who has no old pages: where the oldest
-//! of another came twice as long ago, they are what nobody has wanted for longer, and a small group
-//! that works would lose its pages as fast as a large idle one. It has its turn once those are gone:
-//! age is counted in pages stored, so it becomes as old as they are. Groups without pooled pages, and those that may not
-//! write, are passed over and are no failure. A turn that moved nothing is one; after
+//! Groups take turns in the order in which they were made. The cursor is a number, not a reference: a
+//! group that ends under it changes nothing. No two groups share one, not even where a new group has the
+//! name of one that ended. A group without old pages is passed over. Pages of another group that came
+//! twice as long ago are those that nobody has wanted for longer; without this rule a small group that
+//! works would lose its pages as fast as a large idle one. It has its turn once those are gone: age is
+//! counted in pages stored, so it becomes as old as they are. Groups without pooled pages, and those
+//! that may not write, are passed over and are no failure. A turn that moved nothing is one; after
 //! [`MAX_FAILURES`] of them in a row it rests for [`REST_NS`].
 
 /// Turns in a row without success before it rests.

@@ -20,20 +20,8 @@ impl Devices {
 
     fn check_device(&self, device: &Device) {
         let id = device.id;
-        let mut on_list = vec![None; device.clusters as usize];
-        for list in 0..LISTS {
-            let members = device.members(list);
-            assert_eq!(
-                members.len() as u32,
-                device.len(list),
-                "device {id}: length of list {list}"
-            );
-            for c in members {
-                let was = on_list[c.index()].replace(list);
-                assert_eq!(was, None, "device {id}: cluster {c} is on two lists");
-            }
-        }
-        let (mut used, mut tables, mut cells, mut held, mut past_end) = (0, 0, 0, 0, 0);
+        let on_list = lists_of(device);
+        let mut sums = Sums::default();
         for (c, cell) in device.cells() {
             let cell = lock(&cell.cluster);
             assert_eq!(
@@ -69,33 +57,27 @@ impl Devices {
                     }
                     _ => assert!(cursors.is_empty(), "cluster {c} has cursors {cursors:?}"),
                 }
-                used += u32::from(cluster.count - cluster.table.as_ref().map_or(0, |t| t.gone()));
-                tables += cluster.table.as_ref().map_or(0, Table::bytes);
-                cells += u32::from(cluster.state != State::Absent);
-                if cluster.state != State::Absent {
-                    past_end += device.past_end(c) as u32;
-                }
-                held += u64::from(cluster.state.is_ours());
-                if cluster.table.is_some() && cluster.state != State::Inherited {
-                    used -= device.past_end(c) as u32;
-                }
+                sums.add(cluster, device.past_end(c) as u32);
             });
         }
-        assert_eq!(used, self.used(device), "device {id}: used slots");
+        assert_eq!(sums.used, self.used(device), "device {id}: used slots");
         let lists = device.lists();
-        assert_eq!(tables, lists.tables, "device {id}: bytes of tables");
-        assert_eq!(held, lists.held, "device {id}: clusters held");
-        assert_eq!(past_end, lists.past_end, "device {id}: slots past its end");
+        assert_eq!(sums.tables, lists.tables, "device {id}: bytes of tables");
+        assert_eq!(sums.held, lists.held, "device {id}: clusters held");
+        assert_eq!(
+            sums.past_end, lists.past_end,
+            "device {id}: slots past its end"
+        );
         if device.lender.is_none() {
             assert_eq!(
-                cells + lists.fresh,
+                sums.present + lists.fresh,
                 device.clusters,
                 "device {id}: clusters"
             );
         }
     }
 
-    /// Whose cursors stand at a cluster: of processors, or the device's own (None).
+    /// The cursors at a cluster: of processors, or the device's own (None).
     fn cursors_at(&self, device: &Device, c: ClusterIndex) -> Vec<Option<Cpu>> {
         let mut found = Vec::new();
         for (cpu, per_cpu) in self.cpus.iter().enumerate() {
@@ -109,6 +91,54 @@ impl Devices {
         found.extend(here.map(|_| None));
         found
     }
+}
+
+/// Sums over the clusters of a device.
+#[derive(Default)]
+struct Sums {
+    used: u32,
+    /// Bytes of tables.
+    tables: usize,
+    /// Clusters that are not absent.
+    present: u32,
+    /// Clusters that are ours to allocate in.
+    held: u64,
+    past_end: u32,
+}
+
+impl Sums {
+    fn add(&mut self, cluster: &Cluster, past_end: u32) {
+        let table = cluster.table.as_ref();
+        self.used += u32::from(cluster.count - table.map_or(0, |t| t.gone()));
+        self.tables += table.map_or(0, Table::bytes);
+        if cluster.state != State::Absent {
+            self.present += 1;
+            self.past_end += past_end;
+        }
+        self.held += u64::from(cluster.state.is_ours());
+        if table.is_some() && cluster.state != State::Inherited {
+            self.used -= past_end;
+        }
+    }
+}
+
+/// The list that each cluster is on.
+fn lists_of(device: &Device) -> Vec<Option<usize>> {
+    let id = device.id;
+    let mut on_list = vec![None; device.clusters as usize];
+    for list in 0..LISTS {
+        let members = device.members(list);
+        assert_eq!(
+            members.len() as u32,
+            device.len(list),
+            "device {id}: length of list {list}"
+        );
+        for c in members {
+            let was = on_list[c.index()].replace(list);
+            assert_eq!(was, None, "device {id}: cluster {c} is on two lists");
+        }
+    }
+    on_list
 }
 
 impl Device {

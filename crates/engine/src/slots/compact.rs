@@ -78,8 +78,8 @@ impl Device {
         u64::from(lists.heads[FREE].len + lists.fresh)
     }
 
-    /// Takes the emptiest of some clusters off its list, if it is worth emptying and the
-    /// others have room, and says what is in it: runs of slots with consecutive owners.
+    /// Takes the emptiest of some clusters off its list, if it is worth emptying and the others have
+    /// room. Returns its content: runs of slots with consecutive owners.
     fn emptiest(&self, worth: u16) -> Option<(ClusterIndex, Vec<(EntryId, Extent)>)> {
         let mut best: Option<(ClusterIndex, u16)> = None;
         let mut free = 0;

@@ -56,7 +56,7 @@ impl Devices {
         Some(extent(device, index, start, want.pages))
     }
 
-    /// What can be had with the processor's lock alone, or almost: a slot that it gave back, or one
+    /// A slot that the processor's lock alone gives, or almost: one that the processor gave back, or one
     /// of the cluster that comes next.
     pub(super) fn take_near(&self, cpu: Cpu, want: Request) -> Option<Extent> {
         let per_cpu = self.cpu(cpu);
@@ -92,8 +92,8 @@ impl Devices {
         }
     }
 
-    /// The cluster that this processor has opened by its frees becomes its current one, if there is
-    /// some room in it by now; else those on the lists had more time to gather some.
+    /// The cluster that this processor has opened by its frees becomes its current one, if it has some
+    /// room by now. Otherwise clusters on the lists had more time to gather some.
     fn take_opened(&self, per_cpu: &PerCpu, state: &mut CpuState, want: Request) -> Option<Extent> {
         let order = usize::from(want.order);
         let opened = state.opened[order].take()?;
@@ -107,10 +107,11 @@ impl Devices {
         self.take_current(per_cpu, state, want)
     }
 
-    /// Takes from the first cluster of the list that the policy has first, with the processor's lock
-    /// held throughout, and makes it the current one unless that fills it. Most clusters are found
-    /// so; on a device in long use, where one has a slot or two, that is most of what a slot costs.
-    /// None if there is no room in it, or more than one device to choose from: then the search goes on.
+    /// Takes from the first cluster of the policy's first list, with the processor's lock held
+    /// throughout, and makes that cluster the current one unless it is full then. Most clusters are
+    /// found so; on a device in long use, where one has a slot or two, that is most of what a slot
+    /// costs. None if there is no room in it, or more than one device to choose from: then the search
+    /// goes on.
     fn advance(&self, cpu: Cpu, state: &mut CpuState, want: Request) -> Option<Extent> {
         let device = self
             .sole(&state.devices)
@@ -163,8 +164,8 @@ impl Devices {
     }
 
     /// Makes a cluster that was just allocated in the current one of the processor, or of a rotating
-    /// device, and lets the one before go. It is on its list, so that nobody misses it, until this
-    /// has the lock of those who look for it in hands; if somebody else was faster there is no cursor.
+    /// device, and lets the one before go. The cluster stays on its list, so that nobody misses it,
+    /// until the locks of all who look for it are held; if another thread was faster there is no cursor.
     pub(super) fn make_cursor(&self, cpu: Cpu, device: &Device, spot: Cursor, order: u8) {
         let order = usize::from(order);
         let cpu = self.own_set(cpu);

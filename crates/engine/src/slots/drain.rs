@@ -18,7 +18,7 @@ use std::sync::Arc;
 /// Where the runs of a drain end: a transfer of so many pages is bounded.
 const ENDS: Ends = Ends::after(64);
 
-/// What became of a slot that was to be moved.
+/// The fate of a slot that was to be moved.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Moved {
     /// The owner names the new place; the old slot is the allocator's to free.
@@ -30,8 +30,8 @@ pub enum Moved {
     Failed,
     /// No new place was given, and there is none elsewhere; nothing changed.
     NoPlace,
-    /// A page of the new place could not be written; nothing changed. What became of the others is
-    /// not known; none is used.
+    /// A page of the new place could not be written; nothing changed. The fate of the others is unknown;
+    /// none is used.
     Unwritten {
         /// Which page of it.
         page: u16,
@@ -62,7 +62,7 @@ pub trait Mover: Send + Sync {
 /// How far a drain has come.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Drain {
-    /// So many slots were moved; call again.
+    /// The number of slots moved; call again.
     Moved(usize),
     /// No slot of the device is in use: it can be removed.
     Done,
@@ -243,8 +243,9 @@ impl Devices {
         // not meet its cluster given back, and lent to another process.
         while device.discard_one(Patience::Wait) {}
         while device.release_one(0) {}
-        // With the lists' lock: who takes a cluster for the first time has changed them before, so that
-        // its cell is seen, or will after, and finds that the device accepts nothing.
+        // With the lists' lock: a thread that takes a cluster for the first time has changed them
+        // before, so that its cell is seen, or changes them later and finds that the device accepts
+        // nothing.
         let read = u64::from(device.len(FROZEN));
         let used = self.unsettled(&device);
         if used > 0 {
@@ -289,9 +290,8 @@ impl Devices {
         live
     }
 
-    /// What a removal must wait for: live slots, those on their way through a return cache,
-    /// and clusters in somebody's hands, or that anybody may take to discard them, each counted as
-    /// one slot.
+    /// Slots that a removal must wait for: live ones, and those on their way through a return cache. A
+    /// cluster in somebody's hands, or one that may be taken to be discarded, counts as one slot.
     fn unsettled(&self, device: &Device) -> u64 {
         let mut unsettled = 0;
         self.each_cluster(device, |_, cluster| {
@@ -310,8 +310,8 @@ impl Devices {
         unsettled
     }
 
-    /// The next `max` slots of the round that an entry owns, or fewer at its end, as runs of slots and
-    /// their owners side by side, each with its first owner.
+    /// The next `max` slots of the round that an entry owns, or fewer at its end. They are runs of slots
+    /// and their owners side by side, each with its first owner.
     fn live_runs(&self, device: &Device, max: usize) -> Vec<(EntryId, Extent)> {
         let mut found: Vec<(EntryId, Extent)> = Vec::new();
         let from = SlotIndex(device.drained.next.load(Relaxed));

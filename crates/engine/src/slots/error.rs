@@ -27,8 +27,8 @@ pub enum AddError {
 /// Why slots were not allocated. Nothing is allocated then.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum AllocError {
-    /// All devices together have not that many free slots. What another thread discards, borrows
-    /// or moves at this moment was waited for.
+    /// All devices together have not that many free slots. Room that another thread discards, borrows or
+    /// moves at this moment was waited for.
     #[error("no swap device has room")]
     Full,
     /// Not 1..=512 pages: the caller's bug.
@@ -47,7 +47,7 @@ pub enum SlotError {
     OutOfRange {
         /// The device.
         device: DeviceId,
-        /// What was named.
+        /// The slot that was named.
         slot: SlotIndex,
         /// Slots of the device.
         slots: u32,

@@ -1,6 +1,5 @@
-//! What fork does to the allocator. Both halves run while no other thread of their process
-//! is in it, after the lender has made the child a reader of every cluster the parent held
-//! or read.
+//! Fork and the allocator. Both halves run while no other thread of their process is in the allocator,
+//! after the lender has made the child a reader of every cluster that the parent held or read.
 
 use super::Devices;
 use super::cluster::{FROZEN, State};

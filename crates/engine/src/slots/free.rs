@@ -1,11 +1,11 @@
 //! Giving slots back.
 //!
-//! A single slot is free at once where its cluster stays on the list it is on: under the lock that
-//! shows a double free anyway. Where the cluster would have to move, which takes the lock of the
-//! device's lists and touches neighbours there, the slot is marked *gone* and waits in the
-//! processor's return cache. A gone slot may be released by anybody who holds its cluster's lock,
-//! unless the cluster is frozen: so an allocator that scans a cluster uses what waits there, and a
-//! notice in a cache may find nothing left to do. It counts as used no longer.
+//! A single slot is free at once where its cluster stays on the list it is on: under the lock that shows
+//! a double free anyway. If its cluster would have to move, the slot is marked *gone* and waits in the
+//! processor's return cache: a move takes the lock of the device's lists and touches neighbours there. A
+//! gone slot may be released by any thread that holds its cluster's lock, unless the cluster is frozen.
+//! So an allocator that scans a cluster uses its waiting slots, and a notice in a cache may find nothing
+//! left to do. It counts as used no longer.
 
 use super::Devices;
 use super::cluster::table::SlotOwner;
@@ -172,8 +172,8 @@ impl Devices {
         Ok(())
     }
 
-    /// What is left to do without the cluster's lock: `unread` and `emptied` say what the free made
-    /// of the cluster.
+    /// The rest of a free, done without the cluster's lock: `unread` and `emptied` say what the free
+    /// made of the cluster.
     fn after_free(&self, device: &Device, c: ClusterIndex, unread: bool, emptied: bool) {
         if emptied {
             self.want_work();

@@ -1,27 +1,27 @@
 //! The slot allocator and the devices: room on swap devices for folios of every order.
 //!
-//! A device is divided into clusters of 512 slots. Slots of one order are cut from a
-//! cluster until it is full; a processor keeps one current cluster for each order (its
-//! *cursor*), which is on no list and moves into the processor's own state, so that allocating
-//! takes one lock and touches nothing but lines of that processor. So does the first full cluster
-//! that it opens by freeing a folio: its next current one. Only when a cursor is used up,
-//! and no slot that the processor gave back can be recycled, are the device's lists looked at: FREE,
-//! NONFULL and FRAG of the order; then cached slots are reclaimed, waiting discards done, other
-//! orders' clusters and other processors' cursors used; and a folio that has no aligned place anywhere gets several runs of slots, as few as can
-//! be found (its entries are contiguous all the same: *virtual contiguity*).
+//! A device is divided into clusters of 512 slots. Slots of one order are cut from a cluster until it is
+//! full. A processor keeps one current cluster for each order, its *cursor*. That cluster is on no list
+//! and moves into the processor's own state, so that allocating takes one lock and touches only lines of
+//! that processor. So does the first full cluster that it opens by freeing a folio: its next current
+//! one. The device's lists are looked at only when a cursor is used up and no slot that the processor
+//! gave back can be recycled: FREE, NONFULL and FRAG of the order. Then cached slots are reclaimed,
+//! waiting discards done, other orders' clusters and other processors' cursors used. A folio that has no
+//! aligned place anywhere gets several runs of slots, as few as can be found; its entries are contiguous
+//! all the same (*virtual contiguity*).
 //!
-//! A returned single slot is free at once where its cluster stays on its list. Where the cluster
-//! would have to move, the slot waits in a cache of the processor: to be recycled there, to be freed
-//! in a batch by a worker ([`Devices::work`]), or by the free that finds the cache full. Larger runs
-//! are freed at once.
+//! A returned single slot is free at once where its cluster stays on its list. Where the cluster would
+//! have to move, the slot waits in a cache of the processor. There it is recycled, freed in a batch by a
+//! worker ([`Devices::work`]), or freed by the free that finds the cache full. Larger runs are freed at
+//! once.
 //!
-//! Whose each slot is lies in the table of its cluster, a owner a slot. Of clusters with many free slots
-//! the worker packs it (`pack`), those that rest in a processor's hands among them, so that a slot in use
-//! costs at most 6 bytes wherever it lies, beside the cell of its cluster (`cluster_directory`); with that, from a tenth
-//! of the slots on.
+//! The table of a cluster has the owner of each of its slots. The worker packs the tables of clusters
+//! with many free slots (`pack`), also of those that rest in a processor's hands. So a slot in use costs
+//! at most 6 bytes wherever it lies, beside the cell of its cluster (`cluster_directory`); with the
+//! cell, from a tenth of the slots on.
 //!
-//! What another thread has out of reach for the moment (a cluster that it discards, say) makes no
-//! allocation fail: who finds too little elsewhere waits for it (`in_flight`).
+//! Room that another thread has out of reach for the moment, as in a discard, makes no allocation fail:
+//! one that finds too little elsewhere waits for it (`in_flight`).
 //!
 //! # Locks
 //!
@@ -41,9 +41,9 @@
 //!
 //! # What this module does not do
 //!
-//! It moves no data but through [`Mover`], knows nothing of entries but their numbers, and
-//! starts no thread: someone must call [`Devices::work`] now and then, and everything stays
-//! correct, only slower, if nobody does.
+//! It moves no data but through [`Mover`], knows nothing of entries but their numbers, and starts no
+//! thread. An embedder calls [`Devices::work`] now and then; without that everything stays correct, only
+//! slower.
 
 mod check;
 mod cluster;

@@ -1,6 +1,6 @@
-//! Loom models: every interleaving, within a bound on preemptions, of two threads that meet
-//! in one cluster, one return cache, one discard, or at the door of a device; what must not be
-//! taken for a full device (`room`); pages that move and copies that go meanwhile (`moves`).
+//! Loom models: every interleaving, within a bound on preemptions, of two threads that meet in one
+//! cluster, one return cache, one discard, or at the door of a device. `room` has cases that must not be
+//! taken for a full device, `moves` pages that move and copies that go meanwhile.
 
 mod moves;
 mod room;
@@ -378,7 +378,7 @@ fn loom_a_discard_meets_the_removal_of_its_device() {
         let thread = thread::spawn(move || other.work(B, 1));
         let removed = devices.remove(A, id).is_ok();
         if removed {
-            // Whoever has it next may write to it at once.
+            // Its next owner may write to it at once.
             assert_eq!(*lock_plain(&lender.0), [1]);
         }
         thread.join().unwrap();

@@ -1,9 +1,9 @@
-//! What can be set of the allocator and of a device, and how a device stands.
+//! Settings of the allocator and of a device, and the state of a device.
 
 use super::device::device_order::DeviceChoice;
 use crate::types::{CLUSTER_SLOTS, DeviceId, Node};
 
-/// What the user, or the system, says of a device. None: ask the store.
+/// A device's properties as the user, or the system, gives them. None: ask the store.
 #[derive(Clone, Copy, Default, Debug)]
 pub struct DeviceSpec {
     /// The user's priority, at least 0; higher is tried first. None: automatic.

@@ -1,11 +1,10 @@
 //! Packing: the owners of a cluster's slots in no more memory than those in use need.
 //!
-//! Who frees slots leaves the room of their owners where it is, and so nothing on that path
-//! allocates: half of a device freed at random would cost twice as much a slot in use. The worker
-//! packs, where the device takes more for each slot in use than it should: cluster by cluster, of
-//! those on lists, and of those in a processor's hands that it makes no use of. Who allocates in a
-//! packed cluster makes room for every owner again ([`Device::open`]), once for the many slots that are
-//! free there.
+//! A free leaves the room of the owners where it is, and so nothing on that path allocates. Without
+//! packing, half of a device freed at random would cost twice as much a slot in use. The worker packs
+//! where the device takes more for each slot in use than it should. It goes cluster by cluster through
+//! those on lists, and those that a processor holds and does not use. An allocation in a packed cluster
+//! makes room for every owner again ([`Device::open`]), once for the many slots that are free there.
 
 use super::Devices;
 use super::cluster::{Cluster, Owner, State};
@@ -18,9 +17,9 @@ use crate::types::{CLUSTER_SLOTS, ClusterIndex};
 const ENOUGH: usize = 5;
 /// Clusters looked at for each that may be packed in one step.
 const LOOKS: usize = 4;
-/// Used slots of a cluster above which a owner for each slot is no more than 6 bytes a slot in use.
+/// Used slots of a cluster above which an owner for each slot is no more than 6 bytes a slot in use.
 const PACKED_USED: usize = CLUSTER_SLOTS * 3 / 4;
-/// What is packed is packed again when that gives back one part of so many.
+/// A packed table is packed again when that gives back this part of it.
 const PART: usize = 32;
 
 impl Devices {
@@ -33,8 +32,8 @@ impl Devices {
         self.pack_in_hand(device) + device.pack(max)
     }
 
-    /// Of the clusters that processors allocate in, those in which nothing was allocated since the
-    /// worker last looked: they stay where they are, and are spread by the next allocation.
+    /// Packs clusters that processors allocate in, where nothing was allocated since the worker last
+    /// looked. They stay where they are, and the next allocation spreads them.
     fn pack_in_hand(&self, device: &Device) -> usize {
         let mut packed = 0;
         for per_cpu in &self.cpus {

@@ -1,10 +1,10 @@
-//! What each processor has of its own, so that the fast path touches no line of another:
-//! current clusters, the return cache, a copy of the device table, counts of used slots.
+//! A processor's own state, so that the fast path touches no line of another: current clusters, the
+//! return cache, a copy of the device table, counts of used slots.
 //!
-//! The processor number is a hint, so two threads may use one set at a time: a lock guards
-//! it, uncontended as a rule. It guards the current clusters too, whole: they were moved here out
-//! of their cells, so that allocating in them, and freeing by the same processor, takes no other
-//! lock. Who comes to such a cluster by its cell is told whose it is ([`Devices::with_cluster`]).
+//! The processor number is a hint, so two threads may use one set at a time: a lock guards it,
+//! uncontended as a rule. It guards the current clusters too, whole. They were moved here out of their
+//! cells, so allocating in them, and freeing by the same processor, takes no other lock. A thread that
+//! comes to such a cluster by its cell is told the processor ([`Devices::with_cluster`]).
 //!
 //! [`Devices::with_cluster`]: super::Devices::with_cluster
 
@@ -20,8 +20,8 @@ pub(super) const RETURNS: usize = if cfg!(loom) { 2 } else { 64 };
 /// Returned slots from which on the worker is asked to come: early enough that it may
 /// arrive before the cache is full.
 pub(super) const RETURNS_WAKE: usize = RETURNS / 2;
-/// Slots that the worker leaves to a processor that uses again what it gave back: to free them would
-/// have it search for others, which costs more than the worker spares it.
+/// Slots that the worker leaves to a processor that recycles its own. To free them would have it search
+/// for others, which costs more than the worker spares it.
 pub(super) const RETURNS_LEFT: usize = RETURNS / 4;
 
 /// A cluster that a processor allocates in, or will.
@@ -63,7 +63,7 @@ pub(super) struct Returns {
 }
 
 impl Returned {
-    /// What an array holds where it holds none.
+    /// A filler for unused places of an array.
     pub const NONE: Self = Self {
         device: DeviceId(0),
         slot: SlotIndex(0),

@@ -1,9 +1,9 @@
 //! Slots that only hold a copy of a page in memory: reclaimed from their owners when room is short.
 //!
 //! Where a cluster is scanned in any case, those of one window make way for a folio. Full clusters are
-//! on a list that nobody scans: an allocation looks at the first, which goes to the end, the worker at
-//! some, and who would have to say "full" at all of them. That costs nothing where there are no
-//! copies: a device knows whether a full cluster may hold one ([`Copies`]).
+//! on a list that nobody scans. An allocation looks at the first, which goes to the end, the worker at
+//! some, and an allocation that would have to say "full" at all of them. That costs nothing where there
+//! are no copies: a device knows whether a full cluster may hold one ([`Copies`]).
 
 use super::Devices;
 use super::cluster::table::SlotOwner;
@@ -73,7 +73,7 @@ impl Devices {
             left -= looks;
             let found = device.look(&mut device.lists(), FULL, &mut looks, |_, cluster| {
                 let table = cluster.map(|cluster| cluster.table.as_ref());
-                // Who else has it is waited for.
+                // A cluster that another thread holds is waited for.
                 let some = table.is_none_or(|t| t.is_some_and(|t| t.cached() > 0));
                 if some {
                     copies.say();
@@ -117,7 +117,7 @@ impl Devices {
 
 impl Device {
     /// Slots that this process can have, or has: with a lender, of the clusters that it holds or reads
-    /// and of those that the lender has. What others use of theirs, nobody here knows.
+    /// and of those that the lender has. The use that others make of theirs is unknown here.
     fn within_reach(&self) -> u64 {
         if self.lender.is_none() {
             return u64::from(self.slots);

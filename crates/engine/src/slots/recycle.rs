@@ -1,14 +1,14 @@
 //! Slots from the return cache, used again by the processor that gave them back.
 //!
-//! What waits there lies in clusters that would have to change lists to be free, most of them full
-//! ones. Taken from the cache, a slot goes from one owner to the next and its cluster stays where
-//! it is: on a device that has long been in use, where every free opens a full cluster and the
-//! next allocation fills it again, that spares both moves.
+//! Slots there lie in clusters that would have to change lists to be free, most of them full ones. Taken
+//! from the cache, a slot goes from one owner to the next and its cluster stays where it is. On a device
+//! long in use every free opens a full cluster and the next allocation fills it again; recycling spares
+//! both moves.
 //!
-//! Single slots only, when the cursor is used up, and only on the device that the processor
-//! came to by the last search, as many as a cluster has: then it searches again, so that a better
-//! device, or the next of equal ones, gets its turn as it does when a cursor ends. Never the last
-//! slots of a cluster, which is worth more empty, nor those in clusters of larger folios.
+//! Only single slots are recycled, when the cursor is used up, and only on the device of the processor's
+//! last search, as many as a cluster has. Then it searches again, so that a better device, or the next
+//! of equal ones, gets its turn as it does when a cursor ends. Never the last slots of a cluster, which
+//! is worth more empty, nor those in clusters of larger folios.
 
 use super::Devices;
 use super::cluster::table::SlotOwner;
@@ -19,7 +19,7 @@ use super::request::Request;
 use crate::locks::lock;
 use crate::types::{CLUSTER_SLOTS, Cpu};
 
-/// What is to be done with the oldest notice of a return cache.
+/// The treatment of the oldest notice of a return cache.
 enum Notice {
     /// The slot has its next owner.
     Taken,

@@ -2,7 +2,7 @@
 
 use crate::types::EntryId;
 
-/// What is asked for.
+/// A request for slots.
 #[derive(Clone, Copy)]
 pub(super) struct Request {
     pub pages: usize,

@@ -8,7 +8,7 @@ use super::error::DrainError;
 use crate::sync::atomic::Ordering::Relaxed;
 use crate::types::{CLUSTER_SLOTS, ClusterIndex, DeviceId};
 
-/// What it takes to empty a device, as it is at the moment.
+/// The room needed to empty a device, at the moment.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Departure {
     /// Pages on it.
@@ -27,8 +27,8 @@ impl Departure {
 }
 
 impl Devices {
-    /// What it takes to empty a device: asked before the first page moves, it tells whether all
-    /// will find a place.
+    /// The room needed to empty a device: asked before the first page moves, it tells whether all will
+    /// find a place.
     ///
     /// # Errors
     /// There is no such device.
@@ -53,8 +53,8 @@ impl Devices {
         (missing > in_memory).then_some(missing)
     }
 
-    /// What another thread has in its hands for the moment is counted nowhere: where room is short
-    /// that is waited for, as by who allocates.
+    /// Room that another thread has in its hands for the moment is counted nowhere: where room is short
+    /// it is waited for, as in an allocation.
     pub(super) fn departure_of(&self, device: &Device) -> Departure {
         let (mut looks, mut listener) = (0, None);
         loop {

@@ -1,5 +1,5 @@
-//! When no cluster of the order has a window: windows in clusters of other orders, runs of
-//! slots wherever they are (virtual contiguity), and the last free slot, whoever holds its
+//! The case that no cluster of the order has a window. Tried are windows in clusters of other orders,
+//! runs of slots wherever they are (virtual contiguity), and the last free slot, whoever holds its
 //! cluster.
 //!
 //! A few clusters of each list are looked at, others each time, so what a scattered folio costs does
@@ -50,7 +50,7 @@ impl Devices {
             if found.is_some() {
                 continue;
             }
-            // Whatever is still missing may be in clusters that became empty, or are cached.
+            // The missing slots may be in clusters that became empty, or be cached.
             let single = Request {
                 pages: 1,
                 order: 0,
@@ -79,8 +79,8 @@ impl Devices {
         Err(1)
     }
 
-    /// Whether so many pages could have room on all devices together, copies given up for them.
-    /// What would not fit takes nothing, so that nobody misses it meanwhile.
+    /// Whether so many pages could have room on all devices together, copies given up for them. A folio
+    /// that would not fit takes nothing, so that nobody misses it meanwhile.
     pub(super) fn may_hold(&self, pages: usize) -> bool {
         let devices = self.devices();
         let accepting = || devices.iter().filter(|device| device.accepting());
@@ -104,8 +104,8 @@ impl Devices {
         room >= pages
     }
 
-    /// Whether every slot is taken and none is a copy. What is full in somebody's hands, copies of
-    /// which nobody tells of, is no reason to say so.
+    /// Whether every slot is taken and none is a copy. A full cluster in somebody's hands, of whose
+    /// copies nobody tells, is no reason to say so.
     fn has_nothing(&self, device: &Device) -> bool {
         device.lender.is_none()
             && self.used(device) == device.slots
@@ -167,7 +167,7 @@ impl Device {
         if found.is_none()
             && let Some(held) = held
         {
-            // Whoever looks into a cluster for a moment splits no folio.
+            // A thread that looks into a cluster for a moment splits no folio.
             drop(lock(&self.cell(held)?.cluster));
             found = self.find_window(want, &mut None);
         }

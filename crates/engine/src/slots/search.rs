@@ -43,14 +43,13 @@ impl Effort {
 }
 
 impl Devices {
-    /// Allocates `pages` slots for the entries `owner`, `owner + 1`, ... and appends them to
-    /// `out`: one aligned extent if one can be had on any device, else as few extents as
-    /// are found.
+    /// Allocates `pages` slots for the entries `owner`, `owner + 1`, ... and appends them to `out`: one
+    /// aligned extent if any device has one, else as few extents as are found.
     ///
-    /// Where there is too little it asks owners of copies ([`CacheReclaim`]), and waits for what
-    /// other threads have in hand for the moment, a discard or a compaction's transfer. So the
-    /// caller holds no lock that `CacheReclaim`, [`Mover`](super::Mover), a store's discard or
-    /// a lender may want, and is none of these itself.
+    /// Where there is too little it asks owners of copies ([`CacheReclaim`]), and waits for room in
+    /// other threads' hands: a discard, or a compaction's transfer. So the caller holds no lock that
+    /// `CacheReclaim`, [`Mover`](super::Mover), a store's discard or a lender may want, and is none of
+    /// these itself.
     ///
     /// # Errors
     /// `Full` if all devices together have too few free slots: nothing is allocated then.
@@ -106,7 +105,7 @@ impl Devices {
             {
                 More::Arrived => looks += 1,
                 More::Freed => {}
-                // What was freed before it listened, one more look finds.
+                // One more look finds slots freed before it listened.
                 More::Listen => listener = Some(self.in_flight.listen()),
                 More::Nothing => break,
             }
@@ -282,7 +281,7 @@ impl Devices {
     }
 
     /// A place in a cluster that had none when it was last scanned: for fewer pages than its windows
-    /// hold, or where slots only wait to be freed, or hold copies. Looks at a few.
+    /// hold, or where slots wait to be freed or hold copies. Looks at a few.
     fn take_frag(&self, cpu: Cpu, device: &Device, want: Request) -> Option<Extent> {
         let copies = self.reclaim.get().is_some() && self.half_full(device);
         let mut looks = FRAG_SCANS;

@@ -11,7 +11,7 @@ use crate::sync::atomic::Ordering::Relaxed;
 use crate::types::{CLUSTER_SLOTS, Cpu, DeviceId, EntryId, SlotIndex};
 
 impl Devices {
-    /// A write to a slot failed. What that means is up to the error: the slot leaves service, or the
+    /// A write to a slot failed. The consequence is up to the error: the slot leaves service, or the
     /// device, or neither, as a disk that is full may have room again. The slot is its owner's still.
     ///
     /// # Errors
@@ -70,7 +70,7 @@ impl Devices {
         let forgiven = (before + pages) / FORGIVING_PAGES;
         if forgiven > 0 {
             let _ = device.errors.fetch_update(Relaxed, Relaxed, |errors| {
-                // What went out of service stays out.
+                // A device that went out of service stays out.
                 (errors < DEVICE_ERROR_LIMIT).then(|| errors.saturating_sub(forgiven))
             });
         }
@@ -113,7 +113,7 @@ impl Devices {
     }
 }
 
-/// What became of a slot that failed.
+/// The fate of a slot that failed.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum TakenOut {
     /// It is out of service, or was free or out already.

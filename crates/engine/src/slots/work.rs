@@ -16,9 +16,9 @@ impl Devices {
         self.wanted.0.load(Relaxed)
     }
 
-    /// One step of background work: return caches, but for a stock where it is in use, then up to
-    /// `max` discards, thawed or released clusters; on a nearly full device the reclaim of cached
-    /// slots; compaction; packing. Says how much was done; 0 means that nothing is left.
+    /// One step of background work. It empties return caches, but for a stock where it is in use, then
+    /// does up to `max` discards, thawed or released clusters. On a nearly full device it reclaims
+    /// cached slots; then it compacts and packs. Says how much was done; 0 means that nothing is left.
     ///
     /// Steps until then are one visit. Return caches are looked at once in each, and when one fills:
     /// at once after the first look no processor has had time to use its stock.

@@ -1,4 +1,4 @@
-//! What background work keeps between its steps, and who has it: one thread at a time.
+//! The state of background work between its steps, and its owner: one thread at a time.
 
 use super::coders::Scratch;
 use super::write_batch::BATCH;
@@ -13,12 +13,12 @@ use std::time::Duration;
 
 /// Clusters looked through for one batch.
 pub const VISITS: usize = 16;
-/// What a store waits for another thread's step at most. A transfer of a batch takes less on any
-/// device that is not slower than writing the page at once would be.
+/// The longest wait of a store for another thread's step. A transfer of a batch takes less on any device
+/// that is not slower than writing the page at once would be.
 const LONG: Duration = Duration::from_millis(4);
 
-/// What background work keeps between its steps: taken out by whoever works, and put back. Nothing
-/// is locked meanwhile.
+/// The slot for the state of background work between its steps: taken out by the thread that works, and
+/// put back. Nothing is locked meanwhile.
 pub struct BackgroundSlot {
     state: Mutex<State>,
     told: Condvar,
@@ -74,9 +74,8 @@ impl BackgroundSlot {
         }
     }
 
-    /// Waits until the one who works has done the step that it is at; false if that takes long: a
-    /// device hangs, or whoever works has no processor, being idle work. It waits for nobody who
-    /// stores.
+    /// Waits until the working thread has done its step. False if that takes long: a device hangs, or
+    /// that thread, being idle work, has no processor. It waits for nobody who stores.
     pub(super) fn await_step(&self) -> bool {
         none_held();
         let mut state = lock(&self.state);
@@ -91,7 +90,7 @@ impl BackgroundSlot {
     }
 }
 
-/// What background work keeps between its steps.
+/// The state of background work between its steps.
 pub struct Background {
     pub shrinker: Shrinker,
     /// Room for a batch, page-aligned from `offset`; made when first needed.
@@ -117,7 +116,7 @@ pub struct Pick {
     pub raw: bool,
     /// Its page is in a block, and not in the staging yet.
     pub packed: bool,
-    /// Of what is written, where that is not what was in the pool.
+    /// The checksum of the bytes written, where they are not those in the pool.
     pub checksum: Option<u64>,
     pub slot: Option<SlotPlace>,
     pub result: Result<(), IoError>,
@@ -130,7 +129,7 @@ impl Pick {
     }
 }
 
-/// What one turn did.
+/// The outcome of a turn.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 pub struct Turn {
     /// Pages moved to devices.

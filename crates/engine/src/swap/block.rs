@@ -1,10 +1,10 @@
 //! Blocks: the pages of up to four consecutive entries in one object.
 //!
-//! They are up to a fifth denser than the pages alone, and take half the time to compress; but one
-//! page out of four takes as long to load as all of them, and one that leaves goes on taking its room
-//! until the others leave, too. So the pages of a folio are put together by the denser codec, at once
-//! ([`super::store`]) or when they have been in the pool for long ([`super::recompress`], which also
-//! packs again what is left of blocks), as long as loads show that it pays ([`Usefulness`]).
+//! They are up to a fifth denser than the pages alone, and take half the time to compress. But one page
+//! out of four takes as long to load as all of them, and a page that leaves goes on taking its room
+//! until the others leave, too. The denser codec puts the pages of a folio together as long as loads
+//! show that it pays ([`Usefulness`]): at once ([`super::store`]), or when they have been in the pool
+//! for long ([`super::recompress`], which also packs again the rest of blocks).
 //!
 //! The object is a byte that says whose pages these are, bit k for the k-th entry of the block, and one
 //! frame of all of them.
@@ -70,8 +70,8 @@ impl Scratch {
         (len <= MAX_COMPRESSED).then(|| self.pad(Codec::Zstd, at, len))
     }
 
-    /// Compresses those of a block's pages that are its mask, at least two, to `at` in the room; how
-    /// many bytes, if they are few enough for an object.
+    /// Compresses the pages of a block that are in the mask, at least two, to `at` in the room; how many
+    /// bytes, if they are few enough for an object.
     pub fn pack_pages(&mut self, mask: u8, block: &[&PageBytes], at: usize) -> Option<usize> {
         let unpacked = self.unpacked.get_or_insert_with(Unpacked::new);
         unpacked.clear();
@@ -94,7 +94,7 @@ impl Scratch {
 
 fn pack(coder: &mut dyn Coder, mask: u8, pages: &[PageBytes], room: &mut [u8]) -> Option<usize> {
     let pages = pages.get(..mask.count_ones() as usize)?;
-    // What is larger saves too little: of four pages, [`MAX_BLOCK`].
+    // A larger block saves too little: of four pages, [`MAX_BLOCK`].
     let room = room.get_mut(..pages.len() * MAX_BLOCK / BLOCK_PAGES)?;
     room[0] = mask;
     Some(1 + coder.compress_block(pages, &mut room[1..])?)

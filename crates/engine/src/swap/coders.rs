@@ -1,8 +1,8 @@
 //! Coders and their scratch room, one set for each processor.
 //!
-//! A set is *owned* while it is used, not locked: it is taken out of its processor's
-//! place and put back. Who finds the place empty (its thread was moved, or another is in
-//! the middle of a page) takes a neighbour's, and makes one if all are out.
+//! A set is *owned* while it is used, not locked: it is taken out of its processor's place and put back.
+//! A thread that finds the place empty (it was moved, or another is in the middle of a page) takes a
+//! neighbour's set, and makes one if all are out.
 
 use super::CodecKind;
 use super::unpacked::Unpacked;
@@ -15,7 +15,7 @@ use crate::{BLOCK_PAGES, CLUSTER_SLOTS, Checksums, Cpu, EntryId, PAGE_SIZE, Page
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
-/// What a coder may write of a page before it is known whether it is short enough.
+/// The most that a coder may write of a page before it is known whether it is short enough.
 const LONGEST: usize = 2 * PAGE_SIZE;
 /// Room for compressed pages that go into the pool together, and behind them for what a coder
 /// writes. More would be further from the processor.
@@ -29,7 +29,7 @@ pub struct Scratch {
     pub extents: ExtentList,
     pub checksums: Checksums,
     sizes: Arc<Sizes>,
-    /// Whose objects it makes.
+    /// The processor whose objects it makes.
     cpu: Cpu,
     /// Made when there are blocks.
     pub unpacked: Option<Box<Unpacked>>,
@@ -151,7 +151,7 @@ impl Scratch {
         true
     }
 
-    /// What lies aside, as the pool takes it, and where its handles go.
+    /// The objects that lie aside, for the pool, and the places of their handles.
     pub fn objects<'a>(
         &'a mut self,
         pages: &'a [&PageBytes],
@@ -187,8 +187,8 @@ impl Scratch {
         if len > MAX_COMPRESSED {
             return None;
         }
-        // As many as there mostly are: a length that is known is a store or two, and its bytes can be
-        // read again at once.
+        // The usual number of bytes: a known length is a store or two, and its bytes can be read again
+        // at once.
         room[len..][..STEP].fill(0);
         Some((codec, self.pad(codec, at, len)))
     }

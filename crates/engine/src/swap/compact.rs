@@ -1,6 +1,5 @@
-//! Compaction: objects of the emptiest windows move into holes of their class, so that
-//! windows run empty and their memory goes back; or to the front of their own window, so that the
-//! pages behind do.
+//! Compaction. Objects of the emptiest windows move into holes of their class, so that windows run empty
+//! and their memory goes back; or to the front of their own window, so that the pages behind go back.
 
 use super::Swap;
 use crate::BLOCK_PAGES;
@@ -51,8 +50,8 @@ impl Swap {
         bytes > 0
     }
 
-    /// Lets the entries that name an object, one or those of a block, name the one that `place` makes of
-    /// it, under the lock of their cluster; whether they do. `place` is told the owner. Which of the
+    /// Lets the entries that name an object, one or those of a block, name the object that `place` makes
+    /// of it, under the lock of their cluster; whether they do. `place` is told the owner. Which of the
     /// entries that end in `owner` that is, is found by asking.
     fn rename(
         &self,

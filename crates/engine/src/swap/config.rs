@@ -1,4 +1,4 @@
-//! What can be set, and what is refused.
+//! The settings, and the refusals of wrong ones.
 
 use std::ops::RangeInclusive;
 
@@ -72,7 +72,7 @@ pub const ZSTD_LEVELS: RangeInclusive<i32> = -7..=19;
 
 const MIN_POOL: u64 = 1 << 20;
 const MAX_POOL: u64 = crate::pool::MAX_BYTES;
-/// What the pool can be limited to, in bytes.
+/// The limits that a pool can have, in bytes.
 pub const POOL_MAX: RangeInclusive<u64> = MIN_POOL..=MAX_POOL;
 
 impl Config {

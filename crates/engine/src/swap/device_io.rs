@@ -5,7 +5,7 @@ use super::coders::Scratch;
 use super::error::{LoadError, Source};
 use super::slot_format::{decode_slot, place};
 use super::store::Aim;
-use super::write_batch::{BATCH, write_runs};
+use super::write_batch::{BATCH, Retry, write_runs};
 use crate::codec::Codec;
 use crate::entries::{EntryWord, Location, SlotPlace};
 use crate::env::{IoError, ReadOp, WriteOp};
@@ -215,7 +215,7 @@ impl Swap {
             return;
         }
         let mut results = [Err(IoError::Device); BATCH];
-        let good = write_runs(devices, device, &ops[..n], &mut results[..n]);
+        let good = write_runs(devices, device, &ops[..n], &mut results[..n], Retry::Every);
         devices.wrote(device, good);
         for (&(i, place), result) in which[..n].iter().zip(results) {
             match result {
@@ -328,7 +328,7 @@ impl Swap {
         }
     }
 
-    /// What was read is decoded and checked; a failure gets one more read.
+    /// Decodes and checks the bytes read; a failure gets one more read.
     #[allow(clippy::too_many_arguments)]
     fn finish_read(
         &self,

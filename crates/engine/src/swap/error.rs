@@ -17,7 +17,7 @@ pub enum Source {
 /// entry stays, to be freed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum LoadError {
-    /// What was read twice is not what was written.
+    /// Two reads did not give what was written.
     #[error(
         "slot {slot} of device {device} does not hold what was written to it: its checksum differs"
     )]

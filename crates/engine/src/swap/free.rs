@@ -70,8 +70,8 @@ impl Swap {
         }
     }
 
-    /// Counts what an entry of this cluster that names its place no more does to what left its blocks:
-    /// its page did, or nothing of the block is left. Before what it named is freed.
+    /// Counts pages that left blocks, for an entry of this cluster that no longer names its place: its
+    /// page left the block, or nothing of the block remains. Before what it named is freed.
     pub(super) fn count_left(&self, locked: &mut Locked<'_>, vacated: Vacated) {
         match vacated {
             Vacated::StillNamed => locked.count_left(1),

@@ -47,7 +47,7 @@ impl Swap {
             // Device reads are the slow ones; they are found first and go out together.
             for i in start..end {
                 let word = words[i - start];
-                // What is in one object with this page comes with it.
+                // Pages in one object with this page come with it.
                 let next = words.get(i - start + 1);
                 if next.is_some_and(|next| next.is_in_pool() && !next.same_place(word)) {
                     self.prefetch(entries[i + 1]);

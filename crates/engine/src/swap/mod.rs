@@ -3,21 +3,21 @@
 //!
 //! # The way of a page
 //!
-//! *Store*: a page whose 32-bit words are all the same is recorded in its entry. Any other
-//! is compressed by a coder that the caller checks out (one for each processor), then
-//! copied into the pool, several in one go. What does not compress is kept as it is. With the
-//! pool at its limit its coldest pages make room; where they cannot, pages go to devices at
-//! once; with those full too the store is refused.
+//! *Store*: a page whose 32-bit words are all the same is recorded in its entry. Any other is compressed
+//! by a coder that the caller checks out (one for each processor), then copied into the pool, several in
+//! one go. A page that does not compress is kept as it is. With the pool at its limit its coldest pages
+//! make room; where they cannot, pages go to devices at once; with those full too the store is refused.
 //!
-//! *Load*: the bytes are copied out under the entry's cluster lock, compared with the
-//! checksum in the word, and decompressed, both without any lock. The checksum (31 bits of
-//! xxh3, keyed) is that of the *compressed* bytes: there are a third as many to hash, on both ways,
-//! writeback and moves carry it along, and no decoder sees damaged input. With `keep` the
-//! entry stays as a clean copy: whoever learns that the page is written frees it, and one that
-//! is evicted unwritten goes back to it ([`Swap::uncache`]).
+//! *Load*: the bytes are copied out under the entry's cluster lock, compared with the checksum in the
+//! word, and decompressed, both without any lock. The checksum (31 bits of xxh3, keyed) is that of the
+//! *compressed* bytes. These are a third as many to hash on both ways, writeback and moves carry it
+//! along, and no decoder sees damaged input. With `keep` the entry stays as a clean copy. The caller
+//! frees it when the page is written; a page that is evicted unwritten goes back to it
+//! ([`Swap::uncache`]).
 //!
-//! Neither allocates in a steady state, but a table now and then (of a window of the pool, or a cluster),
-//! and no lock is held while compressing or waiting for a device. The locks and their order are described in [`crate::entries`].
+//! Neither allocates in a steady state, but for a table now and then (of a window of the pool, or a
+//! cluster). No lock is held while compressing or waiting for a device. The locks and their order are
+//! described in [`crate::entries`].
 //!
 //! Not here: which pages to store and when to load them (the pager).
 
@@ -88,7 +88,7 @@ impl Deref for CountersRef {
     }
 }
 
-/// What swapping needs from outside.
+/// The surroundings of a swap.
 #[derive(Clone)]
 pub struct Env {
     /// Time.
@@ -101,7 +101,7 @@ pub struct Env {
     pub counters: CountersRef,
     /// Compression.
     pub codecs: Arc<dyn Codecs>,
-    /// What stored bytes are known again by.
+    /// The key of checksums.
     pub checksums: Checksums,
 }
 
@@ -232,8 +232,8 @@ impl Swap {
         self.look(entry, |_| ())
     }
 
-    /// The same, and that it will be loaded soon. What the processor has to fetch for that from
-    /// memory is half of the work; until then there is other work to do.
+    /// The same, and that it will be loaded soon. Fetching its bytes from memory is half of the work;
+    /// until then there is other work to do.
     pub fn prefetch(&self, entry: EntryId) -> Place {
         self.look(entry, |location| {
             if let Location::Pool(handle) = location {
@@ -267,7 +267,7 @@ impl Swap {
 
     /// The kept entry's page leaves again, and was not written since it was loaded: the entry has its
     /// only copy from now on. False if it has none to go back to, and can only be freed: its copy was
-    /// given up to make room ([`Place::Memory`]), or the mark was lost with another reference.
+    /// given up to make room ([`Place::Memory`]).
     pub fn uncache(&self, entry: EntryId) -> bool {
         let mut locked = self.space.lock(entry);
         let word = locked.word();
@@ -334,9 +334,9 @@ impl Swap {
         self.space.group(group).pool_bytes()
     }
 
-    /// In what order pages came into the pool, counted in clusters of entries: how many came so far, and
-    /// which of them is the oldest whose pages are there and may go to devices. Who notes when so many had
-    /// come can tell how old these pages are.
+    /// The order in which pages came into the pool, counted in clusters of entries: the number that came
+    /// so far, and the oldest whose pages are there and may go to devices. A caller that notes the time
+    /// of each number can tell how old these pages are.
     pub fn pool_order(&self) -> (u64, Option<u64>) {
         let groups = self.space.groups();
         let wanted = groups.iter().filter(|group| self.can_write(group));
@@ -360,8 +360,8 @@ impl Swap {
         self.patient.store(yes, Relaxed);
     }
 
-    /// Sets the pool's limit in bytes, and the percentage of it that the shrinker works
-    /// down to. What is above leaves in the background.
+    /// Sets the pool's limit in bytes, and the percentage of it that the shrinker works down to. The
+    /// excess leaves in the background.
     pub fn set_limits(&self, pool_max_bytes: u64, accept_percent: u8) -> Result<(), ConfigError> {
         let accept_threshold_percent = accept_percent;
         Config {

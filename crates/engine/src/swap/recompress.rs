@@ -3,9 +3,10 @@
 //! - pages that have been in the pool for long are compressed again with the denser codec, where the
 //!   pool is configured so, those of neighbouring entries together ([`super::block`]). Loading such a page
 //!   is slower; that is why the youngest quarter of a group's clusters stays as it is.
-//! - what is left of blocks is *packed again*, as the pages that left them go on taking room: in a cluster
-//!   that has lost a fifth of its pages so, and in any when memory is short. If blocks are of no use, as
-//!   pages come back alone, each page for itself, and sooner. What a fork froze stays as it is.
+//! - the rest of blocks is *packed again*, as the pages that left go on taking room: in a cluster that
+//!   has lost a fifth of its pages so, and in any when memory is short. If blocks are of no use, as
+//!   pages come back alone, each page for itself, and sooner. Objects that a fork froze stay as they
+//!   are.
 
 use super::background::Background;
 use super::block::GATHERED;
@@ -28,12 +29,12 @@ const LOOKS: u32 = 64;
 /// One page that left a block for so many that are out is worth looking for what is left.
 const WORTH_SHARE: usize = 16;
 
-/// What is compressed again.
+/// The pages that are compressed again.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum What {
     /// Cold pages, more densely.
     Cold,
-    /// What is left of blocks that lost pages.
+    /// The rest of blocks that lost pages.
     Left,
 }
 
@@ -45,7 +46,7 @@ const LEFT_GAIN: (usize, usize) = (31, 32);
 /// An object of pages of a block of entries that are compressed again.
 #[derive(Clone)]
 struct Found {
-    /// Whose pages are in it, all of those that name it.
+    /// The entries that name it, as bits.
     mask: u8,
     /// Pages that left it.
     left: u16,
@@ -54,7 +55,7 @@ struct Found {
     at: Range<usize>,
 }
 
-/// What there is to do for a block of entries.
+/// The work to do for a block of entries.
 struct Task {
     what: What,
     objects: Vec<Found>,
@@ -70,7 +71,7 @@ impl Task {
         self.objects.iter().map(|found| found.at.len()).sum()
     }
 
-    /// Whose pages are in the objects.
+    /// The entries whose pages are in the objects.
     fn mask(&self) -> u8 {
         self.objects.iter().fold(0, |mask, found| mask | found.mask)
     }
@@ -83,14 +84,14 @@ fn each(mask: u8) -> impl Iterator<Item = usize> {
 
 /// An object that was made of pages found.
 struct Made {
-    /// Whose pages are in it.
+    /// The entries whose pages are in it.
     mask: u8,
     codec: Codec,
     /// Where it is in the room.
     at: Range<usize>,
 }
 
-/// What was done for a block of entries.
+/// The work done for a block of entries.
 #[derive(Default)]
 struct Done {
     /// Pages that were compressed.
@@ -223,8 +224,8 @@ impl Swap {
         }
     }
 
-    /// Copies the objects of the pages of `which` that this is for out, under the lock of their
-    /// entries, if there may be something to gain: with all that name one, or none of them.
+    /// Copies out the objects of the pages of `which`, under the lock of their entries, if there may be
+    /// something to gain: with all entries that name one, or none of them.
     fn find(
         &self,
         locked: &mut Locked<'_>,
@@ -261,7 +262,7 @@ impl Swap {
             task.left += left;
             if !each(mask).any(|k| which.contains(&k))
                 || each(mask).any(|k| stays(words[k]))
-                // What a fork froze gives nothing back, and what it is replaced by would be more.
+                // Objects that a fork froze give nothing back, and their replacements would take more.
                 || what == What::Left && (left == 0 || self.pool.is_frozen(handle))
             {
                 continue;
@@ -307,8 +308,8 @@ impl Swap {
         Some(())
     }
 
-    /// Lets the entries to which nothing happened meanwhile name what was made of their pages, and frees
-    /// what none names any more; how many of the pages that had left their blocks take no room now.
+    /// Lets unchanged entries name what was made of their pages, and frees objects that none names any
+    /// more. Returns how many of the pages that had left their blocks take no room now.
     fn rename_entries(
         &self,
         cpu: Cpu,
@@ -365,8 +366,8 @@ impl Swap {
             .sum()
     }
 
-    /// Puts what was made into the pool, all of it or nothing that is to be named: the words that will name
-    /// it, by entries, and the objects with their masks.
+    /// Puts what was made into the pool, all of it or nothing that is to be named. Returns the new
+    /// words, by entries, and the objects with their masks.
     fn place_made(
         &self,
         cpu: Cpu,

@@ -1,10 +1,10 @@
-//! What the slot allocator asks of the entries: to give up the slots of cached ones, and to
-//! move a slot's content to another slot, or into the pool if there is none.
+//! The slot allocator's requests to the entries: to give up the slots of cached ones, and to move a
+//! slot's content to another slot, or into the pool if there is none.
 
 use super::coders::Coders;
 use super::device_io::set_cache_only;
 use super::slot_format::{place, single, verify};
-use super::write_batch::write_runs;
+use super::write_batch::{Retry, write_runs};
 use super::{CodecKind, CountersRef};
 use crate::codec::Codec;
 use crate::entries::{CLUSTER_ENTRIES, EntryWord, Location, SlotPlace, Space};
@@ -117,7 +117,7 @@ impl Relocator {
         else {
             return Moved::Failed;
         };
-        // What went to the device as it was may never have been compressed.
+        // A page written as it was may never have been compressed.
         let mut scratch = self.coders.take(cpu);
         let packed = match codec {
             Codec::Raw => scratch.pack(self.codec, page, 0),
@@ -191,8 +191,8 @@ impl Mover for Relocator {
         let Some(source) = devices.store(from.device) else {
             return Moved::Failed;
         };
-        // What is damaged stays where it is: a copy would carry the damage on, and give up
-        // the chance that it was the transfer.
+        // Damaged pages stay where they are: a copy would carry the damage on, and give up the chance
+        // that it was the transfer.
         let Some(data) = self.read_checked(&*source, from, &words) else {
             return Moved::Failed;
         };
@@ -201,7 +201,7 @@ impl Mover for Relocator {
             data: &data,
         };
         let mut results = vec![Err(IoError::Device); words.len()];
-        write_runs(&devices, to.device, &[run], &mut results);
+        write_runs(&devices, to.device, &[run], &mut results, Retry::UntilBad);
         for (page, result) in (0..).zip(results) {
             if let Err(error) = result {
                 self.counters.write_error.add(1);

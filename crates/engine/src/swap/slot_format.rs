@@ -1,6 +1,6 @@
-//! How a slot holds a page: the page as it was, or the bytes of its pool object with a footer in the last
-//! four: codec, a zero, and how many bytes. Nothing read is believed before the checksum agrees with the one
-//! in memory, not even the footer.
+//! The format of a slot: the page as it was, or the bytes of its pool object with a footer in the last
+//! four: codec, a zero, and the number of bytes. Nothing read is believed before the checksum agrees
+//! with the one in memory, not even the footer.
 
 use super::coders::Scratch;
 use crate::codec::Codec;

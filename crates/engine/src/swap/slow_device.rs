@@ -7,6 +7,7 @@
 use super::tests::{Rig, page, rig};
 use super::*;
 use crate::PAGE_SIZE;
+use crate::random::Random;
 use crate::{Cpu, PageBytes};
 use std::collections::VecDeque;
 use std::sync::atomic::AtomicBool;
@@ -18,13 +19,6 @@ impl Drop for Done<'_> {
     fn drop(&mut self) {
         self.0.store(true, Relaxed);
     }
-}
-
-fn random(state: &mut u64) -> usize {
-    *state ^= *state << 13;
-    *state ^= *state >> 7;
-    *state ^= *state << 17;
-    (*state >> 11) as usize
 }
 
 /// A thread does `background` over and over while another, in `meanwhile`, has to do with the same
@@ -129,8 +123,8 @@ fn young_pages_wait_for_room_while_another_thread_makes_it() {
     let limit_hit = rig.counters.pool_limit_hit.get();
     assert!(met > 0 && limit_hit > 0, "{met} {limit_hit}");
     let at_once = rig.counters.pswpout.get() - rig.counters.zswpwb.get();
-    // Who waits gives up after some steps, or one that takes long, as when the other thread loses its
-    // processor: then pages go at once. Without the wait it is one in seven.
+    // A store gives up waiting after some steps, or one that takes long, as when the other thread loses
+    // its processor: then pages go at once. Without the wait it is one in seven.
     assert!(
         at_once <= 4800 / 50,
         "{at_once} of 4800 pages went to the device at once"
@@ -138,8 +132,8 @@ fn young_pages_wait_for_room_while_another_thread_makes_it() {
     swap.check();
 }
 
-/// What the program does; how often to a page that was busy just before, and entries of pages that it
-/// brought back and kept.
+/// The program's work. Returns how often it met a page that was busy just before, and entries of pages
+/// that it brought back and kept.
 fn meanwhile(rig: &Rig, seed: u64) -> (usize, Vec<EntryId>) {
     let (swap, cpu) = (&rig.swap, Cpu(0));
     let device = rig.device.as_ref().unwrap();
@@ -147,7 +141,7 @@ fn meanwhile(rig: &Rig, seed: u64) -> (usize, Vec<EntryId>) {
     rig.codec.delay.store(100, Relaxed);
     // Oldest first: those that are written out.
     let mut known: VecDeque<(EntryId, Box<PageBytes>)> = VecDeque::new();
-    let (mut state, mut number, mut met) = (seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1, 0, 0);
+    let (mut random, mut number, mut met) = (Random::new(seed), 0, 0);
     let mut kept = Vec::new();
     for step in 0..600 {
         if step % 50 == 49 {
@@ -157,7 +151,7 @@ fn meanwhile(rig: &Rig, seed: u64) -> (usize, Vec<EntryId>) {
             let pages: Vec<Box<PageBytes>> = (0..16)
                 .map(|_| {
                     number += 1;
-                    Box::new(page(number, 20 + random(&mut state) % 300))
+                    Box::new(page(number, 20 + random.below(300)))
                 })
                 .collect();
             let refs: Vec<&PageBytes> = pages.iter().map(|page| &**page).collect();
@@ -167,17 +161,17 @@ fn meanwhile(rig: &Rig, seed: u64) -> (usize, Vec<EntryId>) {
             known.extend(entries.into_iter().flatten().zip(pages));
         }
         for _ in 0..12 {
-            let which = random(&mut state) % (known.len() / 2).max(1);
+            let which = random.below((known.len() / 2).max(1));
             let Some((entry, content)) = known.remove(which) else {
                 continue;
             };
             met += usize::from(swap.space.lock(entry).word().busy());
-            if random(&mut state).is_multiple_of(3) {
+            if random.below(3) == 0 {
                 swap.free(cpu, entry, 1);
                 continue;
             }
             let mut out = [0; PAGE_SIZE];
-            let keep = random(&mut state).is_multiple_of(2);
+            let keep = random.below(2) == 0;
             let result = swap.load(cpu, entry, &mut out, keep);
             assert!(result.is_ok(), "seed {seed}: {result:?}");
             kept.extend(keep.then_some(entry));

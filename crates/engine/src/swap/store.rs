@@ -7,27 +7,27 @@ use super::{CodecKind, Swap, same_filled};
 use crate::entries::{EntryWord, Hold, Location};
 use crate::{BLOCK_PAGES, Cpu, EntryId, GroupId, PAGE_SIZE, PageBytes};
 
-/// What is wanted of a batch that finds too little room.
+/// The aim of a batch that finds too little room.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Aim {
     /// All of it or nothing.
     All,
-    /// Whatever there is room for.
+    /// As many pages as there is room for.
     Each,
 }
 
-/// Who stores, for whom, with what, and what came in the way.
+/// A store in progress: processor, group, tools, and refusals.
 struct Storing<'a> {
     cpu: Cpu,
-    /// Whose the entries are: charged for what they will name.
+    /// The group of the entries: charged for what they will name.
     group: Hold,
     scratch: &'a mut Scratch,
     aim: Aim,
     refused: Refused,
 }
 
-/// What the counters will say of a store. A folio that is refused leaves nothing behind, and its pages
-/// come again one by one: only then do they count.
+/// Counts of a store's refusals. A folio that is refused leaves nothing behind, and its pages come again
+/// one by one: only then do they count.
 #[derive(Default)]
 struct Refused {
     /// Times that a page found the pool at its limit.
@@ -39,8 +39,8 @@ struct Refused {
 
 /// Bytes of a page to fetch ahead: then the processor does so by itself.
 const BEGINNING: usize = 512;
-/// How often a batch makes room in a full pool. What went may have left holes that are of no use to the
-/// page at hand: if that went to a device then, older ones would stay.
+/// How often a batch makes room in a full pool. The pages that went may have left holes of no use to the
+/// page at hand: if that page went to a device then, older ones would stay.
 const ROOM_TRIES: u32 = 4;
 
 /// Pages of a batch that the pool does not take, by their numbers.
@@ -276,8 +276,8 @@ impl Swap {
         }
     }
 
-    /// Near its limit the pool is asked for each page: what it refuses was compressed in vain, and what
-    /// makes room should be colder than all that was compressed.
+    /// Near its limit the pool is asked for each page: a refused page was compressed in vain, and the
+    /// pages that make room should be colder than those compressed.
     fn is_tight(&self) -> bool {
         const NEAR: u64 = (BATCH * PAGE_SIZE) as u64;
         self.pool.bytes() + NEAR > self.pool.max()

@@ -1,6 +1,6 @@
 //! Tests of the swap: random operations beside a naive model, with faults injected at the devices
-//! (`model`; every step is followed by `check()`, failures print their steps, proptest replays its
-//! seeds), and what random operations seldom reach. Here is what they share.
+//! (`model`), and cases that random operations seldom reach. `check()` follows every step, failures
+//! print their steps, and proptest replays its seeds. Here is what they share.
 
 mod blocks;
 mod compacting;
@@ -15,6 +15,7 @@ use crate::PageBytes;
 use crate::codec::{Codec, Coder, Damaged};
 use crate::entries::Handle;
 use crate::env::{IoError, ReadOp, Store, WriteOp};
+use crate::random::Random;
 use crate::slots::{DeviceSpec, Drain, DrainError, Options};
 use crate::{CLUSTER_SLOTS, Cpu, DeviceId, Node, PAGE_SIZE, SlotIndex};
 use std::collections::HashSet;
@@ -23,7 +24,7 @@ use std::sync::atomic::AtomicU32;
 /// A codec for test pages: some bytes as they are, then eight bytes repeated.
 #[derive(Clone, Default)]
 pub(super) struct Plain {
-    /// What the denser codec takes for a page, in microseconds.
+    /// Time of the denser codec for a page, in microseconds.
     pub(super) delay: Arc<AtomicU32>,
 }
 
@@ -135,18 +136,18 @@ pub(super) struct Faulty {
     pub(super) fail_reads: AtomicU32,
     pub(super) fail_writes: AtomicU32,
     corrupt_reads: AtomicU32,
-    /// What those that fail say of it.
+    /// The error of transfers that fail.
     why: std::sync::Mutex<IoError>,
     /// It cannot be reached.
     gone: AtomicBool,
-    /// What each batch takes, in microseconds.
+    /// Time of each batch, in microseconds.
     pub(super) delay: AtomicU32,
     world: Arc<World>,
     /// Batches of writes under way.
     pub(super) writing: AtomicU32,
     /// Writes so far, of one page or more side by side.
     writes: AtomicU32,
-    /// What was said to be read soon, since somebody last looked.
+    /// The slots said to be read soon, since the last look.
     expected: std::sync::Mutex<Vec<std::ops::Range<u64>>>,
 }
 
@@ -220,14 +221,11 @@ impl Store for Faulty {
 }
 
 pub(super) fn page(seed: u32, random: usize) -> PageBytes {
-    let mut s = u64::from(seed).wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    let mut numbers = Random::new(seed.into());
     let mut page = [0; PAGE_SIZE];
     for (i, chunk) in page.chunks_exact_mut(8).enumerate() {
-        s ^= s << 13;
-        s ^= s >> 7;
-        s ^= s << 17;
         let word = if i < random {
-            s
+            numbers.next()
         } else {
             u64::from(seed % 4) * 0x0101_0101_0101_0101
         };
@@ -379,8 +377,8 @@ fn holes_are_filled_again_when_nothing_is_shared() {
     assert_eq!(swap.memory().pool_bytes, held);
 }
 
-/// A full device refuses what needs a slot. What needs none leaves all the same, whatever it
-/// stands behind, and so does what the last slots hold.
+/// A full device refuses what needs a slot. Pages that need no room leave all the same, whatever they
+/// stand behind, and so do those that fill the last slots.
 #[test]
 fn a_full_device_holds_up_only_what_needs_it() {
     let rig = rig(small(CodecKind::None), Some(1));
@@ -565,7 +563,7 @@ fn a_drained_device_goes_into_the_pool_if_all_of_it_may() {
     assert_eq!(swap.memory().pool_data_bytes, 0);
 }
 
-/// What is drained may meet a device that cannot be written: its slots leave service, and it does.
+/// A drain may meet a device that cannot be written: its slots leave service, and it does.
 #[test]
 fn write_errors_of_a_drain_take_out_slots_and_device() {
     let rig = rig(small(CodecKind::None), Some(2));

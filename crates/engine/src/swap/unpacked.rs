@@ -7,7 +7,7 @@ use crate::{BLOCK_PAGES, PAGE_SIZE, PageBytes};
 pub struct Unpacked {
     pub pages: [PageBytes; BLOCK_PAGES],
     pub mask: u8,
-    /// What named it.
+    /// The word that named it.
     pub word: EntryWord,
 }
 

@@ -2,9 +2,9 @@
 
 use std::sync::atomic::{AtomicI32, AtomicU32, Ordering::Relaxed};
 
-/// Whether blocks are worth it, by what is loaded from them: a block that is decompressed for one page
-/// alone counts against, each other page that is taken from it then counts for them. So they are as long
-/// as two pages or more come back together, in the mean. On a line of its own, as loads write it.
+/// Whether blocks are worth it, by their loads: a block that is decompressed for one page alone counts
+/// against, each other page that is taken from it then counts for them. So they are as long as two pages
+/// or more come back together, in the mean. On a line of its own, as loads write it.
 #[derive(Default)]
 #[repr(align(64))]
 pub struct Usefulness {

@@ -43,9 +43,8 @@ impl Swap {
         bytes >= crate::shrinker::urgent(max, self.accept_percent()) && self.has_devices()
     }
 
-    /// Makes the pool hold at least `bytes` less memory, if that can be done: by compaction,
-    /// then by giving up copies and writing to devices, whoever waits for them. How much
-    /// less it holds.
+    /// Makes the pool hold at least `bytes` less memory, if that can be done: by compaction, then by
+    /// giving up copies and writing to devices, even if others wait for them. How much less it holds.
     pub fn shrink_pool(&self, cpu: Cpu, bytes: u64) -> u64 {
         let before = self.pool.bytes();
         let target = before.saturating_sub(bytes);

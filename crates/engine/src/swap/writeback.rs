@@ -1,20 +1,19 @@
-//! Writeback: the pool's coldest pages of one group move to devices, a batch at a time. What a small
-//! group leaves of a batch the next ones fill up.
+//! Writeback: the pool's coldest pages of one group move to devices, a batch at a time. The next groups
+//! fill up the rest of a small group's batch.
 //!
-//! The bytes in the pool go to the slot as they are, but for those of blocks, whose pages are taken out of
-//! them: a slot has one page. The steps for each page are those of
-//! the protocol in [`crate::entries`]: busy and copied under the lock, written without,
-//! repointed if the word is still the busy one. Slots are taken in the order of the batch,
-//! so neighbours in the batch are mostly neighbours on the device, and go out as one write.
+//! The bytes in the pool go to the slot as they are. Pages of blocks are taken out of them first: a slot
+//! has one page. Each page goes through the protocol in [`crate::entries`]: busy and copied under the
+//! lock, written without, repointed if the word is still the busy one. Slots are taken in the order of
+//! the batch, so neighbours in the batch are mostly neighbours on the device, and go out as one write.
 //!
 //! A cached page that comes up is not written: it is resident, so its copy is given up. Pages that no
-//! device takes stay the next to go; then, and where a group may not write, copies that are not yet
-//! due are looked for, and nothing else changes its place.
+//! device takes stay the next to go. Then, and where a group may not write, copies that are not yet due
+//! are looked for, and nothing else changes its place.
 
 use super::Swap;
 use super::background::{Background, Pick, Turn};
 use super::slot_format::place;
-pub(super) use super::write_batch::{BATCH, write_runs};
+pub(super) use super::write_batch::{BATCH, Retry, write_runs};
 use crate::entries::{EntryWord, Group};
 use crate::env::{IoError, WriteOp};
 use crate::pool::Worth;
@@ -40,8 +39,8 @@ impl Swap {
         if need == Need::None {
             return false;
         }
-        // What holds no page goes before what does: the shrinker goes by the memory that the pool
-        // holds, and would write out all of its pages while holes keep that up.
+        // Memory without pages goes before pages: the shrinker goes by the memory that the pool holds,
+        // and would write out all of its pages while holes keep that up.
         if self.pool.give_back(0) > 0
             || self.compact_step(Worth::Much)
             || self.repack_step(cpu, background, false)
@@ -51,7 +50,7 @@ impl Swap {
         let now = self.env.clock.now_ns();
         let refused = self.last_refused_ns.load(Relaxed);
         let own = self.last_load_ns.load(Relaxed);
-        // What this process loaded itself may be among them.
+        // Loads of this process itself may be among them.
         let others = self.others_load_ns.load(Relaxed);
         let shrinker = &background.shrinker;
         if !shrinker.may_write(need, now, own.max(others), refused) {
@@ -74,11 +73,11 @@ impl Swap {
         true
     }
 
-    /// The pool refused a page: a batch of its coldest moves to devices, so that no young page goes there
-    /// while older ones sit in the pool. Whether there may be room now. While another thread does that,
-    /// this one waits for it, step by step and [`WAITS`] of them at most: writing a young page out instead
-    /// would take no less. But not where the last batch moved nothing, as when devices are full, nor for a
-    /// step that takes long: then the page is refused at once.
+    /// The pool refused a page: a batch of its coldest moves to devices, so that no young page goes
+    /// there while older ones sit in the pool. Whether there may be room now. While another thread does
+    /// that, this one waits for it, step by step, [`WAITS`] of them at most: writing a young page out
+    /// instead would take no less. But not where the last batch moved nothing, as when devices are full,
+    /// nor for a step that takes long: then the page is refused at once.
     pub(super) fn make_room(&self, cpu: Cpu) -> bool {
         self.note_refused();
         for _ in 0..WAITS {
@@ -116,7 +115,7 @@ impl Swap {
         }
     }
 
-    /// A batch of the group that goes first, else of the next in turn and of as many more as fill it;
+    /// A batch of the group that goes first, else of the next in turn, and of as many more as fill it;
     /// none if no group has pages in the pool.
     pub(super) fn turn(&self, cpu: Cpu, background: &mut Background) -> Option<Turn> {
         let groups = self.space.groups();
@@ -130,7 +129,7 @@ impl Swap {
         if let Some(first) = first {
             self.pick(background, first, &mut turn);
         }
-        // What it has may be busy, or charged and on its way into the pool.
+        // Its pages may be busy, or charged and on their way into the pool.
         if background.picks.is_empty() && turn == Turn::default() {
             let shrinker = &mut background.shrinker;
             let group = shrinker
@@ -199,8 +198,8 @@ impl Swap {
 
     /// Takes slots for what was picked, as far as there are any. One by one they follow each other while
     /// the processor's cluster lasts, whatever the batch is made of. Runs asked for as such, for entries
-    /// side by side, make a seventh fewer writes where holes are small, and more where there is much room, as
-    /// runs are aligned.
+    /// side by side, make a seventh fewer writes where holes are small, and more where there is much
+    /// room: runs are aligned.
     fn take_slots(&self, cpu: Cpu, background: &mut Background) {
         let Some(devices) = &self.devices else { return };
         let Background { picks, extents, .. } = background;
@@ -303,7 +302,13 @@ fn write_picks_to(devices: &Devices, device: DeviceId, background: &mut Backgrou
     }
     let pages = runs[..n].iter().map(|&(_, len)| len).sum();
     let mut results = [Err(IoError::Device); BATCH];
-    let good = write_runs(devices, device, &ops[..n], &mut results[..pages]);
+    let good = write_runs(
+        devices,
+        device,
+        &ops[..n],
+        &mut results[..pages],
+        Retry::Every,
+    );
     devices.wrote(device, good);
     let written = runs[..n]
         .iter()

@@ -1,9 +1,10 @@
-//! What the slot allocator keeps in memory for a device, all of it: idle, in use in order, and
-//! scattered, after some slots of a full device were freed. Several processors have clusters at hand,
-//! for pages and for folios.
+//! Memory that the slot allocator keeps for a device: idle, in use in order, and scattered, after some
+//! slots of a full device were freed. Several processors have clusters at hand, for pages and for
+//! folios.
 
 use crate::support::report::Report;
-use crate::support::sim::{Blank, Machine, Random};
+use crate::support::sim::{Blank, Machine};
+use ebb_engine::random::Random;
 use ebb_engine::slots::{DeviceSpec, Devices, Extent, ExtentList, Options as Policies};
 use ebb_engine::{Cpu, EntryId, SlotIndex};
 use serde_json::Value;
@@ -12,7 +13,7 @@ use std::sync::Arc;
 /// One line for the list of experiments.
 pub const ABOUT: &str = "memory of the slot allocator: bytes a slot, idle and in use";
 
-/// What to run.
+/// Parameters of the experiment.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// Slots of the devices.

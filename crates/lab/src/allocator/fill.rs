@@ -1,17 +1,17 @@
-//! What an allocation costs as a device fills up, from empty to the last slot.
+//! The cost of an allocation as a device fills up, from empty to the last slot.
 //!
-//! For each order alone, the device is filled in steps. At each step two costs are taken:
-//! that of the allocations that filled it so far, and that of allocations after random
-//! folios were freed at that level, which is what a device in use looks like. What was freed
-//! is more than a processor keeps at hand, and the worker has been there before anything is
-//! allocated again: so each place has to be searched for.
+//! For each order alone, the device is filled in steps. Each step measures two costs: of the allocations
+//! that filled the device so far, and of allocations after random folios were freed at that level, as on
+//! a device in use. More is freed than a processor keeps at hand, and the worker runs before the next
+//! allocation. So each place has to be searched for.
 //!
 //! And for mixed orders: folios of 64 KiB on a device full of single pages, whose free room is in holes
 //! of four slots. None has a place as a whole; the baselines would split it.
 
 use crate::support::baselines::{FreeOnly, Legacy, SlotAllocator};
 use crate::support::report::{Plot, Report, Series};
-use crate::support::sim::{Blank, Machine, Random};
+use crate::support::sim::{Blank, Machine};
+use ebb_engine::random::Random;
 use ebb_engine::slots::{
     CacheReclaim, DeviceSpec, Devices, Extent, ExtentList, Options as Policies,
 };
@@ -22,7 +22,7 @@ use std::time::Instant;
 /// One line for the list of experiments.
 pub const ABOUT: &str = "cost of an allocation from an empty device to a full one, per order";
 
-/// What to run.
+/// Parameters of the experiment.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// Slots of the device, a multiple of 512.

@@ -1,14 +1,15 @@
-//! What it does to the room for folios that lifetimes are kept apart: pages that stay long and pages
-//! that come and go, on one device, and then the second sort goes.
+//! Room for folios where lifetimes are kept apart: pages that stay long and pages that come and go share
+//! one device, and then the second kind goes.
 //!
-//! The allocator knows no lifetimes. It keeps sizes apart, by clusters of one order, and processors,
-//! by clusters in the hands of each; so what comes and goes together lies together as far as it is
-//! of one size or one thread. Beside that the same load where neither tells the two apart, and on an
-//! allocator that takes the lowest place there is. Nothing is moved, no copy given up: what is found
-//! is found by placement alone.
+//! The allocator knows no lifetimes. The allocator keeps sizes apart, by clusters of one order, and
+//! processors, by the clusters in the hands of each. Pages that come and go together therefore lie
+//! together as far as they have one size or one thread. Beside that the same load where neither tells
+//! the two apart, and on an allocator that takes the lowest place there is. Nothing is moved, no copy
+//! given up: what is found is found by placement alone.
 
 use crate::support::report::Report;
-use crate::support::sim::{Blank, Machine, Random};
+use crate::support::sim::{Blank, Machine};
+use ebb_engine::random::Random;
 use ebb_engine::slots::{DeviceSpec, Devices, Extent, ExtentList, Options as Policies};
 use ebb_engine::{CLUSTER_SLOTS, Cpu, EntryId};
 use std::sync::Arc;
@@ -16,14 +17,15 @@ use std::sync::Arc;
 /// One line for the list of experiments.
 pub const ABOUT: &str = "room for folios where pages that stay lie apart from those that go";
 
-/// What to run.
+/// Parameters of the experiment.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// Slots of the device, a multiple of 512.
     pub slots: u32,
     /// How full it is kept, in percent: half of that stays, half comes and goes.
     pub full: u32,
-    /// How often all that comes and goes is replaced. Of what stays, a tenth is meanwhile.
+    /// How often all that comes and goes is replaced. A tenth of the pages that stay are allocated in
+    /// each part.
     pub rounds: usize,
     /// Of the random numbers.
     pub seed: u64,
@@ -145,7 +147,7 @@ impl Place for FirstFit {
     }
 }
 
-/// What a case gave, in percent.
+/// The outcome of a case, in percent.
 struct Outcome {
     /// Of the folios, in one aligned extent.
     aligned: f64,

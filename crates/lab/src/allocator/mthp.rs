@@ -1,5 +1,6 @@
-//! The mTHP swap allocator test of seed 000: how often a folio of 64 KiB finds no place on
-//! a nearly full device, when folios and single pages come and go.
+//! The kernel's mTHP swap allocator test ("mm: swap: mTHP swap allocator base on swap cluster order",
+//! 2024): how often a folio of 64 KiB finds no place on a nearly full device when folios and single
+//! pages come and go.
 //!
 //! A region of 60 MiB made of 64 KiB folios, optionally one of 4 MiB made of pages, and
 //! 64 MiB of swap less one slot. Each iteration brings some of it back in, renews some
@@ -10,7 +11,8 @@ pub mod real;
 
 use crate::support::baselines::{FreeOnly, Legacy, SlotAllocator};
 use crate::support::report::{Plot, Report, Series};
-use crate::support::sim::{Blank, Machine, Random};
+use crate::support::sim::{Blank, Machine};
+use ebb_engine::random::Random;
 use ebb_engine::slots::{
     DeviceSpec, Devices, Extent, ExtentList, Moved, Mover, Options as Policies,
 };
@@ -21,7 +23,7 @@ use std::sync::{Arc, Mutex};
 /// One line for the list of experiments.
 pub const ABOUT: &str = "folios of 64 KiB on a nearly full device: how many find no place whole";
 
-/// Who places the folios.
+/// The allocators that place the folios.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Allocator {
     /// Ebbtide's: whole if possible, else scattered under contiguous entries.
@@ -30,9 +32,9 @@ pub enum Allocator {
     EbbLargeIn,
     /// As `Ebb`, with background compaction between the iterations, as `ebb run` has it.
     EbbCompact,
-    /// Seed 000, with the series.
+    /// The kernel with the series "mm: swap: mTHP swap allocator base on swap cluster order".
     Legacy,
-    /// Seed 000, without it.
+    /// The kernel without it.
     FreeOnly,
 }
 
@@ -72,7 +74,7 @@ impl std::str::FromStr for Allocator {
     }
 }
 
-/// What to run.
+/// Parameters of the experiment.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// None: all of them.
@@ -131,7 +133,7 @@ const MODES: [Mode; 4] = [
     },
 ];
 
-/// What the seed shows for a mode, in words short enough for a column.
+/// The kernel's published result for a mode, short enough for a column.
 fn reference(allocator: Allocator, mode: &Mode) -> Value {
     match (allocator, mode.name) {
         (Allocator::FreeOnly, "-a") => "85.71, then 100".into(),
@@ -458,7 +460,7 @@ impl Run {
     }
 }
 
-/// What a row begins with, here and on real memory.
+/// The first columns of a row, here and on real memory.
 const COLUMNS: [&str; 7] = [
     "allocator",
     "mode",
@@ -473,7 +475,7 @@ const COLUMNS: [&str; 7] = [
 #[must_use]
 pub fn run(options: &Options) -> Report {
     let more = [
-        "seed_percent",
+        "published_percent",
         "aligned_percent",
         "writes_per_folio",
         "in_faults",
@@ -520,7 +522,7 @@ pub fn run(options: &Options) -> Report {
     );
     report.note("in_faults: touches of a page that was out; extra_in_pages: read in beside the page touched; moved_pages: read and written again by compaction");
     report.note("refused: times that a single page found no place and stayed in memory; with -s there is one slot less than pages");
-    report.note("seed_percent: what seed 000 shows, per iteration");
+    report.note("published_percent: the published result of the kernel test, per iteration");
     report.set_plot(plot);
     report
 }
@@ -596,8 +598,8 @@ mod tests {
         }
     }
 
-    /// What it costs to bring whole folios back, and what it gives: reads of pages that nobody touched,
-    /// fewer faults, and folios in one write each.
+    /// Costs and benefits of bringing whole folios back: reads of pages that nobody touched, fewer
+    /// faults, and folios in one write each.
     #[test]
     fn large_swap_in_costs_reads_and_spares_faults_and_writes() {
         let rows = |kind| {
@@ -636,12 +638,12 @@ mod tests {
         }
     }
 
-    /// As many iterations as the seed prints whole, and 100, for which the figures of the kernel of
-    /// 6.18 are known too; the same in every run, so a baseline that is another allocator's does
-    /// not pass.
+    /// The kernel's test prints this many iterations, and 100, for which the figures of the kernel of
+    /// 6.18 are known too. They are the same in every run, so another allocator's baseline does not
+    /// pass.
     #[test]
-    fn the_baselines_are_near_the_seed() {
-        /// The first printed iterations without `-a`: folios split and not, of seed 000.
+    fn the_baselines_are_near_the_published() {
+        /// The first printed iterations without `-a`: folios split and not, as published.
         const PRINTED: [(u32, f64, f64); 2] = [(17, 3145.0, 700.0), (16, 3168.0, 454.0)];
         for (mode, (iterations, split, whole)) in [2, 3].into_iter().zip(PRINTED) {
             let ours = overall(Allocator::Legacy, iterations)[mode].0;
@@ -649,7 +651,7 @@ mod tests {
             assert!((ours - seed).abs() <= 3.0, "{ours} is not near {seed}");
         }
         let rows = overall(Allocator::Legacy, 100);
-        // Overall: of the kernel. The worst iteration with `-a`: the seed's.
+        // Overall: of the kernel. The worst iteration with `-a`: as published.
         let near = |a: f64, b: f64, off: f64| (a - b).abs() <= off;
         assert!(rows[0] == (0.0, 0.0), "{rows:?}");
         assert!(

@@ -1,14 +1,15 @@
-//! Which clusters are looked at first, empty ones or those begun by the same order, on devices
-//! with and without discard: what an allocation of each size costs, how much of the room that is
-//! left stays whole for larger folios, how many emptied clusters there are to discard.
+//! Order of search: empty clusters first, or those begun by the same order, on devices with and without
+//! discard. Measured are the cost of an allocation of each size, the share of free room that stays whole
+//! for larger folios, and the emptied clusters to discard.
 //!
-//! One device, kept at a level; folios of 64 KiB and single pages, half of the slots each, are
-//! freed at random and allocated again, more of them at a time than a return cache holds. The worker
-//! runs in between. The policies are measured in turn.
+//! One device is kept at a level. Folios of 64 KiB and single pages, half of the slots each, are freed
+//! at random and allocated again, more at a time than a return cache holds. The worker runs in between.
+//! The policies are measured in turn.
 
 use crate::support::report::Report;
-use crate::support::sim::{Blank, Machine, Random};
+use crate::support::sim::{Blank, Machine};
 use crate::support::timing::middle;
+use ebb_engine::random::Random;
 use ebb_engine::slots::{
     ClusterPolicy, DeviceSpec, Devices, Extent, ExtentList, Options as Policies,
 };
@@ -20,7 +21,7 @@ use std::time::{Duration, Instant};
 /// One line for the list of experiments.
 pub const ABOUT: &str = "empty clusters first or begun ones, with and without discard";
 
-/// What to run.
+/// Parameters of the experiment.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// Slots of the device, a multiple of 512.
@@ -55,7 +56,7 @@ const BATCH: usize = 256;
 /// Allocations that are timed together.
 const TIMED: usize = 32;
 
-/// What one policy gave.
+/// The outcome of one policy.
 struct Outcome {
     /// Of each size, the cost of an allocation in each batch.
     ns: [Vec<f64>; 2],
@@ -71,6 +72,17 @@ struct Outcome {
 
 /// The folios or pages held, each as its extents.
 type Held = Vec<Vec<Extent>>;
+
+/// The percentage of free slots that lie in whole clusters.
+fn whole_percent<'a>(slots: u32, held: impl Iterator<Item = &'a Extent>) -> f64 {
+    let mut used = vec![0usize; slots as usize / CLUSTER_SLOTS];
+    for extent in held {
+        used[extent.start.cluster().index()] += usize::from(extent.len);
+    }
+    let free: usize = used.iter().map(|used| CLUSTER_SLOTS - used).sum();
+    let whole = CLUSTER_SLOTS * used.iter().filter(|used| **used == 0).count();
+    100.0 * whole as f64 / free as f64
+}
 
 fn measure(policy: ClusterPolicy, discard: bool, full: u32, options: &Options) -> Outcome {
     let machine = Arc::new(Machine { cpus: 1, nodes: 1 });
@@ -132,19 +144,13 @@ fn measure(policy: ClusterPolicy, discard: bool, full: u32, options: &Options) -
         steps += BATCH;
         pages += BATCH * usize::from(SIZES[size]);
     }
-    let mut used = vec![0usize; options.slots as usize / CLUSTER_SLOTS];
-    for extent in folios.iter().chain(&singles).flatten() {
-        used[extent.start.cluster().index()] += usize::from(extent.len);
-    }
-    let free: usize = used.iter().map(|used| CLUSTER_SLOTS - used).sum();
-    let whole = CLUSTER_SLOTS * used.iter().filter(|used| **used == 0).count();
     let clusters = pages as f64 / CLUSTER_SLOTS as f64;
     let discarded = store.discarded.load(Relaxed) as f64 / CLUSTER_SLOTS as f64;
     Outcome {
         ns,
         aligned: 100.0 * aligned as f64 / placed as f64,
         extents: extents as f64 / placed as f64,
-        whole: 100.0 * whole as f64 / free as f64,
+        whole: whole_percent(options.slots, folios.iter().chain(&singles).flatten()),
         discards: 1000.0 * discarded / clusters,
     }
 }

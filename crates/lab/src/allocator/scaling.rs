@@ -1,13 +1,14 @@
-//! Allocations and frees per second against the number of threads, ours beside an older allocator under
-//! one global lock, which keeps no owners of slots, and beside itself under one. Each thread holds some folios and in each step
-//! allocates one and frees its oldest. A thread is bound to a processor, and allocates as that one.
+//! Allocations and frees per second against the number of threads: ours, an older allocator under one
+//! global lock, which keeps no owners of slots, and ours under one lock. Each thread holds some folios
+//! and in each step allocates one and frees its oldest. A thread is bound to a processor, and allocates
+//! as that one.
 //!
-//! They are measured in turn. Up to one thread for each processor: for short times and often, and
-//! only the moments count in which no thread was without its processor. More threads than processors: for longer, so that all
-//! of them get their turns, and are interrupted wherever they are, a lock in hand or not. Each of them finds
-//! what those before it left, the other processors' threads too: clusters that are partly in use, whose lines lie
-//! with whoever was there last. What that costs depends on how far apart processors are, so it is counted in
-//! transfers of a line, which are measured in the same rounds.
+//! They are measured in turn. Up to one thread for each processor: for short times and often, and only
+//! the moments count in which no thread was without its processor. More threads than processors: for
+//! longer, so that all of them get their turns, and are interrupted wherever they are, a lock in hand or
+//! not. Each of them finds what those before it left, the other processors' threads too: clusters that
+//! are partly in use, whose lines lie with whoever was there last. The cost of such a transfer depends
+//! on the distance of the processors. It is counted in transfers of a line, measured in the same rounds.
 
 use crate::support::baselines::{Legacy, SlotAllocator};
 use crate::support::report::{Plot, Report, Series};
@@ -24,7 +25,7 @@ use std::time::{Duration, Instant};
 /// One line for the list of experiments.
 pub const ABOUT: &str = "allocate and free on 1 to N threads, against one global lock";
 
-/// What to run.
+/// Parameters of the experiment.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// Numbers of threads.
@@ -194,7 +195,7 @@ fn all(threads: usize, cores: usize, order: u8) -> [Bench; 3] {
     allocators.map(|allocator| Bench::new(allocator, threads, order))
 }
 
-/// What a pair takes longer in a crowd than with one thread for each processor, in transfers of a line: the
+/// Extra time of a pair in a crowd over one thread for each processor, in transfers of a line: the
 /// median of the rounds.
 fn lines_per_pair(crowd: &Bench, unshared: &Bench, lines: &[f64], cores: usize) -> f64 {
     let ns = |round: &Round| 1e9 * cores as f64 / round.per_s;
@@ -203,58 +204,83 @@ fn lines_per_pair(crowd: &Bench, unshared: &Bench, lines: &[f64], cores: usize) 
     middle(&each.collect::<Vec<_>>())
 }
 
+const COLUMNS: [&str; 16] = [
+    "allocator",
+    "order",
+    "threads",
+    "pairs_per_s",
+    "ns_per_pair",
+    "percent_of_one_lock",
+    "one_lock_rounds",
+    "percent_of_own_one_lock",
+    "own_one_lock_rounds",
+    "percent_of_unshared",
+    "clock_percent_of_unshared",
+    "line_transfer_ns",
+    "lines_per_pair",
+    "percent_of_one_thread",
+    "one_thread_rounds",
+    "rounds",
+];
+
+/// Measures every allocator with so many threads, and, beside that, with one for each processor or with one
+/// alone; also the transfers of a cache line in the same rounds, where threads share processors.
+fn measure_all(
+    options: &Options,
+    threads: usize,
+    cores: usize,
+    order: u8,
+) -> (Vec<[Bench; NAMES.len()]>, Vec<f64>) {
+    let shared = threads > cores;
+    let (duration, rounds, tries) = if shared {
+        (options.shared.0, options.shared.1, 1)
+    } else {
+        (options.duration, options.rounds, TRIES)
+    };
+    let counts = match threads {
+        1 => vec![1],
+        _ if shared => vec![threads, cores],
+        _ => vec![threads, 1],
+    };
+    let mut benches: Vec<_> = counts.into_iter().map(|n| all(n, cores, order)).collect();
+    let mut lines = Vec::new();
+    for _ in 0..rounds.max(1) * tries {
+        lines.extend(shared.then(line_transfer_ns).flatten());
+        for bench in benches.iter_mut().flatten() {
+            bench.measure(order, duration, shared);
+        }
+        // An allocator that is compared with ours must have had its moments in the same rounds.
+        let first = &benches[0][0];
+        let enough = |bench: &Bench| ratio(&first.rounds, &bench.rounds).pairs >= rounds;
+        if !shared && benches.iter().flatten().all(enough) {
+            break;
+        }
+    }
+    (benches, lines)
+}
+
+fn add_notes(report: &mut Report, cores: usize) {
+    report.note(format!(
+        "ns_per_pair: of a processor's time; this machine has {cores}, which more threads share",
+    ));
+    report.note("one-lock: the kernel allocator of baseline 'legacy' under one global lock, which knows no owners; ebb-one-lock: ours under one more lock, for all threads; percent_of_own_one_lock: beside that");
+    report.note("percent_of_unshared: more threads than processors, of what one thread for each gets done in rounds in turn; percent_of_one_thread: of what one thread alone does, in the same way");
+    report.note("medians of the rounds in which there were moments when all threads ran; rounds: how many of these there were (under 5: medians of all), one_lock_rounds and one_thread_rounds: in how many what is compared with had them too; where threads share processors: by the time that they had these");
+    report.note("line_transfer_ns: what a cache line takes from one processor to another; lines_per_pair: what a pair takes longer than with one thread for each processor, in such transfers");
+    report.note("clock_percent_of_unshared: by the clock, so that waits of all count, and so do other programs");
+}
+
 /// Runs the experiment.
 #[must_use]
 pub fn run(options: &Options) -> Report {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    let mut report = Report::new(&[
-        "allocator",
-        "order",
-        "threads",
-        "pairs_per_s",
-        "ns_per_pair",
-        "percent_of_one_lock",
-        "one_lock_rounds",
-        "percent_of_own_one_lock",
-        "own_one_lock_rounds",
-        "percent_of_unshared",
-        "clock_percent_of_unshared",
-        "line_transfer_ns",
-        "lines_per_pair",
-        "percent_of_one_thread",
-        "one_thread_rounds",
-        "rounds",
-    ]);
+    let mut report = Report::new(&COLUMNS);
     let mut series: Vec<Series> = Vec::new();
     for order in [0u8, 4] {
         let mut points = NAMES.map(|_| Vec::new());
         for &threads in &options.threads {
             let shared = threads > cores;
-            let (duration, rounds, tries) = if shared {
-                (options.shared.0, options.shared.1, 1)
-            } else {
-                (options.duration, options.rounds, TRIES)
-            };
-            // Beside it, one thread for each processor where they are shared, else one alone.
-            let counts = match threads {
-                1 => vec![1],
-                _ if shared => vec![threads, cores],
-                _ => vec![threads, 1],
-            };
-            let mut benches: Vec<_> = counts.into_iter().map(|n| all(n, cores, order)).collect();
-            let mut lines = Vec::new();
-            for _ in 0..rounds.max(1) * tries {
-                lines.extend(shared.then(line_transfer_ns).flatten());
-                for bench in benches.iter_mut().flatten() {
-                    bench.measure(order, duration, shared);
-                }
-                // Whatever is compared with ours must have had its moments in the same rounds.
-                let first = &benches[0][0];
-                let enough = |bench: &Bench| ratio(&first.rounds, &bench.rounds).pairs >= rounds;
-                if !shared && benches.iter().flatten().all(enough) {
-                    break;
-                }
-            }
+            let (benches, lines) = measure_all(options, threads, cores, order);
             for (i, name) in NAMES.into_iter().enumerate() {
                 let of = |bench: &Bench| ratio(&benches[0][i].rounds, &bench.rounds);
                 let [one_lock, own] = [1, 2].map(|other| of(&benches[0][other]));
@@ -291,14 +317,7 @@ pub fn run(options: &Options) -> Report {
             });
         }
     }
-    report.note(format!(
-        "ns_per_pair: of a processor's time; this machine has {cores}, which more threads share",
-    ));
-    report.note("one-lock: the allocator of seed 000 under one global lock, which knows no owners; ebb-one-lock: ours under one more lock, for all threads; percent_of_own_one_lock: beside that");
-    report.note("percent_of_unshared: more threads than processors, of what one thread for each gets done in rounds in turn; percent_of_one_thread: of what one thread alone does, in the same way");
-    report.note("medians of the rounds in which there were moments when all threads ran; rounds: how many of these there were (under 5: medians of all), one_lock_rounds and one_thread_rounds: in how many what is compared with had them too; where threads share processors: by the time that they had these");
-    report.note("line_transfer_ns: what a cache line takes from one processor to another; lines_per_pair: what a pair takes longer than with one thread for each processor, in such transfers");
-    report.note("clock_percent_of_unshared: by the clock, so that waits of all count, and so do other programs");
+    add_notes(&mut report, cores);
     report.set_plot(Plot {
         title: "allocate and free".into(),
         x: "threads".into(),

@@ -1,23 +1,24 @@
-//! Who pays for freeing returned slots: latency of the free and fault paths when the free
-//! that finds the return cache full frees the batch itself (inline), and when a worker does
-//! it before that happens (asynchronous).
+//! The cost of freeing returned slots: latency of the free and fault paths, first when a free that finds
+//! the return cache full frees the batch itself (inline), then when a worker frees it earlier
+//! (asynchronous).
 //!
 //! Real threads on real processors; a slot is freed, the page of another is swapped out in a fault,
 //! and the program computes for a while. Four loads:
 //!
-//! - `scattered`: the device is long in use, so that each slot lies in a cluster of its own: cold
-//!   memory, and a full cluster to be put on another list, unless the slot is recycled. The fault
-//!   itself frees it.
+//! - `scattered`: the device is long in use, so each slot lies in a cluster of its own. A free then
+//!   meets cold memory and a full cluster that has to change lists, unless the slot is recycled. The
+//!   fault itself frees it.
 //! - `discard`: the program drops 2 MiB at a time, which empties clusters, on a device that
 //!   wants those discarded and takes its time.
 //! - `shuffled`: the same page by page and in no order, so that slots go through the return cache. They
 //!   are used again from there, and hardly a cluster is emptied.
-//! - `batches`: two times 2 MiB so, one after the other. What is freed in batches empties the first cluster,
-//!   and who needs it waits until it is discarded.
+//! - `batches`: two times 2 MiB so, one after the other. A batch of frees empties the first cluster, and
+//!   an allocation that needs it waits until it is discarded.
 
 use crate::support::report::Report;
-use crate::support::sim::{Blank, Machine, Random};
+use crate::support::sim::{Blank, Machine};
 use crate::support::timing::{median_between, middle, processor_time};
+use ebb_engine::random::Random;
 use ebb_engine::slots::{DeviceSpec, Devices, Extent, ExtentList, Options as Policies};
 use ebb_engine::{CLUSTER_SLOTS, Cpu, DeviceId, EntryId, SlotIndex};
 use ebb_sys::thread::switches;
@@ -32,14 +33,14 @@ pub const ABOUT: &str = "latency of freeing slots, inline or by a worker";
 /// How long the simulated device takes to discard a cluster: a hole of 2 MiB punched into
 /// a file.
 const DISCARD: Duration = Duration::from_micros(200);
-/// What nobody wants to wait for.
+/// A wait that nobody accepts.
 const LONG: Duration = Duration::from_micros(100);
 /// How often the worker looks whether it is wanted: about as often as a thread of the loads empties a
-/// cluster. A look takes the processor from a program thread, so looking alone, with nothing found, costs
-/// 0.4% of the speed; 1.0% where it is done twice as often, 3% ten times.
+/// cluster. A look takes the processor from a program thread: looking alone, with nothing found, costs
+/// 0.4% of the speed, and more where it is done more often.
 const POLL: Duration = Duration::from_millis(2);
 
-/// What to run.
+/// Parameters of the experiment.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// Which loads, in turn.
@@ -48,13 +49,13 @@ pub struct Options {
     pub threads: usize,
     /// Slots of the device of the scattered load.
     pub slots: u32,
-    /// What the program computes between two faults.
+    /// Computation of the program between two faults.
     pub think: Duration,
     /// For each measurement.
     pub duration: Duration,
-    /// Rounds, each way of freeing in turn. Latencies are added up; of shares, and of speeds as
-    /// parts of that of the same round inline, the median counts, so that what else the machine does
-    /// in some of them does not.
+    /// Rounds, each way of freeing in turn. Latencies are added up. Shares, and speeds as parts of the
+    /// same round's inline speed, are medians, so that other programs that run in some rounds change
+    /// nothing.
     pub rounds: u32,
     /// Whether freeing without a return cache is measured too.
     pub direct: bool,
@@ -74,7 +75,7 @@ impl Default for Options {
     }
 }
 
-/// What the program does with its pages: see the head of this module.
+/// Treatment of pages by the program: see the head of this module.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Load {
     /// A page at a time, from anywhere.
@@ -117,7 +118,7 @@ impl Load {
     }
 }
 
-/// What one way of freeing gave in a round, or in all.
+/// The outcome of one way of freeing, in a round or in all.
 struct Outcome {
     free: Histogram<u64>,
     fault: Histogram<u64>,
@@ -128,16 +129,15 @@ struct Outcome {
     processor: Duration,
 }
 
-/// What one way of freeing gave.
+/// The outcome of one way of freeing.
 struct Outcomes {
     all: Outcome,
     /// Of each round, in percent: frees and faults over 10 and over 100 µs.
     over: [[Vec<f64>; 2]; 2],
     /// Operations per second, of each round.
     per_s: Vec<f64>,
-    /// Operations per second of the faulting threads' processor time, less the part of the processors
-    /// that the worker takes: the speed on a machine that does nothing else, and measured so that
-    /// other programs change little of it.
+    /// Operations per second of the faulting threads' processor time, less the worker's part of the
+    /// processors: the speed on a machine that does nothing else.
     alone: Vec<f64>,
 }
 
@@ -192,8 +192,8 @@ impl Outcomes {
     }
 }
 
-/// What each round gave, in percent of what the same round of another way gave. Rounds in which
-/// the threads had no processor say nothing.
+/// The outcome of each round, in percent of the same round of another way. Rounds in which the threads
+/// had no processor say nothing.
 fn percents_of(rounds: &[f64], others: &[f64]) -> Vec<f64> {
     let pairs = rounds.iter().zip(others);
     let percents = pairs.map(|(a, b)| 100.0 * a / b);
@@ -229,8 +229,8 @@ impl Watch {
         }
     }
 
-    /// Counts the time since the start, and among those `waited` what took long because the thread waited
-    /// for something: what another program interrupted took long too, but waited for nothing of ours.
+    /// Counts the time since the start; `waited` counts long times in which the thread waited for
+    /// something. A time that another program interrupted is long too, but is no wait for us.
     fn note(&mut self, times: &mut Histogram<u64>, waited: &mut u64) {
         let took = self.begun.elapsed();
         times.saturating_record(took.as_nanos() as u64);
@@ -333,8 +333,8 @@ impl Bench {
         }
     }
 
-    /// Frees the slots of whole clusters that the program drops, those of the entries from `first` on,
-    /// and calls `freed` after each call for which the program waits: of a cluster, or of a page.
+    /// Frees the slots of whole clusters that the program drops, those of the entries from `first` on.
+    /// Calls `freed` after each call for which the program waits: of a cluster, or of a page.
     fn drop(
         &self,
         cpu: Cpu,
@@ -461,6 +461,61 @@ const WAYS: [(&str, Returns, bool); 3] = [
     ("direct", Returns::Direct, false),
 ];
 
+const COLUMNS: [&str; 18] = [
+    "load",
+    "free",
+    "path",
+    "calls",
+    "p50_ns",
+    "p99_ns",
+    "p999_ns",
+    "max_ns",
+    "over_10us_percent",
+    "over_100us_percent",
+    "waited_percent",
+    "ops_per_s",
+    "ops_percent_of_inline",
+    "ops_at_least",
+    "ops_at_most",
+    "alone_percent_of_inline",
+    "alone_at_least",
+    "alone_at_most",
+];
+
+/// Adds the rows of a way of freeing: one for frees and one for faults.
+fn add_rows(report: &mut Report, load: Load, name: &str, outcome: &Outcomes, inline: &Outcomes) {
+    let per_s = middle(&outcome.per_s);
+    let clock = percents_of(&outcome.per_s, &inline.per_s);
+    let alone = percents_of(&outcome.alone, &inline.alone);
+    let bounds = [&clock, &alone].map(|percents| median_between(percents));
+    for (i, path, h) in [
+        (0, "free", &outcome.all.free),
+        (1, "fault", &outcome.all.fault),
+    ] {
+        let over = &outcome.over[i];
+        report.row(vec![
+            load.name().into(),
+            name.into(),
+            path.into(),
+            h.len().into(),
+            h.value_at_quantile(0.5).into(),
+            h.value_at_quantile(0.99).into(),
+            h.value_at_quantile(0.999).into(),
+            h.max().into(),
+            middle(&over[0]).into(),
+            middle(&over[1]).into(),
+            percent(outcome.all.waited[i], h.len()).into(),
+            per_s.round().into(),
+            middle(&clock).into(),
+            bounds[0].0.into(),
+            bounds[0].1.into(),
+            middle(&alone).into(),
+            bounds[1].0.into(),
+            bounds[1].1.into(),
+        ]);
+    }
+}
+
 /// Runs the experiment.
 #[must_use]
 pub fn run(options: &Options) -> Report {
@@ -470,30 +525,11 @@ pub fn run(options: &Options) -> Report {
     } else {
         options.threads
     };
-    let mut report = Report::new(&[
-        "load",
-        "free",
-        "path",
-        "calls",
-        "p50_ns",
-        "p99_ns",
-        "p999_ns",
-        "max_ns",
-        "over_10us_percent",
-        "over_100us_percent",
-        "waited_percent",
-        "ops_per_s",
-        "ops_percent_of_inline",
-        "ops_at_least",
-        "ops_at_most",
-        "alone_percent_of_inline",
-        "alone_at_least",
-        "alone_at_most",
-    ]);
+    let mut report = Report::new(&COLUMNS);
     let ways = &WAYS[..if options.direct { 3 } else { 2 }];
     for &load in &options.loads {
-        // Inline and by a worker are measured on the same devices where that can be: where tables lie
-        // in memory makes more of a difference than what is compared. But a worker leaves discarded
+        // The inline way and the worker's are measured on the same devices where possible: the tables'
+        // addresses matter more than the difference that is measured. But a worker leaves discarded
         // clusters behind.
         let share = load == Load::Scattered;
         let mut benches: Vec<Bench> = Vec::new();
@@ -517,38 +553,8 @@ pub fn run(options: &Options) -> Report {
                 ways.iter_mut().rev().for_each(&mut measure);
             }
         }
-        let inline = &ways[0].3;
         for (name, .., outcome) in &ways {
-            let per_s = middle(&outcome.per_s);
-            let clock = percents_of(&outcome.per_s, &inline.per_s);
-            let alone = percents_of(&outcome.alone, &inline.alone);
-            let bounds = [&clock, &alone].map(|percents| median_between(percents));
-            for (i, path, h) in [
-                (0, "free", &outcome.all.free),
-                (1, "fault", &outcome.all.fault),
-            ] {
-                let over = &outcome.over[i];
-                report.row(vec![
-                    load.name().into(),
-                    (*name).into(),
-                    path.into(),
-                    h.len().into(),
-                    h.value_at_quantile(0.5).into(),
-                    h.value_at_quantile(0.99).into(),
-                    h.value_at_quantile(0.999).into(),
-                    h.max().into(),
-                    middle(&over[0]).into(),
-                    middle(&over[1]).into(),
-                    percent(outcome.all.waited[i], h.len()).into(),
-                    per_s.round().into(),
-                    middle(&clock).into(),
-                    bounds[0].0.into(),
-                    bounds[0].1.into(),
-                    middle(&alone).into(),
-                    bounds[1].0.into(),
-                    bounds[1].1.into(),
-                ]);
-            }
+            add_rows(&mut report, load, name, outcome, &ways[0].3);
         }
     }
     report

@@ -56,7 +56,7 @@ pub enum From {
     Command(Vec<String>),
 }
 
-/// What to run.
+/// Parameters of the experiment.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// Where pages come from.
@@ -86,7 +86,7 @@ pub enum Error {
     File {
         /// Which.
         path: String,
-        /// What the system said.
+        /// The system's message.
         why: String,
     },
     /// There was nothing to measure.
@@ -126,19 +126,29 @@ pub fn run(options: &Options) -> Result<Report, Error> {
     if pages == 0 {
         return Err(Error::NoPages);
     }
+    measure_codecs(&mut report, &units);
+    for (name, codec) in POOLS {
+        pool(&mut report, name, codec, &units);
+    }
+    measure_zram(&mut report, &units);
+    report.note("times are processor time; of zram, elapsed time with the block layer's part; work in the background (recompression, training) is in none");
+    report.note(format!(
+        "{all} pages of {} resident; {} of them of one value, which no codec sees",
+        sample.resident,
+        all - pages
+    ));
+    Ok(report)
+}
+
+/// Each codec alone, by blocks of pages, with and without dictionaries.
+fn measure_codecs(report: &mut Report, units: &[Vec<&PageBytes>]) {
     for pages in BLOCKS {
-        measure(&mut report, "lz4", pages, &units, &mut PlainLz4::new());
+        measure(report, "lz4", pages, units, &mut PlainLz4::new());
     }
     for level in LEVELS {
         for pages in BLOCKS {
             let name = format!("zstd:{level}");
-            measure(
-                &mut report,
-                &name,
-                pages,
-                &units,
-                &mut Zstd::new(level, None),
-            );
+            measure(report, &name, pages, units, &mut Zstd::new(level, None));
         }
     }
     let samples: Vec<&[u8]> = units
@@ -157,16 +167,16 @@ pub fn run(options: &Options) -> Result<Report, Error> {
         ));
         for pages in [1, 4] {
             measure(
-                &mut report,
+                report,
                 "lz4+dict",
                 pages,
-                &units,
+                units,
                 &mut DictLz4::new(&dictionary),
             );
             for level in [-7, -1, 1, 3] {
                 let name = format!("zstd:{level}+dict");
                 let mut zstd = Zstd::new(level, Some(&dictionary));
-                measure(&mut report, &name, pages, &units, &mut zstd);
+                measure(report, &name, pages, units, &mut zstd);
             }
         }
     }
@@ -180,16 +190,11 @@ pub fn run(options: &Options) -> Result<Report, Error> {
         .flatten()
         .copied()
         .collect();
-    measure(
-        &mut report,
-        "lz4+pages",
-        1,
-        &units,
-        &mut DictLz4::new(&some),
-    );
-    for (name, codec) in POOLS {
-        pool(&mut report, name, codec, &units);
-    }
+    measure(report, "lz4+pages", 1, units, &mut DictLz4::new(&some));
+}
+
+/// The kernel's zram, where it can be had.
+fn measure_zram(report: &mut Report, units: &[Vec<&PageBytes>]) {
     let flat: Vec<&PageBytes> = units.iter().flatten().copied().collect();
     for algorithm in ["lz4", "lzo-rle", "zstd"] {
         match zram::measure(algorithm, &flat) {
@@ -209,13 +214,6 @@ pub fn run(options: &Options) -> Result<Report, Error> {
             )),
         }
     }
-    report.note("times are processor time; of zram, elapsed time with the block layer's part; work in the background (recompression, training) is in none");
-    report.note(format!(
-        "{all} pages of {} resident; {} of them of one value, which no codec sees",
-        sample.resident,
-        all - pages
-    ));
-    Ok(report)
 }
 
 fn round(x: f64) -> Value {
@@ -321,10 +319,11 @@ const POOLS: [(&str, CodecKind); 7] = [
     ("lz4+zstd+dict:1", CodecKind::Lz4ThenZstd { level: 1 }),
 ];
 
-/// The pages through the engine itself, a unit at a time as the pager stores them, and back: a unit at a
-/// time, as they are when memory is walked through, and kept; then one by one in an order of no meaning,
-/// which frees them.
-fn pool(report: &mut Report, name: &str, codec: CodecKind, units: &[Vec<&PageBytes>]) {
+/// An entry, and the page stored in it.
+type Stored<'a> = (EntryId, &'a PageBytes);
+
+/// A swap with such a pool and no device, and its codecs.
+fn swap_of(name: &str, codec: CodecKind) -> (Swap, Arc<Watched>) {
     let level = match codec {
         CodecKind::Zstd { level } | CodecKind::Lz4ThenZstd { level } => level,
         CodecKind::Lz4 | CodecKind::None => 1,
@@ -349,7 +348,15 @@ fn pool(report: &mut Report, name: &str, codec: CodecKind, units: &[Vec<&PageByt
     };
     let swap = Swap::new(config, env, None).expect("the settings are in range");
     swap.warm_up();
-    let mut entries: Vec<(EntryId, &PageBytes)> = Vec::new();
+    (swap, codecs)
+}
+
+/// Stores all units; the entries, where each unit's begin, with the end, and the processor time.
+fn store_all<'a>(
+    swap: &Swap,
+    units: &[Vec<&'a PageBytes>],
+) -> (Vec<Stored<'a>>, Vec<usize>, Duration) {
+    let mut entries: Vec<Stored<'a>> = Vec::new();
     // Where each unit's entries begin.
     let mut starts = Vec::with_capacity(units.len() + 1);
     let mut working = Duration::ZERO;
@@ -370,20 +377,12 @@ fn pool(report: &mut Report, name: &str, codec: CodecKind, units: &[Vec<&PageByt
         swap.work(Cpu(0));
         working += cpu_time() - stored;
     }
-    let storing = cpu_time() - start - working;
-    // Recompression looks at some clusters a step, and may find nothing in several.
-    let mut idle = 0;
-    while idle < IDLE_STEPS {
-        idle = if swap.work(Cpu(0)) { 0 } else { idle + 1 };
-    }
-    // All that is no byte of a compressed page.
-    let waste = |swap: &Swap, padding: f64| {
-        let held = swap.memory();
-        round((1.0 - (held.pool_data_bytes as f64 - padding) / held.pool_bytes as f64) * 100.0)
-    };
-    let held = swap.memory();
     starts.push(entries.len());
-    codecs.take_padding();
+    (entries, starts, cpu_time() - start - working)
+}
+
+/// Loads all entries a unit at a time, and keeps them; the processor time.
+fn walk(swap: &Swap, entries: &[Stored<'_>], starts: &[usize]) -> Duration {
     let start = cpu_time();
     for unit in starts.windows(2) {
         let unit = &entries[unit[0]..unit[1]];
@@ -394,7 +393,28 @@ fn pool(report: &mut Report, name: &str, codec: CodecKind, units: &[Vec<&PageByt
         swap.load_each(Cpu(0), &which, &mut out, true, &mut results);
         assert!(results.iter().all(Result::is_ok), "the pool lost a page");
     }
-    let walking = cpu_time() - start;
+    cpu_time() - start
+}
+
+/// The pages go through the engine itself, a unit at a time as the pager stores them. They come back a
+/// unit at a time, kept, as when memory is walked through; then one by one in random order, which frees
+/// them.
+fn pool(report: &mut Report, name: &str, codec: CodecKind, units: &[Vec<&PageBytes>]) {
+    let (swap, codecs) = swap_of(name, codec);
+    let (entries, starts, storing) = store_all(&swap, units);
+    // Recompression looks at some clusters a step, and may find nothing in several.
+    let mut idle = 0;
+    while idle < IDLE_STEPS {
+        idle = if swap.work(Cpu(0)) { 0 } else { idle + 1 };
+    }
+    // Bytes that belong to no compressed page.
+    let waste = |swap: &Swap, padding: f64| {
+        let held = swap.memory();
+        round((1.0 - (held.pool_data_bytes as f64 - padding) / held.pool_bytes as f64) * 100.0)
+    };
+    let held = swap.memory();
+    codecs.take_padding();
+    let walking = walk(&swap, &entries, &starts);
     // Each object was read once.
     let padding = codecs.take_padding() as f64;
     let wasted = waste(&swap, padding);
@@ -407,7 +427,7 @@ fn pool(report: &mut Report, name: &str, codec: CodecKind, units: &[Vec<&PageByt
     let step = (n / 3 * 2 + 1..)
         .find(|step| gcd(*step, n) == 1)
         .unwrap_or(1);
-    // What is loaded is free then.
+    // A loaded page is free then.
     let mut load = |which: Range<usize>| {
         let start = cpu_time();
         for i in which {
@@ -449,8 +469,8 @@ fn gcd(a: usize, b: usize) -> usize {
 mod tests {
     use super::*;
 
-    /// No codec wastes much of a pool of 10 to 35 MiB, and with two of them a store takes no longer than with LZ4 alone, for pages that
-    /// are much denser once they are idle.
+    /// No codec wastes much of a pool of 10 to 35 MiB. With two codecs a store takes no longer than with
+    /// LZ4 alone, and idle pages become much denser.
     fn wastes_little(what: &str, command: &[String], after: Duration) {
         let sample = match sample::command(command, 24_000, after) {
             Ok(sample) => sample,
@@ -481,7 +501,7 @@ mod tests {
         let (denser, longer) = (times("ratio"), times("store_us_page"));
         println!("{what}: lz4+zstd {denser:.2} times as dense as lz4 in {longer:.2} of the time");
         assert!(denser >= 1.3, "{what}: {denser}");
-        // What is granted is for other programs.
+        // The allowance covers other programs.
         assert!(longer <= 1.25, "{what}: {longer}");
     }
 
@@ -489,7 +509,7 @@ mod tests {
     #[test]
     fn the_pool_wastes_under_5_percent_of_real_pages() {
         let file = std::env::temp_dir().join(format!("ebb-lines-{}", std::process::id()));
-        let mut random = crate::support::sim::Random::new(11);
+        let mut random = ebb_engine::random::Random::new(11);
         let mut text = String::new();
         for line in 0..1_300_000 {
             let word = ["tide", "ebbs", "flows", "again", "at", "dawn"][random.below(6)];
@@ -517,7 +537,7 @@ time.sleep(60)";
     fn a_dump_is_measured() {
         let path = std::env::temp_dir().join(format!("ebb-corpus-{}", std::process::id()));
         let mut content = vec![0u8; 64 * PAGE_SIZE];
-        let mut random = crate::support::sim::Random::new(7);
+        let mut random = ebb_engine::random::Random::new(7);
         // Records that look alike in every page: larger blocks and dictionaries find them.
         for record in content.chunks_mut(64).skip(64 * 8) {
             record[..8].copy_from_slice(&random.next().to_le_bytes());

@@ -1,4 +1,4 @@
-//! What a block of pages can be compressed with, and taken out of again one page at a time.
+//! Codecs for a block of pages, from which single pages can be taken again.
 
 use ebb_engine::PAGE_SIZE;
 use ebb_sys::lz4::{Lz4, Lz4Dictionary, lz4_decompress};

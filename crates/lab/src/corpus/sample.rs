@@ -2,7 +2,7 @@
 //! are anonymous and resident, `/proc/PID/mem` has their content. Nothing is attached; a
 //! command we start ourselves is stopped while it is read, so that a page is of one moment.
 //!
-//! What is taken is whole units of 16 pages, evenly spread, as the pager evicts them.
+//! The sample has whole units of 16 pages, evenly spread, as the pager evicts them.
 
 use super::Error;
 use ebb_engine::{PAGE_SIZE, PageBytes};
@@ -133,8 +133,8 @@ fn private_range(line: &str) -> Option<(u64, u64)> {
 /// How much larger a process must be than when it was last sampled to be sampled again.
 const GROWTH: f64 = 1.15;
 
-/// Runs a command, and samples the largest process of its tree when it is near its peak: each
-/// time it has grown by some percent, and once more at `after`, when the command is ended.
+/// Runs a command, and samples the largest process of its tree near its peak: each time it has grown by
+/// some percent, and once more at `after`, when the command is ended.
 pub fn command(words: &[String], most: usize, after: Duration) -> Result<Sample, Error> {
     let [program, arguments @ ..] = words else {
         return Err(Error::NoPages);

@@ -7,7 +7,7 @@ use std::fs;
 use std::os::unix::fs::FileExt;
 use std::time::Instant;
 
-/// What zram made of the pages.
+/// zram's result for the pages.
 pub struct Figures {
     /// Bytes of pages for each byte of memory that zram holds.
     pub ratio: f64,

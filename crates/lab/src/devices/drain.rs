@@ -1,8 +1,9 @@
-//! What it costs to empty a device, by its size: the slot allocator's part, in steps as `ebb run` makes
+//! The cost of emptying a device, by its size: the slot allocator's part, in steps as `ebb run` makes
 //! them. Nothing is transferred, and no entry is asked.
 
 use crate::support::report::Report;
-use crate::support::sim::{Blank, Machine, Random};
+use crate::support::sim::{Blank, Machine};
+use ebb_engine::random::Random;
 use ebb_engine::slots::{
     DeviceSpec, Devices, Drain, Extent, ExtentList, Moved, Mover, Options as Policies,
 };
@@ -13,7 +14,7 @@ use std::time::Instant;
 /// One line for the list of experiments.
 pub const ABOUT: &str = "emptying a device that is half full: what it costs, by its size";
 
-/// What to run.
+/// Parameters of the experiment.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// Slots of the devices.
@@ -34,7 +35,7 @@ impl Default for Options {
 /// Pages moved in a step.
 const STEP: usize = 64;
 
-/// Whatever is to be moved is.
+/// Every move succeeds.
 struct Willing;
 
 impl Mover for Willing {

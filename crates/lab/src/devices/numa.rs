@@ -1,20 +1,22 @@
-//! Which device a task swaps to, on a machine with two memory nodes and a device on each:
-//! the cases of seed 002, on simulated devices, with our device choice as it is; and the same tasks
-//! with devices that the writes fill, alike or one slower than the other.
+//! The device that a task swaps to, on a machine with two memory nodes and a device on each. The cases
+//! are those of the kernel's NUMA test ("swap: choose swap device according to numa node"), on simulated
+//! devices with our device choice. The same tasks also run with devices that the writes fill, alike or
+//! one slower than the other.
 //!
-//! The model is a closed loop. A task touches new pages, each of which costs it some time
-//! and a free page. Free pages come from swapping out: by one reclaimer on each node, which
-//! keep a small stock, or by the task itself when the stock is empty. Swapping out takes
-//! the lock of the slot's device for some time, longer if it was last held on the other
-//! node, because the lock and all it guards must come over. Who waits for a lock gets it in
-//! random order. The page is then written: a device writes one after the other, and who swaps out
-//! waits while too many are queued there. On the fast devices of the seed it is the lock that binds.
+//! The model is a closed loop. A task touches new pages, each of which costs it some time and a free
+//! page. Free pages come from swapping out: by one reclaimer on each node, which keep a small stock, or
+//! by the task itself when the stock is empty. A swap-out takes the lock of the slot's device for some
+//! time. It takes longer if the lock was last held on the other node: the lock and all that it guards
+//! must come over. Tasks that wait for a lock get it in random order. The page is then written: a device
+//! writes one after the other, and who swaps out waits while too many are queued there. On the fast
+//! devices of that test it is the lock that binds.
 //!
-//! Three times describe the machine. They are fitted to three figures of the seed (marked
+//! Three times describe the machine. They are fitted to three published figures (marked
 //! in the table) and predict the other three.
 
 use crate::support::report::Report;
-use crate::support::sim::{Blank, Machine, Random};
+use crate::support::sim::{Blank, Machine};
+use ebb_engine::random::Random;
 use ebb_engine::slots::{DeviceChoice, DeviceSpec, Devices, ExtentList, Options as Policies};
 use ebb_engine::{CLUSTER_SLOTS, Cpu, DeviceId, EntryId, Node};
 use serde_json::Value;
@@ -25,7 +27,7 @@ use std::sync::Arc;
 /// One line for the list of experiments.
 pub const ABOUT: &str = "device choice on two memory nodes, 1 and 16 tasks, simulated";
 
-/// What to run.
+/// Parameters of the experiment.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// Numbers of tasks.
@@ -46,7 +48,7 @@ impl Default for Options {
     }
 }
 
-/// A task's own time for a page: 4 KiB / 1751160 KB/s, the seed's one task by node.
+/// A task's own time for a page: 4 KiB / 1751160 KB/s, published for one task by node.
 const TOUCH_NS: u64 = 2284;
 /// A device's lock, last held on this node: half of what 16 tasks by node reach.
 const SAME_NODE_NS: u64 = 1400;
@@ -68,23 +70,23 @@ struct Policy {
     choice: DeviceChoice,
     /// The same priority of the user's for both devices.
     equal: bool,
-    /// The seed's figures for 1 and 16 tasks.
-    seed: Option<[f64; 2]>,
+    /// Published figures for 1 and 16 tasks.
+    published: Option<[f64; 2]>,
 }
 
 /// Two devices, the first activated one on the first node.
 struct Case {
     name: &'static str,
-    /// What writing a page takes on each.
+    /// Time to write a page on each device.
     page_ns: [u64; NODES as usize],
-    /// The pages fill both devices, as in the seed; else each alone could hold them.
+    /// The pages fill both devices, as published; else each alone could hold them.
     filled: bool,
 }
 
-const SEED: &str = "seed";
+const PUBLISHED: &str = "published";
 const CASES: [Case; 4] = [
     Case {
-        name: SEED,
+        name: PUBLISHED,
         page_ns: [FAST_NS; 2],
         filled: true,
     },
@@ -110,25 +112,25 @@ const POLICIES: [Policy; 4] = [
         name: "activation",
         choice: DeviceChoice::Activation,
         equal: false,
-        seed: Some([1_475_358.0, 2_148_972.4]),
+        published: Some([1_475_358.0, 2_148_972.4]),
     },
     Policy {
         name: "equal-priority",
         choice: DeviceChoice::Activation,
         equal: true,
-        seed: Some([1_707_893.4, 3_804_688.25]),
+        published: Some([1_707_893.4, 3_804_688.25]),
     },
     Policy {
         name: "per-node",
         choice: DeviceChoice::PerNode,
         equal: false,
-        seed: Some([1_751_160.0, 5_713_310.0]),
+        published: Some([1_751_160.0, 5_713_310.0]),
     },
     Policy {
         name: "equal-turns",
         choice: DeviceChoice::EqualTurns,
         equal: false,
-        seed: None,
+        published: None,
     },
 ];
 
@@ -333,7 +335,7 @@ impl Simulation {
         }
     }
 
-    /// Who swapped out has a page for it.
+    /// A task that swapped out has a page for it.
     fn freed_page(&mut self, agent: usize) {
         if self.agents[agent].kind == Kind::Task {
             return self.used_page(agent);
@@ -381,7 +383,7 @@ pub fn run(options: &Options) -> Report {
         "policy",
         "kb_per_s",
         "busy_percent",
-        "seed_kb_per_s",
+        "published_kb_per_s",
         "fitted",
     ]);
     for case in &CASES {
@@ -389,14 +391,17 @@ pub fn run(options: &Options) -> Report {
             for policy in &POLICIES {
                 let (rate, busy) = Simulation::new(case, tasks, policy, options).run(options.pages);
                 let figure = match (case.name, tasks) {
-                    (SEED, 1) => Some(0),
-                    (SEED, 16) => Some(1),
+                    (PUBLISHED, 1) => Some(0),
+                    (PUBLISHED, 16) => Some(1),
                     _ => None,
                 };
-                let seed = policy.seed.zip(figure).map(|(all, figure)| all[figure]);
+                let published = policy
+                    .published
+                    .zip(figure)
+                    .map(|(all, figure)| all[figure]);
                 let fitted = matches!(
                     (case.name, tasks, policy.name),
-                    (SEED, 1, "activation" | "per-node") | (SEED, 16, "per-node")
+                    (PUBLISHED, 1, "activation" | "per-node") | (PUBLISHED, 16, "per-node")
                 );
                 report.row(vec![
                     case.name.into(),
@@ -404,7 +409,7 @@ pub fn run(options: &Options) -> Report {
                     policy.name.into(),
                     rate.round().into(),
                     format!("{:.0}, {:.0}", busy[0], busy[1]).into(),
-                    seed.map_or(Value::Null, Value::from),
+                    published.map_or(Value::Null, Value::from),
                     if fitted { "yes".into() } else { "".into() },
                 ]);
             }
@@ -413,7 +418,7 @@ pub fn run(options: &Options) -> Report {
     report.note(
         "per-node is what ebb does by default; fitted: the model's times come from this figure",
     );
-    report.note("case seed: the cases of the seed, one row for each number of tasks and policy; the others are ours");
+    report.note("case published: the cases of the kernel test, one row for each number of tasks and policy; the others are ours");
     report.note("slow: 1 GB/s, else 6 GB/s; busy_percent: how much of the time each device wrote");
     report
 }
@@ -443,9 +448,9 @@ mod tests {
     }
 
     #[test]
-    fn the_policies_relate_as_in_the_seed() {
+    fn the_policies_relate_as_published() {
         let rates = Rates::new(60_000);
-        let rate = |tasks, policy| rates.rate(SEED, tasks, policy);
+        let rate = |tasks, policy| rates.rate(PUBLISHED, tasks, policy);
         let gain = |tasks, better, worse| rate(tasks, better) / rate(tasks, worse) - 1.0;
         // 18%, about nothing, 165%, 50%.
         assert!((0.10..0.30).contains(&gain(1, "per-node", "activation")));
@@ -455,13 +460,16 @@ mod tests {
         for (case, tasks) in [1, 16].into_iter().enumerate() {
             for policy in &POLICIES {
                 let of = |r: &serde_json::Map<String, Value>| {
-                    r["case"] == SEED && r["tasks"] == tasks && r["policy"] == policy.name
+                    r["case"] == PUBLISHED && r["tasks"] == tasks && r["policy"] == policy.name
                 };
                 assert_eq!(rates.0.rows().filter(of).count(), 1);
-                if let Some(seed) = policy.seed {
-                    let of_seed = rate(tasks, policy.name) / seed[case];
-                    let (name, near) = (policy.name, (0.88..1.12).contains(&of_seed));
-                    assert!(near, "{tasks} tasks, {name}: {of_seed:.2} of the seed's");
+                if let Some(published) = policy.published {
+                    let of_published = rate(tasks, policy.name) / published[case];
+                    let (name, near) = (policy.name, (0.88..1.12).contains(&of_published));
+                    assert!(
+                        near,
+                        "{tasks} tasks, {name}: {of_published:.2} of the published"
+                    );
                 }
             }
         }
@@ -486,7 +494,7 @@ mod tests {
                 }
             }
         }
-        // With slow devices it is they that bind, of whose lock the seed's cases know alone.
+        // With slow devices it is they that bind, of whose lock the published cases know alone.
         let slow = |policy| rates.rate("slow devices", 16, policy) / GB;
         assert!((0.95..1.05).contains(&slow("activation")), "one device");
         for policy in ["equal-priority", "per-node", "equal-turns"] {

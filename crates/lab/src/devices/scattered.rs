@@ -1,17 +1,17 @@
-//! What a folio costs whose slots lie apart: written and read as several runs of slots, beside one run,
-//! on a real file, put together as `ebb run` does it (O_DIRECT where it can be had, io_uring,
-//! encryption).
+//! The cost of a folio whose slots lie apart: written and read as several runs of slots, and as one run,
+//! on a real file. The file is set up as `ebb run` does it: O_DIRECT where available, io_uring,
+//! encryption.
 //!
 //! A folio goes out in one batch, and comes in in one: all its runs are in flight at a time. The last
 //! row is a folio that was split, each page somewhere else.
 //!
-//! What lies where is drawn anew in each round, so that each way meets the same device.
+//! Each round draws the layout anew, so that each way meets the same device.
 
 use crate::support::report::Report;
-use crate::support::sim::Random;
 use crate::support::timing::{middle, processor_time};
 use ebb_engine::PAGE_SIZE;
 use ebb_engine::env::{ReadOp, Store, WriteOp};
+use ebb_engine::random::Random;
 use ebb_stores::{Device, Keyring, Size, SwapSpec, SwapTarget};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 /// One line for the list of experiments.
 pub const ABOUT: &str = "a folio in several runs of slots beside one run, on a real file";
 
-/// What to run.
+/// Parameters of the experiment.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// Where the file is made, without a name; none: where `ebb run` makes its own.

@@ -1,15 +1,16 @@
-//! What a disk with one head spends on swapping out, with cursors for each processor and size, and
-//! with one of the device: time for each MiB, on a simulated disk.
+//! Time that a disk with one head spends on swapping out a MiB, with cursors for each processor and
+//! size, and with one cursor of the device. The disk is simulated.
 //!
-//! Two processors write single pages and folios of 64 KiB, in turns of some, on a disk kept at a
-//! level: as much is freed at random as is written then, and the worker runs in between. Every run
-//! of slots is a transfer, in the order in which they were allocated. The head is charged for the
-//! way: nothing where a transfer follows on; the time in which what lies between passes by, where
-//! that is less than finding the place anew; else a seek, growing with the root of the distance, and
-//! half a turn (Ruemmler and Wilkes, "An introduction to disk drive modeling", 1994).
+//! Two processors take turns writing single pages and folios of 64 KiB, on a disk kept at a level:
+//! random frees balance the writes, and the worker runs in between. Every run of slots is a transfer, in
+//! the order in which they were allocated. The head is charged for its way. A transfer that follows on
+//! costs nothing. A short gap costs the time in which it passes by, where that is less than finding the
+//! place anew. Any other way costs a seek, growing with the root of the distance, and half a turn
+//! (Ruemmler and Wilkes, "An introduction to disk drive modeling", 1994).
 
 use crate::support::report::Report;
-use crate::support::sim::{Blank, Machine, Random};
+use crate::support::sim::{Blank, Machine};
+use ebb_engine::random::Random;
 use ebb_engine::slots::{DeviceSpec, Devices, Extent, ExtentList};
 use ebb_engine::{Cpu, EntryId};
 use std::sync::Arc;
@@ -17,7 +18,7 @@ use std::sync::Arc;
 /// One line for the list of experiments.
 pub const ABOUT: &str = "one cursor a device or one a processor, on a simulated disk with a head";
 
-/// What to run.
+/// Parameters of the experiment.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// Slots of the disk.
@@ -48,8 +49,8 @@ const FOLIO: u16 = 16;
 const CPUS: usize = 2;
 /// Freed together before as much is written.
 const BATCH: usize = 4096;
-/// A disk of 7200 turns a minute and 150 MB/s; from end to end of its first GiB in a few
-/// milliseconds, as swap is a small part of it.
+/// A disk of 7200 turns a minute and 150 MB/s. A seek across the device takes a few milliseconds, as
+/// swap is a small part of the disk.
 const SLOT_US: f64 = 27.3;
 const TURN_US: f64 = 8333.0;
 const STEP_US: f64 = 800.0;
@@ -90,7 +91,7 @@ impl Head {
     }
 }
 
-/// What one arrangement gave.
+/// The outcome of one arrangement.
 struct Outcome {
     head: Head,
     pages: u64,

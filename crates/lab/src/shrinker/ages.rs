@@ -1,11 +1,11 @@
-//! How often the wrong page went to the device, on real memory: the program knows when it touched
-//! each of its pages last, and finds out where they are by touching them.
+//! Share of wrong pages on the device, on real memory. The program knows when it last touched each of
+//! its pages, and finds out where they are by touching them.
 //!
-//! A page that is in memory is passed by: `/proc/self/pagemap` says so. One that is out is touched,
-//! and `/proc/PID/io` says whether this read something from a disk: in this process's name, if the kernel
-//! pages, or in that of the helper that serves it. What comes in beside it counts for nothing. Each touch
-//! changes something itself, so only [`SAMPLES`] pages are looked at, at random, which all processes that
-//! are compared choose before the first of them touches one: what is evicted for that counts for nothing.
+//! A page that is in memory is passed by: `/proc/self/pagemap` says so. A touch brings a page in, and
+//! `/proc/PID/io` says whether this read something from a disk: in this process's name, if the kernel
+//! pages, or in that of the helper that serves it. Pages that come in beside it do not count. Each touch
+//! changes something itself. So only [`SAMPLES`] random pages are looked at, and all processes that are
+//! compared choose theirs before the first touch. Evictions that a touch causes do not count.
 //!
 //! Two orders are asked for. By last touches, what is wrong may be the fault of whoever chose what
 //! leaves memory, or of whoever chose what of that goes to the device. By when pages left memory
@@ -15,7 +15,7 @@
 //!
 //! Not done here: keeping the times; choosing who pages.
 
-use crate::support::sim::Random;
+use ebb_engine::random::Random;
 use ebb_sys::proc;
 use std::fs::File;
 use std::io;
@@ -40,8 +40,8 @@ pub struct Sample {
     pub on_device: bool,
 }
 
-/// Of all pairs of a page that was on a device and one that was in the pool, in how many percent
-/// the one on the device comes later in an order; none if there are too few of either.
+/// The percentage of pairs, of a page that was on a device and one that was in the pool, in which the
+/// one on the device comes later in an order; none if there are too few of either.
 #[derive(Clone, Debug, Default)]
 pub struct Inverted {
     /// The pages that were looked at, by when they left memory, if that was watched.
@@ -143,7 +143,7 @@ fn is_here(pagemap: &File, address: usize) -> io::Result<bool> {
 /// when each page was touched last; `address` where it is; `touch` touches it.
 ///
 /// # Errors
-/// What `/proc` tells cannot be read.
+/// `/proc` cannot be read.
 pub fn inverted(
     pages: &[usize],
     touched: &[u32],
@@ -285,9 +285,9 @@ mod tests {
         assert_eq!(result.by_touch, None);
     }
 
-    /// Pages that are touched at random leave memory, and then a pool, by when they came in: the order in
-    /// which they left is kept, that of last touches is not, though nobody chose a wrong page of those that
-    /// there were to choose from. Where touches are seen, both are.
+    /// Pages that are touched at random leave memory, and then a pool, in the order in which they came
+    /// in. That order is kept; the order of last touches is not, though each choice was right among the
+    /// pages that there were. Where touches are seen, both are.
     #[test]
     fn reclaim_that_sees_no_touches_inverts_them() {
         const PAGES: usize = 9216;

@@ -1,16 +1,16 @@
 //! A model of the kernel's zswap, page by page, with its swap file behind: what 6.10 does, and what
 //! the patches change.
 //!
-//! - Without patch 3, a store that finds the pool at its limit is refused, counted, and so is each
-//!   that follows until the pool is down at its threshold; those are not counted. With it, only
-//!   those at the limit are, and shrinking starts one percent above the threshold.
-//! - The worker walks the groups in their order and writes one page of each: the one stored first
-//!   that is still there. In 6.10 an empty group is a failure, the end of the order another, and an
-//!   ended group a third, after which the walk begins anew: what comes after it is never reached.
-//!   At [`FAILURES`] failures the worker gives up, until the next refused store. With patches 1 and
-//!   2 empty and ended groups are passed by.
-//! - With patch 5 pages that do not compress are kept as they are, with patch 6 nothing is written
-//!   for [`STAND_BACK_NS`] after a store was refused or a load found nothing in the pool.
+//! - Without patch 3 a store that finds the pool at its limit is refused and counted. The stores that
+//!   follow are refused, uncounted, until the pool is down at its threshold. With it, only those at the
+//!   limit are, and shrinking starts one percent above the threshold.
+//! - The worker walks the groups in their order and writes one page of each: the one stored first that
+//!   is still there. In 6.10 an empty group is a failure, the end of the order another, and an ended
+//!   group a third. The walk then begins anew and never reaches later groups. At [`FAILURES`] failures
+//!   the worker gives up, until the next refused store. With patches 1 and 2 empty and ended groups are
+//!   passed by.
+//! - With patch 5 pages that do not compress are kept as they are. With patch 6 nothing is written for
+//!   [`STAND_BACK_NS`] after a refused store or a load that missed the pool.
 //!
 //! Not modelled: patch 4, which changes how the worker waits for memory; readahead.
 
@@ -196,7 +196,7 @@ impl Swapping for Zswap {
     fn begin(&mut self, group: u16) {
         self.groups.entry(group).or_default();
     }
-    /// What refers to it still keeps it in the order of groups.
+    /// References to an ended group keep it in the order of groups.
     fn end(&mut self, group: u16) {
         if let Some(group) = self.groups.get_mut(&group) {
             group.ended = true;

@@ -2,20 +2,20 @@
 //! allocation, under the kernel's policies and ours.
 //!
 //! In simulated time (`world`), in the proportions of the published experiment (Takero Funaki, "mm:
-//! zswap: global shrinker fix and proactive shrink", July 2024). The kernel's policies are a model
-//! of zswap (`kernel`), with none, three, five or all of the patches. `ebb` is the engine itself
-//! (`engine`). Every number that stands for the published machine says from which figure it comes.
-//! So what 6.10 reads and writes in the first benchmark is put in, what a page read costs there, and
-//! of the second what it takes without a pool and with patches 1 to 3. What comes out is what the
-//! patches read and write in the first, what all of them take in the second, and why. The active
-//! process takes half as many pages out of the pool as the published one: how that touched its pages
-//! is not known.
+//! zswap: global shrinker fix and proactive shrink", July 2024). The kernel's policies are a model of
+//! zswap (`kernel`), with none, three, five or all of the patches. `ebb` is the engine itself
+//! (`engine`). Every number that stands for the published machine says from which figure it comes. So
+//! the inputs are the reads and writes of 6.10 in the first benchmark and the cost of a page read there.
+//! Of the second, the inputs are its times without a pool and with patches 1 to 3. The outputs are the
+//! reads and writes with the patches in the first, the time with all patches in the second, and their
+//! causes. The active process takes half as many pages out of the pool as the published one: how that
+//! touched its pages is not known.
 //!
-//! `rejected` are pages that went to the device and were never in the pool. `inverted_percent` says
-//! how often the wrong page went to the device: of all pairs of a page there and a page in the pool,
-//! stored by the same group, the share in which the one on the device was stored later. 0 is an
-//! order without inversion, 50 no order at all. `across_inverted_percent` is the same of pairs of different
-//! groups: a process's young pages there, and idle ones' old pages in the pool.
+//! `rejected` are pages that went to the device and were never in the pool. `inverted_percent` is the
+//! share of wrong pages on the device: of all pairs of a page there and a page in the pool, stored by
+//! the same group, the share in which the one on the device was stored later. 0 is an order without
+//! inversion, 50 no order at all. `across_inverted_percent` is the same of pairs of different groups: a
+//! process's young pages there, and idle ones' old pages in the pool.
 
 mod ages;
 mod engine;
@@ -38,7 +38,7 @@ use world::World;
 pub const ABOUT: &str =
     "shrinker: an active process beside a pool full of idle pages; a large allocation";
 
-/// What to run.
+/// Parameters of the experiment.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// Sizes are those of the published experiment divided by this.
@@ -61,7 +61,7 @@ impl Default for Options {
 }
 
 const PAGE: usize = ebb_engine::PAGE_SIZE;
-/// What a page takes in the pool: 201539584 bytes held 63138, before the patches.
+/// Bytes of a page in the pool: 201539584 bytes held 63138, before the patches.
 const COMPRESSED: usize = 3192;
 /// Pages whose name has this bit do not compress.
 const POOR: u64 = 1 << 63;
@@ -69,7 +69,7 @@ const POOR: u64 = 1 << 63;
 const COMPRESS_NS: u64 = 3_000;
 const DECOMPRESS_NS: u64 = 1_500;
 
-/// What is compared.
+/// The policies compared.
 trait Swapping {
     /// Pages of a group that go out together.
     fn store(&mut self, group: u16, pages: &[u64]);
@@ -87,7 +87,7 @@ trait Swapping {
     fn group_bytes(&self, group: u16) -> u64;
     /// Whether a page that is out is on the device, not in the pool.
     fn on_device(&self, page: u64) -> bool;
-    /// What happened in the pool.
+    /// Events in the pool.
     fn counts(&self) -> Counts;
 }
 
@@ -138,7 +138,7 @@ impl Counts {
     }
 }
 
-/// What happened in the pool and on the device.
+/// Events in the pool and on the device.
 fn counts(world: &World, swapping: &dyn Swapping) -> Counts {
     let (pswpin, pswpout) = world.pages();
     Counts {

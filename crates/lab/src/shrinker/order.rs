@@ -36,7 +36,7 @@ impl<'a> Watched<'a> {
         self.inner.free(page);
     }
 
-    /// Of all pairs of a page on the device and one in the pool, in how many percent the one on the
+    /// The percentage of pairs, of a page on the device and one in the pool, in which the one on the
     /// device was stored later: pairs of the same group, and of different groups.
     pub fn inverted_percent(&self) -> (f64, f64) {
         let mut pages: Vec<(u16, u64, bool)> = self

@@ -3,22 +3,23 @@
 use super::order::Watched;
 use super::world::{Actor, World};
 use super::{Counts, Options, PAGE, POOR};
-use crate::support::sim::Random;
+use ebb_engine::random::Random;
 use std::collections::VecDeque;
 
 /// Pages that reclaim lets go of together.
 const RECLAIMED: usize = 32;
 /// Filling a page: 1.53 s of processor time for 2 GiB.
 const FILL_NS: u64 = 2_900;
-/// What the active process computes between two accesses: with those, what its ten runs took but for
-/// what they waited for pages, 36 s.
+/// Computation of the active process between two accesses: with those, its ten runs took 36 s beside the
+/// waits for pages.
 const THINK_NS: u64 = 60_000;
-/// What the active process's group, which reclaims for itself, pays for each page that comes back and
-/// the one that goes for it: the patches cost 6.5 s more of system time, with 267368 more faults.
+/// The cost, for the active process's group, of each page that comes back and of the page that it
+/// replaces: that group reclaims for itself. The patches cost 6.5 s more of system time, with 267368
+/// more faults.
 const FAULT_NS: u64 = 20_000;
 /// How often an idle worker looks.
 const POLL_NS: u64 = 1_000_000;
-/// What the services idle before the active process begins.
+/// Idle time of the services before the active process begins.
 const REST_NS: u64 = 120_000_000_000;
 /// How often it runs.
 const RUNS: u16 = 10;
@@ -53,7 +54,7 @@ fn background(world: &World, swapping: &mut Watched) {
     world.act(Actor::Program);
 }
 
-/// What every system has: services that hardly ever do anything.
+/// The services of any system, which hardly ever do anything.
 fn boot(swapping: &mut Watched, options: &Options) {
     for group in FIRST_SERVICES.chain([ENDED]).chain(SERVICES) {
         swapping.inner.begin(group);
@@ -79,13 +80,13 @@ fn store_all(world: &World, swapping: &mut Watched, group: u16, pages: u64) {
     }
 }
 
-/// Idle services fill the pool; then a process works in less memory than it has pages, ten times
-/// over. What the pool holds of it counts as its memory.
+/// Idle services fill the pool; then a process works in less memory than it has pages, ten times over.
+/// Its pages in the pool count as its memory.
 pub fn active(world: &World, swapping: &mut Watched, options: &Options) -> (f64, Counts) {
     let bytes = |mib: u64| (mib << 20) / options.scale;
     boot(swapping, options);
     swapping.inner.begin(IDLE);
-    // What the 1.5 GiB left on devices and in the pool.
+    // Pages of the 1.5 GiB left on devices and in the pool.
     store_all(world, swapping, IDLE, bytes(840) / PAGE as u64);
     world.spend(REST_NS);
     background(world, swapping);

@@ -8,14 +8,14 @@
 //!   That costs time, and tells in which order they left. In the end all of the processes look where their
 //!   pages are, which one clock of touches tells the age of.
 //!
-//! Every page says which it is, and what is read is checked. Who pages, and with how much memory,
-//! is the caller's business; counters are those of the whole run. In the end it is looked where the
-//! pages are (`ages`), which costs no part of the time.
+//! Every page says which it is, and what is read is checked. The caller decides about the pager and its
+//! memory; counters are those of the whole run. In the end it is looked where the pages are (`ages`),
+//! which costs no part of the time.
 
 use super::COUNTERS;
 use super::ages::{self, Sample, Watch};
 use crate::support::report::Report;
-use crate::support::sim::Random;
+use ebb_engine::random::Random;
 use ebb_sys::clock::monotonic_ns;
 use serde_json::{Value, json};
 use std::io;
@@ -37,16 +37,16 @@ pub const ACTIVE: usize = 36 << 20;
 const ACCESSES: usize = 40_000;
 /// Bytes that are filled at once.
 pub const ALLOCATED: usize = 128 << 20;
-/// What the line begins with in which a program says how long it took, in seconds.
+/// The beginning of the line in which a program says how long it took, in seconds.
 pub const ELAPSED: &str = "elapsed_s ";
-/// And in which it says how often the wrong page went to the device, if that can be known: by last
-/// touches, and in another line by when pages left memory.
+/// Beginnings of the lines with the share of wrong pages on the device, if that can be known: by last
+/// touches, and by when pages left memory.
 pub const INVERTED: &str = "inverted_percent ";
 /// The second of them.
 pub const LEFT_INVERTED: &str = "left_inverted_percent ";
 /// And in which it says the second of them of pairs of different processes.
 pub const ACROSS_INVERTED: &str = "across_inverted_percent ";
-/// What the line begins with in which an idle process tells of a page that was out.
+/// The beginning of the line in which an idle process tells of a page that was out.
 const SAMPLE: &str = "sample ";
 /// Accesses between two looks at which pages are in memory.
 const LOOK_EVERY: usize = 100;
@@ -54,13 +54,13 @@ const LOOK_EVERY: usize = 100;
 const PAGE: usize = 4096;
 /// The mode in which this program is one of the idle ones.
 const SERVICE: &str = "service";
-/// What it is asked: to look from now on, now and then, which of its pages are in memory; and, in the end, to
+/// Requests to a process: to look now and then which of its pages are in memory, and, in the end, to
 /// choose some of those that are not. Then it is to tell where these are.
 const WATCH: &str = "watch";
 const CHOOSE: &str = "choose";
 /// Between two of its looks.
 const IDLE_LOOKS: Duration = Duration::from_millis(20);
-/// What it says when it is done with what it was asked.
+/// Its answer when a request is done.
 const READY: &str = "ready";
 
 /// Pages that know which they are: a quarter of each is random, of every twentieth all.
@@ -76,7 +76,7 @@ struct Pages {
 }
 
 impl Pages {
-    /// So many bytes; times count from `since`, in CLOCK_MONOTONIC nanoseconds.
+    /// A region of this many bytes; times count from `since`, in CLOCK_MONOTONIC nanoseconds.
     fn filled(bytes: usize, seed: u64, since: u64) -> Self {
         let bytes = vec![0; bytes + PAGE];
         let mut pages = Self {
@@ -262,7 +262,7 @@ impl Service {
         Ok(service)
     }
 
-    /// What it says to this, up to where it is idle again.
+    /// Its answer to a request, up to where it is idle again.
     fn ask(&mut self, what: &str) -> io::Result<Vec<String>> {
         let input = self.child.stdin.as_mut();
         writeln!(input.ok_or(io::ErrorKind::BrokenPipe)?, "{what}")?;
@@ -349,7 +349,7 @@ fn active(watched: bool) -> Result<(), String> {
 pub struct Row {
     /// The benchmark.
     pub bench: &'static str,
-    /// Who paged, and how.
+    /// The pager, and its policy.
     pub policy: String,
     /// Bytes of memory it had in all.
     pub total: u64,
@@ -357,8 +357,8 @@ pub struct Row {
     pub elapsed: Result<f64, String>,
     /// Those of `COUNTERS`, in that order; none: not to be known.
     pub counts: [Option<u64>; COUNTERS.len()],
-    /// How often the wrong page went to the device, of those of the process that worked, by their last
-    /// touches; none: there were too few in the pool, or on the device.
+    /// The share of wrong pages on the device, of the process that worked, by their last touches; none
+    /// if there were too few in the pool or on the device.
     pub inverted_percent: Option<f64>,
     /// The same by when they left memory; none, too: nobody watched.
     pub left_inverted_percent: Option<f64>,

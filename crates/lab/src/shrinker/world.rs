@@ -4,14 +4,14 @@
 //! drives both.
 //!
 //! An operation takes the device [`OPERATION_NS`] and [`PAGE_NS`] a page, whatever it is: so the
-//! published machine behaves, whose device was a cloud's. In ten runs the patches saved 28783 reads
-//! and 45.6 s of waiting, 1.5 ms each; without a pool 2 GiB left memory at 33 µs a page, as
-//! operations of [`MERGED`] pages do if each page takes 10 µs more.
+//! published machine behaves, whose device was a cloud's. In ten runs the patches saved 28783 reads and
+//! 45.6 s of waiting. Without a pool 2 GiB left memory at 33 µs a page: operations of [`MERGED`] pages
+//! take that if each page adds 10 µs.
 //!
-//! Who needs a page waits for nothing but the operation under way. Writes queue. Those of pages that
+//! A process that needs a page waits only for the operation under way. Writes queue. Those of pages that
 //! reclaim lets go of are merged while they wait; their sender waits when they are [`BACKLOG_NS`]
-//! behind. How far that is, no figure says: it is chosen so that single writes, which
-//! queue up behind them, take as much of the device as the 13.10 s of patches 1 to 3 say.
+//! behind. No figure gives the queue's length. It is chosen so that single writes, which queue up behind
+//! the reads, take as much of the device as the time of patches 1 to 3 implies.
 
 use crate::shrinker::PAGE;
 use std::collections::VecDeque;

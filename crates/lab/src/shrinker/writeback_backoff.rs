@@ -1,24 +1,26 @@
-//! Whether the shrinker should stand back while others use the device, and for how long: a program
-//! that works in bursts, on a simulated device that does one thing after the other.
+//! Whether, and for how long, the shrinker should stand back while others use the device. A program
+//! works in bursts on a simulated device that does one thing after the other.
 //!
-//! In turn the program brings back [`READS`] pages from the device, and works for [`WORK_NS`], in
-//! which about [`STORES`] pages are evicted into a pool that is above its threshold: as much has to leave
-//! for the device. Who reads while a batch is being written waits for the rest of it. A shrinker that
-//! stands back for too long writes when the pool is nearly full, whoever reads then.
+//! In turn the program brings back [`READS`] pages from the device, and works for [`WORK_NS`]. Meanwhile
+//! about [`STORES`] pages are evicted into a pool above its threshold, and as many have to leave for the
+//! device. A read during a batch's write waits for the rest of the batch. A shrinker that stands back
+//! for too long writes when the pool is nearly full, whoever reads then.
 //!
-//! In another load [`BURST`] pages are evicted at once, more than the pool has room for: it refuses some, and
-//! to make room for them the program writes older ones out itself. In the pause there is time to make
-//! as much room as the next burst needs; a shrinker that stands back throughout leaves that to the program.
+//! In another load [`BURST`] pages are evicted at once, more than the pool has room for. The pool
+//! refuses some, and the program itself writes older ones out to make room. In the pause there is time
+//! to make as much room as the next burst needs; a shrinker that stands back throughout leaves that to
+//! the program.
 //!
 //! Compared are: never standing back; until half a second after the last read, as the kernel's
 //! sixth patch does; and the engine's own judgement, some batches' time. The first two are put on
 //! the engine from outside: where its clock stands still it never stands back.
 
 use crate::support::report::Report;
-use crate::support::sim::{Machine, Random};
+use crate::support::sim::Machine;
 use ebb_engine::codec::{Codec, Codecs, Coder, Damaged};
 use ebb_engine::counters::Counters;
 use ebb_engine::env::{Clock, IoError, Memory, ReadOp, Store, WriteOp};
+use ebb_engine::random::Random;
 use ebb_engine::slots::{DeviceSpec, Devices, Options as Policies};
 use ebb_engine::swap::{Config, CountersRef, Env, Place, Swap};
 use ebb_engine::{Cpu, EntryId, GroupId, PAGE_SIZE, PageBytes};
@@ -31,7 +33,7 @@ use std::sync::{Arc, Mutex};
 pub const ABOUT: &str =
     "how long writeback stands back for page-ins: never, 500 ms, or some batches";
 
-/// What to run.
+/// Parameters of the experiment.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// Bursts and pauses.
@@ -190,7 +192,7 @@ impl Store for Device {
     }
 }
 
-/// What the program does.
+/// The load of the program.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Load {
     PageIns,
@@ -202,7 +204,7 @@ const LOADS: [(&str, Load); 2] = [
     ("refused stores", Load::Refused),
 ];
 
-/// What a run gave.
+/// The outcome of a run.
 struct Outcome {
     elapsed_ns: u64,
     /// How long each page from the device was waited for, or each batch of stores, shortest first.
@@ -447,7 +449,7 @@ mod tests {
             let [none, long, ours] =
                 POLICIES.map(|(_, policy)| measure(policy, Load::PageIns, &options));
             for (name, other, times) in [("none", &none, 1.5), ("500 ms", &long, 1.5)] {
-                // What is waited for beyond the read itself.
+                // Waiting beyond the read itself.
                 let [theirs, own] = [other, &ours].map(|got| got.mean_us() - READ_NS as f64 / 1e3);
                 assert!(
                     own * times < theirs,
@@ -460,7 +462,7 @@ mod tests {
         }
     }
 
-    /// What was refused is made room for while the program pauses: standing back throughout leaves it to
+    /// Room for refused stores is made while the program pauses: standing back throughout leaves that to
     /// the stores of the next burst.
     #[test]
     fn stores_that_are_refused_find_room_the_next_time() {

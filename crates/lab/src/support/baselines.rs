@@ -1,10 +1,10 @@
 //! The older allocators, written anew after their description, as baselines.
 //!
-//! - `free-only`: large folios are cut from whole clusters alone, each order from its
-//!   current cluster or the list of empty ones; single slots also from anywhere. What seed
-//!   000 calls "Without".
+//! - `free-only`: large folios are cut from whole clusters alone, each order from its current cluster or
+//!   the list of empty ones; single slots also from anywhere. The kernel's test of mTHP calls it
+//!   "Without".
 //! - `legacy`: empty clusters, then clusters of the same order with free slots, then those
-//!   scanned in vain before, then (single slots) clusters of other orders. Seed 000, "With".
+//!   scanned in vain before, then (single slots) clusters of other orders. The test calls it "With".
 //!
 //! One processor, no locks: they are compared by what they find, and what finding costs.
 
@@ -16,7 +16,7 @@ pub trait SlotAllocator {
     fn allocate(&mut self, order: u8) -> Option<u32>;
     /// Gives back slots that lie within one cluster.
     fn free(&mut self, start: u32, pages: u32);
-    /// What a worker would do by now with what was given back.
+    /// The worker's part: frees of returned slots that it would have done by now.
     fn settle(&mut self) {}
     /// Free slots.
     fn free_slots(&self) -> u32;
@@ -38,7 +38,7 @@ struct Cluster {
     next: u32,
 }
 
-/// What both baselines share: a byte for each slot, and clusters on lists.
+/// The common part of both baselines: a byte for each slot, and clusters on lists.
 struct Map {
     used: Vec<bool>,
     clusters: Vec<Cluster>,
@@ -287,7 +287,7 @@ impl SlotAllocator for Legacy {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::support::sim::Random;
+    use ebb_engine::random::Random;
 
     fn exercise(rival: &mut dyn SlotAllocator, slots: u32) {
         let mut random = Random::new(7);

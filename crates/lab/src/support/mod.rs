@@ -1,4 +1,4 @@
-//! What experiments share: reports and their output, simulated devices, the older allocators as
+//! Shared parts of experiments: reports and their output, simulated devices, the older allocators as
 //! baselines, and measurements of time.
 
 pub mod baselines;

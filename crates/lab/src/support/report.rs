@@ -1,6 +1,8 @@
-//! What an experiment found: rows of named values, as a text table, as JSON lines or as a
-//! plot. Formats only; what the values mean is the experiment's to say, in its notes.
+//! The outcome of an experiment: rows of named values, as a text table, as JSON lines or as a plot.
+//! Formats only; what the values mean is the experiment's to say, in its notes.
 
+use comfy_table::presets::NOTHING;
+use comfy_table::{CellAlignment, Table};
 use plotters::prelude::*;
 use serde_json::Value;
 use std::fmt::Write as _;
@@ -18,7 +20,7 @@ pub struct Report {
 /// A line plot.
 #[derive(Clone, Debug, Default)]
 pub struct Plot {
-    /// What is shown.
+    /// The title.
     pub title: String,
     /// The horizontal axis, with its unit.
     pub x: String,
@@ -48,7 +50,7 @@ pub enum PlotError {
     Write {
         /// The file.
         path: String,
-        /// What the system said.
+        /// The system's message.
         why: String,
     },
 }
@@ -113,43 +115,23 @@ impl Report {
     /// A table with aligned columns, numbers to the right, and the notes.
     #[must_use]
     pub fn text(&self) -> String {
-        let cells: Vec<Vec<String>> = self
-            .rows
-            .iter()
-            .map(|row| row.iter().map(cell).collect())
-            .collect();
-        let width = |i: usize| {
-            let widest = cells.iter().map(|row| row[i].len()).max().unwrap_or(0);
-            widest.max(self.columns[i].len())
-        };
-        let widths: Vec<usize> = (0..self.columns.len()).map(width).collect();
-        let mut out = String::new();
-        let mut line = |values: &[&str], right: &dyn Fn(usize) -> bool| {
-            let mut text = String::new();
-            for (i, value) in values.iter().enumerate() {
-                let w = widths[i];
-                let _ = if right(i) {
-                    write!(text, "{value:>w$}  ")
-                } else {
-                    write!(text, "{value:<w$}  ")
-                };
-            }
-            let _ = writeln!(out, "{}", text.trim_end());
-        };
         let numeric = |i: usize| {
             self.rows
                 .iter()
                 .all(|row| row[i].is_number() || row[i].is_null())
         };
-        line(&self.columns, &numeric);
-        for row in &cells {
-            line(
-                &row.iter().map(String::as_str).collect::<Vec<_>>(),
-                &numeric,
-            );
+        let mut table = Table::new();
+        table.load_preset(NOTHING).set_header(&self.columns);
+        for (i, column) in table.column_iter_mut().enumerate() {
+            column.set_padding((0, 2));
+            if numeric(i) {
+                column.set_cell_alignment(CellAlignment::Right);
+            }
         }
+        table.add_rows(self.rows.iter().map(|row| row.iter().map(cell)));
+        let mut out = table.trim_fmt() + "\n";
         if !self.notes.is_empty() {
-            let _ = writeln!(out);
+            out.push('\n');
         }
         for note in &self.notes {
             let _ = writeln!(out, "{note}");

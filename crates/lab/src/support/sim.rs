@@ -68,24 +68,3 @@ impl Store for Blank {
         self.node
     }
 }
-
-/// Random numbers that are the same in every run: xorshift64* (Vigna, "An experimental
-/// exploration of Marsaglia's xorshift generators, scrambled", 2016).
-pub struct Random(u64);
-
-impl Random {
-    pub fn new(seed: u64) -> Self {
-        // A multiplication by an odd constant keeps small seeds from giving small states.
-        Self(seed.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
-    }
-    pub fn next(&mut self) -> u64 {
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
-    }
-    /// Below `limit`.
-    pub fn below(&mut self, limit: usize) -> usize {
-        ((u128::from(self.next()) * limit as u128) >> 64) as usize
-    }
-}

@@ -66,10 +66,10 @@ pub fn together(threads: usize, work: impl Fn(usize) -> usize + Sync) -> Round {
     }
 }
 
-/// As `together`, of more threads than there are processors: operations per second of the time
-/// that they had on processors, as if they had them all, so that other programs change nothing. Nor
-/// does a wait in which processors are idle, as for a lock whose owner has lost its own: that is in
-/// the speed by the clock alone.
+/// As `together`, of more threads than there are processors: operations per second of their processor
+/// time, as if they had all processors, so that other programs change nothing. Nor does a wait in which
+/// processors are idle, as for a lock whose owner has lost its own: that is in the speed by the clock
+/// alone.
 pub fn crowded(threads: usize, work: impl Fn(usize) -> usize + Sync) -> Round {
     let processors = std::thread::available_parallelism().map_or(1, usize::from);
     let seen = bound(threads, |thread, barrier| {
@@ -88,8 +88,8 @@ pub fn crowded(threads: usize, work: impl Fn(usize) -> usize + Sync) -> Round {
     }
 }
 
-/// Nanoseconds that a cache line takes from one processor to another, back and forth between the first two that
-/// there are: 30 where they share a cache, 170 where they do not, and virtual ones come to lie now so, now so.
+/// Nanoseconds that a cache line takes from one processor to another, back and forth between the first
+/// two. Processors that share a cache take 30, others 170; virtual processors may be placed either way.
 /// None if there is one processor alone.
 pub fn line_transfer_ns() -> Option<f64> {
     const TRANSFERS: u32 = 128;
@@ -129,20 +129,20 @@ pub fn processor_time() -> Duration {
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
-/// What a thread did, one chunk of work after the other.
+/// Operations of a thread, one chunk of work after the other.
 #[derive(Default)]
 struct Chunks {
     /// When each began and ended, and what it did, of those in which the thread kept its processor.
     whole: Vec<(Instant, Instant, usize)>,
     /// When the thread may have been without.
     gaps: Vec<(Instant, Instant)>,
-    /// All that it did, and how long that took.
+    /// Operations in all, and their time.
     all: (usize, Duration),
 }
 
 impl Chunks {
-    /// Who waited for a lock may then have waited for its processor: that takes far longer than all
-    /// else.
+    /// A thread that waited for a lock may have waited for its processor too, which takes far longer
+    /// than all else.
     fn take_out_the_slow(&mut self) {
         let time = |chunk: &(Instant, Instant, usize)| chunk.1 - chunk.0;
         let mut times: Vec<_> = self.whole.iter().map(time).collect();
@@ -238,7 +238,7 @@ pub struct Ratio {
     pub pairs: usize,
 }
 
-/// What the rounds gave beside the others, each beside the one in turn with it.
+/// The outcome of rounds relative to the others, each against the one in turn with it.
 pub fn ratio(rounds: &[Round], others: &[Round]) -> Ratio {
     let pairs = || rounds.iter().zip(others);
     let good = |(a, b): &(&Round, &Round)| a.undisturbed && b.undisturbed;
@@ -275,7 +275,7 @@ pub fn middle(values: &[f64]) -> f64 {
 pub fn median_between(values: &[f64]) -> (f64, f64) {
     let mut values = values.to_vec();
     values.sort_unstable_by(f64::total_cmp);
-    // So many of them, and their square root as deviation, are expected below the median.
+    // The expected number below the median, with its square root as deviation.
     let (half, deviation) = (
         values.len() as f64 / 2.0,
         (values.len() as f64).sqrt() / 2.0,
@@ -306,7 +306,7 @@ fn bind(thread: usize) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::support::sim::Random;
+    use ebb_engine::random::Random;
 
     /// Of a thousand samples the bounds leave out the true median twice, as a rule.
     #[test]

@@ -1,10 +1,9 @@
-//! What the engine's bookkeeping takes in memory: what the kernel says this process holds of anonymous
-//! memory, before there was anything and with so many pages stored, less what the pool's windows hold.
-//! So nothing else may have used memory in this process before, nor at the same time. How much of the
-//! windows is no page's is the experiment `corpus`'s to say.
+//! Memory of the engine's bookkeeping: this process's anonymous memory by the kernel's account, with so
+//! many pages stored, less that before the first store and less the pool's windows. So nothing else may
+//! have used memory in this process before, nor at the same time. How much of the windows is no page's
+//! is the experiment `corpus`'s to say.
 //!
-//! What the kernel's page tables take is not in it, as in the figures that the kernel publishes for
-//! its own.
+//! The kernel's page tables are not counted, as in the kernel's published figures for its own.
 
 use super::{COLUMNS, swap};
 use ebb_engine::codec::{Codec, Codecs, Coder, Damaged};
@@ -36,8 +35,8 @@ pub enum Backend {
     DeviceSpread,
 }
 
-/// Processors of those backends that have many. So many that each has a range of entries, and a cluster of
-/// slots, half filled in the end.
+/// Processors of those backends that have many. Enough groups that each has a range of entries and a
+/// cluster of slots, half filled in the end.
 pub const MANY: usize = 60;
 
 impl Backend {
@@ -89,7 +88,7 @@ impl Backend {
         matches!(self, Self::Device | Self::DeviceSpread)
     }
 
-    /// What the pages compress to; none: they are kept as they are.
+    /// Compressed sizes of pages; none: they are kept as they are.
     pub(super) fn sizes(self) -> &'static [u16] {
         match self {
             Self::Tiny | Self::Spread => &[16],
@@ -99,8 +98,8 @@ impl Backend {
     }
 }
 
-/// What LZ4 makes of pages of python-heap, sqlite, redis and GNU sort, as many of each (`ebb lab
-/// corpus`): each size stands for one page of 64.
+/// LZ4 sizes of pages of python-heap, sqlite, redis and GNU sort, as many of each (`ebb lab corpus`):
+/// each size stands for one page of 64.
 const REAL: [u16; 64] = [
     441, 852, 868, 887, 903, 917, 933, 959, 977, 985, 990, 995, 999, 1003, 1007, 1010, 1013, 1016,
     1019, 1022, 1026, 1033, 1048, 1062, 1073, 1083, 1093, 1104, 1130, 1181, 1198, 1214, 1227, 1236,
@@ -121,7 +120,7 @@ impl Codecs for Sized {
 }
 
 impl Sized {
-    /// What a page compresses to; neighbours are not alike.
+    /// The compressed size of a page; neighbours are not alike.
     fn size(&self, page: &PageBytes) -> usize {
         let mixed = number(page).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
         self.0[mixed as usize % self.0.len()].into()
@@ -228,8 +227,8 @@ fn anonymous() -> u64 {
         << 10
 }
 
-/// What the engine holds beside the pool's windows; it has no page map, so what the pager keeps for a
-/// swapped page is not counted.
+/// Bytes that the engine holds beside the pool's windows. It has no page map, so the pager's memory for
+/// a swapped page is not counted.
 struct Held<'a> {
     swap: &'a Swap,
     /// Anonymous memory before there was anything.
@@ -298,7 +297,7 @@ pub fn measure(backend: Backend, gib: u64, give_back: fn()) -> Vec<Vec<Value>> {
     let device = || Arc::new(Words::new(total + 512 * cpus as u64));
     let device = backend.is_device().then(device);
     let mut entries: Vec<EntryId> = (0..total).map(|_| EntryId(u32::MAX)).collect();
-    // What this experiment itself needs is there before, too.
+    // The experiment's own memory is allocated first.
     let mut rooms: Vec<PageBytes> = (0..BATCH as u64).map(page).collect();
     let before = anonymous();
     let swap = swap(cpus, codec, backend.sizes(), device);

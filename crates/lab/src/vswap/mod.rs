@@ -19,7 +19,7 @@ use std::sync::Arc;
 /// One line for the list of experiments.
 pub const ABOUT: &str = "virtual swap space: memory for each swapped page, and throughput";
 
-/// What to run.
+/// Parameters of the experiment.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// GiB of swapped pages at 100%.
@@ -101,7 +101,7 @@ fn report() -> Report {
 /// its own.
 ///
 /// # Errors
-/// What `measured` says.
+/// The rows that `measured` returns.
 pub fn run<E>(
     options: &Options,
     measured: impl Fn(Backend, u64) -> Result<Vec<Vec<Value>>, E>,

@@ -1,7 +1,7 @@
-//! How fast pages go out and are freed, without a codec's work (the pages are almost empty), for some
-//! numbers of threads: with each thread on a processor of its own (the per-processor ranges), with all
-//! on the same (one range, one lock), and for page maps that would hold slots directly: the slot
-//! allocator alone, in the same run.
+//! Throughput of stores and frees without a codec's work (the pages are almost empty), for some numbers
+//! of threads. Three cases run in turn: each thread on a processor of its own (per-processor ranges),
+//! all on the same (one range, one lock), and page maps that would hold slots directly (the slot
+//! allocator alone).
 
 use super::memory::{Backend, page};
 use super::{Options, swap};
@@ -14,7 +14,7 @@ use ebb_engine::{Cpu, EntryId, GroupId};
 use serde_json::json;
 use std::sync::{Arc, Mutex};
 
-/// What threads do with their pages.
+/// Operations of threads on their pages.
 trait Subject: Send + Sync {
     /// Puts `pages` pages of this thread out; says how many.
     fn out(&self, thread: usize, pages: usize) -> usize;

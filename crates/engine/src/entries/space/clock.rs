@@ -1,8 +1,8 @@
-//! The order in which the shrinker visits clusters: each has a place in its group's clock, by a stamp of
+//! The order in which the shrinker visits clusters. Each has a place in its group's clock, by a stamp of
 //! the whole space's sequence, so that ages of different groups can be compared.
 //!
-//! What comes to a cluster long after it got its place is *late*: it has its second chance, and another
-//! stamp, which becomes the cluster's place once what came before has gone.
+//! A page that comes to a cluster long after the cluster got its place is *late*. It has its second
+//! chance, and another stamp, which becomes the cluster's place once the earlier pages have gone.
 
 use super::{Locked, Space, entry, split};
 use crate::EntryId;
@@ -52,10 +52,10 @@ impl Space {
         Stamp::after(self.stamps.fetch_add(1, Relaxed))
     }
 
-    /// The next cluster of a group in the shrinker's order, locked, at the first entry that it has
-    /// not seen in this visit; those that have no pages in the pool any more leave the order on the way.
-    /// The cluster leaves the order, too; [`Locked::keep_in_clock`] puts it back
-    /// as the youngest, [`Locked::resume_in_clock`] where it was.
+    /// The next cluster of a group in the shrinker's order, locked, at the first entry not seen in this
+    /// visit. Clusters without pages in the pool leave the order on the way. The cluster leaves the
+    /// order, too; [`Locked::keep_in_clock`] puts it back as the youngest, [`Locked::resume_in_clock`]
+    /// where it was.
     pub fn next_in_clock(&self, group: &Arc<Group>) -> Option<Locked<'_>> {
         loop {
             let (cluster, stamp) = lock(&group.lists).clock.pop()?;
@@ -68,7 +68,7 @@ impl Space {
             }
             found.clock = None;
             if found.pooled == 0 {
-                // What comes next is not as old as what has gone.
+                // Later pages are younger than those that have gone.
                 found.late = None;
                 continue;
             }
@@ -107,8 +107,8 @@ impl Space {
         }
     }
 
-    /// What was visited is to be visited again: its cluster goes back to where it was, to go on at this
-    /// entry, unless it has left its place since.
+    /// The visit was in vain: its cluster goes back to where it was, to go on at this entry, unless it
+    /// has left its place since.
     pub fn return_to_clock(&self, visit: Visit, entry: EntryId) {
         let Some(mut locked) = self.lock_if_used(entry) else {
             return;
@@ -123,7 +123,7 @@ impl Space {
             lists.clock.remove(went);
             lists.clock.put_back(number, visit.came);
             cluster.clock = Some(visit.came);
-            // What was passed over belongs there.
+            // Entries that were passed over belong there.
             cluster.late = cluster.late.or(visit.went);
         }
         cluster.visited = at as u16;
@@ -162,8 +162,8 @@ impl Locked<'_> {
         cluster.late.is_some()
     }
 
-    /// Makes sure that the shrinker will visit this cluster: where it has its place, or, if it has none,
-    /// where those are that came late, or as the youngest.
+    /// Makes sure that the shrinker will visit this cluster: at its place, or, if it has none, at the
+    /// place of its late pages, or as the youngest.
     pub fn keep_in_clock(&mut self) {
         let (space, number) = (self.space, self.cluster);
         let cluster = self.cluster_mut();
@@ -184,8 +184,8 @@ impl Locked<'_> {
         cluster.visited = 0;
     }
 
-    /// Makes this cluster, which [`Space::next_in_clock`] gave, the next one again, from the entry
-    /// asked for on: what got its second chance before it is not asked twice in one visit.
+    /// Makes this cluster, given by [`Space::next_in_clock`], the next one again, from the entry asked
+    /// for on. So an entry that got its second chance is not asked twice in one visit.
     pub fn resume_in_clock(&mut self) {
         let (number, at, came) = (self.cluster, self.at, self.came);
         let cluster = self.cluster_mut();

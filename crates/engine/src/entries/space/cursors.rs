@@ -1,5 +1,5 @@
-//! The cursors that allocate entries: each processor has clusters of its own open for a group, one for
-//! single pages and one for runs, so that runs stay whole and processors keep out of each other's way.
+//! The cursors that allocate entries. Each processor has clusters of its own open for a group, one for
+//! single pages and one for runs: runs stay whole, and processors keep out of each other's way.
 //!
 //! Not here: what is done with an entry once it is reserved (`locked`), and the order in which pages leave
 //! the pool (`clock`).
@@ -116,7 +116,7 @@ impl Space {
         }
     }
 
-    /// So many more entries are in use, of a cluster that this processor made.
+    /// Counts more entries in use, of a cluster that this processor made.
     fn count_used(&self, maker: u16, entries: usize) {
         self.cpus[maker as usize].used.fetch_add(entries, Relaxed);
     }
@@ -178,7 +178,7 @@ impl Space {
             };
             if fits {
                 found.state = State::Open;
-                // What comes now is younger than what filled it.
+                // Pages that come now are younger than those that filled it.
                 found.late = found.clock.map(|_| self.next_stamp());
                 return Some((cluster, guard));
             }

@@ -75,8 +75,8 @@ impl Locked<'_> {
         self.at = at;
     }
 
-    /// Replaces the entry's word by another used one. Whoever puts a page into the pool
-    /// calls [`Locked::set_pooled`], or [`Locked::keep_in_clock`] before unlocking.
+    /// Replaces the entry's word by another used one. After putting a page into the pool, call
+    /// [`Locked::set_pooled`], or [`Locked::keep_in_clock`] before unlocking.
     pub fn set(&mut self, word: EntryWord) {
         let at = self.at;
         self.cluster_mut().set(at, word);
@@ -99,8 +99,8 @@ impl Locked<'_> {
         (self.cluster().left, self.cluster().vain)
     }
 
-    /// So many more pages left blocks of this cluster which others keep; or fewer, as what they had left
-    /// has gone.
+    /// Counts more pages that left blocks of this cluster which others keep, or fewer, as the rest of
+    /// those blocks has gone.
     pub fn count_left(&mut self, more: i32) {
         if more != 0 {
             let (left, vain) = self.left();

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 use std::time::{Duration, Instant};
 
-/// What a store does with entries, and what frees them again.
+/// The operations of a store, and of the free after it, on entries.
 fn store_and_free(space: &Space, cpu: Cpu) {
     let mut out = [EntryId(0); 16];
     space.reserve_each(cpu, GroupId(0), &mut out).unwrap();
@@ -24,8 +24,8 @@ fn lines<T>(thing: &T) -> RangeInclusive<usize> {
     start / 64..=(start + size_of::<T>() - 1) / 64
 }
 
-/// By addresses: what a processor has of its own, its clusters and their ranks in the directory, and
-/// where its hold on the group, which all have in common, is counted.
+/// Checked by addresses: a processor's own part, its clusters, their places in the directory, and the
+/// counts of its hold on the group that all have in common.
 #[test]
 fn processors_share_no_cache_line_on_the_fast_path() {
     const CPUS: u16 = 8;

@@ -1,8 +1,8 @@
 //! The cells of a device's clusters, found by the cluster's number.
 //!
-//! They lie in blocks, each made when one of its clusters is first used: so a device that nobody uses
-//! costs next to nothing, and one that is used pays for its clusters and no others, the last block
-//! being as short as the device. Blocks stay until the device goes, so a cell is found without a lock.
+//! They lie in blocks, each made when one of its clusters is first used. An unused device costs next to
+//! nothing, and a used one pays for its clusters and no others, as the last block is as short as the
+//! device. Blocks stay until the device goes, so a cell is found without a lock.
 
 use super::Cell;
 use crate::types::ClusterIndex;
@@ -25,9 +25,9 @@ pub(in crate::slots) struct ClusterDirectory {
     blocks: Box<[OnceLock<Block>]>,
 }
 
-/// The line of a cluster's cell in a block of so many, and its place there: those that share a cache
-/// line are a quarter of the block apart in number or more, 128 MiB of the device or a quarter of what
-/// it has behind the last block, so that processors that fill it side by side share none.
+/// The line of a cluster's cell in a block of so many, and its place there. Cells that share a cache
+/// line are at least a quarter of the block apart in number: 128 MiB of the device, or less behind the
+/// last whole block. So processors that fill it side by side share none.
 const fn place(c: ClusterIndex, lines: usize) -> (usize, usize) {
     const LINES: usize = BLOCK / STRIDE;
     let within = c.index() % BLOCK;
@@ -68,7 +68,7 @@ impl ClusterDirectory {
         &block[line].0[at]
     }
 
-    /// What it takes, in bytes.
+    /// Bytes held.
     pub fn bytes(&self) -> usize {
         let blocks = self.blocks.iter().filter_map(OnceLock::get);
         let cells: usize = blocks.map(|block| size_of_val(&**block)).sum();
@@ -81,8 +81,8 @@ mod tests {
     use super::*;
     use std::collections::BTreeSet;
 
-    /// Of devices that end anywhere in a block: each cluster has a cell of its own, no line of which is
-    /// its neighbour's; at most three cells are nobody's, and they are all that is found beyond the end.
+    /// On devices that end anywhere in a block, each cluster has a cell of its own, no line of which is
+    /// its neighbour's. At most three cells are nobody's, and only those are found beyond the end.
     #[test]
     fn each_cluster_has_a_cell_of_its_own() {
         for clusters in (1..=12).chain([255, 256, 257, 300, 511, 512, 513]) {

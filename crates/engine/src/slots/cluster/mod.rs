@@ -14,7 +14,7 @@ use crate::sync::atomic::AtomicU32;
 use crate::types::{CLUSTER_SLOTS, Cpu, EntryId};
 use table::{SlotOwner, Table};
 
-/// Who holds a cluster that is on no list.
+/// The holder of a cluster that is on no list.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Owner {
     /// A processor allocates in it: the cluster is in its state, and the cell is empty.
@@ -100,7 +100,7 @@ impl State {
 pub(super) struct Cluster {
     pub table: Option<Table>,
     pub count: u16,
-    /// What its windows are for; has a meaning while a slot is used.
+    /// The order of its windows; has a meaning while a slot is used.
     pub order: u8,
     /// Whether any of its slots is gone.
     pub gone: bool,
@@ -119,7 +119,7 @@ impl Cluster {
         }
     }
 
-    /// What stays in the cell of a cluster in the hands of a processor.
+    /// The cell's content while the cluster is in the hands of a processor.
     pub const fn away(cpu: Cpu) -> Self {
         Self::unused(State::OffList(Owner::Cpu(cpu)))
     }
@@ -155,8 +155,8 @@ impl Cluster {
         Some(start)
     }
 
-    /// Whether the cluster stays where it is when `pages` of its slots are freed: held by somebody
-    /// who will put it on a list, or on the right one already.
+    /// Whether the cluster stays where it is when `pages` of its slots are freed: its holder will put it
+    /// on a list, or it is on the right one already.
     pub const fn stays_without(&self, pages: u16) -> bool {
         match self.state {
             State::OffList(_) => true,

@@ -1,4 +1,4 @@
-//! What is in a cluster, as runs that can be moved in one piece: slots side by side whose owners lie
+//! The content of a cluster, as runs that can be moved in one piece: slots side by side whose owners lie
 //! side by side.
 
 use super::Cluster;

@@ -4,10 +4,10 @@ use crate::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 /// Whether a full cluster may hold copies: unless `none` = `said`.
 ///
-/// Said, with the cluster's lock held, by who makes a copy in a full cluster or fills one that holds
-/// some; and, with the lists' lock held, by who finds one that does: another may be looking too, and
-/// passes that cluster by. So who has looked at every full cluster after it read `said`, and found no
-/// copy, knows that there was none then.
+/// A thread says so, with the cluster's lock held, when it makes a copy in a full cluster or fills one
+/// that holds some. A thread that finds such a cluster says so with the lists' lock held: another thread
+/// may be looking too, and passes that cluster by. So who has looked at every full cluster after it read
+/// `said`, and found no copy, knows that there was none then.
 pub(in crate::slots) struct Copies {
     said: AtomicU32,
     none: AtomicU32,
@@ -25,7 +25,7 @@ impl Copies {
         self.said.fetch_add(1, Relaxed);
     }
 
-    /// What is said, if there may be some.
+    /// The last notice, if there may be some.
     pub fn said(&self) -> Option<u32> {
         let said = self.said.load(Relaxed);
         (said != self.none.load(Relaxed)).then_some(said)

@@ -2,20 +2,20 @@
 
 use crate::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 
-/// How far a drain has come. It goes round the device, so that each step costs what it moves: what
-/// stayed behind, as it could not be moved or came after, is met in the next round.
+/// How far a drain has come. A drain goes round the device, so that each step costs what it moves. Pages
+/// that could not be moved, or came later, are met in the next round.
 #[derive(Default)]
 pub(in crate::slots) struct DrainProgress {
     /// Whether it was seen that all has a place, and nothing was allocated since.
     pub begun: AtomicBool,
     /// The slot at which the next step begins; 0: a round does.
     pub next: AtomicU32,
-    /// What this round has come to before.
+    /// Results of the earlier steps of this round.
     moved: AtomicBool,
     failed: AtomicBool,
 }
 
-/// What a whole round has come to.
+/// The result of a whole round.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(in crate::slots) enum Round {
     /// Some pages were moved, or none was there.

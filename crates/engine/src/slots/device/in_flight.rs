@@ -1,28 +1,28 @@
 //! Room on its way: out of everybody's reach for the moment, and soon to be found again.
 //!
-//! A cluster that is discarded, or on its way from or to the lender, is on no list, and no other
-//! thread can take from it. Nor are the slots to be had that a compaction copies to while those
-//! it copies from are not free yet, nor the runs of a folio that will turn out not to fit. An
-//! allocation that looked everywhere meanwhile must not say that the devices are full.
+//! A cluster that is discarded, or on its way from or to the lender, is on no list, and no other thread
+//! can take from it. The same holds for the target slots of a compaction while its source slots are not
+//! free yet, and for the runs of a folio that will turn out not to fit. An allocation that looked
+//! everywhere meanwhile must not say that the devices are full.
 //!
-//! The protocol: whoever is about to take room out of reach says so first ([`InFlight::begin`]),
-//! and says so when some can be found again ([`Withdrawn::arrived`]). An allocation notes how
-//! often that was said before it looks ([`InFlight::seen`]). If it finds too little it asks
-//! [`InFlight::more_since`]: room that arrived since may have come behind its back, and what is
-//! under way is waited for; with neither, the devices are full.
+//! The protocol: whoever is about to take room out of reach says so first ([`InFlight::begin`]), and
+//! says so when some can be found again ([`Withdrawn::arrived`]). An allocation notes how often that was
+//! said before it looks ([`InFlight::seen`]). If it finds too little it asks [`InFlight::more_since`].
+//! Room that arrived since may have come behind its back, and room in flight is waited for; with
+//! neither, the devices are full.
 //!
-//! What is under way may be long in coming: a device hangs. So who waits goes on too when others have
-//! freed as much as it wants, on whichever device. Frees say so only if somebody listens, which is one
-//! look at a line that hardly ever changes. An allocation begins to listen ([`InFlight::listen`]) before
-//! its last look: a free that this look missed took a lock after it, and finds the listener there.
+//! Room in flight may be long in coming: a device hangs. So who waits goes on too when others have freed
+//! as much as it wants, on whichever device. Frees say so only if somebody listens, which is one look at
+//! a line that hardly ever changes. An allocation begins to listen ([`InFlight::listen`]) before its
+//! last look: a free that this look missed took a lock after it, and finds the listener there.
 //!
-//! It holds no lock and no room of its own while it waits, and whoever has room under way waits
-//! for no allocation; so the wait ends with that one's transfer. It is bounded in number too
-//! ([`LOOKS`]): who has seen that often how others took what arrived may say "full", for at each of
-//! those moments it was.
+//! It holds no lock and no room of its own while it waits, and a thread with room in flight waits for no
+//! allocation. So the wait ends with that thread's transfer. It is bounded in number too ([`LOOKS`]):
+//! who has seen that often how others took what arrived may say "full", for at each of those moments it
+//! was.
 //!
-//! What this does not do: slots that others free one by one, and take elsewhere, while an
-//! allocation goes from cluster to cluster, may pass it by.
+//! A limitation: slots that others free one by one, and take elsewhere, may pass by an allocation that
+//! goes from cluster to cluster.
 
 use crate::locks::{LockRank, Ordered, lock, none_held, wait};
 use crate::sync::Condvar;
@@ -31,7 +31,7 @@ use crate::sync::atomic::{AtomicU32, Ordering};
 /// How often one allocation looks everywhere because room has arrived, at most.
 pub(in crate::slots) const LOOKS: u32 = 8;
 
-/// What there is now, and has been since the beginning.
+/// Counts now, and since the beginning.
 #[derive(Default)]
 struct Counts {
     /// Now.
@@ -61,7 +61,7 @@ pub(in crate::slots) enum More {
     Nothing,
 }
 
-/// What is under way on all devices of one [`Devices`](super::Devices).
+/// Room in flight on all devices of one [`Devices`](super::Devices).
 pub(in crate::slots) struct InFlight {
     counts: Ordered<Counts, { LockRank::InFlight as usize }>,
     /// Allocations that want to be told of frees.
@@ -97,7 +97,7 @@ impl InFlight {
         }
     }
 
-    /// What has come so far: for [`InFlight::more_since`].
+    /// The counts so far: for [`InFlight::more_since`].
     pub fn seen(&self) -> Seen {
         lock(&self.counts).since
     }
@@ -108,7 +108,7 @@ impl InFlight {
         Listener(self)
     }
 
-    /// So many pages can be found again. To be called after the lock was taken under which they
+    /// Tells of pages that can be found again. To be called after the lock was taken under which they
     /// were freed.
     #[inline]
     pub fn freed(&self, pages: u32) {

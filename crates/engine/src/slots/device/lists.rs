@@ -21,9 +21,9 @@ pub(in crate::slots) struct Head {
 
 /// The lists of a device.
 ///
-/// `tables` = Σ bytes of clusters' tables; `fresh` = clusters not used so far, the last ones
-/// of the device (0 with a lender); `held` = clusters that are ours to allocate in; `past_end` =
-/// slots past the device's end of clusters that are not absent.
+/// `tables` = Σ bytes of clusters' tables; `fresh` = clusters not used so far, the last ones of the
+/// device (0 with a lender). `held` = clusters that are ours to allocate in; `past_end` = slots past the
+/// device's end of clusters that are not absent.
 pub(in crate::slots) struct Lists {
     pub heads: [Head; LISTS],
     pub fresh: u32,
@@ -101,8 +101,8 @@ impl Device {
         (head.first, head.last) = (next, last);
     }
 
-    /// Goes through a list until `wanted` says so of a cluster, or none of `looks` is left. Whom
-    /// another thread holds it sees as None. What was looked at goes to the list's end.
+    /// Goes through a list until `wanted` says so of a cluster, or none of `looks` is left. Whom another
+    /// thread holds it sees as None. Clusters that were looked at go to the list's end.
     pub fn look(
         &self,
         lists: &mut Lists,

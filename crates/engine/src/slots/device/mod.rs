@@ -1,9 +1,5 @@
-//! One device: its cells, its lists, and how a cluster moves between them.
-//!
-//! A cluster changes state only with its own lock and the lists' lock held, in that order;
-//! so either lock alone is enough to rely on a state, and the list a cluster is on always
-//! is the one its state names. To go the other way, from a list to a cluster, the lists'
-//! holder only *tries* the cluster's lock ([`Device::isolate`]).
+//! One device: its clusters, taking empty ones, and giving them back. The lists of clusters, and how a
+//! cluster moves between them, are in [`lists`].
 
 pub(super) mod copies;
 pub(super) mod cursor;
@@ -328,8 +324,8 @@ impl Device {
 
     /// Discards one emptied cluster and makes it free. False if none waits.
     ///
-    /// The cluster is off every list meanwhile, and says who holds it: nobody else can move
-    /// it, whatever happens while no lock is held. Who needs it waits for its arrival.
+    /// The cluster is off every list meanwhile, and says who holds it: nobody else can move it, whatever
+    /// happens while no lock is held. An allocation that needs it waits for its arrival.
     pub fn discard_one(&self, patience: Patience) -> bool {
         if !self.wants_discard || self.len(DISCARD) == 0 {
             return false;

@@ -1,13 +1,12 @@
-//! How many slots of a device are used: counts of those taken and those freed, which only grow, a
-//! pair for each processor and one for who holds no processor's lock.
+//! Used slots of a device: counts of slots taken and slots freed, which only grow. Each processor has a
+//! pair, and threads that hold no processor's lock share one.
 //!
-//! They are read one by one while others go on. So all that were taken are read first, and what was
-//! freed after that: the difference may be too small, as some were freed meanwhile, and never is too
-//! large. A device that is full by it was full when the last of the first was read; the difference of
-//! what was read in any other order would count a slot twice that is freed by one processor and taken
-//! by another.
+//! They are read one by one while others go on. So all taken counts are read first, and the freed counts
+//! after that. The difference may be too small, as some were freed meanwhile, but is never too large. A
+//! device that looks full was full when the last taken count was read. In any other order a slot that
+//! one processor frees and another takes would count twice.
 //!
-//! Whoever takes slots counts them after, and whoever frees some before anybody can take them.
+//! Slots are counted after they are taken, and before they can be taken again when they are freed.
 
 use crate::sync::atomic::{
     AtomicU64,
@@ -28,7 +27,7 @@ impl UsageCount {
         }
     }
 
-    /// So many were taken, or freed if negative.
+    /// Counts slots taken, or freed if negative.
     pub fn add(&self, slots: i64) {
         let count = if slots < 0 { &self.freed } else { &self.taken };
         count.fetch_add(slots.unsigned_abs(), Release);

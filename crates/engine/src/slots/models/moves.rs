@@ -1,12 +1,12 @@
-//! Pages that move and copies that go, while their owners free them and others allocate. The
-//! entries are a table behind one lock; what is moved is read and written without it, as the
-//! virtual swap space does, and looked at again before it is named.
+//! Pages that move and copies that go, while their owners free them and others allocate. The entries are
+//! a table behind one lock. Slots are read and written without it, as the virtual swap space does, and
+//! looked at again before a slot is named.
 //!
-//! Broken by hand, each seen to fail: a move that frees the old slot of what is gone
-//! (`loom_a_drain_moves_pages_that_are_freed`, `..._while_others_come`); a drain that leaves
-//! cursors standing (`..._while_others_come`); a window taken as it was before its owner was asked
-//! (`loom_a_window_with_a_copy_is_looked_at_again`). Of a removal that does not look what is in use
-//! only `loom_a_device_comes_in_the_place_of_one_that_goes` knows.
+//! Each of these was broken by hand and seen to fail. A move frees the old slot of an entry that is gone
+//! (`loom_a_drain_moves_pages_that_are_freed`, `..._while_others_come`). A drain leaves cursors standing
+//! (`..._while_others_come`). A window is taken as it was before its owner was asked
+//! (`loom_a_window_with_a_copy_is_looked_at_again`). Of a removal that does not look what is in use only
+//! `loom_a_device_comes_in_the_place_of_one_that_goes` knows.
 
 use super::*;
 
@@ -134,7 +134,7 @@ fn loom_a_drain_moves_pages_that_are_freed() {
         let (devices, world, first) = pages_on_the_first(3, 3, 3);
         let (other, entries) = (devices.clone(), world.clone());
         let thread = thread::spawn(move || assert!(entries.free(&other, B, 1)));
-        // All that it saw may be gone meanwhile; nothing is lost in any case.
+        // Everything that it saw may be gone meanwhile; nothing is lost in any case.
         let step = devices.drain_step(A, first, 4);
         assert!(
             matches!(step, Ok(_) | Err(DrainError::Stuck { .. })),

@@ -113,8 +113,8 @@ fn loom_what_a_folio_holds_that_will_not_fit_is_waited_for() {
     });
 }
 
-/// What is under way does not come as long as the allocation waits: a device hangs. A free of
-/// another thread is heard of, whenever it comes.
+/// Room in flight does not arrive while the allocation waits: a device hangs. A free of another thread
+/// is heard of, whenever it comes.
 #[test]
 fn loom_a_free_is_heard_of_while_something_else_is_waited_for() {
     for now in [false, true] {

@@ -1,5 +1,5 @@
-//! What somebody else does meanwhile: another process that has the lender's clusters, another thread
-//! that retires a device or discards a cluster.
+//! Meanwhile another process has the lender's clusters, or another thread retires a device or discards a
+//! cluster.
 
 use super::*;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -39,7 +39,7 @@ fn a_file_shared_with_another_process_is_full_when_nothing_can_be_borrowed() {
     devices.check();
 }
 
-/// What a process keeps ready, or has in hand with nothing in it, is for whoever else finds nothing.
+/// A process's spare clusters, and those that it holds empty, are for any other that finds nothing.
 #[test]
 fn empty_clusters_go_to_another_process_that_finds_none() {
     let lender = Arc::new(Lent::default());
@@ -418,7 +418,7 @@ fn a_folio_that_cannot_fit_touches_nothing() {
     devices.check();
 }
 
-/// What a fork froze holds used slots that no sum over clusters of our own knows of: there is room
+/// Clusters that a fork froze hold used slots that are in no sum over our own clusters: there is room
 /// all the same where these have some.
 #[test]
 fn a_folio_finds_scattered_room_beside_frozen_clusters() {

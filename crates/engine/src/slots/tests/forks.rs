@@ -37,20 +37,11 @@ fn a_fork_freezes_what_the_child_may_read() {
     for i in 0..700 {
         devices.allocate(A, 1, EntryId(i), &mut out).unwrap();
     }
-    devices
-        .give(
-            A,
-            Extent {
-                device: id,
-                start: SlotIndex(5),
-                len: 1,
-            },
-        )
-        .unwrap();
+    devices.give(A, run(5, 1)).unwrap();
     lender.read.lock().unwrap().extend([0, 1]);
     devices.fork_parent();
     devices.check();
-    // What was free at the fork, or is freed since, is not used while the child may read.
+    // Slots free at the fork, or freed since, are not used while the child may read.
     devices
         .give(
             B,
@@ -97,6 +88,27 @@ fn a_fork_freezes_what_the_child_may_read() {
     assert_eq!(devices.usage()[0].used, 700 - 190 + 600);
 }
 
+/// Nobody reads any more, all slots are freed, and nothing is kept in hand.
+fn free_all(devices: &Devices, lender: &Lent, slots: impl Iterator<Item = u32>) {
+    lender.read.lock().unwrap().clear();
+    for slot in slots {
+        devices.give(A, run(slot, 1)).unwrap();
+    }
+    while devices.work(A, 4) > 0 {}
+    devices.let_cursors_go(|_| true);
+    while devices.work(A, 4) > 0 {}
+    devices.check();
+}
+
+/// Slots of the first device.
+fn run(start: u32, len: u16) -> Extent {
+    Extent {
+        device: DeviceId(0),
+        start: SlotIndex(start),
+        len,
+    }
+}
+
 #[test]
 fn a_child_only_reads_and_frees_what_it_inherits() {
     let (devices, lender) = lent(8);
@@ -106,27 +118,9 @@ fn a_child_only_reads_and_frees_what_it_inherits() {
         devices.allocate(A, 1, EntryId(i), &mut out).unwrap();
     }
     devices.allocate(A, 512, EntryId(1000), &mut out).unwrap();
-    devices
-        .give(
-            A,
-            Extent {
-                device: id,
-                start: SlotIndex(1024),
-                len: 512,
-            },
-        )
-        .unwrap();
+    devices.give(A, run(1024, 512)).unwrap();
     devices.bad_slot(A, id, SlotIndex(513)).unwrap();
-    devices
-        .give(
-            A,
-            Extent {
-                device: id,
-                start: SlotIndex(512),
-                len: 1,
-            },
-        )
-        .unwrap();
+    devices.give(A, run(512, 1)).unwrap();
     devices.fork_child();
     devices.check();
     assert_eq!(
@@ -139,32 +133,14 @@ fn a_child_only_reads_and_frees_what_it_inherits() {
     out.clear();
     devices.allocate(A, 1, EntryId(5000), &mut out).unwrap();
     assert_eq!(out[0].start.cluster(), ClusterIndex(3));
-    devices
-        .give(
-            A,
-            Extent {
-                device: id,
-                start: SlotIndex(514),
-                len: 86,
-            },
-        )
-        .unwrap();
+    devices.give(A, run(514, 86)).unwrap();
     assert_eq!(*lender.stopped.lock().unwrap(), [2, 1]);
     devices.check();
     // A grandchild inherits both what its parent inherited and what its parent took.
     devices.fork_child();
     devices.check();
     for slot in (0..512).chain([out[0].start.0]) {
-        devices
-            .give(
-                A,
-                Extent {
-                    device: id,
-                    start: SlotIndex(slot),
-                    len: 1,
-                },
-            )
-            .unwrap();
+        devices.give(A, run(slot, 1)).unwrap();
     }
     while devices.work(A, 8) > 0 {}
     devices.check();
@@ -265,21 +241,11 @@ proptest! {
                 prop_assert_eq!(devices.owner(id, SlotIndex(slot)), Some(EntryId(entry)));
             }
         }
-        lender.read.lock().unwrap().clear();
-        for &slot in owner.keys() {
-            devices.give(A, Extent { device: id, start: SlotIndex(slot), len: 1 }).unwrap();
-        }
-        while devices.work(A, 4) > 0 {}
-        devices.let_cursors_go(|_| true);
-        while devices.work(A, 4) > 0 {}
-        devices.check();
+        free_all(&devices, &lender, owner.keys().copied());
         // Every cluster is with the lender, in the reserve, or was said to be read no more,
         // and those of the parent exactly once.
-        let mut stopped = lender.stopped.lock().unwrap().clone();
-        stopped.retain(|c| foreign.contains(c));
-        let mut once = stopped.clone();
-        once.sort_unstable();
-        once.dedup();
+        let stopped = lender.stopped.lock().unwrap();
+        let once: BTreeSet<u32> = stopped.iter().copied().filter(|c| foreign.contains(c)).collect();
         prop_assert!(foreign.iter().all(|c| once.contains(c)), "{:?} of {:?}", once, foreign);
         prop_assert!(lender.free_clusters() as usize + foreign.len() + 3 >= 12);
         prop_assert_eq!(devices.usage()[0].used, 0);

@@ -1,7 +1,7 @@
-//! Tests of the slot allocator: random operations beside a naive allocator (`model`,
-//! `forks`), one test for each rule that random operations seldom reach (`rules`, `places`,
-//! `reclaim`, `returns`, `elsewhere`), how many locks are taken (`scattered`, `sharing`), and many
-//! threads at once (`stress`). Here is what they share.
+//! Tests of the slot allocator: random operations beside a naive allocator (`model`, `forks`), and one
+//! test for each rule that random operations seldom reach (`rules`, `places`, `reclaim`, `returns`,
+//! `elsewhere`). Further ones count locks (`scattered`, `sharing`), or run many threads at once
+//! (`stress`). Here is what they share.
 
 mod elsewhere;
 mod forks;
@@ -113,7 +113,8 @@ impl Devices {
         all.try_for_each(|(owner, run)| self.free_now(cpu, owner, run))
     }
 
-    /// An extent as runs whose owners lie side by side. What nobody owns belongs to the one before.
+    /// An extent as runs whose owners lie side by side. A slot that nobody owns belongs to the owner
+    /// before.
     fn by_owners(&self, extent: Extent) -> Vec<(EntryId, Extent)> {
         let of = |i: u16| {
             let slot = extent.start.0.wrapping_add(u32::from(i));

@@ -1,9 +1,9 @@
 //! Random operations beside a naive allocator, with every invariant checked after each.
 //!
-//! The naive side knows who owns which slot, and of each device what the user said of it and how
-//! its writes went. So it tells which devices come before others, and which accept nothing any more. Where a
-//! processor goes on in what it has at hand no device is chosen; else none may be passed over
-//! that has an empty cluster, and while there is one anywhere no folio is scattered.
+//! The naive side knows who owns which slot, and of each device what the user said of it and how its
+//! writes went. So it tells which devices come before others, and which accept nothing any more. No
+//! device is chosen where a processor goes on in its current cluster. Else no device with an empty
+//! cluster may be passed over, and while there is one anywhere no folio is scattered.
 
 use super::*;
 use crate::slots::cluster::State;
@@ -125,7 +125,7 @@ pub(super) enum Op {
     FreeTwice {
         nth: usize,
     },
-    /// What an entry owns and what follows it, as if that were its own too.
+    /// An entry's slot and those that follow it, as if they were its own too.
     FreeOthers {
         nth: usize,
         len: u16,
@@ -286,112 +286,12 @@ impl Run {
     pub(super) fn step(&mut self, op: Op) {
         match op {
             Op::Allocate { cpu, pages } => self.allocate(Cpu(cpu), pages),
-            Op::Free { cpu, nth } => {
-                let Some((device, slot)) = self.owned(nth) else {
-                    return;
-                };
-                self.free(Cpu(cpu), device, slot, 1, false);
-            }
-            Op::FreeRun { nth, len, now } => {
-                let Some((device, slot)) = self.owned(nth) else {
-                    return;
-                };
-                let naive = self.entries.naive.lock().unwrap();
-                let end = SlotIndex(slot).cluster().first_slot().0 + CLUSTER_SLOTS as u32;
-                let run = (slot..end.min(slot + u32::from(len))).take_while(|s| {
-                    naive.owner.contains_key(&(device, *s)) || naive.bad.contains(&(device, *s))
-                });
-                let len = run.count() as u16;
-                drop(naive);
-                self.free(A, device, slot, len, now);
-            }
-            Op::FreeTwice { nth } => {
-                let Some((device, slot)) = self.owned(nth) else {
-                    return;
-                };
-                let owner = self.entries.naive.lock().unwrap().owner[&(device, slot)];
-                self.free(A, device, slot, 1, false);
-                let extent = Extent {
-                    device: DeviceId(device),
-                    start: SlotIndex(slot),
-                    len: 1,
-                };
-                let owner = EntryId(owner);
-                let twice = |now| FreeError::DoubleFree {
-                    device: extent.device,
-                    slot: extent.start,
-                    owner,
-                    now,
-                };
-                let again = self.devices.free(B, owner, extent);
-                assert_eq!(again, Err(twice(None)));
-                let again = self.devices.free_now(B, owner, extent);
-                assert_eq!(again, Err(twice(None)));
-            }
-            Op::FreeOthers { nth, len } => {
-                let Some((device, slot)) = self.owned(nth) else {
-                    return;
-                };
-                let cluster_end = SlotIndex(slot).cluster().first_slot().0 + CLUSTER_SLOTS as u32;
-                let end = (slot + u32::from(len)).min(cluster_end);
-                let end = end.min(self.slots(device));
-                let naive = self.entries.naive.lock().unwrap();
-                let first = naive.owner[&(device, slot)];
-                let owner = |s: &u32| naive.owner.get(&(device, *s)).copied();
-                let wrong = |s: &u32| {
-                    owner(s) != Some(first + s - slot) && !naive.bad.contains(&(device, *s))
-                };
-                let Some(wrong) = (slot..end).find(wrong) else {
-                    return;
-                };
-                let error = FreeError::DoubleFree {
-                    device: DeviceId(device),
-                    slot: SlotIndex(wrong),
-                    owner: EntryId(first + wrong - slot),
-                    now: owner(&wrong).map(EntryId),
-                };
-                drop(naive);
-                let extent = Extent {
-                    device: DeviceId(device),
-                    start: SlotIndex(slot),
-                    len: (end - slot) as u16,
-                };
-                let stale = self.devices.free(A, EntryId(first), extent);
-                assert_eq!(stale, Err(error));
-            }
-            Op::Cache { nth, count } => {
-                let mut naive = self.entries.naive.lock().unwrap();
-                let Some(skip) = nth.checked_rem(naive.owner.len()) else {
-                    return;
-                };
-                let some: Vec<_> = naive
-                    .owner
-                    .iter()
-                    .skip(skip)
-                    .take(count)
-                    .map(|(k, v)| (*k, *v))
-                    .collect();
-                for ((device, slot), owner) in some {
-                    let slot = SlotIndex(slot);
-                    let told = self.devices.set_cache_only(DeviceId(device), slot, true);
-                    told.unwrap();
-                    naive.cached.insert(owner);
-                }
-            }
-            Op::Bad { nth } => {
-                let Some((device, slot)) = self.owned(nth) else {
-                    return;
-                };
-                let mut naive = self.entries.naive.lock().unwrap();
-                let owner = naive.owner.remove(&(device, slot)).unwrap();
-                naive.cached.remove(&owner);
-                naive.bad.insert((device, slot));
-                let known = naive.known(DeviceId(device));
-                known.errors += 1;
-                known.out |= known.errors == DEVICE_ERROR_LIMIT;
-                let slot = SlotIndex(slot);
-                self.devices.bad_slot(A, DeviceId(device), slot).unwrap();
-            }
+            Op::Free { cpu, nth } => self.free_one(cpu, nth),
+            Op::FreeRun { nth, len, now } => self.free_several(nth, len, now),
+            Op::FreeTwice { nth } => self.free_twice(nth),
+            Op::FreeOthers { nth, len } => self.free_others(nth, len),
+            Op::Cache { nth, count } => self.cache(nth, count),
+            Op::Bad { nth } => self.bad(nth),
             Op::Work { max } => {
                 self.devices.work(B, max);
             }
@@ -404,19 +304,7 @@ impl Run {
                     Err(e) => assert_eq!(e, AddError::TooSmall { slots }),
                 }
             }
-            Op::Wrote { nth, pages } => {
-                let Some(id) = self.nth_device(nth) else {
-                    return;
-                };
-                self.devices.wrote(id, pages);
-                let mut naive = self.entries.naive.lock().unwrap();
-                let known = naive.known(id);
-                if known.errors > 0 && !known.out {
-                    let forgiven = (known.written + pages) / FORGIVING_PAGES;
-                    known.written = (known.written + pages) % FORGIVING_PAGES;
-                    known.errors = known.errors.saturating_sub(forgiven);
-                }
-            }
+            Op::Wrote { nth, pages } => self.wrote(nth, pages),
             Op::Retire { nth } => {
                 let Some(id) = self.nth_device(nth) else {
                     return;
@@ -425,6 +313,138 @@ impl Run {
                 self.entries.naive.lock().unwrap().known(id).out = true;
             }
             Op::Drain { nth } => self.drain(nth),
+        }
+    }
+
+    /// Frees a slot.
+    fn free_one(&mut self, cpu: u16, nth: usize) {
+        let Some((device, slot)) = self.owned(nth) else {
+            return;
+        };
+        self.free(Cpu(cpu), device, slot, 1, false);
+    }
+
+    /// Frees some slots from one on, as far as entries own them.
+    fn free_several(&mut self, nth: usize, len: u16, now: bool) {
+        let Some((device, slot)) = self.owned(nth) else {
+            return;
+        };
+        let naive = self.entries.naive.lock().unwrap();
+        let end = SlotIndex(slot).cluster().first_slot().0 + CLUSTER_SLOTS as u32;
+        let run = (slot..end.min(slot + u32::from(len))).take_while(|s| {
+            naive.owner.contains_key(&(device, *s)) || naive.bad.contains(&(device, *s))
+        });
+        let len = run.count() as u16;
+        drop(naive);
+        self.free(A, device, slot, len, now);
+    }
+
+    /// Frees a slot and then again, which is refused.
+    fn free_twice(&mut self, nth: usize) {
+        let Some((device, slot)) = self.owned(nth) else {
+            return;
+        };
+        let owner = self.entries.naive.lock().unwrap().owner[&(device, slot)];
+        self.free(A, device, slot, 1, false);
+        let extent = Extent {
+            device: DeviceId(device),
+            start: SlotIndex(slot),
+            len: 1,
+        };
+        let owner = EntryId(owner);
+        let twice = |now| FreeError::DoubleFree {
+            device: extent.device,
+            slot: extent.start,
+            owner,
+            now,
+        };
+        let again = self.devices.free(B, owner, extent);
+        assert_eq!(again, Err(twice(None)));
+        let again = self.devices.free_now(B, owner, extent);
+        assert_eq!(again, Err(twice(None)));
+    }
+
+    /// Frees slots of which not all are the owner's, which is refused.
+    fn free_others(&mut self, nth: usize, len: u16) {
+        let Some((device, slot)) = self.owned(nth) else {
+            return;
+        };
+        let cluster_end = SlotIndex(slot).cluster().first_slot().0 + CLUSTER_SLOTS as u32;
+        let end = (slot + u32::from(len)).min(cluster_end);
+        let end = end.min(self.slots(device));
+        let naive = self.entries.naive.lock().unwrap();
+        let first = naive.owner[&(device, slot)];
+        let owner = |s: &u32| naive.owner.get(&(device, *s)).copied();
+        let wrong =
+            |s: &u32| owner(s) != Some(first + s - slot) && !naive.bad.contains(&(device, *s));
+        let Some(wrong) = (slot..end).find(wrong) else {
+            return;
+        };
+        let error = FreeError::DoubleFree {
+            device: DeviceId(device),
+            slot: SlotIndex(wrong),
+            owner: EntryId(first + wrong - slot),
+            now: owner(&wrong).map(EntryId),
+        };
+        drop(naive);
+        let extent = Extent {
+            device: DeviceId(device),
+            start: SlotIndex(slot),
+            len: (end - slot) as u16,
+        };
+        let stale = self.devices.free(A, EntryId(first), extent);
+        assert_eq!(stale, Err(error));
+    }
+
+    /// Says of some slots that they are only copies.
+    fn cache(&mut self, nth: usize, count: usize) {
+        let mut naive = self.entries.naive.lock().unwrap();
+        let Some(skip) = nth.checked_rem(naive.owner.len()) else {
+            return;
+        };
+        let some: Vec<_> = naive
+            .owner
+            .iter()
+            .skip(skip)
+            .take(count)
+            .map(|(k, v)| (*k, *v))
+            .collect();
+        for ((device, slot), owner) in some {
+            let slot = SlotIndex(slot);
+            let told = self.devices.set_cache_only(DeviceId(device), slot, true);
+            told.unwrap();
+            naive.cached.insert(owner);
+        }
+    }
+
+    /// A write to a slot fails.
+    fn bad(&mut self, nth: usize) {
+        let Some((device, slot)) = self.owned(nth) else {
+            return;
+        };
+        let mut naive = self.entries.naive.lock().unwrap();
+        let owner = naive.owner.remove(&(device, slot)).unwrap();
+        naive.cached.remove(&owner);
+        naive.bad.insert((device, slot));
+        let known = naive.known(DeviceId(device));
+        known.errors += 1;
+        known.out |= known.errors == DEVICE_ERROR_LIMIT;
+        let slot = SlotIndex(slot);
+        self.devices.bad_slot(A, DeviceId(device), slot).unwrap();
+    }
+
+    /// Pages were written well.
+    fn wrote(&mut self, nth: usize, pages: u32) {
+        let Some(id) = self.nth_device(nth) else {
+            return;
+        };
+        self.devices.wrote(id, pages);
+        let mut naive = self.entries.naive.lock().unwrap();
+        let known = naive.known(id);
+        if known.errors > 0 && !known.out {
+            let forgiven = (known.written + pages) / FORGIVING_PAGES;
+            known.written = (known.written + pages) % FORGIVING_PAGES;
+            known.errors = known.errors.saturating_sub(forgiven);
         }
     }
 
@@ -600,7 +620,7 @@ proptest! {
             run.step(op);
             run.check();
         }
-        // Whatever happened, everything can be given back, and all of it be used again.
+        // In the end everything can be given back, and all of it be used again.
         while let Some((device, slot)) = run.owned(0) {
             run.free(A, device, slot, 1, false);
         }

@@ -1,5 +1,5 @@
-//! Slots that only hold a copy: when they are given up, how many at a time, and what is looked at
-//! again after the locks were dropped to ask their owners.
+//! Slots that only hold a copy: when, and how many at a time, they are given up, and what is looked at
+//! again after locks were dropped to ask their owners.
 
 use super::model::{Op, Run};
 use super::*;
@@ -34,7 +34,8 @@ fn copies_make_way_for_a_folio_only_when_over_half_of_the_device_is_used() {
         for _ in 0..128 {
             run.allocate(A, 16);
         }
-        // So many pages of each folio stay, all of them copies: none finds a place beside them.
+        // The pages of each folio that stay, all of them copies: no other folio finds a place beside
+        // them.
         let kept = if over_half { 11 } else { 1 };
         for slot in (0..2048).filter(|slot| slot % 16 >= kept) {
             run.free(A, 0, slot, 1, true);

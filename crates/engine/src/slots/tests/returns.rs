@@ -79,8 +79,8 @@ fn without_a_worker_everything_freed_is_found_again() {
     }
 }
 
-/// What waits in one processor's cache, in a full cluster, is another's place for a folio, before
-/// that is scattered.
+/// Slots in one processor's cache, in a full cluster, are another's place for a folio before that is
+/// scattered.
 #[test]
 fn what_waits_is_a_place_for_a_folio() {
     let (devices, id) = full(4);

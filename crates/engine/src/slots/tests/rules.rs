@@ -217,60 +217,62 @@ fn emptied_clusters_are_discarded_before_they_are_used_again() {
     devices.check();
 }
 
-/// The failure reported against the series of the seed: a cluster is taken off its list by
-/// the discard worker, and something else frees or moves it as if it were still listed.
+/// A device whose discard does all that others may do meanwhile.
+struct Meddler {
+    devices: OnceLock<std::sync::Weak<Devices>>,
+    calls: AtomicU64,
+    /// A thread that wants the cluster meanwhile.
+    other: std::sync::Mutex<Option<std::thread::JoinHandle<Extent>>>,
+}
+impl Store for Meddler {
+    fn slots(&self) -> u64 {
+        1024
+    }
+    fn write(&self, _: &[WriteOp<'_>], _: &mut [Result<(), IoError>]) {}
+    fn read(&self, _: &mut [ReadOp<'_>], _: &mut [Result<(), IoError>]) {}
+    fn discard(&self, slot: u64, _: u64) -> Result<(), IoError> {
+        // In the midst of the discard, no lock held: everything else goes on.
+        let devices = self.devices.get().unwrap().upgrade().unwrap();
+        let extent = Extent {
+            device: DeviceId(0),
+            start: SlotIndex(slot as u32),
+            len: 1,
+        };
+        assert!(matches!(
+            devices.give(A, extent),
+            Err(FreeError::DoubleFree { .. })
+        ));
+        assert!(matches!(
+            devices.give_now(A, extent),
+            Err(FreeError::DoubleFree { .. })
+        ));
+        let wanting = devices.clone();
+        let mut other = self.other.lock().unwrap();
+        *other = Some(std::thread::spawn(move || {
+            let mut out = ExtentList::new();
+            wanting.allocate(B, 512, EntryId(512), &mut out).unwrap();
+            out[0]
+        }));
+        while devices.in_flight.waiting() == 0 {
+            assert!(!other.as_ref().unwrap().is_finished(), "nobody waits");
+            std::thread::yield_now();
+        }
+        devices
+            .bad_slot(A, DeviceId(0), SlotIndex(slot as u32))
+            .unwrap();
+        devices.work(A, 8);
+        self.calls.fetch_add(1, Ordering::Relaxed);
+        Err(IoError::Slot)
+    }
+    fn wants_discard(&self) -> bool {
+        true
+    }
+}
+
+/// The failure reported against the kernel's series: the discard worker takes a cluster off its list,
+/// and another thread frees or moves it as if it were still listed.
 #[test]
 fn a_cluster_being_discarded_is_on_no_list() {
-    struct Meddler {
-        devices: OnceLock<std::sync::Weak<Devices>>,
-        calls: AtomicU64,
-        /// A thread that wants the cluster meanwhile.
-        other: std::sync::Mutex<Option<std::thread::JoinHandle<Extent>>>,
-    }
-    impl Store for Meddler {
-        fn slots(&self) -> u64 {
-            1024
-        }
-        fn write(&self, _: &[WriteOp<'_>], _: &mut [Result<(), IoError>]) {}
-        fn read(&self, _: &mut [ReadOp<'_>], _: &mut [Result<(), IoError>]) {}
-        fn discard(&self, slot: u64, _: u64) -> Result<(), IoError> {
-            // In the midst of the discard, no lock held: everything else goes on.
-            let devices = self.devices.get().unwrap().upgrade().unwrap();
-            let extent = Extent {
-                device: DeviceId(0),
-                start: SlotIndex(slot as u32),
-                len: 1,
-            };
-            assert!(matches!(
-                devices.give(A, extent),
-                Err(FreeError::DoubleFree { .. })
-            ));
-            assert!(matches!(
-                devices.give_now(A, extent),
-                Err(FreeError::DoubleFree { .. })
-            ));
-            let wanting = devices.clone();
-            let mut other = self.other.lock().unwrap();
-            *other = Some(std::thread::spawn(move || {
-                let mut out = ExtentList::new();
-                wanting.allocate(B, 512, EntryId(512), &mut out).unwrap();
-                out[0]
-            }));
-            while devices.in_flight.waiting() == 0 {
-                assert!(!other.as_ref().unwrap().is_finished(), "nobody waits");
-                std::thread::yield_now();
-            }
-            devices
-                .bad_slot(A, DeviceId(0), SlotIndex(slot as u32))
-                .unwrap();
-            devices.work(A, 8);
-            self.calls.fetch_add(1, Ordering::Relaxed);
-            Err(IoError::Slot)
-        }
-        fn wants_discard(&self) -> bool {
-            true
-        }
-    }
     let devices = Arc::new(Devices::new(Arc::new(Cpus(1)), Options::default()));
     let store = Arc::new(Meddler {
         devices: OnceLock::new(),
@@ -470,6 +472,11 @@ fn parameters_out_of_range_are_errors() {
             Err(AllocError::Pages(pages))
         );
     }
+}
+
+#[test]
+fn extents_and_devices_that_there_are_not_are_errors() {
+    let (devices, id) = one(700, Options::default());
     for (start, len) in [
         (0, 0),
         (511, 2),
@@ -532,8 +539,8 @@ fn parameters_out_of_range_are_errors() {
     devices.check();
 }
 
-/// Who frees what it has freed before harms nobody, and is named: also when its cluster is empty, and
-/// when the slots have another owner.
+/// A second free of the same slots harms nobody and is named: also when the cluster is empty, and when
+/// the slots have another owner.
 #[test]
 fn what_is_freed_twice_stays_its_next_owners() {
     for pages in [1u16, 16, 512] {
@@ -637,7 +644,7 @@ fn memory_of_a_device(slots: u64) {
         }
     }
     devices.check();
-    // What was packed is full again.
+    // A packed table is full again.
     fill(0..most);
     devices.check();
     let full = of(bytes(), slots);

@@ -75,8 +75,8 @@ struct Kind {
 
 const FOLIOS: Kind = Kind { pages: 16, cpu: A };
 
-/// Locks of clusters and of lists for 100 pairs of free and allocation, where a device is kept 90%
-/// full, half with `stay` and half with `go`, each replaced in no order: of `stay` one in `every`.
+/// Locks of clusters and of lists for 100 pairs of free and allocation, on a device kept 90% full, half
+/// with `stay` and half with `go`. Slots are replaced in random order: of `stay` one in `every`.
 fn locks_of_kinds(stay: Kind, go: Kind, every: usize) -> [u64; 2] {
     let slots = 1 << 15;
     let (devices, _) = one(slots, Options::default());
@@ -131,8 +131,8 @@ fn to_keep_sizes_apart_takes_fewer_locks() {
     );
 }
 
-/// What stays and what comes and goes lie apart where two processors swap them out (`ebb lab lifetimes`),
-/// which costs no search either: each has its own cursors.
+/// Pages that stay and pages that come and go lie apart where two processors swap them out (`ebb lab
+/// lifetimes`), which costs no search either: each has its own cursors.
 #[test]
 fn to_keep_lifetimes_apart_takes_fewer_locks() {
     let others = Kind { cpu: B, ..FOLIOS };

@@ -117,7 +117,7 @@ fn churn(world: &World, devices: &Devices, cpu: u16, until: Instant) {
     while Instant::now() < until {
         let pages = 1usize << random(6);
         let run = first + random(mine - pages);
-        // Whatever is there goes away.
+        // All devices go away.
         for entry in run..run + pages {
             let mut place = world.places[entry].lock().unwrap();
             match world.take(entry, &mut place) {
@@ -187,7 +187,7 @@ fn replace(world: &World, devices: &Devices, until: Instant) -> usize {
                 Ok(Drain::Moved(_)) => {}
                 Ok(Drain::Done) => match devices.remove(Cpu(0), id) {
                     Ok(()) => {
-                        // What was bad went with it.
+                        // Its bad slots went with it.
                         let slots = (0..SLOTS as u32).map(|slot| world.owner(id, slot));
                         slots.for_each(|owner| {
                             let was = owner.swap(0, Ordering::AcqRel);
@@ -283,7 +283,7 @@ fn threads_share_devices_that_come_and_go() {
     assert!(world.moved.load(Ordering::Relaxed) > 0, "nothing was moved");
     assert!(world.reclaimed.load(Relaxed) > 0, "no copy made way");
     devices.check();
-    // What is left, if anything: copies make way for the device that is removed.
+    // The rest, if any: copies make way for the device that is removed.
     for (entry, place) in world.places.iter().enumerate() {
         let mut place = place.lock().unwrap();
         if let Some(e) = *place {

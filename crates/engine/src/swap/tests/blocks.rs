@@ -72,7 +72,7 @@ fn idle_neighbours_share_an_object() {
     assert_eq!(swap.memory().pool_pages, 3 * CLUSTER_SLOTS as u64);
 }
 
-/// What is in one object is fetched ahead once, and not where it is being read already.
+/// The pages of an object are fetched ahead once, and not where it is being read already.
 #[test]
 fn a_block_is_fetched_ahead_once() {
     let (rig, entries) = recompressed(CLUSTER_SLOTS, None);
@@ -155,7 +155,7 @@ fn what_came_last_is_not_compressed_again() {
     assert_eq!(again(&entries[6 * CLUSTER_SLOTS..]), 0);
 }
 
-/// What is left of blocks goes on taking the room of all of their pages, until it is packed again.
+/// The rest of a block goes on taking the room of all of its pages, until it is packed again.
 #[test]
 fn what_is_left_of_blocks_is_packed_again() {
     let (rig, entries) = recompressed(CLUSTER_SLOTS, None);
@@ -235,7 +235,8 @@ fn kept_copies_in_blocks_are_given_up() {
     swap.check();
 }
 
-/// What a fork froze gives nothing back: what left blocks there stays, however short memory is.
+/// Objects that a fork froze give nothing back: pages that left blocks there stay counted, however short
+/// memory is.
 #[test]
 fn blocks_that_a_fork_froze_stay_as_they_are() {
     let (rig, entries) = recompressed(CLUSTER_SLOTS, None);
@@ -358,8 +359,8 @@ fn folios_are_in_blocks_while_their_pages_come_back_together() {
     assert!(some.iter().all(|&n| n == alone || n == FOLIO / BLOCK_PAGES));
 }
 
-/// Pages that are loaded one by one and stored again alone: what stays behind in their blocks does not
-/// fill the pool, in the background, and is all given up where memory is short.
+/// Pages are loaded one by one and stored again alone. The rest of their blocks does not fill the pool,
+/// in the background, and is all given up where memory is short.
 #[test]
 fn what_left_blocks_does_not_fill_the_pool() {
     const PAGES: usize = 4096;

@@ -27,10 +27,8 @@ fn compaction_gets_on_past_what_cannot_be_moved() {
     let folios: Vec<EntryId> = (0..5 * IN_CLUSTER)
         .map(|k| store(k * FOLIO, FOLIO, 512))
         .collect();
-    let across = folios
-        .iter()
-        .position(|first| first.0 / 512 != (first.0 + FOLIO as u32 - 1) / 512)
-        .unwrap();
+    let crosses = |first: &EntryId| first.0 / 512 != (first.0 + FOLIO as u32 - 1) / 512;
+    let across = folios.iter().position(crosses).unwrap();
     assert!(across < IN_CLUSTER, "it is in the first cluster");
     let damaged = [IN_CLUSTER + 5, 2 * IN_CLUSTER + 5];
     // Two folios in the first cluster, one in the two that follow, half of them in the others.

@@ -31,8 +31,8 @@ fn turn(swap: &Swap) -> usize {
     turn.flatten().map_or(0, |turn| turn.written)
 }
 
-/// A group that ends while the worker stands on it, one that has nothing in the pool and one that may
-/// not write back neither hold the others up nor cost them a turn, and nobody starves.
+/// Three groups neither hold the others up nor cost them a turn, and nobody starves: one that ends while
+/// the worker stands on it, one with nothing in the pool, and one that may not write back.
 #[test]
 fn whoever_ends_is_empty_or_may_not_write_costs_the_others_no_turn() {
     let rig = roomy();
@@ -88,7 +88,7 @@ fn a_group_with_the_name_of_one_that_ended_has_its_own_turns() {
     swap.check();
 }
 
-/// What came long after another group's oldest stays while those are there.
+/// Pages that came long after another group's oldest stay while those are there.
 #[test]
 fn a_group_with_young_pages_alone_is_passed_over() {
     let rig = roomy();
@@ -128,8 +128,8 @@ fn small_groups_fill_a_batch_together() {
     swap.check();
 }
 
-/// A store that is under way while its group ends puts into that group and into the new one of the
-/// name, and each is charged for what is its own.
+/// A store under way while its group ends puts into that group and into the new one of the name; each is
+/// charged for its own.
 #[test]
 fn a_group_that_ends_beside_a_store_is_charged_for_what_is_its_own() {
     let rig = rig(small(CodecKind::Zstd { level: 1 }), Some(6));
@@ -186,7 +186,7 @@ fn an_ended_group_is_known_while_it_has_pages() {
     while turn(swap) > 0 {}
     assert_eq!(swap.place(first), Place::Slot);
     swap.free(Cpu(0), first, PAGES);
-    // What ended and has nothing is forgotten when another ends.
+    // A group that ended and has nothing is forgotten when another ends.
     store(swap, 2);
     swap.remove_group(GroupId(2));
     swap.remove_group(GroupId(3));

@@ -6,7 +6,7 @@ use crate::PageBytes;
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Copy, Debug)]
 enum Step {
     Store {
         group: u16,
@@ -64,7 +64,7 @@ enum Step {
     EndGroup {
         group: u16,
     },
-    /// What follows is of one device: coming transfers that fail.
+    /// The next steps are of one device: coming transfers that fail.
     FailReads {
         device: usize,
         bits: u32,
@@ -121,7 +121,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(step, 1..120)
 }
 
-/// What the model knows of an entry.
+/// The model's knowledge of an entry.
 struct Known {
     content: Box<PageBytes>,
     cached: bool,
@@ -164,7 +164,7 @@ impl Model {
     fn released(&mut self, entry: EntryId) {
         assert!(self.entries.remove(&entry).is_some());
     }
-    /// What a load gave is the content, or an error that the faults explain.
+    /// A load gave the content, or an error that the faults explain.
     fn loaded(
         &mut self,
         entry: EntryId,
@@ -211,211 +211,279 @@ fn device_of(swap: &Swap, entry: EntryId) -> Option<DeviceId> {
     }
 }
 
+/// A swap beside its model.
+struct Run<'r> {
+    rig: &'r Rig,
+    model: Model,
+}
+
 fn run(rig: &Rig, steps: &[Step]) {
-    let Rig {
-        swap,
-        devices,
-        counters,
-        ..
-    } = rig;
-    let trouble = || devices.iter().any(|device| device.trouble());
-    let mut model = Model::default();
-    let cpu = Cpu(0);
-    for (i, step) in steps.iter().enumerate() {
-        let cpu_now = Cpu(i as u16 % 2);
-        match *step {
+    let mut run = Run {
+        rig,
+        model: Model::default(),
+    };
+    for (i, &step) in steps.iter().enumerate() {
+        run.step(Cpu(i as u16 % 2), step);
+        run.check();
+    }
+    run.end();
+}
+
+impl Run<'_> {
+    fn trouble(&self) -> bool {
+        self.rig.devices.iter().any(|device| device.trouble())
+    }
+
+    fn step(&mut self, cpu: Cpu, step: Step) {
+        match step {
             Step::Store {
                 group,
                 pages,
                 random,
-            } => {
-                let pages = model.pages(pages, random);
-                let refs: Vec<&PageBytes> = pages.iter().map(|p| &**p).collect();
-                match swap.store(cpu_now, GroupId(group), &refs) {
-                    Ok(first) => {
-                        let align = pages.len().next_power_of_two();
-                        assert_eq!(first.0 as usize % CLUSTER_SLOTS % align, 0);
-                        for (k, page) in pages.into_iter().enumerate() {
-                            model.stored(first.plus(k as u32), page);
-                        }
-                    }
-                    Err(error) => assert_ne!(error, StoreError::NoEntries),
-                }
-            }
+            } => self.store(cpu, group, pages, random),
             Step::StoreEach {
                 group,
                 pages,
                 random,
-            } => {
-                let pages = model.pages(pages, random);
-                let refs: Vec<&PageBytes> = pages.iter().map(|p| &**p).collect();
-                let mut out = vec![None; pages.len()];
-                let stored = swap.store_each(cpu_now, GroupId(group), &refs, &mut out);
-                let of_one_value = |page: &PageBytes| page.chunks_exact(4).all(|c| c == &page[..4]);
-                for (out, page) in out.iter().zip(&pages) {
-                    assert!(
-                        out.is_some() || !of_one_value(page),
-                        "what needs no room was held up"
-                    );
-                }
-                let n = out.iter().flatten().count();
-                assert_eq!(stored.unwrap_or(0), n);
-                for (entry, page) in out.into_iter().zip(pages) {
-                    if let Some(entry) = entry {
-                        model.stored(entry, page);
-                    }
-                }
-            }
-            Step::Load { which, keep } => {
-                let Some(entry) = model.pick(which) else {
-                    continue;
-                };
-                let mut out = [0x77; PAGE_SIZE];
-                let faulty = trouble();
-                let result = swap.load(cpu, entry, &mut out, keep);
-                model.loaded(entry, &out, keep, result, faulty);
-            }
-            Step::LoadEach { which, n, keep } => {
-                let Some(first) = model.pick(which) else {
-                    continue;
-                };
-                let entries: Vec<EntryId> = model
-                    .entries
-                    .range(first..)
-                    .map(|(e, _)| *e)
-                    .take(n)
-                    .collect();
-                let mut rooms = vec![[0x66; PAGE_SIZE]; entries.len()];
-                let mut out: Vec<&mut PageBytes> = rooms.iter_mut().collect();
-                let mut results = vec![Err(LoadError::Empty); entries.len()];
-                let faulty = trouble();
-                swap.load_each(cpu_now, &entries, &mut out, keep, &mut results);
-                for ((entry, out), result) in entries.into_iter().zip(&rooms).zip(results) {
-                    model.loaded(entry, out, keep, result, faulty);
-                }
-            }
-            Step::Expect { which, n } => {
-                let Some(first) = model.pick(which) else {
-                    continue;
-                };
-                let entries: Vec<EntryId> = (0..n).map(|i| first.plus(i)).collect();
-                swap.expect(&entries);
-                for (number, device) in devices.iter().enumerate() {
-                    let id = DeviceId(number as u8);
-                    let mut on_device = entries.clone();
-                    on_device.retain(|&entry| device_of(swap, entry) == Some(id));
-                    // Those on the device and no others, in their order.
-                    let said = std::mem::take(&mut *device.expected.lock().unwrap());
-                    let slots = said.into_iter().flatten();
-                    let all = swap.devices.as_ref().unwrap();
-                    let owners: Vec<EntryId> = slots
-                        .map(|slot| all.owner(id, SlotIndex(slot as u32)).unwrap())
-                        .collect();
-                    assert_eq!(owners, on_device);
-                }
-            }
-            Step::Uncache { which } => {
-                let Some(entry) = model.pick(which) else {
-                    continue;
-                };
-                let known = model.entries.get_mut(&entry).unwrap();
-                let given_up = swap.place(entry) == Place::Memory;
-                let uncached = swap.uncache(entry);
-                assert_eq!(uncached, known.cached && !given_up, "entry {entry}");
-                known.cached &= given_up;
-            }
-            Step::Free { which } => {
-                let Some(entry) = model.pick(which) else {
-                    continue;
-                };
-                swap.free(cpu_now, entry, 1);
-                model.released(entry);
-            }
-            Step::FreeRun { which, n } => {
-                let Some(first) = model.pick(which) else {
-                    continue;
-                };
-                let mut count = 0;
-                while count < n && model.entries.contains_key(&first.plus(count)) {
-                    count += 1;
-                }
-                swap.free(cpu, first, count);
-                (0..count).for_each(|k| model.released(first.plus(k)));
-            }
+            } => self.store_each(cpu, group, pages, random),
+            Step::Load { which, keep } => self.load(which, keep),
+            Step::LoadEach { which, n, keep } => self.load_each(cpu, which, n, keep),
+            Step::Expect { which, n } => self.expect(which, n),
+            Step::Uncache { which } => self.uncache(which),
+            Step::Free { which } => self.free(cpu, which),
+            Step::FreeRun { which, n } => self.free_run(which, n),
             Step::Work => {
                 for _ in 0..20 {
-                    if !swap.work(cpu_now) {
+                    if !self.rig.swap.work(cpu) {
                         break;
                     }
                 }
             }
-            Step::Shrink { pages } => {
-                let before = swap.memory().pool_bytes;
-                let given = swap.shrink_pool(cpu, pages * PAGE_SIZE as u64);
-                // Taking blocks apart may take a page for it.
-                let after = swap.memory().pool_bytes;
-                assert_eq!(before.saturating_sub(after), given);
+            Step::Shrink { pages } => self.shrink(pages),
+            Step::Drain { device, pages } => self.drain(device, pages),
+            Step::PoolMax { mib } => self.rig.swap.set_limits(mib << 20, 60).unwrap(),
+            Step::Writeback { group, may } => {
+                self.rig.swap.set_group_writeback(GroupId(group), may)
             }
-            Step::Drain { device, pages } => {
-                swap.let_drained_into_pool(pages);
-                if let Some(devices) = &swap.devices {
-                    let id = DeviceId(device as u8);
-                    let _ = devices.drain_step(cpu, id, 64);
-                    devices.readmit(id);
-                }
-                swap.let_drained_into_pool(0);
-            }
-            Step::PoolMax { mib } => swap.set_limits(mib << 20, 60).unwrap(),
-            Step::Writeback { group, may } => swap.set_group_writeback(GroupId(group), may),
-            Step::EndGroup { group } => swap.remove_group(GroupId(group)),
-            Step::Freeze => swap.pool.freeze(),
-            Step::Alone => swap.alone(),
-            Step::FailReads { device, bits } => {
-                on(devices, device, |d| d.fail_reads.store(bits, Relaxed))
-            }
-            Step::FailWrites { device, bits, why } => on(devices, device, |d| {
+            Step::EndGroup { group } => self.rig.swap.remove_group(GroupId(group)),
+            Step::Freeze => self.rig.swap.pool.freeze(),
+            Step::Alone => self.rig.swap.alone(),
+            Step::FailReads { device, bits } => on(&self.rig.devices, device, |d| {
+                d.fail_reads.store(bits, Relaxed)
+            }),
+            Step::FailWrites { device, bits, why } => on(&self.rig.devices, device, |d| {
                 *d.why.lock().unwrap() = why;
                 d.fail_writes.store(bits, Relaxed);
             }),
-            Step::CorruptReads { device, bits } => {
-                on(devices, device, |d| d.corrupt_reads.store(bits, Relaxed))
+            Step::CorruptReads { device, bits } => on(&self.rig.devices, device, |d| {
+                d.corrupt_reads.store(bits, Relaxed)
+            }),
+            Step::Delay { device, us } => {
+                on(&self.rig.devices, device, |d| d.delay.store(us, Relaxed))
             }
-            Step::Delay { device, us } => on(devices, device, |d| d.delay.store(us, Relaxed)),
-            Step::Gone { device, yes } => on(devices, device, |d| d.gone.store(yes, Relaxed)),
+            Step::Gone { device, yes } => {
+                on(&self.rig.devices, device, |d| d.gone.store(yes, Relaxed))
+            }
         }
-        swap.check();
-        assert_eq!(swap.entries(), model.entries.len());
+    }
+
+    fn check(&self) {
+        self.rig.swap.check();
+        assert_eq!(self.rig.swap.entries(), self.model.entries.len());
         let extra: u64 = 2 << 20;
-        assert!(swap.memory().pool_bytes <= (3 << 20) + extra);
+        assert!(self.rig.swap.memory().pool_bytes <= (3 << 20) + extra);
     }
-    // Without faults everything that was stored comes back.
-    for device in devices {
-        device.fail_reads.store(0, Relaxed);
-        device.corrupt_reads.store(0, Relaxed);
-        device.gone.store(false, Relaxed);
-    }
-    let entries: Vec<EntryId> = model.entries.keys().copied().collect();
-    for entry in entries {
-        while model.entries.contains_key(&entry) {
-            let mut out = [0; PAGE_SIZE];
-            match swap.load(cpu, entry, &mut out, false) {
-                Err(LoadError::Empty) if model.entries[&entry].cached => {
-                    swap.free(cpu, entry, 1);
-                    model.released(entry);
-                }
-                result => {
-                    assert!(result.is_ok(), "entry {entry} is lost: {result:?}");
-                    model.loaded(entry, &out, false, result, false);
+
+    /// Without faults everything that was stored comes back.
+    fn end(mut self) {
+        for device in &self.rig.devices {
+            device.fail_reads.store(0, Relaxed);
+            device.corrupt_reads.store(0, Relaxed);
+            device.gone.store(false, Relaxed);
+        }
+        let entries: Vec<EntryId> = self.model.entries.keys().copied().collect();
+        for entry in entries {
+            while self.model.entries.contains_key(&entry) {
+                let mut out = [0; PAGE_SIZE];
+                match self.rig.swap.load(Cpu(0), entry, &mut out, false) {
+                    Err(LoadError::Empty) if self.model.entries[&entry].cached => {
+                        self.rig.swap.free(Cpu(0), entry, 1);
+                        self.model.released(entry);
+                    }
+                    result => {
+                        assert!(result.is_ok(), "entry {entry} is lost: {result:?}");
+                        self.model.loaded(entry, &out, false, result, false);
+                    }
                 }
             }
         }
+        while self.rig.swap.work(Cpu(0)) {}
+        self.rig.swap.check();
+        assert_eq!(self.rig.swap.memory().pool_data_bytes, 0);
+        let counted = [
+            &self.rig.counters.swpin_zero,
+            &self.rig.counters.zswpin,
+            &self.rig.counters.pswpin,
+        ]
+        .map(|c| c.get());
+        assert_eq!(counted, self.model.loads, "loads by source");
+        assert_eq!(
+            self.rig.counters.zswpwb.get(),
+            self.rig.counters.written_back_pages.get()
+        );
     }
-    while swap.work(cpu) {}
-    swap.check();
-    assert_eq!(swap.memory().pool_data_bytes, 0);
-    let counted = [&counters.swpin_zero, &counters.zswpin, &counters.pswpin].map(|c| c.get());
-    assert_eq!(counted, model.loads, "loads by source");
-    assert_eq!(counters.zswpwb.get(), counters.written_back_pages.get());
+
+    /// Stores a folio.
+    fn store(&mut self, cpu: Cpu, group: u16, pages: usize, random: usize) {
+        let pages = self.model.pages(pages, random);
+        let refs: Vec<&PageBytes> = pages.iter().map(|p| &**p).collect();
+        match self.rig.swap.store(cpu, GroupId(group), &refs) {
+            Ok(first) => {
+                let align = pages.len().next_power_of_two();
+                assert_eq!(first.0 as usize % CLUSTER_SLOTS % align, 0);
+                for (k, page) in pages.into_iter().enumerate() {
+                    self.model.stored(first.plus(k as u32), page);
+                }
+            }
+            Err(error) => assert_ne!(error, StoreError::NoEntries),
+        }
+    }
+
+    /// Stores single pages.
+    fn store_each(&mut self, cpu: Cpu, group: u16, pages: usize, random: usize) {
+        let pages = self.model.pages(pages, random);
+        let refs: Vec<&PageBytes> = pages.iter().map(|p| &**p).collect();
+        let mut out = vec![None; pages.len()];
+        let stored = self
+            .rig
+            .swap
+            .store_each(cpu, GroupId(group), &refs, &mut out);
+        let of_one_value = |page: &PageBytes| page.chunks_exact(4).all(|c| c == &page[..4]);
+        for (out, page) in out.iter().zip(&pages) {
+            assert!(
+                out.is_some() || !of_one_value(page),
+                "what needs no room was held up"
+            );
+        }
+        let n = out.iter().flatten().count();
+        assert_eq!(stored.unwrap_or(0), n);
+        for (entry, page) in out.into_iter().zip(pages) {
+            if let Some(entry) = entry {
+                self.model.stored(entry, page);
+            }
+        }
+    }
+
+    /// Loads a page.
+    fn load(&mut self, which: usize, keep: bool) {
+        let Some(entry) = self.model.pick(which) else {
+            return;
+        };
+        let mut out = [0x77; PAGE_SIZE];
+        let faulty = self.trouble();
+        let result = self.rig.swap.load(Cpu(0), entry, &mut out, keep);
+        self.model.loaded(entry, &out, keep, result, faulty);
+    }
+
+    /// Loads many pages.
+    fn load_each(&mut self, cpu: Cpu, which: usize, n: usize, keep: bool) {
+        let Some(first) = self.model.pick(which) else {
+            return;
+        };
+        let entries: Vec<EntryId> = self
+            .model
+            .entries
+            .range(first..)
+            .map(|(e, _)| *e)
+            .take(n)
+            .collect();
+        let mut rooms = vec![[0x66; PAGE_SIZE]; entries.len()];
+        let mut out: Vec<&mut PageBytes> = rooms.iter_mut().collect();
+        let mut results = vec![Err(LoadError::Empty); entries.len()];
+        let faulty = self.trouble();
+        self.rig
+            .swap
+            .load_each(cpu, &entries, &mut out, keep, &mut results);
+        for ((entry, out), result) in entries.into_iter().zip(&rooms).zip(results) {
+            self.model.loaded(entry, out, keep, result, faulty);
+        }
+    }
+
+    /// Says that pages will be loaded.
+    fn expect(&mut self, which: usize, n: u32) {
+        let Some(first) = self.model.pick(which) else {
+            return;
+        };
+        let entries: Vec<EntryId> = (0..n).map(|i| first.plus(i)).collect();
+        self.rig.swap.expect(&entries);
+        for (number, device) in self.rig.devices.iter().enumerate() {
+            let id = DeviceId(number as u8);
+            let mut on_device = entries.clone();
+            on_device.retain(|&entry| device_of(&self.rig.swap, entry) == Some(id));
+            // Those on the device and no others, in their order.
+            let said = std::mem::take(&mut *device.expected.lock().unwrap());
+            let slots = said.into_iter().flatten();
+            let all = self.rig.swap.devices.as_ref().unwrap();
+            let owners: Vec<EntryId> = slots
+                .map(|slot| all.owner(id, SlotIndex(slot as u32)).unwrap())
+                .collect();
+            assert_eq!(owners, on_device);
+        }
+    }
+
+    /// A kept page leaves unwritten.
+    fn uncache(&mut self, which: usize) {
+        let Some(entry) = self.model.pick(which) else {
+            return;
+        };
+        let known = self.model.entries.get_mut(&entry).unwrap();
+        let given_up = self.rig.swap.place(entry) == Place::Memory;
+        let uncached = self.rig.swap.uncache(entry);
+        assert_eq!(uncached, known.cached && !given_up, "entry {entry}");
+        known.cached &= given_up;
+    }
+
+    /// Frees an entry.
+    fn free(&mut self, cpu: Cpu, which: usize) {
+        let Some(entry) = self.model.pick(which) else {
+            return;
+        };
+        self.rig.swap.free(cpu, entry, 1);
+        self.model.released(entry);
+    }
+
+    /// Frees entries side by side.
+    fn free_run(&mut self, which: usize, n: u32) {
+        let Some(first) = self.model.pick(which) else {
+            return;
+        };
+        let mut count = 0;
+        while count < n && self.model.entries.contains_key(&first.plus(count)) {
+            count += 1;
+        }
+        self.rig.swap.free(Cpu(0), first, count);
+        (0..count).for_each(|k| self.model.released(first.plus(k)));
+    }
+
+    /// Shrinks the pool.
+    fn shrink(&mut self, pages: u64) {
+        let before = self.rig.swap.memory().pool_bytes;
+        let given = self.rig.swap.shrink_pool(Cpu(0), pages * PAGE_SIZE as u64);
+        // Taking blocks apart may take a page for it.
+        let after = self.rig.swap.memory().pool_bytes;
+        assert_eq!(before.saturating_sub(after), given);
+    }
+
+    /// Drains a part of a device, and takes that back.
+    fn drain(&mut self, device: usize, pages: u64) {
+        self.rig.swap.let_drained_into_pool(pages);
+        if let Some(devices) = &self.rig.swap.devices {
+            let id = DeviceId(device as u8);
+            let _ = devices.drain_step(Cpu(0), id, 64);
+            devices.readmit(id);
+        }
+        self.rig.swap.let_drained_into_pool(0);
+    }
 }
 
 proptest! {

@@ -110,8 +110,8 @@ fn a_folio_side_by_side_is_freed_in_one_piece() {
     assert_eq!(devices.usage()[0].used, 0);
 }
 
-/// Entries are never written over: what an older store left stays what it is until its owner frees
-/// it, and a store that fails half-way leaves nothing that could ever be read.
+/// Entries are never written over: the page of an older store stays until its owner frees it, and a
+/// store that fails half-way leaves nothing that could ever be read.
 #[test]
 fn a_store_that_fails_half_way_leaves_no_copy() {
     for (codec, clusters) in [(CodecKind::Lz4, None), (CodecKind::None, Some(1))] {
@@ -138,7 +138,7 @@ fn a_store_that_fails_half_way_leaves_no_copy() {
         }
         swap.check();
         assert_eq!(swap.entries(), 0);
-        // All that it had taken for a while is there again.
+        // The slots that it had taken for a while are there again.
         let fits = if clusters.is_some() { 512 } else { 200 };
         let again = swap.store(cpu, group, &refs[..fits]);
         assert!(again.is_ok(), "{codec:?}: {again:?}");
@@ -172,7 +172,7 @@ fn clusters_of_entries_come_on_demand_and_go_when_empty() {
     for entry in entries {
         swap.free(cpu, entry, 1);
     }
-    // What is kept for the next clusters is counted, and so are lists of some bytes a cluster.
+    // Clusters kept for later are counted, and so are lists of some bytes a cluster.
     let left = swap.space.bytes();
     let clusters = words / (CLUSTER_SLOTS * 8);
     let spare = SPARE * (full - directory) / clusters;

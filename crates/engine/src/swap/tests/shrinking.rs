@@ -1,7 +1,8 @@
-//! What the shrinker writes, in which order, and in what pieces.
+//! The shrinker's writes: their order and their pieces.
 
 use super::*;
 use crate::PageBytes;
+use crate::random::Random;
 
 fn sixteen_mib() -> Config {
     Config {
@@ -48,8 +49,8 @@ fn batches_go_out_in_large_writes() {
     swap.check();
 }
 
-/// On a device that is mostly full, of which pages were freed in no order, a batch goes out in no more
-/// writes than the holes side by side make: as many for each page as there are slots in use for each.
+/// On a mostly full device, where pages were freed in random order, a batch needs no more writes than
+/// the holes side by side make: as many a page as there are slots in use a page.
 #[test]
 fn batches_go_out_in_few_writes_where_the_device_is_nearly_full() {
     for percent in [70, 80, 90] {
@@ -64,13 +65,10 @@ fn batches_go_out_in_few_writes_where_the_device_is_nearly_full() {
                 turn();
             }
         }
-        let mut state = 88_172_645_463_325_252u64;
+        let mut random = Random::new(1);
         let mut left = slots;
         while left * 100 > slots * percent {
-            state ^= state << 13;
-            state ^= state >> 7;
-            state ^= state << 17;
-            let entry = held.swap_remove(state as usize % held.len());
+            let entry = held.swap_remove(random.below(held.len()));
             left -= usize::from(swap.place(entry) == Place::Slot);
             swap.free(Cpu(0), entry, 1);
         }
@@ -91,8 +89,8 @@ fn batches_go_out_in_few_writes_where_the_device_is_nearly_full() {
     }
 }
 
-/// A page that was loaded, kept its copy in the pool and goes back to it unwritten has been used: it has a
-/// second chance, one, while those that came with it are written.
+/// A page that was loaded, kept its copy in the pool and goes back to it unwritten has been used. It has
+/// one second chance, while pages that came with it are written.
 #[test]
 fn a_page_that_was_used_and_not_written_has_a_second_chance() {
     let rig = rig(sixteen_mib(), Some(20));
@@ -125,7 +123,7 @@ fn a_page_that_was_used_and_not_written_has_a_second_chance() {
 }
 
 /// Where the worker keeps up, the pool refuses nothing, four times its size through: pages go to the
-/// device by writeback alone. What is refused is counted, whether or not it finds another place.
+/// device by writeback alone. Refused pages are counted, whether or not they find another place.
 #[test]
 fn the_pool_refuses_only_where_nothing_else_helps() {
     let rig = rig(sixteen_mib(), Some(40));
@@ -163,7 +161,7 @@ fn the_pool_refuses_only_where_nothing_else_helps() {
 }
 
 /// Pages leave in the order in which they came. A cluster's place in that order is that of its first
-/// pages: those that fill its holes later get a second chance, and have their turn among those that came
+/// pages. Pages that fill its holes later get a second chance, and have their turn among those that came
 /// with them. No others need one: a cluster is filled in one go, so its pages are as old as it is.
 #[test]
 fn pages_in_holes_of_older_clusters_are_written_after_their_neighbours() {
@@ -220,7 +218,7 @@ fn the_worker_stands_back_after_others_used_the_device() {
         assert_eq!(source, Ok(Source::Device));
     };
     for what in ["read", "refused", "read by another process"] {
-        // What needs no device comes first, and waits for nobody.
+        // Work that needs no device comes first, and waits for nobody.
         while swap.pool.give_back(0) > 0 || swap.compact_step(crate::pool::Worth::Much) {}
         match what {
             "read" => read(),
@@ -295,20 +293,15 @@ fn pages_that_come_late_to_an_open_cluster_are_written_in_their_turn() {
     swap.check();
 }
 
-/// Folios and single pages, of two processors that store now more, now less, while the worker writes: of
-/// pairs of a page on the device and one in the pool, how many percent are the wrong way round.
+/// Two processors store folios and single pages, now more, now less, while the worker writes: the
+/// percentage of pairs, of a page on the device and one in the pool, that are the wrong way round.
 #[test]
 fn folios_and_single_pages_leave_in_one_order() {
     for seed in 1..=3u64 {
         let rig = rig(sixteen_mib(), Some(60));
         let swap = &rig.swap;
-        let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        let mut random = |below: u64| {
-            state ^= state << 13;
-            state ^= state >> 7;
-            state ^= state << 17;
-            state % below
-        };
+        let mut numbers = Random::new(seed);
+        let mut random = |below: usize| numbers.below(below);
         let mut stored = Vec::new();
         while stored.len() < 20_000 {
             // Long stretches in which one kind is rare.
@@ -323,7 +316,7 @@ fn folios_and_single_pages_leave_in_one_order() {
                 stored.extend((0..16).map(|i| first.plus(i)));
             } else {
                 let mut out = [None; 16];
-                let n = 1 + random(4) as usize;
+                let n = 1 + random(4);
                 swap.store_each(cpu, GroupId(0), &refs[..n], &mut out)
                     .unwrap();
                 stored.extend(out.into_iter().flatten());
@@ -493,8 +486,8 @@ fn entries_without_pages_in_the_pool_cost_no_turn() {
     swap.check();
 }
 
-/// A group of few pages is visited again and again for one batch. What no device took goes back to where
-/// it was, through all visits.
+/// A group of few pages is visited again and again for one batch. Pages that no device took go back to
+/// where they were, through all visits.
 #[test]
 fn what_is_not_written_stays_the_oldest() {
     let rig = rig(sixteen_mib(), Some(20));

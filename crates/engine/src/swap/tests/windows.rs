@@ -1,4 +1,4 @@
-//! What happens when the pool has no window left, though it holds less than it may.
+//! The pool has no window left, though it holds less than it may.
 
 use super::*;
 

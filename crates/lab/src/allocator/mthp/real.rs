@@ -5,12 +5,12 @@
 //! are renewed as in the test: dropped, and written as fresh memory. At the end every page must hold
 //! what was written last.
 //!
-//! Who pages is the caller's business, and so are the counters: it is told when the warm-up has ended
-//! and when each iteration has, and their differences are what an iteration did ([`Stored`]).
+//! The caller decides about the pager and its counters. It is told when the warm-up has ended and when
+//! each iteration has; the counters' differences are an iteration's outcome ([`Stored`]).
 
 use super::{COLUMNS, MODES, SLOTS, UNIT, UNITS, percent};
 use crate::support::report::Report;
-use crate::support::sim::Random;
+use ebb_engine::random::Random;
 use ebb_sys::memory::PAGE;
 
 /// The names of the modes.
@@ -22,8 +22,8 @@ pub fn modes() -> impl Iterator<Item = &'static str> {
 pub const SWAP_BYTES: u64 = SLOTS as u64 * PAGE as u64;
 
 /// Pages that the program has beside those of the test, in round numbers, and that go out as well. The
-/// region of single pages is smaller by so many: the pager ends a program that it finds no room for,
-/// where the kernel would leave a page in memory.
+/// region of single pages is smaller by so many pages: the pager ends a program that it finds no room
+/// for, where the kernel would leave a page in memory.
 const BESIDE: usize = 80;
 const SMALL: usize = super::SMALL - BESIDE;
 const PAGES: usize = super::PAGES - BESIDE;
@@ -141,7 +141,7 @@ impl Memory {
     }
 }
 
-/// What was stored, by the pager's counters.
+/// Folios stored, by the pager's counters.
 #[derive(Clone, Copy, Default, Debug)]
 pub struct Stored {
     /// Folios of 64 KiB stored whole: entries side by side, slots in one or more runs.

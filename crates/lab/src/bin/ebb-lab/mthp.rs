@@ -55,7 +55,7 @@ fn run_real() -> Result<Report> {
     Ok(real::report(&rows))
 }
 
-/// What a line of counters says was stored.
+/// The folios stored according to a line of counters.
 fn stored(line: &str) -> Result<real::Stored> {
     let counters: serde_json::Value = serde_json::from_str(line).context("no line of counters")?;
     let counter = |name: &str| counters[name].as_u64().unwrap_or(0);

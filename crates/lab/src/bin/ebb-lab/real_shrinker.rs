@@ -1,10 +1,9 @@
 //! `ebb lab shrinker --real`: the benchmarks of [`ebb_lab::shrinker::real`] through `ebb run`, and
 //! under the kernel's own swap where this machine lets us turn it on.
 //!
-//! The kernel goes first: a cgroup of [`LIMIT`] holds the programs, the rest goes to a swap file,
-//! behind zswap or not. zswap's pool is charged to no cgroup on version 1, so its measured peak is
-//! added: so much memory `ebb run` gets then. Where the kernel cannot be asked, the reason stands
-//! in the notes.
+//! The kernel goes first: a cgroup of [`LIMIT`] holds the programs, the rest goes to a swap file, behind
+//! zswap or not. Version 1 charges zswap's pool to no cgroup. So the pool's measured peak is added, and
+//! `ebb run` gets that much memory. Where the kernel cannot be asked, the reason stands in the notes.
 
 use crate::{ebb, own};
 use anyhow::{Context, Result};
@@ -19,7 +18,7 @@ use ebb_lab::shrinker::real::{
 use std::path::Path;
 use std::time::Duration;
 
-/// What the kernel's cgroup holds.
+/// Bytes that the kernel's cgroup holds.
 const LIMIT: u64 = 48 * MIB;
 /// Bytes of its swap file.
 const SWAP: u64 = 512 * MIB;
@@ -29,7 +28,7 @@ const SMALL: u64 = 12 * MIB;
 const PATIENCE: Duration = Duration::from_secs(300);
 /// The kernel's names of what the rows count, but for the last two.
 const VMSTAT: [&str; 5] = ["pswpin", "pswpout", "zswpin", "zswpout", "zswpwb"];
-/// What zswap tells of stores that it refused.
+/// zswap's counters of refused stores.
 const REJECTED: [&str; 4] = [
     "reject_compress_fail",
     "reject_alloc_fail",
@@ -77,7 +76,7 @@ fn job(own: &Path, bench: &str) -> Job {
     .time_limit(PATIENCE)
 }
 
-/// What the program said on the line that begins so.
+/// The number on the program's line that begins so.
 fn told(outcome: &Outcome, what: &str) -> Option<f64> {
     let text = String::from_utf8_lossy(&outcome.stdout);
     let line = text.lines().find_map(|line| line.strip_prefix(what));

@@ -1,7 +1,7 @@
-//! What is known of a cluster's slots while any is used: which are, and the reverse map, a owner for
-//! each slot that says whose it is.
+//! The table of a cluster while any of its slots is used: the used slots, and for each of them its owner
+//! (the reverse map).
 //!
-//! A table has three forms. *Whole*, there is a owner for every slot, found by its position; slots are
+//! A table has three forms. *Whole*, there is an owner for every slot, found by its position; slots are
 //! allocated in this form alone. *Packed*, there are owners of the used slots alone, in their order,
 //! found by rank: by the number of used slots before. So a cluster of which half the slots were
 //! freed, wherever they lay, needs half the owners. *Sparse*, each of these owners has its position beside it,
@@ -19,7 +19,7 @@ use super::bitmap::Bitmap;
 use crate::types::{CLUSTER_SLOTS, EntryId};
 use sparse::Sparse;
 
-/// What the two larger forms hold.
+/// The common part of the two larger forms.
 ///
 /// - `bad`, `gone`, `cached` = number of owners that are so; bad and gone slots count as used
 #[derive(Clone, Copy)]
@@ -33,7 +33,7 @@ pub(in crate::slots) struct Known {
 }
 
 impl Known {
-    /// Changes a owner of these.
+    /// Changes an owner of these.
     fn put(&mut self, owner: &mut SlotOwner, to: SlotOwner) {
         let from = std::mem::replace(owner, to);
         let change = |count: &mut u16, is: fn(SlotOwner) -> bool| {
@@ -75,7 +75,7 @@ pub(in crate::slots) struct Packed {
 }
 
 impl Packed {
-    /// What it takes for so many slots.
+    /// Bytes for this many slots.
     const fn bytes(slots: usize) -> usize {
         size_of::<Self>() + slots * size_of::<SlotOwner>()
     }
@@ -120,7 +120,7 @@ impl Table {
         }
     }
 
-    /// What of that packing would give back.
+    /// Bytes that packing would give back.
     pub fn spare(&self) -> usize {
         let slots = match self {
             Self::Whole(table) => table.known.used.count(),
@@ -135,13 +135,13 @@ impl Table {
         self.bytes().saturating_sub(needed)
     }
 
-    /// Whether so many slots, all that are used, take the least with their positions. What
-    /// compaction knows of a cluster has no place there.
+    /// Whether so many slots, all that are used, take the least with their positions. A note of
+    /// compaction has no place there.
     const fn is_sparse(&self, slots: usize) -> bool {
         self.stuck() == 0 && slots * Sparse::BYTES <= Packed::bytes(slots)
     }
 
-    /// What the larger forms hold.
+    /// The common part of the larger forms.
     #[inline]
     const fn known(&self) -> Result<&Known, &Sparse> {
         match self {
@@ -189,7 +189,7 @@ impl Table {
         self.whole().known.stuck = used;
     }
 
-    /// What is known of a slot; but for a whole table, that is nothing of a free one.
+    /// The owner of a slot; of a free one it is known in a whole table alone.
     #[inline]
     pub fn owner(&self, at: usize) -> SlotOwner {
         match self {
@@ -274,7 +274,7 @@ impl Table {
     #[inline]
     fn whole(&mut self) -> &mut Whole {
         let Self::Whole(table) = self else {
-            panic!("slots are allocated where each has a owner");
+            panic!("slots are allocated where each has an owner");
         };
         table
     }
@@ -312,7 +312,7 @@ impl Table {
         self.whole().known.bad += slots as u16;
     }
 
-    /// Makes used slots free, none of them bad. In a whole table their owners keep the last owner.
+    /// Makes used slots free, none of them bad. A whole table keeps their last owners.
     #[inline]
     pub fn release(&mut self, start: usize, slots: usize) {
         match self {
@@ -353,7 +353,7 @@ impl Table {
         }
     }
 
-    /// Makes room for a owner of every slot.
+    /// Makes room for an owner of every slot.
     pub fn spread(&mut self) {
         let mut owners = Owners([SlotOwner::NONE; CLUSTER_SLOTS]);
         for (at, owner) in self.owners() {
@@ -402,7 +402,7 @@ mod tests {
     }
 
     proptest! {
-        /// Steps: allocate a run, free a run, change a owner, pack.
+        /// Steps: allocate a run, free a run, change an owner, pack.
         #[test]
         fn every_form_agrees_with_an_array(
             steps in proptest::collection::vec((0usize..512, 1usize..100, 0u8..6), 1..60),

@@ -1,10 +1,10 @@
-//! What is known of one slot, in a owner.
+//! The owner of one slot, and its state, in 32 bits.
 
 use crate::types::{EntryId, MAX_ENTRIES};
 
-/// The owner of a slot: its owner entry, or its last one, and what is to be known of it.
+/// The owner of a slot: its entry, or the last one it had, and the state of the slot.
 ///
-/// A owner is gone, cached, bad, or nothing of these.
+/// An owner is gone, cached, bad, or nothing of these.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(in crate::slots) struct SlotOwner(u32);
 
@@ -20,7 +20,7 @@ impl SlotOwner {
     pub const NONE: Self = Self(Self::NO_ENTRY);
     /// Out of service for good.
     pub const BAD: Self = Self(Self::NO_ENTRY | 1);
-    /// What `narrow` takes.
+    /// The width of `narrow`.
     pub const BITS: u32 = 31;
 
     pub const fn owned(owner: EntryId) -> Self {
