@@ -1,19 +1,21 @@
 //! A process comes under management: all that its pager needs is made, and what is there registered.
 
-use super::crowd::Crowd;
-use super::{CHECKING, now_ms};
-use crate::balance::Costs;
-use crate::bays::Bays;
-use crate::clean::Keeping;
-use crate::embed::Embedded;
-use crate::errand;
-use crate::fork;
-use crate::map::{UNIT, UNIT_BYTES};
-use crate::place::Refusal;
-use crate::process::Process;
-use crate::service::Services;
-use crate::shortage::Shortage;
-use crate::state::lock_service;
+use crate::budget::pool_split::Costs;
+use crate::devices::swap_space::SwapSpace;
+use crate::fault::service;
+use crate::keeper::cpu_contention::CpuContention;
+use crate::map::page_map::{UNIT, UNIT_BYTES};
+use crate::process::fork_stage;
+use crate::process::lifecycle::CHECKING;
+use crate::process::lifecycle::now_ms;
+use crate::process::paging::Process;
+use crate::process::refusal::Refusal;
+use crate::process::services::Services;
+use crate::process::state::lock_service;
+use crate::reclaim::copy_score::CopyScore;
+use crate::reclaim::shortage::Shortage;
+use crate::reclaim::staging::Staging;
+use crate::syscalls::vfork_proxy;
 use ebb_sys::fault::FaultFd;
 use ebb_sys::memory_file::MemoryFile;
 use ebb_sys::pagemap::PageMapFile;
@@ -25,7 +27,7 @@ use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 /// Takes the process under management.
 pub(super) fn adopt(
     member: &'static Member,
-    embedded: &'static Embedded,
+    swap_space: &'static SwapSpace,
     forked: bool,
 ) -> Result<&'static Process, String> {
     if !forked {
@@ -46,18 +48,18 @@ pub(super) fn adopt(
         pagemap,
         memory,
         member,
-        swap: &embedded.swap,
-        embedded,
+        swap: &swap_space.swap,
+        swap_space,
         services: Services::new(&cpus),
         gate: Mutex::new(()),
         forked: AtomicBool::new(false),
         costs: Costs::new(),
         shortage: Shortage::default(),
-        keeping: Keeping::new(),
+        keeping: CopyScore::new(),
         behind: AtomicBool::new(false),
-        is_refused: AtomicBool::new(false),
-        is_entrusted: AtomicBool::new(false),
-        refusal: Refusal::of(embedded.devices.faults()),
+        system_refused: AtomicBool::new(false),
+        has_sent_userfaultfd: AtomicBool::new(false),
+        refusal: Refusal::of(swap_space.devices.faults()),
     };
     // The limit is what others leave, this process among them until it charges for itself.
     let count = (process.member.budget() as usize / UNIT / 4).clamp(256, 32768);
@@ -70,14 +72,14 @@ pub(super) fn adopt(
     // SAFETY: advice that changes no content. A child makes a staging area of its own.
     let _ = unsafe { memory::madvise(base, count * UNIT_BYTES, libc::MADV_DONTFORK) };
     // Before the first fault can come.
-    if let Err(e) = process.services.start() {
+    if let Err(e) = process.services.start(service::run) {
         process.fail(&format!(
             "cannot start a thread to serve page faults: {e}; raise `ulimit -u`"
         ));
     }
     process.entrust();
     let mut state = lock_service();
-    state.bays = Some(Bays::new(base, count));
+    state.staging = Some(Staging::new(base, count));
     state.parked.reserve(1024);
     state
         .queue
@@ -89,22 +91,22 @@ pub(super) fn adopt(
         // Charged at once, so that nobody takes the room it is in while its pages are counted.
         let pages = memory::resident_anonymous_pages().unwrap_or(0);
         process.member.start_paging(pages);
-        state.account.begins_with(pages as i64);
+        state.charge.begins_with(pages as i64);
     }
     // What is there now is as old as now, not as the machine.
     state.queue.now_ms = now_ms();
     // A fork that needs no pager takes this lock too: none comes between these looks.
     process
         .forked
-        .store(forked || fork::before_paging(), SeqCst);
-    if forked || fork::before_paging() && member.has_relatives() {
+        .store(forked || fork_stage::before_paging(), SeqCst);
+    if forked || fork_stage::before_paging() && member.has_relatives() {
         state.sharing.begins();
     }
-    errand::paging_begins(&mut state);
+    vfork_proxy::paging_begins(&mut state);
     process.register_all(&mut state);
     process.measure(&mut state);
     process.share_budget(&mut state);
-    process.services.compete(Crowd::new().look());
+    process.services.compete(CpuContention::new().look());
     // Published under the lock: the hooks see it together with the registered ranges.
     let process = Process::publish(Box::new(process));
     drop(state);
@@ -114,9 +116,9 @@ pub(super) fn adopt(
 impl Process {
     /// Sees to it that the supervisor has our userfaultfd too: [`Member::entrust`].
     pub(super) fn entrust(&self) {
-        if !self.is_entrusted.load(SeqCst) {
+        if !self.has_sent_userfaultfd.load(SeqCst) {
             let went = self.member.entrust(&self.fault);
-            self.is_entrusted.store(went, SeqCst);
+            self.has_sent_userfaultfd.store(went, SeqCst);
         }
     }
 }

@@ -1,0 +1,118 @@
+//! Putting pages into place: the kernel fills new pages from a buffer.
+//!
+//! Moving frames that hold the data there would allocate nothing, but takes longer: a move has to
+//! forget the translation of where the page was, with an interrupt to every other processor that runs
+//! the program, and what fills a frame waits for memory that the buffer has in the nearest cache.
+//! Measured: random touches in half the memory 4.0 µs by copy, 5.1 by moves; in order no slower.
+//!
+//! The lock need not be held: pages in transit are the thread's that brings them. Who waits for them
+//! is woken by the caller, or by the copy itself, which saves a system call. The woken thread takes the
+//! processor at once, so what is left to do is done when it faults or waits again: the pages are in
+//! transit until then. What the program changes meanwhile without libc (maps over, unmaps) is its
+//! wish, and counted.
+//!
+//! The system may have no page, although the budget has room. Mostly it ends somebody then, but a memory
+//! cgroup can be told not to (`memory.oom_control`), and where it finds nobody whom it may end
+//! (`oom_score_adj`) it refuses too. The keeper then gives up pages of ours, and others may; if that does
+//! not help for long, the process is ended (`refused`).
+
+use crate::map::page_map::PageNumber;
+use crate::process::memory_ops::Waking;
+use crate::process::memory_ops::Writes;
+use crate::process::paging::Process;
+use crate::reclaim::shortage::GIVE_UP;
+use ebb_engine::{PAGE_SIZE, PageBytes};
+use ebb_sys::Errno;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::{Duration, Instant};
+
+/// How long a page is refused until others have to give some up for it.
+const A_MOMENT: Duration = Duration::from_millis(1);
+
+impl Process {
+    /// Puts copies of `content` where pages are missing; false if some were there already, or gone. Waits
+    /// for the system's memory.
+    pub fn install(
+        &self,
+        first: PageNumber,
+        content: &[PageBytes],
+        writes: Writes,
+        waking: Waking,
+    ) -> bool {
+        let begin = Instant::now();
+        let (mut at, mut all) = (0, true);
+        loop {
+            let (done, good) = self.try_install(first.plus(at), &content[at..], writes, waking);
+            (at, all) = (at + done, all & good);
+            if at == content.len() {
+                return all;
+            }
+            self.refused(begin);
+        }
+    }
+
+    /// The same without waiting, and how many it was done for: fewer if the system has no page for the
+    /// next.
+    pub fn try_install(
+        &self,
+        first: PageNumber,
+        content: &[PageBytes],
+        writes: Writes,
+        waking: Waking,
+    ) -> (usize, bool) {
+        let (mut at, mut one, mut all) = (0, false, true);
+        let mut woken = waking == Waking::AtOnce;
+        while at < content.len() {
+            let end = if one { at + 1 } else { content.len() };
+            let to = first.plus(at).address();
+            let (done, result) = self.copy(to, &content[at..end], writes, waking);
+            at += done / PAGE_SIZE;
+            woken &= result.is_ok();
+            match result {
+                Ok(()) => one = false,
+                Err(Errno(libc::EAGAIN)) => {}
+                Err(Errno(libc::ENOMEM)) => break,
+                // A range may be several mappings to the kernel, and no copy crosses from one to
+                // the next: nothing of it was done, so the first page alone says what is wrong.
+                Err(_) if end - at > 1 => one = true,
+                // Mapped over or unmapped without libc: what is there now is the program's wish.
+                Err(Errno(libc::EEXIST | libc::ENOENT)) => {
+                    self.counters().map_disagrees.add(1);
+                    (at, one, all) = (at + 1, false, false);
+                }
+                Err(error) => self.fail(&format!(
+                    "the page at {:#x} could not be put into place: {error:?}",
+                    first.plus(at).address()
+                )),
+            }
+        }
+        if waking == Waking::AtOnce && !woken {
+            self.wake(first, at);
+        }
+        (at, all)
+    }
+
+    /// The system had no page for us, and has had none since then: waits a moment. Where that alone does not
+    /// help the keeper gives up some in the next: each time that a page is refused once it would be more than
+    /// what is brought meanwhile, and nothing would stay. Ends the process if it lasts for long.
+    pub fn refused(&self, since: Instant) {
+        let lasted = since.elapsed();
+        if lasted >= A_MOMENT {
+            self.system_refused.store(true, Relaxed);
+            self.member.wake_self();
+        }
+        std::thread::sleep(lasted.clamp(A_MOMENT / 32, A_MOMENT));
+        if lasted > GIVE_UP {
+            self.fail(
+                "out of memory: the system has no page for this process, although the budget has room; \
+                 raise the limit of its memory cgroup, or lower --memory",
+            )
+        }
+    }
+
+    /// What it takes to place so many pages, about: who is woken by that is served when it is over,
+    /// and nobody is left to look at the clock then.
+    pub fn install_estimate(pages: usize) -> Duration {
+        Duration::from_nanos(300 + 400 * pages as u64)
+    }
+}

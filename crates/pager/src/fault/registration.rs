@@ -1,0 +1,203 @@
+//! Memory under the pager: ranges that the program maps or moves are registered with the system, and
+//! which of their pages are there is learnt from it.
+//!
+//! The ranges themselves are noted by the hooks (`ranges`, `growth`); nothing is evicted here.
+
+use crate::devices::processors::cpu;
+use crate::map::page_map::{Page, PageMap, PageNumber, UNIT};
+use crate::map::ranges::InChild;
+use crate::process::lifecycle::UNREGISTERED;
+use crate::process::paging::Process;
+use crate::process::shared_pages::Sharing;
+use crate::process::state::{State, lock_service};
+use ebb_engine::PAGE_SIZE;
+use ebb_sys::{Errno, memory};
+use std::ops::ControlFlow::{Break, Continue};
+use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
+
+/// Bumped when requests of the program's threads were answered.
+pub static REGISTERED: AtomicU32 = AtomicU32::new(0);
+
+/// Registered memory is about to be moved by `mremap`: marks it, so that the kernel does not merge it
+/// with what lies beside its new place. The kernel takes the registration away from the mapping that
+/// results, and with it the neighbours would lose theirs, unnoticed: what of them is out would read as
+/// zeros (Linux 6.18, `move_vma`). Advice on the order of accesses keeps mappings apart and is of no
+/// other use for anonymous memory.
+///
+/// # Errors
+/// The process has too many mappings: nothing may be moved then.
+pub fn set_apart(start: usize, len: usize) -> Result<(), Errno> {
+    // SAFETY: advice that changes no content.
+    unsafe { memory::madvise(start, len, libc::MADV_RANDOM) }
+}
+
+/// Takes the mark away: what was moved is registered, or it was not moved.
+pub fn join_again(start: usize, len: usize) {
+    // SAFETY: advice that changes no content.
+    let _ = unsafe { memory::madvise(start, len, libc::MADV_NORMAL) };
+}
+
+/// In a forked child: pages of which its parent had only read zeros, which the kernel does not copy,
+/// are missing here; `there` are the runs of those that are not.
+fn forget_missing(map: &mut PageMap, start: usize, end: usize, there: &[(usize, usize)]) {
+    let mut missing = Vec::new();
+    let mut runs = there.iter().peekable();
+    map.each(PageNumber::of(start), PageNumber::of(end), |page, is| {
+        let at = page.address();
+        while runs.next_if(|run| run.1 <= at).is_some() {}
+        if is == Page::Resident(None) && runs.peek().is_none_or(|run| at < run.0) {
+            missing.push(page);
+        }
+        Continue(())
+    });
+    for page in missing {
+        map.set(page, Page::Untouched);
+    }
+}
+
+impl Process {
+    /// Registers what was mapped or moved since the last time, and says so to who waits for that.
+    pub fn register_new(&self) {
+        let mut state = lock_service();
+        let mut any = self.release_to_program(&mut state);
+        if state.ranges.all().any(|r| !r.attributes.registered) {
+            self.register_all(&mut state);
+            any = true;
+        }
+        if any {
+            REGISTERED.fetch_add(1, SeqCst);
+            ebb_sys::futex::wake(&REGISTERED, i32::MAX, false);
+        }
+    }
+
+    /// Registers every range that is not, and learns which of its pages are present.
+    pub fn register_all(&self, state: &mut State) {
+        UNREGISTERED.store(0, SeqCst);
+        let mut at = 0;
+        while let Some(range) = state.ranges.next(at, usize::MAX) {
+            at = range.end;
+            if range.attributes.registered {
+                continue;
+            }
+            let len = range.end - range.start;
+            // SAFETY: advice that changes no content. Huge pages would be filled behind our back.
+            let _ = unsafe { memory::madvise(range.start, len, libc::MADV_NOHUGEPAGE) };
+            // SAFETY: the same. Pages that the kernel merges lose their protection.
+            let _ = unsafe { memory::madvise(range.start, len, libc::MADV_UNMERGEABLE) };
+            if let Err(error) = self.fault.register(range.start, len) {
+                // Not what we took it for (unmapped or replaced behind libc's back): not ours, and
+                // harmless, unless some of it is swapped out, which would now read as zeros.
+                let mut lost = false;
+                let (first, end) = (PageNumber::of(range.start), PageNumber::of(range.end));
+                state.map.each(first, end, |_, page| {
+                    lost = !matches!(page, Page::Resident(_));
+                    if lost { Break(()) } else { Continue(()) }
+                });
+                if lost {
+                    self.fail(&format!(
+                        "memory at {:#x}..{:#x} cannot be registered again ({error}), and part of it is \
+                         swapped out; raise vm.max_map_count if that is low",
+                        range.start, range.end
+                    ));
+                }
+                state.drop_pages(Some(self.swap), cpu(), range.start, range.end);
+                state.ranges.remove(range.start, range.end);
+                continue;
+            }
+            // A child of a system call that we do not see has it not at all, rather than with zeros
+            // for what is out.
+            // SAFETY: advice that changes no content.
+            let _ = unsafe { memory::madvise(range.start, len, libc::MADV_DONTFORK) };
+            join_again(range.start, len);
+            if state.sharing == Sharing::Protected {
+                // New, or moved by mremap, which leaves the protection behind.
+                self.protect(range.start, len);
+                self.give_up_written(state, range.start, range.end);
+            }
+            state
+                .ranges
+                .change(range.start, range.end, |a| a.registered = true);
+            let State { map, queue, .. } = &mut *state;
+            let forked = self.forked.load(SeqCst);
+            let mut there = Vec::new();
+            let scanned = self.pagemap.present(range.start, range.end, |start, end| {
+                if forked {
+                    there.push((start, end));
+                }
+                let (mut page, end) = (PageNumber::of(start), PageNumber::of(end));
+                while page < end {
+                    let unit = page.unit();
+                    let stop = PageNumber(end.0.min(unit.first().0 + UNIT));
+                    let mut mask = 0;
+                    while page < stop {
+                        match map.get(page) {
+                            Page::Untouched => {
+                                map.set(page, Page::Resident(None));
+                                mask |= 1 << page.within();
+                            }
+                            // Swapped out, and yet there is a page: in a forked child libc touched
+                            // it before it was registered, and the kernel gave it zeros.
+                            Page::Swapped(_) | Page::Poisoned => {
+                                self.drop_pages(&[(page.address(), PAGE_SIZE)]);
+                            }
+                            // In transit (memory that has just grown is registered already): who
+                            // brings or captures it says what it is.
+                            Page::Resident(_)
+                            | Page::Staged(_)
+                            | Page::Loading(_)
+                            | Page::Storing(_) => {}
+                        }
+                        page = page.plus(1);
+                    }
+                    if mask != 0 {
+                        queue.insert(map, unit, mask);
+                    }
+                }
+            });
+            if scanned.is_ok() && forked {
+                forget_missing(map, range.start, range.end, &there);
+            }
+        }
+    }
+}
+
+/// Bytes that were let go and that nobody was told of.
+pub static RELEASED: AtomicUsize = AtomicUsize::new(0);
+
+impl Process {
+    /// In the keeper: lets go what is to be let go; whether there was any.
+    pub fn release_to_program(&self, state: &mut State) -> bool {
+        let mut at = 0;
+        let mut any = false;
+        while let Some(range) = state.ranges.next(at, usize::MAX) {
+            at = range.end;
+            if !range.attributes.released {
+                continue;
+            }
+            any = true;
+            let (start, len) = (range.start, range.end - range.start);
+            // Something else may be mapped there by now: then there is nothing to end.
+            let _ = self.fault.unregister(start, len);
+            if range.attributes.in_child != InChild::Absent {
+                // SAFETY: advice that changes no content.
+                let _ = unsafe { memory::madvise(start, len, libc::MADV_DOFORK) };
+            }
+            state.drop_pages(Some(self.swap), cpu(), range.start, range.end);
+            state.ranges.remove(range.start, range.end);
+        }
+        any
+    }
+
+    /// In the keeper: says once that there is such memory.
+    pub fn report_released(&self) {
+        let bytes = RELEASED.swap(0, SeqCst);
+        if bytes > 0 {
+            self.member.message(&format!(
+                "process {} has a userfaultfd of its own for {} KiB of its memory: they stay in RAM, and count",
+                std::process::id(),
+                bytes >> 10
+            ));
+        }
+    }
+}

@@ -1,0 +1,158 @@
+//! Bringing the process to rest before a fork: nothing in transit, nothing staged, little that would be
+//! duplicated.
+
+use crate::eviction::make_room::Step;
+use crate::map::mask::places;
+use crate::map::page_map::UNIT;
+use crate::process::failure;
+use crate::process::fork_stage::{EVICTING, PROTECTED, STAGE};
+use crate::process::paging::{self, Process};
+use crate::process::state::{State, lock_service};
+use crate::process::worker::Worker;
+use crate::reclaim::staging::Staging;
+use arrayvec::ArrayVec;
+use ebb_sys::futex;
+use std::sync::MutexGuard;
+use std::sync::atomic::Ordering::SeqCst;
+use std::time::{Duration, Instant};
+
+/// What a transit takes. It is slept, not spun away: who has to end it may need this processor.
+pub const SHORT: Duration = Duration::from_micros(20);
+
+/// Resident pages that may be shared with a child although the budget could not hold them twice, up
+/// to a quarter of it: 8 MiB, and where it is large the part of it below.
+const SHARED_ANYWAY: usize = 2048;
+
+const SHARED_PART: usize = 16;
+
+/// Whether captured pages are back.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Unstaged {
+    /// All of them.
+    All,
+    /// Some are in transit.
+    Busy,
+    /// The system has no page for one that can only be copied.
+    NoPage,
+}
+
+impl Process {
+    /// Evicts what could not be duplicated within the budget. What parent and child share costs
+    /// nothing until one writes it, but then twice as much; and it cannot leave before all that is
+    /// not shared has (`sharing`). What is swapped out at the fork comes back under the budget's
+    /// control, and is stored once for the parent and for all children that come. A little is left:
+    /// programs that fork only to exec come back to their pages at once.
+    fn evict_before_fork(&self, worker: &mut Worker) {
+        let limit = self.member.limit() as usize;
+        let room = limit.saturating_sub(self.member.charged() as usize);
+        let anyway = (limit / SHARED_PART).max(SHARED_ANYWAY.min(limit / 4));
+        EVICTING.store(1, SeqCst);
+        self.evict_down_to(anyway.max(room), worker);
+        EVICTING.store(0, SeqCst);
+        futex::wake(&EVICTING, i32::MAX, false);
+        self.serve_again(worker);
+    }
+
+    /// Evicts until no more than `target` pages are resident, or as many went as were too many: other
+    /// threads may bring them back meanwhile. Gives their frames back: the child has no use for them.
+    fn evict_down_to(&self, target: usize, worker: &mut Worker) {
+        let evicted = || self.counters().evicted.get();
+        let mut enough = None;
+        loop {
+            let mut state = lock_service();
+            while self.release_frames(&mut state) {}
+            let resident = state.map.resident();
+            let enough = *enough.get_or_insert(evicted() + resident.saturating_sub(target) as u64);
+            if resident <= target || evicted() >= enough {
+                return;
+            }
+            drop(state);
+            if self.evict_some(worker) != Step::Progress {
+                return;
+            }
+        }
+    }
+}
+
+impl Process {
+    /// One step towards rest, with the gate held: nothing in transit, nothing staged. Whether it is reached;
+    /// `refused`: since when the system has no page for what can only be copied back.
+    fn rests(&self, worker: &mut Worker, refused: &mut Option<Instant>) -> bool {
+        let unstaged = self.unstage(&mut lock_service());
+        match unstaged {
+            Unstaged::All => {
+                *refused = None;
+                return true;
+            }
+            Unstaged::Busy => {
+                // Who has pages in transit may be idle work that waits for its processor.
+                self.services.compete(true);
+                if self.system_refused.swap(false, SeqCst) {
+                    // Or waits for pages that only this thread gives up.
+                    self.evict_some(worker);
+                }
+                std::thread::sleep(SHORT);
+            }
+            // It is stored instead, which gives pages back.
+            Unstaged::NoPage => {
+                if self.swap_out_staged(worker) == Step::Full {
+                    self.refused(*refused.get_or_insert_with(Instant::now));
+                }
+            }
+        }
+        let mut state = lock_service();
+        while self.release_frames(&mut state) {}
+        drop(state);
+        // To a service thread: this one waits for the fork.
+        self.wake_again(worker);
+        false
+    }
+}
+
+/// In the keeper: if a thread wants to fork, brings the process to rest and waits until it has.
+pub fn attend(process: &'static Process, worker: &mut Worker) {
+    if STAGE.load(SeqCst) != 1 {
+        return;
+    }
+    process.evict_before_fork(worker);
+    let _gate: MutexGuard<'_, ()> = paging::gate(process);
+    let mut refused = None;
+    while !process.rests(worker, &mut refused) {}
+    STAGE.store(2, SeqCst);
+    futex::wake(&STAGE, i32::MAX, false);
+    while STAGE.load(SeqCst) != 3 {
+        futex::wait(&STAGE, 2, Some(Duration::from_millis(1)), false);
+        failure::leave_with_program(process.member);
+        if STAGE.load(SeqCst) == 2 {
+            // The service threads go on while the forking thread waits for the lock.
+            process.rests(worker, &mut refused);
+        }
+    }
+    process.protect_shared(&mut lock_service());
+    PROTECTED.fetch_add(1, SeqCst);
+    futex::wake(&PROTECTED, i32::MAX, false);
+    STAGE.store(0, SeqCst);
+    futex::wake(&STAGE, i32::MAX, false);
+}
+
+impl Process {
+    /// Puts every captured page back where it was.
+    pub fn unstage(&self, state: &mut State) -> Unstaged {
+        if state.map.in_transit() > 0 {
+            return Unstaged::Busy;
+        }
+        while let Some(bay) = state.staging.as_mut().and_then(Staging::oldest_staged) {
+            let staging = state.staging.as_ref().expect("as above");
+            let frames: ArrayVec<_, UNIT> = places(staging.staged_of(bay))
+                .map(|i| Staging::frame(bay, i))
+                .map(|frame| (staging.page_of(frame), frame))
+                .collect();
+            for (page, frame) in frames {
+                if !self.put_back(state, page, frame) {
+                    return Unstaged::NoPage;
+                }
+            }
+        }
+        Unstaged::All
+    }
+}

@@ -1,0 +1,83 @@
+//! When the pager itself fails: closed. No page may be left to read as zeros, so the process is ended,
+//! with a word to the user; the rest of the tree goes on.
+//!
+//! A panic of ours is such a failure. It is not left to abort: that would run the program's handler of
+//! SIGABRT, on a thread of ours perhaps, where it waits for itself as soon as it touches what is out. And
+//! threads of ours have no standard error to say why.
+
+use crate::process::fork_stage;
+use crate::process::paging::Process;
+use ebb_sys::program::Gone;
+use ebb_sys::{program, thread};
+use ebb_tree::{Leaving, Member};
+use std::io::Write;
+use std::panic::PanicHookInfo;
+
+impl Process {
+    /// Says why and ends the process.
+    pub fn fail(&self, why: &str) -> ! {
+        end(Some(self.member), why)
+    }
+}
+
+/// From now on a panic ends the process as any failure does.
+pub fn end_on_panic() {
+    std::panic::set_hook(Box::new(|panic| {
+        // One that does not page yet has a member too, once its keeper is in the tree.
+        let member = Process::current()
+            .map(|p| p.member)
+            .or_else(fork_stage::watching);
+        end(member, &described(panic))
+    }));
+}
+
+fn described(panic: &PanicHookInfo<'_>) -> String {
+    let what = panic.payload_as_str().unwrap_or("a panic");
+    let place = panic.location().map(|at| format!(" ({at})"));
+    format!(
+        "ebb itself failed: {what}{}. The process is ended, as nobody can serve its memory any more; \
+         please report this",
+        place.unwrap_or_default()
+    )
+}
+
+/// On a task of ours: the helper ends, as there is no program any more, or none that it could serve.
+pub fn leave(member: Option<&Member>, why: Leaving) -> ! {
+    if let Some(process) = Process::current() {
+        // The memory goes with the last of the tasks: none may wait for a processor now.
+        process.services.compete(true);
+        process.swap_space.devices.wipe_keys();
+    }
+    if let Some(member) = member {
+        member.leave(why);
+    }
+    thread::end_helper()
+}
+
+/// Says why and ends the process, or the child of `vfork` that calls.
+pub fn end(member: Option<&Member>, why: &str) -> ! {
+    if thread::is_ours() {
+        if let Some(member) = member {
+            member.message(why);
+        }
+        program::kill();
+        leave(member, Leaving::Ends)
+    }
+    // The connection is not in the descriptor table of a thread of the program.
+    drop(writeln!(std::io::stderr(), "ebb: {why}"));
+    // SAFETY: raising a signal. The first process of a PID namespace cannot send it to itself: that one
+    // exits, with all of its threads.
+    unsafe {
+        libc::kill(libc::getpid(), libc::SIGKILL);
+        libc::_exit(128 + libc::SIGKILL)
+    }
+}
+
+/// Ends with the program, if that has ended or has become another.
+pub fn leave_with_program(member: &Member) {
+    match program::is_gone() {
+        None => {}
+        Some(Gone::Dead) => leave(Some(member), Leaving::Ends),
+        Some(Gone::Other) => leave(Some(member), Leaving::Exec),
+    }
+}

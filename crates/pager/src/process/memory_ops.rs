@@ -1,0 +1,67 @@
+//! The single operations on the program's memory that every room makes.
+
+use crate::map::page_map::PageNumber;
+use crate::process::paging::Process;
+use ebb_engine::{PAGE_SIZE, PageBytes};
+use ebb_sys::Errno;
+
+/// When who waits for the pages is woken.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Waking {
+    /// By the caller, after this.
+    Later,
+    /// By the copy.
+    AtOnce,
+}
+
+/// Whether the pages may be written.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Writes {
+    /// As other memory.
+    Free,
+    /// A write is a fault (`clean`).
+    Faults,
+}
+
+impl Process {
+    /// Whether a test has the system refuse all pages now.
+    fn refuses(&self) -> bool {
+        let asked = self.refusal.as_ref();
+        asked.is_some_and(|refusal| refusal.strikes(self.services.served()))
+    }
+
+    /// One copy; the bytes done, and why it stopped if it did.
+    pub fn copy(
+        &self,
+        to: usize,
+        content: &[PageBytes],
+        writes: Writes,
+        waking: Waking,
+    ) -> (usize, Result<(), Errno>) {
+        if self.refuses() {
+            return (0, Err(Errno(libc::ENOMEM)));
+        }
+        let (protect, wake) = (writes == Writes::Faults, waking == Waking::AtOnce);
+        self.fault.copy(to, content.as_flattened(), protect, wake)
+    }
+
+    /// Gives pages back to the system that hold nothing which anybody needs: runs of them, (address,
+    /// bytes), with one flush for all.
+    pub fn drop_pages(&self, runs: &[(usize, usize)]) {
+        // SAFETY: the caller's promise.
+        if !unsafe { ebb_sys::memory::drop_pages(runs) } {
+            // What is to come there would be taken for what is there.
+            self.fail("a page that holds nothing any more cannot be given back to the system");
+        }
+    }
+
+    pub fn wake(&self, page: PageNumber, pages: usize) {
+        let _ = self.fault.wake(page.address(), pages * PAGE_SIZE);
+    }
+
+    /// Protects what there is in registered memory from writes. What is no longer registered as it was
+    /// is passed over: the supervisor notices the copies.
+    pub fn protect(&self, start: usize, len: usize) {
+        let _ = self.fault.protect(start, len, true);
+    }
+}

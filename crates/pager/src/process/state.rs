@@ -1,0 +1,315 @@
+//! What the pager knows, under one lock, and the rules for that lock.
+//!
+//! **The lock protocol.** `STATE` is held for bookkeeping and for the short memory calls that
+//! must agree with it (munmap, a first touch's pages). It is never held across compression, device
+//! I/O, a wait for another thread, or, while other threads run, a move of pages, which makes every
+//! processor flush its translations: pages worked on meanwhile are in a transit state, and whoever
+//! needs them waits for `TRANSIT` to change with the lock dropped. Its holder touches no managed
+//! memory, as service of a fault needs the lock. So a thread of the program takes it on a stack of ours, with
+//! its signals blocked (`ebb_sys::stack`), and has brought along all that it needs.
+//! Order: `Process::gate` (keeper's work, fork), then `STATE`, then the engine's own locks.
+
+use crate::budget::age_samples::AgeSamples;
+use crate::budget::charge::Charge;
+use crate::budget::peer_reclaim::PeerReclaim;
+use crate::budget::pool_split::PoolSplit;
+use crate::map::access_pattern::AccessPattern;
+use crate::map::access_pattern::Window;
+use crate::map::page_map::{Page, PageMap, PageNumber};
+use crate::map::ranges::Ranges;
+use crate::process::outcome::Outcome;
+use crate::process::outcome::RETRY;
+use crate::process::paging::Process;
+use crate::process::shared_pages::Sharing;
+use crate::process::shared_pages::given_back;
+use crate::reclaim::attempts::Attempts;
+use crate::reclaim::reclaim_queue::ReclaimQueue;
+use crate::reclaim::staging::Staging;
+use ebb_engine::swap::Swap;
+use ebb_engine::{Cpu, EntryId};
+use ebb_sys::fault::Fault;
+use ebb_sys::{futex, stack, thread};
+use std::ops::ControlFlow::{Break, Continue};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Mutex, MutexGuard};
+use std::time::{Duration, Instant};
+
+/// Everything about this process's memory.
+pub struct State {
+    /// The managed ranges.
+    pub ranges: Ranges,
+    /// The state of their pages.
+    pub map: PageMap,
+    /// Whose turn it is to be evicted.
+    pub queue: ReclaimQueue,
+    /// What threads were brought, which is theirs for a while.
+    pub attempts: Attempts,
+    /// Staging frames, once the process pages.
+    pub staging: Option<Staging>,
+    /// Learned access pattern.
+    pub pattern: AccessPattern,
+    /// The pool's share of the budget.
+    pub pool_split: PoolSplit,
+    /// When pages came into the pool.
+    pub age_samples: AgeSamples,
+    /// When the oldest did of those that others could have the room of, in the keeper's milliseconds.
+    pub pool_oldest_ms: Option<u32>,
+    /// How much dearer it is to have memory of them than of resident pages (`appetite`).
+    pub pool_price: u64,
+    /// Charges against the tree's budget.
+    pub charge: Charge,
+    /// When others asked for memory, and there was none to give.
+    pub had_none_since: Option<Instant>,
+    /// When to ask others for memory that lies idle.
+    pub peer_reclaim: PeerReclaim,
+    /// Whether pages are shared with forked relatives.
+    pub sharing: Sharing,
+    /// How often protection was lifted from memory at large (`clean`).
+    pub lifted: u32,
+    /// So many units may be evicted although relatives share pages of them; see `sharing`.
+    pub copy_units: u32,
+    /// Faults on pages in transit, to be served when that ends.
+    pub parked: Vec<Fault>,
+    /// Pages that the tables take, as last counted.
+    pub tables: i64,
+}
+
+static STATE: Mutex<State> = Mutex::new(State {
+    ranges: Ranges::new(),
+    map: PageMap::new(),
+    queue: ReclaimQueue::new(),
+    attempts: Attempts::new(),
+    staging: None,
+    pattern: AccessPattern::new(),
+    pool_split: PoolSplit::new(),
+    age_samples: AgeSamples::new(),
+    pool_oldest_ms: None,
+    pool_price: 1,
+    charge: Charge::new(),
+    had_none_since: None,
+    peer_reclaim: PeerReclaim::new(),
+    sharing: Sharing::Alone,
+    lifted: 0,
+    copy_units: 0,
+    parked: Vec::new(),
+    tables: 0,
+});
+
+/// Changes whenever a transit ends while somebody waits.
+static TRANSIT: AtomicU32 = AtomicU32::new(0);
+static TRANSIT_WAITERS: AtomicU32 = AtomicU32::new(0);
+
+/// The state, locked.
+pub type Locked = MutexGuard<'static, State>;
+
+/// Locks the state for a thread of the program, on a stack of ours.
+pub fn lock() -> Locked {
+    debug_assert!(stack::is_borrowed() || thread::is_ours() || Process::current().is_none());
+    lock_service()
+}
+
+/// Locks the state for a thread of ours, whose signals are blocked for good.
+pub fn lock_service() -> MutexGuard<'static, State> {
+    ebb_engine::locks::none_held();
+    match STATE.lock() {
+        Ok(g) => g,
+        Err(poisoned) => poisoned.into_inner(),
+    }
+}
+
+/// Waits, with the lock dropped, until no page of `start..end` is in transit; returns it locked again.
+///
+/// # Errors
+/// [`RETRY`], on a thread of ours, which must not wait for others.
+pub fn settled(state: Locked, start: usize, end: usize) -> Outcome<Locked> {
+    all_settled(state, &[(start, end)])
+}
+
+/// The same for several areas (start and end) at once.
+pub fn all_settled(mut state: Locked, areas: &[(usize, usize)]) -> Outcome<Locked> {
+    let mut waited = false;
+    loop {
+        let mut busy = false;
+        for &(start, end) in areas.iter().filter(|_| state.map.in_transit() > 0) {
+            let (start, end) = (PageNumber::of(start), PageNumber::of(end));
+            state.map.each(start, end, |_, page| {
+                busy |= matches!(page, Page::Loading(_) | Page::Storing(_));
+                if busy { Break(()) } else { Continue(()) }
+            });
+        }
+        if !busy {
+            return Ok(state);
+        }
+        if thread::is_ours() {
+            return Err(RETRY);
+        }
+        TRANSIT_WAITERS.fetch_add(1, Ordering::SeqCst);
+        let seen = TRANSIT.load(Ordering::SeqCst);
+        drop(state);
+        if waited {
+            service_shall_compete();
+        }
+        futex::wait(&TRANSIT, seen, Some(LONG), false);
+        waited = true;
+        TRANSIT_WAITERS.fetch_sub(1, Ordering::SeqCst);
+        state = lock();
+    }
+}
+
+/// Longer than a transit takes that has a processor.
+const LONG: Duration = Duration::from_millis(1);
+
+/// Whoever has pages in transit may be waiting for its processor: service is idle work, and the thread
+/// that it woke may be using it. The keeper takes it back.
+fn service_shall_compete() {
+    if let Some(process) = Process::current() {
+        process.services.compete(true);
+    }
+}
+
+/// A transit ended; called with the lock held.
+pub fn transit_ended() {
+    if TRANSIT_WAITERS.load(Ordering::SeqCst) > 0 {
+        TRANSIT.fetch_add(1, Ordering::SeqCst);
+        futex::wake(&TRANSIT, i32::MAX, false);
+    }
+}
+
+/// Frees entries, neighbours in one call.
+#[derive(Default)]
+pub struct Freeing {
+    first: Option<EntryId>,
+    count: u32,
+}
+
+impl Freeing {
+    /// One more entry to free.
+    pub fn add(&mut self, swap: &Swap, cpu: Cpu, entry: EntryId) {
+        match self.first {
+            Some(first) if first.plus(self.count) == entry => self.count += 1,
+            _ => {
+                self.finish(swap, cpu);
+                (self.first, self.count) = (Some(entry), 1);
+            }
+        }
+    }
+
+    /// Frees what was gathered.
+    pub fn finish(&mut self, swap: &Swap, cpu: Cpu) {
+        if let Some(first) = self.first.take() {
+            swap.free(cpu, first, self.count);
+        }
+        self.count = 0;
+    }
+}
+
+impl State {
+    /// Forgets the content of every page in `start..end`: they read as zeros when next touched.
+    /// None of them is in transit. Does not touch the memory itself.
+    pub fn drop_pages(&mut self, swap: Option<&Swap>, cpu: Cpu, start: usize, end: usize) {
+        const SOME: usize = 256;
+        let (mut at, end) = (PageNumber::of(start), PageNumber::of(end));
+        let mut freeing = Freeing::default();
+        loop {
+            let (mut batch, mut n) = ([(PageNumber(0), Page::Untouched); SOME], 0);
+            self.map.each(at, end, |number, page| {
+                batch[n] = (number, page);
+                n += 1;
+                if n == SOME { Break(()) } else { Continue(()) }
+            });
+            for &(number, page) in &batch[..n] {
+                if matches!(page, Page::Staged(_) | Page::Swapped(_)) {
+                    self.queue.no_longer_out(&self.map, number, 1);
+                }
+                let entry = match page {
+                    Page::Resident(kept) => kept,
+                    Page::Staged(frame) => {
+                        let staging = self
+                            .staging
+                            .as_mut()
+                            .expect("staged pages have a staging area");
+                        staging.stored(frame);
+                        None
+                    }
+                    Page::Swapped(entry) => Some(entry),
+                    Page::Untouched | Page::Poisoned => None,
+                    Page::Loading(_) | Page::Storing(_) => {
+                        unreachable!("dropped a page in transit")
+                    }
+                };
+                self.map.set(number, Page::Untouched);
+                if let (Some(entry), Some(swap)) = (entry, swap) {
+                    freeing.add(swap, cpu, entry);
+                }
+            }
+            if n < SOME {
+                break;
+            }
+            at = batch[n - 1].0.plus(1);
+        }
+        if let Some(swap) = swap {
+            freeing.finish(swap, cpu);
+        }
+    }
+
+    /// Pages of memory in use that the pager knows of, the engine's included.
+    pub fn used(&self, swap: &Swap) -> i64 {
+        let pool = swap.pool_bytes().div_ceil(ebb_engine::PAGE_SIZE as u64);
+        let frames = self
+            .staging
+            .as_ref()
+            .map_or(0, |staging| staging.unused_frames());
+        (self.map.in_memory() + frames) as i64 + pool as i64 + self.tables + given_back()
+    }
+
+    /// Whether pages can be moved to where `page` is.
+    pub fn movable(&self, page: PageNumber) -> bool {
+        self.ranges
+            .find(page.address())
+            .is_some_and(|r| r.attributes.movable())
+    }
+
+    /// Counts the tables of pager and engine again: too slow for every fault, and they grow slowly.
+    pub fn count_tables(&mut self, swap: &Swap) {
+        let bytes = swap.memory().bookkeeping_bytes as usize
+            + self.map.bytes()
+            + self.queue.bytes()
+            + self.attempts.bytes()
+            + self.staging.as_ref().map_or(0, Staging::bytes);
+        self.tables = bytes.div_ceil(ebb_engine::PAGE_SIZE) as i64;
+    }
+
+    /// The pager's invariants.
+    pub fn check(&self) {
+        let staging = self.staging.as_ref();
+        if let Some(staging) = staging {
+            staging.check();
+        }
+        let (mut staged, mut storing) = (0, 0);
+        self.map
+            .each(PageNumber(0), PageNumber(1 << 35), |number, page| {
+                assert!(
+                    self.ranges.find(number.address()).is_some(),
+                    "{number:?} is {page:?} outside every range"
+                );
+                match page {
+                    Page::Staged(frame) | Page::Storing(frame) => {
+                        assert_eq!(staging.expect("a staging area").page_of(frame), number);
+                        staged += 1;
+                        storing += usize::from(matches!(page, Page::Storing(_)));
+                    }
+                    _ => {}
+                }
+                Continue(())
+            });
+        // Pages that are just being captured are in no frame yet.
+        let frames = staging.map_or(0, Staging::staged_frames);
+        assert!((staged - storing..=staged).contains(&frames));
+    }
+}
+
+/// What the pattern of faults says to bring in with `page`.
+pub fn window(state: &mut State, page: PageNumber) -> Window {
+    let State { map, pattern, .. } = state;
+    pattern.window(page, |p| matches!(map.get(p), Page::Resident(_)))
+}
