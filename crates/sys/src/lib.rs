@@ -15,6 +15,7 @@ pub mod executable;
 pub mod fault;
 pub mod futex;
 pub mod heap;
+pub mod kernel;
 pub mod link;
 pub mod loader;
 pub mod memory;
