@@ -4,56 +4,127 @@
 //! managed memory. Each call that changes what is mapped runs under the pager's lock together
 //! with its bookkeeping, so that the two never disagree.
 //!
-//! It does so on a stack of ours (`ebb_sys::stack`): functions called `_locked`, here and beside. Waits that
+//! It does so on a stack of ours (`ebb_sys::stack`): functions called `_locked`. Waits that
 //! may be long (for the keeper, for the tree) are on the program's stack, with the signals it has.
 //!
 //! Nothing is registered at first: memory runs at full speed until the tree nears its budget.
-#![allow(clippy::missing_safety_doc)]
+#![allow(clippy::missing_safety_doc)] // Each says "Requires:".
 
-use crate::keeper::keeper_loop;
-use crate::process::fork_stage::watching;
-use crate::process::lifecycle;
-use crate::process::paging::Process;
-use crate::process::{failure, state};
-use crate::syscalls::{user_change, vfork_proxy};
+use crate::process::lifecycle::Entries;
+use crate::process::outcome::Outcome;
+use crate::statics::PAGER;
 use ebb_sys::{program, thread};
 
-pub use crate::fork::around_fork::{after_fork_child, after_fork_parent, before_fork, make_ready};
-pub use crate::process::lifecycle::{pages, wanted};
-pub use crate::syscalls::admission::admit;
-pub use crate::syscalls::foreign_userfaultfd::release_to_program;
-pub use crate::syscalls::madvise::{madvise, process_madvise};
-pub use crate::syscalls::mlock::{exclude, mlock, mlockall, munlock, munlockall};
-pub use crate::syscalls::mmap::{brk_set, mmap, mprotect, munmap, reserve};
-pub use crate::syscalls::mremap::mremap;
+extern "C" fn keeper(_: usize) -> ! {
+    PAGER.run_keeper()
+}
+
+extern "C" fn service(index: usize) -> ! {
+    PAGER.run_service(index)
+}
 
 /// Starts the pager; called once, from the library's constructor, before any other library's.
 /// Memory calls may come earlier than this.
 pub fn start() {
-    lifecycle::begin(keeper_loop::run);
+    let control = std::env::var("EBB_CONTROL");
+    let control = control.ok().filter(|control| !control.is_empty());
+    PAGER.lifecycle.begin(control, Entries { keeper, service });
     if !wanted() {
-        let mut state = state::lock();
-        state.ranges = Default::default();
+        PAGER.lock().ranges = Default::default();
         return;
     }
-    failure::end_on_panic();
-    vfork_proxy::begin();
+    PAGER.end_on_panic();
+    PAGER.vfork_calls.begin(&PAGER.kernel);
     program::begin();
     thread::prepare();
 }
 
+/// Whether this process pages.
+pub fn pages() -> bool {
+    PAGER.pages()
+}
+
+/// Whether the calling thread's memory may be paged one day: before [`start`] one cannot know, so yes.
+#[inline]
+pub fn wanted() -> bool {
+    PAGER.wanted()
+}
+
+/// `len` bytes more may be filled: see `admission`.
+pub fn admit(len: usize) {
+    PAGER.admit(len);
+}
+
+/// The program is about to register `len` bytes from `start` on with a userfaultfd.
+pub fn release_to_program(start: usize, len: usize) {
+    PAGER.release_to_program(start, len);
+}
+
 /// The calling thread changed its user or groups. A child that shares our memory did so for itself.
 pub fn user_changed() {
-    if vfork_proxy::is_child() {
+    if PAGER.is_child() {
         return;
     }
     ebb_sys::user::changed(|| {
-        if let Some(process) = Process::current() {
+        if let Some(process) = PAGER.process() {
             process.services.nudge();
-            process.member.wake_self();
-        } else if let Some(member) = watching() {
+        }
+        if let Some(member) = PAGER.member() {
             member.wake_self();
         }
     });
-    user_change::changed();
+    PAGER.user_gave_up();
+}
+
+/// A fork is near, and no lock of ours or of the allocator's is held.
+pub fn make_ready() {
+    PAGER.make_ready();
+}
+
+macro_rules! hooks {
+    ($($(#[$doc:meta])* $name:ident($($argument:ident: $type:ty),*) -> $result:ty;)*) => {$(
+        $(#[$doc])*
+        pub unsafe fn $name($($argument: $type),*) -> $result {
+            // SAFETY: passed on to the caller.
+            unsafe { PAGER.$name($($argument),*) }
+        }
+    )*};
+}
+
+hooks! {
+    /// A fork is near; false if another took the last place for a child since [`make_ready`], and
+    /// nothing was done. Requires: unless that, one of the `after_fork` calls follows on this thread.
+    before_fork() -> bool;
+    /// The fork is over, in the parent; `child` where it is known. Requires: [`before_fork`] on this thread.
+    after_fork_parent(child: Option<i32>) -> ();
+    /// The fork is over, in the child. Requires: [`before_fork`] on the thread that forked.
+    after_fork_child() -> ();
+    /// `mmap(2)`. Requires: as the system call.
+    mmap(addr: usize, len: usize, prot: i32, flags: i32, fd: i32, offset: i64) -> Outcome<usize>;
+    /// `mmap(2)` of memory that will not be filled as a whole: [`admit`] is told of what will be.
+    /// Requires: as the system call.
+    reserve(addr: usize, len: usize, prot: i32, flags: i32, fd: i32, offset: i64) -> Outcome<usize>;
+    /// `munmap(2)`. Requires: as the system call.
+    munmap(addr: usize, len: usize) -> Outcome<()>;
+    /// `mremap(2)`. Requires: as the system call.
+    mremap(old: usize, old_len: usize, new_len: usize, flags: i32, new_addr: usize) -> Outcome<usize>;
+    /// `mprotect(2)`, and `pkey_mprotect(2)` with no key. Requires: as the system call.
+    mprotect(addr: usize, len: usize, prot: i32) -> Outcome<()>;
+    /// `madvise(2)`. Requires: as the system call.
+    madvise(addr: usize, len: usize, advice: i32) -> Outcome<()>;
+    /// `process_madvise(2)`. Requires: as the system call.
+    process_madvise(process: i32, areas: *const libc::iovec, count: usize, advice: i32, flags: u32) -> Outcome<usize>;
+    /// `brk(2)` as the system call has it: asks for a break, answers the break there is.
+    brk_set(addr: usize) -> Outcome<usize>;
+    /// `mlock2(2)`. Requires: as the system call.
+    mlock(addr: usize, len: usize, flags: i32) -> Outcome<()>;
+    /// `munlock(2)`. Requires: as the system call.
+    munlock(addr: usize, len: usize) -> Outcome<()>;
+    /// `mlockall(2)`: refused in a process that may page. Requires: as the system call.
+    mlockall(flags: i32) -> Outcome<()>;
+    /// `munlockall(2)`. Requires: as the system call.
+    munlockall() -> Outcome<()>;
+    /// Names a range that must never be paged, such as a thread's stack that the program gave.
+    /// Requires: the range is mapped.
+    exclude(addr: usize, len: usize) -> ();
 }

@@ -26,4 +26,5 @@ mod keeper;
 mod map;
 mod process;
 mod reclaim;
+mod statics;
 mod syscalls;

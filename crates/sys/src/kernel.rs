@@ -60,6 +60,8 @@ pub trait Kernel: Sync + Sized + 'static {
     fn processors(&self) -> usize;
     /// Threads of the whole system that want to run.
     fn running(&self) -> Option<usize>;
+    /// The memory node of each processor.
+    fn nodes(&self) -> Vec<u16>;
     /// Binds the calling thread to one processor.
     fn bind(&self, cpu: usize);
     /// Sets how a thread competes for its processor; whether that is permitted.
@@ -80,6 +82,8 @@ pub trait Kernel: Sync + Sized + 'static {
     fn kill_program(&self);
     /// On a thread of the pager's: becomes the user that the program has become.
     fn follow_user(&self);
+    /// Whether a user is among the calling thread's real, effective and saved ones.
+    fn has_user(&self, user: u32) -> bool;
     /// In a forked child, first: stacks, threads and the program's number are made its own.
     fn reset_in_child(&self);
 
@@ -104,12 +108,7 @@ pub trait Kernel: Sync + Sized + 'static {
     ///
     /// # Safety
     /// Nobody needs the pages where they are, and the target is the caller's.
-    unsafe fn move_pages(
-        &self,
-        to: usize,
-        from: usize,
-        len: usize,
-    ) -> (usize, Result<(), Errno>);
+    unsafe fn move_pages(&self, to: usize, from: usize, len: usize) -> (usize, Result<(), Errno>);
     /// Protects present pages from writes, or lets them be written and wakes who waits.
     fn protect(&self, start: usize, len: usize, on: bool) -> Result<(), Errno>;
     /// Lets threads that wait for these pages try again.
@@ -299,6 +298,9 @@ impl Kernel for SystemKernel {
     fn running(&self) -> Option<usize> {
         thread::running()
     }
+    fn nodes(&self) -> Vec<u16> {
+        thread::nodes()
+    }
     fn bind(&self, cpu: usize) {
         // Where it cannot be bound, it serves from elsewhere.
         let _ = thread::bind(cpu);
@@ -330,6 +332,13 @@ impl Kernel for SystemKernel {
     #[inline]
     fn follow_user(&self) {
         user::follow();
+    }
+    fn has_user(&self, user: u32) -> bool {
+        let mut users = [0; 3];
+        let [real, effective, saved] = &mut users;
+        // SAFETY: writes three words that are there.
+        unsafe { libc::getresuid(real, effective, saved) };
+        users.contains(&user)
     }
     fn reset_in_child(&self) {
         program::begin();
@@ -380,12 +389,7 @@ impl Kernel for SystemKernel {
         self.descriptors().fault.copy(to, from, protect, wake)
     }
     #[inline]
-    unsafe fn move_pages(
-        &self,
-        to: usize,
-        from: usize,
-        len: usize,
-    ) -> (usize, Result<(), Errno>) {
+    unsafe fn move_pages(&self, to: usize, from: usize, len: usize) -> (usize, Result<(), Errno>) {
         // SAFETY: passed on to the caller.
         unsafe { self.descriptors().fault.shift(to, from, len) }
     }

@@ -15,50 +15,64 @@ use std::sync::atomic::{AtomicU16, Ordering::Relaxed};
 
 const COUNT: u16 = 8;
 
-static YOUNGEST: AtomicU16 = AtomicU16::new(0);
-/// How many were begun, up to [`COUNT`].
-static BEGUN: AtomicU16 = AtomicU16::new(1);
-
-/// Where pages are stored now.
-pub fn youngest() -> GroupId {
-    GroupId(YOUNGEST.load(Relaxed))
+/// The generations of one swap space.
+pub struct Generations {
+    /// The one that is stored into.
+    youngest: AtomicU16,
+    /// How many were begun, up to [`COUNT`].
+    begun: AtomicU16,
 }
 
-/// There was a fork, in the parent and in the child: what is in the pool is shared from now on.
-pub fn begin(swap: &Swap) {
-    let youngest = youngest();
-    if swap.group_pool_bytes(youngest) > 0 {
-        let next = (youngest.0 + 1) % COUNT;
-        YOUNGEST.store(next, Relaxed);
-        BEGUN.fetch_max(next + 1, Relaxed);
+impl Generations {
+    /// The first.
+    pub const fn new() -> Self {
+        Self {
+            youngest: AtomicU16::new(0),
+            begun: AtomicU16::new(1),
+        }
     }
-}
 
-/// Whether an entry of the pool is of an older generation: freed, it gives nothing back while what
-/// lies beside it is used, as its room is not filled again.
-pub fn inherits(swap: &Swap, entry: EntryId) -> bool {
-    swap.group_of(entry)
-        .is_some_and(|group| group != youngest())
-}
+    /// Where pages are stored now.
+    pub fn youngest(&self) -> GroupId {
+        GroupId(self.youngest.load(Relaxed))
+    }
 
-/// Bytes of the pool that are shared, about: those of all generations but the youngest.
-pub fn inherited(swap: &Swap) -> u64 {
-    let (youngest, begun) = (youngest().0, BEGUN.load(Relaxed));
-    let others = (0..begun).filter(|&group| group != youngest);
-    others
-        .map(|group| swap.group_pool_bytes(GroupId(group)))
-        .sum()
-}
+    /// There was a fork, in the parent and in the child: what is in the pool is shared from now on.
+    pub fn begin(&self, swap: &Swap) {
+        let youngest = self.youngest();
+        if swap.group_pool_bytes(youngest) > 0 {
+            let next = (youngest.0 + 1) % COUNT;
+            self.youngest.store(next, Relaxed);
+            self.begun.fetch_max(next + 1, Relaxed);
+        }
+    }
 
-/// Says which generation is written back first, and for all of them whether any may be.
-pub fn choose(swap: &Swap, writeback: bool, relatives: bool) {
-    let (youngest, begun) = (youngest().0, BEGUN.load(Relaxed));
-    let holds = |group: u16| swap.group_pool_bytes(GroupId(group)) > 0;
-    let first = first(youngest, begun, relatives, holds);
-    swap.write_back_first(GroupId(first));
-    for group in 0..begun {
-        // No limit of its own: nothing to refuse.
-        let _ = swap.set_group_limits(GroupId(group), u64::MAX, writeback);
+    /// Whether an entry of the pool is of an older generation: freed, it gives nothing back while what
+    /// lies beside it is used, as its room is not filled again.
+    pub fn inherits(&self, swap: &Swap, entry: EntryId) -> bool {
+        swap.group_of(entry)
+            .is_some_and(|group| group != self.youngest())
+    }
+
+    /// Bytes of the pool that are shared, about: those of all generations but the youngest.
+    pub fn inherited(&self, swap: &Swap) -> u64 {
+        let (youngest, begun) = (self.youngest().0, self.begun.load(Relaxed));
+        let others = (0..begun).filter(|&group| group != youngest);
+        others
+            .map(|group| swap.group_pool_bytes(GroupId(group)))
+            .sum()
+    }
+
+    /// Says which generation is written back first, and for all of them whether any may be.
+    pub fn choose(&self, swap: &Swap, writeback: bool, relatives: bool) {
+        let (youngest, begun) = (self.youngest().0, self.begun.load(Relaxed));
+        let holds = |group: u16| swap.group_pool_bytes(GroupId(group)) > 0;
+        let first = first(youngest, begun, relatives, holds);
+        swap.write_back_first(GroupId(first));
+        for group in 0..begun {
+            // No limit of its own: nothing to refuse.
+            let _ = swap.set_group_limits(GroupId(group), u64::MAX, writeback);
+        }
     }
 }
 

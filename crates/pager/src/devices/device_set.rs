@@ -24,11 +24,12 @@ use ebb_engine::slots::{DeviceSpec, Devices, Drain, DrainError};
 use ebb_engine::swap::Swap;
 use ebb_engine::{Cpu, DeviceId};
 use ebb_stores::{self as stores, Faults, FileStore, Keyring, MarkedLender, Marks};
+use ebb_sys::kernel::Time;
 use ebb_tree::{Answer, DeviceState, MAX_DEVICES, Member};
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// How long a turn of moving pages away may take: a fork waits for it.
 const TURN: Duration = Duration::from_millis(8);
@@ -68,7 +69,7 @@ struct Inner {
     seen: Option<u64>,
     /// The change of devices that answers belong to.
     asked: Option<u64>,
-    told: Instant,
+    told: Time,
 }
 
 /// Memory, as the place of pages that find none on devices.
@@ -109,7 +110,7 @@ impl DeviceSet {
                 closing: Vec::with_capacity(MAX_DEVICES),
                 seen: None,
                 asked: None,
-                told: Instant::now(),
+                told: Time::ZERO,
             }),
         };
         set.follow(&mut set.lock(), member)?;
@@ -243,6 +244,7 @@ impl DeviceSet {
         member: &Member,
         swap: &Swap,
         cpu: Cpu,
+        now: impl Fn() -> Time,
         memory: &mut dyn DrainTarget,
     ) -> bool {
         let inner = &mut *self.lock();
@@ -260,9 +262,9 @@ impl DeviceSet {
             member.message(&format!("the swap devices cannot be looked at: {why}"));
         }
         self.close(inner, member);
-        let busy = self.leave(inner, member, swap, cpu, memory);
-        if busy || inner.told.elapsed() > TELL {
-            inner.told = Instant::now();
+        let busy = self.leave(inner, member, swap, cpu, &now, memory);
+        if busy || now() - inner.told > TELL {
+            inner.told = now();
             self.tell(inner, member);
         }
         busy || !inner.closing.is_empty()
@@ -360,9 +362,10 @@ impl DeviceSet {
         member: &Member,
         swap: &Swap,
         cpu: Cpu,
+        now: &impl Fn() -> Time,
         memory: &mut dyn DrainTarget,
     ) -> bool {
-        let started = Instant::now();
+        let started = now();
         let mut more = false;
         let mut at = 0;
         while let Some(attached) = inner.attached.get_mut(at) {
@@ -384,7 +387,7 @@ impl DeviceSet {
             }
             more = true;
             let (mut gone, mut pooled) = (false, false);
-            while started.elapsed() < TURN {
+            while now() - started < TURN {
                 let step = self.devices.drain_step(cpu, attached.id, STEP);
                 // For each step in which devices lack room some is made.
                 swap.let_drained_into_pool(0);

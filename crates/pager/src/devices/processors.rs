@@ -5,7 +5,7 @@ use ebb_engine::Cpu;
 /// Processors served at most; more share.
 pub const MAX_CPUS: usize = 64;
 
-/// The processor the caller runs on, as the engine numbers them.
-pub fn cpu() -> Cpu {
-    Cpu((ebb_sys::thread::cpu() % MAX_CPUS) as u16)
+/// The engine's number of a processor.
+pub fn number(cpu: usize) -> Cpu {
+    Cpu((cpu % MAX_CPUS) as u16)
 }

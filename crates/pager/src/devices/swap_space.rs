@@ -1,32 +1,34 @@
 //! The engine's surroundings in a real process: clock, processors, memory, codecs, devices.
 
-use crate::budget::generations;
+use crate::budget::generations::Generations;
 use crate::devices::device_set::DeviceSet;
-use crate::devices::processors::cpu;
+use crate::devices::processors::number;
 use ebb_engine::env::{Clock, Memory, Topology};
 use ebb_engine::slots::{Devices, Options};
 use ebb_engine::swap::{CodecKind, Config, CountersRef, Env, POOL_MAX, Swap};
 use ebb_engine::{Checksums, Cpu, Node, PAGE_SIZE};
 use ebb_stores::{self as stores, codec::PageCodecs};
+use ebb_sys::kernel::Kernel;
 use ebb_tree::{Codec, Member};
 use std::sync::Arc;
 
 /// The same in all processes: they tell each other when they loaded.
-struct RealClock;
+struct RealClock<K: Kernel>(&'static K);
 
-impl Clock for RealClock {
+impl<K: Kernel> Clock for RealClock<K> {
     fn now_ns(&self) -> u64 {
-        ebb_sys::proc::monotonic_ns()
+        self.0.now().as_nanos() as u64
     }
 }
 
-struct RealTopology {
+struct RealTopology<K: Kernel> {
+    kernel: &'static K,
     nodes: Vec<Node>,
 }
 
-impl Topology for RealTopology {
+impl<K: Kernel> Topology for RealTopology<K> {
     fn cpu(&self) -> Cpu {
-        cpu()
+        number(self.kernel.cpu())
     }
     fn cpus(&self) -> usize {
         self.nodes.len()
@@ -37,11 +39,11 @@ impl Topology for RealTopology {
 }
 
 /// `before_give_back` hears of memory that is about to go back to the system.
-struct RealMemory {
-    before_give_back: fn(&[u8]),
+struct RealMemory<F: Fn(&[u8])> {
+    before_give_back: F,
 }
 
-impl Memory for RealMemory {
+impl<F: Fn(&[u8]) + Send + Sync> Memory for RealMemory<F> {
     fn give_back(&self, bytes: &mut [u8]) {
         (self.before_give_back)(bytes);
         ebb_sys::memory::give_back(bytes);
@@ -58,27 +60,37 @@ pub struct SwapSpace {
     pub swap: Swap,
     /// Its devices.
     pub devices: DeviceSet,
+    /// The order in which its pool is written back.
+    pub generations: Generations,
 }
 
-/// Whether pages may go to devices: if the user lets them, and the program's own limit of file sizes.
-pub fn may_write(swap: &Swap, member: &Member) -> bool {
-    member.writeback() && !swap.file_limited()
-}
+impl SwapSpace {
+    /// Whether pages may go to devices: if the user lets them, and the program's own limit of file sizes.
+    pub fn may_write(&self, member: &Member) -> bool {
+        member.writeback() && !self.swap.file_limited()
+    }
 
-/// Limits the pool to so many pages, or to what the user allows it, if that is less.
-pub fn limit_pool(swap: &Swap, member: &Member, pages: u64) {
-    let bytes = pages.saturating_mul(PAGE_SIZE as u64);
-    let limit = member.pool_limit(bytes);
-    let bytes = limit.max.clamp(*POOL_MAX.start(), *POOL_MAX.end());
-    // In range: the supervisor refuses other percentages.
-    let _ = swap.set_limits(bytes, limit.accept_percent);
-    swap.set_patient(limit.patient);
-    generations::choose(swap, may_write(swap, member), member.has_relatives());
+    /// Limits the pool to so many pages, or to what the user allows it, if that is less.
+    pub fn limit_pool(&self, member: &Member, pages: u64) {
+        let bytes = pages.saturating_mul(PAGE_SIZE as u64);
+        let limit = member.pool_limit(bytes);
+        let bytes = limit.max.clamp(*POOL_MAX.start(), *POOL_MAX.end());
+        // In range: the supervisor refuses other percentages.
+        let _ = self.swap.set_limits(bytes, limit.accept_percent);
+        self.swap.set_patient(limit.patient);
+        let writes = self.may_write(member);
+        self.generations
+            .choose(&self.swap, writes, member.has_relatives());
+    }
 }
 
 /// An empty swap space as the run was configured. It lives as long as the process.
 /// `before_give_back` hears of memory of the engine that is about to go back to the system.
-pub fn open(member: &Member, before_give_back: fn(&[u8])) -> Result<&'static SwapSpace, String> {
+pub fn open<K: Kernel>(
+    kernel: &'static K,
+    member: &Member,
+    before_give_back: impl Fn(&[u8]) + Send + Sync + 'static,
+) -> Result<&'static SwapSpace, String> {
     let config = member.config();
     let codec = match config.codec {
         Codec::None => CodecKind::None,
@@ -87,7 +99,8 @@ pub fn open(member: &Member, before_give_back: fn(&[u8])) -> Result<&'static Swa
         Codec::Lz4ThenZstd(zstd) => CodecKind::Lz4ThenZstd { level: zstd.level },
     };
     let topology = Arc::new(RealTopology {
-        nodes: ebb_sys::thread::nodes().into_iter().map(Node).collect(),
+        kernel,
+        nodes: kernel.nodes().into_iter().map(Node).collect(),
     });
     let options = Options {
         choice: config.choice,
@@ -102,7 +115,7 @@ pub fn open(member: &Member, before_give_back: fn(&[u8])) -> Result<&'static Swa
         ..Config::default()
     };
     let env = Env {
-        clock: Arc::new(RealClock),
+        clock: Arc::new(RealClock(kernel)),
         topology,
         checksums: Checksums::new(checksum_key),
         memory: Arc::new(RealMemory { before_give_back }),
@@ -122,6 +135,11 @@ pub fn open(member: &Member, before_give_back: fn(&[u8])) -> Result<&'static Swa
             return Err(e.to_string());
         }
     };
-    limit_pool(&swap, member, member.budget());
-    Ok(Box::leak(Box::new(SwapSpace { swap, devices: set })))
+    let space = SwapSpace {
+        swap,
+        devices: set,
+        generations: Generations::new(),
+    };
+    space.limit_pool(member, member.budget());
+    Ok(Box::leak(Box::new(space)))
 }

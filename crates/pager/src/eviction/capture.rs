@@ -18,25 +18,24 @@
 //! page more for each of a unit's, for a moment.
 
 use crate::eviction::clean;
-use crate::eviction::pinned;
 use crate::map::mask::{ones, places, runs};
 use crate::map::page_map::{Mask, Page, PageMap, UNIT, UNIT_BYTES, UnitNumber};
 use crate::map::ranges::{Ranges, WayOut};
 use crate::process::memory_ops::{Waking, Writes};
-use crate::process::paging::Process;
+use crate::process::pager::{Locked, Process};
 use crate::process::shared_pages::Sharing;
-use crate::process::state::{State, lock_service, transit_ended};
+use crate::process::state::State;
 use crate::process::worker::Worker;
 use crate::reclaim::attempts::Waiter;
 use crate::reclaim::reclaim_queue::DEFERRED_BATCH;
 use crate::reclaim::staging::FrameRun;
 use arrayvec::ArrayVec;
 use ebb_engine::PAGE_SIZE;
+use ebb_sys::Errno;
+use ebb_sys::kernel::Kernel;
 use ebb_sys::pagemap::Mapped;
-use ebb_sys::{Errno, memory};
 use std::ops::Range;
-use std::sync::MutexGuard;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::atomic::Ordering::Relaxed;
 
 /// Units looked at for one that can be captured, before giving up.
 const LOOK: usize = 512;
@@ -55,21 +54,16 @@ pub struct How {
     pub force: bool,
 }
 
-impl Process {
+impl<K: Kernel> Process<K> {
     /// Captures the unit whose turn it is; none if none can be.
-    pub fn capture(
-        &self,
-        mut state: MutexGuard<'static, State>,
-        worker: &mut Worker,
-        how: How,
-    ) -> (MutexGuard<'static, State>, Captured) {
+    pub fn capture(&self, mut state: Locked, worker: &mut Worker, how: How) -> (Locked, Captured) {
         for _ in 0..TRIES {
             let (run, unit, victims, way) = match self.choose(&mut state, worker.waiter, how) {
                 Choice::Capture(run, unit, victims, way) => (run, unit, victims, way),
                 Choice::LookOn => {
                     // Others had to wait for these looks.
                     drop(state);
-                    state = lock_service();
+                    state = self.lock();
                     continue;
                 }
                 Choice::Nothing => return (state, Captured::default()),
@@ -113,14 +107,14 @@ impl Process {
                 copied,
                 ..
             } = match way {
-                WayOut::Copy if pinned::any_pinned() => Shifted::default(),
+                WayOut::Copy if self.any_pinned() => Shifted::default(),
                 WayOut::Copy => self.copy_out(worker, from, address, victims),
                 WayOut::Move | WayOut::MoveExecutable => {
-                    let _alike = Executable::bay(bay, way == WayOut::MoveExecutable);
+                    let _alike = ExecutableBay::protect(self, bay, way == WayOut::MoveExecutable);
                     self.shift_out(from, address, victims, (closed, how.shared))
                 }
             };
-            state = held.unwrap_or_else(lock_service);
+            state = held.unwrap_or_else(|| self.lock());
 
             let State {
                 ranges,
@@ -161,7 +155,7 @@ impl Process {
             for at in places(clean) {
                 staging.stored(run.frame(at));
             }
-            transit_ended();
+            self.pager.transit_ended();
             worker.again.append(parked);
             let pages = moved.count_ones();
             let clean = clean.count_ones();
@@ -242,7 +236,7 @@ impl Process {
                 }
                 continue;
             };
-            let held = attempts.held(map, unit, waiter);
+            let held = attempts.held(map, unit, waiter, || self.now());
             let free = victims & !held.all();
             if free == 0 {
                 passed.units.push(unit);
@@ -270,7 +264,7 @@ impl Process {
                 attempts,
                 ..
             } = &mut *state;
-            let own = attempts.held(map, unit, Some(waiter)).own;
+            let own = attempts.held(map, unit, Some(waiter), || self.now()).own;
             let Some((way, victims)) = leaving(ranges, unit, bit & own & resident(map, unit))
             else {
                 continue;
@@ -301,7 +295,7 @@ impl Process {
         let staging = staging.as_mut()?;
         if !how.shared && *sharing != Sharing::Alone {
             // One look tells what a move would be refused for, page by page.
-            let kept = victims & self.pagemap.look(unit.first().address(), UNIT).shared;
+            let kept = victims & self.look(unit.first().address(), UNIT).shared;
             self.counters().evict_busy.add(kept.count_ones().into());
             victims &= !kept;
             if victims == 0 {
@@ -362,8 +356,8 @@ impl Process {
             }
             // SAFETY: pages that the map says are ours to capture; the frames are, and empty.
             let (done, result) = unsafe {
-                self.fault
-                    .shift(frame(at), unit + at * PAGE_SIZE, len * PAGE_SIZE)
+                self.kernel
+                    .move_pages(frame(at), unit + at * PAGE_SIZE, len * PAGE_SIZE)
             };
             let pages = done / PAGE_SIZE;
             shifted.moved |= ones(at, pages);
@@ -405,7 +399,7 @@ impl Process {
     /// anew, just after this look, loses it all the same.
     fn is_ours(&self, start: usize, closed: bool) -> bool {
         // The page is asked to be as it is: nothing changes, and no processor has to flush.
-        self.fault.protect(start, PAGE_SIZE, closed) != Err(Errno(libc::ENOENT))
+        self.kernel.protect(start, PAGE_SIZE, closed) != Err(Errno(libc::ENOENT))
     }
 
     /// Copies `victims` of the unit at `unit` to the frames at `run`, in a row, and drops them where
@@ -444,21 +438,21 @@ impl Process {
         shifted: &mut Shifted,
     ) -> Mask {
         let bytes = pages * PAGE_SIZE;
-        if self.fault.protect(from, bytes, true).is_err() {
+        if self.kernel.protect(from, bytes, true).is_err() {
             return 0;
         }
         let content = &mut worker.buffer.0[..pages];
         let shared = match self.forked.load(Relaxed) {
-            true => self.pagemap.look(from, pages).shared,
+            true => self.look(from, pages).shared,
             false => 0,
         };
-        let copied = self.memory.read(from, content.as_flattened_mut()).is_ok()
+        let copied = self.kernel.read_memory(from, content.as_flattened_mut())
             && self
                 .copy(to, content, Writes::Free, Waking::Later)
                 .1
                 .is_ok();
         // SAFETY: private memory whose content is in the frames by now.
-        let drop_there = || unsafe { memory::madvise(from, bytes, libc::MADV_DONTNEED) };
+        let drop_there = || unsafe { self.kernel.madvise(from, bytes, libc::MADV_DONTNEED) };
         let left = match copied {
             false => 0,
             true if drop_there().is_ok() => ones(0, pages),
@@ -468,7 +462,7 @@ impl Process {
         for (at, len) in runs(ones(0, pages) & !left) {
             self.drop_pages(&[(to + at * PAGE_SIZE, len * PAGE_SIZE)]);
             let _ = self
-                .fault
+                .kernel
                 .protect(from + at * PAGE_SIZE, len * PAGE_SIZE, false);
         }
         shifted.copied += (shared & left).count_ones() as usize;
@@ -483,7 +477,7 @@ impl Process {
 
     /// What is there, where a page that is not would be forgotten.
     fn look_or_fail(&self, start: usize, pages: usize) -> Mapped {
-        match self.pagemap.try_look(start, pages) {
+        match self.kernel.try_look(start, pages) {
             Some(mapped) => mapped,
             None => self.fail("what was captured cannot be looked at in /proc/self/pagemap"),
         }
@@ -571,34 +565,36 @@ fn leaving_by(ranges: &Ranges, unit: UnitNumber, victims: Mask, way: WayOut) -> 
 
 /// A bay with the protection of memory that may be executed: the kernel moves pages between places
 /// of like protection alone. Only while they are moved: back they go to plain memory alone.
-struct Executable(usize);
+struct ExecutableBay<'a, K: Kernel> {
+    process: &'a Process<K>,
+    address: usize,
+}
 
-/// A bay kept that protection: the kernel refuses to split a mapping where a process has too many.
-static KEPT: AtomicBool = AtomicBool::new(false);
-
-impl Executable {
-    /// If what is to be moved into the bay `is` that. Refused, the move is as well, and pages stay.
-    fn bay(address: usize, is: bool) -> Option<Self> {
+impl<'a, K: Kernel> ExecutableBay<'a, K> {
+    /// If the memory to be moved into the bay `is` executable. Refused, the move is as well, and pages stay.
+    fn protect(process: &'a Process<K>, address: usize, is: bool) -> Option<Self> {
         if is {
-            protect_bay(address, PLAIN | libc::PROT_EXEC);
-        } else if KEPT.load(Relaxed) {
-            protect_bay(address, PLAIN);
+            process.protect_bay(address, PLAIN | libc::PROT_EXEC);
+        } else if process.kept_executable.load(Relaxed) {
+            process.protect_bay(address, PLAIN);
         }
-        is.then(|| Self(address))
+        is.then_some(Self { process, address })
     }
 }
 
-impl Drop for Executable {
+impl<K: Kernel> Drop for ExecutableBay<'_, K> {
     fn drop(&mut self) {
-        if !protect_bay(self.0, PLAIN) {
-            KEPT.store(true, Relaxed);
+        if !self.process.protect_bay(self.address, PLAIN) {
+            self.process.kept_executable.store(true, Relaxed);
         }
     }
 }
 
-fn protect_bay(address: usize, protection: libc::c_int) -> bool {
-    // SAFETY: the bay is the caller's, and nothing of the program's is executed in it.
-    unsafe { memory::mprotect(address, UNIT_BYTES, protection) }.is_ok()
+impl<K: Kernel> Process<K> {
+    fn protect_bay(&self, address: usize, protection: libc::c_int) -> bool {
+        // SAFETY: the bay is the caller's, and nothing of the program's is executed in it.
+        unsafe { self.kernel.mprotect(address, UNIT_BYTES, protection) }.is_ok()
+    }
 }
 
 const PLAIN: libc::c_int = libc::PROT_READ | libc::PROT_WRITE;

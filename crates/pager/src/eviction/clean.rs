@@ -25,14 +25,14 @@
 //! hold other pages: it is kept of walks that pass (`queue`), and leave at once. A process that may
 //! only read its devices ([`crate::syscalls::user_change`]) keeps all that are there: nothing goes back to them.
 
-use crate::devices::processors::cpu;
 use crate::map::mask::{ones, places};
 use crate::map::page_map::{ADDRESSES, Mask, Page, PageMap, PageNumber, UNIT, UnitNumber};
-use crate::process::paging::Process;
+use crate::process::pager::Process;
 use crate::process::state::{Freeing, State};
 use arrayvec::ArrayVec;
 use ebb_engine::swap::Swap;
-use ebb_engine::{EntryId, PAGE_SIZE};
+use ebb_engine::{Cpu, EntryId, PAGE_SIZE};
+use ebb_sys::kernel::Kernel;
 use std::ops::ControlFlow::{Break, Continue};
 
 /// The entries that the pages of a unit kept, by their place in it.
@@ -49,7 +49,7 @@ pub fn copies(map: &PageMap, unit: UnitNumber, mask: Mask) -> Copies {
     copies
 }
 
-impl Process {
+impl<K: Kernel> Process<K> {
     /// Whether a load keeps copies that might: a page that is loaded to be written does not.
     pub fn keeps(&self, write: bool) -> bool {
         !write && self.keeping.worth_it()
@@ -60,8 +60,8 @@ impl Process {
     /// in a family holds the lock.
     pub fn lift_protection(&self, state: &mut State, start: usize, len: usize) {
         state.lifted = state.lifted.wrapping_add(1);
-        state.drop_copies(self.swap, start, start + len);
-        let _ = self.fault.protect(start, len, false);
+        state.drop_copies(self.swap, self.cpu(), start, start + len);
+        let _ = self.kernel.protect(start, len, false);
     }
 
     /// In a forked child, whose pages were protected just now: those that it wrote since the fork, as libc
@@ -81,10 +81,10 @@ impl Process {
                 });
             let Some(first) = next else { return };
             let pages = UNIT - first.within();
-            let shared = self.pagemap.look(first.address(), pages).shared;
+            let shared = self.look(first.address(), pages).shared;
             for page in places(!shared & ones(0, pages)).map(|i| first.plus(i)) {
                 let address = page.address();
-                state.drop_copies(self.swap, address, address + PAGE_SIZE);
+                state.drop_copies(self.swap, self.cpu(), address, address + PAGE_SIZE);
             }
             at = first.plus(pages);
         }
@@ -96,7 +96,7 @@ impl Process {
             .map
             .each(PageNumber(0), PageNumber::of(ADDRESSES), |page, is| {
                 if let Page::Resident(Some(entry)) = is {
-                    let there = self.pagemap.look(page.address(), 1);
+                    let there = self.look(page.address(), 1);
                     assert!(
                         there.present == 0 || there.protected != 0,
                         "{page:?} may be written and has a copy, {entry}"
@@ -118,18 +118,18 @@ impl Process {
                 self.counters().clean_reuse.add(1);
                 self.keeping.learn(true);
             } else {
-                freeing.add(self.swap, cpu(), entry);
+                freeing.add(self.swap, self.cpu(), entry);
                 rest[i] = None;
             }
         }
-        freeing.finish(self.swap, cpu());
+        freeing.finish(self.swap, self.cpu());
         rest
     }
 }
 
 impl State {
     /// Gives up the copies of pages in `start..end`: what keeps these from being written is about to go.
-    pub fn drop_copies(&mut self, swap: &Swap, start: usize, end: usize) {
+    pub fn drop_copies(&mut self, swap: &Swap, cpu: Cpu, start: usize, end: usize) {
         const SOME: usize = 256;
         let (mut at, end) = (PageNumber::of(start), PageNumber::of(end));
         loop {
@@ -147,9 +147,9 @@ impl State {
             let mut freeing = Freeing::default();
             for &(number, entry) in &some {
                 self.map.set(number, Page::Resident(None));
-                freeing.add(swap, cpu(), entry);
+                freeing.add(swap, cpu, entry);
             }
-            freeing.finish(swap, cpu());
+            freeing.finish(swap, cpu);
             match some.last() {
                 Some(&(last, _)) if some.is_full() => at = last.plus(1),
                 _ => return,

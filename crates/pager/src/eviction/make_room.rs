@@ -10,14 +10,14 @@ use crate::budget::peer_reclaim::Standing;
 use crate::eviction::capture::{Captured, How};
 use crate::eviction::release::Watermarks;
 use crate::map::page_map::UNIT;
-use crate::process::paging::Process;
+use crate::process::pager::{Locked, Process};
 use crate::process::shared_pages::Sharing;
-use crate::process::state::{State, lock_service};
+use crate::process::state::State;
 use crate::process::worker::Worker;
 use crate::reclaim::staging::Staging;
+use ebb_sys::kernel::Kernel;
 use ebb_tree::{Asked, Before};
-use std::sync::MutexGuard;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// What one step of making room came to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -46,10 +46,10 @@ const PEER_WAIT: Duration = Duration::from_millis(2);
 /// Units captured, when nothing more can be stored, to find pages that need no room.
 const TRIES: usize = 32;
 
-impl Process {
+impl<K: Kernel> Process<K> {
     /// One step towards as much room under the budget as the low watermark says. Called without the lock.
     pub fn make_room(&self, worker: &mut Worker, when: When) -> Step {
-        let mut state = lock_service();
+        let mut state = self.lock();
         let low = Watermarks::of(&state).low;
         if self.has_room(&mut state, low) {
             return Step::Enough;
@@ -64,17 +64,13 @@ impl Process {
             Err(state) => self.evict(state, worker),
         };
         // Frames are room once they are given back.
-        let _ = self.release_ready(lock_service());
+        let _ = self.release_ready(self.lock());
         step
     }
 
     /// Room that others of the tree make, whose pages were not used for much longer than ours; or
     /// the lock back, if none is to be hoped for.
-    fn ask_peers(
-        &self,
-        mut state: MutexGuard<'static, State>,
-        when: When,
-    ) -> Result<Step, MutexGuard<'static, State>> {
+    fn ask_peers(&self, mut state: Locked, when: When) -> Result<Step, Locked> {
         let now = || Duration::from_nanos(ebb_sys::proc::monotonic_ns());
         let standing = Standing {
             evicted: self.counters().evicted.get(),
@@ -91,7 +87,7 @@ impl Process {
                 pool_ns: request.pool_before_ms * 1_000_000,
             };
             let asked = self.member.ask_colder(before, request.pages);
-            state = lock_service();
+            state = self.lock();
             state.peer_reclaim.sent(asked != Asked::Nobody, now());
         }
         if !state.peer_reclaim.is_waiting() {
@@ -100,7 +96,7 @@ impl Process {
         if when == When::Soon {
             return Ok(Step::Enough);
         }
-        let begin = Instant::now();
+        let begin = self.now();
         loop {
             // News before this look are no news to the wait.
             let seen = self.member.wait(0, Some(Duration::ZERO));
@@ -109,22 +105,22 @@ impl Process {
                 state.peer_reclaim.received();
                 return Ok(Step::Progress);
             }
-            let Some(left) = PEER_WAIT.checked_sub(begin.elapsed()) else {
+            let Some(left) = PEER_WAIT.checked_sub(self.now() - begin) else {
                 state.peer_reclaim.timed_out(now());
                 return Err(state);
             };
             drop(state);
             self.member.wait(seen, Some(left));
-            state = lock_service();
+            state = self.lock();
         }
     }
 
     /// Evicts something, room or not.
     pub fn evict_some(&self, worker: &mut Worker) -> Step {
-        self.evict(lock_service(), worker)
+        self.evict(self.lock(), worker)
     }
 
-    fn evict(&self, mut state: MutexGuard<'static, State>, worker: &mut Worker) -> Step {
+    fn evict(&self, mut state: Locked, worker: &mut Worker) -> Step {
         let target = self.staging_target(&state);
         let staged = |state: &State| state.staging.as_ref().map_or(0, Staging::staged_frames);
         let mut captured: Captured;
@@ -185,7 +181,7 @@ impl Process {
             if step != Step::Full {
                 break;
             }
-            let (state, captured) = self.capture(lock_service(), worker, How::default());
+            let (state, captured) = self.capture(self.lock(), worker, How::default());
             if captured.clean > 0 {
                 return Step::Progress;
             }
@@ -199,7 +195,7 @@ impl Process {
     pub fn room_for(&self, worker: &mut Worker, pages: usize) -> bool {
         for _ in 0..4 * pages.div_ceil(UNIT) {
             {
-                let mut state = lock_service();
+                let mut state = self.lock();
                 if self.release_until(&mut state, |account, used| {
                     account.room(self.member, used, pages as i64)
                 }) {

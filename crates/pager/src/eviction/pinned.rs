@@ -5,15 +5,13 @@
 //! memory may be dropped (`capture`), which asks nobody.
 //!
 //! A mere *reference* stops nothing: the page leaves the program, and whoever refers to it has it to
-//! itself, with what was in it, as under the kernel's own swap. That holds because nothing is ever put
-//! into a frame but the page that was moved there: when it is stored, the frame goes back to the
-//! system, which keeps it until nobody refers to it any more (`bays`).
-//!
-//! What it does not do: keep a page where it is that is referred to only and about to be written.
+//! itself, with what was in it, as under the kernel's own swap. That holds because crate::process::pager::Process;
+use crate::process::pager::Process;
+use ebb_sys::kernel::Kernel;
 
-use ebb_sys::memory;
-
-/// Whether a device may write pages of this process at any time.
-pub fn any_pinned() -> bool {
-    memory::pinned_pages() != Some(0)
+impl<K: Kernel> Process<K> {
+    /// Whether a device may write pages of this process at any time.
+    pub fn any_pinned(&self) -> bool {
+        self.kernel.pinned_pages() != Some(0)
+    }
 }

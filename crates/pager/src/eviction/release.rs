@@ -3,17 +3,17 @@
 use crate::budget::charge::Charge;
 use crate::map::mask::runs;
 use crate::map::page_map::{Mask, UNIT, UNIT_BYTES};
-use crate::process::paging::Process;
-use crate::process::state::{State, lock_service};
+use crate::process::pager::{Locked, Process};
+use crate::process::state::State;
 use crate::reclaim::staging::{BayIndex, Staging};
 use arrayvec::ArrayVec;
 use ebb_engine::PAGE_SIZE;
-use std::sync::MutexGuard;
+use ebb_sys::kernel::Kernel;
 
-impl Process {
+impl<K: Kernel> Process<K> {
     /// Whether there is room under the budget for `pages` more, by what is in use: it is charged.
     pub fn has_room(&self, state: &mut State, pages: usize) -> bool {
-        let used = state.used(self.swap);
+        let used = self.used(state);
         state.charge.room(self.member, used, pages as i64)
     }
 
@@ -30,7 +30,7 @@ impl Process {
         enough: impl Fn(&mut Charge, i64) -> bool,
     ) -> bool {
         loop {
-            let used = state.used(self.swap);
+            let used = self.used(state);
             if enough(&mut state.charge, used) {
                 return true;
             }
@@ -66,10 +66,7 @@ impl Process {
 
     /// Gives back the frames of staging that are unused whole, without the lock, if it is worth a call; else
     /// the lock is handed back.
-    pub fn release_ready(
-        &self,
-        mut state: MutexGuard<'static, State>,
-    ) -> Result<(), MutexGuard<'static, State>> {
+    pub fn release_ready(&self, mut state: Locked) -> Result<(), Locked> {
         let batch = Watermarks::of(&state).batch();
         let staging = state.staging.as_mut();
         let Some(staging) = staging.filter(|staging| staging.takeable_frames() >= batch) else {
@@ -78,7 +75,7 @@ impl Process {
         let unused = UnusedFrames::take(staging);
         drop(state);
         self.drop_unused(&unused);
-        let mut state = lock_service();
+        let mut state = self.lock();
         unused.released(state.staging.as_mut().expect("taken from there"));
         Ok(())
     }

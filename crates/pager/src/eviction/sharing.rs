@@ -38,19 +38,16 @@
 //! Protection is a bit of the page's mapping. It goes where the mapping goes (DONTNEED, munmap,
 //! a move by UFFDIO_MOVE or mremap, the copy that fork makes of it), and mprotect keeps it.
 
-use crate::devices::swap_space;
 use crate::map::mask::ones;
 use crate::map::page_map::{Mask, Page, PageNumber};
-use crate::process::paging::Process;
-use crate::process::shared_pages::GIVEN_BACK;
-use crate::process::shared_pages::GIVEN_SINCE;
-use crate::process::shared_pages::RELATIVES;
+use crate::process::pager::Process;
 use crate::process::shared_pages::Sharing;
-use crate::process::state::{State, lock_service};
+use crate::process::state::State;
 use ebb_engine::PAGE_SIZE;
-use ebb_sys::{memory, thread};
+use ebb_sys::kernel::Kernel;
+use ebb_sys::thread;
 use std::ops::ControlFlow;
-use std::sync::atomic::{Ordering::Relaxed, Ordering::SeqCst};
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 /// Units that are evicted at a time although relatives share pages of them.
@@ -58,22 +55,20 @@ const COPY_UNITS: u32 = 64;
 /// How long a fault waits for room before that.
 const COPY_AFTER: Duration = Duration::from_millis(20);
 
-impl Process {
+impl<K: Kernel> Process<K> {
     /// A fault has waited for room for so long: lets shared pages be evicted, once each time
     /// [`COPY_AFTER`] has passed; `rounds` counts how often it was.
     pub fn evict_shared(&self, waited: Duration, rounds: &mut u32) {
         if self.shared_may_leave() && waited >= COPY_AFTER * (*rounds + 1) {
             *rounds += 1;
-            lock_service().copy_units = COPY_UNITS;
+            self.lock().copy_units = COPY_UNITS;
         }
     }
 
     /// Whether pages that relatives share may be evicted: where there is a device.
     pub fn shared_may_leave(&self) -> bool {
-        let device = || {
-            self.swap_space.devices.stays(self.member)
-                && swap_space::may_write(self.swap, self.member)
-        };
+        let device =
+            || self.swap_space.devices.stays(self.member) && self.swap_space.may_write(self.member);
         self.forked.load(Relaxed) && device()
     }
 
@@ -93,7 +88,7 @@ impl Process {
         }
         self.settle_given_back(state);
         if !self.member.has_relatives() {
-            RELATIVES.store(false, Relaxed);
+            self.pager.shared_pages.end();
             self.swap.alone();
             for (start, len) in registered(state) {
                 self.lift_protection(state, start, len);
@@ -106,8 +101,7 @@ impl Process {
 
     /// Gives back the credit for what the engine gave back and relatives kept.
     pub fn settle_given_back(&self, state: &mut State) {
-        let since = GIVEN_SINCE.load(SeqCst);
-        let pages = GIVEN_BACK.swap(0, SeqCst);
+        let (pages, since) = self.pager.shared_pages.take_given_back();
         if pages > 0 {
             state.charge.part(pages, since);
         }
@@ -117,15 +111,18 @@ impl Process {
     /// there without a gap and, unless `shared` ones may be copied, as nobody else maps already.
     /// How many that are, and how many of them were copied.
     pub fn own(&self, start: usize, pages: usize, shared: bool) -> (usize, usize) {
-        let mapped = self.pagemap.look(start, pages);
+        let mapped = self.look(start, pages);
         let good: Mask = mapped.present & if shared { !0 } else { !mapped.shared };
         let run = (good.trailing_ones() as usize).min(pages);
         if run > 0 {
             self.counters().unshared.add(run as u64);
             // Populating is a write by this thread: protected, it would wait for itself.
-            let _ = self.fault.protect(start, run * PAGE_SIZE, false);
+            let _ = self.kernel.protect(start, run * PAGE_SIZE, false);
             // SAFETY: populating changes no content.
-            let _ = unsafe { memory::madvise(start, run * PAGE_SIZE, libc::MADV_POPULATE_WRITE) };
+            let _ = unsafe {
+                self.kernel
+                    .madvise(start, run * PAGE_SIZE, libc::MADV_POPULATE_WRITE)
+            };
         }
         (run, (mapped.shared & ones(0, run)).count_ones() as usize)
     }
@@ -154,7 +151,7 @@ impl Process {
             .ranges
             .within(start, end)
             .filter(registered)
-            .map(|range| self.pagemap.shared(range.start, range.end))
+            .map(|range| self.kernel.shared(range.start, range.end))
             .sum();
         state.charge.part(pages as i64, rollups);
     }

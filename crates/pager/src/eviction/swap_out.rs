@@ -3,28 +3,26 @@
 //! The thread that stores has the bay's pages in transit and works without the lock: compression,
 //! and where it has to be a transfer, hold nobody up but who touches these pages.
 
-use crate::budget::generations;
-use crate::devices::processors::cpu;
 use crate::eviction::make_room::Step;
 use crate::map::mask::places;
 use crate::map::page_map::{Page, UNIT};
-use crate::process::paging::Process;
-use crate::process::state::{State, lock_service, transit_ended};
+use crate::process::pager::{Locked, Process};
+use crate::process::state::State;
 use crate::process::worker::Worker;
 use crate::reclaim::staging::{BayIndex, Staging};
 use arrayvec::ArrayVec;
 use ebb_engine::{EntryId, PAGE_SIZE, PageBytes};
-use std::sync::MutexGuard;
+use ebb_sys::kernel::Kernel;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 /// How long a thread sleeps that finds others at work on all that it could do.
 const MAKE_WAY: Duration = Duration::from_micros(50);
 
-impl Process {
+impl<K: Kernel> Process<K> {
     /// Stores the bay staged longest ago, if there is one.
     pub fn swap_out_staged(&self, worker: &mut Worker) -> Step {
-        let state = lock_service();
+        let state = self.lock();
         match state.staging.as_ref().map_or(0, Staging::staged_frames) {
             0 => Step::Nothing,
             _ => self.swap_out_oldest(state, worker),
@@ -32,17 +30,13 @@ impl Process {
     }
 
     /// Stores the bay staged longest ago. Something is staged.
-    pub fn swap_out_oldest(
-        &self,
-        mut state: MutexGuard<'static, State>,
-        worker: &mut Worker,
-    ) -> Step {
+    pub fn swap_out_oldest(&self, mut state: Locked, worker: &mut Worker) -> Step {
         let State { map, staging, .. } = &mut *state;
         let staging = staging.as_mut().expect("something is staged");
         let Some(bay) = staging.begin_store() else {
             // Others store all there is. They may have less urgency than this thread: it makes way.
             drop(state);
-            std::thread::sleep(MAKE_WAY);
+            self.kernel.sleep(MAKE_WAY);
             return Step::Progress;
         };
         let mask = staging.staged_of(bay);
@@ -62,7 +56,7 @@ impl Process {
         let mut entries = [None; UNIT];
         let stored = self.store_pages(&pages, &mut entries[..pages.len()], unit);
 
-        let mut state = lock_service();
+        let mut state = self.lock();
         let State {
             map,
             staging,
@@ -85,7 +79,7 @@ impl Process {
                 None => map.set(page, Page::Staged(frame)),
             }
         }
-        transit_ended();
+        self.pager.transit_ended();
         worker.again.append(parked);
         self.release_overdraft(&mut state);
         if stored == 0 {
@@ -97,17 +91,17 @@ impl Process {
 
     /// Stores as many of the pages as there is room for, or as need none; how many.
     fn store_pages(&self, pages: &[&PageBytes], out: &mut [Option<EntryId>], unit: bool) -> usize {
-        let generation = generations::youngest();
+        let generation = self.swap_space.generations.youngest();
         // A whole unit is a folio: neighbouring entries, and neighbouring slots on a device.
         let folio =
-            (unit && pages.len() == UNIT).then(|| self.swap.store(cpu(), generation, pages));
+            (unit && pages.len() == UNIT).then(|| self.swap.store(self.cpu(), generation, pages));
         let stored = if let Some(Ok(first)) = folio {
             for (i, entry) in out.iter_mut().enumerate() {
                 *entry = Some(first.plus(i as u32));
             }
             UNIT
         } else {
-            let each = self.swap.store_each(cpu(), generation, pages, out);
+            let each = self.swap.store_each(self.cpu(), generation, pages, out);
             each.unwrap_or(0)
         };
         if matches!(folio, Some(Err(_))) && stored > 0 {

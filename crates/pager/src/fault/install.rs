@@ -19,17 +19,19 @@
 use crate::map::page_map::PageNumber;
 use crate::process::memory_ops::Waking;
 use crate::process::memory_ops::Writes;
-use crate::process::paging::Process;
+use crate::process::pager::Process;
 use crate::reclaim::shortage::GIVE_UP;
 use ebb_engine::{PAGE_SIZE, PageBytes};
 use ebb_sys::Errno;
+use ebb_sys::kernel::Kernel;
+use ebb_sys::kernel::Time;
 use std::sync::atomic::Ordering::Relaxed;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// How long a page is refused until others have to give some up for it.
 const A_MOMENT: Duration = Duration::from_millis(1);
 
-impl Process {
+impl<K: Kernel> Process<K> {
     /// Puts copies of `content` where pages are missing; false if some were there already, or gone. Waits
     /// for the system's memory.
     pub fn install(
@@ -39,7 +41,7 @@ impl Process {
         writes: Writes,
         waking: Waking,
     ) -> bool {
-        let begin = Instant::now();
+        let begin = self.now();
         let (mut at, mut all) = (0, true);
         loop {
             let (done, good) = self.try_install(first.plus(at), &content[at..], writes, waking);
@@ -95,13 +97,13 @@ impl Process {
     /// The system had no page for us, and has had none since then: waits a moment. Where that alone does not
     /// help the keeper gives up some in the next: each time that a page is refused once it would be more than
     /// what is brought meanwhile, and nothing would stay. Ends the process if it lasts for long.
-    pub fn refused(&self, since: Instant) {
-        let lasted = since.elapsed();
+    pub fn refused(&self, since: Time) {
+        let lasted = self.now() - since;
         if lasted >= A_MOMENT {
             self.system_refused.store(true, Relaxed);
             self.member.wake_self();
         }
-        std::thread::sleep(lasted.clamp(A_MOMENT / 32, A_MOMENT));
+        self.kernel.sleep(lasted.clamp(A_MOMENT / 32, A_MOMENT));
         if lasted > GIVE_UP {
             self.fail(
                 "out of memory: the system has no page for this process, although the budget has room; \

@@ -11,22 +11,22 @@
 //! Time that goes by in compression or in transfers is no shortage, however slow.
 
 use crate::map::page_map::{Page, PageNumber};
-use crate::process::paging::Process;
-use crate::process::state::lock_service;
+use crate::process::pager::Process;
 use crate::reclaim::shortage::GIVE_UP;
 use ebb_engine::PAGE_SIZE;
+use ebb_sys::kernel::Kernel;
+use ebb_sys::kernel::Time;
 use std::ops::ControlFlow::Continue;
-use std::time::Instant;
 
 /// Pages to work on that a process needs beside those that stay in memory.
 const WORK: u64 = (8 << 20) / PAGE_SIZE as u64;
 
-impl Process {
+impl<K: Kernel> Process<K> {
     /// Room was wanted in failed_waits since `from`: ends the process if it has been so for too long. Called
     /// without the lock.
-    pub fn wanted_room(&self, from: Instant) {
-        let work = lock_service().attempts.work();
-        let lasted = self.shortage.lasted(from, Instant::now(), work);
+    pub fn wanted_room(&self, from: Time) {
+        let work = self.lock().attempts.work();
+        let lasted = self.shortage.lasted(from, self.now(), work);
         let hopeless = || self.stays() + WORK > self.member.budget();
         if lasted.in_all > GIVE_UP || lasted.looks && hopeless() {
             self.out_of_memory();
@@ -64,7 +64,7 @@ impl Process {
 
     /// Pages of this process in memory that cannot be swapped out, whatever room there is elsewhere.
     fn stays(&self) -> u64 {
-        let mut state = lock_service();
+        let mut state = self.lock();
         self.measure(&mut state);
         let kept = state.ranges.all().filter(|r| r.attributes.stays());
         let mut pages = state.charge.unmanaged();

@@ -1,15 +1,15 @@
 //! Writes to protected pages: clean copies are given up, and copies of shared pages charged.
 
-use crate::devices::processors::cpu;
 use crate::map::access_pattern::around;
 use crate::map::mask::ones;
 use crate::map::page_map::{Page, PageNumber, UNIT};
-use crate::process::paging::Process;
+use crate::process::pager::Process;
 use crate::process::shared_pages::Sharing;
 use crate::process::state::{Freeing, State, window};
 use ebb_engine::PAGE_SIZE;
+use ebb_sys::kernel::Kernel;
 
-impl Process {
+impl<K: Kernel> Process<K> {
     /// Serves a write to a protected page. None: there is no room for a copy.
     pub fn write_protected(&self, state: &mut State, page: PageNumber) -> Option<()> {
         match state.sharing {
@@ -25,14 +25,14 @@ impl Process {
     fn write_shared(&self, state: &mut State, page: PageNumber) -> Option<()> {
         let Some(range) = state.ranges.find(page.address()) else {
             // Unmapped meanwhile: the thread that looks again gets what the kernel has for it.
-            let _ = self.fault.wake(page.address(), PAGE_SIZE);
+            self.kernel.wake_pages(page.address(), PAGE_SIZE);
             return Some(());
         };
         let window = window(state, page);
         let (mut first, mut pages) = around(page, window.first, window.pages, |p| {
             range.holds(p) && matches!(state.map.get(p), Page::Resident(_))
         });
-        let shared = self.pagemap.look(first.address(), pages).shared;
+        let shared = self.look(first.address(), pages).shared;
         let mut copies = shared.count_ones();
         if !self.charge_copies(state, copies) {
             copies = (shared >> (page.0 - first.0) & 1) as u32;
@@ -80,14 +80,14 @@ impl Process {
             if let Page::Resident(Some(entry)) = state.map.get(at) {
                 state.map.set(at, Page::Resident(None));
                 self.keeping.learn(false);
-                freeing.add(self.swap, cpu(), entry);
+                freeing.add(self.swap, self.cpu(), entry);
                 copies += 1;
             }
         }
-        freeing.finish(self.swap, cpu());
+        freeing.finish(self.swap, self.cpu());
         self.counters().fault_clean.add(u64::from(copies > 0));
         // Always, whatever the pages are by now.
         let (start, len) = (first.address(), pages * PAGE_SIZE);
-        let _ = self.fault.protect(start, len, false);
+        let _ = self.kernel.protect(start, len, false);
     }
 }

@@ -3,40 +3,16 @@
 //!
 //! The ranges themselves are noted by the hooks (`ranges`, `growth`); nothing is evicted here.
 
-use crate::devices::processors::cpu;
 use crate::map::page_map::{Page, PageMap, PageNumber, UNIT};
 use crate::map::ranges::InChild;
-use crate::process::lifecycle::UNREGISTERED;
-use crate::process::paging::Process;
+use crate::process::pager::{Pager, Process};
 use crate::process::shared_pages::Sharing;
-use crate::process::state::{State, lock_service};
+use crate::process::state::State;
 use ebb_engine::PAGE_SIZE;
-use ebb_sys::{Errno, memory};
+use ebb_sys::Errno;
+use ebb_sys::kernel::Kernel;
 use std::ops::ControlFlow::{Break, Continue};
-use std::sync::atomic::AtomicUsize;
-use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
-
-/// Bumped when requests of the program's threads were answered.
-pub static REGISTERED: AtomicU32 = AtomicU32::new(0);
-
-/// Registered memory is about to be moved by `mremap`: marks it, so that the kernel does not merge it
-/// with what lies beside its new place. The kernel takes the registration away from the mapping that
-/// results, and with it the neighbours would lose theirs, unnoticed: what of them is out would read as
-/// zeros (Linux 6.18, `move_vma`). Advice on the order of accesses keeps mappings apart and is of no
-/// other use for anonymous memory.
-///
-/// # Errors
-/// The process has too many mappings: nothing may be moved then.
-pub fn set_apart(start: usize, len: usize) -> Result<(), Errno> {
-    // SAFETY: advice that changes no content.
-    unsafe { memory::madvise(start, len, libc::MADV_RANDOM) }
-}
-
-/// Takes the mark away: what was moved is registered, or it was not moved.
-pub fn join_again(start: usize, len: usize) {
-    // SAFETY: advice that changes no content.
-    let _ = unsafe { memory::madvise(start, len, libc::MADV_NORMAL) };
-}
+use std::sync::atomic::Ordering::SeqCst;
 
 /// In a forked child: pages of which its parent had only read zeros, which the kernel does not copy,
 /// are missing here; `there` are the runs of those that are not.
@@ -56,24 +32,25 @@ fn forget_missing(map: &mut PageMap, start: usize, end: usize, there: &[(usize, 
     }
 }
 
-impl Process {
+impl<K: Kernel> Process<K> {
     /// Registers what was mapped or moved since the last time, and says so to who waits for that.
     pub fn register_new(&self) {
-        let mut state = lock_service();
+        let mut state = self.lock();
         let mut any = self.release_to_program(&mut state);
         if state.ranges.all().any(|r| !r.attributes.registered) {
             self.register_all(&mut state);
             any = true;
         }
         if any {
-            REGISTERED.fetch_add(1, SeqCst);
-            ebb_sys::futex::wake(&REGISTERED, i32::MAX, false);
+            let rounds = &self.pager.registration.rounds;
+            rounds.fetch_add(1, SeqCst);
+            self.kernel.wake_word(rounds, i32::MAX);
         }
     }
 
     /// Registers every range that is not, and learns which of its pages are present.
     pub fn register_all(&self, state: &mut State) {
-        UNREGISTERED.store(0, SeqCst);
+        self.pager.registration.unregistered.store(0, SeqCst);
         let mut at = 0;
         while let Some(range) = state.ranges.next(at, usize::MAX) {
             at = range.end;
@@ -82,10 +59,13 @@ impl Process {
             }
             let len = range.end - range.start;
             // SAFETY: advice that changes no content. Huge pages would be filled behind our back.
-            let _ = unsafe { memory::madvise(range.start, len, libc::MADV_NOHUGEPAGE) };
+            let _ = unsafe { self.kernel.madvise(range.start, len, libc::MADV_NOHUGEPAGE) };
             // SAFETY: the same. Pages that the kernel merges lose their protection.
-            let _ = unsafe { memory::madvise(range.start, len, libc::MADV_UNMERGEABLE) };
-            if let Err(error) = self.fault.register(range.start, len) {
+            let _ = unsafe {
+                self.kernel
+                    .madvise(range.start, len, libc::MADV_UNMERGEABLE)
+            };
+            if let Err(error) = self.kernel.register(range.start, len) {
                 // Not what we took it for (unmapped or replaced behind libc's back): not ours, and
                 // harmless, unless some of it is swapped out, which would now read as zeros.
                 let mut lost = false;
@@ -101,15 +81,15 @@ impl Process {
                         range.start, range.end
                     ));
                 }
-                state.drop_pages(Some(self.swap), cpu(), range.start, range.end);
+                state.drop_pages(Some(self.swap), self.cpu(), range.start, range.end);
                 state.ranges.remove(range.start, range.end);
                 continue;
             }
             // A child of a system call that we do not see has it not at all, rather than with zeros
             // for what is out.
             // SAFETY: advice that changes no content.
-            let _ = unsafe { memory::madvise(range.start, len, libc::MADV_DONTFORK) };
-            join_again(range.start, len);
+            let _ = unsafe { self.kernel.madvise(range.start, len, libc::MADV_DONTFORK) };
+            self.pager.join_again(range.start, len);
             if state.sharing == Sharing::Protected {
                 // New, or moved by mremap, which leaves the protection behind.
                 self.protect(range.start, len);
@@ -121,7 +101,7 @@ impl Process {
             let State { map, queue, .. } = &mut *state;
             let forked = self.forked.load(SeqCst);
             let mut there = Vec::new();
-            let scanned = self.pagemap.present(range.start, range.end, |start, end| {
+            let scanned = self.kernel.scan(range.start, range.end, |start, end| {
                 if forked {
                     there.push((start, end));
                 }
@@ -162,10 +142,7 @@ impl Process {
     }
 }
 
-/// Bytes that were let go and that nobody was told of.
-pub static RELEASED: AtomicUsize = AtomicUsize::new(0);
-
-impl Process {
+impl<K: Kernel> Process<K> {
     /// In the keeper: lets go what is to be let go; whether there was any.
     pub fn release_to_program(&self, state: &mut State) -> bool {
         let mut at = 0;
@@ -178,12 +155,12 @@ impl Process {
             any = true;
             let (start, len) = (range.start, range.end - range.start);
             // Something else may be mapped there by now: then there is nothing to end.
-            let _ = self.fault.unregister(start, len);
+            let _ = self.kernel.unregister(start, len);
             if range.attributes.in_child != InChild::Absent {
                 // SAFETY: advice that changes no content.
-                let _ = unsafe { memory::madvise(start, len, libc::MADV_DOFORK) };
+                let _ = unsafe { self.kernel.madvise(start, len, libc::MADV_DOFORK) };
             }
-            state.drop_pages(Some(self.swap), cpu(), range.start, range.end);
+            state.drop_pages(Some(self.swap), self.cpu(), range.start, range.end);
             state.ranges.remove(range.start, range.end);
         }
         any
@@ -191,7 +168,7 @@ impl Process {
 
     /// In the keeper: says once that there is such memory.
     pub fn report_released(&self) {
-        let bytes = RELEASED.swap(0, SeqCst);
+        let bytes = self.pager.registration.released.swap(0, SeqCst);
         if bytes > 0 {
             self.member.message(&format!(
                 "process {} has a userfaultfd of its own for {} KiB of its memory: they stay in RAM, and count",
@@ -199,5 +176,26 @@ impl Process {
                 bytes >> 10
             ));
         }
+    }
+}
+
+impl<K: Kernel> Pager<K> {
+    /// Registered memory is about to be moved by `mremap`: marks it, so that the kernel does not merge it
+    /// with what lies beside its new place. The kernel takes the registration away from the mapping that
+    /// results, and with it the neighbours would lose theirs, unnoticed: what of them is out would read as
+    /// zeros (Linux 6.18, `move_vma`). Advice on the order of accesses keeps mappings apart and is of no
+    /// other use for anonymous memory.
+    ///
+    /// # Errors
+    /// The process has too many mappings: nothing may be moved then.
+    pub fn set_apart(&self, start: usize, len: usize) -> Result<(), Errno> {
+        // SAFETY: advice that changes no content.
+        unsafe { self.kernel.madvise(start, len, libc::MADV_RANDOM) }
+    }
+
+    /// Takes the mark away: what was moved is registered, or it was not moved.
+    pub fn join_again(&self, start: usize, len: usize) {
+        // SAFETY: advice that changes no content.
+        let _ = unsafe { self.kernel.madvise(start, len, libc::MADV_NORMAL) };
     }
 }

@@ -9,17 +9,19 @@ use crate::map::access_pattern::around;
 use crate::map::mask::ones;
 use crate::map::page_map::{Frame, Page, PageNumber, UNIT};
 use crate::process::memory_ops::{Waking, Writes};
-use crate::process::paging::Process;
+use crate::process::pager::Process;
+use crate::process::state::State;
 use crate::process::state::window;
-use crate::process::state::{State, lock_service};
 use crate::process::worker::UnitBuffer;
 use crate::process::worker::Worker;
 use crate::reclaim::attempts::Waiter;
 use ebb_engine::{PAGE_SIZE, PageBytes};
 use ebb_sys::Errno;
 use ebb_sys::fault::Fault;
+use ebb_sys::kernel::Kernel;
+use ebb_sys::kernel::Time;
 use ebb_tree::Way;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 static ZEROS: UnitBuffer = UnitBuffer([[0; PAGE_SIZE]; UNIT]);
 
@@ -57,9 +59,9 @@ impl Brought {
     }
 }
 
-impl Process {
+impl<K: Kernel> Process<K> {
     /// Serves one fault, once.
-    pub fn serve(&self, worker: &mut Worker, fault: Fault, since: Instant) -> Served {
+    pub fn serve(&self, worker: &mut Worker, fault: Fault, since: Time) -> Served {
         worker.since = since;
         let brought = match self.resolve(worker, fault) {
             Ok(brought) if brought.woken => return Served::Done,
@@ -67,9 +69,9 @@ impl Process {
             Err(served) => return served,
         };
         let way = (!fault.protected).then_some(brought.way);
-        self.count_fault(way, brought.device, since.elapsed());
+        self.count_fault(way, brought.device, self.now() - since);
         // Who waits for a device waits for this thread too, where no other is awake.
-        let queued = brought.device && (worker.more || self.fault.wait(0));
+        let queued = brought.device && (worker.more || self.kernel.has_faults(0));
         self.wake(brought.first, brought.pages);
         if queued {
             self.services.share();
@@ -99,7 +101,7 @@ impl Process {
     /// Resolves a fault. Nobody is woken while the lock is held: the woken thread takes this one's
     /// processor at once.
     fn resolve(&self, worker: &mut Worker, fault: Fault) -> Result<Brought, Served> {
-        let mut state = lock_service();
+        let mut state = self.lock();
         let waiter = Waiter::of(&fault);
         let State { map, attempts, .. } = &mut *state;
         attempts.waits(map, waiter, !fault.protected, worker.since);
@@ -115,7 +117,7 @@ impl Process {
             }
             page => self.resolve_at_once(&mut state, fault, page)?,
         };
-        state.attempts.served(waiter, Instant::now());
+        state.attempts.served(waiter, self.now());
         Ok(brought)
     }
 
@@ -131,7 +133,7 @@ impl Process {
             _ if fault.protected => self.write_protected(state, page).ok_or(Served::NoRoom)?,
             Page::Resident(_) => self.look_again(state, page)?,
             Page::Poisoned => {
-                let _ = self.fault.poison(page.address(), PAGE_SIZE);
+                self.kernel.poison(page.address(), PAGE_SIZE);
             }
             Page::Staged(_) => return self.remap(state, page),
             Page::Untouched => return self.fill(state, page),
@@ -150,7 +152,7 @@ impl Process {
         let (zeros, at) = (&ZEROS.0[..1], page.address());
         let (done, result) = self.copy(at, zeros, Writes::Free, Waking::Later);
         if done > 0 {
-            state.drop_copies(self.swap, at, at + PAGE_SIZE);
+            state.drop_copies(self.swap, self.cpu(), at, at + PAGE_SIZE);
             self.counters().map_disagrees.add(1);
         }
         // The system takes a page before it looks whether one is there.
@@ -163,9 +165,7 @@ impl Process {
     fn is_there(&self, page: PageNumber) -> bool {
         let mut there = false;
         let at = page.address();
-        let looked = self
-            .pagemap
-            .present(at, at + PAGE_SIZE, |_, _| there = true);
+        let looked = self.kernel.scan(at, at + PAGE_SIZE, |_, _| there = true);
         there || looked.is_err()
     }
 
@@ -268,7 +268,7 @@ impl Process {
         let from = staging.frame_address(frame);
         if movable {
             // SAFETY: the frame is ours and holds exactly this page's content.
-            let (done, result) = unsafe { self.fault.shift(page.address(), from, PAGE_SIZE) };
+            let (done, result) = unsafe { self.kernel.move_pages(page.address(), from, PAGE_SIZE) };
             if done == PAGE_SIZE || result == Err(Errno(libc::EEXIST)) {
                 staging.remapped(frame);
                 if done == 0 {

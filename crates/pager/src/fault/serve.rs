@@ -3,20 +3,19 @@
 use crate::eviction::make_room::{Step, When};
 use crate::fault::resolve::Served;
 use crate::map::page_map::{PageNumber, UNIT};
-use crate::process::lifecycle;
-use crate::process::paging::Process;
-use crate::process::state::lock_service;
+use crate::process::pager::Process;
 use crate::process::worker::{DeferredFault, Worker};
 use crate::reclaim::attempts::Waiter;
 use ebb_engine::PAGE_SIZE;
 use ebb_sys::fault::Fault;
-use ebb_sys::{thread, user};
-use std::time::{Duration, Instant};
+use ebb_sys::kernel::Kernel;
+use ebb_sys::kernel::Time;
+use std::time::Duration;
 
-impl Process {
+impl<K: Kernel> Process<K> {
     /// Serves a fault, making room as often as it takes; or puts it down for later, if there is none and
     /// others wait to be served.
-    pub fn serve_until_done(&self, worker: &mut Worker, fault: Fault, since: Instant) {
+    pub fn serve_until_done(&self, worker: &mut Worker, fault: Fault, since: Time) {
         self.serve_on(worker, fault, since, None);
     }
 
@@ -33,12 +32,12 @@ impl Process {
         &self,
         worker: &mut Worker,
         fault: Fault,
-        since: Instant,
+        since: Time,
         stuck: Option<DeferredFault>,
     ) {
         worker.waiter = Some(Waiter::of(&fault));
         if let Some(stuck) = self.serve_unless_stuck(worker, fault, since, stuck) {
-            match lifecycle::is_keeper(thread::id()) {
+            match self.pager.lifecycle.is_keeper(self.kernel.thread()) {
                 // It comes once more, to a service thread.
                 true => self.wake(PageNumber::of(fault.address), 1),
                 false => worker.deferred.push_back(stuck),
@@ -52,21 +51,21 @@ impl Process {
         &self,
         worker: &mut Worker,
         fault: Fault,
-        since: Instant,
+        since: Time,
         mut stuck: Option<DeferredFault>,
     ) -> Option<DeferredFault> {
-        let mut refused: Option<Instant> = None;
+        let mut refused: Option<Time> = None;
         let mut direct = stuck.is_some();
         loop {
             match self.serve(worker, fault, since) {
                 Served::Done => return None,
                 // Nobody but the keeper gives pages up: it comes once more, to a service thread.
-                Served::NoPage if lifecycle::is_keeper(thread::id()) => {
+                Served::NoPage if self.pager.lifecycle.is_keeper(self.kernel.thread()) => {
                     self.wake(PageNumber::of(fault.address), 1);
                     return None;
                 }
                 Served::NoPage => {
-                    self.refused(*refused.get_or_insert_with(Instant::now));
+                    self.refused(*refused.get_or_insert_with(|| self.now()));
                     continue;
                 }
                 Served::NoRoom => {}
@@ -74,7 +73,7 @@ impl Process {
             if !std::mem::replace(&mut direct, true) {
                 self.counters().allocstall.add(1);
             }
-            let wanted = Instant::now();
+            let wanted = self.now();
             let step = self.make_room(worker, When::Now);
             if std::mem::take(&mut worker.is_short) {
                 self.wanted_room(wanted);
@@ -95,11 +94,11 @@ impl Process {
                 }
             });
             self.waits_for_others();
-            self.evict_shared(waits.begin.elapsed(), &mut waits.copies);
-            user::follow();
+            self.evict_shared(self.now() - waits.begin, &mut waits.copies);
+            self.kernel.follow_user();
             self.wanted_room(wanted);
             // They may be older, and what they are brought is not to be taken from them meanwhile.
-            if worker.more || self.fault.wait(0) {
+            if worker.more || self.kernel.has_faults(0) {
                 return stuck;
             }
         }
@@ -108,13 +107,11 @@ impl Process {
     /// What the pool holds may go to a device, all the more if nothing else is left. But not while a fork has
     /// the gate: it may be this fault that it waits for.
     fn shrinks_pool(&self) -> bool {
-        let Some(_gate) = crate::process::paging::try_gate(self) else {
+        let Some(_gate) = self.try_gate() else {
             return false;
         };
         let bytes = (8 * UNIT * PAGE_SIZE) as u64;
-        self.swap
-            .shrink_pool(crate::devices::processors::cpu(), bytes)
-            > 0
+        self.swap.shrink_pool(self.cpu(), bytes) > 0
     }
 
     /// Nothing to evict here, or nowhere to put it: others may have cold memory.
@@ -123,8 +120,8 @@ impl Process {
         self.member.ask_reclaim(256);
         // Who is asked as well hears of that too: no news of room.
         self.member.wait(seen, Some(Duration::from_millis(1)));
-        if !self.has_room(&mut lock_service(), 1) {
-            std::thread::sleep(Duration::from_micros(500));
+        if !self.has_room(&mut self.lock(), 1) {
+            self.kernel.sleep(Duration::from_micros(500));
         }
     }
 
@@ -132,7 +129,7 @@ impl Process {
     /// them on its worker, and must call this: nobody else will.
     pub fn serve_again(&self, worker: &mut Worker) {
         while let Some(fault) = worker.again.pop() {
-            self.serve_until_done(worker, fault, Instant::now());
+            self.serve_until_done(worker, fault, self.now());
         }
     }
 

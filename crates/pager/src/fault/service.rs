@@ -22,15 +22,13 @@
 //! its memory back, only when its last thread has had a processor to end on.
 
 use crate::eviction::make_room::When;
-use crate::process::fork_stage;
-use crate::process::lifecycle;
-use crate::process::paging::Process;
-use crate::process::services::Service;
-use crate::process::services::Services;
+use crate::process::pager::{Pager, Process};
+use crate::process::services::{Service, Services};
 use crate::process::worker::Worker;
 use ebb_sys::fault::{BATCH, Fault};
-use ebb_sys::thread::{self, Name};
-use std::time::{Duration, Instant};
+use ebb_sys::kernel::{Kernel, Time};
+use ebb_sys::thread::Name;
+use std::time::Duration;
 
 /// Watches where faults come from.
 ///
@@ -40,7 +38,7 @@ use std::time::{Duration, Instant};
 /// that are awake draw the thread to and fro, and flush each other's translations.
 struct Watch {
     /// When last looked.
-    last: Instant,
+    last: Time,
     /// Faults served since.
     since: u32,
     /// Rises with each look that finds a fault from elsewhere, falls with each that finds one from
@@ -70,9 +68,9 @@ impl Watch {
     const ENOUGH: u32 = 8;
     const LEAVE_AFTER: u32 = 4;
 
-    fn new() -> Self {
+    fn new(now: Time) -> Self {
         Self {
-            last: Instant::now(),
+            last: now,
             since: 0,
             score: 0,
             streak: 0,
@@ -83,7 +81,13 @@ impl Watch {
 
     /// After a fault was served: looks now and then where it came from; true: this processor has
     /// had none for a while.
-    fn after(&mut self, services: &Services, me: &Service, fault: Fault, now: Instant) -> bool {
+    fn after<K: Kernel>(
+        &mut self,
+        process: &Process<K>,
+        me: &Service,
+        fault: Fault,
+        now: Time,
+    ) -> bool {
         self.since += 1;
         self.served = Some(fault);
         let every = match (self.streak, self.score) {
@@ -94,17 +98,17 @@ impl Watch {
         if self.since < every && now - self.last < Self::AT_LEAST {
             return false;
         }
-        self.look(services, me, now)
+        self.look(process, me, now)
     }
 
     /// Nothing to serve. Who was woken on this processor has it before this thread does, and gives
     /// it back with its next fault: so whoever was served last may be elsewhere. True: leave.
-    fn nothing(&mut self, services: &Services, me: &Service) -> bool {
-        let now = Instant::now();
+    fn nothing<K: Kernel>(&mut self, process: &Process<K>, me: &Service) -> bool {
+        let now = process.now();
         if self.served.is_none() || now - self.last < self.gap {
             return false;
         }
-        let leave = self.look(services, me, now);
+        let leave = self.look(process, me, now);
         self.gap = match self.streak {
             0 => (2 * self.gap).min(Self::LONGEST),
             _ => Self::SHORTEST,
@@ -112,9 +116,13 @@ impl Watch {
         leave
     }
 
-    fn look(&mut self, services: &Services, me: &Service, now: Instant) -> bool {
+    fn look<K: Kernel>(&mut self, process: &Process<K>, me: &Service, now: Time) -> bool {
+        let services: &Services<K> = &process.services;
         (self.since, self.last) = (0, now);
-        let from = self.served.take().and_then(|f| thread::cpu_of(f.thread));
+        let from = self
+            .served
+            .take()
+            .and_then(|f| process.kernel.cpu_of(f.thread));
         let Some(there) = from
             .filter(|cpu| *cpu != me.cpu())
             .and_then(|cpu| services.on_cpu(cpu))
@@ -135,84 +143,114 @@ impl Watch {
     }
 }
 
-pub extern "C" fn run(index: usize) -> ! {
-    thread::set_name(Name::Service);
-    let process = loop {
-        match Process::current() {
-            Some(p) => break p,
-            None => std::thread::sleep(Duration::from_micros(50)),
-        }
-    };
-    let services = &process.services;
-    let me = services.service(index);
-    services.begin(me);
-    let checking = lifecycle::checking();
-    let fails_after = process.swap_space.devices.faults().pager_after;
-    let mut worker = Worker::new();
-    let mut watch = Watch::new();
-    let mut quiet = 0;
-    loop {
-        me.until_woken();
-        let mut buffer = [Fault::default(); BATCH];
-        // Without asking first: who was woken often faults again before this thread has the
-        // processor back.
-        let room = if services.shares() { 1 } else { BATCH };
-        let faults = match process.fault.read(&mut buffer[..room]) {
-            Ok(faults) => faults,
-            Err(e) => process.fail(&format!("reading page faults failed: {e}")),
+/// What a service thread keeps from turn to turn.
+struct Turn {
+    worker: Worker,
+    watch: Watch,
+    /// Waits in a row in which no fault came.
+    quiet: u32,
+}
+
+impl<K: Kernel> Pager<K> {
+    /// The service thread of this index, for ever.
+    pub fn run_service(&'static self, index: usize) -> ! {
+        self.kernel.name_thread(Name::Service);
+        let process = loop {
+            match self.process() {
+                Some(p) => break p,
+                None => self.kernel.sleep(Duration::from_micros(50)),
+            }
         };
-        if faults.is_empty() && !worker.deferred.is_empty() {
-            worker.more = false;
-            process.serve_deferred(&mut worker);
-            process.serve_again(&mut worker);
-            continue;
-        }
-        if faults.is_empty() {
-            if watch.nothing(services, me) && !services.shares() {
-                services.rest(me);
-                continue;
-            }
-            if process.fault.wait(20) {
-                quiet = 0;
-                continue;
-            }
-            quiet += 1;
-            me.competes();
-            if quiet >= 3 {
-                quiet = 0;
-                services.rest(me);
-            }
-            continue;
-        }
-        if checking && let Some(own) = faults.iter().find(|f| process.is_own(f.thread)) {
-            process.fail(&format!(
-                "thread {} of ebb's own touched managed memory at {:#x}, and would wait for itself",
-                own.thread, own.address
-            ));
-        }
-        services.serves(me);
-        fork_stage::hold_on();
-        let now = Instant::now();
-        let mut leave = false;
-        for (i, &fault) in faults.iter().enumerate() {
-            worker.more = i + 1 < faults.len();
-            process.serve_until_done(&mut worker, fault, now);
-            let served = services.count_served();
-            assert!(fails_after != Some(served), "EBB_FAULTS asks for it");
-            leave |= watch.after(services, me, fault, now);
-        }
-        process.make_room(&mut worker, When::Soon);
-        process.serve_deferred(&mut worker);
-        process.serve_again(&mut worker);
-        if leave && !services.shares() {
-            services.rest(me);
+        let me = process.services.service(index);
+        process.services.begin(me);
+        let mut turn = Turn {
+            worker: Worker::new(),
+            watch: Watch::new(self.kernel.now()),
+            quiet: 0,
+        };
+        loop {
+            process.service_turn(me, &mut turn);
         }
     }
 }
 
-impl Process {
+impl<K: Kernel> Process<K> {
+    /// One turn of a service thread: reads faults and serves them, or waits for some.
+    fn service_turn(&self, me: &Service, turn: &mut Turn) {
+        me.until_woken(self.kernel);
+        let mut buffer = [Fault::default(); BATCH];
+        // Without asking first: a thread that was woken often faults again before this one has the
+        // processor back.
+        let room = if self.services.shares() { 1 } else { BATCH };
+        let faults = match self.kernel.read_faults(&mut buffer[..room]) {
+            Ok(faults) => faults,
+            Err(e) => self.fail(&format!("reading page faults failed: {e}")),
+        };
+        if !faults.is_empty() {
+            self.serve_all(me, turn, faults);
+        } else if !turn.worker.deferred.is_empty() {
+            turn.worker.more = false;
+            self.serve_deferred(&mut turn.worker);
+            self.serve_again(&mut turn.worker);
+        } else {
+            self.wait_for_faults(me, turn);
+        }
+    }
+
+    /// No fault was there: waits for one, or rests.
+    fn wait_for_faults(&self, me: &Service, turn: &mut Turn) {
+        if turn.watch.nothing(self, me) && !self.services.shares() {
+            return self.services.rest(me);
+        }
+        if self.kernel.has_faults(20) {
+            turn.quiet = 0;
+            return;
+        }
+        turn.quiet += 1;
+        me.competes(self.kernel);
+        if turn.quiet >= 3 {
+            turn.quiet = 0;
+            self.services.rest(me);
+        }
+    }
+
+    /// Serves faults that were read together, and makes room ahead of need.
+    fn serve_all(&self, me: &Service, turn: &mut Turn, faults: &[Fault]) {
+        self.check_origin(faults);
+        self.services.serves(me);
+        self.pager.fork.hold_on(self.kernel);
+        let now = self.now();
+        let mut leave = false;
+        for (i, &fault) in faults.iter().enumerate() {
+            turn.worker.more = i + 1 < faults.len();
+            self.serve_until_done(&mut turn.worker, fault, now);
+            let served = self.services.count_served();
+            let fails_after = self.swap_space.devices.faults().pager_after;
+            assert!(fails_after != Some(served), "EBB_FAULTS asks for it");
+            leave |= turn.watch.after(self, me, fault, now);
+        }
+        self.make_room(&mut turn.worker, When::Soon);
+        self.serve_deferred(&mut turn.worker);
+        self.serve_again(&mut turn.worker);
+        if leave && !self.services.shares() {
+            self.services.rest(me);
+        }
+    }
+
+    /// For tests: threads of ours must not fault, as they would wait for themselves.
+    fn check_origin(&self, faults: &[Fault]) {
+        if self.pager.lifecycle.is_checking()
+            && let Some(own) = faults.iter().find(|f| self.is_own(f.thread))
+        {
+            self.fail(&format!(
+                "thread {} of ebb's own touched managed memory at {:#x}, and would wait for itself",
+                own.thread, own.address
+            ));
+        }
+    }
+
     /// Whether a thread is one of those that serve this process.
     fn is_own(&self, thread: u32) -> bool {
-        lifecycle::is_keeper(thread) || self.services.has(thread)
+        self.pager.lifecycle.is_keeper(thread) || self.services.has(thread)
     }
 }

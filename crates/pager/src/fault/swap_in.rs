@@ -6,26 +6,24 @@
 //! there. Waiting threads are woken by the caller, after that; or by the second step, where that is
 //! one copy (`place`).
 
-use crate::budget::generations;
-use crate::devices::processors::cpu;
 use crate::fault::resolve::Brought;
 use crate::map::access_pattern::{REACH, Window, around};
 use crate::map::mask::{ones, runs};
 use crate::map::page_map::{Mask, Page, PageMap, PageNumber, UNIT};
 use crate::process::memory_ops::{Waking, Writes};
-use crate::process::paging::Process;
+use crate::process::pager::{Locked, Process};
 use crate::process::shared_pages::Sharing;
 use crate::process::state::window;
-use crate::process::state::{Freeing, State, lock_service, transit_ended};
+use crate::process::state::{Freeing, State};
 use crate::process::worker::Worker;
 use crate::reclaim::attempts::Waiter;
 use crate::reclaim::reclaim_queue::RESIDENT_SET;
 use arrayvec::ArrayVec;
 use ebb_engine::swap::{LoadError, Place, Source};
 use ebb_engine::{EntryId, PAGE_SIZE, PageBytes};
+use ebb_sys::kernel::Kernel;
+use ebb_sys::kernel::Time;
 use ebb_tree::Way;
-use std::sync::MutexGuard;
-use std::time::Instant;
 
 /// Pages in transit to where they are to be.
 struct SwapIn {
@@ -47,14 +45,14 @@ struct Loaded {
     /// All that was good is what is there.
     placed: bool,
     /// When who waits was woken, and the fault counted, if that is done.
-    at: Option<Instant>,
+    at: Option<Time>,
 }
 
-impl Process {
+impl<K: Kernel> Process<K> {
     /// Brings in the page that is waited for; none: there is no room.
     pub fn swap_in(
         &self,
-        mut state: MutexGuard<'static, State>,
+        mut state: Locked,
         worker: &mut Worker,
         waiter: Waiter,
         write: bool,
@@ -99,7 +97,7 @@ impl Process {
             // What was there at a fork gives nothing back when it is freed (`generations`), and would
             // be stored once more by each relative.
             false => {
-                let inherits = || generations::inherits(self.swap, entry);
+                let inherits = || self.swap_space.generations.inherits(self.swap, entry);
                 pass || state.sharing == Sharing::Protected && inherits()
             }
         };
@@ -125,7 +123,7 @@ impl Process {
         let wanted = page.0 - first.0;
         let loaded = self.transfer(&load, worker, (!device).then_some(wanted));
 
-        let mut state = lock_service();
+        let mut state = self.lock();
         self.finish(&mut state, &load, &loaded);
         let State {
             map,
@@ -134,7 +132,7 @@ impl Process {
             parked,
             ..
         } = &mut *state;
-        attempts.served(waiter, loaded.at.unwrap_or_else(Instant::now));
+        attempts.served(waiter, loaded.at.unwrap_or_else(|| self.now()));
         if !window.stream {
             queue.refaulted(map, page, age);
         }
@@ -150,7 +148,7 @@ impl Process {
         if device {
             self.member.tell_load(self.swap.last_load_ns());
         }
-        transit_ended();
+        self.pager.transit_ended();
         worker.again.append(parked);
         Some(Brought {
             way,
@@ -203,13 +201,13 @@ impl Process {
             worker.buffer.0[..pages].iter_mut().collect();
         let (entries, keep) = (&load.entries, load.keep);
         self.swap
-            .load_each(cpu(), entries, &mut outs, keep, &mut results[..pages]);
+            .load_each(self.cpu(), entries, &mut outs, keep, &mut results[..pages]);
         drop(outs);
         let good: Mask = (0..pages).fold(0, |m, i| m | u64::from(results[i].is_ok()) << i);
         let mut at = None;
         let waking = match wanted {
             Some(wanted) if good == ones(0, pages) && self.services.can_compete() => {
-                let took = worker.since.elapsed() + Self::install_estimate(pages);
+                let took = (self.now() - worker.since) + Self::install_estimate(pages);
                 self.count_fault(Some(way_of(results[wanted])), false, took);
                 at = Some(worker.since + took);
                 Waking::AtOnce
@@ -241,7 +239,7 @@ impl Process {
             match result {
                 Ok(_) => {
                     if load.keep && !keeps {
-                        freeing.add(self.swap, cpu(), entry);
+                        freeing.add(self.swap, self.cpu(), entry);
                     }
                     let kept = keeps.then_some(entry);
                     state.map.set(at, Page::Resident(kept));
@@ -249,7 +247,7 @@ impl Process {
                 Err(error) => self.poison(state, at, error),
             }
         }
-        freeing.finish(self.swap, cpu());
+        freeing.finish(self.swap, self.cpu());
         let State { map, queue, .. } = state;
         let mask = ones(load.first.within(), load.entries.len());
         match load.pass {
@@ -296,7 +294,7 @@ impl Process {
              no other page is affected. Check the device, or run with --swap none",
             page.address()
         ));
-        let _ = self.fault.poison(page.address(), PAGE_SIZE);
+        self.kernel.poison(page.address(), PAGE_SIZE);
         self.counters().poisoned.add(1);
         state.map.set(page, Page::Poisoned);
     }

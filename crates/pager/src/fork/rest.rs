@@ -4,17 +4,16 @@
 use crate::eviction::make_room::Step;
 use crate::map::mask::places;
 use crate::map::page_map::UNIT;
-use crate::process::failure;
-use crate::process::fork_stage::{EVICTING, PROTECTED, STAGE};
-use crate::process::paging::{self, Process};
-use crate::process::state::{State, lock_service};
+use crate::process::fork_stage::stage;
+use crate::process::pager::Process;
+use crate::process::state::State;
 use crate::process::worker::Worker;
 use crate::reclaim::staging::Staging;
 use arrayvec::ArrayVec;
-use ebb_sys::futex;
-use std::sync::MutexGuard;
+use ebb_sys::kernel::Kernel;
+use ebb_sys::kernel::Time;
 use std::sync::atomic::Ordering::SeqCst;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// What a transit takes. It is slept, not spun away: who has to end it may need this processor.
 pub const SHORT: Duration = Duration::from_micros(20);
@@ -36,7 +35,7 @@ pub enum Unstaged {
     NoPage,
 }
 
-impl Process {
+impl<K: Kernel> Process<K> {
     /// Evicts what could not be duplicated within the budget. What parent and child share costs
     /// nothing until one writes it, but then twice as much; and it cannot leave before all that is
     /// not shared has (`sharing`). What is swapped out at the fork comes back under the budget's
@@ -46,10 +45,9 @@ impl Process {
         let limit = self.member.limit() as usize;
         let room = limit.saturating_sub(self.member.charged() as usize);
         let anyway = (limit / SHARED_PART).max(SHARED_ANYWAY.min(limit / 4));
-        EVICTING.store(1, SeqCst);
+        self.pager.fork.set_evicting(self.kernel, true);
         self.evict_down_to(anyway.max(room), worker);
-        EVICTING.store(0, SeqCst);
-        futex::wake(&EVICTING, i32::MAX, false);
+        self.pager.fork.set_evicting(self.kernel, false);
         self.serve_again(worker);
     }
 
@@ -59,7 +57,7 @@ impl Process {
         let evicted = || self.counters().evicted.get();
         let mut enough = None;
         loop {
-            let mut state = lock_service();
+            let mut state = self.lock();
             while self.release_frames(&mut state) {}
             let resident = state.map.resident();
             let enough = *enough.get_or_insert(evicted() + resident.saturating_sub(target) as u64);
@@ -74,11 +72,11 @@ impl Process {
     }
 }
 
-impl Process {
+impl<K: Kernel> Process<K> {
     /// One step towards rest, with the gate held: nothing in transit, nothing staged. Whether it is reached;
     /// `refused`: since when the system has no page for what can only be copied back.
-    fn rests(&self, worker: &mut Worker, refused: &mut Option<Instant>) -> bool {
-        let unstaged = self.unstage(&mut lock_service());
+    fn rests(&self, worker: &mut Worker, refused: &mut Option<Time>) -> bool {
+        let unstaged = self.unstage(&mut self.lock());
         match unstaged {
             Unstaged::All => {
                 *refused = None;
@@ -91,16 +89,16 @@ impl Process {
                     // Or waits for pages that only this thread gives up.
                     self.evict_some(worker);
                 }
-                std::thread::sleep(SHORT);
+                self.kernel.sleep(SHORT);
             }
             // It is stored instead, which gives pages back.
             Unstaged::NoPage => {
                 if self.swap_out_staged(worker) == Step::Full {
-                    self.refused(*refused.get_or_insert_with(Instant::now));
+                    self.refused(*refused.get_or_insert_with(|| self.now()));
                 }
             }
         }
-        let mut state = lock_service();
+        let mut state = self.lock();
         while self.release_frames(&mut state) {}
         drop(state);
         // To a service thread: this one waits for the fork.
@@ -109,33 +107,34 @@ impl Process {
     }
 }
 
-/// In the keeper: if a thread wants to fork, brings the process to rest and waits until it has.
-pub fn attend(process: &'static Process, worker: &mut Worker) {
-    if STAGE.load(SeqCst) != 1 {
-        return;
-    }
-    process.evict_before_fork(worker);
-    let _gate: MutexGuard<'_, ()> = paging::gate(process);
-    let mut refused = None;
-    while !process.rests(worker, &mut refused) {}
-    STAGE.store(2, SeqCst);
-    futex::wake(&STAGE, i32::MAX, false);
-    while STAGE.load(SeqCst) != 3 {
-        futex::wait(&STAGE, 2, Some(Duration::from_millis(1)), false);
-        failure::leave_with_program(process.member);
-        if STAGE.load(SeqCst) == 2 {
-            // The service threads go on while the forking thread waits for the lock.
-            process.rests(worker, &mut refused);
+impl<K: Kernel> Process<K> {
+    /// In the keeper: if a thread wants to fork, brings the process to rest and waits until it has.
+    pub fn attend_fork(&self, worker: &mut Worker) {
+        let fork = &self.pager.fork;
+        if fork.stage.load(SeqCst) != stage::WANTED {
+            return;
         }
+        self.evict_before_fork(worker);
+        let _gate = self.gate();
+        let mut refused = None;
+        while !self.rests(worker, &mut refused) {}
+        fork.enter(self.kernel, stage::AT_REST);
+        while fork.stage.load(SeqCst) != stage::OVER {
+            let pause = Some(Duration::from_millis(1));
+            self.kernel.wait_word(&fork.stage, stage::AT_REST, pause);
+            self.pager.leave_with_program(self.member);
+            if fork.stage.load(SeqCst) == stage::AT_REST {
+                // The service threads go on while the forking thread waits for the lock.
+                self.rests(worker, &mut refused);
+            }
+        }
+        self.protect_shared(&mut self.lock());
+        fork.has_protected(self.kernel);
+        fork.enter(self.kernel, stage::NONE);
     }
-    process.protect_shared(&mut lock_service());
-    PROTECTED.fetch_add(1, SeqCst);
-    futex::wake(&PROTECTED, i32::MAX, false);
-    STAGE.store(0, SeqCst);
-    futex::wake(&STAGE, i32::MAX, false);
 }
 
-impl Process {
+impl<K: Kernel> Process<K> {
     /// Puts every captured page back where it was.
     pub fn unstage(&self, state: &mut State) -> Unstaged {
         if state.map.in_transit() > 0 {

@@ -5,24 +5,24 @@
 //! is free of the budget, and what is gained by evicting resident pages, which go into the pool too.
 
 use crate::devices::device_set::DrainTarget;
-use crate::process::paging::Process;
-use crate::process::state::lock_service;
+use crate::process::pager::Process;
 use crate::process::worker::Worker;
 use ebb_engine::PAGE_SIZE;
+use ebb_sys::kernel::Kernel;
 use ebb_tree::Codec;
 
 /// Pages of the pool from which can be told how well pages compress.
 const FEW: u64 = 32;
 
 /// The memory of a process, for as long as its keeper looks after the devices.
-pub struct Memory<'a> {
-    pub process: &'static Process,
+pub struct PoolTarget<'a, K: Kernel> {
+    pub process: &'a Process<K>,
     pub worker: &'a mut Worker,
 }
 
-impl DrainTarget for Memory<'_> {
+impl<K: Kernel> DrainTarget for PoolTarget<'_, K> {
     fn holds(&mut self, users: u64) -> u64 {
-        self.process.refuge().pages(users)
+        self.process.pool_capacity().pages(users)
     }
 
     fn make_room(&mut self, pages: usize) -> bool {
@@ -57,11 +57,11 @@ impl PoolCapacity {
     }
 }
 
-impl Process {
+impl<K: Kernel> Process<K> {
     /// What room there is in memory, a quarter of which is left to the program.
-    fn refuge(&self) -> PoolCapacity {
+    fn pool_capacity(&self) -> PoolCapacity {
         const PAGE: u64 = PAGE_SIZE as u64;
-        let mut state = lock_service();
+        let mut state = self.lock();
         self.share_budget(&mut state);
         let held = self.swap.memory();
         // A page takes what those do that are there, and a little for holes; where there are few,
@@ -76,7 +76,7 @@ impl Process {
         };
         let free = self.member.limit().saturating_sub(self.member.charged());
         let charged = state.charge.charged().max(0) as u64;
-        let used = state.used(self.swap);
+        let used = self.used(&state);
         let resident = state.map.resident() as u64;
         PoolCapacity {
             free: free * PAGE,

@@ -1,15 +1,15 @@
 //! What this process takes of the tree's budget, and how its part is divided between resident pages and
 //! pool (`balance` has the arithmetic).
 
-use crate::budget::{generations, kernel_memory};
-use crate::devices::swap_space;
+use crate::budget::kernel_memory;
 use crate::map::page_map::UNIT;
-use crate::process::paging::Process;
+use crate::process::pager::Process;
 use crate::process::state::State;
 use ebb_engine::PAGE_SIZE;
+use ebb_sys::kernel::Kernel;
 use ebb_sys::memory;
 
-impl Process {
+impl<K: Kernel> Process<K> {
     /// Measures the anonymous memory of this process, and charges what is not managed, and what the kernel
     /// keeps for it.
     pub fn measure(&self, state: &mut State) {
@@ -17,7 +17,7 @@ impl Process {
             return;
         };
         state.count_tables(self.swap);
-        let used = state.used(self.swap);
+        let used = self.used(state);
         let tables = memory::table_pages().unwrap_or(0);
         let ours = self.services.count() + 1;
         let kernel = kernel_memory::pages(ours, state.ranges.count(), tables);
@@ -38,8 +38,8 @@ impl Process {
                  now on, compressed; a block device for --swap has no such limit",
             );
         }
-        let elsewhere = self.swap_space.devices.stays(self.member)
-            && swap_space::may_write(self.swap, self.member);
+        let elsewhere =
+            self.swap_space.devices.stays(self.member) && self.swap_space.may_write(self.member);
         let mut limit = budget;
         if elsewhere {
             self.adjust_pool_split(state);
@@ -48,14 +48,14 @@ impl Process {
             let charged = state.charge.charged().max(0) as usize + free;
             // What relatives share would be no more for the program if it went to devices.
             let shared = match self.member.has_relatives() {
-                true => generations::inherited(self.swap) as usize / PAGE_SIZE,
+                true => self.swap_space.generations.inherited(self.swap) as usize / PAGE_SIZE,
                 false => 0,
             };
             let own = charged.min(budget).saturating_sub(shared);
             limit = (shared + state.pool_split.limit(budget, own)).min(budget);
         }
         self.tell_pool(state);
-        swap_space::limit_pool(self.swap, self.member, limit as u64);
+        self.swap_space.limit_pool(self.member, limit as u64);
     }
 
     fn adjust_pool_split(&self, state: &mut State) {

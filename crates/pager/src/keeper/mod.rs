@@ -3,6 +3,7 @@
 pub mod adopt;
 pub mod cpu_contention;
 pub mod drain_capacity;
+pub mod join;
 pub mod keeper_loop;
 pub mod measure;
 pub mod shed;

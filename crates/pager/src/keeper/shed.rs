@@ -4,13 +4,13 @@
 //! Asked is who has the coldest (`ebb_tree`, `charge.rs`): its resident pages go to the pool, or where
 //! little but the pool is left, the oldest of that to devices.
 
-use crate::devices::processors::cpu;
 use crate::eviction::make_room::Step;
 use crate::map::page_map::UNIT;
-use crate::process::paging::Process;
-use crate::process::state::{State, lock_service};
+use crate::process::pager::Process;
+use crate::process::state::State;
 use crate::process::worker::Worker;
 use ebb_engine::PAGE_SIZE;
+use ebb_sys::kernel::Kernel;
 use ebb_sys::proc;
 
 /// How often, when asked for memory, a process looks on where nothing that it has may leave.
@@ -23,7 +23,7 @@ const WORTH: u64 = 1 << 20;
 /// Pages given back at once: each time, those are woken who wait for room.
 const AT_ONCE: i64 = 4 * UNIT as i64;
 
-impl Process {
+impl<K: Kernel> Process<K> {
     /// Whether what is resident is little beside the pool: it is the least that is wanted then, and the pool
     /// that can give.
     fn most_is_out(state: &State) -> bool {
@@ -64,7 +64,7 @@ impl Process {
     /// all would be evicted.
     pub fn shed(&self, worker: &mut Worker, pages: i64) {
         let (from_pool, aim) = {
-            let state = lock_service();
+            let state = self.lock();
             let from_pool = Self::most_is_out(&state) && self.gives_pool();
             (from_pool, state.charge.charged() - pages)
         };
@@ -73,8 +73,8 @@ impl Process {
         }
         // What is here is in the pool. Who needs more than it was asks again.
         self.shed_pool(aim);
-        let mut state = lock_service();
-        let used = state.used(self.swap);
+        let mut state = self.lock();
+        let used = self.used(&state);
         state.charge.settle(self.member, used, 0);
     }
 
@@ -86,12 +86,12 @@ impl Process {
         let evicted = || self.counters().evicted.get();
         let begin = evicted();
         let most = begin + EACH * pages as u64 + UNIT as u64;
-        let mut looks = lock_service().queue.deferred_rounds(LOOKS_APART);
+        let mut looks = self.lock().queue.deferred_rounds(LOOKS_APART);
         while evicted() < most {
             {
-                let mut state = lock_service();
+                let mut state = self.lock();
                 let left = state.charge.charged() - aim;
-                let used = state.used(self.swap);
+                let used = self.used(&state);
                 if -state.charge.over(used) >= left.min(AT_ONCE) {
                     state.charge.settle(self.member, used, 0);
                 }
@@ -109,8 +109,8 @@ impl Process {
                 _ => break,
             }
         }
-        let mut state = lock_service();
-        let used = state.used(self.swap);
+        let mut state = self.lock();
+        let used = self.used(&state);
         state.charge.settle(self.member, used, 0);
         evicted() > begin
     }
@@ -119,21 +119,23 @@ impl Process {
     /// time: who waits for room has it at once, and a fork its turn. No more than it takes now: what relatives
     /// share frees nothing when it is written.
     fn shed_pool(&self, aim: i64) -> bool {
-        let mut left = lock_service().charge.charged() - aim;
+        let mut left = self.lock().charge.charged() - aim;
         let mut any = false;
         while left > 0 {
             let part = left.min(AT_ONCE);
-            let gate = crate::process::paging::gate(self);
-            let less = self.swap.shrink_pool(cpu(), part as u64 * PAGE_SIZE as u64);
+            let gate = self.gate();
+            let less = self
+                .swap
+                .shrink_pool(self.cpu(), part as u64 * PAGE_SIZE as u64);
             drop(gate);
             if less == 0 {
                 break;
             }
             any = true;
             left -= part.max((less / PAGE_SIZE as u64) as i64);
-            let mut state = lock_service();
+            let mut state = self.lock();
             self.settle_given_back(&mut state);
-            let used = state.used(self.swap);
+            let used = self.used(&state);
             state.charge.settle(self.member, used, 0);
             left = left.min(state.charge.charged() - aim);
         }

@@ -5,30 +5,18 @@
 //! SIGABRT, on a thread of ours perhaps, where it waits for itself as soon as it touches what is out. And
 //! threads of ours have no standard error to say why.
 
-use crate::process::fork_stage;
-use crate::process::paging::Process;
+use crate::process::pager::{Pager, Process};
+use ebb_sys::kernel::Kernel;
 use ebb_sys::program::Gone;
-use ebb_sys::{program, thread};
 use ebb_tree::{Leaving, Member};
 use std::io::Write;
 use std::panic::PanicHookInfo;
 
-impl Process {
+impl<K: Kernel> Process<K> {
     /// Says why and ends the process.
     pub fn fail(&self, why: &str) -> ! {
-        end(Some(self.member), why)
+        self.pager.end(Some(self.member), why)
     }
-}
-
-/// From now on a panic ends the process as any failure does.
-pub fn end_on_panic() {
-    std::panic::set_hook(Box::new(|panic| {
-        // One that does not page yet has a member too, once its keeper is in the tree.
-        let member = Process::current()
-            .map(|p| p.member)
-            .or_else(fork_stage::watching);
-        end(member, &described(panic))
-    }));
 }
 
 fn described(panic: &PanicHookInfo<'_>) -> String {
@@ -41,43 +29,50 @@ fn described(panic: &PanicHookInfo<'_>) -> String {
     )
 }
 
-/// On a task of ours: the helper ends, as there is no program any more, or none that it could serve.
-pub fn leave(member: Option<&Member>, why: Leaving) -> ! {
-    if let Some(process) = Process::current() {
-        // The memory goes with the last of the tasks: none may wait for a processor now.
-        process.services.compete(true);
-        process.swap_space.devices.wipe_keys();
+impl<K: Kernel> Pager<K> {
+    /// From now on a panic ends the process as any failure does.
+    pub fn end_on_panic(&'static self) {
+        std::panic::set_hook(Box::new(|panic| self.end(self.member(), &described(panic))));
     }
-    if let Some(member) = member {
-        member.leave(why);
-    }
-    thread::end_helper()
-}
 
-/// Says why and ends the process, or the child of `vfork` that calls.
-pub fn end(member: Option<&Member>, why: &str) -> ! {
-    if thread::is_ours() {
-        if let Some(member) = member {
-            member.message(why);
+    /// On a task of ours: the helper ends, as there is no program any more, or none that it could serve.
+    pub fn leave(&self, member: Option<&Member>, why: Leaving) -> ! {
+        if let Some(process) = self.process() {
+            // The memory goes with the last of the tasks: none may wait for a processor now.
+            process.services.compete(true);
+            process.swap_space.devices.wipe_keys();
         }
-        program::kill();
-        leave(member, Leaving::Ends)
+        if let Some(member) = member {
+            member.leave(why);
+        }
+        self.kernel.end_helper()
     }
-    // The connection is not in the descriptor table of a thread of the program.
-    drop(writeln!(std::io::stderr(), "ebb: {why}"));
-    // SAFETY: raising a signal. The first process of a PID namespace cannot send it to itself: that one
-    // exits, with all of its threads.
-    unsafe {
-        libc::kill(libc::getpid(), libc::SIGKILL);
-        libc::_exit(128 + libc::SIGKILL)
-    }
-}
 
-/// Ends with the program, if that has ended or has become another.
-pub fn leave_with_program(member: &Member) {
-    match program::is_gone() {
-        None => {}
-        Some(Gone::Dead) => leave(Some(member), Leaving::Ends),
-        Some(Gone::Other) => leave(Some(member), Leaving::Exec),
+    /// Says why and ends the process, or the child of `vfork` that calls.
+    pub fn end(&self, member: Option<&Member>, why: &str) -> ! {
+        if self.kernel.is_own_thread() {
+            if let Some(member) = member {
+                member.message(why);
+            }
+            self.kernel.kill_program();
+            self.leave(member, Leaving::Ends)
+        }
+        // The connection is not in the descriptor table of a thread of the program.
+        drop(writeln!(std::io::stderr(), "ebb: {why}"));
+        // SAFETY: raising a signal. The first process of a PID namespace cannot send it to itself: that one
+        // exits, with all of its threads.
+        unsafe {
+            libc::kill(libc::getpid(), libc::SIGKILL);
+            libc::_exit(128 + libc::SIGKILL)
+        }
+    }
+
+    /// Ends with the program, if that has ended or has become another.
+    pub fn leave_with_program(&self, member: &Member) {
+        match self.kernel.program_is_gone() {
+            None => {}
+            Some(Gone::Dead) => self.leave(Some(member), Leaving::Ends),
+            Some(Gone::Other) => self.leave(Some(member), Leaving::Exec),
+        }
     }
 }

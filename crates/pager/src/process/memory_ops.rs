@@ -1,9 +1,11 @@
 //! The single operations on the program's memory that every room makes.
 
 use crate::map::page_map::PageNumber;
-use crate::process::paging::Process;
+use crate::process::pager::Process;
 use ebb_engine::{PAGE_SIZE, PageBytes};
 use ebb_sys::Errno;
+use ebb_sys::kernel::Kernel;
+use ebb_sys::pagemap::Mapped;
 
 /// When who waits for the pages is woken.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -23,11 +25,11 @@ pub enum Writes {
     Faults,
 }
 
-impl Process {
+impl<K: Kernel> Process<K> {
     /// Whether a test has the system refuse all pages now.
     fn refuses(&self) -> bool {
         let asked = self.refusal.as_ref();
-        asked.is_some_and(|refusal| refusal.strikes(self.services.served()))
+        asked.is_some_and(|refusal| refusal.strikes(self.services.served(), self.now()))
     }
 
     /// One copy; the bytes done, and why it stopped if it did.
@@ -42,26 +44,32 @@ impl Process {
             return (0, Err(Errno(libc::ENOMEM)));
         }
         let (protect, wake) = (writes == Writes::Faults, waking == Waking::AtOnce);
-        self.fault.copy(to, content.as_flattened(), protect, wake)
+        self.kernel.copy(to, content.as_flattened(), protect, wake)
     }
 
     /// Gives pages back to the system that hold nothing which anybody needs: runs of them, (address,
     /// bytes), with one flush for all.
     pub fn drop_pages(&self, runs: &[(usize, usize)]) {
         // SAFETY: the caller's promise.
-        if !unsafe { ebb_sys::memory::drop_pages(runs) } {
+        if !unsafe { self.kernel.drop_pages(runs) } {
             // What is to come there would be taken for what is there.
             self.fail("a page that holds nothing any more cannot be given back to the system");
         }
     }
 
+    /// Lets threads that wait for these pages look again.
     pub fn wake(&self, page: PageNumber, pages: usize) {
-        let _ = self.fault.wake(page.address(), pages * PAGE_SIZE);
+        self.kernel.wake_pages(page.address(), pages * PAGE_SIZE);
     }
 
     /// Protects what there is in registered memory from writes. What is no longer registered as it was
     /// is passed over: the supervisor notices the copies.
     pub fn protect(&self, start: usize, len: usize) {
-        let _ = self.fault.protect(start, len, true);
+        let _ = self.kernel.protect(start, len, true);
+    }
+
+    /// Looks at up to 64 pages. None is taken for present if they cannot be looked at.
+    pub fn look(&self, start: usize, pages: usize) -> Mapped {
+        self.kernel.try_look(start, pages).unwrap_or_default()
     }
 }

@@ -1,9 +1,9 @@
 //! For tests (`EBB_FAULTS`): the system refuses pages.
 
 use ebb_stores::Faults;
+use ebb_sys::kernel::Time;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::time::Instant;
 
 /// For tests (`EBB_FAULTS`): the system refuses pages.
 pub struct Refusal {
@@ -11,7 +11,7 @@ pub struct Refusal {
     /// How often it was asked.
     asked: AtomicU64,
     /// Since when it has none at all.
-    since: OnceLock<Instant>,
+    since: OnceLock<Time>,
 }
 
 impl Refusal {
@@ -24,10 +24,10 @@ impl Refusal {
         })
     }
 
-    pub fn strikes(&self, served: u64) -> bool {
-        let none = |(after, lasts)| {
-            served >= after && self.since.get_or_init(Instant::now).elapsed() < lasts
-        };
+    /// Whether the page that is asked for now is refused, after so many served faults.
+    pub fn strikes(&self, served: u64, now: Time) -> bool {
+        let none =
+            |(after, lasts)| served >= after && now - *self.since.get_or_init(|| now) < lasts;
         self.faults.no_page(self.asked.fetch_add(1, Relaxed))
             || self.faults.no_page_after.is_some_and(none)
     }

@@ -1,11 +1,12 @@
 //! The service threads of a process: which are awake, and how they compete for their processors.
 
 use crate::devices::processors::MAX_CPUS;
-use ebb_sys::futex;
-use ebb_sys::thread::{self, Urgency};
-use ebb_sys::user;
+use ebb_sys::Errno;
+use ebb_sys::kernel::{Entry, Kernel};
+use ebb_sys::thread::Urgency;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering::SeqCst};
 
+/// A service thread.
 #[derive(Default)]
 pub struct Service {
     id: AtomicU32,
@@ -22,30 +23,31 @@ impl Service {
         self.cpu.load(SeqCst)
     }
 
-    pub fn until_woken(&self) {
-        user::follow();
+    /// Rests until woken.
+    pub fn until_woken(&self, kernel: &impl Kernel) {
+        kernel.follow_user();
         while self.awake.load(SeqCst) == 0 {
-            futex::wait(&self.awake, 0, None, false);
-            user::follow();
+            kernel.wait_word(&self.awake, 0, None);
+            kernel.follow_user();
         }
     }
 
     /// On the thread itself: serves with idle urgency, unless all `compete`.
-    pub fn yields(&self, compete: &AtomicBool) {
+    pub fn yields(&self, kernel: &impl Kernel, compete: &AtomicBool) {
         if self.idle.load(SeqCst) || compete.load(SeqCst) {
             return;
         }
         self.idle
-            .store(thread::set_urgency(0, Urgency::Idle).is_ok(), SeqCst);
+            .store(kernel.set_urgency(0, Urgency::Idle), SeqCst);
         // The keeper may have raised the others since the look.
         if compete.load(SeqCst) {
-            self.competes();
+            self.competes(kernel);
         }
     }
 
     /// Whether it does now: to give up idle urgency takes CAP_SYS_NICE, or RLIMIT_NICE of 20.
-    pub fn competes(&self) -> bool {
-        let able = |id| thread::set_urgency(id, Urgency::Normal).is_ok();
+    pub fn competes(&self, kernel: &impl Kernel) -> bool {
+        let able = |id| kernel.set_urgency(id, Urgency::Normal);
         if self.idle.swap(false, SeqCst) && !able(self.id.load(SeqCst)) {
             self.idle.store(true, SeqCst);
         }
@@ -54,7 +56,8 @@ impl Service {
 }
 
 /// All service threads of a process.
-pub struct Services {
+pub struct Services<K: Kernel> {
+    kernel: &'static K,
     threads: Vec<Service>,
     awake: AtomicUsize,
     served: AtomicU64,
@@ -66,9 +69,9 @@ pub struct Services {
     able: AtomicBool,
 }
 
-impl Services {
+impl<K: Kernel> Services<K> {
     /// For the processors this process may use; nothing runs yet.
-    pub fn new(cpus: &[usize]) -> Self {
+    pub fn new(kernel: &'static K, cpus: &[usize]) -> Self {
         let threads: Vec<_> = cpus
             .iter()
             .take(MAX_CPUS)
@@ -78,6 +81,7 @@ impl Services {
             })
             .collect();
         Self {
+            kernel,
             threads,
             awake: AtomicUsize::new(0),
             served: AtomicU64::new(0),
@@ -88,13 +92,13 @@ impl Services {
     }
 
     /// Starts them, on a task of ours; they wait until the process is published.
-    pub fn start(&self, run: extern "C" fn(usize) -> !) -> Result<(), ebb_sys::Errno> {
+    pub fn start(&self, run: Entry) -> Result<(), Errno> {
         for (i, t) in self.threads.iter().enumerate() {
             if i == 0 {
                 t.awake.store(1, SeqCst);
                 self.awake.store(1, SeqCst);
             }
-            t.id.store(thread::spawn(run, i)?, SeqCst);
+            t.id.store(self.kernel.spawn(run, i)?, SeqCst);
         }
         Ok(())
     }
@@ -116,14 +120,14 @@ impl Services {
 
     /// On a service thread, as it begins: it is bound to its processor, and tries how it may compete.
     pub fn begin(&self, me: &Service) {
-        let _ = thread::bind(me.cpu());
-        me.yields(&self.compete);
-        self.able.fetch_and(me.competes(), SeqCst);
+        self.kernel.bind(me.cpu());
+        me.yields(self.kernel, &self.compete);
+        self.able.fetch_and(me.competes(self.kernel), SeqCst);
     }
 
     /// On a service thread that has faults to serve: it yields its processor, unless all compete.
     pub fn serves(&self, me: &Service) {
-        me.yields(&self.compete);
+        me.yields(self.kernel, &self.compete);
     }
 
     /// Counts a fault served; how many that makes.
@@ -142,7 +146,7 @@ impl Services {
     pub fn compete(&self, on: bool) {
         if !self.compete.swap(on, SeqCst) && on {
             for service in &self.threads {
-                service.competes();
+                service.competes(self.kernel);
             }
         }
     }
@@ -170,10 +174,11 @@ impl Services {
         shared > 0 && self.served() < shared + LATELY
     }
 
+    /// Has a service thread wait for faults.
     pub fn wake(&self, service: &Service) {
         if service.awake.swap(1, SeqCst) == 0 {
             self.awake.fetch_add(1, SeqCst);
-            futex::wake(&service.awake, 1, false);
+            self.kernel.wake_word(&service.awake, 1);
         }
     }
 
@@ -181,7 +186,7 @@ impl Services {
     pub fn nudge(&self) {
         self.threads
             .iter()
-            .for_each(|t| futex::wake(&t.awake, 1, false));
+            .for_each(|t| self.kernel.wake_word(&t.awake, 1));
     }
 
     /// Rests until woken, unless nobody else is awake.
@@ -193,11 +198,12 @@ impl Services {
         {
             return;
         }
-        service.competes();
+        service.competes(self.kernel);
         service.awake.store(0, SeqCst);
-        service.until_woken();
+        service.until_woken(self.kernel);
     }
 
+    /// The one that serves a processor.
     pub fn on_cpu(&self, cpu: usize) -> Option<&Service> {
         self.threads.iter().find(|t| t.cpu.load(SeqCst) == cpu)
     }

@@ -1,8 +1,5 @@
 //! Whether forked relatives live, and what of the engine's memory went while they keep it.
 
-use crate::process::paging::Process;
-use ebb_engine::PAGE_SIZE;
-use ebb_sys::{memory, thread};
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, Ordering::Relaxed, Ordering::SeqCst};
 
 /// Whether pages are shared with relatives, as far as is known.
@@ -14,46 +11,57 @@ pub enum Sharing {
     Protected,
 }
 
-/// The same for who frees memory of the engine, without the lock: whether relatives live.
-pub static RELATIVES: AtomicBool = AtomicBool::new(false);
-
-/// Pages that the engine gave back and relatives kept, not yet accounted for.
-pub static GIVEN_BACK: AtomicI64 = AtomicI64::new(0);
-
-/// [`Member::rollups`](ebb_tree::Member::rollups) before the first of them went.
-pub static GIVEN_SINCE: AtomicU32 = AtomicU32::new(0);
-
-impl Sharing {
-    /// Relatives live, or are about to: what is registered from now on is protected.
-    pub fn begins(&mut self) {
-        RELATIVES.store(true, Relaxed);
-        *self = Self::Protected;
-    }
+/// What is known of shared pages without the lock.
+pub struct SharedPages {
+    /// Relatives live: for those who free memory of the engine.
+    relatives: AtomicBool,
+    /// Pages that the engine gave back and relatives kept, not yet accounted for.
+    given_back: AtomicI64,
+    /// [`Member::rollups`](ebb_tree::Member::rollups) before the first of them went.
+    given_since: AtomicU32,
 }
 
-/// Memory of the engine is about to be given back to the system.
-pub fn before_give_back(bytes: &[u8]) {
-    if !RELATIVES.load(Relaxed) {
-        return;
-    }
-    let Some(process) = Process::current() else {
-        return;
-    };
-    let start = memory::page_up(bytes.as_ptr() as usize);
-    let end = (bytes.as_ptr() as usize + bytes.len()) & !(PAGE_SIZE - 1);
-    // On a thread of the program's: `before_drop`.
-    if start < end && !thread::is_ours() {
-        process.member.doubt(((end - start) / PAGE_SIZE) as u64);
-    } else if start < end {
-        let rollups = process.member.rollups();
-        let pages = process.pagemap.shared(start, end) as i64;
-        if pages > 0 && GIVEN_BACK.fetch_add(pages, SeqCst) == 0 {
-            GIVEN_SINCE.store(rollups, SeqCst);
+impl SharedPages {
+    /// No relative lives.
+    pub const fn new() -> Self {
+        Self {
+            relatives: AtomicBool::new(false),
+            given_back: AtomicI64::new(0),
+            given_since: AtomicU32::new(0),
         }
     }
-}
 
-/// Pages given back by the engine while relatives keep them: still charged here and credited.
-pub fn given_back() -> i64 {
-    GIVEN_BACK.load(Relaxed)
+    /// Relatives live, or are about to: memory that is registered from now on is protected.
+    pub fn begin(&self, sharing: &mut Sharing) {
+        self.relatives.store(true, Relaxed);
+        *sharing = Sharing::Protected;
+    }
+
+    /// No relative lives any more.
+    pub fn end(&self) {
+        self.relatives.store(false, Relaxed);
+    }
+
+    /// Whether relatives live.
+    pub fn has_relatives(&self) -> bool {
+        self.relatives.load(Relaxed)
+    }
+
+    /// The engine gave pages back that relatives keep.
+    pub fn give_back(&self, pages: i64, rollups: u32) {
+        if pages > 0 && self.given_back.fetch_add(pages, SeqCst) == 0 {
+            self.given_since.store(rollups, SeqCst);
+        }
+    }
+
+    /// Pages given back by the engine while relatives keep them: still charged here and credited.
+    pub fn given_back(&self) -> i64 {
+        self.given_back.load(Relaxed)
+    }
+
+    /// Takes them out, and since when.
+    pub fn take_given_back(&self) -> (i64, u32) {
+        let since = self.given_since.load(SeqCst);
+        (self.given_back.swap(0, SeqCst), since)
+    }
 }

@@ -1,13 +1,4 @@
-//! What the pager knows, under one lock, and the rules for that lock.
-//!
-//! **The lock protocol.** `STATE` is held for bookkeeping and for the short memory calls that
-//! must agree with it (munmap, a first touch's pages). It is never held across compression, device
-//! I/O, a wait for another thread, or, while other threads run, a move of pages, which makes every
-//! processor flush its translations: pages worked on meanwhile are in a transit state, and whoever
-//! needs them waits for `TRANSIT` to change with the lock dropped. Its holder touches no managed
-//! memory, as service of a fault needs the lock. So a thread of the program takes it on a stack of ours, with
-//! its signals blocked (`ebb_sys::stack`), and has brought along all that it needs.
-//! Order: `Process::gate` (keeper's work, fork), then `STATE`, then the engine's own locks.
+//! What the pager knows of the program's memory. Plain data: the lock is the pager's (`pager`).
 
 use crate::budget::age_samples::AgeSamples;
 use crate::budget::charge::Charge;
@@ -17,22 +8,15 @@ use crate::map::access_pattern::AccessPattern;
 use crate::map::access_pattern::Window;
 use crate::map::page_map::{Page, PageMap, PageNumber};
 use crate::map::ranges::Ranges;
-use crate::process::outcome::Outcome;
-use crate::process::outcome::RETRY;
-use crate::process::paging::Process;
 use crate::process::shared_pages::Sharing;
-use crate::process::shared_pages::given_back;
 use crate::reclaim::attempts::Attempts;
 use crate::reclaim::reclaim_queue::ReclaimQueue;
 use crate::reclaim::staging::Staging;
 use ebb_engine::swap::Swap;
 use ebb_engine::{Cpu, EntryId};
 use ebb_sys::fault::Fault;
-use ebb_sys::{futex, stack, thread};
+use ebb_sys::kernel::Time;
 use std::ops::ControlFlow::{Break, Continue};
-use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Mutex, MutexGuard};
-use std::time::{Duration, Instant};
 
 /// Everything about this process's memory.
 pub struct State {
@@ -59,7 +43,7 @@ pub struct State {
     /// Charges against the tree's budget.
     pub charge: Charge,
     /// When others asked for memory, and there was none to give.
-    pub had_none_since: Option<Instant>,
+    pub had_none_since: Option<Time>,
     /// When to ask others for memory that lies idle.
     pub peer_reclaim: PeerReclaim,
     /// Whether pages are shared with forked relatives.
@@ -74,104 +58,29 @@ pub struct State {
     pub tables: i64,
 }
 
-static STATE: Mutex<State> = Mutex::new(State {
-    ranges: Ranges::new(),
-    map: PageMap::new(),
-    queue: ReclaimQueue::new(),
-    attempts: Attempts::new(),
-    staging: None,
-    pattern: AccessPattern::new(),
-    pool_split: PoolSplit::new(),
-    age_samples: AgeSamples::new(),
-    pool_oldest_ms: None,
-    pool_price: 1,
-    charge: Charge::new(),
-    had_none_since: None,
-    peer_reclaim: PeerReclaim::new(),
-    sharing: Sharing::Alone,
-    lifted: 0,
-    copy_units: 0,
-    parked: Vec::new(),
-    tables: 0,
-});
-
-/// Changes whenever a transit ends while somebody waits.
-static TRANSIT: AtomicU32 = AtomicU32::new(0);
-static TRANSIT_WAITERS: AtomicU32 = AtomicU32::new(0);
-
-/// The state, locked.
-pub type Locked = MutexGuard<'static, State>;
-
-/// Locks the state for a thread of the program, on a stack of ours.
-pub fn lock() -> Locked {
-    debug_assert!(stack::is_borrowed() || thread::is_ours() || Process::current().is_none());
-    lock_service()
-}
-
-/// Locks the state for a thread of ours, whose signals are blocked for good.
-pub fn lock_service() -> MutexGuard<'static, State> {
-    ebb_engine::locks::none_held();
-    match STATE.lock() {
-        Ok(g) => g,
-        Err(poisoned) => poisoned.into_inner(),
-    }
-}
-
-/// Waits, with the lock dropped, until no page of `start..end` is in transit; returns it locked again.
-///
-/// # Errors
-/// [`RETRY`], on a thread of ours, which must not wait for others.
-pub fn settled(state: Locked, start: usize, end: usize) -> Outcome<Locked> {
-    all_settled(state, &[(start, end)])
-}
-
-/// The same for several areas (start and end) at once.
-pub fn all_settled(mut state: Locked, areas: &[(usize, usize)]) -> Outcome<Locked> {
-    let mut waited = false;
-    loop {
-        let mut busy = false;
-        for &(start, end) in areas.iter().filter(|_| state.map.in_transit() > 0) {
-            let (start, end) = (PageNumber::of(start), PageNumber::of(end));
-            state.map.each(start, end, |_, page| {
-                busy |= matches!(page, Page::Loading(_) | Page::Storing(_));
-                if busy { Break(()) } else { Continue(()) }
-            });
+impl State {
+    /// Nothing is known.
+    pub const fn new() -> Self {
+        Self {
+            ranges: Ranges::new(),
+            map: PageMap::new(),
+            queue: ReclaimQueue::new(),
+            attempts: Attempts::new(),
+            staging: None,
+            pattern: AccessPattern::new(),
+            pool_split: PoolSplit::new(),
+            age_samples: AgeSamples::new(),
+            pool_oldest_ms: None,
+            pool_price: 1,
+            charge: Charge::new(),
+            had_none_since: None,
+            peer_reclaim: PeerReclaim::new(),
+            sharing: Sharing::Alone,
+            lifted: 0,
+            copy_units: 0,
+            parked: Vec::new(),
+            tables: 0,
         }
-        if !busy {
-            return Ok(state);
-        }
-        if thread::is_ours() {
-            return Err(RETRY);
-        }
-        TRANSIT_WAITERS.fetch_add(1, Ordering::SeqCst);
-        let seen = TRANSIT.load(Ordering::SeqCst);
-        drop(state);
-        if waited {
-            service_shall_compete();
-        }
-        futex::wait(&TRANSIT, seen, Some(LONG), false);
-        waited = true;
-        TRANSIT_WAITERS.fetch_sub(1, Ordering::SeqCst);
-        state = lock();
-    }
-}
-
-/// Longer than a transit takes that has a processor.
-const LONG: Duration = Duration::from_millis(1);
-
-/// Whoever has pages in transit may be waiting for its processor: service is idle work, and the thread
-/// that it woke may be using it. The keeper takes it back.
-fn service_shall_compete() {
-    if let Some(process) = Process::current() {
-        process.services.compete(true);
-    }
-}
-
-/// A transit ended; called with the lock held.
-pub fn transit_ended() {
-    if TRANSIT_WAITERS.load(Ordering::SeqCst) > 0 {
-        TRANSIT.fetch_add(1, Ordering::SeqCst);
-        futex::wake(&TRANSIT, i32::MAX, false);
     }
 }
 
@@ -252,14 +161,14 @@ impl State {
         }
     }
 
-    /// Pages of memory in use that the pager knows of, the engine's included.
+    /// Pages of memory in use, the engine's included; see `Process::used`.
     pub fn used(&self, swap: &Swap) -> i64 {
         let pool = swap.pool_bytes().div_ceil(ebb_engine::PAGE_SIZE as u64);
         let frames = self
             .staging
             .as_ref()
             .map_or(0, |staging| staging.unused_frames());
-        (self.map.in_memory() + frames) as i64 + pool as i64 + self.tables + given_back()
+        (self.map.in_memory() + frames) as i64 + pool as i64 + self.tables
     }
 
     /// Whether pages can be moved to where `page` is.

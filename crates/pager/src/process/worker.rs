@@ -4,8 +4,8 @@ use crate::map::page_map::{UNIT, UNIT_BYTES};
 use crate::reclaim::attempts::Waiter;
 use ebb_engine::PageBytes;
 use ebb_sys::fault::Fault;
+use ebb_sys::kernel::Time;
 use std::collections::VecDeque;
-use std::time::Instant;
 
 /// A buffer of one unit, aligned as pages are.
 #[repr(C, align(4096))]
@@ -22,7 +22,7 @@ pub struct Worker {
     /// Another fault was read together with the one that is served.
     pub more: bool,
     /// When the fault that is served came.
-    pub since: Instant,
+    pub since: Time,
     /// Who waits for the fault that is served, and for what.
     pub waiter: Option<Waiter>,
     /// Room was hard to make lately: nothing could be stored, or who waits gave a page of its own.
@@ -33,8 +33,8 @@ pub struct Worker {
 pub struct DeferredFault {
     pub fault: Fault,
     /// When it came, and when it was found so.
-    pub since: Instant,
-    pub begin: Instant,
+    pub since: Time,
+    pub begin: Time,
     /// How often shared pages were evicted for it.
     pub copies: u32,
 }
@@ -53,7 +53,7 @@ impl Worker {
             again: Vec::with_capacity(64),
             deferred: VecDeque::with_capacity(64),
             more: false,
-            since: Instant::now(),
+            since: Time::ZERO,
             waiter: None,
             is_short: false,
         }

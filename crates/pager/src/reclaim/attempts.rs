@@ -45,9 +45,10 @@
 use crate::map::page_map::{Mask, PageMap, PageNumber, UnitNumber};
 use arrayvec::ArrayVec;
 use ebb_sys::fault::Fault;
+use ebb_sys::kernel::Time;
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Pages that one instruction needs, at most.
 pub const PAGES: usize = 16;
@@ -68,7 +69,7 @@ struct Attempt {
     /// What it waits for.
     waits: Option<PageNumber>,
     /// When it began to wait, or was served.
-    last: Instant,
+    last: Time,
     /// The number of the fault by which it began.
     began: u64,
     /// How often the span doubled.
@@ -82,7 +83,7 @@ impl Attempt {
     }
 
     /// Its span is over: if it waits for nothing, its thread had its time.
-    fn is_over(&self, thread: u32, now: Instant) -> bool {
+    fn is_over(&self, thread: u32, now: Time) -> bool {
         now >= self.last + self.span(thread)
     }
 
@@ -158,7 +159,7 @@ impl Attempts {
     }
 
     /// A thread waits for a page, which is missing or protected. Said again, it waits still.
-    pub fn waits(&mut self, map: &mut PageMap, waiter: Waiter, missing: bool, now: Instant) {
+    pub fn waits(&mut self, map: &mut PageMap, waiter: Waiter, missing: bool, now: Time) {
         let Waiter { thread, page } = waiter;
         if self.threads.len() >= self.many {
             self.forget(now);
@@ -195,7 +196,7 @@ impl Attempts {
     }
 
     /// It has the page, and is to go on.
-    pub fn served(&mut self, waiter: Waiter, now: Instant) {
+    pub fn served(&mut self, waiter: Waiter, now: Time) {
         let attempt = self.threads.get_mut(&waiter.thread);
         // Woken by somebody else, it may wait for the next already.
         if let Some(attempt) = attempt.filter(|attempt| attempt.waits == Some(waiter.page)) {
@@ -204,15 +205,21 @@ impl Attempts {
         }
     }
 
-    /// Which pages of a unit are not to be taken for `by`.
-    pub fn held(&self, map: &mut PageMap, unit: UnitNumber, by: Option<Waiter>) -> Held {
+    /// Which pages of a unit are not to be taken for `by`. The clock is read only where threads may hold some.
+    pub fn held(
+        &self,
+        map: &mut PageMap,
+        unit: UnitNumber,
+        by: Option<Waiter>,
+        now: impl FnOnce() -> Time,
+    ) -> Held {
         match map.unit(unit).held {
-            true => self.look(map, unit, by, Instant::now()),
+            true => self.look(map, unit, by, now()),
             false => Held::default(),
         }
     }
 
-    fn look(&self, map: &mut PageMap, unit: UnitNumber, by: Option<Waiter>, now: Instant) -> Held {
+    fn look(&self, map: &mut PageMap, unit: UnitNumber, by: Option<Waiter>, now: Time) -> Held {
         let own = by.and_then(|by| self.threads.get(&by.thread));
         let age = own.map_or(u64::MAX, Attempt::age);
         let (mut held, mut known) = (Held::default(), false);
@@ -271,7 +278,7 @@ impl Attempts {
     }
 
     /// Forgets threads that have not faulted for long: most of them are no more.
-    fn forget(&mut self, now: Instant) {
+    fn forget(&mut self, now: Time) {
         self.threads
             .retain(|_, attempt| attempt.waits.is_some() || now < attempt.last + FORGOTTEN);
         self.many = MANY.max(2 * self.threads.len());
@@ -317,7 +324,7 @@ mod tests {
     struct Known {
         map: PageMap,
         attempts: Attempts,
-        start: Instant,
+        start: Time,
     }
 
     impl Known {
@@ -325,7 +332,7 @@ mod tests {
             Self {
                 map: PageMap::new(),
                 attempts: Attempts::new(),
-                start: Instant::now(),
+                start: Time::from_secs(1000),
             }
         }
 
@@ -446,7 +453,7 @@ mod tests {
         threads: Vec<(Vec<Vec<usize>>, usize)>,
         /// What each waits for.
         waiting: BTreeMap<usize, PageNumber>,
-        now: Instant,
+        now: Time,
         /// Without the policy: what came first leaves.
         plain: bool,
     }
@@ -460,7 +467,7 @@ mod tests {
                 there: VecDeque::new(),
                 threads: programs.iter().map(|p| (p.clone(), 0)).collect(),
                 waiting: BTreeMap::new(),
-                now: Instant::now(),
+                now: Time::from_secs(1000),
                 plain: false,
             }
         }

@@ -1,7 +1,8 @@
 //! How long room has been wanted in failed_waits, while hardly any work was done.
 
+use ebb_sys::kernel::Time;
 use std::sync::{Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// How long the process is short of room before it is ended.
 pub const GIVE_UP: Duration = Duration::from_secs(10);
@@ -22,7 +23,7 @@ pub struct Shortage(Mutex<Wanted>);
 struct Wanted {
     lasted: Lasted,
     /// Up to where times are counted.
-    until: Option<Instant>,
+    until: Option<Time>,
     /// The work done when it began, and up to then.
     began: u64,
     work: u64,
@@ -42,7 +43,7 @@ pub struct Lasted {
 impl Shortage {
     /// Room was wanted in failed_waits from `from` to `to`, and so much `work` has been done so far. How long it has
     /// been so.
-    pub fn lasted(&self, from: Instant, to: Instant, work: u64) -> Lasted {
+    pub fn lasted(&self, from: Time, to: Time, work: u64) -> Lasted {
         let mut wanted = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if work - wanted.began.min(work) >= FED {
             *wanted = Wanted {
@@ -58,7 +59,7 @@ impl Shortage {
             wanted.lasted = Lasted::default();
         }
         let from = wanted.until.map_or(from, |until| until.max(from));
-        let more = to.saturating_duration_since(from);
+        let more = to.saturating_sub(from);
         let looks = |idle: Duration| idle.as_millis() / HOPELESS.as_millis();
         let seen = looks(wanted.lasted.idle);
         wanted.lasted.in_all += more;
@@ -76,7 +77,7 @@ mod tests {
     #[test]
     fn what_several_wait_counts_once() {
         let shortage = Shortage::default();
-        let start = Instant::now();
+        let start = Time::from_secs(1000);
         let at = |s: u64| start + Duration::from_secs(s);
         let lasted = |from, to, work| shortage.lasted(at(from), at(to), work).in_all.as_secs();
         assert_eq!(lasted(0, 2, 0), 2);
@@ -91,7 +92,7 @@ mod tests {
     #[test]
     fn work_ends_a_shortage() {
         let shortage = Shortage::default();
-        let start = Instant::now();
+        let start = Time::from_secs(1000);
         let at = |s: u64| start + Duration::from_secs(s);
         let lasted = |from, to, work| {
             let lasted = shortage.lasted(at(from), at(to), work);

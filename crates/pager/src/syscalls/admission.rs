@@ -14,14 +14,11 @@
 //! [`MEASURE_EVERY`] of it the process is measured. While a thread waits, so does every other that would grow: each
 //! would else fill as much again before it is its turn to look.
 
-use crate::process::fork_stage;
-use crate::process::lifecycle::{had_keeper, keeperless, start_first_keeper, wanted};
-use crate::process::paging::Process;
-use crate::syscalls::vfork_proxy;
+use crate::process::pager::Pager;
 use ebb_engine::PAGE_SIZE;
-use ebb_sys::{futex, memory, proc};
+use ebb_sys::kernel::Kernel;
 use ebb_tree::Mode;
-use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering::SeqCst};
+use std::sync::atomic::Ordering::SeqCst;
 use std::time::Duration;
 
 /// Pages from which on a process has a keeper.
@@ -37,84 +34,80 @@ const RECHECK: Duration = Duration::from_millis(20);
 /// How long it waits in all. A supervisor that does not come in this time is gone.
 const WAIT_MAX: Duration = Duration::from_secs(2);
 
-static UNMEASURED: AtomicUsize = AtomicUsize::new(0);
-/// Threads that wait.
-static WAITING: AtomicU32 = AtomicU32::new(0);
-/// Nanoseconds in which somebody waited.
-static WAITED: AtomicU64 = AtomicU64::new(0);
-/// Until when that has been counted (CLOCK_MONOTONIC, nanoseconds).
-static COUNTED: AtomicU64 = AtomicU64::new(0);
-/// Changes with what is waited for.
-static CHANGES: AtomicU32 = AtomicU32::new(0);
+impl<K: Kernel> Pager<K> {
+    /// The process is in the tree by now, or pages, or never will.
+    pub fn notify_growth(&'static self) {
+        self.growth.changes.fetch_add(1, SeqCst);
+        self.kernel.wake_word(&self.growth.changes, i32::MAX);
+    }
 
-/// The process is in the tree by now, or pages, or never will.
-pub fn notify() {
-    CHANGES.fetch_add(1, SeqCst);
-    futex::wake(&CHANGES, i32::MAX, false);
-}
-
-/// In a forked child: of the threads that waited there is none.
-pub fn reset_in_child() {
-    WAITING.store(0, SeqCst);
-}
-
-/// `len` bytes more may be filled.
-pub fn admit(len: usize) {
-    if Process::current().is_some() || !wanted() || keeperless() {
-        return;
-    }
-    let look = match fork_stage::watching() {
-        Some(member) if member.mode() == Mode::Watching => MEASURE_EVERY_WATCHED,
-        _ => MEASURE_EVERY,
-    };
-    if UNMEASURED.fetch_add(len, SeqCst) + len < look && WAITING.load(SeqCst) == 0 {
-        return;
-    }
-    UNMEASURED.store(0, SeqCst);
-    if vfork_proxy::is_child() {
-        // A keeper that it starts would end with it.
-        return;
-    }
-    let Some(has) = memory::resident_anonymous_pages() else {
-        return;
-    };
-    let may_have = has + (len / PAGE_SIZE) as u64;
-    if may_have >= KEEPER_MIN {
-        start_first_keeper();
-    }
-    if may_have >= WAIT_MIN {
-        wait(has);
-    }
-}
-
-/// Waits as long as a process must that has so many pages.
-fn wait(has: u64) {
-    let waits = || match fork_stage::watching() {
-        _ if Process::current().is_some() => false,
-        Some(member) => member.holds_back() || member.overdue(has),
-        // The supervisor has not answered yet.
-        None => had_keeper(),
-    };
-    let mut since = proc::monotonic_ns();
-    WAITING.fetch_add(1, SeqCst);
-    loop {
-        let seen = CHANGES.load(SeqCst);
-        let left = WAIT_MAX.saturating_sub(Duration::from_nanos(WAITED.load(SeqCst)));
-        if !waits() || left.is_zero() {
-            break;
+    /// `len` bytes more may be filled.
+    pub fn admit(&'static self, len: usize) {
+        if self.process().is_some() || !self.wanted() || self.lifecycle.is_keeperless() {
+            return;
         }
-        if let Some(member) = fork_stage::watching()
-            && member.mode() == Mode::Watching
+        let look = match self.fork.watching() {
+            Some(member) if member.mode() == Mode::Watching => MEASURE_EVERY_WATCHED,
+            _ => MEASURE_EVERY,
+        };
+        if self.growth.unmeasured.fetch_add(len, SeqCst) + len < look
+            && self.growth.waiting.load(SeqCst) == 0
         {
-            member.wish_to_page();
+            return;
         }
-        futex::wait(&CHANGES, seen, Some(left.min(RECHECK)), false);
-        // Of what others counted already only the rest.
-        let now = proc::monotonic_ns();
-        let counted = COUNTED.fetch_max(now, SeqCst);
-        WAITED.fetch_add(now.saturating_sub(counted.max(since)), SeqCst);
-        since = now;
+        self.growth.unmeasured.store(0, SeqCst);
+        if self.is_child() {
+            // A keeper that it starts would end with it.
+            return;
+        }
+        let Some(has) = self.kernel.resident_anonymous_pages() else {
+            return;
+        };
+        let may_have = has + (len / PAGE_SIZE) as u64;
+        if may_have >= KEEPER_MIN {
+            self.start_first_keeper();
+        }
+        if may_have >= WAIT_MIN {
+            self.wait_to_grow(has);
+        }
     }
-    // In a child that was forked by a handler of signals nobody waits.
-    let _ = WAITING.fetch_update(SeqCst, SeqCst, |waiting| waiting.checked_sub(1));
+
+    /// Waits as long as a process must that has so many pages.
+    fn wait_to_grow(&'static self, has: u64) {
+        let waits = || match self.fork.watching() {
+            _ if self.process().is_some() => false,
+            Some(member) => member.holds_back() || member.overdue(has),
+            // The supervisor has not answered yet.
+            None => self.lifecycle.had_keeper(),
+        };
+        let mut since = self.kernel.now().as_nanos() as u64;
+        self.growth.waiting.fetch_add(1, SeqCst);
+        loop {
+            let seen = self.growth.changes.load(SeqCst);
+            let left =
+                WAIT_MAX.saturating_sub(Duration::from_nanos(self.growth.waited_ns.load(SeqCst)));
+            if !waits() || left.is_zero() {
+                break;
+            }
+            if let Some(member) = self.fork.watching()
+                && member.mode() == Mode::Watching
+            {
+                member.wish_to_page();
+            }
+            self.kernel
+                .wait_word(&self.growth.changes, seen, Some(left.min(RECHECK)));
+            // Of what others counted already only the rest.
+            let now = self.kernel.now().as_nanos() as u64;
+            let counted = self.growth.counted_ns.fetch_max(now, SeqCst);
+            self.growth
+                .waited_ns
+                .fetch_add(now.saturating_sub(counted.max(since)), SeqCst);
+            since = now;
+        }
+        // In a child that was forked by a handler of signals nobody waits.
+        let _ = self
+            .growth
+            .waiting
+            .fetch_update(SeqCst, SeqCst, |waiting| waiting.checked_sub(1));
+    }
 }

@@ -4,7 +4,6 @@ pub mod admission;
 pub mod areas;
 pub mod execute;
 pub mod foreign_userfaultfd;
-pub mod heap_break;
 pub mod madvise;
 pub mod mlock;
 pub mod mmap;
