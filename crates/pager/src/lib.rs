@@ -28,3 +28,5 @@ mod process;
 mod reclaim;
 mod statics;
 mod syscalls;
+#[cfg(test)]
+mod tests;

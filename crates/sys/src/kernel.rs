@@ -80,6 +80,8 @@ pub trait Kernel: Sync + Sized + 'static {
     fn program_is_gone(&self) -> Option<Gone>;
     /// Ends the program.
     fn kill_program(&self);
+    /// On a thread of the program's: ends it, with all of its threads.
+    fn die(&self) -> !;
     /// On a thread of the pager's: becomes the user that the program has become.
     fn follow_user(&self);
     /// Whether a user is among the calling thread's real, effective and saved ones.
@@ -328,6 +330,14 @@ impl Kernel for SystemKernel {
     }
     fn kill_program(&self) {
         program::kill();
+    }
+    fn die(&self) -> ! {
+        // SAFETY: raising a signal. The first process of a PID namespace cannot send it to itself: that one
+        // exits, with all of its threads.
+        unsafe {
+            libc::kill(libc::getpid(), libc::SIGKILL);
+            libc::_exit(128 + libc::SIGKILL)
+        }
     }
     #[inline]
     fn follow_user(&self) {

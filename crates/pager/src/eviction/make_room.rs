@@ -71,7 +71,7 @@ impl<K: Kernel> Process<K> {
     /// Room that others of the tree make, whose pages were not used for much longer than ours; or
     /// the lock back, if none is to be hoped for.
     fn ask_peers(&self, mut state: Locked, when: When) -> Result<Step, Locked> {
-        let now = || Duration::from_nanos(ebb_sys::proc::monotonic_ns());
+        let now = || self.now();
         let standing = Standing {
             evicted: self.counters().evicted.get(),
             written: self.counters().zswpwb.get(),

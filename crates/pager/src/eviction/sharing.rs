@@ -45,7 +45,6 @@ use crate::process::shared_pages::Sharing;
 use crate::process::state::State;
 use ebb_engine::PAGE_SIZE;
 use ebb_sys::kernel::Kernel;
-use ebb_sys::thread;
 use std::ops::ControlFlow;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
@@ -132,7 +131,7 @@ impl<K: Kernel> Process<K> {
         if state.sharing == Sharing::Alone {
             return;
         }
-        if !thread::is_ours() {
+        if !self.kernel.is_own_thread() {
             // It has another descriptor table, in which nothing of ours may appear even for a moment, and
             // perhaps a filter of system calls: the supervisor is to find out.
             let mut pages = 0;

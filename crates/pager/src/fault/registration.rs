@@ -172,7 +172,7 @@ impl<K: Kernel> Process<K> {
         if bytes > 0 {
             self.member.message(&format!(
                 "process {} has a userfaultfd of its own for {} KiB of its memory: they stay in RAM, and count",
-                std::process::id(),
+                self.kernel.process(),
                 bytes >> 10
             ));
         }

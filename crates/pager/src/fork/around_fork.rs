@@ -121,21 +121,31 @@ impl<K: Kernel> Pager<K> {
             if stage.load(SeqCst) != stage::AT_REST {
                 continue;
             }
-            let mut locked = self.lock();
-            let staged = locked.staging.as_ref().map_or(0, |s| s.staged_frames());
-            if locked.map.in_transit() == 0 && staged == 0 {
-                // The child's charge is a copy of ours and all of it is credited as shared:
-                // nothing must be in it that stands for no page.
-                let used = process.used(&locked);
-                locked.charge.settle(process.member, used, 0);
-                // It does not inherit the staging area.
-                let frames = locked.staging.as_ref().map_or(0, |s| s.unused_frames());
-                let slot = process.member.reserve_child(frames as u64);
-                return (locked, slot);
+            if let Some(at_rest) = self.reserve_at_rest(process) {
+                return at_rest;
             }
-            drop(locked);
             self.kernel.sleep(SHORT);
         }
+    }
+
+    /// The lock, if nothing is in transit or staged, and the slot for the child if there is one.
+    pub fn reserve_at_rest(
+        &'static self,
+        process: &Process<K>,
+    ) -> Option<(Locked, Option<ChildSlot>)> {
+        let mut locked = self.lock();
+        let staged = locked.staging.as_ref().map_or(0, |s| s.staged_frames());
+        if locked.map.in_transit() > 0 || staged > 0 {
+            return None;
+        }
+        // The child's charge is a copy of ours and all of it is credited as shared: nothing must be in it
+        // that stands for no page.
+        let used = process.used(&locked);
+        locked.charge.settle(process.member, used, 0);
+        // It does not inherit the staging area.
+        let frames = locked.staging.as_ref().map_or(0, |s| s.unused_frames());
+        let slot = process.member.reserve_child(frames as u64);
+        Some((locked, slot))
     }
 
     /// Lets a forked child have what is or was registered, or not. Memory that `mremap` has just moved is
@@ -167,28 +177,41 @@ impl<K: Kernel> Pager<K> {
             return;
         };
         self.inherit(&locked, false);
-        if let Some(process) = self.process() {
-            if let Some(slot) = slot {
-                process.swap.fork_parent();
-                process.swap_space.devices.part(false);
-                process.swap_space.generations.begin(process.swap);
-                process.forked.store(true, SeqCst);
-                self.shared_pages.begin(&mut locked.sharing);
-                match child {
-                    Some(pid) if pid > 0 => process.member.child_forked(slot, pid as u32),
-                    Some(_) => process.member.cancel_child(slot),
-                    // The supervisor finds out whether there is one.
-                    None => process.member.child_forked(slot, 0),
-                }
-            }
-            let protected = &self.fork.protected;
-            let seen = protected.load(SeqCst);
-            drop(locked);
-            self.fork.enter(&self.kernel, stage::OVER);
-            while protected.load(SeqCst) == seen {
-                self.kernel
-                    .wait_word(protected, seen, Some(Duration::from_millis(5)));
-            }
+        let Some(process) = self.process() else {
+            return;
+        };
+        if let Some(slot) = slot {
+            self.share_with(process, &mut locked, slot, child);
+        }
+        let protected = &self.fork.protected;
+        let seen = protected.load(SeqCst);
+        drop(locked);
+        self.fork.enter(&self.kernel, stage::OVER);
+        while protected.load(SeqCst) == seen {
+            self.kernel
+                .wait_word(protected, seen, Some(Duration::from_millis(5)));
+        }
+    }
+
+    /// In the parent: pages and pool are shared with a child in this slot from now on; or not, if the fork
+    /// failed.
+    pub fn share_with(
+        &'static self,
+        process: &Process<K>,
+        locked: &mut Locked,
+        slot: ChildSlot,
+        child: Option<i32>,
+    ) {
+        process.swap.fork_parent();
+        process.swap_space.devices.part(false);
+        process.swap_space.generations.begin(process.swap);
+        process.forked.store(true, SeqCst);
+        self.shared_pages.begin(&mut locked.sharing);
+        match child {
+            Some(pid) if pid > 0 => process.member.child_forked(slot, pid as u32),
+            Some(_) => process.member.cancel_child(slot),
+            // The supervisor finds out whether there is one.
+            None => process.member.child_forked(slot, 0),
         }
     }
 

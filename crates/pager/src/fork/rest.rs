@@ -75,7 +75,7 @@ impl<K: Kernel> Process<K> {
 impl<K: Kernel> Process<K> {
     /// One step towards rest, with the gate held: nothing in transit, nothing staged. Whether it is reached;
     /// `refused`: since when the system has no page for what can only be copied back.
-    fn rests(&self, worker: &mut Worker, refused: &mut Option<Time>) -> bool {
+    pub fn rests(&self, worker: &mut Worker, refused: &mut Option<Time>) -> bool {
         let unstaged = self.unstage(&mut self.lock());
         match unstaged {
             Unstaged::All => {

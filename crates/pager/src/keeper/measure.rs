@@ -7,18 +7,17 @@ use crate::process::pager::Process;
 use crate::process::state::State;
 use ebb_engine::PAGE_SIZE;
 use ebb_sys::kernel::Kernel;
-use ebb_sys::memory;
 
 impl<K: Kernel> Process<K> {
     /// Measures the anonymous memory of this process, and charges what is not managed, and what the kernel
     /// keeps for it.
     pub fn measure(&self, state: &mut State) {
-        let Some(measured) = memory::resident_anonymous_pages() else {
+        let Some(measured) = self.kernel.resident_anonymous_pages() else {
             return;
         };
         state.count_tables(self.swap);
         let used = self.used(state);
-        let tables = memory::table_pages().unwrap_or(0);
+        let tables = self.kernel.table_pages().unwrap_or(0);
         let ours = self.services.count() + 1;
         let kernel = kernel_memory::pages(ours, state.ranges.count(), tables);
         state

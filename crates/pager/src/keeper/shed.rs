@@ -11,7 +11,7 @@ use crate::process::state::State;
 use crate::process::worker::Worker;
 use ebb_engine::PAGE_SIZE;
 use ebb_sys::kernel::Kernel;
-use ebb_sys::proc;
+use ebb_sys::kernel::Time;
 
 /// How often, when asked for memory, a process looks on where nothing that it has may leave.
 const LOOKS_APART: usize = 128;
@@ -34,7 +34,8 @@ impl<K: Kernel> Process<K> {
     pub(super) fn publish_oldest(&self, state: &State) {
         let oldest = state.queue.oldest_ms(&state.map);
         let oldest = oldest.filter(|_| !Self::most_is_out(state));
-        self.member.publish_oldest(published(oldest, state));
+        self.member
+            .publish_oldest(published(oldest, state, self.now()));
     }
 
     /// Whether what is in the pool can go elsewhere. Relatives that share it each write it, and it is free
@@ -56,7 +57,8 @@ impl<K: Kernel> Process<K> {
         let asked = state
             .pool_oldest_ms
             .filter(|_| state.had_none_since.is_none());
-        self.member.tell_pool(bytes, published(asked, state));
+        self.member
+            .tell_pool(bytes, published(asked, state, self.now()));
     }
 
     /// Gives `pages` of the charge back, evicting what it takes; where little but the pool is left, writing
@@ -144,9 +146,9 @@ impl<K: Kernel> Process<K> {
 }
 
 /// Monotonic nanoseconds of a page's date, which is kept in fewer bits; 0: there is none.
-fn published(oldest_ms: Option<u32>, state: &State) -> u64 {
+fn published(oldest_ms: Option<u32>, state: &State, now: Time) -> u64 {
     let age = |oldest| u64::from(state.queue.now_ms.wrapping_sub(oldest)) * 1_000_000;
     oldest_ms.map_or(0, |oldest| {
-        proc::monotonic_ns().saturating_sub(age(oldest)).max(1)
+        (now.as_nanos() as u64).saturating_sub(age(oldest)).max(1)
     })
 }

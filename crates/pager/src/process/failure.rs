@@ -59,12 +59,7 @@ impl<K: Kernel> Pager<K> {
         }
         // The connection is not in the descriptor table of a thread of the program.
         drop(writeln!(std::io::stderr(), "ebb: {why}"));
-        // SAFETY: raising a signal. The first process of a PID namespace cannot send it to itself: that one
-        // exits, with all of its threads.
-        unsafe {
-            libc::kill(libc::getpid(), libc::SIGKILL);
-            libc::_exit(128 + libc::SIGKILL)
-        }
+        self.kernel.die()
     }
 
     /// Ends with the program, if that has ended or has become another.

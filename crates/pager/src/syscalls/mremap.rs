@@ -349,15 +349,10 @@ impl<K: Kernel> Pager<K> {
                     opened = opened || protection != PLAIN && self.protect_moved(new, len, PLAIN);
                     let State { staging, .. } = &mut **state;
                     let staging = staging.as_mut().expect("staged pages have a staging area");
-                    // SAFETY: the new place is mapped, may be written, is registered nowhere yet and known
-                    // to nobody but this call; the frame is present.
-                    unsafe {
-                        std::ptr::copy_nonoverlapping(
-                            staging.frame_address(frame) as *const u8,
-                            to.address() as *mut u8,
-                            PAGE_SIZE,
-                        );
-                    }
+                    let from = staging.frame_address(frame) as *const ebb_engine::PageBytes;
+                    // SAFETY: the frame is present. The new place is mapped, may be written, is registered
+                    // nowhere yet and known to nobody but this call.
+                    unsafe { self.kernel.write_memory(to.address(), &*from) };
                     staging.stored(frame);
                     Page::Resident(None)
                 }
