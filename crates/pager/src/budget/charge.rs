@@ -1,10 +1,10 @@
 //! What this process has charged against the tree's budget.
 //!
-//! Invariant: used + unmanaged + kernel + parted ≤ charged, and Σ charged over the tree ≤ the tree's limit,
+//! Invariant: used + unmanaged + kernel + unshared ≤ charged, and Σ charged over the tree ≤ the tree's limit,
 //! up to the slack of one batch a process. Charges are taken in batches, so that a fault seldom
 //! touches the counter that the processes share.
 //!
-//! *Parted*: pages that were shared with forked relatives and are so no more. While shared they
+//! *Unshared*: pages that were shared with forked relatives and are so no more. While shared they
 //! were charged to each and credited to the family; a copy is charged here first, then (in
 //! batches too) credit and charge go back together.
 
@@ -24,11 +24,11 @@ pub struct Charge {
     /// What the kernel keeps for it (`kernel`), as last measured.
     kernel: i64,
     /// Pages shared no more whose credit has not been given back.
-    parted: i64,
+    unshared: i64,
     /// [`Member::rollups`] when the first of them was shared no more.
     since: u32,
     /// Pages dropped that may have been shared: nobody has looked.
-    doubtful: i64,
+    unmeasured_drops: i64,
 }
 
 impl Charge {
@@ -38,9 +38,9 @@ impl Charge {
             charged: 0,
             unmanaged: 0,
             kernel: 0,
-            parted: 0,
+            unshared: 0,
             since: 0,
-            doubtful: 0,
+            unmeasured_drops: 0,
         }
     }
 
@@ -67,11 +67,11 @@ impl Charge {
 
     /// How many pages more than charged are in use; negative: how many are left.
     pub fn over(&self, used: i64) -> i64 {
-        used + self.unmanaged + self.kernel + self.parted - self.charged
+        used + self.unmanaged + self.kernel + self.unshared - self.charged
     }
 
     /// Makes sure that `extra` pages more than `used` are charged; false if the limit forbids it.
-    pub fn room(&mut self, member: &Member, used: i64, extra: i64) -> bool {
+    pub fn reserve(&mut self, member: &Member, used: i64, extra: i64) -> bool {
         let need = self.over(used) + extra;
         if need <= 0 {
             return true;
@@ -87,48 +87,48 @@ impl Charge {
 
     /// Makes sure that copies of `pages` shared pages are charged, which are made next; false if
     /// the limit forbids it.
-    pub fn copy(&mut self, member: &Member, used: i64, pages: i64) -> bool {
-        if !self.room(member, used, pages) {
+    pub fn reserve_copies(&mut self, member: &Member, used: i64, pages: i64) -> bool {
+        if !self.reserve(member, used, pages) {
             return false;
         }
-        self.part(pages, member.rollups());
-        if self.parted >= BATCH {
+        self.unshare(pages, member.rollups());
+        if self.unshared >= BATCH {
             self.give_credit_back(member);
         }
         true
     }
 
     /// `pages` are shared no more, since `rollups`: dropped here, or copied whether there was room or not.
-    pub fn part(&mut self, pages: i64, rollups: u32) {
+    pub fn unshare(&mut self, pages: i64, rollups: u32) {
         let older = (rollups.wrapping_sub(self.since) as i32) < 0;
-        if self.parted == 0 || older {
+        if self.unshared == 0 || older {
             self.since = rollups;
         }
-        self.parted += pages;
+        self.unshared += pages;
     }
 
     /// So many pages are dropped, of which some may be shared: what is shared is to be measured when they are.
     pub fn doubt(&mut self, pages: i64) {
-        self.doubtful += pages;
+        self.unmeasured_drops += pages;
     }
 
-    /// Gives back the credit for parted pages, and their charge.
+    /// Gives back the credit for unshared pages, and their charge.
     fn give_credit_back(&mut self, member: &Member) {
-        let pages = self.parted.min(self.charged);
+        let pages = self.unshared.min(self.charged);
         if pages > 0 {
             member.part(pages as u64, self.since);
             self.charged -= pages;
-            self.parted -= pages;
+            self.unshared -= pages;
         }
     }
 
     /// Charges what is already in use, limit or not: it was measured, not asked for. `kernel` is beside what
     /// was `measured` of the process.
-    pub fn acknowledge(&mut self, member: &Member, used: i64, measured: i64, kernel: i64) {
+    pub fn record_measured(&mut self, member: &Member, used: i64, measured: i64, kernel: i64) {
         self.unmanaged = (measured - used).max(0);
         self.kernel = kernel;
         let over = self.over(used);
-        if over > 0 && !self.room(member, used, 0) {
+        if over > 0 && !self.reserve(member, used, 0) {
             member.charge_forced(over as u64);
             self.charged += over;
         }
@@ -142,14 +142,14 @@ impl Charge {
             member.uncharge(surplus as u64);
             self.charged -= surplus;
         }
-        if self.doubtful > 0 {
-            member.doubt(std::mem::take(&mut self.doubtful) as u64);
+        if self.unmeasured_drops > 0 {
+            member.doubt(std::mem::take(&mut self.unmeasured_drops) as u64);
         }
     }
 
     /// Charged already: what a process has when it begins to page, or a forked child's copy of its
     /// parent's charge.
     pub fn begins_with(&mut self, charged: i64) {
-        (self.charged, self.parted, self.doubtful) = (charged, 0, 0);
+        (self.charged, self.unshared, self.unmeasured_drops) = (charged, 0, 0);
     }
 }

@@ -128,6 +128,14 @@ impl PoolSplit {
         whole * self.share / WHOLE
     }
 
+    /// Older faults count half from now on.
+    fn halve(&mut self) {
+        for rank in &mut self.ranks {
+            *rank /= 2;
+        }
+        self.seen = 0;
+    }
+
     /// Moves the share a step if that is worth it: `resident` pages and `pool` frames in use,
     /// which hold `density` pages each in sixteenths, of a budget of `budget` pages.
     /// True if it was moved.
@@ -170,10 +178,7 @@ impl PoolSplit {
         let order = |s: &usize| (cost(*s), s.abs_diff(self.share));
         let best = SHARES.min_by_key(order).unwrap_or(self.share);
         let saved = now - cost(best);
-        for rank in &mut self.ranks {
-            *rank /= 2;
-        }
-        self.seen = 0;
+        self.halve();
         let larger = best > self.share;
         if best == self.share || larger != self.larger {
             (self.regret, self.larger) = (0, larger);

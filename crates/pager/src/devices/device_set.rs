@@ -381,52 +381,9 @@ impl DeviceSet {
                 Some((_, DeviceState::Leaving)) => attached.answer.is_none(),
                 _ => false,
             };
-            if !leaving {
-                at += 1;
-                continue;
-            }
-            more = true;
-            let (mut gone, mut pooled) = (false, false);
-            while now() - started < TURN {
-                let step = self.devices.drain_step(cpu, attached.id, STEP);
-                // For each step in which devices lack room some is made.
-                swap.let_drained_into_pool(0);
-                match step {
-                    // Somebody has a cluster in hand: the next turn.
-                    Ok(Drain::Moved(0)) => break,
-                    Ok(Drain::Moved(_)) => (attached.failed_waits, pooled) = (0, false),
-                    Ok(Drain::Done) => {
-                        // Not yet while relatives read from it: they are leaving too.
-                        gone = self.devices.remove(cpu, attached.id).is_ok();
-                        break;
-                    }
-                    Err(DrainError::NoRoom { missing }) => {
-                        // All that is free: who comes first, takes it.
-                        let fits = missing <= memory.holds(1);
-                        if fits && !pooled && memory.make_room(STEP) {
-                            pooled = true;
-                            swap.let_drained_into_pool(missing);
-                            continue;
-                        }
-                        // Room in the budget is none in the pool, or the program took it: not this
-                        // time.
-                        if !fits || attached.failed_waits >= VAIN {
-                            attached.answer = Some(Answer::NoRoom(saturated(missing)));
-                        }
-                        attached.failed_waits += 1;
-                        break;
-                    }
-                    Err(DrainError::Stuck { left, .. }) if attached.failed_waits >= VAIN => {
-                        attached.answer = Some(Answer::Stuck(saturated(left)));
-                        break;
-                    }
-                    Err(_) => {
-                        attached.failed_waits += 1;
-                        break;
-                    }
-                }
-            }
-            if gone {
+            more |= leaving;
+            let has_time = || now() - started < TURN;
+            if leaving && self.drain(attached, swap, cpu, has_time, memory) {
                 let Attached {
                     row, serial, file, ..
                 } = inner.attached.swap_remove(at);
@@ -436,6 +393,54 @@ impl DeviceSet {
             }
         }
         more
+    }
+
+    /// Moves pages away from a device while there is time; whether it is gone.
+    fn drain(
+        &self,
+        attached: &mut Attached,
+        swap: &Swap,
+        cpu: Cpu,
+        has_time: impl Fn() -> bool,
+        memory: &mut dyn DrainTarget,
+    ) -> bool {
+        let mut pooled = false;
+        while has_time() {
+            let step = self.devices.drain_step(cpu, attached.id, STEP);
+            // For each step in which devices lack room some is made.
+            swap.let_drained_into_pool(0);
+            match step {
+                // Somebody has a cluster in hand: the next turn.
+                Ok(Drain::Moved(0)) => break,
+                Ok(Drain::Moved(_)) => (attached.failed_waits, pooled) = (0, false),
+                // Not yet while relatives read from it: they are leaving too.
+                Ok(Drain::Done) => return self.devices.remove(cpu, attached.id).is_ok(),
+                Err(DrainError::NoRoom { missing }) => {
+                    // All that is free: the process that comes first takes it.
+                    let fits = missing <= memory.holds(1);
+                    if fits && !pooled && memory.make_room(STEP) {
+                        pooled = true;
+                        swap.let_drained_into_pool(missing);
+                        continue;
+                    }
+                    // Room in the budget is none in the pool, or the program took it: not this time.
+                    if !fits || attached.failed_waits >= VAIN {
+                        attached.answer = Some(Answer::NoRoom(saturated(missing)));
+                    }
+                    attached.failed_waits += 1;
+                    break;
+                }
+                Err(DrainError::Stuck { left, .. }) if attached.failed_waits >= VAIN => {
+                    attached.answer = Some(Answer::Stuck(saturated(left)));
+                    break;
+                }
+                Err(_) => {
+                    attached.failed_waits += 1;
+                    break;
+                }
+            }
+        }
+        false
     }
 
     /// What it would take to leave a device, if memory holds so many of its pages.

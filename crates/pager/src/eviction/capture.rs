@@ -17,7 +17,7 @@
 //! single transfer that began while it could be written, and goes on, would be lost.) There is one
 //! page more for each of a unit's, for a moment.
 
-use crate::eviction::clean;
+use crate::eviction::clean::{self, Copies};
 use crate::map::mask::{ones, places, runs};
 use crate::map::page_map::{Mask, Page, PageMap, UNIT, UNIT_BYTES, UnitNumber};
 use crate::map::ranges::{Ranges, WayOut};
@@ -58,8 +58,8 @@ impl<K: Kernel> Process<K> {
     /// Captures the unit whose turn it is; none if none can be.
     pub fn capture(&self, mut state: Locked, worker: &mut Worker, how: How) -> (Locked, Captured) {
         for _ in 0..TRIES {
-            let (run, unit, victims, way) = match self.choose(&mut state, worker.waiter, how) {
-                Choice::Capture(run, unit, victims, way) => (run, unit, victims, way),
+            let chosen = match self.choose(&mut state, worker.waiter, how) {
+                Choice::Capture(chosen) => chosen,
                 Choice::LookOn => {
                     // Others had to wait for these looks.
                     drop(state);
@@ -68,116 +68,137 @@ impl<K: Kernel> Process<K> {
                 }
                 Choice::Nothing => return (state, Captured::default()),
             };
-            let State {
-                map,
-                staging,
-                sharing,
-                ..
-            } = &mut *state;
-            let staging = staging.as_ref().expect("chosen into it");
-            let (bay, address) = (
-                staging.address(run.bay),
-                staging.frame_address(run.frame(0)),
-            );
-            let copies = clean::copies(map, unit, victims);
-            // Pages that are protected from writes have to stay so until they have left.
-            let closed = match sharing {
-                Sharing::Protected => !0,
-                Sharing::Alone => places(victims)
-                    .filter(|&i| copies[i].is_some())
-                    .fold(0, |mask, i| mask | 1 << i),
-            };
-            for (at, i) in places(victims).enumerate() {
-                map.set(unit.first().plus(i), Page::Storing(run.frame(at)));
-            }
-            // Making a page our own writes to it, which must not meet the keeper protecting it.
-            let held = if self.forked.load(Relaxed) {
-                Some(state)
-            } else {
-                drop(state);
-                None
-            };
-            let from = unit.first().address();
-            let rollups = self.member.rollups();
-            let Shifted {
-                moved,
-                gone,
-                foreign,
-                opened,
-                copied,
-                ..
-            } = match way {
-                WayOut::Copy if self.any_pinned() => Shifted::default(),
-                WayOut::Copy => self.copy_out(worker, from, address, victims),
-                WayOut::Move | WayOut::MoveExecutable => {
-                    let _alike = ExecutableBay::protect(self, bay, way == WayOut::MoveExecutable);
-                    self.shift_out(from, address, victims, (closed, how.shared))
-                }
-            };
-            state = held.unwrap_or_else(|| self.lock());
-
-            let State {
-                ranges,
-                map,
-                queue,
-                staging,
-                charge,
-                parked,
-                ..
-            } = &mut *state;
-            // Over the limit for a moment: what was copied is about to leave.
-            charge.part(copied as i64, rollups);
-            let staging = staging.as_mut().expect("as above");
-            let left = moved | gone | foreign | opened;
-            let out = self.uncache(&copies, left, moved & !opened);
-            let (mut came, mut clean): (Mask, Mask) = (0, 0);
-            for (at, i) in places(victims).enumerate() {
-                let frame = run.frame(at);
-                let now = match (1 << i, out[i]) {
-                    (bit, Some(entry)) if moved & bit != 0 => {
-                        clean |= 1 << at;
-                        Page::Swapped(entry)
-                    }
-                    (bit, None) if moved & bit != 0 => Page::Staged(frame),
-                    (bit, _) if (gone | foreign) & bit != 0 => Page::Untouched,
-                    (_, kept) => Page::Resident(kept),
-                };
-                came |= Mask::from(moved >> i & 1 != 0) << at;
-                map.set(unit.first().plus(i), now);
-            }
-            let wrong = (gone | foreign).count_ones();
-            self.counters().map_disagrees.add(wrong.into());
-            for (first, len) in runs(foreign) {
-                let start = unit.first().plus(first).address();
-                ranges.remove(start, start + len * PAGE_SIZE);
-            }
-            staging.end_capture(run, came);
-            for at in places(clean) {
-                staging.stored(run.frame(at));
-            }
-            self.pager.transit_ended();
-            worker.again.append(parked);
-            let pages = moved.count_ones();
-            let clean = clean.count_ones();
-            self.counters()
-                .evict_busy
-                .add((victims & !moved).count_ones().into());
-            self.counters().evicted.add(pages.into());
-            queue.evicted(map, unit, moved);
-            if resident(map, unit) != 0 {
-                queue.requeue(map, unit);
-            }
-            if pages > 0 {
-                return (
-                    state,
-                    Captured {
-                        staged: (pages - clean) as usize,
-                        clean: clean as usize,
-                    },
-                );
+            let captured;
+            (state, captured) = self.capture_chosen(state, worker, &chosen, how);
+            if captured != Captured::default() {
+                return (state, captured);
             }
         }
         (state, Captured::default())
+    }
+
+    /// Captures these pages, without the lock but for a family; those that left.
+    fn capture_chosen(
+        &self,
+        mut state: Locked,
+        worker: &mut Worker,
+        chosen: &Chosen,
+        how: How,
+    ) -> (Locked, Captured) {
+        let &Chosen {
+            run,
+            unit,
+            victims,
+            way,
+        } = chosen;
+        let staging = state.staging.as_ref().expect("chosen into it");
+        let bay = staging.address(run.bay);
+        let address = staging.frame_address(run.frame(0));
+        let copies = clean::copies(&state.map, unit, victims);
+        // Pages that are protected from writes have to stay so until they have left.
+        let closed = match state.sharing {
+            Sharing::Protected => !0,
+            Sharing::Alone => places(victims)
+                .filter(|&i| copies[i].is_some())
+                .fold(0, |mask, i| mask | 1 << i),
+        };
+        for (at, i) in places(victims).enumerate() {
+            let page = unit.first().plus(i);
+            state.map.set(page, Page::Storing(run.frame(at)));
+        }
+        // Making a page our own writes to it, which must not meet the keeper protecting it.
+        let held = match self.forked.load(Relaxed) {
+            true => Some(state),
+            false => {
+                drop(state);
+                None
+            }
+        };
+        let from = unit.first().address();
+        let rollups = self.member.rollups();
+        let shifted = match way {
+            WayOut::Copy if self.any_pinned() => Shifted::default(),
+            WayOut::Copy => self.copy_out(worker, from, address, victims),
+            WayOut::Move | WayOut::MoveExecutable => {
+                let _alike = ExecutableBay::protect(self, bay, way == WayOut::MoveExecutable);
+                self.shift_out(from, address, victims, (closed, how.shared))
+            }
+        };
+        let mut state = held.unwrap_or_else(|| self.lock());
+        // Over the limit for a moment: the pages that were copied are about to leave.
+        state.charge.unshare(shifted.copied as i64, rollups);
+        let captured = self.end_capture(&mut state, chosen, &copies, &shifted);
+        self.pager.transit_ended();
+        worker.again.append(&mut state.parked);
+        (state, captured)
+    }
+
+    /// Says in the page map and the staging area which pages left.
+    fn end_capture(
+        &self,
+        state: &mut State,
+        chosen: &Chosen,
+        copies: &Copies,
+        shifted: &Shifted,
+    ) -> Captured {
+        let &Chosen {
+            run, unit, victims, ..
+        } = chosen;
+        let &Shifted {
+            moved,
+            gone,
+            foreign,
+            opened,
+            ..
+        } = shifted;
+        let State {
+            ranges,
+            map,
+            queue,
+            staging,
+            ..
+        } = state;
+        let staging = staging.as_mut().expect("chosen into it");
+        let left = moved | gone | foreign | opened;
+        let out = self.uncache(copies, left, moved & !opened);
+        let (mut came, mut clean): (Mask, Mask) = (0, 0);
+        for (at, i) in places(victims).enumerate() {
+            let now = match (1 << i, out[i]) {
+                (bit, Some(entry)) if moved & bit != 0 => {
+                    clean |= 1 << at;
+                    Page::Swapped(entry)
+                }
+                (bit, None) if moved & bit != 0 => Page::Staged(run.frame(at)),
+                (bit, _) if (gone | foreign) & bit != 0 => Page::Untouched,
+                (_, kept) => Page::Resident(kept),
+            };
+            came |= Mask::from(moved >> i & 1 != 0) << at;
+            map.set(unit.first().plus(i), now);
+        }
+        for (first, len) in runs(foreign) {
+            let start = unit.first().plus(first).address();
+            ranges.remove(start, start + len * PAGE_SIZE);
+        }
+        staging.end_capture(run, came);
+        for at in places(clean) {
+            staging.stored(run.frame(at));
+        }
+        let (pages, clean) = (moved.count_ones(), clean.count_ones());
+        let counters = self.counters();
+        let wrong = (gone | foreign).count_ones();
+        counters.map_disagrees.add(wrong.into());
+        counters
+            .evict_busy
+            .add((victims & !moved).count_ones().into());
+        counters.evicted.add(pages.into());
+        queue.evicted(map, unit, moved);
+        if resident(map, unit) != 0 {
+            queue.requeue(map, unit);
+        }
+        Captured {
+            staged: (pages - clean) as usize,
+            clean: clean as usize,
+        }
     }
 
     /// The unit whose turn it is, which of its pages to capture, and frames for them. Of what threads hold
@@ -310,7 +331,12 @@ impl<K: Kernel> Process<K> {
             queue.requeue(map, unit);
             return Some(Choice::Nothing);
         };
-        Some(Choice::Capture(run, unit, victims, way))
+        Some(Choice::Capture(Chosen {
+            run,
+            unit,
+            victims,
+            way,
+        }))
     }
 
     /// Moves `victims` of the unit at `unit` to the frames at `run`, in a row. Those that are `closed`
@@ -486,12 +512,21 @@ impl<K: Kernel> Process<K> {
 
 /// What to capture next.
 enum Choice {
-    /// These pages of the unit, to these frames, in this way.
-    Capture(FrameRun, UnitNumber, Mask, WayOut),
+    /// These pages.
+    Capture(Chosen),
     /// None of those looked at may go now; there are others.
     LookOn,
     /// Nothing.
     Nothing,
+}
+
+/// Pages of a unit to capture.
+struct Chosen {
+    /// The frames that they go to.
+    run: FrameRun,
+    unit: UnitNumber,
+    victims: Mask,
+    way: WayOut,
 }
 
 /// Pages of a unit that are to leave, and in which way.

@@ -8,7 +8,7 @@
 
 use crate::budget::peer_reclaim::Standing;
 use crate::eviction::capture::{Captured, How};
-use crate::eviction::release::Watermarks;
+use crate::eviction::release::{UnusedFrames, Watermarks};
 use crate::map::page_map::UNIT;
 use crate::process::pager::{Locked, Process};
 use crate::process::shared_pages::Sharing;
@@ -54,23 +54,28 @@ impl<K: Kernel> Process<K> {
         if self.has_room(&mut state, low) {
             return Step::Enough;
         }
-        let mut state = match self.release_ready(state) {
-            Ok(()) => return Step::Progress,
-            Err(state) => state,
-        };
+        if let Some(unused) = UnusedFrames::ready(&mut state) {
+            drop(state);
+            self.release(unused);
+            return Step::Progress;
+        }
         self.release_overdraft(&mut state);
-        let step = match self.ask_peers(state, when) {
-            Ok(step) => step,
-            Err(state) => self.evict(state, worker),
+        let (state, from_peers) = self.ask_peers(state, when);
+        let step = match from_peers {
+            Some(step) => step,
+            None => self.evict(state, worker),
         };
         // Frames are room once they are given back.
-        let _ = self.release_ready(self.lock());
+        let ready = UnusedFrames::ready(&mut self.lock());
+        if let Some(unused) = ready {
+            self.release(unused);
+        }
         step
     }
 
-    /// Room that others of the tree make, whose pages were not used for much longer than ours; or
-    /// the lock back, if none is to be hoped for.
-    fn ask_peers(&self, mut state: Locked, when: When) -> Result<Step, Locked> {
+    /// Room that others of the tree make, whose pages were not used for much longer than ours; none
+    /// if nothing is to be expected. The lock goes meanwhile.
+    fn ask_peers(&self, mut state: Locked, when: When) -> (Locked, Option<Step>) {
         let now = || self.now();
         let standing = Standing {
             evicted: self.counters().evicted.get(),
@@ -91,10 +96,10 @@ impl<K: Kernel> Process<K> {
             state.peer_reclaim.sent(asked != Asked::Nobody, now());
         }
         if !state.peer_reclaim.is_waiting() {
-            return Err(state);
+            return (state, None);
         }
         if when == When::Soon {
-            return Ok(Step::Enough);
+            return (state, Some(Step::Enough));
         }
         let begin = self.now();
         loop {
@@ -103,11 +108,11 @@ impl<K: Kernel> Process<K> {
             let low = Watermarks::of(&state).low;
             if self.has_room(&mut state, low) {
                 state.peer_reclaim.received();
-                return Ok(Step::Progress);
+                return (state, Some(Step::Progress));
             }
             let Some(left) = PEER_WAIT.checked_sub(self.now() - begin) else {
                 state.peer_reclaim.timed_out(now());
-                return Err(state);
+                return (state, None);
             };
             drop(state);
             self.member.wait(seen, Some(left));
@@ -197,7 +202,7 @@ impl<K: Kernel> Process<K> {
             {
                 let mut state = self.lock();
                 if self.release_until(&mut state, |account, used| {
-                    account.room(self.member, used, pages as i64)
+                    account.reserve(self.member, used, pages as i64)
                 }) {
                     return true;
                 }

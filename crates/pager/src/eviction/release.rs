@@ -3,7 +3,7 @@
 use crate::budget::charge::Charge;
 use crate::map::mask::runs;
 use crate::map::page_map::{Mask, UNIT, UNIT_BYTES};
-use crate::process::pager::{Locked, Process};
+use crate::process::pager::Process;
 use crate::process::state::State;
 use crate::reclaim::staging::{BayIndex, Staging};
 use arrayvec::ArrayVec;
@@ -14,12 +14,12 @@ impl<K: Kernel> Process<K> {
     /// Whether there is room under the budget for `pages` more, by what is in use: it is charged.
     pub fn has_room(&self, state: &mut State, pages: usize) -> bool {
         let used = self.used(state);
-        state.charge.room(self.member, used, pages as i64)
+        state.charge.reserve(self.member, used, pages as i64)
     }
 
     /// Gives unused frames back while more is used than is charged and no more can be charged.
     pub fn release_overdraft(&self, state: &mut State) {
-        self.release_until(state, |charge, used| charge.room(self.member, used, 0));
+        self.release_until(state, |charge, used| charge.reserve(self.member, used, 0));
     }
 
     /// Gives unused frames back until that makes enough room under the budget, by what is in use; false
@@ -64,20 +64,11 @@ impl<K: Kernel> Process<K> {
         self.drop_pages(&parts);
     }
 
-    /// Gives back the frames of staging that are unused whole, without the lock, if it is worth a call; else
-    /// the lock is handed back.
-    pub fn release_ready(&self, mut state: Locked) -> Result<(), Locked> {
-        let batch = Watermarks::of(&state).batch();
-        let staging = state.staging.as_mut();
-        let Some(staging) = staging.filter(|staging| staging.takeable_frames() >= batch) else {
-            return Err(state);
-        };
-        let unused = UnusedFrames::take(staging);
-        drop(state);
+    /// Gives frames back to the system that were taken out for that. Called without the lock.
+    pub fn release(&self, unused: UnusedFrames) {
         self.drop_unused(&unused);
         let mut state = self.lock();
         unused.released(state.staging.as_mut().expect("taken from there"));
-        Ok(())
     }
 }
 
@@ -109,7 +100,7 @@ impl Watermarks {
 }
 
 /// UnusedFrames frames on their way back to the system.
-struct UnusedFrames {
+pub struct UnusedFrames {
     /// The address of the first bay.
     base: usize,
     staging: ArrayVec<(BayIndex, Mask), BAYS>,
@@ -119,6 +110,14 @@ struct UnusedFrames {
 const BAYS: usize = 4;
 
 impl UnusedFrames {
+    /// Takes out the frames of bays that are unused whole, if there are enough of them for a call.
+    pub fn ready(state: &mut State) -> Option<Self> {
+        let batch = Watermarks::of(state).batch();
+        let staging = state.staging.as_mut();
+        let staging = staging.filter(|staging| staging.takeable_frames() >= batch)?;
+        Some(Self::take(staging))
+    }
+
     fn take(staging: &mut Staging) -> Self {
         let mut some = ArrayVec::new();
         while !some.is_full()

@@ -102,7 +102,7 @@ impl<K: Kernel> Process<K> {
     pub fn settle_given_back(&self, state: &mut State) {
         let (pages, since) = self.pager.shared_pages.take_given_back();
         if pages > 0 {
-            state.charge.part(pages, since);
+            state.charge.unshare(pages, since);
         }
     }
 
@@ -152,7 +152,7 @@ impl<K: Kernel> Process<K> {
             .filter(registered)
             .map(|range| self.kernel.shared(range.start, range.end))
             .sum();
-        state.charge.part(pages as i64, rollups);
+        state.charge.unshare(pages as i64, rollups);
     }
 }
 

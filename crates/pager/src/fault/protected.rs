@@ -59,7 +59,7 @@ impl<K: Kernel> Process<K> {
     /// Charges copies that the kernel is about to make; spent frames are given back for them.
     fn charge_copies(&self, state: &mut State, copies: u32) -> bool {
         self.release_until(state, |account, used| {
-            account.copy(self.member, used, copies.into())
+            account.reserve_copies(self.member, used, copies.into())
         })
     }
 

@@ -4,7 +4,7 @@
 //! The ranges themselves are noted by the hooks (`ranges`, `growth`); nothing is evicted here.
 
 use crate::map::page_map::{Page, PageMap, PageNumber, UNIT};
-use crate::map::ranges::InChild;
+use crate::map::ranges::{InChild, Range};
 use crate::process::pager::{Pager, Process};
 use crate::process::shared_pages::Sharing;
 use crate::process::state::State;
@@ -54,90 +54,101 @@ impl<K: Kernel> Process<K> {
         let mut at = 0;
         while let Some(range) = state.ranges.next(at, usize::MAX) {
             at = range.end;
-            if range.attributes.registered {
-                continue;
+            if !range.attributes.registered && self.register_range(state, &range) {
+                self.learn_present(state, &range);
             }
-            let len = range.end - range.start;
-            // SAFETY: advice that changes no content. Huge pages would be filled behind our back.
-            let _ = unsafe { self.kernel.madvise(range.start, len, libc::MADV_NOHUGEPAGE) };
-            // SAFETY: the same. Pages that the kernel merges lose their protection.
-            let _ = unsafe {
-                self.kernel
-                    .madvise(range.start, len, libc::MADV_UNMERGEABLE)
-            };
-            if let Err(error) = self.kernel.register(range.start, len) {
-                // Not what we took it for (unmapped or replaced behind libc's back): not ours, and
-                // harmless, unless some of it is swapped out, which would now read as zeros.
-                let mut lost = false;
-                let (first, end) = (PageNumber::of(range.start), PageNumber::of(range.end));
-                state.map.each(first, end, |_, page| {
-                    lost = !matches!(page, Page::Resident(_));
-                    if lost { Break(()) } else { Continue(()) }
-                });
-                if lost {
-                    self.fail(&format!(
-                        "memory at {:#x}..{:#x} cannot be registered again ({error}), and part of it is \
-                         swapped out; raise vm.max_map_count if that is low",
-                        range.start, range.end
-                    ));
-                }
-                state.drop_pages(Some(self.swap), self.cpu(), range.start, range.end);
-                state.ranges.remove(range.start, range.end);
-                continue;
+        }
+    }
+
+    /// Registers one; false if it is not ours.
+    fn register_range(&self, state: &mut State, range: &Range) -> bool {
+        let (start, len) = (range.start, range.end - range.start);
+        // SAFETY: advice that changes no content, here and below.
+        let advise = |advice| unsafe { self.kernel.madvise(start, len, advice) };
+        // Huge pages would be filled behind our back, and pages that the kernel merges lose their protection.
+        let _ = advise(libc::MADV_NOHUGEPAGE);
+        let _ = advise(libc::MADV_UNMERGEABLE);
+        if let Err(error) = self.kernel.register(start, len) {
+            // Unmapped or replaced behind libc's back: not ours, and harmless, unless some of it is swapped
+            // out, which would now read as zeros.
+            if self.is_lost(state, range) {
+                self.fail(&format!(
+                    "memory at {:#x}..{:#x} cannot be registered again ({error}), and part of it is \
+                     swapped out; raise vm.max_map_count if that is low",
+                    range.start, range.end
+                ));
             }
-            // A child of a system call that we do not see has it not at all, rather than with zeros
-            // for what is out.
-            // SAFETY: advice that changes no content.
-            let _ = unsafe { self.kernel.madvise(range.start, len, libc::MADV_DONTFORK) };
-            self.pager.join_again(range.start, len);
-            if state.sharing == Sharing::Protected {
-                // New, or moved by mremap, which leaves the protection behind.
-                self.protect(range.start, len);
-                self.give_up_written(state, range.start, range.end);
+            state.drop_pages(Some(self.swap), self.cpu(), range.start, range.end);
+            state.ranges.remove(range.start, range.end);
+            return false;
+        }
+        // A child of a system call that we do not see has no such memory, rather than zeros for pages that
+        // are out.
+        let _ = advise(libc::MADV_DONTFORK);
+        self.pager.join_again(start, len);
+        if state.sharing == Sharing::Protected {
+            // New, or moved by mremap, which leaves the protection behind.
+            self.protect(start, len);
+            self.give_up_written(state, range.start, range.end);
+        }
+        state
+            .ranges
+            .change(range.start, range.end, |a| a.registered = true);
+        true
+    }
+
+    /// Whether a page of a range is somewhere else than in memory.
+    fn is_lost(&self, state: &State, range: &Range) -> bool {
+        let mut lost = false;
+        let (first, end) = (PageNumber::of(range.start), PageNumber::of(range.end));
+        state.map.each(first, end, |_, page| {
+            lost = !matches!(page, Page::Resident(_));
+            if lost { Break(()) } else { Continue(()) }
+        });
+        lost
+    }
+
+    /// Learns from the kernel which pages of a range are present.
+    fn learn_present(&self, state: &mut State, range: &Range) {
+        let State { map, queue, .. } = state;
+        let forked = self.forked.load(SeqCst);
+        let mut there = Vec::new();
+        let scanned = self.kernel.scan(range.start, range.end, |start, end| {
+            if forked {
+                there.push((start, end));
             }
-            state
-                .ranges
-                .change(range.start, range.end, |a| a.registered = true);
-            let State { map, queue, .. } = &mut *state;
-            let forked = self.forked.load(SeqCst);
-            let mut there = Vec::new();
-            let scanned = self.kernel.scan(range.start, range.end, |start, end| {
-                if forked {
-                    there.push((start, end));
-                }
-                let (mut page, end) = (PageNumber::of(start), PageNumber::of(end));
-                while page < end {
-                    let unit = page.unit();
-                    let stop = PageNumber(end.0.min(unit.first().0 + UNIT));
-                    let mut mask = 0;
-                    while page < stop {
-                        match map.get(page) {
-                            Page::Untouched => {
-                                map.set(page, Page::Resident(None));
-                                mask |= 1 << page.within();
-                            }
-                            // Swapped out, and yet there is a page: in a forked child libc touched
-                            // it before it was registered, and the kernel gave it zeros.
-                            Page::Swapped(_) | Page::Poisoned => {
-                                self.drop_pages(&[(page.address(), PAGE_SIZE)]);
-                            }
-                            // In transit (memory that has just grown is registered already): who
-                            // brings or captures it says what it is.
-                            Page::Resident(_)
-                            | Page::Staged(_)
-                            | Page::Loading(_)
-                            | Page::Storing(_) => {}
+            let (mut page, end) = (PageNumber::of(start), PageNumber::of(end));
+            while page < end {
+                let unit = page.unit();
+                let stop = PageNumber(end.0.min(unit.first().0 + UNIT));
+                let mut mask = 0;
+                while page < stop {
+                    match map.get(page) {
+                        Page::Untouched => {
+                            map.set(page, Page::Resident(None));
+                            mask |= 1 << page.within();
                         }
-                        page = page.plus(1);
+                        // Swapped out, and yet there is a page: in a forked child libc touched it before it
+                        // was registered, and the kernel gave it zeros.
+                        Page::Swapped(_) | Page::Poisoned => {
+                            self.drop_pages(&[(page.address(), PAGE_SIZE)]);
+                        }
+                        // In transit (memory that has just grown is registered already): the thread that
+                        // brings or captures it says what it is.
+                        Page::Resident(_)
+                        | Page::Staged(_)
+                        | Page::Loading(_)
+                        | Page::Storing(_) => {}
                     }
-                    if mask != 0 {
-                        queue.insert(map, unit, mask);
-                    }
+                    page = page.plus(1);
                 }
-            });
-            if scanned.is_ok() && forked {
-                forget_missing(map, range.start, range.end, &there);
+                if mask != 0 {
+                    queue.insert(map, unit, mask);
+                }
             }
+        });
+        if scanned.is_ok() && forked {
+            forget_missing(map, range.start, range.end, &there);
         }
     }
 }

@@ -217,7 +217,8 @@ impl<K: Kernel> Process<K> {
         pages: usize,
     ) -> Option<(PageNumber, usize)> {
         for (first, pages) in [(first, pages), (page, 1)] {
-            let enough = |charge: &mut Charge, used| charge.room(self.member, used, pages as i64);
+            let enough =
+                |charge: &mut Charge, used| charge.reserve(self.member, used, pages as i64);
             if self.release_until(state, enough) {
                 return Some((first, pages));
             }

@@ -73,45 +73,13 @@ impl<K: Kernel> Process<K> {
         if pages != window.pages || device {
             state.pattern.brought(first, pages);
         }
-        let mut entries = ArrayVec::new();
-        let State {
-            map,
-            queue,
-            pool_split,
-            ..
-        } = &mut *state;
-        for at in (0..pages).map(|i| first.plus(i)) {
-            let Page::Swapped(entry) = map.get(at) else {
-                unreachable!("only swapped pages are taken")
-            };
-            map.set(at, Page::Loading(entry));
-            entries.push(entry);
-        }
-        let age = queue.age(map, page);
-        pool_split.record_refault(queue.rank(map, page), map.resident());
-        queue.no_longer_out(map, first, pages);
-        let pass = window.walk && queue.joins_scan(map, page);
-        let late = usize::from(age) > self.pool_span(&state);
-        let worth = match device {
-            true => late && !filling,
-            // What was there at a fork gives nothing back when it is freed (`generations`), and would
-            // be stored once more by each relative.
-            false => {
-                let inherits = || self.swap_space.generations.inherits(self.swap, entry);
-                pass || state.sharing == Sharing::Protected && inherits()
-            }
-        };
-        // Given up, it could not go back there.
-        let lasts = device && self.swap_space.devices.reads_only();
+        let age = state.queue.age(&state.map, page);
+        let (pass, entries) = self.begin_loading(&mut state, &window, page, (first, pages));
         let load = SwapIn {
             first,
             entries,
             pass,
-            keep: if lasts {
-                !write
-            } else {
-                worth && self.keeps(write)
-            },
+            keep: self.keeps_copies(&state, (entry, age), (device, filling), pass, write),
             lifted: state.lifted,
         };
         let expected = self.expected(&mut state);
@@ -157,6 +125,59 @@ impl<K: Kernel> Process<K> {
             pages,
             woken: loaded.at.is_some(),
         })
+    }
+
+    /// The pages are in transit from now on: their entries, and whether they leave again behind a walk.
+    fn begin_loading(
+        &self,
+        state: &mut State,
+        window: &Window,
+        page: PageNumber,
+        (first, pages): (PageNumber, usize),
+    ) -> (bool, ArrayVec<EntryId, UNIT>) {
+        let State {
+            map,
+            queue,
+            pool_split,
+            ..
+        } = state;
+        let mut entries = ArrayVec::new();
+        for at in (0..pages).map(|i| first.plus(i)) {
+            let Page::Swapped(entry) = map.get(at) else {
+                unreachable!("only swapped pages are taken")
+            };
+            map.set(at, Page::Loading(entry));
+            entries.push(entry);
+        }
+        pool_split.record_refault(queue.rank(map, page), map.resident());
+        queue.no_longer_out(map, first, pages);
+        (window.walk && queue.joins_scan(map, page), entries)
+    }
+
+    /// Whether pages keep their entries as clean copies: of a page of this entry and age, on a `device` or
+    /// not, while the pool is being filled or not, and part of a scan or not.
+    fn keeps_copies(
+        &self,
+        state: &State,
+        (entry, age): (EntryId, u8),
+        (device, filling): (bool, bool),
+        pass: bool,
+        write: bool,
+    ) -> bool {
+        // Given up, it could not go back there.
+        if device && self.swap_space.devices.reads_only() {
+            return !write;
+        }
+        let worth = match device {
+            true => usize::from(age) > self.pool_span(state) && !filling,
+            // Freed, a page that was there at a fork gives nothing back (`generations`), and would be stored
+            // once more by each relative.
+            false => {
+                let inherits = || self.swap_space.generations.inherits(self.swap, entry);
+                pass || state.sharing == Sharing::Protected && inherits()
+            }
+        };
+        worth && self.keeps(write)
     }
 
     /// Which pages of the window to bring in with `page`: as many as there is room for.

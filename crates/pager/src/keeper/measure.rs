@@ -22,7 +22,7 @@ impl<K: Kernel> Process<K> {
         let kernel = kernel_memory::pages(ours, state.ranges.count(), tables);
         state
             .charge
-            .acknowledge(self.member, used, measured as i64, kernel);
+            .record_measured(self.member, used, measured as i64, kernel);
         let stock = state.charge.stock();
         state.charge.settle(self.member, used, stock);
     }
