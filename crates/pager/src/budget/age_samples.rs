@@ -1,5 +1,5 @@
-//! When pages came into the pool. The engine knows their order alone, as it reads no clock: here it is
-//! noted now and then how many clusters of pages had come, so that a place in that order can be dated.
+//! When pages came into the pool. The engine reads no clock and knows only their order. Here it is noted now and then
+//! how many clusters of pages had come, so that a place in that order can be dated.
 //!
 //! ```text
 //! samples: (came, ms), both rising

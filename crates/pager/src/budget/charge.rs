@@ -1,8 +1,8 @@
-//! What this process has charged against the tree's budget.
+//! The charge of this process against the tree's budget.
 //!
-//! Invariant: used + unmanaged + kernel + unshared ≤ charged, and Σ charged over the tree ≤ the tree's limit,
-//! up to the slack of one batch a process. Charges are taken in batches, so that a fault seldom
-//! touches the counter that the processes share.
+//! Invariant: used + unmanaged + kernel + unshared ≤ charged, and Σ charged over the tree ≤ the tree's limit. The
+//! slack is one batch a process. Charges are taken in batches, so that a fault seldom touches the counter that the
+//! processes share.
 //!
 //! *Unshared*: pages that were shared with forked relatives and are so no more. While shared they
 //! were charged to each and credited to the family; a copy is charged here first, then (in
@@ -21,7 +21,7 @@ pub struct Charge {
     charged: i64,
     /// Anonymous memory of the process that the pager does not manage, as last measured.
     unmanaged: i64,
-    /// What the kernel keeps for it (`kernel`), as last measured.
+    /// Pages that the kernel keeps for it (`kernel_memory`), as last measured.
     kernel: i64,
     /// Pages shared no more whose credit has not been given back.
     unshared: i64,
@@ -49,8 +49,7 @@ impl Charge {
         self.charged
     }
 
-    /// What of it cannot be paged: anonymous memory that the pager does not manage, and the kernel's, as last
-    /// measured.
+    /// Pages of it that cannot be paged, as last measured: anonymous memory that is not managed, and the kernel's.
     pub fn unmanaged(&self) -> u64 {
         (self.unmanaged + self.kernel).max(0) as u64
     }
@@ -107,7 +106,7 @@ impl Charge {
         self.unshared += pages;
     }
 
-    /// So many pages are dropped, of which some may be shared: what is shared is to be measured when they are.
+    /// Pages are dropped, of which some may be shared: shared pages are to be measured then.
     pub fn doubt(&mut self, pages: i64) {
         self.unmeasured_drops += pages;
     }

@@ -1,10 +1,10 @@
 //! Which pages of the pool go to devices first where forked relatives share it.
 //!
-//! What was in the pool at a fork is in the pools of all relatives, by copy-on-write: writing it to
-//! a device from one of them frees nothing, and is done by each. So every fork begins a new
-//! *generation*, a group of the engine's with an order of its own, for what is stored from then on.
-//! While relatives live the youngest generation is written back first, and the others when it holds
-//! nothing; with no relative left it is the oldest first, as if there were one order for all.
+//! Pages that were in the pool at a fork are in the pools of all relatives, by copy-on-write. Writing one to a device
+//! frees nothing, and each relative does it. So every fork begins a new *generation*, a group of the engine's with an
+//! order of its own, for what is stored from then on. While relatives live the youngest generation is written back
+//! first, and the others when it holds nothing. Without relatives the oldest goes first, as if there were one order
+//! for all.
 //!
 //! After [`COUNT`] forks with stores in between the generations begin again, each with what is left
 //! of an old one: those pages are taken for young.
@@ -47,8 +47,8 @@ impl Generations {
         }
     }
 
-    /// Whether an entry of the pool is of an older generation: freed, it gives nothing back while what
-    /// lies beside it is used, as its room is not filled again.
+    /// Whether an entry of the pool is of an older generation. Freed, it gives nothing back while its neighbours are
+    /// used, as its room is not filled again.
     pub fn inherits(&self, swap: &Swap, entry: EntryId) -> bool {
         swap.group_of(entry)
             .is_some_and(|group| group != self.youngest())

@@ -1,11 +1,10 @@
-//! What the kernel keeps for a process that pages, beside its pages: it counts against the budget, as a memory
+//! Memory that the kernel keeps for a process that pages, beside its pages. It counts against the budget, as a memory
 //! cgroup counts it too.
 //!
-//! Page tables are the most of it by far. The tables of memory that was swapped out stay, so of a program that
-//! has a page here and there they come to more than what is resident (stress-ng's malloc stressor: 110 MiB of
-//! tables in a budget of 120). They are measured. What is of our making beside is estimated from what it
-//! takes on Linux 6.18, x86-64 (`memory.kmem.usage_in_bytes` of a group with 21 forked processes, on two
-//! processors, with and without us: 229 and 101 KiB a process, of the difference 24 page tables):
+//! Page tables are the most of it by far. The tables of memory that was swapped out stay. A program with a page here
+//! and there has more tables than resident pages. They are measured. Memory of our making is estimated, from
+//! measurements on Linux 6.18, x86-64 (`memory.kmem.usage_in_bytes` of a group of forked processes, with and without
+//! us):
 //!
 //! | what | bytes |
 //! |---|---|

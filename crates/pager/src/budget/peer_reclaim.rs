@@ -1,50 +1,47 @@
 //! When to ask processes of the tree whose memory lies idle for some of it, and for how much.
 //!
-//! Where one budget is shared, memory belongs to whoever uses it, as if there were one queue of
-//! pages for the whole tree. There is none: each process knows the age of its own oldest pages, and
-//! publishes it. A process that has to evict asks the two with the oldest pages, if those are so
-//! much older than its own that they do not just use what they have alike: each gives a part of what
-//! it has, at the same time (`ebb_tree::Member::ask_colder`). Being asked costs a process that is
-//! idle nothing, and one that is not the faults by which it shows that it is not: its pages are
-//! young then.
+//! Where one budget is shared, memory belongs to whoever uses it, as if there were one queue of pages for the whole
+//! tree. There is none: each process knows the age of its own oldest pages, and publishes it. A process that has to
+//! evict asks the two with the oldest pages, if those are much older than its own. Each gives a part of its memory,
+//! at the same time (`ebb_tree::Member::ask_colder`). Being asked costs an idle process nothing. A busy one pays with
+//! faults, and its pages are young then.
 //!
-//! Of a process of which little but its pool is left, the pool's oldest pages go to devices then. What comes
-//! back from there is dearer than what a process gets for it: a page there frees a part of a frame, and
-//! its fault takes longer than one from the pool. With both as the *price*, it is right if it came back so
-//! many times less often, as far as ages tell. A process that writes pages of its own pool to devices asks
-//! those whose pool is older than its own: one page goes for the other then.
+//! Of a process of which little but its pool is left, the pool's oldest pages go to devices then. A page that comes
+//! back from there is dearer than the memory gained: it frees a part of a frame, and its fault takes longer than one
+//! from the pool. With both as the *price*, it is right if it came back so many times less often, as far as ages
+//! tell. A process that writes pages of its own pool to devices asks those whose pool is older than its own: one page
+//! goes for the other then.
 //!
-//! So that a program that wakes up among idle ones soon has what it needs, and one that is short of
-//! little takes little, each request soon after another is for twice as much. And who has asked with
-//! success *is_waiting*: it waits a moment for what is given, rather than evict pages that it will want
-//! again. Hope that brings nothing is given up until somebody was asked again, each time after twice
-//! as long: who was asked may be stopped.
+//! Each request soon after another is for twice as much: a program that wakes up among idle ones soon has enough, and
+//! one that is short of little takes little. And who has asked with success waits a moment for what is given, rather
+//! than evict pages that it will want again. Hope that brings nothing is given up until somebody was asked again,
+//! each time after twice as long: who was asked may be stopped.
 //!
 //! Not done here: choosing whom to ask, giving, waiting.
 
 use ebb_engine::PAGE_SIZE;
 use std::time::Duration;
 
-/// Who evicts fewer pages than this in a [`TURN`] has no need.
+/// Evictions in a [`TURN`] below which there is no need.
 const NEED: u64 = 32;
 /// Without hunger for so long, the next request is small again.
 const TURN: Duration = Duration::from_millis(20);
-/// What was asked for is on its way for so long; then one may ask again.
+/// Time that an answer takes; then one may ask again.
 const GIVEN: Duration = Duration::from_millis(4);
 /// Where nobody was to be asked, it is not tried again before this.
 const NOBODY: Duration = Duration::from_millis(5);
 /// After so many disappointments in a row the pause grows no longer: a second.
 const LONGEST: u32 = 8;
-/// What each is asked for first, in pages, and the most at once.
+/// Pages that each is asked for first, and the most at once.
 const FIRST: u64 = 512;
 const MOST: u64 = (64 << 20) / PAGE_SIZE as u64;
-/// How much longer than our oldest pages, in percent, and how long at least, idle ones were there.
-/// Who gives a quarter of what it has is no longer that much ahead: two that use what they have
-/// alike do not ask each other in turn.
+/// How much longer than our oldest pages, in percent, and how long at least, idle ones were there. After a process
+/// gave a quarter of its memory it is no longer that much ahead: two equally busy processes do not ask each other in
+/// turn.
 const PERCENT: u64 = 150;
 const LEAST_MS: u64 = 100;
 
-/// What to ask for.
+/// A request to peers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Request {
     /// Of those whose oldest pages were brought in before this, in milliseconds of CLOCK_MONOTONIC.
@@ -70,7 +67,7 @@ pub struct Standing {
     pub price: u64,
 }
 
-/// What is kept from request to request. Times are of CLOCK_MONOTONIC.
+/// The state kept from request to request. Times are of CLOCK_MONOTONIC.
 pub struct PeerReclaim {
     /// When the turn began, and the pages evicted and written to devices up to then.
     turn: Duration,
@@ -82,7 +79,7 @@ pub struct PeerReclaim {
     last: Duration,
     /// When one may ask again.
     next: Duration,
-    /// What to ask for then.
+    /// Pages to ask for then.
     pages: u64,
     is_waiting: bool,
     /// Disappointments in a row.
@@ -298,8 +295,8 @@ mod tests {
         assert_eq!(before(50, 60), 0);
     }
 
-    /// What is in a pool has to be so much older than what is resident here as it is dearer; as old as what
-    /// leaves the own pool, where pages do.
+    /// Pages in a pool have to be older than resident ones here by the factor of their price. Where the own pool is
+    /// written, they have to be as old as its pages.
     #[test]
     fn what_is_in_a_pool_is_asked_for_where_that_pays() {
         let now = ms(100_000);

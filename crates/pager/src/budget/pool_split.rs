@@ -1,13 +1,12 @@
 //! How the budget is shared between resident pages and the pool, where there are devices.
 //!
-//! A page in the pool costs a fault, a page on a device ten times that; but the pool's RAM is RAM
-//! that the program does not have. Which is worth more depends on the program: a working set
-//! that nearly fits wants to be resident; one far larger than memory wants to be in the pool.
+//! A page in the pool costs a fault, a page on a device ten times that; but the pool's RAM is RAM that the program
+//! does not have. The better split depends on the program. A working set that nearly fits wants to be resident; one
+//! far larger than memory wants to be in the pool.
 //!
-//! The ranks of the pages that come back tell (see `queue`): how many of the pages that are out were
-//! evicted later. With `x` frames moved from the pool to the program, a page of rank below `x`
-//! would not have been missed; one of rank below `x` + the pool's pages is found in the pool; a
-//! later one on a device:
+//! The ranks of the pages that come back tell (see `queue`): how many of the pages that are out were evicted later.
+//! With `x` frames moved from the pool to the program, a page of rank below `x` would not have been missed. One of
+//! rank below `x` + the pool's pages is found in the pool, a later one on a device:
 //!
 //! ```text
 //! cost(x) = pool_cost * #{x <= rank < x + pool(x)} + device_cost * #{rank >= x + pool(x)}
@@ -19,11 +18,10 @@
 //! `x`: a higher limit would not make it larger. The limit moves one step at a time towards the
 //! cheapest split, as the ranks are a guess that gets worse with distance.
 //!
-//! At first the pool may have nearly all: what goes to a device before anything is known of it may
-//! have to come back, at ten times the cost. And moving the line costs something itself: pages are
-//! written and perhaps read again, or compressed. Nobody knows whether the program will go on as it
-//! did. So a step is taken when what it would have saved until now makes up for what it costs, as
-//! one buys skis when the rent paid has come to their price.
+//! At first the pool may have nearly all: pages that go to a device before anything is known of them may have to come
+//! back, at ten times the cost. And moving the line costs something itself: pages are written and perhaps read again,
+//! or compressed. Nobody knows whether the program will go on as it did. So a step is taken when its savings until
+//! now make up for its cost, as one buys skis when the rent paid has come to their price.
 //!
 //! This is Mattson's stack distance (1970), with refaults as the only samples; and the rental of
 //! skis (Karlin and others, 1988).
@@ -45,7 +43,7 @@ const WRITTEN: u64 = 8;
 const WORTH: u64 = 5;
 /// The highest price of a frame: a disk that turns has others, and ages tell no more.
 const MOST_PRICE: u64 = 64;
-/// Faults from which something can be is_learned.
+/// Faults from which something can be learned.
 const ENOUGH: u32 = 256;
 
 /// The learned share.
@@ -54,15 +52,15 @@ pub struct PoolSplit {
     ranks: [u32; RANKS],
     seen: u32,
     share: usize,
-    /// The share is is_learned, not the first.
+    /// The share is learned, not the first.
     is_learned: bool,
-    /// What another share would have saved until now, in ns, and whether that is a larger one.
+    /// Nanoseconds that another share would have saved until now, and whether that is a larger one.
     regret: u64,
     larger: bool,
 }
 
-/// What a fault from the pool costs, and how much more one from a device: moving means, in ns. On a
-/// machine that is busy with other things both are dear, the difference is not.
+/// The cost of a fault from the pool, and the surplus of one from a device: moving means, in ns. On a machine that is
+/// busy with other things both are dear, the difference is not.
 pub struct Costs {
     pool: AtomicU64,
     more: AtomicU64,
@@ -77,8 +75,8 @@ impl Costs {
         }
     }
 
-    /// What a frame costs that the pool gives up for a resident page, whose pages, `density` sixteenths of one
-    /// in each, come back from a device then, as multiple of what one costs that comes from the pool.
+    /// The price of a frame that the pool gives up for a resident page. Its pages, `density` sixteenths of one, come
+    /// back from a device then. The price is a multiple of the cost of a page from the pool.
     pub fn price(&self, density: usize) -> u64 {
         let near = self.pool.load(Relaxed).max(1);
         let far = near + self.more.load(Relaxed);
@@ -121,8 +119,8 @@ impl PoolSplit {
         self.seen += 1;
     }
 
-    /// The pool's part, in pages: of the tree's `budget` until something was is_learned, for what one
-    /// process makes of it is not known, then of what this process has `charged`.
+    /// The pool's part, in pages: of the tree's `budget` until something was learned, then of what this process has
+    /// `charged`.
     pub fn limit(&self, budget: usize, charged: usize) -> usize {
         let whole = if self.is_learned { charged } else { budget };
         whole * self.share / WHOLE
@@ -136,9 +134,8 @@ impl PoolSplit {
         self.seen = 0;
     }
 
-    /// Moves the share a step if that is worth it: `resident` pages and `pool` frames in use,
-    /// which hold `density` pages each in sixteenths, of a budget of `budget` pages.
-    /// True if it was moved.
+    /// Moves the share a step if that is worth it. In use are `resident` pages and `pool` frames, which hold
+    /// `density` pages each in sixteenths, of `budget` pages. True if it was moved.
     pub fn adjust(
         &mut self,
         resident: usize,
@@ -298,7 +295,7 @@ mod tests {
 
     #[test]
     fn a_limit_that_is_far_off_is_left_alone() {
-        // All that is out left within a sixteenth of the pool's limit.
+        // All pages that are out left within a sixteenth of the pool's limit.
         let mut balance = PoolSplit::new();
         for _ in 0..1_000 {
             (0..ENOUGH).for_each(|_| balance.record_refault(7_000, 8_000));

@@ -35,7 +35,7 @@ use std::time::Duration;
 const TURN: Duration = Duration::from_millis(8);
 /// Pages moved in one step.
 const STEP: usize = 64;
-/// Steps in failed_waits after which pages count as stuck.
+/// Failed steps after which pages count as stuck.
 const VAIN: u32 = 16;
 /// How often the tree is told what is on the devices.
 const TELL: Duration = Duration::from_millis(20);
@@ -51,7 +51,7 @@ struct Attached {
     /// What is answered to the last change of the devices: what it would take to leave this one, or
     /// why the attempt failed.
     answer: Option<Answer>,
-    /// Steps in failed_waits, one after the other.
+    /// Failed steps, one after the other.
     failed_waits: u32,
 }
 

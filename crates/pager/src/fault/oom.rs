@@ -22,7 +22,7 @@ use std::ops::ControlFlow::Continue;
 const WORK: u64 = (8 << 20) / PAGE_SIZE as u64;
 
 impl<K: Kernel> Process<K> {
-    /// Room was wanted in failed_waits since `from`: ends the process if it has been so for too long. Called
+    /// Room was wanted in vain since `from`: ends the process if it has been so for too long. Called
     /// without the lock.
     pub fn wanted_room(&self, from: Time) {
         let work = self.lock().attempts.work();

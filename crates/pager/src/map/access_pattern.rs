@@ -1,17 +1,15 @@
 //! Learning from the order of faults how many pages to bring in with one.
 //!
-//! A handful of streams, each the page expected next. A fault at a stream's next page, or a few
-//! pages on (ahead or behind, for memory walked downwards), doubles the stream's window up to a
-//! unit; any other fault starts a stream with a window of one page in place of the one used
-//! longest ago. So a sequential walk soon pays one fault for sixteen pages, one that skips pages
-//! (objects of a few pages, every tenth record) still one for several touches, several walks at
-//! once do not disturb each other, and a random touch brings in its own page only. One that turns
-//! round begins anew: touches to and fro are no walk. Units that are in memory cause no fault: a
-//! walk that passes some is the same walk.
+//! A handful of streams, each the page expected next. A fault at a stream's next page, or a few pages on (behind, for
+//! memory walked downwards), doubles the stream's window up to a unit. Any other fault starts a stream with a window
+//! of one page, in place of the one used longest ago. So a sequential walk soon pays one fault for sixteen pages, and
+//! one that skips pages still one for several touches. Several walks at once do not disturb each other, and a random
+//! touch brings in its own page only. One that turns round begins anew: touches to and fro are no walk. Units that
+//! are in memory cause no fault: a walk that passes some is the same walk.
 //!
-//! A stream at its full window also says what it will come to (`ahead`), so that pages on devices
-//! are on their way before they are touched: twice as far each time, up to `REACH`, and again when
-//! half of that was used up, as the kernel's readahead does.
+//! A stream at its full window also names the pages ahead (`ahead`), so that those on devices are on their way before
+//! they are touched. It looks twice as far each time, up to `REACH`, and again when half of that was used up, as the
+//! kernel's readahead does.
 
 use crate::map::page_map::{PageNumber, UNIT};
 use std::ops::Range;
@@ -159,7 +157,7 @@ impl AccessPattern {
         }
     }
 
-    /// What to bring in for a fault on `page`, at most. `present` says whether a page is in memory.
+    /// The window of pages to bring in for a fault on `page`, at most. `present` says whether a page is in memory.
     /// Tell with `brought` what was.
     pub fn window(&mut self, page: PageNumber, present: impl Fn(PageNumber) -> bool) -> Window {
         self.clock += 1;
@@ -236,7 +234,7 @@ impl AccessPattern {
         if s.window < UNIT || left > s.reach / 2 {
             return PageNumber(next)..PageNumber(next);
         }
-        // What was told and lies behind by now, or in another direction, counts for nothing.
+        // Pages that were announced and lie behind by now, or in another direction, count for nothing.
         let from = |told: usize| if left > 0 { told } else { next };
         let range = if s.downward {
             let to = next.saturating_sub(s.reach);

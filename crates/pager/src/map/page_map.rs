@@ -11,9 +11,9 @@
 //!     +---- any           |  +---------- Loading <---- touch ------------ Swapped
 //! ```
 //!
-//! A page with a clean copy goes from `Resident` to `Swapped` at once (`clean`). `Loading` and `Storing`
-//! are the transit states: a thread of ours owns the page and works on
-//! it with the pager's lock dropped; everybody else waits for the transit to end.
+//! A page with a clean copy goes from `Resident` to `Swapped` at once (`clean`). `Loading` and `Storing` are the
+//! transit states: a thread of ours owns the page and works on it without the lock. All others wait for the transit
+//! to end.
 //!
 //! The map is plain data under the pager's lock. It allocates one `Chunk` for each 2 MiB first
 //! touched and frees it when the last page of it is untouched again.
@@ -133,7 +133,7 @@ impl PackedPage {
     }
 }
 
-/// What reclaim knows of a unit and its pages: 2 bytes a page. See `queue`.
+/// Reclaim's notes on a unit and its pages: 2 bytes a page. See `queue`.
 #[derive(Clone, Copy, Default, Debug)]
 pub struct UnitState {
     /// A page out: the epoch it was evicted in. A resident page: the epoch until which it stays.
@@ -144,9 +144,9 @@ pub struct UnitState {
     pub queued_ms: u32,
     /// It stands in the reclaim queue.
     pub queued: bool,
-    /// It left as part of a walk that only scanned through.
+    /// It left as part of a walk that only passed through.
     pub scanned: bool,
-    /// It is named among those that stand deferred.
+    /// It is named among those that are deferred.
     pub deferred: bool,
     /// Threads may hold pages of it (`attempts`).
     pub held: bool,
@@ -239,7 +239,7 @@ impl PageMap {
         self.counts[new.0 as usize & 7] = self.counts[new.0 as usize & 7].wrapping_add(1);
     }
 
-    /// What is known of a unit; one that was never touched has the default.
+    /// The notes on a unit; one that was never touched has the default.
     pub fn unit(&self, unit: UnitNumber) -> UnitState {
         let page = unit.first();
         self.chunk(page)

@@ -1,14 +1,14 @@
 //! Which addresses are managed, with which protection: the pager's view of the program's
 //! memory map.
 //!
-//! Ranges do not overlap, are whole pages, and neighbours that are alike are one. It mirrors
-//! what the hooks saw; memory calls made behind libc's back are not in it, and are harmless:
-//! a later call on the same addresses replaces what is recorded.
+//! Ranges do not overlap, are whole pages, and neighbours that are alike are one. It mirrors the calls that the hooks
+//! saw. Calls made behind libc's back are not in it, and are harmless: a later call on the same addresses replaces
+//! the record.
 
 use crate::map::page_map::PageNumber;
 use std::collections::BTreeMap;
 
-/// What is known of a range.
+/// The attributes of a range.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Attributes {
     /// PROT_* bits.
@@ -23,12 +23,11 @@ pub struct Attributes {
     pub released: bool,
     /// The program put guards into it: nothing is filled in beside what it touches.
     pub guarded: bool,
-    /// What a forked child has of it.
+    /// A forked child's part in it.
     pub in_child: InChild,
 }
 
-/// What the program wants a forked child to have of a range. (What the kernel is told is another
-/// matter: see `fork`.)
+/// The program's wish for a forked child's part in a range. (The kernel is told otherwise: see `fork`.)
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum InChild {
     /// A copy.
@@ -109,7 +108,7 @@ pub struct Range {
     pub start: usize,
     /// The address after the last.
     pub end: usize,
-    /// What is known of it.
+    /// Its attributes.
     pub attributes: Attributes,
 }
 
@@ -258,7 +257,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// What may be written is moved out or stays: a copy would lose a write meanwhile.
+    /// Writable memory is moved out or stays: a copy would lose a write meanwhile.
     #[test]
     fn what_may_be_written_is_never_copied_out() {
         const SEMAPHORES: i32 = 8;

@@ -1,37 +1,33 @@
 //! Progress: whose pages are not taken, so that every instruction gets all that it needs at once.
 //!
-//! An instruction goes on only when every page that it touches is there. It faults on one after the
-//! other, and where memory is short the second may be brought into the frame of the first, for ever: of
-//! two threads, of two processes, or of one thread whose own pages are the next to leave. So what a
-//! thread was brought is kept for it until it has had the chance to go on.
+//! An instruction goes on only when every page that it touches is there. It faults on one after the other. Where
+//! memory is short the second may be brought into the frame of the first, for ever. So what a thread was brought is
+//! kept for it until it has had the chance to go on.
 //!
-//! **Policy.** Of each thread its last [`PAGES`] different pages are known for which it faulted. They are
-//! *held* by its *attempt*, as long as that is in force: while the thread waits for one of them, and for a
-//! *span* after that, in which it is to get a processor. A fault after that begins a new attempt. An attempt is as
-//! old as the oldest page that it knows, but no older than its begin.
+//! **Policy.** Of each thread its last [`PAGES`] different pages are known for which it faulted. They are *held* by
+//! its *attempt* while that is in force: while the thread waits for one of them, and for a *span* after that, in
+//! which it is to get a processor. A fault after that begins a new attempt. An attempt is as old as the oldest page
+//! that it knows, but no older than its begin.
 //!
-//! - What nobody holds leaves first, in its turn.
-//! - A thread that waits for room, and finds all held, takes from a *younger* attempt; if there is none,
-//!   of the pages that it alone holds the one for which it faulted longest ago, which then counts as new; if
-//!   there is none, it waits. From older ones it takes nothing.
-//! - Whoever makes room for no thread here (ahead of need, for other processes, before a fork) takes
-//!   nothing that is held. For them a wait holds no longer than a span, so no two processes
-//!   wait for each other for ever.
-//! - If a page is missing again after the span, perhaps it was taken too early: the span doubles, and
-//!   differs from thread to thread then, so of two processes that take from each other one holds on for
-//!   longer. A page that is new to the thread makes it short again.
+//! - Pages that no attempt holds leave first, in their turn.
+//! - A thread that waits for room, and finds all held, takes from a *younger* attempt. If there is none, it takes of
+//!   its own pages the one on which it faulted longest ago, which then counts as new. If there is none either, it
+//!   waits. From older ones it takes nothing.
+//! - Room that is made for no thread here (ahead of need, for other processes, before a fork) takes no held page. For
+//!   them a wait holds no longer than a span, so no two processes wait for each other for ever.
+//! - A page that is missing again after the span was perhaps taken too early: the span doubles. It differs from
+//!   thread to thread then, so of two processes that take from each other one holds on for longer. A page that is new
+//!   to the thread makes it short again.
 //!
-//! **Why every instruction gets done**, if it needs no more than [`PAGES`] pages, and no more than the process
-//! may have in memory, and a thread that was served gets a processor within the longest span. While a
-//! thread is at one instruction it faults on the pages of that alone. Of the
-//! pages that are known, those that it faulted on longest ago are forgotten and taken first: so each page of
-//! the instruction is forgotten, or taken by its own thread, at most once. The span grows until the
-//! thread has its processor in time, and after that the attempt stays in force and keeps its age. All that
-//! begin later are younger. An older one gets younger as its thread comes to other pages, or goes round in
-//! too few frames; else it is in force no longer, or at one instruction. So in the end this
-//! attempt is the oldest, if older ones get done; and the oldest gets done. Nobody takes from it, so it
-//! faults once for each page of the instruction, finds room each time with others or with a page of its own
-//! that the instruction does not need, and then all are there.
+//! **Why every instruction gets done.** It needs no more than [`PAGES`] pages, and no more than the process may have
+//! in memory. A thread that was served gets a processor within the longest span. While a thread is at one instruction
+//! it faults on the pages of that alone. Of the known pages, those on which it faulted longest ago are forgotten and
+//! taken first. So each page of the instruction is forgotten, or taken by its own thread, at most once. The span
+//! grows until the thread has its processor in time, and after that the attempt stays in force and keeps its age.
+//! Later attempts are younger. An older attempt gets younger as its thread comes to other pages. Else it is in force
+//! no longer, or at one instruction. So in the end this attempt is the oldest, if older ones get done; and the oldest
+//! gets done. No thread takes from it, so it faults once for each page of the instruction. It finds room each time,
+//! with others or with a page of its own that the instruction does not need. Then all are there.
 //!
 //! **How many pages.** On x86-64 code 2, stack 2, a source and a destination 2 each; the state of the
 //! vector and matrix units, which a signal's frame holds, 4; rseq's area and what it names 3. Strings,
@@ -56,17 +52,17 @@ pub const PAGES: usize = 16;
 pub const SPAN: Duration = Duration::from_millis(4);
 /// As often the span doubles at most: 64 to 120 ms. Longer, and threads that the machine lets wait keep others from work.
 const DOUBLED: u8 = 4;
-/// What a thread did not fault for as long as this is forgotten, when there are many.
+/// Threads that did not fault for so long are forgotten, when there are many.
 const FORGOTTEN: Duration = Duration::from_secs(2);
 /// Attempts that may be known without a look at which of them are over.
 const MANY: usize = 64;
 
-/// What a thread was brought last.
+/// The pages that a thread was brought last.
 struct Attempt {
     /// The pages, in the order in which it faulted on them last, each with the number of the fault by which
     /// it became known.
     pages: ArrayVec<(PageNumber, u64), PAGES>,
-    /// What it waits for.
+    /// The page that it waits for.
     waits: Option<PageNumber>,
     /// When it began to wait, or was served.
     last: Time,
@@ -101,7 +97,7 @@ impl Attempt {
     }
 }
 
-/// Who wants room: a thread, and the page that it waits for.
+/// A thread that wants room, and the page that it waits for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Waiter {
     pub thread: u32,
@@ -109,7 +105,7 @@ pub struct Waiter {
 }
 
 impl Waiter {
-    /// Whose fault it is.
+    /// The thread and page of a fault.
     pub fn of(fault: &Fault) -> Self {
         Self {
             thread: fault.thread,
@@ -255,7 +251,7 @@ impl Attempts {
         }
     }
 
-    /// What `by` was brought itself, by its last faults, the oldest first: what it waits for is not among it.
+    /// The pages that `by` faulted on last, the oldest first, without the one that it waits for.
     pub fn own(&self, by: Waiter) -> ArrayVec<PageNumber, PAGES> {
         let pages = self.threads.get(&by.thread).into_iter();
         let pages = pages.flat_map(|attempt| attempt.pages.iter().map(|&(page, _)| page));
@@ -447,11 +443,11 @@ mod tests {
         map: PageMap,
         attempts: Attempts,
         frames: usize,
-        /// What is there, in the order in which it came.
+        /// The pages that are there, in the order in which they came.
         there: VecDeque<PageNumber>,
         /// Of each thread: the instructions that it is to do, in a circle, and how many it has done.
         threads: Vec<(Vec<Vec<usize>>, usize)>,
-        /// What each waits for.
+        /// The page that each waits for.
         waiting: BTreeMap<usize, PageNumber>,
         now: Time,
         /// Without the policy: what came first leaves.

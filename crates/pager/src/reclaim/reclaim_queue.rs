@@ -1,51 +1,48 @@
 //! The reclaim queue: which unit's turn it is to be evicted, and which of its pages stay.
 //!
-//! User space sees no accessed bit: a page that is used gives no sign until it is evicted and
-//! enqueue back. The order is therefore first in, first out by unit, corrected by what refaults
-//! teach about single pages:
+//! User space sees no accessed bit: a page that is used gives no sign until it is evicted and comes back. The
+//! order is therefore first in, first out by unit, corrected by the refaults of single pages:
 //!
-//! - **Time** is counted in *epochs*: one joins_scan when an eighth of the resident set was evicted.
-//! - A page that enqueue back within one resident set's worth of evictions (refault distance, as the
-//!   kernel's workingset code has it) would have been a hit with twice the memory: its *heat* rises.
-//!   If it came back later, its heat is halved.
-//! - A page that enqueue back hot *stays* for `span(heat)` epochs, whatever its turn; each level
-//!   doubles it. When the time is up the page is evicted again, as a *probe*: the only way to
-//!   learn whether it is still used. A page in steady use thus costs a fault every hundred epochs,
-//!   and one that is not leaves at the next probe.
-//! - A *walk* in order that enqueue by again, through more memory than fits, would find nothing of what
-//!   leaves first in, first out: each page goes just before it is reached. So what it brings *joins_scan*:
-//!   it leaves again behind the walk, before all else. What is resident stays so, and is found when
-//!   the walk gets there. It also runs in the processor's caches that way: pages are evicted that were
-//!   just used, and their frames filled again at once (walks took half the time). One page in so many
-//!   stays all the same, and others leave for it: slowly, what is walked through takes the place of
-//!   what is not used (`joins_scan`).
-//! - When a page of a unit goes, all others of it go that are not *hot* by several refaults, for each
-//!   gap in what goes is one more move. Measured on a model: a fifth fewer moves, and no more
-//!   faults, than if every page had its own turn.
-//! - Evicted pages stay in the staging area for a while, not stored yet: a touch there costs a
-//!   remap, and counts as a refault.
+//! - **Time** is counted in *epochs*: one passes when an eighth of the resident set was evicted.
+//! - The *heat* of a page rises when it comes back within one resident set's worth of evictions: it would have
+//!   been a hit with twice the memory. (The kernel's workingset code calls this the refault distance.) If it
+//!   comes back later, its heat is halved.
+//! - A page that comes back hot *stays* for `span(heat)` epochs, whatever its turn; each level doubles it.
+//!   When the time is up the page is evicted again, as a *probe*: the only way to learn whether it is still
+//!   used. A page in steady use thus costs a fault every hundred epochs; an unused one leaves at the next probe.
+//! - A *scan* walks in order through more memory than fits, again and again. In plain order each of its pages
+//!   would go just before the walk reaches it. So pages that a scan brings leave again behind it, before all
+//!   others, while the processor's caches still have them. Resident pages stay, and the walk finds them. One
+//!   page in so many stays all the same, and others leave for it. So pages that are walked through slowly take
+//!   the place of unused ones (`joins_scan`).
+//! - When a page of a unit goes, its other pages go with it, but for those that several refaults made *hot*:
+//!   each gap costs one more move.
+//! - Evicted pages stay in the staging area for a while, not stored yet: a touch there costs a remap, and counts
+//!   as a refault.
 //!
-//! So a working set that is touched at random survives the streams that run past it. Pages that
-//! came in beside the one that was touched get no heat by that.
+//! So a working set that is touched at random survives the streams that run past it. Pages that came in beside
+//! the one that was touched get no heat by that.
 //!
-//! What the balance between resident pages and pool needs (`balance`) is a page's *rank*: how many
-//! of the pages that are out were evicted after it. With so many frames more it would have been
-//! resident. Its age says something else: a few pages that come and go make all others old.
+//! A page's *rank*, for the split between resident pages and pool (`pool_split`), is the number of pages that are
+//! out and were evicted after it. With so many frames more it would have been resident. Its age says something
+//! else: a few pages that come and go make all others old.
 //!
-//! Units of which nothing may leave stand aside, in a queue of their own. Both go round in the same
-//! time, so that finding a page to evict never means scan by all that stay in a row. A unit
-//! stands in one of these two, or among those that pass, at most once; `UnitState::queued` says so.
+//! Units of which nothing may leave wait in a queue of their own. Both queues go round in the same time, so that
+//! finding a page to evict never means passing all of them in a row. A unit stands in one of these two, or in
+//! the scan's queue, at most once; `UnitState::queued` says so.
 //!
-//! Units whose pages forked relatives share (`sharing`) are found out when it is their turn, and *stand
-//! deferred* from then on. Each time a unit is wanted one of them enqueue back, whose turn it is at once: so as
-//! many are looked at again as leave, and however many they are, what is not shared is found without
-//! scan them by. One that enqueue again, as it was written, may be named there still; that is found out
-//! when it enqueue back (`UnitState::deferred`).
+//! Units whose pages forked relatives share are found out when it is their turn, and are *deferred* from then on.
+//! Each time a unit is wanted, one deferred unit comes back, and it is its turn at once. So as many are looked at
+//! again as leave, and deferred units never block the search. A deferred unit whose page is written comes again,
+//! and may still be named there; that is found out when it comes back (`UnitState::deferred`).
 //!
-//! Sources: Babaoglu and Joy, *Converting a Swap-Based System to do Paging in an Architecture
-//! Lacking Page-Referenced Bits* (1981), for reclaim without accessed bits; Jiang and Zhang,
-//! *LIRS* (2002), for reuse distance as the measure of worth; Qureshi et al., *Adaptive Insertion
-//! Policies for High Performance Caching* (2007), for letting most of what does not fit pass (their BIP).
+//! Sources:
+//!
+//! - Babaoglu and Joy, *Converting a Swap-Based System to do Paging in an Architecture Lacking Page-Referenced
+//!   Bits* (1981), for reclaim without accessed bits
+//! - Jiang and Zhang, *LIRS* (2002), for reuse distance as the measure of worth
+//! - Qureshi et al., *Adaptive Insertion Policies for High Performance Caching* (2007), for evicting most pages of
+//!   a scan at once (their BIP)
 
 use crate::map::page_map::{Mask, PageMap, PageNumber, UNIT, UnitNumber, UnitState};
 use std::collections::VecDeque;
@@ -58,7 +55,7 @@ const AT_ONCE: u8 = 2;
 const MAX_HEAT: u64 = 5;
 /// From this on a page stays alone, when others of its unit go.
 const HOT: u64 = 3;
-/// If fewer than one in so many units may leave, time joins_scan faster.
+/// If fewer than one in so many units may leave, time passes faster.
 const PROBATION: usize = 16;
 /// Units that may pass at a time, 1 MiB: half of a processor's second cache.
 const SCAN_UNITS: usize = 16;
@@ -77,10 +74,10 @@ const fn span(heat: u64) -> u8 {
     }
 }
 
-/// Units that stand deferred which come back at once where nothing else may leave.
+/// Units that are deferred which come back at once where nothing else may leave.
 pub const DEFERRED_BATCH: usize = 16;
 
-/// What became of a unit that was looked at.
+/// The outcome of looking at a unit.
 enum Verdict {
     /// Nothing of it is resident.
     Empty,
@@ -185,7 +182,7 @@ impl ReclaimQueue {
         }
     }
 
-    /// Pages `mask` of `unit` are resident now. `refaulted` enqueue after this for the page that
+    /// Pages `mask` of `unit` are resident now. `refaulted` comes after this for the page that
     /// was touched.
     pub fn insert(&mut self, map: &mut PageMap, unit: UnitNumber, mask: Mask) {
         if self.enqueue(map, unit, mask) {
@@ -245,12 +242,12 @@ impl ReclaimQueue {
             .warm(page.within(), age, self.epoch);
     }
 
-    /// Whether `page`, which is out and which a walk brings, is to pass. What left in its turn had been
-    /// resident for one resident set's worth of evictions before that, and would be gone again when the
-    /// walk enqueue by the next time. What scanned and came back soon may be of a walk that fits, and had
-    /// better stay, or of one that finds the rest of its way resident, where each page that stays takes
-    /// the place of one that is wanted as much. Nothing tells them deferred. With one in `n` kept the
-    /// second finds `n / (n - 1)` times as much missing, and the first fits after about `n` rounds.
+    /// Whether `page`, which is out and which a walk brings, is to pass. A page that left in its turn had been
+    /// resident for one resident set's worth of evictions. It would be gone again when the walk comes by the next
+    /// time. A page of a scan that came back soon may be of a walk that fits, and had better stay. Or the walk finds
+    /// the rest of its way resident, and each page that stays takes the place of one that is wanted as much. Nothing
+    /// tells them apart. With one in `n` kept the second finds `n / (n - 1)` times as much missing, and the first
+    /// fits after about `n` rounds.
     pub fn joins_scan(&mut self, map: &PageMap, page: PageNumber) -> bool {
         let before = match map.unit(page.unit()).scanned {
             true => 0,
@@ -316,8 +313,8 @@ impl ReclaimQueue {
         None
     }
 
-    /// A unit whose turn it is, of which `present` is resident: which pages of it leave, as part of a walk
-    /// that `scanned` or not; none of one that is empty, or stays.
+    /// Which of the resident pages `present` of a unit leave, as part of a scan or not; none if it is empty, or
+    /// stays.
     fn take(
         &mut self,
         map: &mut PageMap,
@@ -336,7 +333,7 @@ impl ReclaimQueue {
         None
     }
 
-    /// What becomes of a unit of which `present` is resident; out of the queue but if it is kept.
+    /// Decides on a unit of which `present` is resident; it leaves the queue unless it is kept.
     fn judge(&self, map: &mut PageMap, unit: UnitNumber, present: Mask) -> Verdict {
         let state = map.unit_mut(unit);
         let due = present & state.due(self.epoch);
@@ -372,14 +369,14 @@ impl ReclaimQueue {
         }
     }
 
-    /// Relatives share what might leave of a unit, whose turn it was: it stands deferred.
+    /// Relatives share what might leave of a unit, whose turn it was: it is deferred.
     pub fn defer(&mut self, map: &mut PageMap, unit: UnitNumber) {
         if !std::mem::replace(&mut map.unit_mut(unit).deferred, true) {
             self.deferred.push_back(unit);
         }
     }
 
-    /// At most so many of those that stand deferred come back: it is their turn next. Those that did longest
+    /// At most so many of those that are deferred come back: it is their turn next. Those that did longest
     /// come first.
     pub fn readmit(&mut self, map: &mut PageMap, units: usize) {
         for unit in self.deferred.drain(..units.min(self.deferred.len())).rev() {
@@ -391,7 +388,7 @@ impl ReclaimQueue {
         }
     }
 
-    /// How many looks at [`DEFERRED_BATCH`] units each it takes to see all that stand deferred; no more than `most`.
+    /// How many looks at [`DEFERRED_BATCH`] units each it takes to see all that are deferred; no more than `most`.
     pub fn deferred_rounds(&self, most: usize) -> usize {
         self.deferred.len().div_ceil(DEFERRED_BATCH).min(most)
     }
@@ -405,7 +402,7 @@ impl ReclaimQueue {
 
     /// When the unit at the front was queued: what it holds was not seen to be used since.
     pub fn oldest_ms(&self, map: &PageMap) -> Option<u32> {
-        // What relatives shared when it was looked at may be this process's alone by now.
+        // Pages that relatives shared at that look may be this process's alone by now.
         let deferred = || self.deferred.front();
         let first = self.units.front().or_else(|| self.scan.front());
         first.or_else(deferred).map(|u| map.unit(*u).queued_ms)
@@ -469,7 +466,7 @@ mod tests {
         let epoch = q.epoch;
         assert_eq!(q.next(&mut map, 1, resident), None);
         assert_eq!(q.epoch, epoch, "no time joins_scan where there is nothing");
-        // One that enqueue beside them, and one of them that is written.
+        // One that comes beside them, and one of them that is written.
         bring(&mut map, &mut q, 200, ALL);
         bring(&mut map, &mut q, 1, ALL);
         q.readmit(&mut map, 2);
@@ -478,7 +475,7 @@ mod tests {
             assert_eq!(next, Some((UnitNumber(u), ALL)));
         }
         assert_eq!(q.next(&mut map, 1, resident), None);
-        // What came back stands at the end, if it stands deferred again.
+        // A unit that came back and is deferred again stands at the end.
         q.defer(&mut map, UnitNumber(0));
         q.readmit(&mut map, usize::MAX);
         for u in (2..100).chain([0]) {
@@ -535,7 +532,7 @@ mod tests {
             }
         }
 
-        /// Touches a page; in a walk the rest of its unit enqueue with it. How many pages came in.
+        /// Touches a page; in a walk the rest of its unit comes with it. How many pages came in.
         fn touch(&mut self, page: usize, walk: bool) -> usize {
             let page = PageNumber(page);
             if matches!(self.map.get(page), Page::Resident(_)) {
@@ -597,8 +594,8 @@ mod tests {
 
     const ELSEWHERE: usize = 1 << 20;
 
-    /// A program that touches `hot` pages at random, and past `cold` others in order, in a memory
-    /// of `room` pages: the share of hot touches that fault, after warming up.
+    /// A program touches `hot` pages at random, and `cold` others in order, in a memory of `room` pages. The share of
+    /// hot touches that fault, after warming up.
     fn missed(hot: usize, cold: usize, room: usize, walk: bool) -> f64 {
         let (mut memory, mut random) = (Memory::of(room), Random(1));
         let (mut touches, mut misses) = (0, 0);

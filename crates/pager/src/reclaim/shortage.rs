@@ -1,4 +1,4 @@
-//! How long room has been wanted in failed_waits, while hardly any work was done.
+//! How long room has been wanted in vain, while hardly any work was done.
 
 use ebb_sys::kernel::Time;
 use std::sync::{Mutex, PoisonError};
@@ -14,7 +14,7 @@ const FED: u64 = 256;
 /// budget.
 const HOPELESS: Duration = Duration::from_secs(3);
 
-/// How long room has been wanted in failed_waits, by whichever threads, since work was last done as it should
+/// How long room has been wanted in vain, by whichever threads, since work was last done as it should
 /// be.
 #[derive(Default)]
 pub struct Shortage(Mutex<Wanted>);
@@ -41,7 +41,7 @@ pub struct Lasted {
 }
 
 impl Shortage {
-    /// Room was wanted in failed_waits from `from` to `to`, and so much `work` has been done so far. How long it has
+    /// Room was wanted in vain from `from` to `to`, and so much `work` has been done so far. How long it has
     /// been so.
     pub fn lasted(&self, from: Time, to: Time, work: u64) -> Lasted {
         let mut wanted = self.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -54,7 +54,7 @@ impl Shortage {
         if std::mem::replace(&mut wanted.work, work) != work {
             wanted.lasted.idle = Duration::ZERO;
         }
-        // What was long ago is over, however little was done since.
+        // A shortage long ago is over, however little was done since.
         if wanted.until.is_some_and(|until| from > until + GIVE_UP) {
             wanted.lasted = Lasted::default();
         }

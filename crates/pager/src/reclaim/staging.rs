@@ -13,9 +13,9 @@
 //!   +- nothing left +--- nothing left +------------------------- released -----------------+
 //! ```
 //!
-//! One bay at a time is open. A capture takes a *run* in it, frames in a row that are its own
-//! until the pages are there, which it moves without the lock; the bay may close meanwhile, but is
-//! not stored before they are. One that is for a single capture closes as it is begun.
+//! One bay at a time is open. A capture takes a *run* in it: frames in a row that are its own until the pages are
+//! there, moved without the lock. The bay may close meanwhile, but is not stored before they are. One that is for a
+//! single capture closes as it is begun.
 //!
 //! Frames are *unused* when what they held was stored or dropped, and wait for the others of their bay.
 //!
@@ -53,7 +53,7 @@ struct Bay {
     present: Mask,
     /// Of those, the ones that hold a captured page.
     staged: Mask,
-    /// Whose captured page each frame holds, or held.
+    /// The captured page that each frame holds, or held.
     pages: [PageNumber; UNIT],
 }
 
@@ -165,7 +165,7 @@ impl Staging {
         alone: bool,
     ) -> Option<FrameRun> {
         let frames = pages.len();
-        // What fills a bay leaves the open one as it is, for others.
+        // A capture that fills a bay leaves the open one for others.
         let alone = alone || frames == UNIT;
         let room = |bay: &BayIndex| UNIT - self.bays[bay.0 as usize].filled;
         let bay = match self.open.filter(|bay| !alone && room(bay) >= frames) {
@@ -267,7 +267,7 @@ impl Staging {
         self.bays[bay.0 as usize].staged
     }
 
-    /// The page in `frame` was mapped again: the frame is released.
+    /// The page in `frame` was mapped again: the frame is gone.
     pub fn remapped(&mut self, frame: Frame) {
         self.unstaged(frame).present &= !bit(frame);
         self.update_list(bay_of(frame));
@@ -347,7 +347,7 @@ impl Staging {
         }
     }
 
-    /// Whose page a frame holds.
+    /// The page that a frame holds.
     pub fn page_of(&self, frame: Frame) -> PageNumber {
         self.bays[frame.0 as usize / UNIT].pages[frame.0 as usize % UNIT]
     }

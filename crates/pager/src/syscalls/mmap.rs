@@ -41,7 +41,7 @@ impl<K: Kernel> Pager<K> {
         }
     }
 
-    /// `self.mmap(2)`. Requires: as the system call.
+    /// `mmap(2)`. Requires: as the system call.
     pub unsafe fn mmap(
         &'static self,
         addr: usize,
@@ -55,7 +55,7 @@ impl<K: Kernel> Pager<K> {
         unsafe { self.map(addr, len, prot, flags, (fd, offset), true) }
     }
 
-    /// `self.mmap(2)` of what will not be filled as a whole: [`admission::admit`] is told of what will be.
+    /// `mmap(2)` of what will not be filled as a whole: [`admission::admit`] is told of what will be.
     /// Requires: as the system call.
     pub unsafe fn reserve(
         &'static self,
