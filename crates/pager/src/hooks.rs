@@ -1,4 +1,4 @@
-//! What the preload library asks of the pager: memory calls, threads, forks.
+//! The interface for the preload library: memory calls, threads, forks.
 //!
 //! All follow the kernel's convention, `Ok(value)` or `Err(errno)`, and allocate nothing from
 //! managed memory. Each call that changes what is mapped runs under the pager's lock together

@@ -13,16 +13,14 @@
 //!
 //! Each of these uses only those named after it, but `syscall`, which uses all.
 //!
-//! Protocol. The library's constructor runs before any other library's (`-z initfirst`),
-//! but its symbols may be called earlier still, by the loader: each works from the first
-//! instruction of the process on. Memory of our own comes from [`ebb_sys::heap`]; nothing
-//! here allocates from managed memory but `malloc` itself and what stands for the program.
-//! No thread-local of Rust is used, as reaching one may allocate.
+//! Protocol. The library's constructor runs before any other library's (`-z initfirst`). Its symbols may be called
+//! earlier still, by the loader: each works from the first instruction of the process on. Memory of our own comes
+//! from [`ebb_sys::heap`]; nothing here allocates from managed memory but `malloc` itself and what stands for the
+//! program. No thread-local of Rust is used, as reaching one may allocate.
 //!
 //! Wrappers set `errno` on failure alone and leave it untouched otherwise.
 //!
-//! What it does not do: page anything, which is the pager's part; see into programs that
-//! make system calls without libc (Go, static programs).
+//! Not here: paging, which is the pager's part; programs that make system calls without libc (Go, static programs).
 
 mod malloc;
 mod memory;

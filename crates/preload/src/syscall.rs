@@ -1,11 +1,10 @@
-//! `syscall(2)`: the system calls that copy the address space, made by number, are forks like
-//! any other, and those that map memory are memory calls like any other (SBCL makes all of its so). One that
-//! makes an io_uring is looked after ([`io_uring`]). Memory that the kernel is to remember and store to later is
-//! not paged.
-//! Everything else passes as it is.
+//! `syscall(2)`: system calls that copy the address space, made by number, are forks like any other. Those that map
+//! memory are memory calls like any other (SBCL makes all of its so). One that makes an io_uring is looked after
+//! ([`io_uring`]). Memory that the kernel is to remember and store to later is not paged. Everything else passes as
+//! it is.
 //!
-//! System calls made without libc are out of reach: a child of such a one
-//! has no managed memory at all once its parent pages, and gets SIGSEGV where it touches it.
+//! System calls made without libc are out of reach. A child of such a one has no managed memory once its parent
+//! pages, and gets SIGSEGV where it touches it.
 
 use core::ffi::{c_int, c_long, c_void};
 use core::ptr;

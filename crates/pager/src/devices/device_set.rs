@@ -12,13 +12,13 @@
 //!                              reads from it any more, close the file and say so
 //! here, On again               pages go there again
 //! ```
-//! What a process writes there is encrypted with its own keys ([`ebb_stores::keyring`]); a fork tells
-//! them of it ([`DeviceSet::part`]). A process that gives up the tree's user ([`user`](crate::syscalls::user_change)) has
-//! descriptors that only read from then on: what it has there comes back, all else stays in memory.
-//! Files are closed here alone: they are descriptors of the service threads' table, and threads of
-//! the program, which may hold the last reference to a device for a moment, have another.
+//! Data that a process writes there is encrypted with its own keys ([`ebb_stores::keyring`]); a fork tells them of it
+//! ([`DeviceSet::part`]). A process that gives up the tree's user ([`user`](crate::syscalls::user_change)) has
+//! descriptors that only read from then on: what it has there comes back, all else stays in memory. Files are closed
+//! here alone: they are descriptors of the service threads' table. Threads of the program, which may hold the last
+//! reference to a device for a moment, have another.
 //!
-//! What it does not do: decide which devices there are (the supervisor), move data (the engine).
+//! Not here: deciding which devices there are (the supervisor), moving data (the engine).
 
 use ebb_engine::slots::{DeviceSpec, Devices, Drain, DrainError};
 use ebb_engine::swap::Swap;
@@ -48,8 +48,8 @@ struct Attached {
     file: Arc<FileStore>,
     /// Which key each slot was written with, if it is encrypted.
     marks: Option<Arc<Marks>>,
-    /// What is answered to the last change of the devices: what it would take to leave this one, or
-    /// why the attempt failed.
+    /// The answer to the last change of the devices: the room that leaving this one would take, or why the attempt
+    /// failed.
     answer: Option<Answer>,
     /// Failed steps, one after the other.
     failed_waits: u32,
@@ -117,7 +117,7 @@ impl DeviceSet {
         Ok(set)
     }
 
-    /// What shall go wrong.
+    /// The faults that tests ask for.
     pub fn faults(&self) -> Faults {
         self.faults.unwrap_or_default()
     }
@@ -416,7 +416,7 @@ impl DeviceSet {
                 // Not yet while relatives read from it: they are leaving too.
                 Ok(Drain::Done) => return self.devices.remove(cpu, attached.id).is_ok(),
                 Err(DrainError::NoRoom { missing }) => {
-                    // All that is free: the process that comes first takes it.
+                    // The process that comes first takes all free room.
                     let fits = missing <= memory.holds(1);
                     if fits && !pooled && memory.make_room(STEP) {
                         pooled = true;
@@ -443,7 +443,7 @@ impl DeviceSet {
         false
     }
 
-    /// What it would take to leave a device, if memory holds so many of its pages.
+    /// The room that it would take to leave a device, if memory holds so many of its pages.
     fn wants(&self, id: DeviceId, held: u64) -> Option<Answer> {
         let departure = self.devices.departure(id).ok()?;
         let wants = departure.pages.saturating_sub(departure.room + held);

@@ -1,21 +1,20 @@
 //! Capture: pages whose turn it is leave the program for a bay of the staging area. Those that have
 //! clean copies (`clean`) are swapped out with that.
 //!
-//! It is a move: after it the program cannot write the page, nothing was copied, and a page that is
-//! pinned (a transfer into it may be under way) or shared refuses and stays. One that is only referred
-//! to does not (`references`). It runs without the lock, as pages in transit are this thread's.
+//! It is a move: after it the program cannot write the page, and nothing was copied. A page that is pinned (a
+//! transfer into it may be under way) or shared refuses and stays. One that is only referred to does not
+//! (`references`). It runs without the lock, as pages in transit are this thread's.
 //!
 //! The kernel moves pages out of any memory, so each move is preceded by a question: is this still registered
 //! with us? The program may have unmapped it and mapped it anew without libc; what it has there now stays
 //! in memory, and is managed no more ([`Process::is_ours`]).
 //!
-//! Of memory that may not be written it is a copy, as the kernel moves pages of writable memory alone.
-//! Nobody writes it before `mprotect`, which waits until nothing is in transit; and whoever does all
-//! the same (`mprotect` without libc, or one that failed half way) is held by userfaultfd's write
-//! protection until the page has gone. Dropping it asks for no pins, so while the process has pages
-//! that are pinned for long all such memory stays: none of it can be pinned anew to be written. (A
-//! single transfer that began while it could be written, and goes on, would be lost.) There is one
-//! page more for each of a unit's, for a moment.
+//! Of memory that may not be written it is a copy, as the kernel moves pages of writable memory alone. Nobody writes
+//! it before `mprotect`, which waits until nothing is in transit. A write all the same (`mprotect` without libc, or
+//! one that failed half way) is held by write protection until the page has gone. Dropping it asks for no pins. So
+//! while the process has pages that are pinned for long all such memory stays: none of it can be pinned anew to be
+//! written. (A single transfer that began while it could be written, and goes on, would be lost.) There is one page
+//! more for each of a unit's, for a moment.
 
 use crate::eviction::clean::{self, Copies};
 use crate::map::mask::{ones, places, runs};
@@ -201,8 +200,8 @@ impl<K: Kernel> Process<K> {
         }
     }
 
-    /// The unit whose turn it is, which of its pages to capture, and frames for them. Of what threads hold
-    /// (`attempts`) only with `force`, and nothing but what whoever waits may take.
+    /// The unit whose turn it is, which of its pages to capture, and frames for them. Held pages (`attempts`) are
+    /// taken only with `force`, and only those that the waiter may take.
     fn choose(&self, state: &mut State, waiter: Option<Waiter>, how: How) -> Choice {
         let mut held = HeldUnits::default();
         let mut choice = self.choose_free(state, waiter, how, &mut held);
@@ -251,7 +250,7 @@ impl<K: Kernel> Process<K> {
                 continue;
             };
             let Some((way, victims)) = leaving(ranges, unit, due) else {
-                // What has to stay comes back to the queue when it may leave.
+                // A unit that has to stay comes back to the queue when it may leave.
                 if leaving(ranges, unit, resident(map, unit) & !due).is_some() {
                     queue.requeue(map, unit);
                 }
@@ -325,7 +324,7 @@ impl<K: Kernel> Process<K> {
             }
         }
         let leaving: ArrayVec<_, UNIT> = places(victims).map(|i| unit.first().plus(i)).collect();
-        // What is to be the bay's protection for a while is that of all its frames.
+        // The protection of a bay is that of all its frames.
         let alone = way == WayOut::MoveExecutable;
         let Some(run) = staging.begin_capture(leaving.into_iter(), alone) else {
             queue.requeue(map, unit);
@@ -501,7 +500,7 @@ impl<K: Kernel> Process<K> {
         (present.trailing_ones() as usize).min(pages)
     }
 
-    /// What is there, where a page that is not would be forgotten.
+    /// A look at pages, where one that is not seen would be forgotten.
     fn look_or_fail(&self, start: usize, pages: usize) -> Mapped {
         match self.kernel.try_look(start, pages) {
             Some(mapped) => mapped,
@@ -510,7 +509,7 @@ impl<K: Kernel> Process<K> {
     }
 }
 
-/// What to capture next.
+/// The next capture.
 enum Choice {
     /// These pages.
     Capture(Chosen),
@@ -536,7 +535,7 @@ type Leave = (UnitNumber, WayOut, Mask);
 #[derive(Default)]
 struct HeldUnits {
     units: ArrayVec<UnitNumber, LOOKS>,
-    /// What the first of them has that attempts younger than the waiter's hold.
+    /// Pages of the first of them that attempts younger than the waiter's hold.
     by_younger: Option<Leave>,
 }
 
@@ -549,7 +548,7 @@ pub struct Captured {
     pub clean: usize,
 }
 
-/// What became of pages that were to leave.
+/// The outcome for pages that were to leave.
 #[derive(Default)]
 struct Shifted {
     /// Those that are where they were no more.

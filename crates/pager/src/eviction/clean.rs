@@ -7,16 +7,15 @@
 //! Resident(Some(entry))  =>  write-protected, and entry holds its content
 //! ```
 //!
-//! So nobody has to look at the page to know whether it was written (a hash of a page that is in no
-//! cache takes half as long as compressing it):
+//! So no page has to be looked at to know whether it was written:
 //!
 //! 1. The load puts it into place protected (`place`).
-//! 2. A write to it is a fault. Service gives up the copies of the pages in a row there, as who writes
-//!    one is likely to write the next, and lets all of them be written ([`Process::write_clean`]).
-//! 3. A capture moves it, as every page; from then on nobody writes it, and if it was protected until
-//!    then, the entry is where it is ([`Process::uncache`]), and the frame is spent.
-//! 4. Who else takes the protection away gives up the copies first: a capture that has to own what
-//!    relatives share, the end of sharing ([`Process::lift_protection`]), and `mremap`.
+//! 2. A write to it is a fault. Service gives up the copies of the pages in a row there, and lets all of them be
+//!    written: the next write is likely to be to the next page ([`Process::write_clean`]).
+//! 3. A capture moves it, as every page, and from then on nobody writes it. If it was protected until then, its entry
+//!    holds its content ([`Process::uncache`]), and the frame is unused.
+//! 4. Before protection is taken away otherwise, the copies are given up: by a capture that has to own shared pages,
+//!    the end of sharing ([`Process::lift_protection`]), and `mremap`.
 //! 5. A forked child has the copies without the protection, until it is adopted: then it gives up those
 //!    of pages that are no longer its parent's too ([`Process::give_up_written`]).
 //!
@@ -38,7 +37,7 @@ use std::ops::ControlFlow::{Break, Continue};
 /// The entries that the pages of a unit kept, by their place in it.
 pub type Copies = [Option<EntryId>; UNIT];
 
-/// What the pages of `mask` kept.
+/// The entries that the pages of `mask` kept.
 pub fn copies(map: &PageMap, unit: UnitNumber, mask: Mask) -> Copies {
     let mut copies = [None; UNIT];
     for i in places(mask) {
@@ -64,8 +63,8 @@ impl<K: Kernel> Process<K> {
         let _ = self.kernel.protect(start, len, false);
     }
 
-    /// In a forked child, whose pages were protected just now: those that it wrote since the fork, as libc
-    /// does, are its own. What it still has in common with relatives is what it was.
+    /// In a forked child, whose pages were protected just now: those that it wrote since the fork, as libc does, are
+    /// its own. Pages that it still has in common with relatives are unchanged.
     pub fn give_up_written(&self, state: &mut State, start: usize, end: usize) {
         let mut at = PageNumber::of(start);
         loop {
@@ -106,9 +105,9 @@ impl<K: Kernel> Process<K> {
             });
     }
 
-    /// After a capture: `left` are the pages that are where they were no more, or not as they were.
-    /// Those of them that were protected until nobody could write them any more are `clean`: their
-    /// entries are where they are. Those of the others are freed. What is left of `copies`.
+    /// After a capture: `left` are the pages that are where they were no more, or not as they were. Those of them
+    /// that were protected until nobody could write them any more are `clean`: their entries are where they are.
+    /// Those of the others are freed. Returns the rest of `copies`.
     pub fn uncache(&self, copies: &Copies, left: Mask, clean: Mask) -> Copies {
         let mut rest = *copies;
         let mut freeing = Freeing::default();

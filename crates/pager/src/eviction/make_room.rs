@@ -1,8 +1,8 @@
 //! Making room: evict what has not been used for longest, ask others of the tree for theirs, and give
 //! back the frames of what was stored.
 //!
-//! Pages go in two steps, so that a touch soon after costs little: they are captured (`capture`),
-//! wait in the staging area, and are stored (`store`) as others come after them.
+//! Pages go in two steps, so that a touch soon after costs little. They are captured (`capture`), wait in the staging
+//! area, and are stored (`swap_out`) as others come after them.
 //!
 //! It is done in batches ahead of need, between two watermarks, and directly where a fault finds no room.
 
@@ -19,7 +19,7 @@ use ebb_sys::kernel::Kernel;
 use ebb_tree::{Asked, Before};
 use std::time::Duration;
 
-/// What one step of making room came to.
+/// The outcome of one step of making room.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Step {
     /// There is enough.
@@ -28,7 +28,7 @@ pub enum Step {
     Progress,
     /// Nothing can be evicted.
     Nothing,
-    /// Of what was looked at nothing can be stored: the pool is at its limit and no device has room.
+    /// Nothing that was looked at can be stored: the pool is at its limit and no device has room.
     Full,
 }
 
@@ -177,8 +177,7 @@ impl<K: Kernel> Process<K> {
         }
     }
 
-    /// What finds no room does not hold up what needs none: pages with clean copies, and pages of one
-    /// value.
+    /// Pages that find no room do not hold up those that need none: pages with clean copies, and pages of one value.
     fn evict_without_storing(&self, worker: &mut Worker) -> Step {
         worker.is_short = true;
         let mut step = Step::Full;

@@ -1,11 +1,11 @@
-//! Pages that the kernel goes on referring to after a call: what a pipe, a socket or an io_uring has
-//! still to send, and what a device may still write.
+//! Pages that the kernel goes on referring to after a call: data that a pipe, a socket or an io_uring has still to
+//! send, and buffers that a device may still write.
 //!
 //! Where a page is *pinned*, it refuses to be moved, and stays; a look at how many are says whether
 //! memory may be dropped (`capture`), which asks nobody.
 //!
-//! A mere *reference* stops nothing: the page leaves the program, and whoever refers to it has it to
-//! itself, with what was in it, as under the kernel's own swap. That holds because crate::process::pager::Process;
+//! A mere *reference* stops nothing: the page leaves the program, and the other side has it to itself, with its
+//! content, as under the kernel's own swap. That holds because crate::process::pager::Process;
 use crate::process::pager::Process;
 use ebb_sys::kernel::Kernel;
 

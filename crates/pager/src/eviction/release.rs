@@ -72,11 +72,11 @@ impl<K: Kernel> Process<K> {
     }
 }
 
-/// Where reclaim begins and ends, in pages that are free under the budget; where little is resident, that
-/// is not to be what makes them free. Above `low` it rests. Below,
-/// each lot of faults that was served is followed by a step of it, ahead of need (`When::Soon`), until the
-/// frames of a batch are unused: they go back to the system together, and with them it is at `high` at most.
-/// A fault that finds nothing free at all reclaims by itself (`When::Now`; counter `allocstall`).
+/// Where reclaim begins and ends, in pages that are free under the budget; where little is resident, that is not to
+/// be what makes them free. Above `low` it rests. Below, each lot of faults that was served is followed by a step of
+/// it, ahead of need (`When::Soon`), until the frames of a batch are unused. They go back to the system together, and
+/// with them it is at `high` at most. A fault that finds nothing free at all reclaims by itself (`When::Now`; counter
+/// `allocstall`).
 pub struct Watermarks {
     pub low: usize,
     high: usize,

@@ -1,35 +1,30 @@
 //! Pages shared with forked relatives: protected from writes, so that a copy is charged before the
 //! kernel makes it.
 //!
-//! A fork leaves parent and child with the same resident pages; they are charged to both and
-//! credited to the family. Whoever writes one gets a copy from the kernel, without a fault of ours
-//! unless the page is write-protected. So:
+//! A fork leaves parent and child with the same resident pages; they are charged to both and credited to the family.
+//! A write to one gets a copy from the kernel, without a fault of ours unless the page is write-protected. So:
 //!
-//! 1. Both sides protect every page that is there before the program's code runs on: the keeper in
-//!    the parent, for which the forking thread waits, adoption in the child. That takes 0.1 µs a page, and most of what the
-//!    budget cannot hold twice was evicted before. (Waiting to see whether the child calls exec
-//!    leaves copies uncharged for as long as the keeper gets no processor: 15 MiB were seen.)
+//! 1. Both sides protect every present page before the program's code runs on: in the parent the keeper, for which
+//!    the forking thread waits; in the child adoption. Most pages that the budget cannot hold twice were evicted
+//!    before. (Waiting to see whether the child calls exec would leave copies uncharged for as long as the keeper
+//!    gets no processor.)
 //! 2. A write to such a page is a fault. Service charges the copy, making room where there is none,
 //!    and lets the page be written; the faulting thread makes the copy. A page that nobody else
 //!    maps any more costs nothing.
-//! 3. What makes pages of ours writable (eviction, which has to own what it moves) or drops them
-//!    counts those that were shared: this process no longer shares them, and its charge for them
-//!    is no longer credited.
-//! 4. When no relative is left, the keeper lets everything be written again, in one call a range:
-//!    0.1 µs a page, a hundredth of what a fault on each would take.
+//! 3. Pages that are made writable (by eviction, which has to own them) or dropped are counted if they were shared:
+//!    the charge for them is no longer credited.
+//! 4. When no relative is left, the keeper lets everything be written again, in one call a range.
 //!
-//! Evicting a page that relatives share frees nothing: they keep it, and this process stores it for
-//! itself alone. So eviction passes such pages over; what the budget could not hold twice has left
-//! before the fork, stored once for all. Only where a fault waits for room that nobody has, and
-//! there is a device, do shared pages leave: when all relatives have given one up it is free. What threads
-//! hold is not taken before that, or a process that has little else would have its few pages go
-//! round, and wait for nothing (`attempts`).
-//! Without a device each would keep it in its pool, which takes more than it makes.
+//! Evicting a page that relatives share frees nothing: they keep it, and this process stores it for itself alone. So
+//! eviction passes such pages over; what the budget could not hold twice has left before the fork, stored once for
+//! all. Shared pages leave only where a fault waits for room that nobody has, and there is a device. A page is free
+//! when all relatives have given it up. Held pages are not taken before that: else a process that has little else
+//! would have its few pages go round, and wait for nothing (`attempts`). Without a device each would keep it in its
+//! pool, which takes more than it makes.
 //!
-//! Some copies are made without a fault: of the pages that a fault made writable beside the one
-//! that was touched, which are charged; and of what is never protected, as service itself writes
-//! it, or as it is not managed: the pool and the tables of this library. Those the
-//! supervisor notices, by minor faults.
+//! Some copies are made without a fault: of pages that a fault made writable beside the touched one, which are
+//! charged; and of memory that is never protected, the pool and the tables of this library. Those the supervisor
+//! notices, by minor faults.
 //!
 //! Threads of the program have another descriptor table than ours (`sys::thread`): by our numbers
 //! they would reach descriptors of the program. So what they do here takes a thread of ours (1: the
@@ -106,9 +101,9 @@ impl<K: Kernel> Process<K> {
         }
     }
 
-    /// Makes pages from `start` on writable and nobody else's, as many of the first `pages` as are
-    /// there without a gap and, unless `shared` ones may be copied, as nobody else maps already.
-    /// How many that are, and how many of them were copied.
+    /// Makes pages from `start` on writable and nobody else's: as many of the first `pages` as are there without a
+    /// gap. Unless `shared` ones may be copied, none that another process maps. How many that are, and how many of
+    /// them were copied.
     pub fn own(&self, start: usize, pages: usize, shared: bool) -> (usize, usize) {
         let mapped = self.look(start, pages);
         let good: Mask = mapped.present & if shared { !0 } else { !mapped.shared };
@@ -132,8 +127,8 @@ impl<K: Kernel> Process<K> {
             return;
         }
         if !self.kernel.is_own_thread() {
-            // It has another descriptor table, in which nothing of ours may appear even for a moment, and
-            // perhaps a filter of system calls: the supervisor is to find out.
+            // It has another descriptor table, in which nothing of ours may appear, and perhaps a filter of system
+            // calls: the supervisor is to find out.
             let mut pages = 0;
             state
                 .map

@@ -1,7 +1,7 @@
 //! Storing captured pages: what a bay holds gets entries, and its frames are unused.
 //!
-//! The thread that stores has the bay's pages in transit and works without the lock: compression,
-//! and where it has to be a transfer, hold nobody up but who touches these pages.
+//! The thread that stores has the bay's pages in transit and works without the lock. Compression, or a transfer,
+//! holds up only threads that touch these pages.
 
 use crate::eviction::make_room::Step;
 use crate::map::mask::places;

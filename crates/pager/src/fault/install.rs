@@ -1,15 +1,14 @@
 //! Putting pages into place: the kernel fills new pages from a buffer.
 //!
-//! Moving frames that hold the data there would allocate nothing, but takes longer: a move has to
-//! forget the translation of where the page was, with an interrupt to every other processor that runs
-//! the program, and what fills a frame waits for memory that the buffer has in the nearest cache.
-//! Measured: random touches in half the memory 4.0 µs by copy, 5.1 by moves; in order no slower.
+//! Moving frames that hold the data there would allocate nothing, but takes longer. A move has to forget the old
+//! translation, with an interrupt to every other processor that runs the program. And filling a frame waits for
+//! memory, while the buffer lies in the nearest cache. Measured: random touches in half the memory 4.0 µs by copy,
+//! 5.1 by moves; in order no slower.
 //!
-//! The lock need not be held: pages in transit are the thread's that brings them. Who waits for them
-//! is woken by the caller, or by the copy itself, which saves a system call. The woken thread takes the
-//! processor at once, so what is left to do is done when it faults or waits again: the pages are in
-//! transit until then. What the program changes meanwhile without libc (maps over, unmaps) is its
-//! wish, and counted.
+//! The lock need not be held: pages in transit are the thread's that brings them. Waiting threads are woken by the
+//! caller, or by the copy itself, which saves a system call. A woken thread takes the processor at once, so the rest
+//! is done when it faults or waits again. The pages are in transit until then. Changes that the program makes
+//! meanwhile without libc (mapping over, unmapping) are its wish, and counted.
 //!
 //! The system may have no page, although the budget has room. Mostly it ends somebody then, but a memory
 //! cgroup can be told not to (`memory.oom_control`), and where it finds nobody whom it may end
@@ -74,8 +73,8 @@ impl<K: Kernel> Process<K> {
                 Ok(()) => one = false,
                 Err(Errno(libc::EAGAIN)) => {}
                 Err(Errno(libc::ENOMEM)) => break,
-                // A range may be several mappings to the kernel, and no copy crosses from one to
-                // the next: nothing of it was done, so the first page alone says what is wrong.
+                // A range may be several mappings to the kernel, and no copy crosses from one to the next. Nothing of
+                // it was done, so the first page alone says what is wrong.
                 Err(_) if end - at > 1 => one = true,
                 // Mapped over or unmapped without libc: what is there now is the program's wish.
                 Err(Errno(libc::EEXIST | libc::ENOENT)) => {
@@ -94,9 +93,9 @@ impl<K: Kernel> Process<K> {
         (at, all)
     }
 
-    /// The system had no page for us, and has had none since then: waits a moment. Where that alone does not
-    /// help the keeper gives up some in the next: each time that a page is refused once it would be more than
-    /// what is brought meanwhile, and nothing would stay. Ends the process if it lasts for long.
+    /// The system had no page for us, and has had none since then: waits a moment. If that alone does not help, the
+    /// keeper gives up some in the next moment. Giving up some on every refusal would outrun loading, and nothing
+    /// would stay. Ends the process if it lasts for long.
     pub fn refused(&self, since: Time) {
         let lasted = self.now() - since;
         if lasted >= A_MOMENT {
@@ -112,7 +111,7 @@ impl<K: Kernel> Process<K> {
         }
     }
 
-    /// What it takes to place so many pages, about: who is woken by that is served when it is over,
+    /// The time that it takes to install so many pages, about. Threads woken by the copy are served when it is over,
     /// and nobody is left to look at the clock then.
     pub fn install_estimate(pages: usize) -> Duration {
         Duration::from_nanos(300 + 400 * pages as u64)

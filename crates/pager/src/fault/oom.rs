@@ -1,12 +1,11 @@
 //! A fault for which there is no room: whom it waits for, and when there is nothing to wait for.
 //!
-//! Memory is out when no page of the process can be put anywhere: the pool is at its limit, devices
-//! are full, nobody else gives. That need not stop the program dead. A page that was just brought in
-//! is unchanged and can go again without being stored, so a few pages in turn may take each other's
-//! frame for ever, with tens of thousands of faults served a second. So neither one fault's wait nor the number
-//! of faults decides, but all the time in which room was hard to make while hardly any *work* was
-//! done, which is faults on pages that were new to their threads (`attempts`): the process is then ended, as a
-//! memory limit would do it.
+//! Memory is out when no page of the process can be put anywhere: the pool is at its limit, devices are full, nobody
+//! else gives. That need not stop the program dead. A page that was just brought in is unchanged and can go again
+//! without being stored. So a few pages in turn may take each other's frame for ever, with tens of thousands of
+//! faults served a second. So neither one fault's wait nor the number of faults decides. All the time counts in which
+//! room was hard to make while hardly any *work* was done: faults on pages that were new to their threads
+//! (`attempts`). The process is then ended, as a memory limit would do it.
 //!
 //! Time that goes by in compression or in transfers is no shortage, however slow.
 

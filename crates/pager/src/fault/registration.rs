@@ -14,8 +14,8 @@ use ebb_sys::kernel::Kernel;
 use std::ops::ControlFlow::{Break, Continue};
 use std::sync::atomic::Ordering::SeqCst;
 
-/// In a forked child: pages of which its parent had only read zeros, which the kernel does not copy,
-/// are missing here; `there` are the runs of those that are not.
+/// In a forked child: pages of which its parent had only read zeros are missing here, as the kernel does not copy
+/// them; `there` are the runs of the others.
 fn forget_missing(map: &mut PageMap, start: usize, end: usize, there: &[(usize, usize)]) {
     let mut missing = Vec::new();
     let mut runs = there.iter().peekable();
@@ -191,11 +191,10 @@ impl<K: Kernel> Process<K> {
 }
 
 impl<K: Kernel> Pager<K> {
-    /// Registered memory is about to be moved by `mremap`: marks it, so that the kernel does not merge it
-    /// with what lies beside its new place. The kernel takes the registration away from the mapping that
-    /// results, and with it the neighbours would lose theirs, unnoticed: what of them is out would read as
-    /// zeros (Linux 6.18, `move_vma`). Advice on the order of accesses keeps mappings apart and is of no
-    /// other use for anonymous memory.
+    /// Registered memory is about to be moved by `mremap`: marks it, so that the kernel does not merge it with what
+    /// lies beside its new place. The kernel takes the registration away from the mapping that results (Linux 6.18,
+    /// `move_vma`). The neighbours would lose theirs with it, unnoticed: their pages that are out would read as
+    /// zeros. Advice on the order of accesses keeps mappings apart and is of no other use for anonymous memory.
     ///
     /// # Errors
     /// The process has too many mappings: nothing may be moved then.

@@ -36,7 +36,7 @@ pub enum Served {
     NoPage,
 }
 
-/// What a fault brought in: pages whose waiting threads are to be woken.
+/// Pages that a fault brought in, whose waiting threads are to be woken.
 pub struct Brought {
     pub way: Way,
     /// Some of it came from a device, if not the page that was touched.
@@ -70,7 +70,7 @@ impl<K: Kernel> Process<K> {
         };
         let way = (!fault.protected).then_some(brought.way);
         self.count_fault(way, brought.device, self.now() - since);
-        // Who waits for a device waits for this thread too, where no other is awake.
+        // A thread that waits for a device waits for this one too, where no other is awake.
         let queued = brought.device && (worker.more || self.kernel.has_faults(0));
         self.wake(brought.first, brought.pages);
         if queued {
@@ -144,10 +144,9 @@ impl<K: Kernel> Process<K> {
         Ok(Brought::one(Way::Cache, page))
     }
 
-    /// A fault on a page that is there by now, brought in beside another: then it refuses the copy.
-    /// If it is missing all the same, the program dropped it without libc (a system call of its own,
-    /// MADV_FREE before it paged): it reads as zeros, as it would without us, and is counted. If it had
-    /// a clean copy, that is of the past.
+    /// A fault on a page that is there by now, brought in beside another: then it refuses the copy. If it is missing
+    /// all the same, the program dropped it without libc (a system call of its own, MADV_FREE before it paged). It
+    /// reads as zeros, as it would without us, and is counted. If it had a clean copy, that is of the past.
     fn look_again(&self, state: &mut State, page: PageNumber) -> Result<(), Served> {
         let (zeros, at) = (&ZEROS.0[..1], page.address());
         let (done, result) = self.copy(at, zeros, Writes::Free, Waking::Later);

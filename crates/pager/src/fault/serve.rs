@@ -104,8 +104,8 @@ impl<K: Kernel> Process<K> {
         }
     }
 
-    /// What the pool holds may go to a device, all the more if nothing else is left. But not while a fork has
-    /// the gate: it may be this fault that it waits for.
+    /// Pages of the pool may go to a device, all the more if nothing else is left. But not while a fork has the gate:
+    /// it may be this fault that it waits for.
     fn shrinks_pool(&self) -> bool {
         let Some(_gate) = self.try_gate() else {
             return false;
@@ -118,15 +118,15 @@ impl<K: Kernel> Process<K> {
     fn waits_for_others(&self) {
         let seen = self.member.wait(0, Some(Duration::ZERO));
         self.member.ask_reclaim(256);
-        // Who is asked as well hears of that too: no news of room.
+        // A process that is asked hears of that too: no news of room.
         self.member.wait(seen, Some(Duration::from_millis(1)));
         if !self.has_room(&mut self.lock(), 1) {
             self.kernel.sleep(Duration::from_micros(500));
         }
     }
 
-    /// Serves the faults whose page was in transit when they came. Whoever ends a transit gets
-    /// them on its worker, and must call this: nobody else will.
+    /// Serves the faults whose page was in transit when they came. The thread that ends a transit gets them on its
+    /// worker, and must call this: nobody else will.
     pub fn serve_again(&self, worker: &mut Worker) {
         while let Some(fault) = worker.again.pop() {
             self.serve_until_done(worker, fault, self.now());

@@ -1,25 +1,23 @@
 //! Service threads: one for each processor the process may use, all reading one userfaultfd.
 //!
-//! Waking a thread on another core costs several times the rest of a fault, so service must run
-//! where the fault happened. Each thread is bound to its processor and runs with idle urgency:
-//! when a thread of the program faults it gives up its processor, and the service thread there is
-//! the one that gets to run; and because a processor with only idle work counts as idle, the
-//! scheduler leaves the woken program thread where it was instead of sending it to another core.
-//! Measured on two cores: 8.6 µs a fault, against 40 with an ordinary handler thread.
+//! Waking a thread on another core costs several times the rest of a fault, so service must run where the fault
+//! happened. Each thread is bound to its processor and runs with idle urgency. A thread of the program that faults
+//! gives up its processor, and the service thread there gets to run. A processor with only idle work counts as idle,
+//! so the scheduler leaves the woken program thread where it was. Measured on two cores: 8.6 µs a fault, against 40
+//! with an ordinary handler thread.
 //!
-//! Every thread that waits on the descriptor is woken by every fault, so only those whose
-//! processor has faulting threads wait there; the others are *resting* on a futex. Which processor
-//! a fault came from is sampled. One is always awake.
+//! Every thread that waits on the descriptor is woken by every fault. So only those whose processor has faulting
+//! threads wait there; the others are *resting* on a futex. Which processor a fault came from is sampled. One is
+//! always awake.
 //!
-//! A thread that waits for a device serves nobody meanwhile. Where faults were found to queue behind
-//! such a wait, the threads *share*: another is woken, none goes to rest for where the faults come
-//! from, and each takes one fault at a time, so that as many transfers are under way as there are
-//! threads.
+//! A thread that waits for a device serves nobody meanwhile. Where faults were found to queue behind such a wait, the
+//! threads *share*: another is woken, and none goes to rest for where the faults come from. Each takes one fault at a
+//! time, so that as many transfers are under way as there are threads.
 //!
-//! Idle urgency would starve service when other work fills the processors: the keeper watches for
-//! that, and for faults that nobody serves, and then lets service compete (`Services::compete`).
-//! Threads that have nothing to do compete in any case: a process that is killed goes, and gives
-//! its memory back, only when its last thread has had a processor to end on.
+//! Idle urgency would starve service when other work fills the processors: the keeper watches for that, and for
+//! faults that nobody serves, and then lets service compete (`Services::compete`). Threads that have nothing to do
+//! compete in any case: a killed process gives its memory back only when its last thread has had a processor to end
+//! on.
 
 use crate::eviction::make_room::When;
 use crate::process::pager::{Pager, Process};
@@ -32,10 +30,10 @@ use std::time::Duration;
 
 /// Watches where faults come from.
 ///
-/// A thread that was sent to another processor mostly comes back by itself: who wakes it draws it
-/// to where its service is. So the service thread of the other processor is woken only when faults
-/// keep coming from there; if no other comes from here any more, this one leaves at once, as two
-/// that are awake draw the thread to and fro, and flush each other's translations.
+/// A thread that was sent to another processor mostly comes back by itself: who wakes it draws it to where its
+/// service is. So the service thread of the other processor is woken only when faults keep coming from there. If no
+/// other comes from here any more, this one leaves at once: two that are awake draw the thread to and fro, and flush
+/// each other's translations.
 struct Watch {
     /// When last looked.
     last: Time,
@@ -62,8 +60,8 @@ impl Watch {
     /// From look to look while there is nothing to serve.
     const SHORTEST: Duration = Duration::from_micros(50);
     const LONGEST: Duration = Duration::from_millis(1);
-    /// What a fault from elsewhere adds to the score, and how high it has to be: two threads that
-    /// fault in turn on two processors get there, one that was away for a moment does not.
+    /// Points that a fault from elsewhere adds to the score, and the score that is needed. Two threads that fault in
+    /// turn on two processors get there, one that was away for a moment does not.
     const ELSEWHERE: u32 = 2;
     const ENOUGH: u32 = 8;
     const LEAVE_AFTER: u32 = 4;
@@ -101,8 +99,8 @@ impl Watch {
         self.look(process, me, now)
     }
 
-    /// Nothing to serve. Who was woken on this processor has it before this thread does, and gives
-    /// it back with its next fault: so whoever was served last may be elsewhere. True: leave.
+    /// Nothing to serve. A thread that was woken on this processor has it before this one does, and gives it back
+    /// with its next fault. So the thread that was served last may be elsewhere. True: leave.
     fn nothing<K: Kernel>(&mut self, process: &Process<K>, me: &Service) -> bool {
         let now = process.now();
         if self.served.is_none() || now - self.last < self.gap {
@@ -143,7 +141,7 @@ impl Watch {
     }
 }
 
-/// What a service thread keeps from turn to turn.
+/// The state of a service thread from turn to turn.
 struct Turn {
     worker: Worker,
     watch: Watch,

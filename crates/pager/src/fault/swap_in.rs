@@ -1,10 +1,9 @@
 //! Bringing swapped pages in: the page that was touched, and others where they are likely to be
 //! wanted too.
 //!
-//! In three steps: under the lock it is settled which pages come, and they are in transit from then
-//! on; without it their data is loaded and put into place; under it again the page map says what is
-//! there. Waiting threads are woken by the caller, after that; or by the second step, where that is
-//! one copy (`place`).
+//! In three steps. Under the lock it is settled which pages come, and they are in transit from then on. Without it
+//! their data is loaded and installed. Under it again the page map says what is there. Waiting threads are woken by
+//! the caller, after that; or by the second step, where that is one copy (`place`).
 
 use crate::fault::resolve::Brought;
 use crate::map::access_pattern::{REACH, Window, around};
@@ -42,7 +41,7 @@ type Results = [Result<Source, LoadError>; UNIT];
 /// How that went.
 struct Loaded {
     results: Results,
-    /// All that was good is what is there.
+    /// All good pages are there.
     placed: bool,
     /// When who waits was woken, and the fault counted, if that is done.
     at: Option<Time>,
@@ -154,8 +153,8 @@ impl<K: Kernel> Process<K> {
         (window.walk && queue.joins_scan(map, page), entries)
     }
 
-    /// Whether pages keep their entries as clean copies: of a page of this entry and age, on a `device` or
-    /// not, while the pool is being filled or not, and part of a scan or not.
+    /// Whether pages keep their entries as clean copies. The touched one has this entry and age. It comes from a
+    /// `device` or not, while the pool is being filled or not, as `pass`ing part of a scan or not.
     fn keeps_copies(
         &self,
         state: &State,
@@ -187,8 +186,8 @@ impl<K: Kernel> Process<K> {
         page: PageNumber,
         window: &Window,
     ) -> Option<(PageNumber, usize)> {
-        // Not across the end of its range: beside it may lie memory that `mremap` has just moved, whose
-        // missing pages are not ours to fill before it is registered again.
+        // Not across the end of its range: beside it may lie memory that `mremap` has just moved. Its missing pages
+        // are not ours to fill before it is registered again.
         let range = state.ranges.find(page.address());
         let good = |p: PageNumber| {
             let inside = range.as_ref().is_some_and(|r| r.holds(p));
@@ -198,7 +197,7 @@ impl<K: Kernel> Process<K> {
         self.gets_room(state, page, first, pages)
     }
 
-    /// What a walk will come to, to be read ahead from devices.
+    /// Entries that a walk will come to, to be read ahead from devices.
     fn expected(&self, state: &mut State) -> ArrayVec<EntryId, REACH> {
         if !self.swap.has_devices() {
             return ArrayVec::new();
@@ -277,18 +276,18 @@ impl<K: Kernel> Process<K> {
         }
     }
 
-    /// How many epochs ago the oldest pages in the pool were evicted, about, if it is as large as it
-    /// may be: a page that comes back from a device sooner would rather be in the pool, and goes
-    /// there when it is evicted again. By what the pool holds it would stay small once it is.
+    /// How many epochs ago the oldest pages in the pool were evicted, about, if it is as large as it may be. A page
+    /// that comes back from a device sooner goes to the pool when it is evicted again. By what the pool holds it
+    /// would stay small once it is.
     fn pool_span(&self, state: &State) -> usize {
         const DENSITY: usize = 2;
         let pool = DENSITY * self.swap.pool_max() as usize / PAGE_SIZE;
         usize::from(RESIDENT_SET) * (1 + pool / state.map.resident().max(1))
     }
 
-    /// Whether the pool is to hold much more than it does: what is read from devices then brings
-    /// along what it can, for one transfer, and all of it goes to the pool when it is evicted.
-    /// One page for each fault, the pool would be full only when as many have come back.
+    /// Whether the pool is to hold much more than it does. Then a read from a device brings along all that one
+    /// transfer can, and all of it goes to the pool when it is evicted. One page for each fault, the pool would be
+    /// full only when as many have come back.
     fn fills_pool(&self, state: &State) -> bool {
         state.pool_split.is_learned() && self.swap.pool_bytes() < self.swap.pool_max() / 4 * 3
     }
@@ -329,9 +328,9 @@ fn way_of(result: Result<Source, LoadError>) -> Way {
     }
 }
 
-/// What to bring from a device beside `page`, in order or not: the rest of its unit, if half of it
-/// is in memory already. Where pages of a unit come back one by one the others are likely to, and a
-/// transfer costs many times what one more page in it does.
+/// Pages to bring from a device beside `page`, in order or not: the rest of its unit, if half of it is in memory
+/// already. Where pages of a unit come back one by one the others are likely to, and a transfer costs many times what
+/// one more page in it does.
 fn neighbours(map: &PageMap, page: PageNumber) -> Window {
     let here = map.mask(page.unit(), |p| matches!(p, Page::Resident(_)));
     if here.count_ones() as usize >= UNIT / 2 {

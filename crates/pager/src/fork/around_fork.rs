@@ -1,24 +1,24 @@
 //! Forks: how a child comes to a pager of its own.
 //!
-//! The child gets a copy-on-write copy of everything: pages, page map, pool. What it does not get
-//! is threads, descriptors, and registration of its ranges: until those are set up again its
-//! swapped pages would read as zeros, so the program's code does not run before.
+//! The child gets a copy-on-write copy of everything: pages, page map, pool. It does not get threads, descriptors,
+//! and registration of its ranges. Until those are set up again its swapped pages would read as zeros, so the
+//! program's code does not run before.
 //!
 //! 0. `make_ready` (the forking thread, before any lock): where the tree does not page yet and has
 //!    no room for all that the child might copy, it pages first. Copies in processes that do not
 //!    page are seen when the supervisor measures them, which may be late. Where it pages, and as
 //!    many processes as can be are managed already, the fork waits until one of them ends.
-//! 1. `before_fork` (the forking thread): asks the keeper to bring the process to rest: most of what
-//!    the budget has no room to duplicate is evicted, no page is in transit, none staged (the staging area is not inherited), no thread of ours inside the engine.
-//!    Then takes the lock and holds it while the system copies the process.
-//!    Registered ranges are kept from children (`MADV_DONTFORK`) but for the time of such a fork: a
-//!    child made by a system call that we do not see gets SIGSEGV, not zeros.
-//! 2. `after_fork_parent`: what was stored on devices at the fork may be read by the child for as
-//!    long as it likes (`Swap::fork_parent`); shared pages cannot be moved until written, and the
-//!    keeper protects them (`sharing`) before the forking thread goes on.
-//! 3. `after_fork_child`: drops what belongs to the parent, starts a helper of its own, whose keeper joins
-//!    the tree in the slot reserved for it, opens a userfaultfd, registers every range; and waits
-//!    for that. If it fails the child ends: it must not read zeros.
+//! 1. `before_fork` (the forking thread): asks the keeper to bring the process to rest. Pages that the budget could
+//!    not hold twice are evicted; no page is in transit or staged, as the staging area is not inherited; no thread of
+//!    ours is inside the engine. Then takes the lock and holds it while the system copies the process. Registered
+//!    ranges are kept from children (`MADV_DONTFORK`) but for the time of such a fork. A child made by a system call
+//!    that we do not see gets SIGSEGV, not zeros.
+//! 2. `after_fork_parent`: pages stored on devices at the fork may be read by the child for as long as it likes
+//!    (`Swap::fork_parent`). Shared pages cannot be moved until written, and the keeper protects them (`sharing`)
+//!    before the forking thread goes on.
+//! 3. `after_fork_child`: drops the parent's belongings, starts a helper of its own, and waits for it. The helper's
+//!    keeper joins the tree in the slot reserved for it, opens a userfaultfd, and registers every range. If it fails
+//!    the child ends: it must not read zeros.
 
 #![allow(clippy::missing_safety_doc)] // Each says "Requires:".
 

@@ -1,4 +1,4 @@
-//! What a fork does to every part of the pager, in the child.
+//! The effect of a fork on every part of the pager, in the child.
 //!
 //! | part | in the child |
 //! |---|---|

@@ -15,11 +15,11 @@ use ebb_sys::kernel::Time;
 use std::sync::atomic::Ordering::SeqCst;
 use std::time::Duration;
 
-/// What a transit takes. It is slept, not spun away: who has to end it may need this processor.
+/// The time of a transit. It is slept, not spun away: who has to end it may need this processor.
 pub const SHORT: Duration = Duration::from_micros(20);
 
-/// Resident pages that may be shared with a child although the budget could not hold them twice, up
-/// to a quarter of it: 8 MiB, and where it is large the part of it below.
+/// Resident pages that may be shared with a child although the budget could not hold them twice: 8 MiB, or a part of
+/// a large budget, but at most a quarter of it.
 const SHARED_ANYWAY: usize = 2048;
 
 const SHARED_PART: usize = 16;
@@ -36,11 +36,10 @@ pub enum Unstaged {
 }
 
 impl<K: Kernel> Process<K> {
-    /// Evicts what could not be duplicated within the budget. What parent and child share costs
-    /// nothing until one writes it, but then twice as much; and it cannot leave before all that is
-    /// not shared has (`sharing`). What is swapped out at the fork comes back under the budget's
-    /// control, and is stored once for the parent and for all children that come. A little is left:
-    /// programs that fork only to exec come back to their pages at once.
+    /// Evicts what could not be duplicated within the budget. A shared page costs nothing until one side writes it,
+    /// but then twice as much. It cannot leave before all unshared pages have (`sharing`). Pages swapped out at the
+    /// fork come back under the budget's control, and are stored once for the parent and all children. A little is
+    /// left: programs that fork only to exec come back to their pages at once.
     fn evict_before_fork(&self, worker: &mut Worker) {
         let limit = self.member.limit() as usize;
         let room = limit.saturating_sub(self.member.charged() as usize);
@@ -83,7 +82,7 @@ impl<K: Kernel> Process<K> {
                 return true;
             }
             Unstaged::Busy => {
-                // Who has pages in transit may be idle work that waits for its processor.
+                // The thread that has pages in transit may be idle work that waits for its processor.
                 self.services.compete(true);
                 if self.system_refused.swap(false, SeqCst) {
                     // Or waits for pages that only this thread gives up.

@@ -71,7 +71,7 @@ impl<K: Kernel> Pager<K> {
         Ok(process)
     }
 
-    /// All that the threads of a paging process share, without its staging area; nothing runs yet.
+    /// The part that the threads of a paging process share, without its staging area; nothing runs yet.
     fn make_process(
         &'static self,
         member: &'static Member,

@@ -1,8 +1,8 @@
 //! Memory as the place of pages whose device goes, where the other devices have no room.
 //!
-//! How many that can be is reckoned before the first page moves, so that a removal is refused while
-//! everything still is where it was. Pages go into the pool compressed; the room there is what
-//! is free of the budget, and what is gained by evicting resident pages, which go into the pool too.
+//! How many that can be is reckoned before the first page moves, so that a removal is refused while everything still
+//! is where it was. Pages go into the pool compressed. There is room that is free of the budget, and room gained by
+//! evicting resident pages, which go into the pool too.
 
 use crate::devices::device_set::DrainTarget;
 use crate::process::pager::Process;
@@ -30,7 +30,7 @@ impl<K: Kernel> DrainTarget for PoolTarget<'_, K> {
     }
 }
 
-/// What there is, in bytes.
+/// Memory that there is, in bytes.
 struct PoolCapacity {
     /// Free of the budget, for whoever takes it.
     free: u64,
@@ -38,9 +38,9 @@ struct PoolCapacity {
     unused: u64,
     /// Resident pages that can be evicted.
     spare: u64,
-    /// What the pool may grow by.
+    /// Bytes that the pool may grow by.
     pool: u64,
-    /// What a page takes in the pool.
+    /// Bytes of a page in the pool.
     each: u64,
 }
 
@@ -58,7 +58,7 @@ impl PoolCapacity {
 }
 
 impl<K: Kernel> Process<K> {
-    /// What room there is in memory, a quarter of which is left to the program.
+    /// The room in memory, a quarter of which is left to the program.
     fn pool_capacity(&self) -> PoolCapacity {
         const PAGE: u64 = PAGE_SIZE as u64;
         let mut state = self.lock();
@@ -105,10 +105,10 @@ mod tests {
         };
         // Of 12 MiB that make way 9 are gained: for 36 MiB.
         assert_eq!(memory.pages(1), 36 * 256);
-        // What does not compress gains nothing.
+        // Pages that do not compress gain nothing.
         memory.each = 4096;
         assert_eq!(memory.pages(1), 0);
-        // What is free needs no eviction, and is shared.
+        // Free memory needs no eviction, and is shared.
         memory.free = 8 * MIB;
         memory.unused = MIB;
         assert_eq!(memory.pages(1), 9 * 256);

@@ -1,10 +1,9 @@
 //! The keeper: the thread that does everything that need not happen inside a fault.
 //!
 //! While the tree still fits its budget it only waits ([`join`](super::join)). When the tree starts paging, the
-//! process is adopted ([`adopt`](super::adopt)). Each turn then has new ranges registered, serves memory calls
-//! of children, measures memory that is not managed and divides the process's part of the budget
-//! ([`measure`](super::measure)), gives memory to peers ([`shed`](super::shed)), and lets the engine work in
-//! the background. It also rescues starved service threads.
+//! process is adopted ([`adopt`](super::adopt)). Each turn has new ranges registered, serves memory calls of
+//! children, measures unmanaged memory and divides the budget ([`measure`](super::measure)). It gives memory to peers
+//! ([`shed`](super::shed)), and lets the engine work in the background. It also rescues starved service threads.
 
 use crate::keeper::cpu_contention::CpuContention;
 use crate::keeper::drain_capacity::PoolTarget;
@@ -22,8 +21,8 @@ pub const BUSY: Duration = Duration::from_millis(20);
 const OWING: Duration = Duration::from_micros(50);
 /// While pages move from a device that is to go.
 const MOVING: Duration = Duration::from_millis(1);
-/// For how long a process that was asked for memory and had none to give is not asked again before
-/// others: relatives that have the same pages all have them for old.
+/// Time for which a process that had no memory to give is not asked before others: relatives that have the same pages
+/// all have them for old.
 const HAD_NONE: Duration = Duration::from_millis(500);
 /// Pages that go when the system has none for us.
 const REFUSED: u64 = 256;
@@ -37,7 +36,7 @@ const MEASURED: Duration = Duration::from_millis(20);
 /// Steps of the engine's background work a turn.
 const STEPS: usize = 64;
 
-/// What the keeper keeps from turn to turn.
+/// The state of the keeper from turn to turn.
 struct Turn {
     worker: Worker,
     contention: CpuContention,

@@ -1,5 +1,5 @@
-//! What this process takes of the tree's budget, and how its part is divided between resident pages and
-//! pool (`balance` has the arithmetic).
+//! This process's use of the tree's budget, and the division of its part between resident pages and pool
+//! (`pool_split` has the arithmetic).
 
 use crate::budget::kernel_memory;
 use crate::map::page_map::UNIT;
@@ -45,7 +45,7 @@ impl<K: Kernel> Process<K> {
             // With what is free: what the pool gives up would else lower its limit further.
             let free = self.member.limit().saturating_sub(self.member.charged()) as usize;
             let charged = state.charge.charged().max(0) as usize + free;
-            // What relatives share would be no more for the program if it went to devices.
+            // Shared pages would be no more for the program if they went to devices.
             let shared = match self.member.has_relatives() {
                 true => self.swap_space.generations.inherited(self.swap) as usize / PAGE_SIZE,
                 false => 0,

@@ -1,8 +1,8 @@
 //! Memory for others of the tree: what this process tells of the age of its pages, and what it gives up
 //! when it is asked to.
 //!
-//! Asked is who has the coldest (`ebb_tree`, `charge.rs`): its resident pages go to the pool, or where
-//! little but the pool is left, the oldest of that to devices.
+//! The process with the coldest memory is asked (`ebb_tree`, `charge.rs`). Its resident pages go to the pool; where
+//! little but the pool is left, the oldest of that go to devices.
 
 use crate::eviction::make_room::Step;
 use crate::map::page_map::UNIT;
@@ -53,7 +53,7 @@ impl<K: Kernel> Process<K> {
         state.age_samples.record(came, now);
         let oldest = oldest.filter(|_| bytes >= WORTH && self.gives_pool());
         state.pool_oldest_ms = oldest.map(|n| state.age_samples.date_of(n, now));
-        // Who just had nothing to give is not asked at once again.
+        // A process that just had nothing to give is not asked at once again.
         let asked = state
             .pool_oldest_ms
             .filter(|_| state.had_none_since.is_none());
@@ -61,9 +61,9 @@ impl<K: Kernel> Process<K> {
             .tell_pool(bytes, published(asked, state, self.now()));
     }
 
-    /// Gives `pages` of the charge back, evicting what it takes; where little but the pool is left, writing
-    /// that to devices. What the program charges meanwhile is not made up for: of a program that goes on,
-    /// all would be evicted.
+    /// Gives `pages` of the charge back, evicting what it takes; where little but the pool is left, writing that to
+    /// devices. Pages that the program charges meanwhile are not made up for: of a program that goes on, all would be
+    /// evicted.
     pub fn shed(&self, worker: &mut Worker, pages: i64) {
         let (from_pool, aim) = {
             let state = self.lock();
@@ -73,7 +73,7 @@ impl<K: Kernel> Process<K> {
         if from_pool && self.shed_pool(aim) || self.shed_resident(worker, pages, aim) {
             return;
         }
-        // What is here is in the pool. Who needs more than it was asks again.
+        // The rest is in the pool. A process that needs more asks again.
         self.shed_pool(aim);
         let mut state = self.lock();
         let used = self.used(&state);
@@ -106,7 +106,7 @@ impl<K: Kernel> Process<K> {
             }
             match self.evict_some(worker) {
                 Step::Progress => {}
-                // What stood apart for long may be this process's alone by now, behind what is not.
+                // Units deferred long ago may be this process's alone by now, behind shared ones.
                 Step::Nothing if looks > 0 => looks -= 1,
                 _ => break,
             }

@@ -1,9 +1,9 @@
 //! When the pager itself fails: closed. No page may be left to read as zeros, so the process is ended,
 //! with a word to the user; the rest of the tree goes on.
 //!
-//! A panic of ours is such a failure. It is not left to abort: that would run the program's handler of
-//! SIGABRT, on a thread of ours perhaps, where it waits for itself as soon as it touches what is out. And
-//! threads of ours have no standard error to say why.
+//! A panic of ours is such a failure. It is not left to abort: that would run the program's handler of SIGABRT. On a
+//! thread of ours the handler would wait for itself as soon as it touches a page that is out. And threads of ours
+//! have no standard error to say why.
 
 use crate::process::pager::{Pager, Process};
 use ebb_sys::kernel::Kernel;

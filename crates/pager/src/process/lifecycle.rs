@@ -6,7 +6,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::SeqCst};
 use std::time::Duration;
 
-/// What there is of a keeper: one of the three below.
+/// The states of a keeper.
 const NO_KEEPER: u32 = 0;
 const HAS_KEEPER: u32 = 1;
 /// There can be none: the process is not in a tree, or none can be started.

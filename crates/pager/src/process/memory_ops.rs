@@ -52,7 +52,7 @@ impl<K: Kernel> Process<K> {
     pub fn drop_pages(&self, runs: &[(usize, usize)]) {
         // SAFETY: the caller's promise.
         if !unsafe { self.kernel.drop_pages(runs) } {
-            // What is to come there would be taken for what is there.
+            // The page to come there would be taken for this one.
             self.fail("a page that holds nothing any more cannot be given back to the system");
         }
     }
@@ -62,8 +62,8 @@ impl<K: Kernel> Process<K> {
         self.kernel.wake_pages(page.address(), pages * PAGE_SIZE);
     }
 
-    /// Protects what there is in registered memory from writes. What is no longer registered as it was
-    /// is passed over: the supervisor notices the copies.
+    /// Protects what there is in registered memory from writes. Memory that is no longer registered as it was is
+    /// passed over: the supervisor notices the copies.
     pub fn protect(&self, start: usize, len: usize) {
         let _ = self.kernel.protect(start, len, true);
     }

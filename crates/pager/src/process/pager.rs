@@ -1,14 +1,13 @@
 //! The pager as a value: [`Pager`] from the first instruction of the process on, and [`Process`] as long as
 //! the process pages.
 //!
-//! **The lock protocol.** The lock of [`State`] is held for bookkeeping and for the short memory calls that
-//! must agree with it (munmap, a first touch's pages). It is never held across compression, device
-//! I/O, a wait for another thread, or, while other threads run, a move of pages, which makes every
-//! processor flush its translations. Pages worked on meanwhile are in a transit state. A thread that needs them
-//! waits, with the lock dropped, until the transit ends. The holder touches no managed memory, as service of a
-//! fault needs the lock. So a thread of the program takes it on a stack of ours, with its signals blocked,
-//! and has brought along all that it needs.
-//! Order: `Process::gate` (keeper's work, fork), then the state, then the engine's own locks.
+//! **The lock protocol.** The lock of [`State`] is held for bookkeeping and for the short memory calls that must
+//! agree with it (munmap, a first touch's pages). It is never held across compression, device I/O or a wait for
+//! another thread. Nor is it held, while other threads run, across a move of pages, which makes every processor flush
+//! its translations. Pages worked on meanwhile are in a transit state. A thread that needs them waits, with the lock
+//! dropped, until the transit ends. The holder touches no managed memory, as service of a fault needs the lock. So a
+//! thread of the program takes it on a stack of ours, with its signals blocked, and has brought along all that it
+//! needs. Order: `Process::gate` (keeper's work, fork), then the state, then the engine's own locks.
 
 use crate::budget::pool_split::Costs;
 use crate::devices::swap_space::SwapSpace;
@@ -42,7 +41,7 @@ use std::time::Duration;
 /// The state, locked.
 pub type Locked = MutexGuard<'static, State>;
 
-/// All that the library knows in a process, paged or not.
+/// The library's knowledge of a process, paged or not.
 pub struct Pager<K: Kernel> {
     /// The system.
     pub kernel: K,
@@ -120,7 +119,7 @@ pub struct Process<K: Kernel> {
     pub forked: AtomicBool,
     /// How worth it clean copies proved.
     pub keeping: CopyScore,
-    /// What faults cost.
+    /// The costs of faults.
     pub costs: Costs,
     /// How long there has been no room.
     pub shortage: Shortage,

@@ -7,11 +7,11 @@ use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, Ordering::Relaxed, Ord
 pub enum Sharing {
     /// No relative lives.
     Alone,
-    /// All that may be shared is protected.
+    /// Shared pages are protected.
     Protected,
 }
 
-/// What is known of shared pages without the lock.
+/// Knowledge of shared pages without the lock.
 pub struct SharedPages {
     /// Relatives live: for those who free memory of the engine.
     relatives: AtomicBool,

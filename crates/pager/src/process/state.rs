@@ -1,4 +1,4 @@
-//! What the pager knows of the program's memory. Plain data: the lock is the pager's (`pager`).
+//! The pager's knowledge of the program's memory. Plain data: the lock is the pager's (`pager`).
 
 use crate::budget::age_samples::AgeSamples;
 use crate::budget::charge::Charge;
@@ -24,9 +24,9 @@ pub struct State {
     pub ranges: Ranges,
     /// The state of their pages.
     pub map: PageMap,
-    /// Whose turn it is to be evicted.
+    /// The order of eviction.
     pub queue: ReclaimQueue,
-    /// What threads were brought, which is theirs for a while.
+    /// Pages that threads were brought, which are theirs for a while.
     pub attempts: Attempts,
     /// Staging frames, once the process pages.
     pub staging: Option<Staging>,
@@ -50,7 +50,7 @@ pub struct State {
     pub sharing: Sharing,
     /// How often protection was lifted from memory at large (`clean`).
     pub lifted: u32,
-    /// So many units may be evicted although relatives share pages of them; see `sharing`.
+    /// Units that may be evicted although relatives share pages of them; see `sharing`.
     pub copy_units: u32,
     /// Faults on pages in transit, to be served when that ends.
     pub parked: Vec<Fault>,
@@ -217,7 +217,7 @@ impl State {
     }
 }
 
-/// What the pattern of faults says to bring in with `page`.
+/// The window that the pattern of faults gives for `page`.
 pub fn window(state: &mut State, page: PageNumber) -> Window {
     let State { map, pattern, .. } = state;
     pattern.window(page, |p| matches!(map.get(p), Page::Resident(_)))

@@ -6,24 +6,23 @@
 //!
 //! 1. The child takes a [`CallSlot`] of static memory, writes its call there, says so, and waits. The kernel
 //!    takes the slot back if it dies (`ebb_sys::robust`).
-//! 2. The keeper makes the call as any thread would, but never waits for a transit: then it is tried again
-//!    at its next turn ([`RETRY`]). What was mapped or moved is registered before the answer.
+//! 2. The keeper makes the call as any thread would, but never waits for a transit: then it is tried again at its
+//!    next turn ([`RETRY`]). Memory that was mapped or moved is registered before the answer.
 //! 3. The child takes the answer. If it is dead, nobody does, and the call was made: as whole as it would
 //!    be without us.
 //!
-//! *Where no keeper attends* the process does not page, and has no page anywhere but in memory: the ranges
-//! alone could be wrong. The child makes its calls itself. What it maps is not managed; and before it
-//! changes anything that may be, it *notes* which addresses: they are managed no more, as soon as anybody
-//! adds a range or the process begins to page. It notes first and looks then whether paging has begun, which
-//! is said first and the notes read then: one of the two sees the other.
+//! *Where no keeper attends* the process does not page, and has no page anywhere but in memory: the ranges alone
+//! could be wrong. The child makes its calls itself. Memory that it maps is not managed. Before it changes managed
+//! memory it *notes* the addresses: they are managed no more, as soon as a range is added or the process begins to
+//! page. It notes first and looks then whether paging has begun, which is said first and the notes read then: one of
+//! the two sees the other.
 //!
-//! Which process a thread is of is asked of the kernel, and compared with a word in a page that forked
-//! children have empty (MADV_WIPEONFORK): so a child with a copy of the memory, made in whatever way, is
-//! not taken for one that shares it.
+//! The process of a thread is asked of the kernel, and compared with a word in a page that forked children have empty
+//! (MADV_WIPEONFORK). So a child with a copy of the memory, made in whatever way, is not taken for one that shares
+//! it.
 //!
-//! What it does not do: forks of such a child, for which it takes our locks like any thread; what the
-//! program's own malloc or libc leave half done, without us too; a child in a PID namespace of its own
-//! whose number there is its parent's.
+//! Not covered: forks of such a child, for which it takes our locks like any thread; work that the program's own
+//! malloc or libc leave half done. Nor a child in a PID namespace of its own whose number there is its parent's.
 
 use crate::process::outcome::{Outcome, RETRY};
 use crate::process::state::State;
@@ -73,7 +72,7 @@ pub enum MemoryCall {
     Exclude { start: usize, end: usize },
 }
 
-/// Where one call lies. Who has it may die at any time; what `stage` says holds all the same.
+/// Where one call lies. Its owner may die at any time; `stage` holds all the same.
 struct CallSlot {
     owner: Robust,
     stage: AtomicU32,
@@ -81,8 +80,8 @@ struct CallSlot {
     answer: UnsafeCell<Outcome<usize>>,
 }
 
-// SAFETY: `call` is written by the owner while the stage is FREE and read by the keeper while it is TAKEN;
-// `answer` is written by the keeper while it is TAKEN and read by the owner when it is ANSWERED.
+// SAFETY: `call` is written by the owner in stage FREE and read by the keeper in stage TAKEN. `answer` is written by
+// the keeper in stage TAKEN and read by the owner in stage ANSWERED.
 unsafe impl Sync for CallSlot {}
 
 const FREE: u32 = 0;
@@ -105,7 +104,7 @@ pub struct VforkCalls {
     own_pid: AtomicPtr<AtomicU32>,
     /// The keeper makes the calls of others, as long as it lives.
     serving: AtomicBool,
-    /// So many calls at a time; more wait.
+    /// Slots for calls; more calls wait.
     slots: [CallSlot; 8],
     /// Addresses that are managed no more, each a word: the first page, and from bit 36 on how many.
     unmanaged: [AtomicU64; 512],
@@ -188,7 +187,7 @@ impl VforkCalls {
     ) -> Option<Outcome<usize>> {
         let idle = |slot: &CallSlot| matches!(slot.stage.load(SeqCst), FREE | ANSWERED);
         let (slot, _held) = loop {
-            // What a dead one asked for is done first. Looked at twice, as another may have come and died.
+            // The call of a dead child is done first. Looked at twice, as another may have come and died.
             let mut slots = self.slots.iter().filter(|slot| idle(slot));
             let taken = slots.find_map(|slot| Some((slot, slot.owner.take()?)));
             match taken {
@@ -331,7 +330,7 @@ impl VforkCalls {
 }
 
 impl MemoryCall {
-    /// What may be managed and is not afterwards as it was.
+    /// Areas that may be managed and are changed.
     fn changes(&self, heap_end: usize) -> impl Iterator<Item = (usize, usize)> {
         let area = |addr: usize, len: usize| (addr, addr.saturating_add(len));
         let none = (0, 0);

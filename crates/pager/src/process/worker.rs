@@ -1,4 +1,4 @@
-//! What each thread that serves faults has for itself.
+//! The belongings of each thread that serves faults.
 
 use crate::map::page_map::{UNIT, UNIT_BYTES};
 use crate::reclaim::attempts::Waiter;
@@ -11,7 +11,7 @@ use std::collections::VecDeque;
 #[repr(C, align(4096))]
 pub struct UnitBuffer(pub [PageBytes; UNIT]);
 
-/// What a service thread owns.
+/// The belongings of a service thread.
 pub struct Worker {
     /// Where data is put together for a copy.
     pub buffer: &'static mut UnitBuffer,
@@ -23,7 +23,7 @@ pub struct Worker {
     pub more: bool,
     /// When the fault that is served came.
     pub since: Time,
-    /// Who waits for the fault that is served, and for what.
+    /// The thread that waits for the fault that is served, and its page.
     pub waiter: Option<Waiter>,
     /// Room was hard to make lately: nothing could be stored, or who waits gave a page of its own.
     pub is_short: bool,

@@ -1,18 +1,18 @@
 //! Growth of a process that does not page: when it gets a keeper, and when it waits for one.
 //!
-//! A process that has little is only measured, by the supervisor: its pager would take as much as
-//! could leave. So most of those that live for a moment start no thread and join nothing. Who grows
-//! to [`KEEPER_MIN`] gets a keeper, which joins the tree.
+//! A process that has little is only measured, by the supervisor: its pager would take as much as could leave. So
+//! most of those that live for a moment start no thread and join nothing. A process that grows to [`KEEPER_MIN`] gets
+//! a keeper, which joins the tree.
 //!
-//! Memory is filled faster than a keeper comes to run, and many small processes that begin together
-//! are as much as one that is large. So whoever grows to [`WAIT_MIN`] waits: to be let into the tree,
-//! which mostly has happened by then; and to be paged, if the tree holds back who is not
-//! (`Member::holds_back`), or if this process alone has more than the tree may have before it pages.
+//! Memory is filled faster than a keeper comes to run, and many small processes that begin together are as much as
+//! one that is large. So a process that grows to [`WAIT_MIN`] waits to be let into the tree, which mostly has
+//! happened by then. It also waits to be paged, if the tree holds back others (`Member::holds_back`), or if it alone
+//! has more than the tree may have before it pages.
 //!
-//! What may be filled is told bit by bit: what is mapped or asked for at once as it is, small blocks
-//! of malloc when some pages of them were handed out. That is too much rather than too little; each
-//! [`MEASURE_EVERY`] of it the process is measured. While a thread waits, so does every other that would grow: each
-//! would else fill as much again before it is its turn to look.
+//! Growth is reported bit by bit: mappings and large blocks as they are asked for, small blocks of malloc when some
+//! pages of them were handed out. That is too much rather than too little; each [`MEASURE_EVERY`] of it the process
+//! is measured. While a thread waits, so does every other that would grow: each would else fill as much again before
+//! it is its turn to look.
 
 use crate::process::pager::Pager;
 use ebb_engine::PAGE_SIZE;
@@ -96,7 +96,7 @@ impl<K: Kernel> Pager<K> {
             }
             self.kernel
                 .wait_word(&self.growth.changes, seen, Some(left.min(RECHECK)));
-            // Of what others counted already only the rest.
+            // Time that others counted already counts once.
             let now = self.kernel.now().as_nanos() as u64;
             let counted = self.growth.counted_ns.fetch_max(now, SeqCst);
             self.growth

@@ -1,4 +1,4 @@
-//! What every memory call does around its system call: waits, bookkeeping, registration.
+//! The frame of every memory call around its system call: waits, bookkeeping, registration.
 
 use crate::map::page_map::{Page, PageNumber};
 use crate::map::ranges::Attributes;

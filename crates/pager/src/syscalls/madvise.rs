@@ -1,8 +1,8 @@
 //! `madvise`: advice that drops content, that a forked child minds, or that would fill memory behind
 //! our back.
 //!
-//! Whether the process pages is asked with the lock held, and what depends on the answer is done
-//! before that goes: the keeper adopts the process, and pages begin to leave, between any two steps.
+//! Whether the process pages is asked with the lock held, and acted on before that goes: the keeper adopts the
+//! process, and pages begin to leave, between any two steps.
 
 #![allow(clippy::missing_safety_doc)] // Says "Requires:".
 
@@ -142,7 +142,7 @@ impl<K: Kernel> Pager<K> {
             self.kernel
                 .process_madvise(process, areas, count, advice, flags)
         };
-        // What may be said of another process's memory changes no content, and the kernel takes so many areas.
+        // Advice on another process's memory changes no content, and the kernel takes so many areas.
         const OF_OTHERS: [i32; 4] = [
             libc::MADV_COLD,
             libc::MADV_PAGEOUT,
@@ -168,8 +168,8 @@ impl<K: Kernel> Pager<K> {
         Ok(heard)
     }
 
-    /// Drops what is in `start..end`, one part after the other, as the kernel does it: of what is mapped
-    /// all goes, though there be holes, but nothing behind a part whose content may not be dropped.
+    /// Drops the content of `start..end`, one part after the other, as the kernel does it. Holes do not matter, but
+    /// nothing is dropped behind a part whose content may not be.
     ///
     /// Guards are the kernel's business: who touches one gets SIGSEGV, not a fault of ours. But a page
     /// that is filled in takes a guard's place, so no range is both guarded and not.

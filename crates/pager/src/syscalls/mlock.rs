@@ -1,8 +1,8 @@
 //! Memory that has to stay: locked by the program, or needed there by the kernel or libc. Stacks that the
 //! program brings for its threads are such: libc's data of the thread lies on top.
 //!
-//! The kernel refuses to move pages between memory that is locked and memory that is not, so what is
-//! locked to it is locked here: from before the call that locks it, and after the one that unlocks it.
+//! The kernel refuses to move pages between locked and unlocked memory. So memory that is locked to it is locked
+//! here: from before the call that locks it, and after the one that unlocks it.
 
 #![allow(clippy::missing_safety_doc)] // Each says "Requires:".
 
@@ -50,7 +50,7 @@ impl<K: Kernel> Pager<K> {
 
     /// Nothing of it leaves any more; what of it was not locked before.
     fn lock_locked(&'static self, start: usize, end: usize) -> Outcome<Vec<Range>> {
-        // What is being captured is moved.
+        // Pages that are being captured are moved.
         let mut state = self.settled(self.lock(), start, end)?;
         let fresh = |r: &Range| !r.attributes.locked;
         let fresh = state.ranges.within(start, end).filter(fresh).collect();
@@ -61,7 +61,7 @@ impl<K: Kernel> Pager<K> {
     /// `self.munlock(2)`.
     pub unsafe fn munlock(&'static self, addr: usize, len: usize) -> Outcome<()> {
         if self.is_child() {
-            // What its parent has locked stays where it is.
+            // Memory that its parent has locked stays where it is.
             return self.kernel.munlock(addr, len).map_err(errno);
         }
         let (start, end) = pages(addr, len);
@@ -73,8 +73,8 @@ impl<K: Kernel> Pager<K> {
         })
     }
 
-    /// `self.mlockall(2)`: refused, as where the limit on locked memory is too low: it would make a program
-    /// that is to run in less memory than it needs hold all of it.
+    /// `mlockall(2)`: refused, as where the limit on locked memory is too low. It would make a program that is to run
+    /// in less memory than it needs hold all of it.
     pub unsafe fn mlockall(&'static self, flags: i32) -> Outcome<()> {
         if self.wanted() {
             return Err(libc::ENOMEM);

@@ -22,7 +22,7 @@ fn manageable(prot: i32, flags: i32) -> bool {
     flags & PRIVATE == PRIVATE && flags & NEVER == 0 && !only_code(prot)
 }
 
-/// What cannot be written cannot be moved out.
+/// Memory that cannot be written cannot be moved out.
 fn only_code(prot: i32) -> bool {
     prot & (libc::PROT_EXEC | libc::PROT_WRITE) == libc::PROT_EXEC
 }

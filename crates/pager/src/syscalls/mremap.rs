@@ -1,12 +1,12 @@
 //! `mremap`: memory that is somewhere else afterwards, and what is known of it goes along.
 //!
-//! The kernel takes the registration away from what it moves, so the place is marked first, to stay
-//! a mapping of its own (`registration::set_apart`), and the keeper registers it before the call returns. What
-//! is staged is not where the program had it, and is copied to the new place.
+//! The kernel takes the registration away from memory that it moves. So the place is marked first, to stay a mapping
+//! of its own (`registration::set_apart`), and the keeper registers it before the call returns. Staged pages are not
+//! where the program had them, and are copied to the new place.
 //!
-//! What is one range here may be several mappings to the kernel: parts that were protected, or that a
-//! fork has copied, do not merge again when they are alike. It refuses to move or resize those in one
-//! call (EFAULT), as a program that knows nothing of us does not expect. They are moved one by one.
+//! One range here may be several mappings to the kernel: parts that were protected, or that a fork has copied, do not
+//! merge again when they are alike. It refuses to move or resize those in one call (EFAULT), as a program that knows
+//! nothing of us does not expect. They are moved one by one.
 
 #![allow(clippy::missing_safety_doc)] // Says "Requires:".
 
@@ -425,8 +425,8 @@ mod tests {
         (start + n * PAGE_SIZE) as *mut u8
     }
 
-    /// Eight pages, each with its number in it, that the kernel holds as several mappings: of what
-    /// two programs would call one memory, as advice sets some of it apart.
+    /// Eight pages, each with its number in it, that the kernel holds as several mappings, as advice sets some of
+    /// them apart. Two programs would call them one memory.
     fn several() -> usize {
         let start = memory::reserve(8 * PAGE_SIZE).unwrap();
         for n in 0..8 {

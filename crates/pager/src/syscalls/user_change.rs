@@ -1,18 +1,18 @@
 //! A process that becomes another user, and what it keeps of the tree's.
 //!
-//! A worker that gives up root must not be a way to what root has, whoever takes it over. It has a copy of
-//! its parent's memory, and the keys to what of it is on devices; it has no key to what others wrote, or
-//! write later (`ebb_stores::keyring`). But a descriptor that writes a swap file writes anywhere in it. So
-//! descriptors that only read take its place, before the program's code goes on as the new user.
+//! A worker that gives up root must not be a way to what root has, whoever takes it over. It has a copy of its
+//! parent's memory, and the keys to its pages on devices. It has no key to the data that others wrote, or write later
+//! (`ebb_stores::keyring`). But a descriptor that writes a swap file writes anywhere in it. So descriptors that only
+//! read take its place, before the program's code goes on as the new user.
 //!
 //! # Protocol
-//! The program's thread, after the change: raises `self.user_changes.made` and waits until the keeper, whose descriptors
-//! they are, has [followed](follow). The keeper asks the supervisor for the devices again, which judges by the
-//! process's real, effective and saved users ([`Member`]'s `attach`). Who can become the tree's user
-//! again gets what it had. A process that does not get them is ended, but where there is no supervisor.
+//! The program's thread, after the change: raises `self.user_changes.made` and waits until the keeper, whose
+//! descriptors they are, has [followed](follow). The keeper asks the supervisor for the devices again, which judges
+//! by the process's real, effective and saved users ([`Member`]'s `attach`). A process that can become the tree's
+//! user again gets the former ones. A process that does not get them is ended, but where there is no supervisor.
 //!
-//! What it does not do: take away what the process has in memory, table and leases of the tree among it;
-//! with those it can hold up the tree, and have pages of others lost, but neither read nor change any.
+//! Not done: taking away memory that the process has, table and leases of the tree among it. With those it can hold
+//! up the tree, and have pages of others lost, but neither read nor change any.
 
 use crate::process::pager::{Pager, Process};
 use ebb_sys::kernel::Kernel;

@@ -6,7 +6,7 @@ use crate::process::pager::Pager;
 use crate::process::vfork_calls::MemoryCall;
 use ebb_sys::kernel::Kernel;
 
-/// Who makes a call.
+/// The executor of a call.
 pub enum Executor {
     /// The calling thread, and tells the pager.
     Here,
@@ -16,8 +16,8 @@ pub enum Executor {
     Done(Outcome<usize>),
 }
 
-/// Who makes the call of such a child. What it moved would be registered no more: what is lost there would
-/// read as zeros.
+/// The executor of such a child's call. Moved memory would be registered no more: lost pages would read as zeros
+/// there.
 fn orphaned_call(call: &MemoryCall) -> Executor {
     const MOVES: i32 = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED | libc::MREMAP_DONTUNMAP;
     match *call {
@@ -27,7 +27,7 @@ fn orphaned_call(call: &MemoryCall) -> Executor {
 }
 
 impl<K: Kernel> Pager<K> {
-    /// Who makes this call of the calling thread's.
+    /// The executor of this call of the calling thread's.
     pub fn executor(&'static self, call: MemoryCall) -> Executor {
         if !self.wanted() {
             return Executor::Direct;

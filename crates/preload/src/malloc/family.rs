@@ -1,18 +1,17 @@
 //! The malloc family, by mimalloc and by maps of their own ([`mapped_block`]); failures and odd
 //! arguments are answered as glibc does.
 //!
-//! Which of the two serves a request follows from its size, and which of them a block came
-//! from is asked of mimalloc's page map, which knows its own addresses:
+//! The size of a request decides which of the two serves it. The owner of a block is asked of mimalloc's page map,
+//! which knows its own addresses:
 //!
 //! - [`MAPPED_MIN`] bytes and more: a map of its own, unmapped when freed. It is the size
 //!   at which glibc always does so too.
-//! - A block that `realloc` grows to [`GROWING_MIN`] and more: also a map of its own, as it
-//!   will likely grow again: a map moves by its page tables, while a copy would have both
-//!   blocks in memory at once.
+//! - A block that `realloc` grows to [`GROWING_MIN`] and more: also a map of its own, as it will likely grow again. A
+//!   map moves by its page tables; a copy would have both blocks in memory at once.
 //! - All else: mimalloc.
 //!
 //! A program that comes with another allocator as a library (jemalloc, say) keeps that ([`foreign_malloc`]): it may
-//! use more of it than the malloc family, and mix both. What that allocator maps is managed all the same.
+//! use more of it than the malloc family, and mix both. Memory that it maps is managed all the same.
 
 use core::ffi::{c_int, c_void};
 use core::ptr;
@@ -30,8 +29,8 @@ const MAPPED_MIN: usize = 32 << 20;
 /// So do blocks that grow to this many bytes and more.
 const GROWING_MIN: usize = 1 << 20;
 
-/// The pager is told of each block of mimalloc's of this many bytes and more, before the program can
-/// fill it; of smaller ones it hears by the heartbeat (csrc/allocator.c).
+/// The pager is told of each block of mimalloc's of this many bytes and more, before the program can fill it. Smaller
+/// ones are told by the heartbeat (csrc/allocator.c).
 const TOLD_MIN: usize = 8 << 10;
 
 unsafe extern "C" {
@@ -410,8 +409,8 @@ pub unsafe extern "C" fn mallopt(_parameter: c_int, _value: c_int) -> c_int {
     1
 }
 
-/// What mimalloc holds, told in the fields that have a meaning here: bytes held from the
-/// system, all of them counted as in use.
+/// Memory that mimalloc holds, told in the fields that have a meaning here: bytes held from the system, all counted
+/// as in use.
 ///
 /// # Safety
 /// None.

@@ -1,9 +1,9 @@
 //! Another allocator that the program comes with as a library, behind ours in the search order: linked to it,
 //! or preloaded as the user wants it.
 //!
-//! It is found once, in the constructor. What was allocated before, by the loader and other constructors, is
-//! mimalloc's and goes back there: see [`super::family`]. An allocator that is part of the program itself stands
-//! before ours and is never asked for here.
+//! It is found once, in the constructor. Blocks allocated before, by the loader and other constructors, are
+//! mimalloc's and go back there: see [`super::family`]. An allocator that is part of the program itself stands before
+//! ours and is never asked for here.
 
 use core::ffi::{CStr, c_int, c_void};
 use core::mem::transmute_copy;

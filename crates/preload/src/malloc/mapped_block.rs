@@ -5,14 +5,14 @@
 //! | unused ........... | Header   | size bytes ... usable .... | end of the map
 //! ```
 //!
-//! Invariants: `block = base + max(ALIGN_MIN, align)`, and the header ends at `block`. No
-//! memory of mimalloc shares the slice of [`SLICE`] bytes in which `block` lies, so
-//! mimalloc's page map, which has one entry a slice, does not know the block.
+//! Invariants: `block = base + max(ALIGN_MIN, align)`, and the header ends at `block`. No memory of mimalloc shares
+//! the slice of [`SLICE`] bytes in which `block` lies. So mimalloc's page map, which has one entry a slice, does not
+//! know the block.
 //!
 //! A block grows by `mremap`: its pages move and are neither copied nor touched. A fresh
 //! map is zero, and pages that are not touched cost nothing; so growth rounds up freely.
 //!
-//! What it does not do: keep freed maps. They go back at once.
+//! Freed maps are not kept. They go back at once.
 
 use core::ffi::c_void;
 use core::ptr;

@@ -48,8 +48,8 @@ pub unsafe extern "C" fn munmap(addr: *mut c_void, len: usize) -> c_int {
     status(|| unsafe { hooks::munmap(addr as usize, len) })
 }
 
-/// libc declares the last argument variadic; the calling conventions of x86-64 and aarch64
-/// pass it as if it were declared, and it is read where the flags say it was given.
+/// libc declares the last argument variadic. The calling conventions of x86-64 and aarch64 pass it as if it were
+/// declared, and it is read where the flags say it was given.
 ///
 /// # Safety
 /// `mremap(2)`'s.

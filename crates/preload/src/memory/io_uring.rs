@@ -5,9 +5,8 @@
 //! `syscall` refuses that one operation, with EACCES in its completion. The kernel's own restrictions see to
 //! that: the ring is made disabled, restricted to all other operations that this kernel has, and enabled.
 //!
-//! What it does not do: restrict a ring that the program makes disabled, as it may have restrictions of its
-//! own, which can be given once; nor one that is made without libc, as liburing does it. See
-//! docs/decisions/0001-memory-calls-behind-libc.md.
+//! Not restricted: a ring that the program makes disabled, as it may have restrictions of its own, which can be given
+//! once; and one that is made without libc, as by liburing. See docs/decisions/0001-memory-calls-behind-libc.md.
 
 use core::ffi::c_long;
 

@@ -1,17 +1,17 @@
 //! The exec family: a program that passes an environment of its own must not lose ebbtide.
 //!
-//! The constructor remembers how this library came into the process: its place in
-//! `LD_PRELOAD`, in `LD_LIBRARY_PATH` where that only names it, and every variable whose name
-//! begins with `EBB_`. Each exec checks the environment it is given, and where something is missing
-//! passes a copy with it put back. A value that differs stays: another `ebb run` inside this one
-//! set it. A program whose loader could not bear this library ([`crate::process::exec_target`]) gets the copy without it.
+//! The constructor remembers how this library came into the process: its place in `LD_PRELOAD`, in `LD_LIBRARY_PATH`
+//! where that names it, and every variable named `EBB_*`. Each exec checks the environment it is given, and where
+//! something is missing passes a copy with it put back. A value that differs stays: another `ebb run` inside this one
+//! set it. A program whose loader could not bear this library ([`crate::process::exec_target`]) gets the copy without
+//! it.
 //!
-//! Everything after the constructor is fit for the child of a vfork: no lock, no heap. The
-//! copy is built on the stack or, where it does not fit, in a map of its own; that map is
-//! given back if the exec fails, and stays with the parent if a vforked child succeeds.
+//! Everything after the constructor is fit for the child of a vfork: no lock, no heap. The copy is built on the stack
+//! or, where it does not fit, in a map of its own. That map is given back if the exec fails, and stays with the
+//! parent if a vforked child succeeds.
 //!
-//! What it does not do: repair what `system` and `popen` start, which take the process's
-//! own environment, or reach into static programs, which no variable can.
+//! Not repaired: programs that `system` and `popen` start, which take the process's own environment; static programs,
+//! which no variable can reach.
 
 use core::ffi::{CStr, c_char, c_int, c_void};
 use core::ptr;
@@ -218,7 +218,7 @@ impl Environment {
     }
 }
 
-/// What becomes of a variable in the copy.
+/// The change of a variable in the copy.
 enum Change<'a> {
     Stays,
     /// It begins with the list's own entry; this is the rest.
@@ -229,7 +229,7 @@ enum Change<'a> {
     Goes,
 }
 
-/// What the copy of an environment takes.
+/// The needs of the copy of an environment.
 struct Repair {
     /// For a program that must not get the library.
     withheld: bool,

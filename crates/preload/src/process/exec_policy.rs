@@ -1,6 +1,6 @@
-//! `ebb run --require-managed`, heeded down the tree: an exec of a program whose memory could not be managed
-//! is refused, with EACCES, as that of one on a file system without execution is. Who starts programs knows
-//! what to do about that; ENOEXEC would have a shell read the file as a script.
+//! `ebb run --require-managed`, heeded down the tree. An exec of a program whose memory could not be managed is
+//! refused with EACCES, as on a file system without execution. Shells and the like know what to do about that; after
+//! ENOEXEC a shell would read the file as a script.
 //!
 //! Told on standard error of whoever starts it. As much as the rest of `exec` it is fit for the child of a
 //! vfork: no lock, no heap. Of an exec that [`crate::process::exec_target`] does not see, the supervisor tells what it

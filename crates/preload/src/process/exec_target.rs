@@ -1,11 +1,11 @@
-//! What an exec would start, by the headers of the file that it names: the program that the kernel runs in
+//! The program that an exec would start, by the headers of the file that it names: the one that the kernel runs in
 //! the end, behind `#!` lines.
 //!
-//! It is asked before each exec, in children of vfork too: no lock, no heap. What cannot be looked at (not
-//! there, not readable) the kernel answers.
+//! It is asked before each exec, in children of vfork too: no lock, no heap. For files that cannot be looked at (not
+//! there, not readable) the kernel has the answer.
 //!
-//! What it does not do: see an exec that libc makes within itself (`system` and `popen` start the shell so)
-//! or that is made without libc; or follow a directory that a spawn changes to first.
+//! Not seen: an exec that libc makes within itself (`system` and `popen` start the shell so), or one made without
+//! libc. A directory that a spawn changes to first is not followed.
 
 use core::ffi::{CStr, c_char, c_int};
 use std::fs::File;
@@ -34,7 +34,7 @@ pub enum Search {
     Path,
 }
 
-/// What `file` names.
+/// The program that `file` names.
 ///
 /// # Safety
 /// `file` is a string, or nothing is there.

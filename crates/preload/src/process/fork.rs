@@ -1,10 +1,9 @@
 //! Forks: the pager and every lock of ours are at rest while the system copies the process.
 //!
-//! That is for the one system call which copies it, and no longer: what libc does before and after it, on the
-//! way of `fork`, may need memory that is out, and locks whose holders do. So on a thread in one of libc's
-//! forking functions the call is caught (`ebb_sys::syscall_trap`) and made by [`copy`]. In the child that
-//! returns when all memory is served. What the kernel would store in the program's memory on the way is stored
-//! by us, afterwards, in parent and child.
+//! That is for the one system call which copies it, and no longer. On the way of `fork`, libc may need memory that is
+//! out before and after it, and locks whose holders do. So on a thread in one of libc's forking functions the call is
+//! caught (`ebb_sys::syscall_trap`) and made by [`copy`]. In the child that returns when all memory is served. Words
+//! that the kernel would store in the program's memory on the way are stored by us, afterwards, in parent and child.
 //!
 //! `fork`, `forkpty` and `daemon` run the handlers of `pthread_atfork`; `_Fork` and `clone` without `CLONE_VM`
 //! are wrapped, and `syscall` for the same by number. `vfork`, `posix_spawn`, `system` and `popen` share the
@@ -144,8 +143,8 @@ unsafe extern "C" fn after_in_parent() {
     unsafe { finish_in_parent(None) }
 }
 
-/// After libc's part, in the parent; `child`: what the fork answered, where that is known. What was caught is
-/// finished by then, and the turn another's, perhaps. `errno` stays what libc made it.
+/// After libc's part, in the parent; `child`: what the fork answered, where that is known. A caught call is finished
+/// by then, and the turn another's, perhaps. `errno` stays what libc made it.
 unsafe fn finish_in_parent(child: Option<i32>) {
     if TURN.load(SeqCst) != thread::id() {
         return;
@@ -270,7 +269,7 @@ struct Request {
     len: usize,
     /// Where the child goes on.
     stack: usize,
-    /// What the program wants to be stored, and where.
+    /// The stores that the program wants.
     wanted: CloneArgs,
     /// The numbers that it wants for the child, in its PID namespaces.
     numbers: [u32; NUMBERS],

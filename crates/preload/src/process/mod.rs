@@ -1,4 +1,4 @@
-//! What makes, replaces or ends threads and processes, or changes their user.
+//! Calls that make, replace or end threads and processes, or change their user.
 
 pub mod credentials;
 pub mod exec;

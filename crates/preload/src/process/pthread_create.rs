@@ -42,8 +42,8 @@ pub unsafe extern "C" fn pthread_create(
     unsafe { next(thread, attributes, start, arg) }
 }
 
-/// A stack of the program's own may lie in managed memory, and libc puts what it and the kernel have of the
-/// thread on top of it: `errno`, and words that the kernel stores without being able to wait.
+/// A stack of the program's own may lie in managed memory. libc puts its and the kernel's data of the thread on top
+/// of it: `errno`, and words that the kernel stores without being able to wait.
 ///
 /// # Safety
 /// `attributes` is initialised.

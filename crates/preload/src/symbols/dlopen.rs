@@ -1,9 +1,8 @@
 //! `dlopen(3)` without RTLD_DEEPBIND.
 //!
-//! A library opened with that flag looks names up in what it is linked with first, so it would call
-//! libc's `malloc`, `free` and `mmap` and not those of this library, with blocks that went to and
-//! fro between it and the program: PHP opens its extensions so. Without the flag it finds what the
-//! rest of the program does.
+//! A library opened with that flag (PHP opens its extensions so) looks names up in its own dependencies first. It
+//! would call libc's `malloc`, `free` and `mmap`, with blocks that went to and fro between it and the program.
+//! Without the flag it finds what the rest of the program does.
 //!
 //! libc's function asks by its return address who calls, for that one's search path and namespace:
 //! so it is jumped to, not called.
