@@ -1,49 +1,32 @@
 //! The pager: joins the engine to the real memory of a real process.
 //!
-//! A page map (`map`) over the managed ranges (`ranges`) says of each page where it is. Service
-//! threads (`service`) resolve page faults (`resolve`, `load`, `place`) and make room (`room`,
-//! `capture`, `store`; `shortage` where there is none) through the staging area (`bays`), in the order
-//! of the reclaim queue (`queue`); a keeper thread (`keeper`) does the rest. The preload library calls
-//! `hooks`; `fork` gives a forked child a pager of its own, `errand` lets one that shares the memory have none. One lock guards what all of them know
-//! (`state`, where the lock protocol stands).
+//! Each folder uses only those named before it:
+//!
+//! | folder | what it is |
+//! |---|---|
+//! | [`budget`] | arithmetic of the budget: charge, split with the pool, requests to peers |
+//! | [`map`] | where each page is, which addresses are managed, the order of accesses |
+//! | [`reclaim`] | whose turn it is to leave, which pages threads hold, the staging area |
+//! | [`devices`] | the swap space of a process and the devices under it |
+//! | [`process`] | the state under one lock, and what all threads of ours share |
+//! | [`eviction`] | the way out: make room, capture, swap out, release frames |
+//! | [`fault`] | the way in: service threads, resolve, swap in, install; out of memory |
+//! | [`syscalls`] | memory calls of the program, and of children that share its memory |
+//! | [`fork`] | how a forked child comes to a pager of its own |
+//! | [`keeper`] | the thread for all that need not happen inside a fault or a call |
+//! | [`hooks`] | the interface for the preload library |
 
-mod account;
-mod advice;
-mod appetite;
-mod attempts;
-mod audit;
-mod balance;
-mod bays;
-mod capture;
-mod cede;
-mod clean;
-mod dates;
+mod budget;
 mod devices;
-mod embed;
-mod errand;
-mod failure;
+mod eviction;
+mod fault;
 mod fork;
-mod generations;
-mod growth;
 pub mod hooks;
 mod keeper;
-mod kernel;
-mod load;
 mod map;
-mod pattern;
-mod pinned;
-mod place;
 mod process;
-mod queue;
-mod ranges;
-mod references;
-mod refuge;
-mod remap;
-mod resolve;
-mod room;
-mod service;
-mod sharing;
-mod shortage;
-mod state;
-mod store;
-mod user;
+mod reclaim;
+mod statics;
+mod syscalls;
+#[cfg(test)]
+mod tests;

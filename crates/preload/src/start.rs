@@ -2,7 +2,10 @@
 
 use core::ffi::{c_char, c_int};
 
-use crate::{exec, fork, malloc, next, refuse};
+use crate::malloc::family;
+use crate::memory::calls;
+use crate::process::{credentials, exec, exec_policy, fork, pthread_create, robust_mutex};
+use crate::symbols::{dlopen, strerror};
 
 unsafe extern "C" {
     static mut environ: *const *const c_char;
@@ -21,11 +24,23 @@ extern "C" fn construct(_argc: c_int, _argv: *const *const c_char, envp: *const 
             environ = envp;
         }
     }
-    next::resolve_all();
+    resolve_all();
     // SAFETY: `envp` is the process's environment, complete and not yet changed.
     unsafe { exec::remember(envp) };
-    refuse::remember();
-    malloc::start();
+    exec_policy::remember();
+    family::start();
     fork::register();
     ebb_pager::hooks::start();
+}
+
+/// Looks up every name now, while taking the loader's lock can harm nobody.
+fn resolve_all() {
+    dlopen::resolve();
+    exec::resolve();
+    fork::resolve();
+    calls::resolve();
+    robust_mutex::resolve();
+    strerror::resolve();
+    pthread_create::resolve();
+    credentials::resolve();
 }

@@ -1,11 +1,10 @@
-//! `syscall(2)`: the system calls that copy the address space, made by number, are forks like
-//! any other, and those that map memory are memory calls like any other (SBCL makes all of its so). One that
-//! makes an io_uring is looked after ([`rings`]). Memory that the kernel is to remember and store to later is
-//! not paged.
-//! Everything else passes as it is.
+//! `syscall(2)`: system calls that copy the address space, made by number, are forks like any other. Those that map
+//! memory are memory calls like any other (SBCL makes all of its so). One that makes an io_uring is looked after
+//! ([`io_uring`]). Memory that the kernel is to remember and store to later is not paged. Everything else passes as
+//! it is.
 //!
-//! System calls made without libc are out of reach: a child of such a one
-//! has no managed memory at all once its parent pages, and gets SIGSEGV where it touches it.
+//! System calls made without libc are out of reach. A child of such a one has no managed memory once its parent
+//! pages, and gets SIGSEGV where it touches it.
 
 use core::ffi::{c_int, c_long, c_void};
 use core::ptr;
@@ -14,7 +13,8 @@ use ebb_sys::{memory as memory_of, raw};
 
 use ebb_pager::hooks;
 
-use crate::{fork, memory, rings};
+use crate::memory::{calls, io_uring};
+use crate::process::fork;
 
 /// libc declares it variadic and reads six arguments in any case; both calling conventions pass
 /// them as if they were declared.
@@ -44,7 +44,7 @@ pub unsafe extern "C" fn syscall(
         if copies_memory(number, a, b) {
             fork::by_number(number, [a, b, c, d, e, f])
         } else if number == libc::SYS_io_uring_setup && hooks::wanted() {
-            rings::setup(a, ptr::with_exposed_provenance_mut(b as usize))
+            io_uring::setup(a, ptr::with_exposed_provenance_mut(b as usize))
         } else {
             raw::call(number, [a, b, c, d, e, f])
         }
@@ -81,32 +81,32 @@ unsafe fn memory_call(number: c_long, args: [c_long; 6]) -> Option<c_long> {
     unsafe {
         Some(match number {
             libc::SYS_mmap => {
-                let start = memory::mmap(at(a), b as usize, c as c_int, d as c_int, e as c_int, f);
+                let start = calls::mmap(at(a), b as usize, c as c_int, d as c_int, e as c_int, f);
                 start.addr() as c_long
             }
             libc::SYS_mremap => {
-                let start = memory::mremap(at(a), b as usize, c as usize, d as c_int, at(e));
+                let start = calls::mremap(at(a), b as usize, c as usize, d as c_int, at(e));
                 start.addr() as c_long
             }
-            libc::SYS_brk => memory::set_break(a as usize) as c_long,
-            libc::SYS_mlock => memory::mlock(at(a), b as usize).into(),
-            libc::SYS_mlock2 => memory::mlock2(at(a), b as usize, c as c_int).into(),
-            libc::SYS_munlock => memory::munlock(at(a), b as usize).into(),
-            libc::SYS_mlockall => memory::mlockall(a as c_int).into(),
-            libc::SYS_munlockall => memory::munlockall().into(),
-            libc::SYS_munmap => memory::munmap(at(a), b as usize).into(),
-            libc::SYS_mprotect => memory::mprotect(at(a), b as usize, c as c_int).into(),
+            libc::SYS_brk => calls::set_break(a as usize) as c_long,
+            libc::SYS_mlock => calls::mlock(at(a), b as usize).into(),
+            libc::SYS_mlock2 => calls::mlock2(at(a), b as usize, c as c_int).into(),
+            libc::SYS_munlock => calls::munlock(at(a), b as usize).into(),
+            libc::SYS_mlockall => calls::mlockall(a as c_int).into(),
+            libc::SYS_munlockall => calls::munlockall().into(),
+            libc::SYS_munmap => calls::munmap(at(a), b as usize).into(),
+            libc::SYS_mprotect => calls::mprotect(at(a), b as usize, c as c_int).into(),
             libc::SYS_pkey_mprotect => {
-                memory::pkey_mprotect(at(a), b as usize, c as c_int, d as c_int).into()
+                calls::pkey_mprotect(at(a), b as usize, c as c_int, d as c_int).into()
             }
-            libc::SYS_madvise => memory::madvise(at(a), b as usize, c as c_int).into(),
+            libc::SYS_madvise => calls::madvise(at(a), b as usize, c as c_int).into(),
             libc::SYS_process_madvise => {
                 let areas = at(b).cast_const().cast();
-                memory::process_madvise(a as c_int, areas, c as usize, d as c_int, e as u32)
+                calls::process_madvise(a as c_int, areas, c as usize, d as c_int, e as u32)
                     as c_long
             }
             libc::SYS_ioctl => {
-                memory::before_ioctl(b as libc::c_ulong, at(c));
+                calls::before_ioctl(b as libc::c_ulong, at(c));
                 return None;
             }
             _ => return None,

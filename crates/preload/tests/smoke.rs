@@ -210,7 +210,7 @@ fn malloc_answers_as_glibc_does() {
     }
 }
 
-/// What is freed goes back soon, growing moves and does not copy, and a program starts small.
+/// Freed memory goes back soon, growing moves and does not copy, and a program starts small.
 #[test]
 fn freed_memory_does_not_stay() {
     if let Some(program) = built("freed_memory.c") {
@@ -222,7 +222,7 @@ fn freed_memory_does_not_stay() {
     }
 }
 
-/// What a process pays to start, at its best: below half a millisecond.
+/// The time that a process pays to start, at its best: below half a millisecond.
 #[test]
 fn starting_costs_little() {
     let start = |preload: Option<&Path>| {

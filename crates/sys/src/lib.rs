@@ -9,6 +9,7 @@ mod io;
 mod kernel;
 pub mod lz4;
 pub mod memory;
+pub mod paging;
 pub mod probe;
 pub mod proc;
 mod process;

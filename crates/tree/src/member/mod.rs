@@ -109,6 +109,24 @@ impl Member {
         })
     }
 
+    /// A tree of this process alone, of `budget` pages and without a supervisor: for tests and simulations of
+    /// a pager.
+    ///
+    /// # Errors
+    /// The table cannot be made.
+    pub fn alone(budget: u64, config: Config) -> Result<Self, Errno> {
+        let (table, _fd) = Table::create(budget, config)?;
+        let slot = table.take_slot(StateWord::of(SlotState::Joined));
+        let slot = slot.ok_or(Errno::NOSPC)?;
+        Ok(Self {
+            table,
+            me: Arc::new(AtomicU32::new(slot.0 as u32)),
+            held: Held::default(),
+            connection: KeptFd::default(),
+            program: AtomicU32::new(std::process::id()),
+        })
+    }
+
     /// In a forked child, after [`child_started`](Self::child_started), on its new service
     /// thread or in its helper: connects to the supervisor. It holds the leases that the parent held, but
     /// none of the descriptors: [`attach`](Self::attach) those again. `program` as for

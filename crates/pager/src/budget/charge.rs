@@ -1,0 +1,154 @@
+//! The charge of this process against the tree's budget.
+//!
+//! Invariant: used + unmanaged + kernel + unshared ≤ charged, and Σ charged over the tree ≤ the tree's limit. The
+//! slack is one batch a process. Charges are taken in batches, so that a fault seldom touches the counter that the
+//! processes share.
+//!
+//! *Unshared*: pages that were shared with forked relatives and are so no more. While shared they
+//! were charged to each and credited to the family; a copy is charged here first, then (in
+//! batches too) credit and charge go back together.
+
+use ebb_tree::Member;
+
+/// Pages asked for at once, at most.
+const BATCH: i64 = 256;
+/// Pages charged that may lie unused, at most.
+const STOCK: i64 = 1024;
+
+/// The charge of this process, in pages.
+#[derive(Default)]
+pub struct Charge {
+    charged: i64,
+    /// Anonymous memory of the process that the pager does not manage, as last measured.
+    unmanaged: i64,
+    /// Pages that the kernel keeps for it (`kernel_memory`), as last measured.
+    kernel: i64,
+    /// Pages shared no more whose credit has not been given back.
+    unshared: i64,
+    /// [`Member::rollups`] when the first of them was shared no more.
+    since: u32,
+    /// Pages dropped that may have been shared: nobody has looked.
+    unmeasured_drops: i64,
+}
+
+impl Charge {
+    /// Nothing charged.
+    pub const fn new() -> Self {
+        Self {
+            charged: 0,
+            unmanaged: 0,
+            kernel: 0,
+            unshared: 0,
+            since: 0,
+            unmeasured_drops: 0,
+        }
+    }
+
+    /// Pages charged.
+    pub fn charged(&self) -> i64 {
+        self.charged
+    }
+
+    /// Pages of it that cannot be paged, as last measured: anonymous memory that is not managed, and the kernel's.
+    pub fn unmanaged(&self) -> u64 {
+        (self.unmanaged + self.kernel).max(0) as u64
+    }
+
+    /// Pages to ask for at once: what many small processes each have too many would be much.
+    fn batch(&self) -> i64 {
+        (self.charged / 32).clamp(16, BATCH)
+    }
+
+    /// Pages beyond need that may stay charged for what comes next.
+    pub fn stock(&self) -> i64 {
+        (self.charged / 16).clamp(32, STOCK)
+    }
+
+    /// How many pages more than charged are in use; negative: how many are left.
+    pub fn over(&self, used: i64) -> i64 {
+        used + self.unmanaged + self.kernel + self.unshared - self.charged
+    }
+
+    /// Makes sure that `extra` pages more than `used` are charged; false if the limit forbids it.
+    pub fn reserve(&mut self, member: &Member, used: i64, extra: i64) -> bool {
+        let need = self.over(used) + extra;
+        if need <= 0 {
+            return true;
+        }
+        for want in [need.max(self.batch()), need] {
+            if member.try_charge(want as u64) {
+                self.charged += want;
+                return true;
+            }
+        }
+        false
+    }
+
+    /// Makes sure that copies of `pages` shared pages are charged, which are made next; false if
+    /// the limit forbids it.
+    pub fn reserve_copies(&mut self, member: &Member, used: i64, pages: i64) -> bool {
+        if !self.reserve(member, used, pages) {
+            return false;
+        }
+        self.unshare(pages, member.rollups());
+        if self.unshared >= BATCH {
+            self.give_credit_back(member);
+        }
+        true
+    }
+
+    /// `pages` are shared no more, since `rollups`: dropped here, or copied whether there was room or not.
+    pub fn unshare(&mut self, pages: i64, rollups: u32) {
+        let older = (rollups.wrapping_sub(self.since) as i32) < 0;
+        if self.unshared == 0 || older {
+            self.since = rollups;
+        }
+        self.unshared += pages;
+    }
+
+    /// Pages are dropped, of which some may be shared: shared pages are to be measured then.
+    pub fn doubt(&mut self, pages: i64) {
+        self.unmeasured_drops += pages;
+    }
+
+    /// Gives back the credit for unshared pages, and their charge.
+    fn give_credit_back(&mut self, member: &Member) {
+        let pages = self.unshared.min(self.charged);
+        if pages > 0 {
+            member.unshare(pages as u64, self.since);
+            self.charged -= pages;
+            self.unshared -= pages;
+        }
+    }
+
+    /// Charges what is already in use, limit or not: it was measured, not asked for. `kernel` is beside what
+    /// was `measured` of the process.
+    pub fn record_measured(&mut self, member: &Member, used: i64, measured: i64, kernel: i64) {
+        self.unmanaged = (measured - used).max(0);
+        self.kernel = kernel;
+        let over = self.over(used);
+        if over > 0 && !self.reserve(member, used, 0) {
+            member.charge_forced(over as u64);
+            self.charged += over;
+        }
+    }
+
+    /// Gives back what is charged beyond need, but for `keep` pages.
+    pub fn settle(&mut self, member: &Member, used: i64, keep: i64) {
+        self.give_credit_back(member);
+        let surplus = -self.over(used) - keep;
+        if surplus > 0 {
+            member.uncharge(surplus as u64);
+            self.charged -= surplus;
+        }
+        if self.unmeasured_drops > 0 {
+            member.doubt(std::mem::take(&mut self.unmeasured_drops) as u64);
+        }
+    }
+
+    /// Charged already: what a process has when it begins to page, or a forked child's copy of its
+    /// parent's charge.
+    pub fn begins_with(&mut self, charged: i64) {
+        (self.charged, self.unshared, self.unmeasured_drops) = (charged, 0, 0);
+    }
+}

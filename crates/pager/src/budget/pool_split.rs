@@ -1,0 +1,316 @@
+//! How the budget is shared between resident pages and the pool, where there are devices.
+//!
+//! A page in the pool costs a fault, a page on a device ten times that; but the pool's RAM is RAM that the program
+//! does not have. The better split depends on the program. A working set that nearly fits wants to be resident; one
+//! far larger than memory wants to be in the pool.
+//!
+//! The ranks of the pages that come back tell (see `queue`): how many of the pages that are out were evicted later.
+//! With `x` frames moved from the pool to the program, a page of rank below `x` would not have been missed. One of
+//! rank below `x` + the pool's pages is found in the pool, a later one on a device:
+//!
+//! ```text
+//! cost(x) = pool_cost * #{x <= rank < x + pool(x)} + device_cost * #{rank >= x + pool(x)}
+//! pool(x) = (pool_frames - x) * density
+//! ```
+//!
+//! For negative `x` nothing is known of the pages that would be missed then; as many for each frame
+//! are assumed as come back at once now. Where the pool is well below its limit there is no such
+//! `x`: a higher limit would not make it larger. The limit moves one step at a time towards the
+//! cheapest split, as the ranks are a guess that gets worse with distance.
+//!
+//! At first the pool may have nearly all: pages that go to a device before anything is known of them may have to come
+//! back, at ten times the cost. And moving the line costs something itself: pages are written and perhaps read again,
+//! or compressed. Nobody knows whether the program will go on as it did. So a step is taken when its savings until
+//! now make up for its cost, as one buys skis when the rent paid has come to their price.
+//!
+//! This is Mattson's stack distance (1970), with refaults as the only samples; and the rental of
+//! skis (Karlin and others, 1988).
+
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+/// Ranks told apart, in steps.
+const RANKS: usize = 128;
+/// Steps that make as many pages as are resident.
+const SET: usize = 8;
+/// The smallest and the largest share of the budget for the pool, in parts of `WHOLE`.
+const SHARES: std::ops::RangeInclusive<usize> = 1..=13;
+/// The first: what the pool can hold needs no device.
+const FIRST: usize = *SHARES.end();
+const WHOLE: usize = 16;
+/// Pages that move to a device for the price of a fault from there: they are written many at a time.
+const WRITTEN: u64 = 8;
+/// A split must be this much cheaper to be taken, in percent.
+const WORTH: u64 = 5;
+/// The highest price of a frame: a disk that turns has others, and ages tell no more.
+const MOST_PRICE: u64 = 64;
+/// Faults from which something can be learned.
+const ENOUGH: u32 = 256;
+
+/// The learned share.
+pub struct PoolSplit {
+    /// Faults by the rank of their page, halved now and then.
+    ranks: [u32; RANKS],
+    seen: u32,
+    share: usize,
+    /// The share is learned, not the first.
+    is_learned: bool,
+    /// Nanoseconds that another share would have saved until now, and whether that is a larger one.
+    regret: u64,
+    larger: bool,
+}
+
+/// The cost of a fault from the pool, and the surplus of one from a device: moving means, in ns. On a machine that is
+/// busy with other things both are dear, the difference is not.
+pub struct Costs {
+    pool: AtomicU64,
+    more: AtomicU64,
+}
+
+impl Costs {
+    /// Before anything was measured.
+    pub const fn new() -> Self {
+        Self {
+            pool: AtomicU64::new(10_000),
+            more: AtomicU64::new(90_000),
+        }
+    }
+
+    /// The price of a frame that the pool gives up for a resident page. Its pages, `density` sixteenths of one, come
+    /// back from a device then. The price is a multiple of the cost of a page from the pool.
+    pub fn price(&self, density: usize) -> u64 {
+        let near = self.pool.load(Relaxed).max(1);
+        let far = near + self.more.load(Relaxed);
+        (density as u64 * far / 16 / near).clamp(1, MOST_PRICE)
+    }
+
+    /// A fault took `ns`. Concurrent updates may lose one.
+    pub fn took(&self, device: bool, ns: u64) {
+        let (mean, ns) = if device {
+            (&self.more, ns.saturating_sub(self.pool.load(Relaxed)))
+        } else {
+            (&self.pool, ns)
+        };
+        let old = mean.load(Relaxed);
+        mean.store(old - old / 64 + ns / 64, Relaxed);
+    }
+}
+
+impl PoolSplit {
+    /// Nearly all for the pool.
+    pub const fn new() -> Self {
+        Self {
+            ranks: [0; RANKS],
+            seen: 0,
+            share: FIRST,
+            is_learned: false,
+            regret: 0,
+            larger: true,
+        }
+    }
+
+    /// Whether the share is that which faults have taught.
+    pub fn is_learned(&self) -> bool {
+        self.is_learned
+    }
+
+    /// A page of this rank came back, while `resident` pages were resident.
+    pub fn record_refault(&mut self, rank: usize, resident: usize) {
+        self.ranks[(rank * SET / resident.max(1)).min(RANKS - 1)] += 1;
+        self.seen += 1;
+    }
+
+    /// The pool's part, in pages: of the tree's `budget` until something was learned, then of what this process has
+    /// `charged`.
+    pub fn limit(&self, budget: usize, charged: usize) -> usize {
+        let whole = if self.is_learned { charged } else { budget };
+        whole * self.share / WHOLE
+    }
+
+    /// Older faults count half from now on.
+    fn halve(&mut self) {
+        for rank in &mut self.ranks {
+            *rank /= 2;
+        }
+        self.seen = 0;
+    }
+
+    /// Moves the share a step if that is worth it. In use are `resident` pages and `pool` frames, which hold
+    /// `density` pages each in sixteenths, of `budget` pages. True if it was moved.
+    pub fn adjust(
+        &mut self,
+        resident: usize,
+        pool: usize,
+        density: usize,
+        budget: usize,
+        costs: &Costs,
+    ) -> bool {
+        if self.seen < ENOUGH || resident < SET {
+            return false;
+        }
+        let near = costs.pool.load(Relaxed);
+        let far = near + costs.more.load(Relaxed);
+        let grows = pool * 8 >= budget * self.share / WHOLE * 7;
+        let cost = |share: usize| {
+            let limit = budget * share / WHOLE;
+            let x = match pool as i64 - limit as i64 {
+                x if x < 0 && !grows => 0,
+                x => x,
+            };
+            // In steps: what is resident is SET of them.
+            let steps = |pages: i64| pages * SET as i64 / resident as i64;
+            let hit = steps(x).max(0) as usize;
+            let holds = (pool as i64 - x).max(0) * density as i64 / 16;
+            let in_pool = steps(x + holds).max(0) as usize;
+            let count = |from: usize, to: usize| -> u64 {
+                self.ranks[from.min(RANKS)..to.min(RANKS).max(from.min(RANKS))]
+                    .iter()
+                    .map(|n| u64::from(*n))
+                    .sum()
+            };
+            let missed = steps(-x).max(0) as u64 * u64::from(self.ranks[0].max(self.ranks[1]));
+            near * (count(hit, in_pool) + missed) + far * count(in_pool.max(hit), RANKS)
+        };
+        let now = cost(self.share);
+        // The nearest of those that cost the same.
+        let order = |s: &usize| (cost(*s), s.abs_diff(self.share));
+        let best = SHARES.min_by_key(order).unwrap_or(self.share);
+        let saved = now - cost(best);
+        self.halve();
+        let larger = best > self.share;
+        if best == self.share || larger != self.larger {
+            (self.regret, self.larger) = (0, larger);
+        }
+        if saved <= now * WORTH / 100 {
+            return false;
+        }
+        // Half of what is counted was counted before.
+        self.regret += saved / 2;
+        let step = budget / WHOLE;
+        let price = if larger {
+            step as u64 * near
+        } else {
+            let limit = budget * (self.share - 1) / WHOLE;
+            let pages = pool.saturating_sub(limit).min(step) * density / 16;
+            pages as u64 * far / WRITTEN
+        };
+        if self.regret < price * best.abs_diff(self.share) as u64 {
+            return false;
+        }
+        self.regret -= price;
+        self.is_learned = true;
+        self.share = if larger {
+            self.share + 1
+        } else {
+            self.share - 1
+        };
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The share that it comes to when ranks come from `rank`, for 8000 resident pages and a pool of
+    /// as many frames, two pages in each.
+    fn settles(rank: impl Fn(usize, usize) -> usize) -> usize {
+        let (mut balance, costs, budget) = (PoolSplit::new(), Costs::new(), 16_000);
+        let mut x = 1u64;
+        for _ in 0..400 {
+            let pool = balance.limit(budget, budget);
+            let resident = budget - pool;
+            for _ in 0..2000 {
+                x = x
+                    .wrapping_mul(6364136223846793005)
+                    .wrapping_add(1442695040888963407);
+                let pages = rank((x >> 33) as usize, resident);
+                if pages > 0 {
+                    balance.record_refault(pages, resident);
+                }
+            }
+            balance.adjust(resident, pool, 32, budget, &costs);
+        }
+        balance.share
+    }
+
+    #[test]
+    fn a_working_set_that_nearly_fits_becomes_resident() {
+        // 12000 pages at random: what is missing comes back within as many evictions as are missing.
+        let share = settles(|x, resident| {
+            let missing = 12_000usize.saturating_sub(resident);
+            if missing == 0 {
+                0
+            } else {
+                1 + x % (2 * missing)
+            }
+        });
+        assert!(share <= 5, "{share}/16 for the pool");
+    }
+
+    #[test]
+    fn a_working_set_far_larger_than_memory_goes_to_the_pool() {
+        let share = settles(|x, resident| 1 + x % (60_000 - resident));
+        assert!(share >= 11, "{share}/16 for the pool");
+    }
+
+    #[test]
+    fn little_is_learnt_from_few_faults() {
+        let mut balance = PoolSplit::new();
+        for _ in 0..ENOUGH - 1 {
+            balance.record_refault(0, 8000);
+        }
+        assert!(!balance.adjust(8000, 8000, 32, 16_000, &Costs::new()));
+        assert_eq!(balance.share, FIRST);
+        assert_eq!(balance.limit(16_000, 4_000), 13_000);
+    }
+
+    /// Windows of faults, all of pages of this rank, until the share is another: at most `most`.
+    fn windows(balance: &mut PoolSplit, rank: impl Fn(usize) -> usize, most: usize) -> usize {
+        let (resident, pool) = (3_000, 13_000);
+        let moved = |window: &usize| {
+            (0..ENOUGH).for_each(|_| balance.record_refault(rank(*window), resident));
+            balance.adjust(resident, pool, 32, 16_000, &Costs::new())
+        };
+        (0..most).find(moved).unwrap_or(most)
+    }
+
+    #[test]
+    fn a_step_is_taken_when_it_would_have_saved_what_it_costs() {
+        // Every fault would be saved, and a step writes 2000 pages.
+        let (each, write) = (10_000, 100_000 / WRITTEN as usize);
+        let paid = 2_000 * write;
+        let windows = windows(&mut PoolSplit::new(), |_| 1, 1_000);
+        let lost = windows * ENOUGH as usize * each;
+        assert!((paid / 2..4 * paid).contains(&lost), "{lost} ns for {paid}");
+    }
+
+    #[test]
+    fn who_does_now_this_now_that_moves_nothing() {
+        // Now of pages that just left, now of those that left before all that the pool can hold.
+        let rank = |window| if window % 2 == 0 { 1 } else { 40_000 };
+        let mut balance = PoolSplit::new();
+        balance.share = FIRST / 2;
+        assert_eq!(windows(&mut balance, rank, 1_000), 1_000);
+    }
+
+    #[test]
+    fn a_limit_that_is_far_off_is_left_alone() {
+        // All pages that are out left within a sixteenth of the pool's limit.
+        let mut balance = PoolSplit::new();
+        for _ in 0..1_000 {
+            (0..ENOUGH).for_each(|_| balance.record_refault(7_000, 8_000));
+            assert!(!balance.adjust(8_000, 800, 32, 16_000, &Costs::new()));
+        }
+    }
+
+    #[test]
+    fn a_busy_machine_makes_no_device_look_near() {
+        let costs = Costs::new();
+        for _ in 0..1_000 {
+            costs.took(false, 500_000);
+            costs.took(true, 600_000);
+        }
+        let more = costs.more.load(Relaxed);
+        assert!((90_000..110_000).contains(&more), "{more}");
+    }
+}

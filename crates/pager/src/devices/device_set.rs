@@ -1,0 +1,482 @@
+//! The tree's swap devices in this process: those that were there when it began to page, those
+//! added later, and those that are to go.
+//!
+//! All of it happens in the keeper, never in a fault. [`DeviceSet::tend`] compares what the
+//! tree's table says with what the engine has:
+//! ```text
+//! in the table, not here       open: descriptor and leases from the supervisor, Devices::add
+//! here, Asked in the table     say what it would take to leave, beyond what is this process's own
+//! here, HelperExit in the table   no more pages go there; a few milliseconds of moving pages away a
+//!                              turn, to other devices, or into the pool as far as the budget has
+//!                              room; when nothing is left Devices::remove, and once no thread
+//!                              reads from it any more, close the file and say so
+//! here, On again               pages go there again
+//! ```
+//! Data that a process writes there is encrypted with its own keys ([`ebb_stores::keyring`]); a fork tells them of it
+//! ([`DeviceSet::part`]). A process that gives up the tree's user ([`user`](crate::syscalls::user_change)) has
+//! descriptors that only read from then on: what it has there comes back, all else stays in memory. Files are closed
+//! here alone: they are descriptors of the service threads' table. Threads of the program, which may hold the last
+//! reference to a device for a moment, have another.
+//!
+//! Not here: deciding which devices there are (the supervisor), moving data (the engine).
+
+use ebb_engine::slots::{DeviceSpec, Devices, Drain, DrainError};
+use ebb_engine::swap::Swap;
+use ebb_engine::{Cpu, DeviceId};
+use ebb_stores::{self as stores, Faults, FileStore, KeyedLender, Keyring, SlotKeys};
+use ebb_sys::paging::Time;
+use ebb_tree::{Answer, DeviceState, MAX_DEVICES, Member};
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+/// How long a turn of moving pages away may take: a fork waits for it.
+const TURN: Duration = Duration::from_millis(8);
+/// Pages moved in one step.
+const STEP: usize = 64;
+/// Failed steps after which pages count as stuck.
+const VAIN: u32 = 16;
+/// How often the tree is told what is on the devices.
+const TELL: Duration = Duration::from_millis(20);
+
+/// A device in use.
+struct Attached {
+    row: usize,
+    serial: u64,
+    id: DeviceId,
+    file: Arc<FileStore>,
+    /// Which key each slot was written with, if it is encrypted.
+    marks: Option<Arc<SlotKeys>>,
+    /// The answer to the last change of the devices: the room that leaving this one would take, or why the attempt
+    /// failed.
+    answer: Option<Answer>,
+    /// Failed steps, one after the other.
+    failed_waits: u32,
+}
+
+/// A device that is empty, whose file some thread may still be reading.
+struct Closing {
+    row: usize,
+    serial: u64,
+    file: Arc<FileStore>,
+}
+
+struct Inner {
+    attached: Vec<Attached>,
+    closing: Vec<Closing>,
+    /// The tree's count of changes that was acted upon.
+    seen: Option<u64>,
+    /// The change of devices that answers belong to.
+    asked: Option<u64>,
+    told: Time,
+}
+
+/// Memory, as the place of pages that find none on devices.
+pub trait DrainTarget {
+    /// How many it could come to hold, if so many processes share what is free of the budget.
+    fn holds(&mut self, users: u64) -> u64;
+    /// Makes room for so many now; whether it could.
+    fn make_room(&mut self, pages: usize) -> bool;
+}
+
+/// See the module.
+pub struct DeviceSet {
+    /// The engine's devices.
+    pub devices: Arc<Devices>,
+    /// This process's keys, if devices are encrypted.
+    keys: Option<Arc<Keyring>>,
+    /// The process gave up the tree's user: it reads what it has on devices, and writes there no more.
+    reads_only: AtomicBool,
+    faults: Option<Faults>,
+    /// The numbers by which users know the engine's devices.
+    serials: [AtomicU64; MAX_DEVICES],
+    /// Only the keeper takes it, so no fork finds it taken.
+    inner: Mutex<Inner>,
+}
+
+impl DeviceSet {
+    /// All devices that the tree has now.
+    pub fn new(devices: Arc<Devices>, member: &Member) -> Result<Self, String> {
+        let faults = Faults::from_environment().map_err(|e| e.to_string())?;
+        let set = Self {
+            devices,
+            keys: member.config().encrypt.then(Arc::default),
+            reads_only: AtomicBool::new(false),
+            faults,
+            serials: [const { AtomicU64::new(0) }; MAX_DEVICES],
+            inner: Mutex::new(Inner {
+                attached: Vec::with_capacity(MAX_DEVICES),
+                closing: Vec::with_capacity(MAX_DEVICES),
+                seen: None,
+                asked: None,
+                told: Time::ZERO,
+            }),
+        };
+        set.follow(&mut set.lock(), member)?;
+        Ok(set)
+    }
+
+    /// The faults that tests ask for.
+    pub fn faults(&self) -> Faults {
+        self.faults.unwrap_or_default()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// In a forked child, before anything else is done with the devices: the same files by
+    /// descriptors of its own, which the supervisor gives.
+    pub fn reattach(&self, member: &Member) -> Result<(), String> {
+        self.take_over(member, |inner| {
+            let there = |a: &&Attached| member.device(a.row).is_some_and(|(s, _)| s == a.serial);
+            let rows = inner.attached.iter().filter(there);
+            let rows = rows.fold(0, |rows, a| rows | 1 << a.row);
+            let given = member.attach(rows).map_err(|e| e.to_string())?;
+            Ok(given.into_iter().map(|d| (d.serial, d.fd)).collect())
+        })
+    }
+
+    /// The same without a supervisor: `open` opens what the parent has by this number.
+    pub fn reattach_from(
+        &self,
+        member: &Member,
+        open: impl Fn(i32) -> Result<OwnedFd, String>,
+    ) -> Result<(), String> {
+        self.take_over(member, |inner| {
+            let attached = inner.attached.iter();
+            let opened = attached.map(|a| Ok((a.serial, open(a.file.descriptor())?)));
+            opened
+                .collect::<Result<_, String>>()
+                .map_err(|e| format!("a swap device cannot be opened: {e}"))
+        })
+    }
+
+    /// After a fork, on either side, when the engine knows of it: what is written from now on has keys of
+    /// its own.
+    pub fn part(&self, is_child: bool) {
+        let inner = self.lock();
+        let marks = inner.attached.iter().filter_map(|a| a.marks.as_deref());
+        if let Some(keys) = &self.keys {
+            keys.rotate(is_child, marks);
+        }
+    }
+
+    /// Nobody needs a page of this process any more.
+    pub fn wipe_keys(&self) {
+        // Refused: who uses them ends with us.
+        self.keys.as_ref().map(|keys| keys.wipe());
+    }
+
+    /// In the keeper, after the process became another user: the descriptors that the supervisor gives to
+    /// such a process take the place of those it had.
+    pub fn change_user(&self, member: &Member) -> Result<(), String> {
+        let inner = &mut *self.lock();
+        let rows = inner.attached.iter().fold(0, |rows, a| rows | 1 << a.row);
+        let mut given = member.attach(rows).map_err(|e| e.to_string())?;
+        for attached in &inner.attached {
+            let at = given.iter().position(|d| d.serial == attached.serial);
+            let at = at.ok_or("a swap device was not given again")?;
+            attached.file.replace(given.swap_remove(at).fd);
+            if attached.file.reads_only() {
+                self.reads_only.store(true, Relaxed);
+                self.devices.only_read(attached.id);
+            }
+        }
+        Ok(())
+    }
+
+    /// Goes on with the descriptors that are `given`, by serial numbers.
+    fn take_over(
+        &self,
+        member: &Member,
+        given: impl FnOnce(&Inner) -> Result<Vec<(u64, OwnedFd)>, String>,
+    ) -> Result<(), String> {
+        let mut inner = self.lock();
+        inner.seen = None;
+        // The numbers of their descriptors mean nothing here.
+        inner
+            .closing
+            .drain(..)
+            .for_each(|closing| std::mem::forget(closing.file));
+        let mut given = given(&inner)?;
+        let mut kept = Vec::with_capacity(MAX_DEVICES);
+        for attached in inner.attached.drain(..) {
+            match given
+                .iter()
+                .position(|(serial, _)| *serial == attached.serial)
+            {
+                Some(at) => {
+                    let (_, fd) = given.swap_remove(at);
+                    let taken = attached.file.reattach(fd);
+                    taken.map_err(|e| format!("a swap device cannot be taken over: {e:?}"))?;
+                    kept.push(attached);
+                }
+                // It went while we were born; then we have nothing there.
+                None => {
+                    let removed = self.devices.remove(Cpu(0), attached.id);
+                    removed.map_err(|e| format!("a swap device was not handed on: {e}"))?;
+                    std::mem::forget(attached.file);
+                    member.detach(attached.row, attached.serial);
+                }
+            }
+        }
+        inner.attached = kept;
+        Ok(())
+    }
+
+    /// The process will not page after all: lets go of everything.
+    pub fn abandon(&self, member: &Member) {
+        let mut inner = self.lock();
+        for attached in inner.attached.drain(..) {
+            // Nothing was ever put there.
+            if self.devices.remove(Cpu(0), attached.id).is_ok() {
+                drop(attached.file);
+                member.detach(attached.row, attached.serial);
+            }
+        }
+    }
+
+    /// The keeper's turn; whether there is more to do at once. Requires: the gate.
+    pub fn tend(
+        &self,
+        member: &Member,
+        swap: &Swap,
+        cpu: Cpu,
+        now: impl Fn() -> Time,
+        memory: &mut dyn DrainTarget,
+    ) -> bool {
+        let inner = &mut *self.lock();
+        let changes = member.device_changes();
+        if inner.asked.replace(changes) != Some(changes) {
+            // Another removal than the one answered may be under way, and there may be room by now.
+            for attached in &mut inner.attached {
+                (attached.answer, attached.failed_waits) = (None, 0);
+            }
+        }
+        if inner.seen != Some(changes)
+            && let Err(why) = self.follow(inner, member)
+        {
+            // The supervisor is gone or hangs: what we have stays; the next turn tries again.
+            member.message(&format!("the swap devices cannot be looked at: {why}"));
+        }
+        self.close(inner, member);
+        let busy = self.leave(inner, member, swap, cpu, &now, memory);
+        if busy || now() - inner.told > TELL {
+            inner.told = now();
+            self.tell(inner, member);
+        }
+        busy || !inner.closing.is_empty()
+    }
+
+    /// Whether what is on devices can be read, and nothing more go there.
+    pub fn reads_only(&self) -> bool {
+        self.reads_only.load(Relaxed)
+    }
+
+    /// The number by which users know a device of the engine.
+    pub fn serial(&self, id: DeviceId) -> u64 {
+        self.serials[id.index()].load(Relaxed)
+    }
+
+    /// Whether pages can go to a device that is not about to go itself.
+    pub fn stays(&self, member: &Member) -> bool {
+        let on = |row| {
+            let state = member.device(row).map(|(_, state)| state);
+            matches!(state, Some(DeviceState::On | DeviceState::Asked))
+        };
+        !self.reads_only() && !self.devices.is_empty() && (0..MAX_DEVICES).any(on)
+    }
+
+    /// Opens devices that are new, and takes those back into service that were to go.
+    fn follow(&self, inner: &mut Inner, member: &Member) -> Result<(), String> {
+        let changes = member.device_changes();
+        let mut wanted = 0;
+        for row in 0..MAX_DEVICES {
+            let Some((serial, DeviceState::On | DeviceState::Asked)) = member.device(row) else {
+                continue;
+            };
+            match inner.attached.iter_mut().find(|a| a.serial == serial) {
+                _ if self.reads_only() => {}
+                Some(attached) => self.devices.readmit(attached.id),
+                // Its file is being closed: it is opened again after that.
+                None if inner.closing.iter().any(|c| c.serial == serial) => return Ok(()),
+                None => wanted |= 1 << row,
+            }
+        }
+        for device in member.attach(wanted).map_err(|e| e.to_string())? {
+            let (row, serial) = (device.row, device.serial);
+            let real = stores::Device::new(
+                device.fd,
+                device.facts,
+                serial,
+                self.keys.as_ref(),
+                self.faults,
+            );
+            if real.file.reads_only() {
+                // Of no use to a process that has nothing there.
+                self.reads_only.store(true, Relaxed);
+                drop(real);
+                member.detach(row, serial);
+                continue;
+            }
+            let lender = member.lender(row).map(|lender| match &real.slot_keys {
+                Some(marks) => Arc::new(KeyedLender::new(lender, marks.clone())),
+                None => lender,
+            });
+            let spec = DeviceSpec {
+                priority: device.priority,
+                node: real.store.node(),
+                discard: Some(real.store.wants_discard()),
+                rotational: Some(real.store.rotational()),
+            };
+            match self.devices.add(real.store, spec, lender) {
+                Ok(id) => {
+                    self.serials[id.index()].store(serial, Relaxed);
+                    inner.attached.push(Attached {
+                        row,
+                        serial,
+                        id,
+                        file: real.file,
+                        marks: real.slot_keys,
+                        answer: None,
+                        failed_waits: 0,
+                    });
+                }
+                Err(e) => {
+                    drop(real.file);
+                    member.detach(row, serial);
+                    return Err(format!("swap device {serial} cannot be used: {e}"));
+                }
+            }
+        }
+        inner.seen = Some(changes);
+        Ok(())
+    }
+
+    /// Moves pages away from devices that are to go, for a while; whether there is more to do.
+    fn leave(
+        &self,
+        inner: &mut Inner,
+        member: &Member,
+        swap: &Swap,
+        cpu: Cpu,
+        now: &impl Fn() -> Time,
+        memory: &mut dyn DrainTarget,
+    ) -> bool {
+        let started = now();
+        let mut more = false;
+        let mut at = 0;
+        while let Some(attached) = inner.attached.get_mut(at) {
+            let state = member.device(attached.row);
+            let state = state.filter(|(serial, _)| *serial == attached.serial);
+            let leaving = match state {
+                Some((_, DeviceState::Asked)) if attached.answer.is_none() => {
+                    let users = member.users(attached.row);
+                    attached.answer = self.wants(attached.id, memory.holds(users));
+                    more = true;
+                    false
+                }
+                Some((_, DeviceState::Leaving)) => attached.answer.is_none(),
+                _ => false,
+            };
+            more |= leaving;
+            let has_time = || now() - started < TURN;
+            if leaving && self.drain(attached, swap, cpu, has_time, memory) {
+                let Attached {
+                    row, serial, file, ..
+                } = inner.attached.swap_remove(at);
+                inner.closing.push(Closing { row, serial, file });
+            } else {
+                at += 1;
+            }
+        }
+        more
+    }
+
+    /// Moves pages away from a device while there is time; whether it is gone.
+    fn drain(
+        &self,
+        attached: &mut Attached,
+        swap: &Swap,
+        cpu: Cpu,
+        has_time: impl Fn() -> bool,
+        memory: &mut dyn DrainTarget,
+    ) -> bool {
+        let mut pooled = false;
+        while has_time() {
+            let step = self.devices.drain_step(cpu, attached.id, STEP);
+            // For each step in which devices lack room some is made.
+            swap.let_drained_into_pool(0);
+            match step {
+                // Somebody has a cluster in hand: the next turn.
+                Ok(Drain::Moved(0)) => break,
+                Ok(Drain::Moved(_)) => (attached.failed_waits, pooled) = (0, false),
+                // Not yet while relatives read from it: they are leaving too.
+                Ok(Drain::Done) => return self.devices.remove(cpu, attached.id).is_ok(),
+                Err(DrainError::NoRoom { missing }) => {
+                    // The process that comes first takes all free room.
+                    let fits = missing <= memory.holds(1);
+                    if fits && !pooled && memory.make_room(STEP) {
+                        pooled = true;
+                        swap.let_drained_into_pool(missing);
+                        continue;
+                    }
+                    // Room in the budget is none in the pool, or the program took it: not this time.
+                    if !fits || attached.failed_waits >= VAIN {
+                        attached.answer = Some(Answer::NoRoom(saturated(missing)));
+                    }
+                    attached.failed_waits += 1;
+                    break;
+                }
+                Err(DrainError::Stuck { left, .. }) if attached.failed_waits >= VAIN => {
+                    attached.answer = Some(Answer::Stuck(saturated(left)));
+                    break;
+                }
+                Err(_) => {
+                    attached.failed_waits += 1;
+                    break;
+                }
+            }
+        }
+        false
+    }
+
+    /// The room that it would take to leave a device, if memory holds so many of its pages.
+    fn wants(&self, id: DeviceId, held: u64) -> Option<Answer> {
+        let departure = self.devices.departure(id).ok()?;
+        let wants = departure.pages.saturating_sub(departure.room + held);
+        Some(Answer::Wants(saturated(wants)))
+    }
+
+    /// Closes files that no thread uses any more.
+    fn close(&self, inner: &mut Inner, member: &Member) {
+        let mut at = 0;
+        while let Some(closing) = inner.closing.get(at) {
+            // At one, nobody can come by another reference: the engine has none.
+            if Arc::strong_count(&closing.file) > 1 {
+                at += 1;
+                continue;
+            }
+            let Closing { row, serial, file } = inner.closing.swap_remove(at);
+            drop(file);
+            member.detach(row, serial);
+        }
+    }
+
+    fn tell(&self, inner: &Inner, member: &Member) {
+        let usage = self.devices.usage();
+        for attached in &inner.attached {
+            if let Some(u) = usage.iter().find(|u| u.device == attached.id) {
+                let used = u.used.saturating_sub(u.bad);
+                let answer = inner.asked.zip(attached.answer);
+                member.report_share(attached.row, used, u.errors, u.out, answer);
+            }
+        }
+    }
+}
+
+fn saturated(pages: u64) -> u32 {
+    u32::try_from(pages).unwrap_or(u32::MAX)
+}

@@ -1,0 +1,634 @@
+//! Capture: pages whose turn it is leave the program for a bay of the staging area. Those that have
+//! clean copies (`clean`) are swapped out with that.
+//!
+//! It is a move: after it the program cannot write the page, and nothing was copied. A page that is pinned (a
+//! transfer into it may be under way) or shared refuses and stays. One that is only referred to does not
+//! (`references`). It runs without the lock, as pages in transit are this thread's.
+//!
+//! The kernel moves pages out of any memory, so each move is preceded by a question: is this still registered
+//! with us? The program may have unmapped it and mapped it anew without libc; what it has there now stays
+//! in memory, and is managed no more ([`Process::is_ours`]).
+//!
+//! Of memory that may not be written it is a copy, as the kernel moves pages of writable memory alone. Nobody writes
+//! it before `mprotect`, which waits until nothing is in transit. A write all the same (`mprotect` without libc, or
+//! one that failed half way) is held by write protection until the page has gone. Dropping it asks for no pins. So
+//! while the process has pages that are pinned for long all such memory stays: none of it can be pinned anew to be
+//! written. (A single transfer that began while it could be written, and goes on, would be lost.) There is one page
+//! more for each of a unit's, for a moment.
+
+use crate::eviction::clean::{self, Copies};
+use crate::map::mask::{ones, places, runs};
+use crate::map::page_map::{Mask, Page, PageMap, UNIT, UNIT_BYTES, UnitNumber};
+use crate::map::ranges::{Ranges, WayOut};
+use crate::process::memory_ops::{Waking, Writes};
+use crate::process::pager::{Locked, Process};
+use crate::process::shared_pages::Sharing;
+use crate::process::state::State;
+use crate::process::worker::Worker;
+use crate::reclaim::attempts::Waiter;
+use crate::reclaim::reclaim_queue::DEFERRED_BATCH;
+use crate::reclaim::staging::FrameRun;
+use arrayvec::ArrayVec;
+use ebb_engine::PAGE_SIZE;
+use ebb_sys::Errno;
+use ebb_sys::pagemap::Mapped;
+use ebb_sys::paging::Kernel;
+use std::ops::Range;
+use std::sync::atomic::Ordering::Relaxed;
+
+/// Units looked at for one that can be captured, before giving up.
+const LOOK: usize = 512;
+/// Units tried before giving up.
+const TRIES: usize = 32;
+/// Units looked at with the lock held.
+const LOOKS: usize = 64;
+
+/// Which pages may be captured.
+#[derive(Clone, Copy, PartialEq, Eq, Default)]
+pub struct How {
+    /// Those, too, that a forked relative still maps: evicting them here frees nothing there, and
+    /// stores them once more (`sharing`).
+    pub shared: bool,
+    /// Those, too, that threads hold, as far as who waits may take them (`attempts`).
+    pub force: bool,
+}
+
+impl<K: Kernel> Process<K> {
+    /// Captures the unit whose turn it is; none if none can be.
+    pub fn capture(&self, mut state: Locked, worker: &mut Worker, how: How) -> (Locked, Captured) {
+        for _ in 0..TRIES {
+            let chosen = match self.choose(&mut state, worker.waiter, how) {
+                Choice::Capture(chosen) => chosen,
+                Choice::LookOn => {
+                    // Others had to wait for these looks.
+                    drop(state);
+                    state = self.lock();
+                    continue;
+                }
+                Choice::Nothing => return (state, Captured::default()),
+            };
+            let captured;
+            (state, captured) = self.capture_chosen(state, worker, &chosen, how);
+            if captured != Captured::default() {
+                return (state, captured);
+            }
+        }
+        (state, Captured::default())
+    }
+
+    /// Captures these pages, without the lock but for a family; those that left.
+    fn capture_chosen(
+        &self,
+        mut state: Locked,
+        worker: &mut Worker,
+        chosen: &Chosen,
+        how: How,
+    ) -> (Locked, Captured) {
+        let &Chosen {
+            run,
+            unit,
+            victims,
+            way,
+        } = chosen;
+        let staging = state.staging.as_ref().expect("chosen into it");
+        let bay = staging.address(run.bay);
+        let address = staging.frame_address(run.frame(0));
+        let copies = clean::copies(&state.map, unit, victims);
+        // Pages that are protected from writes have to stay so until they have left.
+        let closed = match state.sharing {
+            Sharing::Protected => !0,
+            Sharing::Alone => places(victims)
+                .filter(|&i| copies[i].is_some())
+                .fold(0, |mask, i| mask | 1 << i),
+        };
+        for (at, i) in places(victims).enumerate() {
+            let page = unit.first().plus(i);
+            state.map.set(page, Page::Storing(run.frame(at)));
+        }
+        // Making a page our own writes to it, which must not meet the keeper protecting it.
+        let held = match self.forked.load(Relaxed) {
+            true => Some(state),
+            false => {
+                drop(state);
+                None
+            }
+        };
+        let from = unit.first().address();
+        let rollups = self.member.rollups();
+        let shifted = match way {
+            WayOut::Copy if self.any_pinned() => Shifted::default(),
+            WayOut::Copy => self.copy_out(worker, from, address, victims),
+            WayOut::Move | WayOut::MoveExecutable => {
+                let _alike = ExecutableBay::protect(self, bay, way == WayOut::MoveExecutable);
+                self.shift_out(from, address, victims, (closed, how.shared))
+            }
+        };
+        let mut state = held.unwrap_or_else(|| self.lock());
+        // Over the limit for a moment: the pages that were copied are about to leave.
+        state.charge.unshare(shifted.copied as i64, rollups);
+        let captured = self.end_capture(&mut state, chosen, &copies, &shifted);
+        self.pager.transit_ended();
+        worker.again.append(&mut state.parked);
+        (state, captured)
+    }
+
+    /// Says in the page map and the staging area which pages left.
+    fn end_capture(
+        &self,
+        state: &mut State,
+        chosen: &Chosen,
+        copies: &Copies,
+        shifted: &Shifted,
+    ) -> Captured {
+        let &Chosen {
+            run, unit, victims, ..
+        } = chosen;
+        let &Shifted {
+            moved,
+            gone,
+            foreign,
+            opened,
+            ..
+        } = shifted;
+        let State {
+            ranges,
+            map,
+            queue,
+            staging,
+            ..
+        } = state;
+        let staging = staging.as_mut().expect("chosen into it");
+        let left = moved | gone | foreign | opened;
+        let out = self.uncache(copies, left, moved & !opened);
+        let (mut came, mut clean): (Mask, Mask) = (0, 0);
+        for (at, i) in places(victims).enumerate() {
+            let now = match (1 << i, out[i]) {
+                (bit, Some(entry)) if moved & bit != 0 => {
+                    clean |= 1 << at;
+                    Page::Swapped(entry)
+                }
+                (bit, None) if moved & bit != 0 => Page::Staged(run.frame(at)),
+                (bit, _) if (gone | foreign) & bit != 0 => Page::Untouched,
+                (_, kept) => Page::Resident(kept),
+            };
+            came |= Mask::from(moved >> i & 1 != 0) << at;
+            map.set(unit.first().plus(i), now);
+        }
+        for (first, len) in runs(foreign) {
+            let start = unit.first().plus(first).address();
+            ranges.remove(start, start + len * PAGE_SIZE);
+        }
+        staging.end_capture(run, came);
+        for at in places(clean) {
+            staging.stored(run.frame(at));
+        }
+        let (pages, clean) = (moved.count_ones(), clean.count_ones());
+        let counters = self.counters();
+        let wrong = (gone | foreign).count_ones();
+        counters.map_disagrees.add(wrong.into());
+        counters
+            .evict_busy
+            .add((victims & !moved).count_ones().into());
+        counters.evicted.add(pages.into());
+        queue.evicted(map, unit, moved);
+        if resident(map, unit) != 0 {
+            queue.requeue(map, unit);
+        }
+        Captured {
+            staged: (pages - clean) as usize,
+            clean: clean as usize,
+        }
+    }
+
+    /// The unit whose turn it is, which of its pages to capture, and frames for them. Held pages (`attempts`) are
+    /// taken only with `force`, and only those that the waiter may take.
+    fn choose(&self, state: &mut State, waiter: Option<Waiter>, how: How) -> Choice {
+        let mut held = HeldUnits::default();
+        let mut choice = self.choose_free(state, waiter, how, &mut held);
+        if how.force && !matches!(choice, Choice::Capture(..)) {
+            let nothing = matches!(choice, Choice::Nothing) || held.units.is_full();
+            let taken = match held.by_younger {
+                Some(unit) => self.takes(state, unit, how),
+                None => waiter
+                    .filter(|_| nothing)
+                    .and_then(|w| self.choose_own(state, w, how)),
+            };
+            choice = taken.unwrap_or(choice);
+        }
+        for unit in held.units {
+            state.queue.requeue(&mut state.map, unit);
+        }
+        choice
+    }
+
+    /// The same of what nobody holds; units that are passed by as all is are put down.
+    fn choose_free(
+        &self,
+        state: &mut State,
+        waiter: Option<Waiter>,
+        how: How,
+        passed: &mut HeldUnits,
+    ) -> Choice {
+        if state.staging.is_none() {
+            return Choice::Nothing;
+        }
+        state.queue.readmit(&mut state.map, 1);
+        let mut more = DEFERRED_BATCH;
+        for _ in 0..LOOKS {
+            let State {
+                map,
+                queue,
+                ranges,
+                attempts,
+                ..
+            } = state;
+            let Some((unit, due)) = queue.next(map, LOOK, resident) else {
+                if more == 0 {
+                    return Choice::Nothing;
+                }
+                queue.readmit(map, std::mem::take(&mut more));
+                continue;
+            };
+            let Some((way, victims)) = leaving(ranges, unit, due) else {
+                // A unit that has to stay comes back to the queue when it may leave.
+                if leaving(ranges, unit, resident(map, unit) & !due).is_some() {
+                    queue.requeue(map, unit);
+                }
+                continue;
+            };
+            let held = attempts.held(map, unit, waiter, || self.now());
+            let free = victims & !held.all();
+            if free == 0 {
+                passed.units.push(unit);
+                let younger = victims & held.by_younger;
+                if younger != 0 {
+                    passed.by_younger.get_or_insert((unit, way, younger));
+                }
+                continue;
+            }
+            match self.takes(state, (unit, way, free), how) {
+                Some(choice) => return choice,
+                None => continue,
+            }
+        }
+        Choice::LookOn
+    }
+
+    /// Of the pages that who waits alone holds, the one on which it faulted longest ago.
+    fn choose_own(&self, state: &mut State, waiter: Waiter, how: How) -> Option<Choice> {
+        for page in state.attempts.own(waiter) {
+            let (unit, bit) = (page.unit(), 1 << page.within());
+            let State {
+                map,
+                ranges,
+                attempts,
+                ..
+            } = &mut *state;
+            let own = attempts.held(map, unit, Some(waiter), || self.now()).own;
+            let Some((way, victims)) = leaving(ranges, unit, bit & own & resident(map, unit))
+            else {
+                continue;
+            };
+            let choice = self.takes(state, (unit, way, victims), how);
+            if choice.is_some() {
+                state.attempts.takes_own(waiter.thread, page);
+                return choice;
+            }
+        }
+        None
+    }
+
+    /// Frames for pages of a unit that is out of the queue; none if they cannot leave now.
+    fn takes(
+        &self,
+        state: &mut State,
+        (unit, way, mut victims): Leave,
+        how: How,
+    ) -> Option<Choice> {
+        let State {
+            map,
+            queue,
+            staging,
+            sharing,
+            ..
+        } = state;
+        let staging = staging.as_mut()?;
+        if !how.shared && *sharing != Sharing::Alone {
+            // One look tells what a move would be refused for, page by page.
+            let kept = victims & self.look(unit.first().address(), UNIT).shared;
+            self.counters().evict_busy.add(kept.count_ones().into());
+            victims &= !kept;
+            if victims == 0 {
+                queue.defer(map, unit);
+                return None;
+            }
+        }
+        let leaving: ArrayVec<_, UNIT> = places(victims).map(|i| unit.first().plus(i)).collect();
+        // The protection of a bay is that of all its frames.
+        let alone = way == WayOut::MoveExecutable;
+        let Some(run) = staging.begin_capture(leaving.into_iter(), alone) else {
+            queue.requeue(map, unit);
+            return Some(Choice::Nothing);
+        };
+        Some(Choice::Capture(Chosen {
+            run,
+            unit,
+            victims,
+            way,
+        }))
+    }
+
+    /// Moves `victims` of the unit at `unit` to the frames at `run`, in a row. Those that are `closed`
+    /// to writes stay so until then.
+    fn shift_out(
+        &self,
+        unit: usize,
+        run: usize,
+        victims: Mask,
+        (closed, shared): (Mask, bool),
+    ) -> Shifted {
+        let mut shifted = Shifted {
+            closed,
+            ..Shifted::default()
+        };
+        let mut to = run;
+        for (first, len) in runs(victims) {
+            self.shift_run(unit, to, first..first + len, shared, &mut shifted);
+            to += len * PAGE_SIZE;
+        }
+        shifted
+    }
+
+    /// Moves a run of pages of a unit to `to`.
+    fn shift_run(
+        &self,
+        unit: usize,
+        to: usize,
+        pages: Range<usize>,
+        shared: bool,
+        shifted: &mut Shifted,
+    ) {
+        let (mut at, end, mut retried) = (pages.start, pages.end, None);
+        let frame = |at: usize| to + (at - pages.start) * PAGE_SIZE;
+        let mut most = UNIT;
+        while at < end {
+            let len = most.min(end - at);
+            // A move is within one mapping: where its first page is ours, all are.
+            if !self.is_ours(unit + at * PAGE_SIZE, shifted.closed >> at & 1 != 0) {
+                shifted.foreign |= 1 << at;
+                at += 1;
+                continue;
+            }
+            // SAFETY: pages that the map says are ours to capture; the frames are, and empty.
+            let (done, result) = unsafe {
+                self.kernel
+                    .move_pages(frame(at), unit + at * PAGE_SIZE, len * PAGE_SIZE)
+            };
+            let pages = done / PAGE_SIZE;
+            shifted.moved |= ones(at, pages);
+            at += pages;
+            match result {
+                Ok(()) => most = UNIT,
+                // The pages may be several mappings to the kernel, and no move crosses from one to
+                // the next.
+                Err(Errno(libc::EINVAL | libc::ENOENT)) if len > 1 => most = len / 2,
+                Err(Errno(libc::EAGAIN)) if pages > 0 => {}
+                // The frames are ours and were empty: what is there now was moved (`Userfaultfd::shift`).
+                Err(Errno(libc::EEXIST)) if let pages @ 1.. = self.present(frame(at), end - at) => {
+                    shifted.moved |= ones(at, pages);
+                    at += pages;
+                }
+                Err(error) if retried != Some(at) && at < end => {
+                    retried = Some(at);
+                    if error == Errno(libc::EBUSY) && self.forked.load(Relaxed) {
+                        // Shared copy-on-write since a fork: a write makes it our own, without a
+                        // copy if nobody else maps it any more.
+                        let (own, copies) = self.own(unit + at * PAGE_SIZE, end - at, shared);
+                        shifted.opened |= ones(at, own);
+                        shifted.copied += copies;
+                        at += usize::from(own == 0);
+                    }
+                }
+                Err(Errno(libc::ENOENT)) => {
+                    shifted.gone |= 1 << at;
+                    at += 1;
+                }
+                // Pinned, shared for now, or not plain memory: it stays where it is.
+                Err(_) => at += 1,
+            }
+        }
+    }
+
+    /// Whether the page at `start` lies in registered memory: not, if that was unmapped or mapped anew
+    /// without libc. Nothing asks and moves in one. So a program that maps the very unit whose turn it is
+    /// anew, just after this look, loses it all the same.
+    pub fn is_ours(&self, start: usize, closed: bool) -> bool {
+        // The page is asked to be as it is: nothing changes, and no processor has to flush.
+        self.kernel.protect(start, PAGE_SIZE, closed) != Err(Errno(libc::ENOENT))
+    }
+
+    /// Copies `victims` of the unit at `unit` to the frames at `run`, in a row, and drops them where
+    /// they were.
+    fn copy_out(&self, worker: &mut Worker, unit: usize, run: usize, victims: Mask) -> Shifted {
+        let mut shifted = Shifted::default();
+        let mut to = run;
+        for (first, len) in runs(victims) {
+            let from = unit + first * PAGE_SIZE;
+            let left = self.copy_run(worker, from, to, len, &mut shifted);
+            shifted.moved |= left << first;
+            // They may have been written since they were copied first.
+            shifted.opened |= (ones(0, len) & !left) << first;
+            for at in places(ones(0, len) & !left) {
+                let offset = at * PAGE_SIZE;
+                if self.copy_run(worker, from + offset, to + offset, 1, &mut shifted) != 0 {
+                    shifted.moved |= 1 << (first + at);
+                } else if !self.is_ours(from + offset, false) {
+                    shifted.foreign |= 1 << (first + at);
+                } else if self.present(from + offset, 1) == 0 {
+                    shifted.gone |= 1 << (first + at);
+                }
+            }
+            to += len * PAGE_SIZE;
+        }
+        shifted
+    }
+
+    /// The same of a run of pages; those that left, bit 0 the first.
+    fn copy_run(
+        &self,
+        worker: &mut Worker,
+        from: usize,
+        to: usize,
+        pages: usize,
+        shifted: &mut Shifted,
+    ) -> Mask {
+        let bytes = pages * PAGE_SIZE;
+        if self.kernel.protect(from, bytes, true).is_err() {
+            return 0;
+        }
+        let content = &mut worker.buffer.0[..pages];
+        let shared = match self.forked.load(Relaxed) {
+            true => self.look(from, pages).shared,
+            false => 0,
+        };
+        let copied = self.kernel.read_memory(from, content.as_flattened_mut())
+            && self
+                .copy(to, content, Writes::Free, Waking::Later)
+                .1
+                .is_ok();
+        // SAFETY: private memory whose content is in the frames by now.
+        let drop_there = || unsafe { self.kernel.madvise(from, bytes, libc::MADV_DONTNEED) };
+        let left = match copied {
+            false => 0,
+            true if drop_there().is_ok() => ones(0, pages),
+            // Part of it is locked or sealed behind our back; the kernel dropped what came before.
+            true => ones(0, pages) & !self.look_or_fail(from, pages).present,
+        };
+        for (at, len) in runs(ones(0, pages) & !left) {
+            self.drop_pages(&[(to + at * PAGE_SIZE, len * PAGE_SIZE)]);
+            let _ = self
+                .kernel
+                .protect(from + at * PAGE_SIZE, len * PAGE_SIZE, false);
+        }
+        shifted.copied += (shared & left).count_ones() as usize;
+        left
+    }
+
+    /// How many pages in a row are there from `start` on, of `pages`.
+    fn present(&self, start: usize, pages: usize) -> usize {
+        let present = self.look_or_fail(start, pages).present;
+        (present.trailing_ones() as usize).min(pages)
+    }
+
+    /// A look at pages, where one that is not seen would be forgotten.
+    fn look_or_fail(&self, start: usize, pages: usize) -> Mapped {
+        match self.kernel.try_look(start, pages) {
+            Some(mapped) => mapped,
+            None => self.fail("what was captured cannot be looked at in /proc/self/pagemap"),
+        }
+    }
+}
+
+/// The next capture.
+enum Choice {
+    /// These pages.
+    Capture(Chosen),
+    /// None of those looked at may go now; there are others.
+    LookOn,
+    /// Nothing.
+    Nothing,
+}
+
+/// Pages of a unit to capture.
+struct Chosen {
+    /// The frames that they go to.
+    run: FrameRun,
+    unit: UnitNumber,
+    victims: Mask,
+    way: WayOut,
+}
+
+/// Pages of a unit that are to leave, and in which way.
+type Leave = (UnitNumber, WayOut, Mask);
+
+/// Units of which nothing may leave but what threads hold.
+#[derive(Default)]
+struct HeldUnits {
+    units: ArrayVec<UnitNumber, LOOKS>,
+    /// Pages of the first of them that attempts younger than the waiter's hold.
+    by_younger: Option<Leave>,
+}
+
+/// Pages that left.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct Captured {
+    /// They are to be stored.
+    pub staged: usize,
+    /// They are swapped out.
+    pub clean: usize,
+}
+
+/// The outcome for pages that were to leave.
+#[derive(Default)]
+struct Shifted {
+    /// Those that are where they were no more.
+    moved: Mask,
+    /// Those that the program had dropped without libc: there is nothing to move.
+    gone: Mask,
+    /// Those that are not ours any more: it mapped something else there without libc.
+    foreign: Mask,
+    /// Those that may not be opened to writes before they leave.
+    closed: Mask,
+    /// Those that could be written meanwhile.
+    opened: Mask,
+    /// How many of those that left relatives share, who keep theirs.
+    copied: usize,
+}
+
+fn resident(map: &PageMap, unit: UnitNumber) -> Mask {
+    map.mask(unit, |p| matches!(p, Page::Resident(_)))
+}
+
+/// Those of `victims` that may leave together, and in which way.
+fn leaving(ranges: &Ranges, unit: UnitNumber, victims: Mask) -> Option<(WayOut, Mask)> {
+    WayOut::ALL
+        .map(|way| (way, leaving_by(ranges, unit, victims, way)))
+        .into_iter()
+        .find(|(_, pages)| *pages != 0)
+}
+
+/// Those of `victims` that lie in memory that pages leave in this way and whose missing pages are our
+/// faults: only from such may they be missing.
+fn leaving_by(ranges: &Ranges, unit: UnitNumber, victims: Mask, way: WayOut) -> Mask {
+    let all = |first: usize, len: usize| {
+        let start = unit.first().plus(first).address();
+        ranges.find(start).is_some_and(|r| {
+            let leave = r.attributes.evictable() && r.attributes.way_out() == Some(way);
+            leave && r.end >= start + len * PAGE_SIZE
+        })
+    };
+    let in_run = |first, len| match all(first, len) {
+        true => ones(first, len),
+        // It goes from one range to the next.
+        false => (first..first + len)
+            .filter(|&i| all(i, 1))
+            .fold(0, |mask, i| mask | 1 << i),
+    };
+    runs(victims).fold(0, |mask, (first, len)| mask | in_run(first, len))
+}
+
+/// A bay with the protection of memory that may be executed: the kernel moves pages between places
+/// of like protection alone. Only while they are moved: back they go to plain memory alone.
+struct ExecutableBay<'a, K: Kernel> {
+    process: &'a Process<K>,
+    address: usize,
+}
+
+impl<'a, K: Kernel> ExecutableBay<'a, K> {
+    /// If the memory to be moved into the bay `is` executable. Refused, the move is as well, and pages stay.
+    fn protect(process: &'a Process<K>, address: usize, is: bool) -> Option<Self> {
+        if is {
+            process.protect_bay(address, PLAIN | libc::PROT_EXEC);
+        } else if process.kept_executable.load(Relaxed) {
+            process.protect_bay(address, PLAIN);
+        }
+        is.then_some(Self { process, address })
+    }
+}
+
+impl<K: Kernel> Drop for ExecutableBay<'_, K> {
+    fn drop(&mut self) {
+        if !self.process.protect_bay(self.address, PLAIN) {
+            self.process.kept_executable.store(true, Relaxed);
+        }
+    }
+}
+
+impl<K: Kernel> Process<K> {
+    fn protect_bay(&self, address: usize, protection: libc::c_int) -> bool {
+        // SAFETY: the bay is the caller's, and nothing of the program's is executed in it.
+        unsafe { self.kernel.mprotect(address, UNIT_BYTES, protection) }.is_ok()
+    }
+}
+
+const PLAIN: libc::c_int = libc::PROT_READ | libc::PROT_WRITE;

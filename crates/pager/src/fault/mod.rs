@@ -1,0 +1,10 @@
+//! The way in of a page: a fault is read, resolved, and served until its page is there.
+
+pub mod install;
+pub mod oom;
+pub mod protected;
+pub mod registration;
+pub mod resolve;
+pub mod serve;
+pub mod service;
+pub mod swap_in;

@@ -1,0 +1,79 @@
+//! A fault for which there is no room: whom it waits for, and when there is nothing to wait for.
+//!
+//! Memory is out when no page of the process can be put anywhere: the pool is at its limit, devices are full, nobody
+//! else gives. That need not stop the program dead. A page that was just brought in is unchanged and can go again
+//! without being stored. So a few pages in turn may take each other's frame for ever, with tens of thousands of
+//! faults served a second. So neither one fault's wait nor the number of faults decides. All the time counts in which
+//! room was hard to make while hardly any *work* was done: faults on pages that were new to their threads
+//! (`attempts`). The process is then ended, as a memory limit would do it.
+//!
+//! Time that goes by in compression or in transfers is no shortage, however slow.
+
+use crate::map::page_map::{Page, PageNumber};
+use crate::process::pager::Process;
+use crate::reclaim::shortage::GIVE_UP;
+use ebb_engine::PAGE_SIZE;
+use ebb_sys::paging::Kernel;
+use ebb_sys::paging::Time;
+use std::ops::ControlFlow::Continue;
+
+/// Pages to work on that a process needs beside those that stay in memory.
+const WORK: u64 = (8 << 20) / PAGE_SIZE as u64;
+
+impl<K: Kernel> Process<K> {
+    /// Room was wanted in vain since `from`: ends the process if it has been so for too long. Called
+    /// without the lock.
+    pub fn wanted_room(&self, from: Time) {
+        let work = self.lock().attempts.work();
+        let lasted = self.shortage.lasted(from, self.now(), work);
+        let hopeless = || self.stays() + WORK > self.member.budget();
+        if lasted.in_all > GIVE_UP || lasted.looks && hopeless() {
+            self.out_of_memory();
+        }
+    }
+
+    /// The budget is used up by memory that cannot be put anywhere: ends the process as a memory
+    /// limit would.
+    fn out_of_memory(&self) -> ! {
+        let mib = |pages: u64| (pages * PAGE_SIZE as u64).div_ceil(1 << 20);
+        let (budget, least) = (self.member.budget(), self.stays() + WORK);
+        if least > budget {
+            self.fail(&format!(
+                "out of memory: of a budget of {} MiB this process has {} MiB by now that cannot be \
+                 swapped out (stacks, code, locked memory); give --memory at least {}M",
+                mib(budget),
+                mib(least - WORK),
+                mib(least)
+            ))
+        }
+        if self.swap.file_limited() {
+            self.fail(&format!(
+                "the budget's {} MiB are in use, and what is in them cannot be swapped out, as the program may \
+                 write no larger file (RLIMIT_FSIZE, `ulimit -f`); raise that limit or --memory, or give --swap a \
+                 block device",
+                mib(budget)
+            ))
+        }
+        self.fail(&format!(
+            "out of memory: the budget's {} MiB are in use and nothing more can be swapped out; \
+             raise --memory, or give it a --swap file with room",
+            mib(budget)
+        ))
+    }
+
+    /// Pages of this process in memory that cannot be swapped out, whatever room there is elsewhere.
+    fn stays(&self) -> u64 {
+        let mut state = self.lock();
+        self.measure(&mut state);
+        let kept = state.ranges.all().filter(|r| r.attributes.stays());
+        let mut pages = state.charge.unmanaged();
+        for range in kept {
+            let (first, end) = (PageNumber::of(range.start), PageNumber::of(range.end));
+            state.map.each(first, end, |_, page| {
+                pages += u64::from(matches!(page, Page::Resident(_)));
+                Continue(())
+            });
+        }
+        pages
+    }
+}

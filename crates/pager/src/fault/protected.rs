@@ -1,0 +1,93 @@
+//! Writes to protected pages: clean copies are given up, and copies of shared pages charged.
+
+use crate::map::access_pattern::around;
+use crate::map::mask::ones;
+use crate::map::page_map::{Page, PageNumber, UNIT};
+use crate::process::pager::Process;
+use crate::process::shared_pages::Sharing;
+use crate::process::state::{Freeing, State, window};
+use ebb_engine::PAGE_SIZE;
+use ebb_sys::paging::Kernel;
+
+impl<K: Kernel> Process<K> {
+    /// Serves a write to a protected page. None: there is no room for a copy.
+    pub fn write_protected(&self, state: &mut State, page: PageNumber) -> Option<()> {
+        match state.sharing {
+            Sharing::Alone => {
+                self.write_clean(state, page);
+                Some(())
+            }
+            Sharing::Protected => self.write_shared(state, page),
+        }
+    }
+
+    /// Charges a copy if the page is shared, and lets it be written. In a walk its neighbours too.
+    fn write_shared(&self, state: &mut State, page: PageNumber) -> Option<()> {
+        let Some(range) = state.ranges.find(page.address()) else {
+            // Unmapped meanwhile: the thread that looks again gets what the kernel has for it.
+            self.kernel.wake_pages(page.address(), PAGE_SIZE);
+            return Some(());
+        };
+        let window = window(state, page);
+        let (mut first, mut pages) = around(page, window.first, window.pages, |p| {
+            range.holds(p) && matches!(state.map.get(p), Page::Resident(_))
+        });
+        let shared = self.look(first.address(), pages).shared;
+        let mut copies = shared.count_ones();
+        if !self.charge_copies(state, copies) {
+            copies = (shared >> (page.0 - first.0) & 1) as u32;
+            if !self.charge_copies(state, copies) {
+                state.pattern.brought(page, 0);
+                return None;
+            }
+            (first, pages) = (page, 1);
+        }
+        if pages < window.pages {
+            state.pattern.brought(first, pages);
+        }
+        self.let_be_written(state, first, pages);
+        // They may leave again (`ReclaimQueue::defer`).
+        let State { map, queue, .. } = state;
+        if matches!(map.get(page), Page::Resident(_)) {
+            queue.insert(map, first.unit(), ones(first.within(), pages));
+        }
+        self.counters().fault_shared.add(1);
+        self.counters().unshared.add(copies.max(1).into());
+        Some(())
+    }
+
+    /// Charges copies that the kernel is about to make; spent frames are given back for them.
+    fn charge_copies(&self, state: &mut State, copies: u32) -> bool {
+        self.release_until(state, |account, used| {
+            account.reserve_copies(self.member, used, copies.into())
+        })
+    }
+
+    /// Serves a write to a page that is protected, and to nobody's but ours.
+    pub fn write_clean(&self, state: &mut State, page: PageNumber) {
+        let clean = |p: PageNumber| matches!(state.map.get(p), Page::Resident(Some(_)));
+        let range = state.ranges.find(page.address());
+        let inside = |p| range.as_ref().is_some_and(|r| r.holds(p));
+        let (first, pages) = around(page, page.unit().first(), UNIT, |p| inside(p) && clean(p));
+        self.let_be_written(state, first, pages);
+    }
+
+    /// Lets pages in a row be written, and wakes who waits for that; what copies they had are given up.
+    pub fn let_be_written(&self, state: &mut State, first: PageNumber, pages: usize) {
+        let mut freeing = Freeing::default();
+        let mut copies = 0;
+        for at in (0..pages).map(|i| first.plus(i)) {
+            if let Page::Resident(Some(entry)) = state.map.get(at) {
+                state.map.set(at, Page::Resident(None));
+                self.keeping.learn(false);
+                freeing.add(self.swap, self.cpu(), entry);
+                copies += 1;
+            }
+        }
+        freeing.finish(self.swap, self.cpu());
+        self.counters().fault_clean.add(u64::from(copies > 0));
+        // Always, whatever the pages are by now.
+        let (start, len) = (first.address(), pages * PAGE_SIZE);
+        let _ = self.kernel.protect(start, len, false);
+    }
+}

@@ -1,0 +1,248 @@
+//! Memory under the pager: ranges that the program maps or moves are registered with the system, and
+//! which of their pages are there is learnt from it.
+//!
+//! The ranges themselves are noted by the hooks (`ranges`, `growth`); nothing is evicted here.
+
+use crate::map::page_map::{Page, PageMap, PageNumber, UNIT};
+use crate::map::ranges::{InChild, Range};
+use crate::process::pager::{Pager, Process};
+use crate::process::shared_pages::Sharing;
+use crate::process::state::State;
+use ebb_engine::PAGE_SIZE;
+use ebb_sys::Errno;
+use ebb_sys::paging::Kernel;
+use std::ops::ControlFlow::{Break, Continue};
+use std::sync::atomic::Ordering::SeqCst;
+
+/// In a forked child: pages of which its parent had only read zeros are missing here, as the kernel does not copy
+/// them; `there` are the runs of the others.
+fn forget_missing(map: &mut PageMap, start: usize, end: usize, there: &[(usize, usize)]) {
+    let mut missing = Vec::new();
+    let mut runs = there.iter().peekable();
+    map.each(PageNumber::of(start), PageNumber::of(end), |page, is| {
+        let at = page.address();
+        while runs.next_if(|run| run.1 <= at).is_some() {}
+        if is == Page::Resident(None) && runs.peek().is_none_or(|run| at < run.0) {
+            missing.push(page);
+        }
+        Continue(())
+    });
+    for page in missing {
+        map.set(page, Page::Untouched);
+    }
+}
+
+/// What became of a range that was to be registered.
+enum Registered {
+    Whole,
+    /// None of it is ours.
+    Nothing,
+    /// Part of it was taken off the list; the pieces that are left are still to be registered.
+    Pieces,
+}
+
+impl<K: Kernel> Process<K> {
+    /// Registers what was mapped or moved since the last time, and says so to who waits for that.
+    pub fn register_new(&self) {
+        let mut state = self.lock();
+        let mut any = self.release_to_program(&mut state);
+        if state.ranges.all().any(|r| !r.attributes.registered) {
+            self.register_all(&mut state);
+            any = true;
+        }
+        if any {
+            let rounds = &self.pager.registration.rounds;
+            rounds.fetch_add(1, SeqCst);
+            self.kernel.wake_word(rounds, i32::MAX);
+        }
+    }
+
+    /// Registers every range that is not, and learns which of its pages are present.
+    pub fn register_all(&self, state: &mut State) {
+        self.pager.registration.unregistered.store(0, SeqCst);
+        let mut at = 0;
+        while let Some(range) = state.ranges.next(at, usize::MAX) {
+            at = range.end;
+            if range.attributes.registered {
+                continue;
+            }
+            match self.register_range(state, &range) {
+                Registered::Whole => self.learn_present(state, &range),
+                Registered::Nothing => {}
+                Registered::Pieces => at = range.start,
+            }
+        }
+    }
+
+    /// Registers one, or takes it off the list.
+    fn register_range(&self, state: &mut State, range: &Range) -> Registered {
+        let (start, len) = (range.start, range.end - range.start);
+        // SAFETY: advice that changes no content, here and below.
+        let advise = |advice| unsafe { self.kernel.madvise(start, len, advice) };
+        // Huge pages would be filled behind our back, and pages that the kernel merges lose their protection.
+        let _ = advise(libc::MADV_NOHUGEPAGE);
+        let _ = advise(libc::MADV_UNMERGEABLE);
+        let registered = self.kernel.register(start, len);
+        if registered == Err(Errno(libc::EINVAL))
+            && self.forget_foreign(state, range.start, range.end)
+        {
+            return Registered::Pieces;
+        }
+        if let Err(error) = registered {
+            // The system refuses it, and not because it is another range. That is harmless unless some of it is
+            // swapped out, which would now read as zeros.
+            if self.is_lost(state, range) {
+                self.fail(&format!(
+                    "memory at {:#x}..{:#x} cannot be registered again ({error}), and part of it is \
+                     swapped out; raise vm.max_map_count if that is low",
+                    range.start, range.end
+                ));
+            }
+            state.drop_pages(Some(self.swap), self.cpu(), range.start, range.end);
+            state.ranges.remove(range.start, range.end);
+            return Registered::Nothing;
+        }
+        // A child of a system call that we do not see has no such memory, rather than zeros for pages that
+        // are out.
+        let _ = advise(libc::MADV_DONTFORK);
+        self.pager.join_again(start, len);
+        if state.sharing == Sharing::Protected {
+            // New, or moved by mremap, which leaves the protection behind.
+            self.protect(start, len);
+            self.give_up_written(state, range.start, range.end);
+        }
+        state
+            .ranges
+            .change(range.start, range.end, |a| a.registered = true);
+        Registered::Whole
+    }
+
+    /// Takes pages that cannot be registered off the list: the program unmapped them, or mapped something else
+    /// there, without libc. Whether there were any.
+    fn forget_foreign(&self, state: &mut State, start: usize, end: usize) -> bool {
+        if self.kernel.register(start, end - start) != Err(Errno(libc::EINVAL)) {
+            return false;
+        }
+        if end - start > PAGE_SIZE {
+            let middle = start + (end - start) / PAGE_SIZE / 2 * PAGE_SIZE;
+            let first = self.forget_foreign(state, start, middle);
+            return self.forget_foreign(state, middle, end) || first;
+        }
+        state.drop_pages(Some(self.swap), self.cpu(), start, end);
+        state.ranges.remove(start, end);
+        self.counters().map_disagrees.add(1);
+        true
+    }
+
+    /// Whether a page of a range is somewhere else than in memory.
+    fn is_lost(&self, state: &State, range: &Range) -> bool {
+        let mut lost = false;
+        let (first, end) = (PageNumber::of(range.start), PageNumber::of(range.end));
+        state.map.each(first, end, |_, page| {
+            lost = !matches!(page, Page::Resident(_));
+            if lost { Break(()) } else { Continue(()) }
+        });
+        lost
+    }
+
+    /// Learns from the kernel which pages of a range are present.
+    fn learn_present(&self, state: &mut State, range: &Range) {
+        let State { map, queue, .. } = state;
+        let forked = self.forked.load(SeqCst);
+        let mut there = Vec::new();
+        let scanned = self.kernel.scan(range.start, range.end, |start, end| {
+            if forked {
+                there.push((start, end));
+            }
+            let (mut page, end) = (PageNumber::of(start), PageNumber::of(end));
+            while page < end {
+                let unit = page.unit();
+                let stop = PageNumber(end.0.min(unit.first().0 + UNIT));
+                let mut mask = 0;
+                while page < stop {
+                    match map.get(page) {
+                        Page::Untouched => {
+                            map.set(page, Page::Resident(None));
+                            mask |= 1 << page.within();
+                        }
+                        // Swapped out, and yet there is a page: in a forked child libc touched it before it
+                        // was registered, and the kernel gave it zeros.
+                        Page::Swapped(_) | Page::Poisoned => {
+                            self.drop_pages(&[(page.address(), PAGE_SIZE)]);
+                        }
+                        // In transit (memory that has just grown is registered already): the thread that
+                        // brings or captures it says what it is.
+                        Page::Resident(_)
+                        | Page::Staged(_)
+                        | Page::Loading(_)
+                        | Page::Storing(_) => {}
+                    }
+                    page = page.plus(1);
+                }
+                if mask != 0 {
+                    queue.insert(map, unit, mask);
+                }
+            }
+        });
+        if scanned.is_ok() && forked {
+            forget_missing(map, range.start, range.end, &there);
+        }
+    }
+}
+
+impl<K: Kernel> Process<K> {
+    /// In the keeper: lets go what is to be let go; whether there was any.
+    pub fn release_to_program(&self, state: &mut State) -> bool {
+        let mut at = 0;
+        let mut any = false;
+        while let Some(range) = state.ranges.next(at, usize::MAX) {
+            at = range.end;
+            if !range.attributes.released {
+                continue;
+            }
+            any = true;
+            let (start, len) = (range.start, range.end - range.start);
+            // Something else may be mapped there by now: then there is nothing to end.
+            let _ = self.kernel.unregister(start, len);
+            if range.attributes.in_child != InChild::Absent {
+                // SAFETY: advice that changes no content.
+                let _ = unsafe { self.kernel.madvise(start, len, libc::MADV_DOFORK) };
+            }
+            state.drop_pages(Some(self.swap), self.cpu(), range.start, range.end);
+            state.ranges.remove(range.start, range.end);
+        }
+        any
+    }
+
+    /// In the keeper: says once that there is such memory.
+    pub fn report_released(&self) {
+        let bytes = self.pager.registration.released.swap(0, SeqCst);
+        if bytes > 0 {
+            self.member.message(&format!(
+                "process {} has a userfaultfd of its own for {} KiB of its memory: they stay in RAM, and count",
+                self.kernel.process(),
+                bytes >> 10
+            ));
+        }
+    }
+}
+
+impl<K: Kernel> Pager<K> {
+    /// Registered memory is about to be moved by `mremap`: marks it, so that the kernel does not merge it with what
+    /// lies beside its new place. The kernel takes the registration away from the mapping that results (Linux 6.18,
+    /// `move_vma`). The neighbours would lose theirs with it, unnoticed: their pages that are out would read as
+    /// zeros. Advice on the order of accesses keeps mappings apart and is of no other use for anonymous memory.
+    ///
+    /// # Errors
+    /// The process has too many mappings: nothing may be moved then.
+    pub fn set_apart(&self, start: usize, len: usize) -> Result<(), Errno> {
+        // SAFETY: advice that changes no content.
+        unsafe { self.kernel.madvise(start, len, libc::MADV_RANDOM) }
+    }
+
+    /// Takes the mark away: what was moved is registered, or it was not moved.
+    pub fn join_again(&self, start: usize, len: usize) {
+        // SAFETY: advice that changes no content.
+        let _ = unsafe { self.kernel.madvise(start, len, libc::MADV_NORMAL) };
+    }
+}

@@ -1,0 +1,311 @@
+//! Resolving a fault: a first touch is filled, a captured page goes back where it was, a swapped one
+//! is loaded (`load`).
+//!
+//! All come by copy (`place`), while the budget has room. A captured page for which there is none is
+//! moved back.
+
+use crate::budget::charge::Charge;
+use crate::map::access_pattern::around;
+use crate::map::mask::ones;
+use crate::map::page_map::{Frame, Page, PageNumber, UNIT};
+use crate::process::memory_ops::{Waking, Writes};
+use crate::process::pager::Process;
+use crate::process::state::State;
+use crate::process::state::window;
+use crate::process::worker::UnitBuffer;
+use crate::process::worker::Worker;
+use crate::reclaim::attempts::Waiter;
+use ebb_engine::{PAGE_SIZE, PageBytes};
+use ebb_sys::Errno;
+use ebb_sys::paging::Kernel;
+use ebb_sys::paging::Time;
+use ebb_sys::userfaultfd::Fault;
+use ebb_tree::Way;
+use std::time::Duration;
+
+static ZEROS: UnitBuffer = UnitBuffer([[0; PAGE_SIZE]; UNIT]);
+
+/// How a fault ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Served {
+    /// The page is there, or the thread may look again.
+    Done,
+    /// There is no room: make some and serve it again.
+    NoRoom,
+    /// There is room, and the system has no page: the same.
+    NoPage,
+}
+
+/// Pages that a fault brought in, whose waiting threads are to be woken.
+pub struct Brought {
+    pub way: Way,
+    /// Some of it came from a device, if not the page that was touched.
+    pub device: bool,
+    pub first: PageNumber,
+    pub pages: usize,
+    /// They were woken already, and the fault counted.
+    pub woken: bool,
+}
+
+impl Brought {
+    fn one(way: Way, page: PageNumber) -> Self {
+        Self {
+            way,
+            device: false,
+            first: page,
+            pages: 1,
+            woken: false,
+        }
+    }
+}
+
+impl<K: Kernel> Process<K> {
+    /// Serves one fault, once.
+    pub fn serve(&self, worker: &mut Worker, fault: Fault, since: Time) -> Served {
+        worker.since = since;
+        let brought = match self.resolve(worker, fault) {
+            Ok(brought) if brought.woken => return Served::Done,
+            Ok(brought) => brought,
+            Err(served) => return served,
+        };
+        let way = (!fault.protected).then_some(brought.way);
+        self.count_fault(way, brought.device, self.now() - since);
+        // A thread that waits for a device waits for this one too, where no other is awake.
+        let queued = brought.device && (worker.more || self.kernel.has_faults(0));
+        self.wake(brought.first, brought.pages);
+        if queued {
+            self.services.share();
+        }
+        Served::Done
+    }
+
+    /// Counts a fault, served so after so long: before anybody is woken. No way: the page was there,
+    /// protected.
+    pub fn count_fault(&self, way: Option<Way>, device: bool, after: Duration) {
+        let counters = self.counters();
+        counters.fault.add(1);
+        match way {
+            None => {}
+            Some(Way::Zero) => counters.fault_zero.add(1),
+            Some(Way::Cache) => counters.fault_cache.add(1),
+            Some(Way::Pool) => counters.fault_pool.add(1),
+            Some(Way::Device) => counters.fault_device.add(1),
+        }
+        let ns = after.as_nanos() as u64;
+        self.member.latency(way.unwrap_or(Way::Cache)).record(ns);
+        if matches!(way, Some(Way::Pool | Way::Device)) {
+            self.costs.took(device, ns);
+        }
+    }
+
+    /// Resolves a fault. Nobody is woken while the lock is held: the woken thread takes this one's
+    /// processor at once.
+    fn resolve(&self, worker: &mut Worker, fault: Fault) -> Result<Brought, Served> {
+        let mut state = self.lock();
+        let waiter = Waiter::of(&fault);
+        let State { map, attempts, .. } = &mut *state;
+        attempts.waits(map, waiter, !fault.protected, worker.since);
+        let brought = match map.get(waiter.page) {
+            // A write to a page that is leaving, too: it must not be let through before that is over.
+            Page::Loading(_) | Page::Storing(_) => {
+                state.parked.push(fault);
+                return Err(Served::Done);
+            }
+            Page::Swapped(_) if !fault.protected => {
+                let loaded = self.swap_in(state, worker, waiter, fault.write);
+                return loaded.ok_or(Served::NoRoom);
+            }
+            page => self.resolve_at_once(&mut state, fault, page)?,
+        };
+        state.attempts.served(waiter, self.now());
+        Ok(brought)
+    }
+
+    /// The same of a page that needs no work without the lock.
+    fn resolve_at_once(
+        &self,
+        state: &mut State,
+        fault: Fault,
+        now: Page,
+    ) -> Result<Brought, Served> {
+        let page = PageNumber::of(fault.address);
+        match now {
+            _ if fault.protected => self.write_protected(state, page).ok_or(Served::NoRoom)?,
+            Page::Resident(_) => self.look_again(state, page)?,
+            Page::Poisoned => {
+                self.kernel.poison(page.address(), PAGE_SIZE);
+            }
+            Page::Staged(_) => return self.remap(state, page),
+            Page::Untouched => return self.fill(state, page),
+            Page::Swapped(_) | Page::Loading(_) | Page::Storing(_) => {
+                unreachable!("takes work without the lock")
+            }
+        }
+        Ok(Brought::one(Way::Cache, page))
+    }
+
+    /// A fault on a page that is there by now, brought in beside another: then it refuses the copy. If it is missing
+    /// all the same, the program dropped it without libc (a system call of its own, MADV_FREE before it paged). It
+    /// reads as zeros, as it would without us, and is counted. If it had a clean copy, that is of the past.
+    fn look_again(&self, state: &mut State, page: PageNumber) -> Result<(), Served> {
+        let (zeros, at) = (&ZEROS.0[..1], page.address());
+        let (done, result) = self.copy(at, zeros, Writes::Free, Waking::Later);
+        if done > 0 {
+            state.drop_copies(self.swap, self.cpu(), at, at + PAGE_SIZE);
+            self.counters().map_disagrees.add(1);
+        }
+        // The system takes a page before it looks whether one is there.
+        match result {
+            Err(Errno(libc::ENOMEM)) if !self.is_there(page) => Err(Served::NoPage),
+            _ => Ok(()),
+        }
+    }
+
+    fn is_there(&self, page: PageNumber) -> bool {
+        let mut there = false;
+        let at = page.address();
+        let looked = self.kernel.scan(at, at + PAGE_SIZE, |_, _| there = true);
+        there || looked.is_err()
+    }
+
+    /// First touch: zeros, as many pages as the pattern says.
+    fn fill(&self, state: &mut State, page: PageNumber) -> Result<Brought, Served> {
+        let range = state.ranges.find(page.address());
+        let Some(range) = range.filter(|r| r.attributes.registered) else {
+            // Unmapped meanwhile, or mapped anew: the thread that looks again gets what the kernel has
+            // for it.
+            return Ok(Brought::one(Way::Zero, page));
+        };
+        let window = window(state, page);
+        let (first, pages) = around(page, window.first, window.pages, |p| {
+            range.holds(p) && state.map.get(p) == Page::Untouched
+        });
+        let room = self.gets_room(state, page, first, pages);
+        let (first, mut pages) = room.ok_or(Served::NoRoom)?;
+        let zeros = &ZEROS.0[..pages];
+        (pages, _) = self.try_install(first, zeros, Writes::Free, Waking::Later);
+        if pages < window.pages {
+            state.pattern.brought(first, pages);
+        }
+        for i in 0..pages {
+            state.map.set(first.plus(i), Page::Resident(None));
+        }
+        if pages > 0 {
+            self.queue(state, first, pages);
+        }
+        if page >= first.plus(pages) {
+            self.wake(first, pages);
+            return Err(Served::NoPage);
+        }
+        Ok(Brought {
+            way: Way::Zero,
+            device: false,
+            first,
+            pages,
+            woken: false,
+        })
+    }
+
+    /// Which pages may be copied in of those from `first` on, `page` among them: all, or it alone, if
+    /// need be for spent frames that are given back.
+    pub fn gets_room(
+        &self,
+        state: &mut State,
+        page: PageNumber,
+        first: PageNumber,
+        pages: usize,
+    ) -> Option<(PageNumber, usize)> {
+        for (first, pages) in [(first, pages), (page, 1)] {
+            let enough =
+                |charge: &mut Charge, used| charge.reserve(self.member, used, pages as i64);
+            if self.release_until(state, enough) {
+                return Some((first, pages));
+            }
+        }
+        state.pattern.brought(page, 0);
+        None
+    }
+
+    /// A page that is still in a frame is wanted again; in a walk its neighbours too.
+    fn remap(&self, state: &mut State, page: PageNumber) -> Result<Brought, Served> {
+        let window = window(state, page);
+        let staged = |p| matches!(state.map.get(p), Page::Staged(_));
+        let (first, wanted) = around(page, window.first, window.pages, staged);
+        let age = state.queue.age(&state.map, page);
+        let mut pages = 0;
+        while pages < wanted && self.bring_back(state, first.plus(pages)) {
+            pages += 1;
+        }
+        if pages != window.pages {
+            state.pattern.brought(first, pages);
+        }
+        if page >= first.plus(pages) {
+            self.wake(first, pages);
+            return Err(Served::NoPage);
+        }
+        if !window.stream {
+            state.queue.refaulted(&mut state.map, page, age);
+        }
+        Ok(Brought {
+            pages,
+            ..Brought::one(Way::Cache, first)
+        })
+    }
+
+    /// A staged page goes back where it was; false if the system has no page for it.
+    fn bring_back(&self, state: &mut State, page: PageNumber) -> bool {
+        let Page::Staged(frame) = state.map.get(page) else {
+            unreachable!("nothing becomes of it while the lock is held")
+        };
+        self.has_room(state, 1) && self.copy_back(state, page, frame)
+            || self.put_back(state, page, frame)
+    }
+
+    /// The same, moved if that can be: it takes no other page then.
+    pub fn put_back(&self, state: &mut State, page: PageNumber, frame: Frame) -> bool {
+        let movable = state.movable(page);
+        let staging = state.staging.as_mut().expect("captured pages lie there");
+        let from = staging.frame_address(frame);
+        if movable {
+            // SAFETY: the frame is ours and holds exactly this page's content.
+            let (done, result) = unsafe { self.kernel.move_pages(page.address(), from, PAGE_SIZE) };
+            if done == PAGE_SIZE || result == Err(Errno(libc::EEXIST)) {
+                staging.remapped(frame);
+                if done == 0 {
+                    // Somebody filled the page behind our back; the frame is left over.
+                    self.drop_pages(&[(from, PAGE_SIZE)]);
+                }
+                self.is_back(state, page);
+                return true;
+            }
+        }
+        self.copy_back(state, page, frame)
+    }
+
+    /// False if the system has no page for it.
+    fn copy_back(&self, state: &mut State, page: PageNumber, frame: Frame) -> bool {
+        let staging = state.staging.as_mut().expect("captured pages lie there");
+        let from = staging.frame_address(frame);
+        // SAFETY: a staged frame is present and nobody writes it.
+        let content = unsafe { &*(from as *const PageBytes) };
+        let content = std::slice::from_ref(content);
+        let (done, _) = self.try_install(page, content, Writes::Free, Waking::Later);
+        if done == 0 {
+            return false;
+        }
+        staging.stored(frame);
+        self.is_back(state, page);
+        true
+    }
+
+    fn is_back(&self, state: &mut State, page: PageNumber) {
+        state.map.set(page, Page::Resident(None));
+        state.queue.no_longer_out(&state.map, page, 1);
+        self.queue(state, page, 1);
+    }
+
+    pub fn queue(&self, state: &mut State, first: PageNumber, pages: usize) {
+        let State { map, queue, .. } = state;
+        queue.insert(map, first.unit(), ones(first.within(), pages));
+    }
+}

@@ -1,0 +1,142 @@
+//! Serving a fault until it is served, or put down for later because nothing can be evicted.
+
+use crate::eviction::make_room::{Step, When};
+use crate::fault::resolve::Served;
+use crate::map::page_map::{PageNumber, UNIT};
+use crate::process::pager::Process;
+use crate::process::worker::{DeferredFault, Worker};
+use crate::reclaim::attempts::Waiter;
+use ebb_engine::PAGE_SIZE;
+use ebb_sys::paging::Kernel;
+use ebb_sys::paging::Time;
+use ebb_sys::userfaultfd::Fault;
+use std::time::Duration;
+
+impl<K: Kernel> Process<K> {
+    /// Serves a fault, making room as often as it takes; or puts it down for later, if there is none and
+    /// others wait to be served.
+    pub fn serve_until_done(&self, worker: &mut Worker, fault: Fault, since: Time) {
+        self.serve_on(worker, fault, since, None);
+    }
+
+    /// Tries again what was put down for later, once each.
+    pub fn serve_deferred(&self, worker: &mut Worker) {
+        for _ in 0..worker.deferred.len() {
+            if let Some(stuck) = worker.deferred.pop_front() {
+                self.serve_on(worker, stuck.fault, stuck.since, Some(stuck));
+            }
+        }
+    }
+
+    fn serve_on(
+        &self,
+        worker: &mut Worker,
+        fault: Fault,
+        since: Time,
+        stuck: Option<DeferredFault>,
+    ) {
+        worker.waiter = Some(Waiter::of(&fault));
+        if let Some(stuck) = self.serve_unless_stuck(worker, fault, since, stuck) {
+            match self.pager.lifecycle.is_keeper(self.kernel.thread()) {
+                // It comes once more, to a service thread.
+                true => self.wake(PageNumber::of(fault.address), 1),
+                false => worker.deferred.push_back(stuck),
+            }
+        }
+        worker.waiter = None;
+    }
+
+    /// The same; what is to be served later.
+    fn serve_unless_stuck(
+        &self,
+        worker: &mut Worker,
+        fault: Fault,
+        since: Time,
+        mut stuck: Option<DeferredFault>,
+    ) -> Option<DeferredFault> {
+        let mut refused: Option<Time> = None;
+        let mut direct = stuck.is_some();
+        loop {
+            match self.serve(worker, fault, since) {
+                Served::Done => return None,
+                // Nobody but the keeper gives pages up: it comes once more, to a service thread.
+                Served::NoPage if self.pager.lifecycle.is_keeper(self.kernel.thread()) => {
+                    self.wake(PageNumber::of(fault.address), 1);
+                    return None;
+                }
+                Served::NoPage => {
+                    self.refused(*refused.get_or_insert_with(|| self.now()));
+                    continue;
+                }
+                Served::NoRoom => {}
+            }
+            if !std::mem::replace(&mut direct, true) {
+                self.counters().allocstall.add(1);
+            }
+            let wanted = self.now();
+            let step = self.make_room(worker, When::Now);
+            if std::mem::take(&mut worker.is_short) {
+                self.wanted_room(wanted);
+            }
+            match step {
+                Step::Progress | Step::Enough if stuck.is_none() => continue,
+                Step::Progress | Step::Enough => {}
+                Step::Full | Step::Nothing if self.shrinks_pool() => continue,
+                Step::Full | Step::Nothing => {}
+            }
+            let waits = stuck.get_or_insert_with(|| {
+                self.counters().stall.add(1);
+                DeferredFault {
+                    fault,
+                    since,
+                    begin: wanted,
+                    copies: 0,
+                }
+            });
+            self.waits_for_others();
+            self.evict_shared(self.now() - waits.begin, &mut waits.copies);
+            self.kernel.follow_user();
+            self.wanted_room(wanted);
+            // They may be older, and what they are brought is not to be taken from them meanwhile.
+            if worker.more || self.kernel.has_faults(0) {
+                return stuck;
+            }
+        }
+    }
+
+    /// Pages of the pool may go to a device, all the more if nothing else is left. But not while a fork has the gate:
+    /// it may be this fault that it waits for.
+    fn shrinks_pool(&self) -> bool {
+        let Some(_gate) = self.try_gate() else {
+            return false;
+        };
+        let bytes = (8 * UNIT * PAGE_SIZE) as u64;
+        self.swap.shrink_pool(self.cpu(), bytes) > 0
+    }
+
+    /// Nothing to evict here, or nowhere to put it: others may have cold memory.
+    fn waits_for_others(&self) {
+        let seen = self.member.wait(0, Some(Duration::ZERO));
+        self.member.ask_reclaim(256);
+        // A process that is asked hears of that too: no news of room.
+        self.member.wait(seen, Some(Duration::from_millis(1)));
+        if !self.has_room(&mut self.lock(), 1) {
+            self.kernel.sleep(Duration::from_micros(500));
+        }
+    }
+
+    /// Serves the faults whose page was in transit when they came. The thread that ends a transit gets them on its
+    /// worker, and must call this: nobody else will.
+    pub fn serve_again(&self, worker: &mut Worker) {
+        while let Some(fault) = worker.again.pop() {
+            self.serve_until_done(worker, fault, self.now());
+        }
+    }
+
+    /// Lets them come once more instead, to a service thread: for who must not wait meanwhile.
+    pub fn wake_again(&self, worker: &mut Worker) {
+        for fault in worker.again.drain(..) {
+            self.wake(PageNumber::of(fault.address), 1);
+        }
+    }
+}

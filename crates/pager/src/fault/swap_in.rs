@@ -1,0 +1,378 @@
+//! Bringing swapped pages in: the page that was touched, and others where they are likely to be
+//! wanted too.
+//!
+//! In three steps. Under the lock it is settled which pages come, and they are in transit from then on. Without it
+//! their data is loaded and installed. Under it again the page map says what is there. Waiting threads are woken by
+//! the caller, after that; or by the second step, where that is one copy (`place`).
+
+use crate::fault::resolve::Brought;
+use crate::map::access_pattern::{REACH, Window, around};
+use crate::map::mask::{ones, runs};
+use crate::map::page_map::{Mask, Page, PageMap, PageNumber, UNIT};
+use crate::process::memory_ops::{Waking, Writes};
+use crate::process::pager::{Locked, Process};
+use crate::process::shared_pages::Sharing;
+use crate::process::state::window;
+use crate::process::state::{Freeing, State};
+use crate::process::worker::Worker;
+use crate::reclaim::attempts::Waiter;
+use crate::reclaim::reclaim_queue::RESIDENT_SET;
+use arrayvec::ArrayVec;
+use ebb_engine::swap::{LoadError, Place, Source};
+use ebb_engine::{EntryId, PAGE_SIZE, PageBytes};
+use ebb_sys::paging::Kernel;
+use ebb_sys::paging::Time;
+use ebb_tree::Way;
+
+/// Pages in transit to where they are to be.
+struct SwapIn {
+    first: PageNumber,
+    entries: ArrayVec<EntryId, UNIT>,
+    /// Whether they are part of a walk that passes (`queue`).
+    pass: bool,
+    /// Whether they keep their entries as clean copies.
+    keep: bool,
+    /// How often protection had been lifted when it began.
+    lifted: u32,
+}
+
+type Results = [Result<Source, LoadError>; UNIT];
+
+/// How that went.
+struct Loaded {
+    results: Results,
+    /// All good pages are there.
+    placed: bool,
+    /// When who waits was woken, and the fault counted, if that is done.
+    at: Option<Time>,
+}
+
+impl<K: Kernel> Process<K> {
+    /// Brings in the page that is waited for; none: there is no room.
+    pub fn swap_in(
+        &self,
+        mut state: Locked,
+        worker: &mut Worker,
+        waiter: Waiter,
+        write: bool,
+    ) -> Option<Brought> {
+        let page = waiter.page;
+        let Page::Swapped(entry) = state.map.get(page) else {
+            unreachable!("only swapped pages are brought in")
+        };
+        let device = self.swap.prefetch(entry) == Place::Slot;
+        let filling = device && self.fills_pool(&state);
+        let mut window = window(&mut state, page);
+        if filling {
+            window = window.widened(Window::of_unit(page));
+        } else if device {
+            window = window.widened(neighbours(&state.map, page));
+        }
+        let (first, pages) = self.room_to_load(&mut state, page, &window)?;
+        if pages != window.pages || device {
+            state.pattern.brought(first, pages);
+        }
+        let age = state.queue.age(&state.map, page);
+        let (pass, entries) = self.begin_loading(&mut state, &window, page, (first, pages));
+        let load = SwapIn {
+            first,
+            entries,
+            pass,
+            keep: self.keeps_copies(&state, (entry, age), (device, filling), pass, write),
+            lifted: state.lifted,
+        };
+        let expected = self.expected(&mut state);
+        drop(state);
+
+        if !expected.is_empty() {
+            self.swap.expect(&expected);
+        }
+        let wanted = page.0 - first.0;
+        let loaded = self.transfer(&load, worker, (!device).then_some(wanted));
+
+        let mut state = self.lock();
+        self.finish(&mut state, &load, &loaded);
+        let State {
+            map,
+            queue,
+            attempts,
+            parked,
+            ..
+        } = &mut *state;
+        attempts.served(waiter, loaded.at.unwrap_or_else(|| self.now()));
+        if !window.stream {
+            queue.refaulted(map, page, age);
+        }
+        self.counters()
+            .workingset_refault
+            .add(u64::from(age <= RESIDENT_SET));
+        self.counters().readahead.add(pages as u64 - 1);
+        let way = match device {
+            true => Way::Device,
+            false => way_of(loaded.results[wanted]),
+        };
+        let device = device || loaded.results[..pages].contains(&Ok(Source::Device));
+        if device {
+            self.member.report_load(self.swap.last_load_ns());
+        }
+        self.pager.transit_ended();
+        worker.again.append(parked);
+        Some(Brought {
+            way,
+            device,
+            first,
+            pages,
+            woken: loaded.at.is_some(),
+        })
+    }
+
+    /// The pages are in transit from now on: their entries, and whether they leave again behind a walk.
+    fn begin_loading(
+        &self,
+        state: &mut State,
+        window: &Window,
+        page: PageNumber,
+        (first, pages): (PageNumber, usize),
+    ) -> (bool, ArrayVec<EntryId, UNIT>) {
+        let State {
+            map,
+            queue,
+            pool_split,
+            ..
+        } = state;
+        let mut entries = ArrayVec::new();
+        for at in (0..pages).map(|i| first.plus(i)) {
+            let Page::Swapped(entry) = map.get(at) else {
+                unreachable!("only swapped pages are taken")
+            };
+            map.set(at, Page::Loading(entry));
+            entries.push(entry);
+        }
+        pool_split.record_refault(queue.rank(map, page), map.resident());
+        queue.no_longer_out(map, first, pages);
+        (window.walk && queue.joins_scan(map, page), entries)
+    }
+
+    /// Whether pages keep their entries as clean copies. The touched one has this entry and age. It comes from a
+    /// `device` or not, while the pool is being filled or not, as `pass`ing part of a scan or not.
+    fn keeps_copies(
+        &self,
+        state: &State,
+        (entry, age): (EntryId, u8),
+        (device, filling): (bool, bool),
+        pass: bool,
+        write: bool,
+    ) -> bool {
+        // Given up, it could not go back there.
+        if device && self.swap_space.devices.reads_only() {
+            return !write;
+        }
+        let worth = match device {
+            true => usize::from(age) > self.pool_span(state) && !filling,
+            // Freed, a page that was there at a fork gives nothing back (`generations`), and would be stored
+            // once more by each relative.
+            false => {
+                let inherits = || self.swap_space.generations.inherits(self.swap, entry);
+                pass || state.sharing == Sharing::Protected && inherits()
+            }
+        };
+        worth && self.keeps(write)
+    }
+
+    /// Which pages of the window to bring in with `page`: as many as there is room for.
+    fn room_to_load(
+        &self,
+        state: &mut State,
+        page: PageNumber,
+        window: &Window,
+    ) -> Option<(PageNumber, usize)> {
+        // Not across the end of its range: beside it may lie memory that `mremap` has just moved. Its missing pages
+        // are not ours to fill before it is registered again.
+        let range = state.ranges.find(page.address());
+        let good = |p: PageNumber| {
+            let inside = range.as_ref().is_some_and(|r| r.holds(p));
+            inside && matches!(state.map.get(p), Page::Swapped(_))
+        };
+        let (first, pages) = around(page, window.first, window.pages, good);
+        self.gets_room(state, page, first, pages)
+    }
+
+    /// Entries that a walk will come to, to be read ahead from devices.
+    fn expected(&self, state: &mut State) -> ArrayVec<EntryId, REACH> {
+        if !self.swap.has_devices() {
+            return ArrayVec::new();
+        }
+        let ahead = state.pattern.ahead();
+        (ahead.start.0..ahead.end.0)
+            .filter_map(|p| match state.map.get(PageNumber(p)) {
+                Page::Swapped(entry) => Some(entry),
+                _ => None,
+            })
+            .take(REACH)
+            .collect()
+    }
+
+    /// Loads the data and puts what is good of it into place. If one copy does that, and a page is
+    /// `wanted`, the fault is counted and who waits is woken.
+    fn transfer(&self, load: &SwapIn, worker: &mut Worker, wanted: Option<usize>) -> Loaded {
+        let pages = load.entries.len();
+        let mut results: Results = std::array::from_fn(|_| Ok(Source::Zero));
+        let mut outs: ArrayVec<&mut PageBytes, UNIT> =
+            worker.buffer.0[..pages].iter_mut().collect();
+        let (entries, keep) = (&load.entries, load.keep);
+        self.swap
+            .load_each(self.cpu(), entries, &mut outs, keep, &mut results[..pages]);
+        drop(outs);
+        let good: Mask = (0..pages).fold(0, |m, i| m | u64::from(results[i].is_ok()) << i);
+        let mut at = None;
+        let waking = match wanted {
+            Some(wanted) if good == ones(0, pages) && self.services.can_compete() => {
+                let took = (self.now() - worker.since) + Self::install_estimate(pages);
+                self.count_fault(Some(way_of(results[wanted])), false, took);
+                at = Some(worker.since + took);
+                Waking::AtOnce
+            }
+            _ => Waking::Later,
+        };
+        let writes = match keep {
+            true => Writes::Faults,
+            false => Writes::Free,
+        };
+        let mut placed = true;
+        for (i, len) in runs(good) {
+            let content = &worker.buffer.0[i..i + len];
+            placed &= self.install(load.first.plus(i), content, writes, waking);
+        }
+        Loaded {
+            results,
+            placed,
+            at,
+        }
+    }
+
+    /// Says in the page map what has come. Copies are kept of what is protected without a doubt.
+    fn finish(&self, state: &mut State, load: &SwapIn, loaded: &Loaded) {
+        let keeps = load.keep && loaded.placed && load.lifted == state.lifted;
+        let mut freeing = Freeing::default();
+        for (i, (&entry, result)) in load.entries.iter().zip(&loaded.results).enumerate() {
+            let at = load.first.plus(i);
+            match result {
+                Ok(_) => {
+                    if load.keep && !keeps {
+                        freeing.add(self.swap, self.cpu(), entry);
+                    }
+                    let kept = keeps.then_some(entry);
+                    state.map.set(at, Page::Resident(kept));
+                }
+                Err(error) => self.poison(state, at, error),
+            }
+        }
+        freeing.finish(self.swap, self.cpu());
+        let State { map, queue, .. } = state;
+        let mask = ones(load.first.within(), load.entries.len());
+        match load.pass {
+            true => queue.insert_scan(map, load.first.unit(), mask),
+            false => queue.insert(map, load.first.unit(), mask),
+        }
+    }
+
+    /// How many epochs ago the oldest pages in the pool were evicted, about, if it is as large as it may be. A page
+    /// that comes back from a device sooner goes to the pool when it is evicted again. By what the pool holds it
+    /// would stay small once it is.
+    fn pool_span(&self, state: &State) -> usize {
+        const DENSITY: usize = 2;
+        let pool = DENSITY * self.swap.pool_max() as usize / PAGE_SIZE;
+        usize::from(RESIDENT_SET) * (1 + pool / state.map.resident().max(1))
+    }
+
+    /// Whether the pool is to hold much more than it does. Then a read from a device brings along all that one
+    /// transfer can, and all of it goes to the pool when it is evicted. One page for each fault, the pool would be
+    /// full only when as many have come back.
+    fn fills_pool(&self, state: &State) -> bool {
+        state.pool_split.is_learned() && self.swap.pool_bytes() < self.swap.pool_max() / 4 * 3
+    }
+
+    /// The page's data is lost: touching it is fatal from now on, and says why.
+    fn poison(&self, state: &mut State, page: PageNumber, error: &LoadError) {
+        // The engine counts its devices from zero; users know them by other numbers.
+        let serial = |device| self.swap_space.devices.serial(device);
+        let why = match *error {
+            LoadError::Corrupt { device, slot } => format!(
+                "slot {slot} of swap device {} does not hold what was written to it",
+                serial(device)
+            ),
+            LoadError::Io { device, slot } => {
+                format!(
+                    "slot {slot} of swap device {} cannot be read",
+                    serial(device)
+                )
+            }
+            LoadError::PoolCorrupt | LoadError::Empty => error.to_string(),
+        };
+        self.member.message(&format!(
+            "the page at {:#x} cannot be read back: {why}. Whoever touches it gets SIGBUS; \
+             no other page is affected. Check the device, or run with --swap none",
+            page.address()
+        ));
+        self.kernel.poison(page.address(), PAGE_SIZE);
+        self.counters().poisoned.add(1);
+        state.map.set(page, Page::Poisoned);
+    }
+}
+
+/// The way a page loaded in that was on no device.
+fn way_of(result: Result<Source, LoadError>) -> Way {
+    match result {
+        Ok(Source::Zero) => Way::Zero,
+        _ => Way::Pool,
+    }
+}
+
+/// Pages to bring from a device beside `page`, in order or not: the rest of its unit, if half of it is in memory
+/// already. Where pages of a unit come back one by one the others are likely to, and a transfer costs many times what
+/// one more page in it does.
+fn neighbours(map: &PageMap, page: PageNumber) -> Window {
+    let here = map.mask(page.unit(), |p| matches!(p, Page::Resident(_)));
+    if here.count_ones() as usize >= UNIT / 2 {
+        Window::of_unit(page)
+    } else {
+        Window::one(page)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Touches pages of a unit on a device in this order: how many transfers, and pages brought.
+    fn touch(order: impl Iterator<Item = usize>) -> (usize, usize) {
+        let mut map = PageMap::new();
+        let first = 50 * UNIT;
+        for page in first..first + UNIT {
+            map.set(PageNumber(page), Page::Swapped(EntryId(page as u32)));
+        }
+        let mut transfers = 0;
+        for page in order.map(|i| PageNumber(first + i)) {
+            let out = |p| matches!(map.get(p), Page::Swapped(_));
+            if !out(page) {
+                continue;
+            }
+            let window = neighbours(&map, page);
+            let (start, pages) = around(page, window.first, window.pages, out);
+            assert!((start.0..start.0 + pages).contains(&page.0));
+            for i in 0..pages {
+                map.set(start.plus(i), Page::Resident(None));
+            }
+            transfers += 1;
+        }
+        (transfers, map.resident())
+    }
+
+    #[test]
+    fn the_second_half_of_a_unit_takes_one_transfer_and_one_page_takes_one() {
+        assert_eq!(touch(0..UNIT), (UNIT / 2 + 1, UNIT));
+        assert_eq!(touch((0..UNIT).rev()), (UNIT / 2 + 1, UNIT));
+        assert_eq!(touch([9].into_iter()), (1, 1));
+        assert_eq!(touch([9, 2].into_iter()), (2, 2));
+    }
+}

@@ -1,0 +1,262 @@
+//! Forks: how a child comes to a pager of its own.
+//!
+//! The child gets a copy-on-write copy of everything: pages, page map, pool. It does not get threads, descriptors,
+//! and registration of its ranges. Until those are set up again its swapped pages would read as zeros, so the
+//! program's code does not run before.
+//!
+//! 0. `make_ready` (the forking thread, before any lock): where the tree does not page yet and has
+//!    no room for all that the child might copy, it pages first. Copies in processes that do not
+//!    page are seen when the supervisor measures them, which may be late. Where it pages, and as
+//!    many processes as can be are managed already, the fork waits until one of them ends.
+//! 1. `before_fork` (the forking thread): asks the keeper to bring the process to rest. Pages that the budget could
+//!    not hold twice are evicted; no page is in transit or staged, as the staging area is not inherited; no thread of
+//!    ours is inside the engine. Then takes the lock and holds it while the system copies the process. Registered
+//!    ranges are kept from children (`MADV_DONTFORK`) but for the time of such a fork. A child made by a system call
+//!    that we do not see gets SIGSEGV, not zeros.
+//! 2. `after_fork_parent`: pages stored on devices at the fork may be read by the child for as long as it likes
+//!    (`Swap::fork_parent`). Shared pages cannot be moved until written, and the keeper protects them (`sharing`)
+//!    before the forking thread goes on.
+//! 3. `after_fork_child`: drops the parent's belongings, starts a helper of its own, and waits for it. The helper's
+//!    keeper joins the tree in the slot reserved for it, opens a userfaultfd, and registers every range. If it fails
+//!    the child ends: it must not read zeros.
+
+#![allow(clippy::missing_safety_doc)] // Each says "Requires:".
+
+use crate::fork::rest::SHORT;
+use crate::map::ranges::{InChild, Range};
+use crate::process::fork_stage::{child, stage};
+use crate::process::pager::{Locked, Pager, Process};
+use ebb_sys::paging::Kernel;
+use ebb_tree::ChildSlot;
+use std::sync::atomic::Ordering::SeqCst;
+use std::time::Duration;
+
+/// How long a fork waits for the tree to page: a supervisor that is gone limits nobody any more.
+const PATIENCE: Duration = Duration::from_secs(2);
+/// How long a child tries to start its helper.
+const PATIENCE_OF_CHILD: Duration = Duration::from_secs(5);
+
+impl<K: Kernel> Pager<K> {
+    /// In a child of vfork whose parent is dead: nobody could keep what was out from reading as zeros in a copy
+    /// of its memory.
+    fn end_orphan(&'static self) {
+        if self.is_orphaned() {
+            self.end(
+                None,
+                "a child of vfork whose parent has ended forks, and what was swapped out of their memory is \
+                 lost: it is ended; end children of vfork before their parent",
+            );
+        }
+    }
+
+    /// A fork is near, and no lock of ours or of the allocator's is held: starting service takes both.
+    /// See the module's text.
+    pub fn make_ready(&'static self) {
+        self.end_orphan();
+        while let Some(process) = self.process()
+            && !process.member.has_free_slot()
+        {
+            self.kernel.sleep(Duration::from_millis(1));
+        }
+        let Some(member) = self.fork.watching() else {
+            return;
+        };
+        let Some(pages) = self.kernel.resident_anonymous_pages() else {
+            return;
+        };
+        if member.fork_fits(pages) {
+            return;
+        }
+        member.request_paging();
+        let begin = self.kernel.now();
+        while self.fork.watching().is_some() && self.kernel.now() - begin < PATIENCE {
+            self.kernel.sleep(Duration::from_micros(200));
+        }
+    }
+
+    /// A fork is near; false if another took the last place for a child since [`make_ready`], and
+    /// nothing was done. Requires: unless that, one of the `after_fork` calls follows on this thread.
+    pub unsafe fn before_fork(&'static self) -> bool {
+        let unpaged = || {
+            let locked = self.lock();
+            // It may have been adopted while we waited for the lock.
+            self.process().is_none().then_some(locked)
+        };
+        let (locked, slot) = match unpaged() {
+            Some(locked) => {
+                self.fork.before_paging.store(true, SeqCst);
+                (locked, None)
+            }
+            None => {
+                let process = self.process().expect("once there, it stays");
+                match self.lock_at_rest(process) {
+                    (locked, Some(slot)) => (locked, Some(slot)),
+                    (locked, None) => {
+                        drop(locked);
+                        self.fork.enter(&self.kernel, stage::OVER);
+                        return false;
+                    }
+                }
+            }
+        };
+        self.inherit(&locked, true);
+        // SAFETY: it is the state's lock.
+        unsafe { self.held.keep(locked, slot) };
+        true
+    }
+
+    /// Waits until the process is at rest; the lock, and the slot for the child if there is one.
+    fn lock_at_rest(&'static self, process: &Process<K>) -> (Locked, Option<ChildSlot>) {
+        let stage = &self.fork.stage;
+        let wants = || stage.compare_exchange(stage::NONE, stage::WANTED, SeqCst, SeqCst);
+        while wants().is_err() {
+            self.end_orphan();
+            self.kernel.sleep(Duration::from_micros(100));
+        }
+        loop {
+            self.end_orphan();
+            process.member.wake_self();
+            self.kernel
+                .wait_word(stage, stage::WANTED, Some(Duration::from_millis(5)));
+            if stage.load(SeqCst) != stage::AT_REST {
+                continue;
+            }
+            if let Some(at_rest) = self.reserve_at_rest(process) {
+                return at_rest;
+            }
+            self.kernel.sleep(SHORT);
+        }
+    }
+
+    /// The lock, if nothing is in transit or staged, and the slot for the child if there is one.
+    pub fn reserve_at_rest(
+        &'static self,
+        process: &Process<K>,
+    ) -> Option<(Locked, Option<ChildSlot>)> {
+        let mut locked = self.lock();
+        let staged = locked.staging.as_ref().map_or(0, |s| s.staged_frames());
+        if locked.map.in_transit() > 0 || staged > 0 {
+            return None;
+        }
+        // The child's charge is a copy of ours and all of it is credited as shared: nothing must be in it
+        // that stands for no page.
+        let used = process.used(&locked);
+        locked.charge.settle(process.member, used, 0);
+        // It does not inherit the staging area.
+        let frames = locked.staging.as_ref().map_or(0, |s| s.unused_frames());
+        let slot = process.member.reserve_child(frames as u64);
+        Some((locked, slot))
+    }
+
+    /// Lets a forked child have what is or was registered, or not. Memory that `mremap` has just moved is
+    /// registered no more, but would still be kept from children.
+    fn inherit(&'static self, locked: &Locked, on: bool) {
+        if self.process().is_none() {
+            return;
+        }
+        let advice = if on {
+            libc::MADV_DOFORK
+        } else {
+            libc::MADV_DONTFORK
+        };
+        let concerned =
+            |r: &Range| (on || r.attributes.registered) && r.attributes.in_child != InChild::Absent;
+        for range in locked.ranges.all().filter(concerned) {
+            // SAFETY: advice that changes no content.
+            let _ = unsafe {
+                self.kernel
+                    .madvise(range.start, range.end - range.start, advice)
+            };
+        }
+    }
+
+    /// The fork is over, in the parent; `child` where it is known. Requires: `before_fork` on this thread.
+    pub unsafe fn after_fork_parent(&'static self, child: Option<i32>) {
+        // SAFETY: `before_fork` on this thread took the lock, which is inside.
+        let Some((mut locked, slot)) = (unsafe { self.held.take() }) else {
+            return;
+        };
+        self.inherit(&locked, false);
+        let Some(process) = self.process() else {
+            return;
+        };
+        if let Some(slot) = slot {
+            self.share_with(process, &mut locked, slot, child);
+        }
+        let protected = &self.fork.protected;
+        let seen = protected.load(SeqCst);
+        drop(locked);
+        self.fork.enter(&self.kernel, stage::OVER);
+        while protected.load(SeqCst) == seen {
+            self.kernel
+                .wait_word(protected, seen, Some(Duration::from_millis(5)));
+        }
+    }
+
+    /// In the parent: pages and pool are shared with a child in this slot from now on; or not, if the fork
+    /// failed.
+    pub fn share_with(
+        &'static self,
+        process: &Process<K>,
+        locked: &mut Locked,
+        slot: ChildSlot,
+        child: Option<i32>,
+    ) {
+        process.swap.fork_parent();
+        process.swap_space.devices.part(false);
+        process.swap_space.generations.begin(process.swap);
+        process.forked.store(true, SeqCst);
+        self.shared_pages.begin(&mut locked.sharing);
+        match child {
+            Some(pid) if pid > 0 => process.member.child_forked(slot, pid as u32),
+            Some(_) => process.member.cancel_child(slot),
+            // The supervisor finds out whether there is one.
+            None => process.member.child_forked(slot, 0),
+        }
+    }
+
+    /// The fork is over, in the child: the first of ours or the program's to run there. Requires: `before_fork`
+    /// on the thread that forked.
+    pub unsafe fn after_fork_child(&'static self) {
+        // SAFETY: as above; the child has this thread alone, and its copy of the lock is held by it.
+        let held = unsafe { self.held.take() };
+        let Some((locked, slot)) = held else {
+            return self.reset_without_lock();
+        };
+        let parent = self.process();
+        self.reset_in_child(locked, slot);
+        let Some(parent) = parent else {
+            if self.lifecycle.had_keeper() {
+                self.lifecycle.start_keeper_or_warn(&self.kernel);
+            }
+            return;
+        };
+        if let Err(e) = self.lifecycle.start_keeper(&self.kernel, PATIENCE_OF_CHILD) {
+            parent.fail(&format!(
+                "no thread can be started in a forked child, which cannot be served and is ended: {e}; \
+                 raise `ulimit -u`"
+            ));
+        }
+        self.wait_until_served(parent);
+    }
+
+    /// In a forked child: waits until its keeper serves it.
+    fn wait_until_served(&'static self, parent: &Process<K>) {
+        let state = &self.fork.child;
+        while state.load(SeqCst) == child::STARTING {
+            let pause = Some(Duration::from_millis(100));
+            self.kernel.wait_word(state, child::STARTING, pause);
+            if !self.kernel.helper_lives() && state.load(SeqCst) == child::STARTING {
+                let why = "its helper was killed".into();
+                self.fork.child_fails(&self.kernel, why);
+            }
+        }
+        if state.load(SeqCst) == child::FAILED {
+            let why = self.fork.take_failure().unwrap_or_default();
+            parent.fail(&format!(
+                "a forked child cannot be served and is ended: {why}; `ebb doctor` says what is low or missing \
+                 here"
+            ));
+        }
+    }
+}

@@ -1,0 +1,81 @@
+//! The effect of a fork on every part of the pager, in the child.
+//!
+//! | part | in the child |
+//! |---|---|
+//! | kernel | stacks, threads and the program's number become its own; descriptors are opened anew by its keeper |
+//! | state: map, queue, pool split, pattern | copies of the parent's |
+//! | state: ranges | what the program keeps from children goes; nothing is locked or registered |
+//! | state: staging, parked faults, attempts | empty: they are the parent's threads' |
+//! | state: charge | the copy that the tree made of the parent's |
+//! | process | none, until the child's keeper has taken over from the parent's |
+//! | fork stage | nobody forks; the child is starting |
+//! | vfork calls | nobody shares this memory yet; nothing is asked for |
+//! | growth | no thread waits |
+//! | lifecycle, heap break, user changes, registration, shared pages | copies |
+//! | swap space | a reader of the parent's clusters, with keys and a generation of its own |
+
+use crate::map::ranges::InChild;
+use crate::process::fork_stage::{child, stage};
+use crate::process::pager::{Locked, Pager, Process};
+use ebb_sys::paging::Kernel;
+use ebb_tree::ChildSlot;
+use std::sync::atomic::Ordering::SeqCst;
+
+impl<K: Kernel> Pager<K> {
+    /// Makes every part the child's own: see the table above. `slot` is the child's place in the tree, if
+    /// the parent pages.
+    pub fn reset_in_child(&'static self, mut locked: Locked, slot: Option<ChildSlot>) {
+        self.reset_without_lock();
+        self.fork.stage.store(stage::NONE, SeqCst);
+        // Locks on memory are not inherited.
+        locked.ranges.change(0, usize::MAX, |a| a.locked = false);
+        let Some(parent) = self.process() else {
+            let gone = |r: &crate::map::ranges::Range| r.attributes.in_child == InChild::Absent;
+            let gone: Vec<_> = locked.ranges.all().filter(gone).collect();
+            for range in gone {
+                locked.ranges.remove(range.start, range.end);
+            }
+            self.fork.watch(None);
+            return;
+        };
+        let slot = slot.expect("a process that pages forks with a place for its child");
+        parent.member.child_started(slot);
+        parent.swap.fork_child();
+        parent.swap_space.generations.begin(parent.swap);
+        locked.staging = None;
+        locked.parked.clear();
+        locked.attempts.clear();
+        self.disinherit(&mut locked, parent);
+        parent.swap_space.devices.part(true);
+        let charged = parent.member.own_charge();
+        locked.charge.begins_with(charged as i64);
+        locked
+            .ranges
+            .change(0, usize::MAX, |a| a.registered = false);
+        self.inherit_process();
+        self.fork.child.store(child::STARTING, SeqCst);
+    }
+
+    /// The same of the parts that need no lock.
+    pub fn reset_without_lock(&'static self) {
+        self.kernel.reset_in_child();
+        self.vfork_calls.reset_in_child(&self.kernel);
+        self.growth.reset_in_child();
+    }
+
+    /// In a forked child: forgets the content of what the program wanted it to have no copy of.
+    fn disinherit(&'static self, locked: &mut Locked, parent: &Process<K>) {
+        let mut at = 0;
+        while let Some(range) = locked.ranges.next(at, usize::MAX) {
+            at = range.end;
+            let kind = range.attributes.in_child;
+            if kind == InChild::Copied {
+                continue;
+            }
+            locked.drop_pages(Some(parent.swap), self.cpu(), range.start, range.end);
+            if kind == InChild::Absent {
+                locked.ranges.remove(range.start, range.end);
+            }
+        }
+    }
+}

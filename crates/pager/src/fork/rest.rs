@@ -1,0 +1,156 @@
+//! Bringing the process to rest before a fork: nothing in transit, nothing staged, little that would be
+//! duplicated.
+
+use crate::eviction::make_room::Step;
+use crate::map::mask::places;
+use crate::map::page_map::UNIT;
+use crate::process::fork_stage::stage;
+use crate::process::pager::Process;
+use crate::process::state::State;
+use crate::process::worker::Worker;
+use crate::reclaim::staging::Staging;
+use arrayvec::ArrayVec;
+use ebb_sys::paging::Kernel;
+use ebb_sys::paging::Time;
+use std::sync::atomic::Ordering::SeqCst;
+use std::time::Duration;
+
+/// The time of a transit. It is slept, not spun away: who has to end it may need this processor.
+pub const SHORT: Duration = Duration::from_micros(20);
+
+/// Resident pages that may be shared with a child although the budget could not hold them twice: 8 MiB, or a part of
+/// a large budget, but at most a quarter of it.
+const SHARED_ANYWAY: usize = 2048;
+
+const SHARED_PART: usize = 16;
+
+/// Whether captured pages are back.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Unstaged {
+    /// All of them.
+    All,
+    /// Some are in transit.
+    Busy,
+    /// The system has no page for one that can only be copied.
+    NoPage,
+}
+
+impl<K: Kernel> Process<K> {
+    /// Evicts what could not be duplicated within the budget. A shared page costs nothing until one side writes it,
+    /// but then twice as much. It cannot leave before all unshared pages have (`sharing`). Pages swapped out at the
+    /// fork come back under the budget's control, and are stored once for the parent and all children. A little is
+    /// left: programs that fork only to exec come back to their pages at once.
+    fn evict_before_fork(&self, worker: &mut Worker) {
+        let limit = self.member.limit() as usize;
+        let room = limit.saturating_sub(self.member.charged() as usize);
+        let anyway = (limit / SHARED_PART).max(SHARED_ANYWAY.min(limit / 4));
+        self.pager.fork.set_evicting(self.kernel, true);
+        self.evict_down_to(anyway.max(room), worker);
+        self.pager.fork.set_evicting(self.kernel, false);
+        self.serve_again(worker);
+    }
+
+    /// Evicts until no more than `target` pages are resident, or as many went as were too many: other
+    /// threads may bring them back meanwhile. Gives their frames back: the child has no use for them.
+    fn evict_down_to(&self, target: usize, worker: &mut Worker) {
+        let evicted = || self.counters().evicted.get();
+        let mut enough = None;
+        loop {
+            let mut state = self.lock();
+            while self.release_frames(&mut state) {}
+            let resident = state.map.resident();
+            let enough = *enough.get_or_insert(evicted() + resident.saturating_sub(target) as u64);
+            if resident <= target || evicted() >= enough {
+                return;
+            }
+            drop(state);
+            if self.evict_some(worker) != Step::Progress {
+                return;
+            }
+        }
+    }
+}
+
+impl<K: Kernel> Process<K> {
+    /// One step towards rest, with the gate held: nothing in transit, nothing staged. Whether it is reached;
+    /// `refused`: since when the system has no page for what can only be copied back.
+    pub fn rests(&self, worker: &mut Worker, refused: &mut Option<Time>) -> bool {
+        let unstaged = self.unstage(&mut self.lock());
+        match unstaged {
+            Unstaged::All => {
+                *refused = None;
+                return true;
+            }
+            Unstaged::Busy => {
+                // The thread that has pages in transit may be idle work that waits for its processor.
+                self.services.compete(true);
+                if self.system_refused.swap(false, SeqCst) {
+                    // Or waits for pages that only this thread gives up.
+                    self.evict_some(worker);
+                }
+                self.kernel.sleep(SHORT);
+            }
+            // It is stored instead, which gives pages back.
+            Unstaged::NoPage => {
+                if self.swap_out_staged(worker) == Step::Full {
+                    self.refused(*refused.get_or_insert_with(|| self.now()));
+                }
+            }
+        }
+        let mut state = self.lock();
+        while self.release_frames(&mut state) {}
+        drop(state);
+        // To a service thread: this one waits for the fork.
+        self.wake_again(worker);
+        false
+    }
+}
+
+impl<K: Kernel> Process<K> {
+    /// In the keeper: if a thread wants to fork, brings the process to rest and waits until it has.
+    pub fn attend_fork(&self, worker: &mut Worker) {
+        let fork = &self.pager.fork;
+        if fork.stage.load(SeqCst) != stage::WANTED {
+            return;
+        }
+        self.evict_before_fork(worker);
+        let _gate = self.gate();
+        let mut refused = None;
+        while !self.rests(worker, &mut refused) {}
+        fork.enter(self.kernel, stage::AT_REST);
+        while fork.stage.load(SeqCst) != stage::OVER {
+            let pause = Some(Duration::from_millis(1));
+            self.kernel.wait_word(&fork.stage, stage::AT_REST, pause);
+            self.pager.leave_with_program(self.member);
+            if fork.stage.load(SeqCst) == stage::AT_REST {
+                // The service threads go on while the forking thread waits for the lock.
+                self.rests(worker, &mut refused);
+            }
+        }
+        self.protect_shared(&mut self.lock());
+        fork.has_protected(self.kernel);
+        fork.enter(self.kernel, stage::NONE);
+    }
+}
+
+impl<K: Kernel> Process<K> {
+    /// Puts every captured page back where it was.
+    pub fn unstage(&self, state: &mut State) -> Unstaged {
+        if state.map.in_transit() > 0 {
+            return Unstaged::Busy;
+        }
+        while let Some(bay) = state.staging.as_mut().and_then(Staging::oldest_staged) {
+            let staging = state.staging.as_ref().expect("as above");
+            let frames: ArrayVec<_, UNIT> = places(staging.staged_of(bay))
+                .map(|i| Staging::frame(bay, i))
+                .map(|frame| (staging.page_of(frame), frame))
+                .collect();
+            for (page, frame) in frames {
+                if !self.put_back(state, page, frame) {
+                    return Unstaged::NoPage;
+                }
+            }
+        }
+        Unstaged::All
+    }
+}

@@ -1,0 +1,40 @@
+//! Whether the processors are taken by others than ourselves.
+
+use ebb_sys::paging::Kernel;
+
+/// Watches whether the processors are taken: whether more threads want to run than there are
+/// processors, our own left out.
+pub struct CpuContention {
+    processors: i32,
+    /// Decaying mean of the threads that want to run, in sixteenths.
+    mean: i32,
+    crowded: bool,
+}
+
+impl CpuContention {
+    pub fn new(kernel: &impl Kernel) -> Self {
+        Self {
+            processors: kernel.processors() as i32,
+            mean: Self::others(kernel) * 16,
+            crowded: false,
+        }
+    }
+
+    fn others(kernel: &impl Kernel) -> i32 {
+        // This thread is one, and a service thread with idle urgency that waits for its turn
+        // while the program runs is another.
+        kernel.running().unwrap_or(0).saturating_sub(2) as i32
+    }
+
+    /// One more look; whether the processors are taken.
+    pub fn sample(&mut self, kernel: &impl Kernel) -> bool {
+        self.mean += (Self::others(kernel) * 16 - self.mean) / 8;
+        let full = self.processors * 16;
+        self.crowded = if self.crowded {
+            self.mean > full * 5 / 8
+        } else {
+            self.mean > full * 7 / 8
+        };
+        self.crowded
+    }
+}

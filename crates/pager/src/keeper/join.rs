@@ -1,0 +1,120 @@
+//! How a keeper begins: it joins the tree, or takes over from the parent's after a fork.
+
+use crate::devices::swap_space;
+use crate::keeper::keeper_loop::{BUSY, QUIET};
+use crate::process::fork_stage::child;
+use crate::process::pager::{Pager, Process};
+use ebb_sys::paging::Kernel;
+use ebb_sys::{proc, program};
+use ebb_tree::{HelperExit, JoinError, Member, Mode};
+use std::sync::atomic::Ordering::SeqCst;
+use std::time::Duration;
+
+impl<K: Kernel> Pager<K> {
+    /// On the first task of a helper: the keeper, from its begin to its end.
+    pub fn run_keeper(&'static self) -> ! {
+        // Without a supervisor there is nobody to account to: the program runs as it would without us.
+        let watched = program::watch().is_ok();
+        let Some(control) = self.lifecycle.control().filter(|_| watched) else {
+            self.give_up();
+            self.leave(None, HelperExit::Unmanaged)
+        };
+        let inherited = self.take_inherited();
+        // The keeper's task is the parent's yet.
+        let keeper = self.lifecycle.keeper_task.load(SeqCst);
+        proc::find_directory(inherited.map(|_| keeper));
+        let process = match inherited {
+            Some(parent) => self.take_over(parent, control),
+            None => self.join(control),
+        };
+        self.vfork_calls.start(&self.kernel);
+        self.fork.child_is(&self.kernel, child::READY);
+        self.tend(process)
+    }
+
+    /// The keeper has nothing to do here: nothing will be paged.
+    fn give_up(&'static self) {
+        self.lifecycle.keeper_ends();
+        self.vfork_calls.stop(&self.kernel);
+        self.notify_growth();
+    }
+
+    /// In the child of a process that pages, whose program waits until this is done.
+    fn take_over(&'static self, parent: &'static Process<K>, control: &str) -> &'static Process<K> {
+        let (member, devices) = (parent.member, &parent.swap_space.devices);
+        let attached = match member.rejoin(control, program::pidfd()) {
+            Ok(()) => devices.reattach(member),
+            // The supervisor is gone: the descriptors are the parent's.
+            Err(JoinError::Connect(_)) => {
+                let keeper = self.lifecycle.keeper_task.load(SeqCst);
+                devices.reattach_from(member, |fd| {
+                    proc::reopen(keeper, fd).map_err(|e| e.to_string())
+                })
+            }
+            Err(e) => Err(e.to_string()),
+        };
+        match attached.and_then(|()| self.adopt(member, parent.swap_space, true)) {
+            Ok(process) => process,
+            Err(why) => {
+                self.fork.child_fails(&self.kernel, why);
+                // Until the program has ended.
+                loop {
+                    self.wait_for_news(member, 0, BUSY);
+                }
+            }
+        }
+    }
+
+    /// Joins the tree, and takes the process under management when that begins to page.
+    fn join(&'static self, control: &str) -> &'static Process<K> {
+        let Ok(member) = Member::join(control, None, program::pidfd()) else {
+            self.give_up();
+            self.leave(None, HelperExit::Unmanaged)
+        };
+        let member: &'static Member = Box::leak(Box::new(member));
+        self.fork.watch(Some(member));
+        self.notify_growth();
+        self.vfork_calls.start(&self.kernel);
+        let mut seen = 0;
+        while member.mode() != Mode::Paging {
+            seen = self.wait_for_news(member, seen, QUIET);
+            self.serve_children();
+            member.forward_paging_request();
+        }
+        let space = swap_space::open(&self.kernel, member, |bytes| self.before_give_back(bytes));
+        let adopted = space.and_then(|space| {
+            let adopted = self.adopt(member, space, false);
+            adopted.inspect_err(|_| space.devices.abandon(member))
+        });
+        self.fork.watch(None);
+        match adopted {
+            Ok(process) => {
+                self.notify_growth();
+                process
+            }
+            Err(why) => {
+                member.message(&format!(
+                    "process {} runs unmanaged, its memory stays in RAM: {why}; \
+                     `ebb doctor` says what is low or missing here",
+                    program::pid()
+                ));
+                self.give_up();
+                self.leave(Some(member), HelperExit::Unmanaged)
+            }
+        }
+    }
+
+    /// Sleeps until there is news of the tree, or the time is over; ends with the program. The number to pass
+    /// as `seen` next.
+    pub fn wait_for_news(&'static self, member: &Member, seen: u32, pause: Duration) -> u32 {
+        /// Where nobody tells of the program's end.
+        const UNTOLD: Duration = Duration::from_millis(20);
+        let seen = match program::word() {
+            Some(word) => member.wait_beside(seen, pause, word),
+            None => member.wait(seen, Some(pause.min(UNTOLD))),
+        };
+        self.leave_with_program(member);
+        self.kernel.follow_user();
+        seen
+    }
+}

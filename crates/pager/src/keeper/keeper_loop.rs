@@ -1,0 +1,230 @@
+//! The keeper: the thread that does everything that need not happen inside a fault.
+//!
+//! While the tree still fits its budget it only waits ([`join`](super::join)). When the tree starts paging, the
+//! process is adopted ([`adopt`](super::adopt)). Each turn has new ranges registered, serves memory calls of
+//! children, measures unmanaged memory and divides the budget ([`measure`](super::measure)). It gives memory to peers
+//! ([`shed`](super::shed)), and lets the engine work in the background. It also rescues starved service threads.
+
+use crate::keeper::cpu_contention::CpuContention;
+use crate::keeper::drain_capacity::PoolTarget;
+use crate::process::pager::{Pager, Process};
+use crate::process::worker::Worker;
+use ebb_sys::heap::InternalHeap;
+use ebb_sys::paging::{Kernel, Time};
+use std::sync::atomic::Ordering::SeqCst;
+use std::time::Duration;
+
+/// How often the keeper looks while faults are being served. Not more often: each time it goes
+/// back to sleep, its processor is idle anew and the scheduler moves the program's thread there.
+pub const BUSY: Duration = Duration::from_millis(20);
+/// While a memory call of a child's has to be made again: what a transit takes.
+const OWING: Duration = Duration::from_micros(50);
+/// While pages move from a device that is to go.
+const MOVING: Duration = Duration::from_millis(1);
+/// Time for which a process that had no memory to give is not asked before others: relatives that have the same pages
+/// all have them for old.
+const HAD_NONE: Duration = Duration::from_millis(500);
+/// Pages that go when the system has none for us.
+const REFUSED: u64 = 256;
+/// How often it is seen whether the supervisor is there.
+const SUPERVISED: Duration = Duration::from_millis(200);
+/// While nothing happens.
+pub const QUIET: Duration = Duration::from_millis(250);
+
+/// How often memory is measured.
+const MEASURED: Duration = Duration::from_millis(20);
+/// Steps of the engine's background work a turn.
+const STEPS: usize = 64;
+
+/// The state of the keeper from turn to turn.
+struct Turn {
+    worker: Worker,
+    contention: CpuContention,
+    /// News of the tree that were seen.
+    seen: u32,
+    /// Faults served, as last looked.
+    served: u64,
+    /// Pages move from a device that is to go.
+    moving: bool,
+    /// A call of a child has to be made again.
+    owing: bool,
+    /// When it was last seen whether the supervisor is there.
+    supervised: Time,
+    /// When memory was last measured.
+    measured: Time,
+    /// When faults were last served, or waited.
+    heard: Time,
+}
+
+impl<K: Kernel> Pager<K> {
+    /// The keeper's work, for ever.
+    pub fn tend(&'static self, process: &'static Process<K>) -> ! {
+        let now = self.kernel.now();
+        let mut turn = Turn {
+            worker: Worker::new(),
+            contention: CpuContention::new(&self.kernel),
+            seen: 0,
+            served: 0,
+            moving: false,
+            owing: false,
+            supervised: now,
+            measured: now,
+            heard: now,
+        };
+        let task = self.kernel.thread();
+        self.lifecycle.keeper_task.store(task, SeqCst);
+        self.follow_user_change(process);
+        loop {
+            self.keeper_turn(process, &mut turn);
+        }
+    }
+
+    /// One turn: waits for news, and does all that has to be done by then.
+    fn keeper_turn(&'static self, process: &'static Process<K>, turn: &mut Turn) {
+        let pause = process.keeper_pause(turn);
+        turn.seen = self.wait_for_news(process.member, turn.seen, pause);
+        self.follow_user_change(process);
+        process.behind.store(false, SeqCst);
+        process.attend_fork(&mut turn.worker);
+        turn.owing = self.serve_children();
+        process.register_new();
+        process.look_after_budget(turn);
+        process.look_after_supervisor(turn);
+        process.give_to_peers(turn);
+        process.work_in_background(turn);
+        process.serve_again(&mut turn.worker);
+    }
+
+    /// Makes the memory calls of children that share this memory; whether some have to be made again.
+    pub fn serve_children(&'static self) -> bool {
+        self.vfork_calls.serve(&self.kernel, |call| {
+            // SAFETY: the child answers for its call as any thread of the program for its own.
+            let outcome = unsafe { self.execute(call) };
+            if outcome != Err(crate::process::outcome::RETRY)
+                && let Some(process) = self.process()
+            {
+                process.register_new();
+            }
+            outcome
+        })
+    }
+}
+
+impl<K: Kernel> Process<K> {
+    /// How long to wait for news; service threads that are starved compete from now on.
+    fn keeper_pause(&self, turn: &mut Turn) -> Duration {
+        let served = self.services.served();
+        let fails_after = self.swap_space.devices.faults().keeper_after;
+        assert!(
+            fails_after.is_none_or(|after| served < after),
+            "EBB_FAULTS asks for it"
+        );
+        let busy = served != turn.served;
+        turn.served = served;
+        let starved = !busy && self.kernel.has_faults(0);
+        if busy || starved {
+            turn.heard = self.now();
+            let crowded = turn.contention.sample(self.kernel);
+            self.services.compete(crowded || starved);
+        }
+        match () {
+            _ if turn.owing => OWING,
+            _ if turn.moving => MOVING,
+            // A request may have ended the last wait before there was a fault.
+            _ if self.now() - turn.heard < 2 * BUSY => BUSY,
+            _ => QUIET,
+        }
+    }
+
+    /// Dates pages, ends protection, measures and divides the budget, and tells the tree of old pages.
+    fn look_after_budget(&self, turn: &mut Turn) {
+        let mut state = self.lock();
+        state.queue.now_ms = self.pager.now_ms();
+        self.tend_sharing(&mut state);
+        let now = self.now();
+        if now - turn.measured <= MEASURED {
+            return;
+        }
+        turn.measured = now;
+        self.measure(&mut state);
+        self.share_budget(&mut state);
+        if self.pager.lifecycle.is_checking() {
+            state.check();
+            self.check_copies(&state);
+        }
+        if state
+            .had_none_since
+            .is_none_or(|since| now - since > HAD_NONE)
+        {
+            state.had_none_since = None;
+            self.publish_oldest(&state);
+        }
+    }
+
+    /// Now and then: sees whether the supervisor is there, and gives memory of our own back.
+    fn look_after_supervisor(&self, turn: &mut Turn) {
+        let now = self.now();
+        if now - turn.supervised <= SUPERVISED {
+            return;
+        }
+        turn.supervised = now;
+        self.report_released();
+        InternalHeap::give_back();
+        if self.member.supervised() {
+            self.send_userfaultfd();
+        } else {
+            self.member.reap_dead();
+        }
+    }
+
+    /// Gives memory up, if peers asked for some or the system had none for us.
+    fn give_to_peers(&self, turn: &mut Turn) {
+        let mut wanted = self.member.take_reclaim_request();
+        let refused = self.system_refused.swap(false, SeqCst);
+        if refused {
+            wanted = wanted.max(REFUSED);
+        }
+        if wanted == 0 {
+            return;
+        }
+        let before = self.counters().evicted.get();
+        let charged = self.lock().charge.charged();
+        self.shed(&mut turn.worker, wanted as i64);
+        let mut state = self.lock();
+        let gave = self.counters().evicted.get() - before;
+        state.peer_reclaim.gave(gave);
+        if gave > 0 || state.charge.charged() < charged {
+            state.had_none_since = None;
+            self.publish_oldest(&state);
+        } else {
+            state.had_none_since = Some(self.now());
+            self.member.publish_oldest(0);
+            self.tell_pool(&mut state);
+        }
+        drop(state);
+        if refused {
+            // Its pages may be another's by now, and nobody but the keeper gives up more.
+            self.wake_again(&mut turn.worker);
+        } else {
+            self.serve_again(&mut turn.worker);
+        }
+    }
+
+    /// Looks after the devices, and lets the engine work.
+    fn work_in_background(&'static self, turn: &mut Turn) {
+        let _gate = self.gate();
+        let mut target = PoolTarget {
+            process: self,
+            worker: &mut turn.worker,
+        };
+        let (devices, now) = (&self.swap_space.devices, || self.now());
+        turn.moving = devices.tend(self.member, self.swap, self.cpu(), now, &mut target);
+        for _ in 0..STEPS {
+            // Somebody may be waiting for what is asked for.
+            self.swap.others_loaded(self.member.last_load_ns());
+            if !self.swap.work(self.cpu()) || self.member.is_asked() {
+                break;
+            }
+        }
+    }
+}

@@ -1,0 +1,77 @@
+//! This process's use of the tree's budget, and the division of its part between resident pages and pool
+//! (`pool_split` has the arithmetic).
+
+use crate::budget::kernel_memory;
+use crate::map::page_map::UNIT;
+use crate::process::pager::Process;
+use crate::process::state::State;
+use ebb_engine::PAGE_SIZE;
+use ebb_sys::paging::Kernel;
+
+impl<K: Kernel> Process<K> {
+    /// Measures the anonymous memory of this process, and charges what is not managed, and what the kernel
+    /// keeps for it.
+    pub fn measure(&self, state: &mut State) {
+        let Some(measured) = self.kernel.resident_anonymous_pages() else {
+            return;
+        };
+        state.count_tables(self.swap);
+        let used = self.used(state);
+        let tables = self.kernel.table_pages().unwrap_or(0);
+        let ours = self.services.count() + 1;
+        let kernel = kernel_memory::pages(ours, state.ranges.count(), tables);
+        state
+            .charge
+            .record_measured(self.member, used, measured as i64, kernel);
+        let stock = state.charge.stock();
+        state.charge.settle(self.member, used, stock);
+    }
+
+    /// Moves the line between resident pages and pool, where pages can go to devices; and limits
+    /// the pool accordingly, and as the user wants it.
+    pub fn share_budget(&self, state: &mut State) {
+        let budget = self.member.budget() as usize;
+        if self.swap.is_newly_file_limited() {
+            self.member.message(
+                "the program may write no larger file (RLIMIT_FSIZE, `ulimit -f`): its pages stay in RAM from \
+                 now on, compressed; a block device for --swap has no such limit",
+            );
+        }
+        let elsewhere =
+            self.swap_space.devices.stays(self.member) && self.swap_space.may_write(self.member);
+        let mut limit = budget;
+        if elsewhere {
+            self.adjust_pool_split(state);
+            // With what is free: what the pool gives up would else lower its limit further.
+            let free = self.member.limit().saturating_sub(self.member.charged()) as usize;
+            let charged = state.charge.charged().max(0) as usize + free;
+            // Shared pages would be no more for the program if they went to devices.
+            let shared = match self.member.has_relatives() {
+                true => self.swap_space.generations.inherited(self.swap) as usize / PAGE_SIZE,
+                false => 0,
+            };
+            let own = charged.min(budget).saturating_sub(shared);
+            limit = (shared + state.pool_split.limit(budget, own)).min(budget);
+        }
+        self.tell_pool(state);
+        self.swap_space.limit_pool(self.member, limit as u64);
+    }
+
+    fn adjust_pool_split(&self, state: &mut State) {
+        let memory = self.swap.memory();
+        let frames = (memory.pool_bytes as usize).div_ceil(PAGE_SIZE);
+        // Of its data: emptied windows that it still holds say nothing of what others would hold.
+        let data = (memory.pool_data_bytes as usize).div_ceil(PAGE_SIZE);
+        let density = if data < UNIT {
+            2 * 16
+        } else {
+            memory.pool_pages as usize * 16 / data
+        };
+        let budget = state.charge.charged().max(0) as usize;
+        let resident = state.map.resident();
+        state.pool_price = self.costs.price(density);
+        state
+            .pool_split
+            .adjust(resident, frames, density, budget, &self.costs);
+    }
+}

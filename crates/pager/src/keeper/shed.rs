@@ -1,0 +1,154 @@
+//! Memory for others of the tree: what this process tells of the age of its pages, and what it gives up
+//! when it is asked to.
+//!
+//! The process with the coldest memory is asked (`ebb_tree`, `charge.rs`). Its resident pages go to the pool; where
+//! little but the pool is left, the oldest of that go to devices.
+
+use crate::eviction::make_room::Step;
+use crate::map::page_map::UNIT;
+use crate::process::pager::Process;
+use crate::process::state::State;
+use crate::process::worker::Worker;
+use ebb_engine::PAGE_SIZE;
+use ebb_sys::paging::Kernel;
+use ebb_sys::paging::Time;
+
+/// How often, when asked for memory, a process looks on where nothing that it has may leave.
+const LOOKS_APART: usize = 128;
+
+/// A pool that holds less gives nothing to devices for others' sake: what it takes to write would cost
+/// them as much.
+const WORTH: u64 = 1 << 20;
+
+/// Pages given back at once: each time, those are woken who wait for room.
+const AT_ONCE: i64 = 4 * UNIT as i64;
+
+impl<K: Kernel> Process<K> {
+    /// Whether what is resident is little beside the pool: it is the least that is wanted then, and the pool
+    /// that can give.
+    fn most_is_out(state: &State) -> bool {
+        8 * state.map.resident() as i64 <= state.charge.charged()
+    }
+
+    /// Tells the tree when the oldest page here came, if there is one to be given.
+    pub(super) fn publish_oldest(&self, state: &State) {
+        let oldest = state.queue.oldest_ms(&state.map);
+        let oldest = oldest.filter(|_| !Self::most_is_out(state));
+        self.member
+            .publish_oldest(published(oldest, state, self.now()));
+    }
+
+    /// Whether what is in the pool can go elsewhere. Relatives that share it each write it, and it is free
+    /// when all have: idle ones are asked in turn.
+    fn gives_pool(&self) -> bool {
+        self.swap_space.devices.stays(self.member)
+    }
+
+    /// Tells the tree what the pool holds, and since when what of it may go to devices so that others have the
+    /// room.
+    pub(super) fn tell_pool(&self, state: &mut State) {
+        let bytes = self.swap.pool_bytes();
+        let (came, oldest) = self.swap.pool_order();
+        let now = state.queue.now_ms;
+        state.age_samples.record(came, now);
+        let oldest = oldest.filter(|_| bytes >= WORTH && self.gives_pool());
+        state.pool_oldest_ms = oldest.map(|n| state.age_samples.date_of(n, now));
+        // A process that just had nothing to give is not asked at once again.
+        let asked = state
+            .pool_oldest_ms
+            .filter(|_| state.had_none_since.is_none());
+        self.member
+            .report_pool(bytes, published(asked, state, self.now()));
+    }
+
+    /// Gives `pages` of the charge back, evicting what it takes; where little but the pool is left, writing that to
+    /// devices. Pages that the program charges meanwhile are not made up for: of a program that goes on, all would be
+    /// evicted.
+    pub fn shed(&self, worker: &mut Worker, pages: i64) {
+        let (from_pool, aim) = {
+            let state = self.lock();
+            let from_pool = Self::most_is_out(&state) && self.gives_pool();
+            (from_pool, state.charge.charged() - pages)
+        };
+        if from_pool && self.shed_pool(aim) || self.shed_resident(worker, pages, aim) {
+            return;
+        }
+        // The rest is in the pool. A process that needs more asks again.
+        self.shed_pool(aim);
+        let mut state = self.lock();
+        let used = self.used(&state);
+        state.charge.settle(self.member, used, 0);
+    }
+
+    /// Evicts until no more than `aim` pages are charged; whether anything was.
+    fn shed_resident(&self, worker: &mut Worker, pages: i64, aim: i64) -> bool {
+        /// Pages evicted at most for each that is to be given back: what is evicted takes room in
+        /// the pool.
+        const EACH: u64 = 2;
+        let evicted = || self.counters().evicted.get();
+        let begin = evicted();
+        let most = begin + EACH * pages as u64 + UNIT as u64;
+        let mut looks = self.lock().queue.deferred_rounds(LOOKS_APART);
+        while evicted() < most {
+            {
+                let mut state = self.lock();
+                let left = state.charge.charged() - aim;
+                let used = self.used(&state);
+                if -state.charge.over(used) >= left.min(AT_ONCE) {
+                    state.charge.settle(self.member, used, 0);
+                }
+                if state.charge.charged() <= aim {
+                    return true;
+                }
+                if self.release_frames(&mut state) {
+                    continue;
+                }
+            }
+            match self.evict_some(worker) {
+                Step::Progress => {}
+                // Units deferred long ago may be this process's alone by now, behind shared ones.
+                Step::Nothing if looks > 0 => looks -= 1,
+                _ => break,
+            }
+        }
+        let mut state = self.lock();
+        let used = self.used(&state);
+        state.charge.settle(self.member, used, 0);
+        evicted() > begin
+    }
+
+    /// Makes the pool hold less until no more than `aim` pages are charged; whether it does. A part at a
+    /// time: who waits for room has it at once, and a fork its turn. No more than it takes now: what relatives
+    /// share frees nothing when it is written.
+    fn shed_pool(&self, aim: i64) -> bool {
+        let mut left = self.lock().charge.charged() - aim;
+        let mut any = false;
+        while left > 0 {
+            let part = left.min(AT_ONCE);
+            let gate = self.gate();
+            let less = self
+                .swap
+                .shrink_pool(self.cpu(), part as u64 * PAGE_SIZE as u64);
+            drop(gate);
+            if less == 0 {
+                break;
+            }
+            any = true;
+            left -= part.max((less / PAGE_SIZE as u64) as i64);
+            let mut state = self.lock();
+            self.settle_given_back(&mut state);
+            let used = self.used(&state);
+            state.charge.settle(self.member, used, 0);
+            left = left.min(state.charge.charged() - aim);
+        }
+        any
+    }
+}
+
+/// Monotonic nanoseconds of a page's date, which is kept in fewer bits; 0: there is none.
+fn published(oldest_ms: Option<u32>, state: &State, now: Time) -> u64 {
+    let age = |oldest| u64::from(state.queue.now_ms.wrapping_sub(oldest)) * 1_000_000;
+    oldest_ms.map_or(0, |oldest| {
+        (now.as_nanos() as u64).saturating_sub(age(oldest)).max(1)
+    })
+}

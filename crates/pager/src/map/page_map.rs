@@ -1,0 +1,403 @@
+//! The page map: one word for each page of every managed range, and what reclaim knows of
+//! each unit of `UNIT` pages.
+//!
+//! A page is in exactly one state (invariant 1 of the design):
+//!
+//! ```text
+//!            first touch                    evict                 store
+//! Untouched ------------> Resident ------------------> Staged ----------> Storing
+//!     ^                   ^  ^  ^                        |                   |
+//!     | drop              |  |  +---- touch: remap ------+                   v
+//!     +---- any           |  +---------- Loading <---- touch ------------ Swapped
+//! ```
+//!
+//! A page with a clean copy goes from `Resident` to `Swapped` at once (`clean`). `Loading` and `Storing` are the
+//! transit states: a thread of ours owns the page and works on it without the lock. All others wait for the transit
+//! to end.
+//!
+//! The map is plain data under the pager's lock. It allocates one `Chunk` for each 2 MiB first
+//! touched and frees it when the last page of it is untouched again.
+
+use ebb_engine::EntryId;
+use std::ops::ControlFlow;
+
+/// Pages of a unit: what is queued, captured and staged together. 64 KiB.
+pub const UNIT: usize = 16;
+/// Bytes of a unit.
+pub const UNIT_BYTES: usize = UNIT * PAGE;
+const PAGE: usize = ebb_engine::PAGE_SIZE;
+/// Where addresses of programs end, and the map with them.
+pub const ADDRESSES: usize = 1 << 48;
+const CHUNK_PAGES: usize = 512;
+const UNITS: usize = CHUNK_PAGES / UNIT;
+const _: () = assert!(UNIT <= 64 && CHUNK_PAGES.is_multiple_of(UNIT));
+
+/// A set of pages of one unit, bit 0 the first.
+pub type Mask = u64;
+
+/// The number of a page: its address / 4096.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct PageNumber(pub usize);
+
+impl PageNumber {
+    /// The page that holds `address`.
+    pub const fn of(address: usize) -> Self {
+        Self(address / PAGE)
+    }
+    /// Its first byte's address.
+    pub const fn address(self) -> usize {
+        self.0 * PAGE
+    }
+    /// The unit it belongs to.
+    pub const fn unit(self) -> UnitNumber {
+        UnitNumber((self.0 / UNIT) as u32)
+    }
+    /// Position in its unit.
+    pub const fn within(self) -> usize {
+        self.0 % UNIT
+    }
+    /// The page `n` further on.
+    pub const fn plus(self, n: usize) -> Self {
+        Self(self.0 + n)
+    }
+}
+
+/// The number of a unit: its address / 64 KiB. 31 bits cover the address space.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct UnitNumber(pub u32);
+
+impl UnitNumber {
+    /// Its first page.
+    pub const fn first(self) -> PageNumber {
+        PageNumber(self.0 as usize * UNIT)
+    }
+}
+
+/// A page frame of the staging area.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Frame(pub u32);
+
+/// The state of a page.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Page {
+    /// Never touched, or dropped since: reads as zeros.
+    Untouched,
+    /// In memory and mapped; perhaps with a clean copy (`clean`).
+    Resident(Option<EntryId>),
+    /// Captured: in a frame, not mapped, not stored yet.
+    Staged(Frame),
+    /// In transit: being captured into a frame, or stored from it.
+    Storing(Frame),
+    /// In the swap space.
+    Swapped(EntryId),
+    /// In transit: being loaded.
+    Loading(EntryId),
+    /// Its data could not be read back; touching it is fatal.
+    Poisoned,
+}
+
+/// A page's state in 4 bytes: 3 bits of state, 29 of entry or frame.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct PackedPage(u32);
+
+impl PackedPage {
+    const UNTOUCHED: Self = Self(0);
+
+    fn pack(page: Page) -> Self {
+        let (state, payload) = match page {
+            Page::Untouched => (0, 0),
+            Page::Resident(None) => (1, 0),
+            Page::Resident(Some(e)) => (2, e.0),
+            Page::Staged(f) => (3, f.0),
+            Page::Storing(f) => (4, f.0),
+            Page::Swapped(e) => (5, e.0),
+            Page::Loading(e) => (6, e.0),
+            Page::Poisoned => (7, 0),
+        };
+        debug_assert!(payload < 1 << 29);
+        Self(payload << 3 | state)
+    }
+
+    fn unpack(self) -> Page {
+        let payload = self.0 >> 3;
+        match self.0 & 7 {
+            0 => Page::Untouched,
+            1 => Page::Resident(None),
+            2 => Page::Resident(Some(EntryId(payload))),
+            3 => Page::Staged(Frame(payload)),
+            4 => Page::Storing(Frame(payload)),
+            5 => Page::Swapped(EntryId(payload)),
+            6 => Page::Loading(EntryId(payload)),
+            _ => Page::Poisoned,
+        }
+    }
+}
+
+/// Reclaim's notes on a unit and its pages: 2 bytes a page. See `queue`.
+#[derive(Clone, Copy, Default, Debug)]
+pub struct UnitState {
+    /// A page out: the epoch it was evicted in. A resident page: the epoch until which it stays.
+    pub epochs: [u8; UNIT],
+    /// How hot each page proved to be, 4 bits a page, the first lowest.
+    pub heat: u64,
+    /// When it was queued, in the keeper's milliseconds.
+    pub queued_ms: u32,
+    /// It stands in the reclaim queue.
+    pub queued: bool,
+    /// It left as part of a walk that only passed through.
+    pub scanned: bool,
+    /// It is named among those that are deferred.
+    pub deferred: bool,
+    /// Threads may hold pages of it (`attempts`).
+    pub held: bool,
+}
+const _: () = assert!(size_of::<UnitState>() == 32 && UNIT == 16);
+
+struct Chunk {
+    words: [PackedPage; CHUNK_PAGES],
+    units: [UnitState; UNITS],
+    touched: u16,
+}
+
+impl Chunk {
+    fn new() -> Box<Self> {
+        Box::new(Self {
+            words: [PackedPage::UNTOUCHED; CHUNK_PAGES],
+            units: [UnitState::default(); UNITS],
+            touched: 0,
+        })
+    }
+}
+
+type Table<T> = [Option<Box<T>>; 512];
+type Gigabyte = Table<Chunk>;
+type Middle = Table<Gigabyte>;
+
+/// The whole map: a radix tree over 48-bit addresses.
+#[derive(Default)]
+pub struct PageMap {
+    root: Option<Box<Table<Middle>>>,
+    chunks: usize,
+    /// How many pages are in each state, in the order of the words' state numbers.
+    counts: [usize; 8],
+}
+
+fn table<T>() -> Box<Table<T>> {
+    Box::new(std::array::from_fn(|_| None))
+}
+
+impl PageMap {
+    /// An empty map, without memory of its own.
+    pub const fn new() -> Self {
+        Self {
+            root: None,
+            chunks: 0,
+            counts: [0; 8],
+        }
+    }
+
+    fn path(page: PageNumber) -> [usize; 4] {
+        let chunk = page.0 / CHUNK_PAGES;
+        [
+            chunk >> 18 & 511,
+            chunk >> 9 & 511,
+            chunk & 511,
+            page.0 % CHUNK_PAGES,
+        ]
+    }
+
+    fn chunk(&self, page: PageNumber) -> Option<&Chunk> {
+        let [a, b, c, _] = Self::path(page);
+        self.root.as_deref()?[a].as_deref()?[b].as_deref()?[c].as_deref()
+    }
+
+    fn chunk_mut(&mut self, page: PageNumber) -> &mut Chunk {
+        let [a, b, c, _] = Self::path(page);
+        let leaf = &mut self.root.get_or_insert_with(table)[a].get_or_insert_with(table)[b]
+            .get_or_insert_with(table)[c];
+        if leaf.is_none() {
+            self.chunks += 1;
+        }
+        leaf.get_or_insert_with(Chunk::new)
+    }
+
+    /// The state of a page.
+    pub fn get(&self, page: PageNumber) -> Page {
+        self.chunk(page)
+            .map_or(Page::Untouched, |c| c.words[page.0 % CHUNK_PAGES].unpack())
+    }
+
+    /// Changes the state of a page.
+    pub fn set(&mut self, page: PageNumber, to: Page) {
+        let new = PackedPage::pack(to);
+        let chunk = self.chunk_mut(page);
+        let word = &mut chunk.words[page.0 % CHUNK_PAGES];
+        let old = std::mem::replace(word, new);
+        chunk.touched += u16::from(new != PackedPage::UNTOUCHED);
+        chunk.touched -= u16::from(old != PackedPage::UNTOUCHED);
+        self.counts[old.0 as usize & 7] = self.counts[old.0 as usize & 7].wrapping_sub(1);
+        self.counts[new.0 as usize & 7] = self.counts[new.0 as usize & 7].wrapping_add(1);
+    }
+
+    /// The notes on a unit; one that was never touched has the default.
+    pub fn unit(&self, unit: UnitNumber) -> UnitState {
+        let page = unit.first();
+        self.chunk(page)
+            .map_or_else(UnitState::default, |c| c.units[page.0 % CHUNK_PAGES / UNIT])
+    }
+
+    /// Room to change what is known of a unit.
+    pub fn unit_mut(&mut self, unit: UnitNumber) -> &mut UnitState {
+        let page = unit.first();
+        &mut self.chunk_mut(page).units[page.0 % CHUNK_PAGES / UNIT]
+    }
+
+    /// The pages of a unit for which `f` holds.
+    pub fn mask(&self, unit: UnitNumber, f: impl Fn(Page) -> bool) -> Mask {
+        let first = unit.first();
+        let Some(chunk) = self.chunk(first) else {
+            return 0;
+        };
+        let at = first.0 % CHUNK_PAGES;
+        (0..UNIT).fold(0, |m, i| {
+            m | u64::from(f(chunk.words[at + i].unpack())) << i
+        })
+    }
+
+    /// Calls `f` for every page of `start..end` that is not untouched, in order, until it says to
+    /// stop. Skips what was never touched at the cost of its tables, so ranges of terabytes are cheap.
+    pub fn each(
+        &self,
+        start: PageNumber,
+        end: PageNumber,
+        mut f: impl FnMut(PageNumber, Page) -> ControlFlow<()>,
+    ) {
+        let mut page = start;
+        while page < end {
+            let [a, b, c, at] = Self::path(page);
+            let skip = |span: usize| PageNumber((page.0 / span + 1) * span);
+            let Some(root) = self.root.as_deref() else {
+                return;
+            };
+            let Some(middle) = root[a].as_deref() else {
+                page = skip(CHUNK_PAGES << 18);
+                continue;
+            };
+            let Some(gigabyte) = middle[b].as_deref() else {
+                page = skip(CHUNK_PAGES << 9);
+                continue;
+            };
+            let next = skip(CHUNK_PAGES);
+            if let Some(chunk) = gigabyte[c].as_deref().filter(|c| c.touched > 0) {
+                let stop = (end.0 - page.0).min(CHUNK_PAGES - at);
+                for i in 0..stop {
+                    let word = chunk.words[at + i];
+                    if word != PackedPage::UNTOUCHED && f(page.plus(i), word.unpack()).is_break() {
+                        return;
+                    }
+                }
+            }
+            page = next;
+        }
+    }
+
+    /// Frees the tables of the chunks wholly inside `start..end`, all of whose pages are untouched.
+    pub fn forget(&mut self, start: PageNumber, end: PageNumber) {
+        let mut page = PageNumber(start.0.next_multiple_of(CHUNK_PAGES));
+        while page.0 + CHUNK_PAGES <= end.0 {
+            let [a, b, c, _] = Self::path(page);
+            let skip = |span: usize| PageNumber((page.0 / span + 1) * span);
+            let Some(root) = self.root.as_deref_mut() else {
+                return;
+            };
+            let Some(middle) = root[a].as_deref_mut() else {
+                page = skip(CHUNK_PAGES << 18);
+                continue;
+            };
+            let Some(gigabyte) = middle[b].as_deref_mut() else {
+                page = skip(CHUNK_PAGES << 9);
+                continue;
+            };
+            if gigabyte[c]
+                .as_ref()
+                .is_some_and(|c| c.touched == 0 && c.units.iter().all(|u| !u.queued && !u.deferred))
+            {
+                gigabyte[c] = None;
+                self.chunks -= 1;
+            }
+            page = skip(CHUNK_PAGES);
+        }
+    }
+
+    /// Pages in memory and mapped.
+    pub fn resident(&self) -> usize {
+        self.counts[1] + self.counts[2]
+    }
+
+    /// Pages in memory, or with memory set aside for them: all but those untouched, swapped out or
+    /// poisoned.
+    pub fn in_memory(&self) -> usize {
+        self.resident() + self.counts[3] + self.in_transit()
+    }
+
+    /// Pages in transit.
+    pub fn in_transit(&self) -> usize {
+        self.counts[4] + self.counts[6]
+    }
+
+    /// Bytes of the map's tables.
+    pub fn bytes(&self) -> usize {
+        self.chunks * size_of::<Chunk>() + self.chunks.div_ceil(512) * size_of::<Gigabyte>()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_keep_every_state() {
+        for page in [
+            Page::Untouched,
+            Page::Resident(None),
+            Page::Resident(Some(EntryId(0))),
+            Page::Staged(Frame((1 << 29) - 1)),
+            Page::Storing(Frame(7)),
+            Page::Swapped(EntryId(ebb_engine::MAX_ENTRIES)),
+            Page::Loading(EntryId(3)),
+            Page::Poisoned,
+        ] {
+            assert_eq!(PackedPage::pack(page).unpack(), page);
+        }
+    }
+
+    #[test]
+    fn each_skips_what_was_never_touched_and_forget_frees_tables() {
+        let mut map = PageMap::new();
+        let far = [
+            PageNumber(5),
+            PageNumber(511),
+            PageNumber(512),
+            PageNumber((1 << 35) - 1),
+            PageNumber(1 << 30),
+        ];
+        for p in far {
+            map.set(p, Page::Resident(None));
+        }
+        assert_eq!(map.resident(), far.len());
+        let mut seen = vec![];
+        map.each(PageNumber(0), PageNumber(1 << 35), |p, _| {
+            seen.push(p);
+            ControlFlow::Continue(())
+        });
+        let mut expected = far.to_vec();
+        expected.sort();
+        assert_eq!(seen, expected);
+        for p in far {
+            map.set(p, Page::Untouched);
+        }
+        assert_eq!(map.resident(), 0);
+        map.forget(PageNumber(0), PageNumber(1 << 35));
+        assert_eq!(map.chunks, 0);
+    }
+}

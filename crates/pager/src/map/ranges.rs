@@ -1,0 +1,333 @@
+//! Which addresses are managed, with which protection: the pager's view of the program's
+//! memory map.
+//!
+//! Ranges do not overlap, are whole pages, and neighbours that are alike are one. It mirrors the calls that the hooks
+//! saw. Calls made behind libc's back are not in it, and are harmless: a later call on the same addresses replaces
+//! the record.
+
+use crate::map::page_map::PageNumber;
+use std::collections::BTreeMap;
+
+/// The attributes of a range.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Attributes {
+    /// PROT_* bits.
+    pub protection: i32,
+    /// Its missing pages are faults of ours. Only then may a page of it be swapped out.
+    pub registered: bool,
+    /// The program locked it: nothing leaves before it unlocks it.
+    pub locked: bool,
+    /// It must not be paged for another reason, such as a stack: nothing leaves.
+    pub pinned: bool,
+    /// It is to be the program's alone: another userfaultfd is to have it.
+    pub released: bool,
+    /// The program put guards into it: nothing is filled in beside what it touches.
+    pub guarded: bool,
+    /// A forked child's part in it.
+    pub in_child: InChild,
+}
+
+/// The program's wish for a forked child's part in a range. (The kernel is told otherwise: see `fork`.)
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum InChild {
+    /// A copy.
+    #[default]
+    Copied,
+    /// Zeros (MADV_WIPEONFORK).
+    Wiped,
+    /// Nothing (MADV_DONTFORK).
+    Absent,
+}
+
+impl Attributes {
+    /// Those of memory that has just been mapped.
+    pub fn mapped(protection: i32) -> Self {
+        Self {
+            protection,
+            registered: false,
+            locked: false,
+            pinned: false,
+            released: false,
+            guarded: false,
+            in_child: InChild::Copied,
+        }
+    }
+
+    /// No page may leave, whatever happens.
+    pub fn stays(self) -> bool {
+        self.locked || self.pinned
+    }
+
+    /// Plain read-write memory: pages may be moved into it.
+    pub fn movable(self) -> bool {
+        self.way_out() == Some(WayOut::Move)
+    }
+
+    /// Pages may leave it.
+    pub fn evictable(self) -> bool {
+        self.registered && !self.stays()
+    }
+
+    /// How pages leave it once it is registered; none: they have to stay.
+    pub fn way_out(self) -> Option<WayOut> {
+        const PLAIN: i32 = libc::PROT_READ | libc::PROT_WRITE;
+        const EXECUTABLE: i32 = PLAIN | libc::PROT_EXEC;
+        // Bits beside these are ignored by the kernel, or say nothing of who may write.
+        match self.protection & EXECUTABLE {
+            _ if self.stays() => None,
+            PLAIN => Some(WayOut::Move),
+            EXECUTABLE => Some(WayOut::MoveExecutable),
+            sealed if sealed & libc::PROT_WRITE == 0 => Some(WayOut::Copy),
+            _ => None,
+        }
+    }
+}
+
+/// How pages leave memory.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum WayOut {
+    /// They are moved: afterwards nobody can write them.
+    Move,
+    /// The same of read-write memory that may be executed too, as some programs have all of their
+    /// heap (SBCL): both sides of a move must be alike.
+    MoveExecutable,
+    /// They are copied, and dropped: the kernel moves pages of writable memory alone, and what may
+    /// only be read, or not even that, nobody can write anyway.
+    Copy,
+}
+
+impl WayOut {
+    /// Each of them, what most memory has first.
+    pub const ALL: [Self; 3] = [Self::Move, Self::MoveExecutable, Self::Copy];
+}
+
+/// A managed range.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Range {
+    /// First address.
+    pub start: usize,
+    /// The address after the last.
+    pub end: usize,
+    /// Its attributes.
+    pub attributes: Attributes,
+}
+
+impl Range {
+    /// Whether `page` lies in it.
+    pub fn holds(&self, page: PageNumber) -> bool {
+        (self.start..self.end).contains(&page.address())
+    }
+}
+
+/// All managed ranges of the process.
+#[derive(Default)]
+pub struct Ranges {
+    map: BTreeMap<usize, (usize, Attributes)>,
+}
+
+impl Ranges {
+    /// None.
+    pub const fn new() -> Self {
+        Self {
+            map: BTreeMap::new(),
+        }
+    }
+
+    /// The range that holds `address`.
+    pub fn find(&self, address: usize) -> Option<Range> {
+        let (&start, &(end, attributes)) = self.map.range(..=address).next_back()?;
+        (address < end).then_some(Range {
+            start,
+            end,
+            attributes,
+        })
+    }
+
+    /// Whether any part of `start..end` is managed.
+    pub fn overlaps(&self, start: usize, end: usize) -> bool {
+        self.map
+            .range(..end)
+            .next_back()
+            .is_some_and(|(_, &(e, _))| e > start)
+    }
+
+    /// The ranges that overlap `start..end`, cut to it.
+    pub fn within(&self, start: usize, end: usize) -> impl Iterator<Item = Range> {
+        let first = self
+            .map
+            .range(..=start)
+            .next_back()
+            .filter(|(_, v)| v.0 > start)
+            .map_or(start, |(k, _)| *k);
+        self.map
+            .range(first..end.max(first))
+            .map(move |(&s, &(e, attributes))| Range {
+                start: s.max(start),
+                end: e.min(end),
+                attributes,
+            })
+            .filter(|range| range.start < range.end)
+    }
+
+    /// How many there are.
+    pub fn count(&self) -> usize {
+        self.map.len()
+    }
+
+    /// Every range, in order.
+    pub fn all(&self) -> impl Iterator<Item = Range> {
+        self.map.iter().map(|(&start, &(end, attributes))| Range {
+            start,
+            end,
+            attributes,
+        })
+    }
+
+    /// Adds or replaces `start..end`.
+    pub fn insert(&mut self, start: usize, end: usize, attributes: Attributes) {
+        debug_assert!(start < end);
+        self.remove(start, end);
+        let (mut from, mut to) = (start, end);
+        if let Some((&s, &(e, a))) = self.map.range(..start).next_back()
+            && e == start
+            && a == attributes
+        {
+            self.map.remove(&s);
+            from = s;
+        }
+        if let Some(&(e, a)) = self.map.get(&end)
+            && a == attributes
+        {
+            self.map.remove(&end);
+            to = e;
+        }
+        self.map.insert(from, (to, attributes));
+    }
+
+    /// Takes `start..end` out, splitting what reaches over.
+    pub fn remove(&mut self, start: usize, end: usize) {
+        while let Some((&s, &(e, a))) = self.map.range(..end).next_back() {
+            if e <= start {
+                break;
+            }
+            self.map.remove(&s);
+            if e > end {
+                self.map.insert(end, (e, a));
+            }
+            if s < start {
+                self.map.insert(s, (start, a));
+                break;
+            }
+        }
+    }
+
+    /// Changes the attributes of what is managed in `start..end`.
+    pub fn change(&mut self, start: usize, end: usize, f: impl Fn(&mut Attributes)) {
+        let mut at = start;
+        // A change may join a range with one that reaches beyond `end`.
+        while at < end
+            && let Some(range) = self.next(at, end)
+        {
+            let mut attributes = range.attributes;
+            f(&mut attributes);
+            if attributes != range.attributes {
+                self.insert(range.start, range.end, attributes);
+            }
+            at = range.end;
+        }
+    }
+
+    /// Where the first part of `at..end` ends that is one range or is not managed at all; and which.
+    pub fn part(&self, at: usize, end: usize) -> (usize, bool) {
+        match self.next(at, end) {
+            Some(range) if range.start == at => (range.end, true),
+            Some(range) => (range.start, false),
+            None => (end, false),
+        }
+    }
+
+    /// The first part of a range in `at..end`.
+    pub fn next(&self, at: usize, end: usize) -> Option<Range> {
+        self.within(at, end).next()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// Writable memory is moved out or stays: a copy would lose a write meanwhile.
+    #[test]
+    fn what_may_be_written_is_never_copied_out() {
+        const SEMAPHORES: i32 = 8;
+        let with = |protection| Attributes {
+            registered: true,
+            ..Attributes::mapped(protection)
+        };
+        for protection in 0..16 {
+            let copied = with(protection).way_out() == Some(WayOut::Copy);
+            assert_eq!(copied, protection & libc::PROT_WRITE == 0, "{protection}");
+        }
+        let plain = with(libc::PROT_READ | libc::PROT_WRITE | SEMAPHORES);
+        assert!(plain.movable());
+        let pinned = Attributes {
+            pinned: true,
+            ..plain
+        };
+        assert_eq!(pinned.way_out(), None);
+    }
+
+    #[derive(Clone, Debug)]
+    enum Op {
+        Insert(usize, usize, i32),
+        Remove(usize, usize),
+        Protect(usize, usize, i32),
+    }
+
+    fn op() -> impl Strategy<Value = Op> {
+        let span = (0usize..60, 1usize..12);
+        prop_oneof![
+            (span.clone(), 0i32..3).prop_map(|((s, l), p)| Op::Insert(s, s + l, p)),
+            span.clone().prop_map(|(s, l)| Op::Remove(s, s + l)),
+            (span, 0i32..3).prop_map(|((s, l), p)| Op::Protect(s, s + l, p)),
+        ]
+    }
+
+    proptest! {
+        #[test]
+        fn behaves_like_an_array_of_pages(ops in prop::collection::vec(op(), 1..60)) {
+            let mut ranges = Ranges::new();
+            let mut model = [None; 80];
+            for op in ops {
+                match op {
+                    Op::Insert(s, e, protection) => {
+                        ranges.insert(s, e, Attributes::mapped(protection));
+                        model[s..e].fill(Some(protection));
+                    }
+                    Op::Remove(s, e) => {
+                        ranges.remove(s, e);
+                        model[s..e].fill(None);
+                    }
+                    Op::Protect(s, e, p) => {
+                        ranges.change(s, e, |a| a.protection = p);
+                        model[s..e].iter_mut().flatten().for_each(|x| *x = p);
+                    }
+                }
+                for (i, m) in model.iter().enumerate() {
+                    prop_assert_eq!(ranges.find(i).map(|r| r.attributes.protection), *m);
+                }
+                let bytes: usize = ranges.all().map(|r| r.end - r.start).sum();
+                prop_assert_eq!(bytes, model.iter().flatten().count());
+                let all: Vec<_> = ranges.all().collect();
+                for w in all.windows(2) {
+                    prop_assert!(w[0].end < w[1].start || w[0].attributes != w[1].attributes);
+                    prop_assert!(w[0].end <= w[1].start);
+                }
+                let cut: Vec<usize> = ranges.within(20, 40).flat_map(|r| r.start..r.end).collect();
+                let expected: Vec<usize> = (20..40).filter(|i| model[*i].is_some()).collect();
+                prop_assert_eq!(cut, expected);
+            }
+        }
+    }
+}

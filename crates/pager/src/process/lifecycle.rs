@@ -1,0 +1,164 @@
+//! Whether this process is in a tree, and what there is of a keeper.
+
+use ebb_sys::Errno;
+use ebb_sys::paging::{Entry, Kernel};
+use std::io::Write;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::SeqCst};
+use std::time::Duration;
+
+/// The states of a keeper.
+const NO_KEEPER: u32 = 0;
+const HAS_KEEPER: u32 = 1;
+/// There can be none: the process is not in a tree, or none can be started.
+const NEVER_A_KEEPER: u32 = 2;
+
+/// Where threads of ours start.
+#[derive(Clone, Copy)]
+pub struct Entries {
+    /// A helper's first task.
+    pub keeper: Entry,
+    /// A service thread of this index.
+    pub service: Entry,
+}
+
+/// How far the library has come in this process.
+pub struct Lifecycle {
+    /// The address of the tree's supervisor, from [`begin`](Self::begin) on.
+    control: OnceLock<Option<String>>,
+    /// The entry points of keeper and service threads, from [`begin`](Self::begin) on.
+    entries: OnceLock<Entries>,
+    /// The state of the keeper.
+    keeper: AtomicU32,
+    /// The keeper's task, by its number in the system. A forked child finds its parent's here.
+    pub keeper_task: AtomicU32,
+    /// For tests: all invariants are checked again and again while the program runs.
+    pub checking: AtomicBool,
+    /// For tests: memory is compared with the page map when the program has let it go
+    /// ([`audit`](crate::keeper::audit)).
+    pub auditing: AtomicBool,
+    /// Standard error as the program began, by device and inode.
+    standard_error: OnceLock<(u64, u64)>,
+}
+
+impl Lifecycle {
+    /// Before the library's constructor.
+    pub const fn new() -> Self {
+        Self {
+            control: OnceLock::new(),
+            entries: OnceLock::new(),
+            keeper: AtomicU32::new(NO_KEEPER),
+            keeper_task: AtomicU32::new(0),
+            checking: AtomicBool::new(false),
+            auditing: AtomicBool::new(false),
+            standard_error: OnceLock::new(),
+        }
+    }
+
+    /// The constructor ran. `control` names the supervisor, if the process is in a tree.
+    pub fn begin(&self, control: Option<String>, entries: Entries) {
+        self.entries.get_or_init(|| entries);
+        self.control.get_or_init(|| control);
+    }
+
+    /// Remembers what standard error is as the program begins.
+    pub fn note_standard_error(&self, kernel: &impl Kernel) {
+        if let Some(file) = kernel.standard_error() {
+            let _ = self.standard_error.set(file);
+        }
+    }
+
+    /// How to reach the tree's supervisor, if this process is in a tree.
+    pub fn control(&self) -> Option<&str> {
+        self.control.get()?.as_deref()
+    }
+
+    /// Whether the process may be in a tree: before [`begin`](Self::begin) that is unknown, so yes.
+    pub fn may_page(&self) -> bool {
+        self.control.get().is_none_or(Option::is_some)
+    }
+
+    /// Claims the start of the first keeper; false if there is one already, or never will be.
+    pub fn claim_keeper(&self) -> bool {
+        let claimed = self
+            .keeper
+            .compare_exchange(NO_KEEPER, HAS_KEEPER, SeqCst, SeqCst);
+        self.control().is_some() && claimed.is_ok()
+    }
+
+    /// Starts the keeper, and so the helper; tries again for `patience` where the system refuses it.
+    pub fn start_keeper(&self, kernel: &impl Kernel, patience: Duration) -> Result<(), Errno> {
+        let started = match self.entries.get() {
+            Some(entries) => kernel.start_helper(entries.keeper, patience),
+            None => Err(Errno(libc::EAGAIN)),
+        };
+        if started.is_err() {
+            self.keeper_ends();
+        }
+        started
+    }
+
+    /// Starts the keeper. Where the system refuses it, a line says that the process runs unmanaged; it is measured,
+    /// as a small one is.
+    pub fn start_keeper_or_warn(&self, kernel: &impl Kernel) {
+        if let Err(Errno(error)) = self.start_keeper(kernel, Duration::ZERO) {
+            self.warn_unmanaged(kernel, error);
+        }
+    }
+
+    /// Says so on standard error, as there is no helper to do it, unless the program closed that and another file
+    /// has its number by now.
+    fn warn_unmanaged(&self, kernel: &impl Kernel, error: i32) {
+        let why = match error {
+            libc::EAGAIN => {
+                "no process may be started to serve it; raise `ulimit -u`, or pids.max of its cgroup"
+            }
+            libc::ENOTSUP => "none can be started to serve it here",
+            _ => "none could be started to serve it",
+        };
+        if kernel.standard_error() != self.standard_error.get().copied() {
+            return;
+        }
+        let mut line = [0u8; 256];
+        let mut to = &mut line[..];
+        let id = kernel.process();
+        let _ = writeln!(
+            to,
+            "ebb: process {id} runs unmanaged, its memory stays in RAM: {why}"
+        );
+        let left = to.len();
+        let len = line.len() - left;
+        kernel.write_standard_error(&line[..len]);
+    }
+
+    /// Where service threads start.
+    pub fn service_entry(&self) -> Entry {
+        let entries = self.entries.get();
+        entries.expect("a keeper was started, by them").service
+    }
+
+    /// The keeper has nothing to do here, and ends.
+    pub fn keeper_ends(&self) {
+        self.keeper.store(NEVER_A_KEEPER, SeqCst);
+    }
+
+    /// Whether there is none and never will be.
+    pub fn is_keeperless(&self) -> bool {
+        self.keeper.load(SeqCst) == NEVER_A_KEEPER
+    }
+
+    /// Whether there is a keeper, or in a forked child: its parent had one.
+    pub fn had_keeper(&self) -> bool {
+        self.keeper.load(SeqCst) == HAS_KEEPER
+    }
+
+    /// Whether invariants are to be checked while the program runs.
+    pub fn is_checking(&self) -> bool {
+        self.checking.load(SeqCst)
+    }
+
+    /// Whether a thread is the keeper.
+    pub fn is_keeper(&self, thread: u32) -> bool {
+        self.keeper_task.load(SeqCst) == thread
+    }
+}

@@ -1,0 +1,75 @@
+//! The single operations on the program's memory that every room makes.
+
+use crate::map::page_map::PageNumber;
+use crate::process::pager::Process;
+use ebb_engine::{PAGE_SIZE, PageBytes};
+use ebb_sys::Errno;
+use ebb_sys::pagemap::Mapped;
+use ebb_sys::paging::Kernel;
+
+/// When who waits for the pages is woken.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Waking {
+    /// By the caller, after this.
+    Later,
+    /// By the copy.
+    AtOnce,
+}
+
+/// Whether the pages may be written.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Writes {
+    /// As other memory.
+    Free,
+    /// A write is a fault (`clean`).
+    Faults,
+}
+
+impl<K: Kernel> Process<K> {
+    /// Whether a test has the system refuse all pages now.
+    fn refuses(&self) -> bool {
+        let asked = self.refusal.as_ref();
+        asked.is_some_and(|refusal| refusal.strikes(self.services.served(), self.now()))
+    }
+
+    /// One copy; the bytes done, and why it stopped if it did.
+    pub fn copy(
+        &self,
+        to: usize,
+        content: &[PageBytes],
+        writes: Writes,
+        waking: Waking,
+    ) -> (usize, Result<(), Errno>) {
+        if self.refuses() {
+            return (0, Err(Errno(libc::ENOMEM)));
+        }
+        let (protect, wake) = (writes == Writes::Faults, waking == Waking::AtOnce);
+        self.kernel.copy(to, content.as_flattened(), protect, wake)
+    }
+
+    /// Gives pages back to the system that hold nothing which anybody needs: runs of them, (address,
+    /// bytes), with one flush for all.
+    pub fn drop_pages(&self, runs: &[(usize, usize)]) {
+        // SAFETY: the caller's promise.
+        if !unsafe { self.kernel.drop_pages(runs) } {
+            // The page to come there would be taken for this one.
+            self.fail("a page that holds nothing any more cannot be given back to the system");
+        }
+    }
+
+    /// Lets threads that wait for these pages look again.
+    pub fn wake(&self, page: PageNumber, pages: usize) {
+        self.kernel.wake_pages(page.address(), pages * PAGE_SIZE);
+    }
+
+    /// Protects what there is in registered memory from writes. Memory that is no longer registered as it was is
+    /// passed over: the supervisor notices the copies.
+    pub fn protect(&self, start: usize, len: usize) {
+        let _ = self.kernel.protect(start, len, true);
+    }
+
+    /// Looks at up to 64 pages. None is taken for present if they cannot be looked at.
+    pub fn look(&self, start: usize, pages: usize) -> Mapped {
+        self.kernel.try_look(start, pages).unwrap_or_default()
+    }
+}

@@ -1,0 +1,7 @@
+//! The policy of reclaim: whose turn it is, who is exempt, where captured pages wait. Plain data.
+
+pub mod attempts;
+pub mod copy_score;
+pub mod reclaim_queue;
+pub mod shortage;
+pub mod staging;

@@ -1,0 +1,657 @@
+//! The reclaim queue: which unit's turn it is to be evicted, and which of its pages stay.
+//!
+//! User space sees no accessed bit: a page that is used gives no sign until it is evicted and comes back. The
+//! order is therefore first in, first out by unit, corrected by the refaults of single pages:
+//!
+//! - **Time** is counted in *epochs*: one passes when an eighth of the resident set was evicted.
+//! - The *heat* of a page rises when it comes back within one resident set's worth of evictions: it would have
+//!   been a hit with twice the memory. (The kernel's workingset code calls this the refault distance.) If it
+//!   comes back later, its heat is halved.
+//! - A page that comes back hot *stays* for `span(heat)` epochs, whatever its turn; each level doubles it.
+//!   When the time is up the page is evicted again, as a *probe*: the only way to learn whether it is still
+//!   used. A page in steady use thus costs a fault every hundred epochs; an unused one leaves at the next probe.
+//! - A *scan* walks in order through more memory than fits, again and again. In plain order each of its pages
+//!   would go just before the walk reaches it. So pages that a scan brings leave again behind it, before all
+//!   others, while the processor's caches still have them. Resident pages stay, and the walk finds them. One
+//!   page in so many stays all the same, and others leave for it. So pages that are walked through slowly take
+//!   the place of unused ones (`joins_scan`).
+//! - When a page of a unit goes, its other pages go with it, but for those that several refaults made *hot*:
+//!   each gap costs one more move.
+//! - Evicted pages stay in the staging area for a while, not stored yet: a touch there costs a remap, and counts
+//!   as a refault.
+//!
+//! So a working set that is touched at random survives the streams that run past it. Pages that came in beside
+//! the one that was touched get no heat by that.
+//!
+//! A page's *rank*, for the split between resident pages and pool (`pool_split`), is the number of pages that are
+//! out and were evicted after it. With so many frames more it would have been resident. Its age says something
+//! else: a few pages that come and go make all others old.
+//!
+//! Units of which nothing may leave wait in a queue of their own. Both queues go round in the same time, so that
+//! finding a page to evict never means passing all of them in a row. A unit stands in one of these two, or in
+//! the scan's queue, at most once; `UnitState::queued` says so.
+//!
+//! Units whose pages forked relatives share are found out when it is their turn, and are *deferred* from then on.
+//! Each time a unit is wanted, one deferred unit comes back, and it is its turn at once. So as many are looked at
+//! again as leave, and deferred units never block the search. A deferred unit whose page is written comes again,
+//! and may still be named there; that is found out when it comes back (`UnitState::deferred`).
+//!
+//! Sources:
+//!
+//! - Babaoglu and Joy, *Converting a Swap-Based System to do Paging in an Architecture Lacking Page-Referenced
+//!   Bits* (1981), for reclaim without accessed bits
+//! - Jiang and Zhang, *LIRS* (2002), for reuse distance as the measure of worth
+//! - Qureshi et al., *Adaptive Insertion Policies for High Performance Caching* (2007), for evicting most pages of
+//!   a scan at once (their BIP)
+
+use crate::map::page_map::{Mask, PageMap, PageNumber, UNIT, UnitNumber, UnitState};
+use std::collections::VecDeque;
+use std::ops::RangeInclusive;
+
+/// Epochs in which as much is evicted as is resident.
+pub const RESIDENT_SET: u8 = 8;
+/// Comes back within this: touched all the time, heat rises twice as fast.
+const AT_ONCE: u8 = 2;
+const MAX_HEAT: u64 = 5;
+/// From this on a page stays alone, when others of its unit go.
+const HOT: u64 = 3;
+/// If fewer than one in so many units may leave, time passes faster.
+const PROBATION: usize = 16;
+/// Units that may pass at a time, 1 MiB: half of a processor's second cache.
+const SCAN_UNITS: usize = 16;
+/// One in so many units that a walk brings stays: the fewer, the later it came by again.
+const STAYS: RangeInclusive<u32> = 2..=16;
+
+/// Epochs that a page stays at most: they are compared modulo 256.
+const LONGEST: u8 = 120;
+
+/// Epochs that a page of `heat` stays.
+const fn span(heat: u64) -> u8 {
+    match heat {
+        0 => 0,
+        MAX_HEAT.. => LONGEST,
+        h => 4 << h,
+    }
+}
+
+/// Units that are deferred which come back at once where nothing else may leave.
+pub const DEFERRED_BATCH: usize = 16;
+
+/// The outcome of looking at a unit.
+enum Verdict {
+    /// Nothing of it is resident.
+    Empty,
+    /// All of it stays.
+    Keep,
+    /// These pages shall go.
+    Evict(Mask),
+}
+
+/// The queue. Its memory is taken ahead of need.
+pub struct ReclaimQueue {
+    /// In the order in which they came.
+    units: VecDeque<UnitNumber>,
+    /// Those whose pages all stayed when it was their turn.
+    kept: VecDeque<UnitNumber>,
+    /// Brought by walks that pass through, in the order in which they came.
+    scan: VecDeque<UnitNumber>,
+    /// Those of which all that might leave was shared, in the order in which that was found.
+    deferred: VecDeque<UnitNumber>,
+    /// Loads of walks that might pass.
+    walked: u32,
+    /// How often it was the turn of those that stay, times the length of the other queue.
+    turns: usize,
+    epoch: u8,
+    /// Pages that are out, by the epoch of their eviction. Those of 256 epochs ago are not told
+    /// from those of now, and counted no more: so it is a good guess.
+    out: [u32; 256],
+    /// Pages evicted in this epoch.
+    evicted: usize,
+    /// The keeper's milliseconds, for units queued from now on.
+    pub now_ms: u32,
+}
+
+impl UnitState {
+    /// Which pages' time to stay is up.
+    fn due(&self, epoch: u8) -> Mask {
+        (0..UNIT).fold(0, |mask, i| {
+            mask | Mask::from(self.epochs[i].wrapping_sub(epoch) as i8 <= 0) << i
+        })
+    }
+
+    /// Which pages proved hot.
+    fn hot(&self) -> Mask {
+        (0..UNIT).fold(0, |mask, i| {
+            mask | Mask::from(self.heat >> (4 * i) & 15 >= HOT) << i
+        })
+    }
+
+    /// Notes `epoch` for the pages of `mask`.
+    fn stamp(&mut self, mask: Mask, epoch: u8) {
+        for (i, noted) in self.epochs.iter_mut().enumerate() {
+            if mask & 1 << i != 0 {
+                *noted = epoch;
+            }
+        }
+    }
+
+    /// Page `within` came back `age` epochs after it was evicted.
+    fn warm(&mut self, within: usize, age: u8, epoch: u8) {
+        let at = within * 4;
+        let heat = self.heat >> at & 15;
+        let heat = if age <= AT_ONCE {
+            (heat + 2).min(MAX_HEAT)
+        } else if age <= RESIDENT_SET {
+            (heat + 1).min(MAX_HEAT)
+        } else {
+            heat / 2
+        };
+        self.heat = self.heat & !(15 << at) | heat << at;
+        self.epochs[within] = epoch.wrapping_add(if age <= RESIDENT_SET { span(heat) } else { 0 });
+    }
+}
+
+impl ReclaimQueue {
+    /// Empty.
+    pub const fn new() -> Self {
+        Self {
+            units: VecDeque::new(),
+            kept: VecDeque::new(),
+            scan: VecDeque::new(),
+            deferred: VecDeque::new(),
+            walked: 0,
+            turns: 0,
+            epoch: 0,
+            out: [0; 256],
+            evicted: 0,
+            now_ms: 0,
+        }
+    }
+
+    /// Makes room for `units` more, so that `brought` does not allocate.
+    pub fn reserve(&mut self, units: usize) {
+        let queues = [
+            &mut self.units,
+            &mut self.kept,
+            &mut self.scan,
+            &mut self.deferred,
+        ];
+        let all = units + queues.iter().map(|queue| queue.len()).sum::<usize>();
+        for queue in queues {
+            queue.reserve(all - queue.len());
+        }
+    }
+
+    /// Pages `mask` of `unit` are resident now. `refaulted` comes after this for the page that
+    /// was touched.
+    pub fn insert(&mut self, map: &mut PageMap, unit: UnitNumber, mask: Mask) {
+        if self.enqueue(map, unit, mask) {
+            self.units.push_back(unit);
+        }
+    }
+
+    /// The same of pages that a walk brought and that pass. Beside others of their unit they leave with
+    /// those.
+    pub fn insert_scan(&mut self, map: &mut PageMap, unit: UnitNumber, mask: Mask) {
+        if self.enqueue(map, unit, mask) {
+            self.scan.push_back(unit);
+        }
+    }
+
+    /// Pages `mask` of `unit` come; whether it is to be queued.
+    fn enqueue(&mut self, map: &mut PageMap, unit: UnitNumber, mask: Mask) -> bool {
+        let state = map.unit_mut(unit);
+        state.stamp(mask, self.epoch);
+        state.scanned = false;
+        let new = !std::mem::replace(&mut state.queued, true);
+        if new {
+            state.queued_ms = self.now_ms;
+        }
+        new
+    }
+
+    /// How many epochs ago a page that is out was evicted.
+    pub fn age(&self, map: &PageMap, page: PageNumber) -> u8 {
+        self.epoch
+            .wrapping_sub(map.unit(page.unit()).epochs[page.within()])
+    }
+
+    /// How many pages that are out were evicted after `page`, which is out too; by halves of an
+    /// epoch.
+    pub fn rank(&self, map: &PageMap, page: PageNumber) -> usize {
+        let age = self.age(map, page);
+        let own = self.epoch.wrapping_sub(age);
+        let later: u32 = (0..age)
+            .map(|k| self.out[usize::from(self.epoch.wrapping_sub(k))])
+            .sum();
+        (later + self.out[usize::from(own)] / 2) as usize
+    }
+
+    /// `pages` pages from `first`, all out, come back or are dropped.
+    pub fn no_longer_out(&mut self, map: &PageMap, first: PageNumber, pages: usize) {
+        for page in (0..pages).map(|i| first.plus(i)) {
+            let evicted = map.unit(page.unit()).epochs[page.within()];
+            let out = &mut self.out[usize::from(evicted)];
+            *out = out.saturating_sub(1);
+        }
+    }
+
+    /// `page` was touched, not in a walk, and came back `age` epochs after its eviction.
+    pub fn refaulted(&mut self, map: &mut PageMap, page: PageNumber, age: u8) {
+        map.unit_mut(page.unit())
+            .warm(page.within(), age, self.epoch);
+    }
+
+    /// Whether `page`, which is out and which a walk brings, is to pass. A page that left in its turn had been
+    /// resident for one resident set's worth of evictions. It would be gone again when the walk comes by the next
+    /// time. A page of a scan that came back soon may be of a walk that fits, and had better stay. Or the walk finds
+    /// the rest of its way resident, and each page that stays takes the place of one that is wanted as much. Nothing
+    /// tells them apart. With one in `n` kept the second finds `n / (n - 1)` times as much missing, and the first
+    /// fits after about `n` rounds.
+    pub fn joins_scan(&mut self, map: &PageMap, page: PageNumber) -> bool {
+        let before = match map.unit(page.unit()).scanned {
+            true => 0,
+            false => RESIDENT_SET,
+        };
+        let reuse = u32::from(self.age(map, page)) + u32::from(before);
+        self.walked = self.walked.wrapping_add(1);
+        !self
+            .walked
+            .is_multiple_of(reuse.clamp(*STAYS.start(), *STAYS.end()))
+    }
+
+    /// The unit whose turn it is, and which of its resident pages to evict. It is out of the
+    /// queue; give it back with `requeue` if pages of it stay. Looks at no more than about `limit`
+    /// units; if all their pages shall stay, takes some all the same and lets time pass faster.
+    pub fn next(
+        &mut self,
+        map: &mut PageMap,
+        limit: usize,
+        resident: impl Fn(&PageMap, UnitNumber) -> Mask,
+    ) -> Option<(UnitNumber, Mask)> {
+        while self.scan.len() > SCAN_UNITS {
+            let unit = self.scan.pop_front().expect("more than none");
+            let victims = self.take(map, unit, resident(map, unit), true);
+            if victims.is_some() {
+                return victims;
+            }
+        }
+        if self.units.is_empty() && self.kept.is_empty() && self.scan.is_empty() {
+            return None;
+        }
+        if self.units.len() * PROBATION < self.kept.len() {
+            self.advance(1);
+        }
+        for _ in 0..limit {
+            // Both queues go round in the same time, as if they were one.
+            let aside = self.units.is_empty() || self.turns >= self.units.len();
+            let next = if aside {
+                self.turns = self.turns.saturating_sub(self.units.len());
+                self.kept.pop_front()
+            } else {
+                self.turns += self.kept.len();
+                self.units.pop_front()
+            };
+            let Some(unit) = next else { continue };
+            let victims = self.take(map, unit, resident(map, unit), false);
+            if victims.is_some() {
+                return victims;
+            }
+        }
+        self.advance(RESIDENT_SET);
+        let mut first = || {
+            let queues = [&mut self.units, &mut self.scan, &mut self.kept];
+            queues.into_iter().find_map(VecDeque::pop_front)
+        };
+        while let Some(unit) = first() {
+            map.unit_mut(unit).queued = false;
+            let present = resident(map, unit);
+            if present != 0 {
+                return Some((unit, present));
+            }
+        }
+        None
+    }
+
+    /// Which of the resident pages `present` of a unit leave, as part of a scan or not; none if it is empty, or
+    /// stays.
+    fn take(
+        &mut self,
+        map: &mut PageMap,
+        unit: UnitNumber,
+        present: Mask,
+        scanned: bool,
+    ) -> Option<(UnitNumber, Mask)> {
+        match self.judge(map, unit, present) {
+            Verdict::Evict(victims) => {
+                map.unit_mut(unit).scanned = scanned;
+                return Some((unit, victims));
+            }
+            Verdict::Keep => self.kept.push_back(unit),
+            Verdict::Empty => {}
+        }
+        None
+    }
+
+    /// Decides on a unit of which `present` is resident; it leaves the queue unless it is kept.
+    fn judge(&self, map: &mut PageMap, unit: UnitNumber, present: Mask) -> Verdict {
+        let state = map.unit_mut(unit);
+        let due = present & state.due(self.epoch);
+        let victims = match due {
+            0 => 0,
+            _ => due | present & !state.hot(),
+        };
+        state.queued = present != 0 && victims == 0;
+        match (present, victims) {
+            (0, _) => Verdict::Empty,
+            (_, 0) => Verdict::Keep,
+            _ => Verdict::Evict(victims),
+        }
+    }
+
+    /// Lets epochs pass.
+    fn advance(&mut self, epochs: u8) {
+        for _ in 0..epochs {
+            self.epoch = self.epoch.wrapping_add(1);
+            self.out[usize::from(self.epoch)] = 0;
+        }
+    }
+
+    /// Pages `mask` of `unit` were evicted.
+    pub fn evicted(&mut self, map: &mut PageMap, unit: UnitNumber, mask: Mask) {
+        let (epoch, resident) = (self.epoch, map.resident());
+        map.unit_mut(unit).stamp(mask, epoch);
+        self.out[usize::from(epoch)] += mask.count_ones();
+        self.evicted += mask.count_ones() as usize;
+        if self.evicted >= (resident / usize::from(RESIDENT_SET)).max(UNIT) {
+            self.evicted = 0;
+            self.advance(1);
+        }
+    }
+
+    /// Relatives share what might leave of a unit, whose turn it was: it is deferred.
+    pub fn defer(&mut self, map: &mut PageMap, unit: UnitNumber) {
+        if !std::mem::replace(&mut map.unit_mut(unit).deferred, true) {
+            self.deferred.push_back(unit);
+        }
+    }
+
+    /// At most so many of those that are deferred come back: it is their turn next. Those that did longest
+    /// come first.
+    pub fn readmit(&mut self, map: &mut PageMap, units: usize) {
+        for unit in self.deferred.drain(..units.min(self.deferred.len())).rev() {
+            let state = map.unit_mut(unit);
+            state.deferred = false;
+            if !std::mem::replace(&mut state.queued, true) {
+                self.units.push_front(unit);
+            }
+        }
+    }
+
+    /// How many looks at [`DEFERRED_BATCH`] units each it takes to see all that are deferred; no more than `most`.
+    pub fn deferred_rounds(&self, most: usize) -> usize {
+        self.deferred.len().div_ceil(DEFERRED_BATCH).min(most)
+    }
+
+    /// Puts a unit back at the end.
+    pub fn requeue(&mut self, map: &mut PageMap, unit: UnitNumber) {
+        if !std::mem::replace(&mut map.unit_mut(unit).queued, true) {
+            self.units.push_back(unit);
+        }
+    }
+
+    /// When the unit at the front was queued: what it holds was not seen to be used since.
+    pub fn oldest_ms(&self, map: &PageMap) -> Option<u32> {
+        // Pages that relatives shared at that look may be this process's alone by now.
+        let deferred = || self.deferred.front();
+        let first = self.units.front().or_else(|| self.scan.front());
+        first.or_else(deferred).map(|u| map.unit(*u).queued_ms)
+    }
+
+    /// Bytes of its memory.
+    pub fn bytes(&self) -> usize {
+        [&self.units, &self.kept, &self.scan, &self.deferred]
+            .map(|queue| queue.capacity() * size_of::<UnitNumber>())
+            .iter()
+            .sum()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::map::page_map::{Page, UNIT};
+
+    fn resident(map: &PageMap, unit: UnitNumber) -> Mask {
+        map.mask(unit, |p| matches!(p, Page::Resident(_)))
+    }
+
+    fn bring(map: &mut PageMap, q: &mut ReclaimQueue, unit: u32, mask: Mask) {
+        for i in (0..UNIT).filter(|i| mask & 1 << i != 0) {
+            map.set(UnitNumber(unit).first().plus(i), Page::Resident(None));
+        }
+        q.insert(map, UnitNumber(unit), mask);
+    }
+
+    const ALL: Mask = (1 << UNIT) - 1;
+
+    #[test]
+    fn first_in_first_out_by_unit() {
+        let (mut map, mut q) = (PageMap::new(), ReclaimQueue::new());
+        for u in 0..2 {
+            bring(&mut map, &mut q, u, ALL & !0b100);
+        }
+        bring(&mut map, &mut q, 0, 0b100);
+        assert_eq!(q.next(&mut map, 8, resident), Some((UnitNumber(0), ALL)));
+        assert_eq!(
+            q.next(&mut map, 8, resident),
+            Some((UnitNumber(1), ALL & !0b100))
+        );
+        q.requeue(&mut map, UnitNumber(0));
+        assert_eq!(q.next(&mut map, 8, resident), Some((UnitNumber(0), ALL)));
+        assert_eq!(q.next(&mut map, 8, resident), None);
+    }
+
+    #[test]
+    fn units_that_stand_apart_are_in_nobodys_way_and_come_back_one_by_one() {
+        let (mut map, mut q) = (PageMap::new(), ReclaimQueue::new());
+        for u in 0..100 {
+            bring(&mut map, &mut q, u, ALL);
+        }
+        for u in 0..100 {
+            let next = q.next(&mut map, 1, resident);
+            assert_eq!(next, Some((UnitNumber(u), ALL)));
+            q.defer(&mut map, UnitNumber(u));
+        }
+        let epoch = q.epoch;
+        assert_eq!(q.next(&mut map, 1, resident), None);
+        assert_eq!(q.epoch, epoch, "no time joins_scan where there is nothing");
+        // One that comes beside them, and one of them that is written.
+        bring(&mut map, &mut q, 200, ALL);
+        bring(&mut map, &mut q, 1, ALL);
+        q.readmit(&mut map, 2);
+        for u in [0, 200, 1] {
+            let next = q.next(&mut map, 1, resident);
+            assert_eq!(next, Some((UnitNumber(u), ALL)));
+        }
+        assert_eq!(q.next(&mut map, 1, resident), None);
+        // A unit that came back and is deferred again stands at the end.
+        q.defer(&mut map, UnitNumber(0));
+        q.readmit(&mut map, usize::MAX);
+        for u in (2..100).chain([0]) {
+            let next = q.next(&mut map, 1, resident);
+            assert_eq!(next, Some((UnitNumber(u), ALL)));
+        }
+    }
+
+    #[test]
+    fn a_page_that_refaults_soon_and_again_stays_and_its_neighbours_go() {
+        let (mut map, mut q) = (PageMap::new(), ReclaimQueue::new());
+        let page = UnitNumber(3).first().plus(5);
+        bring(&mut map, &mut q, 3, ALL);
+        for _ in 0..2 {
+            let (unit, mask) = q.next(&mut map, 8, resident).unwrap();
+            assert_eq!(mask, ALL);
+            q.evicted(&mut map, unit, mask);
+            let age = q.age(&map, page);
+            bring(&mut map, &mut q, 3, ALL);
+            q.refaulted(&mut map, page, age);
+        }
+        let unit = page.unit();
+        assert_eq!(
+            q.next(&mut map, 8, resident),
+            Some((unit, ALL & !(1 << page.within())))
+        );
+    }
+
+    #[test]
+    fn when_everything_shall_stay_something_goes() {
+        let (mut map, mut q) = (PageMap::new(), ReclaimQueue::new());
+        for u in 0..4 {
+            bring(&mut map, &mut q, u, ALL);
+            for i in 0..UNIT {
+                q.refaulted(&mut map, UnitNumber(u).first().plus(i), 0);
+            }
+        }
+        assert_eq!(q.next(&mut map, 2, resident), Some((UnitNumber(2), ALL)));
+    }
+
+    /// A memory of `room` pages, and what of it a program finds there.
+    struct Memory {
+        map: PageMap,
+        queue: ReclaimQueue,
+        room: usize,
+    }
+
+    impl Memory {
+        fn of(room: usize) -> Self {
+            Self {
+                map: PageMap::new(),
+                queue: ReclaimQueue::new(),
+                room,
+            }
+        }
+
+        /// Touches a page; in a walk the rest of its unit comes with it. How many pages came in.
+        fn touch(&mut self, page: usize, walk: bool) -> usize {
+            let page = PageNumber(page);
+            if matches!(self.map.get(page), Page::Resident(_)) {
+                return 0;
+            }
+            let pages = if walk { UNIT - page.within() } else { 1 };
+            while self.map.resident() + pages > self.room {
+                let (unit, mask) = self
+                    .queue
+                    .next(&mut self.map, 512, resident)
+                    .expect("all is queued");
+                for i in (0..UNIT).filter(|i| mask & 1 << i != 0) {
+                    self.map
+                        .set(unit.first().plus(i), Page::Swapped(ebb_engine::EntryId(0)));
+                }
+                self.queue.evicted(&mut self.map, unit, mask);
+                if resident(&self.map, unit) != 0 {
+                    self.queue.requeue(&mut self.map, unit);
+                }
+            }
+            let out = self.map.get(page) != Page::Untouched;
+            let age = self.queue.age(&self.map, page);
+            let mask = crate::map::mask::ones(page.within(), pages);
+            let joins_scan = out && walk && self.queue.joins_scan(&self.map, page);
+            for i in 0..pages {
+                self.map.set(page.plus(i), Page::Resident(None));
+            }
+            match joins_scan {
+                true => self.queue.insert_scan(&mut self.map, page.unit(), mask),
+                false => self.queue.insert(&mut self.map, page.unit(), mask),
+            }
+            if out && !walk {
+                self.queue.refaulted(&mut self.map, page, age);
+            }
+            pages
+        }
+
+        /// Walks through `pages` pages `times` times: the share that came in anew.
+        fn walk(&mut self, pages: usize, times: usize) -> f64 {
+            let touches = pages * times;
+            let misses: usize = (0..touches)
+                .map(|step| self.touch(ELSEWHERE + step % pages, true))
+                .sum();
+            misses as f64 / touches as f64
+        }
+    }
+
+    struct Random(u64);
+
+    impl Random {
+        fn below(&mut self, n: usize) -> usize {
+            self.0 = self
+                .0
+                .wrapping_mul(6364136223846793005)
+                .wrapping_add(1442695040888963407);
+            (self.0 >> 33) as usize % n
+        }
+    }
+
+    const ELSEWHERE: usize = 1 << 20;
+
+    /// A program touches `hot` pages at random, and `cold` others in order, in a memory of `room` pages. The share of
+    /// hot touches that fault, after warming up.
+    fn missed(hot: usize, cold: usize, room: usize, walk: bool) -> f64 {
+        let (mut memory, mut random) = (Memory::of(room), Random(1));
+        let (mut touches, mut misses) = (0, 0);
+        for step in 0..400_000 {
+            if step % 4 == 0 {
+                memory.touch(ELSEWHERE + step / 4 % cold, walk);
+            } else {
+                let missed = memory.touch(random.below(hot), false);
+                if step > 200_000 {
+                    touches += 1;
+                    misses += missed;
+                }
+            }
+        }
+        misses as f64 / touches as f64
+    }
+
+    #[test]
+    fn a_part_of_what_is_walked_through_stays() {
+        for (pages, at_best) in [(4400, 0.09), (8000, 0.5), (16_000, 0.75)] {
+            let mut memory = Memory::of(4000);
+            memory.walk(pages, 4);
+            let share = memory.walk(pages, 20);
+            assert!(
+                share >= at_best && share < at_best + 0.15,
+                "{pages} pages: {:.1}% come in anew",
+                share * 100.0
+            );
+        }
+    }
+
+    #[test]
+    fn what_was_kept_of_a_walk_goes_when_others_want_the_room() {
+        let mut memory = Memory::of(4000);
+        memory.walk(8000, 8);
+        let mut random = Random(1);
+        let mut touch = || {
+            (0..10_000)
+                .map(|_| memory.touch(random.below(2400), false))
+                .sum()
+        };
+        let (first, _, third): (usize, usize, usize) = (touch(), touch(), touch());
+        assert!(first < 2 * 2400, "{first}");
+        assert!(third < 300, "{third}");
+    }
+
+    #[test]
+    fn a_hot_set_survives_a_stream() {
+        // Without heat, 37% of the hot touches fault: the stream pushes everything out in turn.
+        let share = missed(3000, 40_000, 4000, false);
+        assert!(share < 0.03, "{:.1}% of hot touches fault", share * 100.0);
+        // Beside a walk that is kept in part: the hot pages come first.
+        let share = missed(2000, 6000, 4000, true);
+        assert!(share < 0.05, "{:.1}% of hot touches fault", share * 100.0);
+        // One that does not fit: at best half of the touches fault, without heat 69%.
+        let share = missed(8000, 40_000, 4000, false);
+        assert!(share < 0.56, "{:.1}% of hot touches fault", share * 100.0);
+    }
+}

@@ -1,0 +1,113 @@
+//! Growth of a process that does not page: when it gets a keeper, and when it waits for one.
+//!
+//! A process that has little is only measured, by the supervisor: its pager would take as much as could leave. So
+//! most of those that live for a moment start no thread and join nothing. A process that grows to [`KEEPER_MIN`] gets
+//! a keeper, which joins the tree.
+//!
+//! Memory is filled faster than a keeper comes to run, and many small processes that begin together are as much as
+//! one that is large. So a process that grows to [`WAIT_MIN`] waits to be let into the tree, which mostly has
+//! happened by then. It also waits to be paged, if the tree holds back others (`Member::holds_back`), or if it alone
+//! has more than the tree may have before it pages.
+//!
+//! Growth is reported bit by bit: mappings and large blocks as they are asked for, small blocks of malloc when some
+//! pages of them were handed out. That is too much rather than too little; each [`MEASURE_EVERY`] of it the process
+//! is measured. While a thread waits, so does every other that would grow: each would else fill as much again before
+//! it is its turn to look.
+
+use crate::process::pager::Pager;
+use ebb_engine::PAGE_SIZE;
+use ebb_sys::paging::Kernel;
+use ebb_tree::Mode;
+use std::sync::atomic::Ordering::SeqCst;
+use std::time::Duration;
+
+/// Pages from which on a process has a keeper.
+const KEEPER_MIN: u64 = (512 << 10) / PAGE_SIZE as u64;
+/// Pages with which it waits.
+const WAIT_MIN: u64 = (1 << 20) / PAGE_SIZE as u64;
+/// Bytes that may be filled between two looks.
+const MEASURE_EVERY: usize = 256 << 10;
+/// The same where the tree does not page and the supervisor measures this process.
+const MEASURE_EVERY_WATCHED: usize = 4 << 20;
+/// How often it is seen whether the tree still holds back.
+const RECHECK: Duration = Duration::from_millis(20);
+/// How long it waits in all. A supervisor that does not come in this time is gone.
+const WAIT_MAX: Duration = Duration::from_secs(2);
+
+impl<K: Kernel> Pager<K> {
+    /// The process is in the tree by now, or pages, or never will.
+    pub fn notify_growth(&'static self) {
+        self.growth.changes.fetch_add(1, SeqCst);
+        self.kernel.wake_word(&self.growth.changes, i32::MAX);
+    }
+
+    /// `len` bytes more may be filled.
+    pub fn admit(&'static self, len: usize) {
+        if self.process().is_some() || !self.wanted() || self.lifecycle.is_keeperless() {
+            return;
+        }
+        let look = match self.fork.watching() {
+            Some(member) if member.mode() == Mode::Watching => MEASURE_EVERY_WATCHED,
+            _ => MEASURE_EVERY,
+        };
+        if self.growth.unmeasured.fetch_add(len, SeqCst) + len < look
+            && self.growth.waiting.load(SeqCst) == 0
+        {
+            return;
+        }
+        self.growth.unmeasured.store(0, SeqCst);
+        if self.is_child() {
+            // A keeper that it starts would end with it.
+            return;
+        }
+        let Some(has) = self.kernel.resident_anonymous_pages() else {
+            return;
+        };
+        let may_have = has + (len / PAGE_SIZE) as u64;
+        if may_have >= KEEPER_MIN {
+            self.start_first_keeper();
+        }
+        if may_have >= WAIT_MIN {
+            self.wait_to_grow(has);
+        }
+    }
+
+    /// Waits as long as a process must that has so many pages.
+    fn wait_to_grow(&'static self, has: u64) {
+        let waits = || match self.fork.watching() {
+            _ if self.process().is_some() => false,
+            Some(member) => member.delays_growth() || member.overdue(has),
+            // The supervisor has not answered yet.
+            None => self.lifecycle.had_keeper(),
+        };
+        let mut since = self.kernel.now().as_nanos() as u64;
+        self.growth.waiting.fetch_add(1, SeqCst);
+        loop {
+            let seen = self.growth.changes.load(SeqCst);
+            let left =
+                WAIT_MAX.saturating_sub(Duration::from_nanos(self.growth.waited_ns.load(SeqCst)));
+            if !waits() || left.is_zero() {
+                break;
+            }
+            if let Some(member) = self.fork.watching()
+                && member.mode() == Mode::Watching
+            {
+                member.request_paging();
+            }
+            self.kernel
+                .wait_word(&self.growth.changes, seen, Some(left.min(RECHECK)));
+            // Time that others counted already counts once.
+            let now = self.kernel.now().as_nanos() as u64;
+            let counted = self.growth.counted_ns.fetch_max(now, SeqCst);
+            self.growth
+                .waited_ns
+                .fetch_add(now.saturating_sub(counted.max(since)), SeqCst);
+            since = now;
+        }
+        // In a child that was forked by a handler of signals nobody waits.
+        let _ = self
+            .growth
+            .waiting
+            .fetch_update(SeqCst, SeqCst, |waiting| waiting.checked_sub(1));
+    }
+}

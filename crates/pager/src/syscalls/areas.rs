@@ -1,0 +1,125 @@
+//! The frame of every memory call around its system call: waits, bookkeeping, registration.
+
+use crate::map::page_map::{Page, PageNumber};
+use crate::map::ranges::Attributes;
+use crate::process::outcome::Outcome;
+use crate::process::pager::Locked;
+use crate::process::pager::Pager;
+use crate::process::state::State;
+use ebb_sys::memory::page_up;
+use ebb_sys::paging::Kernel;
+use std::ops::ControlFlow::Continue;
+use std::sync::atomic::Ordering::SeqCst;
+use std::time::Duration;
+
+impl<K: Kernel> Pager<K> {
+    /// Forgets what was mapped in `start..end`; no page of it is in transit, and the memory itself is
+    /// gone already.
+    pub(crate) fn forget(&'static self, state: &mut Locked, start: usize, end: usize) {
+        let swap = self.process().map(|p| p.swap);
+        state.drop_pages(swap, self.cpu(), start, end);
+        state.ranges.remove(start, end);
+        state.map.forget(PageNumber::of(start), PageNumber::of(end));
+    }
+
+    /// Readies `start..end` for being dropped or replaced: waits until no page of it is in transit, and
+    /// accounts for those that forked relatives keep.
+    pub(crate) fn before_drop(
+        &'static self,
+        state: Locked,
+        start: usize,
+        end: usize,
+    ) -> Outcome<Locked> {
+        let mut state = self.settled(state, start, end)?;
+        if let Some(process) = self.process() {
+            process.before_drop(&mut state, start, end);
+        }
+        Ok(state)
+    }
+
+    /// Waits until the keeper has registered what was just mapped.
+    pub(crate) fn registered(&'static self, start: usize) {
+        let Some(process) = self.process() else {
+            return;
+        };
+        if self.kernel.is_own_thread() {
+            return process.register_new();
+        }
+        loop {
+            let seen = self.registration.rounds.load(SeqCst);
+            let range = self
+                .kernel
+                .on_own_stack(move || self.lock().ranges.find(start));
+            if range.is_none_or(|r| r.attributes.registered) {
+                return;
+            }
+            process.member.wake_self();
+            self.kernel.wait_word(
+                &self.registration.rounds,
+                seen,
+                Some(Duration::from_millis(20)),
+            );
+        }
+    }
+
+    /// Waits until all of `start..end` that is ours is registered: then it is alike to the kernel.
+    pub(crate) fn all_registered(&'static self, start: usize, end: usize) {
+        let mut at = start;
+        while self.process().is_some() && at < end {
+            let next = self
+                .kernel
+                .on_own_stack(move || self.lock().ranges.next(at, end));
+            let Some(range) = next else { return };
+            self.registered(range.start);
+            at = range.end;
+        }
+    }
+
+    /// Changes attributes; pages that may be evicted now join the queue again.
+    pub(crate) fn change(
+        &'static self,
+        state: &mut Locked,
+        start: usize,
+        end: usize,
+        f: impl Fn(&mut Attributes),
+    ) {
+        state.ranges.change(start, end, f);
+        let State { map, queue, .. } = &mut **state;
+        let mut last = None;
+        let mut at = PageNumber::of(start);
+        let end = PageNumber::of(end);
+        // One unit at a time: the map cannot change while it is walked.
+        while at < end {
+            let mut found = None;
+            map.each(at, end, |number, page| {
+                if matches!(page, Page::Resident(_)) {
+                    found = Some(number);
+                    return std::ops::ControlFlow::Break(());
+                }
+                Continue(())
+            });
+            let Some(number) = found else { return };
+            if last.replace(number.unit()) != Some(number.unit()) {
+                queue.requeue(map, number.unit());
+            }
+            at = number.unit().first().plus(crate::map::page_map::UNIT);
+        }
+    }
+
+    /// The end of the heap.
+    pub fn known_break(&self) -> usize {
+        match self.heap_break.load(SeqCst) {
+            // SAFETY: asks for nothing.
+            0 => page_up(unsafe { self.kernel.brk(0) }),
+            known => known,
+        }
+    }
+
+    /// Starts the keeper, unless there is one.
+    pub fn start_first_keeper(&'static self) {
+        if self.lifecycle.claim_keeper() {
+            let start = || self.lifecycle.start_keeper_or_warn(&self.kernel);
+            self.kernel.on_own_stack(start);
+        }
+    }
+}

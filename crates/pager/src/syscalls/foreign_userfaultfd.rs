@@ -1,0 +1,101 @@
+//! Memory that the program has a userfaultfd of its own for: a mapping can be registered with one alone, so
+//! ours lets it go.
+//!
+//! 1. The calling thread is about to register it. It has all pages stay, and brings in those that are out, one
+//!    by one, on its own stack. Pages that nobody has touched stay missing: their faults are the program's.
+//! 2. The keeper, which has the descriptor, ends our registration and forgets the range ([`Process::release_to_program`]).
+//!    It stays in memory from then on, and counts as memory that is not managed does.
+//!
+//! The range is not taken back when the program ends its registration. And nothing tells whether the descriptor
+//! is of this process: if the addresses are another's, the same addresses here are let go for nothing.
+
+use crate::map::page_map::{Page, PageNumber};
+use crate::process::outcome::Outcome;
+use crate::process::pager::Pager;
+use ebb_engine::PAGE_SIZE;
+use ebb_sys::memory::page_up;
+use ebb_sys::paging::Kernel;
+use std::ops::ControlFlow::{Break, Continue};
+use std::sync::atomic::Ordering::SeqCst;
+use std::time::Duration;
+
+impl<K: Kernel> Pager<K> {
+    /// The program is about to register `len` bytes from `start` on with a userfaultfd.
+    pub fn release_to_program(&'static self, start: usize, len: usize) {
+        let end = start.saturating_add(page_up(len));
+        if !self.wanted() || self.is_child() || !start.is_multiple_of(PAGE_SIZE) {
+            return;
+        }
+        if self
+            .kernel
+            .on_own_stack(move || self.keep_resident(start, end))
+            != Ok(true)
+        {
+            return;
+        }
+        let mut at = start;
+        while let Some(page) = self.kernel.on_own_stack(move || self.first_out(at, end)) {
+            // SAFETY: populating changes no content. A page that is lost, or unmapped by now, stays so.
+            let _ = unsafe {
+                self.kernel
+                    .madvise(page, PAGE_SIZE, libc::MADV_POPULATE_READ)
+            };
+            at = page + PAGE_SIZE;
+        }
+        self.kernel.on_own_stack(move || {
+            let mut state = self.lock();
+            state.ranges.change(start, end, |a| a.released = true);
+        });
+        while let Some(process) = self.process() {
+            let seen = self.registration.rounds.load(SeqCst);
+            if !self
+                .kernel
+                .on_own_stack(move || self.lock().ranges.overlaps(start, end))
+            {
+                return;
+            }
+            process.member.wake_self();
+            let pause = Some(Duration::from_millis(20));
+            self.kernel
+                .wait_word(&self.registration.rounds, seen, pause);
+        }
+    }
+
+    /// Nothing of it leaves from now on. True if more has to be done: the process pages.
+    fn keep_resident(&'static self, start: usize, end: usize) -> Outcome<bool> {
+        let mut state = self.settled(self.lock(), start, end)?;
+        let bytes: usize = state
+            .ranges
+            .within(start, end)
+            .map(|r| r.end - r.start)
+            .sum();
+        if bytes == 0 {
+            return Ok(false);
+        }
+        self.registration.released.fetch_add(bytes, SeqCst);
+        if self.process().is_none() {
+            self.forget(&mut state, start, end);
+            return Ok(false);
+        }
+        state.ranges.change(start, end, |a| a.pinned = true);
+        Ok(true)
+    }
+
+    /// The first page from `start` on that is somewhere else.
+    fn first_out(&'static self, start: usize, end: usize) -> Option<usize> {
+        let state = self.settled(self.lock(), start, end).ok()?;
+        let mut out = None;
+        state.map.each(
+            PageNumber::of(start),
+            PageNumber::of(end),
+            |number, page| {
+                if matches!(page, Page::Resident(_) | Page::Poisoned) {
+                    return Continue(());
+                }
+                out = Some(number.address());
+                Break(())
+            },
+        );
+        out
+    }
+}

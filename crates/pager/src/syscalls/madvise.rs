@@ -1,0 +1,212 @@
+//! `madvise`: advice that drops content, that a forked child minds, or that would fill memory behind
+//! our back.
+//!
+//! Whether the process pages is asked with the lock held, and acted on before that goes: the keeper adopts the
+//! process, and pages begin to leave, between any two steps.
+
+#![allow(clippy::missing_safety_doc)] // Says "Requires:".
+
+use crate::map::ranges::InChild;
+use crate::process::outcome::{Outcome, errno};
+use crate::process::pager::Locked;
+use crate::process::pager::Pager;
+use crate::process::vfork_calls::MemoryCall;
+use crate::syscalls::vfork_proxy::Executor;
+use ebb_engine::PAGE_SIZE;
+use ebb_sys::Errno;
+use ebb_sys::memory::page_up;
+use ebb_sys::paging::Kernel;
+
+/// Linux 6.13's, which the libc crate lacks.
+const GUARD_INSTALL: i32 = 102;
+const GUARD_REMOVE: i32 = 103;
+
+/// Other advice changes nothing that the pager knows; some of it fills memory, by faults that are served as
+/// any other.
+fn concerns_us(advice: i32) -> bool {
+    matches!(
+        advice,
+        libc::MADV_RANDOM
+            | libc::MADV_DONTNEED
+            | libc::MADV_FREE
+            | libc::MADV_DONTNEED_LOCKED
+            | GUARD_INSTALL
+            | GUARD_REMOVE
+            | libc::MADV_DONTFORK
+            | libc::MADV_DOFORK
+            | libc::MADV_WIPEONFORK
+            | libc::MADV_KEEPONFORK
+            | libc::MADV_HUGEPAGE
+            | libc::MADV_MERGEABLE
+            | libc::MADV_WILLNEED
+            | libc::MADV_COLD
+            | libc::MADV_PAGEOUT
+    )
+}
+
+impl<K: Kernel> Pager<K> {
+    /// `self.madvise(2)`. Requires: as the system call.
+    pub unsafe fn madvise(&'static self, addr: usize, len: usize, advice: i32) -> Outcome<()> {
+        // SAFETY: the caller answers for the system call.
+        let call = |addr, len| unsafe { self.kernel.madvise(addr, len, advice) }.map_err(errno);
+        let end = addr.saturating_add(page_up(len));
+        // The kernel refuses what does not begin and end with a page.
+        if !end.is_multiple_of(PAGE_SIZE) || !concerns_us(advice) {
+            return call(addr, len);
+        }
+        match self.executor(MemoryCall::Advise { addr, len, advice }) {
+            Executor::Direct => call(addr, len),
+            Executor::Done(outcome) => outcome.map(drop),
+            // SAFETY: as above.
+            Executor::Here => self
+                .kernel
+                .on_own_stack(move || unsafe { self.advise_locked(addr, len, advice) }),
+        }
+    }
+
+    /// The same of advice that concerns us, by the calling thread. Requires: as the system call.
+    pub(crate) unsafe fn advise_locked(
+        &'static self,
+        addr: usize,
+        len: usize,
+        advice: i32,
+    ) -> Outcome<()> {
+        // SAFETY: the caller answers for the system call.
+        let call = |addr, len| unsafe { self.kernel.madvise(addr, len, advice) }.map_err(errno);
+        let end = addr.saturating_add(page_up(len));
+        let mut state = self.lock();
+        let paged = self.process().is_some();
+        if state.ranges.overlaps(addr, end) {
+            match advice {
+                // Of no use for anonymous memory, and our mark (`registration::set_apart`): what lies beside
+                // managed memory alone hears of it.
+                libc::MADV_RANDOM => {
+                    let mut at = addr;
+                    while at < end {
+                        let (stop, managed) = state.ranges.part(at, end);
+                        if !managed {
+                            call(at, stop - at)?;
+                        }
+                        at = stop;
+                    }
+                    return Ok(());
+                }
+                libc::MADV_DONTNEED
+                | libc::MADV_FREE
+                | libc::MADV_DONTNEED_LOCKED
+                | GUARD_INSTALL
+                | GUARD_REMOVE => {
+                    // SAFETY: as above.
+                    return unsafe { self.drop_content(state, addr, end, advice) };
+                }
+                libc::MADV_DONTFORK
+                | libc::MADV_DOFORK
+                | libc::MADV_WIPEONFORK
+                | libc::MADV_KEEPONFORK => {
+                    let now = match advice {
+                        libc::MADV_DONTFORK => InChild::Absent,
+                        libc::MADV_WIPEONFORK => InChild::Wiped,
+                        _ => InChild::Copied,
+                    };
+                    // Registered ranges are kept from children but at forks that we know of.
+                    if !(paged && matches!(advice, libc::MADV_DONTFORK | libc::MADV_DOFORK)) {
+                        call(addr, len)?;
+                    }
+                    state.ranges.change(addr, end, |a| a.in_child = now);
+                    return Ok(());
+                }
+                // Filled or merged behind our back, such pages could not be moved out or counted.
+                libc::MADV_HUGEPAGE | libc::MADV_MERGEABLE if paged => return Ok(()),
+                libc::MADV_HUGEPAGE | libc::MADV_MERGEABLE => return call(addr, len),
+                libc::MADV_WILLNEED | libc::MADV_COLD | libc::MADV_PAGEOUT if paged => {
+                    return Ok(());
+                }
+                _ => {}
+            }
+        }
+        drop(state);
+        call(addr, len)
+    }
+
+    /// `self.process_madvise(2)`. Requires: as the system call.
+    pub unsafe fn process_madvise(
+        &'static self,
+        process: i32,
+        areas: *const libc::iovec,
+        count: usize,
+        advice: i32,
+        flags: u32,
+    ) -> Outcome<usize> {
+        // SAFETY: the caller answers for the system call, here and below.
+        let call = |count| unsafe {
+            self.kernel
+                .process_madvise(process, areas, count, advice, flags)
+        };
+        // Advice on another process's memory changes no content, and the kernel takes so many areas.
+        const OF_OTHERS: [i32; 4] = [
+            libc::MADV_COLD,
+            libc::MADV_PAGEOUT,
+            libc::MADV_WILLNEED,
+            libc::MADV_COLLAPSE,
+        ];
+        if OF_OTHERS.contains(&advice) || count > libc::UIO_MAXIOV as usize || !self.wanted() {
+            return call(count).map_err(errno);
+        }
+        // All else it refuses, unless the memory is the caller's.
+        call(0).map_err(errno)?;
+        let mut heard = 0;
+        for n in 0..count {
+            // SAFETY: as above.
+            let area = unsafe { areas.add(n).read() };
+            // SAFETY: as above.
+            match unsafe { self.madvise(area.iov_base as usize, area.iov_len, advice) } {
+                Ok(()) => heard += area.iov_len,
+                Err(error) if heard == 0 => return Err(error),
+                Err(_) => break,
+            }
+        }
+        Ok(heard)
+    }
+
+    /// Drops the content of `start..end`, one part after the other, as the kernel does it. Holes do not matter, but
+    /// nothing is dropped behind a part whose content may not be.
+    ///
+    /// Guards are the kernel's business: who touches one gets SIGSEGV, not a fault of ours. But a page
+    /// that is filled in takes a guard's place, so no range is both guarded and not.
+    unsafe fn drop_content(
+        &'static self,
+        state: Locked,
+        start: usize,
+        end: usize,
+        advice: i32,
+    ) -> Outcome<()> {
+        let mut state = self.before_drop(state, start, end)?;
+        let swap = self.process().map(|p| p.swap);
+        let (mut at, mut holes) = (start, Ok(()));
+        while at < end {
+            let (stop, managed) = state.ranges.part(at, end);
+            let now = match advice {
+                // One of the outcomes that it allows.
+                libc::MADV_FREE if managed && swap.is_some() => libc::MADV_DONTNEED,
+                as_it_is => as_it_is,
+            };
+            // SAFETY: the caller answers for the system call.
+            match unsafe { self.kernel.madvise(at, stop - at, now) } {
+                Err(hole @ Errno(libc::ENOMEM)) => holes = Err(errno(hole)),
+                result => result.map_err(errno)?,
+            }
+            if managed {
+                match advice {
+                    GUARD_REMOVE => state.ranges.change(at, stop, |a| a.guarded = false),
+                    GUARD_INSTALL => state.ranges.change(at, stop, |a| a.guarded = true),
+                    _ => {}
+                }
+                if advice != GUARD_REMOVE {
+                    state.drop_pages(swap, self.cpu(), at, stop);
+                }
+            }
+            at = stop;
+        }
+        holes
+    }
+}

@@ -1,0 +1,153 @@
+//! Memory that has to stay: locked by the program, or needed there by the kernel or libc. Stacks that the
+//! program brings for its threads are such: libc's data of the thread lies on top.
+//!
+//! The kernel refuses to move pages between locked and unlocked memory. So memory that is locked to it is locked
+//! here: from before the call that locks it, and after the one that unlocks it.
+
+#![allow(clippy::missing_safety_doc)] // Each says "Requires:".
+
+use crate::map::ranges::Range;
+use crate::process::outcome::{Outcome, errno};
+use crate::process::pager::Locked;
+use crate::process::pager::Pager;
+use crate::process::vfork_calls::MemoryCall;
+use crate::syscalls::vfork_proxy::Executor;
+use ebb_engine::PAGE_SIZE;
+use ebb_sys::memory::page_up;
+use ebb_sys::paging::Kernel;
+
+/// All pages of which there is something in `len` bytes from `addr` on.
+fn pages(addr: usize, len: usize) -> (usize, usize) {
+    (addr & !(PAGE_SIZE - 1), page_up(addr.saturating_add(len)))
+}
+
+impl<K: Kernel> Pager<K> {
+    /// `mlock2(2)`: what is locked is never evicted. If it fails, nothing is locked that was not before,
+    /// as POSIX has it; the kernel locks what lies before a hole. Requires: as the system call.
+    pub unsafe fn mlock(&'static self, addr: usize, len: usize, flags: i32) -> Outcome<()> {
+        if self.is_child() {
+            // For its parent, too: it stays for good.
+            // SAFETY: as the system call.
+            unsafe { self.exclude(addr, len) };
+            return self.kernel.mlock(addr, len, flags).map_err(errno);
+        }
+        let (start, end) = pages(addr, len);
+        let fresh = self
+            .kernel
+            .on_own_stack(move || self.lock_locked(start, end))?;
+        // It fills the memory: faults are served meanwhile.
+        let locked = self.kernel.mlock(addr, len, flags);
+        if locked.is_err() {
+            self.kernel.on_own_stack(move || {
+                let mut state = self.lock();
+                for range in fresh {
+                    self.unlock(&mut state, range, true);
+                }
+            });
+        }
+        locked.map_err(errno)
+    }
+
+    /// Nothing of it leaves any more; what of it was not locked before.
+    fn lock_locked(&'static self, start: usize, end: usize) -> Outcome<Vec<Range>> {
+        // Pages that are being captured are moved.
+        let mut state = self.settled(self.lock(), start, end)?;
+        let fresh = |r: &Range| !r.attributes.locked;
+        let fresh = state.ranges.within(start, end).filter(fresh).collect();
+        self.change(&mut state, start, end, |a| a.locked = true);
+        Ok(fresh)
+    }
+
+    /// `self.munlock(2)`.
+    pub unsafe fn munlock(&'static self, addr: usize, len: usize) -> Outcome<()> {
+        if self.is_child() {
+            // Memory that its parent has locked stays where it is.
+            return self.kernel.munlock(addr, len).map_err(errno);
+        }
+        let (start, end) = pages(addr, len);
+        self.kernel.on_own_stack(move || {
+            let mut state = self.lock();
+            let unlocked = self.kernel.munlock(addr, len);
+            self.each_locked(&mut state, start, end, unlocked.is_err());
+            unlocked.map_err(errno)
+        })
+    }
+
+    /// `mlockall(2)`: refused, as where the limit on locked memory is too low. It would make a program that is to run
+    /// in less memory than it needs hold all of it.
+    pub unsafe fn mlockall(&'static self, flags: i32) -> Outcome<()> {
+        if self.wanted() {
+            return Err(libc::ENOMEM);
+        }
+        self.kernel.mlockall(flags).map_err(errno)
+    }
+
+    /// `self.munlockall(2)`.
+    pub unsafe fn munlockall(&'static self) -> Outcome<()> {
+        if self.is_child() {
+            return self.kernel.munlockall().map_err(errno);
+        }
+        self.kernel.on_own_stack(|| {
+            let mut state = self.lock();
+            self.kernel.munlockall().map_err(errno)?;
+            self.each_locked(&mut state, 0, usize::MAX, false);
+            Ok(())
+        })
+    }
+
+    /// Unlocks what is locked of `start..end`, in the kernel too if that has not happened.
+    fn each_locked(&'static self, state: &mut Locked, start: usize, end: usize, still: bool) {
+        let mut at = start;
+        while let Some(range) = state.ranges.next(at, end) {
+            at = range.end;
+            if range.attributes.locked {
+                self.unlock(state, range, still);
+            }
+        }
+    }
+
+    fn unlock(&'static self, state: &mut Locked, range: Range, still: bool) {
+        let Range { start, end, .. } = range;
+        if !still || self.kernel.munlock(start, end - start).is_ok() {
+            self.change(state, start, end, |a| a.locked = false);
+        }
+    }
+
+    /// Names a range that must never be paged, such as a thread's stack that the program gave.
+    /// Requires: the range is mapped.
+    pub unsafe fn exclude(&'static self, addr: usize, len: usize) {
+        let (start, end) = pages(addr, len);
+        let registered = match self.executor(MemoryCall::Exclude { start, end }) {
+            Executor::Direct => false,
+            Executor::Done(outcome) => outcome == Ok(1),
+            Executor::Here => {
+                self.kernel
+                    .on_own_stack(move || self.exclude_locked(start, end))
+                    == Ok(true)
+            }
+        };
+        if registered {
+            // Every page is brought in, and none leaves again; then there is nothing left to serve.
+            // SAFETY: populating changes no content.
+            let _ = unsafe {
+                self.kernel
+                    .madvise(start, end - start, libc::MADV_POPULATE_WRITE)
+            };
+        }
+    }
+
+    /// True if what is out of it still has to be brought in.
+    pub(crate) fn exclude_locked(&'static self, start: usize, end: usize) -> Outcome<bool> {
+        let mut state = self.lock();
+        if !state.ranges.overlaps(start, end) {
+            return Ok(false);
+        }
+        // With the lock held: what is registered must stay known.
+        if self.process().is_none() {
+            self.forget(&mut state, start, end);
+            return Ok(false);
+        }
+        self.change(&mut state, start, end, |a| a.pinned = true);
+        Ok(true)
+    }
+}

@@ -1,0 +1,283 @@
+//! `mmap`, `munmap`, `mprotect` and `brk`: memory that comes, goes or changes its protection.
+#![allow(clippy::missing_safety_doc)] // Each says "Requires:".
+
+use crate::map::ranges::Attributes;
+use crate::process::outcome::{Outcome, errno};
+use crate::process::pager::Pager;
+use crate::process::vfork_calls::MemoryCall;
+use crate::syscalls::vfork_proxy::Executor;
+use ebb_sys::memory::page_up;
+use ebb_sys::paging::Kernel;
+use std::sync::atomic::Ordering::SeqCst;
+
+/// When the program maps as much as this, at once or bit by bit, it is registered before the
+/// program can fill it.
+const AT_ONCE: usize = 1 << 20;
+
+const PRIVATE: i32 = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+const NEVER: i32 =
+    libc::MAP_STACK | libc::MAP_GROWSDOWN | libc::MAP_HUGETLB | libc::MAP_LOCKED | libc::MAP_SHARED;
+/// Linux gives MAP_SHARED_VALIDATE the bits of both; anything but plain private is not ours.
+fn manageable(prot: i32, flags: i32) -> bool {
+    flags & PRIVATE == PRIVATE && flags & NEVER == 0 && !only_code(prot)
+}
+
+/// Memory that cannot be written cannot be moved out.
+fn only_code(prot: i32) -> bool {
+    prot & (libc::PROT_EXEC | libc::PROT_WRITE) == libc::PROT_EXEC
+}
+
+/// Addresses that hold nothing and are not managed.
+const EMPTY: i32 = PRIVATE | libc::MAP_NORESERVE | libc::MAP_STACK;
+
+impl<K: Kernel> Pager<K> {
+    /// `len` bytes from `start` on may be written to from now on, and are not registered. Waits for
+    /// that if they are many by now: what the program fills meanwhile goes past the budget.
+    fn writable(&'static self, start: usize, len: usize) {
+        if self.process().is_none() {
+            self.admit(len);
+        } else if self.registration.unregistered.fetch_add(len, SeqCst) + len >= AT_ONCE {
+            self.registered(start);
+        }
+    }
+
+    /// `mmap(2)`. Requires: as the system call.
+    pub unsafe fn mmap(
+        &'static self,
+        addr: usize,
+        len: usize,
+        prot: i32,
+        flags: i32,
+        fd: i32,
+        offset: i64,
+    ) -> Outcome<usize> {
+        // SAFETY: the caller answers for the system call.
+        unsafe { self.map(addr, len, prot, flags, (fd, offset), true) }
+    }
+
+    /// `mmap(2)` of what will not be filled as a whole: [`admission::admit`] is told of what will be.
+    /// Requires: as the system call.
+    pub unsafe fn reserve(
+        &'static self,
+        addr: usize,
+        len: usize,
+        prot: i32,
+        flags: i32,
+        fd: i32,
+        offset: i64,
+    ) -> Outcome<usize> {
+        // SAFETY: as above.
+        unsafe { self.map(addr, len, prot, flags, (fd, offset), false) }
+    }
+
+    unsafe fn map(
+        &'static self,
+        addr: usize,
+        len: usize,
+        prot: i32,
+        flags: i32,
+        (fd, offset): (i32, i64),
+        filled: bool,
+    ) -> Outcome<usize> {
+        // SAFETY: the caller answers for the system call.
+        let plain =
+            || unsafe { self.kernel.mmap(addr, len, prot, flags, fd, offset) }.map_err(errno);
+        let ours = manageable(prot, flags);
+        if !(ours || flags & libc::MAP_FIXED != 0) {
+            return plain();
+        }
+        // The keeper has not the file, which comes in the place of what it maps.
+        let (of_keeper, prot_of_keeper) = match ours {
+            true => (flags, prot),
+            false => (EMPTY | libc::MAP_FIXED, libc::PROT_NONE),
+        };
+        let call = MemoryCall::Map {
+            addr,
+            len,
+            prot: prot_of_keeper,
+            flags: of_keeper,
+            filled,
+        };
+        match self.executor(call) {
+            Executor::Direct => plain(),
+            Executor::Done(Ok(_)) if !ours => plain(),
+            Executor::Done(outcome) => outcome,
+            // SAFETY: as above.
+            Executor::Here => unsafe {
+                self.map_here(addr, len, prot, flags, (fd, offset), filled)
+            },
+        }
+    }
+
+    pub unsafe fn map_here(
+        &'static self,
+        addr: usize,
+        len: usize,
+        prot: i32,
+        flags: i32,
+        (fd, offset): (i32, i64),
+        filled: bool,
+    ) -> Outcome<usize> {
+        // SAFETY: the caller answers for the system call.
+        let locked = move || unsafe { self.map_locked(addr, len, prot, flags, (fd, offset)) };
+        let start = self.kernel.on_own_stack(locked)?;
+        let fills = filled || self.process().is_some();
+        if manageable(prot, flags) && prot != libc::PROT_NONE && fills {
+            self.writable(start, page_up(len));
+        }
+        Ok(start)
+    }
+
+    unsafe fn map_locked(
+        &'static self,
+        addr: usize,
+        len: usize,
+        prot: i32,
+        flags: i32,
+        (fd, offset): (i32, i64),
+    ) -> Outcome<usize> {
+        let bytes = page_up(len);
+        let fixed = flags & libc::MAP_FIXED != 0;
+        let ours = manageable(prot, flags);
+        let mut state = self.lock();
+        let over = addr.saturating_add(bytes);
+        let replaces = fixed && state.ranges.overlaps(addr, over);
+        if replaces {
+            state = self.before_drop(state, addr, over)?;
+        }
+        // SAFETY: the caller answers for the system call.
+        let start =
+            unsafe { self.kernel.mmap(addr, len, prot, flags, fd, offset) }.map_err(errno)?;
+        let end = start + bytes;
+        self.vfork_calls.apply_unmanaged(&mut state);
+        if state.ranges.overlaps(start, end) {
+            // Replaced on purpose, or unmapped behind libc's back before.
+            if !replaces {
+                let unmap = |_: &i32| {
+                    // SAFETY: just mapped, and nobody knows of it yet.
+                    let _ = unsafe { self.kernel.munmap(start, bytes) };
+                };
+                state = self.settled(state, start, end).inspect_err(unmap)?;
+            }
+            self.forget(&mut state, start, end);
+        }
+        if ours {
+            state.ranges.insert(start, end, Attributes::mapped(prot));
+        }
+        Ok(start)
+    }
+
+    /// `self.munmap(2)`. Requires: as the system call.
+    pub unsafe fn munmap(&'static self, addr: usize, len: usize) -> Outcome<()> {
+        match self.executor(MemoryCall::Unmap { addr, len }) {
+            // SAFETY: the caller answers for the system call, here and below.
+            Executor::Direct => unsafe { self.kernel.munmap(addr, len) }.map_err(errno),
+            Executor::Done(outcome) => outcome.map(drop),
+            // SAFETY: as above.
+            Executor::Here => self
+                .kernel
+                .on_own_stack(move || unsafe { self.unmap_locked(addr, len) }),
+        }
+    }
+
+    pub unsafe fn unmap_locked(&'static self, addr: usize, len: usize) -> Outcome<()> {
+        let end = addr.saturating_add(page_up(len));
+        let mut state = self.lock();
+        if !state.ranges.overlaps(addr, end) {
+            drop(state);
+            // SAFETY: the caller answers for the system call.
+            return unsafe { self.kernel.munmap(addr, len) }.map_err(errno);
+        }
+        state = self.before_drop(state, addr, end)?;
+        // SAFETY: as above.
+        unsafe { self.kernel.munmap(addr, len) }.map_err(errno)?;
+        self.forget(&mut state, addr, end);
+        Ok(())
+    }
+
+    /// `self.mprotect(2)`, and `pkey_mprotect(2)` with no key. Requires: as the system call.
+    pub unsafe fn mprotect(&'static self, addr: usize, len: usize, prot: i32) -> Outcome<()> {
+        match self.executor(MemoryCall::Protect { addr, len, prot }) {
+            // SAFETY: the caller answers for the system call, here and below.
+            Executor::Direct => unsafe { self.kernel.mprotect(addr, len, prot) }.map_err(errno),
+            Executor::Done(outcome) => outcome.map(drop),
+            // SAFETY: as above.
+            Executor::Here => unsafe { self.protect_here(addr, len, prot) },
+        }
+    }
+
+    pub unsafe fn protect_here(&'static self, addr: usize, len: usize, prot: i32) -> Outcome<()> {
+        // SAFETY: the caller answers for the system call.
+        let opens = self
+            .kernel
+            .on_own_stack(move || unsafe { self.protect_locked(addr, len, prot) })?;
+        if opens {
+            self.writable(addr, page_up(len));
+        }
+        Ok(())
+    }
+
+    /// True if it may be filled from now on, and is not registered.
+    unsafe fn protect_locked(&'static self, addr: usize, len: usize, prot: i32) -> Outcome<bool> {
+        let end = addr.saturating_add(page_up(len));
+        let mut state = self.lock();
+        if state.ranges.overlaps(addr, end) {
+            state = self.settled(state, addr, end)?;
+        }
+        // SAFETY: the caller answers for the system call.
+        unsafe { self.kernel.mprotect(addr, len, prot) }.map_err(errno)?;
+        if !state.ranges.overlaps(addr, end) {
+            return Ok(false);
+        }
+        self.change(&mut state, addr, end, |a| a.protection = prot);
+        let range = state.ranges.find(addr);
+        Ok(prot != libc::PROT_NONE && range.is_some_and(|r| !r.attributes.registered))
+    }
+
+    /// `brk(2)` as the system call has it: asks for a break, answers the break there is.
+    pub unsafe fn brk_set(&'static self, addr: usize) -> Outcome<usize> {
+        match self.executor(MemoryCall::Break { addr }) {
+            Executor::Direct => {
+                // SAFETY: the caller answers for the system call, here and below.
+                let now = unsafe { self.kernel.brk(addr) };
+                self.heap_break.store(page_up(now), SeqCst);
+                Ok(now)
+            }
+            Executor::Done(outcome) => outcome,
+            // SAFETY: as above.
+            Executor::Here => unsafe { self.break_here(addr) },
+        }
+    }
+
+    pub unsafe fn break_here(&'static self, addr: usize) -> Outcome<usize> {
+        // SAFETY: the caller answers for the system call.
+        let (now, grown) = self
+            .kernel
+            .on_own_stack(move || unsafe { self.break_locked(addr) })?;
+        if grown > 0 {
+            self.writable(page_up(now) - grown, grown);
+        }
+        Ok(now)
+    }
+
+    /// The break, and by how many bytes what is managed grew.
+    unsafe fn break_locked(&'static self, addr: usize) -> Outcome<(usize, usize)> {
+        let mut state = self.lock();
+        let old = self.known_break();
+        if addr < old && addr != 0 {
+            state = self.before_drop(state, page_up(addr), old)?;
+        }
+        // SAFETY: the caller answers for the system call.
+        let now = unsafe { self.kernel.brk(addr) };
+        let top = page_up(now);
+        if top < old {
+            self.forget(&mut state, top, old);
+        } else if top > old {
+            let prot = libc::PROT_READ | libc::PROT_WRITE;
+            self.vfork_calls.apply_unmanaged(&mut state);
+            state.ranges.insert(old, top, Attributes::mapped(prot));
+        }
+        self.heap_break.store(top, SeqCst);
+        Ok((now, top.saturating_sub(old)))
+    }
+}

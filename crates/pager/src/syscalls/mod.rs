@@ -1,0 +1,12 @@
+//! Memory calls of the program: each system call together with its bookkeeping.
+
+pub mod admission;
+pub mod areas;
+pub mod execute;
+pub mod foreign_userfaultfd;
+pub mod madvise;
+pub mod mlock;
+pub mod mmap;
+pub mod mremap;
+pub mod user_change;
+pub mod vfork_proxy;

@@ -1,0 +1,154 @@
+//! The way out and in: capture, swap out, swap in, resolve, room.
+
+use super::kernel::{PAGE, Stop};
+use super::machine::{Machine, Random};
+use crate::map::page_map::{Page, UNIT};
+use std::sync::atomic::Ordering::SeqCst;
+use std::time::Duration;
+
+/// Four times as much memory as the budget, touched at random and in order, by content of its own.
+#[test]
+fn every_page_comes_back_as_it_was_written() {
+    let mut machine = Machine::new(2048);
+    let (pages, mut random) = (8192, Random(7));
+    let start = machine.map(pages);
+    for step in 0..30_000usize {
+        let page = match step / 4096 % 2 {
+            0 => step % pages,
+            _ => random.below(pages),
+        };
+        let address = start + page * PAGE + page % PAGE;
+        match random.below(3) {
+            0 => machine.read(address),
+            _ => machine.write(address, (step * 31 + page) as u8),
+        }
+        if step % 500 == 0 {
+            machine.check();
+        }
+    }
+    machine.read_all();
+    machine.check();
+    let counters = machine.process.counters();
+    assert!(counters.evicted.get() > 8192, "{}", counters.evicted.get());
+    assert!(counters.map_disagrees.get() == 0);
+    assert!(machine.present(start, pages) < 2048);
+}
+
+/// Several threads wait at once, for one page and for different ones.
+#[test]
+fn threads_that_wait_for_one_page_are_all_served() {
+    let mut machine = Machine::new(1024);
+    let start = machine.map(64);
+    machine.write(start, 5);
+    machine.evict(start);
+    for thread in 1..=4 {
+        let touched = machine.kernel.touch(thread, start, None);
+        assert_eq!(touched, Err(Stop::Waits));
+    }
+    machine.serve();
+    for thread in 1..=4 {
+        assert!(!machine.kernel.waits(thread));
+        assert_eq!(machine.kernel.touch(thread, start, None), Ok(5));
+    }
+    machine.check();
+}
+
+/// A page that is pinned stays where it is, and leaves once it is not.
+#[test]
+fn a_pinned_page_is_not_captured() {
+    let mut machine = Machine::new(1024);
+    let start = machine.map(UNIT);
+    for i in 0..UNIT {
+        machine.write(start + i * PAGE, 1 + i as u8);
+    }
+    machine.kernel.pin(start + 3 * PAGE, true);
+    machine.reclaim(64);
+    assert_eq!(machine.present(start, UNIT), 1);
+    assert!(machine.kernel.is_present(start + 3 * PAGE));
+    machine.check();
+    machine.kernel.pin(start + 3 * PAGE, false);
+    machine.evict(start + 3 * PAGE);
+    machine.read_all();
+}
+
+/// Memory that the program mapped anew without libc is managed no more, and nothing of it is taken.
+#[test]
+fn memory_mapped_behind_the_pager_is_left_alone() {
+    let mut machine = Machine::new(1024);
+    let start = machine.map(UNIT);
+    for i in 0..UNIT {
+        machine.write(start + i * PAGE, 1);
+    }
+    machine.kernel.map_behind(start, UNIT);
+    machine.kernel.touch(1, start, Some(9)).unwrap();
+    machine.reclaim(64);
+    assert_eq!(machine.kernel.touch(1, start, None), Ok(9));
+    assert!(machine.process.lock().ranges.find(start).is_none());
+    assert_eq!(machine.page(start), Page::Untouched);
+    machine.check();
+}
+
+/// Where the system has no page for a while the fault waits, and is served then.
+#[test]
+fn a_page_that_the_system_refuses_is_waited_for() {
+    let mut machine = Machine::new(1024);
+    let start = machine.map(4);
+    machine.write(start, 1);
+    machine.evict(start);
+    machine.kernel.refuses.store(20, SeqCst);
+    machine.read(start);
+    assert_eq!(machine.kernel.refuses.load(SeqCst), 0);
+    machine.check();
+}
+
+/// A staged page that is wanted again goes back without having been stored.
+#[test]
+fn a_staged_page_is_remapped() {
+    let mut machine = Machine::new(1024);
+    let start = machine.map(UNIT);
+    machine.write(start, 77);
+    let stored = machine.process.swap.memory().pool_pages;
+    machine.kernel.pass(Duration::from_secs(1));
+    let worker = &mut machine.worker;
+    let state = machine.process.lock();
+    let (state, captured) = machine.process.capture(state, worker, Default::default());
+    drop(state);
+    assert_eq!(captured.staged, 1);
+    assert!(matches!(machine.page(start), Page::Staged(_)));
+    machine.check();
+    machine.read(start);
+    assert_eq!(machine.process.swap.memory().pool_pages, stored);
+    assert_eq!(machine.process.counters().fault_cache.get(), 1);
+    machine.check();
+}
+
+/// Pages that hold nothing but zeros take no room anywhere.
+#[test]
+fn zeros_take_no_room() {
+    let mut machine = Machine::new(1024);
+    let start = machine.map(256);
+    for i in 0..256 {
+        machine.read(start + i * PAGE);
+    }
+    for i in 0..256 {
+        machine.evict(start + i * PAGE);
+    }
+    machine.store_staged();
+    assert_eq!(machine.process.swap.memory().pool_pages, 0);
+    machine.read_all();
+    machine.check();
+}
+
+/// A process whose memory has to stay, more than the budget, ends with a message.
+#[test]
+#[should_panic(expected = "the program is killed")]
+fn memory_that_cannot_leave_ends_the_process() {
+    let mut machine = Machine::new(1024);
+    let start = machine.map(4096);
+    // SAFETY: memory of the kernel in memory.
+    let locked = machine.call(|pager| unsafe { pager.mlock(start, 4096 * PAGE, 0) });
+    assert_eq!(locked, Ok(()));
+    for i in 0..4096 {
+        machine.touch(1, start + i * PAGE, Some(1));
+    }
+}

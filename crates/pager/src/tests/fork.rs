@@ -1,0 +1,90 @@
+//! Pages that forked relatives share: charged once, and copied only with room.
+
+use super::kernel::PAGE;
+use super::machine::Machine;
+use crate::process::shared_pages::Sharing;
+
+/// Forks as the program's thread and the keeper do together.
+fn fork(machine: &mut Machine) {
+    let (pager, process) = (machine.pager, machine.process);
+    while !process.rests(&mut machine.worker, &mut None) {}
+    let (mut locked, slot) = pager.reserve_at_rest(process).expect("at rest");
+    machine.kernel.fork();
+    pager.share_with(
+        process,
+        &mut locked,
+        slot.expect("there is a place"),
+        Some(1000),
+    );
+    process.protect_shared(&mut locked);
+}
+
+#[test]
+fn parent_and_child_keep_their_own_pages() {
+    let mut machine = Machine::new(2048);
+    let start = machine.map(256);
+    for i in 0..256 {
+        machine.write(start + i * PAGE, 7);
+    }
+    fork(&mut machine);
+    assert_eq!(machine.process.lock().sharing, Sharing::Protected);
+    for i in 0..64 {
+        machine.write(start + i * PAGE, 8);
+    }
+    machine.kernel.child_writes(0, start + 100 * PAGE, 9);
+    machine.read_all();
+    for i in 0..256 {
+        let wanted = if i == 100 { 9 } else { 7 };
+        let child = machine.kernel.child_reads(0, start + i * PAGE);
+        assert_eq!(child, Some(wanted), "page {i}");
+    }
+    assert!(machine.process.counters().unshared.get() >= 64);
+    machine.check();
+}
+
+#[test]
+fn shared_pages_stay_and_the_parents_own_leave() {
+    let mut machine = Machine::new(2048);
+    let start = machine.map(128);
+    for i in 0..128 {
+        machine.write(start + i * PAGE, 1);
+    }
+    fork(&mut machine);
+    for i in 0..64 {
+        machine.write(start + i * PAGE, 2);
+    }
+    machine.reclaim(128);
+    assert_eq!(
+        machine.present(start + 64 * PAGE, 64),
+        64,
+        "shared ones stay"
+    );
+    assert_eq!(machine.present(start, 64), 0, "its own leave");
+    machine.read_all();
+    machine.check();
+}
+
+#[test]
+fn protection_ends_with_the_last_relative() {
+    let mut machine = Machine::new(2048);
+    let start = machine.map(64);
+    for i in 0..64 {
+        machine.write(start + i * PAGE, 1);
+    }
+    fork(&mut machine);
+    machine.kernel.end_children();
+    machine
+        .process
+        .lift_protection(&mut machine.process.lock(), start, 64 * PAGE);
+    let faults = machine.process.counters().fault.get();
+    for i in 0..64 {
+        machine.write(start + i * PAGE, 2);
+    }
+    assert_eq!(
+        machine.process.counters().fault.get(),
+        faults,
+        "no write faults"
+    );
+    machine.read_all();
+    machine.check();
+}

@@ -1,0 +1,87 @@
+//! The keeper: registration, measuring, memory for peers.
+
+use super::kernel::PAGE;
+use super::machine::Machine;
+use ebb_sys::paging::Kernel;
+
+#[test]
+fn memory_is_registered_before_the_program_can_fill_it() {
+    let mut machine = Machine::new(2048);
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+    let start = machine.mmap_unregistered(512, flags);
+    let range = machine.process.lock().ranges.find(start).unwrap();
+    assert!(range.attributes.registered, "more than 1 MiB at once");
+    machine.write(start, 1);
+    machine.evict(start);
+    machine.read_all();
+}
+
+/// Pages that were there before registration are learnt from the kernel.
+#[test]
+fn registration_learns_which_pages_are_there() {
+    let mut machine = Machine::new(2048);
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+    let start = machine.mmap_unregistered(16, flags);
+    for i in 0..8 {
+        machine.kernel.touch(1, start + i * PAGE, Some(5)).unwrap();
+        machine.model.insert(start + i * PAGE, 5);
+    }
+    machine.process.register_new();
+    assert_eq!(machine.process.lock().map.resident(), 8);
+    machine.evict(start);
+    machine.read_all();
+    machine.check();
+}
+
+#[test]
+fn a_peer_that_asks_gets_cold_memory() {
+    let mut machine = Machine::new(4096);
+    let start = machine.map(1024);
+    for i in 0..1024 {
+        machine.write(start + i * PAGE, 1 + i as u8 % 100);
+    }
+    machine.process.measure(&mut machine.process.lock());
+    let before = machine.process.member.charged();
+    machine.process.shed(&mut machine.worker, 512);
+    machine.process.serve_again(&mut machine.worker);
+    let after = machine.process.member.charged();
+    assert!(before - after >= 400, "{before} {after}");
+    machine.read_all();
+    machine.check();
+}
+
+#[test]
+fn memory_that_is_not_managed_is_charged() {
+    let machine = Machine::new(4096);
+    let before = machine.process.lock().charge.unmanaged();
+    let own = machine.kernel.reserve(256 * PAGE).unwrap();
+    for i in 0..256 {
+        machine.kernel.touch(1, own + i * PAGE, Some(1)).unwrap();
+    }
+    let mut state = machine.process.lock();
+    machine.process.measure(&mut state);
+    assert!(state.charge.unmanaged() >= before + 200);
+}
+
+/// A thread of the program's that calls while a page of its is in transit waits; one of ours does not.
+#[test]
+fn threads_of_the_pager_do_not_wait_for_transits() {
+    use crate::map::page_map::{Page, PageNumber};
+    use crate::process::outcome::RETRY;
+    let mut machine = Machine::new(2048);
+    let start = machine.map(4);
+    machine.write(start, 1);
+    machine.evict(start);
+    machine.store_staged();
+    let Page::Swapped(entry) = machine.page(start) else {
+        panic!("it is out");
+    };
+    let set = |to| machine.process.lock().map.set(PageNumber::of(start), to);
+    set(Page::Loading(entry));
+    let state = machine.process.lock();
+    let settled = machine.pager.settled(state, start, start + PAGE);
+    assert_eq!(settled.err(), Some(RETRY));
+    set(Page::Swapped(entry));
+    machine.read_all();
+    machine.check();
+}

@@ -1,0 +1,246 @@
+//! A paging process on a kernel in memory, and what its program should find in its memory.
+
+use super::kernel::{MemoryKernel, PAGE, Stop};
+use crate::devices::swap_space;
+use crate::eviction::make_room::Step;
+use crate::map::page_map::{Page, PageNumber};
+use crate::process::lifecycle::Entries;
+use crate::process::outcome::Outcome;
+use crate::process::pager::{Pager, Process};
+use crate::process::worker::Worker;
+use ebb_sys::paging::Kernel;
+use ebb_sys::userfaultfd::{BATCH, Fault};
+use ebb_tree::{Config, Member};
+use std::collections::BTreeMap;
+use std::sync::atomic::Ordering::SeqCst;
+use std::time::Duration;
+
+pub const PLAIN: i32 = libc::PROT_READ | libc::PROT_WRITE;
+const ANONYMOUS: i32 = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+
+extern "C" fn never(_: usize) -> ! {
+    unreachable!("no thread of the machine runs by itself")
+}
+
+pub struct Machine {
+    pub pager: &'static Pager<MemoryKernel>,
+    pub process: &'static Process<MemoryKernel>,
+    pub kernel: &'static MemoryKernel,
+    pub worker: Worker,
+    /// The byte that each written page holds.
+    pub model: BTreeMap<usize, u8>,
+}
+
+/// Numbers that look random, the same on every run.
+pub struct Random(pub u64);
+
+impl Random {
+    pub fn below(&mut self, n: usize) -> usize {
+        self.0 = self
+            .0
+            .wrapping_mul(6364136223846793005)
+            .wrapping_add(1442695040888963407);
+        (self.0 >> 33) as usize % n
+    }
+}
+
+impl Machine {
+    /// A process alone in a tree of so many pages, without devices.
+    pub fn new(budget: u64) -> Self {
+        let pager: &'static Pager<MemoryKernel> =
+            Box::leak(Box::new(Pager::new(MemoryKernel::new())));
+        let entries = Entries {
+            keeper: never,
+            service: never,
+        };
+        pager.lifecycle.begin(Some("a tree".into()), entries);
+        let member = Member::alone(budget, Config::default()).expect("a table");
+        let member: &'static Member = Box::leak(Box::new(member));
+        let freed = |bytes: &[u8]| pager.before_give_back(bytes);
+        let space = swap_space::open(&pager.kernel, member, freed).expect("an engine");
+        let process = pager.adopt(member, space, false).expect("adopted");
+        let turn = Box::new(|| process.register_new());
+        let _ = pager.kernel.while_waiting.set(turn);
+        Self {
+            pager,
+            process,
+            kernel: &pager.kernel,
+            worker: Worker::new(),
+            model: BTreeMap::new(),
+        }
+    }
+
+    /// Makes a call as a thread of the program does, with the keeper at work.
+    pub fn call<T>(&mut self, call: impl FnOnce(&'static Pager<MemoryKernel>) -> T) -> T {
+        self.kernel.is_own.store(false, SeqCst);
+        let result = call(self.pager);
+        self.kernel.is_own.store(true, SeqCst);
+        self.process.register_new();
+        result
+    }
+
+    /// Maps so many pages; where.
+    pub fn map(&mut self, pages: usize) -> usize {
+        // SAFETY: memory of the kernel in memory.
+        self.call(|pager| unsafe { pager.mmap(0, pages * PAGE, PLAIN, ANONYMOUS, -1, 0) })
+            .expect("mapped")
+    }
+
+    /// Serves all faults that wait.
+    pub fn serve(&mut self) {
+        let mut buffer = [Fault::default(); BATCH];
+        while let Ok(faults) = self.kernel.read_faults(&mut buffer)
+            && !faults.is_empty()
+        {
+            let now = self.process.now();
+            for &fault in faults {
+                self.process.serve_until_done(&mut self.worker, fault, now);
+            }
+            self.process.serve_deferred(&mut self.worker);
+            self.process.serve_again(&mut self.worker);
+        }
+    }
+
+    /// A thread touches a byte until it has it.
+    pub fn touch(&mut self, thread: u32, address: usize, write: Option<u8>) -> u8 {
+        for _ in 0..1000 {
+            match self.kernel.touch(thread, address, write) {
+                Ok(byte) => return byte,
+                Err(Stop::Waits) => self.serve(),
+                Err(stop) => panic!("{stop:?} at {address:#x}"),
+            }
+        }
+        panic!("thread {thread} gets nowhere at {address:#x}")
+    }
+
+    /// Writes a byte, and keeps it in mind.
+    pub fn write(&mut self, address: usize, byte: u8) {
+        self.touch(1, address, Some(byte));
+        self.model.insert(address, byte);
+    }
+
+    /// Reads a byte, which is what was written.
+    pub fn read(&mut self, address: usize) {
+        let wanted = self.model.get(&address).copied().unwrap_or(0);
+        assert_eq!(self.touch(1, address, None), wanted, "at {address:#x}");
+    }
+
+    /// Reads all that was written.
+    pub fn read_all(&mut self) {
+        let all: Vec<_> = self.model.keys().copied().collect();
+        all.into_iter().for_each(|address| self.read(address));
+    }
+
+    /// Where a page is.
+    pub fn page(&self, address: usize) -> Page {
+        self.process.lock().map.get(PageNumber::of(address))
+    }
+
+    /// Takes so many steps of eviction, when no thread holds a page any more.
+    pub fn reclaim(&mut self, steps: usize) {
+        self.kernel.pass(Duration::from_secs(1));
+        for _ in 0..steps {
+            self.process.evict_some(&mut self.worker);
+        }
+    }
+
+    /// Stores all that is staged.
+    pub fn store_staged(&mut self) {
+        while self.process.swap_out_staged(&mut self.worker) == Step::Progress {}
+    }
+
+    /// Evicts until a page is somewhere else.
+    pub fn evict(&mut self, address: usize) {
+        self.kernel.pass(Duration::from_secs(1));
+        for _ in 0..10_000 {
+            if !self.kernel.is_present(address) {
+                return;
+            }
+            self.process.evict_some(&mut self.worker);
+        }
+        panic!("{address:#x} stays");
+    }
+
+    /// Pages of the given range that are there.
+    pub fn present(&self, start: usize, pages: usize) -> usize {
+        let at = |i: &usize| self.kernel.is_present(start + i * PAGE);
+        (0..pages).filter(at).count()
+    }
+
+    /// All invariants, and that no more is in use than is charged.
+    pub fn check(&self) {
+        let mut state = self.process.lock();
+        // Pages that a call brought back, or frames that it emptied, are paid for now.
+        self.process.release_overdraft(&mut state);
+        state.check();
+        self.process.check_copies(&state);
+        let used = self.process.used(&state);
+        assert!(state.charge.over(used) <= 0, "more is used than is charged");
+        assert!(self.process.member.charged() <= self.process.member.limit());
+    }
+
+    /// Maps so many pages as the program does, before the keeper's turn.
+    pub fn mmap_unregistered(&mut self, pages: usize, flags: i32) -> usize {
+        self.kernel.is_own.store(false, SeqCst);
+        // SAFETY: memory of the kernel in memory.
+        let mapped = unsafe { self.pager.mmap(0, pages * PAGE, PLAIN, flags, -1, 0) };
+        self.kernel.is_own.store(true, SeqCst);
+        mapped.expect("mapped")
+    }
+
+    /// `mmap` at a fixed address.
+    pub fn mmap(
+        &mut self,
+        at: usize,
+        len: usize,
+        prot: i32,
+        flags: i32,
+        fd: i32,
+        offset: i64,
+    ) -> Outcome<usize> {
+        // SAFETY: memory of the kernel in memory, here and below.
+        self.call(|pager| unsafe { pager.mmap(at, len, prot, flags, fd, offset) })
+    }
+
+    pub fn munmap(&mut self, at: usize, len: usize) -> Outcome<()> {
+        // SAFETY: as above.
+        self.call(|pager| unsafe { pager.munmap(at, len) })
+    }
+
+    pub fn mremap(
+        &mut self,
+        old: usize,
+        old_len: usize,
+        len: usize,
+        flags: i32,
+        to: usize,
+    ) -> Outcome<usize> {
+        // SAFETY: as above.
+        self.call(|pager| unsafe { pager.mremap(old, old_len, len, flags, to) })
+    }
+
+    pub fn mprotect(&mut self, at: usize, len: usize, prot: i32) -> Outcome<()> {
+        // SAFETY: as above.
+        self.call(|pager| unsafe { pager.mprotect(at, len, prot) })
+    }
+
+    pub fn madvise(&mut self, at: usize, len: usize, advice: i32) -> Outcome<()> {
+        // SAFETY: as above.
+        self.call(|pager| unsafe { pager.madvise(at, len, advice) })
+    }
+
+    pub fn mlock(&mut self, at: usize, len: usize, flags: i32) -> Outcome<()> {
+        // SAFETY: as above.
+        self.call(|pager| unsafe { pager.mlock(at, len, flags) })
+    }
+
+    pub fn munlock(&mut self, at: usize, len: usize) -> Outcome<()> {
+        // SAFETY: as above.
+        self.call(|pager| unsafe { pager.munlock(at, len) })
+    }
+
+    pub fn brk_set(&mut self, at: usize) -> Outcome<usize> {
+        // SAFETY: as above.
+        self.call(|pager| unsafe { pager.brk_set(at) })
+    }
+}

@@ -1,0 +1,12 @@
+//! Tests of the whole pager against a kernel in memory ([`kernel`]).
+//!
+//! One thread plays all parts in turn: the program's threads, service, the keeper. So each test is the same
+//! on every run. The engine, the state and a tree of one process are the real ones. A forked child is a
+//! process of the kernel alone: its engine would be a copy that the system makes.
+
+mod fault;
+mod fork;
+mod keeper;
+mod kernel;
+mod machine;
+mod syscalls;

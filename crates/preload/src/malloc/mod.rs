@@ -1,0 +1,5 @@
+//! The malloc family and the places where its blocks lie.
+
+pub mod family;
+pub mod foreign_malloc;
+pub mod mapped_block;

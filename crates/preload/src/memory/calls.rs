@@ -1,0 +1,275 @@
+//! libc's memory calls, handed to the pager.
+
+use core::ffi::{c_int, c_ulong, c_void};
+use core::ptr;
+use core::sync::atomic::{AtomicUsize, Ordering};
+
+use ebb_pager::hooks;
+use ebb_sys::userfaultfd::UFFDIO_REGISTER;
+
+use crate::symbols::dlsym_next::DlsymNext;
+use crate::symbols::errno::libc_result;
+
+/// # Safety
+/// `mmap(2)`'s.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mmap(
+    addr: *mut c_void,
+    len: usize,
+    prot: c_int,
+    flags: c_int,
+    fd: c_int,
+    offset: i64,
+) -> *mut c_void {
+    // SAFETY: the caller answers for the call, here and in each wrapper below.
+    address(|| unsafe { hooks::mmap(addr as usize, len, prot, flags, fd, offset) })
+}
+
+/// # Safety
+/// `mmap(2)`'s.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mmap64(
+    addr: *mut c_void,
+    len: usize,
+    prot: c_int,
+    flags: c_int,
+    fd: c_int,
+    offset: i64,
+) -> *mut c_void {
+    // SAFETY: the same function on a 64-bit system.
+    unsafe { mmap(addr, len, prot, flags, fd, offset) }
+}
+
+/// # Safety
+/// `munmap(2)`'s.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn munmap(addr: *mut c_void, len: usize) -> c_int {
+    // SAFETY: as above.
+    status(|| unsafe { hooks::munmap(addr as usize, len) })
+}
+
+/// libc declares the last argument variadic. The calling conventions of x86-64 and aarch64 pass it as if it were
+/// declared, and it is read where the flags say it was given.
+///
+/// # Safety
+/// `mremap(2)`'s.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mremap(
+    old: *mut c_void,
+    old_len: usize,
+    new_len: usize,
+    flags: c_int,
+    new_addr: *mut c_void,
+) -> *mut c_void {
+    let placed = flags & (libc::MREMAP_FIXED | libc::MREMAP_DONTUNMAP) != 0;
+    let new_addr = if placed { new_addr as usize } else { 0 };
+    // SAFETY: as above.
+    address(|| unsafe { hooks::mremap(old as usize, old_len, new_len, flags, new_addr) })
+}
+
+/// # Safety
+/// `madvise(2)`'s.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn madvise(addr: *mut c_void, len: usize, advice: c_int) -> c_int {
+    // SAFETY: as above.
+    status(|| unsafe { hooks::madvise(addr as usize, len, advice) })
+}
+
+/// Returns the error and leaves `errno` alone, as POSIX has it.
+///
+/// # Safety
+/// `posix_madvise(3)`'s.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn posix_madvise(addr: *mut c_void, len: usize, advice: c_int) -> c_int {
+    // Linux's MADV_DONTNEED discards data, which POSIX_MADV_DONTNEED must not.
+    if advice == libc::POSIX_MADV_DONTNEED {
+        return 0;
+    }
+    // SAFETY: as above.
+    match unsafe { hooks::madvise(addr as usize, len, advice) } {
+        Ok(()) => 0,
+        Err(code) => code,
+    }
+}
+
+/// # Safety
+/// `process_madvise(2)`'s.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn process_madvise(
+    process: c_int,
+    areas: *const libc::iovec,
+    count: usize,
+    advice: c_int,
+    flags: u32,
+) -> isize {
+    // SAFETY: as above.
+    let heard =
+        libc_result(|| unsafe { hooks::process_madvise(process, areas, count, advice, flags) });
+    heard.map_or(-1, |bytes| bytes as isize)
+}
+
+/// # Safety
+/// `mprotect(2)`'s.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mprotect(addr: *mut c_void, len: usize, prot: c_int) -> c_int {
+    // SAFETY: as above.
+    status(|| unsafe { hooks::mprotect(addr as usize, len, prot) })
+}
+
+/// Memory under a protection key is not paged: a service thread may lack the key's rights.
+///
+/// # Safety
+/// `pkey_mprotect(2)`'s.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pkey_mprotect(
+    addr: *mut c_void,
+    len: usize,
+    prot: c_int,
+    key: c_int,
+) -> c_int {
+    if key == -1 {
+        // SAFETY: without a key it is the plain call.
+        return unsafe { mprotect(addr, len, prot) };
+    }
+    // SAFETY: as above.
+    status(|| unsafe {
+        hooks::exclude(addr as usize, len);
+        ebb_sys::memory::pkey_mprotect(addr as usize, len, prot, key).map_err(|e| e.0)
+    })
+}
+
+/// The break of the last `brk` or `sbrk`; 0 before the first, when the kernel is asked.
+static BREAK: AtomicUsize = AtomicUsize::new(0);
+
+fn current_break() -> usize {
+    match BREAK.load(Ordering::Relaxed) {
+        0 => set_break(0),
+        known => known,
+    }
+}
+
+/// Asks for a break and answers the one there is.
+pub(crate) fn set_break(wanted: usize) -> usize {
+    // SAFETY: the program answers for what lies above a lower break; 0 only asks.
+    let now = unsafe { hooks::brk_set(wanted) }.unwrap_or(BREAK.load(Ordering::Relaxed));
+    BREAK.store(now, Ordering::Relaxed);
+    now
+}
+
+/// # Safety
+/// `brk(2)`'s.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn brk(addr: *mut c_void) -> c_int {
+    status(|| match set_break(addr as usize) {
+        now if now < addr as usize => Err(libc::ENOMEM),
+        _ => Ok(()),
+    })
+}
+
+/// # Safety
+/// `sbrk(3)`'s.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn sbrk(increment: isize) -> *mut c_void {
+    address(|| {
+        let old = current_break();
+        if increment == 0 {
+            return Ok(old);
+        }
+        let wanted = old.checked_add_signed(increment).ok_or(libc::ENOMEM)?;
+        match set_break(wanted) {
+            now if now == wanted => Ok(old),
+            _ => Err(libc::ENOMEM),
+        }
+    })
+}
+
+/// # Safety
+/// `mlock(2)`'s.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mlock(addr: *const c_void, len: usize) -> c_int {
+    // SAFETY: as above.
+    unsafe { mlock2(addr, len, 0) }
+}
+
+/// # Safety
+/// `mlock2(2)`'s.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mlock2(addr: *const c_void, len: usize, flags: c_int) -> c_int {
+    // SAFETY: as above.
+    status(|| unsafe { hooks::mlock(addr as usize, len, flags) })
+}
+
+/// # Safety
+/// `munlock(2)`'s.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn munlock(addr: *const c_void, len: usize) -> c_int {
+    // SAFETY: as above.
+    status(|| unsafe { hooks::munlock(addr as usize, len) })
+}
+
+/// # Safety
+/// `mlockall(2)`'s.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mlockall(flags: c_int) -> c_int {
+    let known = libc::MCL_CURRENT | libc::MCL_FUTURE | libc::MCL_ONFAULT;
+    if flags & !known != 0 || flags & !libc::MCL_ONFAULT == 0 {
+        return status(|| Err(libc::EINVAL));
+    }
+    // SAFETY: as above.
+    status(|| unsafe { hooks::mlockall(flags) })
+}
+
+/// # Safety
+/// `munlockall(2)`'s.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn munlockall() -> c_int {
+    // SAFETY: as above.
+    status(|| unsafe { hooks::munlockall() })
+}
+
+type Ioctl = unsafe extern "C" fn(c_int, c_ulong, *mut c_void) -> c_int;
+
+// SAFETY: the type is that of the manual page; the third argument is passed as if it were declared.
+static IOCTL: DlsymNext<Ioctl> = unsafe { DlsymNext::new(c"ioctl") };
+
+pub fn resolve() {
+    IOCTL.get();
+}
+
+/// Memory that the program registers with a userfaultfd of its own is not managed any more.
+///
+/// # Safety
+/// `ioctl(2)`'s.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ioctl(fd: c_int, request: c_ulong, argument: *mut c_void) -> c_int {
+    // SAFETY: the caller answers for the call.
+    unsafe {
+        before_ioctl(request, argument);
+        match IOCTL.get() {
+            Some(next) => next(fd, request, argument),
+            None => {
+                *libc::__errno_location() = libc::ENOSYS;
+                -1
+            }
+        }
+    }
+}
+
+/// # Safety
+/// The arguments are those of an `ioctl`.
+#[inline(always)]
+pub(crate) unsafe fn before_ioctl(request: c_ulong, argument: *const c_void) {
+    if request == UFFDIO_REGISTER && !argument.is_null() {
+        // SAFETY: the kernel would read it.
+        let [start, len] = unsafe { argument.cast::<[u64; 2]>().read_unaligned() };
+        hooks::release_to_program(start as usize, len as usize);
+    }
+}
+
+pub(crate) fn address(hook: impl FnOnce() -> Result<usize, i32>) -> *mut c_void {
+    libc_result(hook).map_or(libc::MAP_FAILED, ptr::with_exposed_provenance_mut)
+}
+
+fn status(hook: impl FnOnce() -> Result<(), i32>) -> c_int {
+    libc_result(hook).map_or(-1, |()| 0)
+}

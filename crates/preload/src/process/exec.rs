@@ -1,0 +1,657 @@
+//! The exec family: a program that passes an environment of its own must not lose ebbtide.
+//!
+//! The constructor remembers how this library came into the process: its place in `LD_PRELOAD`, in `LD_LIBRARY_PATH`
+//! where that names it, and every variable named `EBB_*`. Each exec checks the environment it is given, and where
+//! something is missing passes a copy with it put back. A value that differs stays: another `ebb run` inside this one
+//! set it. A program whose loader could not bear this library ([`crate::process::exec_target`]) gets the copy without
+//! it.
+//!
+//! Everything after the constructor is fit for the child of a vfork: no lock, no heap. The copy is built on the stack
+//! or, where it does not fit, in a map of its own. That map is given back if the exec fails, and stays with the
+//! parent if a vforked child succeeds.
+//!
+//! Not repaired: programs that `system` and `popen` start, which take the process's own environment; static programs,
+//! which no variable can reach.
+
+use core::ffi::{CStr, c_char, c_int, c_void};
+use core::ptr;
+use core::sync::atomic::{AtomicPtr, Ordering};
+
+use ebb_sys::loader;
+
+use crate::process::exec_policy::check;
+use crate::process::exec_target::{self, Search, Target};
+use crate::symbols::dlsym_next::DlsymNext;
+
+type Strings = *const *const c_char;
+type Exec = unsafe extern "C" fn(*const c_char, Strings, Strings) -> c_int;
+type ExecDescriptor = unsafe extern "C" fn(c_int, Strings, Strings) -> c_int;
+type Spawn = unsafe extern "C" fn(
+    *mut libc::pid_t,
+    *const c_char,
+    *const libc::posix_spawn_file_actions_t,
+    *const libc::posix_spawnattr_t,
+    Strings,
+    Strings,
+) -> c_int;
+
+// SAFETY: the types are those of the manual pages.
+static EXECVE: DlsymNext<Exec> = unsafe { DlsymNext::new(c"execve") };
+// SAFETY: as above.
+static EXECVPE: DlsymNext<Exec> = unsafe { DlsymNext::new(c"execvpe") };
+// SAFETY: as above.
+static FEXECVE: DlsymNext<ExecDescriptor> = unsafe { DlsymNext::new(c"fexecve") };
+// SAFETY: as above.
+static POSIX_SPAWN: DlsymNext<Spawn> = unsafe { DlsymNext::new(c"posix_spawn") };
+// SAFETY: as above.
+static POSIX_SPAWNP: DlsymNext<Spawn> = unsafe { DlsymNext::new(c"posix_spawnp") };
+
+unsafe extern "C" {
+    static environ: Strings;
+}
+
+pub fn resolve() {
+    EXECVE.get();
+    EXECVPE.get();
+    FEXECVE.get();
+    POSIX_SPAWN.get();
+    POSIX_SPAWNP.get();
+}
+
+const PRELOAD: &[u8] = b"LD_PRELOAD=";
+const LIBRARY_PATH: &[u8] = b"LD_LIBRARY_PATH=";
+const OWN_PREFIX: &[u8] = b"EBB_";
+const LIBRARY: &[u8] = b"libebb_preload.so";
+
+/// A variable that is a list, and what of ours belongs into it.
+struct List {
+    /// With its `=`.
+    name: &'static [u8],
+    entry: &'static [u8],
+    /// The variable with that entry alone, for an environment without it. Ends in a null.
+    alone: &'static [u8],
+    /// Whether a list has that entry, or one that does as well.
+    has: fn(list: &[u8], entry: &[u8]) -> bool,
+}
+
+impl List {
+    fn new(name: &'static [u8], entry: &[u8], has: fn(&[u8], &[u8]) -> bool) -> Self {
+        let alone: &[u8] = [name, entry, b"\0"].concat().leak();
+        let entry = &alone[name.len()..alone.len() - 1];
+        Self {
+            name,
+            entry,
+            alone,
+            has,
+        }
+    }
+
+    /// The value of `variable`, if it is this one and lacks the entry.
+    fn lacking<'a>(&self, variable: &'a CStr) -> Option<&'a [u8]> {
+        let list = variable.to_bytes().strip_prefix(self.name)?;
+        (!(self.has)(list, self.entry)).then_some(list)
+    }
+}
+
+/// How ebbtide came into this process, for ever.
+struct Remembered {
+    /// That of preloaded libraries first.
+    lists: Vec<List>,
+    /// Other loaders than glibc's do not find the library by this name.
+    for_glibc: bool,
+    /// `NAME=value` of the variables of our own.
+    variables: Vec<&'static CStr>,
+}
+
+/// Null until the constructor ran, and for ever where the library was not preloaded by the
+/// variable: then there is nothing to put back.
+static REMEMBERED: AtomicPtr<Remembered> = AtomicPtr::new(ptr::null_mut());
+
+/// # Safety
+/// `envp` is an environment; no other thread runs.
+pub unsafe fn remember(envp: Strings) {
+    // SAFETY: by the caller's contract.
+    let all = unsafe { Environment::of(envp) };
+    let Some(library) = all
+        .iter()
+        .filter_map(|entry| entry.to_bytes().strip_prefix(PRELOAD))
+        .find_map(own_library)
+    else {
+        return;
+    };
+    let mut lists = vec![List::new(PRELOAD, library, |list, _| {
+        own_library(list).is_some()
+    })];
+    if !library.contains(&b'/')
+        && let Some(directory) = own_directory(all)
+    {
+        lists.push(List::new(LIBRARY_PATH, directory, |list, directory| {
+            let mut directories = list.split(|byte| matches!(byte, b':' | b';'));
+            directories.any(|other| other == directory)
+        }));
+    }
+    let variables = all
+        .iter()
+        .filter(|entry| entry.to_bytes().starts_with(OWN_PREFIX))
+        .map(|entry| &*Box::leak(Box::<CStr>::from(entry)))
+        .collect();
+    let remembered = Box::new(Remembered {
+        for_glibc: lists.iter().any(|list| loader::is_for_glibc(list.entry)),
+        lists,
+        variables,
+    });
+    REMEMBERED.store(Box::into_raw(remembered), Ordering::Release);
+}
+
+fn entries(list: &[u8]) -> impl Iterator<Item = &[u8]> {
+    list.split(|byte| matches!(byte, b':' | b' '))
+}
+
+fn is_own(entry: &[u8]) -> bool {
+    entry.rsplit(|byte| *byte == b'/').next() == Some(LIBRARY)
+}
+
+/// The entry of a preload list that names this library.
+fn own_library(list: &[u8]) -> Option<&[u8]> {
+    entries(list).find(|entry| is_own(entry))
+}
+
+/// Where this library was found: the directory as the search path names it, before the loader put the
+/// system's own for `$LIB`.
+fn own_directory(all: Environment) -> Option<&'static [u8]> {
+    let mut info = core::mem::MaybeUninit::<libc::Dl_info>::zeroed();
+    // SAFETY: an address in this library, whose name stays as long as it is loaded, which is for ever.
+    let file = unsafe {
+        if libc::dladdr(LIBRARY.as_ptr().cast(), info.as_mut_ptr()) == 0 {
+            return None;
+        }
+        CStr::from_ptr(info.assume_init().dli_fname).to_bytes()
+    };
+    let slash = file.iter().rposition(|byte| *byte == b'/')?;
+    let found = &file[..slash];
+    let named = all
+        .iter()
+        .filter_map(|entry| entry.to_bytes().strip_prefix(LIBRARY_PATH))
+        .flat_map(|list| list.split(|byte| matches!(byte, b':' | b';')))
+        .filter(|directory| loader::is_for_glibc(directory))
+        .find(|directory| found.ends_with(&directory[loader::TOKEN.len()..]));
+    Some(named.unwrap_or(found))
+}
+
+/// The name of a variable with its `=`, or all of a malformed entry.
+fn name(entry: &[u8]) -> &[u8] {
+    match entry.iter().position(|byte| *byte == b'=') {
+        Some(at) => &entry[..=at],
+        None => entry,
+    }
+}
+
+/// A null-ended array of strings, or null, which Linux takes for an empty one.
+#[derive(Clone, Copy)]
+struct Environment(Strings);
+
+impl Environment {
+    /// # Safety
+    /// `strings` is such an array and outlives what is borrowed from it.
+    unsafe fn of(strings: Strings) -> Self {
+        Self(strings)
+    }
+
+    fn iter(self) -> impl Iterator<Item = &'static CStr> {
+        let mut at = self.0;
+        core::iter::from_fn(move || {
+            // SAFETY: `at` has not passed the null, by the contract of `of`.
+            unsafe {
+                if at.is_null() || (*at).is_null() {
+                    return None;
+                }
+                let entry = CStr::from_ptr(*at);
+                at = at.add(1);
+                Some(entry)
+            }
+        })
+    }
+
+    /// Whether it has a variable of that name, which ends with a `=`.
+    fn has(self, name: &[u8]) -> bool {
+        self.iter().any(|entry| entry.to_bytes().starts_with(name))
+    }
+}
+
+/// The change of a variable in the copy.
+enum Change<'a> {
+    Stays,
+    /// It begins with the list's own entry; this is the rest.
+    Gets(&'a List, &'a [u8]),
+    /// These entries are without the library.
+    Loses(&'a [u8]),
+    /// The library was all that it had.
+    Goes,
+}
+
+/// The needs of the copy of an environment.
+struct Repair {
+    /// For a program that must not get the library.
+    withheld: bool,
+    /// Entries of the given environment.
+    entries: usize,
+    /// Variables to add.
+    missing: usize,
+    /// Bytes of rewritten lists with their nulls; 0 where none is.
+    rewritten: usize,
+}
+
+const WORD: usize = size_of::<*const c_char>();
+
+impl Repair {
+    /// `None` where the environment is as it should be.
+    fn of(given: Environment, remembered: &Remembered, withheld: bool) -> Option<Self> {
+        let mut repair = Self {
+            withheld,
+            entries: 0,
+            missing: remembered.missing(given, withheld).count(),
+            rewritten: 0,
+        };
+        let mut same = repair.missing == 0;
+        for entry in given.iter() {
+            repair.entries += 1;
+            repair.rewritten += match remembered.change(entry, withheld) {
+                Change::Stays => continue,
+                Change::Gets(list, old) => list.alone.len() + 1 + old.len(),
+                Change::Loses(_) => entry.to_bytes_with_nul().len(),
+                Change::Goes => 0,
+            };
+            same = false;
+        }
+        (!same).then_some(repair)
+    }
+
+    /// Words that [`write`](Self::write) needs.
+    fn words(&self) -> usize {
+        self.entries + self.missing + 1 + self.rewritten.div_ceil(WORD)
+    }
+
+    /// Writes the repaired array, and the rewritten strings behind it.
+    fn write(&self, given: Environment, remembered: &Remembered, space: &mut [*const c_char]) {
+        let (array, text) = space.split_at_mut(self.entries + self.missing + 1);
+        let mut text = Text(text.as_mut_ptr().cast());
+        let kept = given.iter().filter_map(|entry| {
+            // SAFETY: behind the array are `self.rewritten` bytes, no less than what is put for all entries.
+            unsafe {
+                let start = text.0;
+                match remembered.change(entry, self.withheld) {
+                    Change::Stays => return Some(entry.as_ptr()),
+                    Change::Goes => return None,
+                    Change::Gets(list, old) => {
+                        // An empty place in a list of directories would be the current one.
+                        let blank: &[u8] = if old.is_empty() { b"" } else { b":" };
+                        for part in [list.name, list.entry, blank, old] {
+                            text.put(part);
+                        }
+                    }
+                    Change::Loses(old) => {
+                        text.put(PRELOAD);
+                        let others = entries(old).filter(|entry| !is_own(entry));
+                        for (n, other) in others.enumerate() {
+                            text.put(if n == 0 { b"" } else { b":" });
+                            text.put(other);
+                        }
+                    }
+                }
+                text.put(b"\0");
+                Some(start.cast_const().cast())
+            }
+        });
+        let all = kept
+            .chain(remembered.missing(given, self.withheld))
+            .chain([ptr::null()]);
+        for (slot, entry) in array.iter_mut().zip(all) {
+            *slot = entry;
+        }
+    }
+}
+
+/// Where the next bytes go.
+struct Text(*mut u8);
+
+impl Text {
+    /// # Safety
+    /// There is room for the bytes.
+    unsafe fn put(&mut self, part: &[u8]) {
+        // SAFETY: by the caller's contract; the part lies in another environment.
+        unsafe {
+            self.0.copy_from_nonoverlapping(part.as_ptr(), part.len());
+            self.0 = self.0.add(part.len());
+        }
+    }
+}
+
+impl Remembered {
+    /// Whether the library has to be kept from a program.
+    fn withholds(&self, target: &Target) -> bool {
+        matches!(target, Target::Unmanaged(_, reason) if reason.withholds(self.for_glibc))
+    }
+
+    fn change<'a>(&'a self, variable: &'a CStr, withheld: bool) -> Change<'a> {
+        if withheld && let Some(list) = variable.to_bytes().strip_prefix(PRELOAD) {
+            return match entries(list).all(is_own) {
+                true => Change::Goes,
+                false if own_library(list).is_some() => Change::Loses(list),
+                false => Change::Stays,
+            };
+        }
+        let lacking = |list: &'a List| Some(Change::Gets(list, list.lacking(variable)?));
+        self.lists.iter().find_map(lacking).unwrap_or(Change::Stays)
+    }
+
+    /// Variables that an environment has not at all.
+    fn missing(&self, given: Environment, withheld: bool) -> impl Iterator<Item = *const c_char> {
+        let own = self
+            .variables
+            .iter()
+            .map(|own| (name(own.to_bytes()), own.as_ptr()));
+        let lists = self.lists[usize::from(withheld)..]
+            .iter()
+            .map(|list| (list.name, list.alone.as_ptr().cast()));
+        own.chain(lists)
+            .filter(move |(name, _)| !given.has(name))
+            .map(|(_, variable)| variable)
+    }
+}
+
+/// Words of an environment that is repaired on the stack; 4 KiB, as a thread's stack may be
+/// small.
+const STACK_WORDS: usize = 512;
+
+/// Runs `call` with an environment that has all it needs for that program, and nothing that it cannot bear.
+///
+/// # Safety
+/// `envp` is an environment.
+unsafe fn with_environment(
+    target: &Target,
+    envp: Strings,
+    call: impl FnOnce(Strings) -> c_int,
+) -> c_int {
+    // SAFETY: by the caller's contract.
+    let given = unsafe { Environment::of(envp) };
+    // SAFETY: null or leaked by `remember`, whole since the store.
+    let Some(remembered) = (unsafe { REMEMBERED.load(Ordering::Acquire).as_ref() }) else {
+        return call(envp);
+    };
+    let Some(repair) = Repair::of(given, remembered, remembered.withholds(target)) else {
+        return call(envp);
+    };
+    if repair.words() <= STACK_WORDS {
+        let mut space = [ptr::null(); STACK_WORDS];
+        repair.write(given, remembered, &mut space);
+        return call(space.as_ptr());
+    }
+    let bytes = repair.words() * WORD;
+    // SAFETY: a fresh map by the system call itself: neither libc's lock nor our hooks.
+    let map = unsafe {
+        ebb_sys::memory::mmap(
+            0,
+            bytes,
+            libc::PROT_READ | libc::PROT_WRITE,
+            libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
+            -1,
+            0,
+        )
+    };
+    let map = match map {
+        Ok(map) => map,
+        Err(error) => {
+            // ENOMEM, which every function of the family may answer.
+            // SAFETY: the location is this thread's.
+            unsafe { *libc::__errno_location() = error.0 };
+            return -1;
+        }
+    };
+    let words = map as *mut *const c_char;
+    // SAFETY: the map is zeroed, aligned, of this many words, and ours alone.
+    let space = unsafe { core::slice::from_raw_parts_mut(words, repair.words()) };
+    repair.write(given, remembered, space);
+    let result = call(words);
+    // SAFETY: the call is over and kept nothing of the map. munmap of a map of ours cannot
+    // fail, so errno stands.
+    let _ = unsafe { ebb_sys::memory::munmap(map, bytes) };
+    result
+}
+
+/// Makes an exec that nothing forbids.
+///
+/// # Safety
+/// `envp` is an environment.
+unsafe fn start(target: &Target, envp: Strings, call: impl FnOnce(Strings) -> c_int) -> c_int {
+    match check(target) {
+        Ok(()) => {
+            // SAFETY: by the caller's contract.
+            unsafe { with_environment(target, envp, call) }
+        }
+        Err(error) => {
+            // SAFETY: the location is this thread's.
+            unsafe { *libc::__errno_location() = error };
+            -1
+        }
+    }
+}
+
+/// # Safety
+/// The location of errno is this thread's; nothing else is asked.
+fn not_there() -> c_int {
+    // SAFETY: the location is this thread's.
+    unsafe { *libc::__errno_location() = libc::ENOSYS };
+    -1
+}
+
+/// `execve`, also for csrc/glue.c.
+///
+/// # Safety
+/// `execve(2)`'s.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ebb_exec_path(path: *const c_char, argv: Strings, envp: Strings) -> c_int {
+    let Some(next) = EXECVE.get() else {
+        return not_there();
+    };
+    // SAFETY: the caller's call, with the environment made whole; so in each one below.
+    unsafe {
+        let target = exec_target::named(path, Search::At(libc::AT_FDCWD));
+        start(&target, envp, |envp| next(path, argv, envp))
+    }
+}
+
+/// `execvpe`, also for csrc/glue.c.
+///
+/// # Safety
+/// `execvpe(3)`'s.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ebb_exec_search(file: *const c_char, argv: Strings, envp: Strings) -> c_int {
+    let Some(next) = EXECVPE.get() else {
+        return not_there();
+    };
+    // SAFETY: as above.
+    unsafe {
+        let target = exec_target::named(file, Search::Path);
+        start(&target, envp, |envp| next(file, argv, envp))
+    }
+}
+
+/// # Safety
+/// `execve(2)`'s.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn execve(path: *const c_char, argv: Strings, envp: Strings) -> c_int {
+    // SAFETY: as above.
+    unsafe { ebb_exec_path(path, argv, envp) }
+}
+
+/// # Safety
+/// `execv(3)`'s.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn execv(path: *const c_char, argv: Strings) -> c_int {
+    // SAFETY: as above; `environ` is the process's environment.
+    unsafe { ebb_exec_path(path, argv, environ) }
+}
+
+/// # Safety
+/// `execvp(3)`'s.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn execvp(file: *const c_char, argv: Strings) -> c_int {
+    // SAFETY: as above.
+    unsafe { ebb_exec_search(file, argv, environ) }
+}
+
+/// # Safety
+/// `execvpe(3)`'s.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn execvpe(file: *const c_char, argv: Strings, envp: Strings) -> c_int {
+    // SAFETY: as above.
+    unsafe { ebb_exec_search(file, argv, envp) }
+}
+
+/// # Safety
+/// `fexecve(3)`'s.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn fexecve(fd: c_int, argv: Strings, envp: Strings) -> c_int {
+    let Some(next) = FEXECVE.get() else {
+        return not_there();
+    };
+    // SAFETY: as above.
+    unsafe { start(&exec_target::open(fd), envp, |envp| next(fd, argv, envp)) }
+}
+
+/// # Safety
+/// `execveat(2)`'s.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn execveat(
+    dir: c_int,
+    path: *const c_char,
+    argv: Strings,
+    envp: Strings,
+    flags: c_int,
+) -> c_int {
+    // SAFETY: as above.
+    unsafe {
+        let target = match flags & libc::AT_EMPTY_PATH != 0 && *path == 0 {
+            true => exec_target::open(dir),
+            false => exec_target::named(path, Search::At(dir)),
+        };
+        start(&target, envp, |envp| {
+            libc::syscall(libc::SYS_execveat, dir, path, argv, envp, flags) as c_int
+        })
+    }
+}
+
+/// # Safety
+/// `posix_spawn(3)`'s.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn posix_spawn(
+    pid: *mut libc::pid_t,
+    path: *const c_char,
+    actions: *const libc::posix_spawn_file_actions_t,
+    attributes: *const libc::posix_spawnattr_t,
+    argv: Strings,
+    envp: Strings,
+) -> c_int {
+    // SAFETY: the caller's.
+    unsafe {
+        let target = exec_target::named(path, Search::At(libc::AT_FDCWD));
+        spawn(
+            &POSIX_SPAWN,
+            &target,
+            pid,
+            path,
+            actions,
+            attributes,
+            argv,
+            envp,
+        )
+    }
+}
+
+/// # Safety
+/// `posix_spawnp(3)`'s.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn posix_spawnp(
+    pid: *mut libc::pid_t,
+    file: *const c_char,
+    actions: *const libc::posix_spawn_file_actions_t,
+    attributes: *const libc::posix_spawnattr_t,
+    argv: Strings,
+    envp: Strings,
+) -> c_int {
+    // SAFETY: the caller's.
+    unsafe {
+        let target = exec_target::named(file, Search::Path);
+        spawn(
+            &POSIX_SPAWNP,
+            &target,
+            pid,
+            file,
+            actions,
+            attributes,
+            argv,
+            envp,
+        )
+    }
+}
+
+#[allow(clippy::too_many_arguments)] // They are posix_spawn's.
+unsafe fn spawn(
+    next: &DlsymNext<Spawn>,
+    target: &Target,
+    pid: *mut libc::pid_t,
+    path: *const c_char,
+    actions: *const libc::posix_spawn_file_actions_t,
+    attributes: *const libc::posix_spawnattr_t,
+    argv: Strings,
+    envp: Strings,
+) -> c_int {
+    let Some(next) = next.get() else {
+        return libc::ENOSYS;
+    };
+    if let Err(error) = check(target) {
+        return error;
+    }
+    // SAFETY: as above.
+    let status = unsafe {
+        with_environment(target, envp, |envp| {
+            next(pid, path, actions, attributes, argv, envp)
+        })
+    };
+    // Spawning answers its error; -1 is ours, for a copy that found no room.
+    if status == -1 { libc::ENOMEM } else { status }
+}
+
+/// The variadic members of the family: a jump, with every argument in its place, to the C
+/// functions of csrc/glue.c, which Rust would not export from a static object.
+mod variadic {
+    use super::{c_char, c_int, c_void};
+    use core::arch::naked_asm;
+
+    unsafe extern "C" {
+        fn ebb_execl(path: *const c_char, first: *const c_char, ...) -> c_int;
+        fn ebb_execlp(file: *const c_char, first: *const c_char, ...) -> c_int;
+        fn ebb_execle(path: *const c_char, first: *const c_char, ...) -> c_int;
+    }
+
+    macro_rules! jump {
+        ($($name:ident => $target:ident;)*) => {$(
+            /// # Safety
+            /// `execl(3)`'s.
+            #[unsafe(no_mangle)]
+            #[unsafe(naked)]
+            pub unsafe extern "C" fn $name(_path: *const c_char, _first: *const c_void) -> c_int {
+                #[cfg(target_arch = "x86_64")]
+                naked_asm!("jmp {}", sym $target);
+                #[cfg(target_arch = "aarch64")]
+                naked_asm!("b {}", sym $target);
+            }
+        )*};
+    }
+
+    jump! {
+        execl => ebb_execl;
+        execlp => ebb_execlp;
+        execle => ebb_execle;
+    }
+}

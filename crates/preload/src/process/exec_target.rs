@@ -1,0 +1,123 @@
+//! The program that an exec would start, by the headers of the file that it names: the one that the kernel runs in
+//! the end, behind `#!` lines.
+//!
+//! It is asked before each exec, in children of vfork too: no lock, no heap. For files that cannot be looked at (not
+//! there, not readable) the kernel has the answer.
+//!
+//! Not seen: an exec that libc makes within itself (`system` and `popen` start the shell so), or one made without
+//! libc. A directory that a spawn changes to first is not followed.
+
+use core::ffi::{CStr, c_char, c_int};
+use std::fs::File;
+use std::io::{Cursor, Write};
+use std::mem::ManuallyDrop;
+use std::os::fd::FromRawFd;
+
+use ebb_sys::elf::{MAX_SCRIPTS, ProgramKind, ProgramPath, UnmanagedReason, program_kind};
+use ebb_sys::{memory, raw};
+
+/// A program to be started.
+#[allow(clippy::large_enum_variant)] // A box would take the heap.
+pub enum Target {
+    /// One that loads this library, as far as can be told.
+    Managed,
+    /// The one at this path does not, for this reason.
+    Unmanaged(ProgramPath, UnmanagedReason),
+}
+
+/// Where a program is looked for.
+#[derive(Clone, Copy)]
+pub enum Search {
+    /// At its path, beginning at the directory of this descriptor.
+    At(c_int),
+    /// In the directories of PATH, if its name has no slash.
+    Path,
+}
+
+/// The program that `file` names.
+///
+/// # Safety
+/// `file` is a string, or nothing is there.
+#[inline(never)] // Its buffers are gone from the stack when the exec is made.
+pub unsafe fn named(file: *const c_char, search: Search) -> Target {
+    // The kernel has an answer for an address at which nothing is.
+    if memory::look_at_own(file as usize, &mut [0]).is_err_and(|e| e.0 == libc::EFAULT) {
+        return Target::Managed;
+    }
+    // SAFETY: by the caller's contract.
+    let file = unsafe { CStr::from_ptr(file) };
+    match search {
+        Search::At(from) => follow(from, file, MAX_SCRIPTS),
+        Search::Path if file.to_bytes().contains(&b'/') => {
+            follow(libc::AT_FDCWD, file, MAX_SCRIPTS)
+        }
+        Search::Path => searched(file),
+    }
+}
+
+/// The same of an open file.
+#[inline(never)] // As above.
+pub fn open(file: c_int) -> Target {
+    if file < 0 {
+        return Target::Managed;
+    }
+    // SAFETY: the caller's descriptor, which stays its own.
+    let file = unsafe { ManuallyDrop::new(File::from_raw_fd(file)) };
+    judge(&file, c"a program", MAX_SCRIPTS)
+}
+
+/// The first in PATH that may be executed, as libc would find it.
+fn searched(file: &CStr) -> Target {
+    // SAFETY: libc reads it in the same way, from the same thread.
+    let path = unsafe { libc::getenv(c"PATH".as_ptr()) };
+    let path = match path.is_null() {
+        true => c"/bin:/usr/bin",
+        // SAFETY: a string of the environment.
+        false => unsafe { CStr::from_ptr(path) },
+    };
+    for directory in path.to_bytes().split(|b| *b == b':') {
+        let mut candidate = [0u8; libc::PATH_MAX as usize];
+        let blank = directory.is_empty();
+        let mut to = Cursor::new(&mut candidate[..]);
+        let parts = [
+            directory,
+            if blank { b"" } else { b"/" },
+            file.to_bytes_with_nul(),
+        ];
+        if parts.iter().all(|part| to.write_all(part).is_ok())
+            && let Ok(candidate) = CStr::from_bytes_until_nul(&candidate)
+            // SAFETY: a string.
+            && unsafe { libc::access(candidate.as_ptr(), libc::X_OK) } == 0
+        {
+            return follow(libc::AT_FDCWD, candidate, MAX_SCRIPTS);
+        }
+    }
+    Target::Managed
+}
+
+fn follow(from: c_int, path: &CStr, scripts_left: usize) -> Target {
+    let flags = libc::O_RDONLY | libc::O_CLOEXEC | libc::O_NONBLOCK;
+    let args = [from.into(), path.as_ptr() as i64, flags.into(), 0, 0, 0];
+    // SAFETY: a string; by the system call itself, as libc's function is a point of cancellation.
+    let Ok(opened) = (unsafe { raw::checked(libc::SYS_openat, args) }) else {
+        return Target::Managed;
+    };
+    // SAFETY: a fresh descriptor that nobody else owns.
+    let file = unsafe { File::from_raw_fd(opened as c_int) };
+    judge(&file, path, scripts_left)
+}
+
+fn judge(file: &File, path: &CStr, scripts_left: usize) -> Target {
+    match program_kind(file) {
+        Ok(ProgramKind::Unmanaged(reason)) => {
+            Target::Unmanaged(ProgramPath::of(path.to_bytes()), reason)
+        }
+        Ok(ProgramKind::Script(interpreter)) if scripts_left > 0 => {
+            match CStr::from_bytes_until_nul(interpreter.with_null()) {
+                Ok(interpreter) => follow(libc::AT_FDCWD, interpreter, scripts_left - 1),
+                Err(_) => Target::Managed,
+            }
+        }
+        _ => Target::Managed,
+    }
+}

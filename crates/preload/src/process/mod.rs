@@ -1,0 +1,9 @@
+//! Calls that make, replace or end threads and processes, or change their user.
+
+pub mod credentials;
+pub mod exec;
+pub mod exec_policy;
+pub mod exec_target;
+pub mod fork;
+pub mod pthread_create;
+pub mod robust_mutex;

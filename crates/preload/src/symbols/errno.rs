@@ -1,0 +1,14 @@
+//! libc's convention for errors.
+
+/// Runs a memory hook: `errno` changes on failure alone.
+pub fn libc_result<T>(hook: impl FnOnce() -> Result<T, i32>) -> Result<T, ()> {
+    // SAFETY: the location is this thread's and valid for its life.
+    let errno = unsafe { &mut *libc::__errno_location() };
+    let before = *errno;
+    let result = hook();
+    *errno = match result {
+        Ok(_) => before,
+        Err(code) => code,
+    };
+    result.map_err(drop)
+}

@@ -1,0 +1,547 @@
+//! All that the pager asks of the system, as one trait.
+//!
+//! [`SystemKernel`] is the real one. A second one, in memory, serves tests and simulations of the pager: it
+//! sees every call, gives every time and makes every fault. So the pager has no other clock, no other
+//! thread and no other system call than these. Dispatch is static: the fault path pays nothing.
+//!
+//! Protocol: memory calls work from the first instruction of the process on. Calls that need descriptors
+//! ([`read_faults`](Kernel::read_faults) up to [`read_memory`](Kernel::read_memory)) work from
+//! [`open`](Kernel::open) on; a forked child opens its own.
+//!
+//! Not here: what the tree (`ebb_tree`), the stores and the engine's heap ask of the system.
+
+use crate::memory_file::MemoryFile;
+use crate::pagemap::{Mapped, PageMapFile};
+use crate::program::{self, Gone};
+use crate::thread::{self, TaskName, Urgency};
+use crate::userfaultfd::{Fault, Userfaultfd};
+use crate::{Errno, clock, credentials, futex, memory, proc, raw, secret, stack};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::ptr::null_mut;
+use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
+use std::time::Duration;
+
+/// A moment: the time since some fixed one, the same in all processes. It never goes back.
+pub type Time = Duration;
+
+/// The entry point of a thread.
+pub type Entry = extern "C" fn(usize) -> !;
+
+/// The system, as the pager sees it. Addresses are those of the program.
+#[allow(clippy::missing_errors_doc)] // Errors are the kernel's, as the manual page of each call names them.
+pub trait Kernel: Sync + Sized + 'static {
+    // Clock and threads.
+
+    /// The time now.
+    fn now(&self) -> Time;
+    /// Lets so much time pass.
+    fn sleep(&self, time: Duration);
+    /// Waits until `word` is not `seen`, or it is woken, or the time is over.
+    fn wait_word(&self, word: &AtomicU32, seen: u32, timeout: Option<Duration>);
+    /// Wakes so many who wait for `word`.
+    fn wake_word(&self, word: &AtomicU32, count: i32);
+    /// The calling thread's number.
+    fn thread(&self) -> u32;
+    /// The calling process's number.
+    fn process(&self) -> u32;
+    /// Whether the calling thread is one of the pager's, not of the program's.
+    fn is_own_thread(&self) -> bool;
+    /// Runs `f` on a stack that is never paged, with all signals blocked.
+    fn on_own_stack<R: 'static, F: FnOnce() -> R + 'static>(&self, f: F) -> R;
+    /// Whether the caller is on such a stack.
+    fn is_on_own_stack(&self) -> bool;
+    /// The processor of the calling thread.
+    fn cpu(&self) -> usize;
+    /// The processor on which a thread of the program last ran.
+    fn cpu_of(&self, thread: u32) -> Option<usize>;
+    /// The processors that the process may use.
+    fn allowed_cpus(&self) -> Vec<usize>;
+    /// Processors that are online.
+    fn processors(&self) -> usize;
+    /// Threads of the whole system that want to run.
+    fn running(&self) -> Option<usize>;
+    /// The memory node of each processor.
+    fn nodes(&self) -> Vec<u16>;
+    /// Binds the calling thread to one processor.
+    fn bind(&self, cpu: usize);
+    /// Sets how a thread competes for its processor; whether that is permitted.
+    fn set_urgency(&self, thread: u32, urgency: Urgency) -> bool;
+    /// Starts a service thread; its number.
+    fn spawn(&self, entry: Entry, index: usize) -> Result<u32, Errno>;
+    /// Names the calling thread.
+    fn name_thread(&self, name: TaskName);
+    /// Starts the helper, trying again for `patience` where the system refuses it.
+    fn start_helper(&self, entry: Entry, patience: Duration) -> Result<(), Errno>;
+    /// Standard error, by device and inode.
+    fn standard_error(&self) -> Option<(u64, u64)>;
+    /// Writes a line there, as far as that goes.
+    fn write_standard_error(&self, line: &[u8]);
+    /// Whether the helper lives.
+    fn helper_lives(&self) -> bool;
+    /// Ends the helper, of which the calling thread is.
+    fn end_helper(&self) -> !;
+    /// Whether the program of this helper is gone, and why.
+    fn program_is_gone(&self) -> Option<Gone>;
+    /// Ends the program.
+    fn kill_program(&self);
+    /// On a thread of the program's: ends it, with all of its threads.
+    fn die(&self) -> !;
+    /// On a thread of the pager's: becomes the user that the program has become.
+    fn follow_user(&self);
+    /// Whether a user is among the calling thread's real, effective and saved ones.
+    fn has_user(&self, user: u32) -> bool;
+    /// In a forked child, first: stacks, threads and the program's number are made its own.
+    fn reset_in_child(&self);
+
+    // Faults, and the pages that they are about.
+
+    /// Opens the descriptors, those of this process.
+    fn open(&self) -> Result<(), String>;
+    /// The descriptor that faults come from, to be given to the supervisor.
+    fn faults(&self) -> Option<BorrowedFd<'_>>;
+    /// Reads faults, as many as there are and fit; does not wait.
+    fn read_faults<'a>(&self, out: &'a mut [Fault]) -> Result<&'a [Fault], Errno>;
+    /// Waits so long for faults to be there; whether there are any.
+    fn has_faults(&self, timeout_ms: i32) -> bool;
+    /// Missing pages of this memory are faults from now on.
+    fn register(&self, start: usize, len: usize) -> Result<(), Errno>;
+    /// Ends that.
+    fn unregister(&self, start: usize, len: usize) -> Result<(), Errno>;
+    /// Fills missing pages: see [`Userfaultfd::copy`].
+    fn copy(&self, to: usize, from: &[u8], protect: bool, wake: bool)
+    -> (usize, Result<(), Errno>);
+    /// Moves pages: see [`Userfaultfd::shift`].
+    ///
+    /// # Safety
+    /// Nobody needs the pages where they are, and the target is the caller's.
+    unsafe fn move_pages(&self, to: usize, from: usize, len: usize) -> (usize, Result<(), Errno>);
+    /// Protects present pages from writes, or lets them be written and wakes who waits.
+    fn protect(&self, start: usize, len: usize, on: bool) -> Result<(), Errno>;
+    /// Lets threads that wait for these pages try again.
+    fn wake_pages(&self, start: usize, len: usize);
+    /// Makes missing pages fatal to touch.
+    fn poison(&self, start: usize, len: usize);
+    /// What is behind up to 64 pages; none: they cannot be looked at.
+    fn try_look(&self, start: usize, pages: usize) -> Option<Mapped>;
+    /// Calls `found` for each run of present pages.
+    fn scan(&self, start: usize, end: usize, found: impl FnMut(usize, usize)) -> Result<(), Errno>;
+    /// Counts pages that other processes map too.
+    fn shared(&self, start: usize, end: usize) -> usize;
+    /// Reads memory of the program, whatever its protection; false: not all of it is there.
+    fn read_memory(&self, start: usize, out: &mut [u8]) -> bool;
+
+    // Memory calls.
+
+    /// `mmap(2)`.
+    ///
+    /// # Safety
+    /// As the system call, here and below.
+    unsafe fn mmap(
+        &self,
+        addr: usize,
+        len: usize,
+        prot: i32,
+        flags: i32,
+        fd: i32,
+        offset: i64,
+    ) -> Result<usize, Errno>;
+    /// `munmap(2)`.
+    ///
+    /// # Safety
+    /// As the system call.
+    unsafe fn munmap(&self, addr: usize, len: usize) -> Result<(), Errno>;
+    /// `mremap(2)`.
+    ///
+    /// # Safety
+    /// As the system call.
+    unsafe fn mremap(
+        &self,
+        old: usize,
+        old_len: usize,
+        new_len: usize,
+        flags: i32,
+        new: usize,
+    ) -> Result<usize, Errno>;
+    /// `mprotect(2)`.
+    ///
+    /// # Safety
+    /// As the system call.
+    unsafe fn mprotect(&self, addr: usize, len: usize, prot: i32) -> Result<(), Errno>;
+    /// `madvise(2)`.
+    ///
+    /// # Safety
+    /// As the system call.
+    unsafe fn madvise(&self, addr: usize, len: usize, advice: i32) -> Result<(), Errno>;
+    /// `process_madvise(2)`.
+    ///
+    /// # Safety
+    /// As the system call.
+    unsafe fn process_madvise(
+        &self,
+        process: i32,
+        areas: *const libc::iovec,
+        count: usize,
+        advice: i32,
+        flags: u32,
+    ) -> Result<usize, Errno>;
+    /// `brk(2)`, as the system call has it.
+    ///
+    /// # Safety
+    /// As the system call.
+    unsafe fn brk(&self, addr: usize) -> usize;
+    /// `mlock2(2)`.
+    fn mlock(&self, addr: usize, len: usize, flags: i32) -> Result<(), Errno>;
+    /// `munlock(2)`.
+    fn munlock(&self, addr: usize, len: usize) -> Result<(), Errno>;
+    /// `mlockall(2)`.
+    fn mlockall(&self, flags: i32) -> Result<(), Errno>;
+    /// `munlockall(2)`.
+    fn munlockall(&self) -> Result<(), Errno>;
+    /// New memory of the pager's own.
+    fn reserve(&self, len: usize) -> Result<usize, Errno>;
+    /// Drops runs of pages, (address, bytes), with one flush for all; whether all went.
+    ///
+    /// # Safety
+    /// Nobody needs the content.
+    unsafe fn drop_pages(&self, runs: &[(usize, usize)]) -> bool;
+    /// Writes to memory of the program that is mapped, may be written and is not registered.
+    ///
+    /// # Safety
+    /// Nobody else uses it.
+    unsafe fn write_memory(&self, to: usize, from: &[u8]);
+
+    // Measures.
+
+    /// Pages of anonymous memory that are resident.
+    fn resident_anonymous_pages(&self) -> Option<u64>;
+    /// Pages of page tables.
+    fn table_pages(&self) -> Option<u64>;
+    /// Pages pinned for long.
+    fn pinned_pages(&self) -> Option<u64>;
+}
+
+/// The kernel that this process runs on.
+pub struct SystemKernel {
+    /// Null before [`open`](Kernel::open).
+    descriptors: AtomicPtr<Descriptors>,
+}
+
+struct Descriptors {
+    fault: Userfaultfd,
+    pagemap: PageMapFile,
+    memory: MemoryFile,
+}
+
+impl Default for SystemKernel {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl SystemKernel {
+    /// Without descriptors yet.
+    pub const fn new() -> Self {
+        Self {
+            descriptors: AtomicPtr::new(null_mut()),
+        }
+    }
+
+    #[inline(always)]
+    fn descriptors(&self) -> &Descriptors {
+        // SAFETY: null, or leaked by `open`.
+        let descriptors = unsafe { self.descriptors.load(Ordering::Acquire).as_ref() };
+        descriptors.expect("opened before the first fault")
+    }
+}
+
+impl Kernel for SystemKernel {
+    #[inline(always)]
+    fn now(&self) -> Time {
+        Duration::from_nanos(clock::monotonic_ns())
+    }
+    fn sleep(&self, time: Duration) {
+        std::thread::sleep(time);
+    }
+    #[inline]
+    fn wait_word(&self, word: &AtomicU32, seen: u32, timeout: Option<Duration>) {
+        futex::wait(word, seen, timeout, false);
+    }
+    #[inline]
+    fn wake_word(&self, word: &AtomicU32, count: i32) {
+        futex::wake(word, count, false);
+    }
+    #[inline]
+    fn thread(&self) -> u32 {
+        thread::id()
+    }
+    fn process(&self) -> u32 {
+        std::process::id()
+    }
+    #[inline(always)]
+    fn is_own_thread(&self) -> bool {
+        thread::is_ours()
+    }
+    #[inline(always)]
+    fn on_own_stack<R: 'static, F: FnOnce() -> R + 'static>(&self, f: F) -> R {
+        stack::borrow(f)
+    }
+    fn is_on_own_stack(&self) -> bool {
+        stack::is_borrowed()
+    }
+    #[inline]
+    fn cpu(&self) -> usize {
+        thread::cpu()
+    }
+    fn cpu_of(&self, thread: u32) -> Option<usize> {
+        thread::cpu_of(thread)
+    }
+    fn allowed_cpus(&self) -> Vec<usize> {
+        thread::allowed_cpus()
+    }
+    fn processors(&self) -> usize {
+        thread::processors()
+    }
+    fn running(&self) -> Option<usize> {
+        proc::running_threads()
+    }
+    fn nodes(&self) -> Vec<u16> {
+        thread::nodes()
+    }
+    fn bind(&self, cpu: usize) {
+        // Where it cannot be bound, it serves from elsewhere.
+        let _ = thread::bind(cpu);
+    }
+    fn set_urgency(&self, thread: u32, urgency: Urgency) -> bool {
+        thread::set_urgency(thread, urgency).is_ok()
+    }
+    fn spawn(&self, entry: Entry, index: usize) -> Result<u32, Errno> {
+        thread::spawn(entry, index)
+    }
+    fn name_thread(&self, name: TaskName) {
+        thread::set_name(name);
+    }
+    fn start_helper(&self, entry: Entry, patience: Duration) -> Result<(), Errno> {
+        thread::start_helper(entry, 0, patience)
+    }
+    fn standard_error(&self) -> Option<(u64, u64)> {
+        // SAFETY: one structure of ours, of which zeros are a value, is filled.
+        unsafe {
+            let mut stat: libc::stat = std::mem::zeroed();
+            let args = [2, (&raw mut stat) as libc::c_long, 0, 0, 0, 0];
+            (raw::call(libc::SYS_fstat, args) == 0).then_some((stat.st_dev, stat.st_ino))
+        }
+    }
+    fn write_standard_error(&self, line: &[u8]) {
+        let args = [
+            2,
+            line.as_ptr() as libc::c_long,
+            line.len() as libc::c_long,
+            0,
+            0,
+            0,
+        ];
+        // SAFETY: the bytes of the line are read. Not by libc's function, which is a point of cancellation.
+        unsafe { raw::call(libc::SYS_write, args) };
+    }
+    fn helper_lives(&self) -> bool {
+        thread::helper_lives()
+    }
+    fn end_helper(&self) -> ! {
+        thread::end_helper()
+    }
+    fn program_is_gone(&self) -> Option<Gone> {
+        program::is_gone()
+    }
+    fn kill_program(&self) {
+        program::kill();
+    }
+    fn die(&self) -> ! {
+        // SAFETY: raising a signal. The first process of a PID namespace cannot send it to itself: that one
+        // exits, with all of its threads.
+        unsafe {
+            libc::kill(libc::getpid(), libc::SIGKILL);
+            libc::_exit(128 + libc::SIGKILL)
+        }
+    }
+    #[inline]
+    fn follow_user(&self) {
+        credentials::follow();
+    }
+    fn has_user(&self, user: u32) -> bool {
+        let mut users = [0; 3];
+        let [real, effective, saved] = &mut users;
+        // SAFETY: writes three words that are there.
+        unsafe { libc::getresuid(real, effective, saved) };
+        users.contains(&user)
+    }
+    fn reset_in_child(&self) {
+        program::begin();
+        thread::reset_in_child();
+        stack::reset_in_child();
+    }
+
+    fn open(&self) -> Result<(), String> {
+        // Locks on memory are not inherited. Where it was never forked this changes nothing.
+        secret::relock();
+        let fault = Userfaultfd::open().map_err(|e| e.to_string())?;
+        let pagemap =
+            PageMapFile::open().map_err(|e| format!("cannot open /proc/self/pagemap: {e}"))?;
+        let memory = MemoryFile::open().map_err(|e| format!("cannot open /proc/self/mem: {e}"))?;
+        let opened = Box::leak(Box::new(Descriptors {
+            fault,
+            pagemap,
+            memory,
+        }));
+        self.descriptors.store(opened, Ordering::Release);
+        Ok(())
+    }
+    fn faults(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.descriptors().fault.as_fd())
+    }
+    #[inline]
+    fn read_faults<'a>(&self, out: &'a mut [Fault]) -> Result<&'a [Fault], Errno> {
+        self.descriptors().fault.read(out)
+    }
+    #[inline]
+    fn has_faults(&self, timeout_ms: i32) -> bool {
+        self.descriptors().fault.wait(timeout_ms)
+    }
+    fn register(&self, start: usize, len: usize) -> Result<(), Errno> {
+        self.descriptors().fault.register(start, len)
+    }
+    fn unregister(&self, start: usize, len: usize) -> Result<(), Errno> {
+        self.descriptors().fault.unregister(start, len)
+    }
+    #[inline]
+    fn copy(
+        &self,
+        to: usize,
+        from: &[u8],
+        protect: bool,
+        wake: bool,
+    ) -> (usize, Result<(), Errno>) {
+        self.descriptors().fault.copy(to, from, protect, wake)
+    }
+    #[inline]
+    unsafe fn move_pages(&self, to: usize, from: usize, len: usize) -> (usize, Result<(), Errno>) {
+        // SAFETY: passed on to the caller.
+        unsafe { self.descriptors().fault.move_pages(to, from, len) }
+    }
+    #[inline]
+    fn protect(&self, start: usize, len: usize, on: bool) -> Result<(), Errno> {
+        self.descriptors().fault.protect(start, len, on)
+    }
+    #[inline]
+    fn wake_pages(&self, start: usize, len: usize) {
+        // Unmapped meanwhile: nobody waits there.
+        let _ = self.descriptors().fault.wake(start, len);
+    }
+    fn poison(&self, start: usize, len: usize) {
+        // Unmapped meanwhile: nobody can touch it.
+        let _ = self.descriptors().fault.poison(start, len);
+    }
+    #[inline]
+    fn try_look(&self, start: usize, pages: usize) -> Option<Mapped> {
+        self.descriptors().pagemap.try_look(start, pages)
+    }
+    fn scan(&self, start: usize, end: usize, found: impl FnMut(usize, usize)) -> Result<(), Errno> {
+        self.descriptors().pagemap.present(start, end, found)
+    }
+    fn shared(&self, start: usize, end: usize) -> usize {
+        self.descriptors().pagemap.shared(start, end)
+    }
+    fn read_memory(&self, start: usize, out: &mut [u8]) -> bool {
+        self.descriptors().memory.read(start, out).is_ok()
+    }
+
+    #[inline]
+    unsafe fn mmap(
+        &self,
+        addr: usize,
+        len: usize,
+        prot: i32,
+        flags: i32,
+        fd: i32,
+        offset: i64,
+    ) -> Result<usize, Errno> {
+        // SAFETY: passed on to the caller, here and below.
+        unsafe { memory::mmap(addr, len, prot, flags, fd, offset) }
+    }
+    #[inline]
+    unsafe fn munmap(&self, addr: usize, len: usize) -> Result<(), Errno> {
+        // SAFETY: as above.
+        unsafe { memory::munmap(addr, len) }
+    }
+    #[inline]
+    unsafe fn mremap(
+        &self,
+        old: usize,
+        old_len: usize,
+        new_len: usize,
+        flags: i32,
+        new: usize,
+    ) -> Result<usize, Errno> {
+        // SAFETY: as above.
+        unsafe { memory::mremap(old, old_len, new_len, flags, new) }
+    }
+    #[inline]
+    unsafe fn mprotect(&self, addr: usize, len: usize, prot: i32) -> Result<(), Errno> {
+        // SAFETY: as above.
+        unsafe { memory::mprotect(addr, len, prot) }
+    }
+    #[inline]
+    unsafe fn madvise(&self, addr: usize, len: usize, advice: i32) -> Result<(), Errno> {
+        // SAFETY: as above.
+        unsafe { memory::madvise(addr, len, advice) }
+    }
+    unsafe fn process_madvise(
+        &self,
+        process: i32,
+        areas: *const libc::iovec,
+        count: usize,
+        advice: i32,
+        flags: u32,
+    ) -> Result<usize, Errno> {
+        // SAFETY: as above.
+        unsafe { memory::process_madvise(process, areas, count, advice, flags) }
+    }
+    #[inline]
+    unsafe fn brk(&self, addr: usize) -> usize {
+        // SAFETY: as above.
+        unsafe { memory::brk(addr) }
+    }
+    fn mlock(&self, addr: usize, len: usize, flags: i32) -> Result<(), Errno> {
+        memory::mlock(addr, len, flags)
+    }
+    fn munlock(&self, addr: usize, len: usize) -> Result<(), Errno> {
+        memory::munlock(addr, len)
+    }
+    fn mlockall(&self, flags: i32) -> Result<(), Errno> {
+        memory::mlockall(flags)
+    }
+    fn munlockall(&self) -> Result<(), Errno> {
+        memory::munlockall()
+    }
+    fn reserve(&self, len: usize) -> Result<usize, Errno> {
+        memory::reserve(len)
+    }
+    #[inline]
+    unsafe fn drop_pages(&self, runs: &[(usize, usize)]) -> bool {
+        // SAFETY: as above.
+        unsafe { memory::drop_pages(runs) }
+    }
+    unsafe fn write_memory(&self, to: usize, from: &[u8]) {
+        // SAFETY: by the caller's contract the memory is there and nobody else's.
+        unsafe { std::ptr::copy_nonoverlapping(from.as_ptr(), to as *mut u8, from.len()) };
+    }
+
+    fn resident_anonymous_pages(&self) -> Option<u64> {
+        proc::resident_anonymous_pages()
+    }
+    fn table_pages(&self) -> Option<u64> {
+        proc::table_pages()
+    }
+    fn pinned_pages(&self) -> Option<u64> {
+        proc::pinned_pages()
+    }
+}
