@@ -224,3 +224,28 @@ fn the_default_budget_is_what_the_cgroup_has_free() {
         "{stats}"
     );
 }
+
+/// `ebb lab` is a program of its own: where it is not installed beside, the message says what to do.
+#[test]
+fn the_lab_is_found_beside_or_missed() {
+    let dir = tempfile::tempdir().unwrap();
+    let alone = dir.path().join("ebb");
+    fs::copy(ebb(), &alone).unwrap();
+    let lab =
+        |args: &[&str]| -> Output { Command::new(&alone).arg("lab").args(args).output().unwrap() };
+    let missed = lab(&["fill"]);
+    assert_eq!(missed.status.code(), Some(125));
+    let text = stderr(&missed);
+    assert!(text.contains("ebb-lab is not installed"), "{text}");
+    assert!(text.contains("cargo build --release -p ebb-lab"), "{text}");
+
+    let beside = dir.path().join("ebb-lab");
+    fs::write(&beside, "#!/bin/sh\nprintf '%s|' \"$@\"\nexit 7\n").unwrap();
+    fs::set_permissions(&beside, fs::Permissions::from_mode(0o755)).unwrap();
+    let found = lab(&["mthp", "--json", "--help", "--", "-x"]);
+    assert_eq!(found.status.code(), Some(7));
+    assert_eq!(
+        String::from_utf8_lossy(&found.stdout),
+        "mthp|--json|--help|--|-x|"
+    );
+}

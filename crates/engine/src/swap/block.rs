@@ -51,7 +51,7 @@ impl Scratch {
         is_there.then(|| &unpacked.pages[before as usize])
     }
 
-    /// Compresses the gathered pages of these mask, at least two, to the beginning of the room; how
+    /// Compresses the gathered pages in the mask, at least two, to the beginning of the room; how
     /// many bytes, if they are few enough for an object.
     pub fn pack_gathered(&mut self, mask: u8) -> Option<usize> {
         let (room, gathered) = self.data.0.split_at_mut(GATHERED);

@@ -1,4 +1,4 @@
-//! The used slots of a cluster that has sparse: each beside its position, in five bytes, in their order.
+//! The used slots of a cluster that has few: each beside its position, in five bytes, in their order.
 //! Nothing else; what a larger form counts, this one finds out.
 
 use super::SlotOwner;
