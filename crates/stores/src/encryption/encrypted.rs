@@ -51,7 +51,7 @@ impl<S: Store> Encrypted<S> {
         &self.slot_keys
     }
 
-    /// Bytes of RAM that the buffers can come to hold, and that slot_keys do.
+    /// Bytes of RAM that the buffers can come to hold, and that slot keys do.
     pub fn memory_bytes(&self) -> usize {
         LANES * BOUNCE_PAGES * PAGE_SIZE + self.slot_keys.memory_bytes()
     }
