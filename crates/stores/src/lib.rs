@@ -15,6 +15,7 @@ mod facts;
 mod faulty;
 mod file;
 mod open;
+mod pass_through;
 mod ram;
 mod size;
 mod transfer;

@@ -1,8 +1,35 @@
-//! The unsafe floor: every kernel interface ebbtide uses, behind functions that state what
-//! they need. Nothing here decides anything.
+//! The unsafe floor: every kernel interface that Ebbtide uses, behind functions that state their
+//! requirements. Nothing here decides anything.
 //!
-//! Memory calls go through `syscall(2)`, never through libc's `mmap` and its siblings: inside
+//! Memory calls go through the system call itself, never through libc's `mmap` and its siblings: inside
 //! the preload library those symbols are our own.
+//!
+//! # Rooms, each using only those under it
+//! ```text
+//! probe    what this kernel lets this process do
+//! process  programs, their threads and stacks, tasks of our own, credentials, executables
+//! io       devices, sockets and signals as descriptors; io_uring, asynchronous reads
+//! memory   maps, the internal heap, keys, shared memory, page maps, userfaultfd
+//! proc     `/proc`: processes, this one, pidfds
+//! kernel   raw calls, futexes, signals, clocks, random numbers, the registry of our own tasks
+//! ```
+//!
+//! # State of the process
+//! State is a field of its owner wherever there is one. These statics stay, one a part, because a signal
+//! handler, the kernel, libc or a bare stack pointer has to find them, or because a forked child goes on
+//! with its copy before anything can be allocated:
+//!
+//! | static | why it is one for the process |
+//! |---|---|
+//! | `kernel::tasks::REGISTRY` | a task knows itself from its stack pointer alone, in `malloc` too |
+//! | `process::task::LAUNCH` | a new task has nothing but its number to find its order by |
+//! | `process::credentials::CHANGES` | any thread of the program changes users for all tasks |
+//! | `process::program::PROGRAM` | the kernel clears its word when the first thread ends |
+//! | `process::stack::STACK_SET` | a thread knows its stack from its stack pointer alone |
+//! | `process::syscall_trap::TRAP` | a signal handler finds it by its symbol; the kernel reads its selector |
+//! | `proc::file::DIRECTORY` | descriptors belong to the table that all our tasks share |
+//! | `memory::heap::ARENA` | the state of the global allocator, which has no value |
+//! | `memory::secret::AREA_STATE` | keys of all devices lie in one locked area, relocked after a fork |
 #![allow(clippy::missing_safety_doc)] // Each unsafe fn says "Requires:" in its first lines.
 
 mod io;

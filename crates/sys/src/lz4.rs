@@ -16,13 +16,6 @@ unsafe extern "C" {
         acceleration: c_int,
     ) -> c_int;
     fn LZ4_initStream(buffer: *mut core::ffi::c_void, size: usize) -> *mut core::ffi::c_void;
-    fn LZ4_decompress_safe_partial(
-        source: *const c_char,
-        destination: *mut c_char,
-        source_size: c_int,
-        target_size: c_int,
-        room: c_int,
-    ) -> c_int;
     fn LZ4_loadDictSlow(
         stream: *mut core::ffi::c_void,
         dictionary: *const c_char,
@@ -83,23 +76,7 @@ impl Lz4Dictionary {
 
     /// [`lz4_decompress`] of what was compressed with this dictionary.
     pub fn decompress(&self, data: &[u8], out: &mut [u8]) -> bool {
-        let Some((len, room)) = lengths(data, out) else {
-            return false;
-        };
-        // SAFETY: all three ranges are as long as we say, and `out` overlaps none; the
-        // function reads and writes inside them whatever `data` holds.
-        let n = unsafe {
-            LZ4_decompress_safe_partial_usingDict(
-                data.as_ptr().cast(),
-                out.as_mut_ptr().cast(),
-                len,
-                room,
-                room,
-                self.bytes.as_ptr().cast(),
-                self.bytes.len() as c_int,
-            )
-        };
-        n == room
+        decompress(data, out, &self.bytes)
     }
 }
 
@@ -184,18 +161,25 @@ fn lengths(data: &[u8], out: &[u8]) -> Option<(c_int, c_int)> {
 /// Decompresses a block whose end is not known: `data` may go on after it. Exactly
 /// `out.len()` bytes must come out, else false.
 pub fn lz4_decompress(data: &[u8], out: &mut [u8]) -> bool {
+    decompress(data, out, &[])
+}
+
+/// Decompresses a block that may refer to a dictionary, which may be empty.
+fn decompress(data: &[u8], out: &mut [u8], dictionary: &[u8]) -> bool {
     let Some((len, room)) = lengths(data, out) else {
         return false;
     };
-    // SAFETY: both ranges are as long as we say, and do not overlap; the function reads and
+    // SAFETY: all three ranges are as long as we say, and `out` overlaps none. The function reads and
     // writes inside them whatever `data` holds.
     let n = unsafe {
-        LZ4_decompress_safe_partial(
+        LZ4_decompress_safe_partial_usingDict(
             data.as_ptr().cast(),
             out.as_mut_ptr().cast(),
             len,
             room,
             room,
+            dictionary.as_ptr().cast(),
+            dictionary.len() as c_int,
         )
     };
     n == room

@@ -107,7 +107,7 @@ impl<'a> Leases<'a> {
             if self.owner[c].load(Relaxed) != 0 || self.look_for_reader(c, usize::MAX) {
                 continue;
             }
-            // AgeCutoff the swap, so that whoever reads `touched` after an inheritance began
+            // Before the swap, so that whoever reads `touched` after an inheritance began
             // knows of every cluster the forking process owns.
             self.header.touched.fetch_max(c as u32 + 1, SeqCst);
             if self.owner[c]
@@ -256,7 +256,7 @@ impl<'a> Leases<'a> {
         }
     }
 
-    /// AgeCutoff `me` forks: `child` will read all that `me` owns or reads. Nothing of `me`
+    /// Before `me` forks: `child` will read all that `me` owns or reads. Nothing of `me`
     /// acquires, releases or stops reading meanwhile.
     pub fn inherit(&self, me: usize, child: usize) {
         let touched = (self.header.touched.load(SeqCst) as usize).min(self.owner.len());
@@ -280,7 +280,7 @@ impl<'a> Leases<'a> {
             }
             if bits != 0 {
                 if !any {
-                    // AgeCutoff the first bit: a look must know of the row.
+                    // Before the first bit: a look must know of the row.
                     self.mark_reading(child, true);
                     any = true;
                 }

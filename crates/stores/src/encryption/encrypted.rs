@@ -16,9 +16,8 @@ use super::xts::Tweak;
 use crate::file::{BOUNCE_PAGES, LANES};
 use crate::transfer::batch::{Cursor, PIECES, Round, Shape};
 use crate::transfer::bounce::{Bounce, StackPage};
+use ebb_engine::PAGE_SIZE;
 use ebb_engine::env::{IoError, ReadOp, Store, WriteOp};
-use ebb_engine::{Node, PAGE_SIZE};
-use std::ops::Range;
 use std::sync::{Arc, Mutex, TryLockError};
 
 /// A store whose slots hold nothing readable without the keys.
@@ -52,7 +51,7 @@ impl<S: Store> Encrypted<S> {
         &self.slot_keys
     }
 
-    /// Bytes of RAM that the buffers can come to hold, and that slot_keys do.
+    /// Bytes of RAM that the buffers can come to hold, and that slot keys do.
     pub fn memory_bytes(&self) -> usize {
         LANES * BOUNCE_PAGES * PAGE_SIZE + self.slot_keys.memory_bytes()
     }
@@ -197,25 +196,11 @@ impl<S: Store> Store for Encrypted<S> {
         self.decrypt(ops, results);
     }
 
-    fn expect(&self, slots: &[Range<u64>]) {
-        self.inner.expect(slots);
-    }
-
     fn discard(&self, slot: u64, slots: u64) -> Result<(), IoError> {
         self.inner.discard(slot, slots)
     }
 
-    fn wants_discard(&self) -> bool {
-        self.inner.wants_discard()
-    }
-
-    fn rotational(&self) -> bool {
-        self.inner.rotational()
-    }
-
-    fn node(&self) -> Option<Node> {
-        self.inner.node()
-    }
+    crate::pass_through::pass_through!();
 }
 
 #[cfg(test)]

@@ -7,7 +7,7 @@
 //! later writes, nor can anybody who has the keys of one. Nobody hands keys out.
 //!
 //! # How a slot's key is found again
-//! [`SlotKeys`] say by number which key each slot was written with; a forked child has a copy of slot_keys
+//! [`SlotKeys`] say by number which key each slot was written with; a forked child has a copy of slot keys
 //! and keys. A key of no slot is wiped ([`Ring::drop_unneeded`]): in a child at once, in a parent when it
 //! has twice as many keys as last time. So there are as many keys as forks, in a chain of them, of which
 //! something is still on devices, and at most 65,534. A process that has so many goes on with its key,
@@ -108,7 +108,7 @@ impl Keyring {
     }
 
     /// After a fork, on either side, and with no transfer under way: what is written from now on has a
-    /// key of its own. `devices` are the slot_keys of all devices.
+    /// key of its own. `devices` are the slot keys of all devices.
     pub fn rotate<'a>(&self, is_child: bool, devices: impl Iterator<Item = &'a SlotKeys>) {
         let mut ring = self.change();
         if is_child || ring.held >= (2 * ring.needed).max(FEW).min(ring.most) {

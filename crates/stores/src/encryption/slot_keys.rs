@@ -6,7 +6,7 @@
 //! # Protocol
 //! A slot is marked before it is written, by the thread that has it from the allocator, and read after its
 //! entry names it. So nobody relies on a mark that changes. A reader of a slot that has been given to
-//! another meanwhile finds any mark, and then a wrong checksum. A cluster's slot_keys are forgotten when
+//! another meanwhile finds any mark, and then a wrong checksum. A cluster's slot keys are forgotten when
 //! the process gives it back or comes to own it ([`KeyedLender`]).
 //!
 //! Not here: the keys themselves ([`crate::Keyring`]).
@@ -18,7 +18,7 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicU16, Ordering::*};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
-/// Clusters whose slot_keys are made together.
+/// Clusters whose slot keys are made together.
 const BLOCK: usize = 256;
 /// In the place of a cluster's key: each slot has its own.
 const EACH: u16 = u16::MAX;
@@ -195,14 +195,14 @@ fn place(slot: u64) -> (usize, usize) {
     ((slot / slots) as usize, (slot % slots) as usize)
 }
 
-/// A lender that has the slot_keys of a cluster forgotten with it.
+/// A lender that has the slot keys of a cluster forgotten with it.
 pub struct KeyedLender {
     lender: Arc<dyn Lender>,
     slot_keys: Arc<SlotKeys>,
 }
 
 impl KeyedLender {
-    /// Over the lender of a device, with its slot_keys.
+    /// Over the lender of a device, with its slot keys.
     pub fn new(lender: Arc<dyn Lender>, slot_keys: Arc<SlotKeys>) -> Self {
         Self { lender, slot_keys }
     }

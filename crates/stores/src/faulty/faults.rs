@@ -176,10 +176,11 @@ impl FromStr for Faults {
                 "keeper-after" => faults.keeper_after = Some(number()?),
                 "no-page" => faults.no_page = rate()?,
                 "no-page-after" => {
-                    let told = value.split_once(':');
-                    let told = told.and_then(|(n, time)| Some((n.parse().ok()?, duration(time)?)));
+                    let parsed = value.split_once(':');
+                    let parsed =
+                        parsed.and_then(|(n, time)| Some((n.parse().ok()?, duration(time)?)));
                     let allowed = "N:TIME with us, ms or s, like 9000:3s";
-                    faults.no_page_after = Some(told.ok_or_else(|| wrong(allowed))?);
+                    faults.no_page_after = Some(parsed.ok_or_else(|| wrong(allowed))?);
                 }
                 _ => return Err(FaultsError::Unknown(item.into())),
             }

@@ -8,10 +8,9 @@ mod faults;
 
 pub use faults::{FAULTS_VARIABLE, Faults, FaultsError};
 
+use ebb_engine::PAGE_SIZE;
 use ebb_engine::env::{IoError, ReadOp, Store, WriteOp};
-use ebb_engine::{Node, PAGE_SIZE};
 use faults::{Kind, mix};
-use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// A store that fails as told.
@@ -197,26 +196,12 @@ impl<S: Store> Store for FaultyStore<S> {
         }
     }
 
-    fn expect(&self, slots: &[Range<u64>]) {
-        self.inner.expect(slots);
-    }
-
     fn discard(&self, slot: u64, slots: u64) -> Result<(), IoError> {
         self.next()?;
         self.inner.discard(slot, slots)
     }
 
-    fn wants_discard(&self) -> bool {
-        self.inner.wants_discard()
-    }
-
-    fn rotational(&self) -> bool {
-        self.inner.rotational()
-    }
-
-    fn node(&self) -> Option<Node> {
-        self.inner.node()
-    }
+    crate::pass_through::pass_through!();
 }
 
 #[cfg(test)]

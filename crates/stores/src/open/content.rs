@@ -101,7 +101,7 @@ struct Search<'a> {
     look: &'a SearchTime<'a>,
     buffer: Bounce,
     started: Instant,
-    told: bool,
+    reported: bool,
 }
 
 impl<'a> Search<'a> {
@@ -113,7 +113,7 @@ impl<'a> Search<'a> {
             look,
             buffer: Bounce::new(PIECE / PAGE_SIZE),
             started: Instant::now(),
-            told: false,
+            reported: false,
         }
     }
 
@@ -178,8 +178,8 @@ impl<'a> Search<'a> {
         let passed = self.started.elapsed();
         match self.look {
             SearchTime::Unlimited(tell) => {
-                if passed > LONG && !self.told {
-                    self.told = true;
+                if passed > LONG && !self.reported {
+                    self.reported = true;
                     tell(at, self.size);
                 }
                 true

@@ -26,7 +26,7 @@ pub struct PendingHeader {
 }
 
 impl PendingHeader {
-    /// SlotKeys it.
+    /// Writes it.
     ///
     /// # Errors
     /// It cannot be written.

@@ -365,7 +365,7 @@ impl Member {
         self.connection.send(protocol::message(text, &mut packet));
     }
 
-    /// AgeCutoff a fork, in a process of `pages` that does not page: whether the budget holds all that
+    /// Before a fork, in a process of `pages` that does not page: whether the budget holds all that
     /// the child might copy, beside all that others might. If so, that is kept for it until the
     /// supervisor has seen the child.
     pub fn fork_fits(&self, pages: u64) -> bool {

@@ -5,8 +5,8 @@
 //! member → supervisor   HELLO version pid reserved-slot   once; with the program's pidfd from a helper
 //! supervisor → member   WELCOME slot + the table          or REFUSED text, once
 //! member → supervisor   MESSAGE text · POKE · ASK rows    any time
-//!                       USERFAULTFD + a userfaultfd            when it begins to page
-//!                       HELPER_EXIT why                       from a helper, before it ends
+//!                       USERFAULTFD + a userfaultfd       when it begins to page
+//!                       HELPER_EXIT why                   from a helper, before it ends
 //! supervisor → member   DEVICES (row serial)* + a file and a lease area each, for an ASK
 //!
 //! command → supervisor  REQUEST version verb text         once

@@ -1,4 +1,4 @@
-//! The door: who may connect, and who of those may join.
+//! Admission: which processes may connect, and which of those may join.
 //!
 //! The socket has a name that everybody on the machine can connect to. The kernel's note of the connecting
 //! process (SO_PEERCRED) decides, never the packet:

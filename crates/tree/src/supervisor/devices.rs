@@ -148,7 +148,7 @@ impl Supervisor {
                 };
                 fds.extend([file.as_fd(), row.lease_fd.as_fd()]);
                 named.push((n, row.serial));
-                // AgeCutoff it has them: there is no moment at which it has one without this.
+                // Before it has them: there is no moment at which it has one without this.
                 self.table.slot(slot).attached.fetch_or(1 << n, SeqCst);
             }
         }

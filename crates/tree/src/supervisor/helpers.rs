@@ -13,11 +13,11 @@
 //! ```text
 //! program dies or execs   the helper sees it and ends; if it has not after GRACE, it is killed
 //! helper dies             the program is killed, as nobody can bring back what is out; unless the helper has
-//!                         said helper_exit, or the program is ending anyway
+//!                         said that it exits, or the program is ending anyway
 //! ```
 //! The second descriptor of the userfaultfd (`orphan_memory`) keeps what is out from reading as zeros meanwhile.
 //!
-//! # AgeCutoff it has joined
+//! # Before it has joined
 //! Helpers that have not said hello yet are told by their name, and by a process of the tree that they
 //! share their memory with. A name alone says nothing: anybody may have it.
 

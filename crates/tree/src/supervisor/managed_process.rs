@@ -39,7 +39,7 @@ pub(super) struct Helper {
     pub ended: bool,
     /// When it is killed: its program is gone.
     pub due: Option<Instant>,
-    /// It has said helper_exit.
+    /// Why it exits, if it has said so.
     pub exit: Option<HelperExit>,
 }
 

@@ -215,7 +215,7 @@ impl Supervisor {
     }
 
     /// Images of children that were charged for before their forks and whose numbers are not known yet.
-    /// Neither parent nor child may have run since to say so. Counted as candidates too, such a child would
+    /// Neither parent nor child may have run since to say so. Counted as an unmanaged process too, such a child would
     /// use up the budget a second time.
     pub(super) fn nameless_children(&mut self) -> Vec<Image> {
         let taken = self.table.taken();

@@ -191,7 +191,7 @@ impl Supervisor {
                 exact.insert(key, now);
                 credit += self.table.slot(n).credit.load(SeqCst);
             }
-            // AgeCutoff it is taken: nothing that is only suspected counts as a peak.
+            // Before it is taken: nothing that is only suspected counts as a peak.
             let suspected = &self.table.suspected;
             if suspected.load(SeqCst) >= 0 {
                 suspected.fetch_add(since, SeqCst);

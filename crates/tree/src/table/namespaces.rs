@@ -5,7 +5,7 @@ use ebb_sys::proc;
 use std::sync::atomic::Ordering::*;
 
 impl Table {
-    /// This process comes to the tree: by joining, or in a reserved slot. AgeCutoff it is named
+    /// This process comes to the tree: by joining, or in a reserved slot. Before it is named
     /// anywhere. One system call, and nothing is allocated.
     pub fn arrive(&self) {
         self.arrive_from(proc::pid_namespace().ok());
