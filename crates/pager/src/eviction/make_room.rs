@@ -62,7 +62,10 @@ impl<K: Kernel> Process<K> {
         self.release_overdraft(&mut state);
         let (state, from_peers) = self.ask_peers(state, when);
         let step = match from_peers {
-            Some(step) => step,
+            Some(step) => {
+                drop(state);
+                step
+            }
             None => self.evict(state, worker),
         };
         // Frames are room once they are given back.

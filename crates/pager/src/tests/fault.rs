@@ -2,6 +2,7 @@
 
 use super::kernel::{PAGE, Stop};
 use super::machine::{Machine, Random};
+use crate::eviction::make_room::{Step, When};
 use crate::map::page_map::{Page, UNIT};
 use std::sync::atomic::Ordering::SeqCst;
 use std::time::Duration;
@@ -151,4 +152,34 @@ fn memory_that_cannot_leave_ends_the_process() {
     for i in 0..4096 {
         machine.touch(1, start + i * PAGE, Some(1));
     }
+}
+
+/// Where peers were asked and are waited for, room is not made here ahead of need, and no lock is kept.
+#[test]
+fn room_from_peers_is_waited_for_without_the_lock() {
+    let mut machine = Machine::new(1024);
+    let start = machine.map(4096);
+    let mut waited = 0;
+    for page in 0..4096 {
+        machine.write(start + page * PAGE, 1);
+        if page < 2048 {
+            continue;
+        }
+        // The time of waits for peers is the tree's, so none is left waiting for a fault.
+        let peers = |sent: bool| {
+            let now = machine.process.now();
+            let mut state = machine.process.lock();
+            match sent {
+                true => state.peer_reclaim.sent(true, now),
+                false => state.peer_reclaim.timed_out(now),
+            }
+        };
+        peers(true);
+        let step = machine.process.make_room(&mut machine.worker, When::Soon);
+        peers(false);
+        waited += usize::from(step == Step::Enough);
+    }
+    assert!(waited > 0);
+    machine.read_all();
+    machine.check();
 }
