@@ -221,6 +221,11 @@ fn a_device_that_goes_away() {
             .run(&job);
         right_or_ended(&managed, &alone, "device gone");
         managed.assert_struck(&["write_error", "read_error"], "the device's end");
+        assert!(
+            !managed.run.stderr.contains(" 0 times"),
+            "{}",
+            managed.run.stderr
+        );
     }
 }
 

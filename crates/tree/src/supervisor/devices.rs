@@ -525,8 +525,13 @@ impl Supervisor {
             let (serial, name) = (row.serial, row.name.clone());
             if out > 0 && !row.told_out {
                 (row.told_out, row.told_errors) = (true, true);
+                // A device that is gone fails as a whole, not slot by slot.
+                let failed = match errors {
+                    0 => "fails".into(),
+                    _ => format!("failed to write {errors} times"),
+                };
                 self.notice(&format!(
-                    "swap device {serial}, {name}, failed to write {errors} times and takes no more pages of {out} processes; what is on it stays readable if the device lets it. Look at the device; `ebb swap on SPEC {us}` adds another, `ebb swap off {serial} {us}` empties this one"
+                    "swap device {serial}, {name}, {failed} and takes no more pages of {out} processes; what is on it stays readable if the device lets it. Look at the device; `ebb swap on SPEC {us}` adds another, `ebb swap off {serial} {us}` empties this one"
                 ));
             } else if errors > 0 && !row.told_errors {
                 row.told_errors = true;
