@@ -116,7 +116,8 @@ static void submit(struct ring* ring, int code, int file, void* memory, size_t b
   must(done == 1, "io_uring_enter");
 }
 
-static void complete(struct ring* ring, size_t bytes) {
+// The result of what was submitted last.
+static int result_of(struct ring* ring) {
   uint32_t* head = ring_word(ring, ring->p.cq_off.head);
   const uint32_t* tail = ring_word(ring, ring->p.cq_off.tail);
   while (__atomic_load_n(tail, __ATOMIC_ACQUIRE) == *head) {
@@ -128,6 +129,16 @@ static void complete(struct ring* ring, size_t bytes) {
       (struct io_uring_cqe*)ring_word(ring, ring->p.cq_off.cqes) + (*head & mask);
   const int result = cqe->res;
   __atomic_store_n(head, *head + 1, __ATOMIC_RELEASE);
+  return result;
+}
+
+static void complete(struct ring* ring, int code, int file, void* memory, size_t bytes) {
+  int result = result_of(ring);
+  // A signal that comes as the kernel starts a thread for the transfer cancels it.
+  while (result == -ECANCELED) {
+    submit(ring, code, file, memory, bytes);
+    result = result_of(ring);
+  }
   if (result < 0) errno = -result;
   must(result == (int)bytes, "a transfer of io_uring");
 }
@@ -146,14 +157,16 @@ static void uring(struct thread* t) {
   if (fixed)
     must(syscall(SYS_io_uring_register, ring.file, IORING_REGISTER_BUFFERS, &whole, 1) == 0,
          "registering a buffer");
-  submit(&ring, fixed ? IORING_OP_WRITE_FIXED : IORING_OP_WRITE, file, r.base, bytes);
+  const int write_it = fixed ? IORING_OP_WRITE_FIXED : IORING_OP_WRITE;
+  const int read_it = fixed ? IORING_OP_READ_FIXED : IORING_OP_READ;
+  submit(&ring, write_it, file, r.base, bytes);
   fill_some(t, 2);
-  complete(&ring, bytes);
+  complete(&ring, write_it, file, r.base, bytes);
   memset(r.base, 0xa5, bytes);
   fill_some(t, 2);
-  submit(&ring, fixed ? IORING_OP_READ_FIXED : IORING_OP_READ, file, r.base, bytes);
+  submit(&ring, read_it, file, r.base, bytes);
   fill_some(t, 3);
-  complete(&ring, bytes);
+  complete(&ring, read_it, file, r.base, bytes);
   check_all(&r);
   close_ring(&ring);
   fill_some(t, 2);

@@ -18,6 +18,9 @@ pub struct Options {
     /// Fail where a test is skipped because a program is not installed
     #[arg(long)]
     complete: bool,
+    /// Real programs alone, by a build that looks at every assertion, overflow and order of locks
+    #[arg(long, conflicts_with = "quick")]
+    checked: bool,
     /// Only tests whose name contains this
     #[arg(value_name = "FILTER")]
     filter: Option<String>,
@@ -79,6 +82,49 @@ const FULL: [Group; 3] = [
     },
 ];
 
+/// Without those that measure how fast it is.
+const CHECKED: Group = Group {
+    about: "real programs, checked",
+    args: &[
+        "test",
+        "--profile",
+        "checked",
+        "-p",
+        "ebb",
+        "-p",
+        "ebb-preload",
+        "--test",
+        "answers",
+        "--test",
+        "command",
+        "--test",
+        "faults",
+        "--test",
+        "forks",
+        "--test",
+        "keys",
+        "--test",
+        "limit",
+        "--test",
+        "outside",
+        "--test",
+        "places",
+        "--test",
+        "programs",
+        "--test",
+        "progress",
+        "--test",
+        "smoke",
+        "--test",
+        "swap",
+        "--test",
+        "syscalls",
+        "--test",
+        "trees",
+    ],
+    loom: false,
+};
+
 #[derive(Default)]
 struct Tally {
     passed: usize,
@@ -109,6 +155,9 @@ pub fn test(options: &Options) -> Result<bool> {
     let mut tally = Tally::default();
     if options.quick {
         run(&QUICK, options, &mut tally)?;
+    } else if options.checked {
+        setup::install(setup::Extent::Full);
+        run(&CHECKED, options, &mut tally)?;
     } else {
         setup::install(setup::Extent::Full);
         setup::build_release()?;

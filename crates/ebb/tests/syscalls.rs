@@ -295,7 +295,7 @@ fn addresses_mapped_anew_without_libc() {
     let job = Job::new([c_program("reused").as_os_str(), "96".as_ref(), "3".as_ref()])
         .time_limit(Duration::from_secs(60));
     let alone = free(&job, "reused");
-    let managed = Under::budget(64 * MIB).run(&job);
+    let managed = Under::budget(64 * MIB).behind_libc().run(&job);
     assert_eq!(managed.run.ending(), alone.ending());
     assert_eq!(managed.run.stdout, alone.stdout, "{}", managed.run.stderr);
     assert!(managed.counter("evicted") > 0, "nothing left memory");

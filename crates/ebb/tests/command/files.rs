@@ -43,10 +43,10 @@ at=$0/at; mkdir "$at"; truncate -s 200M "$0/image" && mkfs.ext4 -q "$0/image" ||
 fuse2fs -o fakeroot,rw "$0/image" "$at" || exit 90
 for ends in itself all; do
     "$1" run --memory 24M --pool none --swap "$at:128M" -- "$2" 32 512 > "$0/out-$ends" & ebb=$!
-    until ls -l "$at" | grep -q fuse_hidden; do kill -0 $ebb || exit 91; sleep 0.01; done
+    until ls -A "$at" | grep -q fuse_hidden; do kill -0 $ebb || exit 91; sleep 0.01; done
     ls -lA "$at" | grep -v -e ^total -e lost+found -e '^-rw------- 0 .*fuse_hidden' >&2
     [ $ends = itself ] || { sleep 0.3; kill -9 $(cat /proc/$ebb/task/$ebb/children) $ebb; }
-    wait $ebb
+    { wait $ebb; } 2> /dev/null
     for try in $(seq 100); do ls -A "$at" | grep -q fuse_hidden || break; sleep 0.05; done
     ls -A "$at" | grep -v lost+found | sed "s/^/left behind after $ends: /" >&2
 done

@@ -7,7 +7,7 @@ pub mod tree;
 use ebb_harness::cgroup::{self, Cgroup, KernelSwap};
 use ebb_harness::job::{Job, Outcome};
 use ebb_harness::{MIB, SLACK, tools, workloads};
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
@@ -37,9 +37,11 @@ fn build_beside(package: &str) {
     let mut build = Command::new("cargo");
     build.args(["build", "--quiet", "-p", package, "--target-dir"]);
     build.arg(dir.parent().expect("the target directory"));
-    if dir.ends_with("release") {
-        build.arg("--release");
-    }
+    let profile = match dir.file_name().and_then(OsStr::to_str) {
+        Some("debug") | None => "dev",
+        Some(name) => name,
+    };
+    build.args(["--profile", profile]);
     let status = build
         .current_dir(tools::project())
         .status()

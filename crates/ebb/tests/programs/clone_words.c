@@ -55,6 +55,11 @@ static void *place(const char *what, const void *value, size_t size)
 		memcpy(at, value, size);
 		fill(memory + bytes / 2, bytes / 2);
 		fill(memory + bytes / 2, bytes / 2);
+		/* What a walk brings leaves first, and something else may stay: so in no order, too. */
+		size_t pages = bytes / 2 / PAGE;
+		for (size_t i = 0; i < 4 * pages && present(at); i++)
+			for (int once = 0; once < 64; once++, i++)
+				memory[bytes / 2 + i * 40503 % pages * PAGE]++;
 	}
 	fprintf(stderr, "%s %s\n", what, present(at) ? "was in" : "was out");
 	return at;

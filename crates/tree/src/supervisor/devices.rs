@@ -254,8 +254,13 @@ impl Supervisor {
             let (serial, name) = (row.serial, row.name.clone());
             if out > 0 && !row.warned_given_up {
                 (row.warned_given_up, row.warned_errors) = (true, true);
+                // A device that is gone fails as a whole, not slot by slot.
+                let failed = match errors {
+                    0 => "fails".into(),
+                    _ => format!("failed to write {errors} times"),
+                };
                 self.notice(&format!(
-                    "swap device {serial}, {name}, failed to write {errors} times and takes no more pages of {out} processes; what is on it stays readable if the device lets it. Look at the device; `ebb swap on SPEC {us}` adds another, `ebb swap off {serial} {us}` empties this one"
+                    "swap device {serial}, {name}, {failed} and takes no more pages of {out} processes; what is on it stays readable if the device lets it. Look at the device; `ebb swap on SPEC {us}` adds another, `ebb swap off {serial} {us}` empties this one"
                 ));
             } else if errors > 0 && !row.warned_errors {
                 row.warned_errors = true;
