@@ -56,6 +56,7 @@ impl AllowedSkips {
             ("loop device", !root || !works("losetup", &["--find"])),
             ("FUSE", !root || !Path::new("/dev/fuse").exists()),
             ("mount", !mounts),
+            ("network namespace", !works("unshare", &["--net", "true"])),
             ("ext4", tools::in_path("mkfs.ext4").is_none()),
             ("mkswap", tools::in_path("mkswap").is_none()),
             ("/dev/shm", tempfile::tempfile_in("/dev/shm").is_err()),

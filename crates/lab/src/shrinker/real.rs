@@ -251,7 +251,7 @@ impl Service {
     /// Starts it, and waits until it is idle; times count from `since`.
     fn start(own: &Path, since: u64) -> io::Result<Self> {
         let mut child = Command::new(own)
-            .args(["lab", "shrinker", "--work", SERVICE])
+            .args(["shrinker", "--work", SERVICE])
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()?;

@@ -97,6 +97,7 @@ impl<K: Kernel> Process<K> {
     /// keeper gives up some in the next moment. Giving up some on every refusal would outrun loading, and nothing
     /// would stay. Ends the process if it lasts for long.
     pub fn refused(&self, since: Time) {
+        self.counters().page_refused.add(1);
         let lasted = self.now() - since;
         if lasted >= A_MOMENT {
             self.system_refused.store(true, Relaxed);
