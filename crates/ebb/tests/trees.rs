@@ -533,7 +533,7 @@ fn several_programs_share_one_budget() {
     );
 }
 
-/// Each has too little to be worth much, and all begin at once: together they have twice the budget.
+/// Each has too little to be worth much, and they begin within a second or two: together they have twice the budget.
 #[test]
 fn many_small_processes() {
     if cannot_page() {
@@ -541,7 +541,7 @@ fn many_small_processes() {
     }
     let script = "
 file=$(mktemp) || exit
-i=0; while [ $i -lt 100 ]; do \"$0\" 2 100 \"$file\" & i=$((i+1)); done
+i=0; while [ $i -lt 100 ]; do \"$0\" 2 100 \"$file\" & i=$((i+1)); sleep 0.01; done
 wait; rm \"$file\"";
     let small = c_program("small");
     let job = Job::new([
