@@ -110,7 +110,7 @@ pub trait Kernel: Sync + Sized + 'static {
     /// Fills missing pages: see [`Userfaultfd::copy`].
     fn copy(&self, to: usize, from: &[u8], protect: bool, wake: bool)
     -> (usize, Result<(), Errno>);
-    /// Moves pages: see [`Userfaultfd::shift`].
+    /// Moves pages: see [`Userfaultfd::move_pages`].
     ///
     /// # Safety
     /// Nobody needs the pages where they are, and the target is the caller's.

@@ -1,7 +1,7 @@
 //! Memory under the pager: ranges that the program maps or moves are registered with the system, and
 //! which of their pages are there is learnt from it.
 //!
-//! The ranges themselves are noted by the hooks (`ranges`, `growth`); nothing is evicted here.
+//! The ranges themselves are noted by the hooks (`ranges`, `mmap`); nothing is evicted here.
 
 use crate::map::page_map::{Page, PageMap, PageNumber, UNIT};
 use crate::map::ranges::{InChild, Range};

@@ -1,7 +1,7 @@
 //! Resolving a fault: a first touch is filled, a captured page goes back where it was, a swapped one
-//! is loaded (`load`).
+//! is loaded (`swap_in`).
 //!
-//! All come by copy (`place`), while the budget has room. A captured page for which there is none is
+//! All come by copy (`install`), while the budget has room. A captured page for which there is none is
 //! moved back.
 
 use crate::budget::charge::Charge;

@@ -3,7 +3,7 @@
 //!
 //! In three steps. Under the lock it is settled which pages come, and they are in transit from then on. Without it
 //! their data is loaded and installed. Under it again the page map says what is there. Waiting threads are woken by
-//! the caller, after that; or by the second step, where that is one copy (`place`).
+//! the caller, after that; or by the second step, where that is one copy (`install`).
 
 use crate::fault::resolve::Brought;
 use crate::map::access_pattern::{REACH, Window, around};
@@ -28,7 +28,7 @@ use ebb_tree::Way;
 struct SwapIn {
     first: PageNumber,
     entries: ArrayVec<EntryId, UNIT>,
-    /// Whether they are part of a walk that passes (`queue`).
+    /// Whether they are part of a scan that passes (`reclaim_queue`).
     pass: bool,
     /// Whether they keep their entries as clean copies.
     keep: bool,

@@ -133,7 +133,7 @@ impl PackedPage {
     }
 }
 
-/// Reclaim's notes on a unit and its pages: 2 bytes a page. See `queue`.
+/// Reclaim's notes on a unit and its pages: 2 bytes a page. See `reclaim_queue`.
 #[derive(Clone, Copy, Default, Debug)]
 pub struct UnitState {
     /// A page out: the epoch it was evicted in. A resident page: the epoch until which it stays.

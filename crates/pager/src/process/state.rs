@@ -38,7 +38,7 @@ pub struct State {
     pub age_samples: AgeSamples,
     /// When the oldest did of those that others could have the room of, in the keeper's milliseconds.
     pub pool_oldest_ms: Option<u32>,
-    /// How much dearer it is to have memory of them than of resident pages (`appetite`).
+    /// How much dearer it is to have memory of them than of resident pages (`peer_reclaim`).
     pub pool_price: u64,
     /// Charges against the tree's budget.
     pub charge: Charge,
