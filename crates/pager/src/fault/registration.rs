@@ -98,7 +98,7 @@ impl<K: Kernel> Process<K> {
                     range.start, range.end
                 ));
             }
-            state.drop_pages(Some(self.swap), self.cpu(), range.start, range.end);
+            state.forget_pages(Some(self.swap), self.cpu(), range.start, range.end);
             state.ranges.remove(range.start, range.end);
             return Registered::Nothing;
         }
@@ -128,7 +128,7 @@ impl<K: Kernel> Process<K> {
             let first = self.forget_foreign(state, start, middle);
             return self.forget_foreign(state, middle, end) || first;
         }
-        state.drop_pages(Some(self.swap), self.cpu(), start, end);
+        state.forget_pages(Some(self.swap), self.cpu(), start, end);
         state.ranges.remove(start, end);
         self.counters().map_disagrees.add(1);
         true
@@ -208,7 +208,7 @@ impl<K: Kernel> Process<K> {
                 // SAFETY: advice that changes no content.
                 let _ = unsafe { self.kernel.madvise(start, len, libc::MADV_DOFORK) };
             }
-            state.drop_pages(Some(self.swap), self.cpu(), range.start, range.end);
+            state.forget_pages(Some(self.swap), self.cpu(), range.start, range.end);
             state.ranges.remove(range.start, range.end);
         }
         any

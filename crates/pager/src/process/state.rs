@@ -115,7 +115,7 @@ impl Freeing {
 impl State {
     /// Forgets the content of every page in `start..end`: they read as zeros when next touched.
     /// None of them is in transit. Does not touch the memory itself.
-    pub fn drop_pages(&mut self, swap: Option<&Swap>, cpu: Cpu, start: usize, end: usize) {
+    pub fn forget_pages(&mut self, swap: Option<&Swap>, cpu: Cpu, start: usize, end: usize) {
         const SOME: usize = 256;
         let (mut at, end) = (PageNumber::of(start), PageNumber::of(end));
         let mut freeing = Freeing::default();
@@ -143,7 +143,7 @@ impl State {
                     Page::Swapped(entry) => Some(entry),
                     Page::Untouched | Page::Poisoned => None,
                     Page::Loading(_) | Page::Storing(_) => {
-                        unreachable!("dropped a page in transit")
+                        unreachable!("forgot a page in transit")
                     }
                 };
                 self.map.set(number, Page::Untouched);
