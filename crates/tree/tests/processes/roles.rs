@@ -29,7 +29,7 @@ pub fn play(role: &[String]) {
         "watcher" => watcher(),
         "pool" => pool(number(1), number(2), number(3)),
         "erring" => erring(),
-        "gravedigger" => gravedigger(role[1] == "apart"),
+        "reaper" => reaper(role[1] == "apart"),
         "leaver" => leaver(number(1) as u32),
         "crowd" => crowd(number(1)),
         "too-many" => too_many(),
@@ -186,7 +186,7 @@ fn giver(wants: u64, age: u64) {
     member.start_paging(0);
     let mut seen = 0;
     while !member.try_charge(wants) {
-        member.message("hungry");
+        member.message("waits");
         let start = Instant::now();
         seen = member.wait(seen, Some(Duration::from_secs(10)));
         assert!(
@@ -416,7 +416,7 @@ fn forks_in_vain(times: u64) {
 
 /// Reaps the dead together with its second child, which may be of a PID namespace of its own. Each
 /// of the three has charged 100 pages.
-fn gravedigger(apart: bool) {
+fn reaper(apart: bool) {
     let reap = |pid: u32| {
         // SAFETY: a null status is allowed.
         unsafe { libc::waitpid(pid as i32, std::ptr::null_mut(), 0) };
@@ -441,14 +441,14 @@ fn gravedigger(apart: bool) {
         return;
     }
     let second = member.reserve_child(0).unwrap();
-    let Some(digger) = fork() else {
+    let Some(child) = fork() else {
         member.child_started(second);
         member.reap_dead();
         println!("{}", member.charged());
         exit_now(0);
     };
-    member.child_forked(second, digger);
-    reap(digger);
+    member.child_forked(second, child);
+    reap(child);
     member.reap_dead();
     println!("{}", member.charged());
     kill(pid, libc::SIGKILL);
