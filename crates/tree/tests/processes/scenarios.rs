@@ -1,7 +1,8 @@
 //! Invariants that hold whatever the members do.
 
-use crate::support::{Random, Tree, descendants, kill, mib};
+use crate::support::{Tree, descendants, kill, mib};
 use crate::{Scenario, admission, helped};
+use ebb_engine::random::Random;
 use ebb_tree::{Mode, Reply, Request, Way};
 use std::io::{BufRead, BufReader, Write};
 use std::process::Child;
@@ -642,7 +643,7 @@ fn storm() {
         .and_then(|seed| seed.parse().ok())
         .unwrap_or_else(ebb_sys::clock::monotonic_ns);
     println!("  EBB_STORM_SEED={seed}");
-    let mut random = Random(seed | 1);
+    let mut random = Random::new(seed);
     let seconds = std::env::var("EBB_STORM_SECONDS")
         .ok()
         .and_then(|s| s.parse().ok())
@@ -656,10 +657,10 @@ fn storm() {
             let seed = random.below(1 << 30).to_string();
             drop(tree.start(&["storm", &seed]));
         }
-        tree.run_for(Duration::from_millis(random.below(30)));
+        tree.run_for(Duration::from_millis(random.below(30) as u64));
         let pids = descendants(me);
         if !pids.is_empty() {
-            let victim = pids[random.below(pids.len() as u64) as usize];
+            let victim = pids[random.below(pids.len())];
             kill(victim, libc::SIGKILL);
             kills += 1;
         }
