@@ -226,7 +226,7 @@ impl<K: Kernel> Process<K> {
         None
     }
 
-    /// A page that is still in a frame is wanted again; in a walk its neighbours too.
+    /// A page that is still in a frame is wanted again; in a scan its neighbours too.
     fn remap(&self, state: &mut State, page: PageNumber) -> Result<Brought, Served> {
         let window = window(state, page);
         let staged = |p| matches!(state.map.get(p), Page::Staged(_));

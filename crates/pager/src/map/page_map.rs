@@ -144,7 +144,7 @@ pub struct UnitState {
     pub queued_ms: u32,
     /// It stands in the reclaim queue.
     pub queued: bool,
-    /// It left as part of a walk that only passed through.
+    /// It left as part of a scan that only passed through.
     pub scanned: bool,
     /// It is named among those that are deferred.
     pub deferred: bool,
