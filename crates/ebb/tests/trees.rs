@@ -156,7 +156,8 @@ fn a_child_of_vfork_outlives_its_parent() {
     if cannot_page() {
         return;
     }
-    let job = Job::new([c_program("outlived").as_os_str()]).time_limit(Duration::from_secs(60));
+    let job =
+        Job::new([c_program("orphan_memory").as_os_str()]).time_limit(Duration::from_secs(60));
     let managed = Under::budget(40 * MIB).run(&job);
     let said = String::from_utf8_lossy(&managed.run.stdout).into_owned();
     let (first, counts) = said.split_once('\n').unwrap_or_default();

@@ -94,7 +94,7 @@ macro_rules! hooks {
 
 hooks! {
     /// A fork is near; false if another took the last place for a child since [`make_ready`], and
-    /// nothing was done. Requires: unless that, one of the `after_fork` calls follows on this thread.
+    /// nothing was done. Requires: unless that, `after_fork_parent` or `after_fork_child` follows on this thread.
     before_fork() -> bool;
     /// The fork is over, in the parent; `child` where it is known. Requires: [`before_fork`] on this thread.
     after_fork_parent(child: Option<i32>) -> ();

@@ -21,6 +21,22 @@
 //! Wrappers set `errno` on failure alone and leave it untouched otherwise.
 //!
 //! Not here: paging, which is the pager's part; programs that make system calls without libc (Go, static programs).
+//!
+//! # State of the process
+//! The pager is one static of its own crate. Here state has no owner: C calls the functions by their names, and hands
+//! them nothing but the arguments of libc.
+//!
+//! | static | why it is one for the process |
+//! |---|---|
+//! | each `DlsymNext`, `symbols::dlopen::NEXT` | a function of libc, looked up before a child of `vfork` needs it |
+//! | `HEAP` | the global allocator, which has no value |
+//! | `start::CONSTRUCTOR` | the loader finds it by its section |
+//! | `malloc::foreign_malloc::FOREIGN` | `free` is called with an address alone |
+//! | `memory::calls::BREAK` | the kernel has one break for the process, and `sbrk` counts from it |
+//! | `process::exec::REMEMBERED`, `process::exec_policy::ASKED` | known to the constructor alone; any exec reads them |
+//! | `process::fork::TURN`, `HOLDS`, `SIGNALS` | handlers of a fork have no argument to pass on |
+//! | `process::fork::WORDS` | the kernel writes there during a fork, in place of the program's words |
+//! | `process::fork::SINGLE_THREADED` | the address of a word of libc's |
 
 mod malloc;
 mod memory;

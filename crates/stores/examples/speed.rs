@@ -6,6 +6,7 @@
 
 use ebb_engine::PAGE_SIZE;
 use ebb_engine::env::{ReadOp, Store, WriteOp};
+use ebb_engine::random::Random;
 use ebb_stores::{Encrypted, FileStore, Keyring, RamStore, SearchTime, SwapSpec, open};
 use std::error::Error;
 use std::sync::Arc;
@@ -20,17 +21,6 @@ enum Work {
     Scattered,
     /// The pages of a batch follow each other, in one operation.
     Together,
-}
-
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, n: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0 % n
-    }
 }
 
 fn main() -> Result<(), Box<dyn Error>> {
@@ -102,14 +92,15 @@ fn measure(
     span: u64,
     limit: Duration,
 ) {
-    let mut random = Random(0x9e37_79b9_7f4a_7c15);
+    let mut random = Random::new(1);
     let mut data = vec![[0x5au8; PAGE_SIZE]; pages];
+    let stretch = span as usize / pages;
     let mut times = Vec::new();
     let start = Instant::now();
     while start.elapsed() < limit {
         let before = Instant::now();
         if work == Work::Together {
-            let slot = random.below(span / pages as u64) * pages as u64;
+            let slot = (random.below(stretch) * pages) as u64;
             let mut results = [Ok(())];
             if write {
                 let data = data.as_flattened();
@@ -122,8 +113,7 @@ fn measure(
         } else {
             let mut results = vec![Ok(()); pages];
             // Slots of one batch differ: each comes from a stretch of its own.
-            let stretch = span / pages as u64;
-            let mut slot = |i: usize| i as u64 * stretch + random.below(stretch);
+            let mut slot = |i: usize| (i * stretch + random.below(stretch)) as u64;
             if write {
                 let ops: Vec<_> = data
                     .iter()

@@ -2,6 +2,7 @@
 
 use ebb_engine::PAGE_SIZE;
 use ebb_engine::env::{IoError, ReadOp, Store, WriteOp};
+use ebb_engine::random::Random;
 use ebb_stores::{Facts, FileStore};
 use proptest::prelude::*;
 use rustix::fd::OwnedFd;
@@ -29,15 +30,8 @@ fn store(file: &File, slots: u64, is_direct: bool) -> FileStore {
 }
 
 fn page(seed: u64, salt: u64) -> Vec<u8> {
-    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ salt | 1;
-    (0..PAGE_SIZE)
-        .map(|_| {
-            state ^= state << 13;
-            state ^= state >> 7;
-            state ^= state << 17;
-            state as u8
-        })
-        .collect()
+    let mut random = Random::new(seed << 32 | salt);
+    (0..PAGE_SIZE).map(|_| random.next() as u8).collect()
 }
 
 /// Transfers of a batch whose memory starts `shift` bytes into each buffer.

@@ -13,6 +13,7 @@
 use crate::memory_file::MemoryFile;
 use crate::pagemap::{Mapped, PageMapFile};
 use crate::program::{self, Gone};
+pub use crate::thread::Entry;
 use crate::thread::{self, TaskName, Urgency};
 use crate::userfaultfd::{Fault, Userfaultfd};
 use crate::{Errno, clock, credentials, futex, memory, proc, raw, secret, stack};
@@ -23,9 +24,6 @@ use std::time::Duration;
 
 /// A moment: the time since some fixed one, the same in all processes. It never goes back.
 pub type Time = Duration;
-
-/// The entry point of a thread.
-pub type Entry = extern "C" fn(usize) -> !;
 
 /// The system, as the pager sees it. Addresses are those of the program.
 #[allow(clippy::missing_errors_doc)] // Errors are the kernel's, as the manual page of each call names them.
@@ -110,7 +108,7 @@ pub trait Kernel: Sync + Sized + 'static {
     /// Fills missing pages: see [`Userfaultfd::copy`].
     fn copy(&self, to: usize, from: &[u8], protect: bool, wake: bool)
     -> (usize, Result<(), Errno>);
-    /// Moves pages: see [`Userfaultfd::shift`].
+    /// Moves pages: see [`Userfaultfd::move_pages`].
     ///
     /// # Safety
     /// Nobody needs the pages where they are, and the target is the caller's.

@@ -36,6 +36,8 @@ pub const MAX_SLOTS: usize = 4;
 
 /// Devices of a tree.
 pub const MAX_DEVICES: usize = 8;
+#[cfg(not(loom))]
+const _: () = assert!(MAX_DEVICES == ebb_engine::MAX_DEVICES);
 
 mod lease;
 

@@ -2,6 +2,7 @@
 
 use super::check::{Check, Verdict};
 use crate::available::{Available, Source};
+use ebb_engine::PAGE_SIZE;
 use ebb_stores::{SearchTime, SwapSpec};
 use ebb_sys::probe;
 use ebb_sys::secret::{self, Secret};
@@ -69,7 +70,7 @@ fn swap_file() -> Check {
             format!(
                 "{}, at most {}",
                 device.name,
-                ebb_stores::human(device.facts.slots * 4096)
+                ebb_stores::human(device.facts.slots * PAGE_SIZE as u64)
             ),
         ),
         Ok(None) => not("none".into()),

@@ -1,5 +1,5 @@
 //! Loom models of the protocol: load, writeback, free and swapoff of one entry, in every order.
-//! Relocator hold what stands for a page; using or freeing one that holds nothing, or another's, fails.
+//! Places hold what stands for a page; using or freeing one that holds nothing, or another's, fails.
 
 use super::{EntryWord, Location, SlotPlace, Space, Vacated, entry_word::Handle};
 use crate::sync::{Arc, Mutex, lock};
@@ -152,7 +152,7 @@ impl Rig {
             }
         }
     }
-    /// As `swap::places` when the device of the slot goes: read without the lock, made elsewhere,
+    /// As `swap::relocate` when the device of the slot goes: read without the lock, made elsewhere,
     /// then the second step that they share, and what lost is given up.
     fn leave_slot(&self, entry: EntryId, to: EntryWord) {
         let Some(locked) = self.space.lock_if_used(entry) else {

@@ -15,6 +15,7 @@
 //!
 //! Not done here: keeping the times; choosing who pages.
 
+use super::PAGE;
 use ebb_engine::random::Random;
 use ebb_sys::proc;
 use std::fs::File;
@@ -27,7 +28,6 @@ const SAMPLES: usize = 400;
 /// Fewer of either kind tell nothing.
 const FEW: usize = 20;
 
-const PAGE: usize = 4096;
 /// Of an entry of `/proc/self/pagemap`: the page is in memory.
 const PRESENT: u64 = 1 << 63;
 

@@ -12,8 +12,8 @@
 //! memory; counters are those of the whole run. In the end it is looked where the pages are (`ages`),
 //! which costs no part of the time.
 
-use super::COUNTERS;
 use super::ages::{self, Sample, Watch};
+use super::{COUNTERS, PAGE};
 use crate::support::report::Report;
 use ebb_engine::random::Random;
 use ebb_sys::clock::monotonic_ns;
@@ -51,7 +51,6 @@ const SAMPLE: &str = "sample ";
 /// Accesses between two looks at which pages are in memory.
 const LOOK_EVERY: usize = 100;
 
-const PAGE: usize = 4096;
 /// The mode in which this program is one of the idle ones.
 const SERVICE: &str = "service";
 /// Requests to a process: to look now and then which of its pages are in memory, and, in the end, to

@@ -4,7 +4,7 @@
 //! does not have. The better split depends on the program. A working set that nearly fits wants to be resident; one
 //! far larger than memory wants to be in the pool.
 //!
-//! The ranks of the pages that come back tell (see `queue`): how many of the pages that are out were evicted later.
+//! The ranks of the pages that come back tell (see `reclaim_queue`): how many of the pages that are out left later.
 //! With `x` frames moved from the pool to the program, a page of rank below `x` would not have been missed. One of
 //! rank below `x` + the pool's pages is found in the pool, a later one on a device:
 //!

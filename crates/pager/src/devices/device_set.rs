@@ -6,7 +6,7 @@
 //! ```text
 //! in the table, not here       open: descriptor and leases from the supervisor, Devices::add
 //! here, Asked in the table     say what it would take to leave, beyond what is this process's own
-//! here, HelperExit in the table   no more pages go there; a few milliseconds of moving pages away a
+//! here, Leaving in the table   no more pages go there; a few milliseconds of moving pages away a
 //!                              turn, to other devices, or into the pool as far as the budget has
 //!                              room; when nothing is left Devices::remove, and once no thread
 //!                              reads from it any more, close the file and say so

@@ -3,7 +3,7 @@
 //!
 //! It is a move: after it the program cannot write the page, and nothing was copied. A page that is pinned (a
 //! transfer into it may be under way) or shared refuses and stays. One that is only referred to does not
-//! (`references`). It runs without the lock, as pages in transit are this thread's.
+//! (`pinned`). It runs without the lock, as pages in transit are this thread's.
 //!
 //! The kernel moves pages out of any memory, so each move is preceded by a question: is this still registered
 //! with us? The program may have unmapped it and mapped it anew without libc; what it has there now stays
@@ -393,7 +393,7 @@ impl<K: Kernel> Process<K> {
                 // the next.
                 Err(Errno(libc::EINVAL | libc::ENOENT)) if len > 1 => most = len / 2,
                 Err(Errno(libc::EAGAIN)) if pages > 0 => {}
-                // The frames are ours and were empty: what is there now was moved (`Userfaultfd::shift`).
+                // The frames are ours and were empty: what is there now was moved (`move_pages`).
                 Err(Errno(libc::EEXIST)) if let pages @ 1.. = self.present(frame(at), end - at) => {
                     shifted.moved |= ones(at, pages);
                     at += pages;

@@ -9,7 +9,7 @@
 //!
 //! So no page has to be looked at to know whether it was written:
 //!
-//! 1. The load puts it into place protected (`place`).
+//! 1. The load puts it into place protected (`install`).
 //! 2. A write to it is a fault. Service gives up the copies of the pages in a row there, and lets all of them be
 //!    written: the next write is likely to be to the next page ([`Process::write_clean`]).
 //! 3. A capture moves it, as every page, and from then on nobody writes it. If it was protected until then, its entry
@@ -21,7 +21,7 @@
 //!
 //! It pays where what was loaded is read and not written; [`Process::keeps`] learns whether it is.
 //! A copy on a device saves a write. One in the pool saves a compression, but takes room that could
-//! hold other pages: it is kept of walks that pass (`queue`), and leave at once. A process that may
+//! hold other pages: it is kept of scans that pass (`reclaim_queue`), and leave at once. A process that may
 //! only read its devices ([`crate::syscalls::user_change`]) keeps all that are there: nothing goes back to them.
 
 use crate::map::mask::{ones, places};

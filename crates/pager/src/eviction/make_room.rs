@@ -37,7 +37,7 @@ pub enum Step {
 pub enum When {
     /// Somebody waits for it.
     Now,
-    /// AgeCutoff somebody does.
+    /// Before anybody does.
     Soon,
 }
 

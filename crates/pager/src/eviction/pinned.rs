@@ -5,7 +5,12 @@
 //! memory may be dropped (`capture`), which asks nobody.
 //!
 //! A mere *reference* stops nothing: the page leaves the program, and the other side has it to itself, with its
-//! content, as under the kernel's own swap. That holds because crate::process::pager::Process;
+//! content, as under the kernel's own swap. That holds because no other page is ever put into a frame than the one
+//! that was moved there. When it is stored, the frame goes back to the system, which keeps it until nobody refers to
+//! it any more (`staging`).
+//!
+//! What it does not do: keep a page in place that is only referred to and about to be written.
+
 use crate::process::pager::Process;
 use ebb_sys::paging::Kernel;
 

@@ -46,8 +46,8 @@ impl<K: Kernel> Process<K> {
             return false;
         };
         let mut unused = UnusedFrames::take(staging);
-        if unused.staging.is_empty() {
-            unused.staging.extend(staging.take_early());
+        if unused.bays.is_empty() {
+            unused.bays.extend(staging.take_early());
         }
         self.drop_unused(&unused);
         unused.released(staging)
@@ -55,7 +55,7 @@ impl<K: Kernel> Process<K> {
 
     fn drop_unused(&self, unused: &UnusedFrames) {
         let mut parts: ArrayVec<(usize, usize), { BAYS * UNIT.div_ceil(2) }> = ArrayVec::new();
-        for &(bay, frames) in &unused.staging {
+        for &(bay, frames) in &unused.bays {
             let start = unused.base + bay.0 as usize * UNIT_BYTES;
             parts.extend(
                 runs(frames).map(|(first, len)| (start + first * PAGE_SIZE, len * PAGE_SIZE)),
@@ -99,14 +99,14 @@ impl Watermarks {
     }
 }
 
-/// UnusedFrames frames on their way back to the system.
+/// Unused frames on their way back to the system.
 pub struct UnusedFrames {
     /// The address of the first bay.
     base: usize,
-    staging: ArrayVec<(BayIndex, Mask), BAYS>,
+    bays: ArrayVec<(BayIndex, Mask), BAYS>,
 }
 
-/// Staging whose frames are given back at once, with one flush for all.
+/// Bays whose frames are given back at once, with one flush for all.
 const BAYS: usize = 4;
 
 impl UnusedFrames {
@@ -127,14 +127,14 @@ impl UnusedFrames {
         }
         Self {
             base: staging.address(BayIndex(0)),
-            staging: some,
+            bays: some,
         }
     }
 
     /// The system has them; whether there were any.
     fn released(self, staging: &mut Staging) -> bool {
-        let any = !self.staging.is_empty();
-        for (bay, frames) in self.staging {
+        let any = !self.bays.is_empty();
+        for (bay, frames) in self.bays {
             staging.released(bay, frames);
         }
         any

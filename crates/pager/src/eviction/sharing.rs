@@ -26,7 +26,7 @@
 //! charged; and of memory that is never protected, the pool and the tables of this library. Those the supervisor
 //! notices, by minor faults.
 //!
-//! Threads of the program have another descriptor table than ours (`sys::thread`): by our numbers
+//! Threads of the program have another descriptor table than ours (`ebb_sys::thread`): by our numbers
 //! they would reach descriptors of the program. So what they do here takes a thread of ours (1: the
 //! keeper), or is left to the supervisor (3).
 //!

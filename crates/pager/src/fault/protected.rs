@@ -21,7 +21,7 @@ impl<K: Kernel> Process<K> {
         }
     }
 
-    /// Charges a copy if the page is shared, and lets it be written. In a walk its neighbours too.
+    /// Charges a copy if the page is shared, and lets it be written. In a scan its neighbours too.
     fn write_shared(&self, state: &mut State, page: PageNumber) -> Option<()> {
         let Some(range) = state.ranges.find(page.address()) else {
             // Unmapped meanwhile: the thread that looks again gets what the kernel has for it.

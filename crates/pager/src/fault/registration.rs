@@ -1,7 +1,7 @@
 //! Memory under the pager: ranges that the program maps or moves are registered with the system, and
 //! which of their pages are there is learnt from it.
 //!
-//! The ranges themselves are noted by the hooks (`ranges`, `growth`); nothing is evicted here.
+//! The ranges themselves are noted by the hooks (`ranges`, `mmap`); nothing is evicted here.
 
 use crate::map::page_map::{Page, PageMap, PageNumber, UNIT};
 use crate::map::ranges::{InChild, Range};
@@ -98,7 +98,7 @@ impl<K: Kernel> Process<K> {
                     range.start, range.end
                 ));
             }
-            state.drop_pages(Some(self.swap), self.cpu(), range.start, range.end);
+            state.forget_pages(Some(self.swap), self.cpu(), range.start, range.end);
             state.ranges.remove(range.start, range.end);
             return Registered::Nothing;
         }
@@ -128,7 +128,7 @@ impl<K: Kernel> Process<K> {
             let first = self.forget_foreign(state, start, middle);
             return self.forget_foreign(state, middle, end) || first;
         }
-        state.drop_pages(Some(self.swap), self.cpu(), start, end);
+        state.forget_pages(Some(self.swap), self.cpu(), start, end);
         state.ranges.remove(start, end);
         self.counters().map_disagrees.add(1);
         true
@@ -208,7 +208,7 @@ impl<K: Kernel> Process<K> {
                 // SAFETY: advice that changes no content.
                 let _ = unsafe { self.kernel.madvise(start, len, libc::MADV_DOFORK) };
             }
-            state.drop_pages(Some(self.swap), self.cpu(), range.start, range.end);
+            state.forget_pages(Some(self.swap), self.cpu(), range.start, range.end);
             state.ranges.remove(range.start, range.end);
         }
         any

@@ -1,7 +1,7 @@
 //! Resolving a fault: a first touch is filled, a captured page goes back where it was, a swapped one
-//! is loaded (`load`).
+//! is loaded (`swap_in`).
 //!
-//! All come by copy (`place`), while the budget has room. A captured page for which there is none is
+//! All come by copy (`install`), while the budget has room. A captured page for which there is none is
 //! moved back.
 
 use crate::budget::charge::Charge;
@@ -226,7 +226,7 @@ impl<K: Kernel> Process<K> {
         None
     }
 
-    /// A page that is still in a frame is wanted again; in a walk its neighbours too.
+    /// A page that is still in a frame is wanted again; in a scan its neighbours too.
     fn remap(&self, state: &mut State, page: PageNumber) -> Result<Brought, Served> {
         let window = window(state, page);
         let staged = |p| matches!(state.map.get(p), Page::Staged(_));

@@ -3,7 +3,7 @@
 //!
 //! In three steps. Under the lock it is settled which pages come, and they are in transit from then on. Without it
 //! their data is loaded and installed. Under it again the page map says what is there. Waiting threads are woken by
-//! the caller, after that; or by the second step, where that is one copy (`place`).
+//! the caller, after that; or by the second step, where that is one copy (`install`).
 
 use crate::fault::resolve::Brought;
 use crate::map::access_pattern::{REACH, Window, around};
@@ -28,7 +28,7 @@ use ebb_tree::Way;
 struct SwapIn {
     first: PageNumber,
     entries: ArrayVec<EntryId, UNIT>,
-    /// Whether they are part of a walk that passes (`queue`).
+    /// Whether they are part of a scan that passes (`reclaim_queue`).
     pass: bool,
     /// Whether they keep their entries as clean copies.
     keep: bool,
@@ -62,12 +62,7 @@ impl<K: Kernel> Process<K> {
         };
         let device = self.swap.prefetch(entry) == Place::Slot;
         let filling = device && self.fills_pool(&state);
-        let mut window = window(&mut state, page);
-        if filling {
-            window = window.widened(Window::of_unit(page));
-        } else if device {
-            window = window.widened(neighbours(&state.map, page));
-        }
+        let window = window_to_load(&mut state, page, (device, filling));
         let (first, pages) = self.room_to_load(&mut state, page, &window)?;
         if pages != window.pages || device {
             state.pattern.brought(first, pages);
@@ -103,10 +98,7 @@ impl<K: Kernel> Process<K> {
         if !window.stream {
             queue.refaulted(map, page, age);
         }
-        self.counters()
-            .workingset_refault
-            .add(u64::from(age <= RESIDENT_SET));
-        self.counters().readahead.add(pages as u64 - 1);
+        self.count_swap_in(age, pages);
         let way = match device {
             true => Way::Device,
             false => way_of(loaded.results[wanted]),
@@ -126,7 +118,7 @@ impl<K: Kernel> Process<K> {
         })
     }
 
-    /// The pages are in transit from now on: their entries, and whether they leave again behind a walk.
+    /// The pages are in transit from now on: their entries, and whether they leave again behind a scan.
     fn begin_loading(
         &self,
         state: &mut State,
@@ -150,7 +142,7 @@ impl<K: Kernel> Process<K> {
         }
         pool_split.record_refault(queue.rank(map, page), map.resident());
         queue.no_longer_out(map, first, pages);
-        (window.walk && queue.joins_scan(map, page), entries)
+        (window.whole_scan && queue.joins_scan(map, page), entries)
     }
 
     /// Whether pages keep their entries as clean copies. The touched one has this entry and age. It comes from a
@@ -197,7 +189,16 @@ impl<K: Kernel> Process<K> {
         self.gets_room(state, page, first, pages)
     }
 
-    /// Entries that a walk will come to, to be read ahead from devices.
+    /// Counts the pages that came in with one that had been out for `age` epochs.
+    fn count_swap_in(&self, age: u8, pages: usize) {
+        let counters = self.counters();
+        counters
+            .workingset_refault
+            .add(u64::from(age <= RESIDENT_SET));
+        counters.readahead.add(pages as u64 - 1);
+    }
+
+    /// Entries that a scan will come to, to be read ahead from devices.
     fn expected(&self, state: &mut State) -> ArrayVec<EntryId, REACH> {
         if !self.swap.has_devices() {
             return ArrayVec::new();
@@ -320,11 +321,21 @@ impl<K: Kernel> Process<K> {
     }
 }
 
-/// The way a page loaded in that was on no device.
+/// The way a page came in that was on no device.
 fn way_of(result: Result<Source, LoadError>) -> Way {
     match result {
         Ok(Source::Zero) => Way::Zero,
         _ => Way::Pool,
+    }
+}
+
+/// Pages to bring in with `page`, which comes from a `device` or not, while the pool is being filled or not.
+fn window_to_load(state: &mut State, page: PageNumber, (device, filling): (bool, bool)) -> Window {
+    let window = window(state, page);
+    match device {
+        true if filling => window.widened(Window::of_unit(page)),
+        true => window.widened(neighbours(&state.map, page)),
+        false => window,
     }
 }
 

@@ -75,7 +75,7 @@ impl<K: Kernel> Pager<K> {
     }
 
     /// A fork is near; false if another took the last place for a child since [`make_ready`], and
-    /// nothing was done. Requires: unless that, one of the `after_fork` calls follows on this thread.
+    /// nothing was done. Requires: unless that, `after_fork_parent` or `after_fork_child` follows on this thread.
     pub unsafe fn before_fork(&'static self) -> bool {
         let unpaged = || {
             let locked = self.lock();

@@ -72,7 +72,7 @@ impl<K: Kernel> Pager<K> {
             if kind == InChild::Copied {
                 continue;
             }
-            locked.drop_pages(Some(parent.swap), self.cpu(), range.start, range.end);
+            locked.forget_pages(Some(parent.swap), self.cpu(), range.start, range.end);
             if kind == InChild::Absent {
                 locked.ranges.remove(range.start, range.end);
             }

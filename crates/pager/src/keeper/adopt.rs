@@ -121,7 +121,7 @@ impl<K: Kernel> Process<K> {
         Ok(Staging::new(base, count))
     }
 
-    /// Sees to it that the supervisor has our userfaultfd too: [`Member::entrust`].
+    /// Sees to it that the supervisor has our userfaultfd too: [`Member::send_userfaultfd`].
     pub fn send_userfaultfd(&self) {
         if !self.has_sent_userfaultfd.load(SeqCst)
             && let Some(faults) = self.kernel.faults()

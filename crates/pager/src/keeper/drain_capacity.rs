@@ -106,7 +106,7 @@ mod tests {
         // Of 12 MiB that make way 9 are gained: for 36 MiB.
         assert_eq!(memory.pages(1), 36 * 256);
         // Pages that do not compress gain nothing.
-        memory.each = 4096;
+        memory.each = PAGE_SIZE as u64;
         assert_eq!(memory.pages(1), 0);
         // Free memory needs no eviction, and is shared.
         memory.free = 8 * MIB;

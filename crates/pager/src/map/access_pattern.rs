@@ -1,11 +1,11 @@
 //! Learning from the order of faults how many pages to bring in with one.
 //!
 //! A handful of streams, each the page expected next. A fault at a stream's next page, or a few pages on (behind, for
-//! memory walked downwards), doubles the stream's window up to a unit. Any other fault starts a stream with a window
-//! of one page, in place of the one used longest ago. So a sequential walk soon pays one fault for sixteen pages, and
-//! one that skips pages still one for several touches. Several walks at once do not disturb each other, and a random
-//! touch brings in its own page only. One that turns round begins anew: touches to and fro are no walk. Units that
-//! are in memory cause no fault: a walk that passes some is the same walk.
+//! memory scanned downwards), doubles the stream's window up to a unit. Any other fault starts a stream with a window
+//! of one page, in place of the one used longest ago. So a sequential scan soon pays one fault for sixteen pages, and
+//! one that skips pages still one for several touches. Several scans at once do not disturb each other, and a random
+//! touch brings in its own page only. One that turns round begins anew: touches to and fro are no scan. Units that
+//! are in memory cause no fault: a scan that passes some is the same scan.
 //!
 //! A stream at its full window also names the pages ahead (`ahead`), so that those on devices are on their way before
 //! they are touched. It looks twice as far each time, up to `REACH`, and again when half of that was used up, as the
@@ -15,14 +15,14 @@ use crate::map::page_map::{PageNumber, UNIT};
 use std::ops::Range;
 
 const STREAMS: usize = 8;
-/// Pages that a walk may skip.
+/// Pages that a scan may skip.
 const SKIP: usize = 4;
-/// Faults in a row where they were expected that make a walk which leaves out no page.
+/// Faults in a row where they were expected that make a scan which leaves out no page.
 const EXACT: u8 = 8;
-/// Pages in memory that are looked at, where a walk may have passed them without a fault of which we
+/// Pages in memory that are looked at, where a scan may have passed them without a fault of which we
 /// hear.
 const PASS: usize = 16 * UNIT;
-/// How far a walk is looked ahead of, in pages.
+/// How far a scan is looked ahead of, in pages.
 pub const REACH: usize = 64;
 
 #[derive(Clone, Copy)]
@@ -35,7 +35,7 @@ struct Stream {
     used: u64,
     /// How far it looks ahead next, in pages.
     reach: usize,
-    /// The pages it looked ahead at, at the end that it walks to: none of them is told again.
+    /// The pages it looked ahead at, at the end that it goes to: none of them is told again.
     told: usize,
     downward: bool,
     /// Faults in a row at the very next page that was not in memory.
@@ -60,7 +60,7 @@ impl Stream {
     fn behind(&self, page: PageNumber) -> bool {
         (self.below.saturating_sub(SKIP)..=self.below).contains(&page.0)
     }
-    /// The pages between the walk and `page`, if it may have passed whole units on its way there.
+    /// The pages between the scan and `page`, if it may have passed whole units on its way there.
     fn between(&self, page: PageNumber) -> Option<Range<usize>> {
         let (gap, edge) = if self.downward {
             (page.0 + 1..self.below.wrapping_add(1), UNIT - 1)
@@ -71,7 +71,7 @@ impl Stream {
         (may && !gap.is_empty()).then_some(gap)
     }
     /// Whether it leaves out no page.
-    fn is_walk(&self) -> bool {
+    fn is_whole_scan(&self) -> bool {
         self.window == UNIT && self.exact >= EXACT
     }
     /// The first and the last page that it passed, if `page` may be where it comes to after more pages
@@ -87,7 +87,7 @@ impl Stream {
         } else {
             page.0 > next
         };
-        let may = self.is_walk() && ahead && page.within() == edge;
+        let may = self.is_whole_scan() && ahead && page.within() == edge;
         may.then_some([PageNumber(next), PageNumber(last)])
     }
 }
@@ -99,10 +99,10 @@ pub struct Window {
     pub first: PageNumber,
     /// How many; the faulting page is among them, and all lie in its unit.
     pub pages: usize,
-    /// They are part of a walk, by several faults before this one.
+    /// They are part of a scan, by several faults before this one.
     pub stream: bool,
     /// It leaves out no page.
-    pub walk: bool,
+    pub whole_scan: bool,
 }
 
 impl Window {
@@ -112,7 +112,7 @@ impl Window {
             first: page,
             pages: 1,
             stream: false,
-            walk: false,
+            whole_scan: false,
         }
     }
 
@@ -122,7 +122,7 @@ impl Window {
             first: page.unit().first(),
             pages: UNIT,
             stream: false,
-            walk: false,
+            whole_scan: false,
         }
     }
 
@@ -133,7 +133,7 @@ impl Window {
         }
         Self {
             stream: self.stream,
-            walk: self.walk,
+            whole_scan: self.whole_scan,
             ..other
         }
     }
@@ -217,11 +217,11 @@ impl AccessPattern {
             first: PageNumber(first),
             pages: end - first,
             stream: s.window == UNIT,
-            walk: s.is_walk(),
+            whole_scan: s.is_whole_scan(),
         }
     }
 
-    /// Which pages the walk of the last window comes to after it, that were not told yet. Empty if
+    /// Which pages the scan of the last window comes to after it, that were not told yet. Empty if
     /// it is none, or enough was told.
     pub fn ahead(&mut self) -> Range<PageNumber> {
         let s = &mut self.streams[self.last];
@@ -275,13 +275,14 @@ pub fn around(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use ebb_engine::random::Random;
 
     fn absent(_: PageNumber) -> bool {
         false
     }
 
     #[test]
-    fn a_sequential_walk_soon_takes_whole_units() {
+    fn a_sequential_scan_soon_takes_whole_units() {
         let mut p = AccessPattern::new();
         let (mut page, mut faults) = (1000, 0);
         while page < 1000 + 64 * UNIT {
@@ -294,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn a_downward_walk_too() {
+    fn a_downward_scan_too() {
         let mut p = AccessPattern::new();
         let (mut page, mut faults) = (100_000, 0);
         while page > 100_000 - 64 * UNIT {
@@ -306,7 +307,7 @@ mod tests {
         assert!(faults < 64 + 6, "{faults} faults for 64 units");
     }
 
-    /// Walks `step` pages at a time from `page`; what was told before it was brought, each page
+    /// Scans from `page`; what was told before it was brought, each page
     /// once, and by how much at most.
     fn told(mut page: usize, downward: bool) -> (usize, usize) {
         let mut p = AccessPattern::new();
@@ -332,7 +333,7 @@ mod tests {
     }
 
     #[test]
-    fn a_walk_is_told_before_it_comes() {
+    fn a_scan_is_told_before_it_comes() {
         for (page, downward) in [(1 << 20, false), (1 << 20, true)] {
             let (late, distance) = told(page, downward);
             assert!(late <= 2 * UNIT + 15, "{late} pages came as a surprise");
@@ -350,7 +351,7 @@ mod tests {
     }
 
     #[test]
-    fn a_walk_that_skips_pages_is_a_walk() {
+    fn a_scan_that_skips_pages_is_a_scan() {
         let mut p = AccessPattern::new();
         let (mut touched, mut here, mut faults) = (0, 0..0, 0);
         for page in (5000..5000 + 64 * UNIT).step_by(3) {
@@ -368,7 +369,7 @@ mod tests {
     }
 
     #[test]
-    fn a_walk_passes_pages_that_are_in_memory() {
+    fn a_scan_passes_pages_that_are_in_memory() {
         let kept = |p: PageNumber| p.unit().0 % 5 < 3;
         for step in [1, -1] {
             let mut p = AccessPattern::new();
@@ -388,7 +389,7 @@ mod tests {
     }
 
     #[test]
-    fn a_walk_passes_much_that_is_in_memory_and_no_other_touch_is_taken_for_it() {
+    fn a_scan_passes_much_that_is_in_memory_and_no_other_touch_is_taken_for_it() {
         let mut p = AccessPattern::new();
         let (mut at, stop) = (1000 * UNIT, 1020 * UNIT);
         while at < stop {
@@ -404,36 +405,33 @@ mod tests {
         assert!(alone(&mut p, behind + 64 * UNIT, &kept), "not from memory");
         assert!(alone(&mut p, 900 * UNIT, &kept), "where it came from");
         for unit in 0..4 {
-            assert!(p.window(PageNumber(behind + unit * UNIT), kept).walk);
+            assert!(p.window(PageNumber(behind + unit * UNIT), kept).whole_scan);
         }
     }
 
     #[test]
-    fn random_touches_bring_their_own_page_and_do_not_break_a_walk() {
+    fn random_touches_bring_their_own_page_and_do_not_break_a_scan() {
         let mut p = AccessPattern::new();
-        let (mut walk, mut x) = (UNIT, 12345usize);
+        let (mut next, mut random) = (UNIT, Random::new(1));
         for _ in 0..4 {
-            walk += p.window(PageNumber(walk), absent).pages;
+            next += p.window(PageNumber(next), absent).pages;
         }
         for _ in 0..100 {
             for _ in 0..3 {
-                x = x
-                    .wrapping_mul(6364136223846793005)
-                    .wrapping_add(1442695040888963407);
-                let page = PageNumber(1 << 30 | (x >> 40));
+                let page = PageNumber(1 << 30 | random.below(1 << 24));
                 assert_eq!(
                     p.window(page, absent),
                     Window {
                         first: page,
                         pages: 1,
                         stream: false,
-                        walk: false
+                        whole_scan: false
                     }
                 );
             }
-            let w = p.window(PageNumber(walk), absent);
+            let w = p.window(PageNumber(next), absent);
             assert!(w.pages > 1 || w.first.within() == UNIT - 1);
-            walk += w.pages;
+            next += w.pages;
         }
     }
 }

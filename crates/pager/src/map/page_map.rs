@@ -133,7 +133,7 @@ impl PackedPage {
     }
 }
 
-/// Reclaim's notes on a unit and its pages: 2 bytes a page. See `queue`.
+/// Reclaim's notes on a unit and its pages: 2 bytes a page. See `reclaim_queue`.
 #[derive(Clone, Copy, Default, Debug)]
 pub struct UnitState {
     /// A page out: the epoch it was evicted in. A resident page: the epoch until which it stays.
@@ -144,7 +144,7 @@ pub struct UnitState {
     pub queued_ms: u32,
     /// It stands in the reclaim queue.
     pub queued: bool,
-    /// It left as part of a walk that only passed through.
+    /// It left as part of a scan that only passed through.
     pub scanned: bool,
     /// It is named among those that are deferred.
     pub deferred: bool,

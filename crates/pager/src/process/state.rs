@@ -38,7 +38,7 @@ pub struct State {
     pub age_samples: AgeSamples,
     /// When the oldest did of those that others could have the room of, in the keeper's milliseconds.
     pub pool_oldest_ms: Option<u32>,
-    /// How much dearer it is to have memory of them than of resident pages (`appetite`).
+    /// How much dearer it is to have memory of them than of resident pages (`peer_reclaim`).
     pub pool_price: u64,
     /// Charges against the tree's budget.
     pub charge: Charge,
@@ -115,7 +115,7 @@ impl Freeing {
 impl State {
     /// Forgets the content of every page in `start..end`: they read as zeros when next touched.
     /// None of them is in transit. Does not touch the memory itself.
-    pub fn drop_pages(&mut self, swap: Option<&Swap>, cpu: Cpu, start: usize, end: usize) {
+    pub fn forget_pages(&mut self, swap: Option<&Swap>, cpu: Cpu, start: usize, end: usize) {
         const SOME: usize = 256;
         let (mut at, end) = (PageNumber::of(start), PageNumber::of(end));
         let mut freeing = Freeing::default();
@@ -143,7 +143,7 @@ impl State {
                     Page::Swapped(entry) => Some(entry),
                     Page::Untouched | Page::Poisoned => None,
                     Page::Loading(_) | Page::Storing(_) => {
-                        unreachable!("dropped a page in transit")
+                        unreachable!("forgot a page in transit")
                     }
                 };
                 self.map.set(number, Page::Untouched);

@@ -36,7 +36,7 @@
 //! *Work* is a fault on a page that is new to its thread (`work`). Faults on the same few pages over and over
 //! are none, however many; `shortage` tells by that whether a program gets on.
 //!
-//! Not done here: choosing what leaves (`queue`, `capture`), waiting (`shortage`).
+//! Not done here: choosing what leaves (`reclaim_queue`, `capture`), waiting (`shortage`).
 
 use crate::map::page_map::{Mask, PageMap, PageNumber, UnitNumber};
 use arrayvec::ArrayVec;

@@ -10,11 +10,11 @@
 //! - A page that comes back hot *stays* for `span(heat)` epochs, whatever its turn; each level doubles it.
 //!   When the time is up the page is evicted again, as a *probe*: the only way to learn whether it is still
 //!   used. A page in steady use thus costs a fault every hundred epochs; an unused one leaves at the next probe.
-//! - A *scan* walks in order through more memory than fits, again and again. In plain order each of its pages
-//!   would go just before the walk reaches it. So pages that a scan brings leave again behind it, before all
-//!   others, while the processor's caches still have them. Resident pages stay, and the walk finds them. One
-//!   page in so many stays all the same, and others leave for it. So pages that are walked through slowly take
-//!   the place of unused ones (`joins_scan`).
+//! - A *scan* goes through memory in order. If that is more than fits, and it comes again and again, each of its pages
+//!   would in plain order go just before the scan reaches it. So pages that a scan brings leave again behind it,
+//!   before all others, while the processor's caches still have them. Resident pages stay, and the scan finds them.
+//!   One page in so many stays all the same, and others leave for it. So pages that are scanned slowly take the place
+//!   of unused ones (`joins_scan`).
 //! - When a page of a unit goes, its other pages go with it, but for those that several refaults made *hot*:
 //!   each gap costs one more move.
 //! - Evicted pages stay in the staging area for a while, not stored yet: a touch there costs a remap, and counts
@@ -59,7 +59,7 @@ const HOT: u64 = 3;
 const PROBATION: usize = 16;
 /// Units that may pass at a time, 1 MiB: half of a processor's second cache.
 const SCAN_UNITS: usize = 16;
-/// One in so many units that a walk brings stays: the fewer, the later it came by again.
+/// One in so many units that a scan brings stays: the fewer, the later it came by again.
 const STAYS: RangeInclusive<u32> = 2..=16;
 
 /// Epochs that a page stays at most: they are compared modulo 256.
@@ -93,12 +93,12 @@ pub struct ReclaimQueue {
     units: VecDeque<UnitNumber>,
     /// Those whose pages all stayed when it was their turn.
     kept: VecDeque<UnitNumber>,
-    /// Brought by walks that pass through, in the order in which they came.
+    /// Brought by scans that pass through, in the order in which they came.
     scan: VecDeque<UnitNumber>,
     /// Those of which all that might leave was shared, in the order in which that was found.
     deferred: VecDeque<UnitNumber>,
-    /// Loads of walks that might pass.
-    walked: u32,
+    /// Loads of scans that might pass.
+    scanned: u32,
     /// How often it was the turn of those that stay, times the length of the other queue.
     turns: usize,
     epoch: u8,
@@ -159,7 +159,7 @@ impl ReclaimQueue {
             kept: VecDeque::new(),
             scan: VecDeque::new(),
             deferred: VecDeque::new(),
-            walked: 0,
+            scanned: 0,
             turns: 0,
             epoch: 0,
             out: [0; 256],
@@ -190,7 +190,7 @@ impl ReclaimQueue {
         }
     }
 
-    /// The same of pages that a walk brought and that pass. Beside others of their unit they leave with
+    /// The same of pages that a scan brought and that pass. Beside others of their unit they leave with
     /// those.
     pub fn insert_scan(&mut self, map: &mut PageMap, unit: UnitNumber, mask: Mask) {
         if self.enqueue(map, unit, mask) {
@@ -236,15 +236,15 @@ impl ReclaimQueue {
         }
     }
 
-    /// `page` was touched, not in a walk, and came back `age` epochs after its eviction.
+    /// `page` was touched, not in a scan, and came back `age` epochs after its eviction.
     pub fn refaulted(&mut self, map: &mut PageMap, page: PageNumber, age: u8) {
         map.unit_mut(page.unit())
             .warm(page.within(), age, self.epoch);
     }
 
-    /// Whether `page`, which is out and which a walk brings, is to pass. A page that left in its turn had been
-    /// resident for one resident set's worth of evictions. It would be gone again when the walk comes by the next
-    /// time. A page of a scan that came back soon may be of a walk that fits, and had better stay. Or the walk finds
+    /// Whether `page`, which is out and which a scan brings, is to pass. A page that left in its turn had been
+    /// resident for one resident set's worth of evictions. It would be gone again when the scan comes by the next
+    /// time. A page of a scan that came back soon may be of one that fits, and had better stay. Or the scan finds
     /// the rest of its way resident, and each page that stays takes the place of one that is wanted as much. Nothing
     /// tells them apart. With one in `n` kept the second finds `n / (n - 1)` times as much missing, and the first
     /// fits after about `n` rounds.
@@ -254,9 +254,9 @@ impl ReclaimQueue {
             false => RESIDENT_SET,
         };
         let reuse = u32::from(self.age(map, page)) + u32::from(before);
-        self.walked = self.walked.wrapping_add(1);
+        self.scanned = self.scanned.wrapping_add(1);
         !self
-            .walked
+            .scanned
             .is_multiple_of(reuse.clamp(*STAYS.start(), *STAYS.end()))
     }
 
@@ -421,6 +421,7 @@ impl ReclaimQueue {
 mod tests {
     use super::*;
     use crate::map::page_map::{Page, UNIT};
+    use ebb_engine::random::Random;
 
     fn resident(map: &PageMap, unit: UnitNumber) -> Mask {
         map.mask(unit, |p| matches!(p, Page::Resident(_)))
@@ -532,13 +533,13 @@ mod tests {
             }
         }
 
-        /// Touches a page; in a walk the rest of its unit comes with it. How many pages came in.
-        fn touch(&mut self, page: usize, walk: bool) -> usize {
+        /// Touches a page; in a scan the rest of its unit comes with it. How many pages came in.
+        fn touch(&mut self, page: usize, scan: bool) -> usize {
             let page = PageNumber(page);
             if matches!(self.map.get(page), Page::Resident(_)) {
                 return 0;
             }
-            let pages = if walk { UNIT - page.within() } else { 1 };
+            let pages = if scan { UNIT - page.within() } else { 1 };
             while self.map.resident() + pages > self.room {
                 let (unit, mask) = self
                     .queue
@@ -556,7 +557,7 @@ mod tests {
             let out = self.map.get(page) != Page::Untouched;
             let age = self.queue.age(&self.map, page);
             let mask = crate::map::mask::ones(page.within(), pages);
-            let joins_scan = out && walk && self.queue.joins_scan(&self.map, page);
+            let joins_scan = out && scan && self.queue.joins_scan(&self.map, page);
             for i in 0..pages {
                 self.map.set(page.plus(i), Page::Resident(None));
             }
@@ -564,14 +565,14 @@ mod tests {
                 true => self.queue.insert_scan(&mut self.map, page.unit(), mask),
                 false => self.queue.insert(&mut self.map, page.unit(), mask),
             }
-            if out && !walk {
+            if out && !scan {
                 self.queue.refaulted(&mut self.map, page, age);
             }
             pages
         }
 
-        /// Walks through `pages` pages `times` times: the share that came in anew.
-        fn walk(&mut self, pages: usize, times: usize) -> f64 {
+        /// Scans `pages` pages `times` times: the share that came in anew.
+        fn scan(&mut self, pages: usize, times: usize) -> f64 {
             let touches = pages * times;
             let misses: usize = (0..touches)
                 .map(|step| self.touch(ELSEWHERE + step % pages, true))
@@ -580,28 +581,16 @@ mod tests {
         }
     }
 
-    struct Random(u64);
-
-    impl Random {
-        fn below(&mut self, n: usize) -> usize {
-            self.0 = self
-                .0
-                .wrapping_mul(6364136223846793005)
-                .wrapping_add(1442695040888963407);
-            (self.0 >> 33) as usize % n
-        }
-    }
-
     const ELSEWHERE: usize = 1 << 20;
 
     /// A program touches `hot` pages at random, and `cold` others in order, in a memory of `room` pages. The share of
     /// hot touches that fault, after warming up.
-    fn missed(hot: usize, cold: usize, room: usize, walk: bool) -> f64 {
-        let (mut memory, mut random) = (Memory::of(room), Random(1));
+    fn missed(hot: usize, cold: usize, room: usize, scan: bool) -> f64 {
+        let (mut memory, mut random) = (Memory::of(room), Random::new(1));
         let (mut touches, mut misses) = (0, 0);
         for step in 0..400_000 {
             if step % 4 == 0 {
-                memory.touch(ELSEWHERE + step / 4 % cold, walk);
+                memory.touch(ELSEWHERE + step / 4 % cold, scan);
             } else {
                 let missed = memory.touch(random.below(hot), false);
                 if step > 200_000 {
@@ -614,11 +603,11 @@ mod tests {
     }
 
     #[test]
-    fn a_part_of_what_is_walked_through_stays() {
+    fn a_part_of_what_is_scanned_stays() {
         for (pages, at_best) in [(4400, 0.09), (8000, 0.5), (16_000, 0.75)] {
             let mut memory = Memory::of(4000);
-            memory.walk(pages, 4);
-            let share = memory.walk(pages, 20);
+            memory.scan(pages, 4);
+            let share = memory.scan(pages, 20);
             assert!(
                 share >= at_best && share < at_best + 0.15,
                 "{pages} pages: {:.1}% come in anew",
@@ -628,10 +617,10 @@ mod tests {
     }
 
     #[test]
-    fn what_was_kept_of_a_walk_goes_when_others_want_the_room() {
+    fn what_was_kept_of_a_scan_goes_when_others_want_the_room() {
         let mut memory = Memory::of(4000);
-        memory.walk(8000, 8);
-        let mut random = Random(1);
+        memory.scan(8000, 8);
+        let mut random = Random::new(1);
         let mut touch = || {
             (0..10_000)
                 .map(|_| memory.touch(random.below(2400), false))
@@ -647,7 +636,7 @@ mod tests {
         // Without heat, 37% of the hot touches fault: the stream pushes everything out in turn.
         let share = missed(3000, 40_000, 4000, false);
         assert!(share < 0.03, "{:.1}% of hot touches fault", share * 100.0);
-        // Beside a walk that is kept in part: the hot pages come first.
+        // Beside a scan that is kept in part: the hot pages come first.
         let share = missed(2000, 6000, 4000, true);
         assert!(share < 0.05, "{:.1}% of hot touches fault", share * 100.0);
         // One that does not fit: at best half of the touches fault, without heat 69%.

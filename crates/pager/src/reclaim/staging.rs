@@ -3,7 +3,7 @@
 //! Reclaim *moves* pages here: from then on nobody can write them. Pages that leave one after the
 //! other lie side by side, wherever they come from, so that they are stored together and dropped as
 //! one run. A frame holds one page in its life: once that is stored it goes back to the system, which
-//! keeps what somebody still refers to (`references`).
+//! keeps what somebody still refers to (`pinned`).
 //!
 //! A bay is in one state, and on the list of that name:
 //!
@@ -158,7 +158,7 @@ impl Staging {
     }
 
     /// Frames for so many pages, if there are any: in a bay with others, or in one `alone`. They are
-    /// the caller's until `captured`.
+    /// the caller's until `end_capture`.
     pub fn begin_capture(
         &mut self,
         pages: impl ExactSizeIterator<Item = PageNumber>,

@@ -6,8 +6,8 @@
 //!
 //! Memory is filled faster than a keeper comes to run, and many small processes that begin together are as much as
 //! one that is large. So a process that grows to [`WAIT_MIN`] waits to be let into the tree, which mostly has
-//! happened by then. It also waits to be paged, if the tree holds back others (`Member::holds_back`), or if it alone
-//! has more than the tree may have before it pages.
+//! happened by then. It also waits to be paged, if the tree holds back others (`Member::delays_growth`), or if it
+//! alone has more than the tree may have before it pages.
 //!
 //! Growth is reported bit by bit: mappings and large blocks as they are asked for, small blocks of malloc when some
 //! pages of them were handed out. That is too much rather than too little; each [`MEASURE_EVERY`] of it the process

@@ -17,7 +17,7 @@ impl<K: Kernel> Pager<K> {
     /// gone already.
     pub(crate) fn forget(&'static self, state: &mut Locked, start: usize, end: usize) {
         let swap = self.process().map(|p| p.swap);
-        state.drop_pages(swap, self.cpu(), start, end);
+        state.forget_pages(swap, self.cpu(), start, end);
         state.ranges.remove(start, end);
         state.map.forget(PageNumber::of(start), PageNumber::of(end));
     }

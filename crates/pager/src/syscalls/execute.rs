@@ -8,7 +8,7 @@ use ebb_sys::paging::Kernel;
 
 impl<K: Kernel> Pager<K> {
     /// In the keeper: makes the call of a child that shares this memory, as any thread would its own, but for
-    /// waits: [`vfork_proxy::RETRY`]. Requires: as the system call.
+    /// waits: `outcome::RETRY`. Requires: as the system call.
     pub(crate) unsafe fn execute(&'static self, call: MemoryCall) -> Outcome<usize> {
         // SAFETY: the child answers for the system call.
         unsafe {

@@ -202,7 +202,7 @@ impl<K: Kernel> Pager<K> {
                     _ => {}
                 }
                 if advice != GUARD_REMOVE {
-                    state.drop_pages(swap, self.cpu(), at, stop);
+                    state.forget_pages(swap, self.cpu(), at, stop);
                 }
             }
             at = stop;

@@ -1,9 +1,10 @@
 //! The way out and in: capture, swap out, swap in, resolve, room.
 
 use super::kernel::{PAGE, Stop};
-use super::machine::{Machine, Random};
+use super::machine::Machine;
 use crate::eviction::make_room::{Step, When};
 use crate::map::page_map::{Page, UNIT};
+use ebb_engine::random::Random;
 use std::sync::atomic::Ordering::SeqCst;
 use std::time::Duration;
 
@@ -11,7 +12,7 @@ use std::time::Duration;
 #[test]
 fn every_page_comes_back_as_it_was_written() {
     let mut machine = Machine::new(2048);
-    let (pages, mut random) = (8192, Random(7));
+    let (pages, mut random) = (8192, Random::new(7));
     let start = machine.map(pages);
     for step in 0..30_000usize {
         let page = match step / 4096 % 2 {

@@ -31,19 +31,6 @@ pub struct Machine {
     pub model: BTreeMap<usize, u8>,
 }
 
-/// Numbers that look random, the same on every run.
-pub struct Random(pub u64);
-
-impl Random {
-    pub fn below(&mut self, n: usize) -> usize {
-        self.0 = self
-            .0
-            .wrapping_mul(6364136223846793005)
-            .wrapping_add(1442695040888963407);
-        (self.0 >> 33) as usize % n
-    }
-}
-
 impl Machine {
     /// A process alone in a tree of so many pages, without devices.
     pub fn new(budget: u64) -> Self {

@@ -1,8 +1,9 @@
 //! Memory calls of the program while its pages are somewhere else.
 
 use super::kernel::{PAGE, Stop};
-use super::machine::{Machine, PLAIN, Random};
+use super::machine::{Machine, PLAIN};
 use crate::map::page_map::{Page, UNIT};
+use ebb_engine::random::Random;
 
 /// Writes to pages, and evicts every second unit of them.
 fn half_out(machine: &mut Machine, pages: usize) -> usize {
@@ -139,7 +140,7 @@ fn the_heap_grows_and_shrinks() {
 #[test]
 fn calls_and_pages_never_disagree() {
     let mut machine = Machine::new(1024);
-    let mut random = Random(3);
+    let mut random = Random::new(3);
     const PAGES: usize = 256;
     let areas: Vec<usize> = (0..8).map(|_| machine.map(PAGES)).collect();
     for step in 0..20_000usize {

@@ -17,6 +17,7 @@ use core::ffi::{c_int, c_void};
 use core::ptr;
 
 use ebb_sys::heap::c;
+use ebb_sys::memory::PAGE;
 use ebb_sys::thread;
 
 use crate::malloc::{foreign_malloc, mapped_block};
@@ -86,8 +87,6 @@ pub fn start() {
     unsafe { ebb_mi_start() };
     foreign_malloc::find();
 }
-
-const PAGE: usize = 4096;
 
 /// Alignment of blocks for threads of our own.
 const OWN_ALIGN: usize = 16;

@@ -18,15 +18,13 @@ use core::ffi::c_void;
 use core::ptr;
 
 use crate::memory::calls::{mmap, mremap, munmap};
-use ebb_sys::memory as raw;
+use ebb_sys::memory::{self as raw, PAGE};
 
 /// The least alignment of a block, and the room of its header.
 pub const ALIGN_MIN: usize = 64;
 
 /// mimalloc's unit of addresses (`MI_ARENA_SLICE_SIZE`).
 const SLICE: usize = 64 << 10;
-
-const PAGE: usize = 4096;
 
 #[repr(C)]
 struct Header {

@@ -244,6 +244,7 @@ mod tests {
     use super::*;
     use ebb_engine::BLOCK_PAGES;
     use ebb_engine::PAGE_SIZE;
+    use ebb_engine::random::Random;
 
     /// Records that differ in a few bytes: a page has little to repeat, all pages together much.
     fn records(seed: usize) -> PageBytes {
@@ -353,19 +354,13 @@ mod tests {
     /// of that, and cost all others.
     #[test]
     fn what_does_not_compress_costs_less_than_what_does() {
-        let mut state = 1u64;
-        let mut random = || {
-            state ^= state << 13;
-            state ^= state >> 7;
-            state ^= state << 17;
-            state
-        };
+        let mut random = Random::new(1);
         // Words of some hundred kinds compress to a half or so; random ones not at all.
         let mut pages = |kinds: u64| -> Vec<PageBytes> {
             let mut page = || {
                 let mut page = [0; PAGE_SIZE];
                 for word in page.chunks_exact_mut(8) {
-                    let kind = random() % kinds;
+                    let kind = random.next() % kinds;
                     word.copy_from_slice(&kind.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_le_bytes());
                 }
                 page

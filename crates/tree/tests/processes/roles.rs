@@ -1,8 +1,9 @@
 //! The roles of member processes.
 
-use crate::support::{Random, close_inherited, exit_now, fork, kill, stamps_of};
+use crate::support::{close_inherited, exit_now, fork, kill, stamps_of};
 use ebb_engine::ClusterIndex;
 use ebb_engine::env::Lender;
+use ebb_engine::random::Random;
 use ebb_tree::{
     Answer, ChildSlot, Codec, Config, DeviceState, JoinError, Member, Mode, SlotState, Way,
 };
@@ -29,7 +30,7 @@ pub fn play(role: &[String]) {
         "watcher" => watcher(),
         "pool" => pool(number(1), number(2), number(3)),
         "erring" => erring(),
-        "gravedigger" => gravedigger(role[1] == "apart"),
+        "reaper" => reaper(role[1] == "apart"),
         "leaver" => leaver(number(1) as u32),
         "crowd" => crowd(number(1)),
         "too-many" => too_many(),
@@ -186,7 +187,7 @@ fn giver(wants: u64, age: u64) {
     member.start_paging(0);
     let mut seen = 0;
     while !member.try_charge(wants) {
-        member.message("hungry");
+        member.message("waits");
         let start = Instant::now();
         seen = member.wait(seen, Some(Duration::from_secs(10)));
         assert!(
@@ -416,7 +417,7 @@ fn forks_in_vain(times: u64) {
 
 /// Reaps the dead together with its second child, which may be of a PID namespace of its own. Each
 /// of the three has charged 100 pages.
-fn gravedigger(apart: bool) {
+fn reaper(apart: bool) {
     let reap = |pid: u32| {
         // SAFETY: a null status is allowed.
         unsafe { libc::waitpid(pid as i32, std::ptr::null_mut(), 0) };
@@ -441,14 +442,14 @@ fn gravedigger(apart: bool) {
         return;
     }
     let second = member.reserve_child(0).unwrap();
-    let Some(digger) = fork() else {
+    let Some(child) = fork() else {
         member.child_started(second);
         member.reap_dead();
         println!("{}", member.charged());
         exit_now(0);
     };
-    member.child_forked(second, digger);
-    reap(digger);
+    member.child_forked(second, child);
+    reap(child);
     member.reap_dead();
     println!("{}", member.charged());
     kill(pid, libc::SIGKILL);
@@ -556,7 +557,7 @@ fn storm(seed: u64) {
         member,
         lender,
         stamps,
-        random: Random(seed | 1),
+        random: Random::new(seed),
         owned: HashMap::new(),
         frozen: HashMap::new(),
         inherited: HashMap::new(),
@@ -606,8 +607,8 @@ impl Stormer {
     }
 
     fn any(&mut self, which: fn(&Self) -> &HashMap<ClusterIndex, u64>) -> Option<ClusterIndex> {
-        let len = which(self).len() as u64;
-        let at = self.random.below(len.max(1)) as usize;
+        let len = which(self).len();
+        let at = self.random.below(len.max(1));
         which(self).keys().nth(at).copied()
     }
 
@@ -654,13 +655,13 @@ impl Stormer {
                 }
             }
             75..85 => {
-                let pages = self.random.below(200) + 1;
+                let pages = self.random.below(200) as u64 + 1;
                 if self.member.try_charge(pages) {
                     self.charged += pages;
                 }
             }
             85..97 => {
-                let pages = self.random.below(self.charged + 1);
+                let pages = self.random.below(self.charged as usize + 1) as u64;
                 self.member.uncharge(pages);
                 self.charged -= pages;
             }
@@ -680,21 +681,21 @@ impl Stormer {
         let Some(child) = self.member.reserve_child(0) else {
             return;
         };
-        let seed = self.random.below(u64::MAX >> 34);
+        let seed = self.random.next();
         if self.random.below(10) == 0 {
             self.member.cancel_child(child);
             return;
         }
         match fork() {
             Some(pid) => {
-                let name = [pid, 0][self.random.below(2) as usize];
+                let name = [pid, 0][self.random.below(2)];
                 self.member.child_forked(child, name);
                 self.frozen.extend(self.owned.drain());
             }
             None => {
                 close_inherited();
                 self.member.child_started(child);
-                self.random = Random(seed << 16 | 1);
+                self.random = Random::new(seed);
                 self.generation += 1;
                 self.inherited.extend(self.owned.drain());
                 self.inherited.extend(self.frozen.drain());

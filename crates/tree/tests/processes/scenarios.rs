@@ -1,7 +1,8 @@
 //! Invariants that hold whatever the members do.
 
-use crate::support::{Random, Tree, descendants, kill, mib};
+use crate::support::{Tree, descendants, kill, mib};
 use crate::{Scenario, admission, helped};
+use ebb_engine::random::Random;
 use ebb_tree::{Mode, Reply, Request, Way};
 use std::io::{BufRead, BufReader, Write};
 use std::process::Child;
@@ -23,9 +24,9 @@ pub const ALL: &[Scenario] = &[
     ),
     ("a_fast_filler_is_seen_in_time", 30, fast_filler),
     (
-        "room_wakes_the_hungry_and_requests_find_the_coldest",
+        "room_wakes_waiters_and_requests_find_the_coldest",
         30,
-        hungry,
+        waiters,
     ),
     (
         "too_much_charged_is_asked_back_in_proportion",
@@ -44,7 +45,7 @@ pub const ALL: &[Scenario] = &[
     ("places_of_failed_forks_come_back", 60, in_vain),
     ("an_orphan_that_execs_is_no_reader", 30, orphan_execs),
     ("members_outlive_the_supervisor", 30, outlive),
-    ("members_bury_the_dead_of_one_namespace", 20, burials),
+    ("members_reap_the_dead_of_one_namespace", 20, reap),
     ("run_returns_the_status_and_reaps_orphans", 30, run),
     ("a_failing_device_is_told_of_once_a_stage", 30, failing),
     (
@@ -365,13 +366,13 @@ fn fast_filler() {
     tree.expect_empty();
 }
 
-fn hungry() {
+fn waiters() {
     let mut tree = Tree::new(mib(64), 3);
     let mut greedy = tree.start(&["greedy"]);
     tree.expect("full");
     tree.sup.check().unwrap();
     let mut giver = tree.start(&["giver", "640", "25"]);
-    tree.expect("hungry");
+    tree.expect("waits");
     tell(&mut greedy);
     tree.expect("has 640");
     tell(&mut greedy);
@@ -598,10 +599,10 @@ fn outlive() {
 
 /// With the supervisor gone: what is charged after the second child looked for the dead, after it
 /// has died itself, and after the first has.
-fn burials() {
+fn reap() {
     let charged = |role: &str| {
         let mut tree = Tree::new(mib(64), 3);
-        let mut parent = tree.start(&["gravedigger", role]);
+        let mut parent = tree.start(&["reaper", role]);
         tree.expect("has a child");
         drop(tree);
         tell(&mut parent);
@@ -642,7 +643,7 @@ fn storm() {
         .and_then(|seed| seed.parse().ok())
         .unwrap_or_else(ebb_sys::clock::monotonic_ns);
     println!("  EBB_STORM_SEED={seed}");
-    let mut random = Random(seed | 1);
+    let mut random = Random::new(seed);
     let seconds = std::env::var("EBB_STORM_SECONDS")
         .ok()
         .and_then(|s| s.parse().ok())
@@ -656,10 +657,10 @@ fn storm() {
             let seed = random.below(1 << 30).to_string();
             drop(tree.start(&["storm", &seed]));
         }
-        tree.run_for(Duration::from_millis(random.below(30)));
+        tree.run_for(Duration::from_millis(random.below(30) as u64));
         let pids = descendants(me);
         if !pids.is_empty() {
-            let victim = pids[random.below(pids.len() as u64) as usize];
+            let victim = pids[random.below(pids.len())];
             kill(victim, libc::SIGKILL);
             kills += 1;
         }

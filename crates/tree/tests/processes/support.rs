@@ -255,15 +255,3 @@ pub fn stamps_of(fd: &OwnedFd) -> &'static [AtomicU64] {
     let area = Area::map(fd.as_fd()).unwrap();
     area.many(0, area.len() / 8).unwrap()
 }
-
-/// xorshift64*: enough for choosing what to do next, the same from the same seed.
-pub struct Random(pub u64);
-
-impl Random {
-    pub fn below(&mut self, n: u64) -> u64 {
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        (self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 33) % n
-    }
-}

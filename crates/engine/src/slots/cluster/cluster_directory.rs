@@ -8,9 +8,9 @@ use super::Cell;
 use crate::types::ClusterIndex;
 use std::sync::OnceLock;
 
-/// ClusterDirectory of a block.
+/// Cells of a block.
 const BLOCK: usize = if cfg!(loom) { 2 } else { 256 };
-/// ClusterDirectory one after the other, of which a cache line may hold parts of two.
+/// Cells one after the other, of which a cache line may hold parts of two.
 const STRIDE: usize = if cfg!(loom) { BLOCK } else { 4 };
 
 /// From the beginning of a cache line on.
