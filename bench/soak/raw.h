@@ -25,13 +25,9 @@ static char* raw_map(void* at, size_t bytes) {
   return (char*)raw_call(SYS_mmap, (uint64_t)at, bytes, PROT_READ | PROT_WRITE, (uint64_t)flags);
 }
 
-// A region of the thread's own, mapped without libc.
+// A region of a caller, mapped without libc.
 static void map_raw(struct thread* t, struct region* r, size_t pages) {
-  memset(r, 0, sizeof *r);
-  r->pages = pages;
-  r->id = t->number << 32 | ++t->ids;
-  r->version = calloc(pages, sizeof *r->version);
-  must(r->version != 0, "calloc");
+  begin_region(t, r, pages);
   r->base = raw_map(0, pages * PAGE);
   must(r->base != (char*)-1, "mmap by instruction");
 }

@@ -8,13 +8,17 @@
 #include "elements.h"
 #include "regions.h"
 
-// A region of a caller, in no thread's list.
-static void open_region(struct thread* t, struct region* r, size_t pages) {
+// A region of a caller, in no thread's list; its memory is still to be mapped.
+static void begin_region(struct thread* t, struct region* r, size_t pages) {
   memset(r, 0, sizeof *r);
   r->pages = pages;
   r->id = t->number << 32 | ++t->ids;
   r->version = calloc(pages, sizeof *r->version);
   must(r->version != 0, "calloc");
+}
+
+static void open_region(struct thread* t, struct region* r, size_t pages) {
+  begin_region(t, r, pages);
   r->base = mmap(0, pages * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   must(r->base != MAP_FAILED, "mmap");
 }

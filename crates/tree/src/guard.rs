@@ -24,7 +24,7 @@ use rustix::io::Errno;
 use rustix::net::{self, AddressFamily, SocketFlags, SocketType};
 use rustix::process::{Signal, pidfd_send_signal};
 use std::io::{self, Write};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 
 /// Starts a process that calls [`guard`] with this socket; returns its number in the system.
 pub type Launcher = Box<dyn FnMut(OwnedFd) -> io::Result<u32> + Send>;
@@ -89,6 +89,8 @@ struct Guarded {
     program: OwnedFd,
     helper: OwnedFd,
     helper_ended: bool,
+    /// The program is being killed: the memory is held until it is dead.
+    killed: bool,
 }
 
 impl Guarded {
@@ -99,6 +101,7 @@ impl Guarded {
             program,
             helper,
             helper_ended: false,
+            killed: false,
         })
     }
 
@@ -143,7 +146,8 @@ pub fn guard(supervisor: OwnedFd) -> io::Result<()> {
                 return true;
             }
             let in_use = member.memory.is_used();
-            if in_use && supervisor.is_none() {
+            if in_use && supervisor.is_none() && !member.killed {
+                member.killed = true;
                 member.end();
             }
             in_use
@@ -155,14 +159,12 @@ pub fn guard(supervisor: OwnedFd) -> io::Result<()> {
 /// Waits until the supervisor says something, or somebody ends.
 fn wait(supervisor: Option<&OwnedFd>, members: &[Guarded]) -> io::Result<()> {
     let living = members.iter().filter(|member| !member.helper_ended);
-    let ends = members.iter().map(|member| member.program.as_fd());
-    let all: Vec<BorrowedFd<'_>> = (supervisor.iter().map(|socket| socket.as_fd()))
-        .chain(ends)
-        .chain(living.map(|member| member.helper.as_fd()))
-        .collect();
-    let mut all: Vec<PollFd<'_>> = all
+    let programs = members.iter().map(|member| &member.program);
+    let mut all: Vec<PollFd<'_>> = supervisor
         .into_iter()
-        .map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN))
+        .chain(programs)
+        .chain(living.map(|member| &member.helper))
+        .map(|fd| PollFd::new(fd, PollFlags::IN))
         .collect();
     match poll(&mut all, None) {
         Ok(_) | Err(Errno::INTR) => Ok(()),

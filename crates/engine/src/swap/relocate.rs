@@ -90,6 +90,20 @@ impl Relocator {
             good.then(|| std::mem::take(&mut data))
         })
     }
+
+    /// The words of the entries that name the slots of `from`, and what these hold. Damaged pages are not moved: a
+    /// copy would carry the damage on, and give up the chance that it was the transfer.
+    fn read_source(
+        &self,
+        devices: &Devices,
+        owner: EntryId,
+        from: Extent,
+    ) -> Result<(Vec<EntryWord>, Vec<u8>), Moved> {
+        let words = self.words(owner, from).ok_or(Moved::Gone)?;
+        let source = devices.store(from.device).ok_or(Moved::Failed)?;
+        let data = self.read_checked(&*source, from, &words);
+        data.map(|data| (words, data)).ok_or(Moved::Failed)
+    }
 }
 
 impl Relocator {
@@ -102,14 +116,9 @@ impl Relocator {
         {
             return Moved::NoPlace;
         }
-        let Some(words) = self.words(owner, from) else {
-            return Moved::Gone;
-        };
-        let Some(source) = devices.store(from.device) else {
-            return Moved::Failed;
-        };
-        let Some(data) = self.read_checked(&*source, from, &words) else {
-            return Moved::Failed;
+        let (words, data) = match self.read_source(devices, owner, from) {
+            Ok(read) => read,
+            Err(not_moved) => return not_moved,
         };
         let Some((page, (codec, len))) = data
             .first_chunk::<PAGE_SIZE>()
@@ -185,16 +194,9 @@ impl Mover for Relocator {
         if cluster(owner) != cluster(owner.plus(pages - 1)) {
             return Moved::Failed;
         }
-        let Some(words) = self.words(owner, from) else {
-            return Moved::Gone;
-        };
-        let Some(source) = devices.store(from.device) else {
-            return Moved::Failed;
-        };
-        // Damaged pages stay where they are: a copy would carry the damage on, and give up the chance
-        // that it was the transfer.
-        let Some(data) = self.read_checked(&*source, from, &words) else {
-            return Moved::Failed;
+        let (words, data) = match self.read_source(&devices, owner, from) {
+            Ok(read) => read,
+            Err(not_moved) => return not_moved,
         };
         let run = WriteOp {
             slot: u64::from(to.start.0),
