@@ -7,7 +7,7 @@
 //!
 //! The kernel moves pages out of any memory, so each move is preceded by a question: is this still registered
 //! with us? The program may have unmapped it and mapped it anew without libc; what it has there now stays
-//! in memory, and is managed no more ([`Process::is_ours`]).
+//! in memory, and is managed no more ([`Reclaimer::is_ours`]).
 //!
 //! Of memory that may not be written it is a copy, as the kernel moves pages of writable memory alone. Nobody writes
 //! it before `mprotect`, which waits until nothing is in transit. A write all the same (`mprotect` without libc, or
@@ -17,11 +17,12 @@
 //! more for each of a unit's, for a moment.
 
 use crate::eviction::clean::{self, Copies};
+use crate::eviction::reclaimer::Reclaimer;
 use crate::map::mask::{ones, places, runs};
 use crate::map::page_map::{Mask, Page, PageMap, UNIT, UNIT_BYTES, UnitNumber};
 use crate::map::ranges::{Ranges, WayOut};
+use crate::process::base::Locked;
 use crate::process::memory_ops::{Waking, Writes};
-use crate::process::pager::{Locked, Process};
 use crate::process::shared_pages::Sharing;
 use crate::process::state::State;
 use crate::process::worker::Worker;
@@ -53,7 +54,7 @@ pub struct How {
     pub force: bool,
 }
 
-impl<K: Kernel> Process<K> {
+impl<K: Kernel> Reclaimer<K> {
     /// Captures the unit whose turn it is; none if none can be.
     pub fn capture(&self, mut state: Locked, worker: &mut Worker, how: How) -> (Locked, Captured) {
         for _ in 0..TRIES {
@@ -106,7 +107,7 @@ impl<K: Kernel> Process<K> {
             state.map.set(page, Page::Storing(run.frame(at)));
         }
         // Making a page our own writes to it, which must not meet the keeper protecting it.
-        let held = match self.forked.load(Relaxed) {
+        let held = match self.is_family() {
             true => Some(state),
             false => {
                 drop(state);
@@ -127,7 +128,7 @@ impl<K: Kernel> Process<K> {
         // Over the limit for a moment: the pages that were copied are about to leave.
         state.charge.unshare(shifted.copied as i64, rollups);
         let captured = self.end_capture(&mut state, chosen, &copies, &shifted);
-        self.pager.transit_ended();
+        self.base.transit_ended();
         worker.again.append(&mut state.parked);
         (state, captured)
     }
@@ -400,7 +401,7 @@ impl<K: Kernel> Process<K> {
                 }
                 Err(error) if retried != Some(at) && at < end => {
                     retried = Some(at);
-                    if error == Errno(libc::EBUSY) && self.forked.load(Relaxed) {
+                    if error == Errno(libc::EBUSY) && self.is_family() {
                         // Shared copy-on-write since a fork: a write makes it our own, without a
                         // copy if nobody else maps it any more.
                         let (own, copies) = self.own(unit + at * PAGE_SIZE, end - at, shared);
@@ -467,7 +468,7 @@ impl<K: Kernel> Process<K> {
             return 0;
         }
         let content = &mut worker.buffer.0[..pages];
-        let shared = match self.forked.load(Relaxed) {
+        let shared = match self.is_family() {
             true => self.look(from, pages).shared,
             false => 0,
         };
@@ -600,13 +601,13 @@ fn leaving_by(ranges: &Ranges, unit: UnitNumber, victims: Mask, way: WayOut) -> 
 /// A bay with the protection of memory that may be executed: the kernel moves pages between places
 /// of like protection alone. Only while they are moved: back they go to plain memory alone.
 struct ExecutableBay<'a, K: Kernel> {
-    process: &'a Process<K>,
+    process: &'a Reclaimer<K>,
     address: usize,
 }
 
 impl<'a, K: Kernel> ExecutableBay<'a, K> {
     /// If the memory to be moved into the bay `is` executable. Refused, the move is as well, and pages stay.
-    fn protect(process: &'a Process<K>, address: usize, is: bool) -> Option<Self> {
+    fn protect(process: &'a Reclaimer<K>, address: usize, is: bool) -> Option<Self> {
         if is {
             process.protect_bay(address, PLAIN | libc::PROT_EXEC);
         } else if process.kept_executable.load(Relaxed) {
@@ -624,7 +625,7 @@ impl<K: Kernel> Drop for ExecutableBay<'_, K> {
     }
 }
 
-impl<K: Kernel> Process<K> {
+impl<K: Kernel> Reclaimer<K> {
     fn protect_bay(&self, address: usize, protection: libc::c_int) -> bool {
         // SAFETY: the bay is the caller's, and nothing of the program's is executed in it.
         unsafe { self.kernel.mprotect(address, UNIT_BYTES, protection) }.is_ok()

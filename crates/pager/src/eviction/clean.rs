@@ -11,22 +11,22 @@
 //!
 //! 1. The load puts it into place protected (`install`).
 //! 2. A write to it is a fault. Service gives up the copies of the pages in a row there, and lets all of them be
-//!    written: the next write is likely to be to the next page ([`Process::write_clean`]).
+//!    written: the next write is likely to be to the next page ([`Reclaimer::write_clean`]).
 //! 3. A capture moves it, as every page, and from then on nobody writes it. If it was protected until then, its entry
-//!    holds its content ([`Process::uncache`]), and the frame is unused.
+//!    holds its content ([`Reclaimer::uncache`]), and the frame is unused.
 //! 4. Before protection is taken away otherwise, the copies are given up: by a capture that has to own shared pages,
-//!    the end of sharing ([`Process::lift_protection`]), and `mremap`.
+//!    the end of sharing ([`Reclaimer::lift_protection`]), and `mremap`.
 //! 5. A forked child has the copies without the protection, until it is adopted: then it gives up those
-//!    of pages that are no longer its parent's too ([`Process::give_up_written`]).
+//!    of pages that are no longer its parent's too ([`Reclaimer::give_up_written`]).
 //!
-//! It pays where what was loaded is read and not written; [`Process::keeps`] learns whether it is.
+//! It pays where what was loaded is read and not written; [`Reclaimer::keeps`] learns whether it is.
 //! A copy on a device saves a write. One in the pool saves a compression, but takes room that could
 //! hold other pages: it is kept of scans that pass (`reclaim_queue`), and leave at once. A process that may
 //! only read its devices ([`crate::syscalls::user_change`]) keeps all that are there: nothing goes back to them.
 
+use crate::eviction::reclaimer::Reclaimer;
 use crate::map::mask::{ones, places};
 use crate::map::page_map::{ADDRESSES, Mask, Page, PageMap, PageNumber, UNIT, UnitNumber};
-use crate::process::pager::Process;
 use crate::process::state::{Freeing, State};
 use arrayvec::ArrayVec;
 use ebb_engine::swap::Swap;
@@ -48,10 +48,10 @@ pub fn copies(map: &PageMap, unit: UnitNumber, mask: Mask) -> Copies {
     copies
 }
 
-impl<K: Kernel> Process<K> {
+impl<K: Kernel> Reclaimer<K> {
     /// Whether a load keeps copies that might: a page that is loaded to be written does not.
     pub fn keeps(&self, write: bool) -> bool {
-        !write && self.keeping.worth_it()
+        !write && self.copies.worth_it()
     }
 
     /// Lets memory be written whatever it is: with the lock held, but for pages in transit too. Those that
@@ -116,7 +116,7 @@ impl<K: Kernel> Process<K> {
             let Some(entry) = rest[i] else { continue };
             if clean >> i & 1 != 0 && self.swap.uncache(entry) {
                 self.counters().clean_reuse.add(1);
-                self.keeping.learn(true);
+                self.copies.learn(true);
             } else {
                 freeing.add(self.swap, self.cpu(), entry);
                 rest[i] = None;

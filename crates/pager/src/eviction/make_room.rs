@@ -8,9 +8,10 @@
 
 use crate::budget::peer_reclaim::Standing;
 use crate::eviction::capture::{Captured, How};
+use crate::eviction::reclaimer::Reclaimer;
 use crate::eviction::release::{UnusedFrames, Watermarks};
 use crate::map::page_map::UNIT;
-use crate::process::pager::{Locked, Process};
+use crate::process::base::Locked;
 use crate::process::shared_pages::Sharing;
 use crate::process::state::State;
 use crate::process::worker::Worker;
@@ -46,7 +47,7 @@ const PEER_WAIT: Duration = Duration::from_millis(2);
 /// Units captured, when nothing more can be stored, to find pages that need no room.
 const TRIES: usize = 32;
 
-impl<K: Kernel> Process<K> {
+impl<K: Kernel> Reclaimer<K> {
     /// One step towards as much room under the budget as the low watermark says. Called without the lock.
     pub fn make_room(&self, worker: &mut Worker, when: When) -> Step {
         let mut state = self.lock();

@@ -1,16 +1,16 @@
 //! Room under the budget, and frames that go back to the system for it.
 
 use crate::budget::charge::Charge;
+use crate::eviction::reclaimer::Reclaimer;
 use crate::map::mask::runs;
 use crate::map::page_map::{Mask, UNIT, UNIT_BYTES};
-use crate::process::pager::Process;
 use crate::process::state::State;
 use crate::reclaim::staging::{BayIndex, Staging};
 use arrayvec::ArrayVec;
 use ebb_engine::PAGE_SIZE;
 use ebb_sys::paging::Kernel;
 
-impl<K: Kernel> Process<K> {
+impl<K: Kernel> Reclaimer<K> {
     /// Whether there is room under the budget for `pages` more, by what is in use: it is charged.
     pub fn has_room(&self, state: &mut State, pages: usize) -> bool {
         let used = self.used(state);

@@ -33,15 +33,14 @@
 //! Protection is a bit of the page's mapping. It goes where the mapping goes (DONTNEED, munmap,
 //! a move by UFFDIO_MOVE or mremap, the copy that fork makes of it), and mprotect keeps it.
 
+use crate::eviction::reclaimer::Reclaimer;
 use crate::map::mask::ones;
 use crate::map::page_map::{Mask, Page, PageNumber};
-use crate::process::pager::Process;
 use crate::process::shared_pages::Sharing;
 use crate::process::state::State;
 use ebb_engine::PAGE_SIZE;
 use ebb_sys::paging::Kernel;
 use std::ops::ControlFlow;
-use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 /// Units that are evicted at a time although relatives share pages of them.
@@ -49,7 +48,7 @@ const COPY_UNITS: u32 = 64;
 /// How long a fault waits for room before that.
 const COPY_AFTER: Duration = Duration::from_millis(20);
 
-impl<K: Kernel> Process<K> {
+impl<K: Kernel> Reclaimer<K> {
     /// A fault has waited for room for so long: lets shared pages be evicted, once each time
     /// [`COPY_AFTER`] has passed; `rounds` counts how often it was.
     pub fn evict_shared(&self, waited: Duration, rounds: &mut u32) {
@@ -63,7 +62,7 @@ impl<K: Kernel> Process<K> {
     pub fn shared_may_leave(&self) -> bool {
         let device =
             || self.swap_space.devices.stays(self.member) && self.swap_space.may_write(self.member);
-        self.forked.load(Relaxed) && device()
+        self.is_family() && device()
     }
 
     /// In the keeper of a parent that has just forked: protects what is shared now.
@@ -82,7 +81,7 @@ impl<K: Kernel> Process<K> {
         }
         self.settle_given_back(state);
         if !self.member.has_relatives() {
-            self.pager.shared_pages.end();
+            self.base.shared_pages.end();
             self.swap.alone();
             for (start, len) in registered(state) {
                 self.lift_protection(state, start, len);
@@ -95,7 +94,7 @@ impl<K: Kernel> Process<K> {
 
     /// Gives back the credit for what the engine gave back and relatives kept.
     pub fn settle_given_back(&self, state: &mut State) {
-        let (pages, since) = self.pager.shared_pages.take_given_back();
+        let (pages, since) = self.base.shared_pages.take_given_back();
         if pages > 0 {
             state.charge.unshare(pages, since);
         }

@@ -4,22 +4,22 @@
 //! holds up only threads that touch these pages.
 
 use crate::eviction::make_room::Step;
+use crate::eviction::reclaimer::Reclaimer;
 use crate::map::mask::places;
 use crate::map::page_map::{Page, UNIT};
-use crate::process::pager::{Locked, Process};
+use crate::process::base::Locked;
 use crate::process::state::State;
 use crate::process::worker::Worker;
 use crate::reclaim::staging::{BayIndex, Staging};
 use arrayvec::ArrayVec;
 use ebb_engine::{EntryId, PAGE_SIZE, PageBytes};
 use ebb_sys::paging::Kernel;
-use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 /// How long a thread sleeps that finds others at work on all that it could do.
 const MAKE_WAY: Duration = Duration::from_micros(50);
 
-impl<K: Kernel> Process<K> {
+impl<K: Kernel> Reclaimer<K> {
     /// Stores the bay staged longest ago, if there is one.
     pub fn swap_out_staged(&self, worker: &mut Worker) -> Step {
         let state = self.lock();
@@ -79,7 +79,7 @@ impl<K: Kernel> Process<K> {
                 None => map.set(page, Page::Staged(frame)),
             }
         }
-        self.pager.transit_ended();
+        self.base.transit_ended();
         worker.again.append(parked);
         self.release_overdraft(&mut state);
         if stored == 0 {
@@ -109,8 +109,8 @@ impl<K: Kernel> Process<K> {
         }
         // Once in a few hundred pages, so it costs little: the keeper writes on another processor
         // what else the next store would have to.
-        if self.swap.behind() && !self.behind.swap(true, Relaxed) {
-            self.member.wake_self();
+        if self.swap.behind() {
+            self.call_keeper();
         }
         stored
     }

@@ -9,8 +9,8 @@
 //!
 //! Time that goes by in compression or in transfers is no shortage, however slow.
 
+use crate::fault::fault_service::FaultService;
 use crate::map::page_map::{Page, PageNumber};
-use crate::process::pager::Process;
 use crate::reclaim::shortage::GIVE_UP;
 use ebb_engine::PAGE_SIZE;
 use ebb_sys::paging::Kernel;
@@ -20,7 +20,7 @@ use std::ops::ControlFlow::Continue;
 /// Pages to work on that a process needs beside those that stay in memory.
 const WORK: u64 = (8 << 20) / PAGE_SIZE as u64;
 
-impl<K: Kernel> Process<K> {
+impl<K: Kernel> FaultService<K> {
     /// Room was wanted in vain since `from`: ends the process if it has been so for too long. Called
     /// without the lock.
     pub fn wanted_room(&self, from: Time) {

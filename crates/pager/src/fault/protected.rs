@@ -1,15 +1,15 @@
 //! Writes to protected pages: clean copies are given up, and copies of shared pages charged.
 
+use crate::fault::fault_service::FaultService;
 use crate::map::access_pattern::around;
 use crate::map::mask::ones;
 use crate::map::page_map::{Page, PageNumber, UNIT};
-use crate::process::pager::Process;
 use crate::process::shared_pages::Sharing;
 use crate::process::state::{Freeing, State, window};
 use ebb_engine::PAGE_SIZE;
 use ebb_sys::paging::Kernel;
 
-impl<K: Kernel> Process<K> {
+impl<K: Kernel> FaultService<K> {
     /// Serves a write to a protected page. None: there is no room for a copy.
     pub fn write_protected(&self, state: &mut State, page: PageNumber) -> Option<()> {
         match state.sharing {
@@ -79,7 +79,7 @@ impl<K: Kernel> Process<K> {
         for at in (0..pages).map(|i| first.plus(i)) {
             if let Page::Resident(Some(entry)) = state.map.get(at) {
                 state.map.set(at, Page::Resident(None));
-                self.keeping.learn(false);
+                self.copy_was_written();
                 freeing.add(self.swap, self.cpu(), entry);
                 copies += 1;
             }

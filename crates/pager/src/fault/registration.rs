@@ -3,9 +3,10 @@
 //!
 //! The ranges themselves are noted by the hooks (`ranges`, `mmap`); nothing is evicted here.
 
+use crate::fault::fault_service::FaultService;
 use crate::map::page_map::{Page, PageMap, PageNumber, UNIT};
 use crate::map::ranges::{InChild, Range};
-use crate::process::pager::{Pager, Process};
+use crate::process::base::Base;
 use crate::process::shared_pages::Sharing;
 use crate::process::state::State;
 use ebb_engine::PAGE_SIZE;
@@ -41,7 +42,7 @@ enum Registered {
     Pieces,
 }
 
-impl<K: Kernel> Process<K> {
+impl<K: Kernel> FaultService<K> {
     /// Registers what was mapped or moved since the last time, and says so to who waits for that.
     pub fn register_new(&self) {
         let mut state = self.lock();
@@ -51,7 +52,7 @@ impl<K: Kernel> Process<K> {
             any = true;
         }
         if any {
-            let rounds = &self.pager.registration.rounds;
+            let rounds = &self.base.registration.rounds;
             rounds.fetch_add(1, SeqCst);
             self.kernel.wake_word(rounds, i32::MAX);
         }
@@ -59,7 +60,7 @@ impl<K: Kernel> Process<K> {
 
     /// Registers every range that is not, and learns which of its pages are present.
     pub fn register_all(&self, state: &mut State) {
-        self.pager.registration.unregistered.store(0, SeqCst);
+        self.base.registration.unregistered.store(0, SeqCst);
         let mut at = 0;
         while let Some(range) = state.ranges.next(at, usize::MAX) {
             at = range.end;
@@ -105,7 +106,7 @@ impl<K: Kernel> Process<K> {
         // A child of a system call that we do not see has no such memory, rather than zeros for pages that
         // are out.
         let _ = advise(libc::MADV_DONTFORK);
-        self.pager.join_again(start, len);
+        self.base.join_again(start, len);
         if state.sharing == Sharing::Protected {
             // New, or moved by mremap, which leaves the protection behind.
             self.protect(start, len);
@@ -148,7 +149,7 @@ impl<K: Kernel> Process<K> {
     /// Learns from the kernel which pages of a range are present.
     fn learn_present(&self, state: &mut State, range: &Range) {
         let State { map, queue, .. } = state;
-        let forked = self.forked.load(SeqCst);
+        let forked = self.is_family();
         let mut there = Vec::new();
         let scanned = self.kernel.scan(range.start, range.end, |start, end| {
             if forked {
@@ -190,7 +191,7 @@ impl<K: Kernel> Process<K> {
     }
 }
 
-impl<K: Kernel> Process<K> {
+impl<K: Kernel> FaultService<K> {
     /// In the keeper: lets go what is to be let go; whether there was any.
     pub fn release_to_program(&self, state: &mut State) -> bool {
         let mut at = 0;
@@ -216,7 +217,7 @@ impl<K: Kernel> Process<K> {
 
     /// In the keeper: says once that there is such memory.
     pub fn report_released(&self) {
-        let bytes = self.pager.registration.released.swap(0, SeqCst);
+        let bytes = self.base.registration.released.swap(0, SeqCst);
         if bytes > 0 {
             self.member.message(&format!(
                 "process {} has a userfaultfd of its own for {} KiB of its memory: they stay in RAM, and count",
@@ -227,7 +228,7 @@ impl<K: Kernel> Process<K> {
     }
 }
 
-impl<K: Kernel> Pager<K> {
+impl<K: Kernel> Base<K> {
     /// Registered memory is about to be moved by `mremap`: marks it, so that the kernel does not merge it with what
     /// lies beside its new place. The kernel takes the registration away from the mapping that results (Linux 6.18,
     /// `move_vma`). The neighbours would lose theirs with it, unnoticed: their pages that are out would read as

@@ -5,11 +5,11 @@
 //! moved back.
 
 use crate::budget::charge::Charge;
+use crate::fault::fault_service::FaultService;
 use crate::map::access_pattern::around;
 use crate::map::mask::ones;
 use crate::map::page_map::{Frame, Page, PageNumber, UNIT};
 use crate::process::memory_ops::{Waking, Writes};
-use crate::process::pager::Process;
 use crate::process::state::State;
 use crate::process::state::window;
 use crate::process::worker::UnitBuffer;
@@ -59,7 +59,7 @@ impl Brought {
     }
 }
 
-impl<K: Kernel> Process<K> {
+impl<K: Kernel> FaultService<K> {
     /// Serves one fault, once.
     pub fn serve(&self, worker: &mut Worker, fault: Fault, since: Time) -> Served {
         worker.since = since;

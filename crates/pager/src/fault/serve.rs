@@ -1,9 +1,9 @@
 //! Serving a fault until it is served, or put down for later because nothing can be evicted.
 
 use crate::eviction::make_room::{Step, When};
+use crate::fault::fault_service::FaultService;
 use crate::fault::resolve::Served;
 use crate::map::page_map::{PageNumber, UNIT};
-use crate::process::pager::Process;
 use crate::process::worker::{DeferredFault, Worker};
 use crate::reclaim::attempts::Waiter;
 use ebb_engine::PAGE_SIZE;
@@ -12,7 +12,7 @@ use ebb_sys::paging::Time;
 use ebb_sys::userfaultfd::Fault;
 use std::time::Duration;
 
-impl<K: Kernel> Process<K> {
+impl<K: Kernel> FaultService<K> {
     /// Serves a fault, making room as often as it takes; or puts it down for later, if there is none and
     /// others wait to be served.
     pub fn serve_until_done(&self, worker: &mut Worker, fault: Fault, since: Time) {
@@ -37,7 +37,7 @@ impl<K: Kernel> Process<K> {
     ) {
         worker.waiter = Some(Waiter::of(&fault));
         if let Some(stuck) = self.serve_unless_stuck(worker, fault, since, stuck) {
-            match self.pager.lifecycle.is_keeper(self.kernel.thread()) {
+            match self.base.lifecycle.is_keeper(self.kernel.thread()) {
                 // It comes once more, to a service thread.
                 true => self.wake(PageNumber::of(fault.address), 1),
                 false => worker.deferred.push_back(stuck),
@@ -60,7 +60,7 @@ impl<K: Kernel> Process<K> {
             match self.serve(worker, fault, since) {
                 Served::Done => return None,
                 // Nobody but the keeper gives pages up: it comes once more, to a service thread.
-                Served::NoPage if self.pager.lifecycle.is_keeper(self.kernel.thread()) => {
+                Served::NoPage if self.base.lifecycle.is_keeper(self.kernel.thread()) => {
                     self.wake(PageNumber::of(fault.address), 1);
                     return None;
                 }

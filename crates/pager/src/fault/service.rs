@@ -20,11 +20,10 @@
 //! on.
 
 use crate::eviction::make_room::When;
-use crate::process::pager::{Pager, Process};
+use crate::fault::fault_service::FaultService;
 use crate::process::services::{Service, Services};
 use crate::process::worker::Worker;
 use ebb_sys::paging::{Kernel, Time};
-use ebb_sys::thread::TaskName;
 use ebb_sys::userfaultfd::{BATCH, Fault};
 use std::time::Duration;
 
@@ -81,7 +80,7 @@ impl Watch {
     /// had none for a while.
     fn after<K: Kernel>(
         &mut self,
-        process: &Process<K>,
+        process: &FaultService<K>,
         me: &Service,
         fault: Fault,
         now: Time,
@@ -101,7 +100,7 @@ impl Watch {
 
     /// Nothing to serve. A thread that was woken on this processor has it before this one does, and gives it back
     /// with its next fault. So the thread that was served last may be elsewhere. True: leave.
-    fn nothing<K: Kernel>(&mut self, process: &Process<K>, me: &Service) -> bool {
+    fn nothing<K: Kernel>(&mut self, process: &FaultService<K>, me: &Service) -> bool {
         let now = process.now();
         if self.served.is_none() || now - self.last < self.gap {
             return false;
@@ -114,7 +113,7 @@ impl Watch {
         leave
     }
 
-    fn look<K: Kernel>(&mut self, process: &Process<K>, me: &Service, now: Time) -> bool {
+    fn look<K: Kernel>(&mut self, process: &FaultService<K>, me: &Service, now: Time) -> bool {
         let services: &Services<K> = &process.services;
         (self.since, self.last) = (0, now);
         let from = self
@@ -149,30 +148,21 @@ struct Turn {
     quiet: u32,
 }
 
-impl<K: Kernel> Pager<K> {
+impl<K: Kernel> FaultService<K> {
     /// The service thread of this index, for ever.
-    pub fn run_service(&'static self, index: usize) -> ! {
-        self.kernel.name_thread(TaskName::Service);
-        let process = loop {
-            match self.process() {
-                Some(p) => break p,
-                None => self.kernel.sleep(Duration::from_micros(50)),
-            }
-        };
-        let me = process.services.service(index);
-        process.services.begin(me);
+    pub fn run_service(&self, index: usize) -> ! {
+        let me = self.services.service(index);
+        self.services.begin(me);
         let mut turn = Turn {
             worker: Worker::new(),
-            watch: Watch::new(self.kernel.now()),
+            watch: Watch::new(self.now()),
             quiet: 0,
         };
         loop {
-            process.service_turn(me, &mut turn);
+            self.service_turn(me, &mut turn);
         }
     }
-}
 
-impl<K: Kernel> Process<K> {
     /// One turn of a service thread: reads faults and serves them, or waits for some.
     fn service_turn(&self, me: &Service, turn: &mut Turn) {
         me.until_woken(self.kernel);
@@ -216,7 +206,7 @@ impl<K: Kernel> Process<K> {
     fn serve_all(&self, me: &Service, turn: &mut Turn, faults: &[Fault]) {
         self.check_origin(faults);
         self.services.serves(me);
-        self.pager.fork.hold_on(self.kernel);
+        self.base.fork.hold_on(self.kernel);
         let now = self.now();
         let mut leave = false;
         for (i, &fault) in faults.iter().enumerate() {
@@ -237,7 +227,7 @@ impl<K: Kernel> Process<K> {
 
     /// For tests: threads of ours must not fault, as they would wait for themselves.
     fn check_origin(&self, faults: &[Fault]) {
-        if self.pager.lifecycle.is_checking()
+        if self.base.lifecycle.is_checking()
             && let Some(own) = faults.iter().find(|f| self.is_own(f.thread))
         {
             self.fail(&format!(
@@ -249,6 +239,6 @@ impl<K: Kernel> Process<K> {
 
     /// Whether a thread is one of those that serve this process.
     fn is_own(&self, thread: u32) -> bool {
-        self.pager.lifecycle.is_keeper(thread) || self.services.has(thread)
+        self.base.lifecycle.is_keeper(thread) || self.services.has(thread)
     }
 }

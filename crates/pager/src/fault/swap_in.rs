@@ -5,12 +5,13 @@
 //! their data is loaded and installed. Under it again the page map says what is there. Waiting threads are woken by
 //! the caller, after that; or by the second step, where that is one copy (`install`).
 
+use crate::fault::fault_service::FaultService;
 use crate::fault::resolve::Brought;
 use crate::map::access_pattern::{REACH, Window, around};
 use crate::map::mask::{ones, runs};
 use crate::map::page_map::{Mask, Page, PageMap, PageNumber, UNIT};
+use crate::process::base::Locked;
 use crate::process::memory_ops::{Waking, Writes};
-use crate::process::pager::{Locked, Process};
 use crate::process::shared_pages::Sharing;
 use crate::process::state::window;
 use crate::process::state::{Freeing, State};
@@ -47,7 +48,7 @@ struct Loaded {
     at: Option<Time>,
 }
 
-impl<K: Kernel> Process<K> {
+impl<K: Kernel> FaultService<K> {
     /// Brings in the page that is waited for; none: there is no room.
     pub fn swap_in(
         &self,
@@ -107,7 +108,7 @@ impl<K: Kernel> Process<K> {
         if device {
             self.member.report_load(self.swap.last_load_ns());
         }
-        self.pager.transit_ended();
+        self.base.transit_ended();
         worker.again.append(parked);
         Some(Brought {
             way,

@@ -22,10 +22,12 @@
 
 #![allow(clippy::missing_safety_doc)] // Each says "Requires:".
 
+use crate::fault::fault_service::FaultService;
 use crate::fork::rest::SHORT;
 use crate::map::ranges::{InChild, Range};
+use crate::pager::Pager;
+use crate::process::base::Locked;
 use crate::process::fork_stage::{child, stage};
-use crate::process::pager::{Locked, Pager, Process};
 use ebb_sys::paging::Kernel;
 use ebb_tree::ChildSlot;
 use std::sync::atomic::Ordering::SeqCst;
@@ -101,12 +103,12 @@ impl<K: Kernel> Pager<K> {
         };
         self.inherit(&locked, true);
         // SAFETY: it is the state's lock.
-        unsafe { self.held.keep(locked, slot) };
+        unsafe { self.hold_in_fork(locked, slot) };
         true
     }
 
     /// Waits until the process is at rest; the lock, and the slot for the child if there is one.
-    fn lock_at_rest(&'static self, process: &Process<K>) -> (Locked, Option<ChildSlot>) {
+    fn lock_at_rest(&'static self, process: &FaultService<K>) -> (Locked, Option<ChildSlot>) {
         let stage = &self.fork.stage;
         let wants = || stage.compare_exchange(stage::NONE, stage::WANTED, SeqCst, SeqCst);
         while wants().is_err() {
@@ -131,7 +133,7 @@ impl<K: Kernel> Pager<K> {
     /// The lock, if nothing is in transit or staged, and the slot for the child if there is one.
     pub fn reserve_at_rest(
         &'static self,
-        process: &Process<K>,
+        process: &FaultService<K>,
     ) -> Option<(Locked, Option<ChildSlot>)> {
         let mut locked = self.lock();
         let staged = locked.staging.as_ref().map_or(0, |s| s.staged_frames());
@@ -173,7 +175,7 @@ impl<K: Kernel> Pager<K> {
     /// The fork is over, in the parent; `child` where it is known. Requires: `before_fork` on this thread.
     pub unsafe fn after_fork_parent(&'static self, child: Option<i32>) {
         // SAFETY: `before_fork` on this thread took the lock, which is inside.
-        let Some((mut locked, slot)) = (unsafe { self.held.take() }) else {
+        let Some((mut locked, slot)) = (unsafe { self.take_held() }) else {
             return;
         };
         self.inherit(&locked, false);
@@ -197,7 +199,7 @@ impl<K: Kernel> Pager<K> {
     /// failed.
     pub fn share_with(
         &'static self,
-        process: &Process<K>,
+        process: &FaultService<K>,
         locked: &mut Locked,
         slot: ChildSlot,
         child: Option<i32>,
@@ -205,7 +207,7 @@ impl<K: Kernel> Pager<K> {
         process.swap.fork_parent();
         process.swap_space.devices.part(false);
         process.swap_space.generations.begin(process.swap);
-        process.forked.store(true, SeqCst);
+        process.joins_family();
         self.shared_pages.begin(&mut locked.sharing);
         match child {
             Some(pid) if pid > 0 => process.member.child_forked(slot, pid as u32),
@@ -219,7 +221,7 @@ impl<K: Kernel> Pager<K> {
     /// on the thread that forked.
     pub unsafe fn after_fork_child(&'static self) {
         // SAFETY: as above; the child has this thread alone, and its copy of the lock is held by it.
-        let held = unsafe { self.held.take() };
+        let held = unsafe { self.take_held() };
         let Some((locked, slot)) = held else {
             return self.reset_without_lock();
         };
@@ -241,7 +243,7 @@ impl<K: Kernel> Pager<K> {
     }
 
     /// In a forked child: waits until its keeper serves it.
-    fn wait_until_served(&'static self, parent: &Process<K>) {
+    fn wait_until_served(&'static self, parent: &FaultService<K>) {
         let state = &self.fork.child;
         while state.load(SeqCst) == child::STARTING {
             let pause = Some(Duration::from_millis(100));

@@ -14,9 +14,11 @@
 //! | lifecycle, heap break, user changes, registration, shared pages | copies |
 //! | swap space | a reader of the parent's clusters, with keys and a generation of its own |
 
+use crate::fault::fault_service::FaultService;
 use crate::map::ranges::InChild;
+use crate::pager::Pager;
+use crate::process::base::Locked;
 use crate::process::fork_stage::{child, stage};
-use crate::process::pager::{Locked, Pager, Process};
 use ebb_sys::paging::Kernel;
 use ebb_tree::ChildSlot;
 use std::sync::atomic::Ordering::SeqCst;
@@ -64,7 +66,7 @@ impl<K: Kernel> Pager<K> {
     }
 
     /// In a forked child: forgets the content of what the program wanted it to have no copy of.
-    fn disinherit(&'static self, locked: &mut Locked, parent: &Process<K>) {
+    fn disinherit(&'static self, locked: &mut Locked, parent: &FaultService<K>) {
         let mut at = 0;
         while let Some(range) = locked.ranges.next(at, usize::MAX) {
             at = range.end;

@@ -2,10 +2,10 @@
 //! duplicated.
 
 use crate::eviction::make_room::Step;
+use crate::fault::fault_service::FaultService;
 use crate::map::mask::places;
 use crate::map::page_map::UNIT;
 use crate::process::fork_stage::stage;
-use crate::process::pager::Process;
 use crate::process::state::State;
 use crate::process::worker::Worker;
 use crate::reclaim::staging::Staging;
@@ -35,7 +35,7 @@ pub enum Unstaged {
     NoPage,
 }
 
-impl<K: Kernel> Process<K> {
+impl<K: Kernel> FaultService<K> {
     /// Evicts what could not be duplicated within the budget. A shared page costs nothing until one side writes it,
     /// but then twice as much. It cannot leave before all unshared pages have (`sharing`). Pages swapped out at the
     /// fork come back under the budget's control, and are stored once for the parent and all children. A little is
@@ -44,9 +44,9 @@ impl<K: Kernel> Process<K> {
         let limit = self.member.limit() as usize;
         let room = limit.saturating_sub(self.member.charged() as usize);
         let anyway = (limit / SHARED_PART).max(SHARED_ANYWAY.min(limit / 4));
-        self.pager.fork.set_evicting(self.kernel, true);
+        self.base.fork.set_evicting(self.kernel, true);
         self.evict_down_to(anyway.max(room), worker);
-        self.pager.fork.set_evicting(self.kernel, false);
+        self.base.fork.set_evicting(self.kernel, false);
         self.serve_again(worker);
     }
 
@@ -71,7 +71,7 @@ impl<K: Kernel> Process<K> {
     }
 }
 
-impl<K: Kernel> Process<K> {
+impl<K: Kernel> FaultService<K> {
     /// One step towards rest, with the gate held: nothing in transit, nothing staged. Whether it is reached;
     /// `refused`: since when the system has no page for what can only be copied back.
     pub fn rests(&self, worker: &mut Worker, refused: &mut Option<Time>) -> bool {
@@ -84,7 +84,7 @@ impl<K: Kernel> Process<K> {
             Unstaged::Busy => {
                 // The thread that has pages in transit may be idle work that waits for its processor.
                 self.services.compete(true);
-                if self.system_refused.swap(false, SeqCst) {
+                if self.take_refusal() {
                     // Or waits for pages that only this thread gives up.
                     self.evict_some(worker);
                 }
@@ -106,10 +106,10 @@ impl<K: Kernel> Process<K> {
     }
 }
 
-impl<K: Kernel> Process<K> {
+impl<K: Kernel> FaultService<K> {
     /// In the keeper: if a thread wants to fork, brings the process to rest and waits until it has.
     pub fn attend_fork(&self, worker: &mut Worker) {
-        let fork = &self.pager.fork;
+        let fork = &self.base.fork;
         if fork.stage.load(SeqCst) != stage::WANTED {
             return;
         }
@@ -121,7 +121,7 @@ impl<K: Kernel> Process<K> {
         while fork.stage.load(SeqCst) != stage::OVER {
             let pause = Some(Duration::from_millis(1));
             self.kernel.wait_word(&fork.stage, stage::AT_REST, pause);
-            self.pager.leave_with_program(self.member);
+            self.leave_with_program();
             if fork.stage.load(SeqCst) == stage::AT_REST {
                 // The service threads go on while the forking thread waits for the lock.
                 self.rests(worker, &mut refused);
@@ -133,7 +133,7 @@ impl<K: Kernel> Process<K> {
     }
 }
 
-impl<K: Kernel> Process<K> {
+impl<K: Kernel> FaultService<K> {
     /// Puts every captured page back where it was.
     pub fn unstage(&self, state: &mut State) -> Unstaged {
         if state.map.in_transit() > 0 {

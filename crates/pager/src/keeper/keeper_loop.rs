@@ -7,11 +7,11 @@
 
 use crate::keeper::cpu_contention::CpuContention;
 use crate::keeper::drain_capacity::PoolTarget;
-use crate::process::pager::{Pager, Process};
+use crate::keeper::thread::Keeper;
+use crate::pager::Pager;
 use crate::process::worker::Worker;
 use ebb_sys::heap::InternalHeap;
 use ebb_sys::paging::{Kernel, Time};
-use std::sync::atomic::Ordering::SeqCst;
 use std::time::Duration;
 
 /// How often the keeper looks while faults are being served. Not more often: each time it goes
@@ -58,7 +58,7 @@ struct Turn {
 
 impl<K: Kernel> Pager<K> {
     /// The keeper's work, for ever.
-    pub fn tend(&'static self, process: &'static Process<K>) -> ! {
+    pub fn run(&'static self, keeper: Keeper<K>) -> ! {
         let now = self.kernel.now();
         let mut turn = Turn {
             worker: Worker::new(),
@@ -72,27 +72,27 @@ impl<K: Kernel> Pager<K> {
             heard: now,
         };
         let task = self.kernel.thread();
-        self.lifecycle.keeper_task.store(task, SeqCst);
-        self.follow_user_change(process);
+        self.lifecycle.keeper_begins(task);
+        self.follow_user_change(&keeper);
         loop {
-            self.keeper_turn(process, &mut turn);
+            self.keeper_turn(&keeper, &mut turn);
         }
     }
 
     /// One turn: waits for news, and does all that has to be done by then.
-    fn keeper_turn(&'static self, process: &'static Process<K>, turn: &mut Turn) {
-        let pause = process.keeper_pause(turn);
-        turn.seen = self.wait_for_news(process.member, turn.seen, pause);
-        self.follow_user_change(process);
-        process.behind.store(false, SeqCst);
-        process.attend_fork(&mut turn.worker);
+    fn keeper_turn(&'static self, keeper: &Keeper<K>, turn: &mut Turn) {
+        let pause = keeper.keeper_pause(turn);
+        turn.seen = self.wait_for_news(keeper.member, turn.seen, pause);
+        self.follow_user_change(keeper);
+        keeper.keeper_looks();
+        keeper.attend_fork(&mut turn.worker);
         turn.owing = self.serve_children();
-        process.register_new();
-        process.look_after_budget(turn);
-        process.look_after_supervisor(turn);
-        process.give_to_peers(turn);
-        process.work_in_background(turn);
-        process.serve_again(&mut turn.worker);
+        keeper.register_new();
+        keeper.look_after_budget(turn);
+        keeper.look_after_supervisor(turn);
+        keeper.give_to_peers(turn);
+        keeper.work_in_background(turn);
+        keeper.serve_again(&mut turn.worker);
     }
 
     /// Makes the memory calls of children that share this memory; whether some have to be made again.
@@ -110,7 +110,7 @@ impl<K: Kernel> Pager<K> {
     }
 }
 
-impl<K: Kernel> Process<K> {
+impl<K: Kernel> Keeper<K> {
     /// How long to wait for news; service threads that are starved compete from now on.
     fn keeper_pause(&self, turn: &mut Turn) -> Duration {
         let served = self.services.served();
@@ -139,7 +139,7 @@ impl<K: Kernel> Process<K> {
     /// Dates pages, ends protection, measures and divides the budget, and tells the tree of old pages.
     fn look_after_budget(&self, turn: &mut Turn) {
         let mut state = self.lock();
-        state.queue.now_ms = self.pager.now_ms();
+        state.queue.now_ms = self.base.now_ms();
         self.tend_sharing(&mut state);
         let now = self.now();
         if now - turn.measured <= MEASURED {
@@ -148,7 +148,7 @@ impl<K: Kernel> Process<K> {
         turn.measured = now;
         self.measure(&mut state);
         self.share_budget(&mut state);
-        if self.pager.lifecycle.is_checking() {
+        if self.base.lifecycle.is_checking() {
             state.check();
             self.check_copies(&state);
         }
@@ -180,7 +180,7 @@ impl<K: Kernel> Process<K> {
     /// Gives memory up, if peers asked for some or the system had none for us.
     fn give_to_peers(&self, turn: &mut Turn) {
         let mut wanted = self.member.take_reclaim_request();
-        let refused = self.system_refused.swap(false, SeqCst);
+        let refused = self.take_refusal();
         if refused {
             wanted = wanted.max(REFUSED);
         }
@@ -211,10 +211,10 @@ impl<K: Kernel> Process<K> {
     }
 
     /// Looks after the devices, and lets the engine work.
-    fn work_in_background(&'static self, turn: &mut Turn) {
+    fn work_in_background(&self, turn: &mut Turn) {
         let _gate = self.gate();
         let mut target = PoolTarget {
-            process: self,
+            keeper: self,
             worker: &mut turn.worker,
         };
         let (devices, now) = (&self.swap_space.devices, || self.now());

@@ -5,8 +5,8 @@
 //! little but the pool is left, the oldest of that go to devices.
 
 use crate::eviction::make_room::Step;
+use crate::keeper::thread::Keeper;
 use crate::map::page_map::UNIT;
-use crate::process::pager::Process;
 use crate::process::state::State;
 use crate::process::worker::Worker;
 use ebb_engine::PAGE_SIZE;
@@ -23,7 +23,7 @@ const WORTH: u64 = 1 << 20;
 /// Pages given back at once: each time, those are woken who wait for room.
 const AT_ONCE: i64 = 4 * UNIT as i64;
 
-impl<K: Kernel> Process<K> {
+impl<K: Kernel> Keeper<K> {
     /// Whether what is resident is little beside the pool: it is the least that is wanted then, and the pool
     /// that can give.
     fn most_is_out(state: &State) -> bool {

@@ -1,12 +1,15 @@
 //! The process as its pager sees it: the state under one lock, the threads of ours, how it ends.
 
+pub mod audit;
+pub mod base;
+pub mod context;
 pub mod counters;
 pub mod failure;
 pub mod fork_stage;
 pub mod lifecycle;
+pub mod measure;
 pub mod memory_ops;
 pub mod outcome;
-pub mod pager;
 pub mod refusal;
 pub mod services;
 pub mod shared_pages;

@@ -161,7 +161,7 @@ impl State {
         }
     }
 
-    /// Pages of memory in use, the engine's included; see `Process::used`.
+    /// Pages of memory in use, the engine's included; see `Context::used`.
     pub fn used(&self, swap: &Swap) -> i64 {
         let pool = swap.pool_bytes().div_ceil(ebb_engine::PAGE_SIZE as u64);
         let frames = self

@@ -14,7 +14,7 @@
 //! is measured. While a thread waits, so does every other that would grow: each would else fill as much again before
 //! it is its turn to look.
 
-use crate::process::pager::Pager;
+use crate::pager::Pager;
 use ebb_engine::PAGE_SIZE;
 use ebb_sys::paging::Kernel;
 use ebb_tree::Mode;

@@ -2,9 +2,9 @@
 
 use crate::map::page_map::{Page, PageNumber};
 use crate::map::ranges::Attributes;
+use crate::pager::Pager;
+use crate::process::base::Locked;
 use crate::process::outcome::Outcome;
-use crate::process::pager::Locked;
-use crate::process::pager::Pager;
 use crate::process::state::State;
 use ebb_sys::memory::page_up;
 use ebb_sys::paging::Kernel;

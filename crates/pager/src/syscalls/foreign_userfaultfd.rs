@@ -3,15 +3,15 @@
 //!
 //! 1. The calling thread is about to register it. It has all pages stay, and brings in those that are out, one
 //!    by one, on its own stack. Pages that nobody has touched stay missing: their faults are the program's.
-//! 2. The keeper, which has the descriptor, ends our registration and forgets the range ([`Process::release_to_program`]).
+//! 2. The keeper, which has the descriptor, ends our registration and forgets the range ([`FaultService::release_to_program`]).
 //!    It stays in memory from then on, and counts as memory that is not managed does.
 //!
 //! The range is not taken back when the program ends its registration. And nothing tells whether the descriptor
 //! is of this process: if the addresses are another's, the same addresses here are let go for nothing.
 
 use crate::map::page_map::{Page, PageNumber};
+use crate::pager::Pager;
 use crate::process::outcome::Outcome;
-use crate::process::pager::Pager;
 use ebb_engine::PAGE_SIZE;
 use ebb_sys::memory::page_up;
 use ebb_sys::paging::Kernel;

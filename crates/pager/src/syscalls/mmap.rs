@@ -2,8 +2,8 @@
 #![allow(clippy::missing_safety_doc)] // Each says "Requires:".
 
 use crate::map::ranges::Attributes;
+use crate::pager::Pager;
 use crate::process::outcome::{Outcome, errno};
-use crate::process::pager::Pager;
 use crate::process::vfork_calls::MemoryCall;
 use crate::syscalls::vfork_proxy::Executor;
 use ebb_sys::memory::page_up;

@@ -12,9 +12,9 @@
 
 use crate::map::page_map::{ADDRESSES, Page, PageNumber};
 use crate::map::ranges::{Attributes, Range};
+use crate::pager::Pager;
+use crate::process::base::Locked;
 use crate::process::outcome::{Outcome, errno};
-use crate::process::pager::Locked;
-use crate::process::pager::Pager;
 use crate::process::state::State;
 use crate::process::vfork_calls::MemoryCall;
 use crate::syscalls::vfork_proxy::Executor;

@@ -14,7 +14,8 @@
 //! Not done: taking away memory that the process has, table and leases of the tree among it. With those it can hold
 //! up the tree, and have pages of others lost, but neither read nor change any.
 
-use crate::process::pager::{Pager, Process};
+use crate::fault::fault_service::FaultService;
+use crate::pager::Pager;
 use ebb_sys::paging::Kernel;
 use ebb_tree::Member;
 use std::sync::atomic::Ordering::SeqCst;
@@ -47,7 +48,7 @@ impl<K: Kernel> Pager<K> {
     }
 
     /// In the keeper of a process that pages.
-    pub fn follow_user_change(&'static self, process: &Process<K>) {
+    pub fn follow_user_change(&'static self, process: &FaultService<K>) {
         let change = self.user_changes.made.load(SeqCst);
         if self.user_changes.followed.load(SeqCst) == change {
             return;

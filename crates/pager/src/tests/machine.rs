@@ -3,10 +3,12 @@
 use super::kernel::{MemoryKernel, PAGE, Stop};
 use crate::devices::swap_space;
 use crate::eviction::make_room::Step;
+use crate::fault::fault_service::FaultService;
+use crate::keeper::thread::Keeper;
 use crate::map::page_map::{Page, PageNumber};
+use crate::pager::Pager;
 use crate::process::lifecycle::Entries;
 use crate::process::outcome::Outcome;
-use crate::process::pager::{Pager, Process};
 use crate::process::worker::Worker;
 use ebb_sys::paging::Kernel;
 use ebb_sys::userfaultfd::{BATCH, Fault};
@@ -24,7 +26,8 @@ extern "C" fn never(_: usize) -> ! {
 
 pub struct Machine {
     pub pager: &'static Pager<MemoryKernel>,
-    pub process: &'static Process<MemoryKernel>,
+    pub process: &'static FaultService<MemoryKernel>,
+    pub keeper: Keeper<MemoryKernel>,
     pub kernel: &'static MemoryKernel,
     pub worker: Worker,
     /// The byte that each written page holds.
@@ -45,12 +48,14 @@ impl Machine {
         let member: &'static Member = Box::leak(Box::new(member));
         let freed = |bytes: &[u8]| pager.before_give_back(bytes);
         let space = swap_space::open(&pager.kernel, member, freed).expect("an engine");
-        let process = pager.adopt(member, space, false).expect("adopted");
+        let keeper = pager.adopt(member, space, false).expect("adopted");
+        let process = keeper.faults();
         let turn = Box::new(|| process.register_new());
         let _ = pager.kernel.while_waiting.set(turn);
         Self {
             pager,
             process,
+            keeper,
             kernel: &pager.kernel,
             worker: Worker::new(),
             model: BTreeMap::new(),

@@ -9,7 +9,7 @@
 //! killed inside a memory call, whose lock nobody gives back.
 
 use crate::map::page_map::{Page, PageNumber};
-use crate::process::pager::Process;
+use crate::process::context::Context;
 use crate::process::state::State;
 use ebb_sys::paging::Kernel;
 use std::ops::ControlFlow::Continue;
@@ -20,12 +20,12 @@ const PATIENCE: Duration = Duration::from_secs(1);
 /// Pages that are looked at at once.
 const AT_ONCE: usize = 64;
 
-impl<K: Kernel> Process<K> {
+impl<K: Kernel> Context<K> {
     /// Compares, after the program has let its memory go; tells of what differs.
     pub fn audit(&self) {
         let begin = self.now();
         let state = loop {
-            match self.pager.try_lock_service() {
+            match self.base.try_lock_service() {
                 Some(state) => break state,
                 None if self.now() - begin > PATIENCE => return,
                 None => self.kernel.sleep(Duration::from_millis(1)),
