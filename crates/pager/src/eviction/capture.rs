@@ -55,10 +55,16 @@ pub struct How {
 }
 
 impl<K: Kernel> Reclaimer<K> {
-    /// Captures the unit whose turn it is; none if none can be.
-    pub fn capture(&self, mut state: Locked, worker: &mut Worker, how: How) -> (Locked, Captured) {
+    /// Captures the unit whose turn it is, for `waiter` or for nobody; none if none can be.
+    pub fn capture(
+        &self,
+        mut state: Locked,
+        worker: &mut Worker,
+        waiter: Option<Waiter>,
+        how: How,
+    ) -> (Locked, Captured) {
         for _ in 0..TRIES {
-            let chosen = match self.choose(&mut state, worker.waiter, how) {
+            let chosen = match self.choose(&mut state, waiter, how) {
                 Choice::Capture(chosen) => chosen,
                 Choice::LookOn => {
                     // Others had to wait for these looks.
@@ -129,7 +135,7 @@ impl<K: Kernel> Reclaimer<K> {
         state.charge.unshare(shifted.copied as i64, rollups);
         let captured = self.end_capture(&mut state, chosen, &copies, &shifted);
         self.base.transit_ended();
-        worker.again.append(&mut state.parked);
+        worker.unpark(&mut state.parked);
         (state, captured)
     }
 
@@ -467,7 +473,7 @@ impl<K: Kernel> Reclaimer<K> {
         if self.kernel.protect(from, bytes, true).is_err() {
             return 0;
         }
-        let content = &mut worker.buffer.0[..pages];
+        let content = worker.buffer(pages);
         let shared = match self.is_family() {
             true => self.look(from, pages).shared,
             false => 0,

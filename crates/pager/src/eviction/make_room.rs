@@ -15,6 +15,7 @@ use crate::process::base::Locked;
 use crate::process::shared_pages::Sharing;
 use crate::process::state::State;
 use crate::process::worker::Worker;
+use crate::reclaim::attempts::Waiter;
 use crate::reclaim::staging::Staging;
 use ebb_sys::paging::Kernel;
 use ebb_tree::{AgeCutoff, Asked};
@@ -33,11 +34,28 @@ pub enum Step {
     Full,
 }
 
+/// A step, and what it took.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Made {
+    pub step: Step,
+    /// Room was hard to make: nothing could be stored, or who waits gave a page of its own.
+    pub was_hard: bool,
+}
+
+impl From<Step> for Made {
+    fn from(step: Step) -> Self {
+        Self {
+            step,
+            was_hard: false,
+        }
+    }
+}
+
 /// When room is wanted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum When {
-    /// Somebody waits for it.
-    Now,
+    /// A thread waits for it.
+    Now(Waiter),
     /// Before anybody does.
     Soon,
 }
@@ -49,32 +67,33 @@ const TRIES: usize = 32;
 
 impl<K: Kernel> Reclaimer<K> {
     /// One step towards as much room under the budget as the low watermark says. Called without the lock.
-    pub fn make_room(&self, worker: &mut Worker, when: When) -> Step {
+    pub fn make_room(&self, worker: &mut Worker, when: When) -> Made {
         let mut state = self.lock();
         let low = Watermarks::of(&state).low;
         if self.has_room(&mut state, low) {
-            return Step::Enough;
+            return Step::Enough.into();
         }
         if let Some(unused) = UnusedFrames::ready(&mut state) {
             drop(state);
             self.release(unused);
-            return Step::Progress;
+            return Step::Progress.into();
         }
         self.release_overdraft(&mut state);
         let (state, from_peers) = self.ask_peers(state, when);
-        let step = match from_peers {
-            Some(step) => {
+        let made = match (from_peers, when) {
+            (Some(step), _) => {
                 drop(state);
-                step
+                step.into()
             }
-            None => self.evict(state, worker),
+            (None, When::Now(waiter)) => self.evict(state, worker, Some(waiter)),
+            (None, When::Soon) => self.evict(state, worker, None),
         };
         // Frames are room once they are given back.
         let ready = UnusedFrames::ready(&mut self.lock());
         if let Some(unused) = ready {
             self.release(unused);
         }
-        step
+        made
     }
 
     /// Room that others of the tree make, whose pages were not used for much longer than ours; none
@@ -126,17 +145,17 @@ impl<K: Kernel> Reclaimer<K> {
 
     /// Evicts something, room or not.
     pub fn evict_some(&self, worker: &mut Worker) -> Step {
-        self.evict(self.lock(), worker)
+        self.evict(self.lock(), worker, None).step
     }
 
-    fn evict(&self, mut state: Locked, worker: &mut Worker) -> Step {
+    fn evict(&self, mut state: Locked, worker: &mut Worker, waiter: Option<Waiter>) -> Made {
         let target = self.staging_target(&state);
         let staged = |state: &State| state.staging.as_ref().map_or(0, Staging::staged_frames);
         let mut captured: Captured;
         let mut clean = 0;
         if state.copy_units == 0 {
             while staged(&state) < target + UNIT && clean < UNIT {
-                (state, captured) = self.capture(state, worker, How::default());
+                (state, captured) = self.capture(state, worker, waiter, How::default());
                 if captured == Captured::default() {
                     break;
                 }
@@ -151,7 +170,7 @@ impl<K: Kernel> Reclaimer<K> {
                 shared: true,
                 force: false,
             };
-            (state, captured) = self.capture(state, worker, how);
+            (state, captured) = self.capture(state, worker, waiter, how);
             if captured == Captured::default() {
                 break;
             }
@@ -159,37 +178,39 @@ impl<K: Kernel> Reclaimer<K> {
         }
         let shared_first =
             state.sharing != Sharing::Alone && self.shared_may_leave() && !tries_shared;
-        if clean == 0 && staged(&state) == 0 && worker.waiter.is_some() && !shared_first {
+        let was_hard = clean == 0 && staged(&state) == 0 && waiter.is_some() && !shared_first;
+        if was_hard {
             // As little as can be of what threads hold.
-            worker.is_short = true;
             let how = How {
                 shared: false,
                 force: true,
             };
-            (state, captured) = self.capture(state, worker, how);
+            (state, captured) = self.capture(state, worker, waiter, how);
             clean += captured.clean;
         }
-        if clean >= UNIT || clean > 0 && staged(&state) == 0 {
-            return Step::Progress;
-        }
-        if staged(&state) == 0 {
-            return Step::Nothing;
-        }
-        match self.swap_out_oldest(state, worker) {
-            Step::Full => self.evict_without_storing(worker),
-            step => step,
+        let step = match staged(&state) {
+            _ if clean >= UNIT => Step::Progress,
+            0 if clean > 0 => Step::Progress,
+            0 => Step::Nothing,
+            _ => self.swap_out_oldest(state, worker),
+        };
+        match step {
+            Step::Full => Made {
+                step: self.evict_without_storing(worker, waiter),
+                was_hard: true,
+            },
+            step => Made { step, was_hard },
         }
     }
 
     /// Pages that find no room do not hold up those that need none: pages with clean copies, and pages of one value.
-    fn evict_without_storing(&self, worker: &mut Worker) -> Step {
-        worker.is_short = true;
+    fn evict_without_storing(&self, worker: &mut Worker, waiter: Option<Waiter>) -> Step {
         let mut step = Step::Full;
         for _ in 0..TRIES {
             if step != Step::Full {
                 break;
             }
-            let (state, captured) = self.capture(self.lock(), worker, How::default());
+            let (state, captured) = self.capture(self.lock(), worker, waiter, How::default());
             if captured.clean > 0 {
                 return Step::Progress;
             }

@@ -80,7 +80,7 @@ impl<K: Kernel> Reclaimer<K> {
             }
         }
         self.base.transit_ended();
-        worker.again.append(parked);
+        worker.unpark(parked);
         self.release_overdraft(&mut state);
         if stored == 0 {
             Step::Full

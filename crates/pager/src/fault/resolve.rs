@@ -12,13 +12,10 @@ use crate::map::page_map::{Frame, Page, PageNumber, UNIT};
 use crate::process::memory_ops::{Waking, Writes};
 use crate::process::state::State;
 use crate::process::state::window;
-use crate::process::worker::UnitBuffer;
-use crate::process::worker::Worker;
-use crate::reclaim::attempts::Waiter;
+use crate::process::worker::{PendingFault, UnitBuffer, Worker};
 use ebb_engine::{PAGE_SIZE, PageBytes};
 use ebb_sys::Errno;
 use ebb_sys::paging::Kernel;
-use ebb_sys::paging::Time;
 use ebb_sys::userfaultfd::Fault;
 use ebb_tree::Way;
 use std::time::Duration;
@@ -61,17 +58,16 @@ impl Brought {
 
 impl<K: Kernel> FaultService<K> {
     /// Serves one fault, once.
-    pub fn serve(&self, worker: &mut Worker, fault: Fault, since: Time) -> Served {
-        worker.since = since;
-        let brought = match self.resolve(worker, fault) {
+    pub fn serve(&self, worker: &mut Worker, pending: &PendingFault) -> Served {
+        let brought = match self.resolve(worker, pending) {
             Ok(brought) if brought.woken => return Served::Done,
             Ok(brought) => brought,
             Err(served) => return served,
         };
-        let way = (!fault.protected).then_some(brought.way);
-        self.count_fault(way, brought.device, self.now() - since);
+        let way = (!pending.fault.protected).then_some(brought.way);
+        self.count_fault(way, brought.device, self.now() - pending.since);
         // A thread that waits for a device waits for this one too, where no other is awake.
-        let queued = brought.device && (worker.more || self.kernel.has_faults(0));
+        let queued = brought.device && (pending.is_followed || self.kernel.has_faults(0));
         self.wake(brought.first, brought.pages);
         if queued {
             self.services.share();
@@ -100,11 +96,11 @@ impl<K: Kernel> FaultService<K> {
 
     /// Resolves a fault. Nobody is woken while the lock is held: the woken thread takes this one's
     /// processor at once.
-    fn resolve(&self, worker: &mut Worker, fault: Fault) -> Result<Brought, Served> {
+    fn resolve(&self, worker: &mut Worker, pending: &PendingFault) -> Result<Brought, Served> {
         let mut state = self.lock();
-        let waiter = Waiter::of(&fault);
+        let (fault, waiter) = (pending.fault, pending.waiter());
         let State { map, attempts, .. } = &mut *state;
-        attempts.waits(map, waiter, !fault.protected, worker.since);
+        attempts.waits(map, waiter, !fault.protected, pending.since);
         let brought = match map.get(waiter.page) {
             // A write to a page that is leaving, too: it must not be let through before that is over.
             Page::Loading(_) | Page::Storing(_) => {
@@ -112,7 +108,7 @@ impl<K: Kernel> FaultService<K> {
                 return Err(Served::Done);
             }
             Page::Swapped(_) if !fault.protected => {
-                let loaded = self.swap_in(state, worker, waiter, fault.write);
+                let loaded = self.swap_in(state, worker, pending);
                 return loaded.ok_or(Served::NoRoom);
             }
             page => self.resolve_at_once(&mut state, fault, page)?,

@@ -22,7 +22,7 @@
 use crate::eviction::make_room::When;
 use crate::fault::fault_service::FaultService;
 use crate::process::services::{Service, Services};
-use crate::process::worker::Worker;
+use crate::process::worker::{PendingFault, Worker};
 use ebb_sys::paging::{Kernel, Time};
 use ebb_sys::userfaultfd::{BATCH, Fault};
 use std::time::Duration;
@@ -176,8 +176,7 @@ impl<K: Kernel> FaultService<K> {
         };
         if !faults.is_empty() {
             self.serve_all(me, turn, faults);
-        } else if !turn.worker.deferred.is_empty() {
-            turn.worker.more = false;
+        } else if turn.worker.deferred() > 0 {
             self.serve_deferred(&mut turn.worker);
             self.serve_again(&mut turn.worker);
         } else {
@@ -210,8 +209,12 @@ impl<K: Kernel> FaultService<K> {
         let now = self.now();
         let mut leave = false;
         for (i, &fault) in faults.iter().enumerate() {
-            turn.worker.more = i + 1 < faults.len();
-            self.serve_until_done(&mut turn.worker, fault, now);
+            let pending = PendingFault {
+                fault,
+                since: now,
+                is_followed: i + 1 < faults.len(),
+            };
+            self.serve_until_done(&mut turn.worker, pending);
             let served = self.services.count_served();
             let fails_after = self.swap_space.devices.faults().pager_after;
             assert!(fails_after != Some(served), "EBB_FAULTS asks for it");

@@ -15,8 +15,7 @@ use crate::process::memory_ops::{Waking, Writes};
 use crate::process::shared_pages::Sharing;
 use crate::process::state::window;
 use crate::process::state::{Freeing, State};
-use crate::process::worker::Worker;
-use crate::reclaim::attempts::Waiter;
+use crate::process::worker::{PendingFault, Worker};
 use crate::reclaim::reclaim_queue::RESIDENT_SET;
 use arrayvec::ArrayVec;
 use ebb_engine::swap::{LoadError, Place, Source};
@@ -54,9 +53,9 @@ impl<K: Kernel> FaultService<K> {
         &self,
         mut state: Locked,
         worker: &mut Worker,
-        waiter: Waiter,
-        write: bool,
+        pending: &PendingFault,
     ) -> Option<Brought> {
+        let (waiter, write) = (pending.waiter(), pending.fault.write);
         let page = waiter.page;
         let Page::Swapped(entry) = state.map.get(page) else {
             unreachable!("only swapped pages are brought in")
@@ -84,7 +83,7 @@ impl<K: Kernel> FaultService<K> {
             self.swap.expect(&expected);
         }
         let wanted = page.0 - first.0;
-        let loaded = self.transfer(&load, worker, (!device).then_some(wanted));
+        let loaded = self.transfer(&load, worker, pending.since, (!device).then_some(wanted));
 
         let mut state = self.lock();
         self.finish(&mut state, &load, &loaded);
@@ -109,7 +108,7 @@ impl<K: Kernel> FaultService<K> {
             self.member.report_load(self.swap.last_load_ns());
         }
         self.base.transit_ended();
-        worker.again.append(parked);
+        worker.unpark(parked);
         Some(Brought {
             way,
             device,
@@ -216,11 +215,17 @@ impl<K: Kernel> FaultService<K> {
 
     /// Loads the data and puts what is good of it into place. If one copy does that, and a page is
     /// `wanted`, the fault is counted and who waits is woken.
-    fn transfer(&self, load: &SwapIn, worker: &mut Worker, wanted: Option<usize>) -> Loaded {
+    fn transfer(
+        &self,
+        load: &SwapIn,
+        worker: &mut Worker,
+        since: Time,
+        wanted: Option<usize>,
+    ) -> Loaded {
         let pages = load.entries.len();
         let mut results: Results = std::array::from_fn(|_| Ok(Source::Zero));
-        let mut outs: ArrayVec<&mut PageBytes, UNIT> =
-            worker.buffer.0[..pages].iter_mut().collect();
+        let buffer = worker.buffer(pages);
+        let mut outs: ArrayVec<&mut PageBytes, UNIT> = buffer.iter_mut().collect();
         let (entries, keep) = (&load.entries, load.keep);
         self.swap
             .load_each(self.cpu(), entries, &mut outs, keep, &mut results[..pages]);
@@ -229,9 +234,9 @@ impl<K: Kernel> FaultService<K> {
         let mut at = None;
         let waking = match wanted {
             Some(wanted) if good == ones(0, pages) && self.services.can_compete() => {
-                let took = (self.now() - worker.since) + Self::install_estimate(pages);
+                let took = (self.now() - since) + Self::install_estimate(pages);
                 self.count_fault(Some(way_of(results[wanted])), false, took);
-                at = Some(worker.since + took);
+                at = Some(since + took);
                 Waking::AtOnce
             }
             _ => Waking::Later,
@@ -242,7 +247,7 @@ impl<K: Kernel> FaultService<K> {
         };
         let mut placed = true;
         for (i, len) in runs(good) {
-            let content = &worker.buffer.0[i..i + len];
+            let content = &buffer[i..i + len];
             placed &= self.install(load.first.plus(i), content, writes, waking);
         }
         Loaded {

@@ -9,7 +9,7 @@ use crate::map::page_map::{Page, PageNumber};
 use crate::pager::Pager;
 use crate::process::lifecycle::Entries;
 use crate::process::outcome::Outcome;
-use crate::process::worker::Worker;
+use crate::process::worker::{PendingFault, Worker};
 use ebb_sys::paging::Kernel;
 use ebb_sys::userfaultfd::{BATCH, Fault};
 use ebb_tree::{Config, Member};
@@ -86,7 +86,8 @@ impl Machine {
         {
             let now = self.process.now();
             for &fault in faults {
-                self.process.serve_until_done(&mut self.worker, fault, now);
+                let pending = PendingFault::alone(fault, now);
+                self.process.serve_until_done(&mut self.worker, pending);
             }
             self.process.serve_deferred(&mut self.worker);
             self.process.serve_again(&mut self.worker);

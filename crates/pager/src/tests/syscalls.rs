@@ -60,7 +60,7 @@ fn pages_follow_memory_that_is_moved() {
     drop(
         machine
             .process
-            .capture(state, &mut machine.worker, Default::default()),
+            .capture(state, &mut machine.worker, None, Default::default()),
     );
     let new = machine
         .mremap(old, 128 * PAGE, 256 * PAGE, libc::MREMAP_MAYMOVE, 0)
