@@ -221,12 +221,12 @@ impl<K: Kernel> Pager<K> {
 }
 
 fn is_in_transit(state: &State, (start, end): (usize, usize)) -> bool {
-    if state.map.in_transit() == 0 {
+    if state.pages.map().in_transit() == 0 {
         return false;
     }
     let mut busy = false;
     let (start, end) = (PageNumber::of(start), PageNumber::of(end));
-    state.map.each(start, end, |_, page| {
+    state.pages.map().each(start, end, |_, page| {
         busy |= matches!(page, Page::Loading(_) | Page::Storing(_));
         if busy { Break(()) } else { Continue(()) }
     });

@@ -48,6 +48,14 @@ impl AgeSamples {
         self.samples.push((came, now_ms));
     }
 
+    /// Both columns rise, the times as a clock that may wrap.
+    pub fn check(&self) {
+        let rises = |pair: &[(u64, u32)]| {
+            pair[0].0 < pair[1].0 && (pair[1].1.wrapping_sub(pair[0].1) as i32) > 0
+        };
+        assert!(self.samples.windows(2).all(rises), "{:?}", self.samples);
+    }
+
     /// When the `n`-th came, at the latest.
     pub fn date_of(&self, n: u64, now_ms: u32) -> u32 {
         let at = self.samples.partition_point(|&(came, _)| came < n);

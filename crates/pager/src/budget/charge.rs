@@ -146,6 +146,13 @@ impl Charge {
         }
     }
 
+    /// No part is negative. The sum of the head comment is the caller's to check, by what is in use.
+    pub fn check(&self) {
+        let parts = [self.charged, self.unmanaged, self.kernel, self.unshared];
+        assert!(parts.iter().all(|part| *part >= 0), "{parts:?}");
+        assert!(self.unmeasured_drops >= 0);
+    }
+
     /// Charged already: what a process has when it begins to page, or a forked child's copy of its
     /// parent's charge.
     pub fn begins_with(&mut self, charged: i64) {

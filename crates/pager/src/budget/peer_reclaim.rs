@@ -152,6 +152,13 @@ impl PeerReclaim {
         }
     }
 
+    /// The next request is within its bounds, and so is the pause after failed waits.
+    pub fn check(&self) {
+        assert!((FIRST..=MOST).contains(&self.pages));
+        assert!(self.failed_waits <= LONGEST);
+        assert!(self.turn <= self.last);
+    }
+
     /// Whether to wait a moment for what others give.
     pub fn is_waiting(&self) -> bool {
         self.is_waiting

@@ -113,6 +113,13 @@ impl PoolSplit {
         self.is_learned
     }
 
+    /// The share is a share; regret is of a split that is not taken.
+    pub fn check(&self) {
+        assert!(SHARES.contains(&self.share));
+        let counted: u64 = self.ranks.iter().map(|n| u64::from(*n)).sum();
+        assert!(u64::from(self.seen) <= counted, "each fault has a rank");
+    }
+
     /// A page of this rank came back, while `resident` pages were resident.
     pub fn record_refault(&mut self, rank: usize, resident: usize) {
         self.ranks[(rank * SET / resident.max(1)).min(RANKS - 1)] += 1;

@@ -26,27 +26,13 @@
 
 use crate::eviction::reclaimer::Reclaimer;
 use crate::map::mask::{ones, places};
-use crate::map::page_map::{ADDRESSES, Mask, Page, PageMap, PageNumber, UNIT, UnitNumber};
-use crate::process::state::{Freeing, State};
-use arrayvec::ArrayVec;
-use ebb_engine::swap::Swap;
-use ebb_engine::{Cpu, EntryId, PAGE_SIZE};
+use crate::map::page_map::{ADDRESSES, Mask, Page, PageNumber, UNIT};
+use crate::process::state::State;
+use crate::reclaim::freeing::Freeing;
+use crate::reclaim::pages::Copies;
+use ebb_engine::PAGE_SIZE;
 use ebb_sys::paging::Kernel;
 use std::ops::ControlFlow::{Break, Continue};
-
-/// The entries that the pages of a unit kept, by their place in it.
-pub type Copies = [Option<EntryId>; UNIT];
-
-/// The entries that the pages of `mask` kept.
-pub fn copies(map: &PageMap, unit: UnitNumber, mask: Mask) -> Copies {
-    let mut copies = [None; UNIT];
-    for i in places(mask) {
-        if let Page::Resident(kept) = map.get(unit.first().plus(i)) {
-            copies[i] = kept;
-        }
-    }
-    copies
-}
 
 impl<K: Kernel> Reclaimer<K> {
     /// Whether a load keeps copies that might: a page that is loaded to be written does not.
@@ -55,11 +41,13 @@ impl<K: Kernel> Reclaimer<K> {
     }
 
     /// Lets memory be written whatever it is: with the lock held, but for pages in transit too. Those that
-    /// are being loaded keep no copies then (`State::lifted`); nothing is being captured, as a capture
+    /// are being loaded keep no copies then (`Protection::lifted`); nothing is being captured, as a capture
     /// in a family holds the lock.
     pub fn lift_protection(&self, state: &mut State, start: usize, len: usize) {
-        state.lifted = state.lifted.wrapping_add(1);
-        state.drop_copies(self.swap, self.cpu(), start, start + len);
+        state.protection.lift();
+        state
+            .pages
+            .drop_copies(self.swap, self.cpu(), start, start + len);
         let _ = self.kernel.protect(start, len, false);
     }
 
@@ -70,7 +58,8 @@ impl<K: Kernel> Reclaimer<K> {
         loop {
             let mut next = None;
             state
-                .map
+                .pages
+                .map()
                 .each(at, PageNumber::of(end), |page, is| match is {
                     Page::Resident(Some(_)) => {
                         next = Some(page);
@@ -83,7 +72,9 @@ impl<K: Kernel> Reclaimer<K> {
             let shared = self.look(first.address(), pages).shared;
             for page in places(!shared & ones(0, pages)).map(|i| first.plus(i)) {
                 let address = page.address();
-                state.drop_copies(self.swap, self.cpu(), address, address + PAGE_SIZE);
+                state
+                    .pages
+                    .drop_copies(self.swap, self.cpu(), address, address + PAGE_SIZE);
             }
             at = first.plus(pages);
         }
@@ -92,7 +83,8 @@ impl<K: Kernel> Reclaimer<K> {
     /// The invariant, where a page is still there (it may have gone without libc).
     pub fn check_copies(&self, state: &State) {
         state
-            .map
+            .pages
+            .map()
             .each(PageNumber(0), PageNumber::of(ADDRESSES), |page, is| {
                 if let Page::Resident(Some(entry)) = is {
                     let there = self.look(page.address(), 1);
@@ -124,36 +116,5 @@ impl<K: Kernel> Reclaimer<K> {
         }
         freeing.finish(self.swap, self.cpu());
         rest
-    }
-}
-
-impl State {
-    /// Gives up the copies of pages in `start..end`: what keeps these from being written is about to go.
-    pub fn drop_copies(&mut self, swap: &Swap, cpu: Cpu, start: usize, end: usize) {
-        const SOME: usize = 256;
-        let (mut at, end) = (PageNumber::of(start), PageNumber::of(end));
-        loop {
-            let mut some = ArrayVec::<(PageNumber, EntryId), SOME>::new();
-            self.map.each(at, end, |number, page| {
-                if let Page::Resident(Some(entry)) = page {
-                    some.push((number, entry));
-                }
-                if some.is_full() {
-                    Break(())
-                } else {
-                    Continue(())
-                }
-            });
-            let mut freeing = Freeing::default();
-            for &(number, entry) in &some {
-                self.map.set(number, Page::Resident(None));
-                freeing.add(swap, cpu, entry);
-            }
-            freeing.finish(swap, cpu);
-            match some.last() {
-                Some(&(last, _)) if some.is_full() => at = last.plus(1),
-                _ => return,
-            }
-        }
     }
 }

@@ -12,11 +12,9 @@ use crate::eviction::reclaimer::Reclaimer;
 use crate::eviction::release::{UnusedFrames, Watermarks};
 use crate::map::page_map::UNIT;
 use crate::process::base::Locked;
-use crate::process::shared_pages::Sharing;
 use crate::process::state::State;
 use crate::process::worker::Worker;
 use crate::reclaim::attempts::Waiter;
-use crate::reclaim::staging::Staging;
 use ebb_sys::paging::Kernel;
 use ebb_tree::{AgeCutoff, Asked};
 use std::time::Duration;
@@ -103,9 +101,9 @@ impl<K: Kernel> Reclaimer<K> {
         let standing = Standing {
             evicted: self.counters().evicted.get(),
             written: self.counters().zswpwb.get(),
-            oldest_ms: state.queue.oldest_ms(&state.map).unwrap_or(0),
-            pool_oldest_ms: state.pool_oldest_ms.unwrap_or(0),
-            price: state.pool_price,
+            oldest_ms: state.pages.oldest_ms().unwrap_or(0),
+            pool_oldest_ms: state.offer.pool_oldest_ms().unwrap_or(0),
+            price: state.offer.price(),
         };
         if let Some(request) = state.peer_reclaim.next_request(now(), &standing) {
             // It wakes somebody.
@@ -150,10 +148,10 @@ impl<K: Kernel> Reclaimer<K> {
 
     fn evict(&self, mut state: Locked, worker: &mut Worker, waiter: Option<Waiter>) -> Made {
         let target = self.staging_target(&state);
-        let staged = |state: &State| state.staging.as_ref().map_or(0, Staging::staged_frames);
+        let staged = |state: &State| state.pages.staged_frames();
         let mut captured: Captured;
         let mut clean = 0;
-        if state.copy_units == 0 {
+        if !state.protection.allows_copies() {
             while staged(&state) < target + UNIT && clean < UNIT {
                 (state, captured) = self.capture(state, worker, waiter, How::default());
                 if captured == Captured::default() {
@@ -162,10 +160,10 @@ impl<K: Kernel> Reclaimer<K> {
                 clean += captured.clean;
             }
         }
-        let tries_shared = state.copy_units > 0;
+        let tries_shared = state.protection.allows_copies();
         // Each captured so takes a page more for a moment: no more of them than one store needs.
-        while state.copy_units > 0 && staged(&state) < UNIT && clean < UNIT {
-            state.copy_units -= 1;
+        while state.protection.allows_copies() && staged(&state) < UNIT && clean < UNIT {
+            state.protection.take_copy();
             let how = How {
                 shared: true,
                 force: false,
@@ -176,8 +174,7 @@ impl<K: Kernel> Reclaimer<K> {
             }
             clean += captured.clean;
         }
-        let shared_first =
-            state.sharing != Sharing::Alone && self.shared_may_leave() && !tries_shared;
+        let shared_first = !state.protection.is_alone() && self.shared_may_leave() && !tries_shared;
         let was_hard = clean == 0 && staged(&state) == 0 && waiter.is_some() && !shared_first;
         if was_hard {
             // As little as can be of what threads hold.

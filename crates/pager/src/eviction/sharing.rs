@@ -36,7 +36,6 @@
 use crate::eviction::reclaimer::Reclaimer;
 use crate::map::mask::ones;
 use crate::map::page_map::{Mask, Page, PageNumber};
-use crate::process::shared_pages::Sharing;
 use crate::process::state::State;
 use ebb_engine::PAGE_SIZE;
 use ebb_sys::paging::Kernel;
@@ -54,7 +53,7 @@ impl<K: Kernel> Reclaimer<K> {
     pub fn evict_shared(&self, waited: Duration, rounds: &mut u32) {
         if self.shared_may_leave() && waited >= COPY_AFTER * (*rounds + 1) {
             *rounds += 1;
-            self.lock().copy_units = COPY_UNITS;
+            self.lock().protection.allow_copies(COPY_UNITS);
         }
     }
 
@@ -67,7 +66,7 @@ impl<K: Kernel> Reclaimer<K> {
 
     /// In the keeper of a parent that has just forked: protects what is shared now.
     pub fn protect_shared(&self, state: &mut State) {
-        if state.sharing == Sharing::Protected {
+        if !state.protection.is_alone() {
             for (start, len) in registered(state) {
                 self.protect(start, len);
             }
@@ -76,7 +75,7 @@ impl<K: Kernel> Reclaimer<K> {
 
     /// In the keeper: ends protection when no relative is left.
     pub fn tend_sharing(&self, state: &mut State) {
-        if state.sharing == Sharing::Alone {
+        if state.protection.is_alone() {
             return;
         }
         self.settle_given_back(state);
@@ -86,9 +85,8 @@ impl<K: Kernel> Reclaimer<K> {
             for (start, len) in registered(state) {
                 self.lift_protection(state, start, len);
             }
-            state.sharing = Sharing::Alone;
-            let State { map, queue, .. } = state;
-            queue.readmit(map, usize::MAX);
+            state.protection.end();
+            state.pages.readmit(usize::MAX);
         }
     }
 
@@ -122,7 +120,7 @@ impl<K: Kernel> Reclaimer<K> {
 
     /// Pages of `start..end` are about to be dropped: those that relatives keep are theirs alone.
     pub fn before_drop(&self, state: &mut State, start: usize, end: usize) {
-        if state.sharing == Sharing::Alone {
+        if state.protection.is_alone() {
             return;
         }
         if !self.kernel.is_own_thread() {
@@ -130,7 +128,8 @@ impl<K: Kernel> Reclaimer<K> {
             // calls: the supervisor is to find out.
             let mut pages = 0;
             state
-                .map
+                .pages
+                .map()
                 .each(PageNumber::of(start), PageNumber::of(end), |_, page| {
                     pages += i64::from(matches!(page, Page::Resident(_)));
                     ControlFlow::Continue(())

@@ -24,7 +24,7 @@ impl<K: Kernel> FaultService<K> {
     /// Room was wanted in vain since `from`: ends the process if it has been so for too long. Called
     /// without the lock.
     pub fn wanted_room(&self, from: Time) {
-        let work = self.lock().attempts.work();
+        let work = self.lock().pages.work();
         let lasted = self.shortage.lasted(from, self.now(), work);
         let hopeless = || self.stays() + WORK > self.member.budget();
         if lasted.in_all > GIVE_UP || lasted.looks && hopeless() {
@@ -69,7 +69,7 @@ impl<K: Kernel> FaultService<K> {
         let mut pages = state.charge.unmanaged();
         for range in kept {
             let (first, end) = (PageNumber::of(range.start), PageNumber::of(range.end));
-            state.map.each(first, end, |_, page| {
+            state.pages.map().each(first, end, |_, page| {
                 pages += u64::from(matches!(page, Page::Resident(_)));
                 Continue(())
             });

@@ -4,34 +4,15 @@
 //! The ranges themselves are noted by the hooks (`ranges`, `mmap`); nothing is evicted here.
 
 use crate::fault::fault_service::FaultService;
-use crate::map::page_map::{Page, PageMap, PageNumber, UNIT};
+use crate::map::page_map::{Page, PageNumber, UNIT};
 use crate::map::ranges::{InChild, Range};
 use crate::process::base::Base;
-use crate::process::shared_pages::Sharing;
 use crate::process::state::State;
 use ebb_engine::PAGE_SIZE;
 use ebb_sys::Errno;
 use ebb_sys::paging::Kernel;
 use std::ops::ControlFlow::{Break, Continue};
 use std::sync::atomic::Ordering::SeqCst;
-
-/// In a forked child: pages of which its parent had only read zeros are missing here, as the kernel does not copy
-/// them; `there` are the runs of the others.
-fn forget_missing(map: &mut PageMap, start: usize, end: usize, there: &[(usize, usize)]) {
-    let mut missing = Vec::new();
-    let mut runs = there.iter().peekable();
-    map.each(PageNumber::of(start), PageNumber::of(end), |page, is| {
-        let at = page.address();
-        while runs.next_if(|run| run.1 <= at).is_some() {}
-        if is == Page::Resident(None) && runs.peek().is_none_or(|run| at < run.0) {
-            missing.push(page);
-        }
-        Continue(())
-    });
-    for page in missing {
-        map.set(page, Page::Untouched);
-    }
-}
 
 /// What became of a range that was to be registered.
 enum Registered {
@@ -99,7 +80,9 @@ impl<K: Kernel> FaultService<K> {
                     range.start, range.end
                 ));
             }
-            state.forget_pages(Some(self.swap), self.cpu(), range.start, range.end);
+            state
+                .pages
+                .forget(Some(self.swap), self.cpu(), range.start, range.end);
             state.ranges.remove(range.start, range.end);
             return Registered::Nothing;
         }
@@ -107,7 +90,7 @@ impl<K: Kernel> FaultService<K> {
         // are out.
         let _ = advise(libc::MADV_DONTFORK);
         self.base.join_again(start, len);
-        if state.sharing == Sharing::Protected {
+        if !state.protection.is_alone() {
             // New, or moved by mremap, which leaves the protection behind.
             self.protect(start, len);
             self.give_up_written(state, range.start, range.end);
@@ -129,7 +112,7 @@ impl<K: Kernel> FaultService<K> {
             let first = self.forget_foreign(state, start, middle);
             return self.forget_foreign(state, middle, end) || first;
         }
-        state.forget_pages(Some(self.swap), self.cpu(), start, end);
+        state.pages.forget(Some(self.swap), self.cpu(), start, end);
         state.ranges.remove(start, end);
         self.counters().map_disagrees.add(1);
         true
@@ -139,7 +122,7 @@ impl<K: Kernel> FaultService<K> {
     fn is_lost(&self, state: &State, range: &Range) -> bool {
         let mut lost = false;
         let (first, end) = (PageNumber::of(range.start), PageNumber::of(range.end));
-        state.map.each(first, end, |_, page| {
+        state.pages.map().each(first, end, |_, page| {
             lost = !matches!(page, Page::Resident(_));
             if lost { Break(()) } else { Continue(()) }
         });
@@ -148,7 +131,7 @@ impl<K: Kernel> FaultService<K> {
 
     /// Learns from the kernel which pages of a range are present.
     fn learn_present(&self, state: &mut State, range: &Range) {
-        let State { map, queue, .. } = state;
+        let pages = &mut state.pages;
         let forked = self.is_family();
         let mut there = Vec::new();
         let scanned = self.kernel.scan(range.start, range.end, |start, end| {
@@ -161,11 +144,8 @@ impl<K: Kernel> FaultService<K> {
                 let stop = PageNumber(end.0.min(unit.first().0 + UNIT));
                 let mut mask = 0;
                 while page < stop {
-                    match map.get(page) {
-                        Page::Untouched => {
-                            map.set(page, Page::Resident(None));
-                            mask |= 1 << page.within();
-                        }
+                    match pages.map().get(page) {
+                        Page::Untouched => mask |= 1 << page.within(),
                         // Swapped out, and yet there is a page: in a forked child libc touched it before it
                         // was registered, and the kernel gave it zeros.
                         Page::Swapped(_) | Page::Poisoned => {
@@ -181,12 +161,12 @@ impl<K: Kernel> FaultService<K> {
                     page = page.plus(1);
                 }
                 if mask != 0 {
-                    queue.insert(map, unit, mask);
+                    pages.fill(unit, mask);
                 }
             }
         });
         if scanned.is_ok() && forked {
-            forget_missing(map, range.start, range.end, &there);
+            pages.forget_missing(range.start, range.end, &there);
         }
     }
 }
@@ -209,7 +189,9 @@ impl<K: Kernel> FaultService<K> {
                 // SAFETY: advice that changes no content.
                 let _ = unsafe { self.kernel.madvise(start, len, libc::MADV_DOFORK) };
             }
-            state.forget_pages(Some(self.swap), self.cpu(), range.start, range.end);
+            state
+                .pages
+                .forget(Some(self.swap), self.cpu(), range.start, range.end);
             state.ranges.remove(range.start, range.end);
         }
         any

@@ -8,11 +8,11 @@ use crate::budget::charge::Charge;
 use crate::fault::fault_service::FaultService;
 use crate::map::access_pattern::around;
 use crate::map::mask::ones;
-use crate::map::page_map::{Frame, Page, PageNumber, UNIT};
+use crate::map::page_map::{Page, PageNumber, UNIT};
 use crate::process::memory_ops::{Waking, Writes};
 use crate::process::state::State;
-use crate::process::state::window;
 use crate::process::worker::{PendingFault, UnitBuffer, Worker};
+use crate::reclaim::pages::Back;
 use ebb_engine::{PAGE_SIZE, PageBytes};
 use ebb_sys::Errno;
 use ebb_sys::paging::Kernel;
@@ -99,12 +99,12 @@ impl<K: Kernel> FaultService<K> {
     fn resolve(&self, worker: &mut Worker, pending: &PendingFault) -> Result<Brought, Served> {
         let mut state = self.lock();
         let (fault, waiter) = (pending.fault, pending.waiter());
-        let State { map, attempts, .. } = &mut *state;
-        attempts.waits(map, waiter, !fault.protected, pending.since);
-        let brought = match map.get(waiter.page) {
+        let pages = &mut state.pages;
+        pages.waits(waiter, !fault.protected, pending.since);
+        let brought = match pages.map().get(waiter.page) {
             // A write to a page that is leaving, too: it must not be let through before that is over.
             Page::Loading(_) | Page::Storing(_) => {
-                state.parked.push(fault);
+                state.parked.park(fault);
                 return Err(Served::Done);
             }
             Page::Swapped(_) if !fault.protected => {
@@ -113,7 +113,7 @@ impl<K: Kernel> FaultService<K> {
             }
             page => self.resolve_at_once(&mut state, fault, page)?,
         };
-        state.attempts.served(waiter, self.now());
+        state.pages.served(waiter, self.now());
         Ok(brought)
     }
 
@@ -147,7 +147,9 @@ impl<K: Kernel> FaultService<K> {
         let (zeros, at) = (&ZEROS.0[..1], page.address());
         let (done, result) = self.copy(at, zeros, Writes::Free, Waking::Later);
         if done > 0 {
-            state.drop_copies(self.swap, self.cpu(), at, at + PAGE_SIZE);
+            state
+                .pages
+                .drop_copies(self.swap, self.cpu(), at, at + PAGE_SIZE);
             self.counters().map_disagrees.add(1);
         }
         // The system takes a page before it looks whether one is there.
@@ -172,9 +174,9 @@ impl<K: Kernel> FaultService<K> {
             // for it.
             return Ok(Brought::one(Way::Zero, page));
         };
-        let window = window(state, page);
+        let window = state.window(page);
         let (first, pages) = around(page, window.first, window.pages, |p| {
-            range.holds(p) && state.map.get(p) == Page::Untouched
+            range.holds(p) && state.pages.map().get(p) == Page::Untouched
         });
         let room = self.gets_room(state, page, first, pages);
         let (first, mut pages) = room.ok_or(Served::NoRoom)?;
@@ -183,11 +185,8 @@ impl<K: Kernel> FaultService<K> {
         if pages < window.pages {
             state.pattern.brought(first, pages);
         }
-        for i in 0..pages {
-            state.map.set(first.plus(i), Page::Resident(None));
-        }
         if pages > 0 {
-            self.queue(state, first, pages);
+            state.pages.fill(first.unit(), ones(first.within(), pages));
         }
         if page >= first.plus(pages) {
             self.wake(first, pages);
@@ -224,10 +223,10 @@ impl<K: Kernel> FaultService<K> {
 
     /// A page that is still in a frame is wanted again; in a scan its neighbours too.
     fn remap(&self, state: &mut State, page: PageNumber) -> Result<Brought, Served> {
-        let window = window(state, page);
-        let staged = |p| matches!(state.map.get(p), Page::Staged(_));
+        let window = state.window(page);
+        let staged = |p| matches!(state.pages.map().get(p), Page::Staged(_));
         let (first, wanted) = around(page, window.first, window.pages, staged);
-        let age = state.queue.age(&state.map, page);
+        let age = state.pages.age(page);
         let mut pages = 0;
         while pages < wanted && self.bring_back(state, first.plus(pages)) {
             pages += 1;
@@ -240,7 +239,7 @@ impl<K: Kernel> FaultService<K> {
             return Err(Served::NoPage);
         }
         if !window.stream {
-            state.queue.refaulted(&mut state.map, page, age);
+            state.pages.refaulted(page, age);
         }
         Ok(Brought {
             pages,
@@ -250,58 +249,37 @@ impl<K: Kernel> FaultService<K> {
 
     /// A staged page goes back where it was; false if the system has no page for it.
     fn bring_back(&self, state: &mut State, page: PageNumber) -> bool {
-        let Page::Staged(frame) = state.map.get(page) else {
-            unreachable!("nothing becomes of it while the lock is held")
-        };
-        self.has_room(state, 1) && self.copy_back(state, page, frame)
-            || self.put_back(state, page, frame)
+        self.has_room(state, 1) && self.copy_back(state, page) || self.put_back(state, page)
     }
 
     /// The same, moved if that can be: it takes no other page then.
-    pub fn put_back(&self, state: &mut State, page: PageNumber, frame: Frame) -> bool {
-        let movable = state.movable(page);
-        let staging = state.staging.as_mut().expect("captured pages lie there");
-        let from = staging.frame_address(frame);
-        if movable {
+    pub fn put_back(&self, state: &mut State, page: PageNumber) -> bool {
+        if state.movable(page) {
+            let from = state.pages.frame_address(page);
             // SAFETY: the frame is ours and holds exactly this page's content.
             let (done, result) = unsafe { self.kernel.move_pages(page.address(), from, PAGE_SIZE) };
             if done == PAGE_SIZE || result == Err(Errno(libc::EEXIST)) {
-                staging.remapped(frame);
                 if done == 0 {
                     // Somebody filled the page behind our back; the frame is left over.
                     self.drop_pages(&[(from, PAGE_SIZE)]);
                 }
-                self.is_back(state, page);
+                state.pages.came_back(page, Back::Moved);
                 return true;
             }
         }
-        self.copy_back(state, page, frame)
+        self.copy_back(state, page)
     }
 
     /// False if the system has no page for it.
-    fn copy_back(&self, state: &mut State, page: PageNumber, frame: Frame) -> bool {
-        let staging = state.staging.as_mut().expect("captured pages lie there");
-        let from = staging.frame_address(frame);
+    fn copy_back(&self, state: &mut State, page: PageNumber) -> bool {
+        let from = state.pages.frame_address(page);
         // SAFETY: a staged frame is present and nobody writes it.
         let content = unsafe { &*(from as *const PageBytes) };
         let content = std::slice::from_ref(content);
         let (done, _) = self.try_install(page, content, Writes::Free, Waking::Later);
-        if done == 0 {
-            return false;
+        if done > 0 {
+            state.pages.came_back(page, Back::Copied);
         }
-        staging.stored(frame);
-        self.is_back(state, page);
-        true
-    }
-
-    fn is_back(&self, state: &mut State, page: PageNumber) {
-        state.map.set(page, Page::Resident(None));
-        state.queue.no_longer_out(&state.map, page, 1);
-        self.queue(state, page, 1);
-    }
-
-    pub fn queue(&self, state: &mut State, first: PageNumber, pages: usize) {
-        let State { map, queue, .. } = state;
-        queue.insert(map, first.unit(), ones(first.within(), pages));
+        done > 0
     }
 }

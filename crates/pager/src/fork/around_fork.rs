@@ -136,8 +136,8 @@ impl<K: Kernel> Pager<K> {
         process: &FaultService<K>,
     ) -> Option<(Locked, Option<ChildSlot>)> {
         let mut locked = self.lock();
-        let staged = locked.staging.as_ref().map_or(0, |s| s.staged_frames());
-        if locked.map.in_transit() > 0 || staged > 0 {
+        let pages = &locked.pages;
+        if pages.map().in_transit() > 0 || pages.staged_frames() > 0 {
             return None;
         }
         // The child's charge is a copy of ours and all of it is credited as shared: nothing must be in it
@@ -145,7 +145,7 @@ impl<K: Kernel> Pager<K> {
         let used = process.used(&locked);
         locked.charge.settle(process.member, used, 0);
         // It does not inherit the staging area.
-        let frames = locked.staging.as_ref().map_or(0, |s| s.unused_frames());
+        let frames = locked.pages.staging().unused_frames();
         let slot = process.member.reserve_child(frames as u64);
         Some((locked, slot))
     }
@@ -208,7 +208,7 @@ impl<K: Kernel> Pager<K> {
         process.swap_space.devices.part(false);
         process.swap_space.generations.begin(process.swap);
         process.joins_family();
-        self.shared_pages.begin(&mut locked.sharing);
+        self.shared_pages.begin(&mut locked.protection);
         match child {
             Some(pid) if pid > 0 => process.member.child_forked(slot, pid as u32),
             Some(_) => process.member.cancel_child(slot),

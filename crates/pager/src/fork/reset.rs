@@ -44,9 +44,8 @@ impl<K: Kernel> Pager<K> {
         parent.member.child_started(slot);
         parent.swap.fork_child();
         parent.swap_space.generations.begin(parent.swap);
-        locked.staging = None;
-        locked.parked.clear();
-        locked.attempts.clear();
+        locked.pages.reset_in_child();
+        locked.parked.reset_in_child();
         self.disinherit(&mut locked, parent);
         parent.swap_space.devices.part(true);
         let charged = parent.member.own_charge();
@@ -74,7 +73,9 @@ impl<K: Kernel> Pager<K> {
             if kind == InChild::Copied {
                 continue;
             }
-            locked.forget_pages(Some(parent.swap), self.cpu(), range.start, range.end);
+            locked
+                .pages
+                .forget(Some(parent.swap), self.cpu(), range.start, range.end);
             if kind == InChild::Absent {
                 locked.ranges.remove(range.start, range.end);
             }

@@ -3,13 +3,9 @@
 
 use crate::eviction::make_room::Step;
 use crate::fault::fault_service::FaultService;
-use crate::map::mask::places;
-use crate::map::page_map::UNIT;
 use crate::process::fork_stage::stage;
 use crate::process::state::State;
 use crate::process::worker::Worker;
-use crate::reclaim::staging::Staging;
-use arrayvec::ArrayVec;
 use ebb_sys::paging::Kernel;
 use ebb_sys::paging::Time;
 use std::sync::atomic::Ordering::SeqCst;
@@ -58,7 +54,7 @@ impl<K: Kernel> FaultService<K> {
         loop {
             let mut state = self.lock();
             while self.release_frames(&mut state) {}
-            let resident = state.map.resident();
+            let resident = state.pages.map().resident();
             let enough = *enough.get_or_insert(evicted() + resident.saturating_sub(target) as u64);
             if resident <= target || evicted() >= enough {
                 return;
@@ -136,19 +132,12 @@ impl<K: Kernel> FaultService<K> {
 impl<K: Kernel> FaultService<K> {
     /// Puts every captured page back where it was.
     pub fn unstage(&self, state: &mut State) -> Unstaged {
-        if state.map.in_transit() > 0 {
+        if state.pages.map().in_transit() > 0 {
             return Unstaged::Busy;
         }
-        while let Some(bay) = state.staging.as_mut().and_then(Staging::oldest_staged) {
-            let staging = state.staging.as_ref().expect("as above");
-            let frames: ArrayVec<_, UNIT> = places(staging.staged_of(bay))
-                .map(|i| Staging::frame(bay, i))
-                .map(|frame| (staging.page_of(frame), frame))
-                .collect();
-            for (page, frame) in frames {
-                if !self.put_back(state, page, frame) {
-                    return Unstaged::NoPage;
-                }
+        while let Some(pages) = state.pages.oldest_staged() {
+            if !pages.into_iter().all(|page| self.put_back(state, page)) {
+                return Unstaged::NoPage;
             }
         }
         Unstaged::All

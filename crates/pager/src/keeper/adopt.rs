@@ -43,9 +43,10 @@ impl<K: Kernel> Pager<K> {
         keeper.send_userfaultfd();
         let mut state = self.lock_service();
         let budget = member.budget() as usize;
-        state.staging = Some(staging);
         state.parked.reserve(1024);
-        state.queue.reserve(budget / UNIT * 2);
+        state
+            .pages
+            .begin_paging(staging, budget / UNIT * 2, self.now_ms());
         if forked {
             // Its charge was copied from its parent's.
             member.start_paging(0);
@@ -55,15 +56,13 @@ impl<K: Kernel> Pager<K> {
             member.start_paging(pages);
             state.charge.begins_with(pages as i64);
         }
-        // Pages that are there now are as old as now, not as the machine.
-        state.queue.now_ms = self.now_ms();
         // A fork that needs no pager takes this lock too: none comes between these looks.
         let before_paging = self.fork.before_paging.load(SeqCst);
         if forked || before_paging {
             process.joins_family();
         }
         if forked || before_paging && member.has_relatives() {
-            self.shared_pages.begin(&mut state.sharing);
+            self.shared_pages.begin(&mut state.protection);
         }
         self.vfork_calls.paging_begins(&mut state);
         process.register_all(&mut state);

@@ -21,9 +21,6 @@ pub const BUSY: Duration = Duration::from_millis(20);
 const OWING: Duration = Duration::from_micros(50);
 /// While pages move from a device that is to go.
 const MOVING: Duration = Duration::from_millis(1);
-/// Time for which a process that had no memory to give is not asked before others: relatives that have the same pages
-/// all have them for old.
-const HAD_NONE: Duration = Duration::from_millis(500);
 /// Pages that go when the system has none for us.
 const REFUSED: u64 = 256;
 /// How often it is seen whether the supervisor is there.
@@ -139,7 +136,7 @@ impl<K: Kernel> Keeper<K> {
     /// Dates pages, ends protection, measures and divides the budget, and tells the tree of old pages.
     fn look_after_budget(&self, turn: &mut Turn) {
         let mut state = self.lock();
-        state.queue.now_ms = self.base.now_ms();
+        state.pages.date(self.base.now_ms());
         self.tend_sharing(&mut state);
         let now = self.now();
         if now - turn.measured <= MEASURED {
@@ -149,14 +146,10 @@ impl<K: Kernel> Keeper<K> {
         self.measure(&mut state);
         self.share_budget(&mut state);
         if self.base.lifecycle.is_checking() {
-            state.check();
+            state.check(&self.base.shared_pages);
             self.check_copies(&state);
         }
-        if state
-            .had_none_since
-            .is_none_or(|since| now - since > HAD_NONE)
-        {
-            state.had_none_since = None;
+        if state.offer.may_be_asked(now) {
             self.publish_oldest(&state);
         }
     }
@@ -194,10 +187,10 @@ impl<K: Kernel> Keeper<K> {
         let gave = self.counters().evicted.get() - before;
         state.peer_reclaim.gave(gave);
         if gave > 0 || state.charge.charged() < charged {
-            state.had_none_since = None;
+            state.offer.asked(true, self.now());
             self.publish_oldest(&state);
         } else {
-            state.had_none_since = Some(self.now());
+            state.offer.asked(false, self.now());
             self.member.publish_oldest(0);
             self.tell_pool(&mut state);
         }

@@ -49,8 +49,8 @@ impl<K: Kernel> Keeper<K> {
             memory.pool_pages as usize * 16 / data
         };
         let budget = state.charge.charged().max(0) as usize;
-        let resident = state.map.resident();
-        state.pool_price = self.costs().price(density);
+        let resident = state.pages.map().resident();
+        state.offer.set_price(self.costs().price(density));
         state
             .pool_split
             .adjust(resident, frames, density, budget, self.costs());

@@ -27,12 +27,12 @@ impl<K: Kernel> Keeper<K> {
     /// Whether what is resident is little beside the pool: it is the least that is wanted then, and the pool
     /// that can give.
     fn most_is_out(state: &State) -> bool {
-        8 * state.map.resident() as i64 <= state.charge.charged()
+        8 * state.pages.map().resident() as i64 <= state.charge.charged()
     }
 
     /// Tells the tree when the oldest page here came, if there is one to be given.
     pub(super) fn publish_oldest(&self, state: &State) {
-        let oldest = state.queue.oldest_ms(&state.map);
+        let oldest = state.pages.oldest_ms();
         let oldest = oldest.filter(|_| !Self::most_is_out(state));
         self.member
             .publish_oldest(published(oldest, state, self.now()));
@@ -49,14 +49,10 @@ impl<K: Kernel> Keeper<K> {
     pub(super) fn tell_pool(&self, state: &mut State) {
         let bytes = self.swap.pool_bytes();
         let (came, oldest) = self.swap.pool_order();
-        let now = state.queue.now_ms;
-        state.age_samples.record(came, now);
+        let now = state.pages.now_ms();
         let oldest = oldest.filter(|_| bytes >= WORTH && self.gives_pool());
-        state.pool_oldest_ms = oldest.map(|n| state.age_samples.date_of(n, now));
-        // A process that just had nothing to give is not asked at once again.
-        let asked = state
-            .pool_oldest_ms
-            .filter(|_| state.had_none_since.is_none());
+        state.offer.date_pool(came, oldest, now);
+        let asked = state.offer.offered_pool_oldest_ms();
         self.member
             .report_pool(bytes, published(asked, state, self.now()));
     }
@@ -88,7 +84,7 @@ impl<K: Kernel> Keeper<K> {
         let evicted = || self.counters().evicted.get();
         let begin = evicted();
         let most = begin + EACH * pages as u64 + UNIT as u64;
-        let mut looks = self.lock().queue.deferred_rounds(LOOKS_APART);
+        let mut looks = self.lock().pages.deferred_rounds(LOOKS_APART);
         while evicted() < most {
             {
                 let mut state = self.lock();
@@ -147,7 +143,7 @@ impl<K: Kernel> Keeper<K> {
 
 /// Monotonic nanoseconds of a page's date, which is kept in fewer bits; 0: there is none.
 fn published(oldest_ms: Option<u32>, state: &State, now: Time) -> u64 {
-    let age = |oldest| u64::from(state.queue.now_ms.wrapping_sub(oldest)) * 1_000_000;
+    let age = |oldest| u64::from(state.pages.now_ms().wrapping_sub(oldest)) * 1_000_000;
     oldest_ms.map_or(0, |oldest| {
         (now.as_nanos() as u64).saturating_sub(age(oldest)).max(1)
     })

@@ -221,6 +221,15 @@ impl AccessPattern {
         }
     }
 
+    /// Windows are of no more than a unit, and nothing looks ahead farther than [`REACH`].
+    pub fn check(&self) {
+        for stream in &self.streams {
+            assert!(stream.window <= UNIT && (UNIT..=REACH).contains(&stream.reach));
+            assert!(stream.used <= self.clock);
+        }
+        assert!(self.last < STREAMS);
+    }
+
     /// Which pages the scan of the last window comes to after it, that were not told yet. Empty if
     /// it is none, or enough was told.
     pub fn ahead(&mut self) -> Range<PageNumber> {

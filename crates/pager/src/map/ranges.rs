@@ -237,6 +237,20 @@ impl Ranges {
         }
     }
 
+    /// Ranges are whole pages, do not overlap, and neighbours that are alike are one.
+    pub fn check(&self) {
+        let mut before: Option<Range> = None;
+        for range in self.all() {
+            assert!(range.start < range.end);
+            assert!((range.start | range.end).is_multiple_of(ebb_engine::PAGE_SIZE));
+            if let Some(before) = before.replace(range) {
+                assert!(before.end <= range.start, "{before:?} {range:?}");
+                let alike = before.end == range.start && before.attributes == range.attributes;
+                assert!(!alike, "{before:?} {range:?} are one");
+            }
+        }
+    }
+
     /// Where the first part of `at..end` ends that is one range or is not managed at all; and which.
     pub fn part(&self, at: usize, end: usize) -> (usize, bool) {
         match self.next(at, end) {

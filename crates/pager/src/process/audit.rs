@@ -51,7 +51,7 @@ impl<K: Kernel> Context<K> {
             // What cannot be scanned was unmapped without libc.
             let _ = self.kernel.scan(range.start, range.end, |start, end| {
                 for page in (PageNumber::of(start).0..PageNumber::of(end).0).map(PageNumber) {
-                    let said = state.map.get(page);
+                    let said = state.pages.map().get(page);
                     let gone = matches!(said, Page::Untouched | Page::Staged(_) | Page::Swapped(_));
                     found.add(gone, page, said);
                 }
@@ -64,7 +64,7 @@ impl<K: Kernel> Context<K> {
         for range in state.ranges.all().filter(|r| r.attributes.registered) {
             let (first, end) = (PageNumber::of(range.start), PageNumber::of(range.end));
             let (mut base, mut there) = (end, Default::default());
-            state.map.each(first, end, |page, said| {
+            state.pages.map().each(first, end, |page, said| {
                 if base > page || base.plus(AT_ONCE) <= page {
                     base = page;
                     there = self.look(page.address(), AT_ONCE.min(end.0 - page.0));

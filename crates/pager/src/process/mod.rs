@@ -10,6 +10,7 @@ pub mod lifecycle;
 pub mod measure;
 pub mod memory_ops;
 pub mod outcome;
+pub mod parked;
 pub mod refusal;
 pub mod services;
 pub mod shared_pages;

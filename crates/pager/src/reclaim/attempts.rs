@@ -273,6 +273,19 @@ impl Attempts {
         self.threads.capacity() * size_of::<(u32, Attempt)>()
     }
 
+    /// A thread waits for a page that it knows; it knows each once, by a number that was given.
+    pub fn check(&self) {
+        for attempt in self.threads.values() {
+            let known = |page| attempt.pages.iter().filter(|p| p.0 == page).count();
+            assert!(attempt.waits.is_none_or(|page| known(page) == 1));
+            for &(page, number) in &attempt.pages {
+                assert!(known(page) == 1 && number <= self.numbers);
+            }
+            assert!(attempt.began <= self.numbers && attempt.doubled <= DOUBLED);
+        }
+        assert!(self.work <= self.numbers);
+    }
+
     /// Forgets threads that have not faulted for long: most of them are no more.
     fn forget(&mut self, now: Time) {
         self.threads

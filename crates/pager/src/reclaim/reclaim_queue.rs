@@ -408,6 +408,23 @@ impl ReclaimQueue {
         first.or_else(deferred).map(|u| map.unit(*u).queued_ms)
     }
 
+    /// A unit stands in one of the three queues that are looked at iff it is `queued`, once; and among the deferred
+    /// ones iff it is `deferred`, once.
+    pub fn check(&self, map: &PageMap) {
+        let numbers = |queues: &[&VecDeque<UnitNumber>]| {
+            let mut all: Vec<u32> = queues.iter().flat_map(|q| q.iter().map(|u| u.0)).collect();
+            all.sort_unstable();
+            all
+        };
+        let (mut queued, mut deferred) = (Vec::new(), Vec::new());
+        map.each_unit(|unit, state| {
+            queued.extend(state.queued.then_some(unit.0));
+            deferred.extend(state.deferred.then_some(unit.0));
+        });
+        assert_eq!(numbers(&[&self.units, &self.kept, &self.scan]), queued);
+        assert_eq!(numbers(&[&self.deferred]), deferred);
+    }
+
     /// Bytes of its memory.
     pub fn bytes(&self) -> usize {
         [&self.units, &self.kept, &self.scan, &self.deferred]

@@ -1,14 +1,12 @@
 //! The frame of every memory call around its system call: waits, bookkeeping, registration.
 
-use crate::map::page_map::{Page, PageNumber};
+use crate::map::page_map::PageNumber;
 use crate::map::ranges::Attributes;
 use crate::pager::Pager;
 use crate::process::base::Locked;
 use crate::process::outcome::Outcome;
-use crate::process::state::State;
 use ebb_sys::memory::page_up;
 use ebb_sys::paging::Kernel;
-use std::ops::ControlFlow::Continue;
 use std::sync::atomic::Ordering::SeqCst;
 use std::time::Duration;
 
@@ -17,9 +15,9 @@ impl<K: Kernel> Pager<K> {
     /// gone already.
     pub(crate) fn forget(&'static self, state: &mut Locked, start: usize, end: usize) {
         let swap = self.process().map(|p| p.swap);
-        state.forget_pages(swap, self.cpu(), start, end);
+        state.pages.forget(swap, self.cpu(), start, end);
         state.ranges.remove(start, end);
-        state.map.forget(PageNumber::of(start), PageNumber::of(end));
+        state.pages.forget_tables(start, end);
     }
 
     /// Readies `start..end` for being dropped or replaced: waits until no page of it is in transit, and
@@ -84,26 +82,8 @@ impl<K: Kernel> Pager<K> {
         f: impl Fn(&mut Attributes),
     ) {
         state.ranges.change(start, end, f);
-        let State { map, queue, .. } = &mut **state;
-        let mut last = None;
-        let mut at = PageNumber::of(start);
-        let end = PageNumber::of(end);
-        // One unit at a time: the map cannot change while it is walked.
-        while at < end {
-            let mut found = None;
-            map.each(at, end, |number, page| {
-                if matches!(page, Page::Resident(_)) {
-                    found = Some(number);
-                    return std::ops::ControlFlow::Break(());
-                }
-                Continue(())
-            });
-            let Some(number) = found else { return };
-            if last.replace(number.unit()) != Some(number.unit()) {
-                queue.requeue(map, number.unit());
-            }
-            at = number.unit().first().plus(crate::map::page_map::UNIT);
-        }
+        let (start, end) = (PageNumber::of(start), PageNumber::of(end));
+        state.pages.requeue_resident(start, end);
     }
 
     /// The end of the heap.

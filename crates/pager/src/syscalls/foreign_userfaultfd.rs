@@ -85,7 +85,7 @@ impl<K: Kernel> Pager<K> {
     fn first_out(&'static self, start: usize, end: usize) -> Option<usize> {
         let state = self.settled(self.lock(), start, end).ok()?;
         let mut out = None;
-        state.map.each(
+        state.pages.map().each(
             PageNumber::of(start),
             PageNumber::of(end),
             |number, page| {

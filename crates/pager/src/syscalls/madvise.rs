@@ -202,7 +202,7 @@ impl<K: Kernel> Pager<K> {
                     _ => {}
                 }
                 if advice != GUARD_REMOVE {
-                    state.forget_pages(swap, self.cpu(), at, stop);
+                    state.pages.forget(swap, self.cpu(), at, stop);
                 }
             }
             at = stop;

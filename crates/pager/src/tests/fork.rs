@@ -27,7 +27,10 @@ fn parent_and_child_keep_their_own_pages() {
         machine.write(start + i * PAGE, 7);
     }
     fork(&mut machine);
-    assert_eq!(machine.process.lock().sharing, Sharing::Protected);
+    assert_eq!(
+        machine.process.lock().protection.sharing(),
+        Sharing::Protected
+    );
     for i in 0..64 {
         machine.write(start + i * PAGE, 8);
     }

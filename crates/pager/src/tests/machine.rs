@@ -126,7 +126,7 @@ impl Machine {
 
     /// Where a page is.
     pub fn page(&self, address: usize) -> Page {
-        self.process.lock().map.get(PageNumber::of(address))
+        self.process.lock().pages.map().get(PageNumber::of(address))
     }
 
     /// Takes so many steps of eviction, when no thread holds a page any more.
@@ -165,11 +165,15 @@ impl Machine {
         let mut state = self.process.lock();
         // Pages that a call brought back, or frames that it emptied, are paid for now.
         self.process.release_overdraft(&mut state);
-        state.check();
+        state.check(&self.pager.shared_pages);
         self.process.check_copies(&state);
         let used = self.process.used(&state);
         assert!(state.charge.over(used) <= 0, "more is used than is charged");
         assert!(self.process.member.charged() <= self.process.member.limit());
+        assert_eq!(
+            state.charge.charged(),
+            self.process.member.own_charge() as i64
+        );
     }
 
     /// Maps so many pages as the program does, before the keeper's turn.

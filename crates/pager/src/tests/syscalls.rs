@@ -41,7 +41,7 @@ fn memory_that_is_unmapped_is_forgotten_and_what_comes_there_is_new() {
     machine.model.clear();
     assert_eq!(machine.kernel.touch(1, start, None), Err(Stop::Unmapped));
     let state = machine.process.lock();
-    assert!(state.map.in_memory() == 0 && state.ranges.find(start).is_none());
+    assert!(state.pages.map().in_memory() == 0 && state.ranges.find(start).is_none());
     drop(state);
     machine.check();
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED;
