@@ -80,6 +80,9 @@ mod tests {
                 came.push(ms);
             }
             samples.record(came.len() as u64, start.wrapping_add(ms));
+            if ms % 1000 == 0 {
+                samples.check();
+            }
         }
         let now = start.wrapping_add(end);
         for (n, &ms) in (1..).zip(&came) {

@@ -261,6 +261,7 @@ mod tests {
                     (true, false) => peer_reclaim.timed_out(now),
                     _ => {}
                 }
+                peer_reclaim.check();
             }
             std::mem::take(&mut waits)
         };

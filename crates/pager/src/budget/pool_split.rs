@@ -236,6 +236,7 @@ mod tests {
                 }
             }
             balance.adjust(resident, pool, 32, budget, &costs);
+            balance.check();
         }
         balance.share
     }

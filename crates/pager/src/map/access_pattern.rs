@@ -355,6 +355,7 @@ mod tests {
         let mut p = AccessPattern::new();
         for n in 0..100usize {
             p.window(PageNumber(n * 7919 % 100 * 1000), absent);
+            p.check();
             assert!(p.ahead().is_empty());
         }
     }
@@ -403,6 +404,7 @@ mod tests {
         let (mut at, stop) = (1000 * UNIT, 1020 * UNIT);
         while at < stop {
             at += p.window(PageNumber(at), absent).pages;
+            p.check();
         }
         let behind = stop + 1000 * UNIT;
         let kept = |p: PageNumber| (stop..behind).contains(&p.0);

@@ -425,6 +425,7 @@ mod tests {
             map.set(p, Page::Resident(None));
         }
         assert_eq!(map.resident(), far.len());
+        map.check();
         let mut seen = vec![];
         map.each(PageNumber(0), PageNumber(1 << 35), |p, _| {
             seen.push(p);
@@ -439,5 +440,6 @@ mod tests {
         assert_eq!(map.resident(), 0);
         map.forget(PageNumber(0), PageNumber(1 << 35));
         assert_eq!(map.chunks, 0);
+        map.check();
     }
 }

@@ -171,6 +171,8 @@ impl Attempts {
             return;
         }
         self.numbers += 1;
+        // The unit's notes may have been given back since the page became known.
+        map.unit_mut(page.unit()).held = true;
         let over = attempt.is_over(thread, now);
         attempt.last = now;
         if over {
@@ -188,7 +190,6 @@ impl Attempts {
         attempt.pages.push((page, self.numbers));
         attempt.doubled = 0;
         self.work += 1;
-        map.unit_mut(page.unit()).held = true;
     }
 
     /// It has the page, and is to go on.
@@ -388,6 +389,22 @@ mod tests {
         assert_eq!(known.free(5, Some(2), 300), Some(false), "it waits still");
     }
 
+    /// The program unmapped the unit, which forgets its notes, and mapped memory there anew.
+    #[test]
+    fn a_page_is_held_again_after_its_units_notes_were_given_back() {
+        let mut known = Known::new();
+        known.waits(1, 5, 0);
+        known.served(1, 5, 0);
+        known.map = PageMap::new();
+        known.waits(1, 80, 1);
+        known.waits(1, 5, 2);
+        let (page, by) = (PageNumber(5), Some(waiter(2, 999)));
+        let held = known
+            .attempts
+            .held(&mut known.map, page.unit(), by, || known.start + ms(3));
+        assert_eq!(held.all(), 1 << 5);
+    }
+
     #[test]
     fn who_misses_a_page_again_holds_it_for_longer() {
         let mut known = Known::new();
@@ -522,6 +539,7 @@ mod tests {
             }
             self.waiting.remove(&thread);
             self.attempts.served(who, self.now);
+            self.attempts.check();
         }
 
         fn victim(&mut self, who: Waiter) -> Option<PageNumber> {

@@ -539,6 +539,7 @@ mod tests {
         map: PageMap,
         queue: ReclaimQueue,
         room: usize,
+        steps: usize,
     }
 
     impl Memory {
@@ -547,6 +548,7 @@ mod tests {
                 map: PageMap::new(),
                 queue: ReclaimQueue::new(),
                 room,
+                steps: 0,
             }
         }
 
@@ -584,6 +586,11 @@ mod tests {
             }
             if out && !scan {
                 self.queue.refaulted(&mut self.map, page, age);
+            }
+            self.steps += 1;
+            if self.steps.is_multiple_of(1024) {
+                self.map.check();
+                self.queue.check(&self.map);
             }
             pages
         }
