@@ -12,7 +12,6 @@ use ebb_engine::PAGE_SIZE;
 use ebb_sys::Errno;
 use ebb_sys::paging::Kernel;
 use std::ops::ControlFlow::{Break, Continue};
-use std::sync::atomic::Ordering::SeqCst;
 
 /// What became of a range that was to be registered.
 enum Registered {
@@ -33,15 +32,13 @@ impl<K: Kernel> FaultService<K> {
             any = true;
         }
         if any {
-            let rounds = &self.base.registration.rounds;
-            rounds.fetch_add(1, SeqCst);
-            self.kernel.wake_word(rounds, i32::MAX);
+            self.base.registration.end_round(self.kernel);
         }
     }
 
     /// Registers every range that is not, and learns which of its pages are present.
     pub fn register_all(&self, state: &mut State) {
-        self.base.registration.unregistered.store(0, SeqCst);
+        self.base.registration.begin_round();
         let mut at = 0;
         while let Some(range) = state.ranges.next(at, usize::MAX) {
             at = range.end;
@@ -199,7 +196,7 @@ impl<K: Kernel> FaultService<K> {
 
     /// In the keeper: says once that there is such memory.
     pub fn report_released(&self) {
-        let bytes = self.base.registration.released.swap(0, SeqCst);
+        let bytes = self.base.registration.take_released();
         if bytes > 0 {
             self.member.message(&format!(
                 "process {} has a userfaultfd of its own for {} KiB of its memory: they stay in RAM, and count",

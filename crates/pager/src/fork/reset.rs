@@ -18,17 +18,15 @@ use crate::fault::fault_service::FaultService;
 use crate::map::ranges::InChild;
 use crate::pager::Pager;
 use crate::process::base::Locked;
-use crate::process::fork_stage::{child, stage};
 use ebb_sys::paging::Kernel;
 use ebb_tree::ChildSlot;
-use std::sync::atomic::Ordering::SeqCst;
 
 impl<K: Kernel> Pager<K> {
     /// Makes every part the child's own: see the table above. `slot` is the child's place in the tree, if
     /// the parent pages.
     pub fn reset_in_child(&'static self, mut locked: Locked, slot: Option<ChildSlot>) {
         self.reset_without_lock();
-        self.fork.stage.store(stage::NONE, SeqCst);
+        self.fork.reset_in_child();
         // Locks on memory are not inherited.
         locked.ranges.change(0, usize::MAX, |a| a.locked = false);
         let Some(parent) = self.process() else {
@@ -54,7 +52,7 @@ impl<K: Kernel> Pager<K> {
             .ranges
             .change(0, usize::MAX, |a| a.registered = false);
         self.inherit_process();
-        self.fork.child.store(child::STARTING, SeqCst);
+        self.fork.child_starts();
     }
 
     /// The same of the parts that need no lock.

@@ -11,7 +11,6 @@ use crate::process::context::Context;
 use crate::reclaim::staging::Staging;
 use ebb_sys::paging::Kernel;
 use ebb_tree::Member;
-use std::sync::atomic::Ordering::SeqCst;
 
 impl<K: Kernel> Pager<K> {
     /// Takes the process under management.
@@ -57,7 +56,7 @@ impl<K: Kernel> Pager<K> {
             state.charge.begins_with(pages as i64);
         }
         // A fork that needs no pager takes this lock too: none comes between these looks.
-        let before_paging = self.fork.before_paging.load(SeqCst);
+        let before_paging = self.fork.was_before_paging();
         if forked || before_paging {
             process.joins_family();
         }

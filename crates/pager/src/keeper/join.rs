@@ -5,7 +5,6 @@ use crate::fault::fault_service::FaultService;
 use crate::keeper::keeper_loop::{BUSY, QUIET};
 use crate::keeper::thread::Keeper;
 use crate::pager::Pager;
-use crate::process::fork_stage::child;
 use ebb_sys::paging::Kernel;
 use ebb_sys::{proc, program};
 use ebb_tree::{HelperExit, JoinError, Member, Mode};
@@ -29,7 +28,7 @@ impl<K: Kernel> Pager<K> {
             None => self.join(control),
         };
         self.vfork_calls.start(&self.kernel);
-        self.fork.child_is(&self.kernel, child::READY);
+        self.fork.child_ready(&self.kernel);
         self.run(keeper)
     }
 

@@ -3,7 +3,7 @@
 //! While the tree still fits its budget it only waits ([`join`](super::join)). When the tree starts paging, the
 //! process is adopted ([`adopt`](super::adopt)). Each turn has new ranges registered, serves memory calls of
 //! children, measures unmanaged memory and divides the budget ([`measure`](super::measure)). It gives memory to peers
-//! ([`shed`](super::shed)), and lets the engine work in the background. It also rescues starved service threads.
+//! ([`give_to_peers`](super::give_to_peers)), and lets the engine work in the background. It also rescues starved service threads.
 
 use crate::keeper::cpu_contention::CpuContention;
 use crate::keeper::drain_capacity::PoolTarget;
@@ -182,7 +182,7 @@ impl<K: Kernel> Keeper<K> {
         }
         let before = self.counters().evicted.get();
         let charged = self.lock().charge.charged();
-        self.shed(&mut turn.worker, wanted as i64);
+        self.give_up(&mut turn.worker, wanted as i64);
         let mut state = self.lock();
         let gave = self.counters().evicted.get() - before;
         state.peer_reclaim.gave(gave);

@@ -3,8 +3,8 @@
 pub mod adopt;
 pub mod cpu_contention;
 pub mod drain_capacity;
+pub mod give_to_peers;
 pub mod join;
 pub mod keeper_loop;
 pub mod measure;
-pub mod shed;
 pub mod thread;

@@ -8,15 +8,15 @@
 //! thread of the program takes it on a stack of ours, with its signals blocked, and has brought along all that it
 //! needs. Order: the gate (keeper's work, fork), then the state, then the engine's own locks.
 
-use crate::process::counters::{Growth, Registration, UserChanges};
 use crate::process::fork_stage::ForkStage;
 use crate::process::lifecycle::Lifecycle;
+use crate::process::requests::{Growth, HeapBreak, Registration, UserChanges};
 use crate::process::shared_pages::SharedPages;
 use crate::process::state::State;
 use crate::process::vfork_calls::VforkCalls;
 use ebb_engine::Cpu;
 use ebb_sys::paging::Kernel;
-use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering::SeqCst};
+use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
 use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::Duration;
 
@@ -43,8 +43,8 @@ pub struct Base<K: Kernel> {
     pub growth: Growth,
     /// Calls of children that share this memory.
     pub vfork_calls: VforkCalls,
-    /// The end of the heap, once the program asked for it; 0 before.
-    pub heap_break: AtomicUsize,
+    /// The end of the heap.
+    pub heap_break: HeapBreak,
     /// Changes of the program's user.
     pub user_changes: UserChanges,
 }
@@ -63,7 +63,7 @@ impl<K: Kernel> Base<K> {
             registration: Registration::new(),
             growth: Growth::new(),
             vfork_calls: VforkCalls::new(),
-            heap_break: AtomicUsize::new(0),
+            heap_break: HeapBreak::new(),
             user_changes: UserChanges::new(),
         }
     }

@@ -3,7 +3,6 @@
 pub mod audit;
 pub mod base;
 pub mod context;
-pub mod counters;
 pub mod failure;
 pub mod fork_stage;
 pub mod lifecycle;
@@ -12,6 +11,7 @@ pub mod memory_ops;
 pub mod outcome;
 pub mod parked;
 pub mod refusal;
+pub mod requests;
 pub mod services;
 pub mod shared_pages;
 pub mod state;

@@ -7,8 +7,6 @@ use crate::process::base::Locked;
 use crate::process::outcome::Outcome;
 use ebb_sys::memory::page_up;
 use ebb_sys::paging::Kernel;
-use std::sync::atomic::Ordering::SeqCst;
-use std::time::Duration;
 
 impl<K: Kernel> Pager<K> {
     /// Forgets what was mapped in `start..end`; no page of it is in transit, and the memory itself is
@@ -44,7 +42,7 @@ impl<K: Kernel> Pager<K> {
             return process.register_new();
         }
         loop {
-            let seen = self.registration.rounds.load(SeqCst);
+            let seen = self.registration.rounds();
             let range = self
                 .kernel
                 .on_own_stack(move || self.lock().ranges.find(start));
@@ -52,11 +50,7 @@ impl<K: Kernel> Pager<K> {
                 return;
             }
             process.member.wake_self();
-            self.kernel.wait_word(
-                &self.registration.rounds,
-                seen,
-                Some(Duration::from_millis(20)),
-            );
+            self.registration.wait_round(&self.kernel, seen);
         }
     }
 
@@ -88,11 +82,9 @@ impl<K: Kernel> Pager<K> {
 
     /// The end of the heap.
     pub fn known_break(&self) -> usize {
-        match self.heap_break.load(SeqCst) {
-            // SAFETY: asks for nothing.
-            0 => page_up(unsafe { self.kernel.brk(0) }),
-            known => known,
-        }
+        // SAFETY: asks for nothing.
+        let ask = || page_up(unsafe { self.kernel.brk(0) });
+        self.heap_break.get().unwrap_or_else(ask)
     }
 
     /// Starts the keeper, unless there is one.

@@ -16,8 +16,6 @@ use ebb_engine::PAGE_SIZE;
 use ebb_sys::memory::page_up;
 use ebb_sys::paging::Kernel;
 use std::ops::ControlFlow::{Break, Continue};
-use std::sync::atomic::Ordering::SeqCst;
-use std::time::Duration;
 
 impl<K: Kernel> Pager<K> {
     /// The program is about to register `len` bytes from `start` on with a userfaultfd.
@@ -47,7 +45,7 @@ impl<K: Kernel> Pager<K> {
             state.ranges.change(start, end, |a| a.released = true);
         });
         while let Some(process) = self.process() {
-            let seen = self.registration.rounds.load(SeqCst);
+            let seen = self.registration.rounds();
             if !self
                 .kernel
                 .on_own_stack(move || self.lock().ranges.overlaps(start, end))
@@ -55,9 +53,7 @@ impl<K: Kernel> Pager<K> {
                 return;
             }
             process.member.wake_self();
-            let pause = Some(Duration::from_millis(20));
-            self.kernel
-                .wait_word(&self.registration.rounds, seen, pause);
+            self.registration.wait_round(&self.kernel, seen);
         }
     }
 
@@ -72,7 +68,7 @@ impl<K: Kernel> Pager<K> {
         if bytes == 0 {
             return Ok(false);
         }
-        self.registration.released.fetch_add(bytes, SeqCst);
+        self.registration.release(bytes);
         if self.process().is_none() {
             self.forget(&mut state, start, end);
             return Ok(false);

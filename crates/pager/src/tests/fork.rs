@@ -7,8 +7,8 @@ use crate::process::shared_pages::Sharing;
 /// Forks as the program's thread and the keeper do together.
 fn fork(machine: &mut Machine) {
     let (pager, process) = (machine.pager, machine.process);
-    while !process.rests(&mut machine.worker, &mut None) {}
-    let (mut locked, slot) = pager.reserve_at_rest(process).expect("at rest");
+    while !process.quiesce(&mut machine.worker, &mut None) {}
+    let (mut locked, slot) = pager.reserve_quiescent(process).expect("quiescent");
     machine.kernel.fork();
     pager.share_with(
         process,

@@ -42,7 +42,7 @@ fn a_peer_that_asks_gets_cold_memory() {
     }
     machine.process.measure(&mut machine.process.lock());
     let before = machine.process.member.charged();
-    machine.keeper.shed(&mut machine.worker, 512);
+    machine.keeper.give_up(&mut machine.worker, 512);
     machine.process.serve_again(&mut machine.worker);
     let after = machine.process.member.charged();
     assert!(before - after >= 400, "{before} {after}");

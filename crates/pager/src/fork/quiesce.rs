@@ -1,14 +1,12 @@
-//! Bringing the process to rest before a fork: nothing in transit, nothing staged, little that would be
+//! Making the process quiescent before a fork: nothing in transit, nothing staged, little that would be
 //! duplicated.
 
 use crate::eviction::make_room::Step;
 use crate::fault::fault_service::FaultService;
-use crate::process::fork_stage::stage;
 use crate::process::state::State;
 use crate::process::worker::Worker;
 use ebb_sys::paging::Kernel;
 use ebb_sys::paging::Time;
-use std::sync::atomic::Ordering::SeqCst;
 use std::time::Duration;
 
 /// The time of a transit. It is slept, not spun away: who has to end it may need this processor.
@@ -68,9 +66,9 @@ impl<K: Kernel> FaultService<K> {
 }
 
 impl<K: Kernel> FaultService<K> {
-    /// One step towards rest, with the gate held: nothing in transit, nothing staged. Whether it is reached;
+    /// One step towards quiescence, with the gate held: nothing in transit, nothing staged. Whether it is reached;
     /// `refused`: since when the system has no page for what can only be copied back.
-    pub fn rests(&self, worker: &mut Worker, refused: &mut Option<Time>) -> bool {
+    pub fn quiesce(&self, worker: &mut Worker, refused: &mut Option<Time>) -> bool {
         let unstaged = self.unstage(&mut self.lock());
         match unstaged {
             Unstaged::All => {
@@ -103,29 +101,25 @@ impl<K: Kernel> FaultService<K> {
 }
 
 impl<K: Kernel> FaultService<K> {
-    /// In the keeper: if a thread wants to fork, brings the process to rest and waits until it has.
+    /// In the keeper: if a thread wants to fork, makes the process quiescent and waits until it has.
     pub fn attend_fork(&self, worker: &mut Worker) {
         let fork = &self.base.fork;
-        if fork.stage.load(SeqCst) != stage::WANTED {
+        if !fork.is_wanted() {
             return;
         }
         self.evict_before_fork(worker);
         let _gate = self.gate();
         let mut refused = None;
-        while !self.rests(worker, &mut refused) {}
-        fork.enter(self.kernel, stage::AT_REST);
-        while fork.stage.load(SeqCst) != stage::OVER {
-            let pause = Some(Duration::from_millis(1));
-            self.kernel.wait_word(&fork.stage, stage::AT_REST, pause);
+        while !self.quiesce(worker, &mut refused) {}
+        fork.quiescent(self.kernel);
+        while fork.wait_over(self.kernel, Duration::from_millis(1)) {
             self.leave_with_program();
-            if fork.stage.load(SeqCst) == stage::AT_REST {
-                // The service threads go on while the forking thread waits for the lock.
-                self.rests(worker, &mut refused);
-            }
+            // The service threads go on while the forking thread waits for the lock.
+            self.quiesce(worker, &mut refused);
         }
         self.protect_shared(&mut self.lock());
         fork.has_protected(self.kernel);
-        fork.enter(self.kernel, stage::NONE);
+        fork.done(self.kernel);
     }
 }
 

@@ -60,24 +60,24 @@ impl<K: Kernel> Keeper<K> {
     /// Gives `pages` of the charge back, evicting what it takes; where little but the pool is left, writing that to
     /// devices. Pages that the program charges meanwhile are not made up for: of a program that goes on, all would be
     /// evicted.
-    pub fn shed(&self, worker: &mut Worker, pages: i64) {
+    pub fn give_up(&self, worker: &mut Worker, pages: i64) {
         let (from_pool, aim) = {
             let state = self.lock();
             let from_pool = Self::most_is_out(&state) && self.gives_pool();
             (from_pool, state.charge.charged() - pages)
         };
-        if from_pool && self.shed_pool(aim) || self.shed_resident(worker, pages, aim) {
+        if from_pool && self.give_up_pool(aim) || self.give_up_resident(worker, pages, aim) {
             return;
         }
         // The rest is in the pool. A process that needs more asks again.
-        self.shed_pool(aim);
+        self.give_up_pool(aim);
         let mut state = self.lock();
         let used = self.used(&state);
         state.charge.settle(self.member, used, 0);
     }
 
     /// Evicts until no more than `aim` pages are charged; whether anything was.
-    fn shed_resident(&self, worker: &mut Worker, pages: i64, aim: i64) -> bool {
+    fn give_up_resident(&self, worker: &mut Worker, pages: i64, aim: i64) -> bool {
         /// Pages evicted at most for each that is to be given back: what is evicted takes room in
         /// the pool.
         const EACH: u64 = 2;
@@ -116,7 +116,7 @@ impl<K: Kernel> Keeper<K> {
     /// Makes the pool hold less until no more than `aim` pages are charged; whether it does. A part at a
     /// time: who waits for room has it at once, and a fork its turn. No more than it takes now: what relatives
     /// share frees nothing when it is written.
-    fn shed_pool(&self, aim: i64) -> bool {
+    fn give_up_pool(&self, aim: i64) -> bool {
         let mut left = self.lock().charge.charged() - aim;
         let mut any = false;
         while left > 0 {
