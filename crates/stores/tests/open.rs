@@ -70,7 +70,7 @@ fn exercise(device: OpenedDevice) {
 }
 
 #[test]
-fn what_spec_says_of_rotation_overrules_the_system() {
+fn the_users_word_on_rotation_overrules_the_system() {
     for (spec, rotational) in [("on", true), ("off", false)] {
         let dir = dir();
         let spec = format!("{}:8M,rotational={spec}", dir.path().display());

@@ -69,7 +69,7 @@ mod tests {
 
     /// From a clock that wraps, at rates that change by a factor of a hundred, for a day.
     #[test]
-    fn what_came_is_dated_to_a_part_of_its_age_and_never_too_early() {
+    fn dates_are_within_a_part_of_the_age_and_never_too_early() {
         let mut samples = AgeSamples::new();
         let start = u32::MAX - 5000;
         let mut came: Vec<u32> = Vec::new();

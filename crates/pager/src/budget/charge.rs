@@ -168,7 +168,7 @@ mod tests {
 
     /// Uses memory at random, asking first or being measured: the charge is the table's, and covers the use.
     #[test]
-    fn what_is_in_use_is_charged_and_the_table_says_the_same() {
+    fn memory_in_use_is_charged_and_the_table_says_the_same() {
         const LIMIT: u64 = 10_000;
         let member = Member::alone(LIMIT, Config::default()).expect("a table");
         member.start_paging(0);

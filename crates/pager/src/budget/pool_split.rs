@@ -293,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn who_does_now_this_now_that_moves_nothing() {
+    fn alternating_ranks_do_not_move_the_split() {
         // Now of pages that just left, now of those that left before all that the pool can hold.
         let rank = |window| if window % 2 == 0 { 1 } else { 40_000 };
         let mut balance = PoolSplit::new();

@@ -41,7 +41,7 @@ impl<K: Kernel> Reclaimer<K> {
     }
 
     /// Lets memory be written whatever it is: with the lock held, but for pages in transit too. Those that
-    /// are being loaded keep no copies then (`Protection::lifted`); nothing is being captured, as a capture
+    /// are being loaded keep no copies then (`Protection::lifts`); nothing is being captured, as a capture
     /// in a family holds the lock.
     pub fn lift_protection(&self, state: &mut State, start: usize, len: usize) {
         state.protection.lift();

@@ -74,7 +74,7 @@ impl<K: Kernel> Reclaimer<K> {
     }
 
     /// In the keeper: ends protection when no relative is left.
-    pub fn tend_sharing(&self, state: &mut State) {
+    pub fn end_protection(&self, state: &mut State) {
         if state.protection.is_alone() {
             return;
         }

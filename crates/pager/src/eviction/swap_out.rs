@@ -77,7 +77,7 @@ impl<K: Kernel> Reclaimer<K> {
         }
         // Once in a few hundred pages, so it costs little: the keeper writes on another processor
         // what else the next store would have to.
-        if self.swap.behind() {
+        if self.swap.needs_writeback() {
             self.call_keeper();
         }
         stored

@@ -2,7 +2,7 @@
 
 use crate::budget::pool_split::Costs;
 use crate::eviction::reclaimer::Reclaimer;
-use crate::reclaim::shortage::Shortage;
+use crate::reclaim::memory_stall::MemoryStall;
 use ebb_sys::paging::Kernel;
 use std::ops::Deref;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
@@ -13,7 +13,7 @@ pub struct FaultService<K: Kernel> {
     /// The costs of faults.
     pub(super) costs: Costs,
     /// How long there has been no room.
-    pub(super) shortage: Shortage,
+    pub(super) stall: MemoryStall,
     /// The system had no page for us, and the keeper has not seen it yet.
     is_refused: AtomicBool,
 }
@@ -24,7 +24,7 @@ impl<K: Kernel> FaultService<K> {
         Self {
             reclaimer,
             costs: Costs::new(),
-            shortage: Shortage::default(),
+            stall: MemoryStall::default(),
             is_refused: AtomicBool::new(false),
         }
     }

@@ -19,7 +19,7 @@ use crate::fault::fault_service::FaultService;
 use crate::map::page_map::PageNumber;
 use crate::process::memory_ops::Waking;
 use crate::process::memory_ops::Writes;
-use crate::reclaim::shortage::GIVE_UP;
+use crate::reclaim::memory_stall::GIVE_UP;
 use ebb_engine::{PAGE_SIZE, PageBytes};
 use ebb_sys::Errno;
 use ebb_sys::paging::Kernel;

@@ -7,11 +7,11 @@
 //! with an ordinary handler thread.
 //!
 //! Every thread that waits on the descriptor is woken by every fault. So only those whose processor has faulting
-//! threads wait there; the others are *resting* on a futex. Which processor a fault came from is sampled. One is
+//! threads wait there; the others are *asleep* on a futex. Which processor a fault came from is sampled. One is
 //! always awake.
 //!
 //! A thread that waits for a device serves nobody meanwhile. Where faults were found to queue behind such a wait, the
-//! threads *share*: another is woken, and none goes to rest for where the faults come from. Each takes one fault at a
+//! threads *share*: another is woken, and none falls asleep for where the faults come from. Each takes one fault at a
 //! time, so that as many transfers are under way as there are threads.
 //!
 //! Idle urgency would starve service when other work fills the processors: the keeper watches for that, and for
@@ -184,10 +184,10 @@ impl<K: Kernel> FaultService<K> {
         }
     }
 
-    /// No fault was there: waits for one, or rests.
+    /// No fault was there: waits for one, or falls asleep.
     fn wait_for_faults(&self, me: &Service, turn: &mut Turn) {
         if turn.watch.nothing(self, me) && !self.services.shares() {
-            return self.services.rest(me);
+            return self.services.fall_asleep(me);
         }
         if self.kernel.has_faults(20) {
             turn.quiet = 0;
@@ -197,7 +197,7 @@ impl<K: Kernel> FaultService<K> {
         me.competes(self.kernel);
         if turn.quiet >= 3 {
             turn.quiet = 0;
-            self.services.rest(me);
+            self.services.fall_asleep(me);
         }
     }
 
@@ -224,7 +224,7 @@ impl<K: Kernel> FaultService<K> {
         self.serve_deferred(&mut turn.worker);
         self.serve_again(&mut turn.worker);
         if leave && !self.services.shares() {
-            self.services.rest(me);
+            self.services.fall_asleep(me);
         }
     }
 

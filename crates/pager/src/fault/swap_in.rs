@@ -32,7 +32,7 @@ struct SwapIn {
     /// Whether they keep their entries as clean copies.
     keep: bool,
     /// How often protection had been lifted when it began.
-    lifted: u32,
+    lifts: u32,
 }
 
 type Results = [Result<Source, LoadError>; UNIT];
@@ -73,7 +73,7 @@ impl<K: Kernel> FaultService<K> {
             entries,
             pass,
             keep: self.keeps_copies(&state, (entry, age), (device, filling), pass, write),
-            lifted: state.protection.lifted(),
+            lifts: state.protection.lifts(),
         };
         let expected = self.expected(&mut state);
         drop(state);
@@ -243,7 +243,7 @@ impl<K: Kernel> FaultService<K> {
 
     /// Says in the page map what has come. Copies are kept of what is protected without a doubt.
     fn finish(&self, state: &mut State, load: &SwapIn, loaded: &Loaded) {
-        let keeps = load.keep && loaded.placed && load.lifted == state.protection.lifted();
+        let keeps = load.keep && loaded.placed && load.lifts == state.protection.lifts();
         let mut freeing = Freeing::default();
         let mut outcome = ArrayVec::<Page, UNIT>::new();
         for (i, (&entry, result)) in load.entries.iter().zip(&loaded.results).enumerate() {

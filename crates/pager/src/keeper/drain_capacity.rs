@@ -95,7 +95,7 @@ mod tests {
     const MIB: u64 = 1 << 20;
 
     #[test]
-    fn what_makes_way_takes_room_too() {
+    fn evicted_pages_take_room_in_the_pool() {
         let mut memory = PoolCapacity {
             free: 0,
             unused: 0,

@@ -137,7 +137,7 @@ impl<K: Kernel> Keeper<K> {
     fn look_after_budget(&self, turn: &mut Turn) {
         let mut state = self.lock();
         state.pages.date(self.base.now_ms());
-        self.tend_sharing(&mut state);
+        self.end_protection(&mut state);
         let now = self.now();
         if now - turn.measured <= MEASURED {
             return;
@@ -211,7 +211,7 @@ impl<K: Kernel> Keeper<K> {
             worker: &mut turn.worker,
         };
         let (devices, now) = (&self.swap_space.devices, || self.now());
-        turn.moving = devices.tend(self.member, self.swap, self.cpu(), now, &mut target);
+        turn.moving = devices.update(self.member, self.swap, self.cpu(), now, &mut target);
         for _ in 0..STEPS {
             // Somebody may be waiting for what is asked for.
             self.swap.others_loaded(self.member.last_load_ns());

@@ -274,7 +274,7 @@ mod tests {
 
     /// Writable memory is moved out or stays: a copy would lose a write meanwhile.
     #[test]
-    fn what_may_be_written_is_never_copied_out() {
+    fn writable_memory_is_never_copied_out() {
         const SEMAPHORES: i32 = 8;
         let with = |protection| Attributes {
             registered: true,

@@ -7,7 +7,7 @@
 //! | [`Base`] | the state under the lock, forks, registration, growth |
 //! | [`Context`] | handles to tree and swap space, the service threads, the gate |
 //! | `Reclaimer` (`eviction`) | what is known of clean copies, relatives and the pool's need |
-//! | `FaultService` (`fault`) | costs of faults, shortage, refusals |
+//! | `FaultService` (`fault`) | costs of faults, the memory stall, refusals |
 //! | `Keeper` (`keeper`) | the keeper thread's own |
 //!
 //! A layer derefs to the one under it, and knows none above. So nothing of a layer changes but by its own methods.

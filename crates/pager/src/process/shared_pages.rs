@@ -20,7 +20,7 @@ pub enum Sharing {
 pub struct Protection {
     sharing: Sharing,
     /// How often protection was lifted from memory at large (`clean`).
-    lifted: u32,
+    lifts: u32,
     /// Units that may be evicted although relatives share pages of them; see `sharing`.
     copy_units: u32,
 }
@@ -30,7 +30,7 @@ impl Protection {
     pub const fn new() -> Self {
         Self {
             sharing: Sharing::Alone,
-            lifted: 0,
+            lifts: 0,
             copy_units: 0,
         }
     }
@@ -52,12 +52,12 @@ impl Protection {
 
     /// Protection was lifted from memory at large: loads under way keep no copies.
     pub fn lift(&mut self) {
-        self.lifted = self.lifted.wrapping_add(1);
+        self.lifts = self.lifts.wrapping_add(1);
     }
 
     /// How often it was.
-    pub fn lifted(&self) -> u32 {
-        self.lifted
+    pub fn lifts(&self) -> u32 {
+        self.lifts
     }
 
     /// So many units may be evicted although relatives share pages of them.

@@ -34,9 +34,9 @@
 //! gathers and scatters go on where they were. The kernel copies page by page.
 //!
 //! *Work* is a fault on a page that is new to its thread (`work`). Faults on the same few pages over and over
-//! are none, however many; `shortage` tells by that whether a program gets on.
+//! are none, however many; `memory_stall` tells by that whether a program gets on.
 //!
-//! Not done here: choosing what leaves (`reclaim_queue`, `capture`), waiting (`shortage`).
+//! Not done here: choosing what leaves (`reclaim_queue`, `capture`), waiting (`memory_stall`).
 
 use crate::map::page_map::{Mask, PageMap, PageNumber, UnitNumber};
 use arrayvec::ArrayVec;
@@ -373,7 +373,7 @@ mod tests {
     }
 
     #[test]
-    fn what_came_is_held_while_its_thread_waits_and_for_a_span_after_that() {
+    fn a_page_is_held_while_its_thread_waits_and_for_a_span_after_that() {
         let mut known = Known::new();
         known.waits(1, 5, 0);
         assert_eq!(known.free(5, Some(2), 100), Some(false));
@@ -406,7 +406,7 @@ mod tests {
     }
 
     #[test]
-    fn who_misses_a_page_again_holds_it_for_longer() {
+    fn a_thread_that_misses_a_page_again_holds_it_for_longer() {
         let mut known = Known::new();
         let mut at = 0;
         for again in 0..10 {

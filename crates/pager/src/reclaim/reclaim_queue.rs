@@ -641,7 +641,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_kept_of_a_scan_goes_when_others_want_the_room() {
+    fn pages_kept_of_a_scan_leave_when_others_want_the_room() {
         let mut memory = Memory::of(4000);
         memory.scan(8000, 8);
         let mut random = Random::new(1);

@@ -516,7 +516,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_spent_does_not_wait_for_what_cannot_be_stored() {
+    fn unused_frames_do_not_wait_for_pages_that_cannot_be_stored() {
         let mut staging = Staging::new(BASE, 2);
         let staged = capture(&mut staging, 0, UNIT, 0b1111).bay;
         let open = capture(&mut staging, UNIT, 3, 0b111).bay;

@@ -452,7 +452,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_kernel_refuses_is_moved_piece_by_piece() {
+    fn a_move_that_the_kernel_refuses_is_made_piece_by_piece() {
         let start = several();
         let whole = 8 * PAGE_SIZE;
         // SAFETY: as above.
@@ -473,7 +473,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_is_refused_and_stays() {
+    fn an_impossible_move_is_refused_and_changes_nothing() {
         let start = several();
         let how = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
         let over = start + 2 * PAGE_SIZE;

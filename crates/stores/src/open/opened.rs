@@ -6,12 +6,12 @@ use super::sysfs::Disk;
 use crate::Facts;
 use crate::size::human;
 use crate::transfer::bounce::Bounce;
-use ebb_engine::{MAX_SLOTS, PAGE_SIZE};
+use ebb_engine::{MAX_DEVICE_SLOTS, PAGE_SIZE};
 use rustix::fd::OwnedFd;
 use rustix::fs::OFlags;
 
 /// Bytes of a device that are used at most.
-pub const MAX_DEVICE: u64 = MAX_SLOTS * PAGE_SIZE as u64;
+pub const MAX_DEVICE: u64 = MAX_DEVICE_SLOTS * PAGE_SIZE as u64;
 
 /// An opened device.
 #[derive(Debug)]
