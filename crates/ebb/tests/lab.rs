@@ -167,49 +167,58 @@ fn a_pair_keeps_to_its_cost_and_threads_beat_one_lock() {
     }
     for order in [0, 4] {
         for &threads in &own {
-            for other in ["one_lock", "own_one_lock", "one_thread"] {
-                let (percent, rounds) = (
-                    of(order, threads, &format!("percent_of_{other}")),
-                    of(order, threads, &format!("{other}_rounds")),
-                );
-                let what = format!("order {order}: {threads} threads: {percent}% of {other}");
-                // Where other programs left no rounds in which all ran on their processors, there is
-                // nothing to say.
-                if rounds < 5.0 {
-                    println!("skipped: {rounds} rounds in which all had their processors: {what}");
-                } else {
-                    assert!(percent > 100.0, "{what}");
-                }
-            }
+            with_a_processor_each(order, threads, &of);
         }
-        // More threads than processors: whoever loses its processor may hold a lock. Folios share lists
-        // more than pages do, and one thread a processor hardly any. Beside one lock for all of the same
-        // work nothing is lost; the older allocator does less of it for a folio, as it keeps no owners.
-        let beside_older = if order == 0 { 100.0 } else { 60.0 };
         for threads in crowds {
-            for (other, least) in [("own_one_lock", 100.0), ("one_lock", beside_older)] {
-                let percent = of(order, threads, &format!("percent_of_{other}"));
-                assert!(
-                    percent >= least,
-                    "order {order}: {threads} threads: {percent}% of {other}"
-                );
-            }
-            // Twice the time in any case, and for a folio some lines of the other processor, which is near
-            // or far.
-            let unshared = of(order, threads, "percent_of_unshared");
-            let line = if order > 0 && cores > 1 {
-                of(order, threads, "line_transfer_ns")
-            } else {
-                0.0
-            };
-            let ns = of(order, threads, "ns_per_pair");
-            let more = ns - 2.0 * ns * unshared / 100.0;
-            assert!(
-                more <= LINES_OF_A_FOLIO * line,
-                "order {order}: {threads} threads: {ns} ns, {unshared}% of unshared; a line takes {line} ns"
-            );
+            in_a_crowd(order, threads, cores, &of);
         }
     }
+}
+
+/// Threads that have a processor each beat one lock, and one thread.
+fn with_a_processor_each(order: u32, threads: usize, of: &impl Fn(u32, usize, &str) -> f64) {
+    for other in ["one_lock", "own_one_lock", "one_thread"] {
+        let (percent, rounds) = (
+            of(order, threads, &format!("percent_of_{other}")),
+            of(order, threads, &format!("{other}_rounds")),
+        );
+        let what = format!("order {order}: {threads} threads: {percent}% of {other}");
+        // Where other programs left no rounds in which all ran on their processors, there is
+        // nothing to say.
+        if rounds < 5.0 {
+            println!("skipped: {rounds} rounds in which all had their processors: {what}");
+        } else {
+            assert!(percent > 100.0, "{what}");
+        }
+    }
+}
+
+/// More threads than processors: whoever loses its processor may hold a lock. Folios share lists
+/// more than pages do, and one thread a processor hardly any. Beside one lock for all of the same
+/// work nothing is lost; the older allocator does less of it for a folio, as it keeps no owners.
+fn in_a_crowd(order: u32, threads: usize, cores: usize, of: &impl Fn(u32, usize, &str) -> f64) {
+    let beside_older = if order == 0 { 100.0 } else { 60.0 };
+    for (other, least) in [("own_one_lock", 100.0), ("one_lock", beside_older)] {
+        let percent = of(order, threads, &format!("percent_of_{other}"));
+        assert!(
+            percent >= least,
+            "order {order}: {threads} threads: {percent}% of {other}"
+        );
+    }
+    // Twice the time in any case, and for a folio some lines of the other processor, which is near
+    // or far.
+    let unshared = of(order, threads, "percent_of_unshared");
+    let line = if order > 0 && cores > 1 {
+        of(order, threads, "line_transfer_ns")
+    } else {
+        0.0
+    };
+    let ns = of(order, threads, "ns_per_pair");
+    let more = ns - 2.0 * ns * unshared / 100.0;
+    assert!(
+        more <= LINES_OF_A_FOLIO * line,
+        "order {order}: {threads} threads: {ns} ns, {unshared}% of unshared; a line takes {line} ns"
+    );
 }
 
 /// The report of one load of `ebb lab tail`.

@@ -13,7 +13,7 @@
 use crate::process::lifecycle::Entries;
 use crate::process::outcome::Outcome;
 use crate::statics::PAGER;
-use ebb_sys::{program, thread};
+use ebb_sys::paging::Kernel;
 
 extern "C" fn keeper(_: usize) -> ! {
     PAGER.run_keeper()
@@ -26,8 +26,8 @@ extern "C" fn service(index: usize) -> ! {
 /// Starts the pager; called once, from the library's constructor, before any other library's.
 /// Memory calls may come earlier than this.
 pub fn start() {
-    let control = std::env::var("EBB_CONTROL");
-    let control = control.ok().filter(|control| !control.is_empty());
+    let control = PAGER.kernel.setting("EBB_CONTROL");
+    let control = control.filter(|control| !control.is_empty());
     PAGER.lifecycle.begin(control, Entries { keeper, service });
     PAGER.lifecycle.note_standard_error(&PAGER.kernel);
     if !wanted() {
@@ -36,8 +36,7 @@ pub fn start() {
     }
     PAGER.end_on_panic();
     PAGER.vfork_calls.begin(&PAGER.kernel);
-    program::begin();
-    thread::prepare();
+    PAGER.kernel.begin();
 }
 
 /// Whether this process pages.
@@ -66,7 +65,7 @@ pub fn user_changed() {
     if PAGER.is_child() {
         return;
     }
-    ebb_sys::credentials::changed(|| {
+    PAGER.kernel.user_changed(|| {
         if let Some(process) = PAGER.process() {
             process.services.nudge();
         }

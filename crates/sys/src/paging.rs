@@ -8,7 +8,12 @@
 //! ([`read_faults`](Kernel::read_faults) up to [`read_memory`](Kernel::read_memory)) work from
 //! [`open`](Kernel::open) on; a forked child opens its own.
 //!
-//! Not here: what the tree (`ebb_tree`), the stores and the engine's heap ask of the system.
+//! Not here, as no simulator has to replace it:
+//!
+//! - what the tree (`ebb_tree`) and the stores ask of the system: those seams are theirs
+//! - the internal heap, which allocates for the pager as any allocator does for a program
+//! - numbers and types without a question: page size, rounding, [`Errno`]
+//! - `robust` locks of children that share memory, which are words of that memory
 
 use crate::memory_file::MemoryFile;
 use crate::pagemap::{Mapped, PageMapFile};
@@ -16,8 +21,8 @@ use crate::program::{self, Gone};
 pub use crate::thread::Entry;
 use crate::thread::{self, TaskName, Urgency};
 use crate::userfaultfd::{Fault, Userfaultfd};
-use crate::{Errno, clock, credentials, futex, memory, proc, raw, secret, stack};
-use std::os::fd::{AsFd, BorrowedFd};
+use crate::{Errno, clock, credentials, futex, heap, memory, proc, raw, secret, stack};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 use std::time::Duration;
@@ -74,6 +79,20 @@ pub trait Kernel: Sync + Sized + 'static {
     fn standard_error(&self) -> Option<(u64, u64)>;
     /// Writes a line there, as far as that goes.
     fn write_standard_error(&self, line: &[u8]);
+    /// On the helper's first task: watches the program, so that its end is news. Refused where nobody can.
+    fn watch_program(&self) -> Result<(), Errno>;
+    /// The program's number.
+    fn program(&self) -> u32;
+    /// A descriptor of the program, once it is watched, for the supervisor.
+    fn program_pidfd(&self) -> Option<BorrowedFd<'static>>;
+    /// A word that changes when the program ends, and its value while it lives; none: nobody tells.
+    fn program_word(&self) -> Option<(&'static AtomicU32, u32)>;
+    /// On the helper's first task: finds its own `/proc`; in a forked child by that of its parent's keeper.
+    fn find_proc(&self, parent_keeper: Option<u32>);
+    /// Opens what another task has by a number.
+    fn reopen(&self, task: u32, fd: i32) -> Result<OwnedFd, Errno>;
+    /// A variable of the environment that the process began with.
+    fn setting(&self, name: &str) -> Option<String>;
     /// Whether the helper lives.
     fn helper_lives(&self) -> bool;
     /// Ends the helper, of which the calling thread is.
@@ -88,6 +107,10 @@ pub trait Kernel: Sync + Sized + 'static {
     fn follow_user(&self);
     /// Whether a user is among the calling thread's real, effective and saved ones.
     fn has_user(&self, user: u32) -> bool;
+    /// On a thread of the program's, which became another user: all threads of the pager's follow, woken by `wake`.
+    fn user_changed(&self, wake: impl Fn());
+    /// Before the program runs: its number and its threads are known from now on.
+    fn begin(&self);
     /// In a forked child, first: stacks, threads and the program's number are made its own.
     fn reset_in_child(&self);
 
@@ -202,6 +225,12 @@ pub trait Kernel: Sync + Sized + 'static {
     /// # Safety
     /// Nobody needs the content.
     unsafe fn drop_pages(&self, runs: &[(usize, usize)]) -> bool;
+    /// Gives whole pages of memory of the pager's own back to the system: they read as zeros.
+    fn give_back(&self, bytes: &mut [u8]);
+    /// Memory of the pager's own is about to be read.
+    fn prefetch(&self, bytes: &[u8]);
+    /// Gives what the internal heap holds and does not use back to the system.
+    fn give_heap_back(&self);
     /// Writes to memory of the program that is mapped, may be written and is not registered.
     ///
     /// # Safety
@@ -341,6 +370,27 @@ impl Kernel for SystemKernel {
         // SAFETY: the bytes of the line are read. Not by libc's function, which is a point of cancellation.
         unsafe { raw::call(libc::SYS_write, args) };
     }
+    fn watch_program(&self) -> Result<(), Errno> {
+        program::watch()
+    }
+    fn program(&self) -> u32 {
+        program::pid()
+    }
+    fn program_pidfd(&self) -> Option<BorrowedFd<'static>> {
+        program::pidfd()
+    }
+    fn program_word(&self) -> Option<(&'static AtomicU32, u32)> {
+        program::word()
+    }
+    fn find_proc(&self, parent_keeper: Option<u32>) {
+        proc::find_directory(parent_keeper);
+    }
+    fn reopen(&self, task: u32, fd: i32) -> Result<OwnedFd, Errno> {
+        proc::reopen(task, fd).map_err(|error| Errno(error.raw_os_error()))
+    }
+    fn setting(&self, name: &str) -> Option<String> {
+        std::env::var(name).ok()
+    }
     fn helper_lives(&self) -> bool {
         thread::helper_lives()
     }
@@ -371,6 +421,13 @@ impl Kernel for SystemKernel {
         // SAFETY: writes three words that are there.
         unsafe { libc::getresuid(real, effective, saved) };
         users.contains(&user)
+    }
+    fn user_changed(&self, wake: impl Fn()) {
+        credentials::changed(wake);
+    }
+    fn begin(&self) {
+        program::begin();
+        thread::prepare();
     }
     fn reset_in_child(&self) {
         program::begin();
@@ -527,6 +584,17 @@ impl Kernel for SystemKernel {
     unsafe fn drop_pages(&self, runs: &[(usize, usize)]) -> bool {
         // SAFETY: as above.
         unsafe { memory::drop_pages(runs) }
+    }
+    #[inline]
+    fn give_back(&self, bytes: &mut [u8]) {
+        memory::give_back(bytes);
+    }
+    #[inline(always)]
+    fn prefetch(&self, bytes: &[u8]) {
+        memory::prefetch(bytes);
+    }
+    fn give_heap_back(&self) {
+        heap::InternalHeap::give_back();
     }
     unsafe fn write_memory(&self, to: usize, from: &[u8]) {
         // SAFETY: by the caller's contract the memory is there and nobody else's.

@@ -39,18 +39,19 @@ impl<K: Kernel> Topology for RealTopology<K> {
 }
 
 /// `before_give_back` hears of memory that is about to go back to the system.
-struct RealMemory<F: Fn(&[u8])> {
+struct RealMemory<K: Kernel, F: Fn(&[u8])> {
+    kernel: &'static K,
     before_give_back: F,
 }
 
-impl<F: Fn(&[u8]) + Send + Sync> Memory for RealMemory<F> {
+impl<K: Kernel, F: Fn(&[u8]) + Send + Sync> Memory for RealMemory<K, F> {
     fn give_back(&self, bytes: &mut [u8]) {
         (self.before_give_back)(bytes);
-        ebb_sys::memory::give_back(bytes);
+        self.kernel.give_back(bytes);
     }
 
     fn prefetch(&self, bytes: &[u8]) {
-        ebb_sys::memory::prefetch(bytes);
+        self.kernel.prefetch(bytes);
     }
 }
 
@@ -118,7 +119,10 @@ pub fn open<K: Kernel>(
         clock: Arc::new(RealClock(kernel)),
         topology,
         checksums: Checksums::new(checksum_key),
-        memory: Arc::new(RealMemory { before_give_back }),
+        memory: Arc::new(RealMemory {
+            kernel,
+            before_give_back,
+        }),
         counters: CountersRef::Static(member.counters()),
         codecs: Arc::new(match member.config().codec {
             Codec::Zstd(zstd) | Codec::Lz4ThenZstd(zstd) if zstd.dictionary => {

@@ -22,7 +22,7 @@ impl<K: Kernel> Pager<K> {
     ) -> Result<Keeper<K>, String> {
         if !forked {
             // As long as nothing of it can be out; a forked child has the answer from its parent.
-            let check = std::env::var_os("EBB_CHECK");
+            let check = self.kernel.setting("EBB_CHECK");
             let auditing = check.is_some();
             let checking = check.is_some_and(|how| how != "end");
             self.lifecycle.check_for_tests(checking, auditing);

@@ -6,7 +6,6 @@ use crate::keeper::keeper_loop::{BUSY, QUIET};
 use crate::keeper::thread::Keeper;
 use crate::pager::Pager;
 use ebb_sys::paging::Kernel;
-use ebb_sys::{proc, program};
 use ebb_tree::{HelperExit, JoinError, Member, Mode};
 use std::time::Duration;
 
@@ -14,7 +13,7 @@ impl<K: Kernel> Pager<K> {
     /// On the first task of a helper: the keeper, from its begin to its end.
     pub fn run_keeper(&'static self) -> ! {
         // Without a supervisor there is nobody to account to: the program runs as it would without us.
-        let watched = program::watch().is_ok();
+        let watched = self.kernel.watch_program().is_ok();
         let Some(control) = self.lifecycle.control().filter(|_| watched) else {
             self.give_up();
             self.leave(None, HelperExit::Unmanaged)
@@ -22,7 +21,7 @@ impl<K: Kernel> Pager<K> {
         let inherited = self.take_inherited();
         // The keeper's task is the parent's yet.
         let parent_task = self.lifecycle.keeper_task();
-        proc::find_directory(inherited.map(|_| parent_task));
+        self.kernel.find_proc(inherited.map(|_| parent_task));
         let keeper = match inherited {
             Some(parent) => self.take_over(parent, control),
             None => self.join(control),
@@ -42,13 +41,15 @@ impl<K: Kernel> Pager<K> {
     /// In the child of a process that pages, whose program waits until this is done.
     fn take_over(&'static self, parent: &'static FaultService<K>, control: &str) -> Keeper<K> {
         let (member, devices) = (parent.member, &parent.swap_space.devices);
-        let attached = match member.rejoin(control, program::pidfd()) {
+        let attached = match member.rejoin(control, self.kernel.program_pidfd()) {
             Ok(()) => devices.reattach(member),
             // The supervisor is gone: the descriptors are the parent's.
             Err(JoinError::Connect(_)) => {
                 let parent_task = self.lifecycle.keeper_task();
                 devices.reattach_from(member, |fd| {
-                    proc::reopen(parent_task, fd).map_err(|e| e.to_string())
+                    self.kernel
+                        .reopen(parent_task, fd)
+                        .map_err(|e| e.to_string())
                 })
             }
             Err(e) => Err(e.to_string()),
@@ -67,7 +68,7 @@ impl<K: Kernel> Pager<K> {
 
     /// Joins the tree, and takes the process under management when that begins to page.
     fn join(&'static self, control: &str) -> Keeper<K> {
-        let Ok(member) = Member::join(control, None, program::pidfd()) else {
+        let Ok(member) = Member::join(control, None, self.kernel.program_pidfd()) else {
             self.give_up();
             self.leave(None, HelperExit::Unmanaged)
         };
@@ -96,7 +97,7 @@ impl<K: Kernel> Pager<K> {
                 member.message(&format!(
                     "process {} runs unmanaged, its memory stays in RAM: {why}; \
                      `ebb doctor` says what is low or missing here",
-                    program::pid()
+                    self.kernel.program()
                 ));
                 self.give_up();
                 self.leave(Some(member), HelperExit::Unmanaged)
@@ -109,7 +110,7 @@ impl<K: Kernel> Pager<K> {
     pub fn wait_for_news(&'static self, member: &Member, seen: u32, pause: Duration) -> u32 {
         /// Where nobody tells of the program's end.
         const UNTOLD: Duration = Duration::from_millis(20);
-        let seen = match program::word() {
+        let seen = match self.kernel.program_word() {
             Some(word) => member.wait_beside(seen, pause, word),
             None => member.wait(seen, Some(pause.min(UNTOLD))),
         };

@@ -10,7 +10,6 @@ use crate::keeper::drain_capacity::PoolTarget;
 use crate::keeper::thread::Keeper;
 use crate::pager::Pager;
 use crate::process::worker::Worker;
-use ebb_sys::heap::InternalHeap;
 use ebb_sys::paging::{Kernel, Time};
 use std::time::Duration;
 
@@ -162,7 +161,7 @@ impl<K: Kernel> Keeper<K> {
         }
         turn.supervised = now;
         self.report_released();
-        InternalHeap::give_back();
+        self.kernel.give_heap_back();
         if self.member.supervised() {
             self.send_userfaultfd();
         } else {

@@ -569,92 +569,130 @@ mod tests {
         ]
     }
 
+    /// Bays of the model.
+    const COUNT: usize = 5;
+
+    /// The staging area, and beside it a map from frames to the pages that wait there.
+    struct Model {
+        staging: Staging,
+        waiting: BTreeMap<u32, PageNumber>,
+        /// Frames that were given out and have not gone back.
+        busy: BTreeSet<u32>,
+        captures: Vec<(FrameRun, usize)>,
+        leaving: Vec<(BayIndex, Mask)>,
+        storing: Vec<BayIndex>,
+        /// The next page to be captured.
+        next: usize,
+    }
+
+    impl Model {
+        fn new() -> Self {
+            Self {
+                staging: Staging::new(BASE, COUNT),
+                waiting: BTreeMap::new(),
+                busy: BTreeSet::new(),
+                captures: Vec::new(),
+                leaving: Vec::new(),
+                storing: Vec::new(),
+                next: 0,
+            }
+        }
+
+        fn step(&mut self, op: Op) {
+            match op {
+                Op::Begin { frames, alone } => self.begin(frames, alone),
+                Op::Captured { which, came } if !self.captures.is_empty() => {
+                    let (run, first) = self.captures.swap_remove(which % self.captures.len());
+                    let came = came & ones(0, run.frames);
+                    self.staging.end_capture(run, came);
+                    for i in 0..run.frames {
+                        let frame = run.frame(i).0;
+                        match came >> i & 1 {
+                            1 => drop(self.waiting.insert(frame, PageNumber(first + i))),
+                            _ => drop(self.busy.remove(&frame)),
+                        }
+                    }
+                }
+                Op::BeginStore => {
+                    let Some(bay) = self.staging.begin_store() else {
+                        return;
+                    };
+                    assert!(self.staging.staged_of(bay) != 0);
+                    self.storing.push(bay);
+                }
+                Op::Store { which, keep } if !self.storing.is_empty() => self.store(which, keep),
+                Op::Remap { which } if !self.waiting.is_empty() => self.remap(which),
+                Op::Leave => self.leaving.extend(self.staging.take()),
+                Op::Gone { which } if !self.leaving.is_empty() => {
+                    let (bay, frames) = self.leaving.swap_remove(which % self.leaving.len());
+                    self.released(bay, frames);
+                }
+                // Its place is used up until the bay is empty.
+                Op::LeaveEarly => {
+                    if let Some((bay, frames)) = self.staging.take_early() {
+                        self.released(bay, frames);
+                    }
+                }
+                Op::Captured { .. } | Op::Store { .. } | Op::Remap { .. } | Op::Gone { .. } => {}
+            }
+        }
+
+        fn begin(&mut self, frames: usize, alone: bool) {
+            let pages = named(self.next, frames);
+            let Some(run) = self.staging.begin_capture(pages, alone) else {
+                assert_eq!(self.staging.bays.len(), COUNT);
+                assert!(self.staging.empty.is_empty());
+                return;
+            };
+            for i in 0..frames {
+                assert!(self.busy.insert(run.frame(i).0), "given out twice");
+            }
+            self.captures.push((run, self.next));
+            self.next += frames;
+        }
+
+        fn store(&mut self, which: usize, keep: Mask) {
+            let bay = self.storing.swap_remove(which % self.storing.len());
+            let mask = self.staging.staged_of(bay);
+            self.staging.end_store(bay);
+            for i in places(mask & !keep) {
+                let frame = Staging::frame(bay, i);
+                let page = self.staging.page_of(frame);
+                assert_eq!(self.waiting.remove(&frame.0), Some(page));
+                self.staging.stored(frame);
+            }
+        }
+
+        fn remap(&mut self, which: usize) {
+            let at = which % self.waiting.len();
+            let (&frame, &page) = self.waiting.iter().nth(at).unwrap();
+            // Pages in transit are nobody else's.
+            if self.storing.contains(&bay_of(Frame(frame))) {
+                return;
+            }
+            assert_eq!(self.staging.page_of(Frame(frame)), page);
+            self.staging.remapped(Frame(frame));
+            self.waiting.remove(&frame);
+            self.busy.remove(&frame);
+        }
+
+        fn released(&mut self, bay: BayIndex, frames: Mask) {
+            for i in places(frames) {
+                let frame = Staging::frame(bay, i).0;
+                assert!(self.busy.remove(&frame) && !self.waiting.contains_key(&frame));
+            }
+            self.staging.released(bay, frames);
+        }
+    }
+
     proptest! {
-        /// Against a map from frames to the pages that wait there.
         #[test]
         fn every_captured_page_is_found_until_it_is_stored(ops in prop::collection::vec(op(), 1..200)) {
-            const COUNT: usize = 5;
-            let mut staging = Staging::new(BASE, COUNT);
-            let mut waiting: BTreeMap<u32, PageNumber> = BTreeMap::new();
-            let mut busy: BTreeSet<u32> = BTreeSet::new();
-            let mut captures: Vec<(FrameRun, usize)> = Vec::new();
-            let mut leaving: Vec<(BayIndex, Mask)> = Vec::new();
-            let mut storing: Vec<BayIndex> = Vec::new();
-            let mut next = 0;
+            let mut model = Model::new();
             for op in ops {
-                match op {
-                    Op::Begin { frames, alone } => {
-                        let Some(run) = staging.begin_capture(named(next, frames), alone) else {
-                            prop_assert_eq!(staging.bays.len(), COUNT);
-                            prop_assert!(staging.empty.is_empty());
-                            continue;
-                        };
-                        for i in 0..frames {
-                            prop_assert!(busy.insert(run.frame(i).0), "given out twice");
-                        }
-                        captures.push((run, next));
-                        next += frames;
-                    }
-                    Op::Captured { which, came } if !captures.is_empty() => {
-                        let (run, first) = captures.swap_remove(which % captures.len());
-                        let came = came & ones(0, run.frames);
-                        staging.end_capture(run, came);
-                        for i in 0..run.frames {
-                            match came >> i & 1 {
-                                1 => drop(waiting.insert(run.frame(i).0, PageNumber(first + i))),
-                                _ => drop(busy.remove(&run.frame(i).0)),
-                            }
-                        }
-                    }
-                    Op::BeginStore => {
-                        let Some(bay) = staging.begin_store() else { continue };
-                        prop_assert!(staging.staged_of(bay) != 0);
-                        storing.push(bay);
-                    }
-                    Op::Store { which, keep } if !storing.is_empty() => {
-                        let bay = storing.swap_remove(which % storing.len());
-                        let mask = staging.staged_of(bay);
-                        staging.end_store(bay);
-                        for i in places(mask & !keep) {
-                            let frame = Staging::frame(bay, i);
-                            prop_assert_eq!(waiting.remove(&frame.0), Some(staging.page_of(frame)));
-                            staging.stored(frame);
-                        }
-                    }
-                    Op::Remap { which } if !waiting.is_empty() => {
-                        let at = which % waiting.len();
-                        let (&frame, &page) = waiting.iter().nth(at).unwrap();
-                        // Pages in transit are nobody else's.
-                        if storing.contains(&bay_of(Frame(frame))) {
-                            continue;
-                        }
-                        prop_assert_eq!(staging.page_of(Frame(frame)), page);
-                        staging.remapped(Frame(frame));
-                        waiting.remove(&frame);
-                        busy.remove(&frame);
-                    }
-                    Op::Leave => leaving.extend(staging.take()),
-                    Op::Gone { which } if !leaving.is_empty() => {
-                        let (bay, frames) = leaving.swap_remove(which % leaving.len());
-                        for i in places(frames) {
-                            let frame = Staging::frame(bay, i).0;
-                            prop_assert!(busy.remove(&frame) && !waiting.contains_key(&frame));
-                        }
-                        staging.released(bay, frames);
-                    }
-                    Op::LeaveEarly => {
-                        let Some((bay, frames)) = staging.take_early() else { continue };
-                        for i in places(frames) {
-                            let frame = Staging::frame(bay, i).0;
-                            // Its place is used up until the bay is empty.
-                            prop_assert!(busy.remove(&frame) && !waiting.contains_key(&frame));
-                        }
-                        staging.released(bay, frames);
-                    }
-                    Op::Captured { .. } | Op::Store { .. } | Op::Remap { .. } | Op::Gone { .. } => {}
-                }
-                staging.check();
-                prop_assert_eq!(staging.staged_frames(), waiting.len());
+                model.step(op);
+                model.staging.check();
+                prop_assert_eq!(model.staging.staged_frames(), model.waiting.len());
             }
         }
     }

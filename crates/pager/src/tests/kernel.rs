@@ -11,7 +11,7 @@ use ebb_sys::program::Gone;
 use ebb_sys::thread::{TaskName, Urgency};
 use ebb_sys::userfaultfd::Fault;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::os::fd::BorrowedFd;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::time::Duration;
@@ -342,6 +342,25 @@ impl Kernel for MemoryKernel {
         Some((0, 2))
     }
     fn write_standard_error(&self, _: &[u8]) {}
+    fn watch_program(&self) -> Result<(), Errno> {
+        Ok(())
+    }
+    fn program(&self) -> u32 {
+        1
+    }
+    fn program_pidfd(&self) -> Option<BorrowedFd<'static>> {
+        None
+    }
+    fn program_word(&self) -> Option<(&'static AtomicU32, u32)> {
+        None
+    }
+    fn find_proc(&self, _: Option<u32>) {}
+    fn reopen(&self, _: u32, _: i32) -> Result<OwnedFd, Errno> {
+        Err(Errno(libc::ENOENT))
+    }
+    fn setting(&self, _: &str) -> Option<String> {
+        None
+    }
     fn helper_lives(&self) -> bool {
         true
     }
@@ -361,6 +380,10 @@ impl Kernel for MemoryKernel {
     fn has_user(&self, _: u32) -> bool {
         true
     }
+    fn user_changed(&self, wake: impl Fn()) {
+        wake();
+    }
+    fn begin(&self) {}
     fn reset_in_child(&self) {}
 
     fn open(&self) -> Result<(), String> {
@@ -659,6 +682,13 @@ impl Kernel for MemoryKernel {
         }
         true
     }
+    fn give_back(&self, bytes: &mut [u8]) {
+        ebb_sys::memory::give_back(bytes);
+    }
+    fn prefetch(&self, bytes: &[u8]) {
+        ebb_sys::memory::prefetch(bytes);
+    }
+    fn give_heap_back(&self) {}
     unsafe fn write_memory(&self, to: usize, from: &[u8]) {
         let mut process = self.lock();
         for (at, part) in pages_of(to, from.len()).zip(from.chunks(PAGE)) {
