@@ -11,7 +11,7 @@ use ebb_sys::program::Gone;
 use ebb_tree::{HelperExit, Member};
 use std::io::Write;
 use std::panic::PanicHookInfo;
-use std::sync::atomic::Ordering::SeqCst;
+use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
 
 impl<K: Kernel> Process<K> {
     /// Says why and ends the process.
@@ -76,6 +76,16 @@ impl<K: Kernel> Pager<K> {
             None => {}
             Some(Gone::Dead) => self.leave(Some(member), HelperExit::Ends),
             Some(Gone::Other) => self.leave(Some(member), HelperExit::Exec),
+        }
+    }
+}
+
+impl<K: Kernel> Process<K> {
+    /// On a task of ours that has nothing to do any more: waits for the end of the helper, which another one ends.
+    pub fn await_end(&self) -> ! {
+        let never = AtomicU32::new(0);
+        loop {
+            self.kernel.wait_word(&never, 0, None);
         }
     }
 }
