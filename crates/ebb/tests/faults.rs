@@ -188,7 +188,7 @@ fn a_lost_page_is_told_of_with_device_and_slot() {
 /// Bits that turned on the device, and writes that were never done, are noticed. The program gets
 /// SIGBUS for those pages, each time, and all others are as they were.
 #[test]
-fn what_a_device_lost_is_lost_and_nothing_else() {
+fn the_data_of_a_lost_device_is_lost_and_nothing_else() {
     if cannot_page() {
         return;
     }
@@ -393,7 +393,7 @@ fn everything_full_ends_with_a_word_not_with_damage() {
 
 /// Pages that need no room are not held up by those beside them for which there is none.
 #[test]
-fn what_needs_no_room_leaves_where_all_is_full() {
+fn pages_that_need_no_room_leave_where_all_is_full() {
     if cannot_page() {
         return;
     }
@@ -652,7 +652,7 @@ os.execvp(sys.argv[1], sys.argv[1:])
 
 /// A page that was only read since it came from a device is not written there again.
 #[test]
-fn what_is_unchanged_is_evicted_without_a_write() {
+fn unchanged_pages_are_evicted_without_a_write() {
     if cannot_page() {
         return;
     }

@@ -83,7 +83,7 @@ fn figure(shown: &serde_json::Value, n: usize, name: &str) -> u64 {
 }
 
 #[test]
-fn what_is_shown_agrees_with_what_is_stored() {
+fn the_use_shown_agrees_with_the_data_stored() {
     if cannot_page() {
         return;
     }
@@ -238,7 +238,7 @@ fn without_room_it_says_how_much_is_missing_and_nothing_changes() {
 }
 
 #[test]
-fn what_has_room_for_one_process_has_none_for_two() {
+fn room_for_one_process_is_none_for_two() {
     if cannot_page() {
         return;
     }
@@ -275,7 +275,7 @@ fn with_no_other_device_pages_go_into_the_pool_if_they_fit() {
 }
 
 #[test]
-fn who_asks_and_goes_takes_the_removal_back() {
+fn a_removal_whose_asker_goes_is_taken_back() {
     if cannot_page() {
         return;
     }

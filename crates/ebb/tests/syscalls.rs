@@ -253,7 +253,7 @@ fn memory_that_is_lent() {
 
 /// Pages that came in and were only read keep their copies, until they are written in whatever way.
 #[test]
-fn what_was_only_read_is_written_in_every_way() {
+fn pages_only_read_so_far_are_written_in_every_way() {
     if cannot_page() {
         return;
     }

@@ -643,7 +643,7 @@ fn an_allocator_of_the_programs_own() {
 
 /// A process drops memory that its idle child keeps. It is the child's from then on, and no room to fill again.
 #[test]
-fn what_is_dropped_and_a_child_keeps_is_in_use() {
+fn pages_dropped_here_and_kept_by_a_child_are_in_use() {
     if cannot_page() {
         return;
     }
@@ -708,7 +708,7 @@ print(sum(old[::4096]), sum(new[::4096]))
 /// A process and its child are idle. Memory that they shared until the child wrote it is given to one that works,
 /// though all that they still share has to be looked at before.
 #[test]
-fn what_relatives_share_no_more_is_given() {
+fn pages_that_relatives_share_no_more_are_given() {
     if cannot_page() {
         return;
     }

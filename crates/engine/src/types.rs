@@ -12,7 +12,7 @@ pub const MAX_ORDER: u8 = 9;
 /// Swap devices of one engine at most: three bits of an entry name one.
 pub const MAX_DEVICES: usize = if cfg!(loom) { 2 } else { 8 };
 /// Slots of one device at most, 128 GiB: 25 bits of an entry name one.
-pub const MAX_SLOTS: u64 = 1 << 25;
+pub const MAX_DEVICE_SLOTS: u64 = 1 << 25;
 /// Orders 0..=9.
 pub const ORDERS: usize = MAX_ORDER as usize + 1;
 /// Pages of a block: those of consecutive entries, the first a multiple of this. Larger ones are little

@@ -24,6 +24,7 @@ mod fork;
 pub mod hooks;
 mod keeper;
 mod map;
+mod pager;
 mod process;
 mod reclaim;
 mod statics;

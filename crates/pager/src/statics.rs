@@ -4,7 +4,7 @@
 //! instruction of the process on, before any constructor. So the pager they act on has a fixed address, and
 //! is whole without initialisation. All else that the pager knows is a field of it.
 
-use crate::process::pager::Pager;
+use crate::pager::Pager;
 use ebb_sys::paging::SystemKernel;
 
 /// The pager of this process.

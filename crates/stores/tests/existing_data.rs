@@ -118,7 +118,7 @@ fn data_anywhere_is_seen_behind_zeros() {
 
 /// Data at the start of a device, or behind a mebibyte of zeros.
 #[test]
-fn what_begins_with_a_signature_is_named() {
+fn a_signature_at_the_beginning_is_named() {
     if lacks_libblkid() {
         return;
     }
@@ -189,7 +189,7 @@ fn file_systems_are_named() {
 /// A RAID's record, or the copy of a partition table, at the end of a device whose start is swap. The
 /// members of a mirror of swap look like that.
 #[test]
-fn what_stands_at_the_end_is_seen_beside_a_swap_header() {
+fn a_signature_at_the_end_is_seen_beside_a_swap_header() {
     if lacks_libblkid() {
         return;
     }
@@ -277,7 +277,7 @@ fn swap_is_used_whatever_it_holds() {
 
 /// It may hold anything after that: the next run takes it by its header.
 #[test]
-fn what_was_empty_is_marked_as_swap() {
+fn an_empty_device_is_marked_as_swap() {
     let image = Image::new();
     let pending_header = image
         .open("")
@@ -306,7 +306,7 @@ fn what_was_empty_is_marked_as_swap() {
 }
 
 #[test]
-fn what_the_user_gives_up_is_used_and_marked() {
+fn a_device_given_up_by_the_user_is_used_and_marked() {
     let image = Image::new();
     image
         .put(1024 + 56, &[0x53, 0xef])
@@ -328,7 +328,7 @@ fn what_the_user_gives_up_is_used_and_marked() {
 }
 
 #[test]
-fn who_cannot_wait_is_told_the_next_step() {
+fn an_impatient_user_is_told_the_next_step() {
     let image = Image::new();
     image.put(0, &vec![0; 8 << 20]);
     let spec: SwapSpec = image.path.parse().unwrap();

@@ -70,7 +70,7 @@ fn exercise(device: OpenedDevice) {
 }
 
 #[test]
-fn what_spec_says_of_rotation_overrules_the_system() {
+fn the_users_word_on_rotation_overrules_the_system() {
     for (spec, rotational) in [("on", true), ("off", false)] {
         let dir = dir();
         let spec = format!("{}:8M,rotational={spec}", dir.path().display());
@@ -192,6 +192,30 @@ fn a_smaller_part_can_be_asked_for_and_no_larger_one() {
     refusal(
         &format!("{path}:17M"),
         "has 16M, less than the 17M asked for",
+    );
+}
+
+/// An entry names 128 GiB of a device. More is refused where it was asked for, and noted where it was not.
+#[test]
+fn a_size_that_no_entry_can_name_is_refused_and_a_larger_device_is_used_in_part() {
+    let dir = dir();
+    let path = dir.path().join("swap");
+    refusal(
+        &format!("{}:200G", path.display()),
+        "200G were asked for, and one device has at most 128G",
+    );
+    assert_eq!(names(&dir), 0, "nothing is left behind");
+    let large = sized(&path, 200 << 30);
+    refusal(&format!("{large}:150G,overwrite=yes"), "at most 128G");
+    let device = try_open(&format!("{large}:,overwrite=yes")).unwrap();
+    assert_eq!(device.facts.slots, 128 << 18);
+    assert!(
+        device
+            .notes
+            .iter()
+            .any(|note| note.contains("128G of its 199.9G")),
+        "{:?}",
+        device.notes
     );
 }
 

@@ -19,7 +19,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(60))]
 
     #[test]
-    fn what_is_reported_is_what_happened(
+    fn reports_are_what_happened(
         seed: u64,
         batches in proptest::collection::vec(
             (any::<bool>(), proptest::collection::hash_map(0..SLOTS, any::<u8>(), 1..40),

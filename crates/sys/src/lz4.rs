@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_is_refused() {
+    fn data_that_does_not_fit_is_refused() {
         let mut out = vec![0; 3840];
         assert_eq!(Lz4::new().compress(&page(7, 512), &mut out), None);
     }

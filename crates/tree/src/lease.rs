@@ -42,7 +42,7 @@
 use ebb_engine::sync::atomic::{AtomicU32, AtomicU64, Ordering::*, fence};
 
 /// Words of a bitmap of process slots.
-pub(crate) const SLOT_WORDS: usize = crate::MAX_SLOTS.div_ceil(64);
+pub(crate) const SLOT_WORDS: usize = crate::MAX_MEMBERS.div_ceil(64);
 
 /// The words of a device that belong to no cluster. `repr(C)`, all zeros is a fresh start.
 #[repr(C)]
@@ -177,7 +177,7 @@ impl<'a> Leases<'a> {
             if self.owner[..touched].iter().any(|o| o.load(SeqCst) != 0) {
                 return false;
             }
-            if (0..crate::MAX_SLOTS).any(|slot| self.is_reading(slot) && reads(slot)) {
+            if (0..crate::MAX_MEMBERS).any(|slot| self.is_reading(slot) && reads(slot)) {
                 return false;
             }
             if self.header.inherited.load(SeqCst) == before {
@@ -348,7 +348,7 @@ impl<'a> Leases<'a> {
     pub fn check(&self, live: impl Fn(usize) -> bool) -> Result<(), String> {
         for (c, owner) in self.owner.iter().enumerate() {
             let owner = owner.load(SeqCst) as usize;
-            if owner > crate::MAX_SLOTS {
+            if owner > crate::MAX_MEMBERS {
                 return Err(format!("cluster {c} has the impossible owner {owner}"));
             }
             if owner != 0 && !live(owner - 1) {
@@ -358,7 +358,7 @@ impl<'a> Leases<'a> {
                 ));
             }
         }
-        for slot in (0..crate::MAX_SLOTS).filter(|&slot| self.is_reading(slot)) {
+        for slot in (0..crate::MAX_MEMBERS).filter(|&slot| self.is_reading(slot)) {
             if !live(slot) {
                 return Err(format!("the dead slot {slot} is a reader"));
             }

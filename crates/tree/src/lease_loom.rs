@@ -13,7 +13,7 @@ struct Device {
 
 impl Device {
     fn new(clusters: usize) -> Arc<Self> {
-        let words = crate::MAX_SLOTS * row_words(clusters);
+        let words = crate::MAX_MEMBERS * row_words(clusters);
         let device = Self {
             header: LeaseHeader {
                 reading: std::array::from_fn(|_| AtomicU64::new(0)),

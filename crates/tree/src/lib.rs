@@ -29,10 +29,10 @@
 
 /// Processes that can be managed at the same time.
 #[cfg(not(loom))]
-pub const MAX_SLOTS: usize = 512;
+pub const MAX_MEMBERS: usize = 512;
 #[cfg(loom)]
 #[allow(missing_docs)]
-pub const MAX_SLOTS: usize = 4;
+pub const MAX_MEMBERS: usize = 4;
 
 /// Devices of a tree.
 pub const MAX_DEVICES: usize = 8;

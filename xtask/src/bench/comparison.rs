@@ -234,7 +234,7 @@ mod tests {
     const ZSWAP: Side = Side::Kernel(Kernel::Zswap);
 
     #[test]
-    fn what_is_slower_than_promised_is_missed() {
+    fn a_row_slower_than_promised_is_missed() {
         let misses = |side, ebb| compared(Workload::Redis, side, run(1.0), run(ebb)).misses();
         for (side, bound) in [(Side::Plain, 1.05), (ZRAM, 1.2), (ZSWAP, 1.0)] {
             // Shown as the bound itself: no miss.
@@ -281,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_killed_or_prints_something_else_misses() {
+    fn a_run_that_is_killed_or_prints_something_else_misses() {
         let misses = |other, ebb| compared(Workload::Redis, ZRAM, other, ebb).misses();
         assert_eq!(
             misses(run(1.0), killed()),

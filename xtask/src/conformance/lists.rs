@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn what_occurs_no_more_is_out_of_date() {
+    fn an_entry_that_differs_no_more_is_out_of_date() {
         let lists = lists();
         let outdated = |test| lists.judge(test, Mode::Eager, None);
         assert_eq!(outdated("a"), Judged::Outdated("accepted.toml"));

@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_ltp_is_refused() {
+    fn a_folder_without_an_ltp_is_refused() {
         let dir = tempfile::tempdir().unwrap();
         let error = tests(dir.path()).err().unwrap();
         assert!(format!("{error:#}").contains("testcases/bin"), "{error:#}");

@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_result_is_left_out() {
+    fn lines_without_a_result_are_left_out() {
         for line in [
             "ok",
             "okay 12",

@@ -69,7 +69,7 @@ fn a_stopped_program_is_ended() {
 }
 
 #[test]
-fn what_blocks_the_signal_is_named_and_another_signal_kills() {
+fn a_program_that_blocks_the_signal_is_named_and_another_signal_kills() {
     if cannot_page() {
         return;
     }
@@ -89,7 +89,7 @@ signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM]); print('ready', flush
 }
 
 #[test]
-fn what_handles_the_signal_is_named_and_left_alone() {
+fn a_program_that_handles_the_signal_is_named_and_left_alone() {
     if cannot_page() {
         return;
     }
@@ -107,7 +107,7 @@ signal.signal(signal.SIGTERM, end); print('ready', flush=True); time.sleep(60)";
 }
 
 #[test]
-fn what_waits_for_a_page_for_ever_is_ended() {
+fn a_wait_for_a_page_for_ever_is_ended() {
     if cannot_page() {
         return;
     }

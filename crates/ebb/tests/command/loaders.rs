@@ -123,7 +123,7 @@ fn a_musl_program_runs_where_the_librarys_directory_has_a_blank() {
 }
 
 #[test]
-fn who_requires_managed_programs_starts_none_of_another_libc() {
+fn requiring_managed_programs_starts_none_of_another_libc() {
     if cannot_page() || lacks("musl-gcc") {
         return;
     }

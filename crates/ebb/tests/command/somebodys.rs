@@ -71,7 +71,7 @@ fn an_image_that_begins_with_zeros_is_refused_and_stays() {
 }
 
 #[test]
-fn what_is_given_up_is_swap_from_then_on() {
+fn a_device_given_up_is_swap_from_then_on() {
     if cannot_page() {
         return;
     }

@@ -120,7 +120,7 @@ os.rename(sys.argv[1] + '.new', sys.argv[1])";
 }
 
 #[test]
-fn who_grows_fast_waits_for_a_supervisor_that_is_late() {
+fn a_fast_growing_process_waits_for_a_late_supervisor() {
     if cannot_page() {
         return;
     }

@@ -120,7 +120,7 @@ tries(other)
 
 /// Wherever in the tree it is to be started, in whatever way; who wants to learns it, and goes on.
 #[test]
-fn who_requires_managed_programs_starts_no_other() {
+fn requiring_managed_programs_starts_no_other() {
     if cannot_page() {
         return;
     }

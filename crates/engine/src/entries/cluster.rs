@@ -21,7 +21,7 @@ pub enum State {
 }
 
 /// Invariants: `used` = words that are not free; `pooled` = words that are in the pool; `clock` is set
-/// if `pooled > 0`; `late` is later than `clock`; `vain <= left`. `left` = Σ, over the objects that its
+/// if `pooled > 0`; `second_stamp` is later than `clock`; `unpackable <= left`. `left` = Σ, over the objects that its
 /// entries name, of the pages once in them that none of these entries names.
 ///
 /// It lies on cache lines of its own, so that a store of one processor disturbs no other. It is 65 lines
@@ -45,13 +45,13 @@ pub struct Cluster {
     pub(super) visited: u16,
     /// When pages came last that are younger than that place says: they are marked referenced, and
     /// have their turn there.
-    pub(super) late: Option<Stamp>,
+    pub(super) second_stamp: Option<Stamp>,
     /// Recompressed since something was last put into the pool.
     pub(super) dense: bool,
     /// Pages that left blocks which others keep.
     pub(super) left: u16,
     /// Those of them that packing again does not get rid of, as far as it was tried.
-    pub(super) vain: u16,
+    pub(super) unpackable: u16,
 }
 
 /// One line beside the words: 8.1 bytes an entry in all.
@@ -78,23 +78,23 @@ impl Cluster {
             state: State::Open,
             clock: None,
             visited: 0,
-            late: None,
+            second_stamp: None,
             dense: false,
             left: 0,
-            vain: 0,
+            unpackable: 0,
         }
     }
 
     /// An emptied cluster made ready for another life; it keeps its memory.
     pub(super) fn recycle(&mut self, group: Hold, maker: u16) {
         debug_assert!(self.used == 0 && self.pooled == 0);
-        debug_assert!(self.left == 0 && self.vain == 0);
+        debug_assert!(self.left == 0 && self.unpackable == 0);
         self.group = group;
         self.maker = maker;
         self.hint = 0;
         self.state = State::Open;
         self.clock = None;
-        self.late = None;
+        self.second_stamp = None;
         self.dense = false;
     }
 
@@ -188,8 +188,8 @@ impl Cluster {
             self.pooled as usize
         );
         assert!(self.pooled == 0 || self.clock.is_some());
-        assert!(self.late.is_none() || self.late > self.clock);
-        assert!(self.vain <= self.left && (self.left == 0 || self.pooled > 0));
+        assert!(self.second_stamp.is_none() || self.second_stamp > self.clock);
+        assert!(self.unpackable <= self.left && (self.left == 0 || self.pooled > 0));
         assert!(
             self.words[..self.hint as usize]
                 .iter()

@@ -12,7 +12,7 @@
 //! A same-filled page needs no checksum: its repeated 32-bit pattern takes the bits of one,
 //! and one more.
 
-use crate::{DeviceId, MAX_DEVICES, MAX_SLOTS, SlotIndex};
+use crate::{DeviceId, MAX_DEVICE_SLOTS, MAX_DEVICES, SlotIndex};
 
 /// An object of the pool: window number and position in the window.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -43,14 +43,14 @@ impl Handle {
 pub struct SlotPlace {
     /// The device, below [`MAX_DEVICES`].
     pub device: DeviceId,
-    /// The slot, below [`MAX_SLOTS`].
+    /// The slot, below [`MAX_DEVICE_SLOTS`].
     pub slot: SlotIndex,
     /// Uncompressed.
     pub raw: bool,
 }
 
 impl SlotPlace {
-    const SLOT_BITS: u32 = MAX_SLOTS.ilog2();
+    const SLOT_BITS: u32 = MAX_DEVICE_SLOTS.ilog2();
     /// A value for arrays that hold no place yet.
     pub(crate) const NONE: Self = Self {
         device: DeviceId(0),

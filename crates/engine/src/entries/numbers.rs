@@ -176,7 +176,7 @@ mod tests {
 
     /// Numbers that one processor returns are used by others before new ones, the lowest first.
     #[test]
-    fn what_one_has_too_many_of_others_take() {
+    fn surplus_numbers_of_one_processor_go_to_others() {
         let numbers = Numbers::new(2, 1 << 16);
         let mine = drain(&numbers, 0, 1000);
         assert!(mine.is_sorted());

@@ -77,7 +77,7 @@ pub struct Space {
     clusters: AtomicUsize,
     leaves: AtomicUsize,
     middles: AtomicUsize,
-    /// Σ `left - vain` of the clusters.
+    /// Σ `left - unpackable` of the clusters.
     left: AtomicUsize,
 }
 
@@ -312,7 +312,7 @@ impl Space {
             cluster.check();
             clusters += 1;
             used += cluster.used as usize;
-            left += usize::from(cluster.left - cluster.vain);
+            left += usize::from(cluster.left - cluster.unpackable);
             if cluster.clock.is_some() {
                 clock.push((Arc::as_ptr(cluster.group()), number));
             }
@@ -378,7 +378,7 @@ impl Space {
             .find(|&number| {
                 let guard = lock(self.slot(number));
                 guard.as_ref().is_some_and(|cluster| {
-                    let left = u32::from(cluster.left - cluster.vain);
+                    let left = u32::from(cluster.left - cluster.unpackable);
                     left > 0 && left.saturating_mul(share) >= cluster.used.into()
                 })
             })

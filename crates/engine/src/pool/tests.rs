@@ -272,7 +272,7 @@ fn a_window_that_is_used_again_is_not_squeezed() {
 
 /// A window that has emptied goes, with its memory, to a class that fills little of it: the rest goes back.
 #[test]
-fn what_a_class_does_not_fill_goes_back() {
+fn memory_that_a_class_does_not_fill_goes_back() {
     let pool = pool(64 << 20);
     for handle in fill(&pool, 800, 300) {
         pool.remove(handle);

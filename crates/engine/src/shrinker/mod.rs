@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn who_has_young_pages_alone_is_passed_over_until_they_are_old() {
+    fn a_group_of_young_pages_is_passed_over_until_they_are_old() {
         let mut s = Shrinker::default();
         let mut turn = |ages: [u64; 3]| {
             let candidates = (1..).zip(ages).map(|(number, age)| Candidate {

@@ -74,7 +74,7 @@ impl Devices {
         let found = self.advance(cpu, state, want);
         match found {
             Some(found) => per_cpu.count(state, found.device, want.pages as i64),
-            // It was scanned in vain: nobody shall find it with the same list.
+            // It was scanned for nothing: nobody shall find it with the same list.
             None => {
                 let current = state.current[usize::from(want.order)].take();
                 self.put_back(&state.devices, current, Requeue::AfterScan);

@@ -118,7 +118,7 @@ impl Devices {
             }
             let Some(pages) = self.move_each(cpu, &**mover, owner, from, &mut to) else {
                 self.resume(&device);
-                let missing = self.departure_of(&device).lacks().max(1);
+                let missing = self.estimate_of(&device).lacks().max(1);
                 return Err(DrainError::NoRoom { missing });
             };
             moved += pages;

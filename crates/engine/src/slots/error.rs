@@ -1,6 +1,6 @@
 //! Why a call of the slot allocator fails.
 
-use crate::types::{CLUSTER_SLOTS, DeviceId, EntryId, MAX_DEVICES, MAX_SLOTS, SlotIndex};
+use crate::types::{CLUSTER_SLOTS, DeviceId, EntryId, MAX_DEVICE_SLOTS, MAX_DEVICES, SlotIndex};
 
 /// Why a device was not added.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
@@ -13,7 +13,7 @@ pub enum AddError {
     },
     /// More slots than an entry can name.
     #[error(
-        "the device has {slots} slots of 4 KiB; at most {MAX_SLOTS} (128 GiB) can be used: give a size"
+        "the device has {slots} slots of 4 KiB; at most {MAX_DEVICE_SLOTS} (128 GiB) can be used: give a size"
     )]
     TooLarge {
         /// Its slots.

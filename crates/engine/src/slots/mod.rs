@@ -76,12 +76,14 @@ pub use drain::{Drain, Moved, Mover};
 pub use error::{AddError, AllocError, DrainError, FreeError, SlotError};
 pub use extent::{Extent, ExtentList};
 pub use options::{ClusterPolicy, DeviceSpec, DeviceUsage, Options};
-pub use room::Departure;
+pub use room::DrainEstimate;
 
 use crate::env::{Lender, Store, Topology};
 use crate::locks::{CachePadded, LockRank, Ordered, lock};
 use crate::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
-use crate::types::{CLUSTER_SLOTS, Cpu, DeviceId, EntryId, MAX_DEVICES, MAX_SLOTS, SlotIndex};
+use crate::types::{
+    CLUSTER_SLOTS, Cpu, DeviceId, EntryId, MAX_DEVICE_SLOTS, MAX_DEVICES, SlotIndex,
+};
 use device::Device;
 use device::device_order::DeviceOrder;
 use device::in_flight::InFlight;
@@ -175,7 +177,7 @@ impl Devices {
         if slots < CLUSTER_SLOTS as u64 {
             return Err(AddError::TooSmall { slots });
         }
-        if slots > MAX_SLOTS {
+        if slots > MAX_DEVICE_SLOTS {
             return Err(AddError::TooLarge { slots });
         }
         let mut control = lock(&self.control);

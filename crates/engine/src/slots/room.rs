@@ -10,7 +10,7 @@ use crate::types::{CLUSTER_SLOTS, ClusterIndex, DeviceId};
 
 /// The room needed to empty a device, at the moment.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Departure {
+pub struct DrainEstimate {
     /// Pages on it.
     pub pages: u64,
     /// Slots free on the other devices in service, in clusters that are this process's.
@@ -19,7 +19,7 @@ pub struct Departure {
     pub lent: u64,
 }
 
-impl Departure {
+impl DrainEstimate {
     /// Pages that would have no slot.
     pub fn lacks(&self) -> u64 {
         self.pages.saturating_sub(self.room + self.lent)
@@ -32,9 +32,9 @@ impl Devices {
     ///
     /// # Errors
     /// There is no such device.
-    pub fn departure(&self, device: DeviceId) -> Result<Departure, DrainError> {
+    pub fn drain_estimate(&self, device: DeviceId) -> Result<DrainEstimate, DrainError> {
         let device = self.known(device)?;
-        Ok(self.departure_of(&device))
+        Ok(self.estimate_of(&device))
     }
 
     /// Pages of a device for which there is too little room, memory included that the mover may use.
@@ -49,20 +49,20 @@ impl Devices {
                 return None;
             }
         }
-        let missing = self.departure_of(device).lacks();
+        let missing = self.estimate_of(device).lacks();
         (missing > in_memory).then_some(missing)
     }
 
     /// Room that another thread has in its hands for the moment is counted nowhere: where room is short
     /// it is waited for, as in an allocation.
-    pub(super) fn departure_of(&self, device: &Device) -> Departure {
+    pub(super) fn estimate_of(&self, device: &Device) -> DrainEstimate {
         let (mut looks, mut listener) = (0, None);
         loop {
             let seen = self.in_flight.seen();
-            let departure = self.departure_now(device);
-            let missing = departure.lacks();
+            let estimate = self.estimate_now(device);
+            let missing = estimate.lacks();
             if missing == 0 || looks == LOOKS {
-                return departure;
+                return estimate;
             }
             looks += 1;
             match self
@@ -71,16 +71,16 @@ impl Devices {
             {
                 More::Arrived | More::Freed => {}
                 More::Listen => listener = Some(self.in_flight.listen()),
-                More::Nothing => return departure,
+                More::Nothing => return estimate,
             }
         }
     }
 
-    fn departure_now(&self, device: &Device) -> Departure {
+    fn estimate_now(&self, device: &Device) -> DrainEstimate {
         let mut others = self.devices();
         others.retain(|other| other.id != device.id);
         others.retain(|other| other.accepting());
-        Departure {
+        DrainEstimate {
             pages: self.live(device),
             room: others.iter().map(|d| self.own_room(d)).sum(),
             lent: others.iter().map(|d| self.lent_room(d)).sum(),

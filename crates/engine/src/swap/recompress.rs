@@ -175,14 +175,14 @@ impl Swap {
             walk.left += done.left;
             walk.at += BLOCK_PAGES as u32;
         }
-        let vain = walk.left;
+        let unpackable = walk.left;
         walk.enter(cluster + 1);
         // It must not come back for ever to what gains nothing.
         let Some(mut locked) = self.space.lock_if_used(first) else {
             return true;
         };
         let before = locked.left();
-        locked.set_vain(vain);
+        locked.set_unpackable(unpackable);
         tried > 0 || locked.left() != before
     }
 

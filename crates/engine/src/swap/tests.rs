@@ -341,7 +341,7 @@ fn frozen_with_holes(swap: &Swap, store: impl Fn() -> EntryId) -> Vec<EntryId> {
 }
 
 #[test]
-fn what_is_shared_is_not_written_to() {
+fn a_shared_entry_is_not_written_to() {
     let Rig { swap, .. } = rig(small(CodecKind::Lz4), None);
     let page = page(1, 100);
     let store = || swap.store(Cpu(0), GroupId(0), &[&page]).unwrap();
@@ -422,7 +422,7 @@ fn a_full_device_holds_up_only_what_needs_it() {
 /// Entries are announced while another thread frees them and their slots go to others: that is
 /// said of slots of the device, and disturbs nobody.
 #[test]
-fn what_is_expected_may_be_gone_meanwhile() {
+fn an_expected_entry_may_be_gone_meanwhile() {
     let rig = rig(small(CodecKind::None), Some(2));
     let (swap, group) = (&rig.swap, GroupId(0));
     let pages: Vec<PageBytes> = (0..64).map(|seed| page(seed, 512)).collect();

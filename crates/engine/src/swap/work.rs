@@ -38,7 +38,7 @@ impl Swap {
 
     /// Whether background work cannot wait: stores are about to find the pool at its limit, and
     /// there is a device to move pages to. Cheap.
-    pub fn behind(&self) -> bool {
+    pub fn needs_writeback(&self) -> bool {
         let (bytes, max) = (self.pool.bytes(), self.pool.max());
         bytes >= crate::shrinker::urgent(max, self.accept_percent()) && self.has_devices()
     }

@@ -260,7 +260,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_lies_apart_leaves_whole_clusters() {
+    fn separated_lifetimes_leave_whole_clusters() {
         let options = Options {
             slots: 1 << 15,
             ..Options::default()

@@ -276,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_in_memory_is_passed_by() {
+    fn resident_pages_are_passed_by() {
         let pages = vec![1u8; 64 * PAGE];
         let address = |page| pages.as_ptr() as usize + page * PAGE;
         let touch = |_| panic!("a page in memory is touched");
@@ -345,7 +345,7 @@ mod tests {
     }
 
     #[test]
-    fn who_left_when_is_seen() {
+    fn the_time_of_each_eviction_is_seen() {
         let pages = vec![1u8; 3 * PAGE];
         let start = pages.as_ptr() as usize;
         let mut watch = Watch::new(2).unwrap();

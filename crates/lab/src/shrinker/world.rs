@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn who_writes_behind_waits_for_the_backlog_alone() {
+    fn a_sender_waits_for_the_backlog_alone() {
         let world = World::default();
         for _ in 0..1000 {
             world.write_behind(32);

@@ -282,7 +282,8 @@ impl Bench {
         while self.world.time(WORKER) < until {
             let now = self.world.time(WORKER);
             let quiet = now.saturating_sub(self.last_use_ns) >= 500_000_000;
-            let may = self.policy != StandsBack::HalfASecond || quiet || self.swap.behind();
+            let may =
+                self.policy != StandsBack::HalfASecond || quiet || self.swap.needs_writeback();
             let did = may && self.swap.work(Cpu(0));
             if !did || self.world.time(WORKER) == now {
                 self.world.spend(if did { 10_000 } else { POLL_NS });

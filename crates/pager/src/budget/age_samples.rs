@@ -48,6 +48,14 @@ impl AgeSamples {
         self.samples.push((came, now_ms));
     }
 
+    /// Both columns rise, the times as a clock that may wrap.
+    pub fn check(&self) {
+        let rises = |pair: &[(u64, u32)]| {
+            pair[0].0 < pair[1].0 && (pair[1].1.wrapping_sub(pair[0].1) as i32) > 0
+        };
+        assert!(self.samples.windows(2).all(rises), "{:?}", self.samples);
+    }
+
     /// When the `n`-th came, at the latest.
     pub fn date_of(&self, n: u64, now_ms: u32) -> u32 {
         let at = self.samples.partition_point(|&(came, _)| came < n);
@@ -61,7 +69,7 @@ mod tests {
 
     /// From a clock that wraps, at rates that change by a factor of a hundred, for a day.
     #[test]
-    fn what_came_is_dated_to_a_part_of_its_age_and_never_too_early() {
+    fn dates_are_within_a_part_of_the_age_and_never_too_early() {
         let mut samples = AgeSamples::new();
         let start = u32::MAX - 5000;
         let mut came: Vec<u32> = Vec::new();
@@ -72,6 +80,9 @@ mod tests {
                 came.push(ms);
             }
             samples.record(came.len() as u64, start.wrapping_add(ms));
+            if ms % 1000 == 0 {
+                samples.check();
+            }
         }
         let now = start.wrapping_add(end);
         for (n, &ms) in (1..).zip(&came) {

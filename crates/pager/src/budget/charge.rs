@@ -146,9 +146,58 @@ impl Charge {
         }
     }
 
+    /// No part is negative. The sum of the head comment is the caller's to check, by what is in use.
+    pub fn check(&self) {
+        let parts = [self.charged, self.unmanaged, self.kernel, self.unshared];
+        assert!(parts.iter().all(|part| *part >= 0), "{parts:?}");
+        assert!(self.unmeasured_drops >= 0);
+    }
+
     /// Charged already: what a process has when it begins to page, or a forked child's copy of its
     /// parent's charge.
     pub fn begins_with(&mut self, charged: i64) {
         (self.charged, self.unshared, self.unmeasured_drops) = (charged, 0, 0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ebb_engine::random::Random;
+    use ebb_tree::Config;
+
+    /// Uses memory at random, asking first or being measured: the charge is the table's, and covers the use.
+    #[test]
+    fn memory_in_use_is_charged_and_the_table_says_the_same() {
+        const LIMIT: u64 = 10_000;
+        let member = Member::alone(LIMIT, Config::default()).expect("a table");
+        member.start_paging(0);
+        let (mut charge, mut random, mut used) = (Charge::new(), Random::new(3), 0i64);
+        let mut refused = 0;
+        for _ in 0..20_000 {
+            let pages = random.below(400) as i64;
+            match random.below(6) {
+                0 | 1 => match charge.reserve(&member, used, pages) {
+                    true => used += pages,
+                    false => refused += 1,
+                },
+                2 => used = (used - 2 * pages).max(0),
+                3 => {
+                    if charge.reserve_copies(&member, used, pages / 8) {
+                        used -= (pages / 8).min(used);
+                    }
+                }
+                4 => charge.record_measured(&member, used, used + pages, pages / 50),
+                _ => charge.settle(&member, used, pages),
+            }
+            charge.check();
+            assert_eq!(charge.charged(), member.own_charge() as i64);
+            assert_eq!(member.charged(), member.own_charge());
+        }
+        assert!(refused > 20, "{refused}");
+        charge.settle(&member, used, 0);
+        assert!(charge.over(used) <= 0);
+        charge.begins_with(0);
+        charge.check();
     }
 }

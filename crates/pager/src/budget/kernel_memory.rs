@@ -45,7 +45,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_ours_is_about_what_was_measured() {
+    fn the_estimate_of_our_own_memory_is_about_what_was_measured() {
         let kib = ours(3, 8) >> 10;
         assert!((90..=115).contains(&kib), "{kib} KiB");
     }

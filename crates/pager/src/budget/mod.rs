@@ -4,5 +4,6 @@ pub mod age_samples;
 pub mod charge;
 pub mod generations;
 pub mod kernel_memory;
+pub mod offer;
 pub mod peer_reclaim;
 pub mod pool_split;

@@ -14,7 +14,7 @@
 //!
 //! Each request soon after another is for twice as much: a program that wakes up among idle ones soon has enough, and
 //! one that is short of little takes little. And who has asked with success waits a moment for what is given, rather
-//! than evict pages that it will want again. Hope that brings nothing is given up until somebody was asked again,
+//! than evict pages that it will want again. Waiting that brings nothing is given up until somebody was asked again,
 //! each time after twice as long: who was asked may be stopped.
 //!
 //! Not done here: choosing whom to ask, giving, waiting.
@@ -24,13 +24,13 @@ use std::time::Duration;
 
 /// Evictions in a [`TURN`] below which there is no need.
 const NEED: u64 = 32;
-/// Without hunger for so long, the next request is small again.
+/// Without a lack of room for so long, the next request is small again.
 const TURN: Duration = Duration::from_millis(20);
 /// Time that an answer takes; then one may ask again.
 const GIVEN: Duration = Duration::from_millis(4);
 /// Where nobody was to be asked, it is not tried again before this.
 const NOBODY: Duration = Duration::from_millis(5);
-/// After so many disappointments in a row the pause grows no longer: a second.
+/// After so many failed waits in a row the pause grows no longer: a second.
 const LONGEST: u32 = 8;
 /// Pages that each is asked for first, and the most at once.
 const FIRST: u64 = 512;
@@ -82,7 +82,7 @@ pub struct PeerReclaim {
     /// Pages to ask for then.
     pages: u64,
     is_waiting: bool,
-    /// Disappointments in a row.
+    /// Failed waits in a row.
     failed_waits: u32,
 }
 
@@ -152,6 +152,13 @@ impl PeerReclaim {
         }
     }
 
+    /// The next request is within its bounds, and so is the pause after failed waits.
+    pub fn check(&self) {
+        assert!((FIRST..=MOST).contains(&self.pages));
+        assert!(self.failed_waits <= LONGEST);
+        assert!(self.turn <= self.last);
+    }
+
     /// Whether to wait a moment for what others give.
     pub fn is_waiting(&self) -> bool {
         self.is_waiting
@@ -191,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn who_stays_short_asks_for_more_each_time_and_who_was_not_begins_anew() {
+    fn requests_double_while_room_is_short_and_begin_anew_after() {
         let mut peer_reclaim = PeerReclaim::new();
         let mut evicted = 0;
         let mut now = ms(10_000);
@@ -219,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_is_asked_again_before_he_can_have_given() {
+    fn a_peer_is_not_asked_again_before_it_could_answer() {
         for (somebody, pause) in [(true, GIVEN), (false, NOBODY)] {
             let (mut peer_reclaim, now) = (PeerReclaim::new(), ms(10_000));
             peer_reclaim.next_request(now, &standing(0, 0));
@@ -237,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn who_waits_in_vain_soon_seldom_waits() {
+    fn failed_waits_become_rare() {
         let (mut peer_reclaim, mut now, mut waits) = (PeerReclaim::new(), ms(10_000), Vec::new());
         let mut short = |peer_reclaim: &mut PeerReclaim, given: bool| {
             for evicted in 1..4_000 {
@@ -254,6 +261,7 @@ mod tests {
                     (true, false) => peer_reclaim.timed_out(now),
                     _ => {}
                 }
+                peer_reclaim.check();
             }
             std::mem::take(&mut waits)
         };
@@ -264,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_given_away_is_no_need() {
+    fn pages_evicted_for_peers_show_no_need() {
         let mut peer_reclaim = PeerReclaim::new();
         peer_reclaim.next_request(ms(10_000), &standing(0, 0));
         peer_reclaim.gave(1000);
@@ -298,7 +306,7 @@ mod tests {
     /// Pages in a pool have to be older than resident ones here by the factor of their price. Where the own pool is
     /// written, they have to be as old as its pages.
     #[test]
-    fn what_is_in_a_pool_is_asked_for_where_that_pays() {
+    fn pages_in_a_peers_pool_are_requested_where_that_pays() {
         let now = ms(100_000);
         let request = |written: u64| {
             let mut peer_reclaim = PeerReclaim::new();

@@ -113,6 +113,13 @@ impl PoolSplit {
         self.is_learned
     }
 
+    /// The share is a share; regret is of a split that is not taken.
+    pub fn check(&self) {
+        assert!(SHARES.contains(&self.share));
+        let counted: u64 = self.ranks.iter().map(|n| u64::from(*n)).sum();
+        assert!(u64::from(self.seen) <= counted, "each fault has a rank");
+    }
+
     /// A page of this rank came back, while `resident` pages were resident.
     pub fn record_refault(&mut self, rank: usize, resident: usize) {
         self.ranks[(rank * SET / resident.max(1)).min(RANKS - 1)] += 1;
@@ -229,6 +236,7 @@ mod tests {
                 }
             }
             balance.adjust(resident, pool, 32, budget, &costs);
+            balance.check();
         }
         balance.share
     }
@@ -285,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn who_does_now_this_now_that_moves_nothing() {
+    fn alternating_ranks_do_not_move_the_split() {
         // Now of pages that just left, now of those that left before all that the pool can hold.
         let rank = |window| if window % 2 == 0 { 1 } else { 40_000 };
         let mut balance = PoolSplit::new();

@@ -1,7 +1,7 @@
 //! The tree's swap devices in this process: those that were there when it began to page, those
 //! added later, and those that are to go.
 //!
-//! All of it happens in the keeper, never in a fault. [`DeviceSet::tend`] compares what the
+//! All of it happens in the keeper, never in a fault. [`DeviceSet::update`] compares what the
 //! tree's table says with what the engine has:
 //! ```text
 //! in the table, not here       open: descriptor and leases from the supervisor, Devices::add
@@ -36,7 +36,7 @@ const TURN: Duration = Duration::from_millis(8);
 /// Pages moved in one step.
 const STEP: usize = 64;
 /// Failed steps after which pages count as stuck.
-const VAIN: u32 = 16;
+const MAX_FAILED_STEPS: u32 = 16;
 /// How often the tree is told what is on the devices.
 const TELL: Duration = Duration::from_millis(20);
 
@@ -244,7 +244,7 @@ impl DeviceSet {
     }
 
     /// The keeper's turn; whether there is more to do at once. Requires: the gate.
-    pub fn tend(
+    pub fn update(
         &self,
         member: &Member,
         swap: &Swap,
@@ -429,13 +429,15 @@ impl DeviceSet {
                         continue;
                     }
                     // Room in the budget is none in the pool, or the program took it: not this time.
-                    if !fits || attached.failed_waits >= VAIN {
+                    if !fits || attached.failed_waits >= MAX_FAILED_STEPS {
                         attached.answer = Some(Answer::NoRoom(saturated(missing)));
                     }
                     attached.failed_waits += 1;
                     break;
                 }
-                Err(DrainError::Stuck { left, .. }) if attached.failed_waits >= VAIN => {
+                Err(DrainError::Stuck { left, .. })
+                    if attached.failed_waits >= MAX_FAILED_STEPS =>
+                {
                     attached.answer = Some(Answer::Stuck(saturated(left)));
                     break;
                 }
@@ -450,8 +452,8 @@ impl DeviceSet {
 
     /// The room that it would take to leave a device, if memory holds so many of its pages.
     fn wants(&self, id: DeviceId, held: u64) -> Option<Answer> {
-        let departure = self.devices.departure(id).ok()?;
-        let wants = departure.pages.saturating_sub(departure.room + held);
+        let estimate = self.devices.drain_estimate(id).ok()?;
+        let wants = estimate.pages.saturating_sub(estimate.room + held);
         Some(Answer::Wants(saturated(wants)))
     }
 

@@ -7,7 +7,7 @@
 //!
 //! The kernel moves pages out of any memory, so each move is preceded by a question: is this still registered
 //! with us? The program may have unmapped it and mapped it anew without libc; what it has there now stays
-//! in memory, and is managed no more ([`Process::is_ours`]).
+//! in memory, and is managed no more ([`Reclaimer::is_ours`]).
 //!
 //! Of memory that may not be written it is a copy, as the kernel moves pages of writable memory alone. Nobody writes
 //! it before `mprotect`, which waits until nothing is in transit. A write all the same (`mprotect` without libc, or
@@ -16,16 +16,17 @@
 //! written. (A single transfer that began while it could be written, and goes on, would be lost.) There is one page
 //! more for each of a unit's, for a moment.
 
-use crate::eviction::clean::{self, Copies};
+use crate::eviction::reclaimer::Reclaimer;
 use crate::map::mask::{ones, places, runs};
-use crate::map::page_map::{Mask, Page, PageMap, UNIT, UNIT_BYTES, UnitNumber};
+use crate::map::page_map::{Mask, UNIT, UNIT_BYTES, UnitNumber};
 use crate::map::ranges::{Ranges, WayOut};
+use crate::process::base::Locked;
 use crate::process::memory_ops::{Waking, Writes};
-use crate::process::pager::{Locked, Process};
 use crate::process::shared_pages::Sharing;
 use crate::process::state::State;
 use crate::process::worker::Worker;
 use crate::reclaim::attempts::Waiter;
+use crate::reclaim::pages::Copies;
 use crate::reclaim::reclaim_queue::DEFERRED_BATCH;
 use crate::reclaim::staging::FrameRun;
 use arrayvec::ArrayVec;
@@ -53,11 +54,17 @@ pub struct How {
     pub force: bool,
 }
 
-impl<K: Kernel> Process<K> {
-    /// Captures the unit whose turn it is; none if none can be.
-    pub fn capture(&self, mut state: Locked, worker: &mut Worker, how: How) -> (Locked, Captured) {
+impl<K: Kernel> Reclaimer<K> {
+    /// Captures the unit whose turn it is, for `waiter` or for nobody; none if none can be.
+    pub fn capture(
+        &self,
+        mut state: Locked,
+        worker: &mut Worker,
+        waiter: Option<Waiter>,
+        how: How,
+    ) -> (Locked, Captured) {
         for _ in 0..TRIES {
-            let chosen = match self.choose(&mut state, worker.waiter, how) {
+            let chosen = match self.choose(&mut state, waiter, how) {
                 Choice::Capture(chosen) => chosen,
                 Choice::LookOn => {
                     // Others had to wait for these looks.
@@ -79,7 +86,7 @@ impl<K: Kernel> Process<K> {
     /// Captures these pages, without the lock but for a family; those that left.
     fn capture_chosen(
         &self,
-        mut state: Locked,
+        state: Locked,
         worker: &mut Worker,
         chosen: &Chosen,
         how: How,
@@ -89,24 +96,20 @@ impl<K: Kernel> Process<K> {
             unit,
             victims,
             way,
+            ref copies,
         } = chosen;
-        let staging = state.staging.as_ref().expect("chosen into it");
+        let staging = state.pages.staging();
         let bay = staging.address(run.bay);
         let address = staging.frame_address(run.frame(0));
-        let copies = clean::copies(&state.map, unit, victims);
         // Pages that are protected from writes have to stay so until they have left.
-        let closed = match state.sharing {
+        let closed = match state.protection.sharing() {
             Sharing::Protected => !0,
             Sharing::Alone => places(victims)
                 .filter(|&i| copies[i].is_some())
                 .fold(0, |mask, i| mask | 1 << i),
         };
-        for (at, i) in places(victims).enumerate() {
-            let page = unit.first().plus(i);
-            state.map.set(page, Page::Storing(run.frame(at)));
-        }
         // Making a page our own writes to it, which must not meet the keeper protecting it.
-        let held = match self.forked.load(Relaxed) {
+        let held = match self.is_family() {
             true => Some(state),
             false => {
                 drop(state);
@@ -126,22 +129,20 @@ impl<K: Kernel> Process<K> {
         let mut state = held.unwrap_or_else(|| self.lock());
         // Over the limit for a moment: the pages that were copied are about to leave.
         state.charge.unshare(shifted.copied as i64, rollups);
-        let captured = self.end_capture(&mut state, chosen, &copies, &shifted);
-        self.pager.transit_ended();
-        worker.again.append(&mut state.parked);
+        let captured = self.end_capture(&mut state, chosen, &shifted);
+        self.base.transit_ended();
+        state.parked.unpark(worker);
         (state, captured)
     }
 
     /// Says in the page map and the staging area which pages left.
-    fn end_capture(
-        &self,
-        state: &mut State,
-        chosen: &Chosen,
-        copies: &Copies,
-        shifted: &Shifted,
-    ) -> Captured {
+    fn end_capture(&self, state: &mut State, chosen: &Chosen, shifted: &Shifted) -> Captured {
         let &Chosen {
-            run, unit, victims, ..
+            run,
+            unit,
+            victims,
+            ref copies,
+            ..
         } = chosen;
         let &Shifted {
             moved,
@@ -150,53 +151,25 @@ impl<K: Kernel> Process<K> {
             opened,
             ..
         } = shifted;
-        let State {
-            ranges,
-            map,
-            queue,
-            staging,
-            ..
-        } = state;
-        let staging = staging.as_mut().expect("chosen into it");
-        let left = moved | gone | foreign | opened;
-        let out = self.uncache(copies, left, moved & !opened);
-        let (mut came, mut clean): (Mask, Mask) = (0, 0);
-        for (at, i) in places(victims).enumerate() {
-            let now = match (1 << i, out[i]) {
-                (bit, Some(entry)) if moved & bit != 0 => {
-                    clean |= 1 << at;
-                    Page::Swapped(entry)
-                }
-                (bit, None) if moved & bit != 0 => Page::Staged(run.frame(at)),
-                (bit, _) if (gone | foreign) & bit != 0 => Page::Untouched,
-                (_, kept) => Page::Resident(kept),
-            };
-            came |= Mask::from(moved >> i & 1 != 0) << at;
-            map.set(unit.first().plus(i), now);
-        }
+        let lost = gone | foreign;
+        let good = self.uncache(copies, moved | lost | opened, moved & !opened);
+        let clean = state
+            .pages
+            .end_capture(run, unit, (victims, moved, lost), &good);
         for (first, len) in runs(foreign) {
             let start = unit.first().plus(first).address();
-            ranges.remove(start, start + len * PAGE_SIZE);
+            state.ranges.remove(start, start + len * PAGE_SIZE);
         }
-        staging.end_capture(run, came);
-        for at in places(clean) {
-            staging.stored(run.frame(at));
-        }
-        let (pages, clean) = (moved.count_ones(), clean.count_ones());
+        let pages = moved.count_ones();
         let counters = self.counters();
-        let wrong = (gone | foreign).count_ones();
-        counters.map_disagrees.add(wrong.into());
+        counters.map_disagrees.add(lost.count_ones().into());
         counters
             .evict_busy
             .add((victims & !moved).count_ones().into());
         counters.evicted.add(pages.into());
-        queue.evicted(map, unit, moved);
-        if resident(map, unit) != 0 {
-            queue.requeue(map, unit);
-        }
         Captured {
-            staged: (pages - clean) as usize,
-            clean: clean as usize,
+            staged: pages as usize - clean,
+            clean,
         }
     }
 
@@ -216,7 +189,7 @@ impl<K: Kernel> Process<K> {
             choice = taken.unwrap_or(choice);
         }
         for unit in held.units {
-            state.queue.requeue(&mut state.map, unit);
+            state.pages.requeue(unit);
         }
         choice
     }
@@ -229,34 +202,28 @@ impl<K: Kernel> Process<K> {
         how: How,
         passed: &mut HeldUnits,
     ) -> Choice {
-        if state.staging.is_none() {
+        if state.pages.staging().is_none() {
             return Choice::Nothing;
         }
-        state.queue.readmit(&mut state.map, 1);
+        state.pages.readmit(1);
         let mut more = DEFERRED_BATCH;
         for _ in 0..LOOKS {
-            let State {
-                map,
-                queue,
-                ranges,
-                attempts,
-                ..
-            } = state;
-            let Some((unit, due)) = queue.next(map, LOOK, resident) else {
+            let State { pages, ranges, .. } = state;
+            let Some((unit, due)) = pages.next_unit(LOOK) else {
                 if more == 0 {
                     return Choice::Nothing;
                 }
-                queue.readmit(map, std::mem::take(&mut more));
+                pages.readmit(std::mem::take(&mut more));
                 continue;
             };
             let Some((way, victims)) = leaving(ranges, unit, due) else {
                 // A unit that has to stay comes back to the queue when it may leave.
-                if leaving(ranges, unit, resident(map, unit) & !due).is_some() {
-                    queue.requeue(map, unit);
+                if leaving(ranges, unit, pages.resident_of(unit) & !due).is_some() {
+                    pages.requeue(unit);
                 }
                 continue;
             };
-            let held = attempts.held(map, unit, waiter, || self.now());
+            let held = pages.held(unit, waiter, || self.now());
             let free = victims & !held.all();
             if free == 0 {
                 passed.units.push(unit);
@@ -276,22 +243,17 @@ impl<K: Kernel> Process<K> {
 
     /// Of the pages that who waits alone holds, the one on which it faulted longest ago.
     fn choose_own(&self, state: &mut State, waiter: Waiter, how: How) -> Option<Choice> {
-        for page in state.attempts.own(waiter) {
+        for page in state.pages.own(waiter) {
             let (unit, bit) = (page.unit(), 1 << page.within());
-            let State {
-                map,
-                ranges,
-                attempts,
-                ..
-            } = &mut *state;
-            let own = attempts.held(map, unit, Some(waiter), || self.now()).own;
-            let Some((way, victims)) = leaving(ranges, unit, bit & own & resident(map, unit))
+            let State { pages, ranges, .. } = &mut *state;
+            let own = pages.held(unit, Some(waiter), || self.now()).own;
+            let Some((way, victims)) = leaving(ranges, unit, bit & own & pages.resident_of(unit))
             else {
                 continue;
             };
             let choice = self.takes(state, (unit, way, victims), how);
             if choice.is_some() {
-                state.attempts.takes_own(waiter.thread, page);
+                state.pages.takes_own(waiter.thread, page);
                 return choice;
             }
         }
@@ -305,29 +267,24 @@ impl<K: Kernel> Process<K> {
         (unit, way, mut victims): Leave,
         how: How,
     ) -> Option<Choice> {
-        let State {
-            map,
-            queue,
-            staging,
-            sharing,
-            ..
-        } = state;
-        let staging = staging.as_mut()?;
-        if !how.shared && *sharing != Sharing::Alone {
+        let pages = &mut state.pages;
+        if pages.staging().is_none() {
+            return None;
+        }
+        if !how.shared && !state.protection.is_alone() {
             // One look tells what a move would be refused for, page by page.
             let kept = victims & self.look(unit.first().address(), UNIT).shared;
             self.counters().evict_busy.add(kept.count_ones().into());
             victims &= !kept;
             if victims == 0 {
-                queue.defer(map, unit);
+                pages.defer(unit);
                 return None;
             }
         }
-        let leaving: ArrayVec<_, UNIT> = places(victims).map(|i| unit.first().plus(i)).collect();
         // The protection of a bay is that of all its frames.
         let alone = way == WayOut::MoveExecutable;
-        let Some(run) = staging.begin_capture(leaving.into_iter(), alone) else {
-            queue.requeue(map, unit);
+        let Some((run, copies)) = pages.begin_capture(unit, victims, alone) else {
+            pages.requeue(unit);
             return Some(Choice::Nothing);
         };
         Some(Choice::Capture(Chosen {
@@ -335,6 +292,7 @@ impl<K: Kernel> Process<K> {
             unit,
             victims,
             way,
+            copies,
         }))
     }
 
@@ -400,7 +358,7 @@ impl<K: Kernel> Process<K> {
                 }
                 Err(error) if retried != Some(at) && at < end => {
                     retried = Some(at);
-                    if error == Errno(libc::EBUSY) && self.forked.load(Relaxed) {
+                    if error == Errno(libc::EBUSY) && self.is_family() {
                         // Shared copy-on-write since a fork: a write makes it our own, without a
                         // copy if nobody else maps it any more.
                         let (own, copies) = self.own(unit + at * PAGE_SIZE, end - at, shared);
@@ -466,8 +424,8 @@ impl<K: Kernel> Process<K> {
         if self.kernel.protect(from, bytes, true).is_err() {
             return 0;
         }
-        let content = &mut worker.buffer.0[..pages];
-        let shared = match self.forked.load(Relaxed) {
+        let content = worker.buffer(pages);
+        let shared = match self.is_family() {
             true => self.look(from, pages).shared,
             false => 0,
         };
@@ -526,6 +484,8 @@ struct Chosen {
     unit: UnitNumber,
     victims: Mask,
     way: WayOut,
+    /// The entries that they kept.
+    copies: Copies,
 }
 
 /// Pages of a unit that are to leave, and in which way.
@@ -565,10 +525,6 @@ struct Shifted {
     copied: usize,
 }
 
-fn resident(map: &PageMap, unit: UnitNumber) -> Mask {
-    map.mask(unit, |p| matches!(p, Page::Resident(_)))
-}
-
 /// Those of `victims` that may leave together, and in which way.
 fn leaving(ranges: &Ranges, unit: UnitNumber, victims: Mask) -> Option<(WayOut, Mask)> {
     WayOut::ALL
@@ -600,13 +556,13 @@ fn leaving_by(ranges: &Ranges, unit: UnitNumber, victims: Mask, way: WayOut) -> 
 /// A bay with the protection of memory that may be executed: the kernel moves pages between places
 /// of like protection alone. Only while they are moved: back they go to plain memory alone.
 struct ExecutableBay<'a, K: Kernel> {
-    process: &'a Process<K>,
+    process: &'a Reclaimer<K>,
     address: usize,
 }
 
 impl<'a, K: Kernel> ExecutableBay<'a, K> {
     /// If the memory to be moved into the bay `is` executable. Refused, the move is as well, and pages stay.
-    fn protect(process: &'a Process<K>, address: usize, is: bool) -> Option<Self> {
+    fn protect(process: &'a Reclaimer<K>, address: usize, is: bool) -> Option<Self> {
         if is {
             process.protect_bay(address, PLAIN | libc::PROT_EXEC);
         } else if process.kept_executable.load(Relaxed) {
@@ -624,7 +580,7 @@ impl<K: Kernel> Drop for ExecutableBay<'_, K> {
     }
 }
 
-impl<K: Kernel> Process<K> {
+impl<K: Kernel> Reclaimer<K> {
     fn protect_bay(&self, address: usize, protection: libc::c_int) -> bool {
         // SAFETY: the bay is the caller's, and nothing of the program's is executed in it.
         unsafe { self.kernel.mprotect(address, UNIT_BYTES, protection) }.is_ok()

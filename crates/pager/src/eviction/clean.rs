@@ -11,55 +11,43 @@
 //!
 //! 1. The load puts it into place protected (`install`).
 //! 2. A write to it is a fault. Service gives up the copies of the pages in a row there, and lets all of them be
-//!    written: the next write is likely to be to the next page ([`Process::write_clean`]).
+//!    written: the next write is likely to be to the next page ([`Reclaimer::write_clean`]).
 //! 3. A capture moves it, as every page, and from then on nobody writes it. If it was protected until then, its entry
-//!    holds its content ([`Process::uncache`]), and the frame is unused.
+//!    holds its content ([`Reclaimer::uncache`]), and the frame is unused.
 //! 4. Before protection is taken away otherwise, the copies are given up: by a capture that has to own shared pages,
-//!    the end of sharing ([`Process::lift_protection`]), and `mremap`.
+//!    the end of sharing ([`Reclaimer::lift_protection`]), and `mremap`.
 //! 5. A forked child has the copies without the protection, until it is adopted: then it gives up those
-//!    of pages that are no longer its parent's too ([`Process::give_up_written`]).
+//!    of pages that are no longer its parent's too ([`Reclaimer::give_up_written`]).
 //!
-//! It pays where what was loaded is read and not written; [`Process::keeps`] learns whether it is.
+//! It pays where what was loaded is read and not written; [`Reclaimer::keeps`] learns whether it is.
 //! A copy on a device saves a write. One in the pool saves a compression, but takes room that could
 //! hold other pages: it is kept of scans that pass (`reclaim_queue`), and leave at once. A process that may
 //! only read its devices ([`crate::syscalls::user_change`]) keeps all that are there: nothing goes back to them.
 
+use crate::eviction::reclaimer::Reclaimer;
 use crate::map::mask::{ones, places};
-use crate::map::page_map::{ADDRESSES, Mask, Page, PageMap, PageNumber, UNIT, UnitNumber};
-use crate::process::pager::Process;
-use crate::process::state::{Freeing, State};
-use arrayvec::ArrayVec;
-use ebb_engine::swap::Swap;
-use ebb_engine::{Cpu, EntryId, PAGE_SIZE};
+use crate::map::page_map::{ADDRESSES, Mask, Page, PageNumber, UNIT};
+use crate::process::state::State;
+use crate::reclaim::freeing::Freeing;
+use crate::reclaim::pages::Copies;
+use ebb_engine::PAGE_SIZE;
 use ebb_sys::paging::Kernel;
 use std::ops::ControlFlow::{Break, Continue};
 
-/// The entries that the pages of a unit kept, by their place in it.
-pub type Copies = [Option<EntryId>; UNIT];
-
-/// The entries that the pages of `mask` kept.
-pub fn copies(map: &PageMap, unit: UnitNumber, mask: Mask) -> Copies {
-    let mut copies = [None; UNIT];
-    for i in places(mask) {
-        if let Page::Resident(kept) = map.get(unit.first().plus(i)) {
-            copies[i] = kept;
-        }
-    }
-    copies
-}
-
-impl<K: Kernel> Process<K> {
+impl<K: Kernel> Reclaimer<K> {
     /// Whether a load keeps copies that might: a page that is loaded to be written does not.
     pub fn keeps(&self, write: bool) -> bool {
-        !write && self.keeping.worth_it()
+        !write && self.copies.worth_it()
     }
 
     /// Lets memory be written whatever it is: with the lock held, but for pages in transit too. Those that
-    /// are being loaded keep no copies then (`State::lifted`); nothing is being captured, as a capture
+    /// are being loaded keep no copies then (`Protection::lifts`); nothing is being captured, as a capture
     /// in a family holds the lock.
     pub fn lift_protection(&self, state: &mut State, start: usize, len: usize) {
-        state.lifted = state.lifted.wrapping_add(1);
-        state.drop_copies(self.swap, self.cpu(), start, start + len);
+        state.protection.lift();
+        state
+            .pages
+            .drop_copies(self.swap, self.cpu(), start, start + len);
         let _ = self.kernel.protect(start, len, false);
     }
 
@@ -70,7 +58,8 @@ impl<K: Kernel> Process<K> {
         loop {
             let mut next = None;
             state
-                .map
+                .pages
+                .map()
                 .each(at, PageNumber::of(end), |page, is| match is {
                     Page::Resident(Some(_)) => {
                         next = Some(page);
@@ -83,7 +72,9 @@ impl<K: Kernel> Process<K> {
             let shared = self.look(first.address(), pages).shared;
             for page in places(!shared & ones(0, pages)).map(|i| first.plus(i)) {
                 let address = page.address();
-                state.drop_copies(self.swap, self.cpu(), address, address + PAGE_SIZE);
+                state
+                    .pages
+                    .drop_copies(self.swap, self.cpu(), address, address + PAGE_SIZE);
             }
             at = first.plus(pages);
         }
@@ -92,7 +83,8 @@ impl<K: Kernel> Process<K> {
     /// The invariant, where a page is still there (it may have gone without libc).
     pub fn check_copies(&self, state: &State) {
         state
-            .map
+            .pages
+            .map()
             .each(PageNumber(0), PageNumber::of(ADDRESSES), |page, is| {
                 if let Page::Resident(Some(entry)) = is {
                     let there = self.look(page.address(), 1);
@@ -116,7 +108,7 @@ impl<K: Kernel> Process<K> {
             let Some(entry) = rest[i] else { continue };
             if clean >> i & 1 != 0 && self.swap.uncache(entry) {
                 self.counters().clean_reuse.add(1);
-                self.keeping.learn(true);
+                self.copies.learn(true);
             } else {
                 freeing.add(self.swap, self.cpu(), entry);
                 rest[i] = None;
@@ -124,36 +116,5 @@ impl<K: Kernel> Process<K> {
         }
         freeing.finish(self.swap, self.cpu());
         rest
-    }
-}
-
-impl State {
-    /// Gives up the copies of pages in `start..end`: what keeps these from being written is about to go.
-    pub fn drop_copies(&mut self, swap: &Swap, cpu: Cpu, start: usize, end: usize) {
-        const SOME: usize = 256;
-        let (mut at, end) = (PageNumber::of(start), PageNumber::of(end));
-        loop {
-            let mut some = ArrayVec::<(PageNumber, EntryId), SOME>::new();
-            self.map.each(at, end, |number, page| {
-                if let Page::Resident(Some(entry)) = page {
-                    some.push((number, entry));
-                }
-                if some.is_full() {
-                    Break(())
-                } else {
-                    Continue(())
-                }
-            });
-            let mut freeing = Freeing::default();
-            for &(number, entry) in &some {
-                self.map.set(number, Page::Resident(None));
-                freeing.add(swap, cpu, entry);
-            }
-            freeing.finish(swap, cpu);
-            match some.last() {
-                Some(&(last, _)) if some.is_full() => at = last.plus(1),
-                _ => return,
-            }
-        }
     }
 }

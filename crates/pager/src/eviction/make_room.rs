@@ -8,13 +8,13 @@
 
 use crate::budget::peer_reclaim::Standing;
 use crate::eviction::capture::{Captured, How};
+use crate::eviction::reclaimer::Reclaimer;
 use crate::eviction::release::{UnusedFrames, Watermarks};
 use crate::map::page_map::UNIT;
-use crate::process::pager::{Locked, Process};
-use crate::process::shared_pages::Sharing;
+use crate::process::base::Locked;
 use crate::process::state::State;
 use crate::process::worker::Worker;
-use crate::reclaim::staging::Staging;
+use crate::reclaim::attempts::Waiter;
 use ebb_sys::paging::Kernel;
 use ebb_tree::{AgeCutoff, Asked};
 use std::time::Duration;
@@ -32,11 +32,28 @@ pub enum Step {
     Full,
 }
 
+/// A step, and what it took.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Made {
+    pub step: Step,
+    /// Room was hard to make: nothing could be stored, or who waits gave a page of its own.
+    pub was_hard: bool,
+}
+
+impl From<Step> for Made {
+    fn from(step: Step) -> Self {
+        Self {
+            step,
+            was_hard: false,
+        }
+    }
+}
+
 /// When room is wanted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum When {
-    /// Somebody waits for it.
-    Now,
+    /// A thread waits for it.
+    Now(Waiter),
     /// Before anybody does.
     Soon,
 }
@@ -46,34 +63,35 @@ const PEER_WAIT: Duration = Duration::from_millis(2);
 /// Units captured, when nothing more can be stored, to find pages that need no room.
 const TRIES: usize = 32;
 
-impl<K: Kernel> Process<K> {
+impl<K: Kernel> Reclaimer<K> {
     /// One step towards as much room under the budget as the low watermark says. Called without the lock.
-    pub fn make_room(&self, worker: &mut Worker, when: When) -> Step {
+    pub fn make_room(&self, worker: &mut Worker, when: When) -> Made {
         let mut state = self.lock();
         let low = Watermarks::of(&state).low;
         if self.has_room(&mut state, low) {
-            return Step::Enough;
+            return Step::Enough.into();
         }
         if let Some(unused) = UnusedFrames::ready(&mut state) {
             drop(state);
             self.release(unused);
-            return Step::Progress;
+            return Step::Progress.into();
         }
         self.release_overdraft(&mut state);
         let (state, from_peers) = self.ask_peers(state, when);
-        let step = match from_peers {
-            Some(step) => {
+        let made = match (from_peers, when) {
+            (Some(step), _) => {
                 drop(state);
-                step
+                step.into()
             }
-            None => self.evict(state, worker),
+            (None, When::Now(waiter)) => self.evict(state, worker, Some(waiter)),
+            (None, When::Soon) => self.evict(state, worker, None),
         };
         // Frames are room once they are given back.
         let ready = UnusedFrames::ready(&mut self.lock());
         if let Some(unused) = ready {
             self.release(unused);
         }
-        step
+        made
     }
 
     /// Room that others of the tree make, whose pages were not used for much longer than ours; none
@@ -83,9 +101,9 @@ impl<K: Kernel> Process<K> {
         let standing = Standing {
             evicted: self.counters().evicted.get(),
             written: self.counters().zswpwb.get(),
-            oldest_ms: state.queue.oldest_ms(&state.map).unwrap_or(0),
-            pool_oldest_ms: state.pool_oldest_ms.unwrap_or(0),
-            price: state.pool_price,
+            oldest_ms: state.pages.oldest_ms().unwrap_or(0),
+            pool_oldest_ms: state.offer.pool_oldest_ms().unwrap_or(0),
+            price: state.offer.price(),
         };
         if let Some(request) = state.peer_reclaim.next_request(now(), &standing) {
             // It wakes somebody.
@@ -125,70 +143,71 @@ impl<K: Kernel> Process<K> {
 
     /// Evicts something, room or not.
     pub fn evict_some(&self, worker: &mut Worker) -> Step {
-        self.evict(self.lock(), worker)
+        self.evict(self.lock(), worker, None).step
     }
 
-    fn evict(&self, mut state: Locked, worker: &mut Worker) -> Step {
+    fn evict(&self, mut state: Locked, worker: &mut Worker, waiter: Option<Waiter>) -> Made {
         let target = self.staging_target(&state);
-        let staged = |state: &State| state.staging.as_ref().map_or(0, Staging::staged_frames);
+        let staged = |state: &State| state.pages.staged_frames();
         let mut captured: Captured;
         let mut clean = 0;
-        if state.copy_units == 0 {
+        if !state.protection.allows_copies() {
             while staged(&state) < target + UNIT && clean < UNIT {
-                (state, captured) = self.capture(state, worker, How::default());
+                (state, captured) = self.capture(state, worker, waiter, How::default());
                 if captured == Captured::default() {
                     break;
                 }
                 clean += captured.clean;
             }
         }
-        let tries_shared = state.copy_units > 0;
+        let tries_shared = state.protection.allows_copies();
         // Each captured so takes a page more for a moment: no more of them than one store needs.
-        while state.copy_units > 0 && staged(&state) < UNIT && clean < UNIT {
-            state.copy_units -= 1;
+        while state.protection.allows_copies() && staged(&state) < UNIT && clean < UNIT {
+            state.protection.take_copy();
             let how = How {
                 shared: true,
                 force: false,
             };
-            (state, captured) = self.capture(state, worker, how);
+            (state, captured) = self.capture(state, worker, waiter, how);
             if captured == Captured::default() {
                 break;
             }
             clean += captured.clean;
         }
-        let shared_first =
-            state.sharing != Sharing::Alone && self.shared_may_leave() && !tries_shared;
-        if clean == 0 && staged(&state) == 0 && worker.waiter.is_some() && !shared_first {
+        let shared_first = !state.protection.is_alone() && self.shared_may_leave() && !tries_shared;
+        let was_hard = clean == 0 && staged(&state) == 0 && waiter.is_some() && !shared_first;
+        if was_hard {
             // As little as can be of what threads hold.
-            worker.is_short = true;
             let how = How {
                 shared: false,
                 force: true,
             };
-            (state, captured) = self.capture(state, worker, how);
+            (state, captured) = self.capture(state, worker, waiter, how);
             clean += captured.clean;
         }
-        if clean >= UNIT || clean > 0 && staged(&state) == 0 {
-            return Step::Progress;
-        }
-        if staged(&state) == 0 {
-            return Step::Nothing;
-        }
-        match self.swap_out_oldest(state, worker) {
-            Step::Full => self.evict_without_storing(worker),
-            step => step,
+        let step = match staged(&state) {
+            _ if clean >= UNIT => Step::Progress,
+            0 if clean > 0 => Step::Progress,
+            0 => Step::Nothing,
+            _ => self.swap_out_oldest(state, worker),
+        };
+        match step {
+            Step::Full => Made {
+                step: self.evict_without_storing(worker, waiter),
+                was_hard: true,
+            },
+            step => Made { step, was_hard },
         }
     }
 
     /// Pages that find no room do not hold up those that need none: pages with clean copies, and pages of one value.
-    fn evict_without_storing(&self, worker: &mut Worker) -> Step {
-        worker.is_short = true;
+    fn evict_without_storing(&self, worker: &mut Worker, waiter: Option<Waiter>) -> Step {
         let mut step = Step::Full;
         for _ in 0..TRIES {
             if step != Step::Full {
                 break;
             }
-            let (state, captured) = self.capture(self.lock(), worker, How::default());
+            let (state, captured) = self.capture(self.lock(), worker, waiter, How::default());
             if captured.clean > 0 {
                 return Step::Progress;
             }

@@ -4,6 +4,7 @@ pub mod capture;
 pub mod clean;
 pub mod make_room;
 pub mod pinned;
+pub mod reclaimer;
 pub mod release;
 pub mod sharing;
 pub mod swap_out;

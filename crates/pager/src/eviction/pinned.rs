@@ -11,10 +11,10 @@
 //!
 //! What it does not do: keep a page in place that is only referred to and about to be written.
 
-use crate::process::pager::Process;
+use crate::eviction::reclaimer::Reclaimer;
 use ebb_sys::paging::Kernel;
 
-impl<K: Kernel> Process<K> {
+impl<K: Kernel> Reclaimer<K> {
     /// Whether a device may write pages of this process at any time.
     pub fn any_pinned(&self) -> bool {
         self.kernel.pinned_pages() != Some(0)

@@ -1,16 +1,17 @@
 //! Room under the budget, and frames that go back to the system for it.
 
 use crate::budget::charge::Charge;
+use crate::eviction::reclaimer::Reclaimer;
 use crate::map::mask::runs;
 use crate::map::page_map::{Mask, UNIT, UNIT_BYTES};
-use crate::process::pager::Process;
 use crate::process::state::State;
-use crate::reclaim::staging::{BayIndex, Staging};
+use crate::reclaim::pages::Pages;
+use crate::reclaim::staging::BayIndex;
 use arrayvec::ArrayVec;
 use ebb_engine::PAGE_SIZE;
 use ebb_sys::paging::Kernel;
 
-impl<K: Kernel> Process<K> {
+impl<K: Kernel> Reclaimer<K> {
     /// Whether there is room under the budget for `pages` more, by what is in use: it is charged.
     pub fn has_room(&self, state: &mut State, pages: usize) -> bool {
         let used = self.used(state);
@@ -42,15 +43,12 @@ impl<K: Kernel> Process<K> {
 
     /// Gives unused frames of a few staging back to the system; false if there are none.
     pub fn release_frames(&self, state: &mut State) -> bool {
-        let Some(staging) = state.staging.as_mut() else {
-            return false;
-        };
-        let mut unused = UnusedFrames::take(staging);
+        let mut unused = UnusedFrames::take(&mut state.pages);
         if unused.bays.is_empty() {
-            unused.bays.extend(staging.take_early());
+            unused.bays.extend(state.pages.take_early());
         }
         self.drop_unused(&unused);
-        unused.released(staging)
+        unused.released(&mut state.pages)
     }
 
     fn drop_unused(&self, unused: &UnusedFrames) {
@@ -67,8 +65,7 @@ impl<K: Kernel> Process<K> {
     /// Gives frames back to the system that were taken out for that. Called without the lock.
     pub fn release(&self, unused: UnusedFrames) {
         self.drop_unused(&unused);
-        let mut state = self.lock();
-        unused.released(state.staging.as_mut().expect("taken from there"));
+        unused.released(&mut self.lock().pages);
     }
 }
 
@@ -86,7 +83,7 @@ impl Watermarks {
     /// Little where there is little in all.
     pub fn of(state: &State) -> Self {
         let low = (state.charge.charged().max(0) as usize / 64).clamp(2 * UNIT, 6 * UNIT);
-        let low = low.min(state.map.resident() / 4).max(1);
+        let low = low.min(state.pages.map().resident() / 4).max(1);
         Self {
             low,
             high: low + (low * 2 / 3).max(1),
@@ -113,29 +110,29 @@ impl UnusedFrames {
     /// Takes out the frames of bays that are unused whole, if there are enough of them for a call.
     pub fn ready(state: &mut State) -> Option<Self> {
         let batch = Watermarks::of(state).batch();
-        let staging = state.staging.as_mut();
-        let staging = staging.filter(|staging| staging.takeable_frames() >= batch)?;
-        Some(Self::take(staging))
+        let pages = &mut state.pages;
+        let ready = pages.staging().takeable_frames() >= batch;
+        ready.then(|| Self::take(pages))
     }
 
-    fn take(staging: &mut Staging) -> Self {
+    fn take(pages: &mut Pages) -> Self {
         let mut some = ArrayVec::new();
         while !some.is_full()
-            && let Some(bay) = staging.take()
+            && let Some(bay) = pages.take_unused()
         {
             some.push(bay);
         }
         Self {
-            base: staging.address(BayIndex(0)),
+            base: pages.staging().address(BayIndex(0)),
             bays: some,
         }
     }
 
     /// The system has them; whether there were any.
-    fn released(self, staging: &mut Staging) -> bool {
+    fn released(self, pages: &mut Pages) -> bool {
         let any = !self.bays.is_empty();
         for (bay, frames) in self.bays {
-            staging.released(bay, frames);
+            pages.released(bay, frames);
         }
         any
     }

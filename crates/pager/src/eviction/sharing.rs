@@ -33,15 +33,13 @@
 //! Protection is a bit of the page's mapping. It goes where the mapping goes (DONTNEED, munmap,
 //! a move by UFFDIO_MOVE or mremap, the copy that fork makes of it), and mprotect keeps it.
 
+use crate::eviction::reclaimer::Reclaimer;
 use crate::map::mask::ones;
 use crate::map::page_map::{Mask, Page, PageNumber};
-use crate::process::pager::Process;
-use crate::process::shared_pages::Sharing;
 use crate::process::state::State;
 use ebb_engine::PAGE_SIZE;
 use ebb_sys::paging::Kernel;
 use std::ops::ControlFlow;
-use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 /// Units that are evicted at a time although relatives share pages of them.
@@ -49,13 +47,13 @@ const COPY_UNITS: u32 = 64;
 /// How long a fault waits for room before that.
 const COPY_AFTER: Duration = Duration::from_millis(20);
 
-impl<K: Kernel> Process<K> {
+impl<K: Kernel> Reclaimer<K> {
     /// A fault has waited for room for so long: lets shared pages be evicted, once each time
     /// [`COPY_AFTER`] has passed; `rounds` counts how often it was.
     pub fn evict_shared(&self, waited: Duration, rounds: &mut u32) {
         if self.shared_may_leave() && waited >= COPY_AFTER * (*rounds + 1) {
             *rounds += 1;
-            self.lock().copy_units = COPY_UNITS;
+            self.lock().protection.allow_copies(COPY_UNITS);
         }
     }
 
@@ -63,12 +61,12 @@ impl<K: Kernel> Process<K> {
     pub fn shared_may_leave(&self) -> bool {
         let device =
             || self.swap_space.devices.stays(self.member) && self.swap_space.may_write(self.member);
-        self.forked.load(Relaxed) && device()
+        self.is_family() && device()
     }
 
     /// In the keeper of a parent that has just forked: protects what is shared now.
     pub fn protect_shared(&self, state: &mut State) {
-        if state.sharing == Sharing::Protected {
+        if !state.protection.is_alone() {
             for (start, len) in registered(state) {
                 self.protect(start, len);
             }
@@ -76,26 +74,25 @@ impl<K: Kernel> Process<K> {
     }
 
     /// In the keeper: ends protection when no relative is left.
-    pub fn tend_sharing(&self, state: &mut State) {
-        if state.sharing == Sharing::Alone {
+    pub fn end_protection(&self, state: &mut State) {
+        if state.protection.is_alone() {
             return;
         }
         self.settle_given_back(state);
         if !self.member.has_relatives() {
-            self.pager.shared_pages.end();
+            self.base.shared_pages.end();
             self.swap.alone();
             for (start, len) in registered(state) {
                 self.lift_protection(state, start, len);
             }
-            state.sharing = Sharing::Alone;
-            let State { map, queue, .. } = state;
-            queue.readmit(map, usize::MAX);
+            state.protection.end();
+            state.pages.readmit(usize::MAX);
         }
     }
 
     /// Gives back the credit for what the engine gave back and relatives kept.
     pub fn settle_given_back(&self, state: &mut State) {
-        let (pages, since) = self.pager.shared_pages.take_given_back();
+        let (pages, since) = self.base.shared_pages.take_given_back();
         if pages > 0 {
             state.charge.unshare(pages, since);
         }
@@ -123,7 +120,7 @@ impl<K: Kernel> Process<K> {
 
     /// Pages of `start..end` are about to be dropped: those that relatives keep are theirs alone.
     pub fn before_drop(&self, state: &mut State, start: usize, end: usize) {
-        if state.sharing == Sharing::Alone {
+        if state.protection.is_alone() {
             return;
         }
         if !self.kernel.is_own_thread() {
@@ -131,7 +128,8 @@ impl<K: Kernel> Process<K> {
             // calls: the supervisor is to find out.
             let mut pages = 0;
             state
-                .map
+                .pages
+                .map()
                 .each(PageNumber::of(start), PageNumber::of(end), |_, page| {
                     pages += i64::from(matches!(page, Page::Resident(_)));
                     ControlFlow::Continue(())

@@ -4,26 +4,24 @@
 //! holds up only threads that touch these pages.
 
 use crate::eviction::make_room::Step;
+use crate::eviction::reclaimer::Reclaimer;
 use crate::map::mask::places;
-use crate::map::page_map::{Page, UNIT};
-use crate::process::pager::{Locked, Process};
-use crate::process::state::State;
+use crate::map::page_map::UNIT;
+use crate::process::base::Locked;
 use crate::process::worker::Worker;
-use crate::reclaim::staging::{BayIndex, Staging};
 use arrayvec::ArrayVec;
 use ebb_engine::{EntryId, PAGE_SIZE, PageBytes};
 use ebb_sys::paging::Kernel;
-use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 /// How long a thread sleeps that finds others at work on all that it could do.
 const MAKE_WAY: Duration = Duration::from_micros(50);
 
-impl<K: Kernel> Process<K> {
+impl<K: Kernel> Reclaimer<K> {
     /// Stores the bay staged longest ago, if there is one.
     pub fn swap_out_staged(&self, worker: &mut Worker) -> Step {
         let state = self.lock();
-        match state.staging.as_ref().map_or(0, Staging::staged_frames) {
+        match state.pages.staged_frames() {
             0 => Step::Nothing,
             _ => self.swap_out_oldest(state, worker),
         }
@@ -31,56 +29,26 @@ impl<K: Kernel> Process<K> {
 
     /// Stores the bay staged longest ago. Something is staged.
     pub fn swap_out_oldest(&self, mut state: Locked, worker: &mut Worker) -> Step {
-        let State { map, staging, .. } = &mut *state;
-        let staging = staging.as_mut().expect("something is staged");
-        let Some(bay) = staging.begin_store() else {
+        let Some(storing) = state.pages.begin_store() else {
             // Others store all there is. They may have less urgency than this thread: it makes way.
             drop(state);
             self.kernel.sleep(MAKE_WAY);
             return Step::Progress;
         };
-        let mask = staging.staged_of(bay);
-        let base = staging.address(bay);
-        for i in places(mask) {
-            let frame = Staging::frame(bay, i);
-            map.set(staging.page_of(frame), Page::Storing(frame));
-        }
-        let unit = is_unit(staging, bay);
         drop(state);
 
         let content = |i: usize| {
             // SAFETY: the frame is present and in transit: nobody but this thread uses it.
-            unsafe { &*((base + i * PAGE_SIZE) as *const PageBytes) }
+            unsafe { &*((storing.address + i * PAGE_SIZE) as *const PageBytes) }
         };
-        let pages: ArrayVec<&PageBytes, UNIT> = places(mask).map(content).collect();
+        let pages: ArrayVec<&PageBytes, UNIT> = places(storing.frames).map(content).collect();
         let mut entries = [None; UNIT];
-        let stored = self.store_pages(&pages, &mut entries[..pages.len()], unit);
+        let stored = self.store_pages(&pages, &mut entries[..pages.len()], storing.is_unit);
 
         let mut state = self.lock();
-        let State {
-            map,
-            staging,
-            parked,
-            ..
-        } = &mut *state;
-        let staging = staging.as_mut().expect("as above");
-        staging.end_store(bay);
-        if stored < pages.len() {
-            staging.rotate_past(bay);
-        }
-        for (i, entry) in places(mask).zip(entries) {
-            let frame = Staging::frame(bay, i);
-            let page = staging.page_of(frame);
-            match entry {
-                Some(entry) => {
-                    map.set(page, Page::Swapped(entry));
-                    staging.stored(frame);
-                }
-                None => map.set(page, Page::Staged(frame)),
-            }
-        }
-        self.pager.transit_ended();
-        worker.again.append(parked);
+        state.pages.end_store(&storing, &entries);
+        self.base.transit_ended();
+        state.parked.unpark(worker);
         self.release_overdraft(&mut state);
         if stored == 0 {
             Step::Full
@@ -109,16 +77,9 @@ impl<K: Kernel> Process<K> {
         }
         // Once in a few hundred pages, so it costs little: the keeper writes on another processor
         // what else the next store would have to.
-        if self.swap.behind() && !self.behind.swap(true, Relaxed) {
-            self.member.wake_self();
+        if self.swap.needs_writeback() {
+            self.call_keeper();
         }
         stored
     }
-}
-
-/// Whether a bay holds a whole unit, in order.
-fn is_unit(staging: &Staging, bay: BayIndex) -> bool {
-    let first = staging.page_of(Staging::frame(bay, 0));
-    first.within() == 0
-        && (0..UNIT).all(|i| staging.page_of(Staging::frame(bay, i)) == first.plus(i))
 }

@@ -15,22 +15,21 @@
 //! (`oom_score_adj`) it refuses too. The keeper then gives up pages of ours, and others may; if that does
 //! not help for long, the process is ended (`refused`).
 
+use crate::fault::fault_service::FaultService;
 use crate::map::page_map::PageNumber;
 use crate::process::memory_ops::Waking;
 use crate::process::memory_ops::Writes;
-use crate::process::pager::Process;
-use crate::reclaim::shortage::GIVE_UP;
+use crate::reclaim::memory_stall::GIVE_UP;
 use ebb_engine::{PAGE_SIZE, PageBytes};
 use ebb_sys::Errno;
 use ebb_sys::paging::Kernel;
 use ebb_sys::paging::Time;
-use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 /// How long a page is refused until others have to give some up for it.
 const A_MOMENT: Duration = Duration::from_millis(1);
 
-impl<K: Kernel> Process<K> {
+impl<K: Kernel> FaultService<K> {
     /// Puts copies of `content` where pages are missing; false if some were there already, or gone. Waits
     /// for the system's memory.
     pub fn install(
@@ -100,8 +99,7 @@ impl<K: Kernel> Process<K> {
         self.counters().page_refused.add(1);
         let lasted = self.now() - since;
         if lasted >= A_MOMENT {
-            self.system_refused.store(true, Relaxed);
-            self.member.wake_self();
+            self.report_refusal();
         }
         self.kernel.sleep(lasted.clamp(A_MOMENT / 32, A_MOMENT));
         if lasted > GIVE_UP {

@@ -1,5 +1,6 @@
 //! The way in of a page: a fault is read, resolved, and served until its page is there.
 
+pub mod fault_service;
 pub mod install;
 pub mod oom;
 pub mod protected;

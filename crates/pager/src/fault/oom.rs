@@ -7,11 +7,11 @@
 //! room was hard to make while hardly any *work* was done: faults on pages that were new to their threads
 //! (`attempts`). The process is then ended, as a memory limit would do it.
 //!
-//! Time that goes by in compression or in transfers is no shortage, however slow.
+//! Time that goes by in compression or in transfers is no stall, however slow.
 
+use crate::fault::fault_service::FaultService;
 use crate::map::page_map::{Page, PageNumber};
-use crate::process::pager::Process;
-use crate::reclaim::shortage::GIVE_UP;
+use crate::reclaim::memory_stall::GIVE_UP;
 use ebb_engine::PAGE_SIZE;
 use ebb_sys::paging::Kernel;
 use ebb_sys::paging::Time;
@@ -20,14 +20,14 @@ use std::ops::ControlFlow::Continue;
 /// Pages to work on that a process needs beside those that stay in memory.
 const WORK: u64 = (8 << 20) / PAGE_SIZE as u64;
 
-impl<K: Kernel> Process<K> {
-    /// Room was wanted in vain since `from`: ends the process if it has been so for too long. Called
+impl<K: Kernel> FaultService<K> {
+    /// Room was wanted and not made since `from`: ends the process if it has been so for too long. Called
     /// without the lock.
     pub fn wanted_room(&self, from: Time) {
-        let work = self.lock().attempts.work();
-        let lasted = self.shortage.lasted(from, self.now(), work);
-        let hopeless = || self.stays() + WORK > self.member.budget();
-        if lasted.in_all > GIVE_UP || lasted.looks && hopeless() {
+        let work = self.lock().pages.work();
+        let lasted = self.stall.lasted(from, self.now(), work);
+        let needs_more = || self.stays() + WORK > self.member.budget();
+        if lasted.in_all > GIVE_UP || lasted.check_due && needs_more() {
             self.out_of_memory();
         }
     }
@@ -69,7 +69,7 @@ impl<K: Kernel> Process<K> {
         let mut pages = state.charge.unmanaged();
         for range in kept {
             let (first, end) = (PageNumber::of(range.start), PageNumber::of(range.end));
-            state.map.each(first, end, |_, page| {
+            state.pages.map().each(first, end, |_, page| {
                 pages += u64::from(matches!(page, Page::Resident(_)));
                 Continue(())
             });

@@ -1,18 +1,18 @@
 //! Writes to protected pages: clean copies are given up, and copies of shared pages charged.
 
+use crate::fault::fault_service::FaultService;
 use crate::map::access_pattern::around;
-use crate::map::mask::ones;
 use crate::map::page_map::{Page, PageNumber, UNIT};
-use crate::process::pager::Process;
 use crate::process::shared_pages::Sharing;
-use crate::process::state::{Freeing, State, window};
+use crate::process::state::State;
+use crate::reclaim::freeing::Freeing;
 use ebb_engine::PAGE_SIZE;
 use ebb_sys::paging::Kernel;
 
-impl<K: Kernel> Process<K> {
+impl<K: Kernel> FaultService<K> {
     /// Serves a write to a protected page. None: there is no room for a copy.
     pub fn write_protected(&self, state: &mut State, page: PageNumber) -> Option<()> {
-        match state.sharing {
+        match state.protection.sharing() {
             Sharing::Alone => {
                 self.write_clean(state, page);
                 Some(())
@@ -28,9 +28,9 @@ impl<K: Kernel> Process<K> {
             self.kernel.wake_pages(page.address(), PAGE_SIZE);
             return Some(());
         };
-        let window = window(state, page);
+        let window = state.window(page);
         let (mut first, mut pages) = around(page, window.first, window.pages, |p| {
-            range.holds(p) && matches!(state.map.get(p), Page::Resident(_))
+            range.holds(p) && matches!(state.pages.map().get(p), Page::Resident(_))
         });
         let shared = self.look(first.address(), pages).shared;
         let mut copies = shared.count_ones();
@@ -47,9 +47,8 @@ impl<K: Kernel> Process<K> {
         }
         self.let_be_written(state, first, pages);
         // They may leave again (`ReclaimQueue::defer`).
-        let State { map, queue, .. } = state;
-        if matches!(map.get(page), Page::Resident(_)) {
-            queue.insert(map, first.unit(), ones(first.within(), pages));
+        if matches!(state.pages.map().get(page), Page::Resident(_)) {
+            state.pages.insert(first, pages);
         }
         self.counters().fault_shared.add(1);
         self.counters().unshared.add(copies.max(1).into());
@@ -65,7 +64,7 @@ impl<K: Kernel> Process<K> {
 
     /// Serves a write to a page that is protected, and to nobody's but ours.
     pub fn write_clean(&self, state: &mut State, page: PageNumber) {
-        let clean = |p: PageNumber| matches!(state.map.get(p), Page::Resident(Some(_)));
+        let clean = |p: PageNumber| matches!(state.pages.map().get(p), Page::Resident(Some(_)));
         let range = state.ranges.find(page.address());
         let inside = |p| range.as_ref().is_some_and(|r| r.holds(p));
         let (first, pages) = around(page, page.unit().first(), UNIT, |p| inside(p) && clean(p));
@@ -77,9 +76,8 @@ impl<K: Kernel> Process<K> {
         let mut freeing = Freeing::default();
         let mut copies = 0;
         for at in (0..pages).map(|i| first.plus(i)) {
-            if let Page::Resident(Some(entry)) = state.map.get(at) {
-                state.map.set(at, Page::Resident(None));
-                self.keeping.learn(false);
+            if let Some(entry) = state.pages.take_copy(at) {
+                self.copy_was_written();
                 freeing.add(self.swap, self.cpu(), entry);
                 copies += 1;
             }

@@ -3,34 +3,15 @@
 //!
 //! The ranges themselves are noted by the hooks (`ranges`, `mmap`); nothing is evicted here.
 
-use crate::map::page_map::{Page, PageMap, PageNumber, UNIT};
+use crate::fault::fault_service::FaultService;
+use crate::map::page_map::{Page, PageNumber, UNIT};
 use crate::map::ranges::{InChild, Range};
-use crate::process::pager::{Pager, Process};
-use crate::process::shared_pages::Sharing;
+use crate::process::base::Base;
 use crate::process::state::State;
 use ebb_engine::PAGE_SIZE;
 use ebb_sys::Errno;
 use ebb_sys::paging::Kernel;
 use std::ops::ControlFlow::{Break, Continue};
-use std::sync::atomic::Ordering::SeqCst;
-
-/// In a forked child: pages of which its parent had only read zeros are missing here, as the kernel does not copy
-/// them; `there` are the runs of the others.
-fn forget_missing(map: &mut PageMap, start: usize, end: usize, there: &[(usize, usize)]) {
-    let mut missing = Vec::new();
-    let mut runs = there.iter().peekable();
-    map.each(PageNumber::of(start), PageNumber::of(end), |page, is| {
-        let at = page.address();
-        while runs.next_if(|run| run.1 <= at).is_some() {}
-        if is == Page::Resident(None) && runs.peek().is_none_or(|run| at < run.0) {
-            missing.push(page);
-        }
-        Continue(())
-    });
-    for page in missing {
-        map.set(page, Page::Untouched);
-    }
-}
 
 /// What became of a range that was to be registered.
 enum Registered {
@@ -41,7 +22,7 @@ enum Registered {
     Pieces,
 }
 
-impl<K: Kernel> Process<K> {
+impl<K: Kernel> FaultService<K> {
     /// Registers what was mapped or moved since the last time, and says so to who waits for that.
     pub fn register_new(&self) {
         let mut state = self.lock();
@@ -51,15 +32,13 @@ impl<K: Kernel> Process<K> {
             any = true;
         }
         if any {
-            let rounds = &self.pager.registration.rounds;
-            rounds.fetch_add(1, SeqCst);
-            self.kernel.wake_word(rounds, i32::MAX);
+            self.base.registration.end_round(self.kernel);
         }
     }
 
     /// Registers every range that is not, and learns which of its pages are present.
     pub fn register_all(&self, state: &mut State) {
-        self.pager.registration.unregistered.store(0, SeqCst);
+        self.base.registration.begin_round();
         let mut at = 0;
         while let Some(range) = state.ranges.next(at, usize::MAX) {
             at = range.end;
@@ -98,15 +77,17 @@ impl<K: Kernel> Process<K> {
                     range.start, range.end
                 ));
             }
-            state.forget_pages(Some(self.swap), self.cpu(), range.start, range.end);
+            state
+                .pages
+                .forget(Some(self.swap), self.cpu(), range.start, range.end);
             state.ranges.remove(range.start, range.end);
             return Registered::Nothing;
         }
         // A child of a system call that we do not see has no such memory, rather than zeros for pages that
         // are out.
         let _ = advise(libc::MADV_DONTFORK);
-        self.pager.join_again(start, len);
-        if state.sharing == Sharing::Protected {
+        self.base.join_again(start, len);
+        if !state.protection.is_alone() {
             // New, or moved by mremap, which leaves the protection behind.
             self.protect(start, len);
             self.give_up_written(state, range.start, range.end);
@@ -128,7 +109,7 @@ impl<K: Kernel> Process<K> {
             let first = self.forget_foreign(state, start, middle);
             return self.forget_foreign(state, middle, end) || first;
         }
-        state.forget_pages(Some(self.swap), self.cpu(), start, end);
+        state.pages.forget(Some(self.swap), self.cpu(), start, end);
         state.ranges.remove(start, end);
         self.counters().map_disagrees.add(1);
         true
@@ -138,7 +119,7 @@ impl<K: Kernel> Process<K> {
     fn is_lost(&self, state: &State, range: &Range) -> bool {
         let mut lost = false;
         let (first, end) = (PageNumber::of(range.start), PageNumber::of(range.end));
-        state.map.each(first, end, |_, page| {
+        state.pages.map().each(first, end, |_, page| {
             lost = !matches!(page, Page::Resident(_));
             if lost { Break(()) } else { Continue(()) }
         });
@@ -147,8 +128,8 @@ impl<K: Kernel> Process<K> {
 
     /// Learns from the kernel which pages of a range are present.
     fn learn_present(&self, state: &mut State, range: &Range) {
-        let State { map, queue, .. } = state;
-        let forked = self.forked.load(SeqCst);
+        let pages = &mut state.pages;
+        let forked = self.is_family();
         let mut there = Vec::new();
         let scanned = self.kernel.scan(range.start, range.end, |start, end| {
             if forked {
@@ -160,11 +141,8 @@ impl<K: Kernel> Process<K> {
                 let stop = PageNumber(end.0.min(unit.first().0 + UNIT));
                 let mut mask = 0;
                 while page < stop {
-                    match map.get(page) {
-                        Page::Untouched => {
-                            map.set(page, Page::Resident(None));
-                            mask |= 1 << page.within();
-                        }
+                    match pages.map().get(page) {
+                        Page::Untouched => mask |= 1 << page.within(),
                         // Swapped out, and yet there is a page: in a forked child libc touched it before it
                         // was registered, and the kernel gave it zeros.
                         Page::Swapped(_) | Page::Poisoned => {
@@ -180,17 +158,17 @@ impl<K: Kernel> Process<K> {
                     page = page.plus(1);
                 }
                 if mask != 0 {
-                    queue.insert(map, unit, mask);
+                    pages.fill(unit, mask);
                 }
             }
         });
         if scanned.is_ok() && forked {
-            forget_missing(map, range.start, range.end, &there);
+            pages.forget_missing(range.start, range.end, &there);
         }
     }
 }
 
-impl<K: Kernel> Process<K> {
+impl<K: Kernel> FaultService<K> {
     /// In the keeper: lets go what is to be let go; whether there was any.
     pub fn release_to_program(&self, state: &mut State) -> bool {
         let mut at = 0;
@@ -208,7 +186,9 @@ impl<K: Kernel> Process<K> {
                 // SAFETY: advice that changes no content.
                 let _ = unsafe { self.kernel.madvise(start, len, libc::MADV_DOFORK) };
             }
-            state.forget_pages(Some(self.swap), self.cpu(), range.start, range.end);
+            state
+                .pages
+                .forget(Some(self.swap), self.cpu(), range.start, range.end);
             state.ranges.remove(range.start, range.end);
         }
         any
@@ -216,7 +196,7 @@ impl<K: Kernel> Process<K> {
 
     /// In the keeper: says once that there is such memory.
     pub fn report_released(&self) {
-        let bytes = self.pager.registration.released.swap(0, SeqCst);
+        let bytes = self.base.registration.take_released();
         if bytes > 0 {
             self.member.message(&format!(
                 "process {} has a userfaultfd of its own for {} KiB of its memory: they stay in RAM, and count",
@@ -227,7 +207,7 @@ impl<K: Kernel> Process<K> {
     }
 }
 
-impl<K: Kernel> Pager<K> {
+impl<K: Kernel> Base<K> {
     /// Registered memory is about to be moved by `mremap`: marks it, so that the kernel does not merge it with what
     /// lies beside its new place. The kernel takes the registration away from the mapping that results (Linux 6.18,
     /// `move_vma`). The neighbours would lose theirs with it, unnoticed: their pages that are out would read as

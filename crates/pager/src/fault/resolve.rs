@@ -5,20 +5,17 @@
 //! moved back.
 
 use crate::budget::charge::Charge;
+use crate::fault::fault_service::FaultService;
 use crate::map::access_pattern::around;
 use crate::map::mask::ones;
-use crate::map::page_map::{Frame, Page, PageNumber, UNIT};
+use crate::map::page_map::{Page, PageNumber, UNIT};
 use crate::process::memory_ops::{Waking, Writes};
-use crate::process::pager::Process;
 use crate::process::state::State;
-use crate::process::state::window;
-use crate::process::worker::UnitBuffer;
-use crate::process::worker::Worker;
-use crate::reclaim::attempts::Waiter;
+use crate::process::worker::{PendingFault, UnitBuffer, Worker};
+use crate::reclaim::pages::Back;
 use ebb_engine::{PAGE_SIZE, PageBytes};
 use ebb_sys::Errno;
 use ebb_sys::paging::Kernel;
-use ebb_sys::paging::Time;
 use ebb_sys::userfaultfd::Fault;
 use ebb_tree::Way;
 use std::time::Duration;
@@ -59,19 +56,18 @@ impl Brought {
     }
 }
 
-impl<K: Kernel> Process<K> {
+impl<K: Kernel> FaultService<K> {
     /// Serves one fault, once.
-    pub fn serve(&self, worker: &mut Worker, fault: Fault, since: Time) -> Served {
-        worker.since = since;
-        let brought = match self.resolve(worker, fault) {
+    pub fn serve(&self, worker: &mut Worker, pending: &PendingFault) -> Served {
+        let brought = match self.resolve(worker, pending) {
             Ok(brought) if brought.woken => return Served::Done,
             Ok(brought) => brought,
             Err(served) => return served,
         };
-        let way = (!fault.protected).then_some(brought.way);
-        self.count_fault(way, brought.device, self.now() - since);
+        let way = (!pending.fault.protected).then_some(brought.way);
+        self.count_fault(way, brought.device, self.now() - pending.since);
         // A thread that waits for a device waits for this one too, where no other is awake.
-        let queued = brought.device && (worker.more || self.kernel.has_faults(0));
+        let queued = brought.device && (pending.is_followed || self.kernel.has_faults(0));
         self.wake(brought.first, brought.pages);
         if queued {
             self.services.share();
@@ -100,24 +96,24 @@ impl<K: Kernel> Process<K> {
 
     /// Resolves a fault. Nobody is woken while the lock is held: the woken thread takes this one's
     /// processor at once.
-    fn resolve(&self, worker: &mut Worker, fault: Fault) -> Result<Brought, Served> {
+    fn resolve(&self, worker: &mut Worker, pending: &PendingFault) -> Result<Brought, Served> {
         let mut state = self.lock();
-        let waiter = Waiter::of(&fault);
-        let State { map, attempts, .. } = &mut *state;
-        attempts.waits(map, waiter, !fault.protected, worker.since);
-        let brought = match map.get(waiter.page) {
+        let (fault, waiter) = (pending.fault, pending.waiter());
+        let pages = &mut state.pages;
+        pages.waits(waiter, !fault.protected, pending.since);
+        let brought = match pages.map().get(waiter.page) {
             // A write to a page that is leaving, too: it must not be let through before that is over.
             Page::Loading(_) | Page::Storing(_) => {
-                state.parked.push(fault);
+                state.parked.park(fault);
                 return Err(Served::Done);
             }
             Page::Swapped(_) if !fault.protected => {
-                let loaded = self.swap_in(state, worker, waiter, fault.write);
+                let loaded = self.swap_in(state, worker, pending);
                 return loaded.ok_or(Served::NoRoom);
             }
             page => self.resolve_at_once(&mut state, fault, page)?,
         };
-        state.attempts.served(waiter, self.now());
+        state.pages.served(waiter, self.now());
         Ok(brought)
     }
 
@@ -151,7 +147,9 @@ impl<K: Kernel> Process<K> {
         let (zeros, at) = (&ZEROS.0[..1], page.address());
         let (done, result) = self.copy(at, zeros, Writes::Free, Waking::Later);
         if done > 0 {
-            state.drop_copies(self.swap, self.cpu(), at, at + PAGE_SIZE);
+            state
+                .pages
+                .drop_copies(self.swap, self.cpu(), at, at + PAGE_SIZE);
             self.counters().map_disagrees.add(1);
         }
         // The system takes a page before it looks whether one is there.
@@ -176,9 +174,9 @@ impl<K: Kernel> Process<K> {
             // for it.
             return Ok(Brought::one(Way::Zero, page));
         };
-        let window = window(state, page);
+        let window = state.window(page);
         let (first, pages) = around(page, window.first, window.pages, |p| {
-            range.holds(p) && state.map.get(p) == Page::Untouched
+            range.holds(p) && state.pages.map().get(p) == Page::Untouched
         });
         let room = self.gets_room(state, page, first, pages);
         let (first, mut pages) = room.ok_or(Served::NoRoom)?;
@@ -187,11 +185,8 @@ impl<K: Kernel> Process<K> {
         if pages < window.pages {
             state.pattern.brought(first, pages);
         }
-        for i in 0..pages {
-            state.map.set(first.plus(i), Page::Resident(None));
-        }
         if pages > 0 {
-            self.queue(state, first, pages);
+            state.pages.fill(first.unit(), ones(first.within(), pages));
         }
         if page >= first.plus(pages) {
             self.wake(first, pages);
@@ -228,10 +223,10 @@ impl<K: Kernel> Process<K> {
 
     /// A page that is still in a frame is wanted again; in a scan its neighbours too.
     fn remap(&self, state: &mut State, page: PageNumber) -> Result<Brought, Served> {
-        let window = window(state, page);
-        let staged = |p| matches!(state.map.get(p), Page::Staged(_));
+        let window = state.window(page);
+        let staged = |p| matches!(state.pages.map().get(p), Page::Staged(_));
         let (first, wanted) = around(page, window.first, window.pages, staged);
-        let age = state.queue.age(&state.map, page);
+        let age = state.pages.age(page);
         let mut pages = 0;
         while pages < wanted && self.bring_back(state, first.plus(pages)) {
             pages += 1;
@@ -244,7 +239,7 @@ impl<K: Kernel> Process<K> {
             return Err(Served::NoPage);
         }
         if !window.stream {
-            state.queue.refaulted(&mut state.map, page, age);
+            state.pages.refaulted(page, age);
         }
         Ok(Brought {
             pages,
@@ -254,58 +249,37 @@ impl<K: Kernel> Process<K> {
 
     /// A staged page goes back where it was; false if the system has no page for it.
     fn bring_back(&self, state: &mut State, page: PageNumber) -> bool {
-        let Page::Staged(frame) = state.map.get(page) else {
-            unreachable!("nothing becomes of it while the lock is held")
-        };
-        self.has_room(state, 1) && self.copy_back(state, page, frame)
-            || self.put_back(state, page, frame)
+        self.has_room(state, 1) && self.copy_back(state, page) || self.put_back(state, page)
     }
 
     /// The same, moved if that can be: it takes no other page then.
-    pub fn put_back(&self, state: &mut State, page: PageNumber, frame: Frame) -> bool {
-        let movable = state.movable(page);
-        let staging = state.staging.as_mut().expect("captured pages lie there");
-        let from = staging.frame_address(frame);
-        if movable {
+    pub fn put_back(&self, state: &mut State, page: PageNumber) -> bool {
+        if state.movable(page) {
+            let from = state.pages.frame_address(page);
             // SAFETY: the frame is ours and holds exactly this page's content.
             let (done, result) = unsafe { self.kernel.move_pages(page.address(), from, PAGE_SIZE) };
             if done == PAGE_SIZE || result == Err(Errno(libc::EEXIST)) {
-                staging.remapped(frame);
                 if done == 0 {
                     // Somebody filled the page behind our back; the frame is left over.
                     self.drop_pages(&[(from, PAGE_SIZE)]);
                 }
-                self.is_back(state, page);
+                state.pages.came_back(page, Back::Moved);
                 return true;
             }
         }
-        self.copy_back(state, page, frame)
+        self.copy_back(state, page)
     }
 
     /// False if the system has no page for it.
-    fn copy_back(&self, state: &mut State, page: PageNumber, frame: Frame) -> bool {
-        let staging = state.staging.as_mut().expect("captured pages lie there");
-        let from = staging.frame_address(frame);
+    fn copy_back(&self, state: &mut State, page: PageNumber) -> bool {
+        let from = state.pages.frame_address(page);
         // SAFETY: a staged frame is present and nobody writes it.
         let content = unsafe { &*(from as *const PageBytes) };
         let content = std::slice::from_ref(content);
         let (done, _) = self.try_install(page, content, Writes::Free, Waking::Later);
-        if done == 0 {
-            return false;
+        if done > 0 {
+            state.pages.came_back(page, Back::Copied);
         }
-        staging.stored(frame);
-        self.is_back(state, page);
-        true
-    }
-
-    fn is_back(&self, state: &mut State, page: PageNumber) {
-        state.map.set(page, Page::Resident(None));
-        state.queue.no_longer_out(&state.map, page, 1);
-        self.queue(state, page, 1);
-    }
-
-    pub fn queue(&self, state: &mut State, first: PageNumber, pages: usize) {
-        let State { map, queue, .. } = state;
-        queue.insert(map, first.unit(), ones(first.within(), pages));
+        done > 0
     }
 }

@@ -1,67 +1,56 @@
 //! Serving a fault until it is served, or put down for later because nothing can be evicted.
 
 use crate::eviction::make_room::{Step, When};
+use crate::fault::fault_service::FaultService;
 use crate::fault::resolve::Served;
 use crate::map::page_map::{PageNumber, UNIT};
-use crate::process::pager::Process;
-use crate::process::worker::{DeferredFault, Worker};
-use crate::reclaim::attempts::Waiter;
+use crate::process::worker::{DeferredFault, PendingFault, Worker};
 use ebb_engine::PAGE_SIZE;
 use ebb_sys::paging::Kernel;
 use ebb_sys::paging::Time;
-use ebb_sys::userfaultfd::Fault;
 use std::time::Duration;
 
-impl<K: Kernel> Process<K> {
+impl<K: Kernel> FaultService<K> {
     /// Serves a fault, making room as often as it takes; or puts it down for later, if there is none and
     /// others wait to be served.
-    pub fn serve_until_done(&self, worker: &mut Worker, fault: Fault, since: Time) {
-        self.serve_on(worker, fault, since, None);
+    pub fn serve_until_done(&self, worker: &mut Worker, pending: PendingFault) {
+        self.serve_on(worker, pending, None);
     }
 
     /// Tries again what was put down for later, once each.
     pub fn serve_deferred(&self, worker: &mut Worker) {
-        for _ in 0..worker.deferred.len() {
-            if let Some(stuck) = worker.deferred.pop_front() {
-                self.serve_on(worker, stuck.fault, stuck.since, Some(stuck));
+        for _ in 0..worker.deferred() {
+            if let Some(stuck) = worker.next_deferred() {
+                self.serve_on(worker, stuck.pending, Some(stuck));
             }
         }
     }
 
-    fn serve_on(
-        &self,
-        worker: &mut Worker,
-        fault: Fault,
-        since: Time,
-        stuck: Option<DeferredFault>,
-    ) {
-        worker.waiter = Some(Waiter::of(&fault));
-        if let Some(stuck) = self.serve_unless_stuck(worker, fault, since, stuck) {
-            match self.pager.lifecycle.is_keeper(self.kernel.thread()) {
+    fn serve_on(&self, worker: &mut Worker, pending: PendingFault, stuck: Option<DeferredFault>) {
+        if let Some(stuck) = self.serve_unless_stuck(worker, pending, stuck) {
+            match self.base.lifecycle.is_keeper(self.kernel.thread()) {
                 // It comes once more, to a service thread.
-                true => self.wake(PageNumber::of(fault.address), 1),
-                false => worker.deferred.push_back(stuck),
+                true => self.wake(pending.waiter().page, 1),
+                false => worker.defer(stuck),
             }
         }
-        worker.waiter = None;
     }
 
     /// The same; what is to be served later.
     fn serve_unless_stuck(
         &self,
         worker: &mut Worker,
-        fault: Fault,
-        since: Time,
+        pending: PendingFault,
         mut stuck: Option<DeferredFault>,
     ) -> Option<DeferredFault> {
         let mut refused: Option<Time> = None;
         let mut direct = stuck.is_some();
         loop {
-            match self.serve(worker, fault, since) {
+            match self.serve(worker, &pending) {
                 Served::Done => return None,
                 // Nobody but the keeper gives pages up: it comes once more, to a service thread.
-                Served::NoPage if self.pager.lifecycle.is_keeper(self.kernel.thread()) => {
-                    self.wake(PageNumber::of(fault.address), 1);
+                Served::NoPage if self.base.lifecycle.is_keeper(self.kernel.thread()) => {
+                    self.wake(pending.waiter().page, 1);
                     return None;
                 }
                 Served::NoPage => {
@@ -74,11 +63,11 @@ impl<K: Kernel> Process<K> {
                 self.counters().allocstall.add(1);
             }
             let wanted = self.now();
-            let step = self.make_room(worker, When::Now);
-            if std::mem::take(&mut worker.is_short) {
+            let made = self.make_room(worker, When::Now(pending.waiter()));
+            if made.was_hard {
                 self.wanted_room(wanted);
             }
-            match step {
+            match made.step {
                 Step::Progress | Step::Enough if stuck.is_none() => continue,
                 Step::Progress | Step::Enough => {}
                 Step::Full | Step::Nothing if self.shrinks_pool() => continue,
@@ -87,8 +76,7 @@ impl<K: Kernel> Process<K> {
             let waits = stuck.get_or_insert_with(|| {
                 self.counters().stall.add(1);
                 DeferredFault {
-                    fault,
-                    since,
+                    pending,
                     begin: wanted,
                     copies: 0,
                 }
@@ -98,7 +86,7 @@ impl<K: Kernel> Process<K> {
             self.kernel.follow_user();
             self.wanted_room(wanted);
             // They may be older, and what they are brought is not to be taken from them meanwhile.
-            if worker.more || self.kernel.has_faults(0) {
+            if pending.is_followed || self.kernel.has_faults(0) {
                 return stuck;
             }
         }
@@ -128,14 +116,14 @@ impl<K: Kernel> Process<K> {
     /// Serves the faults whose page was in transit when they came. The thread that ends a transit gets them on its
     /// worker, and must call this: nobody else will.
     pub fn serve_again(&self, worker: &mut Worker) {
-        while let Some(fault) = worker.again.pop() {
-            self.serve_until_done(worker, fault, self.now());
+        while let Some(fault) = worker.next_unparked() {
+            self.serve_until_done(worker, PendingFault::alone(fault, self.now()));
         }
     }
 
     /// Lets them come once more instead, to a service thread: for who must not wait meanwhile.
     pub fn wake_again(&self, worker: &mut Worker) {
-        for fault in worker.again.drain(..) {
+        while let Some(fault) = worker.next_unparked() {
             self.wake(PageNumber::of(fault.address), 1);
         }
     }

@@ -7,11 +7,11 @@
 //! with an ordinary handler thread.
 //!
 //! Every thread that waits on the descriptor is woken by every fault. So only those whose processor has faulting
-//! threads wait there; the others are *resting* on a futex. Which processor a fault came from is sampled. One is
+//! threads wait there; the others are *asleep* on a futex. Which processor a fault came from is sampled. One is
 //! always awake.
 //!
 //! A thread that waits for a device serves nobody meanwhile. Where faults were found to queue behind such a wait, the
-//! threads *share*: another is woken, and none goes to rest for where the faults come from. Each takes one fault at a
+//! threads *share*: another is woken, and none falls asleep for where the faults come from. Each takes one fault at a
 //! time, so that as many transfers are under way as there are threads.
 //!
 //! Idle urgency would starve service when other work fills the processors: the keeper watches for that, and for
@@ -20,11 +20,10 @@
 //! on.
 
 use crate::eviction::make_room::When;
-use crate::process::pager::{Pager, Process};
+use crate::fault::fault_service::FaultService;
 use crate::process::services::{Service, Services};
-use crate::process::worker::Worker;
+use crate::process::worker::{PendingFault, Worker};
 use ebb_sys::paging::{Kernel, Time};
-use ebb_sys::thread::TaskName;
 use ebb_sys::userfaultfd::{BATCH, Fault};
 use std::time::Duration;
 
@@ -81,7 +80,7 @@ impl Watch {
     /// had none for a while.
     fn after<K: Kernel>(
         &mut self,
-        process: &Process<K>,
+        process: &FaultService<K>,
         me: &Service,
         fault: Fault,
         now: Time,
@@ -101,7 +100,7 @@ impl Watch {
 
     /// Nothing to serve. A thread that was woken on this processor has it before this one does, and gives it back
     /// with its next fault. So the thread that was served last may be elsewhere. True: leave.
-    fn nothing<K: Kernel>(&mut self, process: &Process<K>, me: &Service) -> bool {
+    fn nothing<K: Kernel>(&mut self, process: &FaultService<K>, me: &Service) -> bool {
         let now = process.now();
         if self.served.is_none() || now - self.last < self.gap {
             return false;
@@ -114,7 +113,7 @@ impl Watch {
         leave
     }
 
-    fn look<K: Kernel>(&mut self, process: &Process<K>, me: &Service, now: Time) -> bool {
+    fn look<K: Kernel>(&mut self, process: &FaultService<K>, me: &Service, now: Time) -> bool {
         let services: &Services<K> = &process.services;
         (self.since, self.last) = (0, now);
         let from = self
@@ -149,30 +148,21 @@ struct Turn {
     quiet: u32,
 }
 
-impl<K: Kernel> Pager<K> {
+impl<K: Kernel> FaultService<K> {
     /// The service thread of this index, for ever.
-    pub fn run_service(&'static self, index: usize) -> ! {
-        self.kernel.name_thread(TaskName::Service);
-        let process = loop {
-            match self.process() {
-                Some(p) => break p,
-                None => self.kernel.sleep(Duration::from_micros(50)),
-            }
-        };
-        let me = process.services.service(index);
-        process.services.begin(me);
+    pub fn run_service(&self, index: usize) -> ! {
+        let me = self.services.service(index);
+        self.services.begin(me);
         let mut turn = Turn {
             worker: Worker::new(),
-            watch: Watch::new(self.kernel.now()),
+            watch: Watch::new(self.now()),
             quiet: 0,
         };
         loop {
-            process.service_turn(me, &mut turn);
+            self.service_turn(me, &mut turn);
         }
     }
-}
 
-impl<K: Kernel> Process<K> {
     /// One turn of a service thread: reads faults and serves them, or waits for some.
     fn service_turn(&self, me: &Service, turn: &mut Turn) {
         me.until_woken(self.kernel);
@@ -186,8 +176,7 @@ impl<K: Kernel> Process<K> {
         };
         if !faults.is_empty() {
             self.serve_all(me, turn, faults);
-        } else if !turn.worker.deferred.is_empty() {
-            turn.worker.more = false;
+        } else if turn.worker.deferred() > 0 {
             self.serve_deferred(&mut turn.worker);
             self.serve_again(&mut turn.worker);
         } else {
@@ -195,10 +184,10 @@ impl<K: Kernel> Process<K> {
         }
     }
 
-    /// No fault was there: waits for one, or rests.
+    /// No fault was there: waits for one, or falls asleep.
     fn wait_for_faults(&self, me: &Service, turn: &mut Turn) {
         if turn.watch.nothing(self, me) && !self.services.shares() {
-            return self.services.rest(me);
+            return self.services.fall_asleep(me);
         }
         if self.kernel.has_faults(20) {
             turn.quiet = 0;
@@ -208,7 +197,7 @@ impl<K: Kernel> Process<K> {
         me.competes(self.kernel);
         if turn.quiet >= 3 {
             turn.quiet = 0;
-            self.services.rest(me);
+            self.services.fall_asleep(me);
         }
     }
 
@@ -216,12 +205,16 @@ impl<K: Kernel> Process<K> {
     fn serve_all(&self, me: &Service, turn: &mut Turn, faults: &[Fault]) {
         self.check_origin(faults);
         self.services.serves(me);
-        self.pager.fork.hold_on(self.kernel);
+        self.base.fork.hold_on(self.kernel);
         let now = self.now();
         let mut leave = false;
         for (i, &fault) in faults.iter().enumerate() {
-            turn.worker.more = i + 1 < faults.len();
-            self.serve_until_done(&mut turn.worker, fault, now);
+            let pending = PendingFault {
+                fault,
+                since: now,
+                is_followed: i + 1 < faults.len(),
+            };
+            self.serve_until_done(&mut turn.worker, pending);
             let served = self.services.count_served();
             let fails_after = self.swap_space.devices.faults().pager_after;
             assert!(fails_after != Some(served), "EBB_FAULTS asks for it");
@@ -231,13 +224,13 @@ impl<K: Kernel> Process<K> {
         self.serve_deferred(&mut turn.worker);
         self.serve_again(&mut turn.worker);
         if leave && !self.services.shares() {
-            self.services.rest(me);
+            self.services.fall_asleep(me);
         }
     }
 
     /// For tests: threads of ours must not fault, as they would wait for themselves.
     fn check_origin(&self, faults: &[Fault]) {
-        if self.pager.lifecycle.is_checking()
+        if self.base.lifecycle.is_checking()
             && let Some(own) = faults.iter().find(|f| self.is_own(f.thread))
         {
             self.fail(&format!(
@@ -249,6 +242,6 @@ impl<K: Kernel> Process<K> {
 
     /// Whether a thread is one of those that serve this process.
     fn is_own(&self, thread: u32) -> bool {
-        self.pager.lifecycle.is_keeper(thread) || self.services.has(thread)
+        self.base.lifecycle.is_keeper(thread) || self.services.has(thread)
     }
 }

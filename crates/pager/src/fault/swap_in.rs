@@ -5,17 +5,16 @@
 //! their data is loaded and installed. Under it again the page map says what is there. Waiting threads are woken by
 //! the caller, after that; or by the second step, where that is one copy (`install`).
 
+use crate::fault::fault_service::FaultService;
 use crate::fault::resolve::Brought;
 use crate::map::access_pattern::{REACH, Window, around};
 use crate::map::mask::{ones, runs};
 use crate::map::page_map::{Mask, Page, PageMap, PageNumber, UNIT};
+use crate::process::base::Locked;
 use crate::process::memory_ops::{Waking, Writes};
-use crate::process::pager::{Locked, Process};
-use crate::process::shared_pages::Sharing;
-use crate::process::state::window;
-use crate::process::state::{Freeing, State};
-use crate::process::worker::Worker;
-use crate::reclaim::attempts::Waiter;
+use crate::process::state::State;
+use crate::process::worker::{PendingFault, Worker};
+use crate::reclaim::freeing::Freeing;
 use crate::reclaim::reclaim_queue::RESIDENT_SET;
 use arrayvec::ArrayVec;
 use ebb_engine::swap::{LoadError, Place, Source};
@@ -33,7 +32,7 @@ struct SwapIn {
     /// Whether they keep their entries as clean copies.
     keep: bool,
     /// How often protection had been lifted when it began.
-    lifted: u32,
+    lifts: u32,
 }
 
 type Results = [Result<Source, LoadError>; UNIT];
@@ -47,17 +46,17 @@ struct Loaded {
     at: Option<Time>,
 }
 
-impl<K: Kernel> Process<K> {
+impl<K: Kernel> FaultService<K> {
     /// Brings in the page that is waited for; none: there is no room.
     pub fn swap_in(
         &self,
         mut state: Locked,
         worker: &mut Worker,
-        waiter: Waiter,
-        write: bool,
+        pending: &PendingFault,
     ) -> Option<Brought> {
+        let (waiter, write) = (pending.waiter(), pending.fault.write);
         let page = waiter.page;
-        let Page::Swapped(entry) = state.map.get(page) else {
+        let Page::Swapped(entry) = state.pages.map().get(page) else {
             unreachable!("only swapped pages are brought in")
         };
         let device = self.swap.prefetch(entry) == Place::Slot;
@@ -67,14 +66,14 @@ impl<K: Kernel> Process<K> {
         if pages != window.pages || device {
             state.pattern.brought(first, pages);
         }
-        let age = state.queue.age(&state.map, page);
+        let age = state.pages.age(page);
         let (pass, entries) = self.begin_loading(&mut state, &window, page, (first, pages));
         let load = SwapIn {
             first,
             entries,
             pass,
             keep: self.keeps_copies(&state, (entry, age), (device, filling), pass, write),
-            lifted: state.lifted,
+            lifts: state.protection.lifts(),
         };
         let expected = self.expected(&mut state);
         drop(state);
@@ -83,20 +82,14 @@ impl<K: Kernel> Process<K> {
             self.swap.expect(&expected);
         }
         let wanted = page.0 - first.0;
-        let loaded = self.transfer(&load, worker, (!device).then_some(wanted));
+        let loaded = self.transfer(&load, worker, pending.since, (!device).then_some(wanted));
 
         let mut state = self.lock();
         self.finish(&mut state, &load, &loaded);
-        let State {
-            map,
-            queue,
-            attempts,
-            parked,
-            ..
-        } = &mut *state;
-        attempts.served(waiter, loaded.at.unwrap_or_else(|| self.now()));
+        let at = loaded.at.unwrap_or_else(|| self.now());
+        state.pages.served(waiter, at);
         if !window.stream {
-            queue.refaulted(map, page, age);
+            state.pages.refaulted(page, age);
         }
         self.count_swap_in(age, pages);
         let way = match device {
@@ -107,8 +100,8 @@ impl<K: Kernel> Process<K> {
         if device {
             self.member.report_load(self.swap.last_load_ns());
         }
-        self.pager.transit_ended();
-        worker.again.append(parked);
+        self.base.transit_ended();
+        state.parked.unpark(worker);
         Some(Brought {
             way,
             device,
@@ -127,22 +120,13 @@ impl<K: Kernel> Process<K> {
         (first, pages): (PageNumber, usize),
     ) -> (bool, ArrayVec<EntryId, UNIT>) {
         let State {
-            map,
-            queue,
+            pages: all,
             pool_split,
             ..
         } = state;
-        let mut entries = ArrayVec::new();
-        for at in (0..pages).map(|i| first.plus(i)) {
-            let Page::Swapped(entry) = map.get(at) else {
-                unreachable!("only swapped pages are taken")
-            };
-            map.set(at, Page::Loading(entry));
-            entries.push(entry);
-        }
-        pool_split.record_refault(queue.rank(map, page), map.resident());
-        queue.no_longer_out(map, first, pages);
-        (window.whole_scan && queue.joins_scan(map, page), entries)
+        pool_split.record_refault(all.rank(page), all.map().resident());
+        let entries = all.begin_load(first, pages);
+        (window.whole_scan && all.joins_scan(page), entries)
     }
 
     /// Whether pages keep their entries as clean copies. The touched one has this entry and age. It comes from a
@@ -165,7 +149,7 @@ impl<K: Kernel> Process<K> {
             // once more by each relative.
             false => {
                 let inherits = || self.swap_space.generations.inherits(self.swap, entry);
-                pass || state.sharing == Sharing::Protected && inherits()
+                pass || !state.protection.is_alone() && inherits()
             }
         };
         worth && self.keeps(write)
@@ -183,7 +167,7 @@ impl<K: Kernel> Process<K> {
         let range = state.ranges.find(page.address());
         let good = |p: PageNumber| {
             let inside = range.as_ref().is_some_and(|r| r.holds(p));
-            inside && matches!(state.map.get(p), Page::Swapped(_))
+            inside && matches!(state.pages.map().get(p), Page::Swapped(_))
         };
         let (first, pages) = around(page, window.first, window.pages, good);
         self.gets_room(state, page, first, pages)
@@ -205,7 +189,7 @@ impl<K: Kernel> Process<K> {
         }
         let ahead = state.pattern.ahead();
         (ahead.start.0..ahead.end.0)
-            .filter_map(|p| match state.map.get(PageNumber(p)) {
+            .filter_map(|p| match state.pages.map().get(PageNumber(p)) {
                 Page::Swapped(entry) => Some(entry),
                 _ => None,
             })
@@ -215,11 +199,17 @@ impl<K: Kernel> Process<K> {
 
     /// Loads the data and puts what is good of it into place. If one copy does that, and a page is
     /// `wanted`, the fault is counted and who waits is woken.
-    fn transfer(&self, load: &SwapIn, worker: &mut Worker, wanted: Option<usize>) -> Loaded {
+    fn transfer(
+        &self,
+        load: &SwapIn,
+        worker: &mut Worker,
+        since: Time,
+        wanted: Option<usize>,
+    ) -> Loaded {
         let pages = load.entries.len();
         let mut results: Results = std::array::from_fn(|_| Ok(Source::Zero));
-        let mut outs: ArrayVec<&mut PageBytes, UNIT> =
-            worker.buffer.0[..pages].iter_mut().collect();
+        let buffer = worker.buffer(pages);
+        let mut outs: ArrayVec<&mut PageBytes, UNIT> = buffer.iter_mut().collect();
         let (entries, keep) = (&load.entries, load.keep);
         self.swap
             .load_each(self.cpu(), entries, &mut outs, keep, &mut results[..pages]);
@@ -228,9 +218,9 @@ impl<K: Kernel> Process<K> {
         let mut at = None;
         let waking = match wanted {
             Some(wanted) if good == ones(0, pages) && self.services.can_compete() => {
-                let took = (self.now() - worker.since) + Self::install_estimate(pages);
+                let took = (self.now() - since) + Self::install_estimate(pages);
                 self.count_fault(Some(way_of(results[wanted])), false, took);
-                at = Some(worker.since + took);
+                at = Some(since + took);
                 Waking::AtOnce
             }
             _ => Waking::Later,
@@ -241,7 +231,7 @@ impl<K: Kernel> Process<K> {
         };
         let mut placed = true;
         for (i, len) in runs(good) {
-            let content = &worker.buffer.0[i..i + len];
+            let content = &buffer[i..i + len];
             placed &= self.install(load.first.plus(i), content, writes, waking);
         }
         Loaded {
@@ -253,28 +243,26 @@ impl<K: Kernel> Process<K> {
 
     /// Says in the page map what has come. Copies are kept of what is protected without a doubt.
     fn finish(&self, state: &mut State, load: &SwapIn, loaded: &Loaded) {
-        let keeps = load.keep && loaded.placed && load.lifted == state.lifted;
+        let keeps = load.keep && loaded.placed && load.lifts == state.protection.lifts();
         let mut freeing = Freeing::default();
+        let mut outcome = ArrayVec::<Page, UNIT>::new();
         for (i, (&entry, result)) in load.entries.iter().zip(&loaded.results).enumerate() {
-            let at = load.first.plus(i);
-            match result {
+            let page = match result {
                 Ok(_) => {
                     if load.keep && !keeps {
                         freeing.add(self.swap, self.cpu(), entry);
                     }
-                    let kept = keeps.then_some(entry);
-                    state.map.set(at, Page::Resident(kept));
+                    Page::Resident(keeps.then_some(entry))
                 }
-                Err(error) => self.poison(state, at, error),
-            }
+                Err(error) => {
+                    self.poison(load.first.plus(i), error);
+                    Page::Poisoned
+                }
+            };
+            outcome.push(page);
         }
         freeing.finish(self.swap, self.cpu());
-        let State { map, queue, .. } = state;
-        let mask = ones(load.first.within(), load.entries.len());
-        match load.pass {
-            true => queue.insert_scan(map, load.first.unit(), mask),
-            false => queue.insert(map, load.first.unit(), mask),
-        }
+        state.pages.end_load(load.first, &outcome, load.pass);
     }
 
     /// How many epochs ago the oldest pages in the pool were evicted, about, if it is as large as it may be. A page
@@ -283,7 +271,7 @@ impl<K: Kernel> Process<K> {
     fn pool_span(&self, state: &State) -> usize {
         const DENSITY: usize = 2;
         let pool = DENSITY * self.swap.pool_max() as usize / PAGE_SIZE;
-        usize::from(RESIDENT_SET) * (1 + pool / state.map.resident().max(1))
+        usize::from(RESIDENT_SET) * (1 + pool / state.pages.map().resident().max(1))
     }
 
     /// Whether the pool is to hold much more than it does. Then a read from a device brings along all that one
@@ -295,7 +283,7 @@ impl<K: Kernel> Process<K> {
 
     /// The page's data is lost: touching it is fatal from now on, and says why. Where the keys are wiped the program is
     /// gone, and nothing is lost: the calling thread waits for the end of the helper.
-    fn poison(&self, state: &mut State, page: PageNumber, error: &LoadError) {
+    fn poison(&self, page: PageNumber, error: &LoadError) {
         if self.swap_space.devices.has_no_keys() {
             self.await_end();
         }
@@ -321,7 +309,6 @@ impl<K: Kernel> Process<K> {
         ));
         self.kernel.poison(page.address(), PAGE_SIZE);
         self.counters().poisoned.add(1);
-        state.map.set(page, Page::Poisoned);
     }
 }
 
@@ -335,10 +322,10 @@ fn way_of(result: Result<Source, LoadError>) -> Way {
 
 /// Pages to bring in with `page`, which comes from a `device` or not, while the pool is being filled or not.
 fn window_to_load(state: &mut State, page: PageNumber, (device, filling): (bool, bool)) -> Window {
-    let window = window(state, page);
+    let window = state.window(page);
     match device {
         true if filling => window.widened(Window::of_unit(page)),
-        true => window.widened(neighbours(&state.map, page)),
+        true => window.widened(neighbours(state.pages.map(), page)),
         false => window,
     }
 }

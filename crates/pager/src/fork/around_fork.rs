@@ -8,7 +8,7 @@
 //!    no room for all that the child might copy, it pages first. Copies in processes that do not
 //!    page are seen when the supervisor measures them, which may be late. Where it pages, and as
 //!    many processes as can be are managed already, the fork waits until one of them ends.
-//! 1. `before_fork` (the forking thread): asks the keeper to bring the process to rest. Pages that the budget could
+//! 1. `before_fork` (the forking thread): asks the keeper to make the process quiescent. Pages that the budget could
 //!    not hold twice are evicted; no page is in transit or staged, as the staging area is not inherited; no thread of
 //!    ours is inside the engine. Then takes the lock and holds it while the system copies the process. Registered
 //!    ranges are kept from children (`MADV_DONTFORK`) but for the time of such a fork. A child made by a system call
@@ -22,13 +22,13 @@
 
 #![allow(clippy::missing_safety_doc)] // Each says "Requires:".
 
-use crate::fork::rest::SHORT;
+use crate::fault::fault_service::FaultService;
+use crate::fork::quiesce::SHORT;
 use crate::map::ranges::{InChild, Range};
-use crate::process::fork_stage::{child, stage};
-use crate::process::pager::{Locked, Pager, Process};
+use crate::pager::Pager;
+use crate::process::base::Locked;
 use ebb_sys::paging::Kernel;
 use ebb_tree::ChildSlot;
-use std::sync::atomic::Ordering::SeqCst;
 use std::time::Duration;
 
 /// How long a fork waits for the tree to page: a supervisor that is gone limits nobody any more.
@@ -84,16 +84,16 @@ impl<K: Kernel> Pager<K> {
         };
         let (locked, slot) = match unpaged() {
             Some(locked) => {
-                self.fork.before_paging.store(true, SeqCst);
+                self.fork.note_before_paging();
                 (locked, None)
             }
             None => {
                 let process = self.process().expect("once there, it stays");
-                match self.lock_at_rest(process) {
+                match self.lock_quiescent(process) {
                     (locked, Some(slot)) => (locked, Some(slot)),
                     (locked, None) => {
                         drop(locked);
-                        self.fork.enter(&self.kernel, stage::OVER);
+                        self.fork.over(&self.kernel);
                         return false;
                     }
                 }
@@ -101,41 +101,37 @@ impl<K: Kernel> Pager<K> {
         };
         self.inherit(&locked, true);
         // SAFETY: it is the state's lock.
-        unsafe { self.held.keep(locked, slot) };
+        unsafe { self.hold_in_fork(locked, slot) };
         true
     }
 
-    /// Waits until the process is at rest; the lock, and the slot for the child if there is one.
-    fn lock_at_rest(&'static self, process: &Process<K>) -> (Locked, Option<ChildSlot>) {
-        let stage = &self.fork.stage;
-        let wants = || stage.compare_exchange(stage::NONE, stage::WANTED, SeqCst, SeqCst);
-        while wants().is_err() {
+    /// Waits until the process is quiescent; the lock, and the slot for the child if there is one.
+    fn lock_quiescent(&'static self, process: &FaultService<K>) -> (Locked, Option<ChildSlot>) {
+        while !self.fork.claim() {
             self.end_orphan();
             self.kernel.sleep(Duration::from_micros(100));
         }
         loop {
             self.end_orphan();
             process.member.wake_self();
-            self.kernel
-                .wait_word(stage, stage::WANTED, Some(Duration::from_millis(5)));
-            if stage.load(SeqCst) != stage::AT_REST {
+            if !self.fork.wait_quiescent(&self.kernel) {
                 continue;
             }
-            if let Some(at_rest) = self.reserve_at_rest(process) {
-                return at_rest;
+            if let Some(quiescent) = self.reserve_quiescent(process) {
+                return quiescent;
             }
             self.kernel.sleep(SHORT);
         }
     }
 
     /// The lock, if nothing is in transit or staged, and the slot for the child if there is one.
-    pub fn reserve_at_rest(
+    pub fn reserve_quiescent(
         &'static self,
-        process: &Process<K>,
+        process: &FaultService<K>,
     ) -> Option<(Locked, Option<ChildSlot>)> {
         let mut locked = self.lock();
-        let staged = locked.staging.as_ref().map_or(0, |s| s.staged_frames());
-        if locked.map.in_transit() > 0 || staged > 0 {
+        let pages = &locked.pages;
+        if pages.map().in_transit() > 0 || pages.staged_frames() > 0 {
             return None;
         }
         // The child's charge is a copy of ours and all of it is credited as shared: nothing must be in it
@@ -143,7 +139,7 @@ impl<K: Kernel> Pager<K> {
         let used = process.used(&locked);
         locked.charge.settle(process.member, used, 0);
         // It does not inherit the staging area.
-        let frames = locked.staging.as_ref().map_or(0, |s| s.unused_frames());
+        let frames = locked.pages.staging().unused_frames();
         let slot = process.member.reserve_child(frames as u64);
         Some((locked, slot))
     }
@@ -173,7 +169,7 @@ impl<K: Kernel> Pager<K> {
     /// The fork is over, in the parent; `child` where it is known. Requires: `before_fork` on this thread.
     pub unsafe fn after_fork_parent(&'static self, child: Option<i32>) {
         // SAFETY: `before_fork` on this thread took the lock, which is inside.
-        let Some((mut locked, slot)) = (unsafe { self.held.take() }) else {
+        let Some((mut locked, slot)) = (unsafe { self.take_held() }) else {
             return;
         };
         self.inherit(&locked, false);
@@ -183,21 +179,17 @@ impl<K: Kernel> Pager<K> {
         if let Some(slot) = slot {
             self.share_with(process, &mut locked, slot, child);
         }
-        let protected = &self.fork.protected;
-        let seen = protected.load(SeqCst);
+        let seen = self.fork.protections();
         drop(locked);
-        self.fork.enter(&self.kernel, stage::OVER);
-        while protected.load(SeqCst) == seen {
-            self.kernel
-                .wait_word(protected, seen, Some(Duration::from_millis(5)));
-        }
+        self.fork.over(&self.kernel);
+        self.fork.wait_protected(&self.kernel, seen);
     }
 
     /// In the parent: pages and pool are shared with a child in this slot from now on; or not, if the fork
     /// failed.
     pub fn share_with(
         &'static self,
-        process: &Process<K>,
+        process: &FaultService<K>,
         locked: &mut Locked,
         slot: ChildSlot,
         child: Option<i32>,
@@ -205,8 +197,8 @@ impl<K: Kernel> Pager<K> {
         process.swap.fork_parent();
         process.swap_space.devices.part(false);
         process.swap_space.generations.begin(process.swap);
-        process.forked.store(true, SeqCst);
-        self.shared_pages.begin(&mut locked.sharing);
+        process.joins_family();
+        self.shared_pages.begin(&mut locked.protection);
         match child {
             Some(pid) if pid > 0 => process.member.child_forked(slot, pid as u32),
             Some(_) => process.member.cancel_child(slot),
@@ -219,7 +211,7 @@ impl<K: Kernel> Pager<K> {
     /// on the thread that forked.
     pub unsafe fn after_fork_child(&'static self) {
         // SAFETY: as above; the child has this thread alone, and its copy of the lock is held by it.
-        let held = unsafe { self.held.take() };
+        let held = unsafe { self.take_held() };
         let Some((locked, slot)) = held else {
             return self.reset_without_lock();
         };
@@ -241,18 +233,17 @@ impl<K: Kernel> Pager<K> {
     }
 
     /// In a forked child: waits until its keeper serves it.
-    fn wait_until_served(&'static self, parent: &Process<K>) {
-        let state = &self.fork.child;
-        while state.load(SeqCst) == child::STARTING {
-            let pause = Some(Duration::from_millis(100));
-            self.kernel.wait_word(state, child::STARTING, pause);
-            if !self.kernel.helper_lives() && state.load(SeqCst) == child::STARTING {
+    fn wait_until_served(&'static self, parent: &FaultService<K>) {
+        while self
+            .fork
+            .wait_child(&self.kernel, Duration::from_millis(100))
+        {
+            if !self.kernel.helper_lives() {
                 let why = "its helper was killed".into();
                 self.fork.child_fails(&self.kernel, why);
             }
         }
-        if state.load(SeqCst) == child::FAILED {
-            let why = self.fork.take_failure().unwrap_or_default();
+        if let Some(why) = self.fork.child_failure() {
             parent.fail(&format!(
                 "a forked child cannot be served and is ended: {why}; `ebb doctor` says what is low or missing \
                  here"

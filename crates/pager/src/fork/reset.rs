@@ -14,19 +14,19 @@
 //! | lifecycle, heap break, user changes, registration, shared pages | copies |
 //! | swap space | a reader of the parent's clusters, with keys and a generation of its own |
 
+use crate::fault::fault_service::FaultService;
 use crate::map::ranges::InChild;
-use crate::process::fork_stage::{child, stage};
-use crate::process::pager::{Locked, Pager, Process};
+use crate::pager::Pager;
+use crate::process::base::Locked;
 use ebb_sys::paging::Kernel;
 use ebb_tree::ChildSlot;
-use std::sync::atomic::Ordering::SeqCst;
 
 impl<K: Kernel> Pager<K> {
     /// Makes every part the child's own: see the table above. `slot` is the child's place in the tree, if
     /// the parent pages.
     pub fn reset_in_child(&'static self, mut locked: Locked, slot: Option<ChildSlot>) {
         self.reset_without_lock();
-        self.fork.stage.store(stage::NONE, SeqCst);
+        self.fork.reset_in_child();
         // Locks on memory are not inherited.
         locked.ranges.change(0, usize::MAX, |a| a.locked = false);
         let Some(parent) = self.process() else {
@@ -42,9 +42,8 @@ impl<K: Kernel> Pager<K> {
         parent.member.child_started(slot);
         parent.swap.fork_child();
         parent.swap_space.generations.begin(parent.swap);
-        locked.staging = None;
-        locked.parked.clear();
-        locked.attempts.clear();
+        locked.pages.reset_in_child();
+        locked.parked.reset_in_child();
         self.disinherit(&mut locked, parent);
         parent.swap_space.devices.part(true);
         let charged = parent.member.own_charge();
@@ -53,7 +52,7 @@ impl<K: Kernel> Pager<K> {
             .ranges
             .change(0, usize::MAX, |a| a.registered = false);
         self.inherit_process();
-        self.fork.child.store(child::STARTING, SeqCst);
+        self.fork.child_starts();
     }
 
     /// The same of the parts that need no lock.
@@ -64,7 +63,7 @@ impl<K: Kernel> Pager<K> {
     }
 
     /// In a forked child: forgets the content of what the program wanted it to have no copy of.
-    fn disinherit(&'static self, locked: &mut Locked, parent: &Process<K>) {
+    fn disinherit(&'static self, locked: &mut Locked, parent: &FaultService<K>) {
         let mut at = 0;
         while let Some(range) = locked.ranges.next(at, usize::MAX) {
             at = range.end;
@@ -72,7 +71,9 @@ impl<K: Kernel> Pager<K> {
             if kind == InChild::Copied {
                 continue;
             }
-            locked.forget_pages(Some(parent.swap), self.cpu(), range.start, range.end);
+            locked
+                .pages
+                .forget(Some(parent.swap), self.cpu(), range.start, range.end);
             if kind == InChild::Absent {
                 locked.ranges.remove(range.start, range.end);
             }

@@ -5,7 +5,7 @@
 //! evicting resident pages, which go into the pool too.
 
 use crate::devices::device_set::DrainTarget;
-use crate::process::pager::Process;
+use crate::keeper::thread::Keeper;
 use crate::process::worker::Worker;
 use ebb_engine::PAGE_SIZE;
 use ebb_sys::paging::Kernel;
@@ -16,17 +16,17 @@ const FEW: u64 = 32;
 
 /// The memory of a process, for as long as its keeper looks after the devices.
 pub struct PoolTarget<'a, K: Kernel> {
-    pub process: &'a Process<K>,
+    pub keeper: &'a Keeper<K>,
     pub worker: &'a mut Worker,
 }
 
 impl<K: Kernel> DrainTarget for PoolTarget<'_, K> {
     fn holds(&mut self, users: u64) -> u64 {
-        self.process.pool_capacity().pages(users)
+        self.keeper.pool_capacity().pages(users)
     }
 
     fn make_room(&mut self, pages: usize) -> bool {
-        self.process.room_for(self.worker, pages)
+        self.keeper.room_for(self.worker, pages)
     }
 }
 
@@ -57,7 +57,7 @@ impl PoolCapacity {
     }
 }
 
-impl<K: Kernel> Process<K> {
+impl<K: Kernel> Keeper<K> {
     /// The room in memory, a quarter of which is left to the program.
     fn pool_capacity(&self) -> PoolCapacity {
         const PAGE: u64 = PAGE_SIZE as u64;
@@ -77,7 +77,7 @@ impl<K: Kernel> Process<K> {
         let free = self.member.limit().saturating_sub(self.member.charged());
         let charged = state.charge.charged().max(0) as u64;
         let used = self.used(&state);
-        let resident = state.map.resident() as u64;
+        let resident = state.pages.map().resident() as u64;
         PoolCapacity {
             free: free * PAGE,
             unused: (-state.charge.over(used)).max(0) as u64 * PAGE,
@@ -95,7 +95,7 @@ mod tests {
     const MIB: u64 = 1 << 20;
 
     #[test]
-    fn what_makes_way_takes_room_too() {
+    fn evicted_pages_take_room_in_the_pool() {
         let mut memory = PoolCapacity {
             free: 0,
             unused: 0,

@@ -1,13 +1,13 @@
 //! How a keeper begins: it joins the tree, or takes over from the parent's after a fork.
 
 use crate::devices::swap_space;
+use crate::fault::fault_service::FaultService;
 use crate::keeper::keeper_loop::{BUSY, QUIET};
-use crate::process::fork_stage::child;
-use crate::process::pager::{Pager, Process};
+use crate::keeper::thread::Keeper;
+use crate::pager::Pager;
 use ebb_sys::paging::Kernel;
 use ebb_sys::{proc, program};
 use ebb_tree::{HelperExit, JoinError, Member, Mode};
-use std::sync::atomic::Ordering::SeqCst;
 use std::time::Duration;
 
 impl<K: Kernel> Pager<K> {
@@ -21,15 +21,15 @@ impl<K: Kernel> Pager<K> {
         };
         let inherited = self.take_inherited();
         // The keeper's task is the parent's yet.
-        let keeper = self.lifecycle.keeper_task.load(SeqCst);
-        proc::find_directory(inherited.map(|_| keeper));
-        let process = match inherited {
+        let parent_task = self.lifecycle.keeper_task();
+        proc::find_directory(inherited.map(|_| parent_task));
+        let keeper = match inherited {
             Some(parent) => self.take_over(parent, control),
             None => self.join(control),
         };
         self.vfork_calls.start(&self.kernel);
-        self.fork.child_is(&self.kernel, child::READY);
-        self.tend(process)
+        self.fork.child_ready(&self.kernel);
+        self.run(keeper)
     }
 
     /// The keeper has nothing to do here: nothing will be paged.
@@ -40,21 +40,21 @@ impl<K: Kernel> Pager<K> {
     }
 
     /// In the child of a process that pages, whose program waits until this is done.
-    fn take_over(&'static self, parent: &'static Process<K>, control: &str) -> &'static Process<K> {
+    fn take_over(&'static self, parent: &'static FaultService<K>, control: &str) -> Keeper<K> {
         let (member, devices) = (parent.member, &parent.swap_space.devices);
         let attached = match member.rejoin(control, program::pidfd()) {
             Ok(()) => devices.reattach(member),
             // The supervisor is gone: the descriptors are the parent's.
             Err(JoinError::Connect(_)) => {
-                let keeper = self.lifecycle.keeper_task.load(SeqCst);
+                let parent_task = self.lifecycle.keeper_task();
                 devices.reattach_from(member, |fd| {
-                    proc::reopen(keeper, fd).map_err(|e| e.to_string())
+                    proc::reopen(parent_task, fd).map_err(|e| e.to_string())
                 })
             }
             Err(e) => Err(e.to_string()),
         };
         match attached.and_then(|()| self.adopt(member, parent.swap_space, true)) {
-            Ok(process) => process,
+            Ok(keeper) => keeper,
             Err(why) => {
                 self.fork.child_fails(&self.kernel, why);
                 // Until the program has ended.
@@ -66,7 +66,7 @@ impl<K: Kernel> Pager<K> {
     }
 
     /// Joins the tree, and takes the process under management when that begins to page.
-    fn join(&'static self, control: &str) -> &'static Process<K> {
+    fn join(&'static self, control: &str) -> Keeper<K> {
         let Ok(member) = Member::join(control, None, program::pidfd()) else {
             self.give_up();
             self.leave(None, HelperExit::Unmanaged)
@@ -88,9 +88,9 @@ impl<K: Kernel> Pager<K> {
         });
         self.fork.watch(None);
         match adopted {
-            Ok(process) => {
+            Ok(keeper) => {
                 self.notify_growth();
-                process
+                keeper
             }
             Err(why) => {
                 member.message(&format!(

@@ -3,15 +3,15 @@
 //! While the tree still fits its budget it only waits ([`join`](super::join)). When the tree starts paging, the
 //! process is adopted ([`adopt`](super::adopt)). Each turn has new ranges registered, serves memory calls of
 //! children, measures unmanaged memory and divides the budget ([`measure`](super::measure)). It gives memory to peers
-//! ([`shed`](super::shed)), and lets the engine work in the background. It also rescues starved service threads.
+//! ([`give_to_peers`](super::give_to_peers)), and lets the engine work in the background. It also rescues starved service threads.
 
 use crate::keeper::cpu_contention::CpuContention;
 use crate::keeper::drain_capacity::PoolTarget;
-use crate::process::pager::{Pager, Process};
+use crate::keeper::thread::Keeper;
+use crate::pager::Pager;
 use crate::process::worker::Worker;
 use ebb_sys::heap::InternalHeap;
 use ebb_sys::paging::{Kernel, Time};
-use std::sync::atomic::Ordering::SeqCst;
 use std::time::Duration;
 
 /// How often the keeper looks while faults are being served. Not more often: each time it goes
@@ -21,9 +21,6 @@ pub const BUSY: Duration = Duration::from_millis(20);
 const OWING: Duration = Duration::from_micros(50);
 /// While pages move from a device that is to go.
 const MOVING: Duration = Duration::from_millis(1);
-/// Time for which a process that had no memory to give is not asked before others: relatives that have the same pages
-/// all have them for old.
-const HAD_NONE: Duration = Duration::from_millis(500);
 /// Pages that go when the system has none for us.
 const REFUSED: u64 = 256;
 /// How often it is seen whether the supervisor is there.
@@ -58,7 +55,7 @@ struct Turn {
 
 impl<K: Kernel> Pager<K> {
     /// The keeper's work, for ever.
-    pub fn tend(&'static self, process: &'static Process<K>) -> ! {
+    pub fn run(&'static self, keeper: Keeper<K>) -> ! {
         let now = self.kernel.now();
         let mut turn = Turn {
             worker: Worker::new(),
@@ -72,27 +69,27 @@ impl<K: Kernel> Pager<K> {
             heard: now,
         };
         let task = self.kernel.thread();
-        self.lifecycle.keeper_task.store(task, SeqCst);
-        self.follow_user_change(process);
+        self.lifecycle.keeper_begins(task);
+        self.follow_user_change(&keeper);
         loop {
-            self.keeper_turn(process, &mut turn);
+            self.keeper_turn(&keeper, &mut turn);
         }
     }
 
     /// One turn: waits for news, and does all that has to be done by then.
-    fn keeper_turn(&'static self, process: &'static Process<K>, turn: &mut Turn) {
-        let pause = process.keeper_pause(turn);
-        turn.seen = self.wait_for_news(process.member, turn.seen, pause);
-        self.follow_user_change(process);
-        process.behind.store(false, SeqCst);
-        process.attend_fork(&mut turn.worker);
+    fn keeper_turn(&'static self, keeper: &Keeper<K>, turn: &mut Turn) {
+        let pause = keeper.keeper_pause(turn);
+        turn.seen = self.wait_for_news(keeper.member, turn.seen, pause);
+        self.follow_user_change(keeper);
+        keeper.keeper_looks();
+        keeper.attend_fork(&mut turn.worker);
         turn.owing = self.serve_children();
-        process.register_new();
-        process.look_after_budget(turn);
-        process.look_after_supervisor(turn);
-        process.give_to_peers(turn);
-        process.work_in_background(turn);
-        process.serve_again(&mut turn.worker);
+        keeper.register_new();
+        keeper.look_after_budget(turn);
+        keeper.look_after_supervisor(turn);
+        keeper.give_to_peers(turn);
+        keeper.work_in_background(turn);
+        keeper.serve_again(&mut turn.worker);
     }
 
     /// Makes the memory calls of children that share this memory; whether some have to be made again.
@@ -110,7 +107,7 @@ impl<K: Kernel> Pager<K> {
     }
 }
 
-impl<K: Kernel> Process<K> {
+impl<K: Kernel> Keeper<K> {
     /// How long to wait for news; service threads that are starved compete from now on.
     fn keeper_pause(&self, turn: &mut Turn) -> Duration {
         let served = self.services.served();
@@ -139,8 +136,8 @@ impl<K: Kernel> Process<K> {
     /// Dates pages, ends protection, measures and divides the budget, and tells the tree of old pages.
     fn look_after_budget(&self, turn: &mut Turn) {
         let mut state = self.lock();
-        state.queue.now_ms = self.pager.now_ms();
-        self.tend_sharing(&mut state);
+        state.pages.date(self.base.now_ms());
+        self.end_protection(&mut state);
         let now = self.now();
         if now - turn.measured <= MEASURED {
             return;
@@ -148,15 +145,11 @@ impl<K: Kernel> Process<K> {
         turn.measured = now;
         self.measure(&mut state);
         self.share_budget(&mut state);
-        if self.pager.lifecycle.is_checking() {
-            state.check();
+        if self.base.lifecycle.is_checking() {
+            state.check(&self.base.shared_pages);
             self.check_copies(&state);
         }
-        if state
-            .had_none_since
-            .is_none_or(|since| now - since > HAD_NONE)
-        {
-            state.had_none_since = None;
+        if state.offer.may_be_asked(now) {
             self.publish_oldest(&state);
         }
     }
@@ -180,7 +173,7 @@ impl<K: Kernel> Process<K> {
     /// Gives memory up, if peers asked for some or the system had none for us.
     fn give_to_peers(&self, turn: &mut Turn) {
         let mut wanted = self.member.take_reclaim_request();
-        let refused = self.system_refused.swap(false, SeqCst);
+        let refused = self.take_refusal();
         if refused {
             wanted = wanted.max(REFUSED);
         }
@@ -189,15 +182,15 @@ impl<K: Kernel> Process<K> {
         }
         let before = self.counters().evicted.get();
         let charged = self.lock().charge.charged();
-        self.shed(&mut turn.worker, wanted as i64);
+        self.give_up(&mut turn.worker, wanted as i64);
         let mut state = self.lock();
         let gave = self.counters().evicted.get() - before;
         state.peer_reclaim.gave(gave);
         if gave > 0 || state.charge.charged() < charged {
-            state.had_none_since = None;
+            state.offer.asked(true, self.now());
             self.publish_oldest(&state);
         } else {
-            state.had_none_since = Some(self.now());
+            state.offer.asked(false, self.now());
             self.member.publish_oldest(0);
             self.tell_pool(&mut state);
         }
@@ -211,14 +204,14 @@ impl<K: Kernel> Process<K> {
     }
 
     /// Looks after the devices, and lets the engine work.
-    fn work_in_background(&'static self, turn: &mut Turn) {
+    fn work_in_background(&self, turn: &mut Turn) {
         let _gate = self.gate();
         let mut target = PoolTarget {
-            process: self,
+            keeper: self,
             worker: &mut turn.worker,
         };
         let (devices, now) = (&self.swap_space.devices, || self.now());
-        turn.moving = devices.tend(self.member, self.swap, self.cpu(), now, &mut target);
+        turn.moving = devices.update(self.member, self.swap, self.cpu(), now, &mut target);
         for _ in 0..STEPS {
             // Somebody may be waiting for what is asked for.
             self.swap.others_loaded(self.member.last_load_ns());

@@ -1,32 +1,13 @@
-//! This process's use of the tree's budget, and the division of its part between resident pages and pool
-//! (`pool_split` has the arithmetic).
+//! The division of this process's part of the budget between resident pages and pool (`pool_split` has the
+//! arithmetic).
 
-use crate::budget::kernel_memory;
+use crate::keeper::thread::Keeper;
 use crate::map::page_map::UNIT;
-use crate::process::pager::Process;
 use crate::process::state::State;
 use ebb_engine::PAGE_SIZE;
 use ebb_sys::paging::Kernel;
 
-impl<K: Kernel> Process<K> {
-    /// Measures the anonymous memory of this process, and charges what is not managed, and what the kernel
-    /// keeps for it.
-    pub fn measure(&self, state: &mut State) {
-        let Some(measured) = self.kernel.resident_anonymous_pages() else {
-            return;
-        };
-        state.count_tables(self.swap);
-        let used = self.used(state);
-        let tables = self.kernel.table_pages().unwrap_or(0);
-        let ours = self.services.count() + 1;
-        let kernel = kernel_memory::pages(ours, state.ranges.count(), tables);
-        state
-            .charge
-            .record_measured(self.member, used, measured as i64, kernel);
-        let stock = state.charge.stock();
-        state.charge.settle(self.member, used, stock);
-    }
-
+impl<K: Kernel> Keeper<K> {
     /// Moves the line between resident pages and pool, where pages can go to devices; and limits
     /// the pool accordingly, and as the user wants it.
     pub fn share_budget(&self, state: &mut State) {
@@ -68,10 +49,10 @@ impl<K: Kernel> Process<K> {
             memory.pool_pages as usize * 16 / data
         };
         let budget = state.charge.charged().max(0) as usize;
-        let resident = state.map.resident();
-        state.pool_price = self.costs.price(density);
+        let resident = state.pages.map().resident();
+        state.offer.set_price(self.costs().price(density));
         state
             .pool_split
-            .adjust(resident, frames, density, budget, &self.costs);
+            .adjust(resident, frames, density, budget, self.costs());
     }
 }

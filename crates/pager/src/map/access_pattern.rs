@@ -221,6 +221,15 @@ impl AccessPattern {
         }
     }
 
+    /// Windows are of no more than a unit, and nothing looks ahead farther than [`REACH`].
+    pub fn check(&self) {
+        for stream in &self.streams {
+            assert!(stream.window <= UNIT && (UNIT..=REACH).contains(&stream.reach));
+            assert!(stream.used <= self.clock);
+        }
+        assert!(self.last < STREAMS);
+    }
+
     /// Which pages the scan of the last window comes to after it, that were not told yet. Empty if
     /// it is none, or enough was told.
     pub fn ahead(&mut self) -> Range<PageNumber> {
@@ -346,6 +355,7 @@ mod tests {
         let mut p = AccessPattern::new();
         for n in 0..100usize {
             p.window(PageNumber(n * 7919 % 100 * 1000), absent);
+            p.check();
             assert!(p.ahead().is_empty());
         }
     }
@@ -394,6 +404,7 @@ mod tests {
         let (mut at, stop) = (1000 * UNIT, 1020 * UNIT);
         while at < stop {
             at += p.window(PageNumber(at), absent).pages;
+            p.check();
         }
         let behind = stop + 1000 * UNIT;
         let kept = |p: PageNumber| (stop..behind).contains(&p.0);

@@ -345,6 +345,46 @@ impl PageMap {
         self.counts[4] + self.counts[6]
     }
 
+    /// Calls `f` for each unit that has notes.
+    pub fn each_unit(&self, mut f: impl FnMut(UnitNumber, &UnitState)) {
+        self.each_chunk(|first, chunk| {
+            for (i, state) in chunk.units.iter().enumerate() {
+                f(first.plus(i * UNIT).unit(), state);
+            }
+        });
+    }
+
+    fn each_chunk(&self, mut f: impl FnMut(PageNumber, &Chunk)) {
+        fn there<T>(table: &Table<T>) -> impl Iterator<Item = (usize, &T)> {
+            let entries = table.iter().enumerate();
+            entries.filter_map(|(i, entry)| Some((i, entry.as_deref()?)))
+        }
+        for (a, middle) in self.root.iter().flat_map(|root| there(root)) {
+            for (b, gigabyte) in there(middle) {
+                for (c, chunk) in there(gigabyte) {
+                    f(PageNumber((a << 18 | b << 9 | c) * CHUNK_PAGES), chunk);
+                }
+            }
+        }
+    }
+
+    /// Each count is that of the words, and each chunk knows how many of its pages are touched.
+    pub fn check(&self) {
+        let (mut counts, mut chunks) = ([0; 8], 0);
+        self.each_chunk(|_, chunk| {
+            chunks += 1;
+            let mut touched = 0;
+            for word in &chunk.words {
+                counts[word.0 as usize & 7] += 1;
+                touched += u16::from(*word != PackedPage::UNTOUCHED);
+            }
+            assert_eq!(touched, chunk.touched);
+        });
+        assert_eq!(chunks, self.chunks);
+        // Untouched pages are not counted: most have no word.
+        assert_eq!(counts[1..], self.counts[1..]);
+    }
+
     /// Bytes of the map's tables.
     pub fn bytes(&self) -> usize {
         self.chunks * size_of::<Chunk>() + self.chunks.div_ceil(512) * size_of::<Gigabyte>()
@@ -385,6 +425,7 @@ mod tests {
             map.set(p, Page::Resident(None));
         }
         assert_eq!(map.resident(), far.len());
+        map.check();
         let mut seen = vec![];
         map.each(PageNumber(0), PageNumber(1 << 35), |p, _| {
             seen.push(p);
@@ -399,5 +440,6 @@ mod tests {
         assert_eq!(map.resident(), 0);
         map.forget(PageNumber(0), PageNumber(1 << 35));
         assert_eq!(map.chunks, 0);
+        map.check();
     }
 }

@@ -237,6 +237,20 @@ impl Ranges {
         }
     }
 
+    /// Ranges are whole pages, do not overlap, and neighbours that are alike are one.
+    pub fn check(&self) {
+        let mut before: Option<Range> = None;
+        for range in self.all() {
+            assert!(range.start < range.end);
+            assert!((range.start | range.end).is_multiple_of(ebb_engine::PAGE_SIZE));
+            if let Some(before) = before.replace(range) {
+                assert!(before.end <= range.start, "{before:?} {range:?}");
+                let alike = before.end == range.start && before.attributes == range.attributes;
+                assert!(!alike, "{before:?} {range:?} are one");
+            }
+        }
+    }
+
     /// Where the first part of `at..end` ends that is one range or is not managed at all; and which.
     pub fn part(&self, at: usize, end: usize) -> (usize, bool) {
         match self.next(at, end) {
@@ -255,11 +269,12 @@ impl Ranges {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use ebb_engine::PAGE_SIZE;
     use proptest::prelude::*;
 
     /// Writable memory is moved out or stays: a copy would lose a write meanwhile.
     #[test]
-    fn what_may_be_written_is_never_copied_out() {
+    fn writable_memory_is_never_copied_out() {
         const SEMAPHORES: i32 = 8;
         let with = |protection| Attributes {
             registered: true,
@@ -302,29 +317,31 @@ mod tests {
             for op in ops {
                 match op {
                     Op::Insert(s, e, protection) => {
-                        ranges.insert(s, e, Attributes::mapped(protection));
+                        ranges.insert(s * PAGE_SIZE, e * PAGE_SIZE, Attributes::mapped(protection));
                         model[s..e].fill(Some(protection));
                     }
                     Op::Remove(s, e) => {
-                        ranges.remove(s, e);
+                        ranges.remove(s * PAGE_SIZE, e * PAGE_SIZE);
                         model[s..e].fill(None);
                     }
                     Op::Protect(s, e, p) => {
-                        ranges.change(s, e, |a| a.protection = p);
+                        ranges.change(s * PAGE_SIZE, e * PAGE_SIZE, |a| a.protection = p);
                         model[s..e].iter_mut().flatten().for_each(|x| *x = p);
                     }
                 }
                 for (i, m) in model.iter().enumerate() {
-                    prop_assert_eq!(ranges.find(i).map(|r| r.attributes.protection), *m);
+                    prop_assert_eq!(ranges.find(i * PAGE_SIZE).map(|r| r.attributes.protection), *m);
                 }
                 let bytes: usize = ranges.all().map(|r| r.end - r.start).sum();
-                prop_assert_eq!(bytes, model.iter().flatten().count());
+                prop_assert_eq!(bytes, model.iter().flatten().count() * PAGE_SIZE);
+                ranges.check();
                 let all: Vec<_> = ranges.all().collect();
                 for w in all.windows(2) {
                     prop_assert!(w[0].end < w[1].start || w[0].attributes != w[1].attributes);
                     prop_assert!(w[0].end <= w[1].start);
                 }
-                let cut: Vec<usize> = ranges.within(20, 40).flat_map(|r| r.start..r.end).collect();
+                let cut: Vec<usize> = ranges.within(20 * PAGE_SIZE, 40 * PAGE_SIZE)
+                    .flat_map(|r| r.start / PAGE_SIZE..r.end / PAGE_SIZE).collect();
                 let expected: Vec<usize> = (20..40).filter(|i| model[*i].is_some()).collect();
                 prop_assert_eq!(cut, expected);
             }

@@ -8,20 +8,20 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering::SeqCst};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-/// The stages of a fork.
-pub mod stage {
+/// The stages of a fork, in this order, and back to the first.
+mod stage {
     /// Nobody forks.
     pub const NONE: u32 = 0;
     /// A thread wants to.
     pub const WANTED: u32 = 1;
-    /// The process is at rest.
-    pub const AT_REST: u32 = 2;
+    /// The process is quiescent.
+    pub const QUIESCENT: u32 = 2;
     /// The fork is over.
     pub const OVER: u32 = 3;
 }
 
 /// The states of a child that is set up.
-pub mod child {
+mod child {
     /// Under way.
     pub const STARTING: u32 = 0;
     /// It is served.
@@ -30,18 +30,22 @@ pub mod child {
     pub const FAILED: u32 = 2;
 }
 
-/// See the module.
+/// How long one waits for the other side before it looks what else has happened.
+const LOOK: Duration = Duration::from_millis(5);
+
+/// See the module. The forking thread claims the stage and ends it; the keeper says that the process is quiescent,
+/// and that the fork is done with.
 pub struct ForkStage {
     /// One of [`stage`].
-    pub stage: AtomicU32,
+    stage: AtomicU32,
     /// Forks whose shared pages the keeper has protected.
-    pub protected: AtomicU32,
+    protected: AtomicU32,
     /// 1 while pages are evicted for a fork: pages that other threads bring in would be shared then.
-    pub evicting: AtomicU32,
+    evicting: AtomicU32,
     /// There was a fork before this process paged, of it or by it: it may share pages with relatives.
-    pub before_paging: AtomicBool,
+    before_paging: AtomicBool,
     /// One of [`child`].
-    pub child: AtomicU32,
+    child: AtomicU32,
     /// Why a child cannot be served, from its helper, which has no standard error.
     failure: Mutex<Option<String>>,
     /// The membership of a process that has joined its tree and does not page.
@@ -62,18 +66,113 @@ impl ForkStage {
         }
     }
 
+    fn is(&self, stage: u32) -> bool {
+        self.stage.load(SeqCst) == stage
+    }
+
+    /// The stage changes, and those who wait for it are woken.
+    fn enter(&self, kernel: &impl Kernel, stage: u32) {
+        self.stage.store(stage, SeqCst);
+        kernel.wake_word(&self.stage, i32::MAX);
+    }
+
+    /// In a forking thread: it is this thread's turn to fork, unless another forks.
+    pub fn claim(&self) -> bool {
+        let claimed = self
+            .stage
+            .compare_exchange(stage::NONE, stage::WANTED, SeqCst, SeqCst);
+        claimed.is_ok()
+    }
+
+    /// In the forking thread: waits for the keeper a while; whether the process is quiescent.
+    pub fn wait_quiescent(&self, kernel: &impl Kernel) -> bool {
+        kernel.wait_word(&self.stage, stage::WANTED, Some(LOOK));
+        self.is(stage::QUIESCENT)
+    }
+
+    /// In the forking thread: the fork is over, or was not made.
+    pub fn over(&self, kernel: &impl Kernel) {
+        self.enter(kernel, stage::OVER);
+    }
+
+    /// In the keeper: whether a thread wants to fork.
+    pub fn is_wanted(&self) -> bool {
+        self.is(stage::WANTED)
+    }
+
+    /// In the keeper: the process is quiescent; the thread may fork.
+    pub fn quiescent(&self, kernel: &impl Kernel) {
+        self.enter(kernel, stage::QUIESCENT);
+    }
+
+    /// In the keeper: waits for the forking thread so long; whether it is not done yet.
+    pub fn wait_over(&self, kernel: &impl Kernel, pause: Duration) -> bool {
+        if self.is(stage::QUIESCENT) {
+            kernel.wait_word(&self.stage, stage::QUIESCENT, Some(pause));
+        }
+        !self.is(stage::OVER)
+    }
+
+    /// In the keeper: all is done, and another thread may fork.
+    pub fn done(&self, kernel: &impl Kernel) {
+        self.enter(kernel, stage::NONE);
+    }
+
+    /// There was a fork although the process does not page.
+    pub fn note_before_paging(&self) {
+        self.before_paging.store(true, SeqCst);
+    }
+
+    /// Whether there was one.
+    pub fn was_before_paging(&self) -> bool {
+        self.before_paging.load(SeqCst)
+    }
+
+    /// In a forked child: nobody forks.
+    pub fn reset_in_child(&self) {
+        self.stage.store(stage::NONE, SeqCst);
+    }
+
+    /// In a forked child of a process that pages: its keeper sets it up.
+    pub fn child_starts(&self) {
+        self.child.store(child::STARTING, SeqCst);
+    }
+
+    /// In the child's keeper: it is served.
+    pub fn child_ready(&self, kernel: &impl Kernel) {
+        self.child_is(kernel, child::READY);
+    }
+
+    /// In the child's first thread: waits for its keeper so long; whether that is still at it.
+    pub fn wait_child(&self, kernel: &impl Kernel, pause: Duration) -> bool {
+        if self.child_is_starting() {
+            kernel.wait_word(&self.child, child::STARTING, Some(pause));
+        }
+        self.child_is_starting()
+    }
+
+    fn child_is_starting(&self) -> bool {
+        self.child.load(SeqCst) == child::STARTING
+    }
+
+    /// Forks whose shared pages are protected, so far.
+    pub fn protections(&self) -> u32 {
+        self.protected.load(SeqCst)
+    }
+
+    /// Waits until one more is.
+    pub fn wait_protected(&self, kernel: &impl Kernel, seen: u32) {
+        while self.protections() == seen {
+            kernel.wait_word(&self.protected, seen, Some(LOOK));
+        }
+    }
+
     /// In a service thread: waits while pages are evicted for a fork, but not long. Where that takes much
     /// time, by a device, other threads go on. No lock of ours is held.
     pub fn hold_on(&self, kernel: &impl Kernel) {
         if self.evicting.load(SeqCst) == 1 {
             kernel.wait_word(&self.evicting, 1, Some(Duration::from_millis(5)));
         }
-    }
-
-    /// The stage changes, and those who wait for it are woken.
-    pub fn enter(&self, kernel: &impl Kernel, stage: u32) {
-        self.stage.store(stage, SeqCst);
-        kernel.wake_word(&self.stage, i32::MAX);
     }
 
     /// Pages are evicted for a fork, or no longer.
@@ -91,7 +190,7 @@ impl ForkStage {
     }
 
     /// The child's state changes, and its first thread is woken.
-    pub fn child_is(&self, kernel: &impl Kernel, state: u32) {
+    fn child_is(&self, kernel: &impl Kernel, state: u32) {
         self.child.store(state, SeqCst);
         kernel.wake_word(&self.child, i32::MAX);
     }
@@ -102,10 +201,11 @@ impl ForkStage {
         self.child_is(kernel, child::FAILED);
     }
 
-    /// Why the child cannot be served.
-    pub fn take_failure(&self) -> Option<String> {
+    /// Why the child cannot be served, if it cannot.
+    pub fn child_failure(&self) -> Option<String> {
+        let failed = self.child.load(SeqCst) == child::FAILED;
         let mut failure = self.failure.lock().unwrap_or_else(PoisonError::into_inner);
-        failure.take()
+        failed.then(|| failure.take().unwrap_or_default())
     }
 
     /// The membership of a process that has joined its tree and does not page.

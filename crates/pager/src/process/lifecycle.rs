@@ -31,12 +31,12 @@ pub struct Lifecycle {
     /// The state of the keeper.
     keeper: AtomicU32,
     /// The keeper's task, by its number in the system. A forked child finds its parent's here.
-    pub keeper_task: AtomicU32,
+    keeper_task: AtomicU32,
     /// For tests: all invariants are checked again and again while the program runs.
-    pub checking: AtomicBool,
+    checking: AtomicBool,
     /// For tests: memory is compared with the page map when the program has let it go
-    /// ([`audit`](crate::keeper::audit)).
-    pub auditing: AtomicBool,
+    /// ([`audit`](crate::process::audit)).
+    auditing: AtomicBool,
     /// Standard error as the program began, by device and inode.
     standard_error: OnceLock<(u64, u64)>,
 }
@@ -152,9 +152,30 @@ impl Lifecycle {
         self.keeper.load(SeqCst) == HAS_KEEPER
     }
 
+    /// Tests want checks: all invariants again and again, and a look at memory when the program has let it go.
+    pub fn check_for_tests(&self, checking: bool, auditing: bool) {
+        self.checking.store(checking, SeqCst);
+        self.auditing.store(auditing, SeqCst);
+    }
+
+    /// Whether memory is to be compared with the page map at the end.
+    pub fn is_auditing(&self) -> bool {
+        self.auditing.load(SeqCst)
+    }
+
     /// Whether invariants are to be checked while the program runs.
     pub fn is_checking(&self) -> bool {
         self.checking.load(SeqCst)
+    }
+
+    /// The keeper's task; in a forked child before its own has begun: the parent's.
+    pub fn keeper_task(&self) -> u32 {
+        self.keeper_task.load(SeqCst)
+    }
+
+    /// The keeper's task has begun.
+    pub fn keeper_begins(&self, task: u32) {
+        self.keeper_task.store(task, SeqCst);
     }
 
     /// Whether a thread is the keeper.

@@ -1,7 +1,7 @@
 //! The single operations on the program's memory that every room makes.
 
 use crate::map::page_map::PageNumber;
-use crate::process::pager::Process;
+use crate::process::context::Context;
 use ebb_engine::{PAGE_SIZE, PageBytes};
 use ebb_sys::Errno;
 use ebb_sys::pagemap::Mapped;
@@ -25,13 +25,7 @@ pub enum Writes {
     Faults,
 }
 
-impl<K: Kernel> Process<K> {
-    /// Whether a test has the system refuse all pages now.
-    fn refuses(&self) -> bool {
-        let asked = self.refusal.as_ref();
-        asked.is_some_and(|refusal| refusal.strikes(self.services.served(), self.now()))
-    }
-
+impl<K: Kernel> Context<K> {
     /// One copy; the bytes done, and why it stopped if it did.
     pub fn copy(
         &self,

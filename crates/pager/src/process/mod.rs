@@ -1,13 +1,17 @@
 //! The process as its pager sees it: the state under one lock, the threads of ours, how it ends.
 
-pub mod counters;
+pub mod audit;
+pub mod base;
+pub mod context;
 pub mod failure;
 pub mod fork_stage;
 pub mod lifecycle;
+pub mod measure;
 pub mod memory_ops;
 pub mod outcome;
-pub mod pager;
+pub mod parked;
 pub mod refusal;
+pub mod requests;
 pub mod services;
 pub mod shared_pages;
 pub mod state;

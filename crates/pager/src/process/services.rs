@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering:
 pub struct Service {
     id: AtomicU32,
     cpu: AtomicUsize,
-    /// 1 awake, 0 resting.
+    /// 1 awake, 0 asleep.
     awake: AtomicU32,
     /// Whether it has idle urgency.
     idle: AtomicBool,
@@ -23,7 +23,7 @@ impl Service {
         self.cpu.load(SeqCst)
     }
 
-    /// Rests until woken.
+    /// Sleeps until woken.
     pub fn until_woken(&self, kernel: &impl Kernel) {
         kernel.follow_user();
         while self.awake.load(SeqCst) == 0 {
@@ -160,8 +160,8 @@ impl<K: Kernel> Services<K> {
     /// A fault queued behind one that waited for a device.
     pub fn share(&self) {
         self.shared.store(self.served() + 1, SeqCst);
-        let resting = |t: &&Service| t.awake.load(SeqCst) == 0;
-        if let Some(service) = self.threads.iter().find(resting) {
+        let asleep = |t: &&Service| t.awake.load(SeqCst) == 0;
+        if let Some(service) = self.threads.iter().find(asleep) {
             self.wake(service);
         }
     }
@@ -182,15 +182,15 @@ impl<K: Kernel> Services<K> {
         }
     }
 
-    /// Wakes those that rest, to look at something else than faults.
+    /// Wakes those that sleep, to look at something else than faults.
     pub fn nudge(&self) {
         self.threads
             .iter()
             .for_each(|t| self.kernel.wake_word(&t.awake, 1));
     }
 
-    /// Rests until woken, unless nobody else is awake.
-    pub fn rest(&self, service: &Service) {
+    /// Sleeps until woken, unless nobody else is awake.
+    pub fn fall_asleep(&self, service: &Service) {
         if self
             .awake
             .fetch_update(SeqCst, SeqCst, |n| (n > 1).then(|| n - 1))

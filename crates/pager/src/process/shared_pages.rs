@@ -11,6 +11,76 @@ pub enum Sharing {
     Protected,
 }
 
+/// Knowledge of shared pages, under the lock.
+///
+/// ```text
+/// not is_alone  <=  SharedPages::has_relatives
+/// copy_units    >   0 only while a fault waits for room that nobody has
+/// ```
+pub struct Protection {
+    sharing: Sharing,
+    /// How often protection was lifted from memory at large (`clean`).
+    lifts: u32,
+    /// Units that may be evicted although relatives share pages of them; see `sharing`.
+    copy_units: u32,
+}
+
+impl Protection {
+    /// Nothing is protected.
+    pub const fn new() -> Self {
+        Self {
+            sharing: Sharing::Alone,
+            lifts: 0,
+            copy_units: 0,
+        }
+    }
+
+    /// Whether pages are shared, as far as is known.
+    pub fn sharing(&self) -> Sharing {
+        self.sharing
+    }
+
+    /// Whether no relative lives.
+    pub fn is_alone(&self) -> bool {
+        self.sharing == Sharing::Alone
+    }
+
+    /// The last relative is gone, and everything may be written.
+    pub fn end(&mut self) {
+        self.sharing = Sharing::Alone;
+    }
+
+    /// Protection was lifted from memory at large: loads under way keep no copies.
+    pub fn lift(&mut self) {
+        self.lifts = self.lifts.wrapping_add(1);
+    }
+
+    /// How often it was.
+    pub fn lifts(&self) -> u32 {
+        self.lifts
+    }
+
+    /// So many units may be evicted although relatives share pages of them.
+    pub fn allow_copies(&mut self, units: u32) {
+        self.copy_units = units;
+    }
+
+    /// Whether any may.
+    pub fn allows_copies(&self) -> bool {
+        self.copy_units > 0
+    }
+
+    /// One of them is about to be.
+    pub fn take_copy(&mut self) {
+        self.copy_units -= 1;
+    }
+
+    /// Relatives whose pages are protected are known to those who hold no lock.
+    pub fn check(&self, shared: &SharedPages) {
+        assert!(self.is_alone() || shared.has_relatives());
+    }
+}
+
 /// Knowledge of shared pages without the lock.
 pub struct SharedPages {
     /// Relatives live: for those who free memory of the engine.
@@ -32,9 +102,9 @@ impl SharedPages {
     }
 
     /// Relatives live, or are about to: memory that is registered from now on is protected.
-    pub fn begin(&self, sharing: &mut Sharing) {
+    pub fn begin(&self, protection: &mut Protection) {
         self.relatives.store(true, Relaxed);
-        *sharing = Sharing::Protected;
+        protection.sharing = Sharing::Protected;
     }
 
     /// No relative lives any more.

@@ -380,7 +380,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_noted_before_paging_begins_is_managed_no_more() {
+    fn ranges_noted_before_paging_begins_are_managed_no_more() {
         let calls = VforkCalls::new();
         let mut state = State::new();
         let all = (BASE, BASE + 64 * PAGE_SIZE);
@@ -441,7 +441,7 @@ mod tests {
 
     /// Those of `vfork` and of `clone` share this memory, those of `fork` do not.
     #[test]
-    fn who_shares_this_memory_is_known() {
+    fn a_child_that_shares_memory_is_known() {
         CALLS.begin(&KERNEL);
         assert!(!CALLS.is_child(&KERNEL));
         extern "C" fn looks(_: *mut libc::c_void) -> i32 {

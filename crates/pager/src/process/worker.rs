@@ -11,32 +11,49 @@ use std::collections::VecDeque;
 #[repr(C, align(4096))]
 pub struct UnitBuffer(pub [PageBytes; UNIT]);
 
-/// The belongings of a service thread.
-pub struct Worker {
-    /// Where data is put together for a copy.
-    pub buffer: &'static mut UnitBuffer,
-    /// Faults that were parked and whose turn it is.
-    pub again: Vec<Fault>,
-    /// Faults for which there was no room, to be served after others.
-    pub deferred: VecDeque<DeferredFault>,
-    /// Another fault was read together with the one that is served.
-    pub more: bool,
-    /// When the fault that is served came.
+/// A fault that was read.
+#[derive(Clone, Copy)]
+pub struct PendingFault {
+    pub fault: Fault,
+    /// When it was read.
     pub since: Time,
-    /// The thread that waits for the fault that is served, and its page.
-    pub waiter: Option<Waiter>,
-    /// Room was hard to make lately: nothing could be stored, or who waits gave a page of its own.
-    pub is_short: bool,
+    /// Another was read together with it, and waits for this one.
+    pub is_followed: bool,
+}
+
+impl PendingFault {
+    /// A fault that no other waits for.
+    pub fn alone(fault: Fault, since: Time) -> Self {
+        Self {
+            fault,
+            since,
+            is_followed: false,
+        }
+    }
+
+    /// The thread that waits, and its page.
+    pub fn waiter(&self) -> Waiter {
+        Waiter::of(&self.fault)
+    }
 }
 
 /// A fault for which there is no room yet.
 pub struct DeferredFault {
-    pub fault: Fault,
-    /// When it came, and when it was found so.
-    pub since: Time,
+    pub pending: PendingFault,
+    /// When it was found so.
     pub begin: Time,
     /// How often shared pages were evicted for it.
     pub copies: u32,
+}
+
+/// The belongings of a service thread, or of the keeper: faults that it alone has to serve, and a buffer.
+pub struct Worker {
+    /// Where data is put together for a copy.
+    buffer: &'static mut UnitBuffer,
+    /// Faults whose page's transit this thread ended.
+    unparked: Vec<Fault>,
+    /// Faults for which there was no room, to be served after others.
+    deferred: VecDeque<DeferredFault>,
 }
 
 impl Worker {
@@ -50,13 +67,39 @@ impl Worker {
         Self {
             // SAFETY: aligned, initialised, leaked, and handed out once.
             buffer: unsafe { &mut *buffer },
-            again: Vec::with_capacity(64),
+            unparked: Vec::with_capacity(64),
             deferred: VecDeque::with_capacity(64),
-            more: false,
-            since: Time::ZERO,
-            waiter: None,
-            is_short: false,
         }
+    }
+
+    /// The first `pages` pages of its buffer.
+    pub fn buffer(&mut self, pages: usize) -> &mut [PageBytes] {
+        &mut self.buffer.0[..pages]
+    }
+
+    /// Takes over faults that were parked: the transit of their pages is over.
+    pub fn unpark(&mut self, parked: &mut Vec<Fault>) {
+        self.unparked.append(parked);
+    }
+
+    /// The next of them to serve.
+    pub fn next_unparked(&mut self) -> Option<Fault> {
+        self.unparked.pop()
+    }
+
+    /// Puts a fault down, to be served after others.
+    pub fn defer(&mut self, fault: DeferredFault) {
+        self.deferred.push_back(fault);
+    }
+
+    /// The fault that was put down longest ago.
+    pub fn next_deferred(&mut self) -> Option<DeferredFault> {
+        self.deferred.pop_front()
+    }
+
+    /// Faults that were put down.
+    pub fn deferred(&self) -> usize {
+        self.deferred.len()
     }
 }
 

@@ -34,9 +34,9 @@
 //! gathers and scatters go on where they were. The kernel copies page by page.
 //!
 //! *Work* is a fault on a page that is new to its thread (`work`). Faults on the same few pages over and over
-//! are none, however many; `shortage` tells by that whether a program gets on.
+//! are none, however many; `memory_stall` tells by that whether a program gets on.
 //!
-//! Not done here: choosing what leaves (`reclaim_queue`, `capture`), waiting (`shortage`).
+//! Not done here: choosing what leaves (`reclaim_queue`, `capture`), waiting (`memory_stall`).
 
 use crate::map::page_map::{Mask, PageMap, PageNumber, UnitNumber};
 use arrayvec::ArrayVec;
@@ -171,6 +171,8 @@ impl Attempts {
             return;
         }
         self.numbers += 1;
+        // The unit's notes may have been given back since the page became known.
+        map.unit_mut(page.unit()).held = true;
         let over = attempt.is_over(thread, now);
         attempt.last = now;
         if over {
@@ -188,7 +190,6 @@ impl Attempts {
         attempt.pages.push((page, self.numbers));
         attempt.doubled = 0;
         self.work += 1;
-        map.unit_mut(page.unit()).held = true;
     }
 
     /// It has the page, and is to go on.
@@ -271,6 +272,19 @@ impl Attempts {
     /// Bytes of the table.
     pub fn bytes(&self) -> usize {
         self.threads.capacity() * size_of::<(u32, Attempt)>()
+    }
+
+    /// A thread waits for a page that it knows; it knows each once, by a number that was given.
+    pub fn check(&self) {
+        for attempt in self.threads.values() {
+            let known = |page| attempt.pages.iter().filter(|p| p.0 == page).count();
+            assert!(attempt.waits.is_none_or(|page| known(page) == 1));
+            for &(page, number) in &attempt.pages {
+                assert!(known(page) == 1 && number <= self.numbers);
+            }
+            assert!(attempt.began <= self.numbers && attempt.doubled <= DOUBLED);
+        }
+        assert!(self.work <= self.numbers);
     }
 
     /// Forgets threads that have not faulted for long: most of them are no more.
@@ -359,7 +373,7 @@ mod tests {
     }
 
     #[test]
-    fn what_came_is_held_while_its_thread_waits_and_for_a_span_after_that() {
+    fn a_page_is_held_while_its_thread_waits_and_for_a_span_after_that() {
         let mut known = Known::new();
         known.waits(1, 5, 0);
         assert_eq!(known.free(5, Some(2), 100), Some(false));
@@ -375,8 +389,24 @@ mod tests {
         assert_eq!(known.free(5, Some(2), 300), Some(false), "it waits still");
     }
 
+    /// The program unmapped the unit, which forgets its notes, and mapped memory there anew.
     #[test]
-    fn who_misses_a_page_again_holds_it_for_longer() {
+    fn a_page_is_held_again_after_its_units_notes_were_given_back() {
+        let mut known = Known::new();
+        known.waits(1, 5, 0);
+        known.served(1, 5, 0);
+        known.map = PageMap::new();
+        known.waits(1, 80, 1);
+        known.waits(1, 5, 2);
+        let (page, by) = (PageNumber(5), Some(waiter(2, 999)));
+        let held = known
+            .attempts
+            .held(&mut known.map, page.unit(), by, || known.start + ms(3));
+        assert_eq!(held.all(), 1 << 5);
+    }
+
+    #[test]
+    fn a_thread_that_misses_a_page_again_holds_it_for_longer() {
         let mut known = Known::new();
         let mut at = 0;
         for again in 0..10 {
@@ -509,6 +539,7 @@ mod tests {
             }
             self.waiting.remove(&thread);
             self.attempts.served(who, self.now);
+            self.attempts.check();
         }
 
         fn victim(&mut self, who: Waiter) -> Option<PageNumber> {

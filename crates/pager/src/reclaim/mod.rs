@@ -2,6 +2,8 @@
 
 pub mod attempts;
 pub mod copy_score;
+pub mod freeing;
+pub mod memory_stall;
+pub mod pages;
 pub mod reclaim_queue;
-pub mod shortage;
 pub mod staging;

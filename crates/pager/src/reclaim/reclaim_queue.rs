@@ -408,6 +408,23 @@ impl ReclaimQueue {
         first.or_else(deferred).map(|u| map.unit(*u).queued_ms)
     }
 
+    /// A unit stands in one of the three queues that are looked at iff it is `queued`, once; and among the deferred
+    /// ones iff it is `deferred`, once.
+    pub fn check(&self, map: &PageMap) {
+        let numbers = |queues: &[&VecDeque<UnitNumber>]| {
+            let mut all: Vec<u32> = queues.iter().flat_map(|q| q.iter().map(|u| u.0)).collect();
+            all.sort_unstable();
+            all
+        };
+        let (mut queued, mut deferred) = (Vec::new(), Vec::new());
+        map.each_unit(|unit, state| {
+            queued.extend(state.queued.then_some(unit.0));
+            deferred.extend(state.deferred.then_some(unit.0));
+        });
+        assert_eq!(numbers(&[&self.units, &self.kept, &self.scan]), queued);
+        assert_eq!(numbers(&[&self.deferred]), deferred);
+    }
+
     /// Bytes of its memory.
     pub fn bytes(&self) -> usize {
         [&self.units, &self.kept, &self.scan, &self.deferred]
@@ -522,6 +539,7 @@ mod tests {
         map: PageMap,
         queue: ReclaimQueue,
         room: usize,
+        steps: usize,
     }
 
     impl Memory {
@@ -530,6 +548,7 @@ mod tests {
                 map: PageMap::new(),
                 queue: ReclaimQueue::new(),
                 room,
+                steps: 0,
             }
         }
 
@@ -567,6 +586,11 @@ mod tests {
             }
             if out && !scan {
                 self.queue.refaulted(&mut self.map, page, age);
+            }
+            self.steps += 1;
+            if self.steps.is_multiple_of(1024) {
+                self.map.check();
+                self.queue.check(&self.map);
             }
             pages
         }
@@ -617,7 +641,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_kept_of_a_scan_goes_when_others_want_the_room() {
+    fn pages_kept_of_a_scan_leave_when_others_want_the_room() {
         let mut memory = Memory::of(4000);
         memory.scan(8000, 8);
         let mut random = Random::new(1);

@@ -102,6 +102,27 @@ impl FrameRun {
 }
 
 impl Staging {
+    /// Of a process that does not page: no frames.
+    pub const fn none() -> Self {
+        Self {
+            base: 0,
+            count: 0,
+            bays: Vec::new(),
+            empty: Vec::new(),
+            open: None,
+            staged: VecDeque::new(),
+            unused: Vec::new(),
+            staged_frames: 0,
+            unused_frames: 0,
+            takeable_frames: 0,
+        }
+    }
+
+    /// Whether there is no staging area.
+    pub fn is_none(&self) -> bool {
+        self.count == 0
+    }
+
     /// Lays `count` bays over the reserved memory at `base`.
     pub fn new(base: usize, count: usize) -> Self {
         Self {
@@ -495,7 +516,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_spent_does_not_wait_for_what_cannot_be_stored() {
+    fn unused_frames_do_not_wait_for_pages_that_cannot_be_stored() {
         let mut staging = Staging::new(BASE, 2);
         let staged = capture(&mut staging, 0, UNIT, 0b1111).bay;
         let open = capture(&mut staging, UNIT, 3, 0b111).bay;

@@ -14,11 +14,10 @@
 //! is measured. While a thread waits, so does every other that would grow: each would else fill as much again before
 //! it is its turn to look.
 
-use crate::process::pager::Pager;
+use crate::pager::Pager;
 use ebb_engine::PAGE_SIZE;
 use ebb_sys::paging::Kernel;
 use ebb_tree::Mode;
-use std::sync::atomic::Ordering::SeqCst;
 use std::time::Duration;
 
 /// Pages from which on a process has a keeper.
@@ -37,8 +36,7 @@ const WAIT_MAX: Duration = Duration::from_secs(2);
 impl<K: Kernel> Pager<K> {
     /// The process is in the tree by now, or pages, or never will.
     pub fn notify_growth(&'static self) {
-        self.growth.changes.fetch_add(1, SeqCst);
-        self.kernel.wake_word(&self.growth.changes, i32::MAX);
+        self.growth.change(&self.kernel);
     }
 
     /// `len` bytes more may be filled.
@@ -50,12 +48,9 @@ impl<K: Kernel> Pager<K> {
             Some(member) if member.mode() == Mode::Watching => MEASURE_EVERY_WATCHED,
             _ => MEASURE_EVERY,
         };
-        if self.growth.unmeasured.fetch_add(len, SeqCst) + len < look
-            && self.growth.waiting.load(SeqCst) == 0
-        {
+        if !self.growth.add(len, look) {
             return;
         }
-        self.growth.unmeasured.store(0, SeqCst);
         if self.is_child() {
             // A keeper that it starts would end with it.
             return;
@@ -80,12 +75,11 @@ impl<K: Kernel> Pager<K> {
             // The supervisor has not answered yet.
             None => self.lifecycle.had_keeper(),
         };
-        let mut since = self.kernel.now().as_nanos() as u64;
-        self.growth.waiting.fetch_add(1, SeqCst);
+        let mut since = self.kernel.now();
+        self.growth.begin_wait();
         loop {
-            let seen = self.growth.changes.load(SeqCst);
-            let left =
-                WAIT_MAX.saturating_sub(Duration::from_nanos(self.growth.waited_ns.load(SeqCst)));
+            let seen = self.growth.changes();
+            let left = WAIT_MAX.saturating_sub(self.growth.waited());
             if !waits() || left.is_zero() {
                 break;
             }
@@ -94,20 +88,12 @@ impl<K: Kernel> Pager<K> {
             {
                 member.request_paging();
             }
-            self.kernel
-                .wait_word(&self.growth.changes, seen, Some(left.min(RECHECK)));
-            // Time that others counted already counts once.
-            let now = self.kernel.now().as_nanos() as u64;
-            let counted = self.growth.counted_ns.fetch_max(now, SeqCst);
-            self.growth
-                .waited_ns
-                .fetch_add(now.saturating_sub(counted.max(since)), SeqCst);
+            let most = left.min(RECHECK);
+            self.growth.wait_change(&self.kernel, seen, most);
+            let now = self.kernel.now();
+            self.growth.count_wait(since, now);
             since = now;
         }
-        // In a child that was forked by a handler of signals nobody waits.
-        let _ = self
-            .growth
-            .waiting
-            .fetch_update(SeqCst, SeqCst, |waiting| waiting.checked_sub(1));
+        self.growth.end_wait();
     }
 }

@@ -1,25 +1,21 @@
 //! The frame of every memory call around its system call: waits, bookkeeping, registration.
 
-use crate::map::page_map::{Page, PageNumber};
+use crate::map::page_map::PageNumber;
 use crate::map::ranges::Attributes;
+use crate::pager::Pager;
+use crate::process::base::Locked;
 use crate::process::outcome::Outcome;
-use crate::process::pager::Locked;
-use crate::process::pager::Pager;
-use crate::process::state::State;
 use ebb_sys::memory::page_up;
 use ebb_sys::paging::Kernel;
-use std::ops::ControlFlow::Continue;
-use std::sync::atomic::Ordering::SeqCst;
-use std::time::Duration;
 
 impl<K: Kernel> Pager<K> {
     /// Forgets what was mapped in `start..end`; no page of it is in transit, and the memory itself is
     /// gone already.
     pub(crate) fn forget(&'static self, state: &mut Locked, start: usize, end: usize) {
         let swap = self.process().map(|p| p.swap);
-        state.forget_pages(swap, self.cpu(), start, end);
+        state.pages.forget(swap, self.cpu(), start, end);
         state.ranges.remove(start, end);
-        state.map.forget(PageNumber::of(start), PageNumber::of(end));
+        state.pages.forget_tables(start, end);
     }
 
     /// Readies `start..end` for being dropped or replaced: waits until no page of it is in transit, and
@@ -46,7 +42,7 @@ impl<K: Kernel> Pager<K> {
             return process.register_new();
         }
         loop {
-            let seen = self.registration.rounds.load(SeqCst);
+            let seen = self.registration.rounds();
             let range = self
                 .kernel
                 .on_own_stack(move || self.lock().ranges.find(start));
@@ -54,11 +50,7 @@ impl<K: Kernel> Pager<K> {
                 return;
             }
             process.member.wake_self();
-            self.kernel.wait_word(
-                &self.registration.rounds,
-                seen,
-                Some(Duration::from_millis(20)),
-            );
+            self.registration.wait_round(&self.kernel, seen);
         }
     }
 
@@ -84,35 +76,15 @@ impl<K: Kernel> Pager<K> {
         f: impl Fn(&mut Attributes),
     ) {
         state.ranges.change(start, end, f);
-        let State { map, queue, .. } = &mut **state;
-        let mut last = None;
-        let mut at = PageNumber::of(start);
-        let end = PageNumber::of(end);
-        // One unit at a time: the map cannot change while it is walked.
-        while at < end {
-            let mut found = None;
-            map.each(at, end, |number, page| {
-                if matches!(page, Page::Resident(_)) {
-                    found = Some(number);
-                    return std::ops::ControlFlow::Break(());
-                }
-                Continue(())
-            });
-            let Some(number) = found else { return };
-            if last.replace(number.unit()) != Some(number.unit()) {
-                queue.requeue(map, number.unit());
-            }
-            at = number.unit().first().plus(crate::map::page_map::UNIT);
-        }
+        let (start, end) = (PageNumber::of(start), PageNumber::of(end));
+        state.pages.requeue_resident(start, end);
     }
 
     /// The end of the heap.
     pub fn known_break(&self) -> usize {
-        match self.heap_break.load(SeqCst) {
-            // SAFETY: asks for nothing.
-            0 => page_up(unsafe { self.kernel.brk(0) }),
-            known => known,
-        }
+        // SAFETY: asks for nothing.
+        let ask = || page_up(unsafe { self.kernel.brk(0) });
+        self.heap_break.get().unwrap_or_else(ask)
     }
 
     /// Starts the keeper, unless there is one.

@@ -1,8 +1,8 @@
 //! Calls that the keeper makes for a child that shares this memory.
 #![allow(clippy::missing_safety_doc)] // Says "Requires:".
 
+use crate::pager::Pager;
 use crate::process::outcome::Outcome;
-use crate::process::pager::Pager;
 use crate::process::vfork_calls::MemoryCall;
 use ebb_sys::paging::Kernel;
 

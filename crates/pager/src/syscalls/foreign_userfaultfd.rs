@@ -3,21 +3,19 @@
 //!
 //! 1. The calling thread is about to register it. It has all pages stay, and brings in those that are out, one
 //!    by one, on its own stack. Pages that nobody has touched stay missing: their faults are the program's.
-//! 2. The keeper, which has the descriptor, ends our registration and forgets the range ([`Process::release_to_program`]).
+//! 2. The keeper, which has the descriptor, ends our registration and forgets the range ([`FaultService::release_to_program`]).
 //!    It stays in memory from then on, and counts as memory that is not managed does.
 //!
 //! The range is not taken back when the program ends its registration. And nothing tells whether the descriptor
 //! is of this process: if the addresses are another's, the same addresses here are let go for nothing.
 
 use crate::map::page_map::{Page, PageNumber};
+use crate::pager::Pager;
 use crate::process::outcome::Outcome;
-use crate::process::pager::Pager;
 use ebb_engine::PAGE_SIZE;
 use ebb_sys::memory::page_up;
 use ebb_sys::paging::Kernel;
 use std::ops::ControlFlow::{Break, Continue};
-use std::sync::atomic::Ordering::SeqCst;
-use std::time::Duration;
 
 impl<K: Kernel> Pager<K> {
     /// The program is about to register `len` bytes from `start` on with a userfaultfd.
@@ -47,7 +45,7 @@ impl<K: Kernel> Pager<K> {
             state.ranges.change(start, end, |a| a.released = true);
         });
         while let Some(process) = self.process() {
-            let seen = self.registration.rounds.load(SeqCst);
+            let seen = self.registration.rounds();
             if !self
                 .kernel
                 .on_own_stack(move || self.lock().ranges.overlaps(start, end))
@@ -55,9 +53,7 @@ impl<K: Kernel> Pager<K> {
                 return;
             }
             process.member.wake_self();
-            let pause = Some(Duration::from_millis(20));
-            self.kernel
-                .wait_word(&self.registration.rounds, seen, pause);
+            self.registration.wait_round(&self.kernel, seen);
         }
     }
 
@@ -72,7 +68,7 @@ impl<K: Kernel> Pager<K> {
         if bytes == 0 {
             return Ok(false);
         }
-        self.registration.released.fetch_add(bytes, SeqCst);
+        self.registration.release(bytes);
         if self.process().is_none() {
             self.forget(&mut state, start, end);
             return Ok(false);
@@ -85,7 +81,7 @@ impl<K: Kernel> Pager<K> {
     fn first_out(&'static self, start: usize, end: usize) -> Option<usize> {
         let state = self.settled(self.lock(), start, end).ok()?;
         let mut out = None;
-        state.map.each(
+        state.pages.map().each(
             PageNumber::of(start),
             PageNumber::of(end),
             |number, page| {

@@ -7,9 +7,9 @@
 #![allow(clippy::missing_safety_doc)] // Says "Requires:".
 
 use crate::map::ranges::InChild;
+use crate::pager::Pager;
+use crate::process::base::Locked;
 use crate::process::outcome::{Outcome, errno};
-use crate::process::pager::Locked;
-use crate::process::pager::Pager;
 use crate::process::vfork_calls::MemoryCall;
 use crate::syscalls::vfork_proxy::Executor;
 use ebb_engine::PAGE_SIZE;
@@ -202,7 +202,7 @@ impl<K: Kernel> Pager<K> {
                     _ => {}
                 }
                 if advice != GUARD_REMOVE {
-                    state.forget_pages(swap, self.cpu(), at, stop);
+                    state.pages.forget(swap, self.cpu(), at, stop);
                 }
             }
             at = stop;

@@ -7,9 +7,9 @@
 #![allow(clippy::missing_safety_doc)] // Each says "Requires:".
 
 use crate::map::ranges::Range;
+use crate::pager::Pager;
+use crate::process::base::Locked;
 use crate::process::outcome::{Outcome, errno};
-use crate::process::pager::Locked;
-use crate::process::pager::Pager;
 use crate::process::vfork_calls::MemoryCall;
 use crate::syscalls::vfork_proxy::Executor;
 use ebb_engine::PAGE_SIZE;

@@ -2,13 +2,12 @@
 #![allow(clippy::missing_safety_doc)] // Each says "Requires:".
 
 use crate::map::ranges::Attributes;
+use crate::pager::Pager;
 use crate::process::outcome::{Outcome, errno};
-use crate::process::pager::Pager;
 use crate::process::vfork_calls::MemoryCall;
 use crate::syscalls::vfork_proxy::Executor;
 use ebb_sys::memory::page_up;
 use ebb_sys::paging::Kernel;
-use std::sync::atomic::Ordering::SeqCst;
 
 /// When the program maps as much as this, at once or bit by bit, it is registered before the
 /// program can fill it.
@@ -36,7 +35,7 @@ impl<K: Kernel> Pager<K> {
     fn writable(&'static self, start: usize, len: usize) {
         if self.process().is_none() {
             self.admit(len);
-        } else if self.registration.unregistered.fetch_add(len, SeqCst) + len >= AT_ONCE {
+        } else if self.registration.add_unregistered(len) >= AT_ONCE {
             self.registered(start);
         }
     }
@@ -240,7 +239,7 @@ impl<K: Kernel> Pager<K> {
             Executor::Direct => {
                 // SAFETY: the caller answers for the system call, here and below.
                 let now = unsafe { self.kernel.brk(addr) };
-                self.heap_break.store(page_up(now), SeqCst);
+                self.heap_break.set(page_up(now));
                 Ok(now)
             }
             Executor::Done(outcome) => outcome,
@@ -277,7 +276,7 @@ impl<K: Kernel> Pager<K> {
             self.vfork_calls.apply_unmanaged(&mut state);
             state.ranges.insert(old, top, Attributes::mapped(prot));
         }
-        self.heap_break.store(top, SeqCst);
+        self.heap_break.set(top);
         Ok((now, top.saturating_sub(old)))
     }
 }

@@ -12,10 +12,9 @@
 
 use crate::map::page_map::{ADDRESSES, Page, PageNumber};
 use crate::map::ranges::{Attributes, Range};
+use crate::pager::Pager;
+use crate::process::base::Locked;
 use crate::process::outcome::{Outcome, errno};
-use crate::process::pager::Locked;
-use crate::process::pager::Pager;
-use crate::process::state::State;
 use crate::process::vfork_calls::MemoryCall;
 use crate::syscalls::vfork_proxy::Executor;
 use ebb_engine::PAGE_SIZE;
@@ -288,7 +287,9 @@ impl<K: Kernel> Pager<K> {
     /// the way, perhaps their registration too. So none keeps a clean copy, and the keeper looks at all of them.
     fn came_back(&'static self, state: &mut Locked, old: usize, old_len: usize) {
         if let Some(process) = self.process() {
-            state.drop_copies(process.swap, self.cpu(), old, old + old_len);
+            state
+                .pages
+                .drop_copies(process.swap, self.cpu(), old, old + old_len);
         }
         let lost = |a: &mut Attributes| a.registered = false;
         state.ranges.change(old, old + old_len, lost);
@@ -336,39 +337,24 @@ impl<K: Kernel> Pager<K> {
         let mut opened = false;
         loop {
             let mut next = None;
-            state.map.each(at, end, |number, page| {
+            state.pages.map().each(at, end, |number, page| {
                 next = Some((number, page));
                 Break(())
             });
             let Some((number, page)) = next else { break };
             at = number.plus(1);
             let to = PageNumber::of(new + (number.address() - old));
-            let page = match page {
-                Page::Staged(frame) => {
-                    // Nobody knows of the new place yet, but for who named it.
-                    opened = opened || protection != PLAIN && self.protect_moved(new, len, PLAIN);
-                    let State { staging, .. } = &mut **state;
-                    let staging = staging.as_mut().expect("staged pages have a staging area");
-                    let from = staging.frame_address(frame) as *const ebb_engine::PageBytes;
-                    // SAFETY: the frame is present. The new place is mapped, may be written, is registered
-                    // nowhere yet and known to nobody but this call.
-                    unsafe { self.kernel.write_memory(to.address(), &*from) };
-                    staging.stored(frame);
-                    Page::Resident(None)
-                }
-                // It is not protected where it is now.
-                Page::Resident(Some(entry)) => {
-                    let swap = swap.expect("a process that pages has a swap space");
-                    swap.free(self.cpu(), entry, 1);
-                    Page::Resident(None)
-                }
-                page => page,
-            };
-            state.map.set(number, Page::Untouched);
-            state.map.set(to, page);
-            if matches!(page, Page::Resident(_)) {
-                let State { map, queue, .. } = &mut **state;
-                queue.requeue(map, to.unit());
+            if matches!(page, Page::Staged(_)) {
+                // Nobody knows of the new place yet, but for who named it.
+                opened = opened || protection != PLAIN && self.protect_moved(new, len, PLAIN);
+                let from = state.pages.frame_address(number) as *const ebb_engine::PageBytes;
+                // SAFETY: the frame is present. The new place is mapped, may be written, is registered
+                // nowhere yet and known to nobody but this call.
+                unsafe { self.kernel.write_memory(to.address(), &*from) };
+            }
+            if let Some(entry) = state.pages.carry(number, to) {
+                let swap = swap.expect("a process that pages has a swap space");
+                swap.free(self.cpu(), entry, 1);
             }
         }
         if opened {
@@ -466,7 +452,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_kernel_refuses_is_moved_piece_by_piece() {
+    fn a_move_that_the_kernel_refuses_is_made_piece_by_piece() {
         let start = several();
         let whole = 8 * PAGE_SIZE;
         // SAFETY: as above.
@@ -487,7 +473,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_is_refused_and_stays() {
+    fn an_impossible_move_is_refused_and_changes_nothing() {
         let start = several();
         let how = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
         let over = start + 2 * PAGE_SIZE;

@@ -6,52 +6,40 @@
 //! read take its place, before the program's code goes on as the new user.
 //!
 //! # Protocol
-//! The program's thread, after the change: raises `self.user_changes.made` and waits until the keeper, whose
-//! descriptors they are, has [followed](follow). The keeper asks the supervisor for the devices again, which judges
+//! The program's thread, after the change: makes a change of [`UserChanges`](crate::process::requests::UserChanges) and waits until the keeper, whose
+//! descriptors they are, has followed it. The keeper asks the supervisor for the devices again, which judges
 //! by the process's real, effective and saved users ([`Member`]'s `attach`). A process that can become the tree's
 //! user again gets the former ones. A process that does not get them is ended, but where there is no supervisor.
 //!
 //! Not done: taking away memory that the process has, table and leases of the tree among it. With those it can hold
 //! up the tree, and have pages of others lost, but neither read nor change any.
 
-use crate::process::pager::{Pager, Process};
+use crate::fault::fault_service::FaultService;
+use crate::pager::Pager;
 use ebb_sys::paging::Kernel;
 use ebb_tree::Member;
-use std::sync::atomic::Ordering::SeqCst;
-use std::time::Duration;
 
 impl<K: Kernel> Pager<K> {
     /// The calling thread is another user by now, as are all others.
     pub fn user_gave_up(&'static self) {
         let Some(process) = self.process() else {
             // If it is just being taken under management, the keeper looks first thing after that.
-            self.user_changes.made.fetch_add(1, SeqCst);
+            self.user_changes.make();
             return;
         };
         if self.kernel.has_user(process.member.user()) {
             return;
         }
-        let change = self.user_changes.made.fetch_add(1, SeqCst) + 1;
-        loop {
-            let followed = self.user_changes.followed.load(SeqCst);
-            if followed.wrapping_sub(change) as i32 >= 0 {
-                return;
-            }
-            process.member.wake_self();
-            self.kernel.wait_word(
-                &self.user_changes.followed,
-                followed,
-                Some(Duration::from_millis(5)),
-            );
-        }
+        let change = self.user_changes.make();
+        let wake = || process.member.wake_self();
+        while !self.user_changes.wait_followed(&self.kernel, change, wake) {}
     }
 
     /// In the keeper of a process that pages.
-    pub fn follow_user_change(&'static self, process: &Process<K>) {
-        let change = self.user_changes.made.load(SeqCst);
-        if self.user_changes.followed.load(SeqCst) == change {
+    pub fn follow_user_change(&'static self, process: &FaultService<K>) {
+        let Some(change) = self.user_changes.pending() else {
             return;
-        }
+        };
         let member: &Member = process.member;
         // Without a supervisor nobody gives others; it goes on with what it has, as the tree does.
         if let Err(why) = process.swap_space.devices.change_user(member)
@@ -62,7 +50,6 @@ impl<K: Kernel> Pager<K> {
                  start `ebb run` as that user, or with --swap none"
             ));
         }
-        self.user_changes.followed.store(change, SeqCst);
-        self.kernel.wake_word(&self.user_changes.followed, i32::MAX);
+        self.user_changes.follow(&self.kernel, change);
     }
 }

@@ -1,8 +1,8 @@
 //! Which calls a child that shares this memory makes itself, and which the keeper makes for it: see
 //! [`vfork_calls`](crate::process::vfork_calls).
 
+use crate::pager::Pager;
 use crate::process::outcome::Outcome;
-use crate::process::pager::Pager;
 use crate::process::vfork_calls::MemoryCall;
 use ebb_sys::paging::Kernel;
 

@@ -113,7 +113,9 @@ fn a_staged_page_is_remapped() {
     machine.kernel.pass(Duration::from_secs(1));
     let worker = &mut machine.worker;
     let state = machine.process.lock();
-    let (state, captured) = machine.process.capture(state, worker, Default::default());
+    let (state, captured) = machine
+        .process
+        .capture(state, worker, None, Default::default());
     drop(state);
     assert_eq!(captured.staged, 1);
     assert!(matches!(machine.page(start), Page::Staged(_)));
@@ -176,9 +178,9 @@ fn room_from_peers_is_waited_for_without_the_lock() {
             }
         };
         peers(true);
-        let step = machine.process.make_room(&mut machine.worker, When::Soon);
+        let made = machine.process.make_room(&mut machine.worker, When::Soon);
         peers(false);
-        waited += usize::from(step == Step::Enough);
+        waited += usize::from(made.step == Step::Enough);
     }
     assert!(waited > 0);
     machine.read_all();

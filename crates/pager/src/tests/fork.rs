@@ -7,8 +7,8 @@ use crate::process::shared_pages::Sharing;
 /// Forks as the program's thread and the keeper do together.
 fn fork(machine: &mut Machine) {
     let (pager, process) = (machine.pager, machine.process);
-    while !process.rests(&mut machine.worker, &mut None) {}
-    let (mut locked, slot) = pager.reserve_at_rest(process).expect("at rest");
+    while !process.quiesce(&mut machine.worker, &mut None) {}
+    let (mut locked, slot) = pager.reserve_quiescent(process).expect("quiescent");
     machine.kernel.fork();
     pager.share_with(
         process,
@@ -27,7 +27,10 @@ fn parent_and_child_keep_their_own_pages() {
         machine.write(start + i * PAGE, 7);
     }
     fork(&mut machine);
-    assert_eq!(machine.process.lock().sharing, Sharing::Protected);
+    assert_eq!(
+        machine.process.lock().protection.sharing(),
+        Sharing::Protected
+    );
     for i in 0..64 {
         machine.write(start + i * PAGE, 8);
     }

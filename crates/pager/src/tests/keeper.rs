@@ -27,7 +27,7 @@ fn registration_learns_which_pages_are_there() {
         machine.model.insert(start + i * PAGE, 5);
     }
     machine.process.register_new();
-    assert_eq!(machine.process.lock().map.resident(), 8);
+    assert_eq!(machine.process.lock().pages.map().resident(), 8);
     machine.evict(start);
     machine.read_all();
     machine.check();
@@ -42,7 +42,7 @@ fn a_peer_that_asks_gets_cold_memory() {
     }
     machine.process.measure(&mut machine.process.lock());
     let before = machine.process.member.charged();
-    machine.process.shed(&mut machine.worker, 512);
+    machine.keeper.give_up(&mut machine.worker, 512);
     machine.process.serve_again(&mut machine.worker);
     let after = machine.process.member.charged();
     assert!(before - after >= 400, "{before} {after}");
@@ -76,7 +76,13 @@ fn threads_of_the_pager_do_not_wait_for_transits() {
     let Page::Swapped(entry) = machine.page(start) else {
         panic!("it is out");
     };
-    let set = |to| machine.process.lock().map.set(PageNumber::of(start), to);
+    let set = |to| {
+        machine
+            .process
+            .lock()
+            .pages
+            .set_for_test(PageNumber::of(start), to)
+    };
     set(Page::Loading(entry));
     let state = machine.process.lock();
     let settled = machine.pager.settled(state, start, start + PAGE);

@@ -3,11 +3,13 @@
 use super::kernel::{MemoryKernel, PAGE, Stop};
 use crate::devices::swap_space;
 use crate::eviction::make_room::Step;
+use crate::fault::fault_service::FaultService;
+use crate::keeper::thread::Keeper;
 use crate::map::page_map::{Page, PageNumber};
+use crate::pager::Pager;
 use crate::process::lifecycle::Entries;
 use crate::process::outcome::Outcome;
-use crate::process::pager::{Pager, Process};
-use crate::process::worker::Worker;
+use crate::process::worker::{PendingFault, Worker};
 use ebb_sys::paging::Kernel;
 use ebb_sys::userfaultfd::{BATCH, Fault};
 use ebb_tree::{Config, Member};
@@ -24,7 +26,8 @@ extern "C" fn never(_: usize) -> ! {
 
 pub struct Machine {
     pub pager: &'static Pager<MemoryKernel>,
-    pub process: &'static Process<MemoryKernel>,
+    pub process: &'static FaultService<MemoryKernel>,
+    pub keeper: Keeper<MemoryKernel>,
     pub kernel: &'static MemoryKernel,
     pub worker: Worker,
     /// The byte that each written page holds.
@@ -45,12 +48,14 @@ impl Machine {
         let member: &'static Member = Box::leak(Box::new(member));
         let freed = |bytes: &[u8]| pager.before_give_back(bytes);
         let space = swap_space::open(&pager.kernel, member, freed).expect("an engine");
-        let process = pager.adopt(member, space, false).expect("adopted");
+        let keeper = pager.adopt(member, space, false).expect("adopted");
+        let process = keeper.faults();
         let turn = Box::new(|| process.register_new());
         let _ = pager.kernel.while_waiting.set(turn);
         Self {
             pager,
             process,
+            keeper,
             kernel: &pager.kernel,
             worker: Worker::new(),
             model: BTreeMap::new(),
@@ -81,7 +86,8 @@ impl Machine {
         {
             let now = self.process.now();
             for &fault in faults {
-                self.process.serve_until_done(&mut self.worker, fault, now);
+                let pending = PendingFault::alone(fault, now);
+                self.process.serve_until_done(&mut self.worker, pending);
             }
             self.process.serve_deferred(&mut self.worker);
             self.process.serve_again(&mut self.worker);
@@ -120,7 +126,7 @@ impl Machine {
 
     /// Where a page is.
     pub fn page(&self, address: usize) -> Page {
-        self.process.lock().map.get(PageNumber::of(address))
+        self.process.lock().pages.map().get(PageNumber::of(address))
     }
 
     /// Takes so many steps of eviction, when no thread holds a page any more.
@@ -159,11 +165,15 @@ impl Machine {
         let mut state = self.process.lock();
         // Pages that a call brought back, or frames that it emptied, are paid for now.
         self.process.release_overdraft(&mut state);
-        state.check();
+        state.check(&self.pager.shared_pages);
         self.process.check_copies(&state);
         let used = self.process.used(&state);
         assert!(state.charge.over(used) <= 0, "more is used than is charged");
         assert!(self.process.member.charged() <= self.process.member.limit());
+        assert_eq!(
+            state.charge.charged(),
+            self.process.member.own_charge() as i64
+        );
     }
 
     /// Maps so many pages as the program does, before the keeper's turn.

@@ -41,7 +41,7 @@ fn memory_that_is_unmapped_is_forgotten_and_what_comes_there_is_new() {
     machine.model.clear();
     assert_eq!(machine.kernel.touch(1, start, None), Err(Stop::Unmapped));
     let state = machine.process.lock();
-    assert!(state.map.in_memory() == 0 && state.ranges.find(start).is_none());
+    assert!(state.pages.map().in_memory() == 0 && state.ranges.find(start).is_none());
     drop(state);
     machine.check();
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED;
@@ -60,7 +60,7 @@ fn pages_follow_memory_that_is_moved() {
     drop(
         machine
             .process
-            .capture(state, &mut machine.worker, Default::default()),
+            .capture(state, &mut machine.worker, None, Default::default()),
     );
     let new = machine
         .mremap(old, 128 * PAGE, 256 * PAGE, libc::MREMAP_MAYMOVE, 0)

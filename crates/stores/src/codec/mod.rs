@@ -353,7 +353,7 @@ mod tests {
     /// So such a page costs a quarter of one that is worth it. A look at the page before would save little
     /// of that, and cost all others.
     #[test]
-    fn what_does_not_compress_costs_less_than_what_does() {
+    fn a_page_that_does_not_compress_costs_less_than_one_that_does() {
         let mut random = Random::new(1);
         // Words of some hundred kinds compress to a half or so; random ones not at all.
         let mut pages = |kinds: u64| -> Vec<PageBytes> {

@@ -236,7 +236,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_was_written_is_read(
+        fn reads_return_what_was_written(
             batches in proptest::collection::vec(
                 proptest::collection::vec((0..300u64, 1..90usize, any::<u8>()), 1..70), 1..4),
         ) {

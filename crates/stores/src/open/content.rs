@@ -253,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn who_has_no_time_learns_that_not_all_was_seen() {
+    fn a_probe_that_runs_out_of_time_says_so() {
         let at_once = SearchTime::AtMost(Duration::ZERO);
         assert_eq!(search(4 << 20, None, false, &at_once), Content::NotSearched);
         // Holes take none.

@@ -103,6 +103,18 @@ pub enum OpenError {
         /// The size asked for.
         asked: String,
     },
+    /// Asked for more than one device can have.
+    #[error(
+        "swap {path}: {asked} were asked for, and one device has at most {most}: ask for that, and give the rest as further files or devices"
+    )]
+    TooLarge {
+        /// As given.
+        path: String,
+        /// The size asked for.
+        asked: String,
+        /// The largest.
+        most: String,
+    },
     /// The file system or the limits of the process do not allow a file that large.
     #[error(
         "swap {path}: a file of {asked} is more than the file system or \"ulimit -f\" allows: ask for less"

@@ -61,7 +61,8 @@ pub fn existing(
     // Before its size: nobody is to enlarge what is somebody's data.
     let pending_header = may_be_written(&fd, &name, whole, place, look)?;
     let mut notes = Vec::new();
-    let size = usable(&name, end.saturating_sub(HEADER), &mut notes) / CLUSTER * CLUSTER;
+    let size =
+        usable(&name, end.saturating_sub(HEADER), place.size, &mut notes)? / CLUSTER * CLUSTER;
     if size == 0 {
         return Err(OpenError::TooSmall {
             path: name,

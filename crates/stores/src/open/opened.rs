@@ -1,17 +1,18 @@
 //! An opened device, whatever it was opened from.
 
+use super::error::OpenError;
 use super::spec::SwapTarget;
 use super::swap_header::PendingHeader;
 use super::sysfs::Disk;
 use crate::Facts;
-use crate::size::human;
+use crate::size::{Size, human};
 use crate::transfer::bounce::Bounce;
-use ebb_engine::{MAX_SLOTS, PAGE_SIZE};
+use ebb_engine::{MAX_DEVICE_SLOTS, PAGE_SIZE};
 use rustix::fd::OwnedFd;
 use rustix::fs::OFlags;
 
 /// Bytes of a device that are used at most.
-pub const MAX_DEVICE: u64 = MAX_SLOTS * PAGE_SIZE as u64;
+pub const MAX_DEVICE: u64 = MAX_DEVICE_SLOTS * PAGE_SIZE as u64;
 
 /// An opened device.
 #[derive(Debug)]
@@ -30,8 +31,21 @@ pub struct OpenedDevice {
     pub pending_header: Option<PendingHeader>,
 }
 
-/// The bytes of a device that can be used; notes the rest.
-pub fn usable(name: &str, size: u64, notes: &mut Vec<String>) -> u64 {
+/// The bytes of a device that can be used. A size asked for in bytes is refused where it is more than that; of a
+/// share, or of a device that is there already, the rest is noted: nobody asked for it.
+pub fn usable(
+    name: &str,
+    size: u64,
+    asked: Option<Size>,
+    notes: &mut Vec<String>,
+) -> Result<u64, OpenError> {
+    if size > MAX_DEVICE && matches!(asked, Some(Size::Bytes(_))) {
+        return Err(OpenError::TooLarge {
+            path: name.into(),
+            asked: human(size),
+            most: human(MAX_DEVICE),
+        });
+    }
     if size > MAX_DEVICE {
         notes.push(format!(
             "swap {name}: {} of its {} are used, as many as a device can have: give the rest as others",
@@ -39,7 +53,7 @@ pub fn usable(name: &str, size: u64, notes: &mut Vec<String>) -> u64 {
             human(size)
         ));
     }
-    size.min(MAX_DEVICE)
+    Ok(size.min(MAX_DEVICE))
 }
 
 /// The facts of a device of `size` bytes on that disk.

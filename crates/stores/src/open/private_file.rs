@@ -83,7 +83,7 @@ fn private(fd: OwnedFd, name: String, place: &SwapTarget) -> Result<OpenedDevice
         Some(size) => size.of(free),
         None => (free - MARGIN.min(free / 10)).min(limit).min(MAX_DEVICE),
     };
-    let size = usable(&name, asked, &mut notes) / CLUSTER * CLUSTER;
+    let size = usable(&name, asked, place.size, &mut notes)? / CLUSTER * CLUSTER;
     if size == 0 {
         return Err(OpenError::TooSmall {
             path: name,

@@ -178,7 +178,7 @@ mod tests {
     use std::io::{Seek, SeekFrom, Write};
 
     #[test]
-    fn what_a_file_carries_is_named() {
+    fn the_content_of_a_file_is_named() {
         let mut file = tempfile::tempfile().unwrap();
         file.set_len(16 << 20).unwrap();
         if !is_there() {

@@ -341,7 +341,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_written_is_read_in_any_order() {
+    fn written_data_is_read_in_any_order() {
         let Some(mut ring) = ring(8) else { return };
         let file = temporary();
         let parts: Vec<[u8; 6]> = (0..100u8).map(|i| [i; 6]).collect();

@@ -563,7 +563,7 @@ mod tests {
 
     /// Of 32 MiB every hundredth block stays, and is what it was; of the rest's pages few stay.
     #[test]
-    fn what_is_free_among_what_is_used_goes_back() {
+    fn free_memory_among_used_memory_goes_back() {
         let block = layout(2400, 64);
         let blocks: Vec<usize> = (0..14_000)
             .map(|i| {

@@ -36,7 +36,7 @@ mod tests {
     use crate::memory::{self, PAGE};
 
     #[test]
-    fn what_may_not_be_read_is_read_and_what_is_missing_is_an_error() {
+    fn protected_memory_is_read_and_missing_memory_is_an_error() {
         let area = memory::reserve(2 * PAGE).unwrap();
         // SAFETY: memory of this test's own.
         unsafe {

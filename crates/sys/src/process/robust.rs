@@ -113,7 +113,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_dies_with_it_leaves_it_to_the_next() {
+    fn a_holder_that_dies_leaves_the_lock_to_the_next() {
         static ROBUST: Robust = Robust::new();
         let before = list();
         let held = ROBUST.take().expect("nobody has it");

@@ -218,7 +218,7 @@ mod tests {
     use std::sync::atomic::AtomicUsize;
 
     #[test]
-    fn what_runs_there_is_elsewhere_and_comes_back() {
+    fn a_closure_runs_on_the_other_stack_and_comes_back() {
         let here = 0u8;
         let outer = &raw const here as usize;
         let (inner, nested, text) = borrow(|| {

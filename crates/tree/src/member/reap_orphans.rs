@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_reaps_across_pid_namespaces() {
+    fn no_member_reaps_across_pid_namespaces() {
         let ours = proc::pid_namespace().unwrap();
         let shown = std::fs::read_link("/proc/self/ns/pid").unwrap();
         assert_eq!(shown.to_str(), Some(&*format!("pid:[{ours}]")));

@@ -2,7 +2,7 @@
 
 use super::socket::MAX_PACKET;
 use crate::table::{SlotNumber, VERSION};
-use crate::{MAX_DEVICES, MAX_SLOTS};
+use crate::{MAX_DEVICES, MAX_MEMBERS};
 
 const HELLO: u8 = b'H';
 const WELCOME: u8 = b'W';
@@ -16,7 +16,7 @@ const HELPER_EXIT: u8 = b'G';
 
 const NO_SLOT: u32 = u32::MAX;
 
-const _: () = assert!(MAX_SLOTS <= u16::MAX as usize);
+const _: () = assert!(MAX_MEMBERS <= u16::MAX as usize);
 
 /// The first packet of a member.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

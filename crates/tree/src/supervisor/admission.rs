@@ -34,7 +34,7 @@ const MAX_OUTSIDE: usize = 16;
 /// How long they may.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(3);
 /// The same of processes of the tree: as many as can join at a time.
-const MAX_INSIDE: usize = crate::MAX_SLOTS;
+const MAX_INSIDE: usize = crate::MAX_MEMBERS;
 /// Generations that are looked at.
 const GENERATIONS: usize = 256;
 /// How often a walk is begun again because a process on its way ended.

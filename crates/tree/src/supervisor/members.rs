@@ -16,7 +16,7 @@ impl Supervisor {
     /// so that the program does not inherit another limit than it was given.
     fn raise_descriptor_limit(&self) {
         let mut limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
-        let wanted = 8 * crate::MAX_SLOTS as u64;
+        let wanted = 8 * crate::MAX_MEMBERS as u64;
         if limit.current.is_some_and(|now| now < wanted) {
             limit.current = Some(limit.maximum.map_or(wanted, |max| max.min(wanted)));
             // Refused: then members are, when descriptors run out, with that reason.

@@ -19,9 +19,9 @@
 mod admission;
 mod clients;
 mod connections;
-mod departures;
 mod descendants;
 mod devices;
+mod exits;
 mod helpers;
 mod inherited_limits;
 mod limits;
@@ -39,7 +39,7 @@ use crate::histogram::{Histogram, Summary};
 use crate::protocol;
 use crate::table::Limits;
 use crate::table::{Config, Mode, SlotNumber, SlotState, Table, Way};
-use crate::{Facts, MAX_DEVICES, MAX_SLOTS};
+use crate::{Facts, MAX_DEVICES, MAX_MEMBERS};
 use admission::Handshake;
 use devices::TreeDevice;
 pub use devices::{DeviceShown, Opener};
@@ -285,13 +285,13 @@ impl Supervisor {
             spare: spare(),
             handshakes: HashMap::new(),
             next_handshake: 0,
-            members: (0..MAX_SLOTS).map(|_| None).collect(),
-            pending_children: (0..MAX_SLOTS).map(|_| None).collect(),
+            members: (0..MAX_MEMBERS).map(|_| None).collect(),
+            pending_children: (0..MAX_MEMBERS).map(|_| None).collect(),
             looked: 0,
             by_pid: HashMap::new(),
             helpers: HashMap::new(),
             guard: Guard::new(setup.guard),
-            used: vec![false; MAX_SLOTS],
+            used: vec![false; MAX_MEMBERS],
             joined: 0,
             measurements: Measurements::new(),
             due: Instant::now(),
@@ -484,7 +484,7 @@ impl Supervisor {
     fn warn_crowded(&mut self, pid: u32, what: &str) {
         if !std::mem::replace(&mut self.warned_crowded, true) {
             self.notice(&format!(
-                "{MAX_SLOTS} processes are managed, as many as can be at a time: {} [{pid}] {what}, \
+                "{MAX_MEMBERS} processes are managed, as many as can be at a time: {} [{pid}] {what}, \
                  and so do others until some end; run fewer at a time",
                 proc::name(pid)
             ));
@@ -551,6 +551,6 @@ fn listen() -> Result<(String, OwnedFd), Errno> {
         None,
     )?;
     net::bind(&socket, &protocol::address(&control).ok_or(Errno::INVAL)?)?;
-    net::listen(&socket, MAX_SLOTS as i32)?;
+    net::listen(&socket, MAX_MEMBERS as i32)?;
     Ok((control, socket))
 }

@@ -1,6 +1,6 @@
 //! The lease area of a device: made by the supervisor, mapped by every member.
 
-use crate::MAX_SLOTS;
+use crate::MAX_MEMBERS;
 use crate::lease::{LeaseHeader, Leases, row_words};
 use ebb_engine::{CLUSTER_SLOTS, PAGE_SIZE};
 use ebb_sys::shm::{Area, Shared};
@@ -25,7 +25,7 @@ impl LeaseLayout {
         Self {
             owner,
             rows,
-            len: rows + MAX_SLOTS * row_words(clusters) * 8,
+            len: rows + MAX_MEMBERS * row_words(clusters) * 8,
         }
     }
 }
@@ -44,7 +44,7 @@ fn leases_in(area: Area, clusters: u32) -> Result<Leases<'static>, Errno> {
         Some(Leases {
             header: area.one(0)?,
             owner: area.many(layout.owner, clusters as usize)?,
-            rows: area.many(layout.rows, MAX_SLOTS * row_words(clusters as usize))?,
+            rows: area.many(layout.rows, MAX_MEMBERS * row_words(clusters as usize))?,
         })
     };
     leases().ok_or(Errno::INVAL)

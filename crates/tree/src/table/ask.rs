@@ -137,7 +137,7 @@ mod tests {
     use crate::table::{Config, StateWord};
 
     #[test]
-    fn who_asks_gets_a_part_of_the_oldest_memory_that_is_not_shared() {
+    fn a_request_gets_a_part_of_the_oldest_memory_that_is_not_shared() {
         let (table, _fd) = Table::create(10_000, Config::default()).unwrap();
         let slots: Vec<SlotNumber> = (0..4)
             .map(|_| table.take_slot(StateWord::of(SlotState::Paging)).unwrap())

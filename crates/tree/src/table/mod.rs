@@ -40,7 +40,7 @@ pub use slot::{SlotNumber, SlotState};
 pub(crate) use start::start_threshold;
 
 use crate::lease::SLOT_WORDS;
-use crate::{MAX_DEVICES, MAX_SLOTS};
+use crate::{MAX_DEVICES, MAX_MEMBERS};
 use ebb_engine::PAGE_SIZE;
 use ebb_sys::proc;
 use ebb_sys::shm::{Area, Shared};
@@ -140,9 +140,9 @@ pub(crate) struct Table {
     pub loaded: Line<AtomicU64>,
     /// Slots that wait for room.
     pub waiters: Line<[AtomicU64; SLOT_WORDS]>,
-    states: [AtomicU32; MAX_SLOTS],
+    states: [AtomicU32; MAX_MEMBERS],
     pub devices: [DeviceRow; MAX_DEVICES],
-    pub slots: [Slot; MAX_SLOTS],
+    pub slots: [Slot; MAX_MEMBERS],
 }
 
 // SAFETY: `repr(C)`, and every field is an atomic or made of atomics. `Counters` is `repr(C)` with

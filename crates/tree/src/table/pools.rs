@@ -163,7 +163,7 @@ mod tests {
 
     /// Four idle processes and one that works, in a tree that holds what it may: by what they say.
     #[test]
-    fn who_has_old_pages_gives_and_who_has_young_ones_does_not() {
+    fn a_member_with_old_pages_gives_and_one_with_young_ones_does_not() {
         const MIB: u64 = 1 << 20;
         let (table, _fd) = Table::create(1 << 20, Config::default()).unwrap();
         let now = ebb_sys::clock::monotonic_ns();

@@ -4,7 +4,7 @@
 use super::device::Share;
 use super::limits::LimitWords;
 use crate::histogram::Histogram;
-use crate::{MAX_DEVICES, MAX_SLOTS};
+use crate::{MAX_DEVICES, MAX_MEMBERS};
 use ebb_engine::counters::Counters;
 use std::fmt;
 use std::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering::*};
@@ -15,7 +15,7 @@ pub struct SlotNumber(pub(crate) u16);
 
 impl SlotNumber {
     pub(crate) fn new(n: usize) -> Option<Self> {
-        (n < MAX_SLOTS).then_some(Self(n as u16))
+        (n < MAX_MEMBERS).then_some(Self(n as u16))
     }
 
     /// As an array position.
@@ -24,7 +24,7 @@ impl SlotNumber {
     }
 
     pub(crate) fn all() -> impl Iterator<Item = Self> {
-        (0..MAX_SLOTS as u16).map(Self)
+        (0..MAX_MEMBERS as u16).map(Self)
     }
 }
 
@@ -62,7 +62,7 @@ pub(crate) struct StateWord {
 
 const TAKEN_SHIFT: u32 = 18;
 pub(super) const TAKEN_MASK: u32 = (1 << (32 - TAKEN_SHIFT)) - 1;
-const _: () = assert!(MAX_SLOTS < 1 << (TAKEN_SHIFT - 8));
+const _: () = assert!(MAX_MEMBERS < 1 << (TAKEN_SHIFT - 8));
 
 impl StateWord {
     pub const FREE: Self = Self::of(SlotState::Free);

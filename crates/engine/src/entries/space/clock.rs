@@ -69,7 +69,7 @@ impl Space {
             found.clock = None;
             if found.pooled == 0 {
                 // Later pages are younger than those that have gone.
-                found.late = None;
+                found.second_stamp = None;
                 continue;
             }
             let at = found.visited as usize;
@@ -107,7 +107,7 @@ impl Space {
         }
     }
 
-    /// The visit was in vain: its cluster goes back to where it was, to go on at this entry, unless it
+    /// The visit was for nothing: its cluster goes back to where it was, to go on at this entry, unless it
     /// has left its place since.
     pub fn return_to_clock(&self, visit: Visit, entry: EntryId) {
         let Some(mut locked) = self.lock_if_used(entry) else {
@@ -124,7 +124,7 @@ impl Space {
             lists.clock.put_back(number, visit.came);
             cluster.clock = Some(visit.came);
             // Entries that were passed over belong there.
-            cluster.late = cluster.late.or(visit.went);
+            cluster.second_stamp = cluster.second_stamp.or(visit.went);
         }
         cluster.visited = at as u16;
     }
@@ -134,8 +134,8 @@ impl Locked<'_> {
     /// Names an object of the pool, of a page that has just come. Its place in the order is its
     /// cluster's, or, if that came long before, where the youngest of those are that came late.
     pub fn set_pooled(&mut self, word: EntryWord) {
-        let late = self.comes_late();
-        self.set(word.with_referenced(late));
+        let again = self.gets_second_chance();
+        self.set(word.with_referenced(again));
         self.keep_in_clock();
         self.set_dense(false);
     }
@@ -143,23 +143,23 @@ impl Locked<'_> {
     /// The page asked for, which is in the pool, has just been used: as [`Locked::set_pooled`], but it
     /// has its second chance in any case.
     pub fn set_used(&mut self, word: EntryWord) {
-        self.comes_late();
+        self.gets_second_chance();
         self.set(word.with_referenced(true));
     }
 
     /// Whether what comes now is younger than its cluster's place in the clock says, as its cursor fills
     /// it slowly or had closed it. Each time that so many others have come by it gets a new stamp.
-    fn comes_late(&mut self) -> bool {
+    fn gets_second_chance(&mut self) -> bool {
         let space = self.space;
         let cluster = self.cluster_mut();
-        let Some(last) = cluster.late.or(cluster.clock) else {
+        let Some(last) = cluster.second_stamp.or(cluster.clock) else {
             return false;
         };
         let since = space.stamps.load(Relaxed).saturating_sub(last.number());
         if since > space.late_after {
-            cluster.late = Some(space.next_stamp());
+            cluster.second_stamp = Some(space.next_stamp());
         }
-        cluster.late.is_some()
+        cluster.second_stamp.is_some()
     }
 
     /// Makes sure that the shrinker will visit this cluster: at its place, or, if it has none, at the
@@ -171,10 +171,10 @@ impl Locked<'_> {
             return;
         }
         let mut lists = lock(&cluster.group.lists);
-        let stamp = match cluster.late.take() {
-            Some(late) => {
-                lists.clock.put_back(number, late);
-                late
+        let stamp = match cluster.second_stamp.take() {
+            Some(second) => {
+                lists.clock.put_back(number, second);
+                second
             }
             // Under the lock: each clock's own are in order.
             None => lists.clock.push_stamped(number, space.next_stamp()),

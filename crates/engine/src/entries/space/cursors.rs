@@ -179,7 +179,7 @@ impl Space {
             if fits {
                 found.state = State::Open;
                 // Pages that come now are younger than those that filled it.
-                found.late = found.clock.map(|_| self.next_stamp());
+                found.second_stamp = found.clock.map(|_| self.next_stamp());
                 return Some((cluster, guard));
             }
             found.state = State::Partial(lock(&group.lists).partial.push(cluster));

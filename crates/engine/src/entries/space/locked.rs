@@ -96,30 +96,33 @@ impl Locked<'_> {
     /// How many pages left blocks of this cluster which others keep, and how many of those packing again
     /// does not get rid of.
     pub fn left(&self) -> (u16, u16) {
-        (self.cluster().left, self.cluster().vain)
+        (self.cluster().left, self.cluster().unpackable)
     }
 
     /// Counts more pages that left blocks of this cluster which others keep, or fewer, as the rest of
     /// those blocks has gone.
     pub fn count_left(&mut self, more: i32) {
         if more != 0 {
-            let (left, vain) = self.left();
-            self.set_left(i32::from(left).saturating_add(more).max(0) as u16, vain);
+            let (left, unpackable) = self.left();
+            self.set_left(
+                i32::from(left).saturating_add(more).max(0) as u16,
+                unpackable,
+            );
         }
     }
 
     /// Says how many of them packing again does not get rid of.
-    pub fn set_vain(&mut self, vain: u16) {
-        self.set_left(self.left().0, vain);
+    pub fn set_unpackable(&mut self, unpackable: u16) {
+        self.set_left(self.left().0, unpackable);
     }
 
-    fn set_left(&mut self, left: u16, vain: u16) {
-        let vain = vain.min(left);
+    fn set_left(&mut self, left: u16, unpackable: u16) {
+        let unpackable = unpackable.min(left);
         let cluster = self.cluster_mut();
-        let before = cluster.left - cluster.vain;
-        (cluster.left, cluster.vain) = (left, vain);
+        let before = cluster.left - cluster.unpackable;
+        (cluster.left, cluster.unpackable) = (left, unpackable);
         // Modulo 2^64: one addition, whichever way.
-        let more = usize::from(left - vain).wrapping_sub(before.into());
+        let more = usize::from(left - unpackable).wrapping_sub(before.into());
         if more != 0 {
             self.space.left.fetch_add(more, Relaxed);
         }

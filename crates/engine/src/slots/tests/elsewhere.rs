@@ -127,7 +127,7 @@ fn a_device_retired_while_its_drain_is_reckoned_stays_out() {
     devices
         .add(blank(1024), DeviceSpec::default(), Some(lender))
         .unwrap();
-    assert_eq!(devices.departure(first).unwrap().lacks(), 1);
+    assert_eq!(devices.drain_estimate(first).unwrap().lacks(), 1);
     let usage = devices.usage();
     assert_eq!((usage[0].accepting, usage[0].out), (false, true));
     // Nor does a processor go on at its cursor there.
@@ -233,7 +233,7 @@ fn a_cluster_goes_back_when_its_discard_is_done() {
 
 /// A device that hangs keeps nobody from what others free elsewhere.
 #[test]
-fn who_waits_for_a_discard_goes_on_when_others_free_enough() {
+fn a_wait_for_a_discard_ends_when_others_free_enough() {
     for pages in [1u16, 16] {
         let devices = Arc::new(Devices::new(Arc::new(Cpus(2)), Options::default()));
         let store = Arc::new(Hanging {
@@ -368,7 +368,7 @@ impl Mover for Filled {
 
 /// A compaction holds two slots for one page; the second is nobody's to miss.
 #[test]
-fn what_a_compaction_holds_makes_no_allocation_fail() {
+fn slots_held_by_a_compaction_make_no_allocation_fail() {
     let (devices, id) = one(1024, Options::default());
     let devices = Arc::new(devices);
     let mover = Arc::new(Filled {

@@ -150,7 +150,7 @@ impl CacheReclaim for Meddler {
 }
 
 #[test]
-fn what_happens_while_owners_are_asked_is_seen() {
+fn a_change_while_owners_are_asked_is_seen() {
     for deed in [Deed::Retire, Deed::TakeAll, Deed::FreeTwice] {
         let devices = Arc::new(Devices::new(Arc::new(Cpus(2)), Options::default()));
         let first = devices

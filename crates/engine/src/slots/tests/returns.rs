@@ -82,7 +82,7 @@ fn without_a_worker_everything_freed_is_found_again() {
 /// Slots in one processor's cache, in a full cluster, are another's place for a folio before that is
 /// scattered.
 #[test]
-fn what_waits_is_a_place_for_a_folio() {
+fn a_waiting_cluster_is_a_place_for_a_folio() {
     let (devices, id) = full(4);
     for slot in 528..544 {
         devices.give(B, single(id, slot)).unwrap();

@@ -137,7 +137,7 @@ fn recycling_keeps_no_processor_on_a_worse_device() {
 }
 
 #[test]
-fn what_the_user_says_of_a_device_overrules_what_it_says_itself() {
+fn the_users_word_on_a_device_overrules_the_devices() {
     let devices = Devices::new(Arc::new(Cpus(2)), Options::default());
     let spinning = Arc::new(Blank {
         slots: 512,
@@ -411,13 +411,13 @@ fn a_drain_without_room_says_how_much_is_missing_and_moves_nothing() {
     for _ in 0..2000 {
         run.allocate(A, 1);
     }
-    let departure = run.devices.departure(DeviceId(0)).unwrap();
-    let expected = Departure {
+    let estimate = run.devices.drain_estimate(DeviceId(0)).unwrap();
+    let expected = DrainEstimate {
         pages: 2000,
         room: 1024,
         lent: 0,
     };
-    assert_eq!((departure, departure.lacks()), (expected, 976));
+    assert_eq!((estimate, estimate.lacks()), (expected, 976));
     let step = run.devices.drain_step(A, DeviceId(0), 300);
     assert_eq!(step, Err(DrainError::NoRoom { missing: 976 }));
     // Nothing was moved, and the device goes on.
@@ -513,7 +513,7 @@ fn extents_and_devices_that_there_are_not_are_errors() {
         Err(FreeError::NoDevice(DeviceId(200)))
     );
     let gone = DrainError::NoDevice(DeviceId(200));
-    assert_eq!(devices.departure(DeviceId(200)).err(), Some(gone));
+    assert_eq!(devices.drain_estimate(DeviceId(200)).err(), Some(gone));
     assert_eq!(devices.drain_step(A, DeviceId(200), 8).err(), Some(gone));
     assert_eq!(devices.remove(A, DeviceId(200)), Err(gone));
     assert_eq!(devices.owner(DeviceId(200), SlotIndex(0)), None);
@@ -542,7 +542,7 @@ fn extents_and_devices_that_there_are_not_are_errors() {
 /// A second free of the same slots harms nobody and is named: also when the cluster is empty, and when
 /// the slots have another owner.
 #[test]
-fn what_is_freed_twice_stays_its_next_owners() {
+fn a_slot_freed_twice_stays_its_next_owners() {
     for pages in [1u16, 16, 512] {
         let (devices, id) = one(1024, Options::default());
         let mut out = ExtentList::new();
@@ -775,7 +775,7 @@ fn compaction_makes_whole_clusters() {
 }
 
 #[test]
-fn what_a_compaction_cannot_write_to_is_not_used_again() {
+fn a_slot_that_a_compaction_cannot_write_is_not_used_again() {
     struct Unwritable(IoError);
     impl Mover for Unwritable {
         fn relocate(&self, _: Cpu, _: EntryId, _: Extent, to: Option<Extent>) -> Moved {

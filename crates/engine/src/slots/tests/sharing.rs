@@ -39,7 +39,7 @@ fn locks_of_pairs(place: LockRank, pairs: usize) -> u64 {
 
 /// A processor that frees all it has and then nothing more keeps no cluster from others.
 #[test]
-fn what_a_processor_emptied_goes_back_to_the_lender() {
+fn a_cluster_emptied_by_a_processor_goes_back_to_the_lender() {
     let (devices, lender) = lent(8);
     let mut out = ExtentList::new();
     for i in 0..4 * 32 {

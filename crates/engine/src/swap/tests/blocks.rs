@@ -92,7 +92,7 @@ fn a_block_is_fetched_ahead_once() {
 
 /// Where pages together gain too little, one that gains alone is compressed again, and the others stay.
 #[test]
-fn what_gains_alone_is_taken_from_among_others() {
+fn pages_that_gain_are_recompressed_among_others() {
     let config = Config {
         pool_max_bytes: 32 << 20,
         ..small(CodecKind::Lz4ThenZstd { level: 1 })
@@ -129,7 +129,7 @@ fn what_gains_alone_is_taken_from_among_others() {
 
 /// Idle is what came before the youngest quarter: that is likelier to come back, and loaded faster as it is.
 #[test]
-fn what_came_last_is_not_compressed_again() {
+fn the_youngest_pages_are_not_compressed_again() {
     let config = Config {
         pool_max_bytes: 32 << 20,
         ..small(CodecKind::Lz4ThenZstd { level: 1 })
@@ -157,7 +157,7 @@ fn what_came_last_is_not_compressed_again() {
 
 /// The rest of a block goes on taking the room of all of its pages, until it is packed again.
 #[test]
-fn what_is_left_of_blocks_is_packed_again() {
+fn the_rest_of_a_block_is_packed_again() {
     let (rig, entries) = recompressed(CLUSTER_SLOTS, None);
     let swap = &rig.swap;
     let before = swap.memory().pool_data_bytes;
@@ -362,7 +362,7 @@ fn folios_are_in_blocks_while_their_pages_come_back_together() {
 /// Pages are loaded one by one and stored again alone. The rest of their blocks does not fill the pool,
 /// in the background, and is all given up where memory is short.
 #[test]
-fn what_left_blocks_does_not_fill_the_pool() {
+fn pages_that_left_blocks_do_not_fill_the_pool() {
     const PAGES: usize = 4096;
     let config = Config {
         pool_max_bytes: 32 << 20,

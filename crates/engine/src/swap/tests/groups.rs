@@ -34,7 +34,7 @@ fn turn(swap: &Swap) -> usize {
 /// Three groups neither hold the others up nor cost them a turn, and nobody starves: one that ends while
 /// the worker stands on it, one with nothing in the pool, and one that may not write back.
 #[test]
-fn whoever_ends_is_empty_or_may_not_write_costs_the_others_no_turn() {
+fn a_group_that_ends_is_empty_or_may_not_write_costs_the_others_no_turn() {
     let rig = roomy();
     let swap = &rig.swap;
     let first = [1, 2, 3, 4, 5].map(|group| store(swap, group));

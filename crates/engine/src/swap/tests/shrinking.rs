@@ -208,7 +208,7 @@ fn the_worker_stands_back_after_others_used_the_device() {
     let rig = rig(sixteen_mib(), Some(20));
     let (swap, written) = (&rig.swap, || rig.counters.zswpwb.get());
     let entries = store_pages(swap, 0, 7168, false);
-    assert!(!swap.behind(), "it need not hurry");
+    assert!(!swap.needs_writeback(), "it need not hurry");
     assert!(swap.work(Cpu(0)) && written() > 0, "nobody else is there");
     let mut next = entries.iter();
     let mut read = || {
@@ -341,7 +341,7 @@ fn folios_and_single_pages_leave_in_one_order() {
 /// With devices full, or a group that may not write, nothing leaves and nothing changes its place: when
 /// there is room again it is the turn of the oldest.
 #[test]
-fn what_cannot_leave_stays_in_its_place() {
+fn a_page_that_cannot_leave_stays_in_its_place() {
     let rig = rig(sixteen_mib(), Some(1));
     let swap = &rig.swap;
     let entries = store_pages(swap, 0, 4096, false);
@@ -489,7 +489,7 @@ fn entries_without_pages_in_the_pool_cost_no_turn() {
 /// A group of few pages is visited again and again for one batch. Pages that no device took go back to
 /// where they were, through all visits.
 #[test]
-fn what_is_not_written_stays_the_oldest() {
+fn a_page_that_is_not_written_stays_the_oldest() {
     let rig = rig(sixteen_mib(), Some(20));
     let (swap, device) = (&rig.swap, rig.device.as_ref().unwrap());
     // Three clusters: of one processor's single pages, of its folios, and of another's single pages.

@@ -9,7 +9,7 @@
 //! killed inside a memory call, whose lock nobody gives back.
 
 use crate::map::page_map::{Page, PageNumber};
-use crate::process::pager::Process;
+use crate::process::context::Context;
 use crate::process::state::State;
 use ebb_sys::paging::Kernel;
 use std::ops::ControlFlow::Continue;
@@ -20,12 +20,12 @@ const PATIENCE: Duration = Duration::from_secs(1);
 /// Pages that are looked at at once.
 const AT_ONCE: usize = 64;
 
-impl<K: Kernel> Process<K> {
+impl<K: Kernel> Context<K> {
     /// Compares, after the program has let its memory go; tells of what differs.
     pub fn audit(&self) {
         let begin = self.now();
         let state = loop {
-            match self.pager.try_lock_service() {
+            match self.base.try_lock_service() {
                 Some(state) => break state,
                 None if self.now() - begin > PATIENCE => return,
                 None => self.kernel.sleep(Duration::from_millis(1)),
@@ -51,7 +51,7 @@ impl<K: Kernel> Process<K> {
             // What cannot be scanned was unmapped without libc.
             let _ = self.kernel.scan(range.start, range.end, |start, end| {
                 for page in (PageNumber::of(start).0..PageNumber::of(end).0).map(PageNumber) {
-                    let said = state.map.get(page);
+                    let said = state.pages.map().get(page);
                     let gone = matches!(said, Page::Untouched | Page::Staged(_) | Page::Swapped(_));
                     found.add(gone, page, said);
                 }
@@ -64,7 +64,7 @@ impl<K: Kernel> Process<K> {
         for range in state.ranges.all().filter(|r| r.attributes.registered) {
             let (first, end) = (PageNumber::of(range.start), PageNumber::of(range.end));
             let (mut base, mut there) = (end, Default::default());
-            state.map.each(first, end, |page, said| {
+            state.pages.map().each(first, end, |page, said| {
                 if base > page || base.plus(AT_ONCE) <= page {
                     base = page;
                     there = self.look(page.address(), AT_ONCE.min(end.0 - page.0));

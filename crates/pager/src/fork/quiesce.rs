@@ -1,18 +1,12 @@
-//! Bringing the process to rest before a fork: nothing in transit, nothing staged, little that would be
+//! Making the process quiescent before a fork: nothing in transit, nothing staged, little that would be
 //! duplicated.
 
 use crate::eviction::make_room::Step;
-use crate::map::mask::places;
-use crate::map::page_map::UNIT;
-use crate::process::fork_stage::stage;
-use crate::process::pager::Process;
+use crate::fault::fault_service::FaultService;
 use crate::process::state::State;
 use crate::process::worker::Worker;
-use crate::reclaim::staging::Staging;
-use arrayvec::ArrayVec;
 use ebb_sys::paging::Kernel;
 use ebb_sys::paging::Time;
-use std::sync::atomic::Ordering::SeqCst;
 use std::time::Duration;
 
 /// The time of a transit. It is slept, not spun away: who has to end it may need this processor.
@@ -35,7 +29,7 @@ pub enum Unstaged {
     NoPage,
 }
 
-impl<K: Kernel> Process<K> {
+impl<K: Kernel> FaultService<K> {
     /// Evicts what could not be duplicated within the budget. A shared page costs nothing until one side writes it,
     /// but then twice as much. It cannot leave before all unshared pages have (`sharing`). Pages swapped out at the
     /// fork come back under the budget's control, and are stored once for the parent and all children. A little is
@@ -44,9 +38,9 @@ impl<K: Kernel> Process<K> {
         let limit = self.member.limit() as usize;
         let room = limit.saturating_sub(self.member.charged() as usize);
         let anyway = (limit / SHARED_PART).max(SHARED_ANYWAY.min(limit / 4));
-        self.pager.fork.set_evicting(self.kernel, true);
+        self.base.fork.set_evicting(self.kernel, true);
         self.evict_down_to(anyway.max(room), worker);
-        self.pager.fork.set_evicting(self.kernel, false);
+        self.base.fork.set_evicting(self.kernel, false);
         self.serve_again(worker);
     }
 
@@ -58,7 +52,7 @@ impl<K: Kernel> Process<K> {
         loop {
             let mut state = self.lock();
             while self.release_frames(&mut state) {}
-            let resident = state.map.resident();
+            let resident = state.pages.map().resident();
             let enough = *enough.get_or_insert(evicted() + resident.saturating_sub(target) as u64);
             if resident <= target || evicted() >= enough {
                 return;
@@ -71,10 +65,10 @@ impl<K: Kernel> Process<K> {
     }
 }
 
-impl<K: Kernel> Process<K> {
-    /// One step towards rest, with the gate held: nothing in transit, nothing staged. Whether it is reached;
+impl<K: Kernel> FaultService<K> {
+    /// One step towards quiescence, with the gate held: nothing in transit, nothing staged. Whether it is reached;
     /// `refused`: since when the system has no page for what can only be copied back.
-    pub fn rests(&self, worker: &mut Worker, refused: &mut Option<Time>) -> bool {
+    pub fn quiesce(&self, worker: &mut Worker, refused: &mut Option<Time>) -> bool {
         let unstaged = self.unstage(&mut self.lock());
         match unstaged {
             Unstaged::All => {
@@ -84,7 +78,7 @@ impl<K: Kernel> Process<K> {
             Unstaged::Busy => {
                 // The thread that has pages in transit may be idle work that waits for its processor.
                 self.services.compete(true);
-                if self.system_refused.swap(false, SeqCst) {
+                if self.take_refusal() {
                     // Or waits for pages that only this thread gives up.
                     self.evict_some(worker);
                 }
@@ -106,49 +100,38 @@ impl<K: Kernel> Process<K> {
     }
 }
 
-impl<K: Kernel> Process<K> {
-    /// In the keeper: if a thread wants to fork, brings the process to rest and waits until it has.
+impl<K: Kernel> FaultService<K> {
+    /// In the keeper: if a thread wants to fork, makes the process quiescent and waits until it has.
     pub fn attend_fork(&self, worker: &mut Worker) {
-        let fork = &self.pager.fork;
-        if fork.stage.load(SeqCst) != stage::WANTED {
+        let fork = &self.base.fork;
+        if !fork.is_wanted() {
             return;
         }
         self.evict_before_fork(worker);
         let _gate = self.gate();
         let mut refused = None;
-        while !self.rests(worker, &mut refused) {}
-        fork.enter(self.kernel, stage::AT_REST);
-        while fork.stage.load(SeqCst) != stage::OVER {
-            let pause = Some(Duration::from_millis(1));
-            self.kernel.wait_word(&fork.stage, stage::AT_REST, pause);
-            self.pager.leave_with_program(self.member);
-            if fork.stage.load(SeqCst) == stage::AT_REST {
-                // The service threads go on while the forking thread waits for the lock.
-                self.rests(worker, &mut refused);
-            }
+        while !self.quiesce(worker, &mut refused) {}
+        fork.quiescent(self.kernel);
+        while fork.wait_over(self.kernel, Duration::from_millis(1)) {
+            self.leave_with_program();
+            // The service threads go on while the forking thread waits for the lock.
+            self.quiesce(worker, &mut refused);
         }
         self.protect_shared(&mut self.lock());
         fork.has_protected(self.kernel);
-        fork.enter(self.kernel, stage::NONE);
+        fork.done(self.kernel);
     }
 }
 
-impl<K: Kernel> Process<K> {
+impl<K: Kernel> FaultService<K> {
     /// Puts every captured page back where it was.
     pub fn unstage(&self, state: &mut State) -> Unstaged {
-        if state.map.in_transit() > 0 {
+        if state.pages.map().in_transit() > 0 {
             return Unstaged::Busy;
         }
-        while let Some(bay) = state.staging.as_mut().and_then(Staging::oldest_staged) {
-            let staging = state.staging.as_ref().expect("as above");
-            let frames: ArrayVec<_, UNIT> = places(staging.staged_of(bay))
-                .map(|i| Staging::frame(bay, i))
-                .map(|frame| (staging.page_of(frame), frame))
-                .collect();
-            for (page, frame) in frames {
-                if !self.put_back(state, page, frame) {
-                    return Unstaged::NoPage;
-                }
+        while let Some(pages) = state.pages.oldest_staged() {
+            if !pages.into_iter().all(|page| self.put_back(state, page)) {
+                return Unstaged::NoPage;
             }
         }
         Unstaged::All

@@ -5,8 +5,8 @@
 //! little but the pool is left, the oldest of that go to devices.
 
 use crate::eviction::make_room::Step;
+use crate::keeper::thread::Keeper;
 use crate::map::page_map::UNIT;
-use crate::process::pager::Process;
 use crate::process::state::State;
 use crate::process::worker::Worker;
 use ebb_engine::PAGE_SIZE;
@@ -23,16 +23,16 @@ const WORTH: u64 = 1 << 20;
 /// Pages given back at once: each time, those are woken who wait for room.
 const AT_ONCE: i64 = 4 * UNIT as i64;
 
-impl<K: Kernel> Process<K> {
+impl<K: Kernel> Keeper<K> {
     /// Whether what is resident is little beside the pool: it is the least that is wanted then, and the pool
     /// that can give.
     fn most_is_out(state: &State) -> bool {
-        8 * state.map.resident() as i64 <= state.charge.charged()
+        8 * state.pages.map().resident() as i64 <= state.charge.charged()
     }
 
     /// Tells the tree when the oldest page here came, if there is one to be given.
     pub(super) fn publish_oldest(&self, state: &State) {
-        let oldest = state.queue.oldest_ms(&state.map);
+        let oldest = state.pages.oldest_ms();
         let oldest = oldest.filter(|_| !Self::most_is_out(state));
         self.member
             .publish_oldest(published(oldest, state, self.now()));
@@ -49,14 +49,10 @@ impl<K: Kernel> Process<K> {
     pub(super) fn tell_pool(&self, state: &mut State) {
         let bytes = self.swap.pool_bytes();
         let (came, oldest) = self.swap.pool_order();
-        let now = state.queue.now_ms;
-        state.age_samples.record(came, now);
+        let now = state.pages.now_ms();
         let oldest = oldest.filter(|_| bytes >= WORTH && self.gives_pool());
-        state.pool_oldest_ms = oldest.map(|n| state.age_samples.date_of(n, now));
-        // A process that just had nothing to give is not asked at once again.
-        let asked = state
-            .pool_oldest_ms
-            .filter(|_| state.had_none_since.is_none());
+        state.offer.date_pool(came, oldest, now);
+        let asked = state.offer.offered_pool_oldest_ms();
         self.member
             .report_pool(bytes, published(asked, state, self.now()));
     }
@@ -64,31 +60,31 @@ impl<K: Kernel> Process<K> {
     /// Gives `pages` of the charge back, evicting what it takes; where little but the pool is left, writing that to
     /// devices. Pages that the program charges meanwhile are not made up for: of a program that goes on, all would be
     /// evicted.
-    pub fn shed(&self, worker: &mut Worker, pages: i64) {
+    pub fn give_up(&self, worker: &mut Worker, pages: i64) {
         let (from_pool, aim) = {
             let state = self.lock();
             let from_pool = Self::most_is_out(&state) && self.gives_pool();
             (from_pool, state.charge.charged() - pages)
         };
-        if from_pool && self.shed_pool(aim) || self.shed_resident(worker, pages, aim) {
+        if from_pool && self.give_up_pool(aim) || self.give_up_resident(worker, pages, aim) {
             return;
         }
         // The rest is in the pool. A process that needs more asks again.
-        self.shed_pool(aim);
+        self.give_up_pool(aim);
         let mut state = self.lock();
         let used = self.used(&state);
         state.charge.settle(self.member, used, 0);
     }
 
     /// Evicts until no more than `aim` pages are charged; whether anything was.
-    fn shed_resident(&self, worker: &mut Worker, pages: i64, aim: i64) -> bool {
+    fn give_up_resident(&self, worker: &mut Worker, pages: i64, aim: i64) -> bool {
         /// Pages evicted at most for each that is to be given back: what is evicted takes room in
         /// the pool.
         const EACH: u64 = 2;
         let evicted = || self.counters().evicted.get();
         let begin = evicted();
         let most = begin + EACH * pages as u64 + UNIT as u64;
-        let mut looks = self.lock().queue.deferred_rounds(LOOKS_APART);
+        let mut looks = self.lock().pages.deferred_rounds(LOOKS_APART);
         while evicted() < most {
             {
                 let mut state = self.lock();
@@ -120,7 +116,7 @@ impl<K: Kernel> Process<K> {
     /// Makes the pool hold less until no more than `aim` pages are charged; whether it does. A part at a
     /// time: who waits for room has it at once, and a fork its turn. No more than it takes now: what relatives
     /// share frees nothing when it is written.
-    fn shed_pool(&self, aim: i64) -> bool {
+    fn give_up_pool(&self, aim: i64) -> bool {
         let mut left = self.lock().charge.charged() - aim;
         let mut any = false;
         while left > 0 {
@@ -147,7 +143,7 @@ impl<K: Kernel> Process<K> {
 
 /// Monotonic nanoseconds of a page's date, which is kept in fewer bits; 0: there is none.
 fn published(oldest_ms: Option<u32>, state: &State, now: Time) -> u64 {
-    let age = |oldest| u64::from(state.queue.now_ms.wrapping_sub(oldest)) * 1_000_000;
+    let age = |oldest| u64::from(state.pages.now_ms().wrapping_sub(oldest)) * 1_000_000;
     oldest_ms.map_or(0, |oldest| {
         (now.as_nanos() as u64).saturating_sub(age(oldest)).max(1)
     })

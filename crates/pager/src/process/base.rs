@@ -1,0 +1,120 @@
+//! What is known of a process from its first instruction on, paged or not: [`Base`].
+//!
+//! **The lock protocol.** The lock of [`State`] is held for bookkeeping and for the short memory calls that must
+//! agree with it (munmap, a first touch's pages). It is never held across compression, device I/O or a wait for
+//! another thread. Nor is it held, while other threads run, across a move of pages, which makes every processor flush
+//! its translations. Pages worked on meanwhile are in a transit state. A thread that needs them waits, with the lock
+//! dropped, until the transit ends. The holder touches no managed memory, as service of a fault needs the lock. So a
+//! thread of the program takes it on a stack of ours, with its signals blocked, and has brought along all that it
+//! needs. Order: the gate (keeper's work, fork), then the state, then the engine's own locks.
+
+use crate::process::fork_stage::ForkStage;
+use crate::process::lifecycle::Lifecycle;
+use crate::process::requests::{Growth, HeapBreak, Registration, UserChanges};
+use crate::process::shared_pages::SharedPages;
+use crate::process::state::State;
+use crate::process::vfork_calls::VforkCalls;
+use ebb_engine::Cpu;
+use ebb_sys::paging::Kernel;
+use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
+use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
+use std::time::Duration;
+
+/// The state, locked.
+pub type Locked = MutexGuard<'static, State>;
+
+/// The library's knowledge of a process, paged or not. Each part owns its state; `kernel` is the system.
+pub struct Base<K: Kernel> {
+    /// The system.
+    pub kernel: K,
+    state: Mutex<State>,
+    /// Changes whenever a transit ends while somebody waits.
+    transit: AtomicU32,
+    transit_waiters: AtomicU32,
+    /// Tree and keeper.
+    pub lifecycle: Lifecycle,
+    /// Forks.
+    pub fork: ForkStage,
+    /// Pages that relatives share.
+    pub shared_pages: SharedPages,
+    /// Memory to be registered or let go.
+    pub registration: Registration,
+    /// Growth before the process pages.
+    pub growth: Growth,
+    /// Calls of children that share this memory.
+    pub vfork_calls: VforkCalls,
+    /// The end of the heap.
+    pub heap_break: HeapBreak,
+    /// Changes of the program's user.
+    pub user_changes: UserChanges,
+}
+
+impl<K: Kernel> Base<K> {
+    /// Nothing is known yet.
+    pub const fn new(kernel: K) -> Self {
+        Self {
+            kernel,
+            state: Mutex::new(State::new()),
+            transit: AtomicU32::new(0),
+            transit_waiters: AtomicU32::new(0),
+            lifecycle: Lifecycle::new(),
+            fork: ForkStage::new(),
+            shared_pages: SharedPages::new(),
+            registration: Registration::new(),
+            growth: Growth::new(),
+            vfork_calls: VforkCalls::new(),
+            heap_break: HeapBreak::new(),
+            user_changes: UserChanges::new(),
+        }
+    }
+
+    /// Whether the calling thread's memory may be paged one day.
+    pub fn wanted(&self) -> bool {
+        !self.kernel.is_own_thread() && self.lifecycle.may_page()
+    }
+
+    /// Milliseconds by which pages are dated.
+    pub fn now_ms(&self) -> u32 {
+        self.kernel.now().as_millis() as u32
+    }
+
+    /// The processor the caller runs on.
+    pub fn cpu(&self) -> Cpu {
+        crate::devices::processors::number(self.kernel.cpu())
+    }
+
+    /// Locks the state for a thread of ours, whose signals are blocked for good.
+    #[inline]
+    pub fn lock_service(&'static self) -> Locked {
+        ebb_engine::locks::none_held();
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The same if nobody has it now.
+    pub fn try_lock_service(&'static self) -> Option<Locked> {
+        ebb_engine::locks::none_held();
+        match self.state.try_lock() {
+            Ok(state) => Some(state),
+            Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+            Err(TryLockError::WouldBlock) => None,
+        }
+    }
+
+    /// Waits, with the lock given up, until a transit ends, or for so long.
+    pub fn wait_for_transit(&self, state: Locked, most: Duration) {
+        self.transit_waiters.fetch_add(1, SeqCst);
+        let seen = self.transit.load(SeqCst);
+        drop(state);
+        self.kernel.wait_word(&self.transit, seen, Some(most));
+        self.transit_waiters.fetch_sub(1, SeqCst);
+    }
+
+    /// A transit ended; called with the lock held.
+    #[inline]
+    pub fn transit_ended(&self) {
+        if self.transit_waiters.load(SeqCst) > 0 {
+            self.transit.fetch_add(1, SeqCst);
+            self.kernel.wake_word(&self.transit, i32::MAX);
+        }
+    }
+}
