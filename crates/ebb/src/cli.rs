@@ -18,7 +18,20 @@ Examples:
   ebb doctor                                   does it work on this machine?
 
 Exit status of `ebb run`: that of COMMAND; 125 if ebb failed, 126 if COMMAND cannot be
-executed, 127 if it was not found, 128+N if signal N ended it.";
+executed, 127 if it was not found, 128+N if signal N ended it.
+
+Defaults of --memory, --swap and --pool: the variables EBB_MEMORY, EBB_SWAP (SPECs with \";\"
+between them) and EBB_POOL, then ~/.config/ebb.toml:
+  memory = \"2G\"
+  swap = [\"/mnt/nvme:20G\", \"/data:100G\"]
+  pool = \"lz4+zstd\"";
+
+const COMPLETIONS: &str = "\
+Where shells look for completions:
+  ebb generate bash > ~/.local/share/bash-completion/completions/ebb
+  ebb generate zsh  > DIRECTORY/_ebb           a directory of $fpath
+  ebb generate fish > ~/.config/fish/completions/ebb.fish
+  ebb generate man ~/.local/share/man/man1";
 
 /// Runs programs in less memory than they need.
 ///
@@ -47,6 +60,9 @@ pub enum Verb {
     Lab(LabArgs),
     /// Say what this machine allows, and the fix for what it does not
     Doctor(DoctorArgs),
+    /// Write man pages, or the completions of a shell
+    #[command(after_help = COMPLETIONS)]
+    Generate(GenerateArgs),
     /// Started by `ebb run`, with a socket as its standard input
     #[command(hide = true)]
     Guard,
@@ -85,9 +101,9 @@ pub struct RunArgs {
     /// lz4 is fast, zstd holds more. lz4+zstd compresses with lz4 at first, and idle pages again
     /// with zstd in the background. Two words may follow zstd: +dict (a dictionary trained on the
     /// program's own pages), and :LEVEL, -7 (fastest) to 19 (densest), 1 by default. Examples:
-    /// zstd:3, lz4+zstd+dict:-1.
-    #[arg(long, value_name = "CODEC", default_value = "lz4")]
-    pub pool: String,
+    /// zstd:3, lz4+zstd+dict:-1. Default: lz4.
+    #[arg(long, value_name = "CODEC")]
+    pub pool: Option<String>,
 
     #[command(flatten)]
     pub limits: PoolLimits,
@@ -268,6 +284,30 @@ pub struct DoctorArgs {
     /// One JSON object on stdout instead of text
     #[arg(long)]
     pub json: bool,
+}
+
+/// Options of `ebb generate`.
+#[derive(Args)]
+pub struct GenerateArgs {
+    /// Man pages, or completions of this shell on stdout
+    #[arg(value_name = "WHAT")]
+    pub what: Generated,
+    /// Where man pages go: this directory, or the current one
+    #[arg(value_name = "DIRECTORY")]
+    pub directory: Option<PathBuf>,
+}
+
+/// What can be generated.
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Generated {
+    /// Man pages.
+    Man,
+    /// Completions for bash.
+    Bash,
+    /// Completions for zsh.
+    Zsh,
+    /// Completions for fish.
+    Fish,
 }
 
 #[cfg(test)]

@@ -6,6 +6,7 @@
 //! | `swap` | [`swap`] | other swap devices for a running program |
 //! | `limit` | [`limit`] | other limits for a running program |
 //! | `doctor` | [`doctor`] | whether that can work here, and the fix |
+//! | `generate` | [`generate`] | man pages and completions |
 //! | `lab` | [`lab`] | the engine's experiments |
 //!
 //! `ebb run` exits with the status of the program; `--help` lists the exceptions. Everything that ebb says goes
@@ -15,8 +16,10 @@
 mod ask;
 mod available;
 mod cli;
+mod defaults;
 mod doctor;
 mod ending;
+mod generate;
 mod guard;
 mod lab;
 mod library;
@@ -53,6 +56,7 @@ fn main() -> ExitCode {
         cli::Verb::Limit(args) => limit::limit(args),
         cli::Verb::Lab(args) => lab::lab(args),
         cli::Verb::Doctor(args) => doctor::doctor(args),
+        cli::Verb::Generate(args) => generate::generate(args),
         cli::Verb::Guard => guard::guard(),
     };
     match outcome {

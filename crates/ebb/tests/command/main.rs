@@ -2,9 +2,11 @@
 
 #[path = "../common/mod.rs"]
 mod common;
+mod defaults;
 mod ending;
 mod figures;
 mod files;
+mod library;
 mod loaders;
 mod options;
 mod passing;
