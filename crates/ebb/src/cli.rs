@@ -55,6 +55,8 @@ pub enum Verb {
     Swap(SwapArgs),
     /// Show or change the limits of a program that runs
     Limit(LimitArgs),
+    /// Show what a program that runs uses, its faults, and how long it waited for them
+    Stats(StatsArgs),
     /// Print one of the engine's experiments as a table (the program `ebb-lab`)
     #[command(disable_help_flag = true)]
     Lab(LabArgs),
@@ -66,6 +68,9 @@ pub enum Verb {
     /// Started by `ebb run`, with a socket as its standard input
     #[command(hide = true)]
     Guard,
+    /// Started by `ebb run --wrap`, with a pipe as its standard input
+    #[command(hide = true)]
+    EndGroup,
 }
 
 /// Options of `ebb run`.
@@ -119,6 +124,16 @@ pub struct RunArgs {
     /// untouched.
     #[arg(long)]
     pub require_managed: bool,
+
+    /// For a COMMAND that another program starts, signals and ends: a Jupyter kernel, a worker
+    ///
+    /// COMMAND gets a process group of its own. A signal comes to it, and to its group, exactly once, whether
+    /// it was sent to ebb or to ebb's group. Without the option a signal to the group comes twice, once from
+    /// the sender and once from ebb. If ebb is killed, COMMAND and its group are killed; if the program that
+    /// started ebb ends, they get SIGTERM, and SIGKILL 5 s later. JPY_PARENT_PID names ebb to COMMAND, if it
+    /// names ebb's own parent. Not for programs that read a terminal: they are no longer in its foreground.
+    #[arg(long)]
+    pub wrap: bool,
 
     /// Page from the first instant instead of when the budget is near
     ///
@@ -221,6 +236,18 @@ pub struct LimitArgs {
     /// For --pool-max and --writeback; where tree and process have a limit, the tighter one holds.
     #[arg(long)]
     pub only: bool,
+
+    /// A JSON object on stdout instead of text
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Options of `ebb stats`.
+#[derive(Args)]
+pub struct StatsArgs {
+    /// The `ebb run`, or any process under it
+    #[arg(value_name = "PID")]
+    pub pid: u32,
 
     /// A JSON object on stdout instead of text
     #[arg(long)]

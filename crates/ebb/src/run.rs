@@ -5,6 +5,7 @@ use crate::library::Library;
 use crate::program::{self, Kind, NotExecutable, Program};
 use crate::stats::{self, StatsFile};
 use crate::wait::{self, Running};
+use crate::wrap::Wrap;
 use crate::{FAILED, defaults, doctor, setup};
 use anyhow::{Context, Result, bail};
 use ebb_sys::daemon::{self, Side};
@@ -61,7 +62,8 @@ pub fn run(mut args: RunArgs) -> Result<ExitCode> {
         device.write()?;
     }
     let start = Instant::now();
-    let running = match Running::start(command, signals) {
+    let wrap = args.wrap.then(|| Wrap::begin(&mut command)).transpose()?;
+    let running = match Running::start(command, signals, wrap) {
         Ok(running) => running,
         Err(error) => return Ok(not_started(&program.path, &error)),
     };

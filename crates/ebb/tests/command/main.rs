@@ -13,6 +13,7 @@ mod passing;
 mod somebodys;
 mod supervisor;
 mod unmanaged;
+mod wrap;
 
 use common::ebb;
 use std::process::{Child, Command, Output, Stdio};
