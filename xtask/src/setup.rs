@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 /// (what proves it is there, Debian package)
-const PACKAGES: [(&str, &str); 21] = [
+const PACKAGES: [(&str, &str); 23] = [
     ("cc", "gcc"),
     ("g++", "g++"),
     ("make", "make"),
@@ -31,6 +31,8 @@ const PACKAGES: [(&str, &str); 21] = [
     ("strace", "strace"),
     ("gdb", "gdb"),
     ("bwrap", "bubblewrap"),
+    ("debootstrap", "debootstrap"),
+    ("tmux", "tmux"),
 ];
 
 /// How much to set up.
